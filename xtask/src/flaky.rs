@@ -1,6 +1,6 @@
 //! The page that lists flaky tests: those that failed and passed when repeated.
 
-use crate::summary::Unsteady;
+use crate::summary::FlakyTest;
 use crate::{build, process};
 use std::fs::File;
 use std::io::Write;
@@ -18,7 +18,7 @@ const GIT_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Adds a row for each test to the page. A person must find out whether the product or the test is
 /// at fault.
-pub fn record(tests: &[Unsteady]) -> Result<(), String> {
+pub fn record(tests: &[FlakyTest]) -> Result<(), String> {
     if tests.is_empty() {
         return Ok(());
     }
@@ -38,7 +38,7 @@ pub fn record(tests: &[Unsteady]) -> Result<(), String> {
 }
 
 /// Returns a row of the page's table; a person fills in the analysis.
-fn row(test: &Unsteady, commit: &str) -> String {
+fn row(test: &FlakyTest, commit: &str) -> String {
     let message: String = test.message.lines().collect::<Vec<_>>().join(" ");
     let message: String = message.replace('|', "/").chars().take(MAX_MESSAGE_CHARS).collect();
     format!("| {} | {commit} | {message} | |", test.name)
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn a_row_is_one_line_of_the_table() {
         let test =
-            Unsteady { name: "e2e fsx [uring]".into(), message: "left | right\nno end within 60 s".into() };
+            FlakyTest { name: "e2e fsx [uring]".into(), message: "left | right\nno end within 60 s".into() };
         assert_eq!(row(&test, "1a2b3c"), "| e2e fsx [uring] | 1a2b3c | left / right no end within 60 s | |");
     }
 }

@@ -16,15 +16,15 @@ pub const CLEANUP_DEADLINE: Duration = Duration::from_secs(120);
 
 /// How an interrupt ends a running program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum StopMode {
     /// Send a signal, so that it can clean up.
-    Ask,
+    Terminate,
     /// Kill its whole process group.
     KillGroup,
 }
 
 /// Running programs, by process id.
-static RUNNING: Mutex<Vec<(i32, Reach)>> = Mutex::new(Vec::new());
+static RUNNING: Mutex<Vec<(i32, StopMode)>> = Mutex::new(Vec::new());
 
 /// Whether the run has been interrupted: no new program may start.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -32,7 +32,7 @@ static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// The cleanup thread, the only one that may still start programs.
 static CLEANER: OnceLock<ThreadId> = OnceLock::new();
 
-fn running() -> MutexGuard<'static, Vec<(i32, Reach)>> {
+fn running() -> MutexGuard<'static, Vec<(i32, StopMode)>> {
     // A list of plain values stays consistent even if a holder of the lock panicked.
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -40,7 +40,7 @@ fn running() -> MutexGuard<'static, Vec<(i32, Reach)>> {
 /// Installs the interrupt handling: an interrupt ends all running programs, calls `at_end`, and
 /// exits.
 pub fn watch(at_end: impl FnOnce() + Send + 'static) -> Result<(), String> {
-    sys::hold_interrupts().map_err(|error| format!("cannot hold signals: {error}"))?;
+    sys::block_interrupts().map_err(|error| format!("cannot hold signals: {error}"))?;
     thread::spawn(|| {
         let signal = sys::wait_for_interrupt();
         eprintln!("\ninterrupted: cleaning up");
@@ -53,7 +53,7 @@ pub fn watch(at_end: impl FnOnce() + Send + 'static) -> Result<(), String> {
 }
 
 /// Returns whether the calling thread must stop: cleanup is in progress on another thread.
-fn is_over() -> bool {
+fn must_stop() -> bool {
     IS_INTERRUPTED.load(Ordering::SeqCst) && CLEANER.get() != Some(&thread::current().id())
 }
 
@@ -63,8 +63,8 @@ fn end_all() {
     IS_INTERRUPTED.store(true, Ordering::SeqCst);
     for (pid, reach) in running().iter() {
         drop(match reach {
-            Reach::Ask => sys::kill(*pid, libc::SIGTERM),
-            Reach::KillGroup => sys::kill(-*pid, libc::SIGKILL),
+            StopMode::Terminate => sys::kill(*pid, libc::SIGTERM),
+            StopMode::KillGroup => sys::kill(-*pid, libc::SIGKILL),
         });
     }
     // The thread that waits for a program removes it from the list when it has ended.
@@ -72,9 +72,9 @@ fn end_all() {
 }
 
 /// Starts a program so that an interrupt reaches it; the caller must call [`ended`] afterwards.
-pub fn spawn(command: &mut Command, reach: Reach) -> io::Result<Child> {
+pub fn spawn(command: &mut Command, reach: StopMode) -> io::Result<Child> {
     let mut running = running();
-    if is_over() {
+    if must_stop() {
         drop(running);
         wait_for_the_end();
     }
@@ -86,7 +86,7 @@ pub fn spawn(command: &mut Command, reach: Reach) -> io::Result<Child> {
 /// Records that a program has ended. Doesn't return if an interrupt ended it.
 pub fn ended(child: &Child) {
     running().retain(|(pid, _)| *pid != child.id() as i32);
-    if is_over() {
+    if must_stop() {
         wait_for_the_end();
     }
 }

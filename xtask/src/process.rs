@@ -1,6 +1,6 @@
 //! Running programs with a deadline, so that a hung mount can't hang the caller.
 
-use crate::interrupt::{self, Reach};
+use crate::interrupt::{self, StopMode};
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -49,7 +49,7 @@ const TAIL_LINES: usize = 15;
 pub fn run(command: &mut Command, deadline: Duration) -> Result<Finished, String> {
     let what = describe(command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    let started = interrupt::spawn(command, Reach::KillGroup);
+    let started = interrupt::spawn(command, StopMode::KillGroup);
     let mut child = started.map_err(|error| format!("cannot start {what}: {error}"))?;
     let stdout = collect(child.stdout.take());
     let stderr = collect(child.stderr.take());

@@ -15,12 +15,12 @@ pub struct Summary {
     /// Failed tests, each with the beginning of its message.
     pub failures: Vec<String>,
     /// Tests that failed and passed when repeated.
-    pub unsteady: Vec<Unsteady>,
+    pub unsteady: Vec<FlakyTest>,
 }
 
 /// A flaky test: it failed, and passed when repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unsteady {
+pub struct FlakyTest {
     /// Name of the test.
     pub name: String,
     /// The beginning of its message when it failed.
@@ -28,7 +28,7 @@ pub struct Unsteady {
 }
 
 /// Maximum number of repeated tests in a whole run: if more tests fail, it isn't by chance.
-pub const MAX_AGAIN: usize = 4;
+pub const MAX_RETRIES: usize = 4;
 
 /// Maximum length of a quoted failure message, in characters.
 const MAX_QUOTE_CHARS: usize = 1500;
@@ -37,17 +37,17 @@ impl Summary {
     /// Adds a failed test.
     pub fn fail(&mut self, name: &str, message: &str) {
         self.failed += 1;
-        self.failures.push(format!("{name}: {}", beginning(message)));
+        self.failures.push(format!("{name}: {}", excerpt(message)));
     }
 
     /// Adds a test that failed and passed when repeated.
-    pub fn pass_again(&mut self, name: &str, message: &str) {
+    pub fn pass_on_retry(&mut self, name: &str, message: &str) {
         self.passed += 1;
-        self.unsteady.push(Unsteady { name: name.to_string(), message: beginning(message) });
+        self.unsteady.push(FlakyTest { name: name.to_string(), message: excerpt(message) });
     }
 
     /// Counts flaky tests as failed, for suites that don't depend on timing.
-    pub fn refuse_unsteady(&mut self) {
+    pub fn fail_flaky(&mut self) {
         for test in std::mem::take(&mut self.unsteady) {
             self.passed -= 1;
             self.fail(&test.name, &format!("passed only when run again: {}", test.message));
@@ -55,8 +55,8 @@ impl Summary {
     }
 
     /// Returns whether another failed test may be repeated.
-    pub fn grants_again(&self) -> bool {
-        self.unsteady.len() + self.failures.len() < MAX_AGAIN
+    pub fn permits_retry(&self) -> bool {
+        self.unsteady.len() + self.failures.len() < MAX_RETRIES
     }
 
     /// Prints the failed tests at the end of the output, and the totals last.
@@ -72,7 +72,7 @@ impl Summary {
 }
 
 /// Returns the quoted part of a message.
-fn beginning(message: &str) -> String {
+fn excerpt(message: &str) -> String {
     message.trim().chars().take(MAX_QUOTE_CHARS).collect()
 }
 
@@ -105,19 +105,19 @@ mod tests {
     #[test]
     fn only_a_few_are_run_again() {
         let mut summary = Summary::default();
-        for _ in 1..MAX_AGAIN {
-            summary.pass_again("a", "too slow");
+        for _ in 1..MAX_RETRIES {
+            summary.pass_on_retry("a", "too slow");
         }
-        assert!(summary.grants_again());
+        assert!(summary.permits_retry());
         summary.fail("b", "wrong");
-        assert!(!summary.grants_again());
+        assert!(!summary.permits_retry());
     }
 
     #[test]
     fn the_long_form_takes_no_second_try() {
         let mut summary = Summary { passed: 7, ..Summary::default() };
-        summary.pass_again("a", "too slow");
-        summary.refuse_unsteady();
+        summary.pass_on_retry("a", "too slow");
+        summary.fail_flaky();
         assert_eq!((summary.passed, summary.failed, summary.unsteady.len()), (7, 1, 0));
         assert!(summary.failures[0].starts_with("a: passed only when run again: too slow"));
     }

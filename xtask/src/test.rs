@@ -31,7 +31,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     println!("{timing}");
     flaky::record(&total.unsteady)?;
     if options.form.full {
-        total.refuse_unsteady();
+        total.fail_flaky();
     }
     total.print();
     if total.failed > 0 { Err(format!("{} tests failed", total.failed)) } else { Ok(()) }

@@ -44,7 +44,7 @@ const PRIVATE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), c
 const PRINTERS: &[&str] = &["print!(", "println!("];
 
 /// The random number generator whose output is predictable from one number.
-const PREDICTABLE: &str = concat!("random", "_u64");
+const PREDICTABLE_RANDOM: &str = concat!("random", "_u64");
 
 /// Where that generator is forbidden: these crates create keys, tokens and the ids of sessions and
 /// members.
@@ -238,9 +238,9 @@ fn is_shipped(path: &str) -> bool {
 fn predictable_secrets(path: &str, code: &[&str]) -> Vec<Finding> {
     let is_home = SECRET_HOMES.iter().any(|home| path.starts_with(home));
     let makes = |line: &str| is_home || SECRET_MAKERS.iter().any(|maker| line.contains(maker));
-    let message = format!("{PREDICTABLE} is predictable; take rt::secret_u64 or rt::secret_bytes");
+    let message = format!("{PREDICTABLE_RANDOM} is predictable; take rt::secret_u64 or rt::secret_bytes");
     let lines = code.iter().enumerate().filter(|(_, line)| {
-        is_shipped(path) && !is_comment(line) && line.contains(PREDICTABLE) && makes(line)
+        is_shipped(path) && !is_comment(line) && line.contains(PREDICTABLE_RANDOM) && makes(line)
     });
     lines.map(|(number, _)| finding(path, number, message.clone())).collect()
 }
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn secrets_are_not_predictable() {
-        let id = format!("fn f() {{\n    rt::{PREDICTABLE}()\n}}\n");
+        let id = format!("fn f() {{\n    rt::{PREDICTABLE_RANDOM}()\n}}\n");
         assert_eq!(messages("crates/mgmt/src/a.rs", &id).len(), 1);
         assert_eq!(messages("crates/identity/src/a.rs", &id).len(), 1);
         assert!(messages("crates/mgmt/tests/a.rs", &id).is_empty());

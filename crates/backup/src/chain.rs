@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::format::{Foot, Head};
 use crate::reader::{Reader, Record};
-use crate::state::StateSum;
+use crate::state::StateChecksum;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,13 +22,13 @@ impl Chain {
     /// Finds the bases of a backup in its own directory.
     ///
     /// # Errors
-    /// [`Error::NoBase`] when one is missing there.
+    /// [`Error::MissingBase`] when one is missing there.
     pub fn find(path: &Path) -> Result<Chain> {
         let folder = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
             _ => PathBuf::from("."),
         };
-        let mut head = Reader::head_of(path)?;
+        let mut head = Reader::read_header(path)?;
         let mut copies = vec![(path.to_path_buf(), head.clone())];
         let mut others: Option<BTreeMap<String, (PathBuf, Head)>> = None;
         while let Some(base) = head.base.clone() {
@@ -39,10 +39,10 @@ impl Chain {
             let found = others.remove(&base).filter(|_| copies.len() < MAX_DEPTH);
             let Some((base_path, base_head)) = found else {
                 let path = copies.last().map_or(path, |(path, _)| path).to_path_buf();
-                return Err(Error::NoBase { path, base, folder });
+                return Err(Error::MissingBase { path, base, folder });
             };
             if base_head.cluster != head.cluster {
-                return Err(Error::OtherCluster {
+                return Err(Error::WrongCluster {
                     path: base_path,
                     found: base_head.cluster,
                     wanted: head.cluster,
@@ -55,7 +55,7 @@ impl Chain {
     }
 
     /// Returns the header of the backup.
-    pub fn head(&self) -> &Head {
+    pub fn header(&self) -> &Head {
         &self.copies[0].1
     }
 
@@ -80,7 +80,7 @@ impl Chain {
             let next = reader.next_record()?;
             sources.push(Source { reader, next });
         }
-        Ok(Merged { sources, state: StateSum::default() })
+        Ok(Merged { sources, state: StateChecksum::default() })
     }
 
     /// Reads the whole chain and returns the footer of the backup.
@@ -90,12 +90,12 @@ impl Chain {
     pub fn verify(&self) -> Result<Foot> {
         let mut merged = self.merge()?;
         while merged.next_pair()?.is_some() {}
-        Ok(merged.foot().clone())
+        Ok(merged.footer().clone())
     }
 }
 
 fn heads_in(folder: &Path) -> Result<BTreeMap<String, (PathBuf, Head)>> {
-    let entries = crate::folder::list(folder)?;
+    let entries = crate::directory::list(folder)?;
     let usable = entries.into_iter().filter_map(|entry| {
         let head = entry.head.ok()?;
         Some((head.id.clone(), (entry.path, head)))
@@ -107,7 +107,7 @@ fn heads_in(folder: &Path) -> Result<BTreeMap<String, (PathBuf, Head)>> {
 pub struct Merged {
     /// The newest first.
     sources: Vec<Source>,
-    state: StateSum,
+    state: StateChecksum,
 }
 
 struct Source {
@@ -138,7 +138,7 @@ impl Merged {
     }
 
     /// Returns the footer of the backup. Call it at the end.
-    pub fn foot(&self) -> &Foot {
+    pub fn footer(&self) -> &Foot {
         self.sources[0].reader.foot().expect("it was read to its end")
     }
 
@@ -148,7 +148,7 @@ impl Merged {
     }
 
     fn end(&self) -> Result<()> {
-        let (foot, path) = (self.foot(), self.sources[0].reader.path());
+        let (foot, path) = (self.footer(), self.sources[0].reader.path());
         let is_whole =
             (foot.keys, foot.bytes, foot.sum) == (self.state.keys(), self.state.bytes(), self.state.sum());
         if is_whole {

@@ -13,15 +13,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[allow(missing_docs)]
 pub enum Error {
     #[error("{} is no copy of a metadata store: {cause}", path.display())]
-    NoCopy { path: PathBuf, cause: String },
+    NotABackup { path: PathBuf, cause: String },
     #[error("copy {} is damaged: {cause}", path.display())]
     Damaged { path: PathBuf, cause: String },
     #[error("copy {} has format {found}; this weft knows formats up to {known}", path.display())]
-    Newer { path: PathBuf, found: u64, known: u64 },
+    UnsupportedFormat { path: PathBuf, found: u64, known: u64 },
     #[error("copy {} holds only what changed since copy {base}, which is not in {}", path.display(), folder.display())]
-    NoBase { path: PathBuf, base: String, folder: PathBuf },
+    MissingBase { path: PathBuf, base: String, folder: PathBuf },
     #[error("copy {} is of cluster {found}, not of {wanted}", path.display())]
-    OtherCluster { path: PathBuf, found: String, wanted: String },
+    WrongCluster { path: PathBuf, found: String, wanted: String },
     #[error("{} is there already", path.display())]
     Exists { path: PathBuf },
     #[error("can't {action} {}: {cause}", path.display())]
@@ -44,13 +44,13 @@ impl Error {
     /// Returns the remedy.
     pub fn hint(&self) -> String {
         match self {
-            Error::NoCopy { .. } => "weft meta backups list shows the copies that there are".into(),
+            Error::NotABackup { .. } => "weft meta backups list shows the copies that there are".into(),
             Error::Damaged { .. } => "use another copy: weft meta backups list shows them all".into(),
-            Error::Newer { .. } => "use a weft that is as new as the one that made it".into(),
-            Error::NoBase { .. } => {
+            Error::UnsupportedFormat { .. } => "use a weft that is as new as the one that made it".into(),
+            Error::MissingBase { .. } => {
                 "put the copies that it builds on into the same folder, or use a full one".into()
             }
-            Error::OtherCluster { .. } => {
+            Error::WrongCluster { .. } => {
                 "name the state directory of the cluster that the copy is of with --dir".into()
             }
             Error::Exists { .. } => {
@@ -71,9 +71,11 @@ impl Error {
 
     fn errno(&self) -> Errno {
         match self {
-            Error::NoCopy { .. } | Error::Newer { .. } | Error::OtherCluster { .. } => Errno::EINVAL,
+            Error::NotABackup { .. } | Error::UnsupportedFormat { .. } | Error::WrongCluster { .. } => {
+                Errno::EINVAL
+            }
             Error::Damaged { .. } | Error::Store(_) => Errno::EIO,
-            Error::NoBase { .. } => Errno::ENOENT,
+            Error::MissingBase { .. } => Errno::ENOENT,
             Error::Exists { .. } => Errno::EEXIST,
             Error::Io { cause, .. } => cause.raw_os_error().map_or(Errno::EIO, Errno),
             Error::Record(error) => error.errno,

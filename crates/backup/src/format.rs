@@ -38,7 +38,7 @@ pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 pub(crate) const MAX_BODY_BYTES: usize = 256 << 20;
 
 /// Bytes of kind and length before a body.
-pub(crate) const BEFORE_BYTES: usize = 8;
+pub(crate) const BLOCK_HEADER_BYTES: usize = 8;
 
 pub(crate) const HEAD: [u8; 4] = *b"HEAD";
 pub(crate) const FILE: [u8; 4] = *b"FILE";
@@ -46,7 +46,7 @@ pub(crate) const KEYS: [u8; 4] = *b"KEYS";
 pub(crate) const FOOT: [u8; 4] = *b"FOOT";
 
 pub(crate) const PUT: u8 = 1;
-pub(crate) const GONE: u8 = 2;
+pub(crate) const DELETED: u8 = 2;
 
 /// Header of a backup.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -106,12 +106,12 @@ pub struct Foot {
     pub keys: u64,
     /// Bytes of those keys and their values.
     pub bytes: u64,
-    /// [`crate::StateSum`] over them.
+    /// [`crate::StateChecksum`] over them.
     pub sum: u32,
 }
 
 /// Returns the checksum of a block.
-pub(crate) fn block_sum(number: u64, kind: [u8; 4], body: &[u8]) -> u32 {
+pub(crate) fn block_checksum(number: u64, kind: [u8; 4], body: &[u8]) -> u32 {
     let mut hasher = types::Crc32c::default();
     hasher.update(&number.to_le_bytes());
     hasher.update(&kind);

@@ -2,10 +2,10 @@
 //! of backups.
 
 use crate::format::{
-    BEFORE_BYTES, FILE, FOOT, Foot, GONE, HEAD, KEYS, MAGIC, MAX_BODY_BYTES, PUT, block_sum,
+    BLOCK_HEADER_BYTES, DELETED, FILE, FOOT, Foot, HEAD, KEYS, MAGIC, MAX_BODY_BYTES, PUT, block_checksum,
 };
 use crate::reader::{Reader, Record};
-use crate::writer::{before, file_body, json, put_record};
+use crate::writer::{block_header, file_body, json, put_record};
 use std::io::Cursor;
 use std::path::Path;
 
@@ -44,7 +44,7 @@ fn written(reader: &Reader, records: &[Record]) -> Vec<u8> {
     blocks.extend(reader.files().iter().map(|file| (FILE, file_body(file))));
     let mut keys = Vec::new();
     for (key, value) in records {
-        let op = if value.is_some() { PUT } else { GONE };
+        let op = if value.is_some() { PUT } else { DELETED };
         put_record(&mut keys, op, key, value.as_deref().unwrap_or_default());
     }
     if !keys.is_empty() {
@@ -54,9 +54,9 @@ fn written(reader: &Reader, records: &[Record]) -> Vec<u8> {
     blocks.push((FOOT, json(&Foot { blocks: blocks.len() as u64, ..foot })));
     let mut copy = MAGIC.to_vec();
     for (number, (kind, body)) in (0..).zip(&blocks) {
-        copy.extend(before(*kind, body));
+        copy.extend(block_header(*kind, body));
         copy.extend(body);
-        copy.extend(block_sum(number, *kind, body).to_le_bytes());
+        copy.extend(block_checksum(number, *kind, body).to_le_bytes());
     }
     copy
 }
@@ -68,15 +68,15 @@ fn with_right_sums(bytes: &[u8]) -> Vec<u8> {
         *magic = *MAGIC;
     }
     let (mut at, mut number) = (MAGIC.len(), 0);
-    while let Some(before) = right.get(at..at + BEFORE_BYTES) {
+    while let Some(before) = right.get(at..at + BLOCK_HEADER_BYTES) {
         let kind = before[..4].try_into().expect("four bytes");
         let length = u32::from_le_bytes(before[4..].try_into().expect("four bytes")) as usize;
-        let body = at + BEFORE_BYTES..at + BEFORE_BYTES + length.min(MAX_BODY_BYTES);
+        let body = at + BLOCK_HEADER_BYTES..at + BLOCK_HEADER_BYTES + length.min(MAX_BODY_BYTES);
         let end = body.end + 4;
         if end > right.len() {
             break;
         }
-        let sum = block_sum(number, kind, &right[body.clone()]);
+        let sum = block_checksum(number, kind, &right[body.clone()]);
         right[body.end..end].copy_from_slice(&sum.to_le_bytes());
         (at, number) = (end, number + 1);
     }

@@ -22,9 +22,9 @@
 //!   files, and the keys of the cluster.
 
 mod chain;
-mod copy;
+mod create;
+mod directory;
 mod error;
-mod folder;
 pub mod format;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -34,10 +34,10 @@ mod state;
 mod writer;
 
 pub use chain::{Chain, Merged};
-pub use copy::{Plan, Progress, copy};
+pub use create::{Plan, Progress, copy};
+pub use directory::{BackupFile, file_name, list, newest_first, prune};
 pub use error::{Error, Result};
-pub use folder::{Entry, file_name, list, newest_first, prune};
 pub use format::{Attached, Foot, Head, SUFFIX};
 pub use reader::{Reader, verify};
 pub use restore::{Restored, Rewrite, restore};
-pub use state::StateSum;
+pub use state::StateChecksum;

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::format::{
-    Attached, AttachedHead, BEFORE_BYTES, FILE, FOOT, FORMAT, Foot, GONE, HEAD, Head, KEYS, MAGIC,
-    MAX_BODY_BYTES, PUT, block_sum,
+    Attached, AttachedHead, BLOCK_HEADER_BYTES, DELETED, FILE, FOOT, FORMAT, Foot, HEAD, Head, KEYS, MAGIC,
+    MAX_BODY_BYTES, PUT, block_checksum,
 };
 use bytes::{Buf, Bytes};
 use std::fs::File;
@@ -41,7 +41,7 @@ impl Reader {
     }
 
     /// Returns the header of a backup; nothing else is read.
-    pub fn head_of(path: &Path) -> Result<Head> {
+    pub fn read_header(path: &Path) -> Result<Head> {
         Ok(Reader::start(path)?.head)
     }
 
@@ -59,7 +59,7 @@ impl Reader {
 
     fn start_of(path: &Path, mut file: Box<dyn Read + Send + Sync>) -> Result<Reader> {
         let mut magic = [0; MAGIC.len()];
-        let no_copy = |cause: &str| Error::NoCopy { path: path.to_path_buf(), cause: cause.into() };
+        let no_copy = |cause: &str| Error::NotABackup { path: path.to_path_buf(), cause: cause.into() };
         match file.read_exact(&mut magic) {
             Ok(()) if magic == *MAGIC => {}
             Ok(()) => return Err(no_copy("it begins otherwise")),
@@ -76,7 +76,7 @@ impl Reader {
         if let Some(found) =
             parsed.get("format").and_then(|format| format.as_u64()).filter(|format| *format > FORMAT)
         {
-            return Err(Error::Newer { path: path.to_path_buf(), found, known: FORMAT });
+            return Err(Error::UnsupportedFormat { path: path.to_path_buf(), found, known: FORMAT });
         }
         let head = serde_json::from_value(parsed).map_err(|error| Error::damaged(path, error.to_string()))?;
         Ok(Reader {
@@ -143,7 +143,7 @@ impl Reader {
         let value = self.block.split_to(value);
         match op {
             PUT => Some((key, Some(value))),
-            GONE if value.is_empty() => Some((key, None)),
+            DELETED if value.is_empty() => Some((key, None)),
             _ => None,
         }
     }
@@ -197,7 +197,7 @@ fn read_block(file: &mut impl Read, path: &Path, number: u64) -> Result<([u8; 4]
         }
         Err(error) => Err(Error::io("read", path, error)),
     };
-    let mut before = [0; BEFORE_BYTES];
+    let mut before = [0; BLOCK_HEADER_BYTES];
     read(file, &mut before)?;
     let kind: [u8; 4] = before[..4].try_into().expect("four bytes");
     let length = u32::from_le_bytes(before[4..].try_into().expect("four bytes")) as usize;
@@ -209,7 +209,7 @@ fn read_block(file: &mut impl Read, path: &Path, number: u64) -> Result<([u8; 4]
     file.take(length as u64).read_to_end(&mut body).map_err(|error| Error::io("read", path, error))?;
     let mut sum = [0; 4];
     read(file, &mut sum)?;
-    if body.len() != length || block_sum(number, kind, &body) != u32::from_le_bytes(sum) {
+    if body.len() != length || block_checksum(number, kind, &body) != u32::from_le_bytes(sum) {
         return Err(Error::damaged(path, format!("its block {number} doesn't match its sum")));
     }
     Ok((kind, body))

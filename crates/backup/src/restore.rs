@@ -1,9 +1,9 @@
 //! Restoring an engine from a backup.
 
 use crate::chain::Chain;
-use crate::copy::Progress;
+use crate::create::Progress;
 use crate::error::{Error, Result};
-use crate::writer::sync_folder;
+use crate::writer::sync_parent_directory;
 use bytes::Bytes;
 use kv::{Batch, Embedded, Engine};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -17,14 +17,14 @@ use types::Timestamp;
 const BATCH_BYTES: usize = 1 << 20;
 
 /// Suffix of a directory that is being filled.
-const FILLING: &str = "restoring";
+const NEW_ENGINE_SUFFIX: &str = "restoring";
 
 /// Changes to the records when a store is rolled back.
 pub trait Rewrite {
     /// Returns the new value of a record; `None` omits it.
     fn record(&mut self, key: &[u8], value: Bytes) -> types::Result<Option<Bytes>>;
     /// Returns additional records after all others. They overwrite existing keys.
-    fn rest(&mut self) -> types::Result<Vec<(Vec<u8>, Bytes)>>;
+    fn additional_records(&mut self) -> types::Result<Vec<(Vec<u8>, Bytes)>>;
 }
 
 /// Result of a restore.
@@ -35,7 +35,7 @@ pub struct Restored {
     /// Bytes of them and their values.
     pub bytes: u64,
     /// Path of the previous engine; `None` when there was none.
-    pub before: Option<PathBuf>,
+    pub previous_engine: Option<PathBuf>,
 }
 
 /// Replaces the engine at `path` with the content of a chain: completely, or not at all if this
@@ -54,15 +54,15 @@ pub fn restore(
 ) -> Result<Restored> {
     chain.verify()?;
     let mut filling = path.as_os_str().to_owned();
-    filling.push(format!(".{FILLING}"));
+    filling.push(format!(".{NEW_ENGINE_SUFFIX}"));
     let filling = PathBuf::from(filling);
     remove(&filling)?;
     let (keys, bytes) = fill(chain, &filling, rewrite, progress).inspect_err(|_| {
         // The next attempt removes what stays.
         let _ = fs::remove_dir_all(&filling);
     })?;
-    let before = exchange(&filling, path, now_s)?;
-    Ok(Restored { keys, bytes, before })
+    let before = swap_engines(&filling, path, now_s)?;
+    Ok(Restored { keys, bytes, previous_engine: before })
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -90,7 +90,7 @@ fn fill(chain: &Chain, path: &Path, rewrite: &mut dyn Rewrite, progress: &Progre
             progress.bytes.store(bytes, Relaxed);
         }
     }
-    let rest = rewrite.rest().map_err(Error::Record)?;
+    let rest = rewrite.additional_records().map_err(Error::Record)?;
     batch.writes.extend(rest.into_iter().map(|(key, value)| (key, Some(value))));
     engine.apply(&[batch])?;
     engine.persist()?;
@@ -98,17 +98,17 @@ fn fill(chain: &Chain, path: &Path, rewrite: &mut dyn Rewrite, progress: &Progre
 }
 
 /// Swaps the names of the new and the previous engine in one step: at no moment is there no engine.
-fn exchange(filling: &Path, path: &Path, now_s: i64) -> Result<Option<PathBuf>> {
+fn swap_engines(filling: &Path, path: &Path, now_s: i64) -> Result<Option<PathBuf>> {
     if !path.exists() {
         rename(filling, path, RenameFlags::NOREPLACE)?;
-        sync_folder(path)?;
+        sync_parent_directory(path)?;
         return Ok(None);
     }
-    let before = name_for_before(path, now_s);
+    let before = unused_previous_name(path, now_s);
     rename(filling, &before, RenameFlags::NOREPLACE)?;
-    sync_folder(path)?;
+    sync_parent_directory(path)?;
     rename(&before, path, RenameFlags::EXCHANGE)?;
-    sync_folder(path)?;
+    sync_parent_directory(path)?;
     Ok(Some(before))
 }
 
@@ -117,7 +117,7 @@ fn rename(from: &Path, to: &Path, how: RenameFlags) -> Result<()> {
 }
 
 /// Returns an unused name.
-fn name_for_before(path: &Path, now_s: i64) -> PathBuf {
+fn unused_previous_name(path: &Path, now_s: i64) -> PathBuf {
     let named = |number: u32| {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".before-{}", Timestamp::new(now_s, 0).compact_utc()));

@@ -3,13 +3,13 @@
 /// CRC32C over keys and values in ascending order of keys, each preceded by its length (4 bytes,
 /// little-endian); with counts of keys and bytes.
 #[derive(Clone, Default)]
-pub struct StateSum {
+pub struct StateChecksum {
     sum: types::Crc32c,
     keys: u64,
     bytes: u64,
 }
 
-impl StateSum {
+impl StateChecksum {
     /// Adds the next key.
     pub fn add(&mut self, key: &[u8], value: &[u8]) {
         for part in [key, value] {

@@ -2,10 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::format::{
-    Attached, AttachedHead, BEFORE_BYTES, BLOCK_BYTES, FILE, FOOT, Foot, GONE, HEAD, Head, KEYS, MAGIC, PUT,
-    block_sum,
+    Attached, AttachedHead, BLOCK_BYTES, BLOCK_HEADER_BYTES, DELETED, FILE, FOOT, Foot, HEAD, Head, KEYS,
+    MAGIC, PUT, block_checksum,
 };
-use crate::state::StateSum;
+use crate::state::StateChecksum;
 use rustix::fs::{RenameFlags, renameat_with};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write};
@@ -62,7 +62,7 @@ impl Writer {
     /// Adds the next key as deleted.
     pub fn gone(&mut self, key: &[u8]) -> Result<()> {
         self.foot.gone += 1;
-        self.record(GONE, key, &[])
+        self.record(DELETED, key, &[])
     }
 
     fn record(&mut self, op: u8, key: &[u8], value: &[u8]) -> Result<()> {
@@ -82,9 +82,9 @@ impl Writer {
     }
 
     fn write_block(&mut self, kind: [u8; 4], body: &[u8]) -> Result<()> {
-        let sum = block_sum(self.foot.blocks, kind, body);
+        let sum = block_checksum(self.foot.blocks, kind, body);
         self.foot.blocks += 1;
-        self.raw(&before(kind, body))?;
+        self.raw(&block_header(kind, body))?;
         self.raw(body)?;
         self.raw(&sum.to_le_bytes())
     }
@@ -94,7 +94,7 @@ impl Writer {
     }
 
     /// Syncs the backup to disk and gives it its name. `state`: the content of the store.
-    pub fn finish(mut self, state: &StateSum) -> Result<Foot> {
+    pub fn finish(mut self, state: &StateChecksum) -> Result<Foot> {
         self.flush_block()?;
         let foot = Foot { keys: state.keys(), bytes: state.bytes(), sum: state.sum(), ..self.foot.clone() };
         self.write_block(FOOT, &json(&foot))?;
@@ -107,7 +107,7 @@ impl Writer {
             Err(error) => return Err(Error::io("name", &self.path, error.into())),
         }
         self.is_done = true;
-        sync_folder(&self.path)?;
+        sync_parent_directory(&self.path)?;
         Ok(foot)
     }
 }
@@ -122,15 +122,15 @@ impl Drop for Writer {
 }
 
 /// Syncs the directory that contains `path`.
-pub(crate) fn sync_folder(path: &Path) -> Result<()> {
+pub(crate) fn sync_parent_directory(path: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(|error| Error::io("sync", folder, error))
 }
 
 /// Returns the kind and length before a block's body.
-pub(crate) fn before(kind: [u8; 4], body: &[u8]) -> [u8; BEFORE_BYTES] {
-    let mut before = [0; BEFORE_BYTES];
+pub(crate) fn block_header(kind: [u8; 4], body: &[u8]) -> [u8; BLOCK_HEADER_BYTES] {
+    let mut before = [0; BLOCK_HEADER_BYTES];
     before[..4].copy_from_slice(&kind);
     before[4..].copy_from_slice(&(body.len() as u32).to_le_bytes());
     before

@@ -1,6 +1,6 @@
 //! Comparison of two results.
 
-use crate::draw::word;
+use crate::draw::serde_name;
 use crate::experiment::{Caching, Operation, Through};
 use crate::results::{Measured, Results};
 use serde::Serialize;
@@ -111,7 +111,7 @@ fn differences(first: &Measured, second: &Measured) -> Vec<String> {
         differs.push(format!("caches {} and {}", caching(first.caching), caching(second.caching)));
     }
     if first.through != second.through {
-        let [a, b] = [first, second].map(|of| word(of.through));
+        let [a, b] = [first, second].map(|of| serde_name(of.through));
         differs.push(format!("through the {a} and through the {b}"));
     }
     if first.clients != second.clients {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_partner_is_told() {
+    fn unmatched_measurements_are_listed() {
         let (first, mut second) = (results(), results());
         second.measured[0].threads = 64;
         second.measured[1].runs.clear();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_else_differs_is_told() {
+    fn other_differences_are_listed() {
         let (first, mut second) = (results(), results());
         second.measured[0].total_bytes *= 2;
         second.measured[0].caching = Caching::Direct;

@@ -1,29 +1,29 @@
 //! Common parts of figures and tables of measurements.
 
 use crate::compare::is_in_bytes;
-use crate::profiles::Across;
+use crate::profiles::XAxis;
 use crate::{Measured, Operation, Through};
 use report::{Axis, Figure, Point, Scale, Series};
 
 /// Returns the word for a value in results: `storage-read`, `read-file`.
-pub fn word(value: impl serde::Serialize) -> String {
+pub fn serde_name(value: impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_string)).unwrap_or_default()
 }
 
 /// Returns the display name of an operation.
-pub fn name(operation: Operation) -> String {
+pub fn display_name(operation: Operation) -> String {
     match operation {
         Operation::Mixed => "70/30".into(),
         Operation::ReadFile => "read file".into(),
-        other => word(other),
+        other => serde_name(other),
     }
 }
 
 /// Returns the display name of an operation, with the access path if that isn't a mount.
-pub fn named(operation: Operation, through: Through) -> String {
+pub fn display_name_with_path(operation: Operation, through: Through) -> String {
     match through {
-        Through::Mount => name(operation),
-        Through::Core => format!("{} by the core", name(operation)),
+        Through::Mount => display_name(operation),
+        Through::Core => format!("{} by the core", display_name(operation)),
     }
 }
 
@@ -66,17 +66,17 @@ impl Unit {
 }
 
 /// Returns the position of a measurement on the x axis.
-pub fn place(across: Across, measured: &Measured) -> u32 {
+pub fn place(across: XAxis, measured: &Measured) -> u32 {
     match across {
-        Across::Threads => measured.threads,
-        Across::QueueDepth => measured.queue_depth,
+        XAxis::Threads => measured.threads,
+        XAxis::QueueDepth => measured.queue_depth,
     }
 }
 
 /// Returns a line; `None` if nothing of it was measured.
 pub fn series<'a>(
     label: String,
-    across: Across,
+    across: XAxis,
     unit: Unit,
     measured: impl Iterator<Item = &'a Measured>,
 ) -> Option<Series> {
@@ -91,10 +91,10 @@ pub fn series<'a>(
 }
 
 /// Returns a figure with logarithmic axes; `None` if nothing was measured.
-pub fn figure(title: &str, caption: &str, across: Across, unit: Unit, series: Vec<Series>) -> Option<Figure> {
+pub fn figure(title: &str, caption: &str, across: XAxis, unit: Unit, series: Vec<Series>) -> Option<Figure> {
     let name = match across {
-        Across::Threads => "threads",
-        Across::QueueDepth => "under way in each thread",
+        XAxis::Threads => "threads",
+        XAxis::QueueDepth => "under way in each thread",
     };
     (!series.is_empty()).then(|| Figure {
         title: title.into(),
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn words_are_those_of_results() {
-        assert_eq!(word(crate::Limit::StorageRandomRead), "storage-random-read");
-        assert_eq!(name(Operation::ReadFile), "read file");
+        assert_eq!(serde_name(crate::Limit::StorageRandomRead), "storage-random-read");
+        assert_eq!(display_name(Operation::ReadFile), "read file");
     }
 }

@@ -20,12 +20,12 @@ pub mod host;
 pub mod import;
 pub mod load;
 mod names;
-mod needs;
 pub mod profiles;
+mod requirements;
 mod results;
 mod roofline;
 pub mod text;
-mod when;
+mod time_format;
 
 pub use experiment::{
     Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, Through, TreeShape,
@@ -33,4 +33,4 @@ pub use experiment::{
 pub use names::{io_name, meta_name};
 pub use results::{Ceiling, FORMAT, Latency, Limit, Machine, Measured, Results, Run, median};
 pub use roofline::{Binding, Workload, binding, binding_of, exceeded};
-pub use when::rfc3339;
+pub use time_format::rfc3339;

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_is_told_with_the_extremes() {
+    fn medians_come_with_extremes() {
         let run = |seconds| Run {
             seconds,
             operations: 10,

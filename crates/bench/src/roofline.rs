@@ -62,7 +62,7 @@ const EXCEEDED: f64 = 1.05;
 /// case.
 pub fn exceeded<'a>(bindings: impl Iterator<Item = &'a Binding>) -> Option<String> {
     let worst = bindings.max_by(|a, b| a.share.total_cmp(&b.share)).filter(|worst| worst.share > EXCEEDED)?;
-    let (percent, limit, place) = (worst.share * 100.0, crate::draw::word(worst.limit), &worst.place);
+    let (percent, limit, place) = (worst.share * 100.0, crate::draw::serde_name(worst.limit), &worst.place);
     Some(format!(
         "{percent:.0} % of {limit} ({place}): a cache has answered, be it the drive's or a host's, or the ceiling was measured beside other work; measure it again while nothing else runs"
     ))
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_ceiling_is_told_with_its_likely_cause() {
+    fn exceeded_ceilings_are_noted_with_the_likely_cause() {
         let reached = |rate| binding(&ceilings(), &workload(Operation::Write), rate).unwrap();
         let all = reached(1.0).ceiling;
         let (full, over) = (reached(all), reached(1.33 * all));

@@ -26,11 +26,11 @@ pub(crate) struct Shard {
 }
 
 /// Result of a search for files to close.
-pub(crate) enum Room {
+pub(crate) enum CloseResult {
     /// The shard is within its limit, or everything in it is in use.
     Enough,
     /// This file's checksums have to be written first.
-    After(Arc<ChunkFile>),
+    FlushFirst(Arc<ChunkFile>),
 }
 
 /// Open chunk files by inode, with a limit on idle ones.
@@ -67,13 +67,13 @@ impl FileCache {
     }
 
     /// Closes idle files until the shard is within its limit.
-    pub(crate) fn make_room(&self, shard: &Shard) -> Room {
+    pub(crate) fn evict(&self, shard: &Shard) -> CloseResult {
         let mut files = shard.files.lock();
         let mut dirty = None;
         // Two rounds: the first takes away second chances.
         for _ in 0..2 * files.queue.len() {
             if files.by_ino.len() <= self.files_per_shard {
-                return Room::Enough;
+                return CloseResult::Enough;
             }
             let Some(ino) = files.queue.pop_front() else { break };
             let Some(file) = files.by_ino.get(&ino) else { continue };
@@ -87,7 +87,7 @@ impl FileCache {
             }
             files.queue.push_back(ino);
         }
-        dirty.map_or(Room::Enough, Room::After)
+        dirty.map_or(CloseResult::Enough, CloseResult::FlushFirst)
     }
 
     /// Returns files with state that is only in memory, in order of their inodes.

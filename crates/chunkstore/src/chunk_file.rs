@@ -1,8 +1,8 @@
 //! One open chunk file.
 
-use crate::home::Home;
-use crate::place;
+use crate::paths;
 use crate::range_lock::RangeLock;
+use crate::store_dir::StoreDir;
 use crate::sums::{SumBudget, SumCache};
 use parking_lot::Mutex;
 use rt::{File, OpenOptions};
@@ -17,7 +17,7 @@ pub(crate) struct ChunkFile {
     pub(crate) ino: InodeId,
     pub(crate) path: PathBuf,
     sum_path: PathBuf,
-    home: Arc<Home>,
+    home: Arc<StoreDir>,
     /// Through the page cache.
     pub(crate) cached: File,
     /// Past the page cache; `None` when the local file system doesn't support that.
@@ -41,7 +41,7 @@ pub(crate) struct ChunkFile {
     /// Small reads since it was opened that found nothing in memory.
     pub(crate) misses: AtomicU32,
     /// Lower bound of its length when that was last checked.
-    pub(crate) reaches: AtomicU64,
+    pub(crate) min_len: AtomicU64,
     /// Range in which a change was abandoned or failed half-way, so that checksums may not match.
     unsettled: Mutex<Option<ByteRange>>,
 }
@@ -60,28 +60,28 @@ fn absent_as_none(opened: io::Result<File>) -> io::Result<Option<File>> {
 impl ChunkFile {
     /// Opens an existing chunk file; `None` when it doesn't exist.
     pub(crate) async fn open(
-        home: &Arc<Home>,
+        home: &Arc<StoreDir>,
         ino: InodeId,
         budget: &Arc<SumBudget>,
     ) -> io::Result<Option<ChunkFile>> {
-        let path = place::chunk_file(home.dir(), ino);
+        let path = paths::chunk_file(home.dir(), ino);
         let file = absent_as_none(home.confirm(File::open(&path, READ_WRITE).await))?;
         Ok(file.map(|file| ChunkFile::new(home, ino, path, file, budget)))
     }
 
     /// Creates a chunk file, which must not exist.
     pub(crate) async fn create(
-        home: &Arc<Home>,
+        home: &Arc<StoreDir>,
         ino: InodeId,
         budget: &Arc<SumBudget>,
     ) -> io::Result<ChunkFile> {
-        let path = place::chunk_file(home.dir(), ino);
+        let path = paths::chunk_file(home.dir(), ino);
         let options = OpenOptions { create: true, exclusive: true, ..READ_WRITE };
         let file = match File::open(&path, options).await {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 // First, so that no folders are created below an empty mount point.
                 home.check()?;
-                rt::create_dir_all(&place::folder(home.dir(), ino)).await?;
+                rt::create_dir_all(&paths::folder(home.dir(), ino)).await?;
                 File::open(&path, options).await?
             }
             opened => opened?,
@@ -91,7 +91,7 @@ impl ChunkFile {
     }
 
     fn new(
-        home: &Arc<Home>,
+        home: &Arc<StoreDir>,
         ino: InodeId,
         path: PathBuf,
         cached: File,
@@ -100,7 +100,7 @@ impl ChunkFile {
         ChunkFile {
             ino,
             path,
-            sum_path: place::sum_file(home.dir(), ino),
+            sum_path: paths::sum_file(home.dir(), ino),
             home: home.clone(),
             cached,
             direct: OnceLock::new(),
@@ -114,7 +114,7 @@ impl ChunkFile {
             deleted: AtomicBool::new(false),
             used: AtomicBool::new(true),
             misses: AtomicU32::new(0),
-            reaches: AtomicU64::new(0),
+            min_len: AtomicU64::new(0),
             unsettled: Mutex::new(None),
         }
     }

@@ -1,6 +1,6 @@
 //! Errors of a target.
 
-use crate::home::Vanished;
+use crate::store_dir::Vanished;
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
@@ -123,7 +123,7 @@ impl StoreError {
 
     /// The metadata knows that the chunk file had at least `known` bytes; it has `len`, or doesn't
     /// exist.
-    pub(crate) fn lacking(
+    pub(crate) fn incomplete(
         (target, ino): (TargetId, InodeId),
         path: &Path,
         len: Option<u64>,

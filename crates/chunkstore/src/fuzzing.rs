@@ -66,7 +66,7 @@ pub fn block_sums(bytes: &[u8]) {
 /// The superblock of a target, or of a group's store on one.
 pub fn superblock(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    for text in [text.to_string(), identity::resealed(text)] {
+    for text in [text.to_string(), identity::with_checksum(text)] {
         if let Parsed::Ours(owner) = identity::parse(&text) {
             assert_eq!(identity::parse(&identity::render(&owner)), Parsed::Ours(owner));
         }

@@ -7,14 +7,14 @@
 //! Beside the store, a mark records that it was created (`made/ID`). A store that is missing
 //! although it is marked was lost: an empty one in its place would be a replica that lacks
 //! everything, or worse, the source of others. It is created again only for a resync that sends it
-//! everything ([`IfAbsent::MakeAnew`]).
+//! everything ([`IfAbsent::Recreate`]).
 
 use crate::error::{Kind, Result, StoreError};
 use crate::identity::{self, Owner};
 use crate::intent::IntentLog;
-use crate::place::{CHUNKS, GROUPS, MADE, OVERFLOW};
+use crate::paths::{CHUNKS, GROUPS, MADE, OVERFLOW};
 use crate::recover::RecoveryReport;
-use crate::store::{Options, Shared, Store};
+use crate::store::{Options, Store, TargetShared};
 use rt::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub const DEFAULT_GROUP_LOG_BYTES: u64 = 1 << 20;
 const OPEN_FILES_DIVISOR: usize = 8;
 
 /// Suffix of the folder of a group that is being removed.
-const FORGOTTEN: &str = "gone";
+const REMOVED_SUFFIX: &str = "gone";
 
 /// What to do where a target has no store of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,10 +38,10 @@ pub enum IfAbsent {
     /// Nothing.
     Leave,
     /// Create a store.
-    Make,
+    Create,
     /// Create a store even where one was lost. Everything counts as dirty there
-    /// ([`Store::notes_overflowed`]), so that the whole replica is compared with another one.
-    MakeAnew,
+    /// ([`Store::has_overflowed`]), so that the whole replica is compared with another one.
+    Recreate,
 }
 
 /// Removes a folder with everything in it.
@@ -65,14 +65,14 @@ async fn remove_all(dir: PathBuf) -> io::Result<()> {
 }
 
 /// Creates an empty marker file durably.
-async fn make_mark(dir: &Path, name: &str) -> io::Result<()> {
+async fn create_mark(dir: &Path, name: &str) -> io::Result<()> {
     let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
     File::open(&dir.join(name), options).await?.sync_data().await?;
     rt::sync_dir(dir).await
 }
 
 /// Returns the groups that a folder has entries of.
-async fn numbered_in(dir: &Path) -> Result<Vec<GroupId>> {
+async fn groups_in(dir: &Path) -> Result<Vec<GroupId>> {
     let names = match rt::read_dir(dir).await {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         listed => listed.map_err(|e| StoreError::io(TargetId(0), "list", dir, e))?,
@@ -107,8 +107,8 @@ impl Store {
 
     /// Returns the groups of which a target in `target_dir` has, or has lost, a store, in order.
     pub async fn groups_on(target_dir: &Path) -> Result<Vec<GroupId>> {
-        let mut groups = numbered_in(&target_dir.join(GROUPS)).await?;
-        groups.extend(numbered_in(&target_dir.join(MADE)).await?);
+        let mut groups = groups_in(&target_dir.join(GROUPS)).await?;
+        groups.extend(groups_in(&target_dir.join(MADE)).await?);
         groups.sort_unstable();
         groups.dedup();
         Ok(groups)
@@ -121,7 +121,7 @@ impl Store {
     /// it doesn't list.
     pub async fn groups(&self) -> Result<Vec<GroupId>> {
         let groups = Store::groups_on(&self.dir).await?;
-        self.check_home()?;
+        self.check_dir()?;
         Ok(groups)
     }
 
@@ -140,51 +140,51 @@ impl Store {
     ) -> Result<Option<(Arc<Store>, RecoveryReport)>> {
         let dir = Store::group_dir(target.dir(), group);
         let owner = Owner { identity: target.identity.clone(), group: Some(group) };
-        let is_there = identity::is_there(&dir, &owner).await;
+        let is_there = identity::holds_store(&dir, &owner).await;
         let was_made = has_mark(target.target(), &target.dir.join(MADE).join(group.to_string())).await;
         let has_chunks = has_folder(target.target(), &dir.join(CHUNKS)).await;
-        target.check_home()?;
+        target.check_dir()?;
         let (is_there, was_made, has_chunks) = (is_there?, was_made?, has_chunks?);
         let is_lost = was_made && !(is_there && has_chunks);
-        if is_lost && if_absent != IfAbsent::MakeAnew {
+        if is_lost && if_absent != IfAbsent::Recreate {
             return Err(target.report_lost_group(group, &dir));
         }
         if !is_there {
             if if_absent == IfAbsent::Leave {
                 return Ok(None);
             }
-            target.make_group(&dir, &owner, is_lost).await?;
+            target.create_group(&dir, &owner, is_lost).await?;
         } else if !has_chunks {
             // If power failed during its creation, only this is missing.
-            target.make_chunk_folder(&dir, is_lost).await?;
+            target.create_chunk_folder(&dir, is_lost).await?;
         }
         if !was_made {
-            target.mark_made(group).await?;
+            target.mark_created(group).await?;
         }
         let options = Options {
             max_open_files: target.options.max_open_files.div_ceil(OPEN_FILES_DIVISOR),
             lock: None,
             ..target.options.clone()
         };
-        let shared = Shared {
+        let shared = TargetShared {
             statistics: target.statistics.clone(),
             budget: target.budget.clone(),
-            seen: target.seen.clone(),
-            room: target.room.clone(),
+            seen: target.recent_reads.clone(),
+            room: target.space_grant.clone(),
         };
         let log_bytes = options.group_log_bytes;
         Store::open_checked(&dir, owner, options, shared, log_bytes).await.map(Some)
     }
 
     /// Removes this target's store of a group, which must be closed. If the removal is interrupted,
-    /// [`Store::remove_forgotten_groups`] completes it.
+    /// [`Store::finish_group_removals`] completes it.
     ///
     /// # Errors
     /// When the disk fails.
-    pub async fn forget_group(&self, group: GroupId) -> Result<()> {
-        self.prove_home().await?;
+    pub async fn remove_group(&self, group: GroupId) -> Result<()> {
+        self.verify_dir().await?;
         let dir = Store::group_dir(&self.dir, group);
-        let gone = dir.with_extension(FORGOTTEN);
+        let gone = dir.with_extension(REMOVED_SUFFIX);
         let failed = |e| self.failed("remove", &dir, e);
         // The leftover of an earlier removal is in the way.
         if rt::read_dir(&gone).await.is_ok() {
@@ -192,8 +192,8 @@ impl Store {
         }
         // The mark first: a crash after that leaves a store without one, which is marked again when
         // it is opened. The reverse order would leave a store that looks lost.
-        self.unmark_made(group).await?;
-        match self.home.confirm(rt::rename(&dir, &gone).await) {
+        self.remove_created_mark(group).await?;
+        match self.store_dir.confirm(rt::rename(&dir, &gone).await) {
             // It was lost, or never existed.
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             renamed => renamed.map_err(failed)?,
@@ -206,12 +206,12 @@ impl Store {
     ///
     /// # Errors
     /// When the disk fails.
-    pub async fn remove_forgotten_groups(&self) -> Result<()> {
-        self.check_home()?;
+    pub async fn finish_group_removals(&self) -> Result<()> {
+        self.check_dir()?;
         let dir = self.dir.join(GROUPS);
         let Ok(names) = rt::read_dir(&dir).await else { return Ok(()) };
         for path in names.iter().map(|name| dir.join(name)) {
-            if path.extension().is_some_and(|extension| extension == FORGOTTEN) {
+            if path.extension().is_some_and(|extension| extension == REMOVED_SUFFIX) {
                 remove_all(path.clone()).await.map_err(|e| self.failed("remove", &path, e))?;
             }
         }
@@ -225,7 +225,7 @@ impl Store {
 
     /// Creates an empty store of a group; begins again if a crash has interrupted an earlier
     /// attempt. If `was_lost`, everything counts as dirty.
-    async fn make_group(&self, dir: &Path, owner: &Owner, was_lost: bool) -> Result<()> {
+    async fn create_group(&self, dir: &Path, owner: &Owner, was_lost: bool) -> Result<()> {
         let failed = |e| self.failed("make", dir, e);
         rt::create_dir_all(dir).await.map_err(failed)?;
         // The chunk folder comes last, so where it exists there was a superblock.
@@ -241,34 +241,34 @@ impl Store {
         rt::sync_dir(&self.dir.join(GROUPS)).await.map_err(failed)?;
         rt::sync_dir(&self.dir).await.map_err(failed)?;
         identity::write(dir, owner).await?;
-        self.make_chunk_folder(dir, was_lost).await
+        self.create_chunk_folder(dir, was_lost).await
     }
 
-    async fn make_chunk_folder(&self, dir: &Path, was_lost: bool) -> Result<()> {
+    async fn create_chunk_folder(&self, dir: &Path, was_lost: bool) -> Result<()> {
         let failed = |e| self.failed("make", dir, e);
         if was_lost {
-            make_mark(dir, OVERFLOW).await.map_err(failed)?;
+            create_mark(dir, OVERFLOW).await.map_err(failed)?;
         }
         rt::create_dir_all(&dir.join(CHUNKS)).await.map_err(failed)?;
         rt::sync_dir(dir).await.map_err(failed)
     }
 
     /// Marks that a store of a group exists, once it does and before it gets any content.
-    async fn mark_made(&self, group: GroupId) -> Result<()> {
+    async fn mark_created(&self, group: GroupId) -> Result<()> {
         let made = self.dir.join(MADE);
         let mark = async {
             rt::create_dir_all(&made).await?;
-            make_mark(&made, &group.to_string()).await?;
-            self.home.confirm(rt::sync_dir(&self.dir).await)
+            create_mark(&made, &group.to_string()).await?;
+            self.store_dir.confirm(rt::sync_dir(&self.dir).await)
         };
         mark.await.map_err(|e| self.failed("write", &made, e))
     }
 
     /// Removes the mark.
-    async fn unmark_made(&self, group: GroupId) -> Result<()> {
+    async fn remove_created_mark(&self, group: GroupId) -> Result<()> {
         let made = self.dir.join(MADE);
         let mark = made.join(group.to_string());
-        match self.home.confirm(rt::remove_file(&mark).await) {
+        match self.store_dir.confirm(rt::remove_file(&mark).await) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => {
                 let removed = async { removed.and(rt::sync_dir(&made).await) };
@@ -290,22 +290,22 @@ impl Store {
 
     /// From here on everything counts as dirty; on disk before any entry is dropped.
     pub(crate) async fn mark_overflow(&self, let_go_of_held: bool) -> Result<()> {
-        let _marking = self.marking.write().await;
+        let _marking = self.mark_lock.write().await;
         if !self.overflowed.load(Ordering::SeqCst) {
             self.write_mark().await?;
         }
         if let Some(log) = &self.intents {
             log.holds().let_go(true);
             if let_go_of_held {
-                log.holds().break_holds();
+                log.holds().invalidate_holds();
             }
         }
         Ok(())
     }
 
     async fn write_mark(&self) -> Result<()> {
-        let marked = make_mark(&self.dir, OVERFLOW).await;
-        self.home.confirm(marked).map_err(|e| self.failed("write", &self.dir.join(OVERFLOW), e))?;
+        let marked = create_mark(&self.dir, OVERFLOW).await;
+        self.store_dir.confirm(marked).map_err(|e| self.failed("write", &self.dir.join(OVERFLOW), e))?;
         self.overflowed.store(true, Ordering::SeqCst);
         tracing::warn!(
             target_id = %self.target(),
@@ -315,12 +315,12 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the mark of [`Store::notes_overflowed`]: all replicas are equal, except for held
+    /// Removes the mark of [`Store::has_overflowed`]: all replicas are equal, except for held
     /// entries and later changes. The mark stays while an invalidated hold exists; call this again
     /// then.
-    pub async fn forget_overflow(&self) -> Result<()> {
-        let _marking = self.marking.write().await;
-        let has_broken = self.intents.as_ref().is_some_and(|log| log.holds().has_broken());
+    pub async fn clear_overflow(&self) -> Result<()> {
+        let _marking = self.mark_lock.write().await;
+        let has_broken = self.intents.as_ref().is_some_and(|log| log.holds().has_invalidated());
         if !self.overflowed.load(Ordering::SeqCst) || has_broken {
             return Ok(());
         }
@@ -330,7 +330,7 @@ impl Store {
         }
         let path = self.dir.join(OVERFLOW);
         let removed = async {
-            crate::chunk_file::absent_is_fine(self.home.confirm(rt::remove_file(&path).await))?;
+            crate::chunk_file::absent_is_fine(self.store_dir.confirm(rt::remove_file(&path).await))?;
             rt::sync_dir(&self.dir).await
         };
         removed.await.map_err(|e| self.failed("remove", &path, e))?;

@@ -1,7 +1,7 @@
 //! `target.toml`: the identity of the store in a directory.
 
 use crate::error::{Kind, Result, StoreError};
-use crate::place::{CHUNKS, GROUP_SUPERBLOCK, SUPERBLOCK};
+use crate::paths::{CHUNKS, GROUP_SUPERBLOCK, SUPERBLOCK};
 use rt::{File, IoBuf, OpenOptions};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -127,7 +127,7 @@ pub(crate) fn parse(text: &str) -> Parsed {
 }
 
 /// Returns a superblock's text with the matching checksum.
-pub(crate) fn resealed(text: &str) -> String {
+pub(crate) fn with_checksum(text: &str) -> String {
     let body = &text[..text.rfind(CHECKSUM_KEY).unwrap_or(text.len())];
     format!("{body}{CHECKSUM_KEY} = \"{}\"\n", checksum(body))
 }
@@ -152,7 +152,7 @@ pub(crate) async fn write(dir: &Path, owner: &Owner) -> Result<()> {
 }
 
 /// Fails if a directory already holds something that a new target would replace.
-pub(crate) async fn refuse_occupied(dir: &Path, identity: &Identity) -> Result<()> {
+pub(crate) async fn require_empty(dir: &Path, identity: &Identity) -> Result<()> {
     let names = match rt::read_dir(dir).await {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         listed => listed.map_err(|e| StoreError::io(identity.target, "list", dir, e))?,
@@ -175,12 +175,12 @@ pub(crate) async fn find(dir: &Path, target: TargetId) -> Result<Option<Identity
 
 /// Whether a directory holds the expected store; false if it holds none. Fails if it holds another.
 /// Changes nothing.
-pub(crate) async fn is_there(dir: &Path, expected: &Owner) -> Result<bool> {
+pub(crate) async fn holds_store(dir: &Path, expected: &Owner) -> Result<bool> {
     let path = dir.join(expected.superblock());
     match find_owner(&path, expected.identity.target).await? {
         None => Ok(false),
         Some(found) if found == *expected => Ok(true),
-        Some(found) => Err(another(dir, &found, expected)),
+        Some(found) => Err(wrong_identity(dir, &found, expected)),
     }
 }
 
@@ -210,7 +210,7 @@ async fn find_owner(path: &Path, target: TargetId) -> Result<Option<Owner>> {
 
 /// Checks that a directory is the expected target. Changes nothing.
 pub(crate) async fn check(dir: &Path, expected: &Identity) -> Result<()> {
-    if is_there(dir, &Owner { identity: expected.clone(), group: None }).await? {
+    if holds_store(dir, &Owner { identity: expected.clone(), group: None }).await? {
         return Ok(());
     }
     Err(StoreError::new(
@@ -220,7 +220,7 @@ pub(crate) async fn check(dir: &Path, expected: &Identity) -> Result<()> {
     ))
 }
 
-fn another(dir: &Path, found: &Owner, expected: &Owner) -> StoreError {
+fn wrong_identity(dir: &Path, found: &Owner, expected: &Owner) -> StoreError {
     let (dir, found, expected) = (dir.display(), found.described(), expected.described());
     StoreError::new(
         Kind::WrongIdentity,

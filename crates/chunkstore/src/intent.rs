@@ -8,17 +8,17 @@
 //! the first region of all files that come next in the partition. Recovery looks for each of them;
 //! [`MAX_SPANS`] bounds their number.
 
+mod entries;
 mod format;
 mod holds;
-mod notes;
 mod spans;
 
 use crate::error::{Kind, Result, StoreError};
-use crate::place::INTENT_FILES;
+use crate::paths::INTENT_FILES;
 use crate::statistics::Statistics;
-use format::{Block, NOTES_PER_BLOCK};
+use entries::EntryTable;
+use format::{Block, ENTRIES_PER_BLOCK};
 use holds::Holds;
-use notes::NoteTable;
 use parking_lot::Mutex;
 use rt::{File, IoBuf, OpenOptions};
 use spans::SPAN_INODES;
@@ -29,13 +29,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use types::{BLOCK_SIZE, ByteRange, Errno, InodeId, TargetId};
 
-pub(crate) use format::{Header, LogState, Note, Records, Span, merged, seal};
-pub use holds::NoteHold;
+pub(crate) use format::{DirtyRegions, Header, LogState, Records, Span, merged, seal};
+pub use holds::EntryHold;
 pub(crate) use spans::MAX_SPANS;
 
 /// Size of a region, bytes, aligned in the chunk file.
 pub(crate) const REGION_BYTES: u64 = 1 << 20;
-/// Length of each log file. Holds some 345,000 entries, many times [`IntentLog::note_limit`].
+/// Length of each log file. Holds some 345,000 entries, many times [`IntentLog::entry_limit`].
 pub(crate) const DEFAULT_LOG_BYTES: u64 = 8 << 20;
 /// Smallest useful log: a header and a few blocks of records.
 const MIN_LOG_BYTES: u64 = 16 * BLOCK_SIZE as u64;
@@ -45,12 +45,12 @@ const NEW_FILE: Range<u64> = 0..1;
 const BULK_BYTES: usize = 1 << 20;
 /// The share of a log's capacity that active entries may take, as 1 in so many, so that a rewritten
 /// log has space for more.
-const NOTE_SHARE: u64 = 4;
+const ENTRY_SHARE: u64 = 4;
 /// Retired entries that may stay in the log while others are active: recovery examines their
 /// regions needlessly, some GiB at most. A span counts as one for each of its inodes.
-const TIDY_RETIRED_NOTES: usize = 4096;
+const COMPACT_RETIRED_ENTRIES: usize = 4096;
 
-impl Note {
+impl DirtyRegions {
     pub(crate) fn bytes(&self) -> ByteRange {
         ByteRange::new(self.first.saturating_mul(REGION_BYTES), self.end.saturating_mul(REGION_BYTES))
     }
@@ -63,26 +63,26 @@ fn regions_of(range: ByteRange) -> Range<u64> {
 }
 
 /// The log found on disk.
-pub(crate) struct Found {
+pub(crate) struct OpenedLog {
     pub(crate) log: IntentLog,
-    pub(crate) past: Past,
+    pub(crate) past: ShutdownState,
 }
 
 /// How the store was left.
-pub(crate) enum Past {
+pub(crate) enum ShutdownState {
     /// By a finished shutdown.
     Clean,
     /// By a finished shutdown, with records of regions in which other replicas may differ.
-    Settled(Records),
+    CleanWithEntries(Records),
     /// In use, with these records.
     InUse(Records),
     /// The log is lost: any checksum may be outdated.
-    Unknown,
+    LogLost,
 }
 
 /// Records that stay active after a recovery.
 #[derive(Default)]
-pub(crate) struct Inherited {
+pub(crate) struct KeptRecords {
     pub(crate) records: Records,
     /// The chunk files that were found in the spans.
     pub(crate) in_spans: Vec<InodeId>,
@@ -94,7 +94,7 @@ struct Tail {
     sequence: u64,
     /// Where the next record block goes.
     next_block: u64,
-    /// Records in the file, retired or not, see [`weight`].
+    /// Records in the file, retired or not, see [`recovery_cost`].
     recorded: usize,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct IntentLog {
     paths: [PathBuf; 2],
     files: [File; 2],
     blocks: u64,
-    table: NoteTable,
+    table: EntryTable,
     /// Held by the task that writes to the log.
     writer: rt::sync::RwLock,
     tail: Mutex<Tail>,
@@ -133,8 +133,8 @@ fn paths(dir: &Path) -> [PathBuf; 2] {
 }
 
 /// Approximate number of chunk files that recovery has to examine because of records.
-fn weight(records: &Records) -> usize {
-    records.notes.len() + records.spans.len() * SPAN_INODES as usize
+fn recovery_cost(records: &Records) -> usize {
+    records.entries.len() + records.spans.len() * SPAN_INODES as usize
 }
 
 fn block_buf(block: &[u8]) -> IoBuf {
@@ -190,7 +190,7 @@ impl IntentLog {
 
     /// Reads the log and returns how the store was left; `None` when a part of it is missing.
     /// Changes nothing on disk.
-    pub(crate) async fn open(target: TargetId, dir: &Path) -> Result<Option<Found>> {
+    pub(crate) async fn open(target: TargetId, dir: &Path) -> Result<Option<OpenedLog>> {
         let paths = paths(dir);
         let options = OpenOptions { read: true, write: true, ..Default::default() };
         let mut files = Vec::new();
@@ -222,18 +222,20 @@ impl IntentLog {
             paths,
             files,
             blocks,
-            table: NoteTable::default(),
+            table: EntryTable::default(),
             writer: rt::sync::RwLock::new(),
             tail: Mutex::new(tail),
             pending: Mutex::default(),
             holds: Arc::default(),
         };
         let past = match header.state {
-            LogState::Clean => Past::Clean,
-            LogState::Settled => Past::Settled(log.read_records(current, header.sequence).await?),
-            LogState::InUse => Past::InUse(log.read_records(current, header.sequence).await?),
+            LogState::Clean => ShutdownState::Clean,
+            LogState::Settled => {
+                ShutdownState::CleanWithEntries(log.read_records(current, header.sequence).await?)
+            }
+            LogState::InUse => ShutdownState::InUse(log.read_records(current, header.sequence).await?),
         };
-        Ok(Some(Found { log, past }))
+        Ok(Some(OpenedLog { log, past }))
     }
 
     /// Returns all records of the file in use, up to the first invalid block: the last write may
@@ -262,9 +264,9 @@ impl IntentLog {
 
     /// Records a shutdown: no recovery is needed at the next start. No entries may be made at the
     /// same time or later.
-    pub(crate) async fn leave(&self) -> Result<()> {
+    pub(crate) async fn record_shutdown(&self) -> Result<()> {
         let _writer = self.writer.write().await;
-        if self.has_settled() {
+        if self.is_drained() {
             self.table.spans().clear();
             return self.switch(&Records::default(), LogState::Clean).await;
         }
@@ -272,33 +274,33 @@ impl IntentLog {
     }
 
     /// Begins a new log in use with the records that were left.
-    pub(crate) async fn resume(&self, inherited: &Inherited) -> Result<()> {
+    pub(crate) async fn resume(&self, inherited: &KeptRecords) -> Result<()> {
         let _writer = self.writer.write().await;
-        let Inherited { records, in_spans } = inherited;
+        let KeptRecords { records, in_spans } = inherited;
         self.switch(records, LogState::InUse).await?;
         let pass = self.holds.pass();
-        self.table.activate(&records.notes, pass);
+        self.table.activate(&records.entries, pass);
         self.table.spans().inherit(&records.spans, pass);
         for ino in in_spans {
-            let lacking = self.table.lacking(*ino, NEW_FILE, pass);
+            let lacking = self.table.missing_entry(*ino, NEW_FILE, pass);
             debug_assert_eq!(lacking, None, "the span covers it");
         }
         records
-            .notes
+            .entries
             .iter()
             .map(|note| note.ino)
             .chain(in_spans.iter().copied())
-            .for_each(|ino| self.see(ino));
+            .for_each(|ino| self.observe(ino));
         Ok(())
     }
 
     /// Rewrites the log when most records that a recovery would find in it have retired.
-    pub(crate) async fn tidy(&self, statistics: &Statistics) -> Result<()> {
+    pub(crate) async fn compact(&self, statistics: &Statistics) -> Result<()> {
         let _writer = self.writer.write().await;
         self.table.spans().drop_unused();
         let kept = self.table.all().merged();
-        let retired = self.tail.lock().recorded.saturating_sub(weight(&kept));
-        if retired == 0 || (!kept.is_empty() && retired < TIDY_RETIRED_NOTES + kept.len()) {
+        let retired = self.tail.lock().recorded.saturating_sub(recovery_cost(&kept));
+        if retired == 0 || (!kept.is_empty() && retired < COMPACT_RETIRED_ENTRIES + kept.len()) {
             return Ok(());
         }
         statistics.intent_compactions.add(1);
@@ -306,8 +308,8 @@ impl IntentLog {
     }
 
     /// Limit of entries in the log; beyond it older ones have to retire.
-    pub(crate) fn note_limit(&self) -> usize {
-        ((self.blocks - 1) * NOTES_PER_BLOCK as u64 / NOTE_SHARE) as usize
+    pub(crate) fn entry_limit(&self) -> usize {
+        ((self.blocks - 1) * ENTRIES_PER_BLOCK as u64 / ENTRY_SHARE) as usize
     }
 
     /// Number of entries with a record of their own in the log.
@@ -316,7 +318,7 @@ impl IntentLog {
     }
 
     /// Number of active entries, including those that a span stands for.
-    pub(crate) fn note_count(&self) -> usize {
+    pub(crate) fn entry_count(&self) -> usize {
         self.table.len()
     }
 
@@ -331,14 +333,14 @@ impl IntentLog {
     }
 
     /// Whether no dirty region matters at the next start.
-    fn has_settled(&self) -> bool {
-        self.table.len() == 0 && !(self.holds.keeps_everything() && self.table.spans().has_inherited())
+    fn is_drained(&self) -> bool {
+        self.table.len() == 0 && !(self.holds.retains_all() && self.table.spans().has_inherited())
     }
 
     /// Returns the dirty regions of files from `from` on, by file and region: of whole files with
     /// about `max` entries together, and where to continue. Of an inherited span, it returns all
     /// inodes: which of its files existed and are deleted is unknown.
-    pub(crate) fn noted(&self, from: InodeId, max: usize) -> (Vec<Note>, Option<InodeId>) {
+    pub(crate) fn noted(&self, from: InodeId, max: usize) -> (Vec<DirtyRegions>, Option<InodeId>) {
         let mut notes = self.table.noted(from);
         notes.extend(self.table.spans().inherited_from(from, max));
         let mut notes = merged(notes);
@@ -353,13 +355,13 @@ impl IntentLog {
     }
 
     /// Records an inode that has a chunk file.
-    pub(crate) fn see(&self, ino: InodeId) {
+    pub(crate) fn observe(&self, ino: InodeId) {
         self.table.spans().see(ino);
     }
 
     /// As [`IntentLog::note`] for region 0 of a chunk file that doesn't exist yet, and for those of
     /// the next ones if possible.
-    pub(crate) async fn note_new(&self, ino: InodeId, statistics: &Statistics) -> Result<()> {
+    pub(crate) async fn mark_new_file(&self, ino: InodeId, statistics: &Statistics) -> Result<()> {
         if self.awaits_span(ino) {
             let _writer = self.writer.write().await;
             if self.pending.lock().has_span_of(ino) {
@@ -367,7 +369,7 @@ impl IntentLog {
             }
         }
         // Relies on the span, or on an entry of its own where no span is open, or none any more.
-        self.note_regions(ino, NEW_FILE, statistics).await
+        self.mark_regions(ino, NEW_FILE, statistics).await
     }
 
     /// Whether a span that covers a new inode is about to be written. Proposes one if allowed.
@@ -385,17 +387,22 @@ impl IntentLog {
 
     /// Returns when a range has a durable entry. The caller holds the range until its change has
     /// ended.
-    pub(crate) async fn note(&self, ino: InodeId, range: ByteRange, statistics: &Statistics) -> Result<()> {
-        self.note_regions(ino, regions_of(range), statistics).await
+    pub(crate) async fn mark_dirty(
+        &self,
+        ino: InodeId,
+        range: ByteRange,
+        statistics: &Statistics,
+    ) -> Result<()> {
+        self.mark_regions(ino, regions_of(range), statistics).await
     }
 
-    async fn note_regions(&self, ino: InodeId, wanted: Range<u64>, statistics: &Statistics) -> Result<()> {
-        let Some(note) = self.table.lacking(ino, wanted, self.holds.pass()) else {
+    async fn mark_regions(&self, ino: InodeId, wanted: Range<u64>, statistics: &Statistics) -> Result<()> {
+        let Some(note) = self.table.missing_entry(ino, wanted, self.holds.pass()) else {
             return Ok(());
         };
         let batch = {
             let mut pending = self.pending.lock();
-            pending.records.notes.push(note);
+            pending.records.entries.push(note);
             pending.batch
         };
         let _writer = self.writer.write().await;
@@ -426,10 +433,10 @@ impl IntentLog {
         statistics.intent_writes.add(1);
         statistics.intents.add(records.len() as u64);
         let pass = self.holds.pass();
-        self.table.activate(&records.notes, pass);
+        self.table.activate(&records.entries, pass);
         self.table.spans().activate(&records.spans, pass);
         let mut pending = self.pending.lock();
-        pending.records.notes.drain(..records.notes.len());
+        pending.records.entries.drain(..records.entries.len());
         pending.records.spans.drain(..records.spans.len());
         pending.durable_before = pending.batch;
         Ok(())
@@ -447,7 +454,7 @@ impl IntentLog {
         self.write_records(current, sequence, at, records).await?;
         let mut tail = self.tail.lock();
         tail.next_block = at + records.blocks();
-        tail.recorded += weight(records);
+        tail.recorded += recovery_cost(records);
         Ok(())
     }
 
@@ -474,7 +481,7 @@ impl IntentLog {
         }
         self.write_durably(other, block_buf(&Header { sequence, state }.encode()), 0).await?;
         *self.tail.lock() =
-            Tail { current: other, sequence, next_block: 1 + needed, recorded: weight(records) };
+            Tail { current: other, sequence, next_block: 1 + needed, recorded: recovery_cost(records) };
         Ok(())
     }
 
@@ -494,21 +501,21 @@ impl IntentLog {
 
     /// Starts a maintenance pass: entries that were idle for `idle_passes` whole passes and that no
     /// hold retains begin to retire, and spans close.
-    pub(crate) fn begin_retiring(&self, idle_passes: u64) -> BTreeMap<InodeId, Vec<Note>> {
+    pub(crate) fn begin_retiring(&self, idle_passes: u64) -> BTreeMap<InodeId, Vec<DirtyRegions>> {
         let (pass, before) = self.holds.next_pass(idle_passes);
         // Inherited ones stay because they are open: for files that are gone there are no holds.
-        if !self.holds.keeps_everything() {
+        if !self.holds.retains_all() {
             self.table.spans().close(pass, idle_passes);
         }
         self.table.begin_retiring(before)
     }
 
-    /// See [`NoteTable::retire`].
+    /// See [`EntryTable::retire`].
     pub(crate) fn retire(&self, ino: InodeId) {
         self.table.retire(ino);
     }
 
-    /// See [`NoteTable::reactivate`].
+    /// See [`EntryTable::reactivate`].
     pub(crate) fn reactivate(&self, ino: InodeId) {
         self.table.reactivate(ino, self.holds.pass());
     }

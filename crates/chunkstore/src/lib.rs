@@ -43,52 +43,52 @@
 
 mod cache;
 mod chunk_file;
-mod claims;
-mod differences;
+mod copied_times;
+mod dirty_ranges;
 mod error;
-mod forget;
 #[doc(hidden)]
 pub mod fuzzing;
+mod give_up;
 mod group;
-mod home;
 mod identity;
 mod intent;
-mod known;
-mod lost;
+mod lost_blocks;
 mod maintain;
+mod min_length;
 mod orphans;
-mod place;
+mod paths;
 mod range_lock;
 mod read;
+mod recent_reads;
 mod recover;
+mod reservations;
+mod reserve;
 mod reshape;
 mod rewrite;
-mod room;
 mod rows;
-mod scrub;
 mod seek;
-mod seen;
 mod statistics;
 mod store;
+mod store_dir;
 mod sums;
 mod survey;
-mod times;
 mod unsynced;
 mod verifier;
+mod verify;
 mod write;
 
-pub use claims::RoomFor;
 pub use error::{Kind, Result, StoreError};
 pub use group::{DEFAULT_GROUP_LOG_BYTES, IfAbsent};
 pub use identity::{FORMAT_VERSION, Identity};
-pub use intent::NoteHold;
-pub use known::At;
+pub use intent::EntryHold;
+pub use min_length::At;
 pub use orphans::Orphan;
 pub use recover::RecoveryReport;
+pub use reservations::SpaceNeed;
 pub use rows::{ROW_BYTES, Row, Rows};
 pub use statistics::{Counter, Statistics};
 pub use store::{
-    Allocate, ChunkStat, DEFAULT_MAX_OPEN_FILES, DEFAULT_SEEN_BLOCKS, DEFAULT_SUM_CACHE_BYTES, IoPath,
+    Allocate, ChunkStat, DEFAULT_MAX_OPEN_FILES, DEFAULT_RECENT_READS, DEFAULT_SUM_CACHE_BYTES, IoPath,
     Options, Seek, Space, Store,
 };
 pub use survey::{MAX_UNITS, Survey};

@@ -2,9 +2,9 @@
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result, StoreError};
-use crate::intent::{MAX_SPANS, Note};
-use crate::place;
-use crate::range_lock::Passage;
+use crate::intent::{DirtyRegions, MAX_SPANS};
+use crate::paths;
+use crate::range_lock::WritePath;
 use crate::store::Store;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,14 +27,14 @@ const IDLE_PASSES: u64 = 16;
 const EAGER_IDLE_PASSES: u64 = 4;
 /// Number of entries from which on they retire early: recovery may then have to examine tens of
 /// GiB.
-const EAGER_NOTES: usize = 16 * 1024;
+const EAGER_ENTRIES: usize = 16 * 1024;
 /// The same for spans, since beyond [`MAX_SPANS`] each new file needs an entry in the log.
 const EAGER_SPANS: usize = MAX_SPANS / 2;
 /// Entries that may be retained for other replicas that have missed something, including those that
 /// a span stands for: some 64 MiB of memory.
-const MAX_KEPT_NOTES: usize = 128 * 1024;
+const MAX_RETAINED_ENTRIES: usize = 128 * 1024;
 /// Multiple of the entry limit that holds may retain: half of the log.
-const HELD_NOTE_LIMITS: usize = 2;
+const HELD_ENTRY_LIMITS: usize = 2;
 /// Passes of a shutdown until nothing is left to do.
 const CLOSING_PASSES: usize = 4;
 /// Failures that are retained for the syncs that have to report them.
@@ -74,9 +74,9 @@ impl Store {
             let many = self
                 .intents
                 .as_ref()
-                .is_some_and(|log| log.note_count() > EAGER_NOTES || log.span_count() > EAGER_SPANS);
+                .is_some_and(|log| log.entry_count() > EAGER_ENTRIES || log.span_count() > EAGER_SPANS);
             let idle_passes = if many { EAGER_IDLE_PASSES } else { IDLE_PASSES };
-            if let Err(e) = self.pass(idle_passes, Due::Rested).await {
+            if let Err(e) = self.pass(idle_passes, Due::Idle).await {
                 tracing::error!(target_id = %self.target(), "changes can't be written to disk: {e}");
             }
         }
@@ -95,7 +95,7 @@ impl Store {
         let _alone = self.maintenance.write().await;
         let unsynced = match due {
             Due::All => self.unsynced.lock().take_all(),
-            Due::Rested => self.unsynced.lock().take_due(|ino| self.has_rested(ino)),
+            Due::Idle => self.unsynced.lock().take_due(|ino| self.is_idle(ino)),
         };
         let retiring = match &self.intents {
             Some(log) => log.begin_retiring(idle_passes),
@@ -116,20 +116,21 @@ impl Store {
     }
 
     /// Whether a file hasn't been changed since the last call.
-    fn has_rested(&self, ino: InodeId) -> bool {
+    fn is_idle(&self, ino: InodeId) -> bool {
         self.cache.get(ino).is_none_or(|file| !file.is_hot.swap(false, Ordering::Relaxed))
     }
 
     /// Retires old entries when the intent log has too many. Called without any range held, since
     /// it waits for changes to end.
-    pub(crate) async fn make_room_for_notes(&self) -> Result<()> {
+    pub(crate) async fn retire_entries_if_full(&self) -> Result<()> {
         let Some(log) = &self.intents else { return Ok(()) };
-        let keeps_everything = log.holds().keeps_everything();
-        if log.logged_count() <= log.note_limit() && !(keeps_everything && log.note_count() > MAX_KEPT_NOTES)
+        let keeps_everything = log.holds().retains_all();
+        if log.logged_count() <= log.entry_limit()
+            && !(keeps_everything && log.entry_count() > MAX_RETAINED_ENTRIES)
         {
             return Ok(());
         }
-        let are_held = self.group.is_some() && log.logged_count() > HELD_NOTE_LIMITS * log.note_limit();
+        let are_held = self.group.is_some() && log.logged_count() > HELD_ENTRY_LIMITS * log.entry_limit();
         if keeps_everything || are_held {
             Box::pin(self.mark_overflow(are_held)).await?;
         }
@@ -138,16 +139,16 @@ impl Store {
 
     /// Makes everything durable, and retires every entry that isn't retained for other replicas; no
     /// changes begin any more.
-    pub(crate) async fn settle_everything(&self) -> Result<()> {
+    pub(crate) async fn sync_everything(&self) -> Result<()> {
         for _ in 0..CLOSING_PASSES {
             self.maintain(0).await?;
-            let notes_left = self.intents.as_ref().map_or(0, |log| log.note_count());
+            let notes_left = self.intents.as_ref().map_or(0, |log| log.entry_count());
             if notes_left == 0 && self.unsynced.lock().is_empty() {
                 return Ok(());
             }
         }
         for file in self.cache.to_write_back() {
-            self.settle(&file).await?;
+            self.rebuild_unsettled(&file).await?;
             self.flush_sums(&file).await?;
         }
         self.sync_filesystem().await
@@ -155,7 +156,7 @@ impl Store {
 
     /// Syncs the target's file system, and checks that it is still the right one.
     pub(crate) async fn sync_filesystem(&self) -> Result<()> {
-        let synced = self.home.confirm(rt::sync_filesystem(&self.dir).await);
+        let synced = self.store_dir.confirm(rt::sync_filesystem(&self.dir).await);
         synced.map_err(|e| self.failed("sync", &self.dir, e))
     }
 
@@ -189,8 +190,8 @@ impl Store {
 
     /// Makes the removal of a chunk file durable.
     async fn sync_absence(&self, ino: InodeId) -> Result<()> {
-        let folder = place::folder(&self.dir, ino);
-        match self.home.confirm(rt::sync_dir(&folder).await) {
+        let folder = paths::folder(&self.dir, ino);
+        match self.store_dir.confirm(rt::sync_dir(&folder).await) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(self.failed("sync", &folder, e)),
             _ => Ok(()),
         }
@@ -202,13 +203,13 @@ impl Store {
 enum Due {
     All,
     /// Those of files that weren't changed lately, or have been changing for long.
-    Rested,
+    Idle,
 }
 
 /// A maintenance pass in progress.
 struct Pass<'a> {
     store: &'a Store,
-    retiring: BTreeMap<InodeId, Vec<Note>>,
+    retiring: BTreeMap<InodeId, Vec<DirtyRegions>>,
     failures: BTreeMap<InodeId, String>,
     first_error: Option<StoreError>,
 }
@@ -233,9 +234,9 @@ impl Pass<'_> {
     async fn prepare_one(&self, ino: InodeId) -> Result<()> {
         let Some(file) = self.store.find(ino).await? else { return Ok(()) };
         for note in &self.retiring[&ino] {
-            drop(file.ranges.acquire(note.bytes(), Passage::Neutral).await);
+            drop(file.ranges.acquire(note.bytes(), WritePath::None).await);
         }
-        self.store.settle(&file).await?;
+        self.store.rebuild_unsettled(&file).await?;
         self.store.flush_sums(&file).await
     }
 
@@ -269,7 +270,7 @@ impl Pass<'_> {
             for ino in self.retiring.keys() {
                 if self.failures.contains_key(ino) { log.reactivate(*ino) } else { log.retire(*ino) }
             }
-            if let Err(e) = log.tidy(&self.store.statistics).await {
+            if let Err(e) = log.compact(&self.store.statistics).await {
                 self.first_error.get_or_insert(e);
             }
         }

@@ -8,14 +8,14 @@
 
 use crate::chunk_file::{ChunkFile, absent_is_fine};
 use crate::error::{Kind, Result, StoreError};
-use crate::place;
-use crate::range_lock::Passage;
-use crate::room::STAT_BLOCK_BYTES;
+use crate::paths;
+use crate::range_lock::WritePath;
+use crate::reserve::STAT_BLOCK_BYTES;
 use crate::store::Store;
 use rt::{File, IoBuf, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use types::{ByteRange, GroupId, InodeId, kept_free};
+use types::{ByteRange, GroupId, InodeId, reserved_space};
 
 /// The folder in a target's directory; replicas of a mirrored group that were set aside are in a
 /// folder of the group in it.
@@ -50,20 +50,20 @@ impl Store {
     /// # Errors
     /// When the disk fails, and when one of the same name was set aside before.
     pub async fn set_aside(&self, ino: InodeId) -> Result<()> {
-        self.make_room_for_notes().await?;
+        self.retire_entries_if_full().await?;
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else { return Ok(()) };
-        let (folder, kept) = self.aside(ino);
+        let (folder, kept) = self.aside_paths(ino);
         let failed = |e| self.failed("move aside", &kept, e);
         if length(&kept).await.map_err(failed)?.is_some() {
-            return Err(self.is_there_already(&kept));
+            return Err(self.already_exists(&kept));
         }
         self.flush_sums(&file).await?;
         self.sync_file(&file).await?;
         self.sync_sums(&file).await?;
         drop(file);
         rt::create_dir_all(&folder).await.map_err(failed)?;
-        self.take_away(ino, Some(&folder)).await?;
+        self.remove_or_set_aside(ino, Some(&folder)).await?;
         rt::sync_dir(&folder).await.map_err(failed)
     }
 
@@ -77,21 +77,21 @@ impl Store {
     pub async fn copy_aside(&self, ino: InodeId) -> Result<()> {
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else { return Ok(()) };
-        let (folder, kept) = self.aside(ino);
+        let (folder, kept) = self.aside_paths(ino);
         let failed = |e| self.failed("copy aside", &kept, e);
-        let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Neutral).await;
+        let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), WritePath::None).await;
         self.flush_sums(&file).await?;
-        self.home.check().map_err(failed)?;
+        self.store_dir.check().map_err(failed)?;
         if length(&kept).await.map_err(failed)?.is_some() {
-            return match is_beginning(&file.path, &kept).await.map_err(failed)? {
+            return match is_prefix(&file.path, &kept).await.map_err(failed)? {
                 true => Ok(()),
-                false => Err(self.is_there_already(&kept)),
+                false => Err(self.already_exists(&kept)),
             };
         }
         let bytes = file.cached.stat().await.map_err(failed)?.blocks.saturating_mul(STAT_BLOCK_BYTES);
         let space = self.unclaimed_space().await?;
-        if space.free.saturating_sub(kept_free(space.capacity)) < bytes {
-            return Err(self.no_room(space, bytes));
+        if space.free.saturating_sub(reserved_space(space.capacity)) < bytes {
+            return Err(self.no_space(space, bytes));
         }
         rt::create_dir_all(&folder).await.map_err(failed)?;
         let copied = copy_with_sums(&file, &kept).await;
@@ -104,7 +104,7 @@ impl Store {
     }
 
     /// Returns the folder of what this store has set aside, and the path of a chunk file in it.
-    fn aside(&self, ino: InodeId) -> (PathBuf, PathBuf) {
+    fn aside_paths(&self, ino: InodeId) -> (PathBuf, PathBuf) {
         let target_dir: &Path = match self.group {
             Some(_) => self.dir.parent().and_then(Path::parent).unwrap_or(&self.dir),
             None => &self.dir,
@@ -115,7 +115,7 @@ impl Store {
     }
 
     #[cold]
-    fn is_there_already(&self, kept: &Path) -> StoreError {
+    fn already_exists(&self, kept: &Path) -> StoreError {
         StoreError::new(
             Kind::NotEmpty,
             format!("target {}: {} is there already", self.target(), kept.display()),
@@ -138,7 +138,7 @@ impl Orphan {
         let mut orphans = Vec::new();
         for group in groups {
             let folder = folder(target_dir, group);
-            for ino in entries(&folder).await?.iter().filter_map(|name| place::inode_of(name)) {
+            for ino in entries(&folder).await?.iter().filter_map(|name| paths::inode_of(name)) {
                 let bytes = length(&folder.join(name(ino))).await?.unwrap_or(0);
                 orphans.push(Orphan { group, ino, bytes });
             }
@@ -153,16 +153,16 @@ impl Orphan {
     ///
     /// # Errors
     /// When the disk fails.
-    pub async fn put_back(&self, target_dir: &Path) -> io::Result<bool> {
+    pub async fn restore(&self, target_dir: &Path) -> io::Result<bool> {
         let store_dir = self.store_dir(target_dir);
-        let (data, sums) = (place::chunk_file(&store_dir, self.ino), place::sum_file(&store_dir, self.ino));
+        let (data, sums) = (paths::chunk_file(&store_dir, self.ino), paths::sum_file(&store_dir, self.ino));
         let (kept, kept_sums) = self.places(target_dir);
-        let has_store = rt::read_dir(&store_dir.join(place::CHUNKS)).await.is_ok();
+        let has_store = rt::read_dir(&store_dir.join(paths::CHUNKS)).await.is_ok();
         if !has_store {
             return Ok(false);
         }
         let is_free = match length(&data).await? {
-            Some(_) => is_beginning(&data, &kept).await?,
+            Some(_) => is_prefix(&data, &kept).await?,
             // Without checksums beside the data that was set aside, those in the store belong to
             // it: an interrupted call has moved them.
             None => length(&sums).await?.is_none() || length(&kept_sums).await?.is_none(),
@@ -170,7 +170,7 @@ impl Orphan {
         if !is_free {
             return Ok(false);
         }
-        let to = place::folder(&store_dir, self.ino);
+        let to = paths::folder(&store_dir, self.ino);
         rt::create_dir_all(&to).await?;
         // First, since data without checksums would look damaged.
         absent_is_fine(rt::rename(&kept_sums, &sums).await)?;
@@ -199,8 +199,8 @@ impl Orphan {
     ///
     /// # Errors
     /// When the disk fails.
-    pub async fn in_its_place(&self, target_dir: &Path) -> io::Result<Option<(PathBuf, u64)>> {
-        let data = place::chunk_file(&self.store_dir(target_dir), self.ino);
+    pub async fn current_chunk_file(&self, target_dir: &Path) -> io::Result<Option<(PathBuf, u64)>> {
+        let data = paths::chunk_file(&self.store_dir(target_dir), self.ino);
         Ok(length(&data).await?.map(|len| (data, len)))
     }
 
@@ -260,7 +260,7 @@ async fn copy(from: &File, to: &Path) -> io::Result<()> {
 }
 
 /// Whether a file equals another one or its beginning.
-async fn is_beginning(short: &Path, long: &Path) -> io::Result<bool> {
+async fn is_prefix(short: &Path, long: &Path) -> io::Result<bool> {
     let (short, long) = (File::open(short, READ).await?, File::open(long, READ).await?);
     let len = short.stat().await?.len;
     if len > long.stat().await?.len {
@@ -290,7 +290,7 @@ fn name(ino: InodeId) -> String {
 
 fn sums_of(data: &Path) -> PathBuf {
     let mut path = data.as_os_str().to_owned();
-    path.push(place::SUM_SUFFIX);
+    path.push(paths::SUM_SUFFIX);
     PathBuf::from(path)
 }
 
@@ -322,7 +322,7 @@ mod tests {
 
     async fn open(dir: &Path) -> Result<Arc<Store>> {
         let identity = Identity { cluster: "orphans".to_string(), target: TargetId(1) };
-        if rt::read_dir(&dir.join(place::CHUNKS)).await.is_err() {
+        if rt::read_dir(&dir.join(paths::CHUNKS)).await.is_err() {
             Store::format_with_log(dir, &identity, 64 << 10).await?;
         }
         Ok(Store::open(dir, &identity, Options::default()).await?.0)
@@ -346,8 +346,8 @@ mod tests {
         let kept = folder.join(name(INO));
         // A directory under the name of the data stops it there.
         std::fs::create_dir_all(&kept).expect("a directory");
-        store.take_away(INO, Some(&folder)).await.expect_err("the data can't be moved");
-        assert!(sums_of(&kept).exists() && place::chunk_file(&dir, INO).exists());
+        store.remove_or_set_aside(INO, Some(&folder)).await.expect_err("the data can't be moved");
+        assert!(sums_of(&kept).exists() && paths::chunk_file(&dir, INO).exists());
         drop(store);
         std::fs::remove_dir(&kept).expect("it is empty");
 
@@ -356,9 +356,9 @@ mod tests {
         store.close().await?;
         drop(store);
         // The same on the way back.
-        let sums = place::sum_file(&dir, INO);
+        let sums = paths::sum_file(&dir, INO);
         std::fs::rename(sums_of(&kept), &sums).expect("they were moved aside");
-        assert!(ORPHAN.put_back(&dir).await.expect("the disk works"));
+        assert!(ORPHAN.restore(&dir).await.expect("the disk works"));
         assert!(!kept.exists() && sums.exists());
 
         let store = open(&dir).await?;
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_aside_and_back_is_whole_although_crashes_cut_it_short() {
+    fn set_aside_and_restore_survive_crashes() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("target");
         rt::block_on(are_kept_through_crashes(path)).unwrap().unwrap();
@@ -382,11 +382,11 @@ mod tests {
         store.close().await?;
         drop(store);
         // Checksums of another chunk file, whose data another program has removed.
-        let sums = place::sum_file(&dir, INO);
+        let sums = paths::sum_file(&dir, INO);
         std::fs::write(&sums, [1_u8; 4]).expect("a file");
-        assert!(!ORPHAN.put_back(&dir).await.expect("the disk works"));
+        assert!(!ORPHAN.restore(&dir).await.expect("the disk works"));
         std::fs::remove_file(&sums).expect("it is there");
-        assert!(ORPHAN.put_back(&dir).await.expect("the disk works"));
+        assert!(ORPHAN.restore(&dir).await.expect("the disk works"));
         Ok(())
     }
 
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(listed, [Orphan { bytes: len, ..ORPHAN }], "it isn't copied again");
         store.close().await?;
         drop(store);
-        assert!(ORPHAN.put_back(&dir).await.expect("the disk works"));
+        assert!(ORPHAN.restore(&dir).await.expect("the disk works"));
 
         let store = open(&dir).await?;
         assert_eq!((store.stat(INO).await?.len, store.verify(INO).await?), (len, vec![]));
@@ -431,15 +431,15 @@ mod tests {
         assert_eq!(store.copy_aside(INO).await.map_err(|error| error.kind()), Err(Kind::NotEmpty));
         store.close().await?;
         drop(store);
-        assert!(!ORPHAN.put_back(&dir).await.expect("the disk works"));
-        let place = ORPHAN.in_its_place(&dir).await.expect("the disk works");
-        assert_eq!(place, Some((place::chunk_file(&dir, INO), 50_000)));
+        assert!(!ORPHAN.restore(&dir).await.expect("the disk works"));
+        let place = ORPHAN.current_chunk_file(&dir).await.expect("the disk works");
+        assert_eq!(place, Some((paths::chunk_file(&dir, INO), 50_000)));
         assert_eq!(length(&kept).await.expect("the disk works"), Some(len));
         Ok(())
     }
 
     #[test]
-    fn what_was_copied_aside_replaces_what_is_left_after_a_cut() {
+    fn a_copy_replaces_the_truncated_rest() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("target");
         rt::block_on(is_whole_after_a_cut(path)).unwrap().unwrap();

@@ -19,20 +19,20 @@ const MAX_FOLIO_BYTES: u64 = 2 << 20;
 /// one at that moment, the eviction fails and the kernel reports an I/O error for the file. Folios
 /// can be larger than a block, so the two kinds keep a folio's distance from each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Passage {
+pub(crate) enum WritePath {
     /// Writes past the page cache.
     Direct,
     /// Writes through the page cache.
     Cached,
     /// Writes nothing.
-    Neutral,
+    None,
 }
 
 #[derive(Clone, Copy)]
 struct Claim {
     id: u64,
     range: ByteRange,
-    passage: Passage,
+    path: WritePath,
 }
 
 impl Claim {
@@ -40,9 +40,7 @@ impl Claim {
         if self.range.overlaps(other.range) {
             return true;
         }
-        let mixed = self.passage != other.passage
-            && self.passage != Passage::Neutral
-            && other.passage != Passage::Neutral;
+        let mixed = self.path != other.path && self.path != WritePath::None && other.path != WritePath::None;
         mixed && folios_of(self.range).overlaps(folios_of(other.range))
     }
 }
@@ -105,7 +103,7 @@ pub(crate) struct RangeLock {
 
 impl RangeLock {
     /// Waits until no earlier claim conflicts, and holds the range until the guard is dropped.
-    pub(crate) fn acquire(&self, range: ByteRange, passage: Passage) -> Acquire<'_> {
+    pub(crate) fn acquire(&self, range: ByteRange, passage: WritePath) -> Acquire<'_> {
         Acquire { lock: self, range, passage, id: None }
     }
 
@@ -119,7 +117,7 @@ impl RangeLock {
 pub(crate) struct Acquire<'a> {
     lock: &'a RangeLock,
     range: ByteRange,
-    passage: Passage,
+    passage: WritePath,
     id: Option<u64>,
 }
 
@@ -133,7 +131,7 @@ impl<'a> Future for Acquire<'a> {
             None => {
                 let id = state.next_id;
                 state.next_id += 1;
-                let claim = Claim { id, range: self.range, passage: self.passage };
+                let claim = Claim { id, range: self.range, path: self.passage };
                 if !state.is_free(&claim, state.waiting.len()) {
                     state.waiting.push_back(Waiter { claim, waker: cx.waker().clone() });
                     self.id = Some(id);
@@ -192,9 +190,9 @@ mod tests {
     #[test]
     fn disjoint_ranges_hold_together_and_overlapping_ones_take_turns() {
         let lock = RangeLock::default();
-        let mut first = pin!(lock.acquire(blocks(0, 2), Passage::Direct));
-        let mut beside = pin!(lock.acquire(blocks(2, 4), Passage::Direct));
-        let mut across = pin!(lock.acquire(blocks(1, 3), Passage::Direct));
+        let mut first = pin!(lock.acquire(blocks(0, 2), WritePath::Direct));
+        let mut beside = pin!(lock.acquire(blocks(2, 4), WritePath::Direct));
+        let mut across = pin!(lock.acquire(blocks(1, 3), WritePath::Direct));
         let Poll::Ready(first) = poll(first.as_mut()) else { panic!("nobody is in the way") };
         let Poll::Ready(beside) = poll(beside.as_mut()) else { panic!("the ranges are disjoint") };
         assert!(poll(across.as_mut()).is_pending());
@@ -207,9 +205,9 @@ mod tests {
     #[test]
     fn a_late_small_claim_does_not_overtake() {
         let lock = RangeLock::default();
-        let mut first = pin!(lock.acquire(blocks(0, 1), Passage::Cached));
-        let mut wide = pin!(lock.acquire(blocks(0, 100), Passage::Cached));
-        let mut late = pin!(lock.acquire(blocks(50, 51), Passage::Cached));
+        let mut first = pin!(lock.acquire(blocks(0, 1), WritePath::Cached));
+        let mut wide = pin!(lock.acquire(blocks(0, 100), WritePath::Cached));
+        let mut late = pin!(lock.acquire(blocks(50, 51), WritePath::Cached));
         let Poll::Ready(first) = poll(first.as_mut()) else { panic!("nobody is in the way") };
         assert!(poll(wide.as_mut()).is_pending());
         assert!(poll(late.as_mut()).is_pending());
@@ -223,11 +221,11 @@ mod tests {
     #[test]
     fn a_wait_that_is_given_up_lets_others_pass() {
         let lock = RangeLock::default();
-        let mut first = pin!(lock.acquire(blocks(0, 1), Passage::Cached));
+        let mut first = pin!(lock.acquire(blocks(0, 1), WritePath::Cached));
         let Poll::Ready(first) = poll(first.as_mut()) else { panic!("nobody is in the way") };
-        let mut late = pin!(lock.acquire(blocks(5, 6), Passage::Cached));
+        let mut late = pin!(lock.acquire(blocks(5, 6), WritePath::Cached));
         {
-            let mut wide = pin!(lock.acquire(blocks(0, 100), Passage::Cached));
+            let mut wide = pin!(lock.acquire(blocks(0, 100), WritePath::Cached));
             assert!(poll(wide.as_mut()).is_pending());
             assert!(poll(late.as_mut()).is_pending());
         }
@@ -239,11 +237,11 @@ mod tests {
     #[test]
     fn direct_and_cached_writes_keep_their_distance() {
         let lock = RangeLock::default();
-        let mut direct = pin!(lock.acquire(blocks(0, 1), Passage::Direct));
+        let mut direct = pin!(lock.acquire(blocks(0, 1), WritePath::Direct));
         let Poll::Ready(direct) = poll(direct.as_mut()) else { panic!("nobody is in the way") };
-        let mut near = pin!(lock.acquire(blocks(9, 10), Passage::Cached));
-        let mut far = pin!(lock.acquire(blocks(512, 513), Passage::Cached));
-        let mut onlooker = pin!(lock.acquire(blocks(20, 21), Passage::Neutral));
+        let mut near = pin!(lock.acquire(blocks(9, 10), WritePath::Cached));
+        let mut far = pin!(lock.acquire(blocks(512, 513), WritePath::Cached));
+        let mut onlooker = pin!(lock.acquire(blocks(20, 21), WritePath::None));
         assert!(poll(near.as_mut()).is_pending());
         assert!(poll(far.as_mut()).is_ready());
         assert!(poll(onlooker.as_mut()).is_ready());

@@ -6,10 +6,10 @@
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Result, StoreError};
-use crate::known::At;
-use crate::range_lock::Passage;
+use crate::min_length::At;
+use crate::range_lock::WritePath;
 use crate::store::{IoPath, Store};
-use crate::sums::{PAGE_SUMS, crc_of};
+use crate::sums::{PAGE_SUMS, known_crc};
 use rt::IoBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ const MAX_REPORTED_BLOCKS: usize = 4096;
 
 /// Number of uncached reads of a chunk file that go through the page cache before further ones
 /// bypass it: small files have few reads.
-const CACHED_MISSES: u32 = 16;
+const CACHED_READS_BEFORE_BYPASS: u32 = 16;
 
 /// Bytes of data that a page of checksums covers.
 const PAGE_DATA_BYTES: u64 = PAGE_SUMS * BLOCK;
@@ -40,7 +40,7 @@ impl Store {
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) when data doesn't match its checksums; the content
     /// of `buf` is undefined then.
     pub async fn read(&self, ino: InodeId, offset: u64, buf: &IoBuf, path: IoPath) -> Result<()> {
-        self.read_at(At { ino, offset, known: 0 }, buf, path).await
+        self.read_at(At { ino, offset, min_len: 0 }, buf, path).await
     }
 
     /// The same, where the chunk file has a known minimum length.
@@ -49,27 +49,27 @@ impl Store {
     /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when the read begins below that length and the
     /// chunk file is absent, or ends before both that length and the end of the read.
     pub async fn read_at(&self, at: At, buf: &IoBuf, path: IoPath) -> Result<()> {
-        let At { ino, offset, known } = at;
+        let At { ino, offset, min_len: known } = at;
         self.statistics.reads.add(1);
         self.statistics.read_bytes.add(buf.len() as u64);
         if buf.is_empty() {
             return Ok(());
         }
-        let end = self.end_of(ino, offset, buf.len() as u64)?;
+        let end = self.checked_end(ino, offset, buf.len() as u64)?;
         let range = ByteRange::new(offset, end);
         let Some(file) = self.find(ino).await? else {
             if Box::pin(self.is_missing(ino)).await? {
                 return Err(self.report_removed(ino, whole_blocks(range)));
             }
             if offset < known {
-                self.require_gone(ino, known)?;
+                self.require_explained_absence(ino, known)?;
             }
             buf.zero(0..buf.len());
             return Ok(());
         };
         self.read_file(&file, range, buf, path).await?;
         let needed = if offset < known { known.min(end) } else { 0 };
-        if needed > file.reaches.load(Ordering::Relaxed) {
+        if needed > file.min_len.load(Ordering::Relaxed) {
             return Box::pin(self.require_len(&file, needed)).await;
         }
         Ok(())
@@ -82,12 +82,12 @@ impl Store {
         buf: &IoBuf,
         path: IoPath,
     ) -> Result<()> {
-        if !types::checksums_are_on() {
+        if !types::checksums_enabled() {
             return self.fetch_unaligned(file, range.start, buf, path).await;
         }
         let blocks = whole_blocks(range);
         if blocks == range {
-            let path = self.way_of(file, blocks, path);
+            let path = self.io_path_of(file, blocks, path);
             return self.read_blocks(file, blocks, buf, path).await;
         }
         Box::pin(self.read_within(file, range, buf)).await
@@ -95,13 +95,17 @@ impl Store {
 
     /// Returns the I/O path of a read of whole blocks: a first read of blocks that aren't in memory
     /// bypasses the page cache.
-    fn way_of(&self, file: &ChunkFile, blocks: ByteRange, asked: IoPath) -> IoPath {
-        let is_known = || self.seen.note(file.ino, blocks.start / BLOCK, blocks.end / BLOCK);
+    fn io_path_of(&self, file: &ChunkFile, blocks: ByteRange, asked: IoPath) -> IoPath {
+        let is_known = || self.recent_reads.note(file.ino, blocks.start / BLOCK, blocks.end / BLOCK);
         if asked == IoPath::Direct || is_known() || file.cached.may_be_cached(blocks.start, blocks.len()) {
             return asked;
         }
         // A second descriptor has to pay off.
-        if file.misses.fetch_add(1, Ordering::Relaxed) < CACHED_MISSES { asked } else { IoPath::Direct }
+        if file.misses.fetch_add(1, Ordering::Relaxed) < CACHED_READS_BEFORE_BYPASS {
+            asked
+        } else {
+            IoPath::Direct
+        }
     }
 
     /// Checksums cover whole blocks, so this reads whole blocks and copies the requested part.
@@ -130,29 +134,34 @@ impl Store {
         path: IoPath,
     ) -> Result<()> {
         self.fetch(file, blocks, buf, path).await?;
-        if buf.leaves_checking() && self.tell_sums(file, blocks, buf).await? {
+        if buf.defers_verification() && self.attach_stored_sums(file, blocks, buf).await? {
             return Ok(());
         }
         if self.first_mismatch(file, blocks, buf).await?.is_none() {
             return Ok(());
         }
         // Rare, and large: kept out of the future of every request.
-        Box::pin(self.read_again(file, blocks, buf, path)).await
+        Box::pin(self.read_locked(file, blocks, buf, path)).await
     }
 
     /// Attaches the stored checksums of the blocks to the buffer, for a receiver that verifies
     /// them. False if some blocks have none.
-    async fn tell_sums(&self, file: &Arc<ChunkFile>, blocks: ByteRange, buf: &IoBuf) -> Result<bool> {
+    async fn attach_stored_sums(
+        &self,
+        file: &Arc<ChunkFile>,
+        blocks: ByteRange,
+        buf: &IoBuf,
+    ) -> Result<bool> {
         let mut sums = vec![BlockSum::HOLE; (blocks.len() / BLOCK) as usize];
         self.copy_sums(file, blocks.start / BLOCK, &mut sums).await?;
-        let stored: Option<Vec<u32>> = sums.into_iter().map(crc_of).collect();
+        let stored: Option<Vec<u32>> = sums.into_iter().map(known_crc).collect();
         let is_known = stored.is_some();
-        stored.into_iter().for_each(|stored| buf.note_stored_sums(stored));
+        stored.into_iter().for_each(|stored| buf.note_stored_checksums(stored));
         Ok(is_known)
     }
 
     /// The same with the range held, so that no write runs there.
-    async fn read_again(
+    async fn read_locked(
         &self,
         file: &Arc<ChunkFile>,
         blocks: ByteRange,
@@ -160,7 +169,7 @@ impl Store {
         path: IoPath,
     ) -> Result<()> {
         self.statistics.read_retries.add(1);
-        let _held = file.ranges.acquire(blocks, Passage::Neutral).await;
+        let _held = file.ranges.acquire(blocks, WritePath::None).await;
         self.fetch(file, blocks, buf, path).await?;
         self.check_held(file, blocks, buf).await
     }
@@ -180,7 +189,7 @@ impl Store {
         }
         if file.unsettled().is_some_and(|unsettled| unsettled.overlaps(blocks)) {
             // A change that failed half-way explains it; the data counts.
-            self.adopt_found(file, blocks, buf).await?;
+            self.accept_found(file, blocks, buf).await?;
             let Some(bad) = self.first_mismatch(file, blocks, buf).await? else { return Ok(()) };
             return Err(self.report_corrupt(file.ino, bad));
         }
@@ -207,7 +216,7 @@ impl Store {
         let got = direct.unwrap_or(&file.cached).read_at(buf.clone(), blocks.start).await.map_err(failed)?;
         if got < buf.len() {
             // The file may have become shorter: requests that rely on its length check it again.
-            file.reaches.fetch_min(blocks.start + got as u64, Ordering::Relaxed);
+            file.min_len.fetch_min(blocks.start + got as u64, Ordering::Relaxed);
             buf.zero(got..buf.len());
         }
         Ok(())
@@ -238,7 +247,7 @@ impl Store {
                 }
             }
         }
-        known.into_iter().for_each(|known| buf.note_sums(known));
+        known.into_iter().for_each(|known| buf.note_checksums(known));
         Ok(None)
     }
 

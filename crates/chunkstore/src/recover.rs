@@ -2,9 +2,9 @@
 
 use crate::chunk_file::{ChunkFile, absent_is_fine};
 use crate::error::Result;
-use crate::intent::{Inherited, Note, Past, Records, Span, merged};
-use crate::place;
-use crate::range_lock::Passage;
+use crate::intent::{DirtyRegions, KeptRecords, Records, ShutdownState, Span, merged};
+use crate::paths;
+use crate::range_lock::WritePath;
 use crate::read::BLOCK;
 use crate::store::{IoPath, Store};
 use crate::sums::sum_of_found;
@@ -41,31 +41,32 @@ impl Store {
     /// The work is bounded: the active entries, [`MAX_SPANS`](crate::intent::MAX_SPANS) spans, and
     /// the retired ones that the log still has. Of each inode of a span it is the first region,
     /// where there is a chunk file.
-    pub(crate) async fn recover(&self, past: Past) -> Result<(RecoveryReport, Inherited)> {
+    pub(crate) async fn recover(&self, past: ShutdownState) -> Result<(RecoveryReport, KeptRecords)> {
         let mut report = RecoveryReport::default();
         let records = match past {
-            Past::Clean => return Ok((report, Inherited::default())),
-            Past::Settled(records) => {
+            ShutdownState::Clean => return Ok((report, KeptRecords::default())),
+            ShutdownState::CleanWithEntries(records) => {
                 report.was_needed = true;
                 // After a clean shutdown, any block that doesn't match its checksum is damage, in
                 // dirty regions as elsewhere.
                 let in_spans = self.chunk_files_in(&records.spans, false).await?;
-                return Ok((report, Inherited { records, in_spans }));
+                return Ok((report, KeptRecords { records, in_spans }));
             }
-            Past::InUse(records) => records,
-            Past::Unknown => {
+            ShutdownState::InUse(records) => records,
+            ShutdownState::LogLost => {
                 report.log_was_missing = true;
-                let all = self.list().await?.into_iter().map(|ino| Note { ino, first: 0, end: u64::MAX });
-                Records { notes: all.collect(), spans: Vec::new() }
+                let all =
+                    self.list().await?.into_iter().map(|ino| DirtyRegions { ino, first: 0, end: u64::MAX });
+                Records { entries: all.collect(), spans: Vec::new() }
             }
         };
         report.was_needed = true;
-        self.is_left_by_crash.store(!records.is_empty(), Ordering::Release);
+        self.needs_reconciliation.store(!records.is_empty(), Ordering::Release);
         let in_spans = self.chunk_files_in(&records.spans, true).await?;
-        self.new_at_crash.lock().extend(records.spans.iter().map(|span| (span.first, span.end)));
+        self.created_at_crash.lock().extend(records.spans.iter().map(|span| (span.first, span.end)));
         self.at_crash.note_spans(&records.spans);
-        let mut notes = records.notes.clone();
-        notes.extend(in_spans.iter().map(|ino| Note { ino: *ino, first: 0, end: 1 }));
+        let mut notes = records.entries.clone();
+        notes.extend(in_spans.iter().map(|ino| DirtyRegions { ino: *ino, first: 0, end: 1 }));
         for of_one_file in merged(notes).chunk_by(|a, b| a.ino == b.ino) {
             self.recover_one(of_one_file, &mut report).await?;
         }
@@ -76,20 +77,20 @@ impl Store {
         tracing::info!(target_id = %self.target(), files, bytes, blocks_changed, "recovered after a crash");
         if report.log_was_missing {
             // So many entries wouldn't fit into a log, and their content is on disk.
-            return Ok((report, Inherited::default()));
+            return Ok((report, KeptRecords::default()));
         }
-        Ok((report, Inherited { records, in_spans }))
+        Ok((report, KeptRecords { records, in_spans }))
     }
 
     /// Rebuilds the checksums of the dirty regions of one file.
-    async fn recover_one(&self, notes: &[Note], report: &mut RecoveryReport) -> Result<()> {
+    async fn recover_one(&self, notes: &[DirtyRegions], report: &mut RecoveryReport) -> Result<()> {
         let ino = notes[0].ino;
-        self.touched.lock().push(ino);
+        self.changing_at_crash.lock().push(ino);
         self.at_crash.note_file(ino);
-        let Some(file) = self.find(ino).await? else { return self.remove_lone_sums(ino).await };
+        let Some(file) = self.find(ino).await? else { return self.remove_orphaned_sums(ino).await };
         report.files += 1;
         for note in notes {
-            let outcome = self.resum(&file, note.bytes()).await?;
+            let outcome = self.rebuild_sums(&file, note.bytes()).await?;
             report.bytes += outcome.bytes;
             report.blocks_changed += outcome.blocks_changed;
         }
@@ -104,7 +105,7 @@ impl Store {
         for ino in inodes {
             match self.find(ino).await? {
                 Some(_) => found.push(ino),
-                None if crashed => self.remove_lone_sums(ino).await?,
+                None if crashed => self.remove_orphaned_sums(ino).await?,
                 None => {}
             }
         }
@@ -113,10 +114,10 @@ impl Store {
 
     /// Removes orphaned checksums of a file that was being created or deleted: later, they would
     /// mean that another program has removed the chunk file.
-    async fn remove_lone_sums(&self, ino: InodeId) -> Result<()> {
-        let sums = place::sum_file(&self.dir, ino);
-        match self.home.confirm(rt::remove_file(&sums).await) {
-            Ok(()) => drop(self.bereft.lock().insert(ino)),
+    async fn remove_orphaned_sums(&self, ino: InodeId) -> Result<()> {
+        let sums = paths::sum_file(&self.dir, ino);
+        match self.store_dir.confirm(rt::remove_file(&sums).await) {
+            Ok(()) => drop(self.orphaned_sums.lock().insert(ino)),
             gone => absent_is_fine(gone).map_err(|e| self.failed("remove", &sums, e))?,
         }
         Ok(())
@@ -124,9 +125,9 @@ impl Store {
 
     /// Sets the checksums of a range to those of the data, whatever they were. The caller holds the
     /// range, or is the only user.
-    async fn resum(&self, file: &Arc<ChunkFile>, range: ByteRange) -> Result<Outcome> {
+    async fn rebuild_sums(&self, file: &Arc<ChunkFile>, range: ByteRange) -> Result<RebuildOutcome> {
         let failed = |e| self.failed("read", &file.path, e);
-        let mut outcome = Outcome::default();
+        let mut outcome = RebuildOutcome::default();
         let end = file.cached.stat().await.map_err(failed)?.len;
         let data_end = end.next_multiple_of(BLOCK).min(range.end);
         let mut at = range.start;
@@ -141,12 +142,12 @@ impl Store {
             }
             let buf = IoBuf::alloc(segment.len() as usize);
             self.fetch(file, segment, &buf, IoPath::Direct).await?;
-            outcome.blocks_changed += self.adopt_sums(file, segment, &buf).await?;
+            outcome.blocks_changed += self.accept_sums(file, segment, &buf).await?;
             outcome.bytes += segment.len();
             at = segment.end;
         }
         if range.end == u64::MAX {
-            self.cut_sums(file, end.div_ceil(BLOCK).max(range.start / BLOCK)).await?;
+            self.truncate_sums(file, end.div_ceil(BLOCK).max(range.start / BLOCK)).await?;
         } else {
             self.clear_sums(file, ByteRange::new(data_end.max(range.start), range.end)).await?;
         }
@@ -154,7 +155,7 @@ impl Store {
     }
 
     /// Sets checksums to those of blocks that were read; returns how many have changed.
-    async fn adopt_sums(&self, file: &Arc<ChunkFile>, blocks: ByteRange, buf: &IoBuf) -> Result<u64> {
+    async fn accept_sums(&self, file: &Arc<ChunkFile>, blocks: ByteRange, buf: &IoBuf) -> Result<u64> {
         let first = blocks.start / BLOCK;
         let found: Vec<BlockSum> = buf.as_slice().chunks_exact(BLOCK_SIZE).map(sum_of_found).collect();
         let mut known = vec![BlockSum::HOLE; found.len()];
@@ -170,20 +171,20 @@ impl Store {
 
     /// Accepts blocks that were just read although their checksums don't match, since a failed
     /// change explains it.
-    pub(crate) async fn adopt_found(
+    pub(crate) async fn accept_found(
         &self,
         file: &Arc<ChunkFile>,
         blocks: ByteRange,
         buf: &IoBuf,
     ) -> Result<()> {
         self.mark_unsynced(file);
-        self.adopt_sums(file, blocks, buf).await.map(drop)
+        self.accept_sums(file, blocks, buf).await.map(drop)
     }
 
     /// After a failed change: sets checksums to match the data. What can't be read now stays
     /// unsettled for later.
-    pub(crate) async fn settle_held(&self, file: &Arc<ChunkFile>, blocks: ByteRange) {
-        match self.resum(file, blocks).await {
+    pub(crate) async fn rebuild_held(&self, file: &Arc<ChunkFile>, blocks: ByteRange) {
+        match self.rebuild_sums(file, blocks).await {
             Ok(_) => file.settle(blocks),
             Err(e) => {
                 tracing::warn!(target_id = %self.target(), inode = %file.ino, "after a failed change: {e}")
@@ -192,17 +193,17 @@ impl Store {
     }
 
     /// Sets checksums to match the data where changes failed or were abandoned.
-    pub(crate) async fn settle(&self, file: &Arc<ChunkFile>) -> Result<()> {
+    pub(crate) async fn rebuild_unsettled(&self, file: &Arc<ChunkFile>) -> Result<()> {
         let Some(unsettled) = file.unsettled() else { return Ok(()) };
-        let _held = file.ranges.acquire(unsettled, Passage::Neutral).await;
-        self.resum(file, unsettled).await?;
+        let _held = file.ranges.acquire(unsettled, WritePath::None).await;
+        self.rebuild_sums(file, unsettled).await?;
         file.settle(unsettled);
         Ok(())
     }
 }
 
 #[derive(Default)]
-struct Outcome {
+struct RebuildOutcome {
     bytes: u64,
     blocks_changed: u64,
 }

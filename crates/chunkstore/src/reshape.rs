@@ -2,10 +2,10 @@
 
 use crate::chunk_file::{Change, ChunkFile, absent_is_fine};
 use crate::error::Result;
-use crate::known::At;
+use crate::min_length::At;
 use crate::orphans::move_into;
-use crate::place;
-use crate::range_lock::Passage;
+use crate::paths;
+use crate::range_lock::WritePath;
 use crate::read::{BLOCK, whole_blocks};
 use crate::store::{Allocate, MAX_CHUNK_FILE_BYTES, Store};
 use crate::sums::{PAGE_BYTES, PAGE_SUMS, SUM_BYTES};
@@ -21,15 +21,15 @@ type Edge = (u64, BlockSum);
 impl Store {
     /// Truncates a chunk file to `len` bytes; a shorter or absent one is left alone.
     pub async fn truncate(&self, ino: InodeId, len: u64) -> Result<()> {
-        self.make_room_for_notes().await?;
+        self.retire_entries_if_full().await?;
         let _in_progress = self.begin_change()?;
         if len == 0 {
-            self.lacking.forget(ino);
+            self.incomplete.forget(ino);
         }
         let Some(file) = self.find(ino).await? else {
             // Another program has removed it, and nothing of it is to stay: its checksums go, too.
             return if len == 0 && self.is_missing(ino).await? {
-                self.take_away(ino, None).await
+                self.remove_or_set_aside(ino, None).await
             } else {
                 Ok(())
             };
@@ -39,7 +39,7 @@ impl Store {
         }
         let range = ByteRange::new(len, u64::MAX);
         let blocks = ByteRange::new(len / BLOCK * BLOCK, u64::MAX);
-        let _held = file.ranges.acquire(blocks, Passage::Cached).await;
+        let _held = file.ranges.acquire(blocks, WritePath::Cached).await;
         let failed = |e| self.failed("truncate", &file.path, e);
         if file.cached.stat().await.map_err(failed)?.len <= len {
             return Ok(());
@@ -54,8 +54,8 @@ impl Store {
         let change = Change::begin(&file, blocks);
         self.mark_unsynced(&file);
         file.cached.set_len(len).await.map_err(failed)?;
-        file.reaches.fetch_min(len, Ordering::Relaxed);
-        self.cut_sums(&file, len.div_ceil(BLOCK)).await?;
+        file.min_len.fetch_min(len, Ordering::Relaxed);
+        self.truncate_sums(&file, len.div_ceil(BLOCK)).await?;
         self.set_edges(&file, edge.into_iter()).await?;
         self.mark_unsynced(&file);
         change.settled();
@@ -67,7 +67,7 @@ impl Store {
     /// # Errors
     /// [`Kind::TooLarge`](crate::Kind::TooLarge).
     pub async fn set_len(&self, ino: InodeId, len: u64) -> Result<()> {
-        self.end_of(ino, len, 0)?;
+        self.checked_end(ino, len, 0)?;
         self.truncate(ino, len).await?;
         self.extend(ino, len).await
     }
@@ -77,13 +77,13 @@ impl Store {
     /// # Errors
     /// [`Kind::TooLarge`](crate::Kind::TooLarge).
     pub async fn extend(&self, ino: InodeId, len: u64) -> Result<()> {
-        self.end_of(ino, len, 0)?;
-        self.make_room_for_notes().await?;
+        self.checked_end(ino, len, 0)?;
+        self.retire_entries_if_full().await?;
         let _in_progress = self.begin_change()?;
         let file = self.find_or_create(ino).await?;
         let failed = |e| self.failed("extend", &file.path, e);
         // The whole file: a concurrent write beyond `len` would be cut off.
-        let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Cached).await;
+        let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), WritePath::Cached).await;
         let end = file.cached.stat().await.map_err(failed)?.len;
         if end >= len {
             return Ok(());
@@ -103,7 +103,7 @@ impl Store {
     /// [`Kind::NoSpace`](crate::Kind::NoSpace), except when freeing. Nothing is reserved then,
     /// unless other writers have filled the disk meanwhile.
     pub async fn allocate(&self, ino: InodeId, range: ByteRange, how: Allocate) -> Result<()> {
-        self.allocate_at(At { ino, offset: range.start, known: 0 }, range.len(), how).await
+        self.allocate_at(At { ino, offset: range.start, min_len: 0 }, range.len(), how).await
     }
 
     /// The same, where the chunk file has a known minimum length.
@@ -112,15 +112,15 @@ impl Store {
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) when zeroing would turn missing content into a hole,
     /// as for [`Store::write_at`].
     pub async fn allocate_at(&self, at: At, len: u64, how: Allocate) -> Result<()> {
-        let At { ino, offset, known } = at;
+        let At { ino, offset, min_len: known } = at;
         let range = ByteRange::new(offset, offset.saturating_add(len));
         if range.is_empty() {
             return Ok(());
         }
         if how != Allocate::Punch {
-            self.end_of(ino, range.start, range.len())?;
+            self.checked_end(ino, range.start, range.len())?;
         }
-        self.make_room_for_notes().await?;
+        self.retire_entries_if_full().await?;
         let _in_progress = self.begin_change()?;
         if how == Allocate::Punch {
             let Some(file) = self.find(ino).await? else { return Ok(()) };
@@ -134,7 +134,7 @@ impl Store {
         // Before a file is created: a refusal leaves nothing behind.
         let claim = self.claim(ino, range).await?;
         let file = match how {
-            Allocate::Zero => self.find_to_lengthen(ino, known.min(offset)).await?,
+            Allocate::Zero => self.find_with_len(ino, known.min(offset)).await?,
             _ => self.find_or_create(ino).await?,
         };
         self.reserve(ino, &file, range, claim).await?;
@@ -148,7 +148,7 @@ impl Store {
     /// nothing. Truncating the file at its end frees everything there, so if other space is
     /// reserved beside the range, the range stays reserved, too.
     async fn free_beyond_end(&self, file: &ChunkFile, range: ByteRange) -> Result<()> {
-        let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Cached).await;
+        let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), WritePath::Cached).await;
         let failed = |e| self.failed("free space of", &file.path, e);
         let len = file.cached.stat().await.map_err(failed)?.len;
         let tail = ByteRange::new(len.div_ceil(BLOCK) * BLOCK, MAX_CHUNK_FILE_BYTES);
@@ -164,13 +164,13 @@ impl Store {
 
     /// Removes a chunk file; an absent one is no error.
     pub async fn delete(&self, ino: InodeId) -> Result<()> {
-        self.make_room_for_notes().await?;
+        self.retire_entries_if_full().await?;
         let _in_progress = self.begin_change()?;
-        self.take_away(ino, None).await
+        self.remove_or_set_aside(ino, None).await
     }
 
     /// Removes a chunk file with its checksums, or moves both into a folder.
-    pub(crate) async fn take_away(&self, ino: InodeId, aside: Option<&Path>) -> Result<()> {
+    pub(crate) async fn remove_or_set_aside(&self, ino: InodeId, aside: Option<&Path>) -> Result<()> {
         // Retains the entry until the file is gone, even if other changes need space in the log.
         let _noted = self.intents.as_ref().map(|log| log.holds().hold());
         if let Some(file) = self.find(ino).await? {
@@ -187,7 +187,7 @@ impl Store {
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
         // First, so that no file of another store is removed.
-        self.home.check().map_err(|e| self.failed("remove a chunk file from", &self.dir, e))?;
+        self.store_dir.check().map_err(|e| self.failed("remove a chunk file from", &self.dir, e))?;
         let open = shard.get(ino);
         if let Some(file) = &open {
             // Requests that have the file open then see an empty one; its checksums must not be
@@ -196,14 +196,14 @@ impl Store {
             let _write_back = file.write_back.write().await;
         }
         shard.remove(ino);
-        let (data, sums) = (place::chunk_file(&self.dir, ino), place::sum_file(&self.dir, ino));
+        let (data, sums) = (paths::chunk_file(&self.dir, ino), paths::sum_file(&self.dir, ino));
         match aside {
             Some(folder) => {
-                let moved = self.home.confirm(move_into(folder, &data, &sums, ino).await);
+                let moved = self.store_dir.confirm(move_into(folder, &data, &sums, ino).await);
                 moved.map_err(|e| self.failed("move aside", &data, e))?;
             }
             None => {
-                let gone = |removed| absent_is_fine(self.home.confirm(removed));
+                let gone = |removed| absent_is_fine(self.store_dir.confirm(removed));
                 gone(rt::remove_file(&data).await).map_err(|e| self.failed("remove", &data, e))?;
                 // Second, since data without checksums would look damaged.
                 gone(rt::remove_file(&sums).await).map_err(|e| self.failed("remove", &sums, e))?;
@@ -211,7 +211,7 @@ impl Store {
         }
         self.unsynced.lock().insert(ino);
         self.sync_failures.lock().remove(&ino);
-        self.lacking.forget(ino);
+        self.incomplete.forget(ino);
         Ok(())
     }
 
@@ -224,13 +224,13 @@ impl Store {
 
     async fn make_zero(&self, file: &Arc<ChunkFile>, how: Fallocate, range: ByteRange) -> Result<()> {
         let blocks = whole_blocks(range);
-        let _held = file.ranges.acquire(blocks, Passage::Cached).await;
+        let _held = file.ranges.acquire(blocks, WritePath::Cached).await;
         let edges = self.edges_after_zeroing(file, range).await?;
         self.note(file, range).await?;
         let change = Change::begin(file, blocks);
         if let Err(e) = self.fallocate(file, how, range).await {
             drop(change);
-            self.settle_held(file, blocks).await;
+            self.rebuild_held(file, blocks).await;
             return Err(e);
         }
         let whole = ByteRange::new(range.start.div_ceil(BLOCK) * BLOCK, range.end / BLOCK * BLOCK);
@@ -267,7 +267,7 @@ impl Store {
     }
 
     /// Drops the checksums of blocks from `first_block` on, in memory and in the checksum file.
-    pub(crate) async fn cut_sums(&self, file: &Arc<ChunkFile>, first_block: u64) -> Result<()> {
+    pub(crate) async fn truncate_sums(&self, file: &Arc<ChunkFile>, first_block: u64) -> Result<()> {
         let _write_back = file.write_back.write().await;
         let failed = |e| self.failed("truncate", file.sum_path(), e);
         if let Some(sums) = file.sum_file().await.map_err(failed)? {
@@ -276,7 +276,7 @@ impl Store {
                 sums.set_len(len).await.map_err(failed)?;
             }
         }
-        file.sums.cut(first_block);
+        file.sums.truncate(first_block);
         Ok(())
     }
 
@@ -288,7 +288,7 @@ impl Store {
         while at < end {
             let n = (PAGE_SUMS - at % PAGE_SUMS).min(end - at);
             if n == PAGE_SUMS {
-                self.make_room_for_sums().await;
+                self.evict_sums_if_full().await;
                 file.sums.clear_page(file, at / PAGE_SUMS);
             } else {
                 self.set_sums(file, at, &[BlockSum::HOLE; PAGE_SUMS as usize][..n as usize]).await?;
@@ -312,6 +312,6 @@ impl Store {
 /// Returns the bytes of a range that have space; 0 where the local file system does not list
 /// extents.
 async fn reserved_in(file: &ChunkFile, range: ByteRange) -> u64 {
-    let gaps = file.cached.gaps(range.start..range.end, 0).await;
+    let gaps = file.cached.unallocated_ranges(range.start..range.end, 0).await;
     gaps.map_or(0, |gaps| range.len() - gaps.bytes)
 }

@@ -8,8 +8,8 @@
 
 use crate::chunk_file::{ChunkFile, absent_is_fine};
 use crate::error::Result;
-use crate::place;
-use crate::range_lock::Passage;
+use crate::paths;
+use crate::range_lock::WritePath;
 use crate::read::{BLOCK, whole_blocks};
 use crate::store::Store;
 use crate::sums::{SUM_BYTES, sum_of_written};
@@ -39,34 +39,34 @@ impl Store {
         len: Option<u64>,
     ) -> Result<()> {
         let given = data.map_or(0, |data| data.len() as u64);
-        self.end_of(ino, range.start, range.len().max(given))?;
+        self.checked_end(ino, range.start, range.len().max(given))?;
         let blocks = whole_blocks(ByteRange::new(range.start, range.end.max(range.start + given)));
-        self.ensure_room(ino, blocks).await?;
-        self.make_room_for_notes().await?;
+        self.ensure_space(ino, blocks).await?;
+        self.retire_entries_if_full().await?;
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else { return Err(self.report_removed(ino, blocks)) };
         let held = ByteRange::new(blocks.start, if len.is_some() { u64::MAX } else { blocks.end });
-        let _held = file.ranges.acquire(held, Passage::Cached).await;
-        let right = right_blocks(range.start - blocks.start, blocks.len(), data);
-        let sums: Vec<BlockSum> = right.as_slice().chunks_exact(BLOCK_SIZE).map(sum_of_right).collect();
+        let _held = file.ranges.acquire(held, WritePath::Cached).await;
+        let right = padded_blocks(range.start - blocks.start, blocks.len(), data);
+        let sums: Vec<BlockSum> = right.as_slice().chunks_exact(BLOCK_SIZE).map(sum_or_hole).collect();
         self.set_sums(&file, blocks.start / BLOCK, &sums).await?;
         self.flush_sums(&file).await?;
         self.sync_sums(&file).await?;
-        self.put_right(&file, blocks, &right, data.map(|_| range.start + given)).await?;
+        self.write_blocks(&file, blocks, &right, data.map(|_| range.start + given)).await?;
         if let Some(len) = len {
-            self.put_len(&file, len).await?;
+            self.set_final_len(&file, len).await?;
         }
         self.mark_unsynced(&file);
         self.sync_file(&file).await?;
         self.flush_sums(&file).await?;
         self.sync_sums(&file).await?;
-        self.forget_damage(ino, blocks);
+        self.clear_reported(ino, blocks);
         Ok(())
     }
 
     /// Writes whole blocks, up to the end of the data or as far as there is old content to
     /// overwrite.
-    async fn put_right(
+    async fn write_blocks(
         &self,
         file: &ChunkFile,
         blocks: ByteRange,
@@ -85,7 +85,7 @@ impl Store {
 
     /// Sets the length. The caller holds everything from the last block of `len` bytes on, which is
     /// right.
-    async fn put_len(&self, file: &Arc<ChunkFile>, len: u64) -> Result<()> {
+    async fn set_final_len(&self, file: &Arc<ChunkFile>, len: u64) -> Result<()> {
         let failed = |e| self.failed("set the length of", &file.path, e);
         let found = file.cached.stat().await.map_err(failed)?.len;
         if found > len {
@@ -97,7 +97,7 @@ impl Store {
         if found != len {
             file.cached.set_len(len).await.map_err(failed)?;
         }
-        self.cut_sums(file, len.div_ceil(BLOCK)).await
+        self.truncate_sums(file, len.div_ceil(BLOCK)).await
     }
 
     /// Creates a chunk file of `len` bytes in place of a missing or wrong one. First come its
@@ -107,8 +107,8 @@ impl Store {
     ///
     /// # Errors
     /// When the disk fails. Existing content is refused then, or as before.
-    pub async fn expect(&self, ino: InodeId, first: u64, sums: &[u32], len: u64) -> Result<()> {
-        self.end_of(ino, len, 0)?;
+    pub async fn expect_sums(&self, ino: InodeId, first: u64, sums: &[u32], len: u64) -> Result<()> {
+        self.checked_end(ino, len, 0)?;
         let _in_progress = self.begin_change()?;
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
@@ -118,40 +118,40 @@ impl Store {
             drop(file.write_back.write().await);
             shard.remove(ino);
         }
-        let path = place::sum_file(&self.dir, ino);
+        let path = paths::sum_file(&self.dir, ino);
         let is_last = first + sums.len() as u64 >= len.div_ceil(BLOCK);
         let written = async {
-            self.home.check()?;
-            self.home.confirm(write_sums(&path, first, sums, is_last.then_some(len)).await)
+            self.store_dir.check()?;
+            self.store_dir.confirm(write_sums(&path, first, sums, is_last.then_some(len)).await)
         };
         written.await.map_err(|e| self.failed("write", &path, e))?;
-        if is_last { self.make_unwritten(ino, len).await } else { Ok(()) }
+        if is_last { self.create_unwritten(ino, len).await } else { Ok(()) }
     }
 
     /// Creates a chunk file of `len` bytes, all of them a hole, beside checksums that are on disk.
     /// The caller holds the shard's `opening`.
-    async fn make_unwritten(&self, ino: InodeId, len: u64) -> Result<()> {
-        let path = place::chunk_file(&self.dir, ino);
+    async fn create_unwritten(&self, ino: InodeId, len: u64) -> Result<()> {
+        let path = paths::chunk_file(&self.dir, ino);
         let made = async {
-            let folder = place::folder(&self.dir, ino);
+            let folder = paths::folder(&self.dir, ino);
             // The checksums first: with them a missing chunk file is recognized.
             rt::sync_dir(&folder).await?;
-            absent_is_fine(self.home.confirm(rt::remove_file(&path).await))?;
-            let file = ChunkFile::create(&self.home, ino, &self.budget).await?;
+            absent_is_fine(self.store_dir.confirm(rt::remove_file(&path).await))?;
+            let file = ChunkFile::create(&self.store_dir, ino, &self.budget).await?;
             file.cached.set_len(len).await?;
             file.cached.sync_data().await?;
             rt::sync_dir(&folder).await
         };
         made.await.map_err(|e| self.failed("make", &path, e))?;
-        self.bereft.lock().remove(&ino);
+        self.orphaned_sums.lock().remove(&ino);
         self.sync_failures.lock().remove(&ino);
-        self.forget_damage(ino, ByteRange::new(0, len));
+        self.clear_reported(ino, ByteRange::new(0, len));
         Ok(())
     }
 }
 
 /// Returns the new content of whole blocks: zeros except for the data, which begins at `from`.
-fn right_blocks(from: u64, len: u64, data: Option<&IoBuf>) -> IoBuf {
+fn padded_blocks(from: u64, len: u64, data: Option<&IoBuf>) -> IoBuf {
     let right = IoBuf::alloc(len as usize);
     right.zero(0..len as usize);
     if let Some(data) = data {
@@ -161,7 +161,7 @@ fn right_blocks(from: u64, len: u64, data: Option<&IoBuf>) -> IoBuf {
 }
 
 /// Zeros count as a hole, which other replicas may have there.
-fn sum_of_right(block: &[u8]) -> BlockSum {
+fn sum_or_hole(block: &[u8]) -> BlockSum {
     if block.iter().all(|byte| *byte == 0) { BlockSum::HOLE } else { sum_of_written(block) }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::chunk_file::ChunkFile;
 use crate::error::Result;
-use crate::known::At;
+use crate::min_length::At;
 use crate::read::BLOCK;
 use crate::store::{Seek, Store};
 use crate::sums::{PAGE_BYTES, PAGE_SUMS};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use types::{BlockSum, ByteRange, InodeId};
 
 /// Whether the checksum is that of data, so that a block of zeros doesn't match.
-fn is_of_data(sum: &BlockSum) -> bool {
+fn is_data_sum(sum: &BlockSum) -> bool {
     *sum != BlockSum::HOLE && *sum != BlockSum::UNCHECKED && *sum != *SUM_OF_ZEROS
 }
 
@@ -26,7 +26,7 @@ impl Store {
     /// # Errors
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) for a chunk file that another program has removed.
     pub async fn seek(&self, ino: InodeId, from: u64, what: Seek) -> Result<Option<u64>> {
-        self.seek_at(At { ino, offset: from, known: 0 }, what).await
+        self.seek_at(At { ino, offset: from, min_len: 0 }, what).await
     }
 
     /// The same, where the chunk file has a known minimum length.
@@ -35,13 +35,13 @@ impl Store {
     /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when it is absent or shorter, and `at` is
     /// below that length: missing content must not be taken for a hole.
     pub async fn seek_at(&self, at: At, what: Seek) -> Result<Option<u64>> {
-        let At { ino, offset: from, known } = at;
+        let At { ino, offset: from, min_len: known } = at;
         let Some(file) = self.find(ino).await? else {
             if Box::pin(self.is_missing(ino)).await? {
                 return Err(self.report_removed(ino, ByteRange::new(0, u64::MAX)));
             }
             if from < known {
-                self.require_gone(ino, known)?;
+                self.require_explained_absence(ino, known)?;
             }
             return Ok((what == Seek::Hole).then_some(from));
         };
@@ -60,7 +60,7 @@ impl Store {
     /// # Errors
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) with the first missing block. Doesn't check the
     /// block in which the file ends now.
-    pub async fn require_end(&self, ino: InodeId) -> Result<()> {
+    pub async fn require_not_truncated(&self, ino: InodeId) -> Result<()> {
         let Some(file) = self.find(ino).await? else { return Ok(()) };
         let len = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len;
         match self.first_lost(&file, len.div_ceil(BLOCK), u64::MAX / BLOCK).await? {
@@ -123,7 +123,7 @@ impl Store {
             let mut sums = [BlockSum::HOLE; PAGE_SUMS as usize];
             let sums = &mut sums[..until.saturating_sub(at) as usize];
             self.copy_sums(file, at, sums).await?;
-            if let Some(index) = sums.iter().position(is_of_data) {
+            if let Some(index) = sums.iter().position(is_data_sum) {
                 return Ok(Some(at + index as u64));
             }
             at = until;
@@ -141,7 +141,7 @@ impl Store {
             let mut sums = [BlockSum::HOLE; PAGE_SUMS as usize];
             let sums = &mut sums[..(until - at) as usize];
             self.copy_sums(file, at, sums).await?;
-            if let Some(index) = sums.iter().position(|sum| !is_of_data(sum)) {
+            if let Some(index) = sums.iter().position(|sum| !is_data_sum(sum)) {
                 return Ok((at + index as u64) * BLOCK);
             }
             at = until;

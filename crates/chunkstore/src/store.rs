@@ -4,16 +4,16 @@ use crate::cache::{self, FileCache};
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result, StoreError};
 use crate::group::{self, DEFAULT_GROUP_LOG_BYTES};
-use crate::home::Home;
 use crate::identity::{self, Identity, Owner};
-use crate::intent::{DEFAULT_LOG_BYTES, IntentLog, Past};
-use crate::known::{AtCrash, Lacking};
-use crate::place::{self, CHUNKS, FENCES, OVERFLOW, RECENT};
+use crate::intent::{DEFAULT_LOG_BYTES, IntentLog, ShutdownState};
+use crate::min_length::{AtCrash, IncompleteFiles};
+use crate::paths::{self, CHUNKS, FENCES, OVERFLOW, RECENT};
+use crate::recent_reads::RecentReads;
 use crate::recover::RecoveryReport;
-use crate::room::Room;
+use crate::reserve::SpaceGrant;
 use crate::rows::Rows;
-use crate::seen::SeenBlocks;
 use crate::statistics::Statistics;
+use crate::store_dir::StoreDir;
 use crate::sums::{self, PAGE_BYTES, SumBudget};
 use crate::unsynced::Unsynced;
 use crate::verifier::Verifier;
@@ -34,11 +34,11 @@ pub const DEFAULT_MAX_OPEN_FILES: usize = 4096;
 /// Default memory for checksums, bytes; covers a thousand times as much data.
 pub const DEFAULT_SUM_CACHE_BYTES: usize = 64 << 20;
 /// Default number of blocks that are remembered as read: 4 GiB of data, in 2 MiB.
-pub const DEFAULT_SEEN_BLOCKS: usize = 1 << 20;
+pub const DEFAULT_RECENT_READS: usize = 1 << 20;
 /// Longest chunk file, bytes: what a signed offset can address, in whole blocks.
 pub(crate) const MAX_CHUNK_FILE_BYTES: u64 = i64::MAX as u64 / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
 /// Attempts to evict a page of checksums before a new page exceeds the budget.
-const ROOM_ATTEMPTS: usize = 8;
+const EVICTION_ATTEMPTS: usize = 8;
 
 /// How often a shutdown checks whether the changes in progress have ended.
 const CLOSING_POLL: Duration = Duration::from_millis(1);
@@ -57,7 +57,7 @@ pub struct Options {
     pub intent_log: bool,
     /// If false, the store doesn't report where replicas may differ, although it records that: only
     /// to show that it is needed.
-    pub tells_differences: bool,
+    pub reports_differences: bool,
     /// Length of each intent log file of a new store of a group, bytes.
     pub group_log_bytes: u64,
     /// A lock (`flock`) that prevents other processes from opening the target; released when the
@@ -70,9 +70,9 @@ impl Default for Options {
         Options {
             max_open_files: DEFAULT_MAX_OPEN_FILES,
             sum_cache_bytes: DEFAULT_SUM_CACHE_BYTES,
-            seen_blocks: DEFAULT_SEEN_BLOCKS,
+            seen_blocks: DEFAULT_RECENT_READS,
             intent_log: true,
-            tells_differences: true,
+            reports_differences: true,
             group_log_bytes: DEFAULT_GROUP_LOG_BYTES,
             lock: None,
         }
@@ -136,7 +136,7 @@ pub struct Space {
 /// data and checksums stay consistent.
 pub struct Store {
     pub(crate) dir: PathBuf,
-    pub(crate) home: Arc<Home>,
+    pub(crate) store_dir: Arc<StoreDir>,
     pub(crate) identity: Identity,
     pub(crate) group: Option<GroupId>,
     pub(crate) options: Options,
@@ -145,12 +145,12 @@ pub struct Store {
     pub(crate) intents: Option<IntentLog>,
     pub(crate) cache: FileCache,
     pub(crate) budget: Arc<SumBudget>,
-    pub(crate) seen: Arc<SeenBlocks>,
-    pub(crate) room: Arc<Room>,
-    /// The log couldn't retain all dirty regions that it had to: see [`Store::notes_overflowed`].
+    pub(crate) recent_reads: Arc<RecentReads>,
+    pub(crate) space_grant: Arc<SpaceGrant>,
+    /// The log couldn't retain all dirty regions that it had to: see [`Store::has_overflowed`].
     pub(crate) overflowed: AtomicBool,
     /// Held while the overflow mark on disk is written or removed.
-    pub(crate) marking: rt::sync::RwLock,
+    pub(crate) mark_lock: rt::sync::RwLock,
     /// Held by the maintenance pass in progress.
     pub(crate) maintenance: rt::sync::RwLock,
     /// Files changed since they were last synced. Bounded by what ten maintenance periods can
@@ -161,19 +161,19 @@ pub struct Store {
     /// Damaged blocks that were logged already.
     pub(crate) reported: Mutex<BTreeSet<(InodeId, u64)>>,
     /// Files that were changing when the store was last left; taken once.
-    pub(crate) touched: Mutex<Vec<InodeId>>,
+    pub(crate) changing_at_crash: Mutex<Vec<InodeId>>,
     /// The spans of the last recovery; taken once.
-    pub(crate) new_at_crash: Mutex<Vec<(InodeId, InodeId)>>,
+    pub(crate) created_at_crash: Mutex<Vec<(InodeId, InodeId)>>,
     /// Exists as long as the store is open: it explains missing content.
     pub(crate) at_crash: AtCrash,
-    pub(crate) lacking: Lacking,
+    pub(crate) incomplete: IncompleteFiles,
     /// Crash reconciliation hasn't finished: another start must find the same state again.
-    pub(crate) is_left_by_crash: AtomicBool,
+    pub(crate) needs_reconciliation: AtomicBool,
     /// Files of which the last recovery found orphaned checksums. Checksums reach the disk after
     /// their chunk file, so a chunk file had existed.
-    pub(crate) bereft: Mutex<BTreeSet<InodeId>>,
+    pub(crate) orphaned_sums: Mutex<BTreeSet<InodeId>>,
     /// Stored for the service: the duplicate request cache, and ended sessions.
-    recent: Rows,
+    drc_rows: Rows,
     fences: Rows,
     pub(crate) verifier: Verifier,
     pub(crate) closed: AtomicBool,
@@ -181,11 +181,11 @@ pub struct Store {
 }
 
 /// State that the stores of a target share.
-pub(crate) struct Shared {
+pub(crate) struct TargetShared {
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) budget: Arc<SumBudget>,
-    pub(crate) seen: Arc<SeenBlocks>,
-    pub(crate) room: Arc<Room>,
+    pub(crate) seen: Arc<RecentReads>,
+    pub(crate) room: Arc<SpaceGrant>,
 }
 
 /// A change in progress; a shutdown waits for it.
@@ -205,7 +205,7 @@ impl Store {
 
     /// As [`Store::format`], with a given length of each of the two intent log files, bytes.
     pub async fn format_with_log(dir: &Path, identity: &Identity, log_bytes: u64) -> Result<()> {
-        identity::refuse_occupied(dir, identity).await?;
+        identity::require_empty(dir, identity).await?;
         let failed = |e| StoreError::io(identity.target, "make", dir, e);
         rt::create_dir_all(&dir.join(CHUNKS)).await.map_err(failed)?;
         IntentLog::format(identity.target, dir, log_bytes).await?;
@@ -226,7 +226,7 @@ impl Store {
 
     /// Returns the path of an inode's chunk file on a target in `dir`.
     pub fn chunk_file_path(dir: &Path, ino: InodeId) -> PathBuf {
-        place::chunk_file(dir, ino)
+        paths::chunk_file(dir, ino)
     }
 
     /// Opens a target after checking that it is the expected one; rebuilds checksums if it wasn't
@@ -244,10 +244,10 @@ impl Store {
         options: Options,
     ) -> Result<(Arc<Store>, RecoveryReport)> {
         identity::check(dir, expected).await?;
-        let shared = Shared {
+        let shared = TargetShared {
             statistics: Arc::default(),
             budget: Arc::new(SumBudget::new(options.sum_cache_bytes)),
-            seen: Arc::new(SeenBlocks::new(options.seen_blocks)),
+            seen: Arc::new(RecentReads::new(options.seen_blocks)),
             room: Arc::default(),
         };
         let owner = Owner { identity: expected.clone(), group: None };
@@ -259,25 +259,25 @@ impl Store {
         dir: &Path,
         Owner { identity, group }: Owner,
         options: Options,
-        shared: Shared,
+        shared: TargetShared,
         log_bytes: u64,
     ) -> Result<(Arc<Store>, RecoveryReport)> {
         let expected = &identity;
-        let home = Arc::new(Home::hold(dir, Owner { identity: identity.clone(), group })?);
+        let home = Arc::new(StoreDir::hold(dir, Owner { identity: identity.clone(), group })?);
         let (log, past) = match IntentLog::open(expected.target, dir).await? {
             Some(found) => (Some(found.log), found.past),
-            None => (None, Past::Unknown),
+            None => (None, ShutdownState::LogLost),
         };
         let recent = Rows::open(expected.target, dir.join(RECENT)).await?;
         let fences = Rows::open(expected.target, dir.join(FENCES)).await?;
         rt::sync_dir(dir).await.map_err(|e| StoreError::io(expected.target, "sync", dir, e))?;
-        let was_clean = matches!(past, Past::Clean);
-        let was_shut_down = matches!(past, Past::Clean | Past::Settled(_));
+        let was_clean = matches!(past, ShutdownState::Clean);
+        let was_shut_down = matches!(past, ShutdownState::Clean | ShutdownState::CleanWithEntries(_));
         let verifier = Verifier::open(expected.target, dir, group.is_some(), was_shut_down).await?;
         let overflowed = group::has_mark(expected.target, &dir.join(OVERFLOW)).await?;
         let mut store = Store {
             dir: dir.to_path_buf(),
-            home,
+            store_dir: home,
             identity: expected.clone(),
             group,
             statistics: shared.statistics,
@@ -285,27 +285,27 @@ impl Store {
             cache: FileCache::new(options.max_open_files),
             options: options.clone(),
             budget: shared.budget,
-            seen: shared.seen,
-            room: shared.room,
+            recent_reads: shared.seen,
+            space_grant: shared.room,
             overflowed: AtomicBool::new(overflowed),
-            marking: rt::sync::RwLock::new(),
+            mark_lock: rt::sync::RwLock::new(),
             maintenance: rt::sync::RwLock::new(),
             unsynced: Mutex::default(),
             sync_failures: Mutex::default(),
             reported: Mutex::default(),
-            touched: Mutex::default(),
-            new_at_crash: Mutex::default(),
+            changing_at_crash: Mutex::default(),
+            created_at_crash: Mutex::default(),
             at_crash: AtCrash::default(),
-            lacking: Lacking::default(),
-            is_left_by_crash: AtomicBool::new(false),
-            bereft: Mutex::default(),
-            recent,
+            incomplete: IncompleteFiles::default(),
+            needs_reconciliation: AtomicBool::new(false),
+            orphaned_sums: Mutex::default(),
+            drc_rows: recent,
             fences,
             verifier,
             closed: AtomicBool::new(false),
             changes_in_progress: AtomicUsize::new(0),
         };
-        if group.is_some() && matches!(past, Past::Unknown) {
+        if group.is_some() && matches!(past, ShutdownState::LogLost) {
             store.mark_overflow(false).await?;
         }
         let (report, inherited) =
@@ -317,7 +317,7 @@ impl Store {
         };
         log.resume(&inherited).await?;
         log.holds().let_go(store.overflowed.load(Ordering::SeqCst));
-        log.holds().keep_everything(group.is_some() && !was_clean);
+        log.holds().set_retain_all(group.is_some() && !was_clean);
         store.intents = options.intent_log.then_some(log);
         Ok((Arc::new(store), report))
     }
@@ -337,8 +337,8 @@ impl Store {
     ///
     /// # Errors
     /// [`Kind::Vanished`] if it isn't.
-    pub fn check_home(&self) -> Result<()> {
-        self.home.check_all().map_err(|e| self.failed("examine", &self.dir, e))
+    pub fn check_dir(&self) -> Result<()> {
+        self.store_dir.check_all().map_err(|e| self.failed("examine", &self.dir, e))
     }
 
     /// The same check, including the superblock. Must be called before this store is the source for
@@ -346,8 +346,8 @@ impl Store {
     ///
     /// # Errors
     /// [`Kind::Vanished`] if it isn't the store that was opened; [`Kind::Io`] if the check failed.
-    pub async fn prove_home(&self) -> Result<()> {
-        self.home.prove().await
+    pub async fn verify_dir(&self) -> Result<()> {
+        self.store_dir.verify().await
     }
 
     /// Its directory.
@@ -357,27 +357,27 @@ impl Store {
 
     /// Takes the files that were changing when the store was last left without a shutdown,
     /// including those without a chunk file: a crash of the machine may have undone a part of their
-    /// changes. Returned once; see [`Store::crash_is_seen_to`].
-    pub fn take_touched(&self) -> Vec<InodeId> {
-        std::mem::take(&mut *self.touched.lock())
+    /// changes. Returned once; see [`Store::mark_reconciled`].
+    pub fn take_changing_at_crash(&self) -> Vec<InodeId> {
+        std::mem::take(&mut *self.changing_at_crash.lock())
     }
 
     /// Takes the ranges of inodes whose chunk files were being created when the store was last left
     /// without a shutdown; the second number is exclusive. Some chunk files may never have reached
     /// the disk, and no other record names those. Returned once.
-    pub fn take_new_at_crash(&self) -> Vec<(InodeId, InodeId)> {
-        std::mem::take(&mut *self.new_at_crash.lock())
+    pub fn take_created_at_crash(&self) -> Vec<(InodeId, InodeId)> {
+        std::mem::take(&mut *self.created_at_crash.lock())
     }
 
     /// Records that crash reconciliation of the files has finished or isn't needed. Until then a
     /// shutdown preserves the state after the crash.
-    pub fn crash_is_seen_to(&self) {
-        self.is_left_by_crash.store(false, Ordering::Release);
+    pub fn mark_reconciled(&self) {
+        self.needs_reconciliation.store(false, Ordering::Release);
     }
 
     /// The rows of the duplicate request cache. Every sync of data syncs them, too.
     pub fn recent(&self) -> &Rows {
-        &self.recent
+        &self.drc_rows
     }
 
     /// The rows of ended sessions.
@@ -393,7 +393,7 @@ impl Store {
     /// Returns the attributes of a chunk file; zeros for an absent one.
     pub async fn stat(&self, ino: InodeId) -> Result<ChunkStat> {
         let Some(file) = self.find(ino).await? else {
-            let is_lost = self.bereft.lock().contains(&ino);
+            let is_lost = self.orphaned_sums.lock().contains(&ino);
             return Ok(ChunkStat { is_lost, ..ChunkStat::default() });
         };
         let stat = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?;
@@ -402,7 +402,7 @@ impl Store {
 
     /// Returns the space of the target's file system.
     pub async fn space(&self) -> Result<Space> {
-        let found = self.home.confirm(rt::space(&self.dir).await);
+        let found = self.store_dir.confirm(rt::file_system_space(&self.dir).await);
         let (capacity, free) = found.map_err(|e| self.failed("ask for the space of", &self.dir, e))?;
         Ok(Space { capacity, free })
     }
@@ -422,12 +422,12 @@ impl Store {
 
     /// Syncs everything, and records a clean shutdown unless crash reconciliation is unfinished.
     async fn leave(&self) -> Result<()> {
-        if self.is_left_by_crash.load(Ordering::Acquire) {
+        if self.needs_reconciliation.load(Ordering::Acquire) {
             return self.maintain(u64::MAX).await;
         }
-        self.settle_everything().await?;
+        self.sync_everything().await?;
         match &self.intents {
-            Some(log) => log.leave().await,
+            Some(log) => log.record_shutdown().await,
             None => Ok(()),
         }
     }
@@ -449,7 +449,7 @@ impl Store {
     }
 
     /// Returns the end of `len` bytes from `offset`.
-    pub(crate) fn end_of(&self, ino: InodeId, offset: u64, len: u64) -> Result<u64> {
+    pub(crate) fn checked_end(&self, ino: InodeId, offset: u64, len: u64) -> Result<u64> {
         offset.checked_add(len).filter(|end| *end <= MAX_CHUNK_FILE_BYTES).ok_or_else(|| {
             StoreError::new(
                 Kind::TooLarge,
@@ -477,10 +477,10 @@ impl Store {
         if let Some(file) = shard.get(ino) {
             return Ok(Some(file));
         }
-        match ChunkFile::open(&self.home, ino, &self.budget).await {
-            Ok(Some(file)) => Ok(Some(self.adopt(shard, file).await)),
+        match ChunkFile::open(&self.store_dir, ino, &self.budget).await {
+            Ok(Some(file)) => Ok(Some(self.cache_opened(shard, file).await)),
             Ok(None) => Ok(None),
-            Err(e) => Err(self.failed("open", &place::chunk_file(&self.dir, ino), e)),
+            Err(e) => Err(self.failed("open", &paths::chunk_file(&self.dir, ino), e)),
         }
     }
 
@@ -499,31 +499,31 @@ impl Store {
             return Ok(file);
         }
         // Otherwise the parts that aren't written now would read as zeros from then on.
-        if self.has_lone_sums(ino).await? {
+        if self.has_orphaned_sums(ino).await? {
             return Err(self.report_removed(ino, ByteRange::new(0, u64::MAX)));
         }
         if let Some(log) = &self.intents {
             // Before a chunk file exists that the metadata may not know after a crash. Usually the
             // entry covers the first write, too.
-            log.note_new(ino, &self.statistics).await?;
+            log.mark_new_file(ino, &self.statistics).await?;
         }
-        match ChunkFile::create(&self.home, ino, &self.budget).await {
-            Ok(file) => Ok(self.adopt(shard, file).await),
-            Err(e) => Err(self.failed("create", &place::chunk_file(&self.dir, ino), e)),
+        match ChunkFile::create(&self.store_dir, ino, &self.budget).await {
+            Ok(file) => Ok(self.cache_opened(shard, file).await),
+            Err(e) => Err(self.failed("create", &paths::chunk_file(&self.dir, ino), e)),
         }
     }
 
     /// Puts a file just opened into the cache; the caller holds the shard's `opening`.
-    async fn adopt(&self, shard: &cache::Shard, file: ChunkFile) -> Arc<ChunkFile> {
+    async fn cache_opened(&self, shard: &cache::Shard, file: ChunkFile) -> Arc<ChunkFile> {
         self.statistics.file_opens.add(1);
         if let Some(log) = &self.intents {
-            log.see(file.ino);
+            log.observe(file.ino);
         }
-        if let cache::Room::After(other) = self.cache.make_room(shard) {
+        if let cache::CloseResult::FlushFirst(other) = self.cache.evict(shard) {
             let flushed = self.flush_sums(&other).await;
             drop(other);
             match flushed {
-                Ok(()) => drop(self.cache.make_room(shard)),
+                Ok(()) => drop(self.cache.evict(shard)),
                 // It stays open and dirty; its next sync returns the error.
                 Err(e) => tracing::warn!(target_id = %self.target(), "checksums can't be written back: {e}"),
             }
@@ -544,11 +544,11 @@ impl Store {
     }
 
     async fn read_sums(&self, file: &Arc<ChunkFile>, sums::Missing(number): sums::Missing) -> Result<()> {
-        self.make_room_for_sums().await;
+        self.evict_sums_if_full().await;
         let failed = |e| self.failed("read", file.sum_path(), e);
         let page = IoBuf::alloc(PAGE_BYTES);
         loop {
-            let departures = file.sums.departures();
+            let departures = file.sums.invalidations();
             let got = match file.sum_file().await.map_err(failed)? {
                 Some(sums) => sums.read_at(page.clone(), number * PAGE_BYTES as u64).await.map_err(failed)?,
                 None => 0,
@@ -562,11 +562,11 @@ impl Store {
     }
 
     /// Keeps the memory for checksums within its budget; writes some back if necessary.
-    pub(crate) async fn make_room_for_sums(&self) {
-        for _ in 0..ROOM_ATTEMPTS {
+    pub(crate) async fn evict_sums_if_full(&self) {
+        for _ in 0..EVICTION_ATTEMPTS {
             match self.budget.make_room() {
-                sums::Room::Enough => return,
-                sums::Room::After(other) => {
+                sums::EvictionResult::Enough => return,
+                sums::EvictionResult::After(other) => {
                     if let Err(e) = self.flush_sums(&other).await {
                         tracing::warn!(target_id = %self.target(), "checksums can't be written back: {e}");
                         return;
@@ -598,7 +598,7 @@ impl Store {
     /// Records in the intent log that a range is about to change. The caller holds the range.
     pub(crate) async fn note(&self, file: &ChunkFile, range: ByteRange) -> Result<()> {
         match &self.intents {
-            Some(log) => log.note(file.ino, range, &self.statistics).await,
+            Some(log) => log.mark_dirty(file.ino, range, &self.statistics).await,
             None => Ok(()),
         }
     }

@@ -52,7 +52,7 @@ fn compare(block: &[u8], sum: BlockSum, known: &mut Option<Vec<u32>>) -> bool {
 
 /// Returns the CRC32C of a block with this checksum; `None` where the checksum doesn't determine
 /// it.
-pub(crate) fn crc_of(sum: BlockSum) -> Option<u32> {
+pub(crate) fn known_crc(sum: BlockSum) -> Option<u32> {
     match sum {
         BlockSum::HOLE => Some(*CRC_OF_ZEROS),
         BlockSum::UNCHECKED => None,
@@ -64,7 +64,7 @@ pub(crate) fn crc_of(sum: BlockSum) -> Option<u32> {
 
 /// Returns the checksum to store for a block that is written as a whole.
 pub(crate) fn sum_of_written(block: &[u8]) -> BlockSum {
-    if types::checksums_are_on() { block_sum(block) } else { BlockSum::UNCHECKED }
+    if types::checksums_enabled() { block_sum(block) } else { BlockSum::UNCHECKED }
 }
 
 /// Returns the checksum to store for a block whose content is known but whose history isn't: zeros
@@ -72,7 +72,7 @@ pub(crate) fn sum_of_written(block: &[u8]) -> BlockSum {
 pub(crate) fn sum_of_found(block: &[u8]) -> BlockSum {
     match block == ZEROS {
         true => BlockSum::HOLE,
-        false if crate::lost::is_mark(block) => crate::lost::sum_of_mark(block),
+        false if crate::lost_blocks::is_mark(block) => crate::lost_blocks::sum_of_mark(block),
         false => block_sum(block),
     }
 }
@@ -185,7 +185,7 @@ impl SumCache {
     }
 
     /// Must be called before a page is loaded, for [`SumCache::insert`].
-    pub(crate) fn departures(&self) -> u64 {
+    pub(crate) fn invalidations(&self) -> u64 {
         self.pages.lock().departures
     }
 
@@ -245,13 +245,13 @@ impl SumCache {
 
     /// Drops all blocks from `first_block` on. The caller has truncated the checksum file and
     /// prevents write-backs.
-    pub(crate) fn cut(&self, first_block: u64) {
+    pub(crate) fn truncate(&self, first_block: u64) {
         let (number, at) = locate(first_block);
         let mut pages = self.pages.lock();
         pages.departures += 1;
         let whole_from = if at == 0 { number } else { number + 1 };
         let gone = pages.by_number.split_off(&whole_from);
-        self.budget.left(gone.len());
+        self.budget.release(gone.len());
         if let Some(page) = pages.by_number.get_mut(&number) {
             page.sums[at..].fill(BlockSum::HOLE);
             page.dirty = true;
@@ -289,7 +289,7 @@ impl SumCache {
 
 impl Drop for SumCache {
     fn drop(&mut self) {
-        self.budget.left(self.pages.get_mut().by_number.len());
+        self.budget.release(self.pages.get_mut().by_number.len());
     }
 }
 
@@ -337,7 +337,7 @@ enum Eviction {
 }
 
 /// Result of a search for a page to evict.
-pub(crate) enum Room {
+pub(crate) enum EvictionResult {
     /// There is room, or none can be made now.
     Enough,
     /// This file's pages have to be written first.
@@ -368,7 +368,7 @@ impl SumBudget {
         }
     }
 
-    fn left(&self, pages: usize) {
+    fn release(&self, pages: usize) {
         self.resident.fetch_sub(pages, Ordering::Relaxed);
     }
 
@@ -379,16 +379,16 @@ impl SumBudget {
     }
 
     /// Evicts clean pages that weren't used lately until there is room for one more.
-    pub(crate) fn make_room(&self) -> Room {
+    pub(crate) fn make_room(&self) -> EvictionResult {
         let mut first_dirty = None;
         for _ in 0..EVICTION_PROBES {
             if self.resident.load(Ordering::Relaxed) < self.limit {
-                return Room::Enough;
+                return EvictionResult::Enough;
             }
-            let Some((file, number)) = self.queue.lock().pop_front() else { return Room::Enough };
+            let Some((file, number)) = self.queue.lock().pop_front() else { return EvictionResult::Enough };
             let Some(open) = file.upgrade() else { continue };
             match open.sums.try_evict(number) {
-                Eviction::Done => self.left(1),
+                Eviction::Done => self.release(1),
                 Eviction::Absent => {}
                 Eviction::InUse => self.queue.lock().push_back((file, number)),
                 Eviction::Dirty => {
@@ -397,6 +397,6 @@ impl SumBudget {
                 }
             }
         }
-        first_dirty.map_or(Room::Enough, Room::After)
+        first_dirty.map_or(EvictionResult::Enough, EvictionResult::After)
     }
 }

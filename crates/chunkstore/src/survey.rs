@@ -56,7 +56,7 @@ impl Store {
         let unit = unit.clamp(BLOCK, 1 << 40) / BLOCK * BLOCK;
         let start = range.start / BLOCK * BLOCK;
         let most = unit.saturating_mul(MAX_UNITS as u64);
-        let end = range.end.min(start.saturating_add(most)).min(self.sought_end(&file).await?);
+        let end = range.end.min(start.saturating_add(most)).min(self.verify_end(&file).await?);
         let range = ByteRange::new(start, end.next_multiple_of(BLOCK));
         let stat = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?;
         let mut survey = Survey {
@@ -64,7 +64,7 @@ impl Store {
             len: stat.len,
             sum_end: self.sum_end(&file).await?,
             mtime: stat.mtime,
-            ctime: self.last_change(&file, &stat).await?,
+            ctime: self.effective_ctime(&file, &stat).await?,
             sums: self.sums_of_units(&file, range, unit).await?,
             damaged: Vec::new(),
         };

@@ -2,13 +2,13 @@
 //!
 //! The background writes a file back once it hasn't been changed for a pass: otherwise repeated
 //! writes would reach the disk each time. A file that changes all the time is written back after
-//! [`MOST_PASSES`] all the same.
+//! [`MAX_DIRTY_PASSES`] all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::InodeId;
 
 /// Passes after which a file that changes all the time is written back.
-const MOST_PASSES: u64 = 9;
+const MAX_DIRTY_PASSES: u64 = 9;
 
 /// Chunk files with unsynced changes, by the pass before which the first of these came.
 #[derive(Default)]
@@ -41,7 +41,7 @@ impl Unsynced {
     pub(crate) fn take_due(&mut self, has_rested: impl Fn(InodeId) -> bool) -> BTreeSet<InodeId> {
         let passes = self.passes;
         self.passes += 1;
-        let is_due = |since: u64| passes - since >= MOST_PASSES;
+        let is_due = |since: u64| passes - since >= MAX_DIRTY_PASSES;
         let due = self.since.iter().filter(|(ino, since)| has_rested(**ino) || is_due(**since));
         let due: BTreeSet<InodeId> = due.map(|(ino, _)| *ino).collect();
         due.iter().for_each(|ino| self.remove(*ino));
@@ -54,13 +54,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_goes_when_it_rests_and_after_many_passes_in_any_case() {
+    fn a_file_is_written_back_when_idle_or_after_many_passes() {
         let (rests, never_rests) = (InodeId(1), InodeId(2));
         let mut unsynced = Unsynced::default();
         [rests, never_rests].into_iter().for_each(|ino| unsynced.insert(ino));
         assert!(unsynced.take_due(|_| false).is_empty(), "both were changed a moment ago");
         assert_eq!(unsynced.take_due(|ino| ino == rests), BTreeSet::from([rests]));
-        for _ in 2..MOST_PASSES {
+        for _ in 2..MAX_DIRTY_PASSES {
             unsynced.insert(never_rests);
             assert!(unsynced.take_due(|_| false).is_empty());
         }

@@ -13,7 +13,7 @@
 //! resync gives it that of the others.
 
 use crate::error::{Result, StoreError};
-use crate::place::VERIFIER;
+use crate::paths::VERIFIER;
 use crate::store::Store;
 use rt::{File, IoBuf, OpenOptions};
 use serde::{Deserialize, Serialize};
@@ -56,15 +56,17 @@ impl Verifier {
         is_group: bool,
         was_shut_down: bool,
     ) -> Result<Verifier> {
-        let memory =
-            rt::memory_of(dir).await.map_err(|e| StoreError::io(target, "look up the mount of", dir, e))?;
+        let memory = rt::unsynced_data_verifier(dir)
+            .await
+            .map_err(|e| StoreError::io(target, "look up the mount of", dir, e))?;
         let path = dir.join(VERIFIER);
         let found = read(target, &path).await?;
         let kept = found
             .as_ref()
             .filter(|found| was_shut_down || found.memory == memory)
             .map(|found| found.verifier);
-        let current = kept.unwrap_or_else(|| if found.is_none() && is_group { FIRST } else { fresh() });
+        let current =
+            kept.unwrap_or_else(|| if found.is_none() && is_group { FIRST } else { random_verifier() });
         let past = found.as_ref().map_or(current, |found| found.verifier);
         if past != current {
             tracing::warn!(target_id = %target, path = %dir.display(), "what was written and not synced may be lost: the machine or the disk was started anew");
@@ -104,7 +106,7 @@ impl Verifier {
 }
 
 /// Returns a verifier that no store has had, except with a probability of 1 in 10^19.
-fn fresh() -> u64 {
+fn random_verifier() -> u64 {
     rt::random_u64().max(FIRST + 1)
 }
 
@@ -118,7 +120,7 @@ async fn read(target: TargetId, path: &Path) -> Result<Option<Record>> {
     let buf = IoBuf::alloc(MAX_BYTES);
     let len = file.read_at(buf.clone(), 0).await.map_err(failed)?;
     let text = String::from_utf8_lossy(&buf.as_slice()[..len]).into_owned();
-    let unknown = || Record { verifier: fresh(), memory: String::new() };
+    let unknown = || Record { verifier: random_verifier(), memory: String::new() };
     Ok(Some(parse(&text).unwrap_or_else(unknown)))
 }
 
@@ -144,8 +146,8 @@ impl Store {
     }
 
     /// Drops the verifier of the group: this replica has missed something that others acknowledge.
-    pub fn leave_verifier(&self) {
-        self.verifier.current.store(fresh(), Ordering::Release);
+    pub fn drop_verifier(&self) {
+        self.verifier.current.store(random_verifier(), Ordering::Release);
     }
 
     /// Takes the verifier of the group, after a resync from a member that has everything
@@ -155,9 +157,9 @@ impl Store {
     /// When the disk fails; then the old verifier stays.
     pub async fn adopt_verifier(&self, verifier: u64) -> Result<()> {
         // The verifier asserts that everything is here.
-        self.prove_home().await?;
+        self.verify_dir().await?;
         self.verifier.write(verifier).await?;
-        self.check_home()?;
+        self.check_dir()?;
         self.verifier.current.store(verifier, Ordering::Release);
         Ok(())
     }

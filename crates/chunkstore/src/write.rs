@@ -2,8 +2,8 @@
 
 use crate::chunk_file::{Change, ChunkFile};
 use crate::error::Result;
-use crate::known::At;
-use crate::range_lock::Passage;
+use crate::min_length::At;
+use crate::range_lock::WritePath;
 use crate::read::{BLOCK, whole_blocks};
 use crate::store::{IoPath, Store};
 use crate::sums::{PAGE_SUMS, sum_of_written};
@@ -40,7 +40,7 @@ impl Store {
         path: IoPath,
         durability: Durability,
     ) -> Result<()> {
-        self.write_at(At { ino, offset, known: 0 }, buf, path, durability, ready(Ok(()))).await
+        self.write_at(At { ino, offset, min_len: 0 }, buf, path, durability, ready(Ok(()))).await
     }
 
     /// As [`Store::write`], with a future `then` that runs after the bytes are written and before
@@ -52,7 +52,7 @@ impl Store {
     /// length and before the write: the missing part would become a hole.
     pub async fn write_at(
         &self,
-        At { ino, offset, known }: At,
+        At { ino, offset, min_len: known }: At,
         buf: &IoBuf,
         path: IoPath,
         durability: Durability,
@@ -63,11 +63,11 @@ impl Store {
         if buf.is_empty() {
             return Ok(());
         }
-        let range = ByteRange::new(offset, self.end_of(ino, offset, buf.len() as u64)?);
-        self.ensure_room(ino, range).await?;
-        self.make_room_for_notes().await?;
+        let range = ByteRange::new(offset, self.checked_end(ino, offset, buf.len() as u64)?);
+        self.ensure_space(ino, range).await?;
+        self.retire_entries_if_full().await?;
         let _in_progress = self.begin_change()?;
-        let file = self.find_to_lengthen(ino, known.min(offset)).await?;
+        let file = self.find_with_len(ino, known.min(offset)).await?;
         let blocks = whole_blocks(range);
         let direct = match path {
             IoPath::Direct if blocks == range && buf.is_aligned() => {
@@ -75,7 +75,7 @@ impl Store {
             }
             _ => None,
         };
-        let passage = if direct.is_some() { Passage::Direct } else { Passage::Cached };
+        let passage = if direct.is_some() { WritePath::Direct } else { WritePath::Cached };
         let _held = file.ranges.acquire(blocks, passage).await;
         let sums = self.sums_after_write(&file, range, buf).await?;
         self.load_sums_of(&file, blocks).await?;
@@ -86,18 +86,18 @@ impl Store {
         let change = Change::begin(&file, blocks);
         // From here on bytes may be on disk, whatever happens to the rest.
         self.mark_unsynced(&file);
-        let written = put(direct.unwrap_or(&file.cached), buf, offset, durability).await;
+        let written = write_data(direct.unwrap_or(&file.cached), buf, offset, durability).await;
         let noted = if written.is_ok() { then.await } else { Ok(()) };
         // Again, since a sync may have begun and ended in between.
         self.mark_unsynced(&file);
         if let Err(e) = written {
             drop(change);
-            Box::pin(self.settle_held(&file, blocks)).await;
+            Box::pin(self.rebuild_held(&file, blocks)).await;
             return Err(self.failed("write", &file.path, e));
         }
         if noted.is_err() {
             drop(change);
-            Box::pin(self.settle_held(&file, blocks)).await;
+            Box::pin(self.rebuild_held(&file, blocks)).await;
             return noted;
         }
         self.set_sums(&file, blocks.start / BLOCK, &sums).await?;
@@ -113,8 +113,8 @@ impl Store {
         buf: &IoBuf,
     ) -> Result<Vec<BlockSum>> {
         let blocks = whole_blocks(range);
-        if blocks == range && types::checksums_are_on() {
-            let known = buf.with_sums(|sums| sums.iter().copied().map(BlockSum::of).collect());
+        if blocks == range && types::checksums_enabled() {
+            let known = buf.with_checksums(|sums| sums.iter().copied().map(BlockSum::of).collect());
             if let Some(known) = known {
                 return Ok(known);
             }
@@ -221,7 +221,7 @@ impl Store {
     }
 }
 
-async fn put(file: &File, buf: &IoBuf, offset: u64, durability: Durability) -> io::Result<usize> {
+async fn write_data(file: &File, buf: &IoBuf, offset: u64, durability: Durability) -> io::Result<usize> {
     match durability {
         Durability::Now => file.write_at_durable(buf.clone(), offset).await,
         Durability::Later => file.write_at(buf.clone(), offset).await,

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use types::{ByteRange, InodeId, TargetId, switch_checksums};
+use types::{ByteRange, InodeId, TargetId, set_checksums_enabled};
 
 const SUMMED: InodeId = InodeId(5);
 const UNSUMMED: InodeId = InodeId(6);
@@ -45,7 +45,7 @@ fn what_is_written_without_checksums_is_read_with_them_and_the_other_way_round()
     rt::block_on(async move {
         let store = open(&dir).await;
         write(&store, SUMMED, 0, &[1; 4 * BLOCK]).await;
-        assert!(switch_checksums(false) && !switch_checksums(false), "it tells of a change");
+        assert!(set_checksums_enabled(false) && !set_checksums_enabled(false), "it tells of a change");
         write(&store, UNSUMMED, 0, &[2; 4 * BLOCK + 77]).await;
         write(&store, SUMMED, 2 * BLOCK, &[3; BLOCK]).await;
         assert_eq!(read(&store, SUMMED, 100, 3 * BLOCK).await.unwrap()[..BLOCK], [1; BLOCK]);
@@ -55,7 +55,7 @@ fn what_is_written_without_checksums_is_read_with_them_and_the_other_way_round()
         store.close().await.unwrap();
 
         let store = open(&dir).await;
-        switch_checksums(true);
+        set_checksums_enabled(true);
         let first = ByteRange::new(0, BLOCK as u64);
         assert_eq!(read(&store, SUMMED, 0, BLOCK).await, Err(Kind::Corrupt { ino: SUMMED, range: first }));
         assert_eq!(store.verify(SUMMED).await.unwrap(), [first], "what has a checksum is checked");

@@ -1,7 +1,7 @@
 //! Access to a file's content: its I/O lock, a sufficient lease, and loaded content.
 
-use crate::epoch::Under;
 use crate::inode::{Content, OpenInode};
+use crate::lease_epoch::LeaseContext;
 use crate::{Client, file_info};
 use rt::sync::{ReadGuard, WriteGuard};
 use std::future::{Future, poll_fn};
@@ -13,7 +13,7 @@ use types::{Errno, Error, InodeId, Layout, Result, Timestamp};
 use wire::{FileInfo, LeaseMode, MetaOp, StorageOp, StorageReply};
 
 /// Pause before an operation whose lease has ended is restarted: the session is registering again.
-const LEASE_REST: Duration = Duration::from_millis(20);
+const LEASE_PAUSE: Duration = Duration::from_millis(20);
 /// First pause before the client asks again for a lease that was not granted; it doubles up to
 /// `MAX_PAUSE`.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
@@ -22,24 +22,24 @@ const MAX_PAUSE: Duration = Duration::from_millis(100);
 
 /// What an operation needs from a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Need {
+pub(crate) enum LeaseNeed {
     /// To read the current content.
-    Look,
+    Read,
     /// To return content that the kernel will cache.
-    Keep,
+    Cache,
     /// To change content in place.
     Change,
     /// To change size or layout, or to know the exact end of the file.
-    Alone,
+    Exclusive,
 }
 
-impl Need {
+impl LeaseNeed {
     fn is_met_by(self, lease: LeaseMode) -> bool {
         match self {
-            Need::Look => true,
-            Need::Keep => lease != LeaseMode::Shared,
-            Need::Change => lease != LeaseMode::Read,
-            Need::Alone => lease == LeaseMode::Write,
+            LeaseNeed::Read => true,
+            LeaseNeed::Cache => lease != LeaseMode::Shared,
+            LeaseNeed::Change => lease != LeaseMode::Read,
+            LeaseNeed::Exclusive => lease == LeaseMode::Write,
         }
     }
 }
@@ -56,79 +56,83 @@ pub(crate) struct Measured {
 
 impl Client {
     /// Takes the I/O lock shared, with content loaded under a lease that meets `need`.
-    pub(crate) async fn enter<'a>(&self, inode: &'a OpenInode, need: Need) -> Result<ReadGuard<'a>> {
+    pub(crate) async fn lock_shared<'a>(
+        &self,
+        inode: &'a OpenInode,
+        need: LeaseNeed,
+    ) -> Result<ReadGuard<'a>> {
         for turn in 0.. {
-            self.while_silent(inode.ino).await?;
-            let guard = self.share(inode).await?;
+            self.wait_while_suspended(inode.ino).await?;
+            let guard = self.lock_io_shared(inode).await?;
             let (is_ready, is_spent) = {
                 let content = inode.content.lock();
-                (content.is_ready(|_| need), content.is_spent())
+                (content.is_ready(|_| need), content.is_tainted())
             };
             // Rare cases are boxed, to keep the futures of requests small.
-            if is_ready && (!is_spent || Box::pin(self.has_left_spent_epoch(inode)).await?) {
+            if is_ready && (!is_spent || Box::pin(self.has_renewed_tainted_epoch(inode)).await?) {
                 return Ok(guard);
             }
             drop(guard);
-            Box::pin(self.acquire(inode, need, turn)).await?;
+            Box::pin(self.request_lease(inode, need, turn)).await?;
         }
         unreachable!("the loop ends by returning")
     }
 
     /// Takes the I/O lock exclusively, with content loaded under a lease that meets `need`. `need`
     /// gets the loaded content, or default content if none is loaded.
-    pub(crate) async fn enter_alone<'a>(
+    pub(crate) async fn lock_exclusive<'a>(
         &self,
         inode: &'a OpenInode,
-        need: impl Fn(&Content) -> Need,
+        need: impl Fn(&Content) -> LeaseNeed,
     ) -> Result<WriteGuard<'a>> {
         for turn in 0.. {
-            match self.look_alone(inode, &need).await? {
+            match self.try_lock_exclusive(inode, &need).await? {
                 Ok(guard) => return Ok(guard),
-                Err(needed) => Box::pin(self.acquire(inode, needed, turn)).await?,
+                Err(needed) => Box::pin(self.request_lease(inode, needed, turn)).await?,
             }
         }
         unreachable!("the loop ends by returning")
     }
 
-    /// Like [`Client::enter_alone`], for the kernel's write-back of mapped pages. It doesn't wait
-    /// for the end of a recall: the recall waits until the kernel has dropped the pages, and the
-    /// kernel waits until they are written.
-    pub(crate) async fn enter_to_write_back<'a>(
+    /// Like [`Client::lock_exclusive`], for the kernel's write-back of mapped pages. It doesn't
+    /// wait for the end of a recall: the recall waits until the kernel has dropped the pages, and
+    /// the kernel waits until they are written.
+    pub(crate) async fn lock_for_write_back<'a>(
         &self,
         inode: &'a OpenInode,
-        need: impl Fn(&Content) -> Need,
+        need: impl Fn(&Content) -> LeaseNeed,
     ) -> Result<WriteGuard<'a>> {
-        let until_ns = rt::monotonic_ns().saturating_add(self.patience.get().as_nanos() as u64);
+        let until_ns = rt::monotonic_ns().saturating_add(self.request_timeout.get().as_nanos() as u64);
         for turn in 0.. {
-            let needed = match self.look_alone(inode, &need).await? {
+            let needed = match self.try_lock_exclusive(inode, &need).await? {
                 Ok(guard) => return Ok(guard),
                 Err(needed) => needed,
             };
-            match self.unless_closing(inode.ino, Box::pin(self.acquire(inode, needed, turn))).await {
+            match self.unless_recalled(inode.ino, Box::pin(self.request_lease(inode, needed, turn))).await {
                 Some(acquired) => acquired?,
-                None if Box::pin(self.load_while_closing(inode)).await? => {}
+                None if Box::pin(self.load_during_recall(inode)).await? => {}
                 // The recall has already unloaded the content, or hasn't begun and will wait for
                 // this page: the write must not wait for its end.
                 None if rt::monotonic_ns() < until_ns => rt::sleep(MIN_PAUSE).await,
-                None => Box::pin(self.acquire(inode, needed, turn)).await?,
+                None => Box::pin(self.request_lease(inode, needed, turn)).await?,
             }
         }
         unreachable!("the loop ends by returning")
     }
 
     /// Takes the I/O lock exclusively if the loaded content suffices; otherwise returns the need.
-    async fn look_alone<'a>(
+    async fn try_lock_exclusive<'a>(
         &self,
         inode: &'a OpenInode,
-        need: &impl Fn(&Content) -> Need,
-    ) -> Result<std::result::Result<WriteGuard<'a>, Need>> {
-        self.while_silent(inode.ino).await?;
-        let guard = self.alone(inode).await?;
+        need: &impl Fn(&Content) -> LeaseNeed,
+    ) -> Result<std::result::Result<WriteGuard<'a>, LeaseNeed>> {
+        self.wait_while_suspended(inode.ino).await?;
+        let guard = self.lock_io_exclusive(inode).await?;
         let (is_ready, is_spent) = {
             let content = inode.content.lock();
-            (content.is_ready(need), content.is_spent())
+            (content.is_ready(need), content.is_tainted())
         };
-        if is_ready && (!is_spent || Box::pin(self.has_left_spent_epoch(inode)).await?) {
+        if is_ready && (!is_spent || Box::pin(self.has_renewed_tainted_epoch(inode)).await?) {
             return Ok(Ok(guard));
         }
         let content = inode.content.lock();
@@ -136,8 +140,8 @@ impl Client {
     }
 
     /// Returns the result of `work`, or `None` if a recall of the inode begins first.
-    async fn unless_closing<T>(&self, ino: InodeId, work: impl Future<Output = T>) -> Option<T> {
-        let (mut work, mut closing) = (pin!(work), pin!(self.leases.wait_until_closing(ino)));
+    async fn unless_recalled<T>(&self, ino: InodeId, work: impl Future<Output = T>) -> Option<T> {
+        let (mut work, mut closing) = (pin!(work), pin!(self.leases.wait_for_recall_start(ino)));
         poll_fn(|context| match work.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
             Poll::Pending => closing.as_mut().poll(context).map(|()| None),
@@ -152,23 +156,23 @@ impl Client {
     /// Chunks are written as if the file were shared. The service records that this session changes
     /// them, and recalls leases that others may hold by now. It migrates no chunk file before this
     /// session reports the end. The service itself changes inline content.
-    async fn load_while_closing(&self, inode: &OpenInode) -> Result<bool> {
-        let is_known = inode.content.lock().is_known();
-        let info = if is_known { None } else { Some(self.look_once(inode.ino).await?) };
+    async fn load_during_recall(&self, inode: &OpenInode) -> Result<bool> {
+        let is_known = inode.content.lock().is_loaded();
+        let info = if is_known { None } else { Some(self.open_info_once(inode.ino).await?) };
         let mut content = inode.content.lock();
         // Checked under this lock, under which the recall unloads. Content that it has unloaded
         // stays unloaded.
-        if inode.yielding.load(Ordering::Relaxed) == 0 {
+        if inode.pending_recalls.load(Ordering::Relaxed) == 0 {
             return Ok(false);
         }
         match info {
-            Some(info) if !content.is_known() => {
-                content.take(info);
+            Some(info) if !content.is_loaded() => {
+                content.load_info(info);
                 if content.layout.is_some() {
-                    content.unsynced.doubt();
+                    content.unsynced.assume_unsynced();
                 }
             }
-            None if content.is_known() && content.lease == LeaseMode::Read => {}
+            None if content.is_loaded() && content.lease == LeaseMode::Read => {}
             _ => return Ok(false),
         }
         content.lease = if content.inline.is_some() { LeaseMode::Write } else { LeaseMode::Shared };
@@ -180,11 +184,11 @@ impl Client {
         &self,
         mut attempt: impl AsyncFnMut() -> Result<T>,
     ) -> Result<T> {
-        let until_ns = rt::monotonic_ns().saturating_add(self.patience.get().as_nanos() as u64);
+        let until_ns = rt::monotonic_ns().saturating_add(self.request_timeout.get().as_nanos() as u64);
         loop {
             match attempt().await {
                 Err(error) if error.errno == Errno::EKEYEXPIRED && rt::monotonic_ns() < until_ns => {
-                    rt::sleep(LEASE_REST).await;
+                    rt::sleep(LEASE_PAUSE).await;
                 }
                 // Applications don't know this error.
                 Err(error) if error.errno == Errno::EKEYEXPIRED => {
@@ -197,48 +201,49 @@ impl Client {
     }
 
     /// Makes sure that the service knows, by a lease, that this session uses the inode.
-    pub(crate) async fn hold(&self, inode: &OpenInode, need: Need) -> Result<()> {
+    pub(crate) async fn ensure_lease(&self, inode: &OpenInode, need: LeaseNeed) -> Result<()> {
         for turn in 0.. {
-            let asked = self.leases.asking();
-            if self.leases.vouches(asked, inode.ino).is_some_and(|mode| need.is_met_by(mode)) {
+            let asked = self.leases.stamp_request();
+            if self.leases.lease_covering(asked, inode.ino).is_some_and(|mode| need.is_met_by(mode)) {
                 return Ok(());
             }
-            Box::pin(self.acquire(inode, need, turn)).await?;
+            Box::pin(self.request_lease(inode, need, turn)).await?;
         }
         unreachable!("the loop ends by returning")
     }
 
     /// Requests a lease and the content under it once. The caller must not hold an I/O lock: the
     /// answer may have to wait for a recall from this very session.
-    async fn acquire(&self, inode: &OpenInode, need: Need, turn: u32) -> Result<()> {
-        self.patiently((inode.ino, "to give its lease up"), self.leases.wait_while_closing(inode.ino))
+    async fn request_lease(&self, inode: &OpenInode, need: LeaseNeed, turn: u32) -> Result<()> {
+        self.with_timeout((inode.ino, "to give its lease up"), self.leases.wait_for_recall_end(inode.ino))
             .await?;
-        let wish = if self.leases.is_alone() { None } else { Some(self.wish(inode, need)) };
-        let era = inode.content.lock().era;
-        let answer = self.ask(MetaOp::Open { ino: inode.ino, wish }).await?;
+        let wish =
+            if self.leases.is_only_session() { None } else { Some(self.lease_to_request(inode, need)) };
+        let era = inode.content.lock().generation;
+        let answer = self.query(MetaOp::Open { ino: inode.ino, wish }).await?;
         let info = file_info(answer.reply)?;
         inode.note_changes(&info.attr);
-        inode.quiet_until_ns.store(0, Ordering::Relaxed);
-        self.note_flags(answer.asked, &info.attr);
+        inode.atime_quiet_until_ns.store(0, Ordering::Relaxed);
+        self.note_flags(answer.stamp, &info.attr);
         let granted = {
             // The lease is checked under this lock, under which a recall unloads the content.
             let mut content = inode.content.lock();
             // Without leases, the generation shows whether an answer is outdated.
-            let is_current = !self.leases.is_alone() || content.era == era;
-            let lease = self.leases.vouches(answer.asked, inode.ino).filter(|_| is_current);
+            let is_current = !self.leases.is_only_session() || content.generation == era;
+            let lease = self.leases.lease_covering(answer.stamp, inode.ino).filter(|_| is_current);
             lease.inspect(|&mode| content.load(info, mode)).is_some()
         };
         // After an insufficient grant the client asks for more without a pause. With one, other
         // sessions would take the weaker lease meanwhile, and the client would never get the
         // stronger one.
         if !granted {
-            self.leases.mark(inode.ino);
+            self.leases.mark_open(inode.ino);
             rt::sleep(MIN_PAUSE.saturating_mul(1 << turn.min(10)).min(MAX_PAUSE)).await;
         }
         Ok(())
     }
 
-    fn wish(&self, inode: &OpenInode, need: Need) -> LeaseMode {
+    fn lease_to_request(&self, inode: &OpenInode, need: LeaseNeed) -> LeaseMode {
         let shared = {
             let content = inode.content.lock();
             content.loaded && content.lease == LeaseMode::Shared
@@ -246,33 +251,33 @@ impl Client {
         let contended = inode.is_contended();
         let writers = inode.writers.load(Ordering::Relaxed) > 0;
         match need {
-            Need::Change | Need::Alone => LeaseMode::Write,
+            LeaseNeed::Change | LeaseNeed::Exclusive => LeaseMode::Write,
             // If this session shares the file already, a request for `Write` gets the exclusive
             // lease.
-            Need::Keep if writers || shared => LeaseMode::Write,
-            Need::Keep => LeaseMode::Read,
-            Need::Look if writers => LeaseMode::Write,
-            Need::Look if contended => LeaseMode::Shared,
-            Need::Look => LeaseMode::Read,
+            LeaseNeed::Cache if writers || shared => LeaseMode::Write,
+            LeaseNeed::Cache => LeaseMode::Read,
+            LeaseNeed::Read if writers => LeaseMode::Write,
+            LeaseNeed::Read if contended => LeaseMode::Shared,
+            LeaseNeed::Read => LeaseMode::Read,
         }
     }
 
     /// Returns the service's current information on a file, for one use.
-    pub(crate) async fn look_once(&self, ino: InodeId) -> Result<FileInfo> {
-        let mut info = file_info(self.ask(MetaOp::Open { ino, wish: None }).await?.reply)?;
+    pub(crate) async fn open_info_once(&self, ino: InodeId) -> Result<FileInfo> {
+        let mut info = file_info(self.query(MetaOp::Open { ino, wish: None }).await?.reply)?;
         // Without a lease, the file may be truncated before its chunk files are read: a missing
         // part is no damage then.
-        info.known.clear();
-        self.leases.mark(ino);
+        info.length_bounds.clear();
+        self.leases.mark_open(ino);
         if self.inodes.open(ino).is_none() {
-            self.inodes.let_go(ino);
+            self.inodes.note_unused(ino);
         }
         Ok(info)
     }
 
     /// Stats the chunk files of a file, except for lost ones.
-    pub(crate) async fn measure(&self, under: Under, layout: &Layout) -> Result<Measured> {
-        let replies = self.on_stripes_there_are(under, layout, |_| StorageOp::Stat).await?;
+    pub(crate) async fn measure(&self, under: LeaseContext, layout: &Layout) -> Result<Measured> {
+        let replies = self.on_present_stripes(under, layout, |_| StorageOp::Stat).await?;
         let mut measured = Measured { end: 0, blocks: 0, mtime: Timestamp::default() };
         let mut lens = vec![0; layout.groups.len()];
         for (stripe, reply) in replies {
@@ -291,10 +296,10 @@ impl Client {
     /// # Errors
     /// `EKEYEXPIRED`: the content was unloaded. A size without the rest would make the file read as
     /// zeros.
-    pub(crate) async fn learn_end(&self, inode: &OpenInode, end: u64) -> Result<u64> {
+    pub(crate) async fn find_end(&self, inode: &OpenInode, end: u64) -> Result<u64> {
         let (layout, under) = {
             let content = inode.content.lock();
-            content.still(inode.ino, content.era)?;
+            content.check_generation(inode.ino, content.generation)?;
             let may_be_longer =
                 content.lease == LeaseMode::Shared && content.inline.is_none() && end > content.size;
             (content.layout.clone().filter(|_| may_be_longer), content.under(inode.ino))
@@ -302,7 +307,7 @@ impl Client {
         if let Some(layout) = layout {
             let measured = Box::pin(self.measure(under, &layout)).await?;
             let mut content = inode.content.lock();
-            content.still(inode.ino, under.era)?;
+            content.check_generation(inode.ino, under.era)?;
             content.size = content.size.max(measured.end);
         }
         Ok(under.era)
@@ -316,25 +321,25 @@ pub(crate) fn ended_lease(ino: InodeId) -> Error {
 
 impl Content {
     /// Whether the content is loaded, under a lease that meets `need`.
-    fn is_ready(&self, need: impl Fn(&Content) -> Need) -> bool {
-        self.is_known() && need(self).is_met_by(self.lease)
+    fn is_ready(&self, need: impl Fn(&Content) -> LeaseNeed) -> bool {
+        self.is_loaded() && need(self).is_met_by(self.lease)
     }
 
     /// Loads the service's information, under a lease that has just been checked. Content that is
     /// loaded already has been valid since then and is newer; only the size of a shared file may
     /// have grown.
     fn load(&mut self, info: FileInfo, lease: LeaseMode) {
-        if self.is_known() {
+        if self.is_loaded() {
             if self.lease == LeaseMode::Shared && lease != LeaseMode::Shared {
                 self.size = self.size.max(info.attr.size);
             }
             self.epoch = self.epoch.max(info.epoch);
         } else {
-            self.take(info);
+            self.load_info(info);
             // Earlier uses of the file, or earlier clients, may have left chunks that aren't on
             // disk.
             if self.layout.is_some() {
-                self.unsynced.doubt();
+                self.unsynced.assume_unsynced();
             }
         }
         self.lease = lease;
@@ -344,8 +349,8 @@ impl Content {
     ///
     /// # Errors
     /// `EKEYEXPIRED`: the operation must restart under a new lease.
-    pub(crate) fn still(&self, ino: InodeId, era: u64) -> Result<()> {
-        match self.loaded && self.era == era {
+    pub(crate) fn check_generation(&self, ino: InodeId, era: u64) -> Result<()> {
+        match self.loaded && self.generation == era {
             true => Ok(()),
             false => Err(ended_lease(ino)),
         }
@@ -353,14 +358,21 @@ impl Content {
 
     /// Unloads everything that is valid only under a lease.
     pub(crate) fn unload(&mut self) {
-        let (unsynced, unsynced_names, era) = (self.unsynced, self.unsynced_names, self.era + 1);
+        let (unsynced, unsynced_names, era) = (self.unsynced, self.unsynced_metadata, self.generation + 1);
         let last_size = self.last_size;
         let unsynced_in = std::mem::take(&mut self.unsynced_in);
-        let mut failures = std::mem::take(&mut self.failures);
-        if self.kept.is_some() {
+        let mut failures = std::mem::take(&mut self.flush_failures);
+        if self.dirty.is_some() {
             failures.note_dropped();
         }
-        *self =
-            Content { unsynced, unsynced_in, unsynced_names, failures, last_size, era, ..Content::default() };
+        *self = Content {
+            unsynced,
+            unsynced_in,
+            unsynced_metadata: unsynced_names,
+            flush_failures: failures,
+            last_size,
+            generation: era,
+            ..Content::default()
+        };
     }
 }

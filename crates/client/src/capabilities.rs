@@ -30,24 +30,24 @@ const LATE_NS: u64 = 1_000_000_000;
 
 /// How long a request is repeated if its renewed capability is refused, too: nodes get the
 /// cluster's time one after the other, each with a heartbeat. And the pause between two attempts.
-const STALE_PATIENCE_NS: u64 = 5_000_000_000;
-const STALE_REST: Duration = Duration::from_millis(100);
+const EXPIRED_RETRY_NS: u64 = 5_000_000_000;
+const EXPIRED_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Decides whether a request is repeated because its capability was refused as expired.
 #[derive(Default)]
-pub(crate) struct Stale {
+pub(crate) struct ExpiredRetries {
     since_ns: Option<u64>,
 }
 
-impl Stale {
+impl ExpiredRetries {
     /// Whether the request, sent at `sent_ns`, is to be repeated with another capability. Pauses
     /// first, except the first time.
     pub(crate) async fn may_repeat(&mut self, sent_ns: u64) -> bool {
         let now_ns = rt::monotonic_ns();
         match self.since_ns {
             Some(since_ns) if now_ns.saturating_sub(sent_ns) <= LATE_NS => {
-                rt::sleep(STALE_REST).await;
-                now_ns.saturating_sub(since_ns) <= STALE_PATIENCE_NS
+                rt::sleep(EXPIRED_RETRY_PAUSE).await;
+                now_ns.saturating_sub(since_ns) <= EXPIRED_RETRY_NS
             }
             _ => {
                 self.since_ns = Some(now_ns);
@@ -59,15 +59,15 @@ impl Stale {
 
 /// The capabilities of a session.
 pub(crate) struct Capabilities {
-    shards: Vec<RwLock<HashMap<InodeId, Held>>>,
+    shards: Vec<RwLock<HashMap<InodeId, StoredCapability>>>,
     /// The service issues capabilities. A service that doesn't is never asked for them.
-    some: AtomicBool,
+    is_issued: AtomicBool,
     /// Files whose renewal is in flight. Bounded by the requests in flight.
     renewing: Mutex<HashSet<InodeId>>,
 }
 
 #[derive(Clone, Copy)]
-struct Held {
+struct StoredCapability {
     capability: Capability,
     /// When it is to be renewed and when it has expired, in seconds of this machine's monotonic
     /// clock: the time of day of this or another machine may be wrong.
@@ -77,9 +77,9 @@ struct Held {
 
 /// The capability that is available for a request.
 enum Found {
-    Good(Capability),
+    Valid(Capability),
     /// Valid, but for less than half its time.
-    Aging(Capability),
+    ExpiresSoon(Capability),
     None,
 }
 
@@ -87,7 +87,7 @@ impl Default for Capabilities {
     fn default() -> Capabilities {
         Capabilities {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            some: AtomicBool::new(false),
+            is_issued: AtomicBool::new(false),
             renewing: Mutex::default(),
         }
     }
@@ -95,11 +95,11 @@ impl Default for Capabilities {
 
 impl Capabilities {
     /// Stores the capability of an answer.
-    pub(crate) fn keep(&self, op: &MetaOp, reply: &MetaReply, capability: Capability) {
+    pub(crate) fn store(&self, op: &MetaOp, reply: &MetaReply, capability: Capability) {
         let Some(ino) = file_of(op, reply) else { return };
         let left_s = capability.valid_s();
         let now_s = now_s();
-        let held = Held {
+        let held = StoredCapability {
             capability,
             renew_s: now_s + left_s / 2,
             // Short ones, which only tests use, keep a part of their time.
@@ -122,7 +122,7 @@ impl Capabilities {
             Some(known) => *known = held,
             None => _ = shard.insert(ino, held),
         }
-        self.some.store(true, Ordering::Release);
+        self.is_issued.store(true, Ordering::Release);
     }
 
     fn find(&self, ino: InodeId, writes: bool) -> Found {
@@ -130,8 +130,8 @@ impl Capabilities {
         let now_s = now_s();
         match held {
             Some(held) if held.ends_s <= now_s || writes && !held.capability.may_write() => Found::None,
-            Some(held) if held.renew_s <= now_s => Found::Aging(held.capability),
-            Some(held) => Found::Good(held.capability),
+            Some(held) if held.renew_s <= now_s => Found::ExpiresSoon(held.capability),
+            Some(held) => Found::Valid(held.capability),
             None => Found::None,
         }
     }
@@ -140,7 +140,7 @@ impl Capabilities {
         self.shard(ino).write().remove(&ino);
     }
 
-    fn shard(&self, ino: InodeId) -> &RwLock<HashMap<InodeId, Held>> {
+    fn shard(&self, ino: InodeId) -> &RwLock<HashMap<InodeId, StoredCapability>> {
         // The low bits of sequential inode numbers.
         &self.shards[ino.0 as usize % SHARDS]
     }
@@ -150,8 +150,8 @@ impl Client {
     /// Returns the capability for a request about the chunk file `name`; `None` if the service
     /// issues none.
     pub(crate) async fn capability(&self, name: InodeId, op: &StorageOp) -> Result<Option<Capability>> {
-        let ino = name.of_chunk_file();
-        if !self.capabilities.some.load(Ordering::Acquire) {
+        let ino = name.owner_of_chunk_file();
+        if !self.capabilities.is_issued.load(Ordering::Acquire) {
             return Ok(None);
         }
         let writes = match op.spec().right {
@@ -159,18 +159,18 @@ impl Client {
             Some(right) => right == Right::Write,
         };
         match self.capabilities.find(ino, writes) {
-            Found::Good(capability) => Ok(Some(capability)),
-            Found::Aging(capability) => {
-                self.renew_beside(ino);
+            Found::Valid(capability) => Ok(Some(capability)),
+            Found::ExpiresSoon(capability) => {
+                self.renew_in_background(ino);
                 Ok(Some(capability))
             }
             Found::None => {
                 Box::pin(self.renew(ino)).await?;
                 match self.capabilities.find(ino, writes) {
-                    Found::Good(capability) | Found::Aging(capability) => Ok(Some(capability)),
+                    Found::Valid(capability) | Found::ExpiresSoon(capability) => Ok(Some(capability)),
                     // The `Write` lease is gone: the service has restarted, or its partition has
                     // moved.
-                    Found::None if writes && self.is_readable(ino) => Err(lost_right(ino)),
+                    Found::None if writes && self.is_readable(ino) => Err(capability_ended(ino)),
                     // The storage service reports the problem.
                     Found::None => {
                         Ok(self.capabilities.shard(ino).read().get(&ino).map(|held| held.capability))
@@ -185,25 +185,25 @@ impl Client {
     pub(crate) fn is_stale_capability(&self, name: InodeId, error: &Error) -> bool {
         let is_stale = error.errno == Errno::EKEYEXPIRED;
         if is_stale {
-            self.capabilities.forget(name.of_chunk_file());
+            self.capabilities.forget(name.owner_of_chunk_file());
         }
         is_stale
     }
 
     fn is_readable(&self, ino: InodeId) -> bool {
-        matches!(self.capabilities.find(ino, false), Found::Good(_) | Found::Aging(_))
+        matches!(self.capabilities.find(ino, false), Found::Valid(_) | Found::ExpiresSoon(_))
     }
 
     async fn renew(&self, ino: InodeId) -> Result<()> {
         // Requests no lease: the caller may hold I/O locks, and the answer must not wait for this
         // session.
-        self.ask(MetaOp::Open { ino, wish: None }).await?;
-        self.leases.mark(ino);
+        self.query(MetaOp::Open { ino, wish: None }).await?;
+        self.leases.mark_open(ino);
         Ok(())
     }
 
-    fn renew_beside(&self, ino: InodeId) {
-        let Some(client) = self.myself.upgrade() else { return };
+    fn renew_in_background(&self, ino: InodeId) {
+        let Some(client) = self.weak_self.upgrade() else { return };
         if !self.capabilities.renewing.lock().insert(ino) {
             return;
         }
@@ -217,7 +217,7 @@ impl Client {
 }
 
 /// Error of a write that was in flight when its lease ended; it is repeated under another lease.
-fn lost_right(ino: InodeId) -> Error {
+fn capability_ended(ino: InodeId) -> Error {
     Error::new(Errno::EKEYEXPIRED, format!("the right to write inode {ino} has ended with its lease"))
         .hint("write again")
 }
@@ -256,15 +256,15 @@ mod tests {
 
     /// It expires by the cluster's time, which no client knows.
     #[test]
-    fn a_capability_is_kept_for_as_long_as_it_is_valid_whatever_the_clock_says() {
+    fn a_capability_lasts_for_its_validity_regardless_of_the_clock() {
         let run = async {
             let kept = |capability| {
                 let capabilities = Capabilities::default();
-                capabilities.keep(&MetaOp::Open { ino: INO, wish: None }, &MetaReply::Unit, capability);
+                capabilities.store(&MetaOp::Open { ino: INO, wish: None }, &MetaReply::Unit, capability);
                 capabilities.find(INO, true)
             };
             for expires_s in [0, rt::now().secs as u64, u64::MAX] {
-                assert!(matches!(kept(capability(600, expires_s)), Found::Good(_)), "{expires_s}");
+                assert!(matches!(kept(capability(600, expires_s)), Found::Valid(_)), "{expires_s}");
             }
             assert!(matches!(kept(capability(0, u64::MAX)), Found::None));
         };
@@ -273,14 +273,14 @@ mod tests {
 
     /// Nodes get the cluster's time one after the other.
     #[test]
-    fn a_request_is_sent_again_for_as_long_as_nodes_take_to_hear_of_the_time() {
+    fn a_request_is_repeated_until_nodes_have_the_cluster_time() {
         let run = async {
-            let (mut stale, began_ns, mut sent) = (Stale::default(), rt::monotonic_ns(), 0);
+            let (mut stale, began_ns, mut sent) = (ExpiredRetries::default(), rt::monotonic_ns(), 0);
             while stale.may_repeat(rt::monotonic_ns()).await {
                 sent += 1;
             }
             let lasted_ns = rt::monotonic_ns() - began_ns;
-            assert!((STALE_PATIENCE_NS..2 * STALE_PATIENCE_NS).contains(&lasted_ns), "{lasted_ns}");
+            assert!((EXPIRED_RETRY_NS..2 * EXPIRED_RETRY_NS).contains(&lasted_ns), "{lasted_ns}");
             assert!(sent > 10, "{sent}");
             // A request that has waited for services gets another attempt.
             let sent_ns = rt::monotonic_ns();

@@ -7,7 +7,7 @@ use types::{
     ByteRange, ClusterMap, Credentials, Errno, Error, FileKind, Group, InodeFlags, InodeId, Layout, PoolId,
     Result, Scheme, TargetId,
 };
-use wire::{Description, MetaOp, MetaReply, Migration, PatternChange};
+use wire::{EntryDescription, MetaOp, MetaReply, Migration, PatternChange};
 
 /// Maximum number of chunks in a description; the rest is only counted.
 const CHUNKS_SHOWN: usize = 64;
@@ -21,25 +21,25 @@ const FLAGS: [(InodeFlags, &str); 4] = [
 ];
 
 fn flag_names(flags: InodeFlags) -> Vec<&'static str> {
-    FLAGS.iter().filter(|(flag, _)| flags.has(*flag)).map(|(_, name)| *name).collect()
+    FLAGS.iter().filter(|(flag, _)| flags.intersects(*flag)).map(|(_, name)| *name).collect()
 }
 
 impl Client {
     /// Returns everything known of an inode: pattern, layout, the location of each chunk.
     pub(crate) async fn describe(&self, ino: InodeId) -> Result<Bytes> {
-        let description = match self.ask(MetaOp::Describe { ino }).await?.reply {
+        let description = match self.query(MetaOp::Describe { ino }).await?.reply {
             MetaReply::Description(description) => description,
             other => return Err(unexpected(other)),
         };
         let mut value = self.to_json(*description)?;
         if let Some(layout) = self.inodes.unreported_chunks(ino) {
             let size = value["size"].as_u64().unwrap_or(0);
-            value["blocks"] = json!(self.allocated_roughly(ino, &layout, size).await?.blocks);
+            value["blocks"] = json!(self.allocated_estimate(ino, &layout, size).await?.blocks);
         }
         Ok(Bytes::from(value.to_string()))
     }
 
-    fn to_json(&self, description: Description) -> Result<Value> {
+    fn to_json(&self, description: EntryDescription) -> Result<Value> {
         let attr = self.inodes.overlay(description.attr);
         let pattern = description.pattern;
         let (chunks, chunks_total) = match (&description.layout, description.inline) {
@@ -65,7 +65,7 @@ impl Client {
         let map = self.map.read().expect("nobody panics while holding the map").clone();
         let groups = layout.groups.iter().map(|&id| {
             let group = map.group(id);
-            let members = group.into_iter().flat_map(|group| group.with_states());
+            let members = group.into_iter().flat_map(|group| group.members_with_states());
             let targets: Vec<Value> = members
                 .map(|(id, state)| {
                     let path = map.target(id).map(|target| target.path.clone());
@@ -113,7 +113,7 @@ impl Client {
             ));
         }
         let change = parse_change(json)?;
-        self.change(credentials, MetaOp::SetPattern { dir, change }).await.map(drop)
+        self.change_as(credentials, MetaOp::SetPattern { dir, change }).await.map(drop)
     }
 }
 
@@ -121,12 +121,12 @@ impl Client {
     /// Requests the migration of a file to groups of another scheme or pool, as its owner or root.
     pub(crate) async fn migrate(&self, credentials: Credentials, ino: InodeId, json: &[u8]) -> Result<()> {
         let PatternChange { pool, scheme, .. } = parse_change(json)?;
-        self.change(credentials, MetaOp::Migrate { ino, pool, scheme }).await.map(drop)
+        self.change_as(credentials, MetaOp::Migrate { ino, pool, scheme }).await.map(drop)
     }
 
     /// Returns the progress of a migration as JSON; `null` if the file isn't migrating.
     pub(crate) async fn migration_of(&self, ino: InodeId) -> Result<Bytes> {
-        let moving = match self.ask(MetaOp::MigrationOf { ino }).await?.reply {
+        let moving = match self.query(MetaOp::MigrationOf { ino }).await?.reply {
             MetaReply::Migration(moving) => moving,
             other => return Err(unexpected(other)),
         };
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_read_and_nonsense_is_refused() {
+    fn a_change_is_parsed_and_invalid_input_refused() {
         let change = parse_change(br#"{"chunk_size":65536,"chooser":"random"}"#).unwrap();
         assert_eq!(change.chunk_size, Some(65536));
         assert_eq!(change.chooser, Some(types::Chooser::Random));

@@ -1,20 +1,20 @@
 //! Open files: the operations of a descriptor between open and close.
 
-use crate::access::Need;
-use crate::data::{ChunkWrite, Chunked};
-use crate::epoch::Under;
-use crate::fill::{Entry, Pass};
+use crate::access::LeaseNeed;
 use crate::inode::{Content, KnownLens, OpenInode};
-use crate::last_size::LateWrite;
-use crate::pages::{HeldBack, Place};
-use crate::{Client, Known, entry};
+use crate::lease_epoch::LeaseContext;
+use crate::page_cache::{FillBarrier, Place};
+use crate::page_fill::{Admission, Bypass};
+use crate::size_recovery::LateWrite;
+use crate::striping::{ChunkWrite, Chunked};
+use crate::{CachedAttr, Client, entry};
 use bytes::Bytes;
 use rt::IoBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr, mode};
-use wire::{FileInfo, LeaseMode, MetaOp, MetaReply, Path};
+use wire::{DataPath, FileInfo, LeaseMode, MetaOp, MetaReply};
 
 /// Mask of the access mode in the flags of `open(2)`.
 const O_ACCMODE: u32 = 0o3;
@@ -31,21 +31,21 @@ pub struct Handle {
     /// Counted among the inode's writers.
     is_writer: AtomicBool,
     /// Opened read-only, under a lease that permits caching of content.
-    keeps: AtomicBool,
+    may_cache: AtomicBool,
     /// The file was append-only when it was opened, and still is.
     pub(crate) append_only: AtomicBool,
     /// Number of losses that this handle has reported.
-    pub(crate) losses_told: AtomicU64,
+    pub(crate) losses_reported: AtomicU64,
     /// Number of failed delayed writes that this handle has reported.
-    pub(crate) failures_told: AtomicU64,
+    pub(crate) failures_reported: AtomicU64,
 }
 
 /// How the kernel may cache the content of an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caching {
-    /// Content that is read with [`ReadHow::kept`] may be cached until an [`crate::Invalidate`]
+    /// Content that is read with [`ReadOptions::kept`] may be cached until an [`crate::Invalidate`]
     /// call.
-    Kept,
+    Cached,
     /// Every read and write is passed to the client.
     Direct,
 }
@@ -58,12 +58,20 @@ impl Handle {
         }
         let (losses, failures) = {
             let content = inode.content.lock();
-            (content.losses_found(), content.failures.count())
+            (content.loss_count(), content.flush_failures.count())
         };
         let (losses_told, failures_told) = (AtomicU64::new(losses), AtomicU64::new(failures));
         let (keeps, append_only) = (AtomicBool::new(false), AtomicBool::new(false));
         let is_writer = AtomicBool::new(writable);
-        Arc::new(Handle { inode, writable, is_writer, keeps, append_only, losses_told, failures_told })
+        Arc::new(Handle {
+            inode,
+            writable,
+            is_writer,
+            may_cache: keeps,
+            append_only,
+            losses_reported: losses_told,
+            failures_reported: failures_told,
+        })
     }
 
     /// Marks the handle as no longer writing. The report of the file's last use runs concurrently
@@ -88,15 +96,15 @@ impl Handle {
     /// changing. Otherwise a kernel may return zeros: it looks up a page, and reads the file's size
     /// afterwards. If the file has grown meanwhile, the kernel takes the rest of the old page for
     /// zeros, even if the page has been dropped by then.
-    fn keep(&self, may: bool) {
-        if may && !self.writable && !self.inode.is_being_changed() {
-            self.keeps.store(true, Ordering::Relaxed);
+    fn permit_caching(&self, may: bool) {
+        if may && !self.writable && !self.inode.is_recently_changed() {
+            self.may_cache.store(true, Ordering::Relaxed);
         }
     }
 
     /// How its content may be cached while other sessions exist.
     pub fn caching(&self) -> Caching {
-        if self.keeps.load(Ordering::Relaxed) { Caching::Kept } else { Caching::Direct }
+        if self.may_cache.load(Ordering::Relaxed) { Caching::Cached } else { Caching::Direct }
     }
 }
 
@@ -108,18 +116,18 @@ impl Drop for Handle {
 
 /// Options of a read.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct ReadHow {
+pub struct ReadOptions {
     /// Bypasses every cache (`O_DIRECT`).
     pub direct: bool,
     /// The kernel caches the result until it is told to drop it.
-    pub kept: bool,
+    pub cached: bool,
     /// Doesn't update the access time (`O_NOATIME`).
     pub no_atime: bool,
 }
 
 /// Options of a write.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct WriteHow {
+pub struct WriteOptions {
     /// Bypasses every cache (`O_DIRECT`).
     pub direct: bool,
     /// On disk before the call returns (`O_SYNC`, `O_DSYNC`).
@@ -136,52 +144,54 @@ pub struct WriteHow {
 
 /// What is known of a file that was just created.
 #[derive(Clone, Copy)]
-pub(crate) struct Fresh {
+pub(crate) struct NewFile {
     inline_limit: u32,
     bare: bool,
 }
 
-impl Fresh {
-    pub(crate) fn of(reply: &MetaReply) -> Option<Fresh> {
+impl NewFile {
+    pub(crate) fn of(reply: &MetaReply) -> Option<NewFile> {
         match *reply {
-            MetaReply::Created { inline_limit, bare, .. } => Some(Fresh { inline_limit, bare }),
+            MetaReply::Created { inline_limit, has_no_xattrs: bare, .. } => {
+                Some(NewFile { inline_limit, bare })
+            }
             _ => None,
         }
     }
 }
 
 /// A write to execute.
-struct Pending<'a> {
+struct PendingWrite<'a> {
     offset: u64,
     buf: &'a IoBuf,
-    how: WriteHow,
+    how: WriteOptions,
     /// Where it was written under a lease that had ended by then, so that the client doesn't know
     /// whether the file extends to there.
-    landed: Option<Landed>,
+    answered_late: Option<LateWriteSite>,
 }
 
-impl Pending<'_> {
+impl PendingWrite<'_> {
     fn range_at(&self, offset: u64) -> ByteRange {
         ByteRange::at(offset, self.buf.len() as u64)
     }
 }
 
-struct Landed {
+struct LateWriteSite {
     offset: u64,
     layout: Layout,
 }
 
 /// State of the file for which a write was prepared.
 #[derive(Clone, Copy)]
-struct Start {
-    under: Under,
+struct PreparedState {
+    under: LeaseContext,
     lease: LeaseMode,
     size: u64,
 }
 
-impl Start {
-    fn of(ino: InodeId, content: &Content) -> Start {
-        Start { under: content.under(ino), lease: content.lease, size: content.size }
+impl PreparedState {
+    fn of(ino: InodeId, content: &Content) -> PreparedState {
+        PreparedState { under: content.under(ino), lease: content.lease, size: content.size }
     }
 }
 
@@ -190,7 +200,7 @@ enum Prepared {
     /// Write to these groups.
     Chunks(Arc<Layout>, KnownLens),
     /// Change the layout first, under the exclusive I/O lock.
-    Reshape,
+    ChangeLayout,
 }
 
 impl Client {
@@ -201,7 +211,7 @@ impl Client {
     pub async fn open(&self, credentials: Credentials, ino: InodeId, flags: u32) -> Result<Arc<Handle>> {
         self.may_open(credentials, ino, flags).await?;
         let handle = Handle::new(self.inodes.acquire(ino), flags);
-        match self.hold_opened(&handle, flags).await {
+        match self.ensure_open_lease(&handle, flags).await {
             Ok(()) => Ok(handle),
             Err(error) => {
                 self.end_use(&handle.inode).await;
@@ -210,16 +220,16 @@ impl Client {
         }
     }
 
-    async fn hold_opened(&self, handle: &Handle, flags: u32) -> Result<()> {
-        if !self.leases.is_alone() {
-            let need = if handle.writable { Need::Look } else { Need::Keep };
-            self.hold(&handle.inode, need).await?;
-            if need == Need::Keep {
-                handle.inode.wait_while_closing().await;
+    async fn ensure_open_lease(&self, handle: &Handle, flags: u32) -> Result<()> {
+        if !self.leases.is_only_session() {
+            let need = if handle.writable { LeaseNeed::Read } else { LeaseNeed::Cache };
+            self.ensure_lease(&handle.inode, need).await?;
+            if need == LeaseNeed::Cache {
+                handle.inode.wait_for_writer_release().await;
             }
-            handle.keep(need == Need::Keep);
+            handle.permit_caching(need == LeaseNeed::Cache);
         }
-        self.refuse_writer(handle, flags).await
+        self.check_write_flags(handle, flags).await
     }
 
     /// Creates a regular file, or finds one that another client has created first, and opens it.
@@ -231,20 +241,28 @@ impl Client {
         mode: u32,
         umask: u32,
         flags: u32,
-    ) -> Result<(Known, Arc<Handle>)> {
+    ) -> Result<(CachedAttr, Arc<Handle>)> {
         const O_EXCL: u32 = 0o200;
-        if let Some(promised) = self.promise(credentials, (parent, name), (mode, umask), flags) {
-            self.note_made_alike(credentials, parent, name);
+        if let Some(promised) = self.create_async(credentials, (parent, name), (mode, umask), flags) {
+            self.count_prefix_create(credentials, parent, name);
             return Ok(promised);
         }
-        let _made = self.making.begin(parent, |ino| self.inodes.let_go(ino));
+        let _made = self.creates.begin(parent, |ino| self.inodes.note_unused(ino));
         let (name, exclusive) = (Bytes::copy_from_slice(name), flags & O_EXCL != 0);
         // A file that is created for writing is written soon.
         let wish = (flags & O_ACCMODE != 0).then_some(LeaseMode::Write);
-        let op = MetaOp::Create { parent, name: name.clone(), mode, umask, rdev: 0, exclusive, wish };
+        let op = MetaOp::Create {
+            parent,
+            name: name.clone(),
+            mode,
+            umask,
+            rdev: 0,
+            exclusive,
+            requested_lease: wish,
+        };
         let losses = self.verifiers.losses();
-        let answer = self.change(credentials, op).await?;
-        let (asked, fresh) = (answer.asked, Fresh::of(&answer.reply));
+        let answer = self.change_as(credentials, op).await?;
+        let (asked, fresh) = (answer.stamp, NewFile::of(&answer.reply));
         let attr = entry(answer.reply)?;
         if fresh.is_none() {
             self.may_open_found(credentials, attr.ino, flags).await?;
@@ -252,35 +270,35 @@ impl Client {
         let (inode, alone) = self.inodes.remember_and_acquire(&attr);
         let handle = Handle::new(inode, flags);
         if fresh.is_some() {
-            handle.inode.content.lock().unsynced_names.made(losses);
+            handle.inode.content.lock().unsynced_metadata.made(losses);
             self.note_made(credentials, parent, (mode, flags));
-            self.note_made_alike(credentials, parent, &name);
+            self.count_prefix_create(credentials, parent, &name);
         }
         if let Some(fresh) = fresh.filter(|_| alone) {
             let mut content = handle.inode.content.lock();
-            if let Some(lease) = self.leases.vouches(asked, attr.ino) {
-                content.begin_with(&attr, fresh, lease, Bytes::new());
+            if let Some(lease) = self.leases.lease_covering(asked, attr.ino) {
+                content.load_new(&attr, fresh, lease, Bytes::new());
             }
         }
         let found_with = fresh.is_none().then_some(flags);
-        self.hold_made(&handle, found_with).await?;
+        self.ensure_created_lease(&handle, found_with).await?;
         Ok((self.known(asked, parent, self.inodes.overlay(attr)), handle))
     }
 
     /// Makes sure that the service knows that a new file is open, or one that was found and opened
     /// with these flags.
-    async fn hold_made(&self, handle: &Handle, found_with: Option<u32>) -> Result<()> {
-        let mut held = self.hold(&handle.inode, Need::Look).await;
+    async fn ensure_created_lease(&self, handle: &Handle, found_with: Option<u32>) -> Result<()> {
+        let mut held = self.ensure_lease(&handle.inode, LeaseNeed::Read).await;
         if let (Ok(()), Some(flags)) = (&held, found_with) {
-            held = Box::pin(self.refuse_writer(handle, flags)).await;
+            held = Box::pin(self.check_write_flags(handle, flags)).await;
         }
         if let Err(error) = held {
             self.end_use(&handle.inode).await;
             self.inodes.forget(handle.ino(), 1);
             return Err(error);
         }
-        let asked = self.leases.asking();
-        handle.keep(self.leases.may_be_kept(asked, handle.ino()));
+        let asked = self.leases.stamp_request();
+        handle.permit_caching(self.leases.is_cacheable(asked, handle.ino()));
         Ok(())
     }
 
@@ -292,21 +310,27 @@ impl Client {
         mode: u32,
         umask: u32,
         flags: u32,
-    ) -> Result<(Known, Arc<Handle>)> {
+    ) -> Result<(CachedAttr, Arc<Handle>)> {
         let losses = self.verifiers.losses();
-        let answer = self.change(credentials, MetaOp::Tmpfile { parent, mode, umask }).await?;
-        let asked = answer.asked;
+        let answer = self.change_as(credentials, MetaOp::Tmpfile { parent, mode, umask }).await?;
+        let asked = answer.stamp;
         let attr = entry(answer.reply)?;
         self.inodes.remember(&attr);
         let handle = Handle::new(self.inodes.acquire(attr.ino), flags);
         self.inodes.unlinked(attr.ino);
-        handle.inode.content.lock().unsynced_names.made(losses);
-        self.hold_made(&handle, None).await?;
+        handle.inode.content.lock().unsynced_metadata.made(losses);
+        self.ensure_created_lease(&handle, None).await?;
         Ok((self.known(asked, parent, attr), handle))
     }
 
     /// Fills `buf` from `offset`; returns how many of its bytes lie before the end of the file.
-    pub async fn read(&self, handle: &Arc<Handle>, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
+    pub async fn read(
+        &self,
+        handle: &Arc<Handle>,
+        offset: u64,
+        buf: IoBuf,
+        how: ReadOptions,
+    ) -> Result<usize> {
         let read = async || self.read_now(&handle.inode, offset, buf.clone(), how).await;
         let len = self.while_lease_lasts(read).await?;
         if len > 0 && !how.no_atime {
@@ -315,39 +339,45 @@ impl Client {
         Ok(len)
     }
 
-    async fn read_now(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
-        let _noted = how.kept.then(|| inode.fills.note());
-        if !how.kept || self.leases.is_alone() {
-            let _shared = self.enter(inode, Need::Look).await?;
+    async fn read_now(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadOptions) -> Result<usize> {
+        let _noted = how.cached.then(|| inode.page_gate.count_read());
+        if !how.cached || self.leases.is_only_session() {
+            let _shared = self.lock_shared(inode, LeaseNeed::Read).await?;
             return self.read_loaded(inode, offset, buf, how).await;
         }
-        self.read_kept(inode, offset, buf, how).await
+        self.read_cached(inode, offset, buf, how).await
     }
 
     /// Reads content that the kernel will cache.
-    async fn read_kept(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
+    async fn read_cached(
+        &self,
+        inode: &OpenInode,
+        offset: u64,
+        buf: IoBuf,
+        how: ReadOptions,
+    ) -> Result<usize> {
         let range = ByteRange::at(offset, buf.len() as u64);
         loop {
-            let entry = inode.fills.enter(range);
-            let came_in = self.patiently((inode.ino, "a write, or to give its lease up,"), entry).await?;
-            let entering = self.enter(inode, Need::Keep);
+            let entry = inode.page_gate.enter(range);
+            let came_in = self.with_timeout((inode.ino, "a write, or to give its lease up,"), entry).await?;
+            let entering = self.lock_shared(inode, LeaseNeed::Cache);
             let entered = match came_in {
-                Entry::Free => inode.fills.unless_closed(entering).await,
-                Entry::LetThrough(Pass::UnderLease) => inode.fills.unless_let_through(entering).await,
-                Entry::LetThrough(Pass::Once) => {
-                    return Box::pin(self.read_while_closing(inode, offset, buf, how)).await;
+                Admission::Open => inode.page_gate.unless_closed(entering).await,
+                Admission::Bypassed(Bypass::UnderLease) => inode.page_gate.unless_bypassed(entering).await,
+                Admission::Bypassed(Bypass::Once) => {
+                    return Box::pin(self.read_during_recall(inode, offset, buf, how)).await;
                 }
             };
             let Some(entered) = entered else {
-                if came_in == Entry::Free {
+                if came_in == Admission::Open {
                     continue;
                 }
-                return Box::pin(self.read_while_closing(inode, offset, buf, how)).await;
+                return Box::pin(self.read_during_recall(inode, offset, buf, how)).await;
             };
             let _shared = entered?;
             // A recall that closed the gate after this read had passed it waits for the I/O lock,
             // or tells the kernel afterwards.
-            if came_in != Entry::Free || inode.fills.is_open() {
+            if came_in != Admission::Open || inode.page_gate.is_open() {
                 return self.read_loaded(inode, offset, buf, how).await;
             }
         }
@@ -356,34 +386,46 @@ impl Client {
     /// Reads content that the kernel will have to drop at once. The lease hasn't been given back
     /// yet, so loaded content is still valid. If none is loaded, one answer of the service is used
     /// for this read alone.
-    async fn read_while_closing(
+    async fn read_during_recall(
         &self,
         inode: &OpenInode,
         offset: u64,
         buf: IoBuf,
-        how: ReadHow,
+        how: ReadOptions,
     ) -> Result<usize> {
-        self.while_silent(inode.ino).await?;
-        let _shared = self.share(inode).await?;
-        if inode.content.lock().is_known() {
+        self.wait_while_suspended(inode.ino).await?;
+        let _shared = self.lock_io_shared(inode).await?;
+        if inode.content.lock().is_loaded() {
             return self.read_loaded(inode, offset, buf, how).await;
         }
         let mut once = Content::default();
-        once.take(self.look_once(inode.ino).await?);
-        self.read_content(View::of(inode.ino, &once), offset, buf, how).await
+        once.load_info(self.open_info_once(inode.ino).await?);
+        self.read_content(ReadState::of(inode.ino, &once), offset, buf, how).await
     }
 
-    async fn read_loaded(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
-        let era = self.learn_end(inode, offset.saturating_add(buf.len() as u64)).await?;
+    async fn read_loaded(
+        &self,
+        inode: &OpenInode,
+        offset: u64,
+        buf: IoBuf,
+        how: ReadOptions,
+    ) -> Result<usize> {
+        let era = self.find_end(inode, offset.saturating_add(buf.len() as u64)).await?;
         let view = {
             let content = inode.content.lock();
-            content.still(inode.ino, era)?;
-            View::of(inode.ino, &content)
+            content.check_generation(inode.ino, era)?;
+            ReadState::of(inode.ino, &content)
         };
         self.read_content(view, offset, buf, how).await
     }
 
-    async fn read_content(&self, view: View, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
+    async fn read_content(
+        &self,
+        view: ReadState,
+        offset: u64,
+        buf: IoBuf,
+        how: ReadOptions,
+    ) -> Result<usize> {
         let len = view.size.saturating_sub(offset).min(buf.len() as u64) as usize;
         if let Some(inline) = &view.inline {
             copy_inline(inline, offset, &buf, len);
@@ -402,38 +444,45 @@ impl Client {
     }
 
     /// Writes all of `buf` at `offset`; returns its length.
-    pub async fn write(&self, handle: &Arc<Handle>, offset: u64, buf: IoBuf, how: WriteHow) -> Result<usize> {
+    pub async fn write(
+        &self,
+        handle: &Arc<Handle>,
+        offset: u64,
+        buf: IoBuf,
+        how: WriteOptions,
+    ) -> Result<usize> {
         let (inode, len) = (&handle.inode, buf.len());
         if len == 0 {
             return Ok(0);
         }
-        handle.refuse_unless(how.append || how.o_append)?;
+        handle.ensure_append_only(how.append || how.o_append)?;
         // The next read is the first one after a change.
-        inode.quiet_until_ns.store(0, Ordering::Relaxed);
-        if inode.promise().is_some() && !how.durable {
+        inode.atime_quiet_until_ns.store(0, Ordering::Relaxed);
+        if inode.async_create().is_some() && !how.durable {
             // A pending file is empty.
             let start = if how.append { 0 } else { offset };
-            if Box::pin(self.write_promised(inode, start, &buf)).await? {
+            if Box::pin(self.write_pending(inode, start, &buf)).await? {
                 return Ok(len);
             }
         }
         let range = ByteRange::at(offset, len as u64);
         let place = if how.append { Place::End } else { Place::At(range) };
-        let mut held_back = if how.written_back { None } else { self.hold_back_pages(inode, place).await };
-        let is_kept = self.behind.is_some() && Box::pin(self.write_later(handle, offset, &buf, how)).await?;
+        let mut held_back = if how.written_back { None } else { self.block_page_fills(inode, place).await };
+        let is_kept =
+            self.write_behind.is_some() && Box::pin(self.delay_write(handle, offset, &buf, how)).await?;
         let kill = !is_kept && self.write_under_a_lease(inode, offset, &buf, how, held_back.as_mut()).await?;
         if kill {
             Box::pin(self.kill_suid_sgid(inode)).await?;
         }
         if !how.written_back {
-            self.renew_pages(inode, held_back).await;
+            self.drop_refilled_pages(inode, held_back).await;
         }
-        if how.direct && self.leases.is_alone() {
-            self.renew_range(inode, range).await;
+        if how.direct && self.leases.is_only_session() {
+            self.drop_refilled_range(inode, range).await;
         }
         if how.durable {
-            Box::pin(self.sync_shape(inode)).await?;
-            handle.tell_loss()?;
+            Box::pin(self.sync_inode(inode)).await?;
+            handle.report_loss()?;
         }
         Ok(len)
     }
@@ -442,14 +491,14 @@ impl Client {
     /// have to wait until other sessions give up their leases, and they for ours.
     async fn kill_suid_sgid(&self, inode: &OpenInode) -> Result<()> {
         let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
-        self.report(MetaOp::Setattr { ino: inode.ino, set }).await?;
-        self.uncache_attributes(inode.ino).await;
+        self.change_as_client(MetaOp::Setattr { ino: inode.ino, set }).await?;
+        self.drop_cached_attributes(inode.ino).await;
         Ok(())
     }
 
     /// Clears setuid and setgid after a change by `who`, for operations for which the kernel
     /// doesn't decide that: for every user except root.
-    pub(crate) async fn clear_privileges(&self, handle: &Handle, who: Credentials) -> Result<()> {
+    pub(crate) async fn clear_suid_sgid(&self, handle: &Handle, who: Credentials) -> Result<()> {
         let clears = who.uid != 0 && std::mem::take(&mut handle.inode.content.lock().privileged);
         if clears { self.kill_suid_sgid(&handle.inode).await } else { Ok(()) }
     }
@@ -460,32 +509,34 @@ impl Client {
         inode: &OpenInode,
         offset: u64,
         buf: &IoBuf,
-        how: WriteHow,
-        mut held_back: Option<&mut HeldBack<'_>>,
+        how: WriteOptions,
+        mut held_back: Option<&mut FillBarrier<'_>>,
     ) -> Result<bool> {
-        let mut write = Pending { offset, buf, how, landed: None };
+        let mut write = PendingWrite { offset, buf, how, answered_late: None };
         loop {
             let written =
-                self.while_lease_lasts(async || match self.write_through(inode, &mut write).await? {
+                self.while_lease_lasts(async || match self.write_chunked(inode, &mut write).await? {
                     Some(kill) => Ok(Some(kill)),
-                    None => Box::pin(self.write_reshaping(inode, &mut write, held_back.as_deref())).await,
+                    None => {
+                        Box::pin(self.write_with_layout_change(inode, &mut write, held_back.as_deref())).await
+                    }
                 });
             if let Some(kill) = written.await? {
                 return Ok(kill);
             }
             // Reads have filled pages since the kernel dropped them.
-            let passes = self.uncache(inode.ino, Some(inode), Pass::UnderLease).await;
+            let passes = self.drop_cached(inode.ino, Some(inode), Bypass::UnderLease).await;
             held_back.iter_mut().for_each(|held_back| held_back.passes = passes);
         }
     }
 
     /// The common write: the file is in chunks and this session may change them. Returns `None` if
     /// the file must be prepared first; else whether setuid and setgid are to be cleared.
-    async fn write_through(&self, inode: &OpenInode, write: &mut Pending<'_>) -> Result<Option<bool>> {
-        let _shared = self.share(inode).await?;
+    async fn write_chunked(&self, inode: &OpenInode, write: &mut PendingWrite<'_>) -> Result<Option<bool>> {
+        let _shared = self.lock_io_shared(inode).await?;
         let (prepared, start) = {
             let content = inode.content.lock();
-            (prepare(&content, write), Start::of(inode.ino, &content))
+            (prepare(&content, write), PreparedState::of(inode.ino, &content))
         };
         let Prepared::Chunks(layout, known) = prepared else { return Ok(None) };
         self.write_and_note(inode, Chunked::new(&layout, &known), start, write.offset, write).await.map(Some)
@@ -495,9 +546,9 @@ impl Client {
         &self,
         inode: &OpenInode,
         chunked: Chunked<'_>,
-        start: Start,
+        start: PreparedState,
         offset: u64,
-        write: &mut Pending<'_>,
+        write: &mut PendingWrite<'_>,
     ) -> Result<bool> {
         let (range, how) = (write.range_at(offset), write.how);
         let path = self.path_of(how.direct, write.buf.len());
@@ -505,15 +556,15 @@ impl Client {
         let chunks = ChunkWrite { path, durable: how.durable, lease: start.lease };
         let written = {
             let _underway = self
-                .patiently((inode.ino, "another write of the same range"), inode.landing.enter(range))
+                .with_timeout((inode.ino, "another write of the same range"), inode.in_flight.begin(range))
                 .await?;
             // The wait for overlapping writes may have outlasted the lease.
-            inode.content.lock().still(inode.ino, start.under.era)?;
+            inode.content.lock().check_generation(inode.ino, start.under.era)?;
             let writing = pin!(self.write_chunks(start.under, chunked, offset, write.buf.clone(), chunks));
-            self.change_in_era(inode, start.under.era, how.durable, writing).await
+            self.change_under_lease(inode, start.under.era, how.durable, writing).await
         };
         let mut content = inode.content.lock();
-        let still = content.still(inode.ino, start.under.era);
+        let still = content.check_generation(inode.ino, start.under.era);
         if let Err(error) = written {
             // Some targets may have stored their part. Under a shared lease it can't be told apart
             // from what other sessions write, and stays.
@@ -524,16 +575,16 @@ impl Client {
         if let Err(ended) = still {
             return match content.late_write(start.under.era, range.end) {
                 // The mode was unloaded with the lease.
-                LateWrite::Kept => Ok(how.kill_suid_sgid),
+                LateWrite::Included => Ok(how.kill_suid_sgid),
                 LateWrite::Unknown if !how.append => {
-                    write.landed = Some(Landed { offset, layout: chunked.layout.clone() });
+                    write.answered_late = Some(LateWriteSite { offset, layout: chunked.layout.clone() });
                     Err(ended)
                 }
-                LateWrite::Unknown | LateWrite::Cut => Err(ended),
+                LateWrite::Unknown | LateWrite::Truncated => Err(ended),
             };
         }
         content.size = content.size.max(range.end);
-        content.next = Some(range.end);
+        content.last_write_end = Some(range.end);
         content.mtime = Some(rt::now());
         content.unreported = true;
         // The kernel requests this with every write of an unprivileged application; mostly there is
@@ -544,35 +595,35 @@ impl Client {
     /// Executes the first write, a write to an inline file, an append, or one whose lease had ended
     /// when it was answered. Returns `None`, without a write, if the kernel may have cached pages
     /// again.
-    async fn write_reshaping(
+    async fn write_with_layout_change(
         &self,
         inode: &OpenInode,
-        write: &mut Pending<'_>,
-        held_back: Option<&HeldBack<'_>>,
+        write: &mut PendingWrite<'_>,
+        held_back: Option<&FillBarrier<'_>>,
     ) -> Result<Option<bool>> {
         let how = write.how;
-        let changes_size = how.append || write.landed.is_some();
+        let changes_size = how.append || write.answered_late.is_some();
         let need = |content: &Content| {
             let in_chunks = content.layout.is_some() && content.inline.is_none() && !content.cut_pending;
-            if in_chunks && !changes_size { Need::Change } else { Need::Alone }
+            if in_chunks && !changes_size { LeaseNeed::Change } else { LeaseNeed::Exclusive }
         };
         let _alone = match how.written_back {
-            true => self.enter_to_write_back(inode, need).await?,
-            false => self.enter_alone(inode, need).await?,
+            true => self.lock_for_write_back(inode, need).await?,
+            false => self.lock_exclusive(inode, need).await?,
         };
-        if held_back.is_some_and(HeldBack::is_out_of_date) {
+        if held_back.is_some_and(FillBarrier::was_bypassed) {
             return Ok(None);
         }
         let start = {
             let content = inode.content.lock();
             if !content.loaded {
                 // Unloaded between the check and the lock.
-                content.still(inode.ino, content.era)?;
+                content.check_generation(inode.ino, content.generation)?;
             }
-            Start::of(inode.ino, &content)
+            PreparedState::of(inode.ino, &content)
         };
-        if let Some(landed) = write.landed.take()
-            && stands(inode, start, &landed, write)
+        if let Some(landed) = write.answered_late.take()
+            && is_included(inode, start, &landed, write)
         {
             let clears = how.kill_suid_sgid && std::mem::take(&mut inode.content.lock().privileged);
             return Ok(Some(clears));
@@ -591,7 +642,7 @@ impl Client {
             let content = inode.content.lock();
             (content.under(inode.ino), content.known.clone())
         };
-        let start = Start { under: Under { era: start.under.era, ..under }, ..start };
+        let start = PreparedState { under: LeaseContext { era: start.under.era, ..under }, ..start };
         self.write_and_note(inode, Chunked::new(&layout, &known), start, offset, write).await.map(Some)
     }
 
@@ -599,50 +650,50 @@ impl Client {
     async fn write_inline(
         &self,
         inode: &OpenInode,
-        start: Start,
+        start: PreparedState,
         offset: u64,
-        write: &Pending<'_>,
+        write: &PendingWrite<'_>,
     ) -> Result<bool> {
-        let WriteHow { kill_suid_sgid, append: at_end, .. } = write.how;
+        let WriteOptions { kill_suid_sgid, append: at_end, .. } = write.how;
         let (ino, data) = (inode.ino, Bytes::copy_from_slice(write.buf.as_slice()));
         // Another service than the one that granted the lease may execute it, and other sessions
         // may have appended before.
         let op = MetaOp::WriteInline { ino, offset, data: data.clone(), kill_suid_sgid, at_end };
-        let written = self.report(op).await;
+        let written = self.change_as_client(op).await;
         let mut content = inode.content.lock();
-        content.doubt_unless_answered(ino, start.under.era, &written);
+        content.note_outcome(ino, start.under.era, &written);
         let attr = entry(written?)?;
         let clears = kill_suid_sgid && std::mem::take(&mut content.privileged);
-        if content.still(ino, start.under.era).is_err() {
+        if content.check_generation(ino, start.under.era).is_err() {
             // The write is done, and the content loaded since includes it, or will be loaded.
             return Ok(clears);
         }
         let old = content.inline.take().unwrap_or_default();
-        content.inline = Some(laid_over(old, offset as usize, data));
+        content.inline = Some(overlaid(old, offset as usize, data));
         content.size = attr.size;
         content.note_times(&attr);
         Ok(clears)
     }
 
-    pub(crate) fn path_of(&self, direct: bool, len: usize) -> Path {
-        if len >= DIRECT_FROM || (direct && !self.server_cache) { Path::Direct } else { Path::Cached }
+    pub(crate) fn path_of(&self, direct: bool, len: usize) -> DataPath {
+        if len >= DIRECT_FROM || (direct && !self.server_cache) { DataPath::Direct } else { DataPath::Cached }
     }
 }
 
 /// The state of a file that a read needs.
-struct View {
-    under: Under,
+struct ReadState {
+    under: LeaseContext,
     size: u64,
     inline: Option<Bytes>,
     layout: Option<Arc<Layout>>,
     known: KnownLens,
 }
 
-impl View {
-    fn of(ino: InodeId, content: &Content) -> View {
+impl ReadState {
+    fn of(ino: InodeId, content: &Content) -> ReadState {
         let (inline, layout) = (content.inline.clone(), content.layout.clone());
         let known = content.known.clone();
-        View { under: content.under(ino), size: content.size, inline, layout, known }
+        ReadState { under: content.under(ino), size: content.size, inline, layout, known }
     }
 }
 
@@ -665,29 +716,29 @@ impl Content {
 
     /// Loads the state of a file that was just created with this content and that no other session
     /// has seen yet, without a request.
-    pub(crate) fn begin_with(&mut self, attr: &Attr, fresh: Fresh, lease: LeaseMode, content: Bytes) {
+    pub(crate) fn load_new(&mut self, attr: &Attr, fresh: NewFile, lease: LeaseMode, content: Bytes) {
         let inline = (fresh.inline_limit > 0).then_some(content);
         let inline_limit = fresh.inline_limit;
-        self.take(FileInfo {
+        self.load_info(FileInfo {
             attr: *attr,
             layout: None,
-            known: Vec::new(),
+            length_bounds: Vec::new(),
             inline,
             inline_limit,
             epoch: 0,
             uncut: false,
         });
-        self.bare = fresh.bare;
+        self.has_no_xattrs = fresh.bare;
         self.lease = lease;
     }
 
     /// Loads the metadata service's state of the file.
-    pub(crate) fn take(&mut self, info: FileInfo) {
-        (self.loaded, self.doubted) = (true, false);
+    pub(crate) fn load_info(&mut self, info: FileInfo) {
+        (self.loaded, self.uncertain) = (true, false);
         self.end_last_size();
         self.size = info.attr.size;
         self.layout = info.layout.map(Arc::new);
-        self.known = (!info.known.is_empty()).then(|| Arc::new(info.known));
+        self.known = (!info.length_bounds.is_empty()).then(|| Arc::new(info.length_bounds));
         self.inline = info.inline;
         self.inline_limit = info.inline_limit;
         self.epoch = self.epoch.max(info.epoch);
@@ -697,31 +748,36 @@ impl Content {
     }
 }
 
-fn prepare(content: &Content, write: &Pending<'_>) -> Prepared {
+fn prepare(content: &Content, write: &PendingWrite<'_>) -> Prepared {
     let ready = content.loaded
         && content.lease != LeaseMode::Read
-        && content.is_on_record()
+        && content.is_recorded_writer()
         && !content.cut_pending
-        && !content.is_spent()
+        && !content.is_tainted()
         && !write.how.append
-        && write.landed.is_none();
+        && write.answered_late.is_none();
     match (&content.layout, &content.inline) {
         (Some(layout), None) if ready => Prepared::Chunks(layout.clone(), content.known.clone()),
-        _ => Prepared::Reshape,
+        _ => Prepared::ChangeLayout,
     }
 }
 
 /// Whether a write under a shared lease that storage answered after the lease had ended is part of
 /// the current file. If so it must not be repeated, since other sessions may have read it and
 /// overwritten it.
-fn stands(inode: &OpenInode, now: Start, landed: &Landed, write: &Pending<'_>) -> bool {
+fn is_included(
+    inode: &OpenInode,
+    now: PreparedState,
+    landed: &LateWriteSite,
+    write: &PendingWrite<'_>,
+) -> bool {
     let content = inode.content.lock();
     let is_same_place = content.inline.is_none() && content.layout.as_deref() == Some(&landed.layout);
     is_same_place && write.range_at(landed.offset).end <= now.size
 }
 
 /// Returns inline content after a write at `offset`, with zeros in any gap.
-fn laid_over(old: Bytes, offset: usize, data: Bytes) -> Bytes {
+fn overlaid(old: Bytes, offset: usize, data: Bytes) -> Bytes {
     let end = offset + data.len();
     if offset == 0 && end >= old.len() {
         return data;

@@ -5,7 +5,7 @@
 //! file may be opened for writing, when it is opened: a file that was open before a flag was set
 //! stays writable, as with XFS.
 
-use crate::lease::Asked;
+use crate::lease::RequestStamp;
 use crate::{Client, Handle, entry};
 use std::sync::atomic::Ordering;
 use types::{Attr, Credentials, Errno, Error, InodeFlags, InodeId, ProjectId, Result, SetAttr};
@@ -16,7 +16,7 @@ const O_APPEND: u32 = 0o2000;
 /// Flags of an inode from an answer.
 #[derive(Clone, Copy)]
 pub(crate) struct KnownFlags {
-    asked: Asked,
+    asked: RequestStamp,
     /// `None`: they have changed, and earlier answers are outdated.
     flags: Option<InodeFlags>,
 }
@@ -25,7 +25,7 @@ impl KnownFlags {
     /// Merges the flags of an answer; those of the latest request win.
     pub(crate) fn newer(
         known: Option<KnownFlags>,
-        asked: Asked,
+        asked: RequestStamp,
         flags: Option<InodeFlags>,
     ) -> Option<KnownFlags> {
         match known {
@@ -37,7 +37,7 @@ impl KnownFlags {
 
 impl Client {
     /// Records the flags of an inode from an answer.
-    pub(crate) fn note_flags(&self, asked: Asked, attr: &Attr) {
+    pub(crate) fn note_flags(&self, asked: RequestStamp, attr: &Attr) {
         self.inodes.note_flags(attr.ino, asked, Some(attr.flags));
     }
 
@@ -54,9 +54,9 @@ impl Client {
     ) -> Result<()> {
         let set = SetAttr { flags: Some(flags), project, ..SetAttr::default() };
         let changed = self.setattr(credentials, ino, set, None).await;
-        self.inodes.note_flags(ino, self.leases.asking(), None);
+        self.inodes.note_flags(ino, self.leases.stamp_request(), None);
         // The kernel doesn't know that the ctime has changed.
-        self.uncache_attributes(ino).await;
+        self.drop_cached_attributes(ino).await;
         changed.map(drop)
     }
 
@@ -65,7 +65,7 @@ impl Client {
     ///
     /// # Errors
     /// `EPERM`, and the errors of the request for the flags.
-    pub(crate) async fn refuse_writer(&self, handle: &Handle, open_flags: u32) -> Result<()> {
+    pub(crate) async fn check_write_flags(&self, handle: &Handle, open_flags: u32) -> Result<()> {
         if !handle.is_writable() {
             return Ok(());
         }
@@ -73,19 +73,19 @@ impl Client {
             Some(flags) => flags,
             None => Box::pin(self.ask_for_flags(handle.ino())).await?,
         };
-        handle.obey(flags, open_flags)
+        handle.apply_flags(flags, open_flags)
     }
 
     /// Returns the flags if a lease has covered them since: no other session has changed them.
     fn flags_under_lease(&self, ino: InodeId) -> Option<InodeFlags> {
         let known = self.inodes.flags(ino)?;
-        self.leases.vouches(known.asked, ino)?;
+        self.leases.lease_covering(known.asked, ino)?;
         known.flags
     }
 
     async fn ask_for_flags(&self, ino: InodeId) -> Result<InodeFlags> {
-        let answer = self.ask(MetaOp::Getattr { ino }).await?;
-        let (asked, attr) = (answer.asked, entry(answer.reply)?);
+        let answer = self.query(MetaOp::Getattr { ino }).await?;
+        let (asked, attr) = (answer.stamp, entry(answer.reply)?);
         self.note_flags(asked, &attr);
         Ok(attr.flags)
     }
@@ -93,13 +93,13 @@ impl Client {
 
 impl Handle {
     /// Refuses an open for writing that the file's flags forbid.
-    fn obey(&self, flags: InodeFlags, open_flags: u32) -> Result<()> {
+    fn apply_flags(&self, flags: InodeFlags, open_flags: u32) -> Result<()> {
         let ino = self.ino();
-        if flags.has(InodeFlags::IMMUTABLE) {
+        if flags.intersects(InodeFlags::IMMUTABLE) {
             let message = format!("inode {ino} is immutable and can't be opened for writing");
             return Err(Error::new(Errno::EPERM, message).hint("chattr -i"));
         }
-        if flags.has(InodeFlags::APPEND) {
+        if flags.intersects(InodeFlags::APPEND) {
             if open_flags & O_APPEND == 0 {
                 let message =
                     format!("inode {ino} is append-only and can't be opened for writing without O_APPEND");
@@ -112,7 +112,7 @@ impl Handle {
 
     /// Refuses an operation that doesn't only append, on an append-only handle. It was opened with
     /// `O_APPEND`, which fcntl(2) can clear; a mapping doesn't append at all.
-    pub(crate) fn refuse_unless(&self, appends: bool) -> Result<()> {
+    pub(crate) fn ensure_append_only(&self, appends: bool) -> Result<()> {
         if appends || !self.append_only.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -128,9 +128,9 @@ mod tests {
 
     /// Answers arrive in any order.
     #[test]
-    fn an_answer_tells_no_flags_where_a_later_one_is_known() {
+    fn flags_of_an_older_answer_are_ignored() {
         let leases = Leases::new(false);
-        let asked = [leases.asking(), leases.asking(), leases.asking()];
+        let asked = [leases.stamp_request(), leases.stamp_request(), leases.stamp_request()];
         let changed = KnownFlags::newer(None, asked[1], None);
         let told = |asked| {
             let known = KnownFlags::newer(changed, asked, Some(InodeFlags::NODUMP));

@@ -4,16 +4,16 @@
 //! exists while its content is in use, and holds what reads and writes need without a request to
 //! the metadata service.
 
-use crate::accessed::Accesses;
-use crate::behind::{Failures, Kept};
-use crate::epoch::Under;
-use crate::fill::Fills;
+use crate::access_time::Accesses;
+use crate::async_create::PendingCreate;
 use crate::flags::KnownFlags;
-use crate::landing::Landing;
-use crate::last_size::LastSize;
-use crate::lease::Asked;
-use crate::promise::Promised;
+use crate::in_flight::InFlightWrites;
+use crate::lease::RequestStamp;
+use crate::lease_epoch::LeaseContext;
+use crate::page_fill::PageFillGate;
+use crate::size_recovery::LastSize;
 use crate::verifiers::Unsynced;
+use crate::write_behind::{DirtyExtent, FlushFailures};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -31,32 +31,32 @@ const CONTENDED_NS: u64 = 1_000_000_000;
 
 /// How long after a change of content the next one is expected. Short, so that content which one
 /// application writes and the next one reads is cached as a rule.
-const CHANGED_NS: u64 = 200_000_000;
+const RECENT_CHANGE_NS: u64 = 200_000_000;
 /// Maximum file size for that, in bytes: without the kernel's readahead, small reads of larger
 /// files would take too long.
-const MAX_CHANGED: u64 = 1 << 20;
+const MAX_RECENT_CHANGE_SIZE: u64 = 1 << 20;
 
 /// How long after a close the kernel may take to send the release of a writable file, and how often
 /// the client checks that.
-const CLOSING_NS: u64 = 5_000_000;
-const CLOSING_STEP: Duration = Duration::from_micros(200);
+const RELEASE_WAIT_NS: u64 = 5_000_000;
+const RELEASE_WAIT_STEP: Duration = Duration::from_micros(200);
 
 /// The content of an inode in use.
 pub(crate) struct OpenInode {
     pub(crate) ino: InodeId,
     /// The I/O lock: shared for reads and writes, exclusive for changes of size and layout.
-    pub(crate) gate: rt::sync::RwLock,
+    pub(crate) io_lock: rt::sync::RwLock,
     pub(crate) content: Mutex<Content>,
     /// In-flight changes of its chunk files.
-    pub(crate) landing: Landing,
+    pub(crate) in_flight: InFlightWrites,
     /// The page-fill gate.
-    pub(crate) fills: Fills,
+    pub(crate) page_gate: PageFillGate,
     /// The asynchronous create of this file, if it isn't committed.
-    promise: Mutex<Option<Arc<Promised>>>,
-    is_promised: AtomicBool,
+    promise: Mutex<Option<Arc<PendingCreate>>>,
+    is_async_create: AtomicBool,
     /// Recalls in progress that have yet to unload the content. Decremented under the lock of
     /// `content`.
-    pub(crate) yielding: AtomicUsize,
+    pub(crate) pending_recalls: AtomicUsize,
     /// Handles that are open for writing.
     pub(crate) writers: AtomicUsize,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
@@ -68,41 +68,41 @@ pub(crate) struct OpenInode {
     /// on the monotonic clock; 0 for never.
     flushed_ns: AtomicU64,
     /// Until when a read doesn't update its access time, on the monotonic clock.
-    pub(crate) quiet_until_ns: AtomicU64,
+    pub(crate) atime_quiet_until_ns: AtomicU64,
 }
 
 impl OpenInode {
-    fn new(ino: InodeId, node: &Node) -> OpenInode {
+    fn new(ino: InodeId, node: &InodeNode) -> OpenInode {
         OpenInode {
             ino,
-            gate: rt::sync::RwLock::new(),
+            io_lock: rt::sync::RwLock::new(),
             content: Mutex::new(Content {
                 unsynced: Unsynced::after(node.unsynced),
                 unsynced_in: node.unsynced_in.clone(),
-                unsynced_names: Unsynced::after(node.unsynced_names),
+                unsynced_metadata: Unsynced::after(node.unsynced_names),
                 ..Content::default()
             }),
-            landing: Landing::default(),
-            fills: Fills::new(node.filled),
+            in_flight: InFlightWrites::default(),
+            page_gate: PageFillGate::new(node.may_have_pages),
             promise: Mutex::default(),
-            is_promised: AtomicBool::new(false),
-            yielding: AtomicUsize::new(0),
+            is_async_create: AtomicBool::new(false),
+            pending_recalls: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             recalled_ns: AtomicU64::new(node.recalled_ns),
             changed_ns: AtomicU64::new(node.changed_ns),
             flushed_ns: AtomicU64::new(0),
-            quiet_until_ns: AtomicU64::new(0),
+            atime_quiet_until_ns: AtomicU64::new(0),
         }
     }
 
     /// The asynchronous create of this file, unless it is committed.
-    pub(crate) fn promise(&self) -> Option<Arc<Promised>> {
-        if self.is_promised.load(Ordering::Acquire) { self.promise.lock().clone() } else { None }
+    pub(crate) fn async_create(&self) -> Option<Arc<PendingCreate>> {
+        if self.is_async_create.load(Ordering::Acquire) { self.promise.lock().clone() } else { None }
     }
 
-    pub(crate) fn set_promise(&self, promise: Option<Arc<Promised>>) {
+    pub(crate) fn set_async_create(&self, promise: Option<Arc<PendingCreate>>) {
         let mut held = self.promise.lock();
-        self.is_promised.store(promise.is_some(), Ordering::Release);
+        self.is_async_create.store(promise.is_some(), Ordering::Release);
         *held = promise;
     }
 
@@ -113,10 +113,10 @@ impl OpenInode {
 
     /// Whether its content is being changed, as far as this client knows: it is open for writing,
     /// was changed recently, or other sessions contend for it.
-    pub(crate) fn is_being_changed(&self) -> bool {
+    pub(crate) fn is_recently_changed(&self) -> bool {
         self.writers.load(Ordering::Relaxed) > 0
             || self.is_contended()
-            || is_within(CHANGED_NS, &self.changed_ns)
+            || is_within(RECENT_CHANGE_NS, &self.changed_ns)
     }
 
     /// Records that a descriptor for writing is closed.
@@ -127,30 +127,30 @@ impl OpenInode {
     /// Waits a moment for the release of a large file that another application opens. When one
     /// application closes it and the next one opens it, the kernel sends both messages at once,
     /// from several processors.
-    pub(crate) async fn wait_while_closing(&self) {
-        if self.content.lock().size <= MAX_CHANGED {
+    pub(crate) async fn wait_for_writer_release(&self) {
+        if self.content.lock().size <= MAX_RECENT_CHANGE_SIZE {
             return;
         }
         // No longer than after one close: other descriptors may be closed all the time.
-        let until_ns = rt::monotonic_ns().saturating_add(CLOSING_NS);
+        let until_ns = rt::monotonic_ns().saturating_add(RELEASE_WAIT_NS);
         while self.writers.load(Ordering::Relaxed) > 0
-            && is_within(CLOSING_NS, &self.flushed_ns)
+            && is_within(RELEASE_WAIT_NS, &self.flushed_ns)
             && rt::monotonic_ns() < until_ns
         {
-            rt::sleep(CLOSING_STEP).await;
+            rt::sleep(RELEASE_WAIT_STEP).await;
         }
     }
 
     /// Records that this session has changed its content, which has this size now.
     pub(crate) fn note_change(&self, size: u64) {
-        if size <= MAX_CHANGED {
+        if size <= MAX_RECENT_CHANGE_SIZE {
             self.changed_ns.store(rt::monotonic_ns().max(1), Ordering::Relaxed);
         }
     }
 
     /// Records a recent change that the service's attributes show, by any session.
     pub(crate) fn note_changes(&self, attr: &Attr) {
-        if rt::now().as_nanos().abs_diff(attr.mtime.as_nanos()) < CHANGED_NS {
+        if rt::now().as_nanos().abs_diff(attr.mtime.as_nanos()) < RECENT_CHANGE_NS {
             self.note_change(attr.size);
         }
     }
@@ -172,14 +172,14 @@ pub(crate) struct Content {
     pub(crate) loaded: bool,
     /// How often the content was unloaded. An operation of an earlier generation must not update
     /// the current state.
-    pub(crate) era: u64,
+    pub(crate) generation: u64,
     /// The lease under which the content is loaded.
     pub(crate) lease: LeaseMode,
     /// The lease's epoch, which every request for chunks carries; 0: none is needed.
     pub(crate) epoch: u64,
     /// The last tainted epoch: a change in it was abandoned that may still be in flight to a
     /// target.
-    pub(crate) spent: u64,
+    pub(crate) tainted: u64,
     /// Size of the file; under a shared lease, as far as this session knows it.
     pub(crate) size: u64,
     /// Last change of content that hasn't been reported to the metadata service.
@@ -190,7 +190,7 @@ pub(crate) struct Content {
     pub(crate) inline: Option<bytes::Bytes>,
     pub(crate) inline_limit: u32,
     /// It has no extended attributes: it was created while open here, and got none since.
-    pub(crate) bare: bool,
+    pub(crate) has_no_xattrs: bool,
     /// Chunks may reach beyond `size`, because a truncation or a write failed half-way, or an
     /// answer came too late. They are truncated before the next write.
     pub(crate) cut_pending: bool,
@@ -199,25 +199,25 @@ pub(crate) struct Content {
     /// Recorded time of its last read.
     pub(crate) atime: Timestamp,
     /// When content or inode last changed, except for unreported changes.
-    pub(crate) changed: Timestamp,
+    pub(crate) last_change: Timestamp,
     /// The outcome of a change of size or inline content is uncertain: the client must load the
     /// state again before it uses it.
-    pub(crate) doubted: bool,
+    pub(crate) uncertain: bool,
     /// `BeginWrite` was granted, and `EndWrite` has yet to end it.
     pub(crate) writing: bool,
     /// The outcome of an `EndWrite` is uncertain: the service may no longer expect changes by this
     /// session.
-    pub(crate) end_in_doubt: bool,
+    pub(crate) end_uncertain: bool,
     /// Size or mtime differ from what the metadata service has.
     pub(crate) unreported: bool,
     /// The dirty extent: delayed writes that the storage services don't have yet.
-    pub(crate) kept: Option<Kept>,
+    pub(crate) dirty: Option<DirtyExtent>,
     /// Size of the file when its lease ended with the service. Outlives an unload.
     pub(crate) last_size: Option<LastSize>,
     /// Where the last write ended.
-    pub(crate) next: Option<u64>,
+    pub(crate) last_write_end: Option<u64>,
     /// Delayed writes that could not be stored. Outlives an unload.
-    pub(crate) failures: Failures,
+    pub(crate) flush_failures: FlushFailures,
     /// Changes of chunks that may not be on disk. Outlives an unload.
     pub(crate) unsynced: Unsynced,
     /// The layouts under which these changes were made: a file may migrate away from where they
@@ -225,39 +225,39 @@ pub(crate) struct Content {
     pub(crate) unsynced_in: Vec<Arc<Layout>>,
     /// Changes of size, layout and inline content that may not be on the metadata store's disk.
     /// Outlives an unload.
-    pub(crate) unsynced_names: Unsynced,
+    pub(crate) unsynced_metadata: Unsynced,
 }
 
 impl Default for Content {
     fn default() -> Content {
         Content {
             loaded: false,
-            era: 0,
+            generation: 0,
             lease: LeaseMode::Read,
             epoch: 0,
-            spent: 0,
+            tainted: 0,
             size: 0,
             mtime: None,
             layout: None,
             known: None,
             inline: None,
             inline_limit: 0,
-            bare: false,
+            has_no_xattrs: false,
             cut_pending: false,
             privileged: false,
             atime: Timestamp::default(),
-            changed: Timestamp::default(),
-            doubted: false,
+            last_change: Timestamp::default(),
+            uncertain: false,
             writing: false,
-            end_in_doubt: false,
+            end_uncertain: false,
             unreported: false,
-            kept: None,
+            dirty: None,
             last_size: None,
-            next: None,
-            failures: Failures::default(),
+            last_write_end: None,
+            flush_failures: FlushFailures::default(),
             unsynced: Unsynced::default(),
             unsynced_in: Vec::new(),
-            unsynced_names: Unsynced::default(),
+            unsynced_metadata: Unsynced::default(),
         }
     }
 }
@@ -265,26 +265,26 @@ impl Default for Content {
 impl Content {
     /// Whether its epoch is tainted: a change in flight could overwrite the results of further
     /// requests.
-    pub(crate) fn is_spent(&self) -> bool {
-        self.epoch > 0 && self.spent >= self.epoch
+    pub(crate) fn is_tainted(&self) -> bool {
+        self.epoch > 0 && self.tainted >= self.epoch
     }
 
     /// The file, generation and epoch for requests to its chunks.
-    pub(crate) fn under(&self, ino: InodeId) -> Under {
-        Under { ino, era: self.era, epoch: self.epoch, known: 0 }
+    pub(crate) fn under(&self, ino: InodeId) -> LeaseContext {
+        LeaseContext { ino, era: self.generation, epoch: self.epoch, known_len: 0 }
     }
 
     /// Records these lengths of the chunk files and this size, which the service has.
     pub(crate) fn note_lens(&mut self, lens: &[u64], size: u64) {
         let Some(layout) = self.layout.as_ref().filter(|_| self.inline.is_none()) else { return };
         let before = self.known.as_ref().map_or(&[][..], |known| known.as_slice());
-        let known = layout::known::grown(layout, before, lens, size);
+        let known = layout::length_bounds::raised(layout, before, lens, size);
         self.known = (!known.is_empty()).then(|| Arc::new(known));
     }
 
     /// How often a sync has found a loss.
-    pub(crate) fn losses_found(&self) -> u64 {
-        self.unsynced.found() + self.unsynced_names.found()
+    pub(crate) fn loss_count(&self) -> u64 {
+        self.unsynced.loss_count() + self.unsynced_metadata.loss_count()
     }
 
     /// Records that a change of its chunks is being sent. `losses` is the current number of losses.
@@ -310,13 +310,13 @@ impl Content {
     }
 
     /// Whether it has state that must not be dropped.
-    pub(crate) fn is_unfinished(&self) -> bool {
-        self.writing || self.cut_pending || self.is_spent()
+    pub(crate) fn has_unreported_state(&self) -> bool {
+        self.writing || self.cut_pending || self.is_tainted()
     }
 }
 
 #[derive(Default)]
-struct Node {
+struct InodeNode {
     /// References that the kernel holds (its `nlookup`).
     references: u64,
     /// Number of open files and running calls.
@@ -329,7 +329,7 @@ struct Node {
     flags: Option<KnownFlags>,
     /// The kernel may have pages from when it was open. They outlive the files through which they
     /// were read, and are dropped with the references.
-    filled: bool,
+    may_have_pages: bool,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
     recalled_ns: u64,
     /// When its content was last known to have just changed; 0 for never.
@@ -343,19 +343,19 @@ struct Node {
     open: Option<Arc<OpenInode>>,
 }
 
-impl Node {
+impl InodeNode {
     /// Drops the content if it is unused and nothing of it is left to report. Unsynced changes are
     /// remembered.
-    fn end_unless_used(&mut self) {
+    fn drop_unless_used(&mut self) {
         if self.users > 0 {
             return;
         }
-        if let Some(open) = self.open.take_if(|open| !open.content.lock().is_unfinished()) {
-            self.filled = open.fills.is_filled();
+        if let Some(open) = self.open.take_if(|open| !open.content.lock().has_unreported_state()) {
+            self.may_have_pages = open.page_gate.may_have_pages();
             self.changed_ns = open.changed_ns.load(Ordering::Relaxed);
             let mut content = open.content.lock();
-            self.unsynced = content.unsynced.left();
-            self.unsynced_names = content.unsynced_names.left();
+            self.unsynced = content.unsynced.unsynced_since();
+            self.unsynced_names = content.unsynced_metadata.unsynced_since();
             self.unsynced_in = std::mem::take(&mut content.unsynced_in);
         }
     }
@@ -363,7 +363,7 @@ impl Node {
 
 /// How an inode is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Usage {
+pub(crate) enum InodeUse {
     /// Unused and unknown.
     None,
     /// The kernel has a reference.
@@ -374,40 +374,40 @@ pub(crate) enum Usage {
 
 /// All nodes of a session.
 pub(crate) struct InodeTable {
-    shards: Vec<Mutex<HashMap<InodeId, Node>>>,
-    abandoned: Mutex<Vec<InodeId>>,
-    some_abandoned: rt::sync::Event,
+    shards: Vec<Mutex<HashMap<InodeId, InodeNode>>>,
+    reclaimable: Mutex<Vec<InodeId>>,
+    has_reclaimable: rt::sync::Event,
     /// The session has no leases to give back.
     is_alone: bool,
     /// Recorded reads, for access times.
     pub(crate) accesses: Accesses,
     /// Inodes that may be unused.
     idle: Mutex<Vec<InodeId>>,
-    some_idle: rt::sync::Event,
+    has_idle: rt::sync::Event,
     /// Inodes whose last use has ended without a successful report.
     unreported: Mutex<BTreeSet<InodeId>>,
-    some_unreported: rt::sync::Event,
+    has_unreported: rt::sync::Event,
     /// Number of reports of size and times, by shard.
     reports: [AtomicU64; SHARDS],
     /// Session failover: the successor session's table, which has the kernel's references of a
     /// shard from then on. Set under the shard's lock.
-    heirs: [OnceLock<Arc<InodeTable>>; SHARDS],
+    successors: [OnceLock<Arc<InodeTable>>; SHARDS],
 }
 
 impl Default for InodeTable {
     fn default() -> InodeTable {
         InodeTable {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            abandoned: Mutex::default(),
-            some_abandoned: rt::sync::Event::default(),
+            reclaimable: Mutex::default(),
+            has_reclaimable: rt::sync::Event::default(),
             is_alone: false,
             accesses: Accesses::default(),
             idle: Mutex::default(),
-            some_idle: rt::sync::Event::default(),
+            has_idle: rt::sync::Event::default(),
             unreported: Mutex::default(),
-            some_unreported: rt::sync::Event::default(),
+            has_unreported: rt::sync::Event::default(),
             reports: std::array::from_fn(|_| AtomicU64::new(0)),
-            heirs: std::array::from_fn(|_| OnceLock::new()),
+            successors: std::array::from_fn(|_| OnceLock::new()),
         }
     }
 }
@@ -418,7 +418,7 @@ impl InodeTable {
         InodeTable { is_alone: true, ..InodeTable::default() }
     }
 
-    fn shard(&self, ino: InodeId) -> MutexGuard<'_, HashMap<InodeId, Node>> {
+    fn shard(&self, ino: InodeId) -> MutexGuard<'_, HashMap<InodeId, InodeNode>> {
         // Inode numbers are sequential within a partition, so the low bits spread well.
         self.shards[ino.0 as usize % SHARDS].lock()
     }
@@ -427,7 +427,7 @@ impl InodeTable {
     pub(crate) fn remember(&self, attr: &Attr) {
         let ino = attr.ino;
         let mut shard = self.shard(ino);
-        if let Some(heir) = self.heir_of(ino) {
+        if let Some(heir) = self.successor_of(ino) {
             return heir.remember(attr);
         }
         let node = shard.entry(ino).or_default();
@@ -454,7 +454,7 @@ impl InodeTable {
 
     /// Records the flags of an inode from an answer; `None`: they have changed. Flags of inodes
     /// without a node are ignored.
-    pub(crate) fn note_flags(&self, ino: InodeId, asked: Asked, flags: Option<InodeFlags>) {
+    pub(crate) fn note_flags(&self, ino: InodeId, asked: RequestStamp, flags: Option<InodeFlags>) {
         if let Some(node) = self.shard(ino).get_mut(&ino) {
             node.flags = KnownFlags::newer(node.flags, asked, flags);
         }
@@ -465,14 +465,14 @@ impl InodeTable {
         self.shard(ino).get(&ino)?.flags
     }
 
-    fn heir_of(&self, ino: InodeId) -> Option<&Arc<InodeTable>> {
-        self.heirs[ino.0 as usize % SHARDS].get()
+    fn successor_of(&self, ino: InodeId) -> Option<&Arc<InodeTable>> {
+        self.successors[ino.0 as usize % SHARDS].get()
     }
 
     /// Hands the kernel's references over to the successor session's table: present ones, and later
     /// additions and removals.
-    pub(crate) fn bequeath(&self, heir: &Arc<InodeTable>) {
-        for (shard, bequeathed) in self.shards.iter().zip(&self.heirs) {
+    pub(crate) fn hand_over(&self, heir: &Arc<InodeTable>) {
+        for (shard, bequeathed) in self.shards.iter().zip(&self.successors) {
             let mut shard = shard.lock();
             bequeathed.get_or_init(|| heir.clone());
             for (&ino, node) in shard.iter_mut().filter(|(_, node)| node.references > 0) {
@@ -486,35 +486,35 @@ impl InodeTable {
     }
 
     /// Number of uses: open files and running calls.
-    pub(crate) fn uses(&self) -> u64 {
+    pub(crate) fn use_count(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().values().map(|node| node.users).sum::<u64>()).sum()
     }
 
     /// Wakes the tasks that wait for unused inodes, so that they check again.
     pub(crate) fn wake(&self) {
-        self.some_abandoned.set();
-        self.some_idle.set();
-        self.some_unreported.set();
+        self.has_reclaimable.set();
+        self.has_idle.set();
+        self.has_unreported.set();
         self.accesses.wake();
     }
 
     /// Removes kernel references.
     pub(crate) fn forget(&self, ino: InodeId, count: u64) {
         let mut shard = self.shard(ino);
-        if let Some(heir) = self.heir_of(ino) {
+        if let Some(heir) = self.successor_of(ino) {
             return heir.forget(ino, count);
         }
         if let Some(node) = shard.get_mut(&ino) {
             node.references = node.references.saturating_sub(count);
         }
-        self.settle(shard, ino);
+        self.drop_unreferenced(shard, ino);
     }
 
     /// Records that the inode lost its last name.
     pub(crate) fn unlinked(&self, ino: InodeId) {
         let mut shard = self.shard(ino);
         shard.entry(ino).or_default().unlinked = true;
-        self.settle(shard, ino);
+        self.drop_unreferenced(shard, ino);
     }
 
     /// Records that the inode has a name (again).
@@ -559,36 +559,36 @@ impl InodeTable {
         let mut shard = self.shard(ino);
         if let Some(node) = shard.get_mut(&ino) {
             node.users = node.users.saturating_sub(1);
-            node.end_unless_used();
+            node.drop_unless_used();
             if node.users == 0 {
-                self.let_go(ino);
+                self.note_unused(ino);
             }
         }
-        self.settle(shard, ino);
+        self.drop_unreferenced(shard, ino);
     }
 
     /// Drops the content of a use that had ended without a report, after another task has completed
     /// that report.
-    pub(crate) fn finished(&self, ino: InodeId) {
+    pub(crate) fn drop_reported(&self, ino: InodeId) {
         let mut shard = self.shard(ino);
         if let Some(node) = shard.get_mut(&ino) {
-            node.end_unless_used();
+            node.drop_unless_used();
         }
-        self.settle(shard, ino);
+        self.drop_unreferenced(shard, ino);
     }
 
     /// Has a background task check whether the inode's lease is still needed.
-    pub(crate) fn let_go(&self, ino: InodeId) {
+    pub(crate) fn note_unused(&self, ino: InodeId) {
         if self.is_alone {
             return;
         }
         self.idle.lock().push(ino);
-        self.some_idle.set();
+        self.has_idle.set();
     }
 
     /// Returns the inodes that may be unused.
     pub(crate) fn take_idle(&self) -> Vec<InodeId> {
-        self.some_idle.clear();
+        self.has_idle.clear();
         let mut idle = std::mem::take(&mut *self.idle.lock());
         idle.sort_unstable();
         idle.dedup();
@@ -597,38 +597,38 @@ impl InodeTable {
 
     /// Waits until an inode may be unused.
     pub(crate) async fn wait_for_idle(&self) {
-        self.some_idle.wait().await;
+        self.has_idle.wait().await;
     }
 
     /// How the inode is used here.
-    pub(crate) fn usage(&self, ino: InodeId) -> Usage {
-        self.with_usage(ino, |usage| usage)
+    pub(crate) fn inode_use(&self, ino: InodeId) -> InodeUse {
+        self.with_inode_use(ino, |usage| usage)
     }
 
     /// Calls `act` with the inode's usage, while no new use can begin.
-    pub(crate) fn with_usage<T>(&self, ino: InodeId, act: impl FnOnce(Usage) -> T) -> T {
+    pub(crate) fn with_inode_use<T>(&self, ino: InodeId, act: impl FnOnce(InodeUse) -> T) -> T {
         let shard = self.shard(ino);
         act(match shard.get(&ino) {
-            None => Usage::None,
-            Some(node) if node.users == 0 && node.open.is_none() => Usage::Known,
-            Some(_) => Usage::Open,
+            None => InodeUse::None,
+            Some(node) if node.users == 0 && node.open.is_none() => InodeUse::Known,
+            Some(_) => InodeUse::Open,
         })
     }
 
     /// Records a use that ended without a successful report, which is to be repeated later.
     pub(crate) fn note_unreported(&self, ino: InodeId) {
         self.unreported.lock().insert(ino);
-        self.some_unreported.set();
+        self.has_unreported.set();
     }
 
     /// Waits until there is an unreported inode.
     pub(crate) async fn wait_for_unreported(&self) {
-        self.some_unreported.wait().await;
+        self.has_unreported.wait().await;
     }
 
     /// Returns the unreported inodes that aren't in use again.
     pub(crate) fn take_unreported(&self) -> Vec<InodeId> {
-        self.some_unreported.clear();
+        self.has_unreported.clear();
         let unreported = std::mem::take(&mut *self.unreported.lock());
         let is_left = |ino: &InodeId| {
             self.shard(*ino).get(ino).is_some_and(|node| node.users == 0 && node.open.is_some())
@@ -637,7 +637,7 @@ impl InodeTable {
     }
 
     /// Records a recall of its lease; returns its open content, if any.
-    pub(crate) fn recalled(&self, ino: InodeId) -> Option<Arc<OpenInode>> {
+    pub(crate) fn note_recall(&self, ino: InodeId) -> Option<Arc<OpenInode>> {
         let mut shard = self.shard(ino);
         let node = shard.get_mut(&ino)?;
         node.recalled_ns = rt::monotonic_ns().max(1);
@@ -648,7 +648,7 @@ impl InodeTable {
 
     /// Returns the inodes in use.
     pub(crate) fn in_use(&self) -> Vec<InodeId> {
-        let open = |shard: &Mutex<HashMap<InodeId, Node>>| {
+        let open = |shard: &Mutex<HashMap<InodeId, InodeNode>>| {
             let shard = shard.lock();
             let open = shard.iter().filter(|(_, node)| node.users > 0);
             open.map(|(ino, _)| *ino).collect::<Vec<_>>()
@@ -657,7 +657,7 @@ impl InodeTable {
     }
 
     /// Drops a node without references; passes an orphan to the task that reclaims it.
-    fn settle(&self, mut shard: MutexGuard<'_, HashMap<InodeId, Node>>, ino: InodeId) {
+    fn drop_unreferenced(&self, mut shard: MutexGuard<'_, HashMap<InodeId, InodeNode>>, ino: InodeId) {
         let Some(node) = shard.get(&ino) else { return };
         if node.references > 0 || node.users > 0 {
             return;
@@ -665,12 +665,12 @@ impl InodeTable {
         if node.unlinked {
             shard.remove(&ino);
             drop(shard);
-            self.abandoned.lock().push(ino);
-            self.some_abandoned.set();
+            self.reclaimable.lock().push(ino);
+            self.has_reclaimable.set();
         } else if node.open.is_none() {
             shard.remove(&ino);
             drop(shard);
-            self.let_go(ino);
+            self.note_unused(ino);
         }
     }
 
@@ -689,19 +689,19 @@ impl InodeTable {
     }
 
     /// Returns the orphans that this session no longer uses.
-    pub(crate) fn take_abandoned(&self) -> Vec<InodeId> {
-        self.some_abandoned.clear();
-        std::mem::take(&mut *self.abandoned.lock())
+    pub(crate) fn take_reclaimable(&self) -> Vec<InodeId> {
+        self.has_reclaimable.clear();
+        std::mem::take(&mut *self.reclaimable.lock())
     }
 
     /// Waits until there is such an orphan.
-    pub(crate) async fn wait_for_abandoned(&self) {
-        self.some_abandoned.wait().await;
+    pub(crate) async fn wait_for_reclaimable(&self) {
+        self.has_reclaimable.wait().await;
     }
 
     /// Records that the metadata service has got size and times of a file; they are about to vanish
     /// from the overlay.
-    pub(crate) fn reported(&self, ino: InodeId) {
+    pub(crate) fn note_report(&self, ino: InodeId) {
         self.reports[ino.0 as usize % SHARDS].fetch_add(1, Ordering::AcqRel);
     }
 
@@ -750,7 +750,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_has_leases_notes_what_is_of_no_use_any_more() {
+    fn only_sessions_with_leases_track_unused_inodes() {
         for (table, noted) in [(InodeTable::default(), vec![InodeId(7)]), (InodeTable::alone(), vec![])] {
             for _ in 0..3 {
                 table.acquire(InodeId(7));

@@ -61,31 +61,31 @@
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use types::{HashMap, HashSet, InodeId, NodeId, PartitionId};
-use wire::{Grant, LeaseMode, MetaReply, MetaResponse, Recall};
+use wire::{LeaseGrant, LeaseMode, MetaReply, MetaResponse, Recall};
 
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 64;
 /// Maximum number of inodes for which a shard remembers a recall or release. Beyond it, the shard
 /// drops the individual records and refuses all grants that are older than the newest of them.
-const MAX_BARRED: usize = 1024;
+const MAX_FLOORS: usize = 1024;
 
 /// When a request was sent, which decides what its answer is worth.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct RequestStamp {
     /// Value of the table's event counter at that time.
     clock: u64,
     /// Unique number of the request.
     id: u64,
 }
 
-impl Asked {
+impl RequestStamp {
     /// The table's event counter when the request was sent.
     pub(crate) fn clock(self) -> u64 {
         self.clock
     }
 
     /// Whether this request was sent later than `other`.
-    pub(crate) fn is_after(self, other: Asked) -> bool {
+    pub(crate) fn is_after(self, other: RequestStamp) -> bool {
         self.id > other.id
     }
 }
@@ -93,7 +93,7 @@ impl Asked {
 /// An answer whose grants have been recorded in the table.
 pub(crate) struct Answer {
     pub(crate) reply: MetaReply,
-    pub(crate) asked: Asked,
+    pub(crate) stamp: RequestStamp,
 }
 
 struct Lease {
@@ -108,7 +108,7 @@ struct Lease {
 
 /// Events that invalidate older grants.
 #[derive(Clone, Copy)]
-struct Bar {
+struct GrantFloor {
     /// The last recall that was seen, and the service that numbered it.
     recall: u64,
     home: NodeId,
@@ -117,23 +117,23 @@ struct Bar {
     released: u64,
 }
 
-impl Default for Bar {
-    fn default() -> Bar {
-        Bar { recall: 0, home: NodeId(0), released: 0 }
+impl Default for GrantFloor {
+    fn default() -> GrantFloor {
+        GrantFloor { recall: 0, home: NodeId(0), released: 0 }
     }
 }
 
 #[derive(Default)]
 struct Shard {
     held: HashMap<InodeId, Lease>,
-    barred: HashMap<InodeId, Bar>,
+    floors: HashMap<InodeId, GrantFloor>,
     /// Lower bounds for all inodes: recall numbers, by service, and the event counter of releases.
     recall_floors: HashMap<NodeId, u64>,
     release_floor: u64,
     /// Number of recalls in progress, by inode.
-    closing: HashMap<InodeId, usize>,
+    recalling: HashMap<InodeId, usize>,
     /// Inodes without a lease that the service believes to be open in this session.
-    marked: HashSet<InodeId>,
+    believed_open: HashSet<InodeId>,
 }
 
 /// All leases of a session.
@@ -143,11 +143,11 @@ pub(crate) struct Leases {
     /// The session has ended: no grant is accepted any more.
     ended: AtomicBool,
     /// Services that don't answer, whose leases are suspended.
-    silent: Mutex<HashSet<NodeId>>,
-    silent_count: AtomicUsize,
+    suspended_services: Mutex<HashSet<NodeId>>,
+    suspended_count: AtomicUsize,
     shards: Vec<Mutex<Shard>>,
     /// Set when a recall begins or ends.
-    settled: rt::sync::Event,
+    recalls_changed: rt::sync::Event,
     clock: AtomicU64,
     answers: AtomicU64,
 }
@@ -158,17 +158,17 @@ impl Leases {
         Leases {
             alone,
             ended: AtomicBool::new(false),
-            silent: Mutex::default(),
-            silent_count: AtomicUsize::new(0),
+            suspended_services: Mutex::default(),
+            suspended_count: AtomicUsize::new(0),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            settled: rt::sync::Event::new(),
+            recalls_changed: rt::sync::Event::new(),
             clock: AtomicU64::new(1),
             answers: AtomicU64::new(1),
         }
     }
 
     /// Whether this is the only session.
-    pub(crate) fn is_alone(&self) -> bool {
+    pub(crate) fn is_only_session(&self) -> bool {
         self.alone
     }
 
@@ -187,26 +187,26 @@ impl Leases {
     }
 
     /// Stamps a request; to be called before it is sent.
-    pub(crate) fn asking(&self) -> Asked {
+    pub(crate) fn stamp_request(&self) -> RequestStamp {
         let id = self.answers.fetch_add(1, Ordering::Relaxed);
-        Asked { clock: self.clock.load(Ordering::Acquire), id }
+        RequestStamp { clock: self.clock.load(Ordering::Acquire), id }
     }
 
     /// Records the grants of a service's answer that are still valid.
-    pub(crate) fn take_grants(&self, asked: Asked, home: NodeId, response: &MetaResponse) {
+    pub(crate) fn take_grants(&self, asked: RequestStamp, home: NodeId, response: &MetaResponse) {
         for grant in &response.grants {
             self.take_grant(asked, home, *grant, response.recalls);
         }
     }
 
-    fn take_grant(&self, asked: Asked, home: NodeId, grant: Grant, recalls: u64) {
+    fn take_grant(&self, asked: RequestStamp, home: NodeId, grant: LeaseGrant, recalls: u64) {
         let mut shard = self.shard(grant.ino);
         // Checked under the shard's lock, so that the end of the session also ends this grant.
         if self.ended.load(Ordering::Acquire) {
             return;
         }
-        let bar = shard.bar(grant.ino, home);
-        if recalls < bar.recall || asked.clock < bar.released || shard.closing.contains_key(&grant.ino) {
+        let bar = shard.grant_floor(grant.ino, home);
+        if recalls < bar.recall || asked.clock < bar.released || shard.recalling.contains_key(&grant.ino) {
             return;
         }
         match shard.held.get_mut(&grant.ino) {
@@ -218,7 +218,7 @@ impl Leases {
                 // The grant is older than the held lease, whatever arrived first. Answers that came
                 // with it may be outdated.
                 (held, LeaseMode::Permissions) if held != LeaseMode::Permissions => {}
-                (held, more) => (lease.mode, lease.granted_by) = (joined(held, more), asked.id),
+                (held, more) => (lease.mode, lease.granted_by) = (join_modes(held, more), asked.id),
             },
             // The partition has moved: the lease of the old owner must be given up first.
             Some(_) => {}
@@ -232,54 +232,54 @@ impl Leases {
     /// Suspends or resumes all leases that a service granted. Returns whether they were suspended
     /// before.
     pub(crate) fn set_suspended(&self, home: NodeId, suspended: bool) -> bool {
-        if !suspended && self.silent_count.load(Ordering::Acquire) == 0 {
+        if !suspended && self.suspended_count.load(Ordering::Acquire) == 0 {
             return false;
         }
-        let mut silent = self.silent.lock();
+        let mut silent = self.suspended_services.lock();
         let changed = if suspended { silent.insert(home) } else { silent.remove(&home) };
-        self.silent_count.store(silent.len(), Ordering::Release);
+        self.suspended_count.store(silent.len(), Ordering::Release);
         changed != suspended
     }
 
-    fn is_silent(&self, home: NodeId) -> bool {
-        self.silent_count.load(Ordering::Acquire) > 0 && self.silent.lock().contains(&home)
+    fn is_service_suspended(&self, home: NodeId) -> bool {
+        self.suspended_count.load(Ordering::Acquire) > 0 && self.suspended_services.lock().contains(&home)
     }
 
     /// Whether the lease on an inode is suspended.
     pub(crate) fn is_suspended(&self, ino: InodeId) -> bool {
-        if self.silent_count.load(Ordering::Acquire) == 0 {
+        if self.suspended_count.load(Ordering::Acquire) == 0 {
             return false;
         }
         let home = self.shard(ino).held.get(&ino).map(|lease| lease.home);
-        home.is_some_and(|home| self.is_silent(home))
+        home.is_some_and(|home| self.is_service_suspended(home))
     }
 
     /// Returns the lease that has covered an inode continuously since the request `asked`. `None`
     /// if the answer may be outdated, even in part.
-    pub(crate) fn vouches(&self, asked: Asked, ino: InodeId) -> Option<LeaseMode> {
-        self.held_since(asked, ino).filter(|mode| *mode != LeaseMode::Permissions)
+    pub(crate) fn lease_covering(&self, asked: RequestStamp, ino: InodeId) -> Option<LeaseMode> {
+        self.lease_held_since(asked, ino).filter(|mode| *mode != LeaseMode::Permissions)
     }
 
     /// Whether an answer's type, mode, owner and group of a directory are still valid.
-    pub(crate) fn vouches_for_permissions(&self, asked: Asked, ino: InodeId) -> bool {
-        self.held_since(asked, ino).is_some_and(|mode| mode != LeaseMode::Shared)
+    pub(crate) fn covers_permissions(&self, asked: RequestStamp, ino: InodeId) -> bool {
+        self.lease_held_since(asked, ino).is_some_and(|mode| mode != LeaseMode::Shared)
     }
 
-    fn held_since(&self, asked: Asked, ino: InodeId) -> Option<LeaseMode> {
+    fn lease_held_since(&self, asked: RequestStamp, ino: InodeId) -> Option<LeaseMode> {
         if self.alone {
             return Some(LeaseMode::Write);
         }
         let shard = self.shard(ino);
-        if shard.closing.contains_key(&ino) {
+        if shard.recalling.contains_key(&ino) {
             return None;
         }
-        let lease = shard.held.get(&ino).filter(|lease| !self.is_silent(lease.home))?;
+        let lease = shard.held.get(&ino).filter(|lease| !self.is_service_suspended(lease.home))?;
         (lease.since <= asked.clock || lease.granted_by == asked.id).then_some(lease.mode)
     }
 
     /// Whether everything in an answer about an inode may be cached until a recall.
-    pub(crate) fn may_be_kept(&self, asked: Asked, ino: InodeId) -> bool {
-        matches!(self.vouches(asked, ino), Some(LeaseMode::Read | LeaseMode::Write))
+    pub(crate) fn is_cacheable(&self, asked: RequestStamp, ino: InodeId) -> bool {
+        matches!(self.lease_covering(asked, ino), Some(LeaseMode::Read | LeaseMode::Write))
     }
 
     /// The lease that is held, even if it is being recalled.
@@ -288,10 +288,10 @@ impl Leases {
     }
 
     /// Waits until no recall of the inode is in progress.
-    pub(crate) async fn wait_while_closing(&self, ino: InodeId) {
+    pub(crate) async fn wait_for_recall_end(&self, ino: InodeId) {
         loop {
-            let settled = self.settled.wait();
-            if !self.shard(ino).closing.contains_key(&ino) {
+            let settled = self.recalls_changed.wait();
+            if !self.shard(ino).recalling.contains_key(&ino) {
                 return;
             }
             settled.await;
@@ -299,10 +299,10 @@ impl Leases {
     }
 
     /// Waits until a recall of the inode is in progress.
-    pub(crate) async fn wait_until_closing(&self, ino: InodeId) {
+    pub(crate) async fn wait_for_recall_start(&self, ino: InodeId) {
         loop {
-            let settled = self.settled.wait();
-            if self.shard(ino).closing.contains_key(&ino) {
+            let settled = self.recalls_changed.wait();
+            if self.shard(ino).recalling.contains_key(&ino) {
                 return;
             }
             settled.await;
@@ -310,30 +310,30 @@ impl Leases {
     }
 
     /// Begins the handling of a recall.
-    pub(crate) fn close(&self, home: NodeId, recall: &Recall) {
+    pub(crate) fn begin_recall(&self, home: NodeId, recall: &Recall) {
         {
             let mut shard = self.shard(recall.ino);
-            shard.bar_recall(home, recall);
-            *shard.closing.entry(recall.ino).or_default() += 1;
+            shard.record_recall(home, recall);
+            *shard.recalling.entry(recall.ino).or_default() += 1;
         }
         self.wake();
     }
 
     /// Returns which lease a recall takes, and which one remains.
-    pub(crate) fn terms(&self, recall: &Recall) -> Terms {
+    pub(crate) fn recall_terms(&self, recall: &Recall) -> RecallTerms {
         let shard = self.shard(recall.ino);
         let held = shard.held.get(&recall.ino).map(|lease| lease.mode);
-        let kept = match (held, recall.keep) {
+        let kept = match (held, recall.retain) {
             (Some(LeaseMode::Write), keep) => keep,
-            (Some(LeaseMode::Read), Some(LeaseMode::Permissions)) => recall.keep,
+            (Some(LeaseMode::Read), Some(LeaseMode::Permissions)) => recall.retain,
             (held, keep) if held == keep => keep,
             _ => None,
         };
-        Terms { held, kept }
+        RecallTerms { held, remaining: kept }
     }
 
     /// Records that a recall has been acknowledged: the session holds `kept` from now on.
-    pub(crate) fn closed(&self, ino: InodeId, kept: Option<LeaseMode>) {
+    pub(crate) fn end_recall(&self, ino: InodeId, kept: Option<LeaseMode>) {
         {
             let mut shard = self.shard(ino);
             // The lease restarts: answers under the stronger lease may be outdated.
@@ -343,10 +343,10 @@ impl Leases {
                 }
                 _ => drop(shard.held.remove(&ino)),
             }
-            if let Some(count) = shard.closing.get_mut(&ino) {
+            if let Some(count) = shard.recalling.get_mut(&ino) {
                 *count -= 1;
                 if *count == 0 {
-                    shard.closing.remove(&ino);
+                    shard.recalling.remove(&ino);
                 }
             }
         }
@@ -355,52 +355,52 @@ impl Leases {
 
     /// Wakes the tasks that wait for a recall to begin or end, so that they check again.
     pub(crate) fn wake(&self) {
-        self.settled.set();
-        self.settled.clear();
+        self.recalls_changed.set();
+        self.recalls_changed.clear();
     }
 
     /// Drops an unused lease. Returns false while a recall of it is in progress, whose
     /// acknowledgement gives it back anyway.
-    pub(crate) fn let_go(&self, ino: InodeId) -> bool {
+    pub(crate) fn drop_lease(&self, ino: InodeId) -> bool {
         let mut shard = self.shard(ino);
-        if shard.closing.contains_key(&ino) {
+        if shard.recalling.contains_key(&ino) {
             return false;
         }
         shard.held.remove(&ino);
-        shard.marked.remove(&ino);
-        shard.bar_release(ino, u64::MAX);
+        shard.believed_open.remove(&ino);
+        shard.record_release(ino, u64::MAX);
         true
     }
 
     /// Records that the service has processed the release of these leases: later requests may bring
     /// new ones.
-    pub(crate) fn released(&self, inodes: &[InodeId]) {
+    pub(crate) fn end_release(&self, inodes: &[InodeId]) {
         let now = self.tick();
         for &ino in inodes {
-            self.shard(ino).bar_release(ino, now);
+            self.shard(ino).record_release(ino, now);
         }
     }
 
     /// Records that the service counts the inode as open in this session, whatever the lease.
-    pub(crate) fn mark(&self, ino: InodeId) {
+    pub(crate) fn mark_open(&self, ino: InodeId) {
         if !self.alone {
-            self.shard(ino).marked.insert(ino);
+            self.shard(ino).believed_open.insert(ino);
         }
     }
 
     /// Whether the service believes that the inode is open in this session.
-    pub(crate) fn is_marked(&self, ino: InodeId) -> bool {
-        self.shard(ino).marked.contains(&ino)
+    pub(crate) fn is_marked_open(&self, ino: InodeId) -> bool {
+        self.shard(ino).believed_open.contains(&ino)
     }
 
     /// Drops all leases and recall numbers of a service that has dropped them itself. Grants in
     /// answers to earlier requests are ignored. Returns the inodes on which a lease was held.
-    pub(crate) fn end_those_of(&self, home: NodeId) -> Vec<InodeId> {
+    pub(crate) fn end_leases_of(&self, home: NodeId) -> Vec<InodeId> {
         self.end_where(
             |_, lease| lease.home == home,
             |shard| {
                 shard.recall_floors.remove(&home);
-                let barred = shard.barred.values_mut().filter(|bar| bar.home == home);
+                let barred = shard.floors.values_mut().filter(|bar| bar.home == home);
                 barred.for_each(|bar| bar.recall = 0);
             },
         )
@@ -408,11 +408,11 @@ impl Leases {
 
     /// Drops all leases on inodes of partitions that have moved to another service. Returns the
     /// inodes on which a lease was held.
-    pub(crate) fn end_those_in(&self, partitions: &[PartitionId]) -> Vec<InodeId> {
+    pub(crate) fn end_leases_in(&self, partitions: &[PartitionId]) -> Vec<InodeId> {
         self.end_where(
             |ino, _| partitions.contains(&ino.partition()),
             |shard| {
-                shard.marked.retain(|ino| !partitions.contains(&ino.partition()));
+                shard.believed_open.retain(|ino| !partitions.contains(&ino.partition()));
             },
         )
     }
@@ -420,7 +420,7 @@ impl Leases {
     /// Ends all leases for good. Returns the inodes on which a lease was held.
     pub(crate) fn end_all(&self) -> Vec<InodeId> {
         self.ended.store(true, Ordering::Release);
-        self.end_where(|_, _| true, |shard| shard.marked.clear())
+        self.end_where(|_, _| true, |shard| shard.believed_open.clear())
     }
 
     fn end_where(
@@ -441,7 +441,7 @@ impl Leases {
     }
 
     /// Returns all inodes with a lease from a service.
-    pub(crate) fn of(&self, home: NodeId) -> Vec<InodeId> {
+    pub(crate) fn inodes_leased_by(&self, home: NodeId) -> Vec<InodeId> {
         let of_shard = |shard: &Mutex<Shard>| -> Vec<InodeId> {
             let shard = shard.lock();
             shard.held.iter().filter(|(_, lease)| lease.home == home).map(|(ino, _)| *ino).collect()
@@ -452,57 +452,57 @@ impl Leases {
 
 /// Returns the mode that covers both. A session's lease grows by its requests and shrinks by
 /// recalls only; grants from before a recall don't count.
-fn joined(held: LeaseMode, granted: LeaseMode) -> LeaseMode {
+fn join_modes(held: LeaseMode, granted: LeaseMode) -> LeaseMode {
     if held == LeaseMode::Write { held } else { granted }
 }
 
 /// What a recall takes and leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct RecallTerms {
     /// The lease that was held when the recall arrived.
     pub(crate) held: Option<LeaseMode>,
     /// The lease that remains after it.
-    pub(crate) kept: Option<LeaseMode>,
+    pub(crate) remaining: Option<LeaseMode>,
 }
 
-impl Terms {
+impl RecallTerms {
     /// Whether the kernel may cache attributes, names and pages that it has to drop.
     pub(crate) fn ends_caching(&self) -> bool {
         let caches = |mode| matches!(mode, Some(LeaseMode::Read | LeaseMode::Write));
-        caches(self.held) && !caches(self.kept)
+        caches(self.held) && !caches(self.remaining)
     }
 }
 
 impl Shard {
     /// The events that a grant of a service must be newer than.
-    fn bar(&self, ino: InodeId, home: NodeId) -> Bar {
-        let own = self.barred.get(&ino).copied().unwrap_or_default();
+    fn grant_floor(&self, ino: InodeId, home: NodeId) -> GrantFloor {
+        let own = self.floors.get(&ino).copied().unwrap_or_default();
         let recall = if own.home == home { own.recall } else { 0 };
         let floor = self.recall_floors.get(&home).copied().unwrap_or(0);
-        Bar { recall: recall.max(floor), home, released: own.released.max(self.release_floor) }
+        GrantFloor { recall: recall.max(floor), home, released: own.released.max(self.release_floor) }
     }
 
-    fn bar_recall(&mut self, home: NodeId, recall: &Recall) {
-        let bar = self.barred_mut(recall.ino);
+    fn record_recall(&mut self, home: NodeId, recall: &Recall) {
+        let bar = self.floor_mut(recall.ino);
         let before = if bar.home == home { bar.recall } else { 0 };
         (bar.home, bar.recall) = (home, before.max(recall.number));
     }
 
-    fn bar_release(&mut self, ino: InodeId, released: u64) {
-        self.barred_mut(ino).released = released;
+    fn record_release(&mut self, ino: InodeId, released: u64) {
+        self.floor_mut(ino).released = released;
     }
 
-    fn barred_mut(&mut self, ino: InodeId) -> &mut Bar {
-        if self.barred.len() >= MAX_BARRED && !self.barred.contains_key(&ino) {
+    fn floor_mut(&mut self, ino: InodeId) -> &mut GrantFloor {
+        if self.floors.len() >= MAX_FLOORS && !self.floors.contains_key(&ino) {
             self.raise_floors();
         }
-        self.barred.entry(ino).or_default()
+        self.floors.entry(ino).or_default()
     }
 
     /// Replaces the records of single inodes by lower bounds. Records whose `Release` is in flight
     /// stay.
     fn raise_floors(&mut self) {
-        let Shard { barred, recall_floors, release_floor, .. } = self;
+        let Shard { floors: barred, recall_floors, release_floor, .. } = self;
         barred.retain(|_, bar| {
             let floor = recall_floors.entry(bar.home).or_default();
             *floor = bar.recall.max(*floor);
@@ -521,44 +521,44 @@ mod tests {
     const INO: InodeId = InodeId(77);
     const HOME: NodeId = NodeId(3);
 
-    fn answer(leases: &Leases, asked: Asked, mode: LeaseMode, recalls: u64) -> Asked {
-        let grants = vec![Grant { ino: INO, mode }];
+    fn answer(leases: &Leases, asked: RequestStamp, mode: LeaseMode, recalls: u64) -> RequestStamp {
+        let grants = vec![LeaseGrant { ino: INO, mode }];
         leases.take_grants(asked, HOME, &MetaResponse { grants, recalls, ..MetaReply::Unit.into() });
         asked
     }
 
     fn recall(number: u64, keep: Option<LeaseMode>) -> Recall {
-        Recall { number, ino: INO, keep }
+        Recall { number, ino: INO, retain: keep }
     }
 
     #[test]
-    fn a_grant_lasts_until_its_recall_and_vouches_for_its_own_answer() {
+    fn a_grant_covers_its_own_answer_until_its_recall() {
         let leases = Leases::new(false);
-        let before = leases.asking();
-        let asked = answer(&leases, leases.asking(), LeaseMode::Read, 0);
-        assert!(leases.may_be_kept(asked, INO));
+        let before = leases.stamp_request();
+        let asked = answer(&leases, leases.stamp_request(), LeaseMode::Read, 0);
+        assert!(leases.is_cacheable(asked, INO));
         assert!(
-            !leases.may_be_kept(before, INO),
+            !leases.is_cacheable(before, INO),
             "asked before the lease was there, and answered without it"
         );
-        assert!(leases.may_be_kept(leases.asking(), INO), "asked under the lease");
-        leases.close(HOME, &recall(1, None));
-        let terms = leases.terms(&recall(1, None));
-        assert_eq!(terms, Terms { held: Some(LeaseMode::Read), kept: None });
-        assert!(!leases.may_be_kept(leases.asking(), INO));
-        leases.closed(INO, terms.kept);
+        assert!(leases.is_cacheable(leases.stamp_request(), INO), "asked under the lease");
+        leases.begin_recall(HOME, &recall(1, None));
+        let terms = leases.recall_terms(&recall(1, None));
+        assert_eq!(terms, RecallTerms { held: Some(LeaseMode::Read), remaining: None });
+        assert!(!leases.is_cacheable(leases.stamp_request(), INO));
+        leases.end_recall(INO, terms.remaining);
         assert!(leases.mode(INO).is_none());
     }
 
     #[test]
-    fn a_grant_from_before_a_recall_that_was_seen_does_not_count() {
+    fn a_grant_older_than_a_seen_recall_is_ignored() {
         let leases = Leases::new(false);
-        let (early, late) = (leases.asking(), leases.asking());
-        leases.close(HOME, &recall(4, None));
-        assert_eq!(leases.terms(&recall(4, None)).held, None);
+        let (early, late) = (leases.stamp_request(), leases.stamp_request());
+        leases.begin_recall(HOME, &recall(4, None));
+        assert_eq!(leases.recall_terms(&recall(4, None)).held, None);
         answer(&leases, late, LeaseMode::Read, 9);
         assert!(leases.mode(INO).is_none(), "nothing is granted while a recall is handled");
-        leases.closed(INO, None);
+        leases.end_recall(INO, None);
         answer(&leases, early, LeaseMode::Read, 3);
         assert!(leases.mode(INO).is_none());
         answer(&leases, early, LeaseMode::Read, 4);
@@ -566,21 +566,21 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_was_asked_for_before_the_lease_was_let_go_does_not_count() {
+    fn a_grant_requested_before_the_release_is_ignored() {
         let leases = Leases::new(false);
-        let asked = leases.asking();
-        assert!(leases.let_go(INO));
-        answer(&leases, leases.asking(), LeaseMode::Read, 0);
+        let asked = leases.stamp_request();
+        assert!(leases.drop_lease(INO));
+        answer(&leases, leases.stamp_request(), LeaseMode::Read, 0);
         assert!(leases.mode(INO).is_none(), "the service is being told");
-        leases.released(&[INO]);
+        leases.end_release(&[INO]);
         answer(&leases, asked, LeaseMode::Read, 0);
         assert!(leases.mode(INO).is_none());
-        answer(&leases, leases.asking(), LeaseMode::Read, 0);
+        answer(&leases, leases.stamp_request(), LeaseMode::Read, 0);
         assert!(leases.mode(INO).is_some());
     }
 
     #[test]
-    fn what_may_be_kept_is_kept_and_only_from_what_is_held() {
+    fn a_recall_leaves_at_most_the_held_lease() {
         for (held, keep, kept) in [
             (LeaseMode::Write, Some(LeaseMode::Shared), Some(LeaseMode::Shared)),
             (LeaseMode::Write, Some(LeaseMode::Read), Some(LeaseMode::Read)),
@@ -589,66 +589,66 @@ mod tests {
             (LeaseMode::Shared, None, None),
         ] {
             let leases = Leases::new(false);
-            answer(&leases, leases.asking(), held, 0);
-            leases.close(HOME, &recall(1, keep));
-            assert_eq!(leases.terms(&recall(1, keep)).kept, kept, "{held:?} down to {keep:?}");
-            leases.closed(INO, kept);
-            assert_eq!(leases.vouches(leases.asking(), INO), kept);
+            answer(&leases, leases.stamp_request(), held, 0);
+            leases.begin_recall(HOME, &recall(1, keep));
+            assert_eq!(leases.recall_terms(&recall(1, keep)).remaining, kept, "{held:?} down to {keep:?}");
+            leases.end_recall(INO, kept);
+            assert_eq!(leases.lease_covering(leases.stamp_request(), INO), kept);
         }
     }
 
     #[test]
-    fn what_is_left_of_a_directory_is_its_permissions() {
+    fn a_directory_recall_can_leave_permissions() {
         let leases = Leases::new(false);
         let keep = Some(LeaseMode::Permissions);
-        let asked = answer(&leases, leases.asking(), LeaseMode::Read, 0);
-        assert!(leases.vouches_for_permissions(asked, INO));
-        leases.close(HOME, &recall(1, keep));
-        let terms = leases.terms(&recall(1, keep));
-        assert_eq!((terms.kept, terms.ends_caching()), (keep, true));
-        assert!(!leases.vouches_for_permissions(asked, INO), "nothing is said in between");
-        leases.closed(INO, terms.kept);
-        let asked = leases.asking();
-        assert!(leases.vouches_for_permissions(asked, INO));
-        assert_eq!((leases.vouches(asked, INO), leases.may_be_kept(asked, INO)), (None, false));
+        let asked = answer(&leases, leases.stamp_request(), LeaseMode::Read, 0);
+        assert!(leases.covers_permissions(asked, INO));
+        leases.begin_recall(HOME, &recall(1, keep));
+        let terms = leases.recall_terms(&recall(1, keep));
+        assert_eq!((terms.remaining, terms.ends_caching()), (keep, true));
+        assert!(!leases.covers_permissions(asked, INO), "nothing is said in between");
+        leases.end_recall(INO, terms.remaining);
+        let asked = leases.stamp_request();
+        assert!(leases.covers_permissions(asked, INO));
+        assert_eq!((leases.lease_covering(asked, INO), leases.is_cacheable(asked, INO)), (None, false));
         // A change of permissions recalls the remaining lease, under which the kernel caches
         // nothing.
-        leases.close(HOME, &recall(2, None));
-        let terms = leases.terms(&recall(2, None));
-        assert_eq!((terms.kept, terms.ends_caching()), (None, false));
-        leases.closed(INO, None);
-        assert!(!leases.vouches_for_permissions(asked, INO));
+        leases.begin_recall(HOME, &recall(2, None));
+        let terms = leases.recall_terms(&recall(2, None));
+        assert_eq!((terms.remaining, terms.ends_caching()), (None, false));
+        leases.end_recall(INO, None);
+        assert!(!leases.covers_permissions(asked, INO));
     }
 
     #[test]
-    fn what_was_said_under_permissions_is_not_kept_under_more() {
+    fn answers_under_permissions_are_not_cacheable_under_a_stronger_lease() {
         let leases = Leases::new(false);
-        let weak = answer(&leases, leases.asking(), LeaseMode::Permissions, 0);
-        let late = leases.asking();
-        let under = leases.asking();
-        assert!(leases.vouches_for_permissions(weak, INO) && !leases.may_be_kept(weak, INO));
-        let strong = answer(&leases, leases.asking(), LeaseMode::Read, 0);
-        assert!(leases.may_be_kept(strong, INO) && leases.may_be_kept(leases.asking(), INO));
-        assert!(!leases.may_be_kept(weak, INO) && !leases.may_be_kept(under, INO));
+        let weak = answer(&leases, leases.stamp_request(), LeaseMode::Permissions, 0);
+        let late = leases.stamp_request();
+        let under = leases.stamp_request();
+        assert!(leases.covers_permissions(weak, INO) && !leases.is_cacheable(weak, INO));
+        let strong = answer(&leases, leases.stamp_request(), LeaseMode::Read, 0);
+        assert!(leases.is_cacheable(strong, INO) && leases.is_cacheable(leases.stamp_request(), INO));
+        assert!(!leases.is_cacheable(weak, INO) && !leases.is_cacheable(under, INO));
         // A late answer to an earlier request removes nothing, and doesn't become cacheable.
         answer(&leases, late, LeaseMode::Permissions, 0);
         assert_eq!(leases.mode(INO), Some(LeaseMode::Read));
-        assert!(!leases.may_be_kept(late, INO));
+        assert!(!leases.is_cacheable(late, INO));
     }
 
     #[test]
-    fn forgetting_which_inodes_were_recalled_refuses_more_but_never_less() {
+    fn dropping_recall_records_refuses_more_grants_never_fewer() {
         let leases = Leases::new(false);
         let other = |n: u64| InodeId(77 + n * SHARDS as u64);
-        for n in 1..=2 * MAX_BARRED as u64 {
-            leases.close(HOME, &Recall { number: n, ino: other(n), keep: None });
-            leases.closed(other(n), None);
+        for n in 1..=2 * MAX_FLOORS as u64 {
+            leases.begin_recall(HOME, &Recall { number: n, ino: other(n), retain: None });
+            leases.end_recall(other(n), None);
         }
-        assert!(leases.shards.iter().all(|shard| shard.lock().barred.len() <= MAX_BARRED));
-        for n in 1..=2 * MAX_BARRED as u64 {
-            let grants = vec![Grant { ino: other(n), mode: LeaseMode::Read }];
+        assert!(leases.shards.iter().all(|shard| shard.lock().floors.len() <= MAX_FLOORS));
+        for n in 1..=2 * MAX_FLOORS as u64 {
+            let grants = vec![LeaseGrant { ino: other(n), mode: LeaseMode::Read }];
             leases.take_grants(
-                leases.asking(),
+                leases.stamp_request(),
                 HOME,
                 &MetaResponse { grants, recalls: n - 1, ..MetaReply::Unit.into() },
             );

@@ -1,10 +1,10 @@
 //! The client core: a mounted file system's semantics without its kernel protocol.
 //!
-//! A [`Client`] is one session. A mount uses a [`Succession`], which starts a successor session
-//! when the cluster has ended the current one. A client tracks the inodes that its user refers to
-//! and the files that are open. It computes where each byte is stored and moves data directly
-//! between the caller's buffer and the storage targets. It queries the metadata service for names
-//! and attributes. FUSE is one front end; programming interfaces and gateways are others.
+//! A [`Client`] is one session. A mount uses a [`SessionFailover`], which starts a successor
+//! session when the cluster has ended the current one. A client tracks the inodes that its user
+//! refers to and the files that are open. It computes where each byte is stored and moves data
+//! directly between the caller's buffer and the storage targets. It queries the metadata service
+//! for names and attributes. FUSE is one front end; programming interfaces and gateways are others.
 //!
 //! Invariants:
 //! - The client buffers no data unless the mount enables write-behind (`behind`). When a write
@@ -20,71 +20,69 @@
 //!   recall of that lease (see `lease`).
 
 mod access;
-mod accessed;
-mod anonymous;
-mod aside;
-mod behind;
-mod births;
+mod access_time;
+mod async_create;
 mod cancel;
 mod capabilities;
-mod closing;
-mod complete;
-mod data;
+mod close;
+mod complete_directories;
+mod creates_in_flight;
 mod describe;
-mod dir;
-mod directories;
-mod doubt;
-mod epoch;
+mod directory_attributes;
+mod estale;
+mod exclusive;
+mod failover;
 mod file;
-mod fill;
 mod flags;
-mod follow;
-mod habit;
-mod held;
+mod held_locks;
+mod heuristic;
+mod in_flight;
 mod inode;
-mod introduction;
-mod landing;
-mod last_size;
+mod layout_change;
 mod lease;
+mod lease_epoch;
+mod lease_expiry;
 mod lock;
-mod making;
-mod missed;
 mod names;
-mod numbers;
-mod pages;
-mod patience;
-mod promise;
-mod ranges;
+mod page_cache;
+mod page_fill;
+mod preallocation;
+mod prefix_delegation;
+mod privileges;
+mod readdir;
 mod recall;
+mod registration;
 mod reserve;
 mod services;
-mod shape;
-mod silence;
-mod succession;
+mod size_recovery;
+mod slots;
+mod squash;
+mod statfs;
+mod striping;
 mod sync;
-mod usage;
+mod timeout;
+mod uncertain;
 mod verifiers;
+mod write_behind;
 mod xattr;
 
 pub use cancel::Cancel;
-pub use dir::Listing;
-pub use file::{Caching, Handle, ReadHow, WriteHow};
-pub use names::{Found, Known};
-pub use recall::{Invalidate, Standing};
-pub use succession::{Begin, File, Lineage, Replaced, Succession};
-pub use usage::StatFs;
+pub use failover::{EndedSession, File, SessionFailover, SessionHistory, StartSession};
+pub use file::{Caching, Handle, ReadOptions, WriteOptions};
+pub use names::{CachedAttr, Found};
+pub use readdir::Listing;
+pub use recall::{Invalidate, UserPrivileges};
+pub use statfs::StatFs;
 
-use complete::CompleteDirectories;
-use data::Keeper;
-use directories::Directories;
-use epoch::{MAX_RENEWALS, Under};
+use complete_directories::CompleteDirectories;
+use directory_attributes::DirectoryAttributes;
 use inode::InodeTable;
-use introduction::User;
 use lease::{Answer, Leases};
-use net::{StorageChannels, ToGroup};
+use lease_epoch::{LeaseContext, MAX_RENEWALS};
+use net::{GroupDestination, StorageChannels};
 use parking_lot::Mutex;
-use patience::Patience;
-use recall::{Recalls, within};
+use privileges::RequestUser;
+use recall::{Recalls, with_deadline};
 use rt::IoBuf;
 use rt::sync::Event;
 use services::Services;
@@ -92,11 +90,13 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use striping::ChunkLocation;
+use timeout::RequestTimeout;
 use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId};
-use wire::{FileInfo, MetaOp, MetaReply, Number, StorageOp, StorageReply, StorageRequest};
+use wire::{FileInfo, MetaOp, MetaReply, SlotSequence, StorageOp, StorageReply, StorageRequest};
 
 /// Time-out of the unmount notice to a metadata service that owns no partition.
-const SPARE_PATIENCE: Duration = Duration::from_secs(2);
+const UNMOUNT_NOTICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Files whose size and times are reported concurrently: a fraction of the requests that one
 /// connection carries at a time.
@@ -122,51 +122,51 @@ pub struct ClientOptions {
     /// together. Needs [`Client::background`] to run.
     pub write_behind: bool,
     /// No other session exists, now or later: the client caches everything without leases.
-    pub alone: bool,
+    pub only_session: bool,
 }
 
 /// One session with a cluster. Shared by all cores.
 pub struct Client {
     session: SessionId,
     /// Session slots for changes of the name space.
-    changes: numbers::Numbers,
+    metadata_slots: slots::SlotTable,
     services: Services,
     /// Capabilities that this session presents to storage services.
     capabilities: capabilities::Capabilities,
     /// This client, for tasks that outlive a request.
-    myself: Weak<Client>,
+    weak_self: Weak<Client>,
     /// Targets without replicas whose data this session may have changed.
-    singles: sync::Singles,
+    unreplicated: sync::UnreplicatedTargets,
     verifiers: verifiers::Verifiers,
     /// Session slots for writes to files that other sessions may also write.
-    numbers: numbers::Numbers,
+    data_slots: slots::SlotTable,
     storage: StorageChannels,
     map: MapHandle,
     server_cache: bool,
-    behind: Option<behind::WriteBehind>,
-    patience: Patience,
+    write_behind: Option<write_behind::WriteBehind>,
+    request_timeout: RequestTimeout,
     inodes: Arc<InodeTable>,
     leases: Leases,
-    directories: Directories,
+    directories: DirectoryAttributes,
     complete: CompleteDirectories,
-    making: making::Making,
-    promises: promise::Promises,
-    ranges: ranges::Ranges,
-    missed: missed::Missed,
+    creates: creates_in_flight::CreatesInFlight,
+    async_creates: async_create::AsyncCreates,
+    prefix_delegations: prefix_delegation::PrefixDelegations,
+    recent_estale: estale::RecentEstale,
     recalls: Recalls,
-    held_locks: held::HeldLocks,
-    undos: lock::Undos,
-    usage: usage::KnownUsage,
-    silence: silence::Silence,
-    face: Mutex<Option<Weak<dyn Invalidate>>>,
+    held_locks: held_locks::HeldLocks,
+    pending_releases: lock::PendingReleases,
+    usage: statfs::CachedUsage,
+    lease_expiry: lease_expiry::LeaseExpiry,
+    invalidator: Mutex<Option<Weak<dyn Invalidate>>>,
     /// Why the session has ended.
     ended: Mutex<Option<Error>>,
     has_ended: AtomicBool,
     /// The cluster has ended the session, and neither the client nor the kernel caches anything of
     /// it.
-    forgotten: Event,
+    caches_dropped: Event,
     /// The session is being shut down: the service ends it at the client's own request.
-    leaves: AtomicBool,
+    is_shutting_down: AtomicBool,
 }
 
 impl Client {
@@ -174,41 +174,42 @@ impl Client {
     pub fn new(options: ClientOptions) -> Arc<Client> {
         Arc::new_cyclic(|myself| Client {
             capabilities: capabilities::Capabilities::default(),
-            myself: myself.clone(),
+            weak_self: myself.clone(),
             session: options.session,
-            changes: numbers::Numbers::default(),
+            metadata_slots: slots::SlotTable::default(),
             services: Services::new(options.meta),
-            singles: sync::Singles::default(),
+            unreplicated: sync::UnreplicatedTargets::default(),
             verifiers: verifiers::Verifiers::default(),
-            numbers: numbers::Numbers::default(),
+            data_slots: slots::SlotTable::default(),
             storage: options.storage,
             map: options.map,
             server_cache: options.server_cache,
-            behind: (options.write_behind && !options.alone).then(behind::WriteBehind::default),
-            patience: Patience::default(),
-            inodes: Arc::new(if options.alone { InodeTable::alone() } else { InodeTable::default() }),
-            leases: Leases::new(options.alone),
-            directories: Directories::default(),
+            write_behind: (options.write_behind && !options.only_session)
+                .then(write_behind::WriteBehind::default),
+            request_timeout: RequestTimeout::default(),
+            inodes: Arc::new(if options.only_session { InodeTable::alone() } else { InodeTable::default() }),
+            leases: Leases::new(options.only_session),
+            directories: DirectoryAttributes::default(),
             complete: CompleteDirectories::default(),
-            making: making::Making::default(),
-            promises: promise::Promises::default(),
-            ranges: ranges::Ranges::default(),
-            missed: missed::Missed::default(),
+            creates: creates_in_flight::CreatesInFlight::default(),
+            async_creates: async_create::AsyncCreates::default(),
+            prefix_delegations: prefix_delegation::PrefixDelegations::default(),
+            recent_estale: estale::RecentEstale::default(),
             recalls: Recalls::default(),
-            held_locks: held::HeldLocks::default(),
-            undos: lock::Undos::default(),
-            usage: usage::KnownUsage::default(),
-            silence: silence::Silence::default(),
-            face: Mutex::new(None),
+            held_locks: held_locks::HeldLocks::default(),
+            pending_releases: lock::PendingReleases::default(),
+            usage: statfs::CachedUsage::default(),
+            lease_expiry: lease_expiry::LeaseExpiry::default(),
+            invalidator: Mutex::new(None),
             ended: Mutex::new(None),
             has_ended: AtomicBool::new(false),
-            forgotten: Event::new(),
-            leaves: AtomicBool::new(false),
+            caches_dropped: Event::new(),
+            is_shutting_down: AtomicBool::new(false),
         })
     }
 
     /// Returns why the session has ended, if it has.
-    fn over(&self) -> Option<Error> {
+    fn end_cause(&self) -> Option<Error> {
         if self.has_ended.load(Ordering::Acquire) { self.ended.lock().clone() } else { None }
     }
 
@@ -226,7 +227,7 @@ impl Client {
     }
 
     /// Sends a request about an inode or a name, and records the leases that the answer grants.
-    async fn send(&self, number: Option<Number>, user: User, op: MetaOp) -> Result<Answer> {
+    async fn send(&self, number: Option<SlotSequence>, user: RequestUser, op: MetaOp) -> Result<Answer> {
         let about = op.spec().home.unwrap_or(InodeId::ROOT);
         self.send_for(about.partition(), number, user, op).await
     }
@@ -234,43 +235,43 @@ impl Client {
     /// Whether this is the only session of the cluster, so that nothing changes without its
     /// knowledge. If it isn't, [`Client::background`] must run.
     pub fn is_alone(&self) -> bool {
-        self.leases.is_alone()
+        self.leases.is_only_session()
     }
 
     /// Whether the service has ended the session, so that every request fails.
-    pub fn is_over(&self) -> bool {
-        self.over().is_some()
+    pub fn has_ended(&self) -> bool {
+        self.end_cause().is_some()
     }
 
     /// Sends a read-only request.
-    async fn ask(&self, op: MetaOp) -> Result<Answer> {
-        self.send(None, User::default(), op).await
+    async fn query(&self, op: MetaOp) -> Result<Answer> {
+        self.send(None, RequestUser::default(), op).await
     }
 
     /// Sends a read-only request on behalf of a user.
-    async fn ask_for(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
+    async fn query_as(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
         self.send(None, credentials.into(), op).await
     }
 
     /// Sends a change on behalf of a user.
-    async fn change(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        let numbered = self.changes.next();
+    async fn change_as(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
+        let numbered = self.metadata_slots.next();
         let answer = self.change_numbered(numbered.number, credentials, op).await;
-        numbered.ended(&answer);
+        numbered.complete(&answer);
         answer
     }
 
     /// Sends a change on behalf of the client itself.
-    async fn report(&self, op: MetaOp) -> Result<MetaReply> {
+    async fn change_as_client(&self, op: MetaOp) -> Result<MetaReply> {
         let _noted = self.note_change(&op);
-        self.change(Credentials::default(), op).await.map(|answer| answer.reply)
+        self.change_as(Credentials::default(), op).await.map(|answer| answer.reply)
     }
 
     /// Sends a request for a chunk file. `under` names the file and the lease.
-    async fn store(
+    async fn send_storage(
         &self,
-        under: Under,
-        (keeper, name): (Keeper, InodeId),
+        under: LeaseContext,
+        (keeper, name): (ChunkLocation, InodeId),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
@@ -279,46 +280,46 @@ impl Client {
 
     /// Like `store`, for a write that other sessions may read and overwrite as soon as it is done.
     /// The storage service must not execute it twice.
-    async fn store_once(
+    async fn send_storage_once(
         &self,
-        under: Under,
-        (keeper, name): (Keeper, InodeId),
+        under: LeaseContext,
+        (keeper, name): (ChunkLocation, InodeId),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let numbered = self.numbers.next();
+        let numbered = self.data_slots.next();
         let number = Some(numbered.number);
-        let request = StorageRequest { number, ..self.storage_request(keeper, name, op) };
+        let request = StorageRequest { slot_sequence: number, ..self.storage_request(keeper, name, op) };
         let answer = self.send_to_storage(under, keeper, request, payload).await;
-        numbered.ended(&answer);
+        numbered.complete(&answer);
         answer
     }
 
     /// Builds a request. One to a group gets its target when it is sent.
-    fn storage_request(&self, keeper: Keeper, name: InodeId, op: StorageOp) -> StorageRequest {
-        let target = if let Keeper::Target(target) = keeper { target } else { TargetId(0) };
+    fn storage_request(&self, keeper: ChunkLocation, name: InodeId, op: StorageOp) -> StorageRequest {
+        let target = if let ChunkLocation::Target(target) = keeper { target } else { TargetId(0) };
         StorageRequest::new(self.session, target, name, op)
     }
 
     async fn send_to_storage(
         &self,
-        under: Under,
-        keeper: Keeper,
+        under: LeaseContext,
+        keeper: ChunkLocation,
         mut request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let (mut stale, mut renewals) = (capabilities::Stale::default(), 0);
-        (request.epoch, request.known) = (under.epoch, under.known);
+        let (mut stale, mut renewals) = (capabilities::ExpiredRetries::default(), 0);
+        (request.epoch, request.known) = (under.epoch, under.known_len);
         loop {
-            if let Some(error) = self.over() {
+            if let Some(error) = self.end_cause() {
                 return Err(error);
             }
             request.capability = self.capability(request.ino, &request.op).await?;
             let sent_ns = rt::monotonic_ns();
             let answer = match keeper {
-                Keeper::Target(_) => self.storage.call(request.clone(), payload.clone()).await,
-                Keeper::Mirror(group) => {
-                    let to = ToGroup { map: &self.map, group, patience: self.patience.get() };
+                ChunkLocation::Target(_) => self.storage.call(request.clone(), payload.clone()).await,
+                ChunkLocation::Group(group) => {
+                    let to = GroupDestination { map: &self.map, group, time_out: self.request_timeout.get() };
                     // Boxed, so that the futures of requests to single targets don't contain its
                     // state.
                     Box::pin(self.storage.call_group(to, request.clone(), payload.clone())).await
@@ -340,11 +341,11 @@ impl Client {
                     request.epoch = Box::pin(self.renew_epoch(under, request.epoch)).await?;
                 }
                 Err(error) if error.errno == Errno::ESTALE => {
-                    self.is_fenced(&error);
+                    self.handle_fencing(&error);
                     return Err(error);
                 }
                 Ok(StorageReply::Done { verifier }) => {
-                    self.verifiers.heard(keeper, verifier, !request.op.spec().is_sync());
+                    self.verifiers.record(keeper, verifier, !request.op.spec().is_sync());
                     return Ok(StorageReply::Done { verifier });
                 }
                 answer => return answer,
@@ -356,12 +357,12 @@ impl Client {
     /// have died before it could report that to others. This client can no longer report what it
     /// has written, and size recovery must run before another session gets the leases. So the
     /// client gives no lease back, and the services end the session when its leases expire.
-    fn is_fenced(&self, error: &Error) {
-        if self.leaves.load(Ordering::Acquire) || self.is_over() {
+    fn handle_fencing(&self, error: &Error) {
+        if self.is_shutting_down.load(Ordering::Acquire) || self.has_ended() {
             return;
         }
-        if let (Some(myself), true) = (self.myself.upgrade(), self.end(error.clone())) {
-            rt::spawn(async move { myself.forget_everything().await });
+        if let (Some(myself), true) = (self.weak_self.upgrade(), self.end(error.clone())) {
+            rt::spawn(async move { myself.drop_everything().await });
         }
     }
 
@@ -384,23 +385,23 @@ impl Client {
     /// Runs the background tasks for as long as the session lives: handles recalls, and gives back
     /// unused leases and orphans.
     pub async fn background(self: Arc<Self>) {
-        if !self.leases.is_alone() {
-            rt::spawn(self.clone().attend_services());
-            rt::spawn(self.clone().account_for_recalls());
+        if !self.leases.is_only_session() {
+            rt::spawn(self.clone().handle_services());
+            rt::spawn(self.clone().report_slow_recalls());
             rt::spawn(self.clone().release_leases());
-            rt::spawn(self.clone().watch_silence());
-            if self.behind.is_some() {
-                rt::spawn(self.clone().write_back_in_time());
+            rt::spawn(self.clone().watch_lease_expiry());
+            if self.write_behind.is_some() {
+                rt::spawn(self.clone().flush_aged());
             }
         }
         rt::spawn(self.clone().report_closed());
         rt::spawn(self.clone().report_accesses());
         loop {
-            self.inodes.wait_for_abandoned().await;
-            if self.is_over() {
+            self.inodes.wait_for_reclaimable().await;
+            if self.has_ended() {
                 return;
             }
-            for ino in self.inodes.take_abandoned() {
+            for ino in self.inodes.take_reclaimable() {
                 self.reclaim(ino).await;
             }
         }
@@ -408,29 +409,29 @@ impl Client {
 
     /// Ends the session cleanly: reports open files, reclaims orphans, and syncs all of it.
     pub async fn shutdown(&self) -> Result<()> {
-        let outcome = self.keep_all_promises().await;
-        let outcome = outcome.and(self.write_all_back().await);
+        let outcome = self.commit_all_creates().await;
+        let outcome = outcome.and(self.flush_all().await);
         let outcome = outcome.and(self.report_all(true).await);
         self.report_accesses_now().await;
-        for ino in self.inodes.take_abandoned() {
+        for ino in self.inodes.take_reclaimable() {
             self.reclaim(ino).await;
         }
-        let outcome = outcome.and(self.sync_all_names().await);
-        if self.leases.is_alone() {
+        let outcome = outcome.and(self.sync_all_metadata().await);
+        if self.leases.is_only_session() {
             return outcome;
         }
-        self.leaves.store(true, Ordering::Release);
-        let ended = self.take_leave().await;
+        self.is_shutting_down.store(true, Ordering::Release);
+        let ended = self.send_unmount_notices().await;
         self.end(Error::new(Errno::ESTALE, "it was shut down"));
-        self.forgotten.set();
+        self.caches_dropped.set();
         outcome.and(ended)
     }
 
     /// Ends the session at every service. When one service has ended it, the others may have
     /// learned of that already.
-    async fn take_leave(&self) -> Result<()> {
+    async fn send_unmount_notices(&self) -> Result<()> {
         let mut outcome = Ok(());
-        let owners = self.services.ways.owners();
+        let owners = self.services.channels.owners();
         let executes =
             |service: &Arc<services::Service>| owners.iter().any(|(_, node)| *node == service.node);
         let registered = self.services.all().into_iter().filter(|service| service.is_registered());
@@ -438,7 +439,9 @@ impl Client {
         // Services without partitions may be down for good. If they are up, the other services
         // inform them.
         let farewells = spare.iter().map(|service| async move {
-            within(SPARE_PATIENCE, pin!(self.ask_at(service, MetaOp::EndSession))).await.map(drop)
+            with_deadline(UNMOUNT_NOTICE_TIMEOUT, pin!(self.ask_at(service, MetaOp::EndSession)))
+                .await
+                .map(drop)
         });
         rt::join_all(farewells.collect()).await;
         for (index, service) in needed.into_iter().enumerate() {
@@ -453,7 +456,7 @@ impl Client {
     }
 
     async fn reclaim(&self, ino: InodeId) {
-        if let Err(error) = self.report(MetaOp::Reclaim { ino }).await {
+        if let Err(error) = self.change_as_client(MetaOp::Reclaim { ino }).await {
             tracing::warn!(%ino, %error, "an orphan stays until the session ends");
         }
     }

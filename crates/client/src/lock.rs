@@ -1,6 +1,6 @@
 //! Advisory locks.
 
-use crate::recall::RETRY;
+use crate::recall::RETRY_PAUSE;
 use crate::services::Service;
 use crate::{Cancel, Client, unexpected};
 use parking_lot::Mutex;
@@ -8,14 +8,14 @@ use rt::sync::Event;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use types::{Errno, Error, HashMap, InodeId, Result};
-use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};
+use wire::{HeldLock, LockFamily, LockKind, LockOwner, LockRange, MetaOp, MetaReply};
 
 /// Maximum number of locks in one reclaim request: some 200 KiB.
 const LOCKS_PER_REQUEST: usize = 4096;
 
 /// Releases that are to be repeated, by holder: the service may hold more locks than this session
 /// has recorded.
-pub(crate) type Undos = Mutex<HashMap<(InodeId, LockSpace, LockOwner), Vec<Arc<Event>>>>;
+pub(crate) type PendingReleases = Mutex<HashMap<(InodeId, LockFamily, LockOwner), Vec<Arc<Event>>>>;
 
 impl Client {
     /// Takes a lock. Without `wait`, a conflicting lock is `EAGAIN`; with it, `cancel` ends the
@@ -24,7 +24,7 @@ impl Client {
     pub async fn lock(
         &self,
         ino: InodeId,
-        space: LockSpace,
+        space: LockFamily,
         owner: LockOwner,
         pid: u32,
         kind: LockKind,
@@ -33,11 +33,11 @@ impl Client {
         cancel: &Cancel,
     ) -> Result<()> {
         let lock = HeldLock { ino, space, owner, pid, kind, range };
-        self.lock_through(None, lock, wait, cancel).await
+        self.lock_via_file(None, lock, wait, cancel).await
     }
 
     /// Like [`Client::lock`], through an open file, for which `lost` is set when the lock is lost.
-    pub(crate) async fn lock_through(
+    pub(crate) async fn lock_via_file(
         &self,
         lost: Option<&Arc<AtomicBool>>,
         lock: HeldLock,
@@ -45,22 +45,22 @@ impl Client {
         cancel: &Cancel,
     ) -> Result<()> {
         let HeldLock { ino, space, owner, pid, kind, range } = lock;
-        self.wait_for_undos(&lock).await?;
+        self.wait_for_releases(&lock).await?;
         loop {
-            let listing = self.held_locks.asking(&lock);
-            let asked = self.ask(MetaOp::Lock { ino, space, owner, pid, kind, range, wait });
+            let listing = self.held_locks.begin_request(&lock);
+            let asked = self.query(MetaOp::Lock { ino, space, owner, pid, kind, range, wait });
             match cancel.guard(asked).await {
                 // In one process, client and service end together, and there is no lock reclaim.
-                Ok(_) if self.leases.is_alone() || self.held_locks.granted(listing, &lock, lost) => {
+                Ok(_) if self.leases.is_only_session() || self.held_locks.granted(listing, &lock, lost) => {
                     return Ok(());
                 }
                 // Granted by a service that has ended since.
                 Ok(_) => {}
                 Err(error) => {
                     match error.errno {
-                        Errno::EINTR => self.take_back(&lock).await,
+                        Errno::EINTR => self.restore_after_interrupt(&lock).await,
                         // The service may have granted it, or may still grant it.
-                        Errno::ETIMEDOUT => self.undo_later(lock),
+                        Errno::ETIMEDOUT => self.release_later(lock),
                         _ => {}
                     }
                     return Err(error);
@@ -73,16 +73,16 @@ impl Client {
     pub async fn unlock(
         &self,
         ino: InodeId,
-        space: LockSpace,
+        space: LockFamily,
         owner: LockOwner,
         range: LockRange,
     ) -> Result<()> {
         // Before the request is sent: a service that got the lock by a reclaim was started before,
         // and gets this request.
-        self.held_locks.give_up((ino, space, owner), range);
-        let given_back = self.ask(MetaOp::Unlock { ino, space, owner, range }).await.map(drop);
+        self.held_locks.remove((ino, space, owner), range);
+        let given_back = self.query(MetaOp::Unlock { ino, space, owner, range }).await.map(drop);
         if given_back.as_ref().is_err_and(|error| error.errno == Errno::ETIMEDOUT) {
-            self.undo_later(HeldLock { ino, space, owner, pid: 0, kind: LockKind::Shared, range });
+            self.release_later(HeldLock { ino, space, owner, pid: 0, kind: LockKind::Shared, range });
         }
         given_back
     }
@@ -95,7 +95,7 @@ impl Client {
         kind: LockKind,
         range: LockRange,
     ) -> Result<Option<(LockKind, LockRange, u32)>> {
-        match self.ask(MetaOp::TestLock { ino, owner, kind, range }).await?.reply {
+        match self.query(MetaOp::TestLock { ino, owner, kind, range }).await?.reply {
             MetaReply::Lock(found) => Ok(found),
             other => Err(unexpected(other)),
         }
@@ -103,41 +103,43 @@ impl Client {
 
     /// Restores the range after an interrupted wait: the lock may have been granted, and its answer
     /// lost. Completes before the application continues, which may lock the same range again.
-    async fn take_back(&self, lock: &HeldLock) {
-        if self.leases.is_alone() {
+    async fn restore_after_interrupt(&self, lock: &HeldLock) {
+        if self.leases.is_only_session() {
             // In the same process, a dropped wait has ended.
             return;
         }
         if let Err(error) = self.restore(lock).await {
             tracing::warn!(ino = %lock.ino, %error, "a lock that was not waited for is given back later");
-            self.undo_later(*lock);
+            self.release_later(*lock);
         }
     }
 
     /// Sets a range at the service to what this session has recorded.
     async fn restore(&self, lock: &HeldLock) -> Result<()> {
         let &HeldLock { ino, space, owner, pid, range, .. } = lock;
-        let (kept, free) = self.held_locks.within((ino, space, owner), range);
+        let (kept, free) = self.held_locks.locks_within((ino, space, owner), range);
         for range in free {
-            self.ask(MetaOp::Unlock { ino, space, owner, range }).await?;
+            self.query(MetaOp::Unlock { ino, space, owner, range }).await?;
         }
         for (kind, range) in kept {
-            self.ask(MetaOp::Lock { ino, space, owner, pid, kind, range, wait: false }).await?;
+            self.query(MetaOp::Lock { ino, space, owner, pid, kind, range, wait: false }).await?;
         }
         Ok(())
     }
 
     /// Does that once the service answers again, so that no other owner waits for a lock that its
     /// holder doesn't know of.
-    fn undo_later(&self, lock: HeldLock) {
-        let Some(client) = self.myself.upgrade().filter(|_| !self.leases.is_alone()) else { return };
+    fn release_later(&self, lock: HeldLock) {
+        let Some(client) = self.weak_self.upgrade().filter(|_| !self.leases.is_only_session()) else {
+            return;
+        };
         let (holder, done) = ((lock.ino, lock.space, lock.owner), Arc::new(Event::new()));
-        self.undos.lock().entry(holder).or_default().push(done.clone());
+        self.pending_releases.lock().entry(holder).or_default().push(done.clone());
         rt::spawn(async move {
-            while client.over().is_none() && client.restore(&lock).await.is_err() {
-                rt::sleep(RETRY).await;
+            while client.end_cause().is_none() && client.restore(&lock).await.is_err() {
+                rt::sleep(RETRY_PAUSE).await;
             }
-            let mut undos = client.undos.lock();
+            let mut undos = client.pending_releases.lock();
             if let Some(pending) = undos.get_mut(&holder) {
                 pending.retain(|other| !Arc::ptr_eq(other, &done));
                 if pending.is_empty() {
@@ -150,10 +152,10 @@ impl Client {
 
     /// Waits until the holder's earlier releases are complete: they would also release what it
     /// locks now.
-    async fn wait_for_undos(&self, lock: &HeldLock) -> Result<()> {
-        let pending = self.undos.lock().get(&(lock.ino, lock.space, lock.owner)).cloned();
+    async fn wait_for_releases(&self, lock: &HeldLock) -> Result<()> {
+        let pending = self.pending_releases.lock().get(&(lock.ino, lock.space, lock.owner)).cloned();
         for done in pending.unwrap_or_default() {
-            self.patiently((lock.ino, "to give a lock back"), done.wait()).await?;
+            self.with_timeout((lock.ino, "to give a lock back"), done.wait()).await?;
         }
         Ok(())
     }
@@ -175,7 +177,7 @@ impl Client {
             match self.ask_at(service, MetaOp::ReclaimLocks { locks: some.to_vec() }).await {
                 // The service doesn't know the session any more: all its locks are lost.
                 Err(error) if error.errno == Errno::ENOLCK => {
-                    some.iter().for_each(|lock| self.lose_lock(lock, &error));
+                    some.iter().for_each(|lock| self.handle_lost_lock(lock, &error));
                 }
                 Err(error) if error.errno == Errno::EAGAIN => {
                     Box::pin(self.reclaim_one_by_one(service, some)).await?;
@@ -185,9 +187,9 @@ impl Client {
             // Locks that were released meanwhile may have been so before the service got the
             // reclaim.
             let is_held = |lock: &&HeldLock| {
-                self.held_locks.within((lock.ino, lock.space, lock.owner), lock.range).1.is_empty()
+                self.held_locks.locks_within((lock.ino, lock.space, lock.owner), lock.range).1.is_empty()
             };
-            some.iter().filter(|lock| !is_held(lock)).for_each(|lock| self.undo_later(*lock));
+            some.iter().filter(|lock| !is_held(lock)).for_each(|lock| self.release_later(*lock));
         }
         Ok(())
     }
@@ -196,15 +198,15 @@ impl Client {
     async fn reclaim_one_by_one(&self, service: &Service, locks: &[HeldLock]) -> Result<()> {
         for lock in locks {
             match self.ask_at(service, MetaOp::ReclaimLocks { locks: vec![*lock] }).await {
-                Err(error) if error.errno == Errno::EAGAIN => self.lose_lock(lock, &error),
+                Err(error) if error.errno == Errno::EAGAIN => self.handle_lost_lock(lock, &error),
                 told => _ = told?,
             }
         }
         Ok(())
     }
 
-    fn lose_lock(&self, lock: &HeldLock, error: &Error) {
-        if self.held_locks.lose(lock) {
+    fn handle_lost_lock(&self, lock: &HeldLock, error: &Error) {
+        if self.held_locks.mark_lost(lock) {
             let HeldLock { ino, pid, .. } = lock;
             tracing::error!(%ino, pid, %error, "an advisory lock of a process is lost: the file through which it was taken fails with EIO until it is closed");
         }

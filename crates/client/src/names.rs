@@ -1,9 +1,9 @@
 //! Names, and attributes that don't concern content.
 
-use crate::access::Need;
-use crate::epoch::Under;
-use crate::lease::{Answer, Asked};
-use crate::missed::MOMENT;
+use crate::access::LeaseNeed;
+use crate::estale::ESTALE_WINDOW;
+use crate::lease::{Answer, RequestStamp};
+use crate::lease_epoch::LeaseContext;
 use crate::{Client, entry, unexpected};
 use bytes::Bytes;
 use std::ops::Deref;
@@ -14,21 +14,21 @@ use wire::{MetaOp, MetaReply, RenameMode};
 
 /// How often a lookup is repeated because the inode that it found is gone: other sessions may
 /// replace the name that fast.
-const MAX_SEARCHES: u32 = 16;
+const MAX_LOOKUPS: u32 = 16;
 
 /// Attributes, and whether they may be cached. Uncacheable ones were valid at some time between
 /// request and answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Known {
+pub struct CachedAttr {
     /// The attributes.
     pub attr: Attr,
     /// The attributes may be cached until an [`crate::Invalidate`] call.
-    pub trusted: bool,
+    pub cacheable: bool,
     /// The directory entry by which the inode was found or created may be cached likewise.
-    pub name_trusted: bool,
+    pub name_cacheable: bool,
 }
 
-impl Deref for Known {
+impl Deref for CachedAttr {
     type Target = Attr;
 
     fn deref(&self) -> &Attr {
@@ -41,7 +41,7 @@ impl Deref for Known {
 pub enum Found {
     /// The name exists. Attributes of a file that others are writing may be outdated;
     /// [`Client::getattr`] returns current ones.
-    Known(Known),
+    Known(CachedAttr),
     /// The name doesn't exist.
     Absent {
         /// Its absence may be cached until an [`crate::Invalidate`] call.
@@ -51,7 +51,7 @@ pub enum Found {
 
 impl Client {
     /// Looks up a name, including `.` and `..`. Success adds one kernel reference to the inode.
-    pub async fn lookup(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Known> {
+    pub async fn lookup(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<CachedAttr> {
         match self.find(credentials, parent, name).await? {
             Found::Known(known) => Ok(known),
             Found::Absent { .. } => Err(Errno::ENOENT.into()),
@@ -61,39 +61,41 @@ impl Client {
     /// Like [`Client::lookup`], but reports the absence of a name as a result.
     pub async fn find(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Found> {
         let is_known = self.complete.lacks(&self.leases, parent, name);
-        if let Some(asked) = is_known.or_else(|| self.ranges.lacks(&self.leases, parent, name)) {
-            return Ok(Found::Absent { trusted: self.leases.may_be_kept(asked, parent) });
+        if let Some(asked) =
+            is_known.or_else(|| self.prefix_delegations.is_absent(&self.leases, parent, name))
+        {
+            return Ok(Found::Absent { trusted: self.leases.is_cacheable(asked, parent) });
         }
         for turn in 0.. {
-            let (reports, asked) = (self.inodes.all_reports(), self.leases.asking());
+            let (reports, asked) = (self.inodes.all_reports(), self.leases.stamp_request());
             match self
-                .ask_for(credentials, MetaOp::Lookup { parent, name: Bytes::copy_from_slice(name) })
+                .query_as(credentials, MetaOp::Lookup { parent, name: Bytes::copy_from_slice(name) })
                 .await
             {
-                Ok(Answer { reply: MetaReply::Elsewhere { ino, .. }, asked }) => {
-                    let last = turn >= MAX_SEARCHES;
-                    if let Some(known) = self.found_elsewhere(asked, parent, ino, last).await?
-                        && self.is_kept(credentials, &known, last).await?
+                Ok(Answer { reply: MetaReply::Elsewhere { ino, .. }, stamp: asked }) => {
+                    let last = turn >= MAX_LOOKUPS;
+                    if let Some(known) = self.get_remote_inode(asked, parent, ino, last).await?
+                        && self.hold_found(credentials, &known, last).await?
                     {
                         return Ok(Found::Known(known));
                     }
                 }
                 Ok(answer) => {
-                    let last = turn >= MAX_SEARCHES;
+                    let last = turn >= MAX_LOOKUPS;
                     let known = self.referenced(parent, answer)?;
                     match self.current(reports, known).await {
-                        Ok(known) if self.is_kept(credentials, &known, last).await? => {
+                        Ok(known) if self.hold_found(credentials, &known, last).await? => {
                             return Ok(Found::Known(known));
                         }
                         Ok(_) => {}
-                        Err(error) => self.unless_gone(known.ino, error, last)?,
+                        Err(error) => self.drop_found(known.ino, error, last)?,
                     }
                 }
                 Err(error) if error.errno == Errno::ENOENT => {
-                    if self.leases.may_be_kept(asked, parent) {
-                        self.promises.note_free(&self.leases, parent, name);
+                    if self.leases.is_cacheable(asked, parent) {
+                        self.async_creates.note_free(&self.leases, parent, name);
                     }
-                    return Ok(Found::Absent { trusted: self.leases.may_be_kept(asked, parent) });
+                    return Ok(Found::Absent { trusted: self.leases.is_cacheable(asked, parent) });
                 }
                 Err(error) => return Err(error),
             }
@@ -104,21 +106,21 @@ impl Client {
     /// Gets the attributes of an inode from the owner of its partition, which isn't that of the
     /// name. `None` if the inode is gone: the name has been removed or replaced by now. On the
     /// `last` attempt a removed inode counts as an answer.
-    async fn found_elsewhere(
+    async fn get_remote_inode(
         &self,
-        asked: Asked,
+        asked: RequestStamp,
         parent: InodeId,
         ino: InodeId,
         last: bool,
-    ) -> Result<Option<Known>> {
+    ) -> Result<Option<CachedAttr>> {
         match self.getattr(ino).await {
             Ok(known) if known.nlink > 0 || last => {
                 self.inodes.remember(&known.attr);
-                Ok(Some(Known { name_trusted: self.leases.may_be_kept(asked, parent), ..known }))
+                Ok(Some(CachedAttr { name_cacheable: self.leases.is_cacheable(asked, parent), ..known }))
             }
             Ok(_) => Ok(None),
             // The inode doesn't exist (any more). The end of the session has the same error.
-            Err(error) if error.errno == Errno::ESTALE && !last && !self.is_over() => Ok(None),
+            Err(error) if error.errno == Errno::ESTALE && !last && !self.has_ended() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -129,68 +131,68 @@ impl Client {
     /// applications that empty a tree together continue. `ESTALE` for anything else: the kernel
     /// then looks the name up again, which may be another file by now. The client keeps the file
     /// that this second lookup finds until the kernel has opened it.
-    pub fn errno_of_gone(&self, credentials: Credentials, ino: InodeId) -> Errno {
-        if self.over().is_none() && self.inodes.directory(ino).is_some() {
+    pub fn errno_for_missing(&self, credentials: Credentials, ino: InodeId) -> Errno {
+        if self.end_cause().is_none() && self.inodes.directory(ino).is_some() {
             return Errno::ENOENT;
         }
-        self.errno_of_replaced(credentials)
+        self.errno_for_replaced(credentials)
     }
 
     /// The error for an application when an entry of an existing directory has been replaced:
     /// `ESTALE`, upon which the kernel looks the name up again.
-    pub fn errno_of_replaced(&self, credentials: Credentials) -> Errno {
-        self.note_missed(credentials);
+    pub fn errno_for_replaced(&self, credentials: Credentials) -> Errno {
+        self.note_estale(credentials);
         Errno::ESTALE
     }
 
     /// Returns the attributes of a removed directory that the kernel still knows, since an
     /// application has it open or as its working directory. They are the last ones that this
     /// session received, with a link count of 0, and may not be cached. `None` for anything else.
-    pub fn removed_directory(&self, ino: InodeId) -> Option<Known> {
-        if self.is_over() {
+    pub fn removed_directory(&self, ino: InodeId) -> Option<CachedAttr> {
+        if self.has_ended() {
             return None;
         }
         let attr = Attr { nlink: 0, ..self.inodes.directory(ino)? };
-        Some(Known { attr, trusted: false, name_trusted: false })
+        Some(CachedAttr { attr, cacheable: false, name_cacheable: false })
     }
 
     /// Records that an application got `ESTALE`.
-    fn note_missed(&self, credentials: Credentials) {
-        if !self.leases.is_alone() {
-            self.missed.note(credentials.pid, rt::monotonic_ns());
+    fn note_estale(&self, credentials: Credentials) {
+        if !self.leases.is_only_session() {
+            self.recent_estale.note(credentials.pid, rt::monotonic_ns());
         }
     }
 
     /// Keeps the found file in use for a moment, if the application's last attempt failed because
     /// the file was gone. Returns false if this one is gone too; the kernel's reference is then
     /// dropped.
-    async fn is_kept(&self, credentials: Credentials, known: &Known, last: bool) -> Result<bool> {
-        let Some(myself) = self.myself.upgrade() else { return Ok(true) };
-        if known.kind() != FileKind::Regular || !self.missed.has(credentials.pid, rt::monotonic_ns) {
+    async fn hold_found(&self, credentials: Credentials, known: &CachedAttr, last: bool) -> Result<bool> {
+        let Some(myself) = self.weak_self.upgrade() else { return Ok(true) };
+        if known.kind() != FileKind::Regular || !self.recent_estale.has(credentials.pid, rt::monotonic_ns) {
             return Ok(true);
         }
         let inode = self.inodes.acquire(known.ino);
-        let held = self.hold(&inode, Need::Look).await;
+        let held = self.ensure_lease(&inode, LeaseNeed::Read).await;
         match held {
             Ok(()) => {
                 rt::spawn(async move {
-                    rt::sleep(MOMENT).await;
+                    rt::sleep(ESTALE_WINDOW).await;
                     myself.end_use(&inode).await;
                 });
                 Ok(true)
             }
             Err(error) => {
                 self.end_use(&inode).await;
-                self.unless_gone(known.ino, error, last).map(|()| false)
+                self.drop_found(known.ino, error, last).map(|()| false)
             }
         }
     }
 
     /// Drops the kernel's reference to an inode that was found but can't be returned. Returns the
     /// error, unless the inode is gone and the name may be looked up again.
-    fn unless_gone(&self, ino: InodeId, error: types::Error, last: bool) -> Result<()> {
+    fn drop_found(&self, ino: InodeId, error: types::Error, last: bool) -> Result<()> {
         self.inodes.forget(ino, 1);
-        if error.errno == Errno::ESTALE && !last && !self.is_over() { Ok(()) } else { Err(error) }
+        if error.errno == Errno::ESTALE && !last && !self.has_ended() { Ok(()) } else { Err(error) }
     }
 
     /// Drops kernel references. Callable from any thread; doesn't wait.
@@ -205,30 +207,30 @@ impl Client {
     }
 
     /// Returns the current attributes.
-    pub async fn getattr(&self, ino: InodeId) -> Result<Known> {
-        if self.promises.are_in(ino) {
-            Box::pin(self.keep_promises_in(ino)).await;
+    pub async fn getattr(&self, ino: InodeId) -> Result<CachedAttr> {
+        if self.async_creates.has_pending_in(ino) {
+            Box::pin(self.commit_creates_in(ino)).await;
         }
         if let Some((asked, attr)) = self.directories.get(&self.leases, ino) {
             return Ok(self.known(asked, ino, attr));
         }
         loop {
             let reports = self.inodes.reports(ino);
-            let answer = self.ask(MetaOp::Getattr { ino }).await?;
+            let answer = self.query(MetaOp::Getattr { ino }).await?;
             let attr = self.inodes.overlay(entry(answer.reply)?);
-            self.note_flags(answer.asked, &attr);
+            self.note_flags(answer.stamp, &attr);
             self.inodes.note_directory(&attr);
             if self.inodes.reports(ino) != reports {
                 continue;
             }
-            let is_kept = self.leases.may_be_kept(answer.asked, ino);
-            let known = Known { trusted: is_kept, name_trusted: is_kept, attr };
-            if known.trusted || attr.kind() != FileKind::Regular {
+            let is_kept = self.leases.is_cacheable(answer.stamp, ino);
+            let known = CachedAttr { cacheable: is_kept, name_cacheable: is_kept, attr };
+            if known.cacheable || attr.kind() != FileKind::Regular {
                 return Box::pin(self.with_blocks(known)).await;
             }
             let attr = self.while_lease_lasts(async || self.with_chunks(attr).await).await?;
             if self.inodes.reports(ino) == reports {
-                return Ok(Known { attr, ..known });
+                return Ok(CachedAttr { attr, ..known });
             }
         }
     }
@@ -236,21 +238,21 @@ impl Client {
     /// Returns the attributes of a directory of which only mode, owner and group are known to be
     /// current. The others are those of this session's last change of the directory. The caller
     /// must use only mode, owner and group.
-    pub fn permissions(&self, ino: InodeId) -> Option<Known> {
+    pub fn permissions(&self, ino: InodeId) -> Option<CachedAttr> {
         let attr = match self.directories.permissions(&self.leases, ino) {
             Some(attr) => attr,
             // The times don't include pending asynchronous creates.
-            None if self.promises.are_in(ino) => self.directories.get(&self.leases, ino)?.1,
+            None if self.async_creates.has_pending_in(ino) => self.directories.get(&self.leases, ino)?.1,
             None => return None,
         };
-        Some(Known { attr, trusted: false, name_trusted: false })
+        Some(CachedAttr { attr, cacheable: false, name_cacheable: false })
     }
 
     /// Adds the allocated blocks to the attributes of a file that no other session is writing.
-    async fn with_blocks(&self, known: Known) -> Result<Known> {
+    async fn with_blocks(&self, known: CachedAttr) -> Result<CachedAttr> {
         let Some(layout) = self.inodes.unreported_chunks(known.ino) else { return Ok(known) };
-        let blocks = self.allocated_roughly(known.ino, &layout, known.size).await?.blocks;
-        Ok(Known { attr: Attr { blocks, ..known.attr }, ..known })
+        let blocks = self.allocated_estimate(known.ino, &layout, known.size).await?.blocks;
+        Ok(CachedAttr { attr: Attr { blocks, ..known.attr }, ..known })
     }
 
     /// Merges the sizes and times of the chunk files into the attributes of a file that others may
@@ -264,13 +266,13 @@ impl Client {
         let (attr, under, layout, inline) = match open {
             Some((under, layout, inline)) => (attr, under, layout, inline),
             None => {
-                let info = match self.look_once(attr.ino).await {
+                let info = match self.open_info_once(attr.ino).await {
                     // With squashed users, not every user may open every file. The service's
                     // attributes are returned as they are.
                     Err(error) if error.errno == Errno::EACCES => return Ok(attr),
                     info => info?,
                 };
-                let under = Under { epoch: info.epoch, ..Under::no_lease(attr.ino) };
+                let under = LeaseContext { epoch: info.epoch, ..LeaseContext::without_lease(attr.ino) };
                 (self.inodes.overlay(info.attr), under, info.layout.map(Arc::new), info.inline.is_some())
             }
         };
@@ -292,7 +294,7 @@ impl Client {
         ino: InodeId,
         set: SetAttr,
         size: Option<u64>,
-    ) -> Result<Known> {
+    ) -> Result<CachedAttr> {
         if let Some(size) = size {
             self.may_truncate(credentials, ino).await?;
             // The kernel doesn't expect that a truncating open changes the mode.
@@ -300,7 +302,7 @@ impl Client {
                 && self.inodes.open(ino).is_some_and(|open| open.content.lock().may_be_privileged());
             self.truncate(ino, size, set.kill_suid_sgid).await?;
             if may_clear {
-                self.uncache_attributes(ino).await;
+                self.drop_cached_attributes(ino).await;
             }
         }
         if size.is_some() && set == (SetAttr { kill_suid_sgid: set.kill_suid_sgid, ..SetAttr::default() }) {
@@ -312,29 +314,29 @@ impl Client {
             self.inodes.accesses.forget(ino);
         }
         let answer = match &open {
-            Some(open) if set.mtime.is_some() && open.content.lock().is_unfinished() => {
+            Some(open) if set.mtime.is_some() && open.content.lock().has_unreported_state() => {
                 // Exclusive, so that the delayed report of an earlier write can't overwrite the
                 // time that is being set.
-                let _alone = self.enter_alone(open, |_| Need::Alone).await?;
-                let answer = self.change(credentials, MetaOp::Setattr { ino, set }).await?;
+                let _alone = self.lock_exclusive(open, |_| LeaseNeed::Exclusive).await?;
+                let answer = self.change_as(credentials, MetaOp::Setattr { ino, set }).await?;
                 open.content.lock().mtime = None;
                 answer
             }
-            _ => self.change(credentials, MetaOp::Setattr { ino, set }).await?,
+            _ => self.change_as(credentials, MetaOp::Setattr { ino, set }).await?,
         };
         let attr = entry(answer.reply)?;
         if let Some(open) = open {
             let mut content = open.content.lock();
             content.note_mode(attr.mode);
             content.note_times(&attr);
-            open.quiet_until_ns.store(0, Ordering::Relaxed);
+            open.atime_quiet_until_ns.store(0, Ordering::Relaxed);
         }
-        self.current(reports, self.known(answer.asked, ino, self.inodes.overlay(attr))).await
+        self.current(reports, self.known(answer.stamp, ino, self.inodes.overlay(attr))).await
     }
 
     /// Returns the target of a symlink.
     pub async fn readlink(&self, ino: InodeId) -> Result<Bytes> {
-        match self.ask(MetaOp::Readlink { ino }).await?.reply {
+        match self.query(MetaOp::Readlink { ino }).await?.reply {
             MetaReply::Bytes(target) => Ok(target),
             other => Err(unexpected(other)),
         }
@@ -349,10 +351,10 @@ impl Client {
         mode: u32,
         umask: u32,
         rdev: u32,
-    ) -> Result<Known> {
+    ) -> Result<CachedAttr> {
         let name = Bytes::copy_from_slice(name);
-        let op = MetaOp::Create { parent, name, mode, umask, rdev, exclusive: true, wish: None };
-        self.referenced(parent, self.change(credentials, op).await?)
+        let op = MetaOp::Create { parent, name, mode, umask, rdev, exclusive: true, requested_lease: None };
+        self.referenced(parent, self.change_as(credentials, op).await?)
     }
 
     /// Creates a directory.
@@ -363,10 +365,10 @@ impl Client {
         name: &[u8],
         mode: u32,
         umask: u32,
-    ) -> Result<Known> {
+    ) -> Result<CachedAttr> {
         let op = MetaOp::Mkdir { parent, name: Bytes::copy_from_slice(name), mode, umask };
-        let made = self.referenced(parent, self.change(credentials, op).await?)?;
-        self.note_made_alike(credentials, parent, name);
+        let made = self.referenced(parent, self.change_as(credentials, op).await?)?;
+        self.count_prefix_create(credentials, parent, name);
         Ok(made)
     }
 
@@ -377,9 +379,9 @@ impl Client {
         parent: InodeId,
         name: &[u8],
         target: &[u8],
-    ) -> Result<Known> {
+    ) -> Result<CachedAttr> {
         let (name, target) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(target));
-        self.referenced(parent, self.change(credentials, MetaOp::Symlink { parent, name, target }).await?)
+        self.referenced(parent, self.change_as(credentials, MetaOp::Symlink { parent, name, target }).await?)
     }
 
     /// Creates a hard link.
@@ -389,10 +391,10 @@ impl Client {
         ino: InodeId,
         parent: InodeId,
         name: &[u8],
-    ) -> Result<Known> {
+    ) -> Result<CachedAttr> {
         let op = MetaOp::Link { ino, parent, name: Bytes::copy_from_slice(name) };
         let reports = self.inodes.all_reports();
-        let answer = self.change(credentials, op).await?;
+        let answer = self.change_as(credentials, op).await?;
         self.inodes.linked(ino);
         let known = self.referenced(parent, answer)?;
         self.current(reports, known).await
@@ -401,7 +403,7 @@ impl Client {
     /// Removes an entry that isn't a directory.
     pub async fn unlink(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<()> {
         let op = MetaOp::Unlink { parent, name: Bytes::copy_from_slice(name) };
-        let attr = entry(self.change(credentials, op).await?.reply)?;
+        let attr = entry(self.change_as(credentials, op).await?.reply)?;
         self.note_links(&attr);
         Ok(())
     }
@@ -409,7 +411,7 @@ impl Client {
     /// Removes an empty directory.
     pub async fn rmdir(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<()> {
         let op = MetaOp::Rmdir { parent, name: Bytes::copy_from_slice(name) };
-        let attr = entry(self.change(credentials, op).await?.reply)?;
+        let attr = entry(self.change_as(credentials, op).await?.reply)?;
         self.note_links(&attr);
         Ok(())
     }
@@ -426,7 +428,7 @@ impl Client {
     ) -> Result<()> {
         let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
         let op = MetaOp::Rename { parent, name, new_parent, new_name, mode };
-        match self.change(credentials, op).await?.reply {
+        match self.change_as(credentials, op).await?.reply {
             MetaReply::Renamed { other, .. } => {
                 if let Some(other) = other {
                     self.note_links(&other);
@@ -438,34 +440,34 @@ impl Client {
     }
 
     /// Counts the kernel reference that a reply adds.
-    fn referenced(&self, parent: InodeId, answer: Answer) -> Result<Known> {
+    fn referenced(&self, parent: InodeId, answer: Answer) -> Result<CachedAttr> {
         let attr = entry(answer.reply)?;
         self.inodes.remember(&attr);
-        Ok(self.known(answer.asked, parent, self.inodes.overlay(attr)))
+        Ok(self.known(answer.stamp, parent, self.inodes.overlay(attr)))
     }
 
     /// Adds to attributes whether they may be cached now. Those of a file with unreported block
     /// counts may not.
-    pub(crate) fn known(&self, asked: Asked, parent: InodeId, attr: Attr) -> Known {
+    pub(crate) fn known(&self, asked: RequestStamp, parent: InodeId, attr: Attr) -> CachedAttr {
         let is_whole = self.inodes.unreported_chunks(attr.ino).is_none();
         self.note_flags(asked, &attr);
         self.inodes.note_directory(&attr);
-        Known {
+        CachedAttr {
             attr,
-            name_trusted: self.leases.may_be_kept(asked, parent),
-            trusted: is_whole && self.leases.may_be_kept(asked, attr.ino),
+            name_cacheable: self.leases.is_cacheable(asked, parent),
+            cacheable: is_whole && self.leases.is_cacheable(asked, attr.ino),
         }
     }
 
     /// Returns the attributes of another answer, or current ones if a report may have intervened
     /// between that answer and the overlay.
-    async fn current(&self, reports: u64, known: Known) -> Result<Known> {
+    async fn current(&self, reports: u64, known: CachedAttr) -> Result<CachedAttr> {
         let stale = known.kind() == FileKind::Regular && self.inodes.all_reports() != reports;
         if !stale {
             return Ok(known);
         }
         let now = self.getattr(known.ino).await?;
-        Ok(Known { name_trusted: known.name_trusted, ..now })
+        Ok(CachedAttr { name_cacheable: known.name_cacheable, ..now })
     }
 
     fn note_links(&self, attr: &Attr) {

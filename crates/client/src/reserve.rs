@@ -6,11 +6,11 @@
 //! what the other targets have reserved.
 
 use crate::Client;
-use crate::data::Chunked;
-use crate::epoch::Under;
+use crate::lease_epoch::LeaseContext;
+use crate::striping::Chunked;
 use std::collections::BTreeMap;
 use types::{ByteRange, ClusterMap, Errno, Error, GroupId, Layout, NodeId, Result, TargetId};
-use wire::{Allocate, MemberRoom, Room, StorageOp, StorageReply};
+use wire::{AllocateMode, MemberSpace, ReservationSpace, StorageOp, StorageReply};
 
 /// Demand on a disk.
 struct Demand {
@@ -27,41 +27,47 @@ impl Client {
     /// `ENOSPC` and `EIO`: no stripe then has more space than before.
     pub(crate) async fn on_every_stripe_with_space(
         &self,
-        under: Under,
+        under: LeaseContext,
         chunked: Chunked<'_>,
         range: ByteRange,
         op: impl Fn(usize) -> StorageOp,
     ) -> Result<Vec<StorageReply>> {
         let layout = chunked.layout;
-        let rooms = self.rooms_for(under, layout, range).await?;
+        let rooms = self.space_needed(under, layout, range).await?;
         let map = self.map.read().expect("nobody panics while holding the map").clone();
-        require_room(&map, layout, &rooms)?;
+        ensure_space(&map, layout, &rooms)?;
         let done = self.on_every_known_stripe(under, chunked, op).await;
         // The first error may be another stripe's. An unanswered request may still be executed.
         if done.as_ref().is_err_and(|error| matches!(error.errno, Errno::ENOSPC | Errno::EIO)) {
-            self.give_back(under, layout, &rooms).await;
+            self.free_reserved(under, layout, &rooms).await;
         }
         done
     }
 
     /// Returns the space that each stripe lacks for its part of a range.
-    async fn rooms_for(&self, under: Under, layout: &Layout, range: ByteRange) -> Result<Vec<Room>> {
+    async fn space_needed(
+        &self,
+        under: LeaseContext,
+        layout: &Layout,
+        range: ByteRange,
+    ) -> Result<Vec<ReservationSpace>> {
         let op = |stripe| StorageOp::Room { range: layout::local_range(layout, stripe, range) };
         let replies = self.on_every_stripe(under, layout, op).await?;
-        let room = |reply| if let StorageReply::Room(room) = reply { room } else { Room::default() };
+        let room =
+            |reply| if let StorageReply::Room(room) = reply { room } else { ReservationSpace::default() };
         Ok(replies.into_iter().map(room).collect())
     }
 
     /// Frees the parts of chunk files that had no space before. No other session changes the file
     /// meanwhile, so they hold no data.
-    async fn give_back(&self, under: Under, layout: &Layout, rooms: &[Room]) {
+    async fn free_reserved(&self, under: LeaseContext, layout: &Layout, rooms: &[ReservationSpace]) {
         let stripes = layout.groups.iter().zip(rooms).enumerate().map(|(stripe, (&group, room))| {
             let chunk_file = layout.chunk_file(under.ino, stripe);
             async move {
-                let keeper = self.keeper_soon(group).await?;
+                let keeper = self.location_when_known(group).await?;
                 for &range in &room.gaps {
-                    let op = StorageOp::Allocate { range, how: Allocate::Punch };
-                    self.store(under, (keeper, chunk_file), op, None).await?;
+                    let op = StorageOp::Allocate { range, how: AllocateMode::Punch };
+                    self.send_storage(under, (keeper, chunk_file), op, None).await?;
                 }
                 Ok::<(), Error>(())
             }
@@ -76,10 +82,10 @@ impl Client {
 
 /// Refuses a demand that exceeds the free space of a disk. `rooms`: one for each group of the
 /// layout, in its order.
-fn require_room(map: &ClusterMap, layout: &Layout, rooms: &[Room]) -> Result<()> {
+fn ensure_space(map: &ClusterMap, layout: &Layout, rooms: &[ReservationSpace]) -> Result<()> {
     let mut disks: BTreeMap<(NodeId, u64), Demand> = BTreeMap::new();
     let of_all = layout.groups.iter().zip(rooms).flat_map(|(&group, room)| of_members(map, group, room));
-    for MemberRoom { target, disk, free, wanted } in of_all {
+    for MemberSpace { target, disk, free, wanted } in of_all {
         let Some(node) = map.target(target).map(|target| target.node) else { continue };
         let demand = disks.entry((node, disk)).or_insert(Demand { target, wanted: 0, free });
         demand.wanted = demand.wanted.saturating_add(wanted);
@@ -96,10 +102,14 @@ fn require_room(map: &ClusterMap, layout: &Layout, rooms: &[Room]) -> Result<()>
 }
 
 /// Returns the demands of a group's members.
-fn of_members(map: &ClusterMap, group: GroupId, room: &Room) -> impl Iterator<Item = MemberRoom> {
+fn of_members(
+    map: &ClusterMap,
+    group: GroupId,
+    room: &ReservationSpace,
+) -> impl Iterator<Item = MemberSpace> {
     let primary = map.group(group).and_then(|group| group.primary());
-    let Room { disk, free, wanted, .. } = *room;
-    let own = primary.map(|target| MemberRoom { target, disk, free, wanted });
+    let ReservationSpace { disk, free, unallocated: wanted, .. } = *room;
+    let own = primary.map(|target| MemberSpace { target, disk, free, wanted });
     own.into_iter().chain(room.others.iter().copied())
 }
 
@@ -131,15 +141,15 @@ mod tests {
     }
 
     #[test]
-    fn every_copy_needs_room() {
+    fn every_replica_needs_space() {
         let (scheme, pool) = (Scheme::Mirror(2), PoolId(1));
         let layout = Layout { chunk_size: 65_536, pool, scheme, groups: vec![GROUP], slots: Vec::new() };
         // The disks of both nodes have the same number.
         let asks = |wanted: u64, asked: Option<u64>| {
-            let other = |wanted| MemberRoom { target: TargetId(2), disk: 5, free: 100, wanted };
+            let other = |wanted| MemberSpace { target: TargetId(2), disk: 5, free: 100, wanted };
             let others = asked.into_iter().map(other).collect();
-            let room = Room { disk: 5, free: 100, wanted, gaps: Vec::new(), others };
-            require_room(&map(), &layout, &[room]).map_err(|error| error.message.to_string())
+            let room = ReservationSpace { disk: 5, free: 100, unallocated: wanted, gaps: Vec::new(), others };
+            ensure_space(&map(), &layout, &[room]).map_err(|error| error.message.to_string())
         };
         assert_eq!(asks(100, Some(100)), Ok(()));
         assert!(asks(101, Some(100)).unwrap_err().contains("disk of target 1"));

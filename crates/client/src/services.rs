@@ -9,9 +9,9 @@
 //! gets its recorded answer.
 
 use crate::Client;
-use crate::introduction::User;
 use crate::lease::Answer;
-use crate::recall::within;
+use crate::privileges::RequestUser;
+use crate::recall::with_deadline;
 use net::MetaChannels;
 use parking_lot::{Mutex, RwLock};
 use rt::sync::Event;
@@ -23,28 +23,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, NodeId, PartitionId, Result};
-use wire::{MetaOp, MetaRequest, MetaResponse, Number};
+use wire::{MetaOp, MetaRequest, MetaResponse, SlotSequence};
 
 /// How often the map is checked for services and partitions that have moved. Waiting requests are
 /// then sent again.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// First pause before a request is repeated that a service refused although the map names it as the
-/// owner; it doubles up to `MAX_REST`.
-const MIN_REST: Duration = Duration::from_millis(10);
+/// owner; it doubles up to `MAX_PAUSE`.
+const MIN_PAUSE: Duration = Duration::from_millis(10);
 /// Longest such pause: a partition moves in less, unless a session must be waited for.
-const MAX_REST: Duration = Duration::from_millis(500);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
 /// State of the session at one metadata service.
 pub(crate) struct Service {
     pub(crate) node: NodeId,
     /// Number of the last recall from this service.
     pub(crate) recalls_seen: AtomicU64,
     /// When the last request that it answered was sent, on the monotonic clock.
-    pub(crate) heard_ns: AtomicU64,
+    pub(crate) answered_ns: AtomicU64,
     /// How often the session was registered there.
     registrations: AtomicU64,
     registered: Event,
     /// A task receives its recalls.
-    attended: AtomicBool,
+    has_recall_task: AtomicBool,
     /// It has left the cluster.
     gone: AtomicBool,
     /// Why it refuses this client, if it has done so since it last answered.
@@ -56,10 +56,10 @@ impl Service {
         Service {
             node,
             recalls_seen: AtomicU64::new(0),
-            heard_ns: AtomicU64::new(0),
+            answered_ns: AtomicU64::new(0),
             registrations: AtomicU64::new(0),
             registered: Event::new(),
-            attended: AtomicBool::new(false),
+            has_recall_task: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             refusal: Mutex::default(),
         }
@@ -99,7 +99,7 @@ impl Service {
 
 /// All services that the session knows.
 pub(crate) struct Services {
-    pub(crate) ways: MetaChannels,
+    pub(crate) channels: MetaChannels,
     /// A handful of services.
     known: RwLock<Vec<Arc<Service>>>,
     /// Set when an owner or a service changes.
@@ -110,7 +110,12 @@ pub(crate) struct Services {
 
 impl Services {
     pub(crate) fn new(ways: MetaChannels) -> Services {
-        Services { ways, known: RwLock::default(), moved: Event::new(), ended: AtomicBool::new(false) }
+        Services {
+            channels: ways,
+            known: RwLock::default(),
+            moved: Event::new(),
+            ended: AtomicBool::new(false),
+        }
     }
 
     /// Every service that the session has used.
@@ -131,14 +136,14 @@ impl Services {
     }
 
     /// Returns the owner of a partition.
-    pub(crate) fn executing(&self, partition: PartitionId) -> Result<Arc<Service>> {
-        let owner = self.ways.owner(partition);
+    pub(crate) fn owner_of(&self, partition: PartitionId) -> Result<Arc<Service>> {
+        let owner = self.channels.owner(partition);
         owner.map(|node| self.get(node)).ok_or_else(|| Error::new(Errno::EREMOTE, "nobody executes it"))
     }
 
     /// Whether a service owns the partition of an inode, by the map.
-    pub(crate) fn executes(&self, service: &Service, ino: InodeId) -> bool {
-        self.ways.owner(ino.partition()) == Some(service.node)
+    pub(crate) fn owns(&self, service: &Service, ino: InodeId) -> bool {
+        self.channels.owner(ino.partition()) == Some(service.node)
     }
 
     /// Wakes the tasks that wait for a service, so that they check again.
@@ -162,14 +167,14 @@ impl Services {
         service: &Service,
         work: impl Future<Output = T>,
     ) -> Option<T> {
-        if !self.ways.follow_the_map() {
+        if !self.channels.follows_map() {
             return Some(work.await);
         }
         let mut work = pin!(work);
         loop {
             let mut moved = pin!(self.moved.wait());
             let is_over = self.ended.load(Ordering::Acquire);
-            if is_over || self.ways.owner(partition) != Some(service.node) {
+            if is_over || self.channels.owner(partition) != Some(service.node) {
                 return None;
             }
             let done = poll_fn(|context| match work.as_mut().poll(context) {
@@ -189,19 +194,19 @@ pub(crate) fn is_refusal(error: &Error) -> bool {
 }
 
 /// Error for a change that was not sent because the session had ended: it was surely not executed.
-fn unsent(error: Error) -> Error {
+fn not_sent(error: Error) -> Error {
     Error { errno: Errno::ESHUTDOWN, ..error }
 }
 
 /// The wait for an owner of a partition.
-struct Search {
+struct OwnerWait {
     began_ns: u64,
     rest: Duration,
 }
 
-impl Search {
-    fn begin() -> Search {
-        Search { began_ns: rt::monotonic_ns(), rest: MIN_REST }
+impl OwnerWait {
+    fn begin() -> OwnerWait {
+        OwnerWait { began_ns: rt::monotonic_ns(), rest: MIN_PAUSE }
     }
 
     /// Waits until another request may succeed.
@@ -213,15 +218,15 @@ impl Search {
             return Err(Error::new(Errno::ETIMEDOUT, message)
                 .hint("weft node list shows which metadata services run, and which don't"));
         }
-        within(self.rest, pin!(services.moved.wait())).await;
-        self.rest = (self.rest * 2).min(MAX_REST);
+        with_deadline(self.rest, pin!(services.moved.wait())).await;
+        self.rest = (self.rest * 2).min(MAX_PAUSE);
         Ok(())
     }
 }
 
 impl Client {
-    fn request(&self, number: Option<Number>, user: User, op: MetaOp) -> MetaRequest {
-        let User { credentials, privileged } = user;
+    fn request(&self, number: Option<SlotSequence>, user: RequestUser, op: MetaOp) -> MetaRequest {
+        let RequestUser { credentials, privileged } = user;
         MetaRequest { session: self.session, number, credentials, privileged, op }
     }
 
@@ -229,38 +234,38 @@ impl Client {
     pub(crate) async fn send_for(
         &self,
         partition: PartitionId,
-        number: Option<Number>,
-        user: User,
+        number: Option<SlotSequence>,
+        user: RequestUser,
         op: MetaOp,
     ) -> Result<Answer> {
-        if !self.promises.is_idle() {
-            self.promises.sending(&op);
-            Box::pin(self.keep_promises_before(&op)).await;
+        if !self.async_creates.is_idle() {
+            self.async_creates.prepare_request(&op);
+            Box::pin(self.commit_creates_before(&op)).await;
         }
-        let adding = if self.leases.is_alone() { None } else { self.ranges.sending(&op) };
+        let adding = if self.leases.is_only_session() { None } else { self.prefix_delegations.sending(&op) };
         let request = self.request(number, user, op);
         let sent = Cell::new(false);
-        let answer = self.send_after_the_map(partition, &request, &sent).await;
+        let answer = self.send_to_owner(partition, &request, &sent).await;
         if let Some(adding) = adding {
-            self.ranges.added(&adding, &answer);
+            self.prefix_delegations.record_outcome(&adding, &answer);
         }
         let is_change = number.is_some();
-        answer.map_err(|error| match is_change && !sent.get() && self.is_over() {
-            true => unsent(error),
+        answer.map_err(|error| match is_change && !sent.get() && self.has_ended() {
+            true => not_sent(error),
             false => error,
         })
     }
 
     /// `sent`: whether the request may have arrived anywhere.
-    async fn send_after_the_map(
+    async fn send_to_owner(
         &self,
         partition: PartitionId,
         request: &MetaRequest,
         sent: &Cell<bool>,
     ) -> Result<Answer> {
-        let mut search = Search::begin();
+        let mut search = OwnerWait::begin();
         loop {
-            let answer = match self.services.executing(partition) {
+            let answer = match self.services.owner_of(partition) {
                 Ok(service) => {
                     // Boxed, so that the futures around it stay small: they are copied on their way
                     // to the executor.
@@ -271,28 +276,28 @@ impl Client {
             };
             match answer {
                 Some(Err(error)) if error.errno == Errno::EREMOTE => {
-                    let rested = search.rest(&self.services, partition, self.patience.get()).await;
+                    let rested = search.rest(&self.services, partition, self.request_timeout.get()).await;
                     // The previous owner may have executed it.
-                    rested.inspect_err(|_| self.directories.doubt(&self.leases, &request.op))?;
+                    rested.inspect_err(|_| self.directories.drop_uncertain(&self.leases, &request.op))?;
                 }
                 Some(answer) => return answer,
                 // Otherwise the new owner finds the old one's answer in its duplicate request
                 // cache.
-                None => self.over().map_or(Ok(()), Err)?,
+                None => self.end_cause().map_or(Ok(()), Err)?,
             }
         }
     }
 
     /// Handles a failed registration or request for recalls. If the service refuses this client,
     /// requests no longer wait for it: a refusal doesn't end by itself.
-    pub(crate) fn note_trouble(&self, service: &Service, error: &Error) {
+    pub(crate) fn note_failure(&self, service: &Service, error: &Error) {
         if !is_refusal(error) {
             return;
         }
         if service.refusal.lock().replace(error.clone()).is_none() {
             tracing::error!(node = %service.node, hint = &*error.hint, "this client is refused: {}", error.message);
         }
-        self.look_again();
+        self.wake_suspended();
         service.wake();
     }
 
@@ -302,7 +307,7 @@ impl Client {
         if service.refusal().is_none() {
             return false;
         }
-        let refused = match self.ask_nothing(service).await {
+        let refused = match self.ping(service).await {
             Err(error) if is_refusal(&error) => Some(error),
             _ => None,
         };
@@ -311,41 +316,45 @@ impl Client {
     }
 
     /// Sends an empty request, to learn whether a service answers this session.
-    async fn ask_nothing(&self, service: &Service) -> Result<()> {
+    async fn ping(&self, service: &Service) -> Result<()> {
         let nothing = MetaOp::Release { inodes: Vec::new(), seen: 0 };
-        self.services.ways.call(service.node, self.request(None, User::default(), nothing)).await.map(drop)
+        self.services
+            .channels
+            .call(service.node, self.request(None, RequestUser::default(), nothing))
+            .await
+            .map(drop)
     }
 
     /// Sends one service a request about the session itself.
     pub(crate) async fn ask_at(&self, service: &Service, op: MetaOp) -> Result<Answer> {
-        let request = self.request(None, User::default(), op);
+        let request = self.request(None, RequestUser::default(), op);
         self.send_to(service, &request, &Cell::new(false)).await
     }
 
     async fn send_to(&self, service: &Service, request: &MetaRequest, sent: &Cell<bool>) -> Result<Answer> {
-        if self.leases.is_alone() {
-            let asked = self.leases.asking();
-            let response = self.services.ways.call(service.node, request.clone()).await?;
-            self.verifiers.heard_of_names(response.verifier);
-            return Ok(Answer { reply: response.reply, asked });
+        if self.leases.is_only_session() {
+            let asked = self.leases.stamp_request();
+            let response = self.services.channels.call(service.node, request.clone()).await?;
+            self.verifiers.record_metadata(response.verifier);
+            return Ok(Answer { reply: response.reply, stamp: asked });
         }
         loop {
-            if let Some(error) = self.over() {
+            if let Some(error) = self.end_cause() {
                 return Err(error);
             }
             let registration = service.registrations.load(Ordering::Acquire);
             // Where there is one service, it serves who isn't registered as well, without leases.
-            if registration == 0 && self.services.ways.follow_the_map() && !request.op.spec().finds_session {
+            if registration == 0 && self.services.channels.follows_map() && !request.op.spec().finds_session {
                 let unknown = || Error::new(Errno::ETIMEDOUT, "the session could not be registered in time");
                 self.wait_for_registration(service, registration, unknown).await?;
                 continue;
             }
-            self.complete.adding(&self.leases, &request.op);
-            let asked = self.leases.asking();
+            self.complete.record_request(&self.leases, &request.op);
+            let asked = self.leases.stamp_request();
             sent.set(true);
-            let answer = self.services.ways.call(service.node, request.clone()).await;
+            let answer = self.services.channels.call(service.node, request.clone()).await;
             if let Ok(response) = &answer {
-                self.verifiers.heard_of_names(response.verifier);
+                self.verifiers.record_metadata(response.verifier);
                 self.leases.take_grants(asked, service.node, response);
                 self.complete.take(&self.leases, asked, &request.op, response);
             }
@@ -353,9 +362,9 @@ impl Client {
             match answer {
                 Ok(MetaResponse { reply, capability, .. }) => {
                     if let Some(capability) = capability {
-                        self.capabilities.keep(&request.op, &reply, capability);
+                        self.capabilities.store(&request.op, &reply, capability);
                     }
-                    return Ok(Answer { reply, asked });
+                    return Ok(Answer { reply, stamp: asked });
                 }
                 // The service was started anew. What it has not answered it has not done, or finds
                 // in its records.
@@ -363,7 +372,7 @@ impl Client {
                     self.wait_for_registration(service, registration, || error).await?;
                 }
                 Err(error) if error.errno == Errno::ESTALE && !request.op.spec().finds_session => {
-                    self.look_whether_it_ended(service).await;
+                    self.check_session(service).await;
                     return Err(error);
                 }
                 Err(error) => return Err(error),
@@ -373,12 +382,12 @@ impl Client {
 
     /// Checks whether the session has ended. A missing inode and an ended session have the same
     /// error; a request about the session alone can only mean the latter.
-    async fn look_whether_it_ended(&self, service: &Service) {
-        if self.is_over() {
+    async fn check_session(&self, service: &Service) {
+        if self.has_ended() {
             return;
         }
-        match self.ask_nothing(service).await {
-            Err(error) if error.errno == Errno::ESTALE => self.is_fenced(&error),
+        match self.ping(service).await {
+            Err(error) if error.errno == Errno::ESTALE => self.handle_fencing(&error),
             _ => {}
         }
     }
@@ -393,37 +402,37 @@ impl Client {
         let began_ns = rt::monotonic_ns();
         loop {
             let mut registered = pin!(service.registered.wait());
-            if service.registrations.load(Ordering::Acquire) != before || self.is_over() {
+            if service.registrations.load(Ordering::Acquire) != before || self.has_ended() {
                 return Ok(());
             }
             service.refusal().map_or(Ok(()), Err)?;
-            if rt::monotonic_ns() - began_ns > self.patience.get().as_nanos() as u64 {
+            if rt::monotonic_ns() - began_ns > self.request_timeout.get().as_nanos() as u64 {
                 let message = error().message;
                 return Err(Error::new(Errno::ETIMEDOUT, message).hint("its log says what it waits for"));
             }
-            within(MAX_REST, registered.as_mut()).await;
+            with_deadline(MAX_PAUSE, registered.as_mut()).await;
         }
     }
 
     /// Starts the handling of recalls for every service, for as long as the session lives, and
     /// redirects requests of partitions that move.
-    pub(crate) async fn attend_services(self: Arc<Self>) {
-        let mut owners = self.services.ways.owners();
-        while self.over().is_none() {
-            let current = self.services.ways.services();
+    pub(crate) async fn handle_services(self: Arc<Self>) {
+        let mut owners = self.services.channels.owners();
+        while self.end_cause().is_none() {
+            let current = self.services.channels.services();
             current.iter().for_each(|&node| _ = self.services.get(node));
             for service in self.services.all() {
                 if !current.contains(&service.node) {
-                    self.dismiss(&service).await;
-                } else if !service.attended.swap(true, Ordering::AcqRel) {
-                    rt::spawn(self.clone().answer_recalls(service));
+                    self.remove_service(&service).await;
+                } else if !service.has_recall_task.swap(true, Ordering::AcqRel) {
+                    rt::spawn(self.clone().receive_recalls(service));
                 }
             }
-            if !self.services.ways.follow_the_map() {
+            if !self.services.channels.follows_map() {
                 return;
             }
             rt::sleep(LOOK_INTERVAL).await;
-            let now = self.services.ways.owners();
+            let now = self.services.channels.owners();
             if now != owners {
                 owners = now;
                 self.services.wake();
@@ -433,7 +442,7 @@ impl Client {
 
     /// Removes a service that has left the cluster: other services own its partitions, and its
     /// leases have ended.
-    async fn dismiss(&self, service: &Arc<Service>) {
+    async fn remove_service(&self, service: &Arc<Service>) {
         tracing::info!(node = %service.node, "a metadata service has left the cluster");
         service.gone.store(true, Ordering::Release);
         self.services.known.write().retain(|known| !Arc::ptr_eq(known, service));

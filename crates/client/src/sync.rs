@@ -5,11 +5,11 @@
 //! are in sync have it on disk. A member that doesn't answer is ejected when its groups are asked
 //! for a sync, which all members must do.
 
-use crate::access::Need;
-use crate::data::Keeper;
-use crate::epoch::Under;
+use crate::access::LeaseNeed;
 use crate::inode::OpenInode;
-use crate::introduction::User;
+use crate::lease_epoch::LeaseContext;
+use crate::privileges::RequestUser;
+use crate::striping::ChunkLocation;
 use crate::{Client, Handle};
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
@@ -24,20 +24,20 @@ use wire::{LeaseMode, MetaOp, StorageOp, StorageRequest};
 
 /// Time-out for a target of mirrored groups, after which its groups are asked instead. Long enough
 /// for a disk to write much, and short compared with the time-out of a client's request.
-const PATIENCE_WITH_MEMBERS: Duration = Duration::from_secs(3);
+const MEMBER_SYNC_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Targets with the only replica of data that this session has changed. Grows only: files migrate.
 #[derive(Default)]
-pub(crate) struct Singles(RwLock<BTreeSet<TargetId>>);
+pub(crate) struct UnreplicatedTargets(RwLock<BTreeSet<TargetId>>);
 
 impl Handle {
     /// Reports a loss of data that was written before, once.
     ///
     /// # Errors
     /// `EIO` then.
-    pub(crate) fn tell_loss(&self) -> Result<()> {
-        let found = self.inode.content.lock().losses_found();
-        match self.losses_told.swap(found, Ordering::AcqRel) < found {
+    pub(crate) fn report_loss(&self) -> Result<()> {
+        let found = self.inode.content.lock().loss_count();
+        match self.losses_reported.swap(found, Ordering::AcqRel) < found {
             true => Err(lost(&format!("inode {}", self.ino()))),
             false => Ok(()),
         }
@@ -53,11 +53,11 @@ fn lost(what: &str) -> Error {
 
 /// A change of a file's size, layout or inline content that is in flight to the metadata service,
 /// until this is dropped. An unanswered one may have been executed.
-pub(crate) struct Noted(Arc<OpenInode>);
+pub(crate) struct UnsyncedChange(Arc<OpenInode>);
 
-impl Drop for Noted {
+impl Drop for UnsyncedChange {
     fn drop(&mut self) {
-        self.0.content.lock().unsynced_names.end(false);
+        self.0.content.lock().unsynced_metadata.end(false);
     }
 }
 
@@ -73,11 +73,11 @@ impl Client {
         let inode = &handle.inode;
         let (layouts, changes) = {
             // Holds the lock, so that a recall can't unload the layout before it is read.
-            let _shared = self.enter(inode, Need::Look).await?;
+            let _shared = self.lock_shared(inode, LeaseNeed::Read).await?;
             let mut content = inode.content.lock();
             if content.lease == LeaseMode::Shared {
                 // Other sessions write as well, and the sync covers their writes, too.
-                content.unsynced.doubt();
+                content.unsynced.assume_unsynced();
             }
             let others = content.unsynced_in.iter().filter(|other| Some(*other) != content.layout.as_ref());
             let layouts: Vec<_> = content.layout.iter().chain(others).cloned().collect();
@@ -91,36 +91,36 @@ impl Client {
             // unsynced one.
             let has_lost = |since| layouts.iter().any(|layout| self.has_lost_any(layout, since));
             if content.unsynced.since().is_some_and(has_lost) {
-                content.unsynced.found_loss(self.verifiers.losses());
+                content.unsynced.record_loss(self.verifiers.losses());
             }
             // Only now, so that concurrent syncs wait for the disk as well.
             content.synced(changes);
         }
         // Even after a loss: the remaining data is made durable.
-        self.sync_shape(inode).await?;
-        handle.tell_failure()?;
-        handle.tell_loss()
+        self.sync_inode(inode).await?;
+        handle.report_flush_failure()?;
+        handle.report_loss()
     }
 
     /// Syncs size, layout and inline content of a file. Records a loss of these, which the answer
     /// to the sync shows.
-    pub(crate) async fn sync_shape(&self, inode: &OpenInode) -> Result<()> {
+    pub(crate) async fn sync_inode(&self, inode: &OpenInode) -> Result<()> {
         self.report_progress(inode, false).await?;
-        let changes = inode.content.lock().unsynced_names.unsynced_changes();
-        self.sync_names(inode.ino.partition()).await?;
+        let changes = inode.content.lock().unsynced_metadata.unsynced_changes();
+        self.sync_metadata(inode.ino.partition()).await?;
         let Some(changes) = changes else { return Ok(()) };
         // Under the lock that a change takes when it begins, which may count as the first unsynced
         // one.
-        let unsynced = &mut inode.content.lock().unsynced_names;
-        if unsynced.since().is_some_and(|since| self.verifiers.has_lost_names(since)) {
-            unsynced.found_loss(self.verifiers.losses());
+        let unsynced = &mut inode.content.lock().unsynced_metadata;
+        if unsynced.since().is_some_and(|since| self.verifiers.has_lost_metadata(since)) {
+            unsynced.record_loss(self.verifiers.losses());
         }
         unsynced.synced(changes);
         Ok(())
     }
 
     /// Records a change that a sync of the file must cover.
-    pub(crate) fn note_change(&self, op: &MetaOp) -> Option<Noted> {
+    pub(crate) fn note_change(&self, op: &MetaOp) -> Option<UnsyncedChange> {
         let ino = match *op {
             MetaOp::WriteInline { ino, .. }
             | MetaOp::BeginWrite { ino }
@@ -130,20 +130,20 @@ impl Client {
             _ => return None,
         };
         let inode = self.inodes.open(ino)?;
-        inode.content.lock().unsynced_names.begin(self.verifiers.losses());
-        Some(Noted(inode))
+        inode.content.lock().unsynced_metadata.begin(self.verifiers.losses());
+        Some(UnsyncedChange(inode))
     }
 
     /// Syncs a file at its current location, or where it was when it was changed: the answer shows
     /// what was lost there before it migrated. Former groups that don't exist any more are skipped.
     async fn sync_stripes(&self, inode: &OpenInode, layout: &Arc<Layout>) -> Result<()> {
-        let under = Under::no_lease(inode.ino);
+        let under = LeaseContext::without_lease(inode.ino);
         if inode.content.lock().layout.as_ref() == Some(layout) {
             return self.on_every_stripe(under, layout, |_| StorageOp::Sync).await.map(drop);
         }
         let stripes = layout.groups.iter().enumerate().map(|(stripe, group)| async move {
             let Ok(keeper) = self.keeper(*group) else { return Ok(()) };
-            self.store(under, (keeper, layout.chunk_file(inode.ino, stripe)), StorageOp::Sync, None)
+            self.send_storage(under, (keeper, layout.chunk_file(inode.ino, stripe)), StorageOp::Sync, None)
                 .await
                 .map(drop)
         });
@@ -157,12 +157,12 @@ impl Client {
     }
 
     /// Records the targets of the groups without replicas of a file that is about to be changed.
-    pub(crate) async fn note_singles(&self, layout: &Layout) -> Result<()> {
+    pub(crate) async fn note_unreplicated(&self, layout: &Layout) -> Result<()> {
         for &group in &layout.groups {
-            if let Keeper::Target(target) = self.keeper_soon(group).await?
-                && !self.singles.0.read().contains(&target)
+            if let ChunkLocation::Target(target) = self.location_when_known(group).await?
+                && !self.unreplicated.0.read().contains(&target)
             {
-                self.singles.0.write().insert(target);
+                self.unreplicated.0.write().insert(target);
             }
         }
         Ok(())
@@ -170,12 +170,12 @@ impl Client {
 
     /// Syncs everything whose call had returned before.
     pub async fn syncfs(&self) -> Result<()> {
-        self.write_all_back().await?;
+        self.flush_all().await?;
         let asked = self.storage.targets().into_iter().map(|target| self.sync_target(target));
         let outcome: Result<()> = rt::join_all(asked.collect()).await.into_iter().collect();
         let outcome = outcome.and(self.sync_changed_groups().await);
         let outcome = outcome.and(self.report_all(false).await);
-        outcome.and(self.sync_all_names().await)?;
+        outcome.and(self.sync_all_metadata().await)?;
         if self.verifiers.take_loss() { Err(lost("sync of everything")) } else { Ok(()) }
     }
 
@@ -188,18 +188,18 @@ impl Client {
         if let Err(error) = asked {
             // A lost group is reported once: no later sync can succeed.
             let left: Vec<GroupId> = groups.into_iter().filter(|group| !self.is_lost(*group)).collect();
-            self.verifiers.are_changed(&left);
+            self.verifiers.mark_changed(&left);
             return Err(error);
         }
         Ok(())
     }
 
     async fn sync_target(&self, target: TargetId) -> Result<()> {
-        let is_single = self.singles.0.read().contains(&target);
+        let is_single = self.unreplicated.0.read().contains(&target);
         if is_single || !is_mirror(&self.current_map(), target) {
-            let place = (Keeper::Target(target), InodeId::ROOT);
+            let place = (ChunkLocation::Target(target), InodeId::ROOT);
             return self
-                .store(Under::no_lease(InodeId::ROOT), place, StorageOp::SyncTarget, None)
+                .send_storage(LeaseContext::without_lease(InodeId::ROOT), place, StorageOp::SyncTarget, None)
                 .await
                 .map(drop);
         }
@@ -210,7 +210,7 @@ impl Client {
             return Ok(());
         }
         // Either the target has synced when its groups confirm, or they don't count on it any more.
-        let relying = relying_on(&self.current_map(), target);
+        let relying = groups_counting_on(&self.current_map(), target);
         let synced = relying.into_iter().map(|group| self.sync_group(group));
         rt::join_all(synced.collect()).await.into_iter().collect()
     }
@@ -218,15 +218,17 @@ impl Client {
     /// Returns `None` if the target hasn't answered in time.
     async fn sync_member(&self, target: TargetId) -> Option<Result<()>> {
         let request = StorageRequest::new(self.session, target, InodeId::ROOT, StorageOp::SyncTarget);
-        let given_up = Box::pin(rt::sleep(PATIENCE_WITH_MEMBERS));
+        let given_up = Box::pin(rt::sleep(MEMBER_SYNC_TIMEOUT));
         let answer = self.storage.call_unless(given_up, request, None).await;
         answer.map(|answer| answer.map(drop))
     }
 
     /// Syncs the data of a group on all members that are in sync.
     async fn sync_group(&self, group: GroupId) -> Result<()> {
-        let place = (Keeper::Mirror(group), InodeId::ROOT);
-        self.store(Under::no_lease(InodeId::ROOT), place, StorageOp::SyncTarget, None).await.map(drop)
+        let place = (ChunkLocation::Group(group), InodeId::ROOT);
+        self.send_storage(LeaseContext::without_lease(InodeId::ROOT), place, StorageOp::SyncTarget, None)
+            .await
+            .map(drop)
     }
 
     fn current_map(&self) -> Arc<ClusterMap> {
@@ -234,8 +236,8 @@ impl Client {
     }
 
     /// Syncs everything that the owner of a partition has answered.
-    pub(crate) async fn sync_names(&self, partition: PartitionId) -> Result<()> {
-        self.send_for(partition, None, User::default(), MetaOp::Sync).await.map(drop)
+    pub(crate) async fn sync_metadata(&self, partition: PartitionId) -> Result<()> {
+        self.send_for(partition, None, RequestUser::default(), MetaOp::Sync).await.map(drop)
     }
 
     /// Syncs creates, removals and renames.
@@ -243,14 +245,14 @@ impl Client {
     /// # Errors
     /// `EIO`, once, if the metadata store has lost power, and possibly some of these.
     pub async fn fsyncdir(&self, ino: InodeId) -> Result<()> {
-        self.sync_names(ino.partition()).await?;
-        if self.verifiers.take_loss_of_names() { Err(lost(&format!("directory {ino}"))) } else { Ok(()) }
+        self.sync_metadata(ino.partition()).await?;
+        if self.verifiers.take_metadata_loss() { Err(lost(&format!("directory {ino}"))) } else { Ok(()) }
     }
 
-    /// Like `sync_names`, for all partitions.
-    pub(crate) async fn sync_all_names(&self) -> Result<()> {
-        let owners = self.services.ways.owners().into_iter();
-        let synced = rt::join_all(owners.map(|(partition, _)| self.sync_names(partition)).collect()).await;
+    /// Like `sync_metadata`, for all partitions.
+    pub(crate) async fn sync_all_metadata(&self) -> Result<()> {
+        let owners = self.services.channels.owners().into_iter();
+        let synced = rt::join_all(owners.map(|(partition, _)| self.sync_metadata(partition)).collect()).await;
         synced.into_iter().collect()
     }
 }
@@ -261,7 +263,7 @@ fn is_mirror(map: &ClusterMap, target: TargetId) -> bool {
 }
 
 /// Returns the mirrored groups in which a target is in sync.
-fn relying_on(map: &ClusterMap, target: TargetId) -> Vec<GroupId> {
+fn groups_counting_on(map: &ClusterMap, target: TargetId) -> Vec<GroupId> {
     let is_good = |group: &&types::Group| {
         group.scheme.is_mirrored() && group.state_of(target) == Some(MemberState::Good)
     };

@@ -15,29 +15,29 @@
 //! before is no loss: it comes from a service that has not used the store since, and has nothing
 //! there to lose.
 
-use crate::data::Keeper;
+use crate::striping::ChunkLocation;
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{GroupId, HashMap};
 
 /// Verifiers of the metadata store that are remembered: one for each power loss while the session
 /// lives.
-const MAX_OF_NAMES: usize = 16;
+const MAX_METADATA_VERIFIERS: usize = 16;
 
 /// Verifiers by chunk location, for locations where this session has changed data.
 #[derive(Default)]
 pub(crate) struct Verifiers {
-    keepers: RwLock<HashMap<Keeper, Heard>>,
-    names: Mutex<OfNames>,
+    locations: RwLock<HashMap<ChunkLocation, LocationVerifier>>,
+    metadata: Mutex<MetadataVerifiers>,
     /// Number of losses at all locations, which serves as this module's clock.
     losses: AtomicU64,
     /// The last loss that a sync of everything has reported.
-    told: AtomicU64,
+    reported: AtomicU64,
 }
 
 /// Verifiers of the metadata store.
 #[derive(Default)]
-struct OfNames {
+struct MetadataVerifiers {
     /// The last one is current.
     verifiers: Vec<u64>,
     /// Value of `losses` at its last loss.
@@ -46,7 +46,7 @@ struct OfNames {
     told: u64,
 }
 
-struct Heard {
+struct LocationVerifier {
     verifier: u64,
     /// Value of `losses` at its last loss.
     lost_at: u64,
@@ -56,9 +56,9 @@ struct Heard {
 
 impl Verifiers {
     /// Records the verifier of an answer to a change or a sync.
-    pub(crate) fn heard(&self, keeper: Keeper, verifier: u64, is_change: bool) {
+    pub(crate) fn record(&self, keeper: ChunkLocation, verifier: u64, is_change: bool) {
         {
-            let keepers = self.keepers.read();
+            let keepers = self.locations.read();
             if let Some(heard) = keepers.get(&keeper).filter(|heard| heard.verifier == verifier) {
                 if is_change && !heard.is_changed.load(Ordering::Relaxed) {
                     heard.is_changed.store(true, Ordering::Release);
@@ -66,8 +66,8 @@ impl Verifiers {
                 return;
             }
         }
-        let mut keepers = self.keepers.write();
-        let first = || Heard { verifier, lost_at: 0, is_changed: AtomicBool::new(false) };
+        let mut keepers = self.locations.write();
+        let first = || LocationVerifier { verifier, lost_at: 0, is_changed: AtomicBool::new(false) };
         let heard = keepers.entry(keeper).or_insert_with(first);
         if is_change {
             heard.is_changed.store(true, Ordering::Release);
@@ -83,16 +83,16 @@ impl Verifiers {
     }
 
     /// Records the metadata store's verifier from an answer; 0: the answer has none.
-    pub(crate) fn heard_of_names(&self, verifier: u64) {
+    pub(crate) fn record_metadata(&self, verifier: u64) {
         if verifier == 0 {
             return;
         }
-        let mut names = self.names.lock();
+        let mut names = self.metadata.lock();
         if names.verifiers.contains(&verifier) {
             return;
         }
         let is_first = names.verifiers.is_empty();
-        if names.verifiers.len() == MAX_OF_NAMES {
+        if names.verifiers.len() == MAX_METADATA_VERIFIERS {
             names.verifiers.remove(0);
         }
         names.verifiers.push(verifier);
@@ -105,14 +105,14 @@ impl Verifiers {
     }
 
     /// Whether the metadata store has had a loss after the count was `since`.
-    pub(crate) fn has_lost_names(&self, since: u64) -> bool {
-        self.names.lock().lost_at > since
+    pub(crate) fn has_lost_metadata(&self, since: u64) -> bool {
+        self.metadata.lock().lost_at > since
     }
 
     /// Whether the metadata store has had a loss that no sync of a directory has reported. Returns
     /// true once.
-    pub(crate) fn take_loss_of_names(&self) -> bool {
-        let mut names = self.names.lock();
+    pub(crate) fn take_metadata_loss(&self) -> bool {
+        let mut names = self.metadata.lock();
         let is_news = names.told < names.lost_at;
         names.told = names.lost_at;
         is_news
@@ -124,25 +124,25 @@ impl Verifiers {
     }
 
     /// Whether a location has had a loss after the count was `since`.
-    pub(crate) fn has_lost(&self, keeper: Keeper, since: u64) -> bool {
-        self.keepers.read().get(&keeper).is_some_and(|heard| heard.lost_at > since)
+    pub(crate) fn has_lost(&self, keeper: ChunkLocation, since: u64) -> bool {
+        self.locations.read().get(&keeper).is_some_and(|heard| heard.lost_at > since)
     }
 
     /// Returns the mirrored groups that were changed since the last call.
     pub(crate) fn take_changed_groups(&self) -> Vec<GroupId> {
-        let keepers = self.keepers.read();
-        let is_changed = |heard: &Heard| heard.is_changed.swap(false, Ordering::AcqRel);
+        let keepers = self.locations.read();
+        let is_changed = |heard: &LocationVerifier| heard.is_changed.swap(false, Ordering::AcqRel);
         let groups = keepers.iter().filter_map(|(keeper, heard)| match keeper {
-            Keeper::Mirror(group) if is_changed(heard) => Some(*group),
+            ChunkLocation::Group(group) if is_changed(heard) => Some(*group),
             _ => None,
         });
         groups.collect()
     }
 
     /// Marks groups as changed again after a failed sync.
-    pub(crate) fn are_changed(&self, groups: &[GroupId]) {
-        let keepers = self.keepers.read();
-        for heard in groups.iter().filter_map(|group| keepers.get(&Keeper::Mirror(*group))) {
+    pub(crate) fn mark_changed(&self, groups: &[GroupId]) {
+        let keepers = self.locations.read();
+        for heard in groups.iter().filter_map(|group| keepers.get(&ChunkLocation::Group(*group))) {
             heard.is_changed.store(true, Ordering::Release);
         }
     }
@@ -150,7 +150,7 @@ impl Verifiers {
     /// Whether there was a loss that no sync of everything has reported. Returns true once.
     pub(crate) fn take_loss(&self) -> bool {
         let losses = self.losses();
-        self.told.swap(losses, Ordering::AcqRel) < losses
+        self.reported.swap(losses, Ordering::AcqRel) < losses
     }
 }
 
@@ -161,7 +161,7 @@ pub(crate) struct Unsynced {
     changes: u64,
     synced: u64,
     /// Changes in flight.
-    under_way: u32,
+    in_flight: u32,
     /// Number of losses before the first unsynced change; `None`: unknown.
     since: Option<u64>,
     /// How often a sync has found a loss.
@@ -175,12 +175,12 @@ impl Unsynced {
     }
 
     /// Returns the state for the file's next use.
-    pub(crate) fn left(&self) -> Option<u64> {
+    pub(crate) fn unsynced_since(&self) -> Option<u64> {
         self.since.filter(|_| self.synced < self.changes)
     }
 
     /// Records that an earlier use of the file may have left unsynced changes.
-    pub(crate) fn doubt(&mut self) {
+    pub(crate) fn assume_unsynced(&mut self) {
         if self.is_all_synced() {
             self.since = None;
         }
@@ -192,12 +192,12 @@ impl Unsynced {
         if self.since.is_none() || self.is_all_synced() {
             self.since = Some(losses);
         }
-        self.under_way += 1;
+        self.in_flight += 1;
     }
 
     /// Records that it was answered or abandoned. `is_durable`: it is on disk if it was executed.
     pub(crate) fn end(&mut self, is_durable: bool) {
-        self.under_way -= 1;
+        self.in_flight -= 1;
         self.changes += u64::from(!is_durable);
     }
 
@@ -215,7 +215,7 @@ impl Unsynced {
 
     /// Whether nothing is unsynced, and nothing in flight.
     pub(crate) fn is_all_synced(&self) -> bool {
-        self.synced == self.changes && self.under_way == 0
+        self.synced == self.changes && self.in_flight == 0
     }
 
     /// Records that a sync has covered this many changes.
@@ -229,13 +229,13 @@ impl Unsynced {
     }
 
     /// Records a loss, which callers report. Later changes aren't affected.
-    pub(crate) fn found_loss(&mut self, losses: u64) {
+    pub(crate) fn record_loss(&mut self, losses: u64) {
         self.since = Some(losses);
         self.found += 1;
     }
 
     /// How often a sync has found a loss.
-    pub(crate) fn found(&self) -> u64 {
+    pub(crate) fn loss_count(&self) -> u64 {
         self.found
     }
 }

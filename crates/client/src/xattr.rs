@@ -1,7 +1,7 @@
 //! Extended attributes: stored ones, and virtual ones by which tools access the file system through
 //! any mount.
 
-use crate::access::Need;
+use crate::access::LeaseNeed;
 use crate::{Client, unexpected};
 use bytes::Bytes;
 use types::{Credentials, Errno, Error, InodeId, Result};
@@ -33,7 +33,7 @@ impl Client {
             return Err(Errno::ENODATA.into());
         }
         match self
-            .ask_for(credentials, MetaOp::GetXattr { ino, name: Bytes::copy_from_slice(name) })
+            .query_as(credentials, MetaOp::GetXattr { ino, name: Bytes::copy_from_slice(name) })
             .await?
             .reply
         {
@@ -63,29 +63,29 @@ impl Client {
         }
         let open = self.inodes.open(ino);
         if let Some(open) = &open {
-            open.content.lock().bare = false;
+            open.content.lock().has_no_xattrs = false;
         }
         // The service removes file capabilities when a session begins to write: the next write must
         // begin again.
         let _alone = match &open {
             Some(open) if name == CAPABILITY => {
-                let alone = self.enter_alone(open, |_| Need::Alone).await?;
+                let alone = self.lock_exclusive(open, |_| LeaseNeed::Exclusive).await?;
                 self.end_write(open, true).await?;
                 Some(alone)
             }
             _ => None,
         };
         let (name, value) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
-        self.change(credentials, MetaOp::SetXattr { ino, name, value, mode, kill_sgid }).await.map(drop)
+        self.change_as(credentials, MetaOp::SetXattr { ino, name, value, mode, kill_sgid }).await.map(drop)
     }
 
     fn is_bare(&self, ino: InodeId) -> bool {
-        self.inodes.open(ino).is_some_and(|open| open.content.lock().bare)
+        self.inodes.open(ino).is_some_and(|open| open.content.lock().has_no_xattrs)
     }
 
     /// Returns the names of all stored attributes.
     pub async fn listxattr(&self, ino: InodeId) -> Result<Vec<Bytes>> {
-        match self.ask(MetaOp::ListXattr { ino }).await?.reply {
+        match self.query(MetaOp::ListXattr { ino }).await?.reply {
             MetaReply::Names(names) => Ok(names),
             other => Err(unexpected(other)),
         }
@@ -94,6 +94,6 @@ impl Client {
     /// Removes an attribute.
     pub async fn removexattr(&self, credentials: Credentials, ino: InodeId, name: &[u8]) -> Result<()> {
         let name = Bytes::copy_from_slice(name);
-        self.change(credentials, MetaOp::RemoveXattr { ino, name }).await.map(drop)
+        self.change_as(credentials, MetaOp::RemoveXattr { ino, name }).await.map(drop)
     }
 }

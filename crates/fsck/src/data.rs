@@ -1,12 +1,12 @@
 //! Checks chunk files against layouts and checksums.
 
-use crate::copies::all_noted;
-use crate::finding::{Finding, Kind, Report};
+use crate::content_repair::FileContent;
+use crate::finding::{CheckReport, Finding, Kind};
 use crate::local::{cut, discard};
-use crate::mend::Content;
-use crate::strays::{REMEDY, discarded};
+use crate::orphans::{REMEDY, record_discard};
+use crate::replicas::all_differing_files;
 use crate::tree::{Tree, file_ranges};
-use crate::{Orders, Progress, Subject};
+use crate::{CheckOptions, Progress, Subject};
 use chunkstore::{Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,39 +19,43 @@ use types::{
 pub(crate) async fn check(
     subject: &Subject<'_>,
     tree: &Tree,
-    (orders, below): (&Orders<'_>, Option<&HashSet<InodeId>>),
-    report: &mut Report,
+    (orders, below): (&CheckOptions<'_>, Option<&HashSet<InodeId>>),
+    report: &mut CheckReport,
     progress: Progress<'_>,
 ) -> Result<()> {
     let mut present = Present::new();
     for (seat, store) in all_stores(subject) {
         check_store(subject, tree, (seat, store), &mut present, ((orders, below), report), progress).await?;
     }
-    missing(subject, tree, (&present, below), report).await
+    check_missing(subject, tree, (&present, below), report).await
 }
 
 /// Returns all stores whose chunk files are checked. A replica that is not in sync has outdated
 /// chunk files, which the resync replaces, so it is left out.
-pub(crate) fn all_stores<'a>(subject: &'a Subject<'_>) -> impl Iterator<Item = (Seat, &'a Arc<Store>)> {
-    let targets = subject.stores.iter().map(|(&target, store)| (Seat { target, group: None }, store));
-    let copies = subject.copies.iter();
-    let copies = copies.map(|(&(target, group), store)| (Seat { target, group: Some(group) }, store));
+pub(crate) fn all_stores<'a>(
+    subject: &'a Subject<'_>,
+) -> impl Iterator<Item = (ReplicaLocation, &'a Arc<Store>)> {
+    let targets =
+        subject.stores.iter().map(|(&target, store)| (ReplicaLocation { target, group: None }, store));
+    let copies = subject.replicas.iter();
+    let copies =
+        copies.map(|(&(target, group), store)| (ReplicaLocation { target, group: Some(group) }, store));
     let is_judged =
-        move |seat| state_of(subject, seat) == Some(MemberState::Good) || is_left_over(subject, seat);
+        move |seat| state_of(subject, seat) == Some(MemberState::Good) || is_orphaned_replica(subject, seat);
     targets.chain(copies.filter(move |(seat, _)| is_judged(*seat)))
 }
 
 /// Replica location: a name space of chunk files, either a target's own or that of its replica of a
 /// mirrored group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seat {
+pub struct ReplicaLocation {
     /// The target.
     pub target: TargetId,
     /// The mirrored group; `None` for the target's own chunk files.
     pub group: Option<GroupId>,
 }
 
-impl std::fmt::Display for Seat {
+impl std::fmt::Display for ReplicaLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.group {
             Some(group) => write!(f, "target {} (group {group})", self.target),
@@ -61,21 +65,21 @@ impl std::fmt::Display for Seat {
 }
 
 /// The existing chunk files by location.
-type Present = BTreeMap<Seat, BTreeSet<InodeId>>;
+type Present = BTreeMap<ReplicaLocation, BTreeSet<InodeId>>;
 
 async fn check_store(
     subject: &Subject<'_>,
     tree: &Tree,
-    (seat, store): (Seat, &Store),
+    (seat, store): (ReplicaLocation, &Store),
     present: &mut Present,
-    ((orders, below), report): ((&Orders<'_>, Option<&HashSet<InodeId>>), &mut Report),
+    ((orders, below), report): ((&CheckOptions<'_>, Option<&HashSet<InodeId>>), &mut CheckReport),
     progress: Progress<'_>,
 ) -> Result<()> {
     let files = store.list().await.map_err(unreadable)?;
     let total = files.len() as u64;
     for (done, &ino) in files.iter().enumerate() {
         progress(&format!("reading {seat}"), done as u64, total);
-        let (name, ino) = (ino, ino.of_chunk_file());
+        let (name, ino) = (ino, ino.owner_of_chunk_file());
         if below.is_some_and(|below| !below.contains(&ino)) {
             continue;
         }
@@ -87,12 +91,12 @@ async fn check_store(
 
 /// Returns the state of a replica in the cluster map; `None` for a target that is not a member of
 /// the group.
-pub(crate) fn state_of(subject: &Subject<'_>, seat: Seat) -> Option<MemberState> {
+pub(crate) fn state_of(subject: &Subject<'_>, seat: ReplicaLocation) -> Option<MemberState> {
     subject.map.group(seat.group?)?.state_of(seat.target)
 }
 
 /// Returns whether a replica belongs to no group, so that no file has chunks in it.
-fn is_left_over(subject: &Subject<'_>, seat: Seat) -> bool {
+fn is_orphaned_replica(subject: &Subject<'_>, seat: ReplicaLocation) -> bool {
     seat.group.is_some() && state_of(subject, seat).is_none()
 }
 
@@ -102,7 +106,7 @@ const REMEDY_OF_LENGTH: &str = "repair cuts it and keeps a copy of it aside, or 
 struct ChunkFile<'a> {
     subject: &'a Subject<'a>,
     tree: &'a Tree,
-    seat: Seat,
+    seat: ReplicaLocation,
     store: &'a Store,
     name: InodeId,
     /// Inode of its file.
@@ -110,8 +114,8 @@ struct ChunkFile<'a> {
 }
 
 impl ChunkFile<'_> {
-    async fn check(&self, orders: &Orders<'_>, report: &mut Report) -> Result<()> {
-        if is_doomed(self.subject.map, self.tree, self.seat, self.name) {
+    async fn check(&self, orders: &CheckOptions<'_>, report: &mut CheckReport) -> Result<()> {
+        if is_deletion_pending(self.subject.map, self.tree, self.seat, self.name) {
             return Ok(());
         }
         let layout = self.tree.layout(self.ino);
@@ -135,13 +139,13 @@ impl ChunkFile<'_> {
         format!("chunk file {:016x} on {}", self.name.0, self.seat)
     }
 
-    async fn stray(&self, orders: &Orders<'_>, report: &mut Report) -> Result<()> {
+    async fn stray(&self, orders: &CheckOptions<'_>, report: &mut CheckReport) -> Result<()> {
         let found = Finding::new(Kind::StrayChunkFile, self.object(), "no file has chunks here", REMEDY);
         let mut found = found.at(self.seat, self.subject.map);
         if orders.repair {
             let how = orders.discard();
             let outcome = discard(self.store, self.name, how).await.map_err(unreadable);
-            discarded(&mut found, how, outcome);
+            record_discard(&mut found, how, outcome);
         }
         report.findings.push(found);
         Ok(())
@@ -151,8 +155,8 @@ impl ChunkFile<'_> {
         &self,
         layout: &Layout,
         stripe: usize,
-        orders: &Orders<'_>,
-        report: &mut Report,
+        orders: &CheckOptions<'_>,
+        report: &mut CheckReport,
     ) -> Result<()> {
         if self.tree.writing.contains(&self.ino) {
             return Ok(());
@@ -169,13 +173,13 @@ impl ChunkFile<'_> {
         if orders.repair {
             let how = orders.discard();
             let outcome = cut(self.store, self.name, expected, how).await.map_err(unreadable);
-            discarded(&mut found, how, outcome);
+            record_discard(&mut found, how, outcome);
         }
         report.findings.push(found);
         Ok(())
     }
 
-    async fn content(&self, layout: &Layout, stripe: usize, report: &mut Report) -> Result<()> {
+    async fn content(&self, layout: &Layout, stripe: usize, report: &mut CheckReport) -> Result<()> {
         let size = self.tree.inode(self.ino).map_or(0, |inode| inode.size);
         let stat = self.store.stat(self.name).await.map_err(unreadable)?;
         report.chunk_files += 1;
@@ -202,13 +206,13 @@ impl ChunkFile<'_> {
             state == MemberState::Good && target != self.seat.target
         };
         let group = self.seat.group.and_then(|group| self.subject.map.group(group));
-        match group.is_some_and(|group| group.with_states().any(is_good)) {
+        match group.is_some_and(|group| group.members_with_states().any(is_good)) {
             true => "another copy has them if it is not reported, too: repair takes them from there",
             false => "restore the file from a copy, or delete it: there is no second copy to repair from",
         }
     }
 
-    fn damaged(&self, layout: &Layout, stripe: usize, local: ByteRange, size: u64, report: &mut Report) {
+    fn damaged(&self, layout: &Layout, stripe: usize, local: ByteRange, size: u64, report: &mut CheckReport) {
         for range in file_ranges(layout, stripe, local, size) {
             let cause = format!("bytes {local} of {} do not match their checksums", self.object());
             let path = self.tree.path(self.ino);
@@ -219,20 +223,25 @@ impl ChunkFile<'_> {
 }
 
 /// Returns the stripe of the layout that the chunk file with this slot at this location contains.
-pub(crate) fn stripe_of(map: &ClusterMap, layout: &Layout, seat: Seat, slot: u8) -> Option<usize> {
+pub(crate) fn stripe_of(map: &ClusterMap, layout: &Layout, seat: ReplicaLocation, slot: u8) -> Option<usize> {
     (0..layout.groups.len())
         .find(|&stripe| layout.slot(stripe) == slot && holds(map, layout.groups[stripe], seat))
 }
 
-pub(crate) fn holds(map: &ClusterMap, group: GroupId, seat: Seat) -> bool {
-    seats(map.group(group)).any(|(other, _)| other == seat)
+pub(crate) fn holds(map: &ClusterMap, group: GroupId, seat: ReplicaLocation) -> bool {
+    replica_locations(map.group(group)).any(|(other, _)| other == seat)
 }
 
 /// Returns whether a record requires the deletion of a chunk file. A record under the name of a
 /// deleted file contains slots.
-pub(crate) fn is_doomed(map: &ClusterMap, tree: &Tree, seat: Seat, name: InodeId) -> bool {
-    [name, name.of_chunk_file()].iter().any(|noted| {
-        tree.doomed.get(noted).is_some_and(|doomed| {
+pub(crate) fn is_deletion_pending(
+    map: &ClusterMap,
+    tree: &Tree,
+    seat: ReplicaLocation,
+    name: InodeId,
+) -> bool {
+    [name, name.owner_of_chunk_file()].iter().any(|noted| {
+        tree.pending_deletions.get(noted).is_some_and(|doomed| {
             let mut names = (0..doomed.groups.len()).filter(|&s| doomed.chunk_file(*noted, s) == name);
             names.any(|s| holds(map, doomed.groups[s], seat))
         })
@@ -240,11 +249,14 @@ pub(crate) fn is_doomed(map: &ClusterMap, tree: &Tree, seat: Seat, name: InodeId
 }
 
 /// Returns the locations of a group's chunk files, with the states of the replicas.
-pub(crate) fn seats(group: Option<&Group>) -> impl Iterator<Item = (Seat, MemberState)> + '_ {
-    let members = group.into_iter().flat_map(|group| group.with_states().map(move |member| (group, member)));
+pub(crate) fn replica_locations(
+    group: Option<&Group>,
+) -> impl Iterator<Item = (ReplicaLocation, MemberState)> + '_ {
+    let members =
+        group.into_iter().flat_map(|group| group.members_with_states().map(move |member| (group, member)));
     members.map(|(group, (target, state))| {
         let is_mirrored = group.scheme.is_mirrored();
-        (Seat { target, group: is_mirrored.then_some(group.id) }, state)
+        (ReplicaLocation { target, group: is_mirrored.then_some(group.id) }, state)
     })
 }
 
@@ -259,15 +271,15 @@ pub(crate) fn in_lost_group(group: GroupId) -> String {
 /// Reports files whose chunk files are missing, or end before the data that was written to them. A
 /// chunk file may be absent where the file has a hole. It must exist if its length is known, or if
 /// the file has no holes (as much space allocated as it has bytes).
-async fn missing(
+async fn check_missing(
     subject: &Subject<'_>,
     tree: &Tree,
     (present, below): (&Present, Option<&HashSet<InodeId>>),
-    report: &mut Report,
+    report: &mut CheckReport,
 ) -> Result<()> {
     const REMEDY: &str =
         "repair takes it from another copy; where there is none, restore the file from a backup";
-    let noted = all_noted(subject).await?;
+    let noted = all_differing_files(subject).await?;
     let mut files: Vec<InodeId> = tree.inodes.keys().copied().collect();
     files.retain(|ino| below.is_none_or(|below| below.contains(ino)));
     files.sort();
@@ -282,21 +294,22 @@ async fn missing(
                 continue;
             }
             // A replica that can't be opened is reported only once, as that.
-            let here = |seat: &Seat| subject.is_open(*seat);
-            if !seats(known).any(|(seat, _)| here(&seat)) {
+            let here = |seat: &ReplicaLocation| subject.is_open(*seat);
+            if !replica_locations(known).any(|(seat, _)| here(&seat)) {
                 let cause = format!("group {group} of its layout has nothing here that can be opened");
                 report.add(Kind::UnknownTarget, tree.path(ino), cause, REMEDY);
                 continue;
             }
-            let needed = content.needed(stripe);
+            let needed = content.required_len(stripe);
             if needed == 0 || tree.writing.contains(&ino) {
                 continue;
             }
             let name = content.layout.chunk_file(ino, stripe);
-            let has = |seat: &Seat| present.get(seat).is_some_and(|files| files.contains(&name));
-            let good = seats(known).filter(|(seat, state)| *state == MemberState::Good && here(seat));
+            let has = |seat: &ReplicaLocation| present.get(seat).is_some_and(|files| files.contains(&name));
+            let good =
+                replica_locations(known).filter(|(seat, state)| *state == MemberState::Good && here(seat));
             for (seat, _) in good {
-                let lack = lack(subject, seat, name, (has(&seat), &content, stripe)).await?;
+                let lack = missing_content(subject, seat, name, (has(&seat), &content, stripe)).await?;
                 let Some((kind, lack)) = lack else { continue };
                 let cause = match seat.group {
                     Some(group) if noted.get(&group).is_some_and(|noted| noted.contains(&name)) => {
@@ -316,14 +329,14 @@ async fn missing(
 
 /// Returns what a replica of a chunk file lacks. If only the known length shows it, a crash that
 /// the cluster hasn't reconciled yet explains it.
-async fn lack(
+async fn missing_content(
     subject: &Subject<'_>,
-    seat: Seat,
+    seat: ReplicaLocation,
     name: InodeId,
-    (is_there, content, stripe): (bool, &Content, usize),
+    (is_there, content, stripe): (bool, &FileContent, usize),
 ) -> Result<Option<(Kind, String)>> {
     let store = match seat.group {
-        Some(group) => subject.copies.get(&(seat.target, group)),
+        Some(group) => subject.replicas.get(&(seat.target, group)),
         None => subject.stores.get(&seat.target),
     };
     let is_excused = store.is_some_and(|store| store.was_changing(name));
@@ -331,11 +344,11 @@ async fn lack(
         let is_damage = content.is_dense || !is_excused;
         return Ok(is_damage.then(|| (Kind::MissingChunkFile, "is gone".into())));
     }
-    let known = content.known(stripe);
+    let known = content.known_len(stripe);
     let Some(store) = store.filter(|_| known > 0 && !is_excused) else { return Ok(None) };
     // If its checksums show that there was more, it is reported as damaged content.
     let len = store.stat(name).await.map_err(unreadable)?.len;
-    let is_short = len < known && store.require_end(name).await.is_ok();
+    let is_short = len < known && store.require_not_truncated(name).await.is_ok();
     Ok(is_short.then(|| (Kind::ShortChunkFile, format!("ends after {len}"))))
 }
 

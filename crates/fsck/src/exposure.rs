@@ -6,7 +6,7 @@
 //! the metadata is not counted: it is lost with the node that stores the metadata, and so is access
 //! to everything else.
 
-use crate::finding::Report;
+use crate::finding::CheckReport;
 use crate::online::Online;
 use crate::tree::Tree;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use types::{ClusterMap, InodeId, Layout, MemberState, NodeId, Result, Role, TargetId};
 
 /// Directories listed for each target, node and rack.
-const MAX_HEAVY: usize = 5;
+const MAX_DIRECTORIES: usize = 5;
 
 /// A failure domain.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ impl Amount {
 
 /// A directory with much of the affected data.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Heavy {
+pub struct HeavyDirectory {
     /// Its path; data in directories below it counts for those.
     pub path: String,
     /// Data that would be lost.
@@ -57,7 +57,7 @@ pub struct Heavy {
 
 /// Effect of the failure of one target, node or rack.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Exposed {
+pub struct DomainExposure {
     /// The domain that fails.
     pub domain: Domain,
     /// The name of the node; empty for a rack.
@@ -70,7 +70,7 @@ pub struct Exposed {
     /// Data that should have several in-sync replicas and would be left with one.
     pub at_risk: Amount,
     /// Directories with most of it.
-    pub top: Vec<Heavy>,
+    pub top: Vec<HeavyDirectory>,
 }
 
 /// The exposure map of a cluster.
@@ -86,11 +86,11 @@ pub struct Exposure {
     /// are estimates.
     pub estimated_files: u64,
     /// Racks, then nodes, then targets; the largest loss first.
-    pub exposed: Vec<Exposed>,
+    pub exposed: Vec<DomainExposure>,
 }
 
 /// A file to be added to the exposure map.
-pub(crate) struct Weighed<'a> {
+pub(crate) struct ExposureFile<'a> {
     pub(crate) directory: &'a str,
     pub(crate) layout: &'a Layout,
     pub(crate) size: u64,
@@ -102,8 +102,8 @@ pub(crate) struct Weighed<'a> {
 /// # Errors
 /// A metadata store that can't be read.
 pub fn exposure(cluster: &Online<'_>) -> Result<Exposure> {
-    let tree = cluster.read(&mut Report::default(), false)?;
-    let mut scale = Scale::new(cluster.map);
+    let tree = cluster.read(&mut CheckReport::default(), false)?;
+    let mut scale = ExposureBuilder::new(cluster.map);
     let mut directories: BTreeMap<InodeId, String> = BTreeMap::new();
     let total = tree.inodes.len() as u64;
     for (done, (&ino, known)) in tree.inodes.iter().enumerate() {
@@ -113,9 +113,14 @@ pub fn exposure(cluster: &Online<'_>) -> Result<Exposure> {
         let (Some(layout), Some(inode)) = (tree.layout(ino), &known.inode) else { continue };
         let directory = directory_of(&tree, ino, &mut directories);
         let is_estimate = !tree.is_dense(ino) || tree.writing.contains(&ino);
-        scale.put(&Weighed { directory: &directory, layout: &layout, size: inode.size, is_estimate });
+        scale.add_file(&ExposureFile {
+            directory: &directory,
+            layout: &layout,
+            size: inode.size,
+            is_estimate,
+        });
     }
-    Ok(scale.told())
+    Ok(scale.finish())
 }
 
 fn directory_of(tree: &Tree, ino: InodeId, known: &mut BTreeMap<InodeId, String>) -> String {
@@ -126,14 +131,14 @@ fn directory_of(tree: &Tree, ino: InodeId, known: &mut BTreeMap<InodeId, String>
 }
 
 /// Accumulates the exposure map file by file.
-pub(crate) struct Scale<'a> {
+pub(crate) struct ExposureBuilder<'a> {
     map: &'a ClusterMap,
     told: Exposure,
-    domains: BTreeMap<Domain, Load>,
+    domains: BTreeMap<Domain, DomainLoad>,
 }
 
 #[derive(Default)]
-struct Load {
+struct DomainLoad {
     lost: Amount,
     at_risk: Amount,
     directories: BTreeMap<String, (Amount, Amount)>,
@@ -146,17 +151,18 @@ struct Bytes {
     at_risk: u64,
 }
 
-impl<'a> Scale<'a> {
-    pub(crate) fn new(map: &'a ClusterMap) -> Scale<'a> {
+impl<'a> ExposureBuilder<'a> {
+    pub(crate) fn new(map: &'a ClusterMap) -> ExposureBuilder<'a> {
         let targets = map.targets.iter().map(|target| Domain::Target(target.id));
         let nodes = map.nodes.iter().map(|node| Domain::Node(node.id));
         let racks = map.nodes.iter().filter_map(|node| Some(Domain::Rack(node.rack.clone()?)));
-        let domains = targets.chain(nodes).chain(racks).map(|domain| (domain, Load::default())).collect();
-        Scale { map, told: Exposure::default(), domains }
+        let domains =
+            targets.chain(nodes).chain(racks).map(|domain| (domain, DomainLoad::default())).collect();
+        ExposureBuilder { map, told: Exposure::default(), domains }
     }
 
     /// Adds a file.
-    pub(crate) fn put(&mut self, file: &Weighed<'_>) {
+    pub(crate) fn add_file(&mut self, file: &ExposureFile<'_>) {
         let mut here: BTreeMap<Domain, Bytes> = BTreeMap::new();
         let mut now = Bytes::default();
         for stripe in 0..file.layout.groups.len() {
@@ -187,7 +193,7 @@ impl<'a> Scale<'a> {
         (here, now): (&mut BTreeMap<Domain, Bytes>, &mut Bytes),
     ) {
         let group = self.map.group(layout.groups[stripe]);
-        let members = group.into_iter().flat_map(|group| group.with_states());
+        let members = group.into_iter().flat_map(|group| group.members_with_states());
         let good: Vec<TargetId> =
             members.filter(|(_, state)| *state == MemberState::Good).map(|(target, _)| target).collect();
         let is_mirrored = group.is_some_and(|group| group.scheme.is_mirrored());
@@ -219,10 +225,10 @@ impl<'a> Scale<'a> {
     }
 
     /// Returns the exposure map.
-    pub(crate) fn told(self) -> Exposure {
-        let Scale { map, mut told, domains } = self;
+    pub(crate) fn finish(self) -> Exposure {
+        let ExposureBuilder { map, mut told, domains } = self;
         told.exposed = domains.into_iter().map(|(domain, load)| exposed(map, domain, load)).collect();
-        let size = |exposed: &Exposed| match exposed.domain {
+        let size = |exposed: &DomainExposure| match exposed.domain {
             Domain::Rack(_) => 0,
             Domain::Node(_) => 1,
             Domain::Target(_) => 2,
@@ -235,7 +241,7 @@ impl<'a> Scale<'a> {
     }
 }
 
-fn exposed(map: &ClusterMap, domain: Domain, load: Load) -> Exposed {
+fn exposed(map: &ClusterMap, domain: Domain, load: DomainLoad) -> DomainExposure {
     let node = match &domain {
         Domain::Node(node) => Some(*node),
         Domain::Target(target) => map.target(*target).map(|target| target.node),
@@ -247,11 +253,14 @@ fn exposed(map: &ClusterMap, domain: Domain, load: Load) -> Exposed {
         Domain::Rack(dead) => node.rack.as_ref() == Some(dead),
         Domain::Target(_) => false,
     };
-    let mut top: Vec<Heavy> =
-        load.directories.into_iter().map(|(path, (lost, at_risk))| Heavy { path, lost, at_risk }).collect();
+    let mut top: Vec<HeavyDirectory> = load
+        .directories
+        .into_iter()
+        .map(|(path, (lost, at_risk))| HeavyDirectory { path, lost, at_risk })
+        .collect();
     top.sort_by_key(|heavy| std::cmp::Reverse((heavy.lost.bytes, heavy.at_risk.bytes)));
-    top.truncate(MAX_HEAVY);
-    Exposed {
+    top.truncate(MAX_DIRECTORIES);
+    DomainExposure {
         keeps_metadata: map.nodes.iter().any(|node| goes(node) && node.roles.contains(&Role::Mgmt)),
         node: node.map_or_else(String::new, |node| node.name.clone()),
         domain,

@@ -1,6 +1,6 @@
 //! Findings of a check.
 
-use crate::data::Seat;
+use crate::data::ReplicaLocation;
 use serde::{Deserialize, Serialize};
 use types::{ByteRange, ClusterMap, InodeId, TargetId};
 
@@ -102,7 +102,7 @@ impl Finding {
     }
 
     /// Sets the faulty replica.
-    pub(crate) fn at(self, seat: Seat, map: &ClusterMap) -> Finding {
+    pub(crate) fn at(self, seat: ReplicaLocation, map: &ClusterMap) -> Finding {
         let node = map.target(seat.target).and_then(|target| map.node(target.node));
         Finding { target: Some(seat.target), node: node.map(|node| node.name.clone()), ..self }
     }
@@ -114,7 +114,7 @@ impl Finding {
 
 /// The result of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Report {
+pub struct CheckReport {
     /// All faults found, repaired or not.
     pub findings: Vec<Finding>,
     /// Files that have a name or are orphans.
@@ -142,7 +142,7 @@ pub enum Verdict {
     Damaged,
 }
 
-impl Report {
+impl CheckReport {
     /// Returns the overall result: clean, all repaired, or damaged.
     pub fn verdict(&self) -> Verdict {
         if self.findings.is_empty() {

@@ -8,36 +8,36 @@
 //!
 //! With repair, the check repairs names and records, removes orphaned chunk files, and replaces
 //! content of which an intact replica exists (`plan` selects it). Content without an intact replica
-//! is left as it is, unless the caller gives it up (`Orders::forget`): then it is reported first,
-//! and reads as zeros afterwards.
+//! is left as it is, unless the caller gives it up (`CheckOptions::forget`): then it is reported
+//! first, and reads as zeros afterwards.
 //!
 //! Replicas of mirrored groups are checked separately, and compared with each other where no note
 //! says that they may differ. A replica that is not in sync by the cluster map is resynced when the
 //! cluster runs: it is no damage either, but is reported.
 
-mod copies;
+mod content_repair;
 mod data;
 mod exposure;
 mod finding;
 mod local;
-mod look;
 mod losses;
-mod mend;
+mod metadata_age;
 mod names;
-mod older;
 mod online;
+mod orphans;
 mod plan;
 mod repair;
-mod strays;
+mod replicas;
+mod targets;
 mod tree;
 
-pub use data::Seat;
-pub use exposure::{Amount, Domain, Exposed, Exposure, Heavy, exposure};
-pub use finding::{Finding, Kind, Report, Verdict};
-pub use local::Local;
-pub use look::{Discard, Later, Targets};
+pub use data::ReplicaLocation;
+pub use exposure::{Amount, Domain, DomainExposure, Exposure, HeavyDirectory, exposure};
+pub use finding::{CheckReport, Finding, Kind, Verdict};
+pub use local::LocalTargets;
 pub use losses::{Losses, LostFile, LostGroup, losses, usage};
-pub use online::{Freeze, Online, check_online};
+pub use online::{Online, TakeSnapshot, check_online};
+pub use targets::{Discard, TargetFuture, Targets};
 
 use chunkstore::{IfAbsent, Store};
 use kv::Engine;
@@ -58,38 +58,38 @@ pub struct Subject<'a> {
     /// The opened targets.
     pub stores: &'a BTreeMap<TargetId, Arc<Store>>,
     /// Their replicas of mirrored groups, opened.
-    pub copies: &'a Copies,
+    pub replicas: &'a Replicas,
     /// Their replicas of mirrored groups that can't be opened.
-    pub unopened: &'a Unopened,
+    pub unopened: &'a UnopenedReplicas,
 }
 
 impl Subject<'_> {
     /// Returns whether the target of a location is here, and its replica of the group could be
     /// opened.
-    pub(crate) fn is_open(&self, seat: Seat) -> bool {
+    pub(crate) fn is_open(&self, seat: ReplicaLocation) -> bool {
         let can_be = |group: GroupId| !self.unopened.contains_key(&(seat.target, group));
         self.stores.contains_key(&seat.target) && seat.group.is_none_or(can_be)
     }
 }
 
 /// Stores of mirrored groups, by target and group.
-pub type Copies = BTreeMap<(TargetId, GroupId), Arc<Store>>;
+pub type Replicas = BTreeMap<(TargetId, GroupId), Arc<Store>>;
 
 /// Why stores of mirrored groups can't be opened, by target and group.
-pub type Unopened = BTreeMap<(TargetId, GroupId), Error>;
+pub type UnopenedReplicas = BTreeMap<(TargetId, GroupId), Error>;
 
 /// Opens the replicas of mirrored groups on targets. Close them before the targets. The check
 /// reports those that can't be opened.
 ///
 /// # Errors
 /// If the groups of a target can't be listed; nothing is open then.
-pub async fn open_copies(stores: &BTreeMap<TargetId, Arc<Store>>) -> Result<(Copies, Unopened)> {
+pub async fn open_replicas(stores: &BTreeMap<TargetId, Arc<Store>>) -> Result<(Replicas, UnopenedReplicas)> {
     let mut found = Vec::new();
     for (&target, store) in stores {
         let groups = store.groups().await.map_err(data::unreadable)?;
         found.extend(groups.into_iter().map(|group| ((target, group), store)));
     }
-    let (mut copies, mut unopened) = (Copies::new(), Unopened::new());
+    let (mut copies, mut unopened) = (Replicas::new(), UnopenedReplicas::new());
     for (place, store) in found {
         match Store::open_group(store, place.1, IfAbsent::Leave).await {
             Ok(Some((copy, _))) => drop(copies.insert(place, copy)),
@@ -105,16 +105,16 @@ pub type Progress<'a> = &'a dyn Fn(&str, u64, u64);
 
 /// Called with content that is given up, before it becomes zeros; if it returns an error, the
 /// content stays.
-pub type Witness<'a> = &'a dyn Fn(&Loss) -> Result<()>;
+pub type LossRecorder<'a> = &'a dyn Fn(&Loss) -> Result<()>;
 
 /// What a check does besides reading.
 #[derive(Clone, Copy, Default)]
-pub struct Orders<'a> {
+pub struct CheckOptions<'a> {
     /// Repair what can be repaired.
     pub repair: bool,
     /// Give up content that no replica has, with `repair` only: this is called with it before it
     /// becomes zeros.
-    pub forget: Option<Witness<'a>>,
+    pub forget: Option<LossRecorder<'a>>,
     /// Check only what is at or below this path, which begins at the root of the file system.
     /// Orphaned chunk files are not searched then.
     pub below: Option<&'a str>,
@@ -125,10 +125,10 @@ pub struct Orders<'a> {
     pub accept_loss: bool,
 }
 
-impl Orders<'_> {
+impl CheckOptions<'_> {
     /// Returns what happens to orphaned chunk files, and to data cut off others.
     pub(crate) fn discard(&self) -> Discard {
-        if self.delete { Discard::Delete } else { Discard::SetAside }
+        if self.delete { Discard::Delete } else { Discard::MoveAside }
     }
 }
 
@@ -148,20 +148,28 @@ pub struct Loss {
 /// # Errors
 /// A store or target that can't be read at all, a path that doesn't exist; with an order to repair,
 /// metadata that looks older than the chunk files. Damage is no error: it is in the report.
-pub async fn check(subject: &Subject<'_>, orders: &Orders<'_>, progress: Progress<'_>) -> Result<Report> {
-    older::refuse(subject, orders, progress).await?;
+pub async fn check(
+    subject: &Subject<'_>,
+    orders: &CheckOptions<'_>,
+    progress: Progress<'_>,
+) -> Result<CheckReport> {
+    metadata_age::check_age(subject, orders, progress).await?;
     let (tree, mut report) = names_of(subject, orders, progress)?;
     let below = orders.below.map(|path| tree.below(path)).transpose()?;
     data::check(subject, &tree, (orders, below.as_ref()), &mut report, progress).await?;
-    copies::check(subject, &tree, below.as_ref(), &mut report, progress).await?;
+    replicas::check(subject, &tree, below.as_ref(), &mut report, progress).await?;
     if orders.repair {
         let contents = report.findings.iter().filter_map(|finding| finding.place);
         let contents = contents.filter_map(|(ino, _)| Some((ino, tree.content(ino)?))).collect();
-        let targets = local::Local(subject);
+        let targets = local::LocalTargets(subject);
         // No process serves it.
-        let is_unchanged = |_: InodeId, _: &mend::Content| Ok(true);
-        let mending =
-            mend::Mending { targets: &targets, map: subject.map, orders, is_unchanged: &is_unchanged };
+        let is_unchanged = |_: InodeId, _: &content_repair::FileContent| Ok(true);
+        let mending = content_repair::ContentRepair {
+            targets: &targets,
+            map: subject.map,
+            orders,
+            is_unchanged: &is_unchanged,
+        };
         mending.run(&contents, &mut report).await?;
     }
     report.files = tree.files();
@@ -177,18 +185,18 @@ pub async fn check(subject: &Subject<'_>, orders: &Orders<'_>, progress: Progres
 pub fn check_names(
     engine: &dyn Engine,
     (partitions, hash_key): (u16, (u64, u64)),
-    orders: &Orders<'_>,
+    orders: &CheckOptions<'_>,
     progress: Progress<'_>,
-) -> Result<Report> {
+) -> Result<CheckReport> {
     let (map, stores) = (ClusterMap::default(), BTreeMap::new());
-    let (copies, unopened) = (Copies::new(), Unopened::new());
+    let (copies, unopened) = (Replicas::new(), UnopenedReplicas::new());
     let subject = Subject {
         engine,
         partitions,
         hash_key,
         map: &map,
         stores: &stores,
-        copies: &copies,
+        replicas: &copies,
         unopened: &unopened,
     };
     let (tree, mut report) = names_of(&subject, orders, progress)?;
@@ -199,10 +207,10 @@ pub fn check_names(
 
 fn names_of(
     subject: &Subject<'_>,
-    orders: &Orders<'_>,
+    orders: &CheckOptions<'_>,
     progress: Progress<'_>,
-) -> Result<(tree::Tree, Report)> {
-    let mut report = Report::default();
+) -> Result<(tree::Tree, CheckReport)> {
+    let mut report = CheckReport::default();
     let mut tree = tree::Tree::read(subject, &mut report, progress)?;
     let fixes = names::check(subject, &mut tree, &mut report);
     match orders.below {

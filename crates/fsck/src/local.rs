@@ -1,8 +1,8 @@
 //! The targets of a stopped cluster.
 
 use crate::Subject;
-use crate::data::{Seat, seats, unreadable};
-use crate::look::{Discard, Later, Targets};
+use crate::data::{ReplicaLocation, replica_locations, unreadable};
+use crate::targets::{Discard, TargetFuture, Targets};
 use chunkstore::{IoPath, Kind, MAX_UNITS, Store, StoreError};
 use rt::IoBuf;
 use types::{ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
@@ -13,22 +13,22 @@ const PIECE_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = types::BLOCK_SIZE as u64;
 
 /// Chunk files that are listed at a time.
-const FILES_AT_ONCE: usize = 4096;
+const LIST_PAGE: usize = 4096;
 
 /// The opened stores.
-pub struct Local<'a>(pub &'a Subject<'a>);
+pub struct LocalTargets<'a>(pub &'a Subject<'a>);
 
-impl Local<'_> {
-    fn store(&self, seat: Seat) -> Result<&Store> {
+impl LocalTargets<'_> {
+    fn store(&self, seat: ReplicaLocation) -> Result<&Store> {
         let found = match seat.group {
-            Some(group) => self.0.copies.get(&(seat.target, group)),
+            Some(group) => self.0.replicas.get(&(seat.target, group)),
             None => self.0.stores.get(&seat.target),
         };
         found.map(|store| &**store).ok_or_else(|| Error::new(Errno::ENODEV, format!("{seat} is not here")))
     }
 
-    async fn mend(&self, from: Seat, to: TargetId, name: InodeId, range: ByteRange) -> Result<()> {
-        let (from, to) = (self.store(from)?, self.store(Seat { target: to, ..from })?);
+    async fn mend(&self, from: ReplicaLocation, to: TargetId, name: InodeId, range: ByteRange) -> Result<()> {
+        let (from, to) = (self.store(from)?, self.store(ReplicaLocation { target: to, ..from })?);
         let len = from.stat(name).await.map_err(failed)?.len;
         let had = to.stat(name).await.map_err(failed)?.len;
         if had > len {
@@ -39,7 +39,7 @@ impl Local<'_> {
             return to.sync(name).await.map_err(failed);
         }
         if had == 0 {
-            expect(from, to, name, len).await?;
+            create_expecting(from, to, name, len).await?;
             return copy(from, to, name, ByteRange::new(0, len)).await;
         }
         if had != len {
@@ -56,7 +56,7 @@ impl Local<'_> {
         to.sync(name).await.map_err(failed)
     }
 
-    async fn forget(&self, seat: Seat, name: InodeId, range: ByteRange) -> Result<Vec<ByteRange>> {
+    async fn forget(&self, seat: ReplicaLocation, name: InodeId, range: ByteRange) -> Result<Vec<ByteRange>> {
         let stores = self.all_copies(seat)?;
         let mut is_gone = true;
         for store in &stores {
@@ -65,7 +65,7 @@ impl Local<'_> {
         }
         if is_gone {
             for store in stores {
-                store.forget(name, range).await.map_err(failed)?;
+                store.give_up(name, range).await.map_err(failed)?;
             }
             return Ok(vec![range]);
         }
@@ -83,7 +83,7 @@ impl Local<'_> {
                 continue;
             }
             for store in &stores {
-                store.forget(name, block).await.map_err(failed)?;
+                store.give_up(name, block).await.map_err(failed)?;
             }
             lost.push(block);
         }
@@ -92,7 +92,7 @@ impl Local<'_> {
 
     /// Returns the stores of all members of a group. Fails unless all members are in sync and here:
     /// the content of others is unknown.
-    fn all_copies(&self, seat: Seat) -> Result<Vec<&Store>> {
+    fn all_copies(&self, seat: ReplicaLocation) -> Result<Vec<&Store>> {
         let Some(id) = seat.group else { return Ok(vec![self.store(seat)?]) };
         let group = self.0.map.group(id);
         if group.is_none_or(|group| group.is_degraded()) {
@@ -101,7 +101,7 @@ impl Local<'_> {
                 "what is lost on one may be on them: start the cluster, and wait until they are good",
             ));
         }
-        seats(group)
+        replica_locations(group)
             .filter(|(_, state)| *state == MemberState::Good)
             .map(|(seat, _)| self.store(seat))
             .collect()
@@ -110,7 +110,7 @@ impl Local<'_> {
 
 /// Creates a missing chunk file with checksums only: blocks that aren't copied yet are refused,
 /// also if the copy is interrupted.
-async fn expect(from: &Store, to: &Store, name: InodeId, len: u64) -> Result<()> {
+async fn create_expecting(from: &Store, to: &Store, name: InodeId, len: u64) -> Result<()> {
     let most = MAX_UNITS as u64 * BLOCK;
     for start in (0..len).step_by(most as usize) {
         let part = ByteRange::at(start, most).intersect(ByteRange::new(0, len));
@@ -121,7 +121,7 @@ async fn expect(from: &Store, to: &Store, name: InodeId, len: u64) -> Result<()>
         }
         let mut sums = survey.sums;
         sums.resize(part.len().div_ceil(BLOCK) as usize, 0);
-        to.expect(name, start / BLOCK, &sums, len).await.map_err(failed)?;
+        to.expect_sums(name, start / BLOCK, &sums, len).await.map_err(failed)?;
     }
     Ok(())
 }
@@ -149,7 +149,7 @@ async fn copy(from: &Store, to: &Store, name: InodeId, range: ByteRange) -> Resu
 /// Removes an orphaned chunk file.
 pub(crate) async fn discard(store: &Store, name: InodeId, how: Discard) -> Result<(), StoreError> {
     match how {
-        Discard::SetAside => store.set_aside(name).await,
+        Discard::MoveAside => store.set_aside(name).await,
         Discard::Delete => store.delete(name).await,
     }
 }
@@ -157,7 +157,7 @@ pub(crate) async fn discard(store: &Store, name: InodeId, how: Discard) -> Resul
 /// Truncates a chunk file that is longer than its file. The metadata may be older than the file, so
 /// a copy of the whole chunk file is moved aside first, unless the caller wants it deleted.
 pub(crate) async fn cut(store: &Store, name: InodeId, len: u64, how: Discard) -> Result<(), StoreError> {
-    if how == Discard::SetAside {
+    if how == Discard::MoveAside {
         store.copy_aside(name).await?;
     }
     store.truncate(name, len).await
@@ -171,12 +171,12 @@ fn failed(error: StoreError) -> Error {
     }
 }
 
-impl Targets for Local<'_> {
-    fn len(&self, seat: Seat, ino: InodeId) -> Later<'_, u64> {
+impl Targets for LocalTargets<'_> {
+    fn len(&self, seat: ReplicaLocation, ino: InodeId) -> TargetFuture<'_, u64> {
         Box::pin(async move { Ok(self.store(seat)?.stat(ino).await.map_err(failed)?.len) })
     }
 
-    fn read(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, u32> {
+    fn read(&self, seat: ReplicaLocation, ino: InodeId, range: ByteRange) -> TargetFuture<'_, u32> {
         Box::pin(async move {
             let buf = IoBuf::alloc(range.len() as usize);
             self.store(seat)?.read(ino, range.start, &buf, IoPath::Direct).await.map_err(failed)?;
@@ -184,23 +184,38 @@ impl Targets for Local<'_> {
         })
     }
 
-    fn list(&self, seat: Seat, from: InodeId) -> Later<'_, (Vec<InodeId>, Option<InodeId>)> {
-        Box::pin(async move { self.store(seat)?.files(from, FILES_AT_ONCE).await.map_err(failed) })
+    fn list(
+        &self,
+        seat: ReplicaLocation,
+        from: InodeId,
+    ) -> TargetFuture<'_, (Vec<InodeId>, Option<InodeId>)> {
+        Box::pin(async move { self.store(seat)?.files(from, LIST_PAGE).await.map_err(failed) })
     }
 
-    fn mend(&self, from: Seat, to: TargetId, ino: InodeId, range: ByteRange) -> Later<'_, ()> {
-        Box::pin(Local::mend(self, from, to, ino, range))
+    fn mend(
+        &self,
+        from: ReplicaLocation,
+        to: TargetId,
+        ino: InodeId,
+        range: ByteRange,
+    ) -> TargetFuture<'_, ()> {
+        Box::pin(LocalTargets::mend(self, from, to, ino, range))
     }
 
-    fn forget(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, Vec<ByteRange>> {
-        Box::pin(Local::forget(self, seat, ino, range))
+    fn give_up(
+        &self,
+        seat: ReplicaLocation,
+        ino: InodeId,
+        range: ByteRange,
+    ) -> TargetFuture<'_, Vec<ByteRange>> {
+        Box::pin(LocalTargets::forget(self, seat, ino, range))
     }
 
-    fn discard(&self, seat: Seat, ino: InodeId, how: Discard) -> Later<'_, ()> {
+    fn discard(&self, seat: ReplicaLocation, ino: InodeId, how: Discard) -> TargetFuture<'_, ()> {
         Box::pin(async move { discard(self.store(seat)?, ino, how).await.map_err(failed) })
     }
 
-    fn rest(&self) -> Later<'_, ()> {
+    fn pause(&self) -> TargetFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 }

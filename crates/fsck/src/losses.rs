@@ -3,7 +3,7 @@
 //! Both are computed from the metadata alone. A file with a part in one of the groups counts, even
 //! if that part is a hole or nothing was written yet, since it could not be written any more.
 
-use crate::finding::Report;
+use crate::finding::CheckReport;
 use crate::online::Online;
 use crate::tree::{PAGE, unreadable};
 use bytes::Bytes;
@@ -75,7 +75,7 @@ pub fn losses(
     let groups = lost_groups(cluster, target);
     let ids: BTreeSet<GroupId> = groups.iter().map(|lost| lost.group).collect();
     let mut losses = Losses { target, groups, files: 0, bytes: 0, named: Vec::new() };
-    let tree = cluster.read(&mut Report::default(), false)?;
+    let tree = cluster.read(&mut CheckReport::default(), false)?;
     let mut inodes: Vec<InodeId> = tree.inodes.keys().copied().collect();
     inodes.sort_unstable();
     for ino in inodes {
@@ -95,11 +95,11 @@ pub fn losses(
 
 fn lost_groups(cluster: &Online<'_>, target: TargetId) -> Vec<LostGroup> {
     let has_missed = |state| matches!(state, MemberState::NeedsResync | MemberState::Resyncing);
-    let alone = cluster.map.groups.iter().filter(|group| group.is_only_on(target));
+    let alone = cluster.map.groups.iter().filter(|group| group.is_sole_in_sync_member(target));
     let lost = |group: &types::Group| LostGroup {
         group: group.id,
         scheme: group.scheme,
-        older_on: group.with_states().find(|(_, state)| has_missed(*state)).map(|(id, _)| id),
+        older_on: group.members_with_states().find(|(_, state)| has_missed(*state)).map(|(id, _)| id),
     };
     alone.map(lost).collect()
 }
@@ -117,7 +117,7 @@ pub async fn usage(engine: &dyn Engine, partitions: u16, groups: &BTreeSet<Group
             if let Some(part) = Part::of(&inode, groups)? {
                 usage.files += 1;
                 usage.bytes += part.bytes;
-                usage.used.extend(part.groups);
+                usage.referenced.extend(part.groups);
             }
             Ok(())
         };
@@ -125,7 +125,7 @@ pub async fn usage(engine: &dyn Engine, partitions: u16, groups: &BTreeSet<Group
         let mut take_doomed = |key: &Bytes, value: Bytes| {
             let layout: record::Layout = record::decode(key, value)?;
             let layout = Layout::try_from(&layout)?;
-            usage.used.extend(layout.groups.into_iter().filter(|group| groups.contains(group)));
+            usage.referenced.extend(layout.groups.into_iter().filter(|group| groups.contains(group)));
             Ok(())
         };
         each(engine, keys::doomed_after(partition, InodeId(0)), &mut take_doomed).await?;

@@ -1,8 +1,8 @@
 //! Checks names against inodes.
 
 use crate::Subject;
-use crate::finding::{Kind, Report};
-use crate::tree::{Known, Name, Tree};
+use crate::finding::{CheckReport, Kind};
+use crate::tree::{EntryRecord, InodeRecords, Tree};
 use namespace::keys;
 use namespace::record::{Inode, Next};
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ pub(crate) struct Fix {
 pub(crate) enum Change {
     Delete(Vec<u8>),
     /// Store the entry again under its right key.
-    Refile {
-        name: Name,
+    Rekey {
+        name: EntryRecord,
         ino: InodeId,
         mode: u32,
     },
@@ -33,7 +33,7 @@ pub(crate) enum Change {
         parent: InodeId,
     },
     /// Create an entry for it in `/lost+found`.
-    Rescue {
+    NameInLostAndFound {
         ino: InodeId,
         subdirectories: u32,
     },
@@ -44,19 +44,19 @@ pub(crate) enum Change {
 }
 
 struct Checker<'a> {
-    report: &'a mut Report,
+    report: &'a mut CheckReport,
     fixes: Vec<Fix>,
 }
 
 impl Checker<'_> {
-    fn found(&mut self, kind: Kind, object: String, cause: String, remedy: &str, change: Change) {
+    fn add_fixable(&mut self, kind: Kind, object: String, cause: String, remedy: &str, change: Change) {
         self.report.add(kind, object, cause, remedy);
         self.fixes.push(Fix { finding: self.report.findings.len() - 1, change });
     }
 }
 
 /// Checks all names and records; returns the fixes.
-pub(crate) fn check(subject: &Subject<'_>, tree: &mut Tree, report: &mut Report) -> Vec<Fix> {
+pub(crate) fn check(subject: &Subject<'_>, tree: &mut Tree, report: &mut CheckReport) -> Vec<Fix> {
     let damaged: Vec<Fix> = tree
         .damaged
         .iter()
@@ -79,7 +79,7 @@ pub(crate) fn check(subject: &Subject<'_>, tree: &mut Tree, report: &mut Report)
     }
     records(tree, &mut checker);
     numbers(tree, &mut checker);
-    checker.report.pending = (tree.orphans.len() + tree.writing.len() + tree.doomed.len()) as u64;
+    checker.report.pending = (tree.orphans.len() + tree.writing.len() + tree.pending_deletions.len()) as u64;
     checker.fixes
 }
 
@@ -108,12 +108,12 @@ fn reachable(tree: &Tree) -> HashSet<InodeId> {
     reachable
 }
 
-fn dangling(tree: &Tree, known: &Known, ino: InodeId, checker: &mut Checker<'_>) {
+fn dangling(tree: &Tree, known: &InodeRecords, ino: InodeId, checker: &mut Checker<'_>) {
     for name in &known.names {
         let path =
             format!("{}/{}", tree.path(name.dir).trim_end_matches('/'), String::from_utf8_lossy(&name.name));
         let cause = format!("it names inode {ino}, which does not exist");
-        checker.found(
+        checker.add_fixable(
             Kind::DanglingName,
             path,
             cause,
@@ -126,7 +126,7 @@ fn dangling(tree: &Tree, known: &Known, ino: InodeId, checker: &mut Checker<'_>)
 fn names(
     subject: &Subject<'_>,
     tree: &Tree,
-    known: &Known,
+    known: &InodeRecords,
     ino: InodeId,
     inode: &Inode,
     checker: &mut Checker<'_>,
@@ -138,20 +138,26 @@ fn names(
         if misfiled || wrong_type {
             let cause =
                 if misfiled { "it is stored under a wrong hash" } else { "its type is not the inode's" };
-            let change = Change::Refile { name: name.clone(), ino, mode: inode.mode };
-            checker.found(Kind::MisfiledName, tree.path(ino), cause.into(), "repair stores it again", change);
+            let change = Change::Rekey { name: name.clone(), ino, mode: inode.mode };
+            checker.add_fixable(
+                Kind::MisfiledName,
+                tree.path(ino),
+                cause.into(),
+                "repair stores it again",
+                change,
+            );
         }
         if tree.inode(name.dir).is_none_or(|dir| !dir.is_directory()) {
             let cause = format!("its directory, inode {}, does not exist", name.dir);
             let change = Change::Delete(name.key.clone());
-            checker.found(Kind::DanglingName, tree.path(ino), cause, "repair removes the name", change);
+            checker.add_fixable(Kind::DanglingName, tree.path(ino), cause, "repair removes the name", change);
         }
     }
 }
 
 fn links(
     tree: &Tree,
-    known: &Known,
+    known: &InodeRecords,
     ino: InodeId,
     inode: &Inode,
     reachable: &HashSet<InodeId>,
@@ -164,8 +170,8 @@ fn links(
         if !orphan {
             let cause = "no name leads to it and it is not marked as an orphan".to_owned();
             let object = format!("inode {ino}");
-            let change = Change::Rescue { ino, subdirectories: known.subdirectories };
-            checker.found(Kind::Unreachable, object, cause, "repair names it in /lost+found", change);
+            let change = Change::NameInLostAndFound { ino, subdirectories: known.subdirectories };
+            checker.add_fixable(Kind::Unreachable, object, cause, "repair names it in /lost+found", change);
         } else if inode.nlink != 0 {
             link_count(tree, ino, inode.nlink, 0, checker);
         }
@@ -174,7 +180,7 @@ fn links(
     if orphan {
         let cause = "it is marked as an orphan but has a name".to_owned();
         let change = Change::Delete(keys::orphan(ino).to_vec());
-        checker.found(Kind::StrayRecord, tree.path(ino), cause, "repair removes the mark", change);
+        checker.add_fixable(Kind::StrayRecord, tree.path(ino), cause, "repair removes the mark", change);
     }
     let expected = if directory { 2 + known.subdirectories } else { names };
     if inode.nlink != expected {
@@ -189,7 +195,13 @@ fn links(
     } else if inode.parent_id() != known.names[0].dir {
         let (parent, is) = (known.names[0].dir, inode.parent_id());
         let cause = format!("its .. leads to inode {is}, its name is in inode {parent}");
-        checker.found(Kind::Parent, tree.path(ino), cause, "repair sets ..", Change::Parent { ino, parent });
+        checker.add_fixable(
+            Kind::Parent,
+            tree.path(ino),
+            cause,
+            "repair sets ..",
+            Change::Parent { ino, parent },
+        );
     }
     if !reachable.contains(&ino) {
         let object = format!("inode {ino}");
@@ -204,7 +216,7 @@ fn links(
 
 fn link_count(tree: &Tree, ino: InodeId, is: u32, nlink: u32, checker: &mut Checker<'_>) {
     let cause = format!("its link count is {is}, its names make {nlink}");
-    checker.found(
+    checker.add_fixable(
         Kind::LinkCount,
         tree.path(ino),
         cause,
@@ -217,7 +229,7 @@ fn link_count(tree: &Tree, ino: InodeId, is: u32, nlink: u32, checker: &mut Chec
 fn records(tree: &Tree, checker: &mut Checker<'_>) {
     const REMEDY: &str = "repair removes it";
     let mut stray = |object: String, cause: &str, key: Vec<u8>| {
-        checker.found(Kind::StrayRecord, object, cause.to_owned(), REMEDY, Change::Delete(key));
+        checker.add_fixable(Kind::StrayRecord, object, cause.to_owned(), REMEDY, Change::Delete(key));
     };
     for (key, ino) in tree.attributes.iter().filter(|(_, ino)| tree.inode(*ino).is_none()) {
         stray(format!("inode {ino}"), "an attribute is stored for an inode that does not exist", key.clone());
@@ -237,12 +249,12 @@ fn records(tree: &Tree, checker: &mut Checker<'_>) {
         stray(format!("inode {ino}"), cause, keys::orphan(ino).to_vec());
     }
     // Chunk files that a migrated stripe has left behind are not part of the file.
-    for (&name, doomed) in &tree.doomed {
-        let ino = name.of_chunk_file();
+    for (&name, doomed) in &tree.pending_deletions {
+        let ino = name.owner_of_chunk_file();
         let Some(layout) = tree.layout(ino) else { continue };
         let in_use = (0..doomed.groups.len()).any(|stripe| {
             let slot = doomed.chunk_file(name, stripe).slot();
-            layout.stripe_in(doomed.groups[stripe], slot).is_some()
+            layout.stripe_of_slot(doomed.groups[stripe], slot).is_some()
         });
         if in_use {
             let cause = "its chunks are marked for deletion, but it exists";
@@ -266,7 +278,7 @@ fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
     let stored = tree.inodes.iter().filter(|(_, known)| known.inode.is_some());
     for (ino, inodes) in stored
         .map(|(&ino, _)| (ino, u64::from(ino != InodeId::ROOT)))
-        .chain(tree.doomed.keys().map(|name| (name.of_chunk_file(), 0)))
+        .chain(tree.pending_deletions.keys().map(|name| (name.owner_of_chunk_file(), 0)))
     {
         let found = partitions.entry(ino.partition()).or_default();
         found.largest = found.largest.max(ino.sequence());
@@ -287,13 +299,13 @@ fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
         let object = format!("partition {partition}");
         if next.sequence <= largest {
             let cause = format!("the next inode number is {}, but {largest} is in use", next.sequence);
-            checker.found(Kind::NextNumber, object, cause, "repair sets it", change);
+            checker.add_fixable(Kind::NextNumber, object, cause, "repair sets it", change);
         } else if let Some(finding) = explains_counts {
             checker.fixes.push(Fix { finding, change });
         } else {
             let [counted, there] = [next.inodes, inodes].map(Option::unwrap_or_default);
             let cause = format!("{counted} inodes are counted, and there are {there}");
-            checker.found(Kind::InodeCount, object, cause, "repair sets it", change);
+            checker.add_fixable(Kind::InodeCount, object, cause, "repair sets it", change);
         }
     }
 }

@@ -10,13 +10,13 @@
 //! is given up: a change, truncation or migration meanwhile voids the finding. Names are not
 //! changed.
 
-use crate::data::{LOST_GROUP_REMEDY, Seat, in_lost_group, seats};
-use crate::finding::{Finding, Kind, Report};
-use crate::look::{Targets, look};
-use crate::mend::{Content, Mending};
-use crate::plan::{Looked, PIECE_BYTES};
+use crate::content_repair::{ContentRepair, FileContent};
+use crate::data::{LOST_GROUP_REMEDY, ReplicaLocation, in_lost_group, replica_locations};
+use crate::finding::{CheckReport, Finding, Kind};
+use crate::plan::{PIECE_BYTES, ReplicaState};
+use crate::targets::{Targets, read_replica};
 use crate::tree::{Tree, file_ranges, unreadable};
-use crate::{Orders, Progress, Subject, is_below, names};
+use crate::{CheckOptions, Progress, Subject, is_below, names};
 use kv::Engine;
 use namespace::keys;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,22 +26,22 @@ use types::{
 };
 
 /// Most repeated reads of a suspect.
-const LOOKS: usize = 5;
+const MAX_REREADS: usize = 5;
 
 /// Most pauses until a replica of every group answers: after a crash the replicas are reconciled
 /// first, for which services wait for each other.
-const READY_RESTS: usize = 15;
+const MAX_READY_PAUSES: usize = 15;
 
 /// Findings in a report, which is sent as one message.
 const MAX_FINDINGS: usize = 1000;
 
 /// Returns a snapshot of the metadata store.
-pub type Freeze<'a> = &'a dyn Fn() -> Result<Arc<dyn Engine>>;
+pub type TakeSnapshot<'a> = &'a dyn Fn() -> Result<Arc<dyn Engine>>;
 
 /// A running cluster.
 pub struct Online<'a> {
     /// Takes snapshots of the metadata store.
-    pub freeze: Freeze<'a>,
+    pub take_snapshot: TakeSnapshot<'a>,
     /// Number of partitions of the inode space.
     pub partitions: u16,
     /// Key of the name hash.
@@ -51,19 +51,19 @@ pub struct Online<'a> {
     /// The targets.
     pub targets: &'a dyn Targets,
     /// What to do besides reading.
-    pub orders: Orders<'a>,
+    pub orders: CheckOptions<'a>,
     /// Called with the progress.
     pub progress: Progress<'a>,
 }
 
 /// Replicas that could not be read, and why.
-pub(crate) type Unreachable = BTreeMap<Seat, String>;
+pub(crate) type Unreachable = BTreeMap<ReplicaLocation, String>;
 
 /// A suspected fault of one file.
-struct Wrong {
+struct SuspectedFault {
     kind: Kind,
     stripe: usize,
-    seat: Option<Seat>,
+    seat: Option<ReplicaLocation>,
     cause: String,
     ranges: Vec<ByteRange>,
 }
@@ -73,8 +73,8 @@ struct Wrong {
 /// # Errors
 /// A metadata store that can't be read, a path that doesn't exist. Damage, and unreachable targets,
 /// are in the report.
-pub async fn check_online(cluster: &Online<'_>) -> Result<Report> {
-    let mut report = Report::default();
+pub async fn check_online(cluster: &Online<'_>) -> Result<CheckReport> {
+    let mut report = CheckReport::default();
     cluster.wait_until_ready().await?;
     let tree = cluster.read(&mut report, true)?;
     (report.files, report.directories) = (tree.files(), tree.directories());
@@ -96,27 +96,27 @@ pub async fn check_online(cluster: &Online<'_>) -> Result<Report> {
     }
     drop(tree);
     let mut contents = BTreeMap::new();
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_REREADS {
         if suspects.is_empty() {
             break;
         }
-        cluster.targets.rest().await?;
+        cluster.targets.pause().await?;
         (cluster.progress)("looking again at files", 0, suspects.len() as u64);
-        cluster.look_again(&mut suspects, &mut contents, &mut report, &mut unreachable).await?;
+        cluster.reread_suspects(&mut suspects, &mut contents, &mut report, &mut unreachable).await?;
     }
     report.pending += suspects.len() as u64;
     if below.is_none() {
-        cluster.strays(&mut report, &unreachable).await?;
+        cluster.check_orphans(&mut report, &unreachable).await?;
     }
     if cluster.orders.repair {
         (cluster.progress)("mending files", 0, contents.len() as u64);
         let (targets, map, orders) = (cluster.targets, cluster.map, &cluster.orders);
-        let is_unchanged = |ino: InodeId, content: &Content| cluster.is_unchanged(ino, content);
-        let mending = Mending { targets, map, orders, is_unchanged: &is_unchanged };
+        let is_unchanged = |ino: InodeId, content: &FileContent| cluster.is_unchanged(ino, content);
+        let mending = ContentRepair { targets, map, orders, is_unchanged: &is_unchanged };
         mending.run(&contents, &mut report).await?;
     }
-    cluster.tell_unreachable(unreachable, &mut report);
-    shorten(&mut report);
+    cluster.report_unreachable(unreachable, &mut report);
+    truncate_findings(&mut report);
     Ok(report)
 }
 
@@ -128,7 +128,7 @@ fn files(tree: &Tree) -> Vec<InodeId> {
     files
 }
 
-fn shorten(report: &mut Report) {
+fn truncate_findings(report: &mut CheckReport) {
     let more = report.findings.len().saturating_sub(MAX_FINDINGS);
     if more > 0 {
         report.findings.truncate(MAX_FINDINGS);
@@ -146,23 +146,23 @@ impl Online<'_> {
     /// Waits until of each group a replica answers whose target is not offline; gives up after a
     /// limited time.
     async fn wait_until_ready(&self) -> Result<()> {
-        let should = |(seat, state): &(Seat, MemberState)| {
+        let should = |(seat, state): &(ReplicaLocation, MemberState)| {
             let target = self.map.target(seat.target);
             *state == MemberState::Good && target.is_some_and(|target| target.state != TargetState::Offline)
         };
-        let mut waiting: Vec<Vec<Seat>> = self
+        let mut waiting: Vec<Vec<ReplicaLocation>> = self
             .map
             .groups
             .iter()
-            .map(|group| seats(Some(group)).filter(should).map(|(seat, _)| seat).collect())
-            .filter(|copies: &Vec<Seat>| !copies.is_empty())
+            .map(|group| replica_locations(Some(group)).filter(should).map(|(seat, _)| seat).collect())
+            .filter(|copies: &Vec<ReplicaLocation>| !copies.is_empty())
             .collect();
         let mut down = BTreeSet::new();
-        for _ in 0..READY_RESTS {
+        for _ in 0..MAX_READY_PAUSES {
             let mut silent = Vec::new();
             for mut copies in waiting {
                 copies.retain(|seat| !down.contains(&seat.target));
-                if !self.some_answers(&copies, &mut down).await {
+                if !self.any_answers(&copies, &mut down).await {
                     silent.push(copies);
                 }
             }
@@ -171,25 +171,25 @@ impl Online<'_> {
             }
             (self.progress)("waiting for groups", 0, silent.len() as u64);
             waiting = silent;
-            self.targets.rest().await?;
+            self.targets.pause().await?;
         }
         Ok(())
     }
 
     /// Reads the whole store. Adds its findings to the report if `wanted`.
-    pub(crate) fn read(&self, report: &mut Report, wanted: bool) -> Result<Tree> {
-        let (engine, stores) = ((self.freeze)()?, BTreeMap::new());
+    pub(crate) fn read(&self, report: &mut CheckReport, wanted: bool) -> Result<Tree> {
+        let (engine, stores) = ((self.take_snapshot)()?, BTreeMap::new());
         let subject = Subject {
             engine: &*engine,
             partitions: self.partitions,
             hash_key: self.hash_key,
             map: self.map,
             stores: &stores,
-            copies: &crate::Copies::new(),
-            unopened: &crate::Unopened::new(),
+            replicas: &crate::Replicas::new(),
+            unopened: &crate::UnopenedReplicas::new(),
         };
         if !wanted {
-            return Tree::read(&subject, &mut Report::default(), &|_, _, _| {});
+            return Tree::read(&subject, &mut CheckReport::default(), &|_, _, _| {});
         }
         let mut tree = Tree::read(&subject, report, &|_, _, _| {})?;
         drop(names::check(&subject, &mut tree, report));
@@ -203,24 +203,24 @@ impl Online<'_> {
 
     /// Reads the records of the file that a chunk file with this name belongs to.
     pub(crate) fn read_file(&self, name: InodeId) -> Result<Tree> {
-        Tree::read_file(&*(self.freeze)()?, name)
+        Tree::read_file(&*(self.take_snapshot)()?, name)
     }
 
     /// Returns whether a file may be migrating.
-    pub(crate) fn may_move(&self, ino: InodeId) -> Result<bool> {
-        let wish = (self.freeze)()?.get(&keys::migrating(ino)).map_err(unreadable)?;
+    pub(crate) fn may_be_migrating(&self, ino: InodeId) -> Result<bool> {
+        let wish = (self.take_snapshot)()?.get(&keys::migrating(ino)).map_err(unreadable)?;
         Ok(wish.is_some() || self.map.targets.iter().any(|target| target.drain))
     }
 
     /// Returns whether a file is as it was when a fault was found in its content, and no client
     /// writes it.
-    fn is_unchanged(&self, ino: InodeId, content: &Content) -> Result<bool> {
+    fn is_unchanged(&self, ino: InodeId, content: &FileContent) -> Result<bool> {
         let now = self.read_file(ino)?;
         Ok(is_at_rest(&now, ino) && now.damaged.is_empty() && now.content(ino).as_ref() == Some(content))
     }
 
     /// Returns whether one of these replicas answers, or all of them are down.
-    async fn some_answers(&self, copies: &[Seat], down: &mut BTreeSet<TargetId>) -> bool {
+    async fn any_answers(&self, copies: &[ReplicaLocation], down: &mut BTreeSet<TargetId>) -> bool {
         let mut are_down = true;
         for seat in copies {
             match self.targets.len(*seat, InodeId(0)).await {
@@ -235,16 +235,16 @@ impl Online<'_> {
     }
 
     /// Reads suspects again: removes those that are intact, and those whose fault is confirmed.
-    async fn look_again(
+    async fn reread_suspects(
         &self,
         suspects: &mut BTreeSet<InodeId>,
-        contents: &mut BTreeMap<InodeId, Content>,
-        report: &mut Report,
+        contents: &mut BTreeMap<InodeId, FileContent>,
+        report: &mut CheckReport,
         unreachable: &mut Unreachable,
     ) -> Result<()> {
         let before = self.read(report, false)?;
         let mut found = Vec::new();
-        let mut unused = Report::default();
+        let mut unused = CheckReport::default();
         for &ino in suspects.iter().filter(|ino| is_at_rest(&before, **ino)) {
             found.push((ino, self.look(&before, ino, &mut unused, unreachable).await));
         }
@@ -252,7 +252,7 @@ impl Online<'_> {
         // Files deleted meanwhile have no content that could be wrong.
         suspects.retain(|ino| before.inode(*ino).is_some() && after.inode(*ino).is_some());
         for (ino, wrong) in found {
-            let same = is_at_rest(&after, ino) && record(&before, ino) == record(&after, ino);
+            let same = is_at_rest(&after, ino) && content_record(&before, ino) == content_record(&after, ino);
             if !same || !suspects.contains(&ino) {
                 continue;
             }
@@ -270,36 +270,49 @@ impl Online<'_> {
         &self,
         tree: &Tree,
         ino: InodeId,
-        report: &mut Report,
+        report: &mut CheckReport,
         unreachable: &mut Unreachable,
-    ) -> Vec<Wrong> {
+    ) -> Vec<SuspectedFault> {
         let mut wrong = Vec::new();
         let Some(content) = tree.content(ino) else { return wrong };
         for (stripe, &group) in content.layout.groups.iter().enumerate() {
-            let members: Vec<(Seat, MemberState)> = seats(self.map.group(group)).collect();
+            let members: Vec<(ReplicaLocation, MemberState)> =
+                replica_locations(self.map.group(group)).collect();
             if self.map.group(group).is_none() {
                 let cause = format!("group {group} of its layout is not in the cluster map");
-                wrong.push(Wrong { kind: Kind::UnknownTarget, stripe, seat: None, cause, ranges: vec![] });
+                wrong.push(SuspectedFault {
+                    kind: Kind::UnknownTarget,
+                    stripe,
+                    seat: None,
+                    cause,
+                    ranges: vec![],
+                });
             }
             if self.map.group(group).is_some_and(Group::is_lost) {
                 let cause = in_lost_group(group);
-                wrong.push(Wrong { kind: Kind::LostGroup, stripe, seat: None, cause, ranges: vec![] });
+                wrong.push(SuspectedFault {
+                    kind: Kind::LostGroup,
+                    stripe,
+                    seat: None,
+                    cause,
+                    ranges: vec![],
+                });
             }
-            let mut copies: Vec<(Seat, Looked)> = Vec::new();
+            let mut copies: Vec<(ReplicaLocation, ReplicaState)> = Vec::new();
             let name = content.layout.chunk_file(ino, stripe);
             for (seat, _) in members.into_iter().filter(|(_, state)| *state == MemberState::Good) {
                 if unreachable.contains_key(&seat) {
                     continue;
                 }
-                match look(self.targets, seat, name, content.needed(stripe)).await {
+                match read_replica(self.targets, seat, name, content.required_len(stripe)).await {
                     Ok(looked) => {
                         report.chunk_files += u64::from(looked.len > 0);
                         report.bytes += looked.len;
-                        let place = Place { seat, name, stripe, content: &content };
-                        wrong.extend(place.wrong(&looked));
+                        let place = ReplicaFile { seat, name, stripe, content: &content };
+                        wrong.extend(place.fault(&looked));
                         copies.push((seat, looked));
                     }
-                    Err(error) => drop(unreachable.insert(seat, said(&error))),
+                    Err(error) => drop(unreachable.insert(seat, unreachable_reason(&error))),
                 }
             }
             wrong.extend(differing(&copies, &content, stripe));
@@ -309,7 +322,7 @@ impl Online<'_> {
 
     /// Reports replicas that could not be read: in a mirrored group with other readable replicas
     /// that is no damage.
-    fn tell_unreachable(&self, unreachable: Unreachable, report: &mut Report) {
+    fn report_unreachable(&self, unreachable: Unreachable, report: &mut CheckReport) {
         let remedy = "start its node (weft node list), and check again";
         let mut told: BTreeSet<GroupId> = BTreeSet::new();
         for (seat, cause) in &unreachable {
@@ -318,10 +331,10 @@ impl Online<'_> {
                 continue;
             };
             report.unjudged.push(format!("the copy of group {group} on target {}: {cause}", seat.target));
-            let is_lost = |(seat, state): (Seat, MemberState)| {
+            let is_lost = |(seat, state): (ReplicaLocation, MemberState)| {
                 state != MemberState::Good || unreachable.contains_key(&seat)
             };
-            if seats(self.map.group(group)).all(is_lost) && told.insert(group) {
+            if replica_locations(self.map.group(group)).all(is_lost) && told.insert(group) {
                 let hint = "weft group show tells what is missing";
                 report.add(
                     Kind::UnknownTarget,
@@ -332,14 +345,16 @@ impl Online<'_> {
             }
         }
         for group in self.map.groups.iter().filter(|group| group.is_degraded()) {
-            for (target, state) in group.with_states().filter(|(_, state)| *state != MemberState::Good) {
+            for (target, state) in
+                group.members_with_states().filter(|(_, state)| *state != MemberState::Good)
+            {
                 let state = state.name();
                 report.unjudged.push(format!("the copy of group {} on target {target} is {state}", group.id));
             }
         }
     }
 
-    fn tell(&self, report: &mut Report, ino: InodeId, path: &str, wrong: Wrong) {
+    fn tell(&self, report: &mut CheckReport, ino: InodeId, path: &str, wrong: SuspectedFault) {
         let remedy = match wrong.kind {
             Kind::LongChunkFile => {
                 "if the metadata comes from an older copy, restore a newer one. Else the file is read right; copy it, and put the copy in its place. Where one process is the whole cluster, weft fsck --repair cuts it when that is stopped"
@@ -366,21 +381,21 @@ impl Online<'_> {
 }
 
 /// A replica of a chunk file.
-struct Place<'a> {
-    seat: Seat,
+struct ReplicaFile<'a> {
+    seat: ReplicaLocation,
     name: InodeId,
     stripe: usize,
-    content: &'a Content,
+    content: &'a FileContent,
 }
 
-impl Place<'_> {
+impl ReplicaFile<'_> {
     /// Returns the fault of this replica alone.
-    fn wrong(&self, looked: &Looked) -> Option<Wrong> {
+    fn fault(&self, looked: &ReplicaState) -> Option<SuspectedFault> {
         let (content, stripe) = (self.content, self.stripe);
-        let (expected, needed) = (content.expected(stripe), content.needed(stripe));
+        let (expected, needed) = (content.max_len(stripe), content.required_len(stripe));
         let object = format!("chunk file {:016x} on {}", self.name.0, self.seat);
         let wrong = |kind, cause, ranges| {
-            Some(Wrong { kind, stripe: self.stripe, seat: Some(self.seat), cause, ranges })
+            Some(SuspectedFault { kind, stripe: self.stripe, seat: Some(self.seat), cause, ranges })
         };
         if looked.len == 0 && needed > 0 {
             let cause = format!("{object} of {needed} bytes is gone");
@@ -395,7 +410,7 @@ impl Place<'_> {
         if !ranges.is_empty() {
             return wrong(Kind::DamagedContent, format!("{object} does not match its checksums"), ranges);
         }
-        let known = content.known(stripe);
+        let known = content.known_len(stripe);
         if looked.len < known {
             let cause = format!("{object} has {} bytes and had at least {known}", looked.len);
             return wrong(Kind::ShortChunkFile, cause, in_file(&ByteRange::new(looked.len, known)));
@@ -405,7 +420,7 @@ impl Place<'_> {
 }
 
 /// Returns why a target could not be read.
-pub(crate) fn said(error: &types::Error) -> String {
+pub(crate) fn unreachable_reason(error: &types::Error) -> String {
     match error.errno {
         Errno::EREMCHG => "it can't be asked for what it has now".into(),
         _ => format!("it doesn't answer: {}", error.message),
@@ -413,11 +428,15 @@ pub(crate) fn said(error: &types::Error) -> String {
 }
 
 /// Returns differences between replicas that can be read.
-fn differing(copies: &[(Seat, Looked)], content: &Content, stripe: usize) -> Vec<Wrong> {
+fn differing(
+    copies: &[(ReplicaLocation, ReplicaState)],
+    content: &FileContent,
+    stripe: usize,
+) -> Vec<SuspectedFault> {
     let (layout, size) = (&content.layout, content.size);
-    let (needed, known) = (content.needed(stripe), content.known(stripe));
+    let (needed, known) = (content.required_len(stripe), content.known_len(stripe));
     // Missing content is reported as such.
-    let is_told = |looked: &Looked| (looked.len == 0 && needed > 0) || looked.len < known;
+    let is_told = |looked: &ReplicaState| (looked.len == 0 && needed > 0) || looked.len < known;
     let Some(((first, reference), others)) = copies.split_first() else { return Vec::new() };
     let mut wrong = Vec::new();
     for (seat, looked) in others {
@@ -437,7 +456,7 @@ fn differing(copies: &[(Seat, Looked)], content: &Content, stripe: usize) -> Vec
         let ranges = differs.into_iter().map(|at| ByteRange::new(at, end(at)));
         let ranges = ranges.flat_map(|local| file_ranges(layout, stripe, local, size)).collect();
         let cause = format!("it is not the same on {first} and {seat}");
-        wrong.push(Wrong { kind: Kind::CopiesDiffer, stripe, seat: Some(*seat), cause, ranges });
+        wrong.push(SuspectedFault { kind: Kind::CopiesDiffer, stripe, seat: Some(*seat), cause, ranges });
     }
     wrong
 }
@@ -447,6 +466,6 @@ fn is_at_rest(tree: &Tree, ino: InodeId) -> bool {
 }
 
 /// Returns the state that a file's content depends on.
-fn record(tree: &Tree, ino: InodeId) -> Option<(u64, u64, Option<Content>)> {
+fn content_record(tree: &Tree, ino: InodeId) -> Option<(u64, u64, Option<FileContent>)> {
     tree.inode(ino).map(|inode| (inode.size, inode.blocks, tree.content(ino)))
 }

@@ -13,7 +13,7 @@ pub(crate) const PIECE_BYTES: u64 = 1 << 20;
 
 /// State of a replica of a chunk file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Looked {
+pub(crate) struct ReplicaState {
     /// 0 if it doesn't exist.
     pub(crate) len: u64,
     /// Checksum of each [`PIECE_BYTES`]; `None` for a piece that can't be read.
@@ -28,7 +28,7 @@ pub(crate) enum Step {
     /// Copy this range, and the length, from the replica on `from` to the one on `to`.
     Bring { from: TargetId, to: TargetId, range: ByteRange },
     /// No replica has these bytes.
-    Lose { range: ByteRange },
+    GiveUp { range: ByteRange },
 }
 
 /// Bounds of the length of a chunk file, in bytes.
@@ -45,7 +45,7 @@ pub(crate) struct Lengths {
 
 /// Returns the next steps; none when the replicas are intact. Call it again when they are done:
 /// differences within pieces that no replica has as a whole appear only then.
-pub(crate) fn steps(copies: &[(TargetId, Looked)], lengths: Lengths) -> Vec<Step> {
+pub(crate) fn steps(copies: &[(TargetId, ReplicaState)], lengths: Lengths) -> Vec<Step> {
     let Lengths { expected, needed, known } = lengths;
     let Some((first, reference)) = copies.first() else { return Vec::new() };
     let longest = copies.iter().map(|(_, copy)| copy.len).filter(|len| *len <= expected).max();
@@ -53,13 +53,13 @@ pub(crate) fn steps(copies: &[(TargetId, Looked)], lengths: Lengths) -> Vec<Step
     if len == 0 && copies.iter().all(|(_, copy)| copy.len == 0) {
         return match needed {
             0 => Vec::new(),
-            needed => vec![Step::Lose { range: ByteRange::new(0, needed) }],
+            needed => vec![Step::GiveUp { range: ByteRange::new(0, needed) }],
         };
     }
     let donor = copies.iter().find(|(_, copy)| copy.len == len).map_or(*first, |(target, _)| *target);
     let others = copies.iter().filter(|(_, copy)| copy.len != len);
     let block = types::BLOCK_SIZE as u64;
-    let missing = |copy: &Looked| ByteRange::new(copy.len.min(len) / block * block, len);
+    let missing = |copy: &ReplicaState| ByteRange::new(copy.len.min(len) / block * block, len);
     let lengths: Vec<Step> =
         others.map(|(to, copy)| Step::Bring { from: donor, to: *to, range: missing(copy) }).collect();
     if !lengths.is_empty() {
@@ -76,13 +76,13 @@ pub(crate) fn steps(copies: &[(TargetId, Looked)], lengths: Lengths) -> Vec<Step
     }
     // No replica has it, nor checksums that show it.
     if end < known {
-        steps.push(Step::Lose { range: ByteRange::new(end, known) });
+        steps.push(Step::GiveUp { range: ByteRange::new(end, known) });
     }
     steps
 }
 
-fn in_piece(copies: &[(TargetId, Looked)], piece: ByteRange, steps: &mut Vec<Step>) {
-    let sum = |copy: &Looked| copy.sums.get((piece.start / PIECE_BYTES) as usize).copied().flatten();
+fn in_piece(copies: &[(TargetId, ReplicaState)], piece: ByteRange, steps: &mut Vec<Step>) {
+    let sum = |copy: &ReplicaState| copy.sums.get((piece.start / PIECE_BYTES) as usize).copied().flatten();
     let mut votes: BTreeMap<u32, usize> = BTreeMap::new();
     copies.iter().filter_map(|(_, copy)| sum(copy)).for_each(|sum| *votes.entry(sum).or_default() += 1);
     let Some(most) = votes.values().max() else { return by_blocks(copies, piece, steps) };
@@ -99,31 +99,31 @@ fn in_piece(copies: &[(TargetId, Looked)], piece: ByteRange, steps: &mut Vec<Ste
 }
 
 /// Plans block by block: no replica has all of the piece.
-fn by_blocks(copies: &[(TargetId, Looked)], piece: ByteRange, steps: &mut Vec<Step>) {
+fn by_blocks(copies: &[(TargetId, ReplicaState)], piece: ByteRange, steps: &mut Vec<Step>) {
     let block_bytes = types::BLOCK_SIZE as u64;
     let mut at = piece.start;
     while at < piece.end {
         let block = ByteRange::new(at, (at + block_bytes).min(piece.end));
         at = block.end;
-        let has = |copy: &Looked| !copy.damaged.iter().any(|range| range.overlaps(block));
+        let has = |copy: &ReplicaState| !copy.damaged.iter().any(|range| range.overlaps(block));
         let damaged = copies.iter().filter(|(_, copy)| !has(copy)).map(|(target, _)| *target);
         match copies.iter().find(|(_, copy)| has(copy)) {
             Some((from, _)) => {
                 damaged.for_each(|to| add(steps, Step::Bring { from: *from, to, range: block }))
             }
-            None => add(steps, Step::Lose { range: block }),
+            None => add(steps, Step::GiveUp { range: block }),
         }
     }
 }
 
-fn within(copy: &Looked, piece: ByteRange) -> impl Iterator<Item = ByteRange> {
+fn within(copy: &ReplicaState, piece: ByteRange) -> impl Iterator<Item = ByteRange> {
     copy.damaged.iter().map(move |range| range.intersect(piece)).filter(|range| !range.is_empty())
 }
 
 /// Adds a step, or extends the one before it.
 fn add(steps: &mut Vec<Step>, step: Step) {
     let (last, range) = match (steps.last_mut(), &step) {
-        (Some(Step::Lose { range: last }), Step::Lose { range }) => (last, range),
+        (Some(Step::GiveUp { range: last }), Step::GiveUp { range }) => (last, range),
         (
             Some(Step::Bring { from: last_from, to: last_to, range: last }),
             Step::Bring { from, to, range },
@@ -145,14 +145,14 @@ mod tests {
     /// Content of each block of a replica; `None`: it doesn't match its checksum.
     type Blocks = Vec<Option<u8>>;
 
-    fn looked(blocks: &Blocks) -> Looked {
+    fn looked(blocks: &Blocks) -> ReplicaState {
         let per_piece = (PIECE_BYTES / BLOCK) as usize;
         let sum = |piece: &[Option<u8>]| {
             let bytes: Option<Vec<u8>> = piece.iter().copied().collect();
             bytes.map(|bytes| types::crc32c(&bytes))
         };
         let damaged = blocks.iter().enumerate().filter(|(_, block)| block.is_none());
-        Looked {
+        ReplicaState {
             len: blocks.len() as u64 * BLOCK,
             sums: blocks.chunks(per_piece).map(sum).collect(),
             damaged: damaged.map(|(at, _)| ByteRange::at(at as u64 * BLOCK, BLOCK)).collect(),
@@ -163,14 +163,14 @@ mod tests {
     fn settle(mut copies: Vec<Blocks>) -> (Vec<Blocks>, Vec<ByteRange>) {
         let expected = copies.iter().map(Vec::len).max().unwrap_or(0) as u64 * BLOCK;
         for _ in 0..6 {
-            let seen: Vec<(TargetId, Looked)> =
+            let seen: Vec<(TargetId, ReplicaState)> =
                 copies.iter().enumerate().map(|(at, copy)| (TargetId(at as u32), looked(copy))).collect();
             let steps = steps(&seen, Lengths { expected, needed: expected, known: 0 });
             let mut lost = Vec::new();
             let mut has_changed = false;
             for step in steps {
                 match step {
-                    Step::Lose { range } => lost.push(range),
+                    Step::GiveUp { range } => lost.push(range),
                     Step::Bring { from, to, range } => {
                         has_changed = true;
                         let from = copies[from.0 as usize].clone();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_damaged_nothing_goes_that_some_copy_has() {
+    fn no_content_of_an_intact_replica_is_lost() {
         // Every combination of damage to two blocks in each of two pieces, on two and on three
         // replicas.
         for copies in [2usize, 3] {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_was_cut_or_is_gone_gets_its_end_back() {
+    fn a_truncated_or_missing_replica_is_restored() {
         for cut in [0, 1, 200, 257] {
             for which in [0, 1] {
                 let mut copies = vec![spread(&[Some(3)]), spread(&[Some(3)])];
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn of_copies_that_hold_their_checksums_most_win_and_then_the_first() {
+    fn the_majority_of_intact_replicas_wins_then_the_first() {
         let copy = |block| spread(&[Some(block)]);
         assert!(settle(vec![copy(1), copy(2)]).0.iter().all(|after| *after == copy(1)));
         assert!(settle(vec![copy(1), copy(2), copy(2)]).0.iter().all(|after| *after == copy(2)));
@@ -252,23 +252,23 @@ mod tests {
     }
 
     #[test]
-    fn what_has_to_be_there_and_is_on_no_copy_is_lost() {
-        let none = [(TargetId(1), Looked::default())];
+    fn required_content_on_no_replica_is_lost() {
+        let none = [(TargetId(1), ReplicaState::default())];
         let lengths = |expected, needed, known| Lengths { expected, needed, known };
-        assert_eq!(steps(&none, lengths(9000, 9000, 0)), [Step::Lose { range: ByteRange::new(0, 9000) }]);
+        assert_eq!(steps(&none, lengths(9000, 9000, 0)), [Step::GiveUp { range: ByteRange::new(0, 9000) }]);
         assert_eq!(steps(&none, lengths(9000, 0, 0)), [], "it may be a hole");
         // A chunk file that was truncated outside weft: its checksums show that there was more.
-        let cut = Looked { len: 4096, sums: vec![Some(1)], damaged: vec![ByteRange::new(4096, 8192)] };
-        let cut = Looked { sums: vec![None], ..cut };
+        let cut = ReplicaState { len: 4096, sums: vec![Some(1)], damaged: vec![ByteRange::new(4096, 8192)] };
+        let cut = ReplicaState { sums: vec![None], ..cut };
         assert_eq!(
             steps(&[(TargetId(1), cut.clone())], lengths(8192, 8192, 8192)),
-            [Step::Lose { range: ByteRange::new(4096, 8192) }]
+            [Step::GiveUp { range: ByteRange::new(4096, 8192) }]
         );
         // Truncated with its checksums: only its known length shows it.
-        let cut = Looked { damaged: Vec::new(), sums: vec![Some(1)], ..cut };
+        let cut = ReplicaState { damaged: Vec::new(), sums: vec![Some(1)], ..cut };
         assert_eq!(
             steps(&[(TargetId(1), cut.clone())], lengths(9000, 7000, 7000)),
-            [Step::Lose { range: ByteRange::new(4096, 7000) }]
+            [Step::GiveUp { range: ByteRange::new(4096, 7000) }]
         );
         assert_eq!(steps(&[(TargetId(1), cut)], lengths(9000, 4096, 4096)), []);
     }

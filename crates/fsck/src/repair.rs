@@ -1,7 +1,7 @@
 //! Writing repairs of names and records.
 
 use crate::Subject;
-use crate::finding::Report;
+use crate::finding::CheckReport;
 use crate::names::{Change, Fix};
 use crate::tree::unreadable;
 use kv::{Batch, Outcome};
@@ -14,9 +14,9 @@ use types::{Errno, Error, InodeId, Result, mode};
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// Applies all fixes, each in a commit of its own, and makes them durable.
-pub(crate) fn apply(subject: &Subject<'_>, fixes: &[Fix], report: &mut Report) -> Result<()> {
+pub(crate) fn apply(subject: &Subject<'_>, fixes: &[Fix], report: &mut CheckReport) -> Result<()> {
     // Rescues come last: they change link counts that other fixes set.
-    let is_rescue = |fix: &&Fix| matches!(fix.change, Change::Rescue { .. });
+    let is_rescue = |fix: &&Fix| matches!(fix.change, Change::NameInLostAndFound { .. });
     for fix in fixes.iter().filter(|fix| !is_rescue(fix)).chain(fixes.iter().filter(is_rescue)) {
         let writes = writes(subject, &fix.change)?;
         commit(subject, writes)?;
@@ -30,7 +30,7 @@ type Writes = Vec<(Vec<u8>, Option<bytes::Bytes>)>;
 fn commit(subject: &Subject<'_>, writes: Writes) -> Result<()> {
     let outcomes = subject.engine.apply(&[Batch { guards: Vec::new(), writes }]).map_err(unreadable)?;
     match outcomes.first() {
-        Some(Outcome::Won) => Ok(()),
+        Some(Outcome::Applied) => Ok(()),
         other => Err(Error::new(Errno::EIO, format!("a repair was not written: {other:?}"))),
     }
 }
@@ -38,7 +38,7 @@ fn commit(subject: &Subject<'_>, writes: Writes) -> Result<()> {
 fn writes(subject: &Subject<'_>, change: &Change) -> Result<Writes> {
     Ok(match change {
         Change::Delete(key) => vec![(key.clone(), None)],
-        Change::Refile { name, ino, mode } => {
+        Change::Rekey { name, ino, mode } => {
             let key = keys::entry(name.dir, keys::name_hash(subject.hash_key, &name.name), &name.name);
             vec![(name.key.clone(), None), (key, Some(Entry::new(*ino, *mode).encode_to_vec().into()))]
         }
@@ -47,7 +47,7 @@ fn writes(subject: &Subject<'_>, change: &Change) -> Result<Writes> {
         Change::Next { partition, next } => {
             vec![(keys::next(*partition).to_vec(), Some(next.encode_to_vec().into()))]
         }
-        Change::Rescue { ino, subdirectories } => rescue(subject, *ino, *subdirectories)?,
+        Change::NameInLostAndFound { ino, subdirectories } => rescue(subject, *ino, *subdirectories)?,
     })
 }
 

@@ -1,7 +1,7 @@
 //! The whole content of the metadata store, read once.
 
-use crate::finding::{Kind, Report};
-use crate::mend::Content;
+use crate::content_repair::FileContent;
+use crate::finding::{CheckReport, Kind};
 use crate::{Progress, Subject};
 use bytes::Bytes;
 use kv::Engine;
@@ -15,7 +15,7 @@ pub(crate) const PAGE: usize = 4096;
 
 /// A directory entry.
 #[derive(Clone, Debug)]
-pub(crate) struct Name {
+pub(crate) struct EntryRecord {
     pub(crate) dir: InodeId,
     pub(crate) name: Bytes,
     pub(crate) key: Vec<u8>,
@@ -24,9 +24,9 @@ pub(crate) struct Name {
 
 /// Records of one inode.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct InodeRecords {
     pub(crate) inode: Option<Inode>,
-    pub(crate) names: Vec<Name>,
+    pub(crate) names: Vec<EntryRecord>,
     /// Doesn't count entries in directories that don't exist.
     pub(crate) subdirectories: u32,
 }
@@ -34,12 +34,12 @@ pub(crate) struct Known {
 /// All records, by inode.
 #[derive(Default)]
 pub(crate) struct Tree {
-    pub(crate) inodes: HashMap<InodeId, Known>,
+    pub(crate) inodes: HashMap<InodeId, InodeRecords>,
     pub(crate) orphans: BTreeSet<InodeId>,
     /// Files whose chunk files may differ from the inode.
     pub(crate) writing: BTreeSet<InodeId>,
     /// Chunk files whose deletion is pending, by their names.
-    pub(crate) doomed: BTreeMap<InodeId, Layout>,
+    pub(crate) pending_deletions: BTreeMap<InodeId, Layout>,
     /// Keys of attributes, with their inode.
     pub(crate) attributes: Vec<(Vec<u8>, InodeId)>,
     /// Inodes with inline content.
@@ -51,7 +51,11 @@ pub(crate) struct Tree {
 
 impl Tree {
     /// Reads all partitions.
-    pub(crate) fn read(subject: &Subject<'_>, report: &mut Report, progress: Progress<'_>) -> Result<Tree> {
+    pub(crate) fn read(
+        subject: &Subject<'_>,
+        report: &mut CheckReport,
+        progress: Progress<'_>,
+    ) -> Result<Tree> {
         let mut tree = Tree::default();
         for partition in 0..subject.partitions {
             progress("reading metadata", partition as u64, subject.partitions as u64);
@@ -73,7 +77,7 @@ impl Tree {
     /// # Errors
     /// A store that can't be read. Records that can't be decoded are in `damaged`.
     pub(crate) fn read_file(engine: &dyn Engine, name: InodeId) -> Result<Tree> {
-        let (mut tree, ino) = (Tree::default(), name.of_chunk_file());
+        let (mut tree, ino) = (Tree::default(), name.owner_of_chunk_file());
         let notes = keys::writing_of(ino);
         let mut found = engine.scan(&notes.from, &notes.to, usize::MAX).map_err(unreadable)?;
         for key in [keys::inode(ino), keys::doomed(name)] {
@@ -93,7 +97,7 @@ impl Tree {
         subject: &Subject<'_>,
         range: &KeyRange,
         take: impl Fn(&mut Tree, &Bytes, Bytes) -> Result<(), String>,
-        report: &mut Report,
+        report: &mut CheckReport,
     ) -> Result<()> {
         const REMEDY: &str = "restore the metadata from a backup, or repair to drop the record";
         let mut from = range.from.clone();
@@ -135,7 +139,7 @@ impl Tree {
             }
             Key::Entry { dir, name, .. } => {
                 let entry: Entry = record::decode(key, value).map_err(failed)?;
-                let name = Name { dir, name, key: key.to_vec(), kind: entry.kind };
+                let name = EntryRecord { dir, name, key: key.to_vec(), kind: entry.kind };
                 self.inodes.entry(entry.id()).or_default().names.push(name);
             }
             Key::Xattr { ino, .. } => {
@@ -155,7 +159,7 @@ impl Tree {
             }
             Key::Doomed(ino) => {
                 let layout: record::Layout = record::decode(key, value).map_err(failed)?;
-                self.doomed.insert(ino, Layout::try_from(&layout).map_err(failed)?);
+                self.pending_deletions.insert(ino, Layout::try_from(&layout).map_err(failed)?);
             }
             Key::Migrating(_) => {
                 // A migration resumes where it was, and ends at once if its file is deleted.
@@ -192,8 +196,8 @@ impl Tree {
     }
 
     /// Returns the number of entries in existing directories.
-    pub(crate) fn live_names(&self, known: &Known) -> u32 {
-        let live = |name: &&Name| self.inode(name.dir).is_some_and(Inode::is_directory);
+    pub(crate) fn live_names(&self, known: &InodeRecords) -> u32 {
+        let live = |name: &&EntryRecord| self.inode(name.dir).is_some_and(Inode::is_directory);
         known.names.iter().filter(live).count() as u32
     }
 
@@ -220,10 +224,10 @@ impl Tree {
     }
 
     /// Returns the state that a file's content depends on.
-    pub(crate) fn content(&self, ino: InodeId) -> Option<Content> {
+    pub(crate) fn content(&self, ino: InodeId) -> Option<FileContent> {
         let (layout, inode) = (self.layout(ino)?, self.inode(ino)?);
         let known = inode.known(&layout);
-        Some(Content { layout, size: inode.size, is_dense: self.is_dense(ino), known })
+        Some(FileContent { layout, size: inode.size, is_dense: self.is_dense(ino), known })
     }
 
     /// Returns the inodes at and below a path.

@@ -9,11 +9,11 @@ use types::Errno;
 const SHARDS: usize = 64;
 const SHARD_BITS: u32 = SHARDS.trailing_zeros();
 /// Bits of the index within a shard.
-const PLACE_BITS: u32 = 26;
+const SLOT_BITS: u32 = 26;
 /// Open files per shard; beyond it opens fail with `ENFILE`. Far above any real limit of processes;
 /// it bounds the memory.
 const MAX_FILES_PER_SHARD: usize = 1 << 20;
-const _: () = assert!(MAX_FILES_PER_SHARD <= 1 << PLACE_BITS && SHARD_BITS + PLACE_BITS == 32);
+const _: () = assert!(MAX_FILES_PER_SHARD <= 1 << SLOT_BITS && SHARD_BITS + SLOT_BITS == 32);
 
 /// The table of open files.
 ///
@@ -24,18 +24,18 @@ pub struct Handles<T> {
 }
 
 struct Shard<T> {
-    places: Vec<Place<T>>,
+    slots: Vec<HandleSlot<T>>,
     free: Vec<u32>,
 }
 
-struct Place<T> {
+struct HandleSlot<T> {
     generation: u32,
     file: Option<Arc<T>>,
 }
 
 impl<T> Default for Handles<T> {
     fn default() -> Handles<T> {
-        let empty = || RwLock::new(Shard { places: Vec::new(), free: Vec::new() });
+        let empty = || RwLock::new(Shard { slots: Vec::new(), free: Vec::new() });
         Handles { shards: (0..SHARDS).map(|_| empty()).collect() }
     }
 }
@@ -48,33 +48,33 @@ impl<T> Handles<T> {
         let mut shard = self.shards[shard_index].write();
         let place_index = match shard.free.pop() {
             Some(index) => index as usize,
-            None if shard.places.len() < MAX_FILES_PER_SHARD => {
-                shard.places.push(Place { generation: 0, file: None });
-                shard.places.len() - 1
+            None if shard.slots.len() < MAX_FILES_PER_SHARD => {
+                shard.slots.push(HandleSlot { generation: 0, file: None });
+                shard.slots.len() - 1
             }
             None => return Err(Errno(libc::ENFILE)),
         };
-        let place = &mut shard.places[place_index];
+        let place = &mut shard.slots[place_index];
         place.file = Some(file);
         let generation = u64::from(place.generation);
-        Ok(generation << (SHARD_BITS + PLACE_BITS) | (place_index as u64) << SHARD_BITS | shard_index as u64)
+        Ok(generation << (SHARD_BITS + SLOT_BITS) | (place_index as u64) << SHARD_BITS | shard_index as u64)
     }
 
     /// Returns the open file with this handle; `EBADF` if there is none.
     pub fn get(&self, fh: u64) -> Result<Arc<T>, Errno> {
-        let at = Position::of(fh);
+        let at = HandleParts::of(fh);
         let shard = self.shards[at.shard].read();
         let place =
-            shard.places.get(at.place).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
+            shard.slots.get(at.place).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
         place.file.clone().ok_or(Errno::EBADF)
     }
 
     /// Removes a file from the table.
     pub fn remove(&self, fh: u64) -> Result<Arc<T>, Errno> {
-        let at = Position::of(fh);
+        let at = HandleParts::of(fh);
         let mut shard = self.shards[at.shard].write();
         let place =
-            shard.places.get_mut(at.place).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
+            shard.slots.get_mut(at.place).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
         let file = place.file.take().ok_or(Errno::EBADF)?;
         place.generation = place.generation.wrapping_add(1);
         shard.free.push(at.place as u32);
@@ -86,26 +86,26 @@ impl<T> Handles<T> {
         let mut files = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.write();
-            files.extend(shard.places.iter_mut().filter_map(|place| place.file.take()));
-            (shard.places, shard.free) = Default::default();
+            files.extend(shard.slots.iter_mut().filter_map(|place| place.file.take()));
+            (shard.slots, shard.free) = Default::default();
         }
         files
     }
 }
 
 /// A handle split into its parts.
-struct Position {
+struct HandleParts {
     shard: usize,
     place: usize,
     generation: u32,
 }
 
-impl Position {
-    fn of(fh: u64) -> Position {
-        Position {
+impl HandleParts {
+    fn of(fh: u64) -> HandleParts {
+        HandleParts {
             shard: fh as usize % SHARDS,
             place: (fh as u32 >> SHARD_BITS) as usize,
-            generation: (fh >> (SHARD_BITS + PLACE_BITS)) as u32,
+            generation: (fh >> (SHARD_BITS + SLOT_BITS)) as u32,
         }
     }
 }

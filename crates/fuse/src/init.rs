@@ -7,7 +7,7 @@ use types::{Errno, Error};
 /// (`/proc/sys/fs/fuse/max_pages_limit`).
 pub const MAX_IO: usize = 1 << 20;
 /// Largest READ and WRITE for a kernel without `MAX_PAGES`, in bytes.
-const MAX_IO_OLD: usize = 32 * PAGE;
+const MAX_IO_WITHOUT_MAX_PAGES: usize = 32 * PAGE;
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 /// Background requests (read-ahead, asynchronous I/O) that may be in flight at a time; the kernel's
@@ -48,7 +48,7 @@ const WANTED: u64 = ASYNC_READ
 
 /// Features that the kernel and this process agreed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Agreement {
+pub struct NegotiatedFeatures {
     /// The flags in effect.
     pub flags: u64,
     /// Largest READ and WRITE, bytes.
@@ -57,31 +57,31 @@ pub struct Agreement {
     pub minor: u32,
 }
 
-impl Agreement {
+impl NegotiatedFeatures {
     /// Returns true if requests arrive over io_uring.
-    pub fn over_uring(&self) -> bool {
+    pub fn uses_uring(&self) -> bool {
         self.flags & OVER_IO_URING != 0
     }
 
     /// Returns true if one notification can invalidate all dentries of the kernel.
-    pub fn has_epochs(&self) -> bool {
+    pub fn supports_dentry_epochs(&self) -> bool {
         self.minor >= abi::MINOR_EPOCHS
     }
 
     /// Returns true if a read or write that bypasses the page cache first writes back dirty mapped
     /// pages, so that an open need not do that.
-    pub fn writes_mapped_pages_first(&self) -> bool {
+    pub fn direct_io_flushes_mappings(&self) -> bool {
         self.flags & DIRECT_IO_ALLOW_MMAP != 0
     }
 
     /// Returns true if idmapped mounts of the file system are allowed. Then only requests that
     /// create an inode carry ids, which are mapped already.
-    pub fn maps_ids(&self) -> bool {
+    pub fn allows_idmap(&self) -> bool {
         self.flags & ALLOW_IDMAP != 0
     }
 
     /// Returns true if directories need no OPENDIR.
-    pub fn without_opendir(&self) -> bool {
+    pub fn skips_opendir(&self) -> bool {
         self.flags & NO_OPENDIR_SUPPORT != 0
     }
 }
@@ -90,20 +90,20 @@ impl Agreement {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Handshake {
     /// The kernel speaks a later major version; this reply makes it repeat INIT with ours.
-    AskAgain(InitOut),
+    RetryVersion(InitOut),
     /// Agreed; the reply contains the agreement.
-    Done(Agreement, InitOut),
+    Done(NegotiatedFeatures, InitOut),
 }
 
 /// Returns all flags of an INIT.
-pub fn offered(request: &InitIn) -> u64 {
+pub fn offered_flags(request: &InitIn) -> u64 {
     let high = if u64::from(request.flags) & INIT_EXT != 0 { request.flags2 } else { 0 };
     u64::from(request.flags) | u64::from(high) << 32
 }
 
 /// What a mount requests of the kernel.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct HandshakeOptions {
     /// Use io_uring if the kernel offers it.
     pub uring: bool,
     /// Other clients use the same file system.
@@ -117,9 +117,9 @@ pub struct Wish {
 /// # Errors
 /// `EPROTO` for a kernel that is too old, `EOPNOTSUPP` for one that doesn't support idmapped FUSE
 /// mounts.
-pub fn negotiate(request: &InitIn, wish: Wish) -> Result<Handshake, Error> {
+pub fn negotiate(request: &InitIn, wish: HandshakeOptions) -> Result<Handshake, Error> {
     if request.major > abi::MAJOR {
-        return Ok(Handshake::AskAgain(InitOut {
+        return Ok(Handshake::RetryVersion(InitOut {
             major: abi::MAJOR,
             minor: abi::MINOR,
             ..Default::default()
@@ -130,7 +130,7 @@ pub fn negotiate(request: &InitIn, wish: Wish) -> Result<Handshake, Error> {
         return Err(Error::new(Errno::EPROTO, format!("the kernel speaks FUSE {major}.{minor}"))
             .hint(format!("{}.{} is needed: Linux 5.4 or later", abi::MAJOR, abi::MINOR_OLDEST)));
     }
-    if wish.idmap && offered(request) & ALLOW_IDMAP == 0 {
+    if wish.idmap && offered_flags(request) & ALLOW_IDMAP == 0 {
         return Err(Error::new(Errno::EOPNOTSUPP, "this kernel can't map the ids of FUSE mounts")
             .hint("Linux 6.12 or later can; without idmap it can be mounted here"));
     }
@@ -146,9 +146,9 @@ pub fn negotiate(request: &InitIn, wish: Wish) -> Result<Handshake, Error> {
         // needs no request for their sake.
         false => !(POSIX_LOCKS | FLOCK_LOCKS),
     };
-    let flags = wanted & offered(request);
-    let max_io = if flags & MAX_PAGES != 0 { MAX_IO } else { MAX_IO_OLD };
-    let agreement = Agreement { flags, max_io, minor: request.minor.min(abi::MINOR) };
+    let flags = wanted & offered_flags(request);
+    let max_io = if flags & MAX_PAGES != 0 { MAX_IO } else { MAX_IO_WITHOUT_MAX_PAGES };
+    let agreement = NegotiatedFeatures { flags, max_io, minor: request.minor.min(abi::MINOR) };
     let reply = InitOut {
         major: abi::MAJOR,
         minor: agreement.minor,
@@ -180,20 +180,20 @@ mod tests {
         }
     }
 
-    const PLAIN: Wish = Wish { uring: true, is_shared: false, idmap: false };
+    const PLAIN: HandshakeOptions = HandshakeOptions { uring: true, is_shared: false, idmap: false };
 
-    fn agree(minor: u32, flags: u64, uring: bool) -> (Agreement, InitOut) {
-        match negotiate(&request(minor, flags), Wish { uring, ..PLAIN }) {
+    fn agree(minor: u32, flags: u64, uring: bool) -> (NegotiatedFeatures, InitOut) {
+        match negotiate(&request(minor, flags), HandshakeOptions { uring, ..PLAIN }) {
             Ok(Handshake::Done(agreement, reply)) => (agreement, reply),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn a_kernel_with_everything_gets_what_is_wanted_and_no_more() {
+    fn only_wanted_features_are_enabled() {
         let (agreement, reply) = agree(45, u64::MAX, true);
         assert_eq!(agreement.flags, WANTED & !(POSIX_LOCKS | FLOCK_LOCKS) | OVER_IO_URING);
-        assert!(agreement.over_uring() && agreement.without_opendir());
+        assert!(agreement.uses_uring() && agreement.skips_opendir());
         assert_eq!(u64::from(reply.flags) | u64::from(reply.flags2) << 32, agreement.flags);
         assert_eq!((reply.max_write, reply.max_pages, reply.time_gran), (1 << 20, 256, 1));
         const WRITEBACK_CACHE: u64 = 1 << 16;
@@ -203,9 +203,9 @@ mod tests {
 
     #[test]
     fn beside_other_clients_requests_open_directories_and_take_locks() {
-        match negotiate(&request(45, u64::MAX), Wish { is_shared: true, ..PLAIN }) {
+        match negotiate(&request(45, u64::MAX), HandshakeOptions { is_shared: true, ..PLAIN }) {
             Ok(Handshake::Done(agreement, _)) => {
-                assert!(!agreement.without_opendir());
+                assert!(!agreement.skips_opendir());
                 assert_eq!(agreement.flags & (POSIX_LOCKS | FLOCK_LOCKS), POSIX_LOCKS | FLOCK_LOCKS);
             }
             other => panic!("{other:?}"),
@@ -214,13 +214,13 @@ mod tests {
 
     #[test]
     fn ids_are_mapped_only_on_request_and_by_kernels_that_can() {
-        assert!(!agree(45, u64::MAX, true).0.maps_ids());
-        let wish = Wish { idmap: true, ..PLAIN };
+        assert!(!agree(45, u64::MAX, true).0.allows_idmap());
+        let wish = HandshakeOptions { idmap: true, ..PLAIN };
         match negotiate(&request(45, u64::MAX), wish) {
-            Ok(Handshake::Done(agreement, _)) => assert!(agreement.maps_ids()),
+            Ok(Handshake::Done(agreement, _)) => assert!(agreement.allows_idmap()),
             other => panic!("{other:?}"),
         }
-        let refused = negotiate(&request(40, u64::MAX & !ALLOW_IDMAP), wish).unwrap_err();
+        let refused = negotiate(&request(40, !ALLOW_IDMAP), wish).unwrap_err();
         assert_eq!(refused.errno, Errno::EOPNOTSUPP);
     }
 
@@ -229,12 +229,12 @@ mod tests {
         let (agreement, reply) = agree(31, ASYNC_READ | MAX_PAGES, true);
         assert_eq!(agreement.flags, ASYNC_READ | MAX_PAGES);
         assert_eq!((reply.flags2, reply.minor), (0, 31));
-        assert!(!agreement.over_uring());
+        assert!(!agreement.uses_uring());
     }
 
     #[test]
-    fn uring_is_left_alone_unless_wanted() {
-        assert!(!agree(45, u64::MAX, false).0.over_uring());
+    fn uring_is_off_unless_requested() {
+        assert!(!agree(45, u64::MAX, false).0.uses_uring());
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn other_majors() {
         let newer = InitIn { major: 8, minor: 0, ..Default::default() };
-        assert!(matches!(negotiate(&newer, PLAIN), Ok(Handshake::AskAgain(InitOut { major: 7, .. }))));
+        assert!(matches!(negotiate(&newer, PLAIN), Ok(Handshake::RetryVersion(InitOut { major: 7, .. }))));
         let older = InitIn { major: 6, minor: 99, ..Default::default() };
         assert_eq!(negotiate(&older, PLAIN).unwrap_err().errno, Errno::EPROTO);
         assert_eq!(negotiate(&request(30, u64::MAX), PLAIN).unwrap_err().errno, Errno::EPROTO);

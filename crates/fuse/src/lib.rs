@@ -29,7 +29,8 @@
 //! - Unmounting ends, whatever the users of the mount and the servers behind it do.
 
 pub mod abi;
-mod callers;
+mod caller_privileges;
+mod caller_syscalls;
 mod dispatch;
 mod handles;
 mod init;
@@ -39,7 +40,6 @@ mod notify;
 mod reply;
 mod request;
 mod session;
-mod standing;
 mod stats;
 #[allow(unsafe_code)] // System calls; each has its SAFETY comment.
 mod sys;

@@ -13,36 +13,36 @@ use wire::LockOwner;
 /// never wait, which stay until they are displaced.
 const MAX_EARLY_INTERRUPTS: usize = 1024;
 /// Pairs of file and owner that hold byte-range locks; beyond it locking fails with `ENOLCK`.
-const MAX_HOLDERS: usize = 1 << 20;
+const MAX_LOCK_OWNERS: usize = 1 << 20;
 
 /// Waits that an INTERRUPT can end, by the number of the request.
 #[derive(Default)]
 pub struct Interrupts {
-    state: Mutex<InterruptState>,
+    state: Mutex<InterruptTable>,
 }
 
 #[derive(Default)]
-struct InterruptState {
+struct InterruptTable {
     waiting: HashMap<u64, Cancel>,
-    early: VecDeque<u64>,
+    early_interrupts: VecDeque<u64>,
     ended: bool,
 }
 
 impl Interrupts {
     /// Registers the wait of a request. If the request was interrupted already, the wait is
     /// cancelled at once. Drop the guard when the wait ends.
-    pub fn register(&self, unique: u64) -> Waiting<'_> {
+    pub fn register(&self, unique: u64) -> InterruptibleWait<'_> {
         let cancel = Cancel::default();
         let mut state = self.state.lock();
-        let early = state.early.iter().position(|&u| u == unique);
+        let early = state.early_interrupts.iter().position(|&u| u == unique);
         if let Some(at) = early {
-            state.early.remove(at);
+            state.early_interrupts.remove(at);
         }
         if early.is_some() || state.ended {
             cancel.cancel();
         }
         state.waiting.insert(unique, cancel.clone());
-        Waiting { interrupts: self, unique, cancel }
+        InterruptibleWait { interrupts: self, unique, cancel }
     }
 
     /// Handles an INTERRUPT. Request numbers are never reused, so the interrupt of a finished
@@ -54,10 +54,10 @@ impl Interrupts {
             cancel.cancel();
             return;
         }
-        if state.early.len() == MAX_EARLY_INTERRUPTS {
-            state.early.pop_front();
+        if state.early_interrupts.len() == MAX_EARLY_INTERRUPTS {
+            state.early_interrupts.pop_front();
         }
-        state.early.push_back(unique);
+        state.early_interrupts.push_back(unique);
     }
 
     /// Ends all waits, present and future: the connection has ended.
@@ -71,14 +71,14 @@ impl Interrupts {
 }
 
 /// A registered wait.
-pub struct Waiting<'a> {
+pub struct InterruptibleWait<'a> {
     interrupts: &'a Interrupts,
     unique: u64,
     /// Cancelled by the interrupt.
     pub cancel: Cancel,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for InterruptibleWait<'_> {
     fn drop(&mut self) {
         self.interrupts.state.lock().waiting.remove(&self.unique);
     }
@@ -86,7 +86,7 @@ impl Drop for Waiting<'_> {
 
 /// Owners of byte-range locks, so that a close by a process without locks costs nothing.
 #[derive(Default)]
-pub struct Holders {
+pub struct LockOwners {
     /// With the open file through which the owner took its latest lock.
     pairs: Mutex<HashMap<(InodeId, LockOwner), OpenFileId>>,
     count: AtomicUsize,
@@ -96,11 +96,11 @@ pub struct Holders {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenFileId(pub usize);
 
-impl Holders {
+impl LockOwners {
     /// Records that `owner` may hold locks on `ino`, before it requests one through an open file.
     pub fn add(&self, ino: InodeId, owner: LockOwner, through: OpenFileId) -> Result<()> {
         let mut pairs = self.pairs.lock();
-        if pairs.len() >= MAX_HOLDERS && !pairs.contains_key(&(ino, owner)) {
+        if pairs.len() >= MAX_LOCK_OWNERS && !pairs.contains_key(&(ino, owner)) {
             return Err(Errno::ENOLCK.into());
         }
         pairs.insert((ino, owner), through);
@@ -113,7 +113,8 @@ impl Holders {
         self.take_if(ino, owner, |_| true)
     }
 
-    /// Like [`Holders::take`], but only if the owner took its latest lock through this open file.
+    /// Like [`LockOwners::take`], but only if the owner took its latest lock through this open
+    /// file.
     pub fn take_last(&self, ino: InodeId, owner: LockOwner, through: OpenFileId) -> bool {
         self.take_if(ino, owner, |last| last == through)
     }
@@ -148,12 +149,12 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_before_its_request_is_kept_for_it() {
+    fn an_early_interrupt_cancels_its_later_wait() {
         let interrupts = Interrupts::default();
         interrupts.interrupt(8);
-        assert_eq!(interrupts.state.lock().early.len(), 1);
+        assert_eq!(interrupts.state.lock().early_interrupts.len(), 1);
         let waiting = interrupts.register(8);
-        assert!(interrupts.state.lock().early.is_empty());
+        assert!(interrupts.state.lock().early_interrupts.is_empty());
         assert!(is_waiting(&interrupts, 8));
         drop(waiting);
         assert!(!is_waiting(&interrupts, 8));
@@ -166,21 +167,21 @@ mod tests {
             interrupts.interrupt(unique);
         }
         let state = interrupts.state.lock();
-        assert_eq!(state.early.len(), MAX_EARLY_INTERRUPTS);
-        assert_eq!(state.early.back(), Some(&(3 * MAX_EARLY_INTERRUPTS as u64 - 1)));
+        assert_eq!(state.early_interrupts.len(), MAX_EARLY_INTERRUPTS);
+        assert_eq!(state.early_interrupts.back(), Some(&(3 * MAX_EARLY_INTERRUPTS as u64 - 1)));
     }
 
     #[test]
-    fn an_interrupt_of_a_registered_wait_is_not_kept() {
+    fn an_interrupt_of_a_registered_wait_is_not_stored() {
         let interrupts = Interrupts::default();
         let _waiting = interrupts.register(8);
         interrupts.interrupt(8);
-        assert!(interrupts.state.lock().early.is_empty());
+        assert!(interrupts.state.lock().early_interrupts.is_empty());
     }
 
     #[test]
     fn holders_are_taken_once() {
-        let holders = Holders::default();
+        let holders = LockOwners::default();
         let (ino, owner) = (InodeId(5), LockOwner(6));
         assert!(!holders.take(ino, owner));
         let [one, other] = [OpenFileId(1), OpenFileId(2)];

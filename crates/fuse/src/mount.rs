@@ -16,7 +16,7 @@ const FS_TYPE: &str = "fuse.weft";
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// Parameters of a mount.
-pub struct MountHow {
+pub struct MountParams {
     /// What is mounted, as `mount` and `df` show it.
     pub source: String,
     /// Mounts read-only.
@@ -36,7 +36,7 @@ pub struct Mount {
 
 impl Mount {
     /// Mounts at an empty directory. The first request from the device is INIT.
-    pub fn new(mountpoint: &Path, how: &MountHow) -> Result<Mount> {
+    pub fn new(mountpoint: &Path, how: &MountParams) -> Result<Mount> {
         let mountpoint = check_mountpoint(mountpoint)?;
         let device = sys::open_device().map_err(|e| device_error(&e))?;
         let mut options =
@@ -65,7 +65,7 @@ impl Mount {
 
     /// Returns whether reads update access times: not on a mount with `noatime` or a read-only one.
     /// A remount may change that.
-    pub fn keeps_access_times(&self) -> bool {
+    pub fn updates_atime(&self) -> bool {
         let Ok(table) = fs::read("/proc/self/mountinfo") else { return false };
         self.number.is_some_and(|number| keeps_access_times(&table, number))
     }
@@ -83,7 +83,7 @@ impl Mount {
     /// If another process has unmounted it already, this does nothing, also not to another mount in
     /// its place.
     pub fn unmount(&self) -> io::Result<()> {
-        if !self.is_in_place() {
+        if !self.is_still_mounted() {
             return Ok(());
         }
         match sys::unmount(&self.mountpoint, 0) {
@@ -98,8 +98,8 @@ impl Mount {
 
     /// Removes what is left of a mount whose connection has ended. After an orderly end nothing is
     /// left.
-    pub fn remove_remains(&self) {
-        if self.is_in_place() {
+    pub fn remove_dead_mount(&self) {
+        if self.is_still_mounted() {
             // Another process may unmount it in between; the result doesn't matter.
             let _ = sys::unmount(&self.mountpoint, libc::MNT_DETACH);
         }
@@ -107,7 +107,7 @@ impl Mount {
 
     /// Without a number the mount was never found in the mount table; then any mount at the path
     /// counts as this one.
-    fn is_in_place(&self) -> bool {
+    fn is_still_mounted(&self) -> bool {
         self.number.is_none() || device_number(&self.mountpoint) == self.number
     }
 
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_a_mount_say_whether_access_times_are_kept() {
+    fn mount_options_determine_atime_updates() {
         let table = b"36 22 0:45 / /a rw,relatime shared:1 - fuse.weft weft rw\n\
             37 22 0:46 / /b rw,nosuid,noatime - fuse.weft weft rw\n\
             38 22 0:47 / /c ro,relatime - fuse.weft weft rw\n";

@@ -12,7 +12,7 @@
 //! Therefore all dentries are invalidated at once. The kernel stamps every dentry with the number
 //! of an epoch, read before it requests the entry, and a notification begins the next epoch. That
 //! takes no lock, and a reply in flight can't restore an outdated dentry. The price is one lookup
-//! for each dentry that is used afterwards. So [`Names`] records in which epoch entries of a
+//! for each dentry that is used afterwards. So [`DentryEpochs`] records in which epoch entries of a
 //! directory were last handed out: most recalls of directories need no notification. Kernels
 //! without epochs (before Linux 6.16) get no dentries to cache where other clients may change them.
 
@@ -36,7 +36,7 @@ const MAX_HELPERS: usize = 256;
 /// unless it waits for a page.
 const STUCK: Duration = Duration::from_millis(20);
 /// Time after which an idle additional thread ends.
-const SPARE_TIME: Duration = Duration::from_secs(10);
+const HELPER_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Directories recorded with their epoch. Beyond it all count as handed out in the last epoch.
 const MAX_DIRECTORIES: usize = 65536;
 
@@ -48,7 +48,7 @@ pub struct Notifier {
     changed: Condvar,
     /// All threads are busy.
     behind: Condvar,
-    names: Names,
+    names: DentryEpochs,
 }
 
 #[derive(Default)]
@@ -65,12 +65,12 @@ struct State {
 }
 
 struct Job {
-    what: Forget,
+    what: CacheInvalidation,
     done: Arc<Event>,
 }
 
 /// What the kernel invalidates.
-struct Forget {
+struct CacheInvalidation {
     ino: InodeId,
     /// Except these pages: ascending and disjoint.
     except: Vec<ByteRange>,
@@ -86,17 +86,17 @@ impl Notifier {
             // The mount is not in use any more.
             done.set();
         } else {
-            state.pending.push_back(Job { what: Forget { ino, except }, done: done.clone() });
+            state.pending.push_back(Job { what: CacheInvalidation { ino, except }, done: done.clone() });
             self.changed.notify_one();
-            self.note_backlog(&state);
+            self.wake_if_behind(&state);
         }
         done
     }
 
     /// Records that entries of a directory are about to be read and handed to the kernel for
     /// caching.
-    pub fn hand_out_names(&self, dir: InodeId) {
-        self.names.hand_out(dir);
+    pub fn note_cached_entries(&self, dir: InodeId) {
+        self.names.note_cached(dir);
     }
 
     /// Ends the threads and every wait for them.
@@ -113,17 +113,17 @@ impl Notifier {
 
     /// Runs a regular thread until [`Notifier::end`].
     pub fn run(&self, device: &OwnedFd) {
-        self.work(&|what| self.tell(device, what), None);
+        self.run_jobs(&|what| self.notify_kernel(device, what), None);
     }
 
     /// Runs the thread that starts additional threads when all wait for pages, until
     /// [`Notifier::end`].
-    pub fn keep_up(&self, device: &OwnedFd) {
-        self.get_help(&|what| self.tell(device, what));
+    pub fn run_supervisor(&self, device: &OwnedFd) {
+        self.supervise(&|what| self.notify_kernel(device, what));
     }
 
-    fn tell(&self, device: &OwnedFd, what: &Forget) {
-        if self.names.begin_epoch_without(what.ino) {
+    fn notify_kernel(&self, device: &OwnedFd, what: &CacheInvalidation) {
+        if self.names.end_epoch_if_cached(what.ino) {
             // EINVAL from a kernel without epochs, which was given no dentries to cache.
             let _ = sys::write(device.as_raw_fd(), bytes_of(&next_epoch()));
         }
@@ -134,19 +134,19 @@ impl Notifier {
         }
     }
 
-    fn work(&self, tell: &(impl Fn(&Forget) + Sync), patience: Option<Duration>) {
+    fn run_jobs(&self, tell: &(impl Fn(&CacheInvalidation) + Sync), patience: Option<Duration>) {
         while let Some(job) = self.next(patience) {
             tell(&job.what);
             job.done.set();
         }
     }
 
-    fn get_help(&self, tell: &(impl Fn(&Forget) + Sync)) {
+    fn supervise(&self, tell: &(impl Fn(&CacheInvalidation) + Sync)) {
         std::thread::scope(|threads| {
-            while self.is_help_needed() {
+            while self.wait_until_behind() {
                 let helper = std::thread::Builder::new().name("fuse-notify-more".into());
                 let started = helper.spawn_scoped(threads, || {
-                    self.work(tell, Some(SPARE_TIME));
+                    self.run_jobs(tell, Some(HELPER_IDLE_TIMEOUT));
                     self.state.lock().helpers -= 1;
                 });
                 if let Err(error) = started {
@@ -159,7 +159,7 @@ impl Notifier {
 
     /// Waits until a queued job isn't begun in time, and counts an additional thread. Returns false
     /// at the end.
-    fn is_help_needed(&self) -> bool {
+    fn wait_until_behind(&self) -> bool {
         let mut state = self.state.lock();
         loop {
             while !(state.ended || state.is_behind() && state.helpers < MAX_HELPERS) {
@@ -179,7 +179,7 @@ impl Notifier {
         }
     }
 
-    fn note_backlog(&self, state: &State) {
+    fn wake_if_behind(&self, state: &State) {
         if state.is_behind() && !state.is_watched {
             self.behind.notify_one();
         }
@@ -203,7 +203,7 @@ impl Notifier {
         }
         let job = if state.ended { None } else { state.pending.pop_front() };
         state.begun += 1;
-        self.note_backlog(&state);
+        self.wake_if_behind(&state);
         job
     }
 }
@@ -217,29 +217,29 @@ impl State {
 
 /// The epoch in which each directory's entries were last handed out.
 #[derive(Default)]
-struct Names {
+struct DentryEpochs {
     epochs: Mutex<Epochs>,
 }
 
 #[derive(Default)]
 struct Epochs {
     now: u64,
-    handed_out: HashMap<InodeId, u64>,
+    cached_in: HashMap<InodeId, u64>,
     /// Epoch that counts for directories that aren't recorded, if any.
-    forgotten: Option<u64>,
+    untracked_epoch: Option<u64>,
 }
 
-impl Names {
+impl DentryEpochs {
     /// Call this before checking the lease under which the entries are handed out: a recall that
     /// arrives in between finds the record.
-    fn hand_out(&self, dir: InodeId) {
+    fn note_cached(&self, dir: InodeId) {
         let mut epochs = self.epochs.lock();
         let now = epochs.now;
-        if epochs.handed_out.len() >= MAX_DIRECTORIES && !epochs.handed_out.contains_key(&dir) {
-            epochs.handed_out.clear();
-            epochs.forgotten = Some(now);
+        if epochs.cached_in.len() >= MAX_DIRECTORIES && !epochs.cached_in.contains_key(&dir) {
+            epochs.cached_in.clear();
+            epochs.untracked_epoch = Some(now);
         }
-        epochs.handed_out.insert(dir, now);
+        epochs.cached_in.insert(dir, now);
     }
 
     /// Returns true when the kernel may have dentries of the directory from this epoch. It then
@@ -247,9 +247,9 @@ impl Names {
     ///
     /// The count increases first: entries that are requested before the kernel knows the new epoch
     /// count to it, and are invalidated once too often.
-    fn begin_epoch_without(&self, dir: InodeId) -> bool {
+    fn end_epoch_if_cached(&self, dir: InodeId) -> bool {
         let mut epochs = self.epochs.lock();
-        let last = epochs.handed_out.remove(&dir).max(epochs.forgotten);
+        let last = epochs.cached_in.remove(&dir).max(epochs.untracked_epoch);
         let has_names = last == Some(epochs.now);
         epochs.now += u64::from(has_names);
         has_names
@@ -260,7 +260,7 @@ impl Names {
 /// the code in place of the error. The last message covers the rest of the file, which is length 0.
 /// Each also invalidates the attributes. If all pages are excepted, one message invalidates only
 /// the attributes, which is a negative offset.
-fn invalidations(what: &Forget) -> impl Iterator<Item = Invalidation> {
+fn invalidations(what: &CacheInvalidation) -> impl Iterator<Item = Invalidation> {
     let is_whole = what.except.iter().any(|range| range.start == 0 && range.end == u64::MAX);
     let attributes = is_whole.then(|| invalidation(NotifyInvalInode { ino: what.ino.0, off: -1, len: 0 }));
     let begins = std::iter::once(0).chain(what.except.iter().map(|range| range.end));
@@ -295,10 +295,10 @@ mod tests {
     const DIR: InodeId = InodeId(5);
 
     #[test]
-    fn the_messages_are_what_the_kernel_wants() {
+    fn invalidation_messages_have_the_kernel_format() {
         let told = |except: &[(u64, u64)]| {
             let except = except.iter().map(|&(start, end)| ByteRange { start, end }).collect();
-            let what = Forget { ino: InodeId(9), except };
+            let what = CacheInvalidation { ino: InodeId(9), except };
             let messages = invalidations(&what).map(|message| {
                 let header: OutHeader = abi::read(&message).unwrap();
                 assert_eq!(header, OutHeader { len: 40, error: 2, unique: 0 });
@@ -317,29 +317,29 @@ mod tests {
 
     #[test]
     fn an_epoch_ends_only_for_names_that_were_handed_out_in_it() {
-        let names = Names::default();
-        assert!(!names.begin_epoch_without(DIR), "nothing was handed out");
-        names.hand_out(DIR);
-        names.hand_out(InodeId(6));
-        assert!(names.begin_epoch_without(DIR));
-        assert!(!names.begin_epoch_without(InodeId(6)), "its names went with the epoch");
-        names.hand_out(InodeId(6));
-        assert!(names.begin_epoch_without(InodeId(6)));
+        let names = DentryEpochs::default();
+        assert!(!names.end_epoch_if_cached(DIR), "nothing was handed out");
+        names.note_cached(DIR);
+        names.note_cached(InodeId(6));
+        assert!(names.end_epoch_if_cached(DIR));
+        assert!(!names.end_epoch_if_cached(InodeId(6)), "its names went with the epoch");
+        names.note_cached(InodeId(6));
+        assert!(names.end_epoch_if_cached(InodeId(6)));
     }
 
     #[test]
     fn directories_beyond_the_limit_count_as_handed_out() {
-        let names = Names::default();
+        let names = DentryEpochs::default();
         for n in 0..=MAX_DIRECTORIES as u64 {
-            names.hand_out(InodeId(1000 + n));
+            names.note_cached(InodeId(1000 + n));
         }
-        assert!(names.epochs.lock().handed_out.len() <= MAX_DIRECTORIES);
-        assert!(names.begin_epoch_without(InodeId(1000)));
-        assert!(!names.begin_epoch_without(InodeId(1001)));
+        assert!(names.epochs.lock().cached_in.len() <= MAX_DIRECTORIES);
+        assert!(names.end_epoch_if_cached(InodeId(1000)));
+        assert!(!names.end_epoch_if_cached(InodeId(1001)));
     }
 
     #[test]
-    fn nobody_waits_after_the_end() {
+    fn no_wait_remains_after_the_end() {
         let notifier = Notifier::default();
         let before = notifier.forget(DIR, Vec::new());
         notifier.end();
@@ -348,11 +348,11 @@ mod tests {
     }
 
     #[test]
-    fn files_whose_pages_are_busy_do_not_keep_the_kernel_from_forgetting_others() {
+    fn busy_pages_of_some_files_do_not_delay_other_invalidations() {
         let notifier = Notifier::default();
         let (filled, page) = (Mutex::new(false), Condvar::new());
         let busy = InodeId(1000);
-        let tell = |what: &Forget| {
+        let tell = |what: &CacheInvalidation| {
             let mut filled = filled.lock();
             while what.ino < busy && !*filled {
                 page.wait(&mut filled);
@@ -360,9 +360,9 @@ mod tests {
         };
         std::thread::scope(|threads| {
             for _ in 0..THREADS {
-                threads.spawn(|| notifier.work(&tell, None));
+                threads.spawn(|| notifier.run_jobs(&tell, None));
             }
-            threads.spawn(|| notifier.get_help(&tell));
+            threads.spawn(|| notifier.supervise(&tell));
             let waiting: Vec<_> =
                 (0..3 * THREADS as u64).map(|number| notifier.forget(InodeId(number), Vec::new())).collect();
             let other = notifier.forget(busy, Vec::new());

@@ -1,17 +1,17 @@
 //! Bodies of replies: attributes and directory entries in the kernel's format.
 
 use crate::abi::{self, Pod, bytes_of};
-use client::Known;
+use client::CachedAttr;
 use rt::IoBuf;
 use types::{Attr, InodeId, Timestamp};
 
 /// Time for which the kernel may trust dentries, negative dentries and attributes under a lease, in
 /// seconds: forever (136 years). It is notified when the lease ends.
-pub const TRUST_SECS: u64 = u32::MAX as u64;
+pub const LEASED_VALIDITY_SECS: u64 = u32::MAX as u64;
 
 /// Returns how long the kernel may trust an entry or attributes that are trusted here, or aren't.
 fn validity(trusted: bool) -> u64 {
-    if trusted { TRUST_SECS } else { 0 }
+    if trusted { LEASED_VALIDITY_SECS } else { 0 }
 }
 
 /// `st_blksize`, in bytes. Applications that buffer by it (stdio) send one request per buffer;
@@ -51,12 +51,12 @@ pub fn raw_attr(attr: &Attr) -> abi::RawAttr {
 
 /// Returns the reply for an existing entry. Inode numbers are never reused, so the generation is
 /// constant.
-pub fn entry(known: &Known) -> abi::EntryOut {
+pub fn entry(known: &CachedAttr) -> abi::EntryOut {
     abi::EntryOut {
         nodeid: known.ino.0,
         generation: 1,
-        entry_valid: validity(known.name_trusted),
-        attr_valid: validity(known.trusted),
+        entry_valid: validity(known.name_cacheable),
+        attr_valid: validity(known.cacheable),
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
         attr: raw_attr(known),
@@ -70,12 +70,17 @@ pub fn absent_entry(trusted: bool) -> abi::EntryOut {
 }
 
 /// Returns the reply of GETATTR and SETATTR.
-pub fn attr_out(known: &Known) -> abi::AttrOut {
-    abi::AttrOut { attr_valid: validity(known.trusted), attr_valid_nsec: 0, dummy: 0, attr: raw_attr(known) }
+pub fn attr_out(known: &CachedAttr) -> abi::AttrOut {
+    abi::AttrOut {
+        attr_valid: validity(known.cacheable),
+        attr_valid_nsec: 0,
+        dummy: 0,
+        attr: raw_attr(known),
+    }
 }
 
 /// Returns the reply of STATX.
-pub fn statx_out(attr: &Known) -> abi::StatxOut {
+pub fn statx_out(attr: &CachedAttr) -> abi::StatxOut {
     let time = |t: Timestamp| abi::SxTime { sec: t.secs, nsec: t.nanos, reserved: 0 };
     let stat = abi::RawStatx {
         mask: STATX_BASIC_AND_BTIME,
@@ -95,7 +100,7 @@ pub fn statx_out(attr: &Known) -> abi::StatxOut {
         rdev_minor: device_minor(attr.rdev),
         ..Default::default()
     };
-    abi::StatxOut { attr_valid: validity(attr.trusted), stat, ..Default::default() }
+    abi::StatxOut { attr_valid: validity(attr.cacheable), stat, ..Default::default() }
 }
 
 /// Returns the major number of the kernel's 32-bit device encoding (`new_decode_dev`).
@@ -109,7 +114,7 @@ fn device_minor(dev: u32) -> u32 {
 }
 
 /// A directory entry in a listing.
-pub struct Listed<'a> {
+pub struct ListedEntry<'a> {
     /// Its inode.
     pub ino: InodeId,
     /// `st_mode`, of which the listing contains the file type.
@@ -136,7 +141,7 @@ impl<'a> DirWriter<'a> {
 
     /// Adds an entry; returns false and adds nothing when it doesn't fit. READDIRPLUS includes
     /// `attr`; without it the kernel uses only the name.
-    pub fn push(&mut self, listed: &Listed<'_>, attr: Option<&Known>) -> bool {
+    pub fn push(&mut self, listed: &ListedEntry<'_>, attr: Option<&CachedAttr>) -> bool {
         let head = if self.plus { size_of::<abi::EntryOut>() } else { 0 } + size_of::<abi::Dirent>();
         let end = self.at + (head + listed.name.len()).next_multiple_of(8);
         if end > self.limit {
@@ -166,7 +171,7 @@ impl<'a> DirWriter<'a> {
     }
 
     /// Returns true if entries include their attributes.
-    pub fn with_attributes(&self) -> bool {
+    pub fn includes_attributes(&self) -> bool {
         self.plus
     }
 
@@ -183,8 +188,8 @@ mod tests {
     use super::*;
     use types::mode::{S_IFDIR, S_IFREG};
 
-    fn known() -> Known {
-        Known { attr: attr(), trusted: true, name_trusted: true }
+    fn known() -> CachedAttr {
+        CachedAttr { attr: attr(), cacheable: true, name_cacheable: true }
     }
 
     fn attr() -> Attr {
@@ -227,25 +232,29 @@ mod tests {
     #[test]
     fn an_absent_name_has_no_inode_and_is_trusted_or_not() {
         let entry = absent_entry(true);
-        assert_eq!((entry.nodeid, entry.entry_valid), (0, TRUST_SECS));
+        assert_eq!((entry.nodeid, entry.entry_valid), (0, LEASED_VALIDITY_SECS));
         assert_eq!(absent_entry(false).entry_valid, 0);
     }
 
     #[test]
     fn names_and_attributes_are_trusted_each_by_its_own_lease() {
-        let entry = |trusted, name_trusted| entry(&Known { attr: attr(), trusted, name_trusted });
+        let entry = |trusted, name_trusted| {
+            entry(&CachedAttr { attr: attr(), cacheable: trusted, name_cacheable: name_trusted })
+        };
         let valid = |entry: abi::EntryOut| (entry.entry_valid, entry.attr_valid);
-        assert_eq!(valid(entry(true, false)), (0, TRUST_SECS));
-        assert_eq!(valid(entry(false, true)), (TRUST_SECS, 0));
-        let attributes = |trusted| attr_out(&Known { attr: attr(), trusted, name_trusted: true }).attr_valid;
-        assert_eq!((attributes(true), attributes(false)), (TRUST_SECS, 0));
+        assert_eq!(valid(entry(true, false)), (0, LEASED_VALIDITY_SECS));
+        assert_eq!(valid(entry(false, true)), (LEASED_VALIDITY_SECS, 0));
+        let attributes = |trusted| {
+            attr_out(&CachedAttr { attr: attr(), cacheable: trusted, name_cacheable: true }).attr_valid
+        };
+        assert_eq!((attributes(true), attributes(false)), (LEASED_VALIDITY_SECS, 0));
     }
 
     #[test]
     fn entries_are_packed_to_8_bytes_and_stop_at_the_limit() {
         let out = IoBuf::alloc(4096);
         let mut writer = DirWriter::new(&out, 72, false);
-        let listed = |name: &'static [u8], next| Listed { ino: InodeId(9), mode: S_IFDIR, name, next };
+        let listed = |name: &'static [u8], next| ListedEntry { ino: InodeId(9), mode: S_IFDIR, name, next };
         assert!(writer.push(&listed(b"abc", 16), None));
         assert!(writer.push(&listed(b"12345678", 17), None));
         assert_eq!(writer.len(), 64);
@@ -263,7 +272,7 @@ mod tests {
     fn entries_with_attributes_carry_them_first() {
         let out = IoBuf::alloc(4096);
         let mut writer = DirWriter::new(&out, 4096, true);
-        let listed = Listed { ino: InodeId(77), mode: S_IFREG, name: b"f", next: 20 };
+        let listed = ListedEntry { ino: InodeId(77), mode: S_IFREG, name: b"f", next: 20 };
         assert!(writer.push(&listed, Some(&known())));
         assert!(writer.push(&listed, None));
         assert_eq!(writer.len(), 2 * 160);
@@ -274,11 +283,11 @@ mod tests {
     }
 
     #[test]
-    fn as_many_short_names_fit_as_are_asked_for() {
+    fn capacity_matches_the_entries_that_fit() {
         for plus in [false, true] {
             let out = IoBuf::alloc(4096);
             let mut writer = DirWriter::new(&out, 4096, plus);
-            let listed = Listed { ino: InodeId(1), mode: S_IFREG, name: b"n", next: 16 };
+            let listed = ListedEntry { ino: InodeId(1), mode: S_IFREG, name: b"n", next: 16 };
             let mut count = 0;
             while writer.push(&listed, None) {
                 count += 1;

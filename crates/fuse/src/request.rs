@@ -14,7 +14,7 @@ pub const SYMLINK_MAX: usize = 4095;
 
 /// Stands for the PID of a process outside this PID namespace: beyond what the kernel assigns
 /// (2^22).
-const UNSEEN: u32 = i32::MAX as u32;
+const FOREIGN_PID: u32 = i32::MAX as u32;
 
 /// A request as a transport delivers it.
 pub struct Request {
@@ -33,7 +33,7 @@ impl Request {
     /// Returns the caller's credentials. A process outside this PID namespace (of a container, say)
     /// gets a PID that no process has: 0 stands for the client itself.
     pub fn credentials(&self) -> Credentials {
-        let pid = if self.header.pid == 0 { UNSEEN } else { self.header.pid };
+        let pid = if self.header.pid == 0 { FOREIGN_PID } else { self.header.pid };
         Credentials { uid: self.header.uid, gid: self.header.gid, pid }
     }
 

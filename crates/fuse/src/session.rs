@@ -1,21 +1,21 @@
 //! A mount from start to end.
 
 use crate::abi::{self, InHeader, InitIn, OutHeader, bytes_of};
-use crate::callers::Callers;
+use crate::caller_privileges;
+use crate::caller_syscalls::CallerSyscalls;
 use crate::dispatch::OpenFile;
 use crate::handles::Handles;
-use crate::init::{Agreement, Handshake, Wish, negotiate};
-use crate::locks::{Holders, Interrupts};
-use crate::mount::{Mount, MountHow, errno};
+use crate::init::{Handshake, HandshakeOptions, NegotiatedFeatures, negotiate};
+use crate::locks::{Interrupts, LockOwners};
+use crate::mount::{Mount, MountParams, errno};
 use crate::notify::{self, Notifier};
 use crate::request::OneWay;
-use crate::standing;
 use crate::stats::Stats;
 use crate::sys;
 use crate::transport::{self, DEFAULT_DEPTH, Transport};
-use client::{Client, Invalidate, Standing, Succession};
+use client::{Client, Invalidate, SessionFailover, UserPrivileges};
 use parking_lot::{Condvar, Mutex};
-use rt::Seldom;
+use rt::LogRateLimit;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,10 +33,10 @@ const UNMOUNT_GRACE: Duration = Duration::from_secs(10);
 /// crate and are left behind.
 const ABORT_GRACE: Duration = Duration::from_secs(5);
 /// Interval in which at most one failed request is logged.
-const FAULT_INTERVAL: Duration = Duration::from_secs(1);
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Time in which the kernel invalidates unless a page is being read or written. A request that
 /// waits longer mustn't keep other requests from being received.
-const PROMPT: Duration = Duration::from_millis(20);
+const PROMPT_INVALIDATION: Duration = Duration::from_millis(20);
 /// Buffer for INIT, in bytes: the kernel refuses smaller reads of the device.
 const INIT_BUFFER: usize = 64 * 1024;
 
@@ -85,16 +85,16 @@ pub struct Session {
 
 /// State that all threads of a mount share.
 pub(crate) struct Shared {
-    pub(crate) client: Arc<Succession>,
+    pub(crate) client: Arc<SessionFailover>,
     pub(crate) mount: Mount,
-    pub(crate) agreement: Agreement,
+    pub(crate) features: NegotiatedFeatures,
     pub(crate) handles: Handles<OpenFile>,
     pub(crate) interrupts: Interrupts,
-    pub(crate) holders: Holders,
-    pub(crate) callers: Callers,
+    pub(crate) lock_owners: LockOwners,
+    pub(crate) callers: CallerSyscalls,
     pub(crate) stats: Stats,
     /// Limits log lines for requests that fail for reasons outside the application.
-    pub(crate) faults: Seldom,
+    pub(crate) failure_log_limit: LogRateLimit,
     /// There are other clients.
     pub(crate) is_shared: bool,
     notifier: Notifier,
@@ -110,16 +110,16 @@ pub(crate) struct Shared {
 impl Session {
     /// Mounts `client`'s file system. Returns when the mount is usable.
     pub fn mount(client: Arc<Client>, options: MountOptions) -> Result<Session> {
-        Session::mount_sessions(Succession::of_one(client), options)
+        Session::mount_with_failover(SessionFailover::single(client), options)
     }
 
     /// Like [`Session::mount`], for a client that may get successor sessions.
-    pub fn mount_sessions(client: Arc<Succession>, options: MountOptions) -> Result<Session> {
+    pub fn mount_with_failover(client: Arc<SessionFailover>, options: MountOptions) -> Result<Session> {
         let wants_uring = options.transport != Transport::Dev;
         if wants_uring {
             transport::enable_uring();
         }
-        let how = MountHow {
+        let how = MountParams {
             source: options.source,
             read_only: options.read_only,
             allow_other: options.allow_other,
@@ -128,24 +128,24 @@ impl Session {
         // Other clients use the same file system: caches of the kernel are invalidated when they
         // change it.
         let is_shared = !client.current().is_alone();
-        let wish = Wish { uring: wants_uring, is_shared, idmap: options.idmap };
+        let wish = HandshakeOptions { uring: wants_uring, is_shared, idmap: options.idmap };
         let agreement = match handshake(&mount, wish) {
-            Ok(agreement) if options.transport == Transport::Uring && !agreement.over_uring() => {
+            Ok(agreement) if options.transport == Transport::Uring && !agreement.uses_uring() => {
                 Err(transport::uring_missing())
             }
             other => other,
         };
-        let agreement = agreement.inspect_err(|_| give_up(&mount))?;
+        let agreement = agreement.inspect_err(|_| discard_mount(&mount))?;
         let shared = Arc::new(Shared {
             client,
             mount,
-            agreement,
+            features: agreement,
             handles: Handles::default(),
             interrupts: Interrupts::default(),
-            holders: Holders::default(),
-            callers: Callers::default(),
-            stats: Stats::new(transport::cores(agreement.over_uring())),
-            faults: Seldom::once_in(FAULT_INTERVAL),
+            lock_owners: LockOwners::default(),
+            callers: CallerSyscalls::default(),
+            stats: Stats::new(transport::cores(agreement.uses_uring())),
+            failure_log_limit: LogRateLimit::one_per(FAILURE_LOG_INTERVAL),
             is_shared,
             notifier: Notifier::default(),
             cores: AtomicUsize::new(0),
@@ -154,9 +154,9 @@ impl Session {
             fault: Mutex::new(None),
         });
         let face: Arc<dyn Invalidate> = shared.clone();
-        shared.client.current().set_face(Arc::downgrade(&face));
+        shared.client.current().set_invalidator(Arc::downgrade(&face));
         let threads = start_threads(&shared, options.depth).map_err(|e| {
-            give_up(&shared.mount);
+            discard_mount(&shared.mount);
             Error::new(errno(&e), format!("starting the threads of the mount: {e}"))
         })?;
         shared.mount.set_read_ahead();
@@ -170,7 +170,7 @@ impl Session {
 
     /// Returns the transport in use: never `Auto`.
     pub fn transport(&self) -> Transport {
-        if self.shared.agreement.over_uring() { Transport::Uring } else { Transport::Dev }
+        if self.shared.features.uses_uring() { Transport::Uring } else { Transport::Dev }
     }
 
     /// Returns the counters of requests.
@@ -224,7 +224,7 @@ impl Session {
     fn finish(&self) -> Result<()> {
         // Once, right at the end: later another mount may be at the same path with the same number.
         if !self.finished.swap(true, Ordering::AcqRel) {
-            self.shared.mount.remove_remains();
+            self.shared.mount.remove_dead_mount();
         }
         for thread in self.threads.lock().drain(..) {
             // A panic was reported when it happened and is recorded as the session's fault already.
@@ -244,18 +244,18 @@ impl Drop for Session {
 
 impl Shared {
     /// Counts a thread until it leaves.
-    pub(crate) fn enter(self: &Arc<Self>) -> Alive {
+    pub(crate) fn register_thread(self: &Arc<Self>) -> ThreadGuard {
         *self.live.lock() += 1;
-        Alive { shared: self.clone(), in_order: false }
+        ThreadGuard { shared: self.clone(), ended_normally: false }
     }
 
     /// Records that entries of a directory are about to be read. Returns true if the kernel may
     /// cache them as long as they are trusted.
     pub(crate) fn hand_out_names(&self, dir: InodeId) -> bool {
         if self.is_shared {
-            self.notifier.hand_out_names(dir);
+            self.notifier.note_cached_entries(dir);
         }
-        !self.is_shared || self.agreement.has_epochs()
+        !self.is_shared || self.features.supports_dentry_epochs()
     }
 
     /// Sets how many cores will serve.
@@ -269,7 +269,7 @@ impl Shared {
     }
 
     /// Handles a request without a reply.
-    pub(crate) fn one_way(&self, opcode: u32, request: OneWay) {
+    pub(crate) fn handle_one_way(&self, opcode: u32, request: OneWay) {
         self.stats.count(0, opcode);
         match request {
             OneWay::Forget(items) => items.iter().for_each(|&(ino, count)| self.client.forget(ino, count)),
@@ -278,7 +278,7 @@ impl Shared {
     }
 
     /// Ends the mount, since it can't be served any more.
-    pub(crate) fn fail(&self, error: Error) {
+    pub(crate) fn abort_with(&self, error: Error) {
         tracing::error!(mountpoint = %self.mount.mountpoint().display(), %error, "the mount ends");
         self.fault.lock().get_or_insert(error);
         self.mount.abort();
@@ -292,51 +292,52 @@ impl Shared {
 }
 
 impl Invalidate for Shared {
-    fn forget(&self, ino: InodeId, except: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+    fn drop_cached(&self, ino: InodeId, except: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         let done = self.notifier.forget(ino, except);
         Box::pin(async move {
-            if rt::timeout(PROMPT, done.wait()).await.is_none() {
-                let _blocked = transport::wait_for_kernel(self);
+            if rt::timeout(PROMPT_INVALIDATION, done.wait()).await.is_none() {
+                let _blocked = transport::announce_kernel_wait(self);
                 done.wait().await;
             }
         })
     }
 
-    fn lost_locks(&self) {
-        self.holders.clear();
+    fn locks_lost(&self) {
+        self.lock_owners.clear();
     }
 
     fn keeps_access_times(&self) -> bool {
-        self.mount.keeps_access_times()
+        self.mount.updates_atime()
     }
 
-    fn maps_ids(&self) -> bool {
-        self.agreement.maps_ids()
+    fn has_mapped_ids(&self) -> bool {
+        self.features.allows_idmap()
     }
 
-    fn standing(&self, credentials: Credentials) -> Option<Standing> {
-        standing::of_requester(credentials)
+    fn privileges(&self, credentials: Credentials) -> Option<UserPrivileges> {
+        caller_privileges::of_caller(credentials)
     }
 }
 
 /// Counts a serving thread.
-pub(crate) struct Alive {
+pub(crate) struct ThreadGuard {
     shared: Arc<Shared>,
-    in_order: bool,
+    ended_normally: bool,
 }
 
-impl Alive {
+impl ThreadGuard {
     /// Marks the regular end of the thread.
-    pub(crate) fn leave(mut self) {
-        self.in_order = true;
+    pub(crate) fn finish_normally(mut self) {
+        self.ended_normally = true;
     }
 }
 
-impl Drop for Alive {
+impl Drop for ThreadGuard {
     fn drop(&mut self) {
-        if !self.in_order {
+        if !self.ended_normally {
             // Without this thread some requests would wait forever.
-            self.shared.fail(Error::new(Errno::EIO, "a thread of the mount panicked or could not start"));
+            self.shared
+                .abort_with(Error::new(Errno::EIO, "a thread of the mount panicked or could not start"));
         }
         let mut live = self.shared.live.lock();
         *live -= 1;
@@ -350,26 +351,26 @@ impl Drop for Alive {
 
 fn start_threads(shared: &Arc<Shared>, depth: usize) -> io::Result<Vec<JoinHandle<()>>> {
     // Counted while the others start, so that the notifier doesn't end with the first of them.
-    let starting = shared.enter();
+    let starting = shared.register_thread();
     let mut threads = transport::start(shared, depth)?;
     for number in 0..=notify::THREADS {
         let (device, notified) = (sys::duplicate(shared.mount.device())?, shared.clone());
         let notifier = std::thread::Builder::new().name(format!("fuse-notify-{number}"));
-        let work = if number < notify::THREADS { Notifier::run } else { Notifier::keep_up };
+        let work = if number < notify::THREADS { Notifier::run } else { Notifier::run_supervisor };
         threads.push(notifier.spawn(move || work(&notified.notifier, &device))?);
     }
-    starting.leave();
+    starting.finish_normally();
     Ok(threads)
 }
 
 /// Removes a mount that no thread serves.
-fn give_up(mount: &Mount) {
+fn discard_mount(mount: &Mount) {
     mount.abort();
-    mount.remove_remains();
+    mount.remove_dead_mount();
 }
 
 /// Answers INIT.
-fn handshake(mount: &Mount, wish: Wish) -> Result<Agreement> {
+fn handshake(mount: &Mount, wish: HandshakeOptions) -> Result<NegotiatedFeatures> {
     let mut buf = vec![0; INIT_BUFFER];
     loop {
         let len = match sys::read(mount.device(), &mut buf) {
@@ -386,7 +387,7 @@ fn handshake(mount: &Mount, wish: Wish) -> Result<Agreement> {
             abi::read(&buf[size_of::<InHeader>()..]).expect("the buffer is longer than header and struct");
         let answer = negotiate(&init, wish)?;
         let body = match &answer {
-            Handshake::AskAgain(body) | Handshake::Done(_, body) => bytes_of(body),
+            Handshake::RetryVersion(body) | Handshake::Done(_, body) => bytes_of(body),
         };
         let total = (size_of::<OutHeader>() + body.len()) as u32;
         let mut reply = bytes_of(&OutHeader { len: total, error: 0, unique: header.unique }).to_vec();
@@ -394,7 +395,7 @@ fn handshake(mount: &Mount, wish: Wish) -> Result<Agreement> {
         sys::write(mount.device(), &reply).map_err(|e| handshake_error(&e))?;
         if let Handshake::Done(agreement, _) = answer {
             tracing::info!(minor = agreement.minor, flags = format_args!("{:#x}", agreement.flags),
-                uring = agreement.over_uring(), mountpoint = %mount.mountpoint().display(), "mounted");
+                uring = agreement.uses_uring(), mountpoint = %mount.mountpoint().display(), "mounted");
             return Ok(agreement);
         }
     }

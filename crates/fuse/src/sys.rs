@@ -77,7 +77,7 @@ pub fn mount(source: &str, target: &Path, kind: &str, flags: libc::c_ulong, opti
 }
 
 /// Requests an extended attribute of a file and ignores its value; symlinks aren't followed.
-pub fn ask_for_xattr(path: &Path, name: &str) -> io::Result<()> {
+pub fn probe_xattr(path: &Path, name: &str) -> io::Result<()> {
     let (path, name) = (CString::new(path.as_os_str().as_bytes())?, CString::new(name)?);
     // SAFETY: the pointers are NUL-terminated strings that outlive the call; for a value of size 0
     // the kernel writes nothing.
@@ -106,7 +106,7 @@ pub fn allowed_cpus(limit: usize) -> Vec<usize> {
 
 /// Maps zeroed, page-aligned address space for buffers. It takes memory only where it is touched
 /// and stays mapped for the life of the process.
-pub fn map_forever(len: usize) -> io::Result<IoBuf> {
+pub fn map_permanently(len: usize) -> io::Result<IoBuf> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that
@@ -121,8 +121,8 @@ pub fn map_forever(len: usize) -> io::Result<IoBuf> {
 
 /// Returns the memory behind a mapping to the system; the addresses stay valid and read as zeros.
 pub fn discard(mapping: &IoBuf) {
-    // SAFETY: `mapping` came from `map_forever`, so it is private anonymous memory; its owner gives
-    // up its contents. A failure only means that the memory stays in use.
+    // SAFETY: `mapping` came from `map_permanently`, so it is private anonymous memory; its owner
+    // gives up its contents. A failure only means that the memory stays in use.
     unsafe { libc::madvise(mapping.as_ptr().cast(), mapping.len(), libc::MADV_DONTNEED) };
 }
 

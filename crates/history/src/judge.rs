@@ -19,14 +19,14 @@ pub struct Limits {
     pub max_steps: u64,
     /// Ignores reads that caught a write half-done instead of treating them as violations: local
     /// file systems don't guarantee more.
-    pub forgive_torn_reads: bool,
+    pub tolerate_torn_reads: bool,
     /// All clients of the history are one mount, with one page cache.
-    pub one_mount: bool,
+    pub is_one_mount: bool,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { max_steps: 1_000_000, forgive_torn_reads: false, one_mount: false }
+        Limits { max_steps: 1_000_000, tolerate_torn_reads: false, is_one_mount: false }
     }
 }
 
@@ -36,7 +36,7 @@ pub struct Report {
     /// Number of operations.
     pub operations: usize,
     /// Number of those with an uncertain outcome.
-    pub open: usize,
+    pub uncertain: usize,
     /// Number of objects.
     pub objects: usize,
     /// Number of operations that overlapped with another one on the same object; without them a
@@ -63,7 +63,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "{} operations on {} objects, {} of them concurrent, {} with an open outcome: ",
-            self.operations, self.objects, self.concurrent, self.open
+            self.operations, self.objects, self.concurrent, self.uncertain
         )?;
         if self.is_linearizable() {
             return write!(f, "linearizable");
@@ -88,7 +88,7 @@ pub fn judge(records: &[Record], limits: Limits) -> Report {
     let mut report = Report { operations: records.len(), objects: objects.len(), ..Report::default() };
     for (object, mut records) in objects {
         records.sort_by_key(|record| record.called_ns);
-        report.open += records.iter().filter(|record| record.returned_ns.is_none()).count();
+        report.uncertain += records.iter().filter(|record| record.returned_ns.is_none()).count();
         report.concurrent += concurrent(&records);
         match judge_object(object, &records, limits) {
             Verdict::Linearizable => {}
@@ -112,16 +112,16 @@ fn concurrent(records: &[&Record]) -> usize {
 }
 
 fn judge_object(object: &str, records: &[&Record], limits: Limits) -> Verdict<String> {
-    let mut sorted = Sorted::default();
+    let mut sorted = OperationsByType::default();
     for record in records {
-        if is_of_page_under_copy(record, records, limits) {
+        if is_page_cache_race(record, records, limits) {
             continue;
         }
         if let Err(message) = sorted.add(record, limits) {
             return Verdict::Violation(format!("{object}: {}: {message}", caller(record)));
         }
     }
-    let Sorted { block, name, log } = sorted;
+    let OperationsByType { block, name, log } = sorted;
     let direct = |message| Verdict::Violation(format!("{object}: {message}"));
     match (block.is_empty(), name.is_empty(), log.is_empty()) {
         (true, true, true) => Verdict::Linearizable,
@@ -142,13 +142,13 @@ fn judge_object(object: &str, records: &[&Record], limits: Limits) -> Verdict<St
 /// from pages that are up to date without a lock (`filemap_read` of `mm/filemap.c`), on nearly
 /// every file system, and no file system can prevent that. Such a read is ignored. A mix of other
 /// contents than these two is a violation, and so is a torn read that bypassed the page cache.
-fn is_of_page_under_copy(record: &Record, records: &[&Record], limits: Limits) -> bool {
+fn is_page_cache_race(record: &Record, records: &[&Record], limits: Limits) -> bool {
     let Event::TornRead { values, cached: true } = &record.event else { return false };
     let [first, second] = values[..] else { return false };
     let until = record.returned_ns.unwrap_or(u64::MAX);
     records.iter().any(|other| {
         matches!(other.event, Event::Write { value } if value == first || value == second)
-            && (limits.one_mount || other.client == record.client)
+            && (limits.is_one_mount || other.client == record.client)
             && other.called_ns <= until
             && other.returned_ns.is_none_or(|returned| returned >= record.called_ns)
     })
@@ -172,20 +172,20 @@ fn decide<M: Model>(
 
 /// Operations by type of object.
 #[derive(Default)]
-struct Sorted {
+struct OperationsByType {
     block: Vec<Operation<register::Action>>,
     name: Vec<Operation<name::Action>>,
-    log: Vec<Operation<log::Seen>>,
+    log: Vec<Operation<log::Observed>>,
 }
 
-impl Sorted {
+impl OperationsByType {
     /// Adds a record's operation. The error describes a record that is a violation by itself.
     fn add(&mut self, record: &Record, limits: Limits) -> Result<(), String> {
         let is_open = record.returned_ns.is_none();
         let name = |action| operation(record, action);
         match &record.event {
             Event::Write { value } => self.block.push(operation(record, register::Action::Write(*value))),
-            Event::Append { record: id } => self.log.push(operation(record, log::Seen::Append(*id))),
+            Event::Append { record: id } => self.log.push(operation(record, log::Observed::Append(*id))),
             Event::Create { .. } if is_open => self.name.push(name(name::Action::Create(Created::Open))),
             Event::Create { inode } => self.name.push(name(name::Action::Create(Created::New(*inode)))),
             Event::Unlink if is_open => self.name.push(name(name::Action::Unlink(Unlinked::Open))),
@@ -198,8 +198,10 @@ impl Sorted {
             Event::UnlinkMissing => self.name.push(name(name::Action::Unlink(Unlinked::Missing))),
             Event::Look { inode } => self.name.push(name(name::Action::Look(Found::File(*inode)))),
             Event::LookMissing => self.name.push(name(name::Action::Look(Found::Missing))),
-            Event::ReadLog { records } => self.log.push(operation(record, log::Seen::Read(records.clone()))),
-            Event::TornRead { .. } | Event::TornLog { .. } if limits.forgive_torn_reads => {}
+            Event::ReadLog { records } => {
+                self.log.push(operation(record, log::Observed::Read(records.clone())))
+            }
+            Event::TornRead { .. } | Event::TornLog { .. } if limits.tolerate_torn_reads => {}
             Event::TornRead { values, .. } => return Err(format!("found parts of the contents {values:?}")),
             Event::TornLog { records, rest } => {
                 return Err(format!("found no record after {} records, but {rest:?}", records.len()));

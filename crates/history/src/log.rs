@@ -12,7 +12,7 @@ pub type RecordId = u64;
 
 /// An operation on a log, as its caller saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Observed {
     /// Appended this record.
     Append(RecordId),
     /// Read these records, from first to last.
@@ -33,7 +33,7 @@ pub enum Action {
 #[derive(Clone, Copy, Debug)]
 pub struct Log {
     /// Number of records that were read.
-    seen: usize,
+    records: usize,
 }
 
 impl Model for Log {
@@ -48,19 +48,19 @@ impl Model for Log {
     fn step(&self, state: &usize, action: &Action) -> Option<usize> {
         let possible = match *action {
             Action::Append { place: Some(place), .. } => return (place == *state).then_some(state + 1),
-            Action::Append { place: None, .. } => return (*state >= self.seen).then_some(state + 1),
+            Action::Append { place: None, .. } => return (*state >= self.records).then_some(state + 1),
             Action::Read { length, .. } => length == *state,
         };
         possible.then_some(*state)
     }
 
-    fn only_looks(&self, action: &Action) -> bool {
+    fn is_read_only(&self, action: &Action) -> bool {
         matches!(action, Action::Read { .. })
     }
 
     /// Each read separately.
     fn removable(&self, operations: &[Operation<Action>]) -> Vec<Vec<usize>> {
-        let looks = |index: &usize| self.only_looks(&operations[*index].action);
+        let looks = |index: &usize| self.is_read_only(&operations[*index].action);
         (0..operations.len()).filter(looks).map(|index| vec![index]).collect()
     }
 
@@ -83,7 +83,7 @@ impl Model for Log {
 }
 
 /// Determines the order of the records. The error describes what no order can explain.
-pub fn prepare(operations: Vec<Operation<Seen>>) -> Result<(Log, Vec<Operation<Action>>), String> {
+pub fn prepare(operations: Vec<Operation<Observed>>) -> Result<(Log, Vec<Operation<Action>>), String> {
     let order = order(&operations)?;
     let mut places = BTreeMap::new();
     for (place, record) in order.iter().enumerate() {
@@ -97,12 +97,12 @@ pub fn prepare(operations: Vec<Operation<Seen>>) -> Result<(Log, Vec<Operation<A
     let mut found_by = vec![u64::MAX; order.len()];
     for operation in &operations {
         match &operation.action {
-            Seen::Append(record) if !appended.insert(*record) => {
+            Observed::Append(record) if !appended.insert(*record) => {
                 return Err(format!("record {record} was appended twice; a history needs unique records"));
             }
-            Seen::Append(_) => {}
-            Seen::Read(records) => {
-                let end = operation.end();
+            Observed::Append(_) => {}
+            Observed::Read(records) => {
+                let end = operation.deadline();
                 found_by[..records.len()].iter_mut().for_each(|first| *first = end.min(*first));
             }
         }
@@ -110,11 +110,11 @@ pub fn prepare(operations: Vec<Operation<Seen>>) -> Result<(Log, Vec<Operation<A
     if let Some(record) = order.iter().find(|record| !appended.contains(record)) {
         return Err(format!("record {record} was found, and nobody has appended it here"));
     }
-    let translate = |operation: Operation<Seen>| {
+    let translate = |operation: Operation<Observed>| {
         let Operation { caller, called, mut returned, action } = operation;
         let action = match action {
-            Seen::Append(record) => Action::Append { record, place: places.get(&record).copied() },
-            Seen::Read(records) => Action::Read { length: records.len(), last: records.last().copied() },
+            Observed::Append(record) => Action::Append { record, place: places.get(&record).copied() },
+            Observed::Read(records) => Action::Read { length: records.len(), last: records.last().copied() },
         };
         if let (None, Action::Append { place, .. }) = (returned, &action) {
             // An uncertain append took effect if it was read, and is irrelevant if it wasn't.
@@ -123,15 +123,15 @@ pub fn prepare(operations: Vec<Operation<Seen>>) -> Result<(Log, Vec<Operation<A
         Some(Operation { caller, called, returned, action })
     };
     let operations = operations.into_iter().filter_map(translate).collect();
-    Ok((Log { seen: order.len() }, operations))
+    Ok((Log { records: order.len() }, operations))
 }
 
 /// Returns the longest read, of which all others must be prefixes.
-fn order(operations: &[Operation<Seen>]) -> Result<Vec<RecordId>, String> {
+fn order(operations: &[Operation<Observed>]) -> Result<Vec<RecordId>, String> {
     let reads = || {
         operations.iter().filter_map(|operation| match &operation.action {
-            Seen::Read(records) => Some((operation, records)),
-            Seen::Append(_) => None,
+            Observed::Read(records) => Some((operation, records)),
+            Observed::Append(_) => None,
         })
     };
     let Some((long_reader, longest)) = reads().max_by_key(|(_, records)| records.len()) else {

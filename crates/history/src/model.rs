@@ -20,7 +20,7 @@ pub trait Model {
     fn step(&self, state: &Self::State, action: &Self::Action) -> Option<Self::State>;
 
     /// Whether the action is read-only in every state.
-    fn only_looks(&self, action: &Self::Action) -> bool;
+    fn is_read_only(&self, action: &Self::Action) -> bool;
 
     /// Returns sets of operations that can each be removed from a linearizable history, also
     /// together, without making it non-linearizable.

@@ -72,7 +72,7 @@ impl Model for Name {
         }
     }
 
-    fn only_looks(&self, action: &Action) -> bool {
+    fn is_read_only(&self, action: &Action) -> bool {
         matches!(
             action,
             Action::Look(_) | Action::Create(Created::Exists) | Action::Unlink(Unlinked::Missing)
@@ -81,7 +81,7 @@ impl Model for Name {
 
     /// Each read-only operation separately.
     fn removable(&self, operations: &[Operation<Action>]) -> Vec<Vec<usize>> {
-        let looks = |index: &usize| self.only_looks(&operations[*index].action);
+        let looks = |index: &usize| self.is_read_only(&operations[*index].action);
         (0..operations.len()).filter(looks).map(|index| vec![index]).collect()
     }
 

@@ -16,7 +16,7 @@ pub struct Operation<A> {
 
 impl<A> Operation<A> {
     /// The latest moment at which it may have taken effect.
-    pub fn end(&self) -> u64 {
+    pub fn deadline(&self) -> u64 {
         self.returned.unwrap_or(u64::MAX)
     }
 }

@@ -39,7 +39,7 @@ impl Model for Register {
         }
     }
 
-    fn only_looks(&self, action: &Action) -> bool {
+    fn is_read_only(&self, action: &Action) -> bool {
         matches!(action, Action::Read(_))
     }
 
@@ -50,7 +50,7 @@ impl Model for Register {
         for (index, operation) in operations.iter().enumerate() {
             let (Action::Write(value) | Action::Read(value)) = operation.action;
             by_value.entry(value).or_default().push(index);
-            if self.only_looks(&operation.action) {
+            if self.is_read_only(&operation.action) {
                 reads.push(vec![index]);
             }
         }
@@ -83,7 +83,7 @@ pub fn prepare(operations: Vec<Operation<Action>>) -> Result<Vec<Operation<Actio
             Action::Write(_) => {}
             Action::Read(value) => {
                 let first = read_by.entry(value).or_insert(u64::MAX);
-                *first = operation.end().min(*first);
+                *first = operation.deadline().min(*first);
             }
         }
     }

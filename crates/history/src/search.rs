@@ -67,7 +67,7 @@ pub fn end_states<M: Model>(
         if !states.contains(state) {
             states.push(state.clone());
         }
-        Goal::More
+        Goal::Continue
     });
     outcome.ok().map(|()| states)
 }
@@ -75,7 +75,7 @@ pub fn end_states<M: Model>(
 /// Whether a search that has reached an end continues with others.
 enum Goal {
     Reached,
-    More,
+    Continue,
 }
 
 /// Nodes that the search has visited. It only tests for membership, so their order is never
@@ -106,7 +106,7 @@ struct Search<'a, M: Model> {
 impl<'a, M: Model> Search<'a, M> {
     fn new(model: &'a M, operations: &'a [Operation<M::Action>]) -> Search<'a, M> {
         let mut sorted: Vec<&Operation<M::Action>> = operations.iter().collect();
-        sorted.sort_by_key(|operation| (operation.called, operation.end()));
+        sorted.sort_by_key(|operation| (operation.called, operation.deadline()));
         let (closed, open) = sorted.into_iter().partition(|operation| operation.returned.is_some());
         Search { model, closed, open }
     }
@@ -153,17 +153,17 @@ impl<'a, M: Model> Search<'a, M> {
                 break;
             }
             if node.ahead.binary_search(&index).is_err() {
-                bound = bound.min(operation.end());
+                bound = bound.min(operation.deadline());
                 ready.push(index);
             }
         }
         ready.retain(|&index| self.closed[index].called <= bound);
-        ready.sort_by_key(|&index| self.closed[index].end());
+        ready.sort_by_key(|&index| self.closed[index].deadline());
         let mut found = Vec::new();
         for index in ready {
             let action = &self.closed[index].action;
             let Some(state) = self.model.step(&node.state, action) else { continue };
-            let settled = state == node.state && self.model.only_looks(action);
+            let settled = state == node.state && self.model.is_read_only(action);
             let next = self.after_closed(node, index, state);
             if settled {
                 return vec![next];

@@ -26,12 +26,12 @@ pub fn shrink<M: Model>(
     operations: &[Operation<M::Action>],
     max_steps: u64,
 ) -> Window {
-    let mut kept = first_violation(model, operations, max_steps);
+    let mut kept = shortest_violating_prefix(model, operations, max_steps);
     let decisive = kept.iter().filter_map(|operation| operation.returned).max();
     kept = without_removable(model, kept, max_steps);
     kept.sort_by_key(|operation| operation.called);
     let (states, from) = match kept.len() > READABLE {
-        true => latest_cut(model, &kept, max_steps),
+        true => last_quiescent_split(model, &kept, max_steps),
         false => (Vec::new(), 0),
     };
     let line = |operation: &Operation<M::Action>| Line {
@@ -39,7 +39,7 @@ pub fn shrink<M: Model>(
         returned: operation.returned,
         caller: operation.caller.clone(),
         action: model.describe(&operation.action),
-        decisive: operation.returned.is_some() && operation.returned == decisive,
+        is_decisive: operation.returned.is_some() && operation.returned == decisive,
     };
     Window {
         object: object.to_string(),
@@ -54,7 +54,7 @@ fn is_violation<M: Model>(model: &M, operations: &[Operation<M::Action>], max_st
 
 /// Returns the shortest prefix that no order explains. Operations that hadn't returned by its end
 /// have an uncertain outcome.
-fn first_violation<M: Model>(
+fn shortest_violating_prefix<M: Model>(
     model: &M,
     operations: &[Operation<M::Action>],
     max_steps: u64,
@@ -107,7 +107,7 @@ fn without_removable<M: Model>(
 
 /// Finds the last quiescent moment after which the history is still a violation. Returns the states
 /// before it, and the index of the first operation after it. Operations are sorted by call.
-fn latest_cut<M: Model>(
+fn last_quiescent_split<M: Model>(
     model: &M,
     operations: &[Operation<M::Action>],
     max_steps: u64,
@@ -118,7 +118,7 @@ fn latest_cut<M: Model>(
         if index > 0 && operation.called > busy_until {
             quiet.push(index);
         }
-        busy_until = busy_until.max(operation.end());
+        busy_until = busy_until.max(operation.deadline());
     }
     for index in quiet.into_iter().rev() {
         let (before, after) = operations.split_at(index);

@@ -25,7 +25,7 @@ pub struct Line {
     /// The operation, with its answer.
     pub action: String,
     /// Until its return, an order still explained the history.
-    pub decisive: bool,
+    pub is_decisive: bool,
 }
 
 impl fmt::Display for Window {
@@ -42,7 +42,7 @@ impl fmt::Display for Window {
                 None => "         ?".to_string(),
             };
             write!(f, "\n    {:10.4} .. {end}  {}: {}", ms(line.called), line.caller, line.action)?;
-            if line.decisive {
+            if line.is_decisive {
                 write!(f, "    <- from this answer on")?;
             }
         }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::role::{MemberKind, Role};
 use crate::{
     API_VALIDITY_S, AUTHORITY_VALIDITY_S, CLIENT_VALIDITY_S, CLOCK_SKEW_S, MAX_API_NAMES, NODE_VALIDITY_S,
-    RENEWED_IN_LAST, files,
+    RENEWAL_FRACTION, files,
 };
 use rcgen::string::Ia5String;
 use rcgen::{
@@ -62,14 +62,14 @@ impl Validity {
     }
 
     /// When a certificate with this validity should be renewed: when one part in
-    /// [`RENEWED_IN_LAST`] of it is left.
+    /// [`RENEWAL_FRACTION`] of it is left.
     pub fn renew_at(&self) -> i64 {
         let lifetime = (self.until - self.from - CLOCK_SKEW_S).max(0);
-        self.until - lifetime / RENEWED_IN_LAST
+        self.until - lifetime / RENEWAL_FRACTION
     }
 
     /// The default validity of a member that joins now.
-    pub fn usual(role: &Role, now: i64) -> Validity {
+    pub fn default_for(role: &Role, now: i64) -> Validity {
         match role.kind() {
             MemberKind::Node => Validity::of_node(now),
             MemberKind::Client => Validity::of_client(now),

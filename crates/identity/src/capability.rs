@@ -27,7 +27,7 @@ use types::{InodeId, SessionId};
 pub const CAPABILITY_BYTES: usize = 64;
 
 /// Bytes before the MAC, which are authenticated.
-const FRONT_BYTES: usize = 40;
+const MAC_OFFSET: usize = 40;
 
 /// Authenticated bytes, with the epoch after the others.
 const SIGNED_BYTES: usize = 48;
@@ -90,7 +90,7 @@ pub struct Capability {
 /// Why a capability doesn't allow a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs)]
-pub enum Refusal {
+pub enum CapabilityRefusal {
     #[error("the capability is malformed")]
     Malformed,
     #[error("the capability's key {0} is not known here")]
@@ -111,15 +111,18 @@ pub enum Refusal {
     EarlierEpoch,
 }
 
-impl Refusal {
+impl CapabilityRefusal {
     /// Whether the client should request a new capability from the metadata service and retry.
     pub fn is_stale(self) -> bool {
-        matches!(self, Refusal::Expired | Refusal::UnknownKey(_) | Refusal::EarlierEpoch)
+        matches!(
+            self,
+            CapabilityRefusal::Expired | CapabilityRefusal::UnknownKey(_) | CapabilityRefusal::EarlierEpoch
+        )
     }
 }
 
-impl From<Refusal> for types::Error {
-    fn from(refusal: Refusal) -> types::Error {
+impl From<CapabilityRefusal> for types::Error {
+    fn from(refusal: CapabilityRefusal) -> types::Error {
         let errno = if refusal.is_stale() { types::Errno::EKEYEXPIRED } else { types::Errno::EACCES };
         types::Error::new(errno, refusal.to_string()).hint("close the file and open it again")
     }
@@ -133,22 +136,22 @@ impl Grant {
         holder: u64,
         inode: InodeId,
         wanted: Rights,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CapabilityRefusal> {
         if self.session != session {
-            Err(Refusal::OtherSession)
+            Err(CapabilityRefusal::OtherSession)
         } else if self.holder != holder {
-            Err(Refusal::OtherHolder)
+            Err(CapabilityRefusal::OtherHolder)
         } else if self.inode != inode {
-            Err(Refusal::OtherInode)
+            Err(CapabilityRefusal::OtherInode)
         } else if !self.rights.allow(wanted) {
-            Err(Refusal::Rights)
+            Err(CapabilityRefusal::Rights)
         } else {
             Ok(())
         }
     }
 
     /// The bytes that are signed.
-    pub(crate) fn signed(&self, key: u32) -> [u8; SIGNED_BYTES] {
+    pub(crate) fn signed_bytes(&self, key: u32) -> [u8; SIGNED_BYTES] {
         let mut bytes = [0; SIGNED_BYTES];
         bytes[0] = if self.epoch == 0 { VERSION } else { VERSION_WITH_EPOCH };
         bytes[1] = self.rights.0;
@@ -157,29 +160,29 @@ impl Grant {
         bytes[8..16].copy_from_slice(&self.session.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.inode.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.holder.to_le_bytes());
-        bytes[32..FRONT_BYTES].copy_from_slice(&self.expires.to_le_bytes());
-        bytes[FRONT_BYTES..].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[32..MAC_OFFSET].copy_from_slice(&self.expires.to_le_bytes());
+        bytes[MAC_OFFSET..].copy_from_slice(&self.epoch.to_le_bytes());
         bytes
     }
 }
 
 /// The part of the signed bytes that the MAC covers: it includes the epoch if there is one.
-pub(crate) fn covered(signed: &[u8; SIGNED_BYTES]) -> &[u8] {
-    if signed[0] == VERSION_WITH_EPOCH { signed } else { &signed[..FRONT_BYTES] }
+pub(crate) fn mac_input(signed: &[u8; SIGNED_BYTES]) -> &[u8] {
+    if signed[0] == VERSION_WITH_EPOCH { signed } else { &signed[..MAC_OFFSET] }
 }
 
 impl Capability {
     pub(crate) fn new(signed: [u8; SIGNED_BYTES], mac: [u8; MAC_BYTES]) -> Capability {
         let mut bytes = [0; CAPABILITY_BYTES];
-        bytes[..FRONT_BYTES].copy_from_slice(&signed[..FRONT_BYTES]);
-        bytes[FRONT_BYTES..FRONT_BYTES + MAC_BYTES].copy_from_slice(&mac);
-        bytes[FRONT_BYTES + MAC_BYTES..].copy_from_slice(&signed[FRONT_BYTES..]);
+        bytes[..MAC_OFFSET].copy_from_slice(&signed[..MAC_OFFSET]);
+        bytes[MAC_OFFSET..MAC_OFFSET + MAC_BYTES].copy_from_slice(&mac);
+        bytes[MAC_OFFSET + MAC_BYTES..].copy_from_slice(&signed[MAC_OFFSET..]);
         Capability { bytes }
     }
 
     /// Takes a capability from a message. Validates only its length.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Capability, Refusal> {
-        Ok(Capability { bytes: bytes.try_into().map_err(|_| Refusal::Malformed)? })
+    pub fn from_bytes(bytes: &[u8]) -> Result<Capability, CapabilityRefusal> {
+        Ok(Capability { bytes: bytes.try_into().map_err(|_| CapabilityRefusal::Malformed)? })
     }
 
     /// The encoded form.
@@ -193,12 +196,12 @@ impl Capability {
     }
 
     /// The claimed grant, not verified.
-    pub(crate) fn claim(&self) -> Result<Grant, Refusal> {
+    pub(crate) fn claimed_grant(&self) -> Result<Grant, CapabilityRefusal> {
         let [version, rights, valid @ ..] = self.field::<4>(0);
-        let epoch = u64::from_le_bytes(self.field(FRONT_BYTES + MAC_BYTES));
+        let epoch = u64::from_le_bytes(self.field(MAC_OFFSET + MAC_BYTES));
         let expected = if epoch == 0 { VERSION } else { VERSION_WITH_EPOCH };
         if version != expected || !(1..=3).contains(&rights) {
-            return Err(Refusal::Malformed);
+            return Err(CapabilityRefusal::Malformed);
         }
         Ok(Grant {
             session: SessionId(u64::from_le_bytes(self.field(8))),
@@ -213,13 +216,13 @@ impl Capability {
 
     pub(crate) fn signed(&self) -> [u8; SIGNED_BYTES] {
         let mut signed = [0; SIGNED_BYTES];
-        signed[..FRONT_BYTES].copy_from_slice(&self.bytes[..FRONT_BYTES]);
-        signed[FRONT_BYTES..].copy_from_slice(&self.bytes[FRONT_BYTES + MAC_BYTES..]);
+        signed[..MAC_OFFSET].copy_from_slice(&self.bytes[..MAC_OFFSET]);
+        signed[MAC_OFFSET..].copy_from_slice(&self.bytes[MAC_OFFSET + MAC_BYTES..]);
         signed
     }
 
     pub(crate) fn mac(&self) -> &[u8] {
-        &self.bytes[FRONT_BYTES..FRONT_BYTES + MAC_BYTES]
+        &self.bytes[MAC_OFFSET..MAC_OFFSET + MAC_BYTES]
     }
 
     fn field<const N: usize>(&self, at: usize) -> [u8; N] {
@@ -230,6 +233,6 @@ impl Capability {
 impl std::fmt::Debug for Capability {
     /// Omits the MAC: log output must not contain a usable capability.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Capability({:?}, key {})", self.claim(), self.key_id())
+        write!(f, "Capability({:?}, key {})", self.claimed_grant(), self.key_id())
     }
 }

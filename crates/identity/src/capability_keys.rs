@@ -1,6 +1,6 @@
 //! The keys that sign and verify capabilities.
 
-use crate::capability::{Capability, Grant, MAC_BYTES, Refusal, covered};
+use crate::capability::{Capability, CapabilityRefusal, Grant, MAC_BYTES, mac_input};
 use crate::error::{Error, Result};
 use crate::{MAX_CAPABILITY_KEYS, VERIFIED_CAPABILITIES, files, hex};
 use ring::hmac;
@@ -50,17 +50,17 @@ impl CapabilityKey {
 
     /// Signs a grant.
     pub fn sign(&self, grant: &Grant) -> Capability {
-        let signed = grant.signed(self.id);
-        Capability::new(signed, self.mac(covered(&signed)))
+        let signed = grant.signed_bytes(self.id);
+        Capability::new(signed, self.mac(mac_input(&signed)))
     }
 
     /// Verifies a capability and returns its grant. Doesn't check the expiry.
-    pub fn verify(&self, capability: &Capability) -> Result<Grant, Refusal> {
+    pub fn verify(&self, capability: &Capability) -> Result<Grant, CapabilityRefusal> {
         if capability.key_id() != self.id {
-            return Err(Refusal::UnknownKey(capability.key_id()));
+            return Err(CapabilityRefusal::UnknownKey(capability.key_id()));
         }
-        let genuine = self.mac(covered(&capability.signed())).ct_eq(capability.mac());
-        if bool::from(genuine) { capability.claim() } else { Err(Refusal::Forged) }
+        let genuine = self.mac(mac_input(&capability.signed())).ct_eq(capability.mac());
+        if bool::from(genuine) { capability.claimed_grant() } else { Err(CapabilityRefusal::Forged) }
     }
 
     fn mac(&self, signed: &[u8]) -> [u8; MAC_BYTES] {
@@ -115,11 +115,11 @@ impl CapabilityKeys {
     }
 
     /// Verifies a capability, including its expiry, and returns its grant.
-    pub fn verify(&self, capability: &Capability, now: u64) -> Result<Grant, Refusal> {
+    pub fn verify(&self, capability: &Capability, now: u64) -> Result<Grant, CapabilityRefusal> {
         let id = capability.key_id();
-        let key = self.keys.iter().rev().find(|key| key.id == id).ok_or(Refusal::UnknownKey(id))?;
+        let key = self.keys.iter().rev().find(|key| key.id == id).ok_or(CapabilityRefusal::UnknownKey(id))?;
         let grant = key.verify(capability)?;
-        if grant.expires <= now { Err(Refusal::Expired) } else { Ok(grant) }
+        if grant.expires <= now { Err(CapabilityRefusal::Expired) } else { Ok(grant) }
     }
 
     /// The ids of all keys, oldest first.
@@ -180,12 +180,12 @@ impl CapabilityKeys {
 /// Capabilities that this core has verified before, in a direct-mapped cache: a lookup is one
 /// comparison. After a collision the capability is verified again.
 pub struct VerifiedCache {
-    places: Box<[Option<(Capability, Grant)>]>,
+    slots: Box<[Option<(Capability, Grant)>]>,
 }
 
 impl Default for VerifiedCache {
     fn default() -> VerifiedCache {
-        VerifiedCache { places: vec![None; VERIFIED_CAPABILITIES].into_boxed_slice() }
+        VerifiedCache { slots: vec![None; VERIFIED_CAPABILITIES].into_boxed_slice() }
     }
 }
 
@@ -196,13 +196,13 @@ impl VerifiedCache {
         keys: &CapabilityKeys,
         capability: &Capability,
         now: u64,
-    ) -> Result<Grant, Refusal> {
-        let place = &mut self.places[place_of(capability)];
+    ) -> Result<Grant, CapabilityRefusal> {
+        let place = &mut self.slots[slot_of(capability)];
         if let Some((known, grant)) = place
             && known.signed() == capability.signed()
             && bool::from(known.mac().ct_eq(capability.mac()))
         {
-            return if grant.expires <= now { Err(Refusal::Expired) } else { Ok(*grant) };
+            return if grant.expires <= now { Err(CapabilityRefusal::Expired) } else { Ok(*grant) };
         }
         let grant = keys.verify(capability, now)?;
         *place = Some((*capability, grant));
@@ -211,13 +211,13 @@ impl VerifiedCache {
 
     /// Clears the cache: to be called when the keys change.
     pub fn clear(&mut self) {
-        self.places.fill(None);
+        self.slots.fill(None);
     }
 }
 
 /// Slot of a capability, from its MAC, which is as good as random. A client that sends forged ones
 /// only hits slots and is never cached.
-fn place_of(capability: &Capability) -> usize {
+fn slot_of(capability: &Capability) -> usize {
     let bytes = capability.mac().first_chunk().expect("a code has 16 bytes");
     u64::from_le_bytes(*bytes) as usize % VERIFIED_CAPABILITIES
 }

@@ -4,7 +4,7 @@
 //! extrapolates by its own monotonic clock. So the clock of a node can be wrong, or be set, without
 //! capabilities expiring early or late there.
 
-use crate::{Capability, CapabilityKeys, Grant, Refusal, VerifiedCache};
+use crate::{Capability, CapabilityKeys, CapabilityRefusal, Grant, VerifiedCache};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -23,7 +23,7 @@ pub struct CapabilityRing {
 
 /// One core's cache of a ring. Verification involves no other core unless the keys have changed.
 #[derive(Default)]
-pub struct CoreRing {
+pub struct CoreCapabilityCache {
     generation: u64,
     keys: Option<Arc<CapabilityKeys>>,
     verified: VerifiedCache,
@@ -42,13 +42,13 @@ impl CapabilityRing {
 
     /// Sets the cluster's time, Unix seconds, as of a moment of this process's monotonic clock. A
     /// process does so before it sets keys.
-    pub fn set_time(&self, time_s: i64, monotonic_ns: u64) {
+    pub fn set_cluster_time(&self, time_s: i64, monotonic_ns: u64) {
         let ahead_ns = time_s.saturating_mul(NS_PER_S).saturating_sub_unsigned(monotonic_ns);
         self.ahead_ns.store(ahead_ns, Ordering::Relaxed);
     }
 
     /// The cluster's time at a moment of this process's monotonic clock, Unix seconds.
-    pub fn time_s(&self, monotonic_ns: u64) -> u64 {
+    pub fn cluster_time_s(&self, monotonic_ns: u64) -> u64 {
         let time_ns = self.ahead_ns.load(Ordering::Relaxed).saturating_add_unsigned(monotonic_ns);
         u64::try_from(time_ns / NS_PER_S).unwrap_or(0)
     }
@@ -78,12 +78,18 @@ impl CapabilityRing {
 
     /// Verifies a capability, including its expiry, and returns its grant. `core`: the calling
     /// core's cache; `now`: the cluster's time.
-    pub fn verify(&self, core: &mut CoreRing, capability: &Capability, now: u64) -> Result<Grant, Refusal> {
+    pub fn verify(
+        &self,
+        core: &mut CoreCapabilityCache,
+        capability: &Capability,
+        now: u64,
+    ) -> Result<Grant, CapabilityRefusal> {
         let generation = self.generation.load(Ordering::Acquire);
         if core.generation != generation {
-            *core = CoreRing { generation, keys: self.current(), verified: VerifiedCache::default() };
+            *core =
+                CoreCapabilityCache { generation, keys: self.current(), verified: VerifiedCache::default() };
         }
-        let Some(keys) = &core.keys else { return Err(Refusal::UnknownKey(capability.key_id())) };
+        let Some(keys) = &core.keys else { return Err(CapabilityRefusal::UnknownKey(capability.key_id())) };
         core.verified.verify(keys, capability, now)
     }
 

@@ -10,7 +10,9 @@ use crate::authority::Validity;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::identity::Identity;
-use crate::{CLOCK_SKEW_S, EXPIRED_KEPT_S, EXPIRY_WARNING_S, MAX_CLIENTS, MAX_REVOKED, RENEWED_IN_LAST};
+use crate::{
+    CLOCK_SKEW_S, EXPIRED_RETENTION_S, EXPIRY_WARNING_S, MAX_CLIENTS, MAX_REVOKED, RENEWAL_FRACTION,
+};
 use std::path::Path;
 use types::{RevokedClient, is_client_name};
 
@@ -26,7 +28,7 @@ const MAX_INTEGER: i64 = 1 << 53;
 
 /// Limits that an administrator sets for a client's certificates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Terms {
+pub struct CertificateTerms {
     /// No certificate is valid beyond this time, Unix seconds. `None`: they are renewed without
     /// limit.
     pub end: Option<i64>,
@@ -36,7 +38,7 @@ pub struct Terms {
 
 /// Permission to make a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Issue {
+pub struct CertificateIssue {
     /// The certificate's issue number.
     pub number: u64,
     /// The certificate's validity period.
@@ -51,7 +53,7 @@ pub struct ClientRecord {
     /// When it was added, Unix seconds.
     pub added: i64,
     /// The limits set then.
-    pub terms: Terms,
+    pub terms: CertificateTerms,
     /// The issue number of its last certificate.
     pub number: u64,
     /// When that certificate expires, Unix seconds.
@@ -65,7 +67,7 @@ pub struct ClientRecord {
 /// Status of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum Standing {
+pub enum ClientStatus {
     Valid,
     ExpiresSoon,
     Expired,
@@ -82,21 +84,21 @@ pub struct ClientRecords {
 
 /// Whether administrators should be warned that a certificate with this lifetime expires soon.
 pub fn expires_soon(expires: i64, lifetime_s: i64, now: i64) -> bool {
-    expires - now < EXPIRY_WARNING_S.min(lifetime_s / RENEWED_IN_LAST)
+    expires - now < EXPIRY_WARNING_S.min(lifetime_s / RENEWAL_FRACTION)
 }
 
 impl ClientRecord {
     /// The client's status now.
-    pub fn standing(&self, now: i64) -> Standing {
+    pub fn status(&self, now: i64) -> ClientStatus {
         // The whole period, if the administrator has set its end.
         let lifetime_s = self.terms.end.map_or(self.terms.validity_s, |end| end - self.added);
         match self.expires {
-            _ if self.is_revoked() => Standing::Revoked,
-            expires if expires <= now => Standing::Expired,
+            _ if self.is_revoked() => ClientStatus::Revoked,
+            expires if expires <= now => ClientStatus::Expired,
             expires if expires_soon(expires, lifetime_s, now) && !self.is_renewed_later(now) => {
-                Standing::ExpiresSoon
+                ClientStatus::ExpiresSoon
             }
-            _ => Standing::Valid,
+            _ => ClientStatus::Valid,
         }
     }
 
@@ -108,7 +110,7 @@ impl ClientRecord {
     /// Whether the client's certificate isn't due for renewal yet, and a new one will last longer.
     fn is_renewed_later(&self, now: i64) -> bool {
         self.terms.end.is_none_or(|end| end > self.expires)
-            && self.expires - now > self.terms.validity_s / RENEWED_IN_LAST
+            && self.expires - now > self.terms.validity_s / RENEWAL_FRACTION
     }
 
     fn validity(&self, now: i64) -> Validity {
@@ -123,7 +125,7 @@ impl ClientRecords {
     /// # Errors
     /// A bad name; one with a valid certificate; an end in the past; [`MAX_CLIENTS`] clients are
     /// recorded.
-    pub fn add(&mut self, name: &str, terms: Terms, now: i64) -> Result<Issue> {
+    pub fn add(&mut self, name: &str, terms: CertificateTerms, now: i64) -> Result<CertificateIssue> {
         self.purge(now);
         if let Some(known) = self.find(name)
             && !known.is_revoked()
@@ -136,17 +138,17 @@ impl ClientRecords {
 
     /// As [`ClientRecords::add`], but several machines share the name. Machines that have its
     /// certificate retain it, so the terms are the same each time.
-    pub fn add_shared(&mut self, name: &str, terms: Terms, now: i64) -> Result<Issue> {
+    pub fn add_shared(&mut self, name: &str, terms: CertificateTerms, now: i64) -> Result<CertificateIssue> {
         self.purge(now);
         self.issue(name, terms, now)
     }
 
-    fn issue(&mut self, name: &str, terms: Terms, now: i64) -> Result<Issue> {
+    fn issue(&mut self, name: &str, terms: CertificateTerms, now: i64) -> Result<CertificateIssue> {
         if !is_client_name(name) {
             return Err(Error::BadClientName { name: name.to_string() });
         }
         if terms.validity_s <= 0 || terms.end.is_some_and(|end| end <= now) {
-            return Err(Error::EndsBefore { name: name.to_string() });
+            return Err(Error::EndsInPast { name: name.to_string() });
         }
         let number = self.next_number(now);
         let known = self.find(name).cloned();
@@ -169,7 +171,7 @@ impl ClientRecords {
             Err(at) => self.records.insert(at, record),
         }
         self.last = number;
-        Ok(Issue { number, validity })
+        Ok(CertificateIssue { number, validity })
     }
 
     /// Renews a valid certificate. The caller stores the records before it hands out the new one.
@@ -177,7 +179,7 @@ impl ClientRecords {
     /// # Errors
     /// A client without a record, or a revoked one; a certificate that isn't due for renewal, or
     /// that expires at the end set by the administrator.
-    pub fn renew(&mut self, name: &str, present: &Identity, now: i64) -> Result<Issue> {
+    pub fn renew(&mut self, name: &str, present: &Identity, now: i64) -> Result<CertificateIssue> {
         let number = self.next_number(now);
         let at = self.position(name).map_err(|_| Error::UnknownClient { name: name.to_string() })?;
         let record = &mut self.records[at];
@@ -191,12 +193,12 @@ impl ClientRecords {
         }
         // Each renewal is a disk write, so clients must not renew too often.
         if present.expires - now > record.terms.validity_s / 2 {
-            return Err(Error::NotDue { member: format!("client/{name}") });
+            return Err(Error::NotDueForRenewal { member: format!("client/{name}") });
         }
         record.number = number;
         record.expires = record.expires.max(validity.until);
         self.last = number;
-        Ok(Issue { number, validity })
+        Ok(CertificateIssue { number, validity })
     }
 
     /// Revokes every certificate of a client that was issued until now.
@@ -239,7 +241,7 @@ impl ClientRecords {
         let (before, mut is_changed) = (self.records.len(), false);
         self.records.retain(|record| match record.is_revoked() {
             true => record.revoked_ends + CLOCK_SKEW_S > now,
-            false => record.expires + EXPIRED_KEPT_S > now,
+            false => record.expires + EXPIRED_RETENTION_S > now,
         });
         for record in &mut self.records {
             if record.revoked > 0 && record.revoked_ends + CLOCK_SKEW_S <= now {
@@ -344,7 +346,7 @@ impl ClientRecord {
         Some(ClientRecord {
             name: value.get("name")?.as_str().filter(|name| is_client_name(name))?.to_string(),
             added: integer("added_unix_s")??,
-            terms: Terms { end: integer("end_unix_s")?, validity_s: integer("validity_s")?? },
+            terms: CertificateTerms { end: integer("end_unix_s")?, validity_s: integer("validity_s")?? },
             number: number("number")?,
             expires: integer("expires_unix_s")??,
             revoked: number("revoked")?,

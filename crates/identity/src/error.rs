@@ -36,11 +36,11 @@ pub enum Error {
     #[error("the certificate of client/{name} was revoked")]
     RevokedClient { name: String },
     #[error("a certificate of client {name} would have ended already")]
-    EndsBefore { name: String },
+    EndsInPast { name: String },
     #[error("the certificate of {member} ends when the administrator said, and is not renewed")]
     NotRenewed { member: String },
     #[error("the certificate of {member} is good for long yet, and is not renewed now")]
-    NotDue { member: String },
+    NotDueForRenewal { member: String },
     #[error("there are {0} clients on record, which is the limit")]
     TooManyClients(usize),
     #[error("the certificates of {0} clients are revoked and haven't ended, which is the limit")]
@@ -114,14 +114,16 @@ impl Error {
             Error::RevokedClient { name } => {
                 format!("weft client add {name}, on the management node, makes another cluster file")
             }
-            Error::EndsBefore { .. } => "name a longer time with --expires".into(),
+            Error::EndsInPast { .. } => "name a longer time with --expires".into(),
             Error::NotRenewed { member } => {
                 let name = member.strip_prefix("client/").unwrap_or("NAME");
                 format!(
                     "on the management node: weft client revoke {name}, then weft client add {name} makes another cluster file"
                 )
             }
-            Error::NotDue { .. } => "it is renewed by itself when a third of its validity is left".into(),
+            Error::NotDueForRenewal { .. } => {
+                "it is renewed by itself when a third of its validity is left".into()
+            }
             Error::TooManyClients(_) => {
                 "weft client revoke forgets those that are not needed once their certificates end".into()
             }
@@ -146,12 +148,12 @@ impl Error {
             Error::Damaged { .. } | Error::Crypto(_) => Errno::EIO,
             Error::AuthorityExists { .. } | Error::ClientExists { .. } => Errno::EEXIST,
             Error::BadClientName { .. }
-            | Error::EndsBefore { .. }
+            | Error::EndsInPast { .. }
             | Error::BadRequest { .. }
             | Error::BadToken { .. } => Errno::EINVAL,
             Error::UnknownClient { .. } => Errno::ENOENT,
             Error::NotRenewed { .. } => Errno::EPERM,
-            Error::NotDue { .. } => Errno::EAGAIN,
+            Error::NotDueForRenewal { .. } => Errno::EAGAIN,
             Error::TooManyTokens(_) => Errno::EBUSY,
             Error::TooManyClients(_) | Error::TooManyRevoked(_) => Errno::ENOSPC,
             Error::Exposed { .. }

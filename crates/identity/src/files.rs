@@ -25,7 +25,7 @@ pub fn write_public(path: &Path, content: &str) -> Result<()> {
 }
 
 fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {
-    let draft = draft_of(path);
+    let draft = temporary_path_of(path);
     // A draft left by a crash may have another mode; a new file has this one from the first moment.
     match fs::remove_file(&draft) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -71,7 +71,7 @@ pub fn make_directory(path: &Path) -> Result<()> {
 }
 
 /// Temporary path of a file until it is renamed.
-fn draft_of(path: &Path) -> PathBuf {
+fn temporary_path_of(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".draft");
     path.with_file_name(name)

@@ -54,10 +54,12 @@ mod token_records;
 mod verifier;
 
 pub use authority::{Authority, CaCertificate, Fingerprint, Validity};
-pub use capability::{CAPABILITY_BYTES, Capability, Grant, Refusal, Rights};
+pub use capability::{CAPABILITY_BYTES, Capability, CapabilityRefusal, Grant, Rights};
 pub use capability_keys::{CapabilityKey, CapabilityKeys, VerifiedCache};
-pub use capability_ring::{CapabilityRing, CoreRing};
-pub use client_records::{ClientRecord, ClientRecords, Issue, Standing, Terms, expires_soon};
+pub use capability_ring::{CapabilityRing, CoreCapabilityCache};
+pub use client_records::{
+    CertificateIssue, CertificateTerms, ClientRecord, ClientRecords, ClientStatus, expires_soon,
+};
 pub use credentials::{Credentials, PendingKey};
 pub use error::{Error, Result};
 pub use identity::Identity;
@@ -66,4 +68,4 @@ pub use owner::{require_private_directory, require_private_file};
 pub use protection::Protection;
 pub use role::{MemberKind, MemberKinds, Role};
 pub use token::{JoinToken, TokenSecret};
-pub use token_records::{TokenOffer, TokenRecord, TokenRecords};
+pub use token_records::{TokenParameters, TokenRecord, TokenRecords};

@@ -44,10 +44,10 @@ pub const MAX_CLIENTS: usize = 2048;
 pub const MAX_REVOKED: usize = 512;
 
 /// How long a client whose certificate has expired stays on record, seconds: 90 days.
-pub const EXPIRED_KEPT_S: i64 = 90 * 24 * 3600;
+pub const EXPIRED_RETENTION_S: i64 = 90 * 24 * 3600;
 
 /// A certificate is renewed when one part in this many of its validity is left.
-pub const RENEWED_IN_LAST: i64 = 3;
+pub const RENEWAL_FRACTION: i64 = 3;
 
 /// How long before the expiry of a certificate administrators are warned, seconds: 30 days.
 pub const EXPIRY_WARNING_S: i64 = 30 * 24 * 3600;
@@ -65,7 +65,7 @@ pub const KEY_ROTATION_S: i64 = 24 * 3600;
 
 /// How long a new key is distributed before it signs, seconds: a node without contact to management
 /// for this long accepts no changes any more.
-pub const KEY_SPREAD_S: i64 = 60;
+pub const KEY_DISTRIBUTION_S: i64 = 60;
 
 /// Verified capabilities that a core caches: those of files in use at the same time; 80 bytes each.
 pub const VERIFIED_CAPABILITIES: usize = 1024;

@@ -111,7 +111,7 @@ impl MemberKind {
     }
 
     /// The kind with this name.
-    pub fn named(name: &str) -> Option<MemberKind> {
+    pub fn from_name(name: &str) -> Option<MemberKind> {
         MemberKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 

@@ -25,7 +25,7 @@ use types::NodeId;
 
 /// How a server handles connections without a client certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Strangers {
+pub enum UnauthenticatedClients {
     /// The handshake fails.
     Refused,
     /// Accepted without an [`Identity`]: the server may only answer a request to join. For
@@ -37,7 +37,7 @@ pub enum Strangers {
 pub fn server_config(
     credentials: &Credentials,
     protection: Protection,
-    strangers: Strangers,
+    strangers: UnauthenticatedClients,
 ) -> Result<Arc<ServerConfig>> {
     let provider = provider();
     let verifier = MemberVerifier::new(credentials, &provider, strangers)?;
@@ -58,7 +58,7 @@ pub fn server_config(
 /// the cluster of `credentials`; one without authenticates in another way.
 pub fn api_config(credentials: &Credentials, key: PendingKey, chain_pem: &str) -> Result<Arc<ServerConfig>> {
     let provider = provider();
-    let verifier = MemberVerifier::new(credentials, &provider, Strangers::MayJoin)?;
+    let verifier = MemberVerifier::new(credentials, &provider, UnauthenticatedClients::MayJoin)?;
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain_pem.as_bytes())
         .collect::<Result<_, _>>()
         .map_err(|_| Error::certificate("it is not in PEM form"))?;
@@ -82,7 +82,7 @@ pub fn client_config(credentials: &Credentials, protection: Protection) -> Resul
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_auth_cert(credentials.chain(), credentials.key()?)?;
-    Ok(finished(config, protection))
+    Ok(finish_config(config, protection))
 }
 
 /// The configuration of a machine that has only a join token: the peer must be a node of the
@@ -100,10 +100,10 @@ fn pinned_config(cluster: &str, authority: Fingerprint) -> Result<Arc<ClientConf
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
-    Ok(finished(config, Protection::Encrypted))
+    Ok(finish_config(config, Protection::Encrypted))
 }
 
-fn finished(mut config: ClientConfig, protection: Protection) -> Arc<ClientConfig> {
+fn finish_config(mut config: ClientConfig, protection: Protection) -> Arc<ClientConfig> {
     config.alpn_protocols = protection.protocols();
     config.resumption = Resumption::disabled();
     // The name identifies the intended node, and is not disclosed on the network.
@@ -124,7 +124,7 @@ pub fn peer_name(node: Option<NodeId>) -> ServerName<'static> {
 const ANY_NODE: &str = "node.weft.internal";
 
 /// Whether a node matches the name by [`peer_name`].
-pub(crate) fn is_meant(name: &ServerName<'_>, node: NodeId) -> bool {
+pub(crate) fn matches_peer_name(name: &ServerName<'_>, node: NodeId) -> bool {
     *name == peer_name(None) || *name == peer_name(Some(node))
 }
 

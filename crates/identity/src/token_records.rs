@@ -15,7 +15,7 @@ const FORMAT: i64 = 1;
 
 /// Parameters of a new token.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TokenOffer {
+pub struct TokenParameters {
     /// Addresses of management: `host:port`.
     pub addresses: Vec<String>,
     /// Kinds of members that the bearer may become.
@@ -53,7 +53,7 @@ impl TokenRecords {
     ///
     /// # Errors
     /// [`MAX_TOKENS`] tokens are valid; the offer has no address, too many, no role or no use.
-    pub fn issue(&mut self, authority: &Authority, offer: TokenOffer, now: i64) -> Result<JoinToken> {
+    pub fn issue(&mut self, authority: &Authority, offer: TokenParameters, now: i64) -> Result<JoinToken> {
         self.purge(now);
         if self.records.len() >= MAX_TOKENS {
             return Err(Error::TooManyTokens(MAX_TOKENS));
@@ -80,7 +80,7 @@ impl TokenRecords {
             uses_left: offer.uses,
             proof: [0; 32],
         };
-        let tag = hmac::sign(&proof_key(&token.secret), &record.proven(authority.cluster()));
+        let tag = hmac::sign(&proof_key(&token.secret), &record.proof_input(authority.cluster()));
         record.proof = tag.as_ref().try_into().expect("HMAC-SHA256 has 32 bytes");
         self.records.push(record);
         Ok(token)
@@ -102,7 +102,7 @@ impl TokenRecords {
         let at = self.records.iter().position(|record| record.id == id).ok_or(Error::UnknownToken)?;
         let record = &mut self.records[at];
         // In constant time. The other checks are only made for bearers of the secret.
-        hmac::verify(&proof_key(secret), &record.proven(cluster), &record.proof)
+        hmac::verify(&proof_key(secret), &record.proof_input(cluster), &record.proof)
             .map_err(|_| Error::UnknownToken)?;
         if record.expires <= now {
             return Err(Error::ExpiredToken);
@@ -199,7 +199,7 @@ impl TokenRecords {
 
 impl TokenRecord {
     /// The bytes that the proof covers: fields of fixed size, then the UUID.
-    fn proven(&self, cluster: &str) -> Vec<u8> {
+    fn proof_input(&self, cluster: &str) -> Vec<u8> {
         let mut bytes = b"weft join token 1\0".to_vec();
         bytes.extend(self.id.to_le_bytes());
         bytes.extend(self.expires.to_le_bytes());
@@ -209,8 +209,12 @@ impl TokenRecord {
     }
 
     fn from_toml(value: &toml::Value) -> Option<TokenRecord> {
-        let roles: Option<MemberKinds> =
-            value.get("roles")?.as_array()?.iter().map(|role| MemberKind::named(role.as_str()?)).collect();
+        let roles: Option<MemberKinds> = value
+            .get("roles")?
+            .as_array()?
+            .iter()
+            .map(|role| MemberKind::from_name(role.as_str()?))
+            .collect();
         Some(TokenRecord {
             id: u64::from_str_radix(value.get("id")?.as_str()?, 16).ok()?,
             roles: roles?,

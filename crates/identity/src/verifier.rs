@@ -5,7 +5,7 @@ use crate::credentials::Credentials;
 use crate::error::Result;
 use crate::identity::Identity;
 use crate::role::Role;
-use crate::tls::{Strangers, is_meant};
+use crate::tls::{UnauthenticatedClients, matches_peer_name};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{
@@ -31,13 +31,13 @@ impl MemberVerifier {
     pub fn new(
         credentials: &Credentials,
         provider: &Arc<CryptoProvider>,
-        strangers: Strangers,
+        strangers: UnauthenticatedClients,
     ) -> Result<MemberVerifier> {
         let roots = Arc::new(roots_of(credentials.authority())?);
         let builder = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
         let builder = match strangers {
-            Strangers::Refused => builder,
-            Strangers::MayJoin => builder.allow_unauthenticated(),
+            UnauthenticatedClients::Refused => builder,
+            UnauthenticatedClients::MayJoin => builder.allow_unauthenticated(),
         };
         let chain = builder.build().map_err(|e| crate::Error::Crypto(e.to_string()))?;
         Ok(MemberVerifier { chain, cluster: credentials.identity().cluster.clone() })
@@ -146,9 +146,11 @@ fn verify_node(
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms.all)?;
     let identity = member_of(cluster, end_entity)?;
     match identity.role {
-        Role::Node(node) if is_meant(name, node) => Ok(ServerCertVerified::assertion()),
-        Role::Node(node) => Err(refusal(Stranger(format!("it is node {node}, not the one that was meant")))),
-        Role::Client(_) => Err(refusal(Stranger(format!("it is {identity}, not a node")))),
+        Role::Node(node) if matches_peer_name(name, node) => Ok(ServerCertVerified::assertion()),
+        Role::Node(node) => {
+            Err(refusal(UnacceptedPeer(format!("it is node {node}, not the one that was meant"))))
+        }
+        Role::Client(_) => Err(refusal(UnacceptedPeer(format!("it is {identity}, not a node")))),
     }
 }
 
@@ -221,14 +223,14 @@ fn member_of(cluster: &str, certificate: &CertificateDer<'_>) -> Result<Identity
         identity.require_cluster(cluster)?;
         Ok(identity)
     });
-    identity.map_err(|e| refusal(Stranger(e.to_string())))
+    identity.map_err(|e| refusal(UnacceptedPeer(e.to_string())))
 }
 
 /// Why a genuine certificate is not accepted.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Stranger(String);
+struct UnacceptedPeer(String);
 
-fn refusal(stranger: Stranger) -> Error {
+fn refusal(stranger: UnacceptedPeer) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(stranger))))
 }

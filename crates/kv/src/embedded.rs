@@ -1,10 +1,10 @@
 //! The default engine: an LSM tree (fjall) in a directory.
 
-use crate::at_rest::required::{self, Synced};
-use crate::at_rest::{self, Depth};
-use crate::frozen::Frozen;
+use crate::at_rest::sync_records::{self, SyncRecord};
+use crate::at_rest::{self, VerifyDepth};
+use crate::free_space::{FreeSpace, Measure};
 use crate::merge::Merge;
-use crate::room::{Measure, Room};
+use crate::snapshot::EmbeddedSnapshot;
 use crate::verifier::Verifier;
 use crate::{Batch, Durability, Engine, KvError, Outcome, Pair, Space};
 use bytes::Bytes;
@@ -47,11 +47,11 @@ const LOCK_FILE: &str = "lock";
 
 /// Number of checks by a close whether recent writes are sorted into tables, and the pause between
 /// them: half a second at most.
-const FLUSH_LOOKS: usize = 50;
-const FLUSH_REST: Duration = Duration::from_millis(10);
+const FLUSH_CHECKS: usize = 50;
+const FLUSH_PAUSE: Duration = Duration::from_millis(10);
 
 /// How often a journal may vanish between being listed and being opened.
-const JOURNAL_RACES: usize = 16;
+const MAX_JOURNAL_RACES: usize = 16;
 
 /// Bytes written to find out whether a failed flush was caused by a full disk.
 const SPACE_PROBE_BYTES: usize = 1 << 20;
@@ -59,7 +59,7 @@ const SPACE_PROBE_BYTES: usize = 1 << 20;
 /// If the tables have at most this many bytes in total, a start reads all of them: about a second's
 /// work of a disk. Blocks of larger tables are checked when they are needed, and by every backup,
 /// which reads all of them.
-pub const READ_AT_START_BYTES: u64 = 1 << 30;
+pub const VERIFY_AT_START_BYTES: u64 = 1 << 30;
 
 /// Damage that was found, if any.
 pub(crate) type Damage = Arc<OnceLock<KvError>>;
@@ -74,18 +74,18 @@ pub struct Embedded {
     database: Database,
     path: PathBuf,
     /// Stored values of guarded keys. Its lock also makes `apply` exclusive.
-    guarded: Mutex<HashMap<Vec<u8>, Option<Bytes>>>,
-    room: Room,
+    guard_cache: Mutex<HashMap<Vec<u8>, Option<Bytes>>>,
+    room: FreeSpace,
     damage: Damage,
     verifier: Verifier,
     /// The first failed sync. The kernel reports a failed write only once: afterwards it isn't
     /// known what was lost.
-    unsynced: OnceLock<KvError>,
+    sync_failure: OnceLock<KvError>,
     /// Commits are acknowledged only when they are on disk.
-    is_strict: bool,
+    acknowledges_synced: bool,
     /// A batch with this or a higher sequence number was committed.
     committed: AtomicU64,
-    synced: Synced,
+    synced: SyncRecord,
 }
 
 impl Embedded {
@@ -94,21 +94,21 @@ impl Embedded {
     /// Errors: [`KvError::Locked`] when another process has it open; [`KvError::Corrupt`] when a
     /// file isn't what was written ([`at_rest`](crate::at_rest)).
     pub fn open(path: &Path) -> Result<Embedded, KvError> {
-        Embedded::open_after_reading(path, READ_AT_START_BYTES)
+        Embedded::open_verifying(path, VERIFY_AT_START_BYTES)
     }
 
     /// Like [`Embedded::open`]. Reads all tables if they have at most `read_bytes` in total, or if
     /// damage was found when the store was last in use.
-    pub fn open_after_reading(path: &Path, read_bytes: u64) -> Result<Embedded, KvError> {
+    pub fn open_verifying(path: &Path, read_bytes: u64) -> Result<Embedded, KvError> {
         if at_rest::is_there(path) {
-            let is_suspect = at_rest::is_suspect(path);
-            let depth = if is_suspect { Depth::Everything } else { Depth::UpTo(read_bytes) };
-            let _alone = alone(path)?;
-            at_rest::examine(path, depth)?;
+            let is_suspect = at_rest::has_damage_marker(path);
+            let depth = if is_suspect { VerifyDepth::Everything } else { VerifyDepth::UpTo(read_bytes) };
+            let _alone = lock_exclusively(path)?;
+            at_rest::verify(path, depth)?;
             if is_suspect {
-                at_rest::acquit(path)?;
+                at_rest::clear_damage_marker(path)?;
             }
-            required::forget_closed(path)?;
+            sync_records::remove_close_record(path)?;
         }
         let failed = |error| translate(path, error);
         let database = Database::builder(path)
@@ -124,14 +124,14 @@ impl Embedded {
             keyspace,
             database,
             path: path.to_path_buf(),
-            guarded: Mutex::default(),
-            room: Room::default(),
+            guard_cache: Mutex::default(),
+            room: FreeSpace::default(),
             damage: Damage::default(),
             verifier: Verifier::open(path),
-            unsynced: OnceLock::new(),
-            is_strict: false,
+            sync_failure: OnceLock::new(),
+            acknowledges_synced: false,
             committed: AtomicU64::new(0),
-            synced: Synced::open(path),
+            synced: SyncRecord::open(path),
         })
     }
 
@@ -141,15 +141,15 @@ impl Embedded {
     }
 
     /// Sets when users of the store acknowledge a commit.
-    pub fn acknowledging(self, durability: Durability) -> Embedded {
-        Embedded { is_strict: durability == Durability::Disk, ..self }
+    pub fn with_durability(self, durability: Durability) -> Embedded {
+        Embedded { acknowledges_synced: durability == Durability::Disk, ..self }
     }
 
-    fn put_on_disk(&self) -> Result<(), KvError> {
-        if let Some(error) = self.unsynced.get() {
+    fn sync_or_fail(&self) -> Result<(), KvError> {
+        if let Some(error) = self.sync_failure.get() {
             return Err(error.clone());
         }
-        self.sync_now().inspect_err(|error| _ = self.unsynced.set(error.clone()))
+        self.sync_now().inspect_err(|error| _ = self.sync_failure.set(error.clone()))
     }
 
     fn sync_now(&self) -> Result<(), KvError> {
@@ -169,19 +169,19 @@ impl Embedded {
 
     /// Records what must exist at the next start. The caller has synced everything, and nothing is
     /// committed meanwhile.
-    fn note_closed(&self) {
+    fn record_closed(&self) {
         // Once recent writes are sorted into a table, fjall removes journals with nothing else a
         // moment later.
-        for _ in 0..FLUSH_LOOKS {
+        for _ in 0..FLUSH_CHECKS {
             if self.keyspace.sealed_memtable_count() == 0 {
                 break;
             }
-            std::thread::sleep(FLUSH_REST);
+            std::thread::sleep(FLUSH_PAUSE);
         }
         if self.database.journal_count() > 1 {
-            std::thread::sleep(FLUSH_REST);
+            std::thread::sleep(FLUSH_PAUSE);
         }
-        if let Err(error) = required::note_closed(&self.path) {
+        if let Err(error) = sync_records::note_closed(&self.path) {
             tracing::warn!(
                 %error,
                 "can't note what the metadata store consists of: a loss of the end of a journal may go unnoticed"
@@ -190,10 +190,10 @@ impl Embedded {
     }
 
     fn failed(&self, error: fjall::Error) -> KvError {
-        noted(&self.damage, &self.path, translate(&self.path, error))
+        record_damage(&self.damage, &self.path, translate(&self.path, error))
     }
 
-    fn stored_guard(
+    fn cached_guard(
         &self,
         guarded: &mut HashMap<Vec<u8>, Option<Bytes>>,
         key: &[u8],
@@ -229,7 +229,7 @@ impl Embedded {
     /// journal before it starts the next one. Returns the journal's number; `None` when no journal
     /// was found.
     fn sync_journal(&self) -> io::Result<Option<u64>> {
-        for _ in 0..JOURNAL_RACES {
+        for _ in 0..MAX_JOURNAL_RACES {
             let Some((number, journal)) = self.active_journal()? else {
                 return Ok(None);
             };
@@ -246,7 +246,7 @@ impl Embedded {
 
 impl Engine for Embedded {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
-        sound(&self.damage)?;
+        check_undamaged(&self.damage)?;
         // Copied, because a slice of a block would keep the whole block in memory for as long as a
         // caller caches it.
         let value = self.keyspace.get(key).map_err(|e| self.failed(e))?;
@@ -257,7 +257,7 @@ impl Engine for Embedded {
         if from >= to {
             return Ok(Vec::new());
         }
-        sound(&self.damage)?;
+        check_undamaged(&self.damage)?;
         let pair = |guard: fjall::Guard| {
             let (key, value) = guard.into_inner().map_err(|e| self.failed(e))?;
             Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))
@@ -266,14 +266,14 @@ impl Engine for Embedded {
     }
 
     fn apply(&self, batches: &[Batch]) -> Result<Vec<Outcome>, KvError> {
-        sound(&self.damage)?;
-        let mut guarded = self.guarded.lock();
-        let (merge, outcomes) = Merge::decide(batches, |key| self.stored_guard(&mut guarded, key))?;
+        check_undamaged(&self.damage)?;
+        let mut guarded = self.guard_cache.lock();
+        let (merge, outcomes) = Merge::decide(batches, |key| self.cached_guard(&mut guarded, key))?;
         if merge.writes().is_empty() {
             return Ok(outcomes);
         }
-        if !self.is_strict {
-            self.verifier.unsettle()?;
+        if !self.acknowledges_synced {
+            self.verifier.clear_synced_mark()?;
         }
         let next = self.database.seqno();
         let mut commit = self.database.batch().durability(Some(PersistMode::Buffer));
@@ -296,7 +296,7 @@ impl Engine for Embedded {
     }
 
     fn snapshot(&self) -> Option<Arc<dyn Engine>> {
-        Some(Arc::new(Frozen::new(
+        Some(Arc::new(EmbeddedSnapshot::new(
             self.database.snapshot(),
             self.keyspace.clone(),
             self.path.clone(),
@@ -316,15 +316,15 @@ impl Engine for Embedded {
         self.damage.get().cloned()
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         self.path.display().to_string()
     }
 
     fn persist(&self) -> Result<(), KvError> {
-        self.put_on_disk()?;
+        self.sync_or_fail()?;
         // Data that the previous process left in memory may have been acknowledged without being on
         // disk.
-        if self.is_strict {
+        if self.acknowledges_synced {
             self.verifier.settle();
         }
         Ok(())
@@ -334,11 +334,11 @@ impl Engine for Embedded {
         self.verifier.number()
     }
 
-    fn settle(&self) -> Result<(), KvError> {
+    fn sync_for_close(&self) -> Result<(), KvError> {
         // No commit runs meanwhile; a later one removes the marker again.
-        let _alone = self.guarded.lock();
-        self.put_on_disk()?;
-        self.note_closed();
+        let _alone = self.guard_cache.lock();
+        self.sync_or_fail()?;
+        self.record_closed();
         self.verifier.settle();
         Ok(())
     }
@@ -346,22 +346,22 @@ impl Engine for Embedded {
 
 /// Records the first damage found and reports it to the next start. A damaged engine returns only
 /// this error: the extent of the damage isn't known.
-pub(crate) fn noted(damage: &Damage, path: &Path, error: KvError) -> KvError {
+pub(crate) fn record_damage(damage: &Damage, path: &Path, error: KvError) -> KvError {
     if matches!(error, KvError::Corrupt { .. }) && damage.set(error.clone()).is_ok() {
         tracing::error!(%error, "the metadata store is damaged, and serves nothing any more");
-        at_rest::suspect(path, &error);
+        at_rest::record_damage_marker(path, &error);
     }
     error
 }
 
 /// Returns an error if damage was found in the engine.
-pub(crate) fn sound(damage: &Damage) -> Result<(), KvError> {
+pub(crate) fn check_undamaged(damage: &Damage) -> Result<(), KvError> {
     damage.get().map_or(Ok(()), |error| Err(error.clone()))
 }
 
 /// Locks the engine: no other process has it open while the lock is held, so torn journal ends may
 /// be truncated.
-fn alone(path: &Path) -> Result<fs::File, KvError> {
+fn lock_exclusively(path: &Path) -> Result<fs::File, KvError> {
     let lock = path.join(LOCK_FILE);
     let failed =
         |error: io::Error| KvError::Io { path: lock.display().to_string(), cause: error.to_string() };

@@ -26,12 +26,12 @@ pub struct Batch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Applied.
-    Won,
+    Applied,
     /// A guard didn't hold; nothing was written.
-    Lost,
+    GuardFailed,
     /// Uncertain: the batch may have been applied. The operation record written with it shows
     /// whether it was.
-    Unknown,
+    Uncertain,
 }
 
 /// Failure of an engine.
@@ -109,11 +109,11 @@ pub trait Engine: Send + Sync + 'static {
     }
     /// Syncs everything to disk before an orderly close of the engine: no later start loses any of
     /// it.
-    fn settle(&self) -> Result<(), KvError> {
+    fn sync_for_close(&self) -> Result<(), KvError> {
         self.persist()
     }
     /// Returns the location of the store, for messages.
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         "memory".into()
     }
 }

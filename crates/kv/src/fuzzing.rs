@@ -3,7 +3,7 @@
 //!
 //! Each function panics when accepted content changes after it is written and read again.
 
-use crate::at_rest::required;
+use crate::at_rest::sync_records;
 use crate::{at_rest, verifier};
 
 /// A journal.
@@ -19,11 +19,11 @@ pub fn table_list(bytes: &[u8]) {
 /// The records of required journals and trees.
 pub fn required(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    if let Some(closed) = required::parse_closed(text) {
-        assert_eq!(required::parse_closed(&required::render_closed(&closed)), Some(closed));
+    if let Some(closed) = sync_records::parse_closed(text) {
+        assert_eq!(sync_records::parse_closed(&sync_records::render_closed(&closed)), Some(closed));
     }
-    if let Some(batch) = required::parse_synced(text) {
-        assert_eq!(required::parse_synced(&required::render_synced(batch)), Some(batch));
+    if let Some(batch) = sync_records::parse_synced(text) {
+        assert_eq!(sync_records::parse_synced(&sync_records::render_synced(batch)), Some(batch));
     }
 }
 

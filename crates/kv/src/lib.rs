@@ -28,18 +28,18 @@
 pub mod at_rest;
 mod embedded;
 mod engine;
-mod frozen;
+mod free_space;
 #[doc(hidden)]
 pub mod fuzzing;
 mod memory;
 mod merge;
 mod remote;
-mod room;
+mod snapshot;
 mod store;
 mod verifier;
 mod writer;
 
-pub use embedded::{Embedded, READ_AT_START_BYTES};
+pub use embedded::{Embedded, VERIFY_AT_START_BYTES};
 pub use engine::{Batch, Engine, Guard, KvError, Outcome, Pair, Space};
 pub use memory::Memory;
 pub use remote::{LocalFuture, RemoteEngine, RemoteWriter};

@@ -62,7 +62,7 @@ impl Memory {
         state.applied -= state.unsynced.len().saturating_sub(keep) as u64;
         state.unsynced.truncate(keep);
         for writes in state.unsynced.drain(..) {
-            change(&mut state.durable, writes);
+            apply_writes(&mut state.durable, writes);
         }
         state.current = state.durable.clone();
         state.failure = None;
@@ -114,13 +114,13 @@ impl Engine for Memory {
         let (merge, outcomes) = Merge::decide(batches, |key| Ok(state.current.get(key).cloned()))?;
         let owned = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
         let writes: Writes = merge.writes().iter().map(|(k, v)| (owned(k), v.map(owned))).collect();
-        change(&mut state.current, writes.clone());
+        apply_writes(&mut state.current, writes.clone());
         state.unsynced.push_back(writes);
         state.applied += 1;
         if state.unsynced.len() > MAX_UNSYNCED_COMMITS
             && let Some(oldest) = state.unsynced.pop_front()
         {
-            change(&mut state.durable, oldest);
+            apply_writes(&mut state.durable, oldest);
         }
         Ok(outcomes)
     }
@@ -132,13 +132,13 @@ impl Engine for Memory {
             return Err(error.clone());
         }
         for writes in state.unsynced.drain(..) {
-            change(&mut state.durable, writes);
+            apply_writes(&mut state.durable, writes);
         }
         Ok(())
     }
 }
 
-fn change(map: &mut Map, writes: Writes) {
+fn apply_writes(map: &mut Map, writes: Writes) {
     for (key, value) in writes {
         match value {
             Some(value) => map.insert(key, value),

@@ -27,7 +27,7 @@ impl<'a> Merge<'a> {
             if won {
                 merge.add(batch);
             }
-            outcomes.push(if won { Outcome::Won } else { Outcome::Lost });
+            outcomes.push(if won { Outcome::Applied } else { Outcome::GuardFailed });
         }
         Ok((merge, outcomes))
     }

@@ -39,13 +39,13 @@ const ITEM_OVERHEAD: usize = 16;
 const MAX_QUEUED_BATCHES: usize = 16_384;
 
 /// First backoff before an apply is repeated that the other side couldn't carry out; it doubles up
-/// to [`LONGEST_REST`].
-const FIRST_REST: Duration = Duration::from_millis(20);
+/// to [`MAX_BACKOFF`].
+const FIRST_BACKOFF: Duration = Duration::from_millis(20);
 /// Longest backoff: a store that works again is noticed within it.
-const LONGEST_REST: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Time for which a request to an unreachable store is repeated: the default time-out of clients.
-const PATIENCE: Duration = Duration::from_secs(60);
+const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A future that stays on its core.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -66,7 +66,7 @@ pub trait RemoteEngine: Send + Sync + 'static {
     ///
     /// After an error the caller repeats the same number with the same batches. They are not
     /// applied twice then, or only without effect. An outcome that can't be determined any more is
-    /// [`Outcome::Unknown`].
+    /// [`Outcome::Uncertain`].
     fn apply<'a>(
         &'a self,
         number: u64,
@@ -97,8 +97,8 @@ struct Shared {
     /// Held by the caller that syncs.
     persisting: RwLock,
     /// Number of syncs begun, and number of the last sync that succeeded.
-    trips_begun: AtomicU64,
-    trip_ended: AtomicU64,
+    syncs_begun: AtomicU64,
+    last_sync_ended: AtomicU64,
     /// Number of answered applies, and how many of them are on disk.
     applied: AtomicU64,
     persisted: AtomicU64,
@@ -112,10 +112,10 @@ struct Queue {
     /// Number of the last batch that was enqueued.
     enqueued: u64,
     /// The last apply sent, until its outcome is known.
-    under_way: Option<Arc<Apply>>,
+    in_flight: Option<Arc<Apply>>,
     applies: u64,
     /// A task processes the queue.
-    led: bool,
+    has_leader: bool,
     /// Error that ended all writing.
     end: Option<KvError>,
 }
@@ -138,8 +138,8 @@ impl RemoteWriter {
             room,
             stopped: Event::new(),
             persisting: RwLock::new(),
-            trips_begun: AtomicU64::new(0),
-            trip_ended: AtomicU64::new(0),
+            syncs_begun: AtomicU64::new(0),
+            last_sync_ended: AtomicU64::new(0),
             applied: AtomicU64::new(0),
             persisted: AtomicU64::new(0),
             batches: AtomicU64::new(0),
@@ -150,7 +150,7 @@ impl RemoteWriter {
 
     /// Returns the values of keys, in their order.
     pub async fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Bytes>>, KvError> {
-        self.ask(async || self.shared.engine.get(keys).await).await
+        self.retry_unreachable(async || self.shared.engine.get(keys).await).await
     }
 
     /// See [`RemoteEngine::scan`].
@@ -158,21 +158,21 @@ impl RemoteWriter {
         if from >= to {
             return Ok(Vec::new());
         }
-        self.ask(async || self.shared.engine.scan(from, to, limit).await).await
+        self.retry_unreachable(async || self.shared.engine.scan(from, to, limit).await).await
     }
 
     /// Repeats a request for a while when the store is unreachable.
-    async fn ask<T>(&self, ask: impl AsyncFn() -> Result<T, KvError>) -> Result<T, KvError> {
+    async fn retry_unreachable<T>(&self, ask: impl AsyncFn() -> Result<T, KvError>) -> Result<T, KvError> {
         let began_ns = rt::monotonic_ns();
         loop {
             let answer = ask().await;
             let is_final = !matches!(answer, Err(KvError::Unreachable { .. }))
                 || self.shared.stopped.is_set()
-                || rt::monotonic_ns() - began_ns >= PATIENCE.as_nanos() as u64;
+                || rt::monotonic_ns() - began_ns >= UNREACHABLE_TIMEOUT.as_nanos() as u64;
             if is_final {
                 return answer;
             }
-            rt::timeout(LONGEST_REST, self.shared.stopped.wait()).await;
+            rt::timeout(MAX_BACKOFF, self.shared.stopped.wait()).await;
         }
     }
 
@@ -232,18 +232,18 @@ impl RemoteWriter {
             self.wait(&ticket).await?;
         }
         let shared = &self.shared;
-        let before = shared.trips_begun.load(SeqCst);
+        let before = shared.syncs_begun.load(SeqCst);
         let _alone = shared.persisting.write().await;
         // A sync that began after this call.
-        if shared.trip_ended.load(SeqCst) > before {
+        if shared.last_sync_ended.load(SeqCst) > before {
             return Ok(());
         }
-        let trip = shared.trips_begun.fetch_add(1, SeqCst) + 1;
+        let trip = shared.syncs_begun.fetch_add(1, SeqCst) + 1;
         let target = shared.applied.load(SeqCst);
-        self.ask(async || shared.engine.persist().await).await?;
+        self.retry_unreachable(async || shared.engine.persist().await).await?;
         shared.persists.fetch_add(1, Relaxed);
         shared.persisted.fetch_max(target, SeqCst);
-        shared.trip_ended.store(trip, SeqCst);
+        shared.last_sync_ended.store(trip, SeqCst);
         Ok(())
     }
 
@@ -283,7 +283,7 @@ impl RemoteWriter {
         let error = KvError::Io { path: self.place(), cause };
         let mut queue = self.shared.queue.lock();
         queue.end = Some(error.clone());
-        let under_way = queue.under_way.take();
+        let under_way = queue.in_flight.take();
         for ticket in under_way.iter().flat_map(|apply| &apply.tickets) {
             ticket.settle(Err(error.clone()));
         }
@@ -305,13 +305,13 @@ impl Drop for RemoteWriter {
 impl Queue {
     /// Returns the last unsettled batch.
     fn last(&self) -> Option<Ticket> {
-        let under_way = self.under_way.as_ref().and_then(|apply| apply.tickets.last());
+        let under_way = self.in_flight.as_ref().and_then(|apply| apply.tickets.last());
         self.batches.back().map(|(ticket, _)| ticket).or(under_way).cloned()
     }
 
     /// Returns what to send next: the apply that had no answer, otherwise queued batches.
     fn next(&mut self) -> Option<Arc<Apply>> {
-        if self.under_way.is_none() && !self.batches.is_empty() {
+        if self.in_flight.is_none() && !self.batches.is_empty() {
             let mut bytes = 0;
             let fits = |(_, batch): &&(Ticket, Batch)| {
                 bytes += size(batch);
@@ -320,29 +320,29 @@ impl Queue {
             let count = self.batches.iter().take(MAX_APPLY_BATCHES).take_while(fits).count();
             let (tickets, batches) = self.batches.drain(..count).unzip();
             self.applies += 1;
-            self.under_way = Some(Arc::new(Apply { number: self.applies, tickets, batches }));
+            self.in_flight = Some(Arc::new(Apply { number: self.applies, tickets, batches }));
         }
-        self.under_way.clone()
+        self.in_flight.clone()
     }
 }
 
 impl Shared {
     /// Ensures that a task processes the queue.
     fn lead(self: &Arc<Self>, queue: &mut Queue) {
-        let is_needed = queue.under_way.is_some() || !queue.batches.is_empty();
-        if is_needed && !queue.led {
-            queue.led = true;
-            let lead = Lead { shared: self.clone(), is_done: Cell::new(false) };
+        let is_needed = queue.in_flight.is_some() || !queue.batches.is_empty();
+        if is_needed && !queue.has_leader {
+            queue.has_leader = true;
+            let lead = Leader { shared: self.clone(), is_done: Cell::new(false) };
             rt::spawn(async move { lead.run().await });
         }
     }
 
-    async fn carry_out(&self, apply: &Apply) -> Option<Vec<Outcome>> {
-        let mut rest = FIRST_REST;
+    async fn apply_until_answered(&self, apply: &Apply) -> Option<Vec<Outcome>> {
+        let mut rest = FIRST_BACKOFF;
         loop {
             match self.engine.apply(apply.number, &apply.batches).await {
                 Ok(outcomes) => return Some(outcomes),
-                Err(error) if rest == FIRST_REST => {
+                Err(error) if rest == FIRST_BACKOFF => {
                     tracing::error!(%error, "a commit isn't taken; it is repeated until it is");
                 }
                 Err(error) => tracing::debug!(%error, "a commit still isn't taken"),
@@ -351,36 +351,36 @@ impl Shared {
             if self.stopped.is_set() {
                 return None;
             }
-            rest = LONGEST_REST.min(2 * rest);
+            rest = MAX_BACKOFF.min(2 * rest);
         }
     }
 
     fn settle(&self, apply: &Apply, outcomes: &[Outcome]) {
         {
             let mut queue = self.queue.lock();
-            if queue.under_way.is_none() {
+            if queue.in_flight.is_none() {
                 // The writer was stopped meanwhile.
                 return;
             }
-            queue.under_way = None;
+            queue.in_flight = None;
             self.batches.fetch_add(apply.batches.len() as u64, Relaxed);
             self.applied.fetch_add(1, SeqCst);
         }
         for (index, ticket) in apply.tickets.iter().enumerate() {
             // An answer that is too short leaves the outcome of the other batches uncertain.
-            ticket.settle(Ok(outcomes.get(index).copied().unwrap_or(Outcome::Unknown)));
+            ticket.settle(Ok(outcomes.get(index).copied().unwrap_or(Outcome::Uncertain)));
         }
     }
 }
 
 /// The task that processes the queue. If its core ends first, another task replaces it.
-struct Lead {
+struct Leader {
     shared: Arc<Shared>,
     /// The queue was empty.
     is_done: Cell<bool>,
 }
 
-impl Lead {
+impl Leader {
     async fn run(self) {
         let shared = &self.shared;
         loop {
@@ -393,13 +393,13 @@ impl Lead {
                 match next {
                     Some(apply) => apply,
                     None => {
-                        queue.led = false;
+                        queue.has_leader = false;
                         self.is_done.set(true);
                         return;
                     }
                 }
             };
-            match shared.carry_out(&apply).await {
+            match shared.apply_until_answered(&apply).await {
                 Some(outcomes) => shared.settle(&apply, &outcomes),
                 None => return,
             }
@@ -407,15 +407,15 @@ impl Lead {
     }
 }
 
-impl Drop for Lead {
+impl Drop for Leader {
     fn drop(&mut self) {
         if self.is_done.get() {
             return;
         }
         let waiting = {
             let mut queue = self.shared.queue.lock();
-            queue.led = false;
-            let under_way = queue.under_way.iter().flat_map(|apply| apply.tickets.iter().cloned());
+            queue.has_leader = false;
+            let under_way = queue.in_flight.iter().flat_map(|apply| apply.tickets.iter().cloned());
             let queued = queue.batches.iter().map(|(ticket, _)| ticket.clone());
             under_way.chain(queued).collect::<Vec<Ticket>>()
         };

@@ -126,7 +126,7 @@ impl Store {
     /// Returns the location of the store, for messages.
     pub fn place(&self) -> String {
         match self {
-            Store::Local(writer) => writer.engine().place(),
+            Store::Local(writer) => writer.engine().location(),
             Store::Remote(writer) => writer.place(),
         }
     }

@@ -22,18 +22,18 @@ use std::path::{Path, PathBuf};
 const RECORD: &str = "verifier";
 
 /// Marker that everything acknowledged is on disk.
-const SETTLED: &str = "settled";
+const SYNCED_MARKER: &str = "settled";
 
 /// The verifier of an open engine.
 pub(crate) struct Verifier {
     path: PathBuf,
     number: u64,
     /// The marker exists. Locked while it is created or removed.
-    is_settled: Mutex<bool>,
+    is_marked: Mutex<bool>,
 }
 
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) struct Record {
+pub(crate) struct VerifierRecord {
     number: u64,
     memory: String,
 }
@@ -41,10 +41,10 @@ pub(crate) struct Record {
 impl Verifier {
     /// Opens the verifier of an engine that no other process has open.
     pub fn open(path: &Path) -> Verifier {
-        let memory = rt::memory_of_machine(path).ok();
-        let is_settled = path.join(SETTLED).exists();
+        let memory = rt::unsynced_data_verifier_of_machine(path).ok();
+        let is_settled = path.join(SYNCED_MARKER).exists();
         let found = read(path);
-        let is_kept = |found: &&Record| is_settled || memory.as_ref() == Some(&found.memory);
+        let is_kept = |found: &&VerifierRecord| is_settled || memory.as_ref() == Some(&found.memory);
         let kept = found.as_ref().filter(is_kept).map(|found| found.number);
         let number = kept.unwrap_or_else(|| rt::random_u64().max(1));
         if found.is_some() && kept.is_none() {
@@ -57,11 +57,11 @@ impl Verifier {
         // Without a record the next start gets another verifier, which may report a loss that
         // didn't happen, but never hides one.
         if let (true, Some(memory)) = (is_news, memory)
-            && let Err(error) = write(path, &Record { number, memory })
+            && let Err(error) = write(path, &VerifierRecord { number, memory })
         {
             tracing::warn!(store = %path.display(), %error, "can't note what is in memory: the next start counts as a loss");
         }
-        Verifier { path: path.to_path_buf(), number, is_settled: Mutex::new(is_settled) }
+        Verifier { path: path.to_path_buf(), number, is_marked: Mutex::new(is_settled) }
     }
 
     pub fn number(&self) -> u64 {
@@ -69,13 +69,13 @@ impl Verifier {
     }
 
     /// Removes the marker before a commit that isn't synced at once.
-    pub fn unsettle(&self) -> Result<(), KvError> {
-        let mut is_settled = self.is_settled.lock();
+    pub fn clear_synced_mark(&self) -> Result<(), KvError> {
+        let mut is_settled = self.is_marked.lock();
         if *is_settled {
-            let marker = self.path.join(SETTLED);
+            let marker = self.path.join(SYNCED_MARKER);
             let removed = match fs::remove_file(&marker) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => sync_folder(&self.path),
+                _ => sync_directory(&self.path),
             };
             removed.map_err(|error| KvError::Io {
                 path: marker.display().to_string(),
@@ -88,13 +88,13 @@ impl Verifier {
 
     /// Sets the marker: everything is on disk, and nothing was committed since the sync.
     pub fn settle(&self) {
-        let mut is_settled = self.is_settled.lock();
+        let mut is_settled = self.is_marked.lock();
         if *is_settled {
             return;
         }
-        let marked = fs::File::create(self.path.join(SETTLED))
+        let marked = fs::File::create(self.path.join(SYNCED_MARKER))
             .and_then(|file| file.sync_all())
-            .and_then(|()| sync_folder(&self.path));
+            .and_then(|()| sync_directory(&self.path));
         if let Err(error) = marked {
             tracing::warn!(store = %self.path.display(), %error, "can't note that everything is on disk: the next start of the machine may count as a loss");
         }
@@ -104,32 +104,32 @@ impl Verifier {
 }
 
 /// Returns `None` for an invalid record.
-fn read(path: &Path) -> Option<Record> {
+fn read(path: &Path) -> Option<VerifierRecord> {
     parse(&fs::read_to_string(path.join(RECORD)).ok()?)
 }
 
-pub(crate) fn parse(text: &str) -> Option<Record> {
+pub(crate) fn parse(text: &str) -> Option<VerifierRecord> {
     let (number, memory) = text.trim_end().split_once(' ')?;
-    Some(Record {
+    Some(VerifierRecord {
         number: u64::from_str_radix(number, 16).ok().filter(|number| *number > 0)?,
         memory: memory.into(),
     })
 }
 
-fn write(path: &Path, record: &Record) -> io::Result<()> {
+fn write(path: &Path, record: &VerifierRecord) -> io::Result<()> {
     let draft = path.join(format!("{RECORD}.new"));
     let mut file = fs::File::create(&draft)?;
     file.write_all(render(record).as_bytes())?;
     file.sync_all()?;
     fs::rename(&draft, path.join(RECORD))?;
-    sync_folder(path)
+    sync_directory(path)
 }
 
-pub(crate) fn render(record: &Record) -> String {
+pub(crate) fn render(record: &VerifierRecord) -> String {
     format!("{:016x} {}\n", record.number, record.memory)
 }
 
-fn sync_folder(path: &Path) -> io::Result<()> {
+fn sync_directory(path: &Path) -> io::Result<()> {
     fs::File::open(path)?.sync_all()
 }
 

@@ -37,10 +37,10 @@ const MAX_QUEUED_BATCHES: usize = 16_384;
 
 /// Time that a core watches another one commit before it does something else, in nanoseconds. A
 /// commit takes some microseconds; a wake-up on another core takes several times that.
-const LEADER_PATIENCE_NS: u64 = 30_000;
+const LEADER_SPIN_NS: u64 = 30_000;
 
 /// Most checks in that time: a simulated clock stands still meanwhile.
-const LEADER_LOOKS: usize = 4096;
+const LEADER_SPIN_CHECKS: usize = 4096;
 
 /// Engine commits that a leader makes for others after its own batch is committed.
 const EXTRA_ROUNDS: usize = 4;
@@ -86,7 +86,7 @@ struct Shared {
     durability: Durability,
     queue: Mutex<Queue>,
     /// The queue has room again.
-    room: Condvar,
+    has_space: Condvar,
     /// Number of applied engine commits, and how many of them are on disk.
     applied: AtomicU64,
     persisted: AtomicU64,
@@ -118,7 +118,7 @@ impl Writer {
             engine,
             durability,
             queue: Mutex::default(),
-            room: Condvar::new(),
+            has_space: Condvar::new(),
             applied: AtomicU64::new(0),
             persisted: AtomicU64::new(0),
             batches: AtomicU64::new(0),
@@ -186,7 +186,7 @@ impl Writer {
         if self.shared.persisted.load(SeqCst) >= target {
             return Ok(());
         }
-        self.syncer.reach(target).await
+        self.syncer.wait_synced(target).await
     }
 
     /// Returns true when something is not on disk yet.
@@ -210,20 +210,20 @@ impl Writer {
         let mut queue = self.shared.queue.lock();
         if queue.led && self.shared.durability == Durability::Process {
             drop(queue);
-            if watch(ticket) {
+            if spin_until_complete(ticket) {
                 return true;
             }
             queue = self.shared.queue.lock();
         }
-        if queue.led || ticket.is_settled() {
+        if queue.led || ticket.is_complete() {
             ticket.register(waker);
-            return ticket.is_settled();
+            return ticket.is_complete();
         }
         if self.shared.durability == Durability::Disk && self.syncer.has_thread() {
             ticket.register(waker);
             drop(queue);
             self.syncer.request_commit();
-            return ticket.is_settled();
+            return ticket.is_complete();
         }
         self.shared.lead(queue, ticket);
         true
@@ -234,16 +234,16 @@ impl Writer {
             self.syncer.request_commit();
         } else if !queue.led {
             queue.led = true;
-            queue = self.shared.round(queue);
+            queue = self.shared.commit_round(queue);
             queue.led = false;
             return queue;
         }
-        self.shared.room.wait(&mut queue);
+        self.shared.has_space.wait(&mut queue);
         queue
     }
 
     /// Wakes all waiters when one goes away that may have been woken to lead.
-    fn abandon(&self) {
+    fn wake_all_waiters(&self) {
         let queue = self.shared.queue.lock();
         if !queue.led {
             for (ticket, _) in &queue.batches {
@@ -260,8 +260,8 @@ impl Shared {
         queue.led = true;
         let mut extra = EXTRA_ROUNDS;
         while !queue.batches.is_empty() && extra > 0 {
-            queue = self.round(queue);
-            if own.is_settled() {
+            queue = self.commit_round(queue);
+            if own.is_complete() {
                 extra -= 1;
             }
         }
@@ -274,13 +274,13 @@ impl Shared {
     }
 
     /// Makes one engine commit of queued batches, without the queue's lock.
-    fn round<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+    fn commit_round<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
         let (tickets, batches) = take_commit(&mut queue.batches);
         let result = match &queue.poison {
             Some(error) => Err(error.clone()),
             None => MutexGuard::unlocked(&mut queue, || self.commit(&batches)),
         };
-        self.room.notify_all();
+        self.has_space.notify_all();
         match result {
             Ok(outcomes) => {
                 MutexGuard::unlocked(&mut queue, || {
@@ -332,20 +332,20 @@ impl Shared {
         for (ticket, _) in queue.batches.drain(..) {
             ticket.settle(Err(error.clone()));
         }
-        self.room.notify_all();
+        self.has_space.notify_all();
     }
 }
 
 /// Polls a ticket for a moment; returns true when it was settled.
-fn watch(ticket: &Ticket) -> bool {
-    let end = rt::monotonic_ns() + LEADER_PATIENCE_NS;
-    for _ in 0..LEADER_LOOKS {
-        if ticket.is_settled() || rt::monotonic_ns() >= end {
+fn spin_until_complete(ticket: &Ticket) -> bool {
+    let end = rt::monotonic_ns() + LEADER_SPIN_NS;
+    for _ in 0..LEADER_SPIN_CHECKS {
+        if ticket.is_complete() || rt::monotonic_ns() >= end {
             break;
         }
         std::hint::spin_loop();
     }
-    ticket.is_settled()
+    ticket.is_complete()
 }
 
 /// Takes as many batches off the queue as one engine commit may carry, and at least one.

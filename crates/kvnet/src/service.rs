@@ -40,7 +40,7 @@ struct Clients {
 struct Client {
     number: u64,
     tickets: Vec<Ticket>,
-    used: u64,
+    last_used: u64,
 }
 
 impl KvService {
@@ -52,26 +52,26 @@ impl KvService {
     async fn answer(&self, request: KvRequest) -> Result<KvReply> {
         let engine = self.writer.engine();
         let answer = match request {
-            KvRequest::Get { keys } => KvAnswer::Values(self.get(&keys).map_err(refusal)?),
-            KvRequest::Scan { from, to, limit } => self.scan(&from, &to, limit).map_err(refusal)?,
+            KvRequest::Get { keys } => KvAnswer::Values(self.get(&keys).map_err(to_client_error)?),
+            KvRequest::Scan { from, to, limit } => self.scan(&from, &to, limit).map_err(to_client_error)?,
             KvRequest::Apply { verifier, batches, .. } if verifier != 0 && verifier != engine.verifier() => {
                 KvAnswer::Outcomes(vec![KvOutcome::Unknown; batches.len()])
             }
             KvRequest::Apply { writer, number, batches, .. } => {
-                let tickets = self.begin(writer, number, batches)?;
+                let tickets = self.enqueue_once(writer, number, batches)?;
                 let mut outcomes = Vec::with_capacity(tickets.len());
                 for ticket in &tickets {
-                    outcomes.push(outcome(self.writer.wait(ticket).await.map_err(refusal)?));
+                    outcomes.push(outcome(self.writer.wait(ticket).await.map_err(to_client_error)?));
                 }
                 KvAnswer::Outcomes(outcomes)
             }
             KvRequest::Persist => {
-                self.writer.sync().await.map_err(refusal)?;
+                self.writer.sync().await.map_err(to_client_error)?;
                 KvAnswer::Done
             }
         };
         let (verifier, has_room) = (engine.verifier(), engine.has_room());
-        Ok(KvReply { instance: self.instance, verifier, has_room, answer })
+        Ok(KvReply { instance: self.instance, verifier, has_space: has_room, answer })
     }
 
     fn get(&self, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>, KvError> {
@@ -104,12 +104,12 @@ impl KvService {
     }
 
     /// Enqueues the batches in the order of commits, unless they were enqueued before.
-    fn begin(&self, writer: u64, number: u64, batches: Vec<KvBatch>) -> Result<Vec<Ticket>> {
+    fn enqueue_once(&self, writer: u64, number: u64, batches: Vec<KvBatch>) -> Result<Vec<Ticket>> {
         let mut clients = self.clients.lock();
         clients.clock += 1;
         let used = clients.clock;
         if let Some(client) = clients.by_id.get_mut(&writer) {
-            client.used = used;
+            client.last_used = used;
             if client.number == number {
                 return Ok(client.tickets.clone());
             }
@@ -120,9 +120,9 @@ impl KvService {
             }
         }
         let tickets: Vec<Ticket> = batches.into_iter().map(|b| self.writer.enqueue(batch(b))).collect();
-        clients.by_id.insert(writer, Client { number, tickets: tickets.clone(), used });
+        clients.by_id.insert(writer, Client { number, tickets: tickets.clone(), last_used: used });
         if clients.by_id.len() > MAX_CLIENTS {
-            let oldest = clients.by_id.iter().min_by_key(|(_, client)| client.used).map(|(id, _)| *id);
+            let oldest = clients.by_id.iter().min_by_key(|(_, client)| client.last_used).map(|(id, _)| *id);
             oldest.iter().for_each(|id| _ = clients.by_id.remove(id));
         }
         Ok(tickets)
@@ -146,14 +146,14 @@ fn batch(batch: KvBatch) -> Batch {
 
 fn outcome(outcome: Outcome) -> KvOutcome {
     match outcome {
-        Outcome::Won => KvOutcome::Won,
-        Outcome::Lost => KvOutcome::Lost,
-        Outcome::Unknown => KvOutcome::Unknown,
+        Outcome::Applied => KvOutcome::Applied,
+        Outcome::GuardFailed => KvOutcome::GuardFailed,
+        Outcome::Uncertain => KvOutcome::Unknown,
     }
 }
 
 /// Converts a failure of the engine to the error for the client.
-fn refusal(error: KvError) -> Error {
+fn to_client_error(error: KvError) -> Error {
     let errno = match &error {
         KvError::NoSpace { .. } => Errno::ENOSPC,
         KvError::Locked { .. } => Errno::EBUSY,

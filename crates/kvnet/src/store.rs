@@ -14,8 +14,8 @@ use wire::{KvAnswer, KvBatch, KvOutcome, KvReply, KvRequest};
 pub type KvChannel = Channel<KvRequest, KvReply>;
 
 /// Most keys in one request, and their bytes: such a request fits into a message.
-const MAX_ASKED_KEYS: usize = 4096;
-const MAX_ASKED_BYTES: usize = 512 << 10;
+const MAX_REQUEST_KEYS: usize = 4096;
+const MAX_REQUEST_BYTES: usize = 512 << 10;
 
 /// A store in another process.
 pub struct RemoteStore {
@@ -57,20 +57,20 @@ impl RemoteStore {
     /// Returns the event that is set when the store's machine was restarted and has lost data that
     /// wasn't on disk, from any client: this client may have read some of it. Everything fails from
     /// then on. A client that caches data of the store must start over.
-    pub fn lost(&self) -> &Arc<Event> {
+    pub fn data_loss(&self) -> &Arc<Event> {
         &self.lost
     }
 
     async fn call(&self, request: KvRequest) -> Result<KvReply, KvError> {
         self.check()?;
         let reply = self.channel.call(request, None).await.map_err(|error| self.failed(&error))?;
-        self.has_room.store(reply.has_room, Relaxed);
-        self.take_note(reply.instance, reply.verifier);
+        self.has_room.store(reply.has_space, Relaxed);
+        self.record_reply(reply.instance, reply.verifier);
         self.check()?;
         Ok(reply)
     }
 
-    fn take_note(&self, instance: u64, verifier: u64) {
+    fn record_reply(&self, instance: u64, verifier: u64) {
         let mut state = self.state.lock();
         let before = state.known.replace((instance, verifier));
         if before.is_some_and(|(_, before)| before != verifier) {
@@ -115,9 +115,9 @@ impl RemoteStore {
             let mut bytes = 0;
             let fits = |key: &&Vec<u8>| {
                 bytes += key.len();
-                bytes <= MAX_ASKED_BYTES
+                bytes <= MAX_REQUEST_BYTES
             };
-            let left = keys[values.len()..].iter().take(MAX_ASKED_KEYS).take_while(fits);
+            let left = keys[values.len()..].iter().take(MAX_REQUEST_KEYS).take_while(fits);
             let asked: Vec<Bytes> = left.map(|key| Bytes::copy_from_slice(key)).collect();
             let count = asked.len();
             match self.call(KvRequest::Get { keys: asked }).await?.answer {
@@ -170,9 +170,9 @@ impl RemoteStore {
         // Another process than the first that may have received it.
         let is_repeated = first != Some(reply.instance);
         let settle = |outcome| match outcome {
-            KvOutcome::Won => Outcome::Won,
-            KvOutcome::Lost if !is_repeated => Outcome::Lost,
-            KvOutcome::Lost | KvOutcome::Unknown => Outcome::Unknown,
+            KvOutcome::Applied => Outcome::Applied,
+            KvOutcome::GuardFailed if !is_repeated => Outcome::GuardFailed,
+            KvOutcome::GuardFailed | KvOutcome::Unknown => Outcome::Uncertain,
         };
         Ok(outcomes.into_iter().map(settle).collect())
     }

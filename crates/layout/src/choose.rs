@@ -40,12 +40,12 @@ pub(crate) struct Candidate {
 pub(crate) struct Candidates {
     pub(crate) normal: Vec<Candidate>,
     pub(crate) low: Vec<Candidate>,
-    others: Others,
+    others: RejectedGroups,
 }
 
 /// Number of other groups by reason.
 #[derive(Clone, Copy, Default)]
-struct Others {
+struct RejectedGroups {
     full: usize,
     offline: usize,
     drained: usize,
@@ -53,7 +53,7 @@ struct Others {
 
 /// Rank of a writable group, best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Worth {
+enum GroupRank {
     /// No deficiency; all groups of one target have this rank.
     Whole,
     /// This many members share a rack with another one.
@@ -61,38 +61,38 @@ enum Worth {
     /// Several members are on one node.
     Crowded,
     /// A member is on a draining target.
-    Left,
+    Draining,
     /// A member isn't in sync, or is unreachable.
     Degraded,
 }
 
-/// Chooses the groups of a new file, as [`Choices::choose`] does.
+/// Chooses the groups of a new file, as [`GroupCandidates::choose`] does.
 ///
 /// # Errors
-/// As [`Choices::choose`].
+/// As [`GroupCandidates::choose`].
 pub fn choose(map: &ClusterMap, pattern: &StripePattern, ino: InodeId, seed: u64) -> Result<Vec<GroupId>> {
-    Choices::find(map, pattern.pool, pattern.scheme).choose(map, pattern, ino, seed)
+    GroupCandidates::find(map, pattern.pool, pattern.scheme).choose(map, pattern, ino, seed)
 }
 
 /// The candidate groups of a pool and scheme in a map, found once for many files: the time to find
 /// them grows with the number of groups, that to choose doesn't.
-pub struct Choices {
-    normal: Ranked,
-    low: Ranked,
-    others: Others,
+pub struct GroupCandidates {
+    normal: WeightedCandidates,
+    low: WeightedCandidates,
+    others: RejectedGroups,
 }
 
-impl Choices {
+impl GroupCandidates {
     /// Evaluates all groups.
-    pub fn find(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> Choices {
+    pub fn find(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> GroupCandidates {
         let pattern = StripePattern { pool, scheme, ..StripePattern::default() };
         let Candidates { normal, low, others } = Candidates::find(map, &pattern);
-        Choices { normal: Ranked::new(normal), low: Ranked::new(low), others }
+        GroupCandidates { normal: WeightedCandidates::new(normal), low: WeightedCandidates::new(low), others }
     }
 
     /// Chooses the groups of a new file: distinct, in stripe order, at most `pattern.stripe_count`
     /// and at least one. The map, and the pattern's pool and scheme, are those of
-    /// [`Choices::find`].
+    /// [`GroupCandidates::find`].
     ///
     /// - `RoundRobin`: a run of consecutive groups; consecutive inode numbers start on consecutive
     ///   groups, so that files of one chunk are distributed as evenly as large ones.
@@ -131,8 +131,8 @@ impl Candidates {
         for group in map.groups.iter().filter(fits) {
             match condition(map, group) {
                 Err(Unusable::Offline) => found.others.offline += 1,
-                Err(Unusable::Drained) => found.others.drained += 1,
-                Ok(Condition { class: CapacityClass::Emergency, .. }) => found.others.full += 1,
+                Err(Unusable::Draining) => found.others.drained += 1,
+                Ok(GroupCondition { class: CapacityClass::Emergency, .. }) => found.others.full += 1,
                 Ok(condition) => usable.push((condition, group.id)),
             }
         }
@@ -165,9 +165,9 @@ impl Candidates {
     }
 }
 
-impl Others {
+impl RejectedGroups {
     fn refusal(self, pool: &str) -> Error {
-        let Others { full, offline, drained } = self;
+        let RejectedGroups { full, offline, drained } = self;
         let kinds = [(full, "full"), (offline, "offline"), (drained, "being drained")];
         let there: Vec<(usize, &str)> = kinds.into_iter().filter(|(count, _)| *count > 0).collect();
         let are = |&(count, what): &(usize, &str)| match count {
@@ -207,8 +207,8 @@ impl Others {
 }
 
 /// Properties of a writable group.
-struct Condition {
-    worth: Worth,
+struct GroupCondition {
+    worth: GroupRank,
     /// Worst class of its members.
     class: CapacityClass,
     /// Fewest free bytes among its members.
@@ -220,13 +220,13 @@ enum Unusable {
     /// It has no members, or too few are reachable.
     Offline,
     /// Its only target is draining: new files would have to move at once.
-    Drained,
+    Draining,
 }
 
 /// Properties of a group for new files.
-fn condition(map: &ClusterMap, group: &Group) -> std::result::Result<Condition, Unusable> {
+fn condition(map: &ClusterMap, group: &Group) -> std::result::Result<GroupCondition, Unusable> {
     let members: Vec<(&Target, MemberState)> = group
-        .with_states()
+        .members_with_states()
         .map(|(id, state)| Some((map.target(id)?, state)))
         .collect::<Option<_>>()
         .ok_or(Unusable::Offline)?;
@@ -237,12 +237,12 @@ fn condition(map: &ClusterMap, group: &Group) -> std::result::Result<Condition, 
     let is_left = members.iter().any(|(target, _)| target.drain);
     let worth = match group.scheme.is_mirrored() {
         // A write needs all members of such a group.
-        false if is_left => return Err(Unusable::Drained),
+        false if is_left => return Err(Unusable::Draining),
         false if serving < members.len() => return Err(Unusable::Offline),
-        false => Worth::Whole,
-        true if serving < members.len() => Worth::Degraded,
-        true if is_left => Worth::Left,
-        true => apart(map, &members),
+        false => GroupRank::Whole,
+        true if serving < members.len() => GroupRank::Degraded,
+        true if is_left => GroupRank::Draining,
+        true => separation_rank(map, &members),
     };
     let worst = |class: CapacityClass, own: CapacityClass| match (class, own) {
         (CapacityClass::Emergency, _) | (_, CapacityClass::Emergency) => CapacityClass::Emergency,
@@ -250,33 +250,33 @@ fn condition(map: &ClusterMap, group: &Group) -> std::result::Result<Condition, 
         (CapacityClass::Normal, CapacityClass::Normal) => CapacityClass::Normal,
     };
     let spare = map.pool(group.pool).map_or(0, |pool| pool.spare);
-    let rooms = || members.iter().map(|(target, _)| crate::capacity::for_new_files(target, spare));
+    let rooms = || members.iter().map(|(target, _)| crate::capacity::space_for_new_files(target, spare));
     let class = rooms().fold(CapacityClass::Normal, |class, (_, own)| worst(class, own));
     match rooms().map(|(free, _)| free).min() {
-        Some(free) if serving > 0 => Ok(Condition { worth, class, free }),
+        Some(free) if serving > 0 => Ok(GroupCondition { worth, class, free }),
         _ => Err(Unusable::Offline),
     }
 }
 
 /// Rank of a mirrored group whose members are all in sync.
-fn apart(map: &ClusterMap, members: &[(&Target, MemberState)]) -> Worth {
+fn separation_rank(map: &ClusterMap, members: &[(&Target, MemberState)]) -> GroupRank {
     let spread = Spread::of(map, members.iter().map(|(target, _)| *target));
     match members.len() {
-        count if spread.nodes < count => Worth::Crowded,
-        count if spread.racks < count => Worth::SharesRack(count - spread.racks),
-        _ => Worth::Whole,
+        count if spread.nodes < count => GroupRank::Crowded,
+        count if spread.racks < count => GroupRank::SharesRack(count - spread.racks),
+        _ => GroupRank::Whole,
     }
 }
 
 /// Candidates with their cumulative weights.
-pub(crate) struct Ranked {
+pub(crate) struct WeightedCandidates {
     candidates: Vec<Candidate>,
     /// Sum of the weights before each candidate, and of all.
     before: Vec<u64>,
 }
 
-impl Ranked {
-    pub(crate) fn new(candidates: Vec<Candidate>) -> Ranked {
+impl WeightedCandidates {
+    pub(crate) fn new(candidates: Vec<Candidate>) -> WeightedCandidates {
         let mut before = Vec::with_capacity(candidates.len() + 1);
         before.push(0);
         for candidate in &candidates {
@@ -284,7 +284,7 @@ impl Ranked {
             // are exhausted.
             before.push(before[before.len() - 1] + candidate.free / WEIGHT_UNIT + 1);
         }
-        Ranked { candidates, before }
+        WeightedCandidates { candidates, before }
     }
 
     fn len(&self) -> usize {

@@ -32,22 +32,23 @@
 mod capacity;
 mod choose;
 mod groups;
-pub mod known;
+pub mod length_bounds;
 mod partitions;
 pub mod pattern;
 pub mod plan;
 mod random;
-mod replace;
-mod room;
+mod restripe;
+mod space;
 mod stripe;
 
-pub use capacity::{classify, usable};
-pub use choose::{Choices, choose};
+pub use capacity::{classify, usable_bytes};
+pub use choose::{GroupCandidates, choose};
 pub use groups::{
-    FIRST_MIRRORED, MAX_MIRRORED, Move, Shortage, Spread, balance, crowded, is_spread, member_bytes,
-    mirrored_groups, mirrored_groups_within, shares_rack, single_groups, spreads, successor,
+    FIRST_MIRRORED, MAX_MIRRORED, MemberMove, Shortage, Spread, can_use_distinct_nodes, has_distinct_nodes,
+    improvable_groups, member_bytes, mirrored_groups, mirrored_groups_within, rebalance, replacement_target,
+    shares_rack, single_groups,
 };
-pub use partitions::spread;
-pub use replace::{MAX_SLOTS, replace};
-pub use room::{Promised, fit, room};
+pub use partitions::distribute_partitions;
+pub use restripe::{MAX_SLOTS, choose_for_stripe};
+pub use space::{ReservedBytes, available_space, plan_placement};
 pub use stripe::{Piece, file_end, file_offset, local_len, local_range, locate, pieces};

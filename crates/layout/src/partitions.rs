@@ -15,7 +15,7 @@ use types::NodeId;
 /// assert_eq!(layout::spread(&[a, a, a, a], 4, &[a, b]), [a, a, b, b]);
 /// assert_eq!(layout::spread(&[a, a, b, b], 4, &[b]), [b, b, b, b]);
 /// ```
-pub fn spread(now: &[NodeId], partitions: u16, nodes: &[NodeId]) -> Vec<NodeId> {
+pub fn distribute_partitions(now: &[NodeId], partitions: u16, nodes: &[NodeId]) -> Vec<NodeId> {
     if nodes.is_empty() {
         return now.to_vec();
     }
@@ -58,16 +58,16 @@ mod tests {
     #[test]
     fn golden() {
         let nodes = [NodeId(1), NodeId(2), NodeId(3)];
-        let one = spread(&[], 8, &nodes[..1]);
-        let two = spread(&one, 8, &nodes[..2]);
-        let three = spread(&two, 8, &nodes);
-        let without = spread(&three, 8, &[NodeId(1), NodeId(3)]);
+        let one = distribute_partitions(&[], 8, &nodes[..1]);
+        let two = distribute_partitions(&one, 8, &nodes[..2]);
+        let three = distribute_partitions(&two, 8, &nodes);
+        let without = distribute_partitions(&three, 8, &[NodeId(1), NodeId(3)]);
         let ids = |spread: &[NodeId]| spread.iter().map(|node| node.0).collect::<Vec<_>>();
         assert_eq!(ids(&one), [1; 8]);
         assert_eq!(ids(&two), [1, 1, 1, 1, 2, 2, 2, 2]);
         assert_eq!(ids(&three), [1, 1, 1, 3, 2, 2, 2, 3]);
         assert_eq!(ids(&without), [1, 1, 1, 3, 1, 3, 3, 3]);
-        assert_eq!(spread(&three, 8, &[]), three, "nobody is there to take them");
+        assert_eq!(distribute_partitions(&three, 8, &[]), three, "nobody is there to take them");
     }
 
     proptest! {
@@ -79,7 +79,7 @@ mod tests {
         ) {
             let now: Vec<NodeId> = now.into_iter().map(NodeId).collect();
             let nodes: Vec<NodeId> = nodes.into_iter().map(NodeId).collect();
-            let after = spread(&now, partitions, &nodes);
+            let after = distribute_partitions(&now, partitions, &nodes);
             prop_assert_eq!(after.len(), partitions as usize);
             prop_assert!(after.iter().all(|node| nodes.contains(node)));
             let counts = counts(&after);
@@ -100,7 +100,7 @@ mod tests {
             let kept = now.iter().zip(&after).filter(|(before, after)| before == after).count();
             prop_assert_eq!(kept, best);
 
-            prop_assert_eq!(spread(&after, partitions, &nodes), after, "it stays as it is");
+            prop_assert_eq!(distribute_partitions(&after, partitions, &nodes), after, "it stays as it is");
         }
     }
 }

@@ -68,7 +68,7 @@ fn mean(of: &[f64]) -> f64 {
 }
 
 /// Rate that a resource alone would allow.
-fn limit(rate: &layout::plan::Rate, resource: Resource) -> f64 {
+fn limit(rate: &layout::plan::PlannedRate, resource: Resource) -> f64 {
     rate.limits.iter().find(|limit| limit.resource == resource).unwrap().per_s
 }
 
@@ -164,7 +164,7 @@ impl Beegfs {
             }
         }
         let (small, medium) = (self.plan(0, "3200gb", model), self.plan(3, "3200gb", model));
-        let m = |rate: &layout::plan::Rate| rate.per_s / 1e6;
+        let m = |rate: &layout::plan::PlannedRate| rate.per_s / 1e6;
         ledger.used(
             "BeeGFS Small: random read, M IOPS",
             self.random_read_m_iops[0],
@@ -194,7 +194,7 @@ impl Beegfs {
     fn experiment(&self, ledger: &mut Ledger, model: &Model) {
         let medium = self.plan(3, "nvme-p4600-1.6tb", model);
         let whole = self.plan(3, "nvme-p4600-1.6tb", &Model { link_share: 1.0, ..model.clone() });
-        let gb = |rate: &layout::plan::Rate, resource| limit(rate, resource) / 1e9;
+        let gb = |rate: &layout::plan::PlannedRate, resource| limit(rate, resource) / 1e9;
         let add = |ledger: &mut Ledger, what: &str, published, planned, tolerance| {
             ledger.add(format!("BeeGFS 33 targets: {what}"), published, planned, tolerance);
         };
@@ -339,7 +339,7 @@ impl Fsx {
         let names = ["network baseline", "network burst", "cache GiB", "disk baseline", "disk burst"];
         for (deployment, published) in &self.of_2_4_tib {
             let provision = Provision { deployment: deployment.clone(), tib: self.tib };
-            let promised = provision.promise(&bare()).unwrap().promised;
+            let promised = provision.expected_performance(&bare()).unwrap().promised;
             let planned = [
                 promised.network_mb_s,
                 promised.network_burst_mb_s,
@@ -362,7 +362,7 @@ impl Fsx {
 
     /// Delivered relative to promised: both cached reads; of drives without credits: the write.
     fn model(&self) -> Model {
-        let promised = self.provision().promise(&bare()).unwrap().promised;
+        let promised = self.provision().expected_performance(&bare()).unwrap().promised;
         let [cached_burst, cached] = self.cached_read;
         Model {
             promised_share: mean(&[
@@ -375,7 +375,7 @@ impl Fsx {
     }
 
     fn measured(&self, ledger: &mut Ledger) {
-        let planned = self.provision().promise(&self.model()).unwrap();
+        let planned = self.provision().expected_performance(&self.model()).unwrap();
         let [cached_burst, cached] = self.cached_read;
         let mb = |rate: f64| rate / 1e6;
         ledger.used(
@@ -430,7 +430,7 @@ impl Weka {
 
     fn fill(&self, ledger: &mut Ledger) {
         let planned = self.plan(self.model());
-        let m = |rate: &layout::plan::Rate| rate.per_s / 1e6;
+        let m = |rate: &layout::plan::PlannedRate| rate.per_s / 1e6;
         ledger.used("Weka random read, M IOPS", self.random_read_m_iops, m(&planned.random_read), IOPS);
         ledger.used("Weka random 70/30, M IOPS", self.mixed_m_iops, m(&planned.mixed), IOPS);
         let [deep, shallow] = self.random_write_m_iops;

@@ -1,7 +1,7 @@
 //! Requests of the service to chunk files: measure, cut and delete them.
 
-use crate::limits::{DURABLE_TRIES, GROUP_PATIENCE};
-use net::{StorageChannels, ToGroup};
+use crate::limits::{DURABLE_TRIES, PRIMARY_TIMEOUT};
+use net::{GroupDestination, StorageChannels};
 use rt::IoBuf;
 use std::sync::{Arc, PoisonError};
 use types::{
@@ -19,37 +19,37 @@ pub(crate) struct Chunks {
 /// A file, and the lease epoch of a request to its chunk files: targets that have seen a later
 /// epoch refuse it.
 #[derive(Clone, Copy)]
-pub(crate) struct Under {
+pub(crate) struct EpochedFile {
     pub ino: InodeId,
     pub epoch: u64,
 }
 
-impl Under {
+impl EpochedFile {
     /// For requests that concern no file.
-    pub const TARGET: Under = Under { ino: InodeId::ROOT, epoch: 0 };
+    pub const TARGET: EpochedFile = EpochedFile { ino: InodeId::ROOT, epoch: 0 };
 }
 
 /// Location of chunk files: a name space of chunk file names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Place {
+pub(crate) enum ChunkLocation {
     /// On a target, outside mirrored groups.
     Target(TargetId),
     /// In a mirrored group.
     Group(GroupId),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ChunkLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::Target(target) => write!(f, "target {target}"),
-            Place::Group(group) => write!(f, "group {group}"),
+            ChunkLocation::Target(target) => write!(f, "target {target}"),
+            ChunkLocation::Group(group) => write!(f, "group {group}"),
         }
     }
 }
 
 /// Attributes of the chunk files of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Measured {
+pub(crate) struct ChunkAttributes {
     /// Length of the chunk file of each stripe.
     pub lens: Vec<u64>,
     /// Allocated units of 512 bytes, in all chunk files.
@@ -62,7 +62,7 @@ pub(crate) struct Measured {
 
 impl Chunks {
     /// Deletes all chunk files of a file.
-    pub async fn delete(&self, file: Under, layout: &Layout) -> Result<()> {
+    pub async fn delete(&self, file: EpochedFile, layout: &Layout) -> Result<()> {
         self.each(file, layout, |_| StorageOp::Delete).await.map(|_| ())
     }
 
@@ -75,7 +75,7 @@ impl Chunks {
     /// `EAGAIN` if targets restart and lose the change each time.
     pub async fn change_durably(
         &self,
-        file: Under,
+        file: EpochedFile,
         layout: &Layout,
         op: impl Fn(usize) -> StorageOp,
     ) -> Result<()> {
@@ -94,8 +94,9 @@ impl Chunks {
     }
 
     /// Asks all chunk files for their length, allocation and modification time.
-    pub async fn measure(&self, file: Under, layout: &Layout) -> Result<Measured> {
-        let mut measured = Measured { lens: vec![0; layout.groups.len()], ..Measured::default() };
+    pub async fn measure(&self, file: EpochedFile, layout: &Layout) -> Result<ChunkAttributes> {
+        let mut measured =
+            ChunkAttributes { lens: vec![0; layout.groups.len()], ..ChunkAttributes::default() };
         for (stripe, reply) in self.each(file, layout, |_| StorageOp::Stat).await? {
             let StorageReply::Stat { len, blocks, mtime, is_lost } = reply else {
                 return Err(Error::new(
@@ -118,7 +119,7 @@ impl Chunks {
     /// brings it back.
     async fn each(
         &self,
-        Under { ino, epoch }: Under,
+        EpochedFile { ino, epoch }: EpochedFile,
         layout: &Layout,
         op: impl Fn(usize) -> StorageOp,
     ) -> Result<Vec<(usize, StorageReply)>> {
@@ -127,8 +128,8 @@ impl Chunks {
             if self.is_lost(*group) {
                 continue;
             }
-            let under = Under { ino: layout.chunk_file(ino, stripe), epoch };
-            let call = self.in_group(*group, under, op(stripe));
+            let under = EpochedFile { ino: layout.chunk_file(ino, stripe), epoch };
+            let call = self.at_group(*group, under, op(stripe));
             calls.push(async move { call.await.map(|reply| (stripe, reply)) });
         }
         rt::join_all(calls).await.into_iter().collect()
@@ -136,29 +137,29 @@ impl Chunks {
 
     /// Sends one request to a group, about the chunk file of this name: to its target, or to its
     /// primary, which has all members execute it.
-    pub async fn in_group(&self, group: GroupId, file: Under, op: StorageOp) -> Result<StorageReply> {
-        let place = self.place(group)?;
+    pub async fn at_group(&self, group: GroupId, file: EpochedFile, op: StorageOp) -> Result<StorageReply> {
+        let place = self.location(group)?;
         self.at(place, file, op).await
     }
 
     /// Sends one request about the chunk file of this name at a location.
-    pub async fn at(&self, place: Place, file: Under, op: StorageOp) -> Result<StorageReply> {
+    pub async fn at(&self, place: ChunkLocation, file: EpochedFile, op: StorageOp) -> Result<StorageReply> {
         self.send(place, file, op, None).await
     }
 
     /// The same with data.
     pub async fn send(
         &self,
-        place: Place,
-        Under { ino, epoch }: Under,
+        place: ChunkLocation,
+        EpochedFile { ino, epoch }: EpochedFile,
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let of = |target| StorageRequest { epoch, ..StorageRequest::new(SessionId(0), target, ino, op) };
         match place {
-            Place::Target(target) => self.channels.call(of(target), payload).await,
-            Place::Group(group) => {
-                let to = ToGroup { map: &self.map, group, patience: GROUP_PATIENCE };
+            ChunkLocation::Target(target) => self.channels.call(of(target), payload).await,
+            ChunkLocation::Group(group) => {
+                let to = GroupDestination { map: &self.map, group, time_out: PRIMARY_TIMEOUT };
                 self.channels.call_group(to, of(TargetId(0)), payload).await
             }
         }
@@ -168,19 +169,19 @@ impl Chunks {
     ///
     /// # Errors
     /// `EIO` for a group that is lost, or that isn't in the map.
-    pub fn place(&self, id: GroupId) -> Result<Place> {
+    pub fn location(&self, id: GroupId) -> Result<ChunkLocation> {
         let known = self.group(id)?;
         known.ensure_not_lost()?;
         Ok(match known.members[..] {
-            [target, ..] if !known.scheme.is_mirrored() => Place::Target(target),
-            _ => Place::Group(id),
+            [target, ..] if !known.scheme.is_mirrored() => ChunkLocation::Target(target),
+            _ => ChunkLocation::Group(id),
         })
     }
 
     /// Bytes that each stripe of a file occupies in each replica.
     pub async fn allocated(&self, ino: InodeId, layout: &Layout) -> Result<Vec<u64>> {
         let mut bytes = vec![0; layout.groups.len()];
-        for (stripe, reply) in self.each(Under { ino, epoch: 0 }, layout, |_| StorageOp::Stat).await? {
+        for (stripe, reply) in self.each(EpochedFile { ino, epoch: 0 }, layout, |_| StorageOp::Stat).await? {
             if let StorageReply::Stat { blocks, .. } = reply {
                 bytes[stripe] = blocks * 512;
             }
@@ -200,14 +201,14 @@ impl Chunks {
     }
 
     /// The stripe whose chunk file has this slot at a location.
-    pub fn stripe_in(&self, layout: &Layout, slot: u8, place: Place) -> Result<Option<usize>> {
+    pub fn stripe_in(&self, layout: &Layout, slot: u8, place: ChunkLocation) -> Result<Option<usize>> {
         for (stripe, id) in layout.groups.iter().enumerate() {
             let is_there = match place {
-                Place::Target(target) => {
+                ChunkLocation::Target(target) => {
                     let group = self.group(*id)?;
                     !group.scheme.is_mirrored() && group.members.contains(&target)
                 }
-                Place::Group(group) => *id == group,
+                ChunkLocation::Group(group) => *id == group,
             };
             if layout.slot(stripe) == slot && is_there {
                 return Ok(Some(stripe));

@@ -3,26 +3,26 @@
 //! This runs while the executors of all inodes that the command reads or changes are locked, so
 //! that its answer and the leases that come with it are consistent.
 
-use crate::executor::Stop;
-use crate::exports::is_plain;
+use crate::executor::Abort;
+use crate::exports::is_unrestricted;
 use crate::leases::Leases;
 use crate::service::MetaService;
 use crate::sessions::{Session, Sessions};
 use crate::view::View;
 use bytes::Bytes;
 use namespace::keys::{self, Key};
-use namespace::leases::{Access, Asker, Due, Wish};
+use namespace::leases::{InodeAccess, LeaseRequest, PendingRecall, Requester};
 use namespace::record::{self, Inode};
 use namespace::{Applied, Writes};
 use std::collections::BTreeSet;
 use types::{Attr, Errno, Error, FileKind, InodeId, PartitionId};
 use wire::spec::{Entry, LeaseConflict};
-use wire::{DirEntry, DirectoryState, Grant, LeaseMode, MetaOp, MetaReply, RenameMode};
+use wire::{DirEntry, DirectoryState, LeaseGrant, LeaseMode, MetaOp, MetaReply, RenameMode};
 
 /// Leases that come with an answer.
 #[derive(Default)]
 pub(crate) struct Granted {
-    pub grants: Vec<Grant>,
+    pub grants: Vec<LeaseGrant>,
     /// Number of the session's last recall when they were granted.
     pub recalls: u64,
     /// Changed directories on which the session has a lease.
@@ -31,14 +31,14 @@ pub(crate) struct Granted {
 
 /// Inodes of other services without conflicting leases, by the word of those services.
 #[derive(Default)]
-pub(crate) struct Cleared {
+pub(crate) struct ConflictFree {
     /// No lease conflicts on these inodes.
     pub inodes: BTreeSet<InodeId>,
     /// No lease conflicts in these partitions.
     pub partitions: BTreeSet<PartitionId>,
 }
 
-impl Cleared {
+impl ConflictFree {
     fn has(&self, ino: InodeId) -> bool {
         self.partitions.contains(&ino.partition()) || self.inodes.contains(&ino)
     }
@@ -49,36 +49,36 @@ impl MetaService {
     /// leases that come with the answer.
     ///
     /// # Errors
-    /// [`Stop::Leases`] if recalls must be acknowledged first, [`Stop::Elsewhere`] if other
+    /// [`Abort::Leases`] if recalls must be acknowledged first, [`Abort::Elsewhere`] if other
     /// services must be asked.
     pub(crate) fn reconcile(
         &self,
         op: &MetaOp,
         session: &Session,
-        (view, cleared): (&View<'_>, &Cleared),
+        (view, cleared): (&View<'_>, &ConflictFree),
         applied: &mut Applied,
-    ) -> Result<Granted, Stop> {
+    ) -> Result<Granted, Abort> {
         if let MetaOp::Reserve { dir, prefix, .. } = op {
-            return self.let_alone((*dir, prefix), session, &mut applied.reply);
+            return self.grant_delegation((*dir, prefix), session, &mut applied.reply);
         }
         // Fast path of a service with local sessions only.
-        if self.leases.is_empty() && !session.is_remote() && !view.held.has_guests() {
+        if self.leases.is_empty() && !session.is_remote() && !view.held.has_remote_partitions() {
             return Ok(Granted::default());
         }
-        let asker = session.asker();
-        self.keep_while_used(op, session, applied);
+        let asker = session.lease_requester();
+        self.keep_orphan_in_use(op, session, applied);
         // An open that asks for a lease recalls conflicting ones itself.
         if !(session.is_remote() && matches!(op, MetaOp::Open { wish: Some(_), .. })) {
-            self.make_way(op, asker, (view, cleared), applied)?;
+            self.recall_conflicting(op, asker, (view, cleared), applied)?;
         }
         let mut granted = Granted { recalls: asker.recalls, ..Granted::default() };
         if session.is_remote() {
-            self.grant_wish(op, &applied.reply, asker, &mut granted)?;
+            self.grant_requested(op, &applied.reply, asker, &mut granted)?;
             let offers = Offers { service: self, asker, view, granted: &mut granted };
             offers.make(op, &applied.reply);
-            self.tell_directories(op, &applied.writes, &mut granted)?;
-            self.tell_epoch(op, &mut applied.reply);
-            self.check_still(session)?;
+            self.add_directories(op, &applied.writes, &mut granted)?;
+            self.add_epoch(op, &mut applied.reply);
+            self.check_not_ended(session)?;
         }
         Ok(granted)
     }
@@ -89,56 +89,56 @@ impl MetaService {
     ///
     /// # Errors
     /// As [`MetaService::reconcile`].
-    pub(crate) fn make_way_to_names(
+    pub(crate) fn recall_for_names(
         &self,
         op: &MetaOp,
         session: &Session,
-        (view, cleared): (&View<'_>, &Cleared),
-    ) -> Result<(), Stop> {
-        if self.leases.is_empty() && !view.held.has_guests() {
+        (view, cleared): (&View<'_>, &ConflictFree),
+    ) -> Result<(), Abort> {
+        if self.leases.is_empty() && !view.held.has_remote_partitions() {
             return Ok(());
         }
-        let asker = session.asker();
+        let asker = session.lease_requester();
         let mut due = Vec::new();
         for Entry { dir, names, .. } in op.spec().entries.into_iter().flatten() {
-            if !view.held.is_guest(dir.partition()) {
-                self.leases.make_way_on(&self.sessions, asker, (dir, Access::Look), &mut due);
-                self.leases.make_way_in_ranges(&self.sessions, asker, (dir, names), &mut due);
+            if !view.held.is_remote_partition(dir.partition()) {
+                self.leases.recall_conflicting_on(&self.sessions, asker, (dir, InodeAccess::Read), &mut due);
+                self.leases.recall_ranges(&self.sessions, asker, (dir, names), &mut due);
             } else if !cleared.has(dir) && matches!(op, MetaOp::Rename { mode: RenameMode::Exchange, .. }) {
                 // Any other rename finds out when it has changed something there. A check that
                 // passes covers the change, too.
-                return Err(Stop::Elsewhere(vec![(dir, Access::Change)]));
+                return Err(Abort::RemoteLeases(vec![(dir, InodeAccess::Write)]));
             }
         }
-        all_answered(due)
+        require_acknowledged(due)
     }
 
     /// Grants a session a delegation on a directory, or on its names with a prefix. Recalls
     /// conflicting leases of other sessions, unless the delegation was recalled from one just now.
-    fn let_alone(
+    fn grant_delegation(
         &self,
         (dir, prefix): (InodeId, &Bytes),
         session: &Session,
         reply: &mut MetaReply,
-    ) -> Result<Granted, Stop> {
+    ) -> Result<Granted, Abort> {
         // A session with restricted access or mapped users can't predict the attributes of its
         // files.
-        let may = session.is_remote() && is_plain(&session.export());
-        let asker = session.asker();
+        let may = session.is_remote() && is_unrestricted(&session.export());
+        let asker = session.lease_requester();
         let mut due = Vec::new();
         let alone = match reply {
             MetaReply::Reserved { range: Some(range), .. } if may => {
-                let taken = self.leases.take_range(&self.sessions, asker, (dir, prefix), *range, &mut due);
+                let taken = self.leases.acquire_range(&self.sessions, asker, (dir, prefix), *range, &mut due);
                 taken.inspect(|taken| *range = *taken)
             }
             MetaReply::Reserved { range: None, .. }
-                if may && !self.leases.has_ranges_of_others(session.id, dir) =>
+                if may && !self.leases.others_have_ranges(session.id, dir) =>
             {
-                self.leases.take_alone(&self.sessions, asker, dir, &mut due).map(|_| dir)
+                self.leases.acquire_exclusive(&self.sessions, asker, dir, &mut due).map(|_| dir)
             }
             _ => None,
         };
-        all_answered(due)?;
+        require_acknowledged(due)?;
         let Some(ino) = alone else {
             let message = match prefix.is_empty() {
                 true => {
@@ -151,32 +151,32 @@ impl MetaService {
                 ),
             };
             let hint = "make files there one by one, and ask again later";
-            return Err(Stop::Refused(Error::new(Errno::EBUSY, message).hint(hint)));
+            return Err(Abort::Refused(Error::new(Errno::EBUSY, message).hint(hint)));
         };
-        self.check_still(session)?;
-        let grants = vec![Grant { ino, mode: LeaseMode::Write }];
+        self.check_not_ended(session)?;
+        let grants = vec![LeaseGrant { ino, mode: LeaseMode::Write }];
         Ok(Granted { grants, recalls: asker.recalls, directories: Vec::new() })
     }
 
     /// Refuses a session that has ended while its command ran.
-    fn check_still(&self, session: &Session) -> Result<(), Stop> {
+    fn check_not_ended(&self, session: &Session) -> Result<(), Abort> {
         session.check().map_err(|ended| {
-            self.take_back(session);
-            Stop::Refused(ended)
+            self.revoke_late_grants(session);
+            Abort::Refused(ended)
         })
     }
 
     /// Revokes leases that a command of an ended session still got, if the end of its leases has
     /// already passed those inodes. If it is still to come, the leases stay. They block other
     /// sessions until size recovery, since the files' sizes are unknown.
-    pub(crate) fn take_back(&self, session: &Session) {
-        if session.is_wound_up() {
+    pub(crate) fn revoke_late_grants(&self, session: &Session) {
+        if session.has_completed_end() {
             self.leases.end_session(session.id);
         }
     }
 
     /// Keeps an inode without a name while other sessions use it.
-    fn keep_while_used(&self, op: &MetaOp, session: &Session, applied: &mut Applied) {
+    fn keep_orphan_in_use(&self, op: &MetaOp, session: &Session, applied: &mut Applied) {
         if let MetaOp::Reclaim { ino } = *op
             && !applied.writes.is_empty()
             && !self.leases.reclaim(session.id, ino)
@@ -185,42 +185,42 @@ impl MetaService {
         }
     }
 
-    fn make_way(
+    fn recall_conflicting(
         &self,
         op: &MetaOp,
-        asker: Asker,
-        (view, cleared): (&View<'_>, &Cleared),
+        asker: Requester,
+        (view, cleared): (&View<'_>, &ConflictFree),
         applied: &mut Applied,
-    ) -> Result<(), Stop> {
-        let mut accesses: Vec<(InodeId, Access)> = Vec::new();
+    ) -> Result<(), Abort> {
+        let mut accesses: Vec<(InodeId, InodeAccess)> = Vec::new();
         if applied.writes.is_empty() {
             match &mut applied.reply {
-                MetaReply::Directory { entries, .. } => self.hide_unknown(asker, entries),
-                reply => accesses.extend(shown(reply).map(|attr| (attr.ino, Access::Look))),
+                MetaReply::Directory { entries, .. } => self.omit_written_attributes(asker, entries),
+                reply => accesses.extend(shown(reply).map(|attr| (attr.ino, InodeAccess::Read))),
             }
         } else {
             let access = access_of(op);
-            accesses.extend(touched(&applied.writes).into_iter().map(|ino| (ino, access)));
+            accesses.extend(changed_inodes(&applied.writes).into_iter().map(|ino| (ino, access)));
         }
         let mut due = Vec::new();
         let mut elsewhere = Vec::new();
         let is_change = !applied.writes.is_empty();
         for (ino, access) in accesses {
-            let is_guest = view.held.is_guest(ino.partition());
+            let is_guest = view.held.is_remote_partition(ino.partition());
             if !is_guest && is_change && changes_entries_of(op, ino) {
-                self.leases.make_way_for_names(&self.sessions, asker, ino, &mut due);
+                self.leases.recall_for_name_change(&self.sessions, asker, ino, &mut due);
             } else if !is_guest {
                 self.leases.make_way(&self.sessions, asker, (ino, access), &mut due);
-            } else if !cleared.has(ino) && born(op, &applied.reply) != Some(ino) {
+            } else if !cleared.has(ino) && created_directory(op, &applied.reply) != Some(ino) {
                 elsewhere.push((ino, access));
             }
         }
-        all_answered(due)?;
+        require_acknowledged(due)?;
         if !elsewhere.is_empty() {
-            return Err(Stop::Elsewhere(elsewhere));
+            return Err(Abort::RemoteLeases(elsewhere));
         }
         if matches!(op, MetaOp::Lookup { .. }) {
-            self.leave_size_to_chunks(asker, &mut applied.reply);
+            self.omit_size_of_written(asker, &mut applied.reply);
         }
         Ok(())
     }
@@ -228,7 +228,7 @@ impl MetaService {
     /// While other sessions write a file, only its chunk files know its size. So a lookup answers
     /// without attributes, and the client asks for them. The kernel would trust any size that it
     /// gets, and truncate its pages to it.
-    fn leave_size_to_chunks(&self, asker: Asker, reply: &mut MetaReply) {
+    fn omit_size_of_written(&self, asker: Requester, reply: &mut MetaReply) {
         if let MetaReply::Entry(attr) = reply
             && self.leases.is_written_elsewhere(asker.session, attr.ino)
         {
@@ -237,7 +237,7 @@ impl MetaService {
     }
 
     /// Omits attributes from a listing that only another session knows.
-    fn hide_unknown(&self, asker: Asker, entries: &mut [DirEntry]) {
+    fn omit_written_attributes(&self, asker: Requester, entries: &mut [DirEntry]) {
         for entry in entries.iter_mut().filter(|entry| entry.attr.is_some()) {
             if self.leases.is_written_elsewhere(asker.session, entry.ino) {
                 entry.attr = None;
@@ -247,24 +247,24 @@ impl MetaService {
 
     /// Grants the lease that a command asks for, and marks a file as in use that is opened without
     /// one.
-    fn grant_wish(
+    fn grant_requested(
         &self,
         op: &MetaOp,
         reply: &MetaReply,
-        asker: Asker,
+        asker: Requester,
         granted: &mut Granted,
-    ) -> Result<(), Stop> {
-        let Some((ino, wish)) = wish_of(op, reply) else { return Ok(()) };
+    ) -> Result<(), Abort> {
+        let Some((ino, wish)) = requested_lease(op, reply) else { return Ok(()) };
         let mut due = Vec::new();
         let mode = wish.and_then(|wish| self.leases.acquire(&self.sessions, asker, (ino, wish), &mut due));
-        all_answered(due)?;
+        require_acknowledged(due)?;
         match mode {
-            Some(mode) => granted.grants.push(Grant { ino, mode }),
+            Some(mode) => granted.grants.push(LeaseGrant { ino, mode }),
             None if matches!(op, MetaOp::Open { .. } | MetaOp::Reopen { .. })
                 && !self.leases.mark_in_use(&self.sessions, asker, ino) =>
             {
                 let message = format!("session {} has too many files open", asker.session);
-                return Err(Stop::Refused(Error::new(Errno::ENFILE, message).hint("close some")));
+                return Err(Abort::Refused(Error::new(Errno::ENFILE, message).hint("close some")));
             }
             None => {}
         }
@@ -272,9 +272,9 @@ impl MetaService {
     }
 
     /// Adds the lease epoch of a file with chunks, which clients send to its targets.
-    fn tell_epoch(&self, op: &MetaOp, reply: &mut MetaReply) {
+    fn add_epoch(&self, op: &MetaOp, reply: &mut MetaReply) {
         if let MetaOp::Reopen { ino, past } = *op {
-            self.leases.outdate(ino, past);
+            self.leases.end_epoch(ino, past);
         }
         if let MetaReply::File(info) = reply
             && info.layout.is_some()
@@ -285,7 +285,7 @@ impl MetaService {
 
     /// Adds the new attributes of directories that the session changed and has a lease on: its
     /// kernel asks for them next.
-    fn tell_directories(&self, op: &MetaOp, writes: &Writes, granted: &mut Granted) -> Result<(), Stop> {
+    fn add_directories(&self, op: &MetaOp, writes: &Writes, granted: &mut Granted) -> Result<(), Abort> {
         for (key, value) in writes {
             let Some(Key::Inode(ino)) = keys::decode_key(key) else { continue };
             if !changes_entries_of(op, ino) || !granted.grants.iter().any(|grant| grant.ino == ino) {
@@ -294,7 +294,7 @@ impl MetaService {
             if let Some(value) = value {
                 let attr = record::decode::<Inode>(key, value.clone())?.attr(ino);
                 let order = self.leases.next_order();
-                granted.directories.push(DirectoryState { attr, order });
+                granted.directories.push(DirectoryState { attr, state_number: order });
             }
         }
         Ok(())
@@ -310,7 +310,7 @@ fn changes_entries_of(op: &MetaOp, ino: InodeId) -> bool {
 /// Leases that are granted without a request.
 struct Offers<'a> {
     service: &'a MetaService,
-    asker: Asker,
+    asker: Requester,
     view: &'a View<'a>,
     granted: &'a mut Granted,
 }
@@ -325,29 +325,29 @@ impl Offers<'_> {
             | MetaOp::Rmdir { parent, .. }
             | MetaOp::Link { parent, .. } => {
                 self.directory(*parent);
-                self.shown(reply);
+                self.reported_attr(reply);
             }
-            MetaOp::Create { parent, wish, .. } => {
+            MetaOp::Create { parent, requested_lease: wish, .. } => {
                 self.directory(*parent);
-                self.made(*wish, reply);
+                self.created(*wish, reply);
             }
             MetaOp::Deliver { file } => {
                 self.directory(file.parent);
-                self.made(Some(LeaseMode::Write), reply);
+                self.created(Some(LeaseMode::Write), reply);
             }
-            MetaOp::Tmpfile { .. } => self.made(None, reply),
+            MetaOp::Tmpfile { .. } => self.created(None, reply),
             MetaOp::Rename { parent, new_parent, .. } => {
                 self.directory(*parent);
                 if new_parent != parent {
                     self.directory(*new_parent);
                 }
-                self.shown(reply);
+                self.reported_attr(reply);
             }
             MetaOp::Readdir { dir, .. } => {
                 self.directory(*dir);
                 self.entries(reply);
             }
-            MetaOp::Getattr { .. } | MetaOp::Setattr { .. } => self.shown(reply),
+            MetaOp::Getattr { .. } | MetaOp::Setattr { .. } => self.reported_attr(reply),
             MetaOp::SetXattr { ino, .. }
             | MetaOp::RemoveXattr { ino, .. }
             | MetaOp::GetXattr { ino, .. }
@@ -372,25 +372,31 @@ impl Offers<'_> {
         }
     }
 
-    fn offer(&mut self, ino: InodeId, how: impl Fn(&Leases, &Sessions, Asker, InodeId) -> Option<LeaseMode>) {
+    fn offer(
+        &mut self,
+        ino: InodeId,
+        how: impl Fn(&Leases, &Sessions, Requester, InodeId) -> Option<LeaseMode>,
+    ) {
         let MetaService { leases, sessions, .. } = self.service;
         if self.view.held.overlay(ino.partition()).is_some()
             && let Some(mode) = how(leases, sessions, self.asker, ino)
         {
-            self.granted.grants.push(Grant { ino, mode });
+            self.granted.grants.push(LeaseGrant { ino, mode });
         }
     }
 
-    fn wished(&mut self, mode: LeaseMode, ino: InodeId) {
+    fn requested(&mut self, mode: LeaseMode, ino: InodeId) {
         let MetaService { leases, sessions, .. } = self.service;
-        if let Some(mode) = leases.acquire(sessions, self.asker, (ino, Wish::Mode(mode)), &mut Vec::new()) {
-            self.granted.grants.push(Grant { ino, mode });
+        if let Some(mode) =
+            leases.acquire(sessions, self.asker, (ino, LeaseRequest::Mode(mode)), &mut Vec::new())
+        {
+            self.granted.grants.push(LeaseGrant { ino, mode });
         }
     }
 
     /// Offers leases on the inodes whose attributes the answer contains. An inode without a name
     /// can't be looked up again.
-    fn shown(&mut self, reply: &MetaReply) {
+    fn reported_attr(&mut self, reply: &MetaReply) {
         if let Some(attr) = shown(reply).filter(|attr| attr.nlink > 0) {
             self.known(attr);
         }
@@ -402,12 +408,12 @@ impl Offers<'_> {
     }
 
     /// Grants the lease on a new file that the session has open.
-    fn made(&mut self, wish: Option<LeaseMode>, reply: &MetaReply) {
+    fn created(&mut self, wish: Option<LeaseMode>, reply: &MetaReply) {
         let Some(attr) = shown(reply) else { return };
         let before = self.granted.grants.len();
         match wish {
             // No other session knows the file yet, so no lease conflicts.
-            Some(mode) if matches!(reply, MetaReply::Created { .. }) => self.wished(mode, attr.ino),
+            Some(mode) if matches!(reply, MetaReply::Created { .. }) => self.requested(mode, attr.ino),
             _ => self.inode(attr.ino),
         }
         if self.granted.grants.len() == before {
@@ -425,8 +431,8 @@ impl Offers<'_> {
     }
 }
 
-fn all_answered(due: Vec<Due>) -> Result<(), Stop> {
-    if due.is_empty() { Ok(()) } else { Err(Stop::Leases(due)) }
+fn require_acknowledged(due: Vec<PendingRecall>) -> Result<(), Abort> {
+    if due.is_empty() { Ok(()) } else { Err(Abort::Leases(due)) }
 }
 
 /// The attributes in an answer.
@@ -441,7 +447,7 @@ fn shown(reply: &MetaReply) -> Option<&Attr> {
 }
 
 /// The directory that the command created: no session knows it yet.
-fn born(op: &MetaOp, reply: &MetaReply) -> Option<InodeId> {
+fn created_directory(op: &MetaOp, reply: &MetaReply) -> Option<InodeId> {
     match (op, reply) {
         (MetaOp::Mkdir { .. }, MetaReply::Entry(attr)) => Some(attr.ino),
         _ => None,
@@ -449,36 +455,38 @@ fn born(op: &MetaOp, reply: &MetaReply) -> Option<InodeId> {
 }
 
 /// The file that a command uses, and the lease that it asks for.
-fn wish_of(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, Option<Wish>)> {
+fn requested_lease(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, Option<LeaseRequest>)> {
     match *op {
         MetaOp::Open { ino, wish } => {
             // Only a session with the exclusive lease may write inline content, or move it to
             // chunks.
             let is_inline = matches!(reply, MetaReply::File(info) if info.inline.is_some());
             let wish = wish.map(|mode| match mode {
-                LeaseMode::Write | LeaseMode::Shared if is_inline => Wish::Alone,
-                mode => Wish::Mode(mode),
+                LeaseMode::Write | LeaseMode::Shared if is_inline => LeaseRequest::Exclusive,
+                mode => LeaseRequest::Mode(mode),
             });
             Some((ino, wish))
         }
         MetaOp::Reopen { ino, .. } => Some((ino, None)),
         // Other sessions have just given up all their leases. While chunks are cut or filled, no
         // other session may write there.
-        MetaOp::Truncate { ino, .. } | MetaOp::DropInline { ino, .. } => Some((ino, Some(Wish::Alone))),
+        MetaOp::Truncate { ino, .. } | MetaOp::DropInline { ino, .. } => {
+            Some((ino, Some(LeaseRequest::Exclusive)))
+        }
         _ => None,
     }
 }
 
 /// How a changing command conflicts with leases of other sessions.
-fn access_of(op: &MetaOp) -> Access {
+fn access_of(op: &MetaOp) -> InodeAccess {
     match op.spec().conflict {
-        LeaseConflict::Share => Access::Share,
-        LeaseConflict::Recall => Access::Change,
+        LeaseConflict::Share => InodeAccess::SharedWrite,
+        LeaseConflict::Recall => InodeAccess::Write,
     }
 }
 
 /// The inodes that writes change.
-fn touched(writes: &Writes) -> Vec<InodeId> {
+fn changed_inodes(writes: &Writes) -> Vec<InodeId> {
     let mut touched: Vec<InodeId> = writes.iter().filter_map(|(key, _)| keys::inode_of_key(key)).collect();
     touched.sort_unstable();
     touched.dedup();
@@ -506,19 +514,19 @@ mod tests {
             meta.register_session(ENDED, SessionKind::Remote).await.unwrap();
             let session = meta.sessions.find(ENDED).unwrap();
             let grant = |number| {
-                let wish = (InodeId(number), Wish::Alone);
-                meta.leases.acquire(&meta.sessions, session.asker(), wish, &mut Vec::new())
+                let wish = (InodeId(number), LeaseRequest::Exclusive);
+                meta.leases.acquire(&meta.sessions, session.lease_requester(), wish, &mut Vec::new())
             };
             let holds = |number| meta.leases.is_written_by(ENDED, InodeId(number));
             grant(10).unwrap();
             session.end();
-            meta.take_back(&session);
+            meta.revoke_late_grants(&session);
             assert!(holds(10), "others get at a file whose size nobody knows");
             meta.wind_up(ENDED).await.unwrap();
             assert!(!holds(10));
             // A command that began before the end of the session.
             grant(11).unwrap();
-            meta.take_back(&session);
+            meta.revoke_late_grants(&session);
             assert!(!holds(11), "nobody would give it up");
         };
         rt::block_on(run).unwrap();

@@ -1,18 +1,19 @@
 //! Recalls and their acknowledgements, and the eviction of sessions that don't acknowledge.
 
-use crate::chunks::{Place, Under};
-use crate::grace::stored_sessions;
+use crate::chunks::{ChunkLocation, EpochedFile};
+use crate::grace_period::stored_sessions;
 use crate::limits::{
-    FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, RETRY_TIME, SILENCE_TIME, STANDSTILL,
-    STOPPING_REST, SWEEP_INTERVAL, TALK_TIME, TELL_TIME, YIELD_TIME, YIELDING_TIME, YIELDING_WORD,
+    CUT_OFF_AFTER, END_NOTICE_TIMEOUT, FENCE_RETRY, FENCE_TIMEOUT, IDLE_CHECK, IDLE_TIMEOUT, PAUSE_THRESHOLD,
+    RECALL_POLL, RECALL_TIMEOUT, RECALL_WORK_TIMEOUT, RETRY_PAUSE, STOPPING_PAUSE, SWEEP_INTERVAL,
+    UNREACHABLE_TIMEOUT, WORKING_REPORT_VALID,
 };
 use crate::record::StoredSession;
 use crate::service::MetaService;
-use crate::sessions::{Session, SessionKind, stored_answers};
+use crate::sessions::{Session, SessionKind, stored_replies};
 use crate::view::{not_owner, store_error};
 use bytes::Bytes;
 use kv::{Batch, Guard, Outcome};
-use namespace::leases::{Asker, Due};
+use namespace::leases::{PendingRecall, Requester};
 use namespace::{Writes, keys};
 use parking_lot::Mutex;
 use prost::Message;
@@ -24,40 +25,40 @@ use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId, TargetId, TargetState};
-use wire::{MetaOp, MetaReply, MetaRequest, PartitionsRequest, Promise, StorageOp, Yield};
+use wire::{AsyncCreate, MetaOp, MetaReply, MetaRequest, PartitionsRequest, RecallAck, StorageOp};
 
 /// Where a request comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Asks {
+pub(crate) enum RequestOrigin {
     InProcess,
-    FromElsewhere,
+    OtherProcess,
 }
 
 impl MetaService {
     /// Registers a session. A session of another process is durable when this returns.
     pub async fn register_session(&self, id: SessionId, kind: SessionKind) -> Result<()> {
-        self.make_known(id, kind).await?;
+        self.add_session(id, kind).await?;
         self.session_returned(id);
         Ok(())
     }
 
-    async fn make_known(&self, id: SessionId, kind: SessionKind) -> Result<()> {
+    async fn add_session(&self, id: SessionId, kind: SessionKind) -> Result<()> {
         if kind == SessionKind::Local {
             self.drains.note_local_session();
             return self.sessions.register_local(id).map(|_| ());
         }
         self.sessions.check_id(id)?;
         if !self.sessions.is_remote(id) {
-            self.keep_session(id, Some(StoredSession::LIVING)).await?;
+            self.store_session(id, Some(StoredSession::ACTIVE)).await?;
             self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         }
-        let answers = stored_answers(&self.executors.store, id).await?;
+        let answers = stored_replies(&self.executors.store, id).await?;
         self.sessions.register_remote(id, answers).map(|_| ())
     }
 
     /// Stores or removes the record of a session of another process. The record of an evicted
     /// session stays, whichever service has evicted it.
-    pub(crate) async fn keep_session(&self, id: SessionId, record: Option<StoredSession>) -> Result<()> {
+    pub(crate) async fn store_session(&self, id: SessionId, record: Option<StoredSession>) -> Result<()> {
         let key = keys::session(id).to_vec();
         loop {
             let before = self.executors.store.get(&key).await.map_err(|error| store_error(&error))?;
@@ -69,7 +70,7 @@ impl MetaService {
                 if record.is_some_and(|record| record.is_ended()) {
                     return Ok(());
                 }
-                self.has_ended(id);
+                self.handle_end_elsewhere(id);
                 return if record.is_none() { Ok(()) } else { self.sessions.check_id(id) };
             }
             let value: Option<Bytes> = record.map(|record| record.encode_to_vec().into());
@@ -77,7 +78,7 @@ impl MetaService {
                 return Ok(());
             }
             let guards = vec![Guard { key: key.clone(), expected: before }];
-            if self.commit_as_member(guards, vec![(key.clone(), value)]).await? == Outcome::Won {
+            if self.commit_as_owner(guards, vec![(key.clone(), value)]).await? == Outcome::Applied {
                 return Ok(());
             }
         }
@@ -85,7 +86,7 @@ impl MetaService {
 
     /// Commits writes that belong to no partition. The commit is guarded by a partition that this
     /// service owns, if there is one, so that a service that was replaced changes nothing.
-    pub(crate) async fn commit_as_member(&self, guards: Vec<Guard>, writes: Writes) -> Result<Outcome> {
+    pub(crate) async fn commit_as_owner(&self, guards: Vec<Guard>, writes: Writes) -> Result<Outcome> {
         let badge = self.all_partitions().find_map(|partition| {
             let executor = self.executors.lock(partition).ok()?;
             executor.is_owned().then(|| (partition, executor.owner.clone()))
@@ -94,12 +95,12 @@ impl MetaService {
         let guards = guards.into_iter().chain(badge.clone()).collect();
         let outcome = self.executors.store.commit(Batch { guards, writes }).await;
         let outcome = outcome.map_err(|error| store_error(&error))?;
-        if let (Outcome::Lost, Some(partition), Some(badge)) = (outcome, partition, badge) {
+        if let (Outcome::GuardFailed, Some(partition), Some(badge)) = (outcome, partition, badge) {
             let now = self.executors.store.get(&badge.key).await.map_err(|error| store_error(&error))?;
             let mut executor = self.executors.lock(partition)?;
             if now != badge.expected && executor.owner == badge {
-                executor.leave();
-                if self.neighbours.is_none() {
+                executor.mark_not_owned();
+                if self.peers.is_none() {
                     return Err(not_owner(partition));
                 }
             }
@@ -111,13 +112,13 @@ impl MetaService {
     ///
     /// # Errors
     /// `ESTALE` for an evicted session, `ENOTCONN` for one that its client has to register.
-    pub(crate) fn session_of(&self, id: SessionId, asker: Asks) -> Result<Arc<Session>> {
+    pub(crate) fn session_of(&self, id: SessionId, asker: RequestOrigin) -> Result<Arc<Session>> {
         self.sessions.check_id(id)?;
         // A service that shares sessions with others creates none by itself.
-        let registers = (self.neighbours.is_some() || asker == Asks::FromElsewhere) && id != SessionId(0);
+        let registers = (self.peers.is_some() || asker == RequestOrigin::OtherProcess) && id != SessionId(0);
         if self.grace.awaits_registration(id) || (registers && self.sessions.is_unknown(id)) {
-            self.grace.told(id);
-            return Err(is_not_registered(id));
+            self.grace.note_asked(id);
+            return Err(not_registered_error(id));
         }
         self.sessions.get(id)
     }
@@ -127,15 +128,15 @@ impl MetaService {
     pub(crate) async fn register(
         &self,
         id: SessionId,
-        (in_use, promised): (&[InodeId], &[Promise]),
+        (in_use, promised): (&[InodeId], &[AsyncCreate]),
         holder: Option<u64>,
     ) -> Result<()> {
-        let began = self.sessions.next_moment();
-        let _arriving = self.grace.arrives(id);
+        let began = self.sessions.next_sequence();
+        let _arriving = self.grace.begin_return(id);
         let _turn = match self.grace.awaits_registration(id) {
             // A retransmission waits for the original: its size recovery could hit files that the
             // session began to write after the original.
-            true => Some(self.sessions.turn_to_register(id).write().await),
+            true => Some(self.sessions.registration_lock(id).write().await),
             false => None,
         };
         let is_back = self.grace.awaits_registration(id);
@@ -143,24 +144,24 @@ impl MetaService {
         if is_back {
             // Sizes of files that it wrote and didn't report are recovered before other sessions
             // may read them, since no lease stops those any more.
-            self.settle_session(id).await?;
+            self.recover_session_sizes(id).await?;
         }
         if !is_copy {
-            self.make_known(id, SessionKind::Remote).await?;
+            self.add_session(id, SessionKind::Remote).await?;
         }
         let session = self.sessions.get(id)?;
-        session.hear();
+        session.note_contact();
         session.holder.store(holder.unwrap_or(0), Ordering::Relaxed);
-        let last = session.registered.swap(self.sessions.next_moment(), Ordering::AcqRel);
+        let last = session.registered.swap(self.sessions.next_sequence(), Ordering::AcqRel);
         if !is_copy && last < began {
             self.leases.end_session(id);
         }
-        let asker = session.asker();
-        self.mark_opens(asker, self.grace.opens_to_register(id).iter().chain(in_use));
+        let asker = session.lease_requester();
+        self.mark_opens(asker, self.grace.take_opens(id).iter().chain(in_use));
         if is_back {
             // A new session has no asynchronous creates. After a retransmission, others already
             // have access.
-            self.keep_promises(&session, promised.iter()).await;
+            self.replay_creates(&session, promised.iter()).await;
         }
         self.session_returned(id);
         Ok(())
@@ -176,8 +177,8 @@ impl MetaService {
         self.sessions.check_id(id)?;
         let known = self.sessions.find(id).filter(|session| session.is_remote());
         match (self.grace.note_opens(id, inodes), known) {
-            (Some(left_out), _) => warn_of_opens(id, left_out),
-            (None, Some(session)) => self.mark_opens(session.asker(), inodes.iter()),
+            (Some(left_out), _) => warn_of_unmarked_opens(id, left_out),
+            (None, Some(session)) => self.mark_opens(session.lease_requester(), inodes.iter()),
             // A new session has nothing open here.
             (None, None) => {}
         }
@@ -185,25 +186,25 @@ impl MetaService {
     }
 
     /// Marks the files that a returning session has open.
-    pub(crate) fn mark_opens<'a>(&self, asker: Asker, inodes: impl Iterator<Item = &'a InodeId>) {
+    pub(crate) fn mark_opens<'a>(&self, asker: Requester, inodes: impl Iterator<Item = &'a InodeId>) {
         let is_left_out = |ino: &&InodeId| !self.leases.mark_in_use(&self.sessions, asker, **ino);
-        warn_of_opens(asker.session, inodes.filter(is_left_out).count());
+        warn_of_unmarked_opens(asker.session, inodes.filter(is_left_out).count());
     }
 
     /// Waits until there are recalls with numbers above `after`, or partitions to reclaim, at most
     /// for [`RECALL_POLL`].
     pub(crate) async fn next_recalls(&self, session: &Session, after: u64) -> Result<MetaReply> {
         if !session.is_remote() {
-            return Err(is_not_registered(session.id));
+            return Err(not_registered_error(session.id));
         }
         let news = || {
-            let mut partitions = self.grace.awaits_following(session.id);
+            let mut partitions = self.grace.partitions_to_reclaim(session.id);
             // The session reclaims a partition that was taken from this service at its new owner.
             partitions.retain(|partition| self.is_owned(*partition));
             match partitions.is_empty() {
                 true => MetaReply::Recalls(session.recalls_after(after)),
                 false => {
-                    self.grace.told(session.id);
+                    self.grace.note_asked(session.id);
                     MetaReply::Adopted { partitions }
                 }
             }
@@ -218,56 +219,61 @@ impl MetaService {
     }
 
     /// Handles recall acknowledgements.
-    pub(crate) async fn take_yields(&self, session: &Session, yields: &[Yield]) -> MetaReply {
+    pub(crate) async fn handle_acknowledgements(&self, session: &Session, yields: &[RecallAck]) -> MetaReply {
         for answer in yields {
-            let Yield { ino, number, .. } = *answer;
-            self.cut_before_yield(Due { ino, session: session.id, number }).await;
-            self.leases.yielded(session.id, answer);
+            let RecallAck { ino, number, .. } = *answer;
+            self.truncate_before_acknowledgement(PendingRecall { ino, session: session.id, number }).await;
+            self.leases.acknowledged(session.id, answer);
         }
         MetaReply::Unit
     }
 
     /// Handles leases and uses that a session has given up without a recall.
-    pub(crate) async fn take_releases(&self, session: &Session, inodes: &[InodeId], seen: u64) -> MetaReply {
+    pub(crate) async fn handle_releases(
+        &self,
+        session: &Session,
+        inodes: &[InodeId],
+        seen: u64,
+    ) -> MetaReply {
         for &ino in inodes {
-            self.cut_before_release(ino, session.id).await;
+            self.truncate_before_release(ino, session.id).await;
             self.leases.release(session.id, ino, seen);
         }
         MetaReply::Unit
     }
 
     /// Waits until recalls are acknowledged. Evicts sessions that don't acknowledge in time.
-    pub(crate) async fn wait_for_answers(&self, due: Vec<Due>) {
+    pub(crate) async fn wait_for_acknowledgements(&self, due: Vec<PendingRecall>) {
         let mut since_ns = rt::monotonic_ns();
         for due in due {
-            while let Some(answered) = self.leases.answer_of(&due) {
+            while let Some(answered) = self.leases.acknowledgement_event(&due) {
                 if self.sessions.find(due.session).is_none() {
                     self.leases.end_session(due.session);
                     break;
                 }
-                if !self.may_end_sessions() {
+                if !self.may_evict() {
                     // The sessions acknowledge to another service already, or to none: this service
                     // must not evict them. The pause lets other tasks run, whatever the caller does
                     // next.
-                    rt::sleep(STOPPING_REST).await;
+                    rt::sleep(STOPPING_PAUSE).await;
                     return;
                 }
                 if self.is_own(due.session) {
                     answered.wait().await;
                     continue;
                 }
-                let patience = self.patience(&due, since_ns);
+                let patience = self.remaining_time(&due, since_ns);
                 if patience.is_zero() {
-                    self.evict(due.session, self.fault(&due, since_ns));
+                    self.evict(due.session, self.eviction_reason(&due, since_ns));
                     answered.wait().await;
                 } else {
                     let looked_ns = rt::monotonic_ns();
                     within(patience, answered.wait()).await;
                     let now_ns = rt::monotonic_ns();
-                    if now_ns - looked_ns > (patience + STANDSTILL).as_nanos() as u64 {
+                    if now_ns - looked_ns > (patience + PAUSE_THRESHOLD).as_nanos() as u64 {
                         // This service itself was paused, and messages that arrived meanwhile are
                         // still to be read.
-                        self.sessions.hear_all();
+                        self.sessions.note_contact_of_all();
                         since_ns = now_ns;
                     }
                 }
@@ -279,39 +285,39 @@ impl MetaService {
     /// time. A session that has seen the recall and keeps sending could have acknowledged. Another
     /// may be cut off for a while, in both directions or in one: its messages may arrive here, but
     /// none there. Such a session relies on its leases as long as a silent one.
-    fn patience(&self, due: &Due, since_ns: u64) -> Duration {
-        let Some(session) = self.sessions.find(due.session) else { return YIELD_TIME };
-        if self.grace.is_arriving(due.session) {
+    fn remaining_time(&self, due: &PendingRecall, since_ns: u64) -> Duration {
+        let Some(session) = self.sessions.find(due.session) else { return RECALL_TIMEOUT };
+        if self.grace.is_returning(due.session) {
             // The session is waiting for this service.
-            session.hear();
+            session.note_contact();
         }
         let (heard_ns, now_ns) = (session.heard_ns(), rt::monotonic_ns());
-        let answer_ns = since_ns + YIELD_TIME.as_nanos() as u64;
-        let has_seen = session.has_seen(due.number);
-        let talks = heard_ns > since_ns && now_ns.saturating_sub(heard_ns) < TALK_TIME.as_nanos() as u64;
+        let answer_ns = since_ns + RECALL_TIMEOUT.as_nanos() as u64;
+        let has_seen = session.has_confirmed(due.number);
+        let talks = heard_ns > since_ns && now_ns.saturating_sub(heard_ns) < CUT_OFF_AFTER.as_nanos() as u64;
         let deadline = if has_seen && talks {
             answer_ns
         } else {
             let silent_ns = if has_seen { heard_ns } else { heard_ns.min(since_ns) };
             // Not at once, however old its last message is: this service itself may have been
             // paused.
-            (silent_ns + SILENCE_TIME.as_nanos() as u64).max(answer_ns)
+            (silent_ns + UNREACHABLE_TIMEOUT.as_nanos() as u64).max(answer_ns)
         };
-        let deadline = deadline.max(self.yielding_until_ns(&session, due, since_ns));
+        let deadline = deadline.max(self.working_until_ns(&session, due, since_ns));
         // A session whose first message arrives meanwhile gets a shorter deadline.
-        let next_look = YIELD_TIME.as_nanos() as u64 / 5;
+        let next_look = RECALL_TIMEOUT.as_nanos() as u64 / 5;
         Duration::from_nanos(deadline.saturating_sub(now_ns).min(next_look))
     }
 
     /// Eviction reason of a session that didn't acknowledge a recall.
-    fn fault(&self, due: &Due, since_ns: u64) -> String {
+    fn eviction_reason(&self, due: &PendingRecall, since_ns: u64) -> String {
         let now_ns = rt::monotonic_ns();
         let ms_since = |ns: u64| now_ns.saturating_sub(ns) / 1_000_000;
         let waited_ms = ms_since(since_ns);
         let Some(session) = self.sessions.find(due.session) else { return "it is gone".into() };
         let heard = format!("it was last heard of {} ms ago", ms_since(session.heard_ns()));
-        let seen = if session.has_seen(due.number) { "has seen" } else { "hasn't heard of" };
-        let word = match session.yielding_since_ns(due.number) {
+        let seen = if session.has_confirmed(due.number) { "has seen" } else { "hasn't heard of" };
+        let word = match session.last_working_report_ns(due.number) {
             Some(word_ns) => format!("said {} ms ago that it works on it", ms_since(word_ns)),
             None => "never said that it works on it".into(),
         };
@@ -323,12 +329,12 @@ impl MetaService {
 
     /// Until when a session may work on a recall that it reports to work on; 0 if it doesn't report
     /// that.
-    fn yielding_until_ns(&self, session: &Session, due: &Due, since_ns: u64) -> u64 {
-        let Some(word_ns) = session.yielding_since_ns(due.number) else { return 0 };
-        let word_holds_ns = word_ns + YIELDING_WORD.as_nanos() as u64;
+    fn working_until_ns(&self, session: &Session, due: &PendingRecall, since_ns: u64) -> u64 {
+        let Some(word_ns) = session.last_working_report_ns(due.number) else { return 0 };
+        let word_holds_ns = word_ns + WORKING_REPORT_VALID.as_nanos() as u64;
         let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         match map.targets.iter().all(|target| target.state == TargetState::Online) {
-            true => word_holds_ns.min(since_ns + YIELDING_TIME.as_nanos() as u64),
+            true => word_holds_ns.min(since_ns + RECALL_WORK_TIMEOUT.as_nanos() as u64),
             false => word_holds_ns,
         }
     }
@@ -338,7 +344,7 @@ impl MetaService {
     ///
     /// # Errors
     /// `ESTALE` for an evicted session: its last writes may not have been accepted.
-    pub(crate) fn is_farewell_of_unknown(&self, request: &MetaRequest) -> Result<bool> {
+    pub(crate) fn is_unmount_of_unknown_session(&self, request: &MetaRequest) -> Result<bool> {
         let id = request.session;
         if !matches!(request.op, MetaOp::EndSession) || id == SessionId(0) {
             return Ok(false);
@@ -349,8 +355,8 @@ impl MetaService {
 
     /// Ends a session at its own request. Continues when the caller is dropped: a session that has
     /// half ended would block others for ever.
-    pub(crate) async fn end_in_good_order(&self, id: SessionId) -> Result<()> {
-        let Some(myself) = self.myself.upgrade() else { return Ok(()) };
+    pub(crate) async fn end_cleanly(&self, id: SessionId) -> Result<()> {
+        let Some(myself) = self.self_ref.upgrade() else { return Ok(()) };
         let outcome = Arc::new((Mutex::new(None), Event::new()));
         let told = outcome.clone();
         rt::spawn(async move {
@@ -365,82 +371,83 @@ impl MetaService {
 
     /// Whether this service may evict for silence: not while it stops, nor while management
     /// considers its node dead. It may be cut off itself.
-    pub(crate) fn may_end_sessions(&self) -> bool {
+    pub(crate) fn may_evict(&self) -> bool {
         !self.stopping.is_set() && self.require_service().is_ok()
     }
 
     /// Starts the eviction of a session. Continues when the caller is dropped.
     pub(crate) fn evict(&self, id: SessionId, cause: String) {
-        let Some(myself) = self.myself.upgrade() else { return };
+        let Some(myself) = self.self_ref.upgrade() else { return };
         let is_first = self.sessions.find(id).is_some_and(|session| session.end());
         if is_first {
-            rt::spawn(async move { myself.carry_out_eviction(id, &cause).await });
+            rt::spawn(async move { myself.run_eviction(id, &cause).await });
         }
     }
 
-    pub(crate) async fn carry_out_eviction(self: Arc<Self>, id: SessionId, cause: &str) {
+    pub(crate) async fn run_eviction(self: Arc<Self>, id: SessionId, cause: &str) {
         tracing::warn!(session = id.0, cause, "a session is ended");
         self.fence(id).await;
         let noted = loop {
-            match self.keep_session(id, Some(StoredSession::ended_at(rt::now().secs))).await {
+            match self.store_session(id, Some(StoredSession::ended_at(rt::now().secs))).await {
                 // Otherwise the session would stay alive at other services, while the targets
                 // refuse it.
                 Err(error) if self.executors.store.engine().is_none() && !self.stopping.is_set() => {
                     tracing::warn!(session = id.0, %error, "the end of a session is not on record yet");
-                    rt::sleep(RETRY_TIME).await;
+                    rt::sleep(RETRY_PAUSE).await;
                 }
                 noted => break noted,
             }
         };
-        self.tell_of_end(id);
+        self.notify_peers_of_end(id);
         if let Err(error) = noted.and(self.wind_up(id).await) {
             tracing::error!(session = id.0, %error, "an ended session could not be settled: sizes of files that it wrote may be wrong");
         }
-        self.sessions.bury(id);
+        self.sessions.keep_id_only(id);
     }
 
     /// Notifies the other services that a session has been evicted.
-    fn tell_of_end(&self, session: SessionId) {
-        for other in self.neighbours.iter().flat_map(|neighbours| neighbours.others()) {
+    fn notify_peers_of_end(&self, session: SessionId) {
+        for other in self.peers.iter().flat_map(|neighbours| neighbours.others()) {
             rt::spawn(async move {
                 // A service that doesn't answer finds it in the store.
-                _ = within(TELL_TIME, other.call(PartitionsRequest::Ended { session }, None)).await;
+                _ = within(END_NOTICE_TIMEOUT, other.call(PartitionsRequest::Ended { session }, None)).await;
             });
         }
     }
 
     /// Handles the eviction of a session by another service. The targets have fenced it.
-    pub(crate) fn has_ended(&self, id: SessionId) {
+    pub(crate) fn handle_end_elsewhere(&self, id: SessionId) {
         let known = self.sessions.find(id).filter(|session| session.is_remote());
         if known.is_none() && !self.grace.is_expected(id) {
-            self.sessions.bury(id);
+            self.sessions.keep_id_only(id);
             return;
         }
-        let (Some(myself), true) = (self.myself.upgrade(), known.is_none_or(|session| session.end())) else {
+        let (Some(myself), true) = (self.self_ref.upgrade(), known.is_none_or(|session| session.end()))
+        else {
             return;
         };
         rt::spawn(async move {
             if let Err(error) = myself.wind_up(id).await {
                 tracing::error!(session = id.0, %error, "an ended session could not be settled: sizes of files that it wrote may be wrong");
             }
-            myself.sessions.bury(id);
-            myself.session_gone(id);
+            myself.sessions.keep_id_only(id);
+            myself.session_ended(id);
         });
     }
 
     /// Checks whether other services have evicted sessions.
-    async fn note_ended_elsewhere(&self) -> Result<()> {
-        if self.neighbours.is_some() {
+    async fn check_ends_elsewhere(&self) -> Result<()> {
+        if self.peers.is_some() {
             let (_, ended) = stored_sessions(&self.executors.store).await?;
             ended
                 .into_iter()
                 .filter(|id| self.sessions.find(*id).is_some())
-                .for_each(|id| self.has_ended(id));
+                .for_each(|id| self.handle_end_elsewhere(id));
         }
         Ok(())
     }
 
-    /// Makes every target refuse a session. A target that doesn't answer for [`FENCE_TIME`] is
+    /// Makes every target refuse a session. A target that doesn't answer for [`FENCE_TIMEOUT`] is
     /// considered down, and fenced when it is back.
     async fn fence(&self, id: SessionId) {
         let since_ns = rt::monotonic_ns();
@@ -451,13 +458,13 @@ impl MetaService {
             if targets.is_empty() {
                 return;
             }
-            if rt::monotonic_ns().saturating_sub(since_ns) >= FENCE_TIME.as_nanos() as u64 {
+            if rt::monotonic_ns().saturating_sub(since_ns) >= FENCE_TIMEOUT.as_nanos() as u64 {
                 tracing::error!(
                     session = id.0,
                     ?targets,
                     "targets don't know of the end of a session, and may still take its writes"
                 );
-                self.owed_fences.lock().extend(targets.into_iter().map(|target| (id, target)));
+                self.pending_fences.lock().extend(targets.into_iter().map(|target| (id, target)));
                 return;
             }
             rt::sleep(FENCE_RETRY).await;
@@ -467,24 +474,26 @@ impl MetaService {
     /// Fences a session at targets. Returns those that didn't answer.
     async fn fence_at(&self, session: SessionId, targets: Vec<TargetId>) -> Vec<TargetId> {
         let fence = |target| async move {
-            let fenced =
-                self.chunks.at(Place::Target(target), Under::TARGET, StorageOp::Fence { session }).await;
+            let fenced = self
+                .chunks
+                .at(ChunkLocation::Target(target), EpochedFile::TARGET, StorageOp::Fence { session })
+                .await;
             fenced.is_err().then_some(target)
         };
         rt::join_all(targets.into_iter().map(fence).collect()).await.into_iter().flatten().collect()
     }
 
     /// Fences sessions at targets that were down when the sessions ended.
-    async fn pay_fences(&self) {
-        let owed = std::mem::take(&mut *self.owed_fences.lock());
+    async fn retry_fences(&self) {
+        let owed = std::mem::take(&mut *self.pending_fences.lock());
         for (id, target) in owed {
             let left = self.fence_at(id, vec![target]).await;
-            self.owed_fences.lock().extend(left.into_iter().map(|target| (id, target)));
+            self.pending_fences.lock().extend(left.into_iter().map(|target| (id, target)));
         }
     }
 
     /// Evicts unreachable sessions, until the service stops.
-    pub(crate) async fn end_silent_sessions(self: Arc<Self>) {
+    pub(crate) async fn evict_unreachable_sessions(self: Arc<Self>) {
         let mut next_sweep_ns = rt::monotonic_ns() + SWEEP_INTERVAL.as_nanos() as u64;
         while !self.stopping.is_set() {
             let before_ns = rt::monotonic_ns();
@@ -492,32 +501,32 @@ impl MetaService {
             let now_ns = rt::monotonic_ns();
             if now_ns - before_ns > 2 * IDLE_CHECK.as_nanos() as u64 {
                 // This service itself was paused.
-                self.sessions.hear_all();
+                self.sessions.note_contact_of_all();
             }
-            if !self.may_end_sessions() {
+            if !self.may_evict() {
                 // A session that is silent here may be in contact with other services. All get the
                 // full time from when management trusts this service again.
-                self.sessions.hear_all();
+                self.sessions.note_contact_of_all();
                 continue;
             }
-            for id in self.sessions.silent_since(now_ns.saturating_sub(IDLE_TIME.as_nanos() as u64)) {
-                self.evict(id, format!("it was not heard of for {IDLE_TIME:?}"));
+            for id in self.sessions.unreachable_since(now_ns.saturating_sub(IDLE_TIMEOUT.as_nanos() as u64)) {
+                self.evict(id, format!("it was not heard of for {IDLE_TIMEOUT:?}"));
             }
-            self.pay_fences().await;
+            self.retry_fences().await;
             if now_ns >= next_sweep_ns {
                 next_sweep_ns = now_ns + SWEEP_INTERVAL.as_nanos() as u64;
-                if let Err(error) = self.forget_old_sessions(rt::now().secs).await {
+                if let Err(error) = self.delete_old_tombstones(rt::now().secs).await {
                     tracing::debug!(%error, "records of ended sessions are kept for now");
                 }
             }
-            if let Err(error) = self.note_ended_elsewhere().await {
+            if let Err(error) = self.check_ends_elsewhere().await {
                 tracing::debug!(%error, "whether other services have ended sessions is not known for now");
             }
         }
     }
 
     /// Evicts sessions at the request of administrators, until the service stops.
-    pub(crate) async fn evict_as_asked(self: Arc<Self>) {
+    pub(crate) async fn run_requested_evictions(self: Arc<Self>) {
         let (asked, some) = &self.evictions;
         while !self.stopping.is_set() {
             within(IDLE_CHECK, some.wait()).await;
@@ -528,10 +537,10 @@ impl MetaService {
     }
 
     /// Deletes files whose last user has closed them, until the service stops.
-    pub(crate) async fn reclaim_abandoned(self: Arc<Self>) {
+    pub(crate) async fn delete_abandoned(self: Arc<Self>) {
         while !self.stopping.is_set() {
             for ino in self.leases.abandoned().await {
-                if let Err(error) = self.run_as(SessionId(0), MetaOp::Reclaim { ino }).await {
+                if let Err(error) = self.run_for_session(SessionId(0), MetaOp::Reclaim { ino }).await {
                     tracing::warn!(ino = ino.0, %error, "a file without a name stays until the next start");
                 }
             }
@@ -539,7 +548,7 @@ impl MetaService {
     }
 }
 
-fn is_not_registered(id: SessionId) -> Error {
+fn not_registered_error(id: SessionId) -> Error {
     Error::new(Errno::ENOTCONN, format!("the metadata service doesn't know session {id}"))
         .hint("the client has to register it")
 }
@@ -556,7 +565,7 @@ pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -
 }
 
 /// Warns of open inodes of a session that could not be marked.
-fn warn_of_opens(session: SessionId, left_out: usize) {
+fn warn_of_unmarked_opens(session: SessionId, left_out: usize) {
     if left_out > 0 {
         tracing::warn!(
             session = session.0,

@@ -1,13 +1,13 @@
 //! Executors: they run the commands of a partition, and keep its uncommitted writes.
 
 use crate::cache::Cache;
-use crate::fetch::{Fetched, Readings, Want, partitions_of};
+use crate::fetch::{Fetched, MissingData, Readings, partitions_of};
 use crate::limits::MAX_FETCHES;
 use crate::stats::Counters;
 use crate::view::{View, not_owner, store_error};
 use bytes::Bytes;
 use kv::{Batch, Guard, Outcome, Store, Ticket};
-use namespace::leases::{Access, Due};
+use namespace::leases::{InodeAccess, PendingRecall};
 use namespace::{Failure, Writes, keys};
 use parking_lot::{Mutex, MutexGuard};
 use rt::sync::Event;
@@ -36,54 +36,54 @@ pub(crate) struct Executors {
 pub(crate) struct Executor {
     pub partition: PartitionId,
     /// What this service may do on the partition.
-    pub standing: Standing,
+    pub state: PartitionState,
     /// Guard of every commit: this service owns the partition. Meaningless if it doesn't.
     pub owner: Guard,
     /// How often this service has adopted the partition.
-    pub adoption: u64,
+    pub adoption_number: u64,
     /// Token of the transaction that holds the partition lock.
-    pub loan: Option<u64>,
+    pub locked_by: Option<u64>,
     /// Set, and replaced by a new event, when `standing` or `loan` change.
-    pub changed: Arc<Event>,
+    pub state_changed: Arc<Event>,
     overlay: Overlay,
     /// Commits under way, in order, with the keys that they write in this partition.
     pub pending: VecDeque<(Ticket, Vec<Bytes>)>,
     /// A commit that spans other partitions, too: no command runs on top of it.
     barrier: Option<Ticket>,
     /// The store must be asked whether another service owns the partition.
-    pub in_doubt: bool,
+    pub owner_uncertain: bool,
     /// Fetches that commands have under way in the partition.
     readings: Readings,
 }
 
 /// State of a partition at this service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
+pub(crate) enum PartitionState {
     /// Not owned: another service executes it, or none.
-    Elsewhere,
+    NotOwned,
     /// Owned; size recovery runs there.
-    Settling,
+    Recovering,
     /// Owned; commands wait, since sessions of the previous owner may still reclaim their state.
-    Closed,
+    Reclaiming,
     /// Owned; everything is allowed.
-    Open,
+    Serving,
     /// Owned, but about to be released to another service: nothing new starts.
-    Leaving,
+    Releasing,
 }
 
 /// Origin of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pass {
+pub(crate) enum CommandOrigin {
     /// A client's command.
     Command,
     /// Background work of the service.
     Background,
     /// A cross-partition transaction, by the token of its partition locks.
-    Errand(u64),
+    CrossPartition(u64),
 }
 
 /// A partition of another service that this one has locked for a transaction.
-pub(crate) struct Guest {
+pub(crate) struct RemotePartition {
     pub owner: Guard,
     pub partition: PartitionId,
     /// Keys that the transaction wrote.
@@ -91,87 +91,87 @@ pub(crate) struct Guest {
 }
 
 /// The partitions that a command runs on.
-pub(crate) struct Place<'a> {
+pub(crate) struct ExecutionScope<'a> {
     /// Partition whose owner executes the command.
     pub home: PartitionId,
     /// Partitions of this service, in ascending order.
     pub own: &'a [PartitionId],
     /// Partitions of other services.
-    pub guests: &'a [Guest],
-    pub pass: Pass,
+    pub remote: &'a [RemotePartition],
+    pub origin: CommandOrigin,
 }
 
 /// The executors that a command has locked, in ascending order.
-pub(crate) struct Held<'a> {
+pub(crate) struct LockedExecutors<'a> {
     executors: Vec<MutexGuard<'a, Executor>>,
-    guests: &'a [Guest],
+    guests: &'a [RemotePartition],
 }
 
 /// Result of a command.
-pub(crate) struct Change<T> {
+pub(crate) struct CommandOutput<T> {
     pub answer: T,
     pub writes: Writes,
 }
 
 /// Why a command was not executed. Nothing changes in any of these cases.
-pub(crate) enum Stop {
+pub(crate) enum Abort {
     /// Refused with an error.
     Refused(Error),
     /// The command needs this partition, too.
     NeedPartition(PartitionId),
     /// Leases conflict: the command waits for the acknowledgements of these recalls.
-    Leases(Vec<Due>),
+    Leases(Vec<PendingRecall>),
     /// Leases that other services granted may conflict: the command waits until they report that
     /// there are none.
-    Elsewhere(Vec<(InodeId, Access)>),
+    RemoteLeases(Vec<(InodeId, InodeAccess)>),
     /// Keys or ranges have to be fetched from the store first; the view lists them.
-    NotHere,
+    NotFetched,
 }
 
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Stop {
+impl From<Failure> for Abort {
+    fn from(failure: Failure) -> Abort {
         match failure {
-            Failure::Refused(error) => Stop::Refused(error),
-            Failure::NeedPartition(partition) => Stop::NeedPartition(partition),
-            Failure::NotHere => Stop::NotHere,
+            Failure::Refused(error) => Abort::Refused(error),
+            Failure::NeedPartition(partition) => Abort::NeedPartition(partition),
+            Failure::NotHere => Abort::NotFetched,
         }
     }
 }
 
-impl From<Error> for Stop {
-    fn from(error: Error) -> Stop {
-        Stop::Refused(error)
+impl From<Error> for Abort {
+    fn from(error: Error) -> Abort {
+        Abort::Refused(error)
     }
 }
 
 /// Outcome of [`Executors::transact`].
-pub(crate) enum Ran<T> {
+pub(crate) enum TransactOutcome<T> {
     Answered(T),
     /// Run the command again when these recalls are acknowledged.
-    Leases(Vec<Due>),
+    Leases(Vec<PendingRecall>),
     /// Run the command as a cross-partition transaction: it needs these partitions, and other
     /// services own some of them.
-    Across(Vec<PartitionId>),
+    CrossPartition(Vec<PartitionId>),
 }
 
 /// Outcome of one attempt to run a command.
 pub(crate) enum Attempt<T> {
     /// Leases that other services granted may conflict.
-    Elsewhere(Vec<(InodeId, Access)>),
+    RemoteLeases(Vec<(InodeId, InodeAccess)>),
     /// Other services own some of the partitions.
-    Across,
+    CrossPartition,
     /// Run the command again when this event is set.
-    Changed(Arc<Event>),
+    StateChanged(Arc<Event>),
     /// These recalls must be acknowledged first.
-    Leases(Vec<Due>),
+    Leases(Vec<PendingRecall>),
     /// The command needs this partition, too.
-    Need(PartitionId),
+    NeedPartition(PartitionId),
     /// This commit must complete first.
-    After(Ticket),
+    AfterCommit(Ticket),
     /// These keys and ranges must be fetched first.
-    Fetch(Vec<Want>),
+    Fetch(Vec<MissingData>),
     /// The store must be asked first which service owns this partition.
-    Doubt(PartitionId),
+    CheckOwner(PartitionId),
     /// Executed; the answer may be sent when the commit completes.
     Done { answer: Result<T>, after: Option<Ticket> },
 }
@@ -182,15 +182,15 @@ impl Executors {
         let executor = |partition| {
             Mutex::new(Executor {
                 partition,
-                standing: Standing::Elsewhere,
+                state: PartitionState::NotOwned,
                 owner: Guard { key: keys::owner(partition).to_vec(), expected: None },
-                adoption: 0,
-                loan: None,
-                changed: Arc::default(),
+                adoption_number: 0,
+                locked_by: None,
+                state_changed: Arc::default(),
                 overlay: Overlay::new(),
                 pending: VecDeque::new(),
                 barrier: None,
-                in_doubt: false,
+                owner_uncertain: false,
                 readings: Readings::default(),
             })
         };
@@ -208,11 +208,11 @@ impl Executors {
     /// executors are locked, when the command's writes have their place in the commit order.
     pub async fn transact<T>(
         &self,
-        pass: Pass,
+        pass: CommandOrigin,
         partitions: &[PartitionId],
-        mut command: impl FnMut(&View<'_>) -> Result<Change<T>, Stop>,
+        mut command: impl FnMut(&View<'_>) -> Result<CommandOutput<T>, Abort>,
         mut enqueued: impl FnMut(&Ticket, &T),
-    ) -> Result<Ran<T>> {
+    ) -> Result<TransactOutcome<T>> {
         let Some(&home) = partitions.first() else { return Err(Errno::EINVAL.into()) };
         let mut partitions = partitions.to_vec();
         partitions.sort_unstable();
@@ -222,23 +222,27 @@ impl Executors {
         let mut fetches = 0;
         loop {
             self.store.admit().await;
-            let place = Place { home, own: &partitions, guests: &[], pass };
+            let place = ExecutionScope { home, own: &partitions, remote: &[], origin: pass };
             match self.attempt(&place, &mut reading.fetched, &mut command, &mut enqueued) {
-                Attempt::Done { answer, after: None } => return answer.map(Ran::Answered),
+                Attempt::Done { answer, after: None } => return answer.map(TransactOutcome::Answered),
                 Attempt::Done { answer, after: Some(ticket) } => {
-                    return self.committed(&partitions, &ticket).await.and(answer).map(Ran::Answered);
+                    return self
+                        .committed(&partitions, &ticket)
+                        .await
+                        .and(answer)
+                        .map(TransactOutcome::Answered);
                 }
                 Attempt::Leases(due) => {
                     self.counters.reruns.add(1);
-                    return Ok(Ran::Leases(due));
+                    return Ok(TransactOutcome::Leases(due));
                 }
-                Attempt::Across => return Ok(Ran::Across(partitions)),
-                Attempt::Changed(changed) => {
+                Attempt::CrossPartition => return Ok(TransactOutcome::CrossPartition(partitions)),
+                Attempt::StateChanged(changed) => {
                     self.counters.reruns.add(1);
                     changed.wait().await;
                 }
-                Attempt::Elsewhere(_) => return Err(bad_partition(home)),
-                Attempt::After(ticket) => {
+                Attempt::RemoteLeases(_) => return Err(bad_partition(home)),
+                Attempt::AfterCommit(ticket) => {
                     self.counters.reruns.add(1);
                     // The command that enqueued the commit handles its outcome; a failure of the
                     // store shows right below.
@@ -255,8 +259,8 @@ impl Executors {
                     }
                     reading.fetched.fetch(&self.store, wants).await.map_err(|error| store_error(&error))?;
                 }
-                Attempt::Doubt(partition) => self.settle_doubt(partition).await?,
-                Attempt::Need(partition) => {
+                Attempt::CheckOwner(partition) => self.check_owner_remotely(partition).await?,
+                Attempt::NeedPartition(partition) => {
                     self.counters.reruns.add(1);
                     // The set grows with every round, so that there are at most as many rounds as
                     // partitions.
@@ -271,15 +275,15 @@ impl Executors {
     }
 
     /// Runs a command that can't conflict with leases.
-    pub async fn transact_freely<T>(
+    pub async fn transact_without_leases<T>(
         &self,
         partition: PartitionId,
-        command: impl FnMut(&View<'_>) -> Result<Change<T>, Stop>,
+        command: impl FnMut(&View<'_>) -> Result<CommandOutput<T>, Abort>,
     ) -> Result<T> {
-        match self.transact(Pass::Background, &[partition], command, |_, _| ()).await? {
-            Ran::Answered(answer) => Ok(answer),
-            Ran::Across(_) => Err(not_owner(partition)),
-            Ran::Leases(_) => Err(Error::new(Errno::EIO, "background work waits for a lease")),
+        match self.transact(CommandOrigin::Background, &[partition], command, |_, _| ()).await? {
+            TransactOutcome::Answered(answer) => Ok(answer),
+            TransactOutcome::CrossPartition(_) => Err(not_owner(partition)),
+            TransactOutcome::Leases(_) => Err(Error::new(Errno::EIO, "background work waits for a lease")),
         }
     }
 
@@ -300,57 +304,57 @@ impl Executors {
     }
 
     /// Invalidates cache entries of keys that another service has written.
-    pub fn forget_cached(&self, keys: &[Bytes]) {
+    pub fn invalidate_cached(&self, keys: &[Bytes]) {
         keys.iter().for_each(|key| self.cache.remove(key));
     }
 
     /// Invalidates all cache entries of a partition: another service may have changed it.
-    pub fn forget_cached_partition(&self, partition: PartitionId) {
+    pub fn invalidate_cached_partition(&self, partition: PartitionId) {
         self.cache.forget(partition);
     }
 
     /// Attempts once to run a command.
     pub fn attempt<T>(
         &self,
-        place: &Place<'_>,
+        place: &ExecutionScope<'_>,
         fetched: &mut Fetched,
-        command: &mut impl FnMut(&View<'_>) -> Result<Change<T>, Stop>,
+        command: &mut impl FnMut(&View<'_>) -> Result<CommandOutput<T>, Abort>,
         enqueued: &mut impl FnMut(&Ticket, &T),
     ) -> Attempt<T> {
         let executors = place.own.iter().map(|p| self.partitions[p.0 as usize].lock()).collect();
-        let mut held = Held { executors, guests: place.guests };
+        let mut held = LockedExecutors { executors, guests: place.remote };
         for executor in &mut held.executors {
             self.retire(executor);
-            match executor.admit(place.pass) {
+            match executor.admit(place.origin) {
                 Admission::Now => {}
-                Admission::Later => return Attempt::Changed(executor.changed.clone()),
+                Admission::Later => return Attempt::StateChanged(executor.state_changed.clone()),
                 Admission::Never if executor.partition == place.home => {
                     return Attempt::Done { answer: Err(not_owner(executor.partition)), after: None };
                 }
-                Admission::Never => return Attempt::Across,
+                Admission::Never => return Attempt::CrossPartition,
             }
-            if executor.in_doubt {
-                return Attempt::Doubt(executor.partition);
+            if executor.owner_uncertain {
+                return Attempt::CheckOwner(executor.partition);
             }
             if let Some(ticket) = &executor.barrier {
-                return Attempt::After(ticket.clone());
+                return Attempt::AfterCommit(ticket.clone());
             }
             executor.check(fetched);
         }
         let view = View {
             engine: self.store.engine().map(|engine| &**engine),
             fetched,
-            wants: RefCell::default(),
+            missing: RefCell::default(),
             cache: &self.cache,
             counters: &self.counters,
             held: &held,
-            seen: RefCell::new(None),
-            searched: Cell::new(None),
+            depends_on: RefCell::new(None),
+            searched_dir: Cell::new(None),
         };
         let result = command(&view);
-        let (seen, wants) = (view.seen.into_inner(), view.wants.into_inner());
+        let (seen, wants) = (view.depends_on.into_inner(), view.missing.into_inner());
         match result {
-            Err(Stop::NotHere) => {
+            Err(Abort::NotFetched) => {
                 for partition in partitions_of(&wants) {
                     if let Some(executor) = held.executor(partition) {
                         fetched.begin(partition, &mut executor.readings);
@@ -358,10 +362,10 @@ impl Executors {
                 }
                 Attempt::Fetch(wants)
             }
-            Err(Stop::NeedPartition(partition)) => Attempt::Need(partition),
-            Err(Stop::Leases(due)) => Attempt::Leases(due),
-            Err(Stop::Elsewhere(accesses)) => Attempt::Elsewhere(accesses),
-            Err(Stop::Refused(error)) => Attempt::Done { answer: Err(error), after: seen },
+            Err(Abort::NeedPartition(partition)) => Attempt::NeedPartition(partition),
+            Err(Abort::Leases(due)) => Attempt::Leases(due),
+            Err(Abort::RemoteLeases(accesses)) => Attempt::RemoteLeases(accesses),
+            Err(Abort::Refused(error)) => Attempt::Done { answer: Err(error), after: seen },
             Ok(change) if change.writes.is_empty() => {
                 Attempt::Done { answer: Ok(change.answer), after: seen }
             }
@@ -374,7 +378,7 @@ impl Executors {
     }
 
     /// Gives the writes their place in the commit order, and adds them to the overlay.
-    fn enqueue(&self, held: &mut Held<'_>, writes: Writes) -> Ticket {
+    fn enqueue(&self, held: &mut LockedExecutors<'_>, writes: Writes) -> Ticket {
         let mut shown: Vec<(Bytes, Option<Bytes>)> = Vec::with_capacity(writes.len());
         for (key, value) in &writes {
             shown.push((Bytes::copy_from_slice(key), value.clone()));
@@ -414,13 +418,13 @@ impl Executors {
     /// Waits for a commit that an answer depends on.
     pub async fn committed(&self, partitions: &[PartitionId], ticket: &Ticket) -> Result<()> {
         match self.store.wait(ticket).await {
-            Ok(Outcome::Won) => Ok(()),
+            Ok(Outcome::Applied) => Ok(()),
             Ok(outcome) => {
                 for partition in partitions {
                     self.retire(&mut self.partitions[partition.0 as usize].lock());
                 }
                 Err(match outcome {
-                    Outcome::Unknown => {
+                    Outcome::Uncertain => {
                         Error::new(Errno::EIO, "the metadata store does not know the outcome of a commit")
                     }
                     _ => Error::new(
@@ -442,8 +446,8 @@ impl Executors {
                 Some(Err(_)) | None => break,
             };
             let Some((ticket, keys)) = executor.pending.pop_front() else { break };
-            if outcome == Outcome::Won && executor.readings.are_active() {
-                self.keep(executor, &ticket, keys);
+            if outcome == Outcome::Applied && executor.readings.is_any_active() {
+                self.retain_writes(executor, &ticket, keys);
                 continue;
             }
             for key in keys {
@@ -451,12 +455,12 @@ impl Executors {
                     && write.get().ticket.number() == ticket.number()
                 {
                     let (key, write) = write.remove_entry();
-                    self.remember(outcome, key, write.value);
+                    self.update_cache(outcome, key, write.value);
                 }
             }
-            if outcome != Outcome::Won {
-                executor.readings.make_void();
-                self.doubt(executor);
+            if outcome != Outcome::Applied {
+                executor.readings.invalidate();
+                self.check_owner(executor);
             }
         }
         executor.readings.release(&mut executor.overlay);
@@ -466,52 +470,52 @@ impl Executors {
     }
 
     /// As [`Executors::retire`], but leaves the writes in the overlay, for commands that fetch.
-    fn keep(&self, executor: &mut Executor, ticket: &Ticket, keys: Vec<Bytes>) {
+    fn retain_writes(&self, executor: &mut Executor, ticket: &Ticket, keys: Vec<Bytes>) {
         for key in &keys {
             let write = executor.overlay.get(key).filter(|write| write.ticket.number() == ticket.number());
             if let Some(write) = write {
-                self.remember(Outcome::Won, key.clone(), write.value.clone());
+                self.update_cache(Outcome::Applied, key.clone(), write.value.clone());
             }
         }
         executor.readings.keep(ticket, keys);
     }
 
-    fn remember(&self, outcome: Outcome, key: Bytes, value: Option<Bytes>) {
+    fn update_cache(&self, outcome: Outcome, key: Bytes, value: Option<Bytes>) {
         match outcome {
-            Outcome::Won => self.cache.put(key, value),
+            Outcome::Applied => self.cache.put(key, value),
             _ => self.cache.remove(&key),
         }
     }
 
     /// Handles a lost commit: asks the store which service owns the partition. If this service
     /// still does, another partition of that commit was the cause, and no command ran on top of it.
-    fn doubt(&self, executor: &mut Executor) {
+    fn check_owner(&self, executor: &mut Executor) {
         match self.store.engine() {
             Some(engine) => {
                 let owner = engine.get(&executor.owner.key);
                 if !owner.is_ok_and(|owner| owner == executor.owner.expected) {
-                    executor.replace();
+                    executor.mark_taken_over();
                 }
             }
-            None => executor.in_doubt = true,
+            None => executor.owner_uncertain = true,
         }
     }
 
     /// Asks a remote store which service owns a partition. No command runs there meanwhile.
-    pub async fn settle_doubt(&self, partition: PartitionId) -> Result<()> {
+    pub async fn check_owner_remotely(&self, partition: PartitionId) -> Result<()> {
         let expected = {
             let executor = self.lock(partition)?;
-            if !executor.in_doubt {
+            if !executor.owner_uncertain {
                 return Ok(());
             }
             executor.owner.clone()
         };
         let owner = self.store.get(&expected.key).await.map_err(|error| store_error(&error))?;
         let mut executor = self.lock(partition)?;
-        if executor.in_doubt && executor.owner == expected {
-            executor.in_doubt = false;
+        if executor.owner_uncertain && executor.owner == expected {
+            executor.owner_uncertain = false;
             if owner != expected.expected {
-                executor.replace();
+                executor.mark_taken_over();
             }
         }
         Ok(())
@@ -524,12 +528,12 @@ impl Executor {
     }
 
     /// Records that another service has taken over the partition.
-    fn replace(&mut self) {
+    fn mark_taken_over(&mut self) {
         tracing::error!(
             partition = self.partition.0,
             "another metadata service has taken this partition over"
         );
-        self.leave();
+        self.mark_not_owned();
     }
 }
 
@@ -543,13 +547,13 @@ enum Admission {
 }
 
 impl Executor {
-    fn admit(&self, pass: Pass) -> Admission {
-        let is_command = pass != Pass::Background;
-        match self.standing {
-            Standing::Elsewhere | Standing::Leaving => Admission::Never,
-            Standing::Settling | Standing::Closed if is_command => Admission::Later,
-            _ => match self.loan {
-                Some(token) if pass != Pass::Errand(token) => Admission::Later,
+    fn admit(&self, pass: CommandOrigin) -> Admission {
+        let is_command = pass != CommandOrigin::Background;
+        match self.state {
+            PartitionState::NotOwned | PartitionState::Releasing => Admission::Never,
+            PartitionState::Recovering | PartitionState::Reclaiming if is_command => Admission::Later,
+            _ => match self.locked_by {
+                Some(token) if pass != CommandOrigin::CrossPartition(token) => Admission::Later,
                 _ => Admission::Now,
             },
         }
@@ -557,38 +561,38 @@ impl Executor {
 
     /// Whether this service owns the partition and isn't releasing it.
     pub fn is_owned(&self) -> bool {
-        !matches!(self.standing, Standing::Elsewhere | Standing::Leaving)
+        !matches!(self.state, PartitionState::NotOwned | PartitionState::Releasing)
     }
 
     /// Sets the partition's state and wakes those that wait for a change.
-    pub fn stand(&mut self, standing: Standing) {
-        self.standing = standing;
-        self.tell();
+    pub fn set_state(&mut self, standing: PartitionState) {
+        self.state = standing;
+        self.notify();
     }
 
     /// Locks the partition for a transaction, or unlocks it with `None`. Invalidates what commands
     /// have fetched before.
-    pub fn lend(&mut self, loan: Option<u64>) {
-        self.loan = loan;
-        self.readings.make_void();
+    pub fn set_lock(&mut self, loan: Option<u64>) {
+        self.locked_by = loan;
+        self.readings.invalidate();
         self.readings.release(&mut self.overlay);
-        self.tell();
+        self.notify();
     }
 
     /// Marks the partition as owned by another service, which may have changed everything.
-    pub fn leave(&mut self) {
+    pub fn mark_not_owned(&mut self) {
         self.overlay.clear();
         self.pending.clear();
         self.barrier = None;
-        self.loan = None;
-        self.in_doubt = false;
-        self.readings.make_void();
+        self.locked_by = None;
+        self.owner_uncertain = false;
+        self.readings.invalidate();
         self.readings.release(&mut self.overlay);
-        self.stand(Standing::Elsewhere);
+        self.set_state(PartitionState::NotOwned);
     }
 
-    fn tell(&mut self) {
-        std::mem::take(&mut self.changed).set();
+    fn notify(&mut self) {
+        std::mem::take(&mut self.state_changed).set();
     }
 }
 
@@ -613,7 +617,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-impl Held<'_> {
+impl LockedExecutors<'_> {
     /// Overlay of a partition; `None` if its executor isn't locked.
     pub fn overlay(&self, partition: PartitionId) -> Option<&Overlay> {
         // Usually one or two.
@@ -624,12 +628,12 @@ impl Held<'_> {
     }
 
     /// Whether the command holds partitions of other services.
-    pub fn has_guests(&self) -> bool {
+    pub fn has_remote_partitions(&self) -> bool {
         !self.guests.is_empty()
     }
 
     /// Whether the command holds this partition of another service.
-    pub fn is_guest(&self, partition: PartitionId) -> bool {
+    pub fn is_remote_partition(&self, partition: PartitionId) -> bool {
         self.guests.iter().any(|guest| guest.partition == partition)
     }
 

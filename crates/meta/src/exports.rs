@@ -4,7 +4,7 @@
 //! Rules apply to each request, by the address of its connection. The session stores the rule of
 //! its last request for checks at deeper levels.
 
-use crate::executor::Stop;
+use crate::executor::Abort;
 use crate::service::MetaService;
 use crate::sessions::Session;
 use crate::view::View;
@@ -16,7 +16,7 @@ use wire::{MetaOp, MetaRequest};
 
 /// Credentials of a client that acts for itself and not for one of its users: reports, and requests
 /// that open files need.
-const CLIENT_ITSELF: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
+const CLIENT_CREDENTIALS: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
 
 impl MetaService {
     /// Applies the rules of its caller to a request.
@@ -24,7 +24,7 @@ impl MetaService {
     /// # Errors
     /// `EACCES` from a network that may not mount, whose session is evicted; `EROFS` for a change
     /// from a read-only network.
-    pub(crate) fn under_rules(&self, caller: &net::Caller, request: MetaRequest) -> Result<MetaRequest> {
+    pub(crate) fn apply_export(&self, caller: &net::Caller, request: MetaRequest) -> Result<MetaRequest> {
         // A caller without a session acts for the cluster; its rights were checked before.
         if request.session == SessionId(0) {
             return Ok(request);
@@ -49,13 +49,13 @@ impl MetaService {
 
     /// The rule that applies to a caller now.
     pub(crate) fn export_of(&self, caller: &net::Caller) -> Export {
-        self.exports.follow(&self.chunks.map.read().unwrap_or_else(PoisonError::into_inner));
+        self.exports.apply_map(&self.chunks.map.read().unwrap_or_else(PoisonError::into_inner));
         self.exports.of(caller)
     }
 }
 
 /// Whether the rule restricts nothing and maps no users.
-pub(crate) fn is_plain(export: &Export) -> bool {
+pub(crate) fn is_unrestricted(export: &Export) -> bool {
     export.access == ExportAccess::Rw && export.squash == Squash::None
 }
 
@@ -65,7 +65,7 @@ fn squashed(export: &Export, mut request: MetaRequest) -> MetaRequest {
         Squash::None => true,
         // The client is trusted for all users except root; it could send any request as another
         // user.
-        Squash::Root => request.credentials == CLIENT_ITSELF,
+        Squash::Root => request.credentials == CLIENT_CREDENTIALS,
         Squash::All => false,
     };
     if keeps {
@@ -88,7 +88,7 @@ pub(crate) fn permit(
     session: &Session,
     env: &Env<'_>,
     view: &View<'_>,
-) -> Result<bool, Stop> {
+) -> Result<bool, Abort> {
     let spec = request.op.spec();
     if !session.is_remote() && !spec.is_unchecked_by_kernel {
         return Ok(false);
@@ -98,7 +98,7 @@ pub(crate) fn permit(
     if is_read_only && spec.effect == MetaEffect::Report {
         let Some(ino) = spec.home else { return Ok(true) };
         if !namespace::is_being_changed(env, view, ino)? {
-            return Err(Stop::Refused(read_only()));
+            return Err(Abort::Refused(read_only()));
         }
     }
     let is_anonymous =
@@ -106,7 +106,7 @@ pub(crate) fn permit(
     if who.uid == 0 && !is_anonymous {
         return Ok(is_read_only);
     }
-    let groups = session.callers.find(who);
+    let groups = session.users.find(who);
     let caller = groups.as_ref().map_or(Caller::of(who), |groups| groups.caller(who));
     let caller = Caller { privileged: request.privileged, ..caller };
     if !is_anonymous {

@@ -15,7 +15,7 @@
 //! what the partition holds.
 
 use crate::executor::Overlay;
-use crate::limits::{KEPT_FOR_READINGS, SPARE_PAIRS};
+use crate::limits::{MAX_RETAINED_KEYS, SPARE_PAIRS};
 use bytes::Bytes;
 use kv::{KvError, Pair, Store, Ticket};
 use namespace::keys;
@@ -28,13 +28,13 @@ pub(crate) struct Readings {
     begun: u64,
     active: BTreeSet<u64>,
     /// Readings up to this number are invalid.
-    void: u64,
+    invalid_up_to: u64,
     /// Completed commits whose writes stay in the overlay, in order.
-    kept: VecDeque<Kept>,
-    kept_keys: usize,
+    retained: VecDeque<RetainedCommit>,
+    retained_keys: usize,
 }
 
-struct Kept {
+struct RetainedCommit {
     /// The last reading that may have missed the commit.
     reading: u64,
     /// Number of the commit.
@@ -50,35 +50,35 @@ impl Readings {
     }
 
     fn is_valid(&self, reading: u64) -> bool {
-        reading > self.void
+        reading > self.invalid_up_to
     }
 
     /// Whether any reading is active.
-    pub fn are_active(&self) -> bool {
+    pub fn is_any_active(&self) -> bool {
         !self.active.is_empty()
     }
 
     /// Invalidates everything that was fetched until now.
-    pub fn make_void(&mut self) {
-        self.void = self.begun;
+    pub fn invalidate(&mut self) {
+        self.invalid_up_to = self.begun;
     }
 
     /// Retains the writes of a completed commit for the readings that are active.
     pub fn keep(&mut self, ticket: &Ticket, keys: Vec<Bytes>) {
-        self.kept_keys += keys.len();
-        self.kept.push_back(Kept { reading: self.begun, number: ticket.number(), keys });
-        if self.kept_keys > KEPT_FOR_READINGS {
-            self.make_void();
+        self.retained_keys += keys.len();
+        self.retained.push_back(RetainedCommit { reading: self.begun, number: ticket.number(), keys });
+        if self.retained_keys > MAX_RETAINED_KEYS {
+            self.invalidate();
         }
     }
 
     /// Removes writes from the overlay that no reading needs any more.
     pub fn release(&mut self, overlay: &mut Overlay) {
-        let oldest = self.active.range(self.void + 1..).next().copied().unwrap_or(u64::MAX);
-        while self.kept.front().is_some_and(|kept| kept.reading < oldest)
-            && let Some(kept) = self.kept.pop_front()
+        let oldest = self.active.range(self.invalid_up_to + 1..).next().copied().unwrap_or(u64::MAX);
+        while self.retained.front().is_some_and(|kept| kept.reading < oldest)
+            && let Some(kept) = self.retained.pop_front()
         {
-            self.kept_keys -= kept.keys.len();
+            self.retained_keys -= kept.keys.len();
             for key in kept.keys {
                 // A later write to the key is under way, or is retained itself.
                 if overlay.get(&key).is_some_and(|write| write.ticket.number() == kept.number) {
@@ -96,14 +96,14 @@ impl Readings {
 
 /// Data that a command misses.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Want {
+pub(crate) enum MissingData {
     Key(Vec<u8>),
     Range { from: Vec<u8>, to: Vec<u8>, limit: usize },
 }
 
-impl Want {
+impl MissingData {
     fn partition(&self) -> PartitionId {
-        let (Want::Key(key) | Want::Range { from: key, .. }) = self;
+        let (MissingData::Key(key) | MissingData::Range { from: key, .. }) = self;
         keys::partition_of_key(key)
     }
 }
@@ -171,12 +171,12 @@ impl Fetched {
     }
 
     /// Fetches the data. No mutex is held meanwhile.
-    pub async fn fetch(&mut self, store: &Store, wants: Vec<Want>) -> Result<(), KvError> {
+    pub async fn fetch(&mut self, store: &Store, wants: Vec<MissingData>) -> Result<(), KvError> {
         let mut asked = Vec::new();
         for want in wants {
             match want {
-                Want::Key(key) => asked.push(key),
-                Want::Range { from, to, limit } => {
+                MissingData::Key(key) => asked.push(key),
+                MissingData::Range { from, to, limit } => {
                     let pairs = store.scan(&from, &to, limit).await?;
                     let is_whole = pairs.len() < limit;
                     self.ranges.insert((from, to), FetchedRange { pairs, is_whole });
@@ -192,6 +192,6 @@ impl Fetched {
 }
 
 /// The partitions of missing data.
-pub(crate) fn partitions_of(wants: &[Want]) -> BTreeSet<PartitionId> {
-    wants.iter().map(Want::partition).collect()
+pub(crate) fn partitions_of(wants: &[MissingData]) -> BTreeSet<PartitionId> {
+    wants.iter().map(MissingData::partition).collect()
 }

@@ -5,9 +5,11 @@
 //! removes conflicts. Mutexes are taken in the order executor, shard, session.
 
 use crate::limits::{LEASE_SHARDS, LEASES_PER_SHARD, SESSION_LEASES_PER_SHARD};
-use crate::ranges::Ranges;
+use crate::name_delegations::NameDelegations;
 use crate::sessions::Sessions;
-use namespace::leases::{Access, Asker, Due, LeaseTable, Limits, Tally, Wish};
+use namespace::leases::{
+    InodeAccess, LeaseCounts, LeaseRequest, LeaseTable, Limits, PendingRecall, Requester,
+};
 use parking_lot::{Mutex, RwLock};
 use rt::sync::Event;
 use std::collections::BTreeMap;
@@ -15,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use types::{InodeId, PartitionId, SessionId};
 use wire::spec::EntryNames;
-use wire::{LeaseMode, Yield};
+use wire::{LeaseMode, RecallAck};
 
 /// Bits of a lease epoch that count within one ownership of a partition; the bits above hold the
 /// ownership epoch. At a hundred thousand opens a second, the lower bits last five years; at one
@@ -28,13 +30,13 @@ pub(crate) struct Leases {
     /// Inodes in all tables. While it is 0, no lease can conflict.
     inodes: AtomicUsize,
     abandoned: Mutex<Vec<InodeId>>,
-    some_abandoned: Event,
+    abandoned_ready: Event,
     /// The last number of [`Leases::next_order`].
     order: AtomicU64,
     /// The lower part of the last epoch, and the upper part of each partition's epochs.
     epochs: AtomicU64,
     ownerships: RwLock<Vec<u64>>,
-    pub(crate) ranges: Ranges,
+    pub(crate) ranges: NameDelegations,
 }
 
 struct Shard {
@@ -51,11 +53,11 @@ impl Default for Leases {
             shards: (0..LEASE_SHARDS).map(|_| shard()).collect(),
             inodes: AtomicUsize::new(0),
             abandoned: Mutex::default(),
-            some_abandoned: Event::new(),
+            abandoned_ready: Event::new(),
             order: AtomicU64::new(0),
             epochs: AtomicU64::new(0),
             ownerships: RwLock::default(),
-            ranges: Ranges::default(),
+            ranges: NameDelegations::default(),
         }
     }
 }
@@ -96,13 +98,13 @@ impl Leases {
     }
 
     /// As [`LeaseTable::outdate`].
-    pub fn outdate(&self, ino: InodeId, past: u64) {
+    pub fn end_epoch(&self, ino: InodeId, past: u64) {
         self.on(ino, |table| table.outdate(ino, past));
     }
 
     /// Starts a new epoch of an inode: targets that have seen it refuse requests of earlier ones.
     pub fn new_epoch(&self, ino: InodeId) -> u64 {
-        self.outdate(ino, u64::MAX);
+        self.end_epoch(ino, u64::MAX);
         self.epoch(ino)
     }
 
@@ -145,12 +147,12 @@ impl Leases {
     }
 
     /// As [`LeaseTable::offer`].
-    pub fn offer(&self, sessions: &Sessions, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+    pub fn offer(&self, sessions: &Sessions, asker: Requester, ino: InodeId) -> Option<LeaseMode> {
         self.offer_as(sessions, asker, ino, LeaseTable::offer)
     }
 
     /// As [`LeaseTable::offer_directory`].
-    pub fn offer_directory(&self, sessions: &Sessions, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+    pub fn offer_directory(&self, sessions: &Sessions, asker: Requester, ino: InodeId) -> Option<LeaseMode> {
         self.offer_as(sessions, asker, ino, LeaseTable::offer_directory)
     }
 
@@ -159,11 +161,11 @@ impl Leases {
     fn offer_as(
         &self,
         sessions: &Sessions,
-        asker: Asker,
+        asker: Requester,
         ino: InodeId,
-        offer: impl Fn(&mut LeaseTable, Asker, InodeId) -> Option<LeaseMode>,
+        offer: impl Fn(&mut LeaseTable, Requester, InodeId) -> Option<LeaseMode>,
     ) -> Option<LeaseMode> {
-        let is_shared = self.has_ranges_of_others(asker.session, ino);
+        let is_shared = self.others_have_ranges(asker.session, ino);
         self.grant(sessions, (asker.session, ino), |table| match is_shared {
             true => table.offer_permissions(asker, ino),
             false => offer(table, asker, ino),
@@ -171,12 +173,12 @@ impl Leases {
     }
 
     /// As [`LeaseTable::take_alone`].
-    pub fn take_alone(
+    pub fn acquire_exclusive(
         &self,
         sessions: &Sessions,
-        asker: Asker,
+        asker: Requester,
         ino: InodeId,
-        due: &mut Vec<Due>,
+        due: &mut Vec<PendingRecall>,
     ) -> Option<LeaseMode> {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
         self.grant(sessions, (asker.session, ino), |table| table.take_alone(asker, ino, &mut send, due))
@@ -186,9 +188,9 @@ impl Leases {
     pub fn acquire(
         &self,
         sessions: &Sessions,
-        asker: Asker,
-        (ino, wish): (InodeId, Wish),
-        due: &mut Vec<Due>,
+        asker: Requester,
+        (ino, wish): (InodeId, LeaseRequest),
+        due: &mut Vec<PendingRecall>,
     ) -> Option<LeaseMode> {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
         self.grant(sessions, (asker.session, ino), |table| table.acquire(asker, ino, wish, &mut send, due))
@@ -198,28 +200,34 @@ impl Leases {
     pub fn make_way(
         &self,
         sessions: &Sessions,
-        asker: Asker,
-        (ino, access): (InodeId, Access),
-        due: &mut Vec<Due>,
+        asker: Requester,
+        (ino, access): (InodeId, InodeAccess),
+        due: &mut Vec<PendingRecall>,
     ) {
-        self.make_way_on(sessions, asker, (ino, access), due);
-        self.make_way_in_ranges(sessions, asker, (ino, EntryNames::ALL), due);
+        self.recall_conflicting_on(sessions, asker, (ino, access), due);
+        self.recall_ranges(sessions, asker, (ino, EntryNames::ALL), due);
     }
 
     /// The same for the inode's own lease only.
-    pub fn make_way_on(
+    pub fn recall_conflicting_on(
         &self,
         sessions: &Sessions,
-        asker: Asker,
-        (ino, access): (InodeId, Access),
-        due: &mut Vec<Due>,
+        asker: Requester,
+        (ino, access): (InodeId, InodeAccess),
+        due: &mut Vec<PendingRecall>,
     ) {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
         self.on(ino, |table| table.make_way(asker, ino, access, &mut send, due));
     }
 
     /// As [`LeaseTable::make_way_for_names`].
-    pub fn make_way_for_names(&self, sessions: &Sessions, asker: Asker, ino: InodeId, due: &mut Vec<Due>) {
+    pub fn recall_for_name_change(
+        &self,
+        sessions: &Sessions,
+        asker: Requester,
+        ino: InodeId,
+        due: &mut Vec<PendingRecall>,
+    ) {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
         self.on(ino, |table| table.make_way_for_names(asker, ino, &mut send, due));
     }
@@ -235,7 +243,7 @@ impl Leases {
     }
 
     /// As [`LeaseTable::mark_in_use`].
-    pub fn mark_in_use(&self, sessions: &Sessions, asker: Asker, ino: InodeId) -> bool {
+    pub fn mark_in_use(&self, sessions: &Sessions, asker: Requester, ino: InodeId) -> bool {
         self.grant(sessions, (asker.session, ino), |table| table.mark_in_use(asker, ino))
     }
 
@@ -245,7 +253,7 @@ impl Leases {
     }
 
     /// As [`LeaseTable::yielded`].
-    pub fn yielded(&self, session: SessionId, answer: &Yield) {
+    pub fn acknowledged(&self, session: SessionId, answer: &RecallAck) {
         let now_ns = rt::monotonic_ns();
         self.give_up(answer.ino, |table| table.yielded(session, answer, now_ns));
     }
@@ -266,7 +274,7 @@ impl Leases {
     }
 
     /// As [`LeaseTable::pass_on`].
-    pub fn pass_on(&self, from: SessionId, to: Asker, ino: InodeId) -> bool {
+    pub fn transfer(&self, from: SessionId, to: Requester, ino: InodeId) -> bool {
         self.give_up(ino, |table| table.pass_on(from, to, ino))
     }
 
@@ -282,18 +290,18 @@ impl Leases {
     }
 
     /// As [`LeaseTable::leave`], for all inodes of partitions.
-    pub fn leave_partitions(&self, session: SessionId, partitions: &[PartitionId]) {
+    pub fn drop_session_in(&self, session: SessionId, partitions: &[PartitionId]) {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let left = |ino: InodeId| partitions.contains(&ino.partition());
-            let freed = self.counted(&mut shard, |table| table.leave(session, left));
+            let freed = self.counted(&mut shard, |table| table.drop_session_leases(session, left));
             freed.into_iter().for_each(|ino| shard.wake(ino));
             self.take_abandoned(&mut shard);
         }
     }
 
     /// Counts the leases of each session. Scans every lease, one shard at a time.
-    pub fn tally(&self) -> BTreeMap<SessionId, Tally> {
+    pub fn tally(&self) -> BTreeMap<SessionId, LeaseCounts> {
         let mut all = BTreeMap::new();
         self.shards.iter().for_each(|shard| shard.lock().table.tally(&mut all));
         all
@@ -312,31 +320,31 @@ impl Leases {
         let abandoned = shard.table.take_abandoned();
         if !abandoned.is_empty() {
             self.abandoned.lock().extend(abandoned);
-            self.some_abandoned.set();
+            self.abandoned_ready.set();
         }
     }
 
     /// Waits for inodes whose reclaim was deferred and is possible now.
     pub async fn abandoned(&self) -> Vec<InodeId> {
-        self.some_abandoned.wait().await;
-        self.some_abandoned.clear();
+        self.abandoned_ready.wait().await;
+        self.abandoned_ready.clear();
         std::mem::take(&mut *self.abandoned.lock())
     }
 
     /// Makes [`Leases::abandoned`] return.
     pub fn stop(&self) {
-        self.some_abandoned.set();
+        self.abandoned_ready.set();
     }
 
     /// As [`LeaseTable::is_due`].
-    pub fn is_due(&self, due: &Due) -> bool {
-        self.on(due.ino, |table| table.is_due(due))
+    pub fn is_due(&self, due: &PendingRecall) -> bool {
+        self.on(due.ino, |table| table.is_pending(due))
     }
 
     /// The event to wait for until a recall may be acknowledged; `None` if it is.
-    pub fn answer_of(&self, due: &Due) -> Option<Arc<Event>> {
+    pub fn acknowledgement_event(&self, due: &PendingRecall) -> Option<Arc<Event>> {
         let mut shard = self.shards[shard_of(due.ino)].lock();
-        if !shard.table.is_due(due) {
+        if !shard.table.is_pending(due) {
             return None;
         }
         Some(shard.waits.entry(due.ino).or_default().clone())

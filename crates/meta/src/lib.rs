@@ -17,7 +17,7 @@
 //!
 //! The metadata services of a cluster share the partitions: each executes those that the cluster
 //! map assigns to it (`ownership`), and locks those of other services for a cross-partition
-//! transaction (`errand`, `lending`).
+//! transaction (`errand`, `partition_lock`).
 //!
 //! Invariants:
 //! - An answer reports committed state only: the service sends it once the command's own writes,
@@ -34,54 +34,54 @@
 //! - No command runs on top of a cross-partition commit before that is durable: if one of its
 //!   partitions is lost, its writes must not lie under later ones of the other partition.
 
-mod accessed;
-mod administer;
+mod access_times;
+mod administration;
+mod async_creates;
+mod background;
 mod cache;
-mod callers;
-mod capable;
+mod capabilities;
 mod chunks;
 mod coherence;
-mod cuts;
+mod cross_partition;
 mod drain;
-mod errand;
 mod eviction;
 mod executor;
 mod exports;
 mod fetch;
-mod follow;
-mod grace;
-mod groups;
-mod hollow;
+mod grace_period;
+mod group_creation;
 mod leases;
-mod lending;
 mod limits;
 mod locks;
-mod neighbours;
+mod lost_data;
+mod name_delegations;
 mod ownership;
-mod promises;
-mod ranges;
-mod reaper;
+mod partition_lock;
+mod partition_reclaim;
+mod peers;
+mod quarantine;
 mod record;
-mod replies;
-mod rewind;
+mod reply_cache;
+mod reported_sizes;
+mod restore;
 mod service;
+mod session_users;
 mod sessions;
-mod settle;
-mod shut;
-mod sizes;
+mod size_recovery;
 mod stats;
 mod tombstones;
+mod truncations;
 mod usage;
 mod view;
 
-pub use administer::SessionStatus;
+pub use administration::SessionStatus;
 pub use drain::{DrainStatus, LocalMount};
-pub use groups::GroupMaker;
+pub use group_creation::GroupCreator;
 pub use limits::SYNC_INTERVAL;
-pub use neighbours::{Company, PartitionsChannel};
 pub use net::StorageChannel;
-pub use rewind::{Rewind, release_partitions};
+pub use peers::{PartitionsChannel, PeerContext};
+pub use restore::{RestoreRewriter, release_partitions};
 pub use service::{MetaOptions, MetaService};
 pub use sessions::SessionKind;
-pub use settle::Recovery;
+pub use size_recovery::Recovery;
 pub use stats::MetaStats;

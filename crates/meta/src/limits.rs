@@ -14,7 +14,7 @@ pub(crate) const MAX_CACHED_VALUE: usize = 8 << 10;
 
 /// Keys of completed commits that stay in a partition's overlay for commands that read a remote
 /// store, about 10 MiB. Beyond that, the data that those commands have fetched is discarded.
-pub(crate) const KEPT_FOR_READINGS: usize = 64 << 10;
+pub(crate) const MAX_RETAINED_KEYS: usize = 64 << 10;
 
 /// Extra pairs that are fetched of a range, so that removals under way don't make it too short.
 pub(crate) const SPARE_PAIRS: usize = 64;
@@ -24,28 +24,28 @@ pub(crate) const SPARE_PAIRS: usize = 64;
 pub(crate) const MAX_FETCHES: usize = 16 << 10;
 
 /// Sessions that may register at the same time; those with the same remainder wait for each other.
-pub(crate) const REGISTRATIONS_AT_ONCE: usize = 256;
+pub(crate) const MAX_CONCURRENT_REGISTRATIONS: usize = 256;
 
 /// Slots of a session: for each the last answer is kept, about 200 bytes. A client needs one for
 /// each change under way, and one for each that got no answer within the last hour.
-pub(crate) const MAX_LANES: u32 = 65_536;
+pub(crate) const MAX_SESSION_SLOTS: u32 = 65_536;
 
 /// Asynchronous creates of a returning session that are executed at a time. They share commits.
-pub(crate) const PROMISES_AT_ONCE: usize = 64;
+pub(crate) const CREATES_AT_ONCE: usize = 64;
 
 /// File sizes that returning sessions have reported, until size recovery uses them: at most 64 MiB.
 /// Usually more than clients have open for writing at a time.
-pub(crate) const KNOWN_SIZES: usize = 1 << 20;
+pub(crate) const MAX_REPORTED_SIZES: usize = 1 << 20;
 
 /// Name-prefix delegations, about 150 bytes each: in all directories, in one, and of one session in
 /// one.
-pub(crate) const RANGES: usize = 64 << 10;
-pub(crate) const RANGES_PER_DIRECTORY: usize = 4096;
-pub(crate) const RANGES_PER_SESSION: usize = 128;
+pub(crate) const MAX_NAME_DELEGATIONS: usize = 64 << 10;
+pub(crate) const NAME_DELEGATIONS_PER_DIRECTORY: usize = 4096;
+pub(crate) const NAME_DELEGATIONS_PER_SESSION: usize = 128;
 
 /// Files from asynchronous creates whose outcome the session may still ask for, about 150 bytes
 /// each. It asks at once.
-pub(crate) const KEPT_PROMISES: usize = 64 << 10;
+pub(crate) const MAX_REPLAYED_CREATES: usize = 64 << 10;
 
 /// Records that one commit deletes when a session ends. The store accepts about 12,000.
 pub(crate) const RECORDS_PER_DELETION: usize = 1000;
@@ -69,7 +69,7 @@ pub(crate) const DURABLE_TRIES: usize = 3;
 
 /// How often crash reconciliation checks whether the end of a deletion is committed: that takes a
 /// commit.
-pub(crate) const OBLIVION_POLL: Duration = Duration::from_millis(5);
+pub(crate) const DELETION_COMMIT_POLL: Duration = Duration::from_millis(5);
 
 /// Shards of the lease table, each with a mutex, so that cores seldom contend.
 pub(crate) const LEASE_SHARDS: usize = 64;
@@ -85,16 +85,16 @@ pub(crate) const SESSION_LEASES_PER_SHARD: usize = LEASES_PER_SHARD / 4;
 pub(crate) const OPENS_PER_SESSION: usize = SESSION_LEASES_PER_SHARD * LEASE_SHARDS;
 
 /// Users of a session whose groups are known: usually as many as have active processes. With
-/// [`GROUPS_PER_CALLER`], at most 16 MiB a session.
-pub(crate) const CALLERS_PER_SESSION: usize = 1024;
+/// [`GROUPS_PER_USER`], at most 16 MiB a session.
+pub(crate) const USERS_PER_SESSION: usize = 1024;
 
 /// Groups of a user. Linux allows 65,536; more than a few hundred are rare.
-pub(crate) const GROUPS_PER_CALLER: usize = 4096;
+pub(crate) const GROUPS_PER_USER: usize = 4096;
 
 /// How long the record of an evicted session is kept. Its capabilities end within minutes, targets
 /// refuse it for two hours, and a client that has reached no service for a day (`client::recall`)
 /// ends its session by itself.
-pub(crate) const KEEP_ENDED: Duration = Duration::from_secs(7 * 24 * 3600);
+pub(crate) const TOMBSTONE_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How often old records of evicted sessions are searched for.
 pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
@@ -108,95 +108,95 @@ pub(crate) const RECALL_POLL: Duration = Duration::from_secs(5);
 
 /// How long a session that has seen a recall and keeps sending may take to acknowledge it, before
 /// it is evicted.
-pub(crate) const YIELD_TIME: Duration = Duration::from_secs(5);
+pub(crate) const RECALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A session that is silent for so long while it should acknowledge a recall is considered cut off,
 /// not unwilling: a working session reports every second that it works on the recall.
-pub(crate) const TALK_TIME: Duration = Duration::from_secs(3);
+pub(crate) const CUT_OFF_AFTER: Duration = Duration::from_secs(3);
 
 /// How long a session's report is valid that it works on its recalls. It repeats the report every
 /// second.
-pub(crate) const YIELDING_WORD: Duration = YIELD_TIME;
+pub(crate) const WORKING_REPORT_VALID: Duration = RECALL_TIMEOUT;
 
 /// How long a session that works on a recall may take while all targets are online. That is usually
 /// as long as a client waits for a target, so that the failure of one that has just died is
 /// noticed. While a target is down there is no limit except the time-outs of those that wait. An
 /// eviction would not help: size recovery can't ask the target either.
-pub(crate) const YIELDING_TIME: Duration = Duration::from_secs(90);
+pub(crate) const RECALL_WORK_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// How long a session may be unreachable before it is evicted for a conflicting lease.
-pub(crate) const SILENCE_TIME: Duration = Duration::from_secs(15);
+pub(crate) const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Pause of a wait for an acknowledgement in a service that stops.
-pub(crate) const STOPPING_REST: Duration = Duration::from_millis(10);
+pub(crate) const STOPPING_PAUSE: Duration = Duration::from_millis(10);
 
 /// If a wait takes so much longer than planned, this process was paused meanwhile, and not the
 /// sessions that it waits for.
-pub(crate) const STANDSTILL: Duration = Duration::from_secs(2);
+pub(crate) const PAUSE_THRESHOLD: Duration = Duration::from_secs(2);
 
 /// How long a session may be unreachable before it is evicted, even if none of its leases conflict.
-pub(crate) const IDLE_TIME: Duration = Duration::from_secs(60);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a target may fail to fence a session before others continue without it. Usually it is
 /// down then.
-pub(crate) const FENCE_TIME: Duration = Duration::from_secs(15);
+pub(crate) const FENCE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Pause before a target is asked again to fence a session.
 pub(crate) const FENCE_RETRY: Duration = Duration::from_secs(1);
 
 /// How long sessions from before a start may take to return, and again from the first message of
 /// one. As long as a session with a conflicting lease may be silent.
-pub(crate) const GRACE_TIME: Duration = SILENCE_TIME;
+pub(crate) const GRACE_PERIOD: Duration = UNREACHABLE_TIMEOUT;
 
 /// How often the end of that time is checked, and then, whether sessions that were returning have
 /// done so.
-pub(crate) const GRACE_LOOK: Duration = Duration::from_secs(1);
+pub(crate) const GRACE_POLL: Duration = Duration::from_secs(1);
 
 /// How often silent sessions are searched for.
 pub(crate) const IDLE_CHECK: Duration = Duration::from_secs(5);
 
 /// Shortest interval between updates of a session's last contact, so that cores don't contend for
 /// it.
-pub(crate) const HEARD_GRAIN: Duration = Duration::from_millis(100);
+pub(crate) const CONTACT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long a partition lock may be held. A transaction takes milliseconds. Others wait meanwhile,
 /// among them sessions that have to flush before they can acknowledge a recall: so it is less than
-/// [`YIELD_TIME`].
-pub(crate) const LOAN_TIME: Duration = Duration::from_secs(4);
+/// [`RECALL_TIMEOUT`].
+pub(crate) const PARTITION_LOCK_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How long an owner tries to lock a partition: less than the coordinator waits for the answer.
-pub(crate) const PARK_TIME: Duration = Duration::from_secs(2);
+pub(crate) const PARTITION_LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// How long a coordinator waits for the answer to a lock request. No other command runs meanwhile
 /// on the partitions that it has locked.
-pub(crate) const BORROW_TIME: Duration = Duration::from_secs(3);
+pub(crate) const REMOTE_LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long another service may take to have leases recalled: it evicts unresponsive sessions
 /// within this time.
-pub(crate) const MAKE_WAY_TIME: Duration = Duration::from_secs(60);
+pub(crate) const REMOTE_RECALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Pause before a transaction tries again to lock its partitions.
-pub(crate) const ERRAND_REST: Duration = Duration::from_millis(20);
+pub(crate) const CROSS_PARTITION_BACKOFF: Duration = Duration::from_millis(20);
 
 /// How long a transaction is tried. Its client asks again, until its own time-out.
-pub(crate) const ERRAND_TIME: Duration = Duration::from_secs(15);
+pub(crate) const CROSS_PARTITION_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How often the cluster map is checked for partitions to adopt or release.
 pub(crate) const ASSIGNMENT_POLL: Duration = Duration::from_millis(50);
 
 /// Pause before work is tried again that the store or a target has refused.
-pub(crate) const RETRY_TIME: Duration = Duration::from_secs(1);
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a mirrored group may have no responding primary before work on its files is deferred:
 /// longer than the replacement of a dead one takes, and as long as a call to a node may take.
-pub(crate) const GROUP_PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PRIMARY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Files in size recovery at a time, at most; those with the same remainder wait for each other.
-pub(crate) const SETTLE_TURNS: usize = 64;
+pub(crate) const SIZE_RECOVERY_LOCKS: usize = 64;
 
 /// How long another service may take to answer the notice of a session's end. It also finds out by
 /// itself.
-pub(crate) const TELL_TIME: Duration = Duration::from_secs(5);
+pub(crate) const END_NOTICE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often the map is checked for targets to drain.
 pub(crate) const DRAIN_POLL: Duration = Duration::from_secs(1);
@@ -219,15 +219,15 @@ pub(crate) const COPIES_AT_ONCE: usize = 4;
 pub(crate) const MAX_ROUNDS: usize = 8;
 
 /// Regions that are copied while clients wait: 64 MiB, well under a second.
-pub(crate) const LAST_REGIONS: u64 = 64;
+pub(crate) const MAX_FINAL_REGIONS: u64 = 64;
 
 /// The same for a file that changes faster than it is copied, after several attempts: 1 GiB, some
 /// seconds.
-pub(crate) const MOST_LAST_REGIONS: u64 = 1024;
+pub(crate) const MAX_FINAL_REGIONS_BUSY: u64 = 1024;
 
 /// How long clients may wait in total: a target may stop responding meanwhile, and applications
 /// that wait for the file have their own time-out (60 s by default).
-pub(crate) const ALONE_TIME: Duration = Duration::from_secs(20);
+pub(crate) const EXCLUSIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Files at a time that migrate to another scheme or pool, beside those that are moved off targets.
 /// As [`MOVES_AT_ONCE`].
@@ -236,15 +236,15 @@ pub(crate) const MIGRATIONS_AT_ONCE: usize = 4;
 /// How often files are searched for whose migration is recorded, but isn't running.
 pub(crate) const MIGRATE_POLL: Duration = Duration::from_secs(1);
 
-/// Pause before a failed migration is tried again; it doubles up to [`MIGRATE_LONGEST_RETRY`].
+/// Pause before a failed migration is tried again; it doubles up to [`MIGRATE_MAX_RETRY`].
 pub(crate) const MIGRATE_RETRY: Duration = Duration::from_millis(200);
 
 /// The longest such pause.
-pub(crate) const MIGRATE_LONGEST_RETRY: Duration = Duration::from_secs(5);
+pub(crate) const MIGRATE_MAX_RETRY: Duration = Duration::from_secs(5);
 
 /// How long a migration may make no progress before it is given up: longer than the restart of a
 /// machine takes.
-pub(crate) const MIGRATE_PATIENCE: Duration = Duration::from_secs(15 * 60);
+pub(crate) const MIGRATE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// The same in attempts, for errors that usually persist: a damaged block, no space.
 pub(crate) const MIGRATE_TRIES: u32 = 4;
@@ -261,7 +261,7 @@ pub(crate) const LEASE_TRIES: usize = 100;
 
 /// How long a service waits for its cluster map to show new groups: a push of the map takes a
 /// moment.
-pub const GROUPS_PATIENCE: Duration = Duration::from_secs(10);
+pub const GROUPS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often the map is checked for them.
 pub const GROUPS_POLL: Duration = Duration::from_millis(20);

@@ -4,7 +4,7 @@ use crate::record::StoredSession;
 use crate::service::MetaService;
 use crate::view::store_error;
 use namespace::keys;
-use namespace::locks::{Holder, LockRequest, LockTable, OnConflict, Verdict, WaitId};
+use namespace::locks::{Holder, LockOutcome, LockRequest, LockTable, OnConflict, WaitId};
 use parking_lot::Mutex;
 use prost::Message;
 use std::collections::BTreeMap;
@@ -42,12 +42,12 @@ impl Locks {
             let mut state = self.state.lock();
             let outcome = state.table.lock(&request, on_conflict);
             state.end(outcome.granted, || Wait::Granted);
-            match outcome.verdict {
-                Verdict::Granted => return Ok(()),
-                Verdict::WouldBlock => return Err(Errno::EAGAIN.into()),
-                Verdict::Deadlock => return Err(Errno::EDEADLK.into()),
-                Verdict::Refused(errno) => return Err(errno.into()),
-                Verdict::Waiting(wait) => {
+            match outcome.outcome {
+                LockOutcome::Granted => return Ok(()),
+                LockOutcome::WouldBlock => return Err(Errno::EAGAIN.into()),
+                LockOutcome::Deadlock => return Err(Errno::EDEADLK.into()),
+                LockOutcome::Refused(errno) => return Err(errno.into()),
+                LockOutcome::Waiting(wait) => {
                     state.waits.insert(wait, Wait::Waiting(None));
                     wait
                 }
@@ -64,7 +64,7 @@ impl Locks {
             let request = LockRequest { ino, holder: Holder { session, space, owner }, pid, kind, range };
             let outcome = state.table.lock(&request, OnConflict::Refuse);
             state.end(outcome.granted, || Wait::Granted);
-            lost += usize::from(outcome.verdict != Verdict::Granted);
+            lost += usize::from(outcome.outcome != LockOutcome::Granted);
         }
         lost
     }
@@ -110,7 +110,7 @@ impl MetaService {
         self.sessions.check_id(id)?;
         if !self.grace.is_expected(id) {
             if !self.sessions.is_remote(id) {
-                return self.check_record(id).await;
+                return self.check_session_record(id).await;
             }
             // The session has registered already and retransmits the request, since the answer was
             // lost. Other returning sessions take precedence.
@@ -130,7 +130,7 @@ impl MetaService {
     /// Handles lock reclaim of a session that this service doesn't know. A session with a record is
     /// notified when partitions are adopted, as after the death of all services, and reclaims its
     /// locks there then: no other session gets access before.
-    async fn check_record(&self, id: SessionId) -> Result<()> {
+    async fn check_session_record(&self, id: SessionId) -> Result<()> {
         let stored = self.executors.store.get(&keys::session(id)).await;
         let stored = stored.map_err(|error| store_error(&error))?;
         let record = stored.map(StoredSession::decode).transpose().map_err(|cause| {

@@ -6,8 +6,8 @@
 //! previous owner can't commit anything. Sessions reclaim what they have open there. Until all have
 //! done so, the partition stays closed, as after a restart.
 
-use crate::executor::Standing;
-use crate::limits::{ASSIGNMENT_POLL, RETRY_TIME};
+use crate::executor::PartitionState;
+use crate::limits::{ASSIGNMENT_POLL, RETRY_PAUSE};
 use crate::record::Owner;
 use crate::service::{MetaService, env};
 use crate::view::store_error;
@@ -34,10 +34,10 @@ impl MetaService {
         let mut settled = None;
         while !self.stopping.is_set() {
             // Read before the map: a map from before the term may be outdated.
-            let term = self.neighbours.as_ref().and_then(|neighbours| neighbours.term());
+            let term = self.peers.as_ref().and_then(|neighbours| neighbours.term());
             let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
-            if settled != Some((map.epoch, term)) || self.lacks_some(&map) {
-                settled = match self.settle_in(&map, term).await {
+            if settled != Some((map.epoch, term)) || self.lacks_partitions(&map) {
+                settled = match self.apply_assignment(&map, term).await {
                     Ok(true) => Some((map.epoch, term)),
                     Ok(false) => None,
                     Err(error) => {
@@ -51,11 +51,11 @@ impl MetaService {
     }
 
     /// Whether this service does not own yet, or has lost, a partition that the map assigns to it.
-    pub(crate) fn lacks_some(&self, map: &ClusterMap) -> bool {
-        self.all_partitions().any(|p| self.is_given(map, p) && !self.is_owned(p))
+    pub(crate) fn lacks_partitions(&self, map: &ClusterMap) -> bool {
+        self.all_partitions().any(|p| self.is_assigned(map, p) && !self.is_owned(p))
     }
 
-    fn is_given(&self, map: &ClusterMap, partition: PartitionId) -> bool {
+    fn is_assigned(&self, map: &ClusterMap, partition: PartitionId) -> bool {
         map.owner(partition).is_some_and(|node| node.id == self.options.node)
     }
 
@@ -70,18 +70,18 @@ impl MetaService {
     }
 
     /// Partitions whose requests this service answers now.
-    pub fn executed(&self) -> Vec<PartitionId> {
-        self.all_partitions().filter(|p| self.executes(*p)).collect()
+    pub fn serving_partitions(&self) -> Vec<PartitionId> {
+        self.all_partitions().filter(|p| self.is_serving(*p)).collect()
     }
 
     /// Whether this service answers requests of a partition now.
-    pub(crate) fn executes(&self, partition: PartitionId) -> bool {
-        self.executors.lock(partition).is_ok_and(|executor| executor.standing == Standing::Open)
+    pub(crate) fn is_serving(&self, partition: PartitionId) -> bool {
+        self.executors.lock(partition).is_ok_and(|executor| executor.state == PartitionState::Serving)
     }
 
     /// Adopts and releases partitions as a map says. `term`: the current period of management's
     /// trust in the node. Returns true when nothing is left to do.
-    async fn settle_in(self: &Arc<Self>, map: &ClusterMap, term: Option<u64>) -> Result<bool> {
+    async fn apply_assignment(self: &Arc<Self>, map: &ClusterMap, term: Option<u64>) -> Result<bool> {
         let records = self.owner_records().await?;
         let mut adoptable = Vec::new();
         let mut leaving = Vec::new();
@@ -93,15 +93,15 @@ impl MetaService {
                 // Another service has taken over the partition, because management considered this
                 // one dead. Cached state may be outdated, and this service can't commit anything
                 // there.
-                self.executors.lock(partition)?.leave();
+                self.executors.lock(partition)?.mark_not_owned();
                 self.forget_partition(partition);
-                self.forget_follows(partition);
+                self.drop_pending_reclaims(partition);
                 tracing::warn!(
                     partition = partition.0,
                     "a partition was taken over by another metadata service"
                 );
             }
-            match (self.is_given(map, partition), self.is_owned(partition)) {
+            match (self.is_assigned(map, partition), self.is_owned(partition)) {
                 (true, true) => {}
                 (true, false) if may_adopt(record, self.options.node, map) => adoptable.push(partition),
                 (true, false) => is_done = false,
@@ -114,18 +114,18 @@ impl MetaService {
         for &partition in &leaving {
             let mut executor = self.executors.lock(partition)?;
             if executor.is_owned() {
-                executor.stand(Standing::Leaving);
+                executor.set_state(PartitionState::Releasing);
             }
         }
-        self.neighbours.iter().for_each(|neighbours| neighbours.has_looked(term));
+        self.peers.iter().for_each(|neighbours| neighbours.owners_were_read(term));
         for partition in leaving {
-            self.give_up(partition).await?;
+            self.release_partition(partition).await?;
         }
         if !adoptable.is_empty() {
-            let living = self.adopt(&adoptable, Standing::Settling).await?;
+            let living = self.adopt(&adoptable, PartitionState::Recovering).await?;
             tracing::info!(partitions = adoptable.len(), epoch = map.epoch.0, "partitions adopted");
             let adopted = self.adoptions(&adoptable)?;
-            rt::spawn(self.clone().bring_up(adopted, living));
+            rt::spawn(self.clone().recover_and_open(adopted, living));
         }
         Ok(is_done)
     }
@@ -160,7 +160,7 @@ impl MetaService {
     pub(crate) async fn adopt(
         &self,
         partitions: &[PartitionId],
-        standing: Standing,
+        standing: PartitionState,
     ) -> Result<BTreeSet<SessionId>> {
         let mut asked: Vec<Vec<u8>> = partitions.iter().map(|p| keys::owner(*p).to_vec()).collect();
         asked.push(keys::inode(InodeId::ROOT).to_vec());
@@ -173,7 +173,7 @@ impl MetaService {
             let key = keys::owner(partition).to_vec();
             let next = self.next_owner(partition, before.as_deref())?;
             let value = next.encode_to_vec();
-            if self.neighbours.is_some() {
+            if self.peers.is_some() {
                 followed.push(partition);
             }
             batch.guards.push(Guard { key: key.clone(), expected: before });
@@ -186,8 +186,8 @@ impl MetaService {
             batch.writes.extend(namespace::format(&env));
         }
         match self.executors.store.commit(batch).await.map_err(|error| store_error(&error))? {
-            Outcome::Won => {}
-            Outcome::Lost | Outcome::Unknown => {
+            Outcome::Applied => {}
+            Outcome::GuardFailed | Outcome::Uncertain => {
                 let message = "another metadata service takes partitions over at this moment";
                 return Err(Error::new(Errno::EBUSY, message));
             }
@@ -196,17 +196,17 @@ impl MetaService {
             self.forget_partition(partition);
             self.leases.adopted(partition, epoch);
             let mut executor = self.executors.lock(partition)?;
-            executor.leave();
+            executor.mark_not_owned();
             executor.owner = owner;
-            executor.adoption += 1;
-            executor.stand(standing);
+            executor.adoption_number += 1;
+            executor.set_state(standing);
         }
         // Sessions that register after this have no state there yet.
         let living = match self.expect_sessions(&followed).await {
             Ok(living) => living,
             Err(error) => {
                 for &partition in partitions {
-                    self.executors.lock(partition)?.leave();
+                    self.executors.lock(partition)?.mark_not_owned();
                 }
                 return Err(error);
             }
@@ -218,9 +218,9 @@ impl MetaService {
 
     /// Discards leases and cached state from an earlier ownership of the partition.
     fn forget_partition(&self, partition: PartitionId) {
-        self.executors.forget_cached_partition(partition);
+        self.executors.invalidate_cached_partition(partition);
         self.leases.forget_partition(partition);
-        self.cuts.forget_partition(partition);
+        self.truncations.forget_partition(partition);
         self.sizes.forget_partition(partition);
         self.locks.forget_partition(partition);
     }
@@ -228,88 +228,89 @@ impl MetaService {
     /// The partitions that were just adopted, each with its adoption number.
     fn adoptions(&self, partitions: &[PartitionId]) -> Result<Vec<Adopted>> {
         let adopted = |&partition: &PartitionId| {
-            Ok(Adopted { partition, adoption: self.executors.lock(partition)?.adoption })
+            Ok(Adopted { partition, adoption: self.executors.lock(partition)?.adoption_number })
         };
         partitions.iter().map(adopted).collect()
     }
 
     /// Whether the service still owns a partition by the same adoption: it may have released and
     /// adopted it again meanwhile.
-    fn is_still(&self, adopted: Adopted) -> bool {
+    fn is_current(&self, adopted: Adopted) -> bool {
         let executor = self.executors.lock(adopted.partition);
-        executor.is_ok_and(|executor| executor.is_owned() && executor.adoption == adopted.adoption)
+        executor.is_ok_and(|executor| executor.is_owned() && executor.adoption_number == adopted.adoption)
     }
 
     /// Recovers the sizes of files that were being written in the partitions. Opens the partitions
     /// when the sessions that may have files open there have reclaimed their state. Files that
     /// those sessions were writing are recovered when they reclaim, or are evicted.
-    async fn bring_up(self: Arc<Self>, mut adopted: Vec<Adopted>, living: BTreeSet<SessionId>) {
-        while let Err(error) = self.settle_adopted(&adopted, &living).await {
+    async fn recover_and_open(self: Arc<Self>, mut adopted: Vec<Adopted>, living: BTreeSet<SessionId>) {
+        while let Err(error) = self.recover_adopted(&adopted, &living).await {
             tracing::warn!(%error, "partitions that were adopted are not settled yet");
             if self.stopping.is_set() {
                 return;
             }
             // The next owner recovers a partition that was released meanwhile; the task of the
             // later adoption recovers one that was adopted again.
-            adopted.retain(|adopted| self.is_still(*adopted));
-            rt::sleep(RETRY_TIME).await;
+            adopted.retain(|adopted| self.is_current(*adopted));
+            rt::sleep(RETRY_PAUSE).await;
         }
-        self.open_settled(&adopted);
+        self.open_recovered(&adopted);
         self.doomed.set();
         self.wait_for_grace().await;
-        adopted.retain(|adopted| self.is_still(*adopted));
+        adopted.retain(|adopted| self.is_current(*adopted));
         let partitions: Vec<PartitionId> = adopted.iter().map(|adopted| adopted.partition).collect();
         self.reclaim_unknown(&partitions).await;
     }
 
-    async fn settle_adopted(&self, adopted: &[Adopted], living: &BTreeSet<SessionId>) -> Result<()> {
+    async fn recover_adopted(&self, adopted: &[Adopted], living: &BTreeSet<SessionId>) -> Result<()> {
         for adopted in adopted {
             // The set of live sessions is known for this adoption only.
-            let is_over = |session| !living.contains(&session) && self.is_still(*adopted);
-            self.settle_left(&[adopted.partition], is_over).await?;
+            let is_over = |session| !living.contains(&session) && self.is_current(*adopted);
+            self.recover_sizes_of_ended(&[adopted.partition], is_over).await?;
         }
         Ok(())
     }
 
-    fn open_settled(&self, adopted: &[Adopted]) {
+    fn open_recovered(&self, adopted: &[Adopted]) {
         for &Adopted { partition, adoption } in adopted {
             let Ok(mut executor) = self.executors.lock(partition) else { continue };
-            if executor.standing == Standing::Settling && executor.adoption == adoption {
+            if executor.state == PartitionState::Recovering && executor.adoption_number == adoption {
                 // If the grace period is still on, its end opens the partition.
-                let standing = if self.grace.is_on() { Standing::Closed } else { Standing::Open };
-                executor.stand(standing);
+                let standing =
+                    if self.grace.is_on() { PartitionState::Reclaiming } else { PartitionState::Serving };
+                executor.set_state(standing);
             }
         }
     }
 
     /// Opens the partitions that waited for the end of the grace period.
-    pub(crate) fn open_closed(&self) {
+    pub(crate) fn open_after_grace(&self) {
         if self.grace.is_on() {
             // Another grace period has begun.
             return;
         }
         for partition in self.all_partitions() {
             let Ok(mut executor) = self.executors.lock(partition) else { continue };
-            if executor.standing == Standing::Closed {
-                executor.stand(Standing::Open);
+            if executor.state == PartitionState::Reclaiming {
+                executor.set_state(PartitionState::Serving);
             }
         }
     }
 
     /// Lets everything that is under way in a partition complete, and releases it.
-    async fn give_up(&self, partition: PartitionId) -> Result<()> {
+    async fn release_partition(&self, partition: PartitionId) -> Result<()> {
         loop {
             let (changed, ticket) = {
                 let mut executor = self.executors.lock(partition)?;
                 self.executors.retire(&mut executor);
                 if executor.is_owned() {
-                    executor.stand(Standing::Leaving);
+                    executor.set_state(PartitionState::Releasing);
                 }
                 let ticket = executor.pending.back().map(|(ticket, _)| ticket.clone());
-                if executor.loan.is_none() && ticket.is_none() {
+                if executor.locked_by.is_none() && ticket.is_none() {
                     break;
                 }
-                (executor.changed.clone(), ticket)
+                (executor.state_changed.clone(), ticket)
             };
             match ticket {
                 Some(ticket) => _ = self.executors.store.wait(&ticket).await.map_err(|e| store_error(&e))?,
@@ -327,13 +328,13 @@ impl MetaService {
             let batch = Batch { guards, writes: vec![(key, Some(value.into()))] };
             match self.executors.store.commit(batch).await.map_err(|error| store_error(&error))? {
                 // A service that won over this commit has already taken over the partition.
-                Outcome::Won | Outcome::Lost => {}
-                Outcome::Unknown => return Err(Errno::EAGAIN.into()),
+                Outcome::Applied | Outcome::GuardFailed => {}
+                Outcome::Uncertain => return Err(Errno::EAGAIN.into()),
             }
         }
-        self.executors.lock(partition)?.leave();
+        self.executors.lock(partition)?.mark_not_owned();
         self.forget_partition(partition);
-        self.forget_follows(partition);
+        self.drop_pending_reclaims(partition);
         tracing::info!(partition = partition.0, "a partition is given up");
         Ok(())
     }
@@ -342,21 +343,21 @@ impl MetaService {
     ///
     /// # Errors
     /// `EREMOTE` when another service owns it, or no service does for too long.
-    pub(crate) async fn await_assignment(&self, partition: PartitionId, refusal: Error) -> Result<()> {
-        let Some(neighbours) = self.neighbours.as_ref() else { return Err(refusal) };
+    pub(crate) async fn wait_until_owned(&self, partition: PartitionId, refusal: Error) -> Result<()> {
+        let Some(neighbours) = self.peers.as_ref() else { return Err(refusal) };
         let began_ns = rt::monotonic_ns();
-        while neighbours.is_own(partition) {
+        while neighbours.is_assigned_to_self(partition) {
             let changed = {
                 let executor = self.executors.lock(partition)?;
                 if executor.is_owned() {
                     return Ok(());
                 }
-                executor.changed.clone()
+                executor.state_changed.clone()
             };
-            if rt::monotonic_ns() - began_ns > crate::limits::ERRAND_TIME.as_nanos() as u64 {
+            if rt::monotonic_ns() - began_ns > crate::limits::CROSS_PARTITION_TIMEOUT.as_nanos() as u64 {
                 break;
             }
-            crate::eviction::within(RETRY_TIME, changed.wait()).await;
+            crate::eviction::within(RETRY_PAUSE, changed.wait()).await;
         }
         Err(refusal)
     }

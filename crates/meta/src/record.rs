@@ -39,7 +39,7 @@ pub(crate) struct StoredSession {
 }
 
 impl StoredSession {
-    pub const LIVING: StoredSession = StoredSession { ended: Some(false), ended_s: None };
+    pub const ACTIVE: StoredSession = StoredSession { ended: Some(false), ended_s: None };
 
     /// A session that was evicted at this time.
     pub fn ended_at(now_s: i64) -> StoredSession {
@@ -170,7 +170,7 @@ impl StoredReply {
             }),
             // Opens and changes of a pattern return the same when they are repeated. Unused
             // reserved inode numbers are harmless, and the other requests change nothing. For a
-            // truncation, only the fact that it was executed is stored (`Session::record_durably`).
+            // truncation, only the fact that it was executed is stored (`Session::store_reply`).
             MetaReply::File(_)
             | MetaReply::Reserved { .. }
             | MetaReply::Description(_)
@@ -246,7 +246,7 @@ mod tests {
     fn stored_bytes_are_frozen() {
         assert_eq!(Owner { node: 3, epoch: 300, released: false }.encode_to_vec(), [8, 3, 16, 172, 2]);
         assert_eq!(Owner { node: 3, epoch: 1, released: true }.encode_to_vec(), [8, 3, 16, 1, 24, 1]);
-        assert_eq!(StoredSession::LIVING.encode_to_vec(), [8, 0]);
+        assert_eq!(StoredSession::ACTIVE.encode_to_vec(), [8, 0]);
         let old = StoredSession { ended: Some(true), ended_s: None };
         assert_eq!(old.encode_to_vec(), [8, 1]);
         assert_eq!(StoredSession::ended_at(300).encode_to_vec(), [8, 1, 16, 172, 2]);

@@ -1,21 +1,21 @@
 //! The service: its parts, and the path of a request through it.
 
 use crate::chunks::Chunks;
-use crate::coherence::{Cleared, Granted};
-use crate::cuts::Cuts;
+use crate::coherence::{ConflictFree, Granted};
 use crate::drain::{Claims, Drains, Migrations};
-use crate::eviction::Asks;
-use crate::executor::{Change, Executors, Pass, Ran, Standing, Stop};
-use crate::exports::{is_plain, permit};
-use crate::grace::Grace;
-use crate::groups::GroupMaker;
+use crate::eviction::RequestOrigin;
+use crate::executor::{Abort, CommandOrigin, CommandOutput, Executors, PartitionState, TransactOutcome};
+use crate::exports::{is_unrestricted, permit};
+use crate::grace_period::GracePeriod;
+use crate::group_creation::GroupCreator;
 use crate::leases::Leases;
 use crate::locks::Locks;
-use crate::neighbours::{Company, Neighbours};
+use crate::peers::{PeerContext, PeerServices};
+use crate::quarantine::Quarantine;
+use crate::reported_sizes::ReportedSizes;
 use crate::sessions::{Session, Sessions};
-use crate::shut::Shut;
-use crate::sizes::Sizes;
 use crate::stats::MetaStats;
+use crate::truncations::PendingTruncations;
 use crate::view::{View, not_owner, store_error};
 use identity::CapabilityRing;
 use kv::Store;
@@ -30,7 +30,7 @@ use types::{
     SessionId, TargetId,
 };
 use wire::spec::{MetaEffect, Stage};
-use wire::{LockSpace, MetaOp, MetaReply, MetaRequest, MetaResponse};
+use wire::{LockFamily, MetaOp, MetaReply, MetaRequest, MetaResponse};
 
 /// Configuration of a service.
 #[derive(Clone, Copy, Debug)]
@@ -49,16 +49,16 @@ pub struct MetaService {
     /// Number of this service process: sessions tell it by that from earlier and later processes.
     process: u64,
     /// The other services that share the partitions; `None` if this service owns all of them.
-    pub(crate) neighbours: Option<Neighbours>,
+    pub(crate) peers: Option<PeerServices>,
     pub(crate) executors: Executors,
     pub(crate) sessions: Sessions,
-    pub(crate) grace: Grace,
+    pub(crate) grace: GracePeriod,
     pub(crate) locks: Locks,
     pub(crate) leases: Leases,
-    pub(crate) cuts: Cuts,
+    pub(crate) truncations: PendingTruncations,
     /// Sessions that were evicted while a target was down, which still has to be fenced. Bounded by
     /// the evictions during that time.
-    pub(crate) owed_fences: Mutex<Vec<(SessionId, TargetId)>>,
+    pub(crate) pending_fences: Mutex<Vec<(SessionId, TargetId)>>,
     /// Sessions that an administrator evicts. One entry for each command.
     pub(crate) evictions: (Mutex<Vec<SessionId>>, rt::sync::Event),
     /// The keys that sign capabilities; empty if the service issues none.
@@ -68,30 +68,30 @@ pub struct MetaService {
     pub(crate) chunks: Chunks,
     pub(crate) claims: Claims,
     /// Files in quarantine.
-    pub(crate) shut: Shut,
-    pub(crate) sizes: Sizes,
+    pub(crate) quarantine: Quarantine,
+    pub(crate) sizes: ReportedSizes,
     pub(crate) drains: Drains,
     pub(crate) migrations: Migrations,
     /// Creates groups for pools and schemes that a file asks for.
-    pub(crate) group_maker: OnceLock<Arc<dyn GroupMaker>>,
+    pub(crate) group_creator: OnceLock<Arc<dyn GroupCreator>>,
     /// Set when there may be chunk files to delete.
     pub(crate) doomed: rt::sync::Event,
     pub(crate) stopping: rt::sync::Event,
     /// A reference to the service itself, for tasks that outlive the request that started them.
-    pub(crate) myself: Weak<MetaService>,
+    pub(crate) self_ref: Weak<MetaService>,
 }
 
 /// The answer to a command.
-pub(crate) struct Answered {
+pub(crate) struct CommandAnswer {
     pub reply: MetaReply,
     granted: Granted,
     /// The client may only read the file.
-    reads_only: bool,
+    is_read_only: bool,
 }
 
 /// What a lookup returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Found {
+pub(crate) enum LookupScope {
     WithInode,
     /// Another service owns the inode.
     EntryOnly,
@@ -111,21 +111,21 @@ impl MetaService {
     ) -> Result<Arc<MetaService>> {
         let service = MetaService::make(store.into(), options, map, storage.into(), None);
         let all: Vec<PartitionId> = service.all_partitions().collect();
-        service.adopt(&all, Standing::Closed).await?;
-        service.open_closed();
+        service.adopt(&all, PartitionState::Reclaiming).await?;
+        service.open_after_grace();
         Ok(service)
     }
 
     /// Creates a service that shares the partitions with others of its cluster. It executes those
     /// that the cluster map assigns to it once [`MetaService::follow_assignment`] runs.
-    pub fn in_company(
+    pub fn open_shared(
         store: impl Into<Store>,
         options: MetaOptions,
         map: MapHandle,
         storage: impl Into<StorageChannels>,
-        company: Company,
+        company: PeerContext,
     ) -> Arc<MetaService> {
-        let neighbours = Neighbours::new(options.node, map.clone(), company);
+        let neighbours = PeerServices::new(options.node, map.clone(), company);
         MetaService::make(store.into(), options, map, storage.into(), Some(neighbours))
     }
 
@@ -134,32 +134,32 @@ impl MetaService {
         options: MetaOptions,
         map: MapHandle,
         storage: StorageChannels,
-        neighbours: Option<Neighbours>,
+        neighbours: Option<PeerServices>,
     ) -> Arc<MetaService> {
         Arc::new_cyclic(|myself| MetaService {
             options,
             process: rt::random_u64().max(1),
-            neighbours,
+            peers: neighbours,
             executors: Executors::new(store, options.partitions),
             sessions: Sessions::default(),
-            grace: Grace::default(),
+            grace: GracePeriod::default(),
             locks: Locks::default(),
             leases: Leases::default(),
-            cuts: Cuts::default(),
-            owed_fences: Mutex::default(),
+            truncations: PendingTruncations::default(),
+            pending_fences: Mutex::default(),
             evictions: (Mutex::default(), rt::sync::Event::new()),
             capabilities: OnceLock::new(),
             exports: net::Exports::default(),
             chunks: Chunks { map, channels: storage },
             claims: Claims::default(),
-            shut: Shut::default(),
-            sizes: Sizes::default(),
+            quarantine: Quarantine::default(),
+            sizes: ReportedSizes::default(),
             drains: Drains::default(),
             migrations: Migrations::default(),
-            group_maker: OnceLock::new(),
+            group_creator: OnceLock::new(),
             doomed: rt::sync::Event::new(),
             stopping: rt::sync::Event::new(),
-            myself: myself.clone(),
+            self_ref: myself.clone(),
         })
     }
 
@@ -213,9 +213,9 @@ impl MetaService {
         self.check_holder_if_known(id, holder)?;
         match &request.op {
             MetaOp::Register { in_use, promised, told } => {
-                self.require_told(*told)?;
+                self.require_current_process(*told)?;
                 self.register(id, (in_use, promised), holder).await?;
-                return Ok(self.vouched());
+                return Ok(self.unit_with_verifier());
             }
             MetaOp::ReclaimLocks { locks } => self.reclaim_locks(id, locks).await?,
             MetaOp::ReclaimOpens { inodes } => self.reclaim_opens(id, inodes)?,
@@ -239,20 +239,20 @@ impl MetaService {
         if request.op.spec().stage == Stage::Reclaim {
             return Box::pin(self.reclaim_state(request, holder)).await;
         }
-        let asks = holder.map_or(Asks::InProcess, |_| Asks::FromElsewhere);
-        if self.is_farewell_of_unknown(&request)? {
-            return Box::pin(self.end_in_good_order(request.session)).await.map(|()| MetaReply::Unit.into());
+        let asks = holder.map_or(RequestOrigin::InProcess, |_| RequestOrigin::OtherProcess);
+        if self.is_unmount_of_unknown_session(&request)? {
+            return Box::pin(self.end_cleanly(request.session)).await.map(|()| MetaReply::Unit.into());
         }
         let session = self.session_of(request.session, asks)?;
         holder.map_or(Ok(()), |holder| self.check_holder(&session, holder))?;
         if session.is_remote() {
-            session.hear();
+            session.note_contact();
         }
         let reply = match request.op {
             MetaOp::Lock { ino, .. } | MetaOp::Unlock { ino, .. } | MetaOp::TestLock { ino, .. } => {
                 let term = self.require_owned(ino).await?;
                 if !matches!(request.op, MetaOp::Unlock { .. }) {
-                    Box::pin(self.wait_until_open(ino)).await?;
+                    Box::pin(self.wait_until_serving(ino)).await?;
                 }
                 let answer = Box::pin(self.answer_lock(request)).await;
                 // The service may have released the partition meanwhile, with all its locks.
@@ -261,9 +261,9 @@ impl MetaService {
                 answer?
             }
             MetaOp::Follow { partitions, in_use, promised, told } => {
-                self.require_told(told)?;
-                Box::pin(self.follow(&session, &partitions, (&in_use, &promised))).await?;
-                return Ok(self.vouched());
+                self.require_current_process(told)?;
+                Box::pin(self.reclaim_partitions(&session, &partitions, (&in_use, &promised))).await?;
+                return Ok(self.unit_with_verifier());
             }
             MetaOp::NextRecalls { after } => {
                 let news = self.next_recalls(&session, after).await?;
@@ -273,29 +273,29 @@ impl MetaService {
                 news
             }
             MetaOp::Introduce { groups, .. } => {
-                session.callers.introduce(request.credentials, groups).map(|()| MetaReply::Unit)?
+                session.users.set_groups(request.credentials, groups).map(|()| MetaReply::Unit)?
             }
-            MetaOp::StillYielding { seen } => session.is_yielding(seen),
-            MetaOp::Yield { yields } => Box::pin(self.take_yields(&session, &yields)).await,
-            MetaOp::Release { inodes, seen } => Box::pin(self.take_releases(&session, &inodes, seen)).await,
+            MetaOp::StillYielding { seen } => session.note_working(seen),
+            MetaOp::Yield { yields } => Box::pin(self.handle_acknowledgements(&session, &yields)).await,
+            MetaOp::Release { inodes, seen } => Box::pin(self.handle_releases(&session, &inodes, seen)).await,
             MetaOp::EndSession => {
-                Box::pin(self.end_in_good_order(request.session)).await.map(|()| MetaReply::Unit)?
+                Box::pin(self.end_cleanly(request.session)).await.map(|()| MetaReply::Unit)?
             }
             MetaOp::NoteAccess { accesses } => {
-                Box::pin(self.note_accesses(&accesses)).await.map(|()| MetaReply::Unit)?
+                Box::pin(self.record_access_times(&accesses)).await.map(|()| MetaReply::Unit)?
             }
             MetaOp::Usage => MetaReply::Usage(Box::pin(self.usage()).await?),
             MetaOp::Sync => {
                 self.executors.store.sync().await.map_err(|error| store_error(&error))?;
-                return Ok(self.vouched());
+                return Ok(self.unit_with_verifier());
             }
             _ => {
-                if self.grace.is_on() && self.neighbours.is_none() {
+                if self.grace.is_on() && self.peers.is_none() {
                     self.wait_for_grace().await;
                 }
                 let answered = self.execute_at_home(&request, &session, deadline).await;
-                let Answered { mut reply, granted, reads_only } =
-                    answered.inspect_err(|error| self.note_refusal(&request.op, error))?;
+                let CommandAnswer { mut reply, granted, is_read_only: reads_only } =
+                    answered.inspect_err(|error| self.record_refusal(&request.op, error))?;
                 self.answer_migration(&request.op, &mut reply)?;
                 let Granted { grants, recalls, directories } = granted;
                 let capability = self.capability_for(&session, &request.op, &reply, reads_only);
@@ -307,7 +307,7 @@ impl MetaService {
 
     /// Refuses a session that has reported its state to an earlier process: the client
     /// retransmitted the request when that process had died.
-    fn require_told(&self, told: u64) -> Result<()> {
+    fn require_current_process(&self, told: u64) -> Result<()> {
         match told == 0 || told == self.process {
             true => Ok(()),
             false => Err(Error::new(Errno::EAGAIN, "the metadata service was started anew meanwhile")
@@ -317,7 +317,7 @@ impl MetaService {
 
     /// An answer with the store's verifier. It is read after the operation, so that everything that
     /// was acknowledged under another verifier counts as lost.
-    fn vouched(&self) -> MetaResponse {
+    fn unit_with_verifier(&self) -> MetaResponse {
         MetaResponse { verifier: self.executors.store.verifier(), ..MetaReply::Unit.into() }
     }
 
@@ -327,13 +327,13 @@ impl MetaService {
         request: &MetaRequest,
         session: &Arc<Session>,
         deadline: Deadline,
-    ) -> Result<Answered> {
+    ) -> Result<CommandAnswer> {
         let home = namespace::home_partition(&request.op);
         loop {
             let term = self.require_service()?;
             match self.execute_with_groups(request, session, deadline).await {
                 Err(error) if error.errno == Errno::EREMOTE && !self.is_owned(home) => {
-                    Box::pin(self.await_assignment(home, error)).await?;
+                    Box::pin(self.wait_until_owned(home, error)).await?;
                 }
                 // The result is invalid once another service may have taken over the partitions.
                 answer => return self.require_term(term).and(answer),
@@ -344,33 +344,33 @@ impl MetaService {
     /// Refuses requests while management may have assigned the partitions to other services.
     /// Returns the term in which this service owns them.
     pub(crate) fn require_service(&self) -> Result<u64> {
-        let Some(neighbours) = &self.neighbours else { return Ok(0) };
-        neighbours.serves().ok_or_else(is_cut_off)
+        let Some(neighbours) = &self.peers else { return Ok(0) };
+        neighbours.serving_term().ok_or_else(cut_off_error)
     }
 
     /// Refuses a result that was obtained in another term.
     fn require_term(&self, term: u64) -> Result<()> {
-        if self.require_service()? == term { Ok(()) } else { Err(is_cut_off()) }
+        if self.require_service()? == term { Ok(()) } else { Err(cut_off_error()) }
     }
 
     async fn require_owned(&self, ino: InodeId) -> Result<u64> {
         let term = self.require_service()?;
         let partition = ino.partition();
         if self.has_partition(partition) && !self.is_owned(partition) {
-            Box::pin(self.await_assignment(partition, not_owner(partition))).await?;
+            Box::pin(self.wait_until_owned(partition, not_owner(partition))).await?;
         }
         Ok(term)
     }
 
     /// Waits for sessions that have not reclaimed their state of a partition yet: they may hold
     /// what the client requests.
-    async fn wait_until_open(&self, ino: InodeId) -> Result<()> {
+    async fn wait_until_serving(&self, ino: InodeId) -> Result<()> {
         let partition = ino.partition();
-        if self.neighbours.is_none() || !self.has_partition(partition) {
+        if self.peers.is_none() || !self.has_partition(partition) {
             return Ok(());
         }
-        let nothing = |_: &View<'_>| Ok(Change { answer: (), writes: Vec::new() });
-        self.executors.transact(Pass::Command, &[partition], nothing, |_, _| ()).await.map(drop)
+        let nothing = |_: &View<'_>| Ok(CommandOutput { answer: (), writes: Vec::new() });
+        self.executors.transact(CommandOrigin::Command, &[partition], nothing, |_, _| ()).await.map(drop)
     }
 
     async fn answer_lock(&self, request: MetaRequest) -> Result<MetaReply> {
@@ -392,7 +392,7 @@ impl MetaService {
                 self.locks.unlock(ino, holder, range).map(|()| MetaReply::Unit)
             }
             MetaOp::TestLock { ino, owner, kind, range } => {
-                let holder = Holder { session, space: LockSpace::Posix, owner };
+                let holder = Holder { session, space: LockFamily::Posix, owner };
                 let lock = LockRequest { ino, holder, pid: request.credentials.pid, kind, range };
                 Ok(MetaReply::Lock(self.locks.test(&lock)))
             }
@@ -410,43 +410,45 @@ impl MetaService {
     /// of conflicting leases.
     pub(crate) async fn execute(
         &self,
-        pass: Pass,
+        pass: CommandOrigin,
         request: &MetaRequest,
         session: &Arc<Session>,
         deadline: Deadline,
-    ) -> Result<Answered> {
+    ) -> Result<CommandAnswer> {
         let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         let (first, second) = partitions_of(&request.op);
         let partitions = [first, second.unwrap_or(first)];
         let number = request.number;
-        let cleared = Cleared::default();
-        let mut found = Found::WithInode;
+        let cleared = ConflictFree::default();
+        let mut found = LookupScope::WithInode;
         let answer = loop {
             let command = |view: &View<'_>| {
                 // The command may have waited for long. After the time-out the application was told
                 // that it failed, so that executing it now could undo what the application did
                 // since.
-                if deadline.is_over() {
-                    return Err(Stop::Refused(deadline.error()));
+                if deadline.has_passed() {
+                    return Err(Abort::Refused(deadline.error()));
                 }
                 self.apply((request, found), session, &map, (view, &cleared))
             };
-            let enqueued = |ticket: &kv::Ticket, answered: &Answered| {
-                session.record(number, &answered.reply, ticket);
+            let enqueued = |ticket: &kv::Ticket, answered: &CommandAnswer| {
+                session.cache_reply(number, &answered.reply, ticket);
             };
             match self.executors.transact(pass, &partitions, command, enqueued).await? {
-                Ran::Answered(answered) => break answered,
-                Ran::Leases(due) => {
-                    self.wait_for_answers(due).await;
+                TransactOutcome::Answered(answered) => break answered,
+                TransactOutcome::Leases(due) => {
+                    self.wait_for_acknowledgements(due).await;
                     // The service answers no more requests; the client asks the next owner.
                     if self.stopping.is_set() {
                         return Err(not_owner(first));
                     }
                 }
                 // The inode's own service returns its attributes and grants the lease on it.
-                Ran::Across(_) if matches!(request.op, MetaOp::Lookup { .. }) => found = Found::EntryOnly,
-                Ran::Across(partitions) => {
-                    break Box::pin(self.run_errand(request, session, partitions, deadline)).await?;
+                TransactOutcome::CrossPartition(_) if matches!(request.op, MetaOp::Lookup { .. }) => {
+                    found = LookupScope::EntryOnly
+                }
+                TransactOutcome::CrossPartition(partitions) => {
+                    break Box::pin(self.run_cross_partition(request, session, partitions, deadline)).await?;
                 }
             }
         };
@@ -458,60 +460,64 @@ impl MetaService {
 
     pub(crate) fn apply(
         &self,
-        (request, found): (&MetaRequest, Found),
+        (request, found): (&MetaRequest, LookupScope),
         session: &Session,
         map: &ClusterMap,
-        (view, cleared): (&View<'_>, &Cleared),
-    ) -> Result<Change<Answered>, Stop> {
+        (view, cleared): (&View<'_>, &ConflictFree),
+    ) -> Result<CommandOutput<CommandAnswer>, Abort> {
         // Checked while the executors are locked: another core may be executing the original of
         // this retransmission.
-        if let Some(recorded) = session.recorded(request.number)? {
+        if let Some(recorded) = session.cached_reply(request.number)? {
             self.executors.counters.repeated.add(1);
-            recorded.ticket.iter().for_each(|ticket| view.see(ticket));
+            recorded.ticket.iter().for_each(|ticket| view.depend_on(ticket));
             let reads_only = session.export().access == ExportAccess::Ro;
-            let answer = Answered { reply: recorded.reply, granted: Granted::default(), reads_only };
-            return Ok(Change { answer, writes: Vec::new() });
+            let answer = CommandAnswer {
+                reply: recorded.reply,
+                granted: Granted::default(),
+                is_read_only: reads_only,
+            };
+            return Ok(CommandOutput { answer, writes: Vec::new() });
         }
         // The session may have been evicted while the command waited.
         session.check()?;
-        if let Some(reply) = session.kept.answer_to(&request.op) {
-            let answer = Answered { reply, granted: Granted::default(), reads_only: false };
-            return Ok(Change { answer, writes: Vec::new() });
+        if let Some(reply) = session.replayed_creates.reply_to(&request.op) {
+            let answer = CommandAnswer { reply, granted: Granted::default(), is_read_only: false };
+            return Ok(CommandOutput { answer, writes: Vec::new() });
         }
-        self.make_way_to_names(&request.op, session, (view, cleared))?;
+        self.recall_for_names(&request.op, session, (view, cleared))?;
         if let MetaOp::Lookup { parent, name } = &request.op
             && !matches!(&name[..], b"." | b"..")
         {
-            view.searched.set(Some(*parent));
+            view.searched_dir.set(Some(*parent));
         }
         let env = env(&self.options, request.session, request.credentials, map);
         let reads_only = permit(request, session, &env, view)?;
         let mut applied = match (&request.op, found) {
-            (MetaOp::Lookup { parent, name }, Found::EntryOnly) => {
+            (MetaOp::Lookup { parent, name }, LookupScope::EntryOnly) => {
                 let (ino, mode) = namespace::find(&env, view, *parent, name)?;
                 Applied { reply: MetaReply::Elsewhere { ino, mode }, writes: Vec::new() }
             }
             (op, _) => namespace::apply(&env, view, op)?,
         };
-        if needs_room(&request.op) && !applied.writes.is_empty() {
-            self.check_room()?;
+        if grows_store(&request.op) && !applied.writes.is_empty() {
+            self.check_free_space()?;
         }
         let granted = self.reconcile(&request.op, session, (view, cleared), &mut applied)?;
-        self.note_cut(request, &mut applied)?;
-        session.record_durably(request, &applied.reply, &mut applied.writes);
-        let answer = Answered { reply: applied.reply, granted, reads_only };
-        Ok(Change { answer, writes: applied.writes })
+        self.track_truncation(request, &mut applied)?;
+        session.store_reply(request, &applied.reply, &mut applied.writes);
+        let answer = CommandAnswer { reply: applied.reply, granted, is_read_only: reads_only };
+        Ok(CommandOutput { answer, writes: applied.writes })
     }
 
     /// Refuses to let the store grow while its disk is nearly full. A failed write would end all
     /// writing, also that of deletions.
-    fn check_room(&self) -> Result<(), Stop> {
+    fn check_free_space(&self) -> Result<(), Abort> {
         let store = &self.executors.store;
         if store.has_room() {
             return Ok(());
         }
         let message = format!("the disk of the metadata store at {} is nearly full", store.place());
-        Err(Stop::Refused(
+        Err(Abort::Refused(
             Error::new(Errno::ENOSPC, message).hint("delete files, or free space on that disk"),
         ))
     }
@@ -523,12 +529,12 @@ impl MetaService {
         mut read: impl FnMut(&View<'_>) -> Result<T, ReadError>,
     ) -> Result<T> {
         let command = |view: &View<'_>| match read(view) {
-            Ok(answer) => Ok(Change { answer, writes: Vec::new() }),
-            Err(ReadError::NeedPartition(partition)) => Err(Stop::NeedPartition(partition)),
-            Err(ReadError::Store(error)) => Err(Stop::Refused(error)),
-            Err(ReadError::NotHere) => Err(Stop::NotHere),
+            Ok(answer) => Ok(CommandOutput { answer, writes: Vec::new() }),
+            Err(ReadError::NeedPartition(partition)) => Err(Abort::NeedPartition(partition)),
+            Err(ReadError::Store(error)) => Err(Abort::Refused(error)),
+            Err(ReadError::NotFetched) => Err(Abort::NotFetched),
         };
-        self.executors.transact_freely(partition, command).await
+        self.executors.transact_without_leases(partition, command).await
     }
 }
 
@@ -543,22 +549,22 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
         request: MetaRequest,
         payload: Option<IoBuf>,
     ) -> LocalFuture<'a, Result<MetaResponse>> {
-        self.handle_until(caller, Deadline::NEVER, request, payload)
+        self.handle_with_deadline(caller, Deadline::NEVER, request, payload)
     }
 
-    fn handle_until<'a>(
+    fn handle_with_deadline<'a>(
         &'a self,
         caller: &'a net::Caller,
         deadline: Deadline,
         request: MetaRequest,
         _payload: Option<IoBuf>,
     ) -> LocalFuture<'a, Result<MetaResponse>> {
-        let mut request = match self.under_rules(caller, request) {
+        let mut request = match self.apply_export(caller, request) {
             Ok(request) => request,
             Err(refusal) => return Box::pin(async { Err(refusal) }),
         };
         if let MetaOp::Register { promised, .. } = &mut request.op
-            && !is_plain(&self.export_of(caller))
+            && !is_unrestricted(&self.export_of(caller))
         {
             // The session learns its access rules only when it is registered.
             promised.clear();
@@ -570,7 +576,7 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
             let id = request.session;
             let registered = self.answer(request, Some(caller.holder), deadline).await?;
             if let Some(session) = self.sessions.find(id) {
-                session.comes_from(caller);
+                session.set_client_info(caller);
                 session.set_export(self.export_of(caller));
             }
             Ok(registered)
@@ -595,7 +601,7 @@ pub(crate) fn env<'a>(
     }
 }
 
-fn is_cut_off() -> Error {
+fn cut_off_error() -> Error {
     let message = "this metadata service is cut off from management, or was until just now";
     Error::new(Errno::EREMOTE, message).hint("check the network of its node")
 }
@@ -603,7 +609,7 @@ fn is_cut_off() -> Error {
 /// Whether a command makes the store grow. The other commands free space, or need so little that
 /// they may use the reserve: a client must be able to finish a file that it began, and a full file
 /// system must be cleaned up.
-fn needs_room(op: &MetaOp) -> bool {
+fn grows_store(op: &MetaOp) -> bool {
     op.spec().effect == MetaEffect::Grow
 }
 

@@ -1,13 +1,13 @@
 //! The sessions that the service knows.
 
-use crate::callers::Callers;
-use crate::limits::{HEARD_GRAIN, MAX_SESSIONS, RECALLS_PER_ANSWER, REGISTRATIONS_AT_ONCE};
-use crate::promises::Kept;
+use crate::async_creates::ReplayedCreates;
+use crate::limits::{CONTACT_INTERVAL, MAX_CONCURRENT_REGISTRATIONS, MAX_SESSIONS, RECALLS_PER_ANSWER};
 use crate::record::StoredReply;
-use crate::replies::{Recorded, Replies};
+use crate::reply_cache::{CachedReply, ReplyCache};
+use crate::session_users::SessionUsers;
 use crate::view::store_error;
 use kv::{Pair, Store, Ticket};
-use namespace::leases::Asker;
+use namespace::leases::Requester;
 use namespace::{Key, Writes, decode_key, keys};
 use parking_lot::{Mutex, RwLock};
 use prost::Message;
@@ -19,7 +19,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 use types::{Errno, Error, Export, HashMap, InodeId, Result, SessionId};
-use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, Number, Recall};
+use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, Recall, SlotSequence};
 
 /// Lifetime of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,38 +37,38 @@ pub(crate) struct Session {
     pub kind: SessionKind,
     /// Identity that the client proved when it registered: [`net::Caller::holder`].
     pub holder: AtomicU64,
-    /// When the session registered last ([`Sessions::next_moment`]).
+    /// When the session registered last ([`Sessions::next_sequence`]).
     pub registered: AtomicU64,
-    replies: Mutex<Replies>,
+    replies: Mutex<ReplyCache>,
     /// The service executes no more requests of the session.
     ended: AtomicBool,
     /// Size recovery of its files is complete or they are in quarantine; its leases end or have
     /// ended.
-    wound_up: AtomicBool,
+    end_completed: AtomicBool,
     /// When the last message of the session arrived, in nanoseconds of the monotonic clock.
-    heard_ns: AtomicU64,
+    last_contact_ns: AtomicU64,
     /// Number of the last recall sent to the session.
-    recalled: AtomicU64,
+    last_recall: AtomicU64,
     /// Recalls that the session has not confirmed yet, in order. Bounded by its leases: each is
     /// recalled at most twice.
     recalls: Mutex<VecDeque<Recall>>,
-    some_recalls: Event,
+    recalls_ready: Event,
     /// The session works on recalls up to this number, by its last message; and when that arrived.
-    yielding: AtomicU64,
-    yielding_ns: AtomicU64,
+    working_up_to: AtomicU64,
+    working_ns: AtomicU64,
     /// The session's client, as of its last registration over a connection.
-    origin: Mutex<Origin>,
+    client_info: Mutex<ClientInfo>,
     /// Access rules that applied to its last request.
     export: RwLock<Export>,
     /// Users whose groups the client has reported.
-    pub callers: Callers,
+    pub users: SessionUsers,
     /// Files that were created for the session when it registered again.
-    pub kept: Kept,
+    pub replayed_creates: ReplayedCreates,
 }
 
 /// The client of a session.
 #[derive(Clone, Default)]
-pub(crate) struct Origin {
+pub(crate) struct ClientInfo {
     /// Identity that the client has proved, or its own name where none is proved.
     pub client: String,
     /// Machine and process, as the client reports them.
@@ -82,19 +82,19 @@ pub(crate) struct Sessions {
     /// Evicted sessions, and when, in seconds since 1970. Their ids are refused until no client can
     /// return with them.
     evicted: RwLock<BTreeMap<SessionId, i64>>,
-    registrations: Vec<rt::sync::RwLock>,
-    /// The last number of [`Sessions::next_moment`].
-    moment: AtomicU64,
+    registration_locks: Vec<rt::sync::RwLock>,
+    /// The last number of [`Sessions::next_sequence`].
+    last_sequence: AtomicU64,
 }
 
 impl Default for Sessions {
     fn default() -> Sessions {
-        let registrations = (0..REGISTRATIONS_AT_ONCE).map(|_| rt::sync::RwLock::new()).collect();
+        let registrations = (0..MAX_CONCURRENT_REGISTRATIONS).map(|_| rt::sync::RwLock::new()).collect();
         Sessions {
             by_id: RwLock::default(),
             evicted: RwLock::default(),
-            registrations,
-            moment: AtomicU64::new(0),
+            registration_locks: registrations,
+            last_sequence: AtomicU64::new(0),
         }
     }
 }
@@ -112,25 +112,25 @@ impl Sessions {
         let known = self.by_id.read().get(&id).cloned();
         match known {
             Some(session) => session.check().map(|()| session),
-            None if self.evicted.read().contains_key(&id) => Err(has_been_ended(id)),
+            None if self.evicted.read().contains_key(&id) => Err(evicted_error(id)),
             None => self.insert(Arc::new(Session::new(id, SessionKind::Local))),
         }
     }
 
     /// `ESTALE` for the id of an evicted session.
     pub fn check_id(&self, id: SessionId) -> Result<()> {
-        if self.evicted.read().contains_key(&id) { Err(has_been_ended(id)) } else { Ok(()) }
+        if self.evicted.read().contains_key(&id) { Err(evicted_error(id)) } else { Ok(()) }
     }
 
     /// Returns a number that is larger than all before.
-    pub fn next_moment(&self) -> u64 {
-        self.moment.fetch_add(1, Relaxed) + 1
+    pub fn next_sequence(&self) -> u64 {
+        self.last_sequence.fetch_add(1, Relaxed) + 1
     }
 
     /// Lock for the registration of a session, and for its reclaim of partitions, so that a
     /// retransmission runs after the original.
-    pub fn turn_to_register(&self, id: SessionId) -> &rt::sync::RwLock {
-        &self.registrations[id.0 as usize % REGISTRATIONS_AT_ONCE]
+    pub fn registration_lock(&self, id: SessionId) -> &rt::sync::RwLock {
+        &self.registration_locks[id.0 as usize % MAX_CONCURRENT_REGISTRATIONS]
     }
 
     /// Whether a session of another process is known.
@@ -150,7 +150,7 @@ impl Sessions {
     }
 
     /// Registers a session of another process, with its answers from the store
-    /// ([`stored_answers`]). Also adds those to a known session: another service, whose partitions
+    /// ([`stored_replies`]). Also adds those to a known session: another service, whose partitions
     /// this one has adopted, may have given them.
     pub fn register_remote(&self, id: SessionId, answers: Vec<Pair>) -> Result<Arc<Session>> {
         self.check_id(id)?;
@@ -158,13 +158,13 @@ impl Sessions {
         if let Some(session) = &known {
             session.check()?;
             session.recalls.lock().clear();
-            session.hear();
+            session.note_contact();
         }
         let session = match &known {
             Some(session) => session.clone(),
             None => Arc::new(Session::new(id, SessionKind::Remote)),
         };
-        session.take_answers(answers);
+        session.restore_replies(answers);
         if known.is_some() {
             return Ok(session);
         }
@@ -178,7 +178,7 @@ impl Sessions {
     }
 
     /// Refuses requests of a session from now on. Its state stays until its end is complete.
-    pub fn refuse(&self, id: SessionId) {
+    pub fn mark_evicted(&self, id: SessionId) {
         self.evicted.write().entry(id).or_insert(rt::now().secs);
         if let Some(session) = self.find(id) {
             session.end();
@@ -186,13 +186,13 @@ impl Sessions {
     }
 
     /// Removes a session; only its id is retained.
-    pub fn bury(&self, id: SessionId) {
+    pub fn keep_id_only(&self, id: SessionId) {
         self.evicted.write().entry(id).or_insert(rt::now().secs);
         self.by_id.write().remove(&id);
     }
 
     /// Removes ids of evicted sessions for which `is_old` is true.
-    pub fn exhume(&self, is_old: impl Fn(SessionId, i64) -> bool) {
+    pub fn forget_evicted(&self, is_old: impl Fn(SessionId, i64) -> bool) {
         self.evicted.write().retain(|id, ended_s| !is_old(*id, *ended_s));
     }
 
@@ -201,12 +201,12 @@ impl Sessions {
     }
 
     /// Marks all sessions as alive.
-    pub fn hear_all(&self) {
-        self.by_id.read().values().for_each(|session| session.hear());
+    pub fn note_contact_of_all(&self) {
+        self.by_id.read().values().for_each(|session| session.note_contact());
     }
 
     /// Sessions of other processes whose last message arrived before a time.
-    pub fn silent_since(&self, time_ns: u64) -> Vec<SessionId> {
+    pub fn unreachable_since(&self, time_ns: u64) -> Vec<SessionId> {
         let by_id = self.by_id.read();
         let silent = by_id.values().filter(|session| {
             session.kind == SessionKind::Remote && !session.is_ended() && session.heard_ns() < time_ns
@@ -227,11 +227,11 @@ impl Sessions {
         let Some(session) = self.find(id) else { return 0 };
         let number = {
             let mut recalls = session.recalls.lock();
-            let number = session.recalled.fetch_add(1, Relaxed) + 1;
-            recalls.push_back(Recall { number, ino, keep });
+            let number = session.last_recall.fetch_add(1, Relaxed) + 1;
+            recalls.push_back(Recall { number, ino, retain: keep });
             number
         };
-        session.some_recalls.set();
+        session.recalls_ready.set();
         number
     }
 
@@ -246,7 +246,7 @@ impl Sessions {
 }
 
 /// The stored records of the last answers to a session, one for each session slot.
-pub(crate) async fn stored_answers(store: &Store, id: SessionId) -> Result<Vec<Pair>> {
+pub(crate) async fn stored_replies(store: &Store, id: SessionId) -> Result<Vec<Pair>> {
     let range = keys::operations_of(id);
     let stored = store.scan(&range.from, &range.to, usize::MAX).await;
     stored.map_err(|error| store_error(&error))
@@ -261,23 +261,23 @@ impl Session {
             registered: AtomicU64::new(0),
             replies: Mutex::default(),
             ended: AtomicBool::new(false),
-            wound_up: AtomicBool::new(false),
-            heard_ns: AtomicU64::new(rt::monotonic_ns()),
-            recalled: AtomicU64::new(0),
+            end_completed: AtomicBool::new(false),
+            last_contact_ns: AtomicU64::new(rt::monotonic_ns()),
+            last_recall: AtomicU64::new(0),
             recalls: Mutex::default(),
-            some_recalls: Event::new(),
-            yielding: AtomicU64::new(0),
-            yielding_ns: AtomicU64::new(0),
-            origin: Mutex::default(),
+            recalls_ready: Event::new(),
+            working_up_to: AtomicU64::new(0),
+            working_ns: AtomicU64::new(0),
+            client_info: Mutex::default(),
             export: RwLock::default(),
-            callers: Callers::default(),
-            kept: Kept::default(),
+            users: SessionUsers::default(),
+            replayed_creates: ReplayedCreates::default(),
         }
     }
 
     /// `ESTALE` if the session has ended.
     pub fn check(&self) -> Result<()> {
-        if self.is_ended() { Err(has_been_ended(self.id)) } else { Ok(()) }
+        if self.is_ended() { Err(evicted_error(self.id)) } else { Ok(()) }
     }
 
     pub fn is_ended(&self) -> bool {
@@ -287,20 +287,20 @@ impl Session {
     /// Ends the session for new requests; returns false if that has happened before.
     pub fn end(&self) -> bool {
         let is_first = !self.ended.swap(true, Relaxed);
-        self.some_recalls.set();
+        self.recalls_ready.set();
         is_first
     }
 
     /// Notes that size recovery of its files is complete, or they are in quarantine: its leases end
     /// now. Call it before they do.
-    pub fn wind_up(&self) {
-        self.wound_up.store(true, Release);
+    pub fn complete_end(&self) {
+        self.end_completed.store(true, Release);
     }
 
     /// Whether the session's leases block no other session any more. While this is false, the end
     /// of its leases is still to come.
-    pub fn is_wound_up(&self) -> bool {
-        self.wound_up.load(Acquire)
+    pub fn has_completed_end(&self) -> bool {
+        self.end_completed.load(Acquire)
     }
 
     pub fn is_remote(&self) -> bool {
@@ -309,12 +309,12 @@ impl Session {
 
     /// Makes a wait for recalls return.
     pub fn wake(&self) {
-        self.some_recalls.set();
+        self.recalls_ready.set();
     }
 
     /// Records the client that registered the session, and its address.
-    pub fn comes_from(&self, caller: &net::Caller) {
-        *self.origin.lock() = Origin {
+    pub fn set_client_info(&self, caller: &net::Caller) {
+        *self.client_info.lock() = ClientInfo {
             client: caller.name.clone(),
             host: caller.host.clone(),
             address: caller.address.to_string(),
@@ -322,8 +322,8 @@ impl Session {
     }
 
     /// The session's client; empty if unknown.
-    pub fn origin(&self) -> Origin {
-        self.origin.lock().clone()
+    pub fn origin(&self) -> ClientInfo {
+        self.client_info.lock().clone()
     }
 
     /// Sets the access rules of the session's network.
@@ -339,41 +339,41 @@ impl Session {
     }
 
     /// Notes that the session is alive.
-    pub fn hear(&self) {
+    pub fn note_contact(&self) {
         let now_ns = rt::monotonic_ns();
-        if now_ns.saturating_sub(self.heard_ns()) >= HEARD_GRAIN.as_nanos() as u64 {
-            self.heard_ns.store(now_ns, Relaxed);
+        if now_ns.saturating_sub(self.heard_ns()) >= CONTACT_INTERVAL.as_nanos() as u64 {
+            self.last_contact_ns.store(now_ns, Relaxed);
         }
     }
 
     /// When the last message of the session arrived.
     pub fn heard_ns(&self) -> u64 {
-        self.heard_ns.load(Relaxed)
+        self.last_contact_ns.load(Relaxed)
     }
 
     /// Notes that the session works on its recalls up to a number.
-    pub fn is_yielding(&self, seen: u64) -> MetaReply {
-        self.yielding.store(seen, Relaxed);
-        self.yielding_ns.store(rt::monotonic_ns(), Relaxed);
+    pub fn note_working(&self, seen: u64) -> MetaReply {
+        self.working_up_to.store(seen, Relaxed);
+        self.working_ns.store(rt::monotonic_ns(), Relaxed);
         MetaReply::Unit
     }
 
     /// When the session last reported that it works on a recall; `None` if it didn't.
-    pub fn yielding_since_ns(&self, recall: u64) -> Option<u64> {
-        (recall <= self.yielding.load(Relaxed)).then(|| self.yielding_ns.load(Relaxed))
+    pub fn last_working_report_ns(&self, recall: u64) -> Option<u64> {
+        (recall <= self.working_up_to.load(Relaxed)).then(|| self.working_ns.load(Relaxed))
     }
 
     /// Whether the session has confirmed a recall.
-    pub fn has_seen(&self, recall: u64) -> bool {
+    pub fn has_confirmed(&self, recall: u64) -> bool {
         let unseen = self.recalls.lock().front().is_some_and(|first| first.number <= recall);
-        !unseen || recall <= self.yielding.load(Relaxed)
+        !unseen || recall <= self.working_up_to.load(Relaxed)
     }
 
     /// The session as a requester of leases. Recalls sent from now on have larger numbers than its
     /// `recalls`.
-    pub fn asker(&self) -> Asker {
-        let recalls = self.recalled.load(Relaxed);
-        Asker { session: self.id, recalls, now_ns: rt::monotonic_ns(), answers: self.is_remote() }
+    pub fn lease_requester(&self) -> Requester {
+        let recalls = self.last_recall.load(Relaxed);
+        Requester { session: self.id, recalls, now_ns: rt::monotonic_ns(), acknowledges: self.is_remote() }
     }
 
     /// Recalls with numbers above `after`, in order, at most [`RECALLS_PER_ANSWER`]. Recalls up to
@@ -384,50 +384,50 @@ impl Session {
             recalls.pop_front();
         }
         if recalls.is_empty() {
-            self.some_recalls.clear();
+            self.recalls_ready.clear();
         }
         recalls.iter().take(RECALLS_PER_ANSWER).copied().collect()
     }
 
     /// Waits until there may be recalls.
     pub async fn wait_for_recalls(&self) {
-        self.some_recalls.wait().await;
+        self.recalls_ready.wait().await;
     }
 
-    /// Adds answers from the store ([`stored_answers`]) that are unknown here: those of an earlier
+    /// Adds answers from the store ([`stored_replies`]) that are unknown here: those of an earlier
     /// run, or of another service.
-    pub fn take_answers(&self, answers: Vec<Pair>) {
+    pub fn restore_replies(&self, answers: Vec<Pair>) {
         let mut replies = self.replies.lock();
         for (key, value) in answers {
             let Some(Key::Operation { lane, .. }) = decode_key(&key) else { continue };
             let Ok(stored) = StoredReply::decode(value) else { continue };
             if let (Ok(lane), Some(reply)) = (u32::try_from(lane), stored.reply()) {
-                let number = Number { lane, sequence: stored.sequence };
-                replies.keep(number, Recorded { reply, ticket: None });
+                let number = SlotSequence { slot: lane, sequence: stored.sequence };
+                replies.store(number, CachedReply { reply, ticket: None });
             }
         }
     }
 
     /// The answer that this request got before.
     ///
-    /// Errors: those of [`Replies::get`].
-    pub fn recorded(&self, number: Option<Number>) -> Result<Option<Recorded>> {
+    /// Errors: those of [`ReplyCache::get`].
+    pub fn cached_reply(&self, number: Option<SlotSequence>) -> Result<Option<CachedReply>> {
         number.map_or(Ok(None), |number| self.replies.lock().get(number))
     }
 
     /// Keeps an answer in memory.
-    pub fn record(&self, number: Option<Number>, reply: &MetaReply, ticket: &Ticket) {
+    pub fn cache_reply(&self, number: Option<SlotSequence>, reply: &MetaReply, ticket: &Ticket) {
         if let Some(number) = number {
-            let recorded = Recorded { reply: reply.clone(), ticket: Some(ticket.clone()) };
-            self.replies.lock().keep(number, recorded);
+            let recorded = CachedReply { reply: reply.clone(), ticket: Some(ticket.clone()) };
+            self.replies.lock().store(number, recorded);
         }
     }
 
     /// Adds the record of an answer to the writes of its request. It replaces the previous record
     /// of the session slot.
-    pub fn record_durably(&self, request: &MetaRequest, reply: &MetaReply, writes: &mut Writes) {
+    pub fn store_reply(&self, request: &MetaRequest, reply: &MetaReply, writes: &mut Writes) {
         let is_kept = self.is_remote() && !writes.is_empty();
-        let Some(Number { lane, sequence }) = request.number.filter(|_| is_kept) else { return };
+        let Some(SlotSequence { slot: lane, sequence }) = request.number.filter(|_| is_kept) else { return };
         let reply = match request.op {
             // Another service must not execute it again: other clients may have extended the file
             // meanwhile. The rest of the answer was valid under a lease of this service only.
@@ -440,7 +440,7 @@ impl Session {
     }
 }
 
-fn has_been_ended(id: SessionId) -> Error {
+fn evicted_error(id: SessionId) -> Error {
     let message = format!(
         "session {id} has been ended: it was not heard of or gave up no lease in time, or was evicted"
     );

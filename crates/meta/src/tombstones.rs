@@ -1,6 +1,6 @@
 //! Tombstones: records of evicted sessions, kept until no client can return with their ids.
 
-use crate::limits::KEEP_ENDED;
+use crate::limits::TOMBSTONE_RETENTION;
 use crate::record::StoredSession;
 use crate::service::MetaService;
 use crate::view::store_error;
@@ -12,7 +12,7 @@ use types::{Result, SessionId};
 
 impl MetaService {
     /// Deletes the records of sessions that were evicted long ago. `now_s`: seconds since 1970.
-    pub async fn forget_old_sessions(&self, now_s: i64) -> Result<()> {
+    pub async fn delete_old_tombstones(&self, now_s: i64) -> Result<()> {
         let range = keys::all_sessions();
         let stored = self.executors.store.scan(&range.from, &range.to, usize::MAX).await;
         let mut kept = BTreeSet::new();
@@ -29,18 +29,18 @@ impl MetaService {
             if left != Some(record) {
                 let guards = vec![Guard { key: key.to_vec(), expected: Some(value) }];
                 let value = left.map(|record| record.encode_to_vec().into());
-                let outcome = self.commit_as_member(guards, vec![(key.to_vec(), value)]).await?;
-                if left.is_none() && outcome == Outcome::Won {
+                let outcome = self.commit_as_owner(guards, vec![(key.to_vec(), value)]).await?;
+                if left.is_none() && outcome == Outcome::Applied {
                     continue;
                 }
             }
             kept.insert(id);
         }
-        self.sessions.exhume(|id: SessionId, ended_s| !kept.contains(&id) && is_old(ended_s, now_s));
+        self.sessions.forget_evicted(|id: SessionId, ended_s| !kept.contains(&id) && is_old(ended_s, now_s));
         Ok(())
     }
 }
 
 fn is_old(ended_s: i64, now_s: i64) -> bool {
-    now_s.saturating_sub(ended_s) > KEEP_ENDED.as_secs() as i64
+    now_s.saturating_sub(ended_s) > TOMBSTONE_RETENTION.as_secs() as i64
 }

@@ -1,6 +1,6 @@
 //! The number of inodes.
 
-use crate::executor::Change;
+use crate::executor::CommandOutput;
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
 use crate::view::View;
@@ -8,13 +8,13 @@ use namespace::record::{Next, decode};
 use namespace::{Failure, ReadError, Reader, keys};
 use prost::Message;
 use types::{InodeId, PartitionId, Result};
-use wire::{StoreSpace, Usage};
+use wire::{MetadataUsage, StoreSpace};
 
 impl MetaService {
     /// The inodes of the partitions that this service owns, as every commit counts them, and the
     /// space of the store if it is local.
-    pub(crate) async fn usage(&self) -> Result<Usage> {
-        let mut usage = Usage::default();
+    pub(crate) async fn usage(&self) -> Result<MetadataUsage> {
+        let mut usage = MetadataUsage::default();
         for partition in self.owned() {
             usage.inodes += self.inodes_of(partition).await?;
         }
@@ -26,7 +26,7 @@ impl MetaService {
 
     async fn inodes_of(&self, partition: PartitionId) -> Result<u64> {
         let command = |view: &View<'_>| counted(view, partition).map_err(|error| Failure::from(error).into());
-        let inodes = self.executors.transact_freely(partition, command).await?;
+        let inodes = self.executors.transact_without_leases(partition, command).await?;
         // The root directory isn't counted: no command created it.
         Ok(inodes + u64::from(partition == InodeId::ROOT.partition()))
     }
@@ -34,9 +34,9 @@ impl MetaService {
 
 /// The inodes of a partition. If an earlier version has not counted them, they are counted now,
 /// once.
-fn counted(view: &View<'_>, partition: PartitionId) -> std::result::Result<Change<u64>, ReadError> {
+fn counted(view: &View<'_>, partition: PartitionId) -> std::result::Result<CommandOutput<u64>, ReadError> {
     let key = keys::next(partition);
-    let unchanged = |answer| Change { answer, writes: Vec::new() };
+    let unchanged = |answer| CommandOutput { answer, writes: Vec::new() };
     let Some(value) = view.get(&key)? else { return Ok(unchanged(0)) };
     let next: Next = decode(&key, value)?;
     if let Some(inodes) = next.inodes {
@@ -52,5 +52,5 @@ fn counted(view: &View<'_>, partition: PartitionId) -> std::result::Result<Chang
         after = last;
     }
     let next = Next { inodes: Some(inodes), ..next };
-    Ok(Change { answer: inodes, writes: vec![(key.to_vec(), Some(next.encode_to_vec().into()))] })
+    Ok(CommandOutput { answer: inodes, writes: vec![(key.to_vec(), Some(next.encode_to_vec().into()))] })
 }

@@ -1,8 +1,8 @@
 //! What a command reads: the store, with the overlay of uncommitted writes on top.
 
 use crate::cache::Cache;
-use crate::executor::{Held, Overlay, PendingWrite};
-use crate::fetch::{Fetched, Want};
+use crate::executor::{LockedExecutors, Overlay, PendingWrite};
+use crate::fetch::{Fetched, MissingData};
 use crate::stats::Counters;
 use bytes::Bytes;
 use kv::{Engine, KvError, Ticket};
@@ -19,21 +19,21 @@ pub(crate) struct View<'a> {
     /// For a remote store: data fetched from it.
     pub fetched: &'a Fetched,
     /// For a remote store: data that has to be fetched.
-    pub wants: RefCell<Vec<Want>>,
+    pub missing: RefCell<Vec<MissingData>>,
     pub cache: &'a Cache,
     pub counters: &'a Counters,
-    pub held: &'a Held<'a>,
+    pub held: &'a LockedExecutors<'a>,
     /// The last uncommitted commit from which the command read.
-    pub seen: RefCell<Option<Ticket>>,
+    pub depends_on: RefCell<Option<Ticket>>,
     /// The directory in which the command only looks up a name: its times don't appear in the
     /// answer.
-    pub searched: Cell<Option<InodeId>>,
+    pub searched_dir: Cell<Option<InodeId>>,
 }
 
 impl View<'_> {
     /// Notes that the answer depends on this commit, and has to wait for it.
-    pub fn see(&self, ticket: &Ticket) {
-        let mut seen = self.seen.borrow_mut();
+    pub fn depend_on(&self, ticket: &Ticket) {
+        let mut seen = self.depends_on.borrow_mut();
         if seen.as_ref().is_none_or(|seen| seen.number() < ticket.number()) {
             *seen = Some(ticket.clone());
         }
@@ -42,8 +42,8 @@ impl View<'_> {
     /// For a directory that is only searched: whether the same users may search it with and without
     /// an uncommitted write. Then the answer doesn't depend on the write, and needn't wait for
     /// commands that add other names there.
-    fn is_the_same_without(&self, key: &[u8], write: &PendingWrite) -> bool {
-        if self.searched.get().is_none_or(|dir| keys::inode(dir)[..] != *key) {
+    fn is_unaffected_by(&self, key: &[u8], write: &PendingWrite) -> bool {
+        if self.searched_dir.get().is_none_or(|dir| keys::inode(dir)[..] != *key) {
             return false;
         }
         let (Some(after), Some(Some(before))) = (write.value.clone(), self.cache.get(key)) else {
@@ -64,7 +64,7 @@ impl View<'_> {
     fn stored(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         match self.engine {
             Some(engine) => engine.get(key).map_err(|error| ReadError::Store(store_error(&error))),
-            None => self.fetched.value(key).ok_or_else(|| self.miss(Want::Key(key.to_vec()))),
+            None => self.fetched.value(key).ok_or_else(|| self.miss(MissingData::Key(key.to_vec()))),
         }
     }
 
@@ -74,24 +74,24 @@ impl View<'_> {
         }
         self.fetched.range(from, to, limit).ok_or_else(|| {
             let limit = Fetched::with_spare(limit);
-            self.miss(Want::Range { from: from.to_vec(), to: to.to_vec(), limit })
+            self.miss(MissingData::Range { from: from.to_vec(), to: to.to_vec(), limit })
         })
     }
 
-    fn miss(&self, want: Want) -> ReadError {
-        self.wants.borrow_mut().push(want);
-        ReadError::NotHere
+    fn miss(&self, want: MissingData) -> ReadError {
+        self.missing.borrow_mut().push(want);
+        ReadError::NotFetched
     }
 }
 
 impl Reader for View<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
-        if self.held.is_guest(keys::partition_of_key(key)) {
+        if self.held.is_remote_partition(keys::partition_of_key(key)) {
             return self.stored(key);
         }
         if let Some(write) = self.overlay(key)?.get(key) {
-            if !self.is_the_same_without(key, write) {
-                self.see(&write.ticket);
+            if !self.is_unaffected_by(key, write) {
+                self.depend_on(&write.ticket);
             }
             return Ok(write.value.clone());
         }
@@ -109,7 +109,7 @@ impl Reader for View<'_> {
         if from >= to {
             return Ok(Vec::new());
         }
-        if self.held.is_guest(keys::partition_of_key(from)) {
+        if self.held.is_remote_partition(keys::partition_of_key(from)) {
             let mut stored = self.stored_range(from, to, limit)?;
             stored.truncate(limit);
             return Ok(stored);
@@ -118,7 +118,7 @@ impl Reader for View<'_> {
         let bounds = (std::ops::Bound::Included(from), std::ops::Bound::Excluded(to));
         let pending = overlay.range::<[u8], _>(bounds);
         let hidden = pending.clone().count();
-        pending.clone().for_each(|(_, write)| self.see(&write.ticket));
+        pending.clone().for_each(|(_, write)| self.depend_on(&write.ticket));
         // Reads as many more as the overlay may hide, so that the rest is complete up to the limit.
         let mut stored = self.stored_range(from, to, limit.saturating_add(hidden))?;
         if hidden == 0 {
@@ -137,10 +137,10 @@ impl Reader for View<'_> {
                 || self.fetched.value(&key).is_some()
                 || self.cache.get(&key).is_some();
             if !is_here {
-                self.miss(Want::Key(key));
+                self.miss(MissingData::Key(key));
             }
         }
-        if self.wants.borrow().is_empty() { Ok(()) } else { Err(ReadError::NotHere) }
+        if self.missing.borrow().is_empty() { Ok(()) } else { Err(ReadError::NotFetched) }
     }
 }
 

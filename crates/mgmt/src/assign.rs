@@ -16,7 +16,7 @@ pub fn assign(map: &mut ClusterMap, partitions: u16) {
         false => map.partitions.clone(),
     };
     let nodes: Vec<NodeId> = metas().filter(|node| node.state != NodeState::Offline).map(|n| n.id).collect();
-    map.partitions = layout::spread(&now, partitions, &nodes);
+    map.partitions = layout::distribute_partitions(&now, partitions, &nodes);
 }
 
 /// Logs which services gained or lost partitions.

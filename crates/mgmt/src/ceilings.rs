@@ -123,7 +123,7 @@ impl Management {
             let writes = vec![(CEILINGS_KEY.to_vec(), Some(stored.into()))];
             let outcome =
                 self.writer.commit(Batch { guards: vec![], writes }).await.map_err(crate::Error::from)?;
-            debug_assert_eq!(outcome, Outcome::Won, "a batch without guards can't lose");
+            debug_assert_eq!(outcome, Outcome::Applied, "a batch without guards can't lose");
             self.sync().await?;
             Ok(MgmtReply::Done)
         })
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_forgotten() {
+    fn ceilings_of_removed_places_are_dropped() {
         let mut ceilings = Ceilings::default();
         ceilings.insert(vec![ceiling("target 1", "a", 1.0, "t"), ceiling("target 2", "a", 1.0, "t")]);
         ceilings.follow(&map_with(&[2]));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_takes_no_nonsense() {
+    fn ceilings_are_bounded_and_validated() {
         let mut ceilings = Ceilings::default();
         let new = (0..MAX_CEILINGS + 5).map(|n| ceiling(&format!("x{n}"), "a", 1.0, &format!("{n:08}")));
         ceilings.insert(new.collect());

@@ -1,9 +1,9 @@
 //! Clients and certificates: revocation and renewal.
 
-use crate::limits::{REVOCATION_PATIENCE, SETTLE_POLL};
+use crate::limits::{EJECTION_POLL, REVOCATION_TIMEOUT};
 use crate::management::Management;
 use crate::refusal;
-use crate::service::first_of;
+use crate::service::first_to_complete;
 use identity::Role;
 use net::Caller;
 use types::{Errno, Error, NodeId, NodeState, Result, SessionId};
@@ -16,12 +16,12 @@ impl Management {
     /// The record is on disk first: if management dies meanwhile, its next map revokes the client,
     /// too.
     pub(crate) async fn revoke_client(&self, name: &str) -> Result<MgmtReply> {
-        self.gate()?.revoke_client(name, rt::now().secs)?;
+        self.authority()?.revoke_client(name, rt::now().secs)?;
         tracing::warn!(client = name, "an administrator revokes the certificates of a client");
         self.refresh().await?;
-        let not_ended = |cause: Error| refusal::sessions_go_on(name, &cause);
+        let not_ended = |cause: Error| refusal::sessions_not_ended(name, &cause);
         let mut sessions = self.end_sessions_of(name).await.map_err(not_ended)?;
-        let unaware = self.await_awareness().await;
+        let unaware = self.await_confirmations().await;
         // Until then a service may have let the client begin another session.
         sessions.extend(self.end_sessions_of(name).await.map_err(not_ended)?);
         Ok(MgmtReply::Revoked(RevocationInfo { sessions, unaware }))
@@ -47,23 +47,23 @@ impl Management {
 
     /// Waits until every reachable node uses the current map; returns the nodes that don't in time,
     /// and the unreachable ones.
-    async fn await_awareness(&self) -> Vec<NodeId> {
+    async fn await_confirmations(&self) -> Vec<NodeId> {
         let (epoch, began_ns) = (self.current().epoch, rt::monotonic_ns());
         loop {
-            let unaware = self.unaware_nodes(epoch);
+            let unaware = self.unconfirmed_nodes(epoch);
             let waited_ns = rt::monotonic_ns() - began_ns;
-            let heard = self.presence(&self.current()).heard;
+            let heard = self.presence(&self.current()).reachable;
             if !unaware.iter().any(|node| heard.contains(node))
-                || waited_ns > REVOCATION_PATIENCE.as_nanos() as u64
+                || waited_ns > REVOCATION_TIMEOUT.as_nanos() as u64
             {
                 return unaware;
             }
-            first_of(self.heard.wait(), rt::sleep(SETTLE_POLL)).await;
+            first_to_complete(self.heartbeat_received.wait(), rt::sleep(EJECTION_POLL)).await;
         }
     }
 
     /// Nodes that may serve and haven't confirmed a map of this epoch.
-    fn unaware_nodes(&self, epoch: types::Epoch) -> Vec<NodeId> {
+    fn unconfirmed_nodes(&self, epoch: types::Epoch) -> Vec<NodeId> {
         let (map, liveness) = (self.current(), self.liveness());
         let may_serve = map.nodes.iter().filter(|node| node.state != NodeState::Offline);
         let is_aware = |node: NodeId| liveness.seen(node).is_some_and(|seen| seen.epoch >= epoch);
@@ -72,7 +72,7 @@ impl Management {
 
     /// All clients, with their sessions.
     pub(crate) async fn clients(&self) -> Result<Vec<ClientInfo>> {
-        let mut clients = self.gate()?.clients(rt::now().secs)?;
+        let mut clients = self.authority()?.clients(rt::now().secs)?;
         // The list of clients doesn't need metadata services.
         let sessions = self.sessions_now().await.ok();
         for client in &mut clients {
@@ -85,7 +85,7 @@ impl Management {
     /// Certifies a new key of a member, in place of that in its present certificate. `caller`:
     /// `None` within this process, which acts for its own node.
     pub(crate) fn renew(&self, caller: Option<&Caller>, member: &str, csr: &str) -> Result<MgmtReply> {
-        let gate = self.gate()?;
+        let gate = self.authority()?;
         let role: Role = member.parse().map_err(Error::from)?;
         let present = caller.map(|caller| match &caller.proof {
             net::Proof::Member(identity) if identity.role == role => Ok(identity),
@@ -100,7 +100,7 @@ impl Management {
         let renewed = gate.renew(&role, present, csr, rt::now().secs)?;
         tracing::info!(member, "the certificate of {member} is renewed");
         if let Role::Node(node) = role {
-            self.liveness().shows_certificate(node, renewed.ends_s);
+            self.liveness().note_certificate(node, renewed.ends_s);
         }
         Ok(MgmtReply::Certificate { chain: renewed.chain })
     }
@@ -110,7 +110,7 @@ impl Management {
         if let net::Proof::Member(identity) = &caller.proof
             && let Role::Node(node) = identity.role
         {
-            self.liveness().shows_certificate(node, identity.expires);
+            self.liveness().note_certificate(node, identity.expires);
         }
     }
 }

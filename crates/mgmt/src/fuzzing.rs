@@ -1,7 +1,7 @@
 //! Feeds arbitrary bytes to the readers of state directory files: for the fuzz target and its short
 //! form in `tests/`.
 
-use crate::sealed;
+use crate::checked_file;
 use crate::state_dir::StatePaths;
 use crate::superblock::Superblock;
 use crate::target_list::TargetList;
@@ -16,21 +16,21 @@ use std::path::Path;
 pub fn state_files(bytes: &[u8]) {
     read(bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {
-        let body = sealed::split(text).map_or(text, |(body, _)| body);
-        read(sealed::seal(body).as_bytes());
+        let body = checked_file::split(text).map_or(text, |(body, _)| body);
+        read(checked_file::seal(body).as_bytes());
     }
 }
 
 fn read(content: &[u8]) {
     let path = Path::new("file");
     if let Ok(superblock) = Superblock::parse(path, content) {
-        let again = Superblock::parse(path, sealed::seal(&superblock.render()).as_bytes());
+        let again = Superblock::parse(path, checked_file::seal(&superblock.render()).as_bytes());
         assert_eq!(again.ok().as_ref(), Some(&superblock));
-        assert_eq!(Superblock::from_facts(&superblock.facts()).as_ref(), Some(&superblock));
+        assert_eq!(Superblock::from_constants(&superblock.constants()).as_ref(), Some(&superblock));
     }
     let paths = StatePaths::new("/state");
     if let Ok(list) = TargetList::parse(&paths, content) {
-        let again = TargetList::parse(&paths, sealed::seal(&list.render()).as_bytes());
+        let again = TargetList::parse(&paths, checked_file::seal(&list.render()).as_bytes());
         assert_eq!(again.ok().as_ref(), Some(&list));
     }
 }

@@ -9,10 +9,10 @@ pub use certificates::Certificates;
 use crate::liveness::Liveness;
 use crate::roster::check_version;
 use types::{CapacityClass, ClusterMap, GroupUsage, Node, NodeId, NodeState, Target, TargetId, TargetState};
-use wire::mgmt::{CopiesInfo, Health, HealthFinding, StoreInfo, Verdict};
+use wire::mgmt::{BackupsInfo, Health, HealthFinding, StoreInfo, Verdict};
 
 /// Age from which the newest daily backup is too old: two backups are missing.
-const OLD_COPY_S: u64 = 2 * 24 * 3600;
+const OLD_BACKUP_S: u64 = 2 * 24 * 3600;
 /// The metadata disk is nearly full if less than this many times the required free space is free.
 const NEARLY_FULL_TIMES: u64 = 3;
 
@@ -50,23 +50,30 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
         found(Verdict::Critical, what.into(), "weft cluster set --checksums on".into())
     }));
     let verdict = Verdict::Healthy;
-    judged(Health { verdict, findings, copies: None, store: None, ceilings: Vec::new(), rates: Vec::new() })
+    with_status(Health {
+        verdict,
+        findings,
+        copies: None,
+        store: None,
+        ceilings: Vec::new(),
+        rates: Vec::new(),
+    })
 }
 
 /// Adds findings about the daily backups of the metadata.
-pub fn with_copies(mut health: Health, copies: CopiesInfo) -> Health {
+pub fn with_backups(mut health: Health, copies: BackupsInfo) -> Health {
     let remedy = || "weft meta backup makes one now; look at the log, and at the room in that folder".into();
     let hours = |seconds: u64| seconds / 3600;
     if let Some(failure) = copies.failure.as_ref().filter(|_| copies.kept > 0) {
         let what = format!("the last daily copy of the metadata failed: {failure}");
         health.findings.push(found(Verdict::Warning, what, remedy()));
-    } else if let Some(age_s) = copies.age_s.filter(|age_s| copies.kept > 0 && *age_s > OLD_COPY_S) {
+    } else if let Some(age_s) = copies.age_s.filter(|age_s| copies.kept > 0 && *age_s > OLD_BACKUP_S) {
         let what =
             format!("the newest copy of the metadata in {} is {} hours old", copies.folder, hours(age_s));
         health.findings.push(found(Verdict::Warning, what, remedy()));
     }
     health.copies = Some(copies);
-    judged(health)
+    with_status(health)
 }
 
 /// Adds findings about certificates that expire soon.
@@ -77,13 +84,13 @@ pub fn with_certificates(
     now_s: i64,
 ) -> Health {
     certificates::certificate_findings(map, certificates, now_s, &mut health.findings);
-    judged(health)
+    with_status(health)
 }
 
 /// Adds findings about files in lost groups; `usage`: their counted files.
 pub fn with_lost(mut health: Health, map: &ClusterMap, usage: Option<&GroupUsage>) -> Health {
     health.findings.extend(groups::lost(map, usage));
-    judged(health)
+    with_status(health)
 }
 
 /// Adds findings about the metadata store's disk.
@@ -103,17 +110,17 @@ pub fn with_store(mut health: Health, store: StoreInfo) -> Health {
         health.findings.push(found(Verdict::Warning, what, remedy()));
     }
     health.store = Some(store);
-    judged(health)
+    with_status(health)
 }
 
 /// Adds other findings.
 pub fn with_findings(mut health: Health, findings: Vec<HealthFinding>) -> Health {
     health.findings.extend(findings);
-    judged(health)
+    with_status(health)
 }
 
 /// Sorts findings by severity; the worst one is the overall status.
-fn judged(mut health: Health) -> Health {
+fn with_status(mut health: Health) -> Health {
     health.findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
     health.verdict = health.findings.first().map_or(Verdict::Healthy, |f| f.verdict);
     health
@@ -141,7 +148,7 @@ fn node_findings(
                     Verdict::Critical,
                     format!(
                         "{name} is offline; data on its {n} targets can't be reached{}",
-                        but_copies(map, node.id)
+                        mirrored_exception(map, node.id)
                     ),
                 ),
             };
@@ -171,7 +178,7 @@ fn node_findings(
 }
 
 /// Suffix of a message about a node's failure: content that stays available.
-fn but_copies(map: &ClusterMap, node: NodeId) -> &'static str {
+fn mirrored_exception(map: &ClusterMap, node: NodeId) -> &'static str {
     let has = |id: &TargetId| map.target(*id).is_some_and(|target| target.node == node);
     match map.groups.iter().any(|group| group.scheme.is_mirrored() && group.members.iter().any(has)) {
         true => ", but for mirrored files, which others have too",
@@ -246,7 +253,7 @@ mod tests {
 
     fn after(change: impl FnOnce(&mut ClusterMap, &mut Liveness)) -> (Verdict, Vec<String>) {
         let (mut map, mut liveness) = (cluster(), Liveness::new(0));
-        liveness.registered(NodeId(1), 1, 0);
+        liveness.note_registration(NodeId(1), 1, 0);
         change(&mut map, &mut liveness);
         let health = health(&map, &liveness, "0.4.1");
         assert!(health.findings.iter().all(|f| !f.hint.is_empty()));
@@ -254,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_is_that_of_the_worst_finding() {
+    fn the_status_is_that_of_the_worst_finding() {
         assert_eq!(after(|_, _| ()), (Verdict::Healthy, vec![]));
         let (verdict, what) = after(|map, _| map.targets[0].class = CapacityClass::Low);
         assert_eq!((verdict, what.len()), (Verdict::Warning, 1));
@@ -272,15 +279,15 @@ mod tests {
         assert_eq!(after(|map, _| map.targets.clear()).0, Verdict::Critical);
         assert_eq!(after(|map, _| map.nodes[0].version = "0.9.0".into()).0, Verdict::Warning);
         let skewed = after(|_, liveness| {
-            liveness.heard(NodeId(1), 1, -45, &[], 1);
+            liveness.note_heartbeat(NodeId(1), 1, -45, &[], 1);
         });
         assert_eq!(skewed.0, Verdict::Critical);
         assert!(skewed.1.iter().any(|what| what.contains("is 45 s behind management's")), "{:?}", skewed.1);
     }
 
     #[test]
-    fn old_and_failed_copies_are_told_of() {
-        let copies = CopiesInfo {
+    fn old_and_failed_backups_are_findings() {
+        let copies = BackupsInfo {
             folder: "/b".into(),
             kept: 7,
             newest: Some("/b/meta".into()),
@@ -288,20 +295,20 @@ mod tests {
             failure: None,
         };
         let healthy = || health(&ClusterMap { targets: cluster().targets, ..cluster() }, &online(), "0.4.1");
-        let told = |copies: CopiesInfo| {
-            let told = with_copies(healthy(), copies);
+        let told = |copies: BackupsInfo| {
+            let told = with_backups(healthy(), copies);
             (told.verdict, told.findings.into_iter().map(|f| f.what).collect::<Vec<_>>().join("; "))
         };
         let (verdict, what) = told(copies.clone());
         assert!(verdict == Verdict::Warning && what.contains("in /b is 72 hours old"), "{what}");
-        let (verdict, what) = told(CopiesInfo { failure: Some("no room".into()), ..copies.clone() });
+        let (verdict, what) = told(BackupsInfo { failure: Some("no room".into()), ..copies.clone() });
         assert!(verdict == Verdict::Warning && what.contains("failed: no room"), "{what}");
-        assert_eq!(told(CopiesInfo { age_s: Some(3600), ..copies.clone() }).0, Verdict::Healthy);
-        assert_eq!(told(CopiesInfo { kept: 0, ..copies }).0, Verdict::Healthy);
+        assert_eq!(told(BackupsInfo { age_s: Some(3600), ..copies.clone() }).0, Verdict::Healthy);
+        assert_eq!(told(BackupsInfo { kept: 0, ..copies }).0, Verdict::Healthy);
     }
 
     #[test]
-    fn a_disk_of_the_metadata_without_room_is_told_of() {
+    fn a_full_metadata_disk_is_a_finding() {
         let told = |free_mib: u64| {
             let (path, capacity) = ("/m".into(), 1 << 30);
             let store = StoreInfo { path, used: 0, capacity, free: free_mib << 20, needed: 64 << 20 };
@@ -317,7 +324,7 @@ mod tests {
 
     fn online() -> Liveness {
         let mut liveness = Liveness::new(0);
-        liveness.registered(NodeId(1), 1, 0);
+        liveness.note_registration(NodeId(1), 1, 0);
         liveness
     }
 }

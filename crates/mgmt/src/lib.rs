@@ -20,38 +20,38 @@
 //!   the store before it is published. Free bytes change all the time and never move the epoch by
 //!   themselves.
 //! - Services can rely on a version of a mirrored group: it is on disk before it is published
-//!   (`consistency` has its state machine).
+//!   (`member_states` has its state machine).
 //! - Numbers of nodes, targets, pools and groups are never reused.
 //! - A refused request changes nothing.
 //! - Management knows nothing of inodes and chunks; it delegates such requests to the metadata
 //!   service ([`Metadata`]).
 
 mod assign;
+mod authority;
 mod ceilings;
+mod checked_file;
 mod clients;
-mod consistency;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
-mod gate;
 mod health;
 pub mod limits;
 mod liveness;
 mod lock;
-mod lost;
+mod lost_groups;
 mod management;
 mod measure;
+mod member_states;
 mod members;
-mod moves;
 mod rates;
 mod reachability;
 mod recover;
 mod refusal;
 mod removal;
+mod replacement;
+mod restore;
 mod resyncs;
-mod rewind;
 mod roster;
-mod sealed;
 mod service;
 mod space;
 mod start_reserve;
@@ -59,14 +59,14 @@ mod state_dir;
 mod superblock;
 mod target_list;
 
+pub use authority::{MembershipAuthority, RenewedCertificate};
 pub use error::{Error, Result};
-pub use gate::{Gate, Renewed};
 pub use lock::{StateLock, lock_target};
 pub use management::{
-    Copies, DEFAULT_POOL, FIRST_NODE, FirstNode, Management, Metadata, OwnUsage, TargetProof,
+    BackupsSource, DEFAULT_POOL, FIRST_NODE, FirstNode, Management, Metadata, OwnUsage, TargetCheck,
 };
 pub use reachability::{DueProbe, ProbeOutcome};
-pub use rewind::{CURRENT, is_rewound, rewound};
+pub use restore::{LIVE_RECORDS, restored_record, was_restored_between};
 pub use roster::{check_address, check_name, check_rack, require_claimable, require_known};
 pub use space::{Space, space_of};
 pub use start_reserve::keep_start_reserve;

@@ -23,28 +23,28 @@ pub const SERVING_LEASE: Duration = Duration::from_secs(10);
 /// How long a primary must be unreachable before another member replaces it: longer than
 /// [`SERVING_LEASE`] by more than clocks drift in that time, so that it has stopped serving.
 /// Shorter than [`OFFLINE_AFTER`], since writers are waiting.
-pub const REPLACED_AFTER: Duration = Duration::from_secs(12);
+pub const REPLACE_PRIMARY_AFTER: Duration = Duration::from_secs(12);
 
 /// How long a revocation waits until every node confirms it, in heartbeats of two seconds: a node
 /// that hasn't by then takes no changes any more ([`SERVING_LEASE`]).
-pub const REVOCATION_PATIENCE: Duration = Duration::from_secs(12);
+pub const REVOCATION_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// How long a group's primary waits for the node of an ejected member, which either confirms the
-/// ejection or is unreachable for [`REPLACED_AFTER`]; then the primary repeats the request.
-pub const MAX_SETTLE: Duration = Duration::from_secs(20);
+/// ejection or is unreachable for [`REPLACE_PRIMARY_AFTER`]; then the primary repeats the request.
+pub const MAX_EJECTION_WAIT: Duration = Duration::from_secs(20);
 
 /// How often that condition is checked, if no heartbeat arrives.
-pub const SETTLE_POLL: Duration = Duration::from_millis(250);
+pub const EJECTION_POLL: Duration = Duration::from_millis(250);
 
 /// A member whose target is unreachable for this long is replaced, unless the settings say
 /// otherwise: longer than a machine takes to restart and to be looked after, since copying
 /// everything costs more than waiting.
-pub const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
+pub const REPLACE_MEMBER_AFTER: Duration = Duration::from_secs(30 * 60);
 
 /// All members of a group that are in sync must be unreachable for this long before an
 /// administrator may give them up; or for as long as the replacement of lost members takes, if that
 /// is less. Longer than a machine takes to restart.
-pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(5 * 60);
+pub const GIVE_UP_AFTER: Duration = Duration::from_secs(5 * 60);
 
 /// How often management probes each address of a node that sends heartbeats.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(10);
@@ -77,14 +77,14 @@ pub const MAX_REPORTS: usize = 4096;
 pub const MAX_REPORT_TEXT: usize = 160;
 /// A draining target must be unreachable for this long before its draining counts as stuck: longer
 /// than a restart of its node takes.
-pub const UNDRAINABLE_AFTER: Duration = Duration::from_secs(60);
+pub const DRAIN_STUCK_AFTER: Duration = Duration::from_secs(60);
 
 /// Pause after a count of the files in lost groups. A file that was begun when a target was
 /// reachable is recorded long before.
-pub const LOST_REST: Duration = Duration::from_secs(15);
+pub const LOST_COUNT_PAUSE: Duration = Duration::from_secs(15);
 
 /// The pause lasts this many times as long as the count, if that is longer: all inodes are read.
-pub const LOST_REST_TIMES: u64 = 20;
+pub const LOST_COUNT_PAUSE_FACTOR: u64 = 20;
 
 /// Largest number of resyncs in a heartbeat; a target is in some dozens of groups.
 pub const MAX_RESYNCS: usize = 1024;

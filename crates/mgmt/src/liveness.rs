@@ -3,11 +3,11 @@
 //! In memory only: after a start of management every node has as long as after a heartbeat to
 //! register again. Times are nanoseconds of a monotonic clock, and are arguments.
 
-use crate::consistency::Presence;
 use crate::limits::{
-    MAX_CLOCK_SKEW_S, MAX_RESYNCS, MAX_SCRUBS, OFFLINE_AFTER, PROBABLY_OFFLINE_AFTER, REPLACED_AFTER,
+    MAX_CLOCK_SKEW_S, MAX_RESYNCS, MAX_SCRUBS, OFFLINE_AFTER, PROBABLY_OFFLINE_AFTER, REPLACE_PRIMARY_AFTER,
 };
-use crate::rates::{AllRates, Told};
+use crate::member_states::Reachable;
+use crate::rates::{ReportedCounters, TargetRates};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{ClusterMap, Epoch, NodeId, NodeState, Target, TargetId};
@@ -17,16 +17,16 @@ use wire::mgmt::{ResyncProgress, ScrubProgress, TargetRate, TargetReport, Target
 #[derive(Debug)]
 pub struct Liveness {
     started_ns: u64,
-    nodes: BTreeMap<NodeId, Seen>,
+    nodes: BTreeMap<NodeId, NodeProcess>,
     own_scrubs: Vec<ScrubProgress>,
-    rates: AllRates,
+    rates: TargetRates,
     /// Expiry of the nodes' certificates, Unix seconds: the latest that each has shown.
     certificates: BTreeMap<NodeId, i64>,
 }
 
 /// A process of a node.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct NodeProcess {
     /// Random number of the process.
     pub instance: u64,
     /// Its machine has none of the addresses that it announces.
@@ -51,14 +51,14 @@ impl Liveness {
             started_ns: now_ns,
             nodes: BTreeMap::new(),
             own_scrubs: Vec::new(),
-            rates: AllRates::default(),
+            rates: TargetRates::default(),
             certificates: BTreeMap::new(),
         }
     }
 
     /// Records the registration of a node's process.
-    pub fn registered(&mut self, node: NodeId, instance: u64, now_ns: u64) {
-        let seen = Seen {
+    pub fn note_registration(&mut self, node: NodeId, instance: u64, now_ns: u64) {
+        let seen = NodeProcess {
             instance,
             is_elsewhere: false,
             at_ns: now_ns,
@@ -72,14 +72,14 @@ impl Liveness {
     }
 
     /// Records whether the machine of a node has none of the addresses that the node announces.
-    pub fn set_elsewhere(&mut self, node: NodeId, is_elsewhere: bool) {
+    pub fn set_has_foreign_addresses(&mut self, node: NodeId, is_elsewhere: bool) {
         if let Some(seen) = self.nodes.get_mut(&node) {
             seen.is_elsewhere = is_elsewhere;
         }
     }
 
     /// Records the map and the resyncs of the process.
-    pub fn goes_by(&mut self, node: NodeId, instance: u64, epoch: Epoch, resyncs: &[ResyncProgress]) {
+    pub fn note_map(&mut self, node: NodeId, instance: u64, epoch: Epoch, resyncs: &[ResyncProgress]) {
         if let Some(seen) = self.nodes.get_mut(&node).filter(|seen| seen.instance == instance) {
             seen.epoch = seen.epoch.max(epoch);
             seen.resyncs = resyncs.iter().take(MAX_RESYNCS).cloned().collect();
@@ -87,14 +87,14 @@ impl Liveness {
     }
 
     /// Records the scrubs of the process.
-    pub fn searches(&mut self, node: NodeId, instance: u64, scrubs: &[ScrubProgress]) {
+    pub fn note_scrubs(&mut self, node: NodeId, instance: u64, scrubs: &[ScrubProgress]) {
         if let Some(seen) = self.nodes.get_mut(&node).filter(|seen| seen.instance == instance) {
             seen.scrubs = scrubs.iter().take(MAX_SCRUBS).cloned().collect();
         }
     }
 
     /// Records the scrubs of management's own process, in a cluster without nodes.
-    pub fn searches_itself(&mut self, scrubs: Vec<ScrubProgress>) {
+    pub fn note_own_scrubs(&mut self, scrubs: Vec<ScrubProgress>) {
         self.own_scrubs = scrubs;
     }
 
@@ -107,7 +107,7 @@ impl Liveness {
     }
 
     /// Records a heartbeat of the process; false if it isn't the registered one.
-    pub fn heard(
+    pub fn note_heartbeat(
         &mut self,
         node: NodeId,
         instance: u64,
@@ -122,9 +122,9 @@ impl Liveness {
                 seen.spaces = targets.iter().map(|t| (t.target, t.space)).collect();
                 let told = targets.iter().filter_map(|t| {
                     let device = t.space.map(|space| space.device);
-                    Some(Told { target: t.target, device, work: t.work? })
+                    Some(ReportedCounters { target: t.target, device, work: t.work? })
                 });
-                self.works(told, now_ns);
+                self.note_io_counters(told, now_ns);
                 true
             }
             _ => false,
@@ -132,7 +132,7 @@ impl Liveness {
     }
 
     /// Records I/O counters of targets.
-    pub(crate) fn works(&mut self, told: impl IntoIterator<Item = Told>, now_ns: u64) {
+    pub(crate) fn note_io_counters(&mut self, told: impl IntoIterator<Item = ReportedCounters>, now_ns: u64) {
         self.rates.note(told, now_ns);
     }
 
@@ -144,7 +144,7 @@ impl Liveness {
         ceiling: impl Fn(TargetId, &str) -> Option<f64>,
     ) -> Vec<TargetRate> {
         let targets: Vec<TargetId> = map.targets.iter().map(|target| target.id).collect();
-        self.rates.told(&targets, now_ns, ceiling)
+        self.rates.rates_of(&targets, now_ns, ceiling)
     }
 
     /// The file system of a target: equal for targets that share one.
@@ -153,7 +153,7 @@ impl Liveness {
     }
 
     /// Records the expiry of a node's certificate.
-    pub fn shows_certificate(&mut self, node: NodeId, ends_s: i64) {
+    pub fn note_certificate(&mut self, node: NodeId, ends_s: i64) {
         let known = self.certificates.entry(node).or_insert(ends_s);
         // Earlier connections show the earlier certificate.
         *known = ends_s.max(*known);
@@ -170,13 +170,13 @@ impl Liveness {
     }
 
     /// The process that has registered since management started.
-    pub fn seen(&self, node: NodeId) -> Option<&Seen> {
+    pub fn seen(&self, node: NodeId) -> Option<&NodeProcess> {
         self.nodes.get(&node)
     }
 
     /// The new state of a node that was in state `before`.
     pub fn state(&self, node: NodeId, before: NodeState, now_ns: u64) -> NodeState {
-        match self.silent_ns(node, before, now_ns) {
+        match self.since_heartbeat_ns(node, before, now_ns) {
             ns if ns >= OFFLINE_AFTER.as_nanos() => NodeState::Offline,
             ns if ns >= PROBABLY_OFFLINE_AFTER.as_nanos() => NodeState::ProbablyOffline,
             _ => NodeState::Online,
@@ -185,7 +185,7 @@ impl Liveness {
 
     /// Time since the last heartbeat of a node that was in state `before`; unlimited if it has shut
     /// down.
-    fn silent_ns(&self, node: NodeId, before: NodeState, now_ns: u64) -> u128 {
+    fn since_heartbeat_ns(&self, node: NodeId, before: NodeState, now_ns: u64) -> u128 {
         let since = match self.nodes.get(&node) {
             Some(seen) => seen.at_ns,
             // It may have served while management was down.
@@ -196,21 +196,21 @@ impl Liveness {
     }
 
     /// Whether a node that was in state `before` has sent no heartbeat for `time`.
-    pub fn is_silent_for(&self, node: NodeId, before: NodeState, time: Duration, now_ns: u64) -> bool {
-        self.silent_ns(node, before, now_ns) >= time.as_nanos()
+    pub fn has_no_heartbeat_for(&self, node: NodeId, before: NodeState, time: Duration, now_ns: u64) -> bool {
+        self.since_heartbeat_ns(node, before, now_ns) >= time.as_nanos()
     }
 
     /// Which nodes of a map are reachable.
-    pub fn presence(&self, map: &ClusterMap, now_ns: u64) -> Presence {
-        let mut presence = Presence::default();
+    pub fn presence(&self, map: &ClusterMap, now_ns: u64) -> Reachable {
+        let mut presence = Reachable::default();
         for node in &map.nodes {
-            let silent_ns = self.silent_ns(node.id, node.state, now_ns);
+            let silent_ns = self.since_heartbeat_ns(node.id, node.state, now_ns);
             // A node that may have served while management was down is neither.
             if silent_ns < PROBABLY_OFFLINE_AFTER.as_nanos() && self.nodes.contains_key(&node.id) {
-                presence.heard.insert(node.id);
+                presence.reachable.insert(node.id);
             }
-            if silent_ns >= REPLACED_AFTER.as_nanos() {
-                presence.silent.insert(node.id);
+            if silent_ns >= REPLACE_PRIMARY_AFTER.as_nanos() {
+                presence.expired.insert(node.id);
             }
         }
         let is_missing = |target: &&Target| self.space(target.node, target.id) == Some(None);
@@ -225,7 +225,7 @@ impl Liveness {
     }
 }
 
-impl Seen {
+impl NodeProcess {
     /// Whether its clock is too far from management's.
     pub fn is_skewed(&self) -> bool {
         is_skewed(self.skew_s)
@@ -245,22 +245,22 @@ mod tests {
     const NODE: NodeId = NodeId(7);
 
     #[test]
-    fn silence_becomes_absence_in_two_steps() {
+    fn a_silent_node_becomes_offline_in_two_steps() {
         let mut liveness = Liveness::new(100 * S);
-        liveness.registered(NODE, 1, 100 * S);
+        liveness.note_registration(NODE, 1, 100 * S);
         let state = |liveness: &Liveness, s: u64| liveness.state(NODE, NodeState::Online, s * S);
         assert_eq!(state(&liveness, 105), NodeState::Online);
         assert_eq!(state(&liveness, 106), NodeState::ProbablyOffline);
         assert_eq!(state(&liveness, 114), NodeState::ProbablyOffline);
         assert_eq!(state(&liveness, 115), NodeState::Offline);
-        assert!(liveness.heard(NODE, 1, 0, &[], 116 * S));
+        assert!(liveness.note_heartbeat(NODE, 1, 0, &[], 116 * S));
         assert_eq!(state(&liveness, 117), NodeState::Online);
         liveness.forget(NODE);
         assert_eq!(liveness.state(NODE, NodeState::Offline, 117 * S), NodeState::Offline);
     }
 
     #[test]
-    fn a_start_of_management_gives_everybody_time_to_come_back() {
+    fn after_a_start_all_nodes_have_time_to_register() {
         let liveness = Liveness::new(100 * S);
         let state = |before, s: u64| liveness.state(NODE, before, s * S);
         assert_eq!(state(NodeState::Online, 101), NodeState::Online);
@@ -272,11 +272,11 @@ mod tests {
     #[test]
     fn only_the_process_that_has_registered_counts() {
         let mut liveness = Liveness::new(0);
-        assert!(!liveness.heard(NODE, 1, 0, &[], S));
-        liveness.registered(NODE, 1, S);
-        liveness.registered(NODE, 2, 2 * S);
-        assert!(!liveness.heard(NODE, 1, 0, &[], 3 * S));
-        assert!(liveness.heard(NODE, 2, 31, &[], 3 * S));
+        assert!(!liveness.note_heartbeat(NODE, 1, 0, &[], S));
+        liveness.note_registration(NODE, 1, S);
+        liveness.note_registration(NODE, 2, 2 * S);
+        assert!(!liveness.note_heartbeat(NODE, 1, 0, &[], 3 * S));
+        assert!(liveness.note_heartbeat(NODE, 2, 31, &[], 3 * S));
         assert!(liveness.seen(NODE).unwrap().is_skewed());
     }
 

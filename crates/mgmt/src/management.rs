@@ -1,18 +1,18 @@
 //! The cluster map: its storage, changes and publication.
 
 use crate::assign::{assign, log_moves};
+use crate::authority::MembershipAuthority;
 use crate::ceilings::{CEILINGS_KEY, Ceilings};
-use crate::consistency;
 use crate::error::{Error, Result};
-use crate::gate::Gate;
 use crate::limits::REFRESH_INTERVAL;
 use crate::liveness::Liveness;
-use crate::lost::LostGroups;
-use crate::measure::{Sight, log_changes, measured, next_epoch};
-use crate::members::Members;
-use crate::rates::Told;
+use crate::lost_groups::LostGroups;
+use crate::measure::{TargetMeasurement, log_changes, measured, next_epoch};
+use crate::member_states;
+use crate::members::MemberTracker;
+use crate::rates::ReportedCounters;
 use crate::reachability::{DueProbe, ProbeOutcome, Reachability};
-use crate::roster::{Host, Numbers, Roster};
+use crate::roster::{ManagementIdentity, NextNumbers, Roster};
 use crate::space::{Space, space_of};
 use crate::superblock::Superblock;
 use crate::target_list::TargetList;
@@ -26,7 +26,7 @@ use types::{
     PartitionId, Pool, PoolId, Role, SessionId, Target, TargetId, TargetState,
 };
 use wire::mgmt::{
-    CopiesInfo, DrainProgress, MetaInfo, PoolInfo, SessionInfo, StoreInfo, TargetSpace, Touched,
+    BackupsInfo, DrainProgress, MetaInfo, PoolInfo, SessionInfo, StoreInfo, TargetSpace, Touched,
 };
 
 /// The map's key in the metadata store: above all partitions, among the global keys.
@@ -46,7 +46,7 @@ pub const FIRST_NODE: NodeId = NodeId(1);
 pub struct Management {
     pub(crate) writer: Arc<Writer>,
     map: MapHandle,
-    numbers: Mutex<Numbers>,
+    numbers: Mutex<NextNumbers>,
     /// Held by the one change in progress.
     changing: rt::sync::RwLock,
     /// Set and cleared with every new epoch.
@@ -56,18 +56,18 @@ pub struct Management {
     /// Time of day at the start of this process, in seconds, and its monotonic clock then.
     began: (i64, u64),
     /// Volatile state of members of mirrored groups.
-    pub(crate) members: Mutex<Members>,
+    pub(crate) members: Mutex<MemberTracker>,
     /// Volatile state of lost groups.
     pub(crate) lost: Mutex<LostGroups>,
     /// Set and cleared with every heartbeat.
-    pub(crate) heard: rt::sync::Event,
+    pub(crate) heartbeat_received: rt::sync::Event,
     scope: Scope,
-    pub(crate) gate: OnceLock<Arc<dyn Gate>>,
+    pub(crate) gate: OnceLock<Arc<dyn MembershipAuthority>>,
     pub(crate) metadata: OnceLock<Arc<dyn Metadata>>,
-    pub(crate) copies: OnceLock<Copies>,
-    pub(crate) store_info: OnceLock<TellStore>,
+    pub(crate) copies: OnceLock<BackupsSource>,
+    pub(crate) store_info: OnceLock<StoreInfoSource>,
     own_usage: OnceLock<OwnUsage>,
-    proof: OnceLock<TargetProof>,
+    proof: OnceLock<TargetCheck>,
     pub(crate) ceilings: Mutex<Ceilings>,
 }
 
@@ -76,35 +76,35 @@ pub struct Management {
 pub type OwnUsage = Arc<dyn Fn(TargetId, Space) -> Option<u64> + Send + Sync>;
 
 /// Returns whether the directory of a target of this process is still the one that was opened.
-pub type TargetProof = Arc<dyn Fn(TargetId) -> bool + Send + Sync>;
+pub type TargetCheck = Arc<dyn Fn(TargetId) -> bool + Send + Sync>;
 
 /// Returns the state of the daily metadata backups.
-pub type Copies = Arc<dyn Fn() -> CopiesInfo + Send + Sync>;
+pub type BackupsSource = Arc<dyn Fn() -> BackupsInfo + Send + Sync>;
 
 /// Returns the disk usage of the metadata, where known.
-pub type TellStore = Arc<dyn Fn() -> Option<StoreInfo> + Send + Sync>;
+pub type StoreInfoSource = Arc<dyn Fn() -> Option<StoreInfo> + Send + Sync>;
 
 /// What this management manages.
 enum Scope {
     /// The targets of its own process, which it measures itself.
     Process,
     /// Nodes, which report their targets.
-    Cluster { superblock: Superblock, host: Host },
+    Cluster { superblock: Superblock, host: ManagementIdentity },
 }
 
 /// Requests of management to the metadata service.
 pub trait Metadata: Send + Sync {
     /// Crash reconciliation of a target with the metadata of these files.
-    fn tidy(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, types::Result<()>>;
+    fn reconcile(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, types::Result<()>>;
     /// The same for a mirrored group.
-    fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, types::Result<()>>;
+    fn reconcile_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, types::Result<()>>;
     /// A file with data on the target, if any.
-    fn file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
+    fn find_file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
     /// Usage of these groups by the metadata. Reads every inode in its current committed state.
     fn usage(&self, groups: BTreeSet<GroupId>) -> LocalFuture<'_, types::Result<GroupUsage>>;
     /// An inode that refers to the pool, if any: a directory with it in its pattern, or a file that
     /// is to be moved there.
-    fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
+    fn find_pool_reference(&self, pool: PoolId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
     /// Progress of draining targets, from the reachable services.
     fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>>;
     /// Sessions of clients, from the reachable services.
@@ -139,12 +139,12 @@ impl Management {
         let Some(mut map) = stored else {
             return Management::create(writer, first_map(list), Scope::Process).await;
         };
-        follow(&mut map, list).map_err(|cause| corrupt(list.root(), cause))?;
-        let management = Management::over(writer, map, Scope::Process)?;
+        apply_target_list(&mut map, list).map_err(|cause| corrupt(list.root(), cause))?;
+        let management = Management::from_map(writer, map, Scope::Process)?;
         // The stored free space may be as old as the last change of a capacity class.
         management
             .change(|roster| {
-                consistency::all_restarted(&mut roster.map);
+                member_states::handle_full_restart(&mut roster.map);
                 Ok::<_, Error>(())
             })
             .await?;
@@ -159,32 +159,32 @@ impl Management {
         first: &FirstNode,
         root: &Path,
     ) -> Result<Management> {
-        let host = Host { uuid: superblock.uuid.clone(), version: first.version.clone() };
+        let host = ManagementIdentity { uuid: superblock.uuid.clone(), version: first.version.clone() };
         let scope = Scope::Cluster { superblock: superblock.clone(), host };
         match stored_map(&writer, root)? {
             Some(map) if map.nodes.is_empty() => {
                 Err(corrupt(root, "it is that of a cluster of one process".into()))
             }
-            Some(map) => Management::over(writer, map, scope),
-            None => Management::create(writer, map_of_first(first), scope).await,
+            Some(map) => Management::from_map(writer, map, scope),
+            None => Management::create(writer, first_cluster_map(first), scope).await,
         }
     }
 
     async fn create(writer: Arc<Writer>, map: ClusterMap, scope: Scope) -> Result<Management> {
-        let numbers = Numbers::above(&map);
-        let management = Management::over(writer, ClusterMap::default(), scope)?;
-        let map = management.looked_at(&map);
+        let numbers = NextNumbers::above(&map);
+        let management = Management::from_map(writer, ClusterMap::default(), scope)?;
+        let map = management.evaluated(&map);
         management.publish(Roster { map: ClusterMap { epoch: Epoch(1), ..map }, numbers }).await?;
         management.writer.sync().await?;
         Ok(management)
     }
 
-    fn over(writer: Arc<Writer>, map: ClusterMap, scope: Scope) -> Result<Management> {
+    fn from_map(writer: Arc<Writer>, map: ClusterMap, scope: Scope) -> Result<Management> {
         let numbers = writer.engine().get(NUMBERS_KEY)?;
         let numbers = numbers.and_then(|stored| serde_json::from_slice(&stored).ok());
         let ceilings = Ceilings::stored(writer.engine().get(CEILINGS_KEY)?.as_deref());
         Ok(Management {
-            numbers: Mutex::new(numbers.unwrap_or_else(|| Numbers::above(&map))),
+            numbers: Mutex::new(numbers.unwrap_or_else(|| NextNumbers::above(&map))),
             map: Arc::new(RwLock::new(Arc::new(map))),
             writer,
             changing: rt::sync::RwLock::new(),
@@ -194,7 +194,7 @@ impl Management {
             began: (rt::now().secs, rt::monotonic_ns()),
             members: Mutex::default(),
             lost: Mutex::default(),
-            heard: rt::sync::Event::new(),
+            heartbeat_received: rt::sync::Event::new(),
             scope,
             gate: OnceLock::new(),
             metadata: OnceLock::new(),
@@ -214,7 +214,7 @@ impl Management {
     }
 
     /// Sets the authority that issues tokens and admits nodes. Only the first call counts.
-    pub fn set_gate(&self, gate: Arc<dyn Gate>) {
+    pub fn set_authority(&self, gate: Arc<dyn MembershipAuthority>) {
         let _ = self.gate.set(gate);
     }
 
@@ -224,12 +224,12 @@ impl Management {
     }
 
     /// Sets the source of the state of metadata backups. Only the first call counts.
-    pub fn set_copies(&self, copies: Copies) {
+    pub fn set_backups(&self, copies: BackupsSource) {
         let _ = self.copies.set(copies);
     }
 
     /// Sets the source of the metadata's disk usage. Only the first call counts.
-    pub fn set_store_info(&self, tell: TellStore) {
+    pub fn set_store_info(&self, tell: StoreInfoSource) {
         let _ = self.store_info.set(tell);
     }
 
@@ -244,7 +244,7 @@ impl Management {
     }
 
     /// The cluster's constants and management's host; `None` in a cluster of one process.
-    pub(crate) fn cluster(&self) -> Option<(&Superblock, &Host)> {
+    pub(crate) fn cluster(&self) -> Option<(&Superblock, &ManagementIdentity)> {
         match &self.scope {
             Scope::Process => None,
             Scope::Cluster { superblock, host } => Some((superblock, host)),
@@ -252,17 +252,17 @@ impl Management {
     }
 
     /// Records the scrub progress of this process's targets, in a cluster without nodes.
-    pub fn tell_scrubs(&self, scrubs: Vec<wire::mgmt::ScrubProgress>) {
-        self.liveness().searches_itself(scrubs);
+    pub fn note_own_scrubs(&self, scrubs: Vec<wire::mgmt::ScrubProgress>) {
+        self.liveness().note_own_scrubs(scrubs);
     }
 
     /// Records the I/O counters of this process's targets, in a cluster without nodes.
-    pub fn tell_work(&self, works: impl IntoIterator<Item = (TargetId, PathBuf, wire::mgmt::TargetWork)>) {
+    pub fn note_own_io(&self, works: impl IntoIterator<Item = (TargetId, PathBuf, wire::mgmt::IoCounters)>) {
         let told = works.into_iter().map(|(target, path, work)| {
             let device = space_of(&path).ok().map(|space| space.device);
-            Told { target, device, work }
+            ReportedCounters { target, device, work }
         });
-        self.liveness().works(told, rt::monotonic_ns());
+        self.liveness().note_io_counters(told, rt::monotonic_ns());
     }
 
     /// Sets the source of the space in the files of this process's targets, in a cluster without
@@ -274,7 +274,7 @@ impl Management {
     /// Sets the check that this process's targets are the directories that were opened, in a
     /// cluster without nodes: a measurable directory may be another one by now. Only the first call
     /// counts.
-    pub fn set_proof(&self, is_proven: TargetProof) {
+    pub fn set_target_check(&self, is_proven: TargetCheck) {
         let _ = self.proof.set(is_proven);
     }
 
@@ -325,7 +325,7 @@ impl Management {
             if let Err(e) = self.refresh().await {
                 tracing::error!(hint = e.hint(), "cluster map not updated: {e}");
             }
-            self.begin_to_count_lost();
+            self.start_counting_lost();
         }
     }
 
@@ -380,31 +380,31 @@ impl Management {
         let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut roster = Roster { map: ClusterMap::clone(&before), numbers };
         let answer = edit(&mut roster)?;
-        roster.map = self.looked_at(&roster.map);
-        roster.group_first_served(&before);
-        self.move_members(&before, &mut roster.map);
-        consistency::stamp(&before, &mut roster.map);
+        roster.map = self.evaluated(&roster.map);
+        roster.add_first_served_targets(&before);
+        self.replace_members(&before, &mut roster.map);
+        member_states::assign_group_versions(&before, &mut roster.map);
         next_epoch(&before, &mut roster.map);
         log_changes(&before, &roster.map);
-        consistency::log_members(&before, &roster.map);
+        member_states::log_members(&before, &roster.map);
         log_moves(&before, &roster.map);
         self.publish(roster).await?;
         Ok(answer)
     }
 
     /// The map with the current state of its nodes and targets.
-    fn looked_at(&self, map: &ClusterMap) -> ClusterMap {
+    fn evaluated(&self, map: &ClusterMap) -> ClusterMap {
         let Some((superblock, _)) = self.cluster() else {
             let own = |id, space| self.own_usage.get().and_then(|own| own(id, space));
             let is_proven = |id| self.proof.get().is_none_or(|is_proven| is_proven(id));
             let mut map = measured(map, |target| match space_of(Path::new(&target.path)) {
                 Ok(space) if is_proven(target.id) => {
-                    Sight::Room(Space { own: own(target.id, space), ..space })
+                    TargetMeasurement::Space(Space { own: own(target.id, space), ..space })
                 }
-                _ => Sight::Gone,
+                _ => TargetMeasurement::Unmeasurable,
             });
             let presence = self.presence(&map);
-            consistency::replace_missing(&mut map, &presence);
+            member_states::eject_missing(&mut map, &presence);
             return map;
         };
         let (liveness, now_ns) = (self.liveness(), rt::monotonic_ns());
@@ -419,15 +419,15 @@ impl Management {
         }
         assign(&mut map, superblock.partitions);
         let presence = liveness.presence(&map, now_ns);
-        consistency::replace_missing(&mut map, &presence);
-        consistency::replace_silent(&mut map, &presence);
-        self.members().settle(&mut map, &presence);
+        member_states::eject_missing(&mut map, &presence);
+        member_states::replace_unreachable_primaries(&mut map, &presence);
+        self.members().eject_restarted(&mut map, &presence);
         measured(&map, |target| match liveness.space(target.node, target.id) {
-            None => Sight::Unknown,
-            Some(None) => Sight::Gone,
+            None => TargetMeasurement::Unknown,
+            Some(None) => TargetMeasurement::Unmeasurable,
             Some(Some(space)) => {
                 let TargetSpace { capacity, free, device, own } = space;
-                Sight::Room(Space { capacity, free, device, own })
+                TargetMeasurement::Space(Space { capacity, free, device, own })
             }
         })
     }
@@ -446,7 +446,7 @@ impl Management {
                 (NUMBERS_KEY.to_vec(), Some(numbers.into())),
             ];
             let outcome = self.writer.commit(Batch { guards: vec![], writes }).await?;
-            debug_assert_eq!(outcome, Outcome::Won, "a batch without guards can't lose");
+            debug_assert_eq!(outcome, Outcome::Applied, "a batch without guards can't lose");
             // Actions under a version of the map must not be lost with it, and no number must be
             // reused.
             self.writer.sync().await?;
@@ -487,7 +487,7 @@ fn first_map(list: &TargetList) -> ClusterMap {
 }
 
 /// The map of a new cluster of nodes.
-fn map_of_first(first: &FirstNode) -> ClusterMap {
+fn first_cluster_map(first: &FirstNode) -> ClusterMap {
     let node = Node {
         id: FIRST_NODE,
         name: first.name.clone(),
@@ -520,7 +520,7 @@ fn corrupt(root: &Path, cause: String) -> Error {
 
 /// Sets the directories of the map's targets from the list; an error says why the map can't be
 /// used.
-fn follow(map: &mut ClusterMap, list: &TargetList) -> Result<(), String> {
+fn apply_target_list(map: &mut ClusterMap, list: &TargetList) -> Result<(), String> {
     let known = map.targets.iter().map(|t| t.id);
     if !known.eq(list.targets().map(|(id, _)| id)) {
         return Err("it doesn't have the targets of the list of targets".into());
@@ -561,7 +561,7 @@ mod tests {
     /// Decodes a stored map as at a start.
     fn decoded(stored: &[u8], list: &TargetList) -> Result<ClusterMap, String> {
         let mut map: ClusterMap = serde_json::from_slice(stored).map_err(|e| e.to_string())?;
-        follow(&mut map, list).map(|()| map)
+        apply_target_list(&mut map, list).map(|()| map)
     }
 
     #[test]
@@ -582,8 +582,8 @@ mod tests {
         assert_eq!((map.epoch, map.targets[1].class), (Epoch(3), CapacityClass::Low));
         assert_eq!(map.groups, two_targets().groups);
         assert_eq!(
-            Numbers::above(&map),
-            Numbers { next_node: 1, next_target: 3, next_pool: 2, next_group: layout::FIRST_MIRRORED }
+            NextNumbers::above(&map),
+            NextNumbers { next_node: 1, next_target: 3, next_pool: 2, next_group: layout::FIRST_MIRRORED }
         );
     }
 
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn mirrored_groups_of_one_process_are_over_its_targets_and_begin_with_one_good_member() {
+    fn mirrored_groups_of_one_process_start_with_one_member_in_sync() {
         use types::MemberState::{Bad, Good, NeedsResync};
         in_cluster(async |list, writer, management| {
             let scheme = types::Scheme::Mirror(2);
@@ -635,7 +635,7 @@ mod tests {
             let group = management.current().groups.last().unwrap().clone();
             assert_eq!((group.scheme, group.members.len(), group.is_degraded()), (scheme, 2, false));
             let states = |management: &Management, id| -> Vec<_> {
-                management.current().group(id).unwrap().with_states().collect()
+                management.current().group(id).unwrap().members_with_states().collect()
             };
             // Changes in progress when the process died may be on one of them only.
             let other = management.current().groups[2].clone();
@@ -649,7 +649,7 @@ mod tests {
             management.refresh().await.unwrap();
             assert_eq!(states(&management, group.id), [(second, Good), (first, NeedsResync)]);
             let since = management.current().group(group.id).unwrap().since;
-            let word = crate::consistency::Word {
+            let word = crate::member_states::MemberReport {
                 group: group.id,
                 since,
                 target: first,
@@ -659,7 +659,7 @@ mod tests {
             management.set_member(None, word, "its disk is broken").await.unwrap();
             assert_eq!(states(&management, group.id), [(second, Good), (first, Bad)]);
             // A directory other than the opened one is no better.
-            management.set_proof(Arc::new(move |target| target != second));
+            management.set_target_check(Arc::new(move |target| target != second));
             management.refresh().await.unwrap();
             assert_eq!(states(&management, group.id), [(second, Good), (first, Bad)], "the last one stays");
             assert_eq!(management.current().target(second).unwrap().state, TargetState::Offline);
@@ -716,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_goes_away_is_offline_and_comes_back() {
+    fn a_target_without_disk_is_offline_until_it_returns() {
         in_cluster(async |list, writer, management| {
             let (here, gone) = (list.root().join("t2"), list.root().join("away"));
             let state = || management.current().targets[1].state;

@@ -6,13 +6,13 @@ use types::{CapacityClass, ClusterMap, Epoch, NodeState, Target, TargetState};
 
 /// State of a target, as its server sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sight {
+pub enum TargetMeasurement {
     /// No report.
     Unknown,
     /// It can't be measured.
-    Gone,
+    Unmeasurable,
     /// Space of its local file system.
-    Room(Space),
+    Space(Space),
 }
 
 /// Returns the map with the seen state of every target, and the resulting state.
@@ -20,17 +20,17 @@ pub enum Sight {
 /// Directories on one local file system share its space, also those of different nodes: each gets
 /// an equal part, so that sums over targets are correct. The capacity class depends on the file
 /// system as a whole. A directory that can't be measured is offline.
-pub fn measured(map: &ClusterMap, sight: impl Fn(&Target) -> Sight) -> ClusterMap {
-    let sights: Vec<Sight> = map.targets.iter().map(sight).collect();
+pub fn measured(map: &ClusterMap, sight: impl Fn(&Target) -> TargetMeasurement) -> ClusterMap {
+    let sights: Vec<TargetMeasurement> = map.targets.iter().map(sight).collect();
     let mut sharers: BTreeMap<u64, u64> = BTreeMap::new();
     for sight in &sights {
-        if let Sight::Room(space) = sight {
+        if let TargetMeasurement::Space(space) = sight {
             *sharers.entry(space.device).or_default() += 1;
         }
     }
     let mut after = map.clone();
     for (target, sight) in after.targets.iter_mut().zip(sights) {
-        if let Sight::Room(space) = sight {
+        if let TargetMeasurement::Space(space) = sight {
             let share = sharers[&space.device];
             target.capacity = space.capacity / share;
             target.free = space.free / share;
@@ -40,7 +40,7 @@ pub fn measured(map: &ClusterMap, sight: impl Fn(&Target) -> Sight) -> ClusterMa
         // A cluster of one process has no nodes: this process is the server.
         let node = map.node(target.node).map_or(NodeState::Online, |node| node.state);
         target.state = match (sight, node) {
-            (Sight::Gone, _) | (_, NodeState::Offline) => TargetState::Offline,
+            (TargetMeasurement::Unmeasurable, _) | (_, NodeState::Offline) => TargetState::Offline,
             (_, NodeState::ProbablyOffline) => TargetState::ProbablyOffline,
             (_, NodeState::Online) => TargetState::Online,
         };
@@ -158,8 +158,8 @@ mod tests {
         }
     }
 
-    fn room(capacity: u64, free: u64) -> Sight {
-        Sight::Room(Space { capacity, free, device: 5, own: Some((capacity - free) / 2) })
+    fn room(capacity: u64, free: u64) -> TargetMeasurement {
+        TargetMeasurement::Space(Space { capacity, free, device: 5, own: Some((capacity - free) / 2) })
     }
 
     fn epoch_after(before: &ClusterMap, after: &ClusterMap) -> u64 {
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn targets_share_a_file_system() {
         let two = |target: &Target| match (target.id.0, room(100 * GIB, 60 * GIB)) {
-            (3, Sight::Room(space)) => Sight::Room(Space { device: 6, ..space }),
+            (3, TargetMeasurement::Space(space)) => TargetMeasurement::Space(Space { device: 6, ..space }),
             (_, room) => room,
         };
         let map = measured(&map(), two);
@@ -188,7 +188,9 @@ mod tests {
     fn a_target_is_as_reachable_as_its_node() {
         let mut map = map();
         map.nodes[1].state = NodeState::ProbablyOffline;
-        let seen = measured(&map, |t| if t.id.0 == 2 { Sight::Gone } else { Sight::Unknown });
+        let seen = measured(&map, |t| {
+            if t.id.0 == 2 { TargetMeasurement::Unmeasurable } else { TargetMeasurement::Unknown }
+        });
         let states: Vec<TargetState> = seen.targets.iter().map(|t| t.state).collect();
         assert_eq!(states, [TargetState::Online, TargetState::Offline, TargetState::ProbablyOffline]);
         map.nodes[1].state = NodeState::Offline;

@@ -1,10 +1,10 @@
 //! Volatile state of members of mirrored groups, and the answer to a primary's report.
 
-use crate::consistency::{self, Presence, Word};
-use crate::limits::{LOST_AFTER, MAX_SETTLE, REPLACED_AFTER, SETTLE_POLL};
+use crate::limits::{EJECTION_POLL, MAX_EJECTION_WAIT, REPLACE_MEMBER_AFTER, REPLACE_PRIMARY_AFTER};
 use crate::management::Management;
-use crate::moves::{self, Facts};
+use crate::member_states::{self, MemberReport, Reachable};
 use crate::refusal;
+use crate::replacement::{self, ReplacementContext};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,46 +18,47 @@ use wire::mgmt::{GroupInfo, ResyncProgress};
 /// State outside of the map: after a start of management less is known, and more has to be waited
 /// for.
 #[derive(Default, Debug)]
-pub(crate) struct Members {
+pub(crate) struct MemberTracker {
     /// Map versions that ejected the members that are out.
     out: BTreeMap<(GroupId, TargetId), Epoch>,
     /// Restarted nodes that are still in sync, since no other member in sync was reachable, with
     /// the version of the group. A member that becomes reachable later has more.
-    trusted: BTreeSet<(GroupId, NodeId, Epoch)>,
+    restarted_in_sync: BTreeSet<(GroupId, NodeId, Epoch)>,
     /// Unreachable targets and the time since when, in nanoseconds: a start of management resets
     /// it.
-    gone: BTreeMap<TargetId, u64>,
+    unreachable_since: BTreeMap<TargetId, u64>,
     /// Why the last resync of members failed.
     failed: BTreeMap<(GroupId, TargetId), String>,
 }
 
-impl Members {
+impl MemberTracker {
     /// Ejects restarted nodes from groups of which another member in sync has become reachable.
-    pub fn settle(&mut self, map: &mut ClusterMap, presence: &Presence) {
-        self.trusted.retain(|(group, _, since)| map.group(*group).is_some_and(|g| g.since == *since));
-        for (group, node, _) in &self.trusted {
+    pub fn eject_restarted(&mut self, map: &mut ClusterMap, presence: &Reachable) {
+        self.restarted_in_sync
+            .retain(|(group, _, since)| map.group(*group).is_some_and(|g| g.since == *since));
+        for (group, node, _) in &self.restarted_in_sync {
             let is_alone = |g: &Group| {
-                !g.with_states().any(|(id, state)| {
+                !g.members_with_states().any(|(id, state)| {
                     state == MemberState::Good
                         && map.target(id).is_some_and(|target| target.node != *node)
-                        && consistency::is_there(map, id, presence)
+                        && member_states::is_available(map, id, presence)
                 })
             };
             if map.group(*group).is_some_and(|g| !is_alone(g)) {
-                consistency::restarted_in(map, *group, *node, presence);
+                member_states::handle_restart_in(map, *group, *node, presence);
             }
         }
     }
 
     /// Records the changes of a map.
     pub fn follow(&mut self, before: &ClusterMap, after: &ClusterMap) {
-        for member in consistency::taken_out(before, after) {
+        for member in member_states::ejected(before, after) {
             self.out.insert(member, after.epoch);
         }
         // A new member has no content yet that it could serve.
         for group in after.groups.iter().filter(|group| group.scheme.is_mirrored()) {
             let known = before.group(group.id);
-            for (target, _) in group.with_states().filter(|(_, state)| *state != MemberState::Good) {
+            for (target, _) in group.members_with_states().filter(|(_, state)| *state != MemberState::Good) {
                 if known.is_some_and(|known| !known.members.contains(&target)) {
                     self.out.insert((group.id, target), Epoch(0));
                 }
@@ -73,7 +74,7 @@ impl Members {
 
     /// Records the reason if a primary's report ends an attempt to resync a member, which was in
     /// state `was`.
-    fn note_failure(&mut self, was: Option<MemberState>, word: &Word, reason: &str) {
+    fn note_failure(&mut self, was: Option<MemberState>, word: &MemberReport, reason: &str) {
         use MemberState::{Bad, NeedsResync, Rebuilding, Resyncing};
         if let (Some(Rebuilding), Bad) | (Some(Resyncing), NeedsResync) = (was, word.state) {
             self.failed.insert((word.group, word.target), reason.to_string());
@@ -89,28 +90,28 @@ impl Members {
     /// starts the time of newly unreachable ones.
     pub fn lost(&mut self, map: &ClusterMap, after: Duration, now_ns: u64) -> BTreeSet<TargetId> {
         let is_gone = |id: &TargetId| map.target(*id).is_some_and(|t| t.state == TargetState::Offline);
-        self.gone.retain(|id, _| is_gone(id));
+        self.unreachable_since.retain(|id, _| is_gone(id));
         for target in map.targets.iter().filter(|t| t.state == TargetState::Offline) {
-            self.gone.entry(target.id).or_insert(now_ns);
+            self.unreachable_since.entry(target.id).or_insert(now_ns);
         }
         let is_lost = |since_ns: u64| u128::from(now_ns.saturating_sub(since_ns)) >= after.as_nanos();
-        self.gone.iter().filter(|(_, since)| is_lost(**since)).map(|(id, _)| *id).collect()
+        self.unreachable_since.iter().filter(|(_, since)| is_lost(**since)).map(|(id, _)| *id).collect()
     }
 
     /// Whether a target has been unreachable for `time`, as far as this process knows.
-    pub fn is_gone_for(&self, target: TargetId, time: Duration, now_ns: u64) -> bool {
-        let since = self.gone.get(&target);
+    pub fn is_unreachable_for(&self, target: TargetId, time: Duration, now_ns: u64) -> bool {
+        let since = self.unreachable_since.get(&target);
         since.is_some_and(|since_ns| u128::from(now_ns.saturating_sub(*since_ns)) >= time.as_nanos())
     }
 
     /// A node has restarted: records the groups in which it is still in sync.
-    pub fn trust(&mut self, map: &ClusterMap, node: NodeId) {
+    pub fn note_restarted(&mut self, map: &ClusterMap, node: NodeId) {
         for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
             let is_good = |(id, state): (TargetId, MemberState)| {
                 state == MemberState::Good && map.target(id).is_some_and(|t| t.node == node)
             };
-            if group.with_states().any(is_good) {
-                self.trusted.insert((group.id, node, group.since));
+            if group.members_with_states().any(is_good) {
+                self.restarted_in_sync.insert((group.id, node, group.since));
             }
         }
     }
@@ -118,14 +119,20 @@ impl Members {
     /// Checks whether a primary may eject a member in sync before more is known.
     ///
     /// A restarted node that found no other member is the primary until another member in sync
-    /// becomes reachable, which has what the restart may have lost (see [`Members::settle`]). Its
-    /// report must not take effect before that. Management may have restarted at the same moment,
-    /// on the same machine, without any heartbeats yet. Waiting loses nothing: the report takes
-    /// effect only when the member's node knows it or has been unreachable for long.
+    /// becomes reachable, which has what the restart may have lost (see
+    /// [`MemberTracker::eject_restarted`]). Its report must not take effect before that. Management
+    /// may have restarted at the same moment, on the same machine, without any heartbeats yet.
+    /// Waiting loses nothing: the report takes effect only when the member's node knows it or has
+    /// been unreachable for long.
     ///
     /// # Errors
     /// `EAGAIN` while neither the node of the member nor its disk is known to be gone.
-    fn ensure_may_speak(&self, map: &ClusterMap, word: &Word, presence: &Presence) -> Result<()> {
+    fn ensure_report_allowed(
+        &self,
+        map: &ClusterMap,
+        word: &MemberReport,
+        presence: &Reachable,
+    ) -> Result<()> {
         let Some(group) = map.group(word.group) else { return Ok(()) };
         let node_of = |id: TargetId| map.target(id).map(|target| target.node);
         let (Some(primary), Some(other)) = (group.primary().and_then(node_of), node_of(word.target)) else {
@@ -133,19 +140,19 @@ impl Members {
         };
         let takes_out =
             group.state_of(word.target) == Some(MemberState::Good) && word.state != MemberState::Good;
-        let is_trusted = self.trusted.contains(&(word.group, primary, group.since));
-        let is_known = match presence.heard.contains(&other) {
+        let is_trusted = self.restarted_in_sync.contains(&(word.group, primary, group.since));
+        let is_known = match presence.reachable.contains(&other) {
             true => !is_trusted || presence.missing.contains(&word.target),
-            false => presence.silent.contains(&other),
+            false => presence.expired.contains(&other),
         };
         match takes_out && other != primary && !is_known {
-            true => Err(refusal::not_heard_yet(word.group, word.target)),
+            true => Err(refusal::reachability_unknown(word.group, word.target)),
             false => Ok(()),
         }
     }
 
     /// The version that ejected a member.
-    fn out_since(&self, group: &Group, target: TargetId) -> Epoch {
+    fn ejected_in(&self, group: &Group, target: TargetId) -> Epoch {
         self.out.get(&(group.id, target)).copied().unwrap_or(group.since)
     }
 }
@@ -157,19 +164,19 @@ fn racks(map: &ClusterMap, group: &Group) -> Vec<Option<String>> {
 }
 
 impl Management {
-    pub(crate) fn members(&self) -> MutexGuard<'_, Members> {
+    pub(crate) fn members(&self) -> MutexGuard<'_, MemberTracker> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Current reachability. In a cluster of one process every node is reachable, but not every
     /// disk.
-    pub(crate) fn presence(&self, map: &ClusterMap) -> Presence {
+    pub(crate) fn presence(&self, map: &ClusterMap) -> Reachable {
         match self.cluster() {
             Some(_) => self.liveness().presence(map, rt::monotonic_ns()),
             None => {
                 let missing = map.targets.iter().filter(|t| t.state == TargetState::Offline).map(|t| t.id);
                 let heard = map.targets.iter().map(|t| t.node).collect();
-                Presence { heard, missing: missing.collect(), ..Presence::default() }
+                Reachable { reachable: heard, missing: missing.collect(), ..Reachable::default() }
             }
         }
     }
@@ -178,37 +185,37 @@ impl Management {
     pub(crate) async fn set_member(
         &self,
         asker: Option<NodeId>,
-        word: Word,
+        word: MemberReport,
         reason: &str,
     ) -> Result<MgmtReply> {
         tracing::info!(?word, reason, "a primary speaks of a member");
         let began_ns = rt::monotonic_ns();
-        let is_late = || rt::monotonic_ns() - began_ns > MAX_SETTLE.as_nanos() as u64;
-        while let Err(error) = self.take_word(asker, &word, reason).await {
+        let is_late = || rt::monotonic_ns() - began_ns > MAX_EJECTION_WAIT.as_nanos() as u64;
+        while let Err(error) = self.apply_report(asker, &word, reason).await {
             if error.errno != Errno::EAGAIN || is_late() {
                 return Err(error);
             }
-            crate::service::first_of(self.heard.wait(), rt::sleep(SETTLE_POLL)).await;
+            crate::service::first_to_complete(self.heartbeat_received.wait(), rt::sleep(EJECTION_POLL)).await;
         }
         // Also without a change: the request may be a retransmission whose first answer was lost.
-        while let Some(target) = self.unaware(word.group) {
+        while let Some(target) = self.unconfirmed_member(word.group) {
             if is_late() {
-                return Err(refusal::unsettled(word.group, target));
+                return Err(refusal::ejection_unconfirmed(word.group, target));
             }
-            crate::service::first_of(self.heard.wait(), rt::sleep(SETTLE_POLL)).await;
+            crate::service::first_to_complete(self.heartbeat_received.wait(), rt::sleep(EJECTION_POLL)).await;
         }
         Ok(MgmtReply::Map { map: self.current() })
     }
 
-    async fn take_word(&self, asker: Option<NodeId>, word: &Word, reason: &str) -> Result<()> {
+    async fn apply_report(&self, asker: Option<NodeId>, word: &MemberReport, reason: &str) -> Result<()> {
         self.change(|roster| {
             let presence = self.presence(&roster.map);
             let group = roster.map.group(word.group).filter(|group| group.since == word.since);
             let was = group.and_then(|group| group.state_of(word.target));
             if group.is_some() {
-                self.members().ensure_may_speak(&roster.map, word, &presence)?;
+                self.members().ensure_report_allowed(&roster.map, word, &presence)?;
             }
-            consistency::set_member(&mut roster.map, asker, word, &presence)?;
+            member_states::apply_member_report(&mut roster.map, asker, word, &presence)?;
             self.members().note_failure(was, word, reason);
             Ok(())
         })
@@ -217,13 +224,13 @@ impl Management {
 
     /// A member that isn't in sync, but whose node may not know that: it has neither confirmed it,
     /// nor been unreachable for longer than its lease, nor restarted.
-    fn unaware(&self, group: GroupId) -> Option<TargetId> {
+    fn unconfirmed_member(&self, group: GroupId) -> Option<TargetId> {
         self.cluster()?;
         let map = self.current();
         let group = map.group(group)?;
-        let is_unaware = |(id, _): &(TargetId, MemberState)| !self.knows(&map, group, *id);
+        let is_unaware = |(id, _): &(TargetId, MemberState)| !self.has_confirmed(&map, group, *id);
         group
-            .with_states()
+            .members_with_states()
             .filter(|(_, state)| *state != MemberState::Good)
             .find(is_unaware)
             .map(|(id, _)| id)
@@ -231,20 +238,20 @@ impl Management {
 
     /// Whether the node of a member that isn't in sync by the published map knows that, or can't
     /// serve any more.
-    fn knows(&self, map: &ClusterMap, group: &Group, id: TargetId) -> bool {
+    fn has_confirmed(&self, map: &ClusterMap, group: &Group, id: TargetId) -> bool {
         let Some(node) = map.target(id).and_then(|target| map.node(target.node)) else { return true };
-        let out_since = self.members().out_since(group, id);
+        let out_since = self.members().ejected_in(group, id);
         let liveness = self.liveness();
         liveness.seen(node.id).is_some_and(|seen| seen.epoch >= out_since)
-            || liveness.is_silent_for(node.id, node.state, REPLACED_AFTER, rt::monotonic_ns())
+            || liveness.has_no_heartbeat_for(node.id, node.state, REPLACE_PRIMARY_AFTER, rt::monotonic_ns())
     }
 
     /// Replaces lost and drained members by other targets; `before`: the published map.
-    pub(crate) fn move_members(&self, before: &ClusterMap, map: &mut ClusterMap) {
+    pub(crate) fn replace_members(&self, before: &ClusterMap, map: &mut ClusterMap) {
         let after = match map.settings.resync.replace_after_s {
             // The time since they are unreachable must be recorded nevertheless.
             Some(0) => Duration::MAX,
-            set => set.map_or(LOST_AFTER, Duration::from_secs),
+            set => set.map_or(REPLACE_MEMBER_AFTER, Duration::from_secs),
         };
         let lost = self.members().lost(map, after, rt::monotonic_ns());
         if !map.groups.iter().any(|group| group.scheme.is_mirrored()) {
@@ -255,12 +262,13 @@ impl Management {
             // No node can know this change yet.
             known.is_some_and(|known| {
                 known.state_of(id).is_some_and(|state| state != MemberState::Good)
-                    && (self.cluster().is_none() || self.knows(before, known, id))
+                    && (self.cluster().is_none() || self.has_confirmed(before, known, id))
             })
         };
         let presence = self.presence(map);
-        let facts = Facts { presence: &presence, lost: &lost, is_out_for_all: &is_out_for_all };
-        moves::go_on(map, &facts);
+        let facts =
+            ReplacementContext { presence: &presence, lost: &lost, is_ejection_confirmed: &is_out_for_all };
+        replacement::advance(map, &facts);
     }
 
     /// Creates the missing groups of a scheme in a pool.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use types::TargetId;
-use wire::mgmt::{CeilingShare, TargetRate, TargetWork};
+use wire::mgmt::{CeilingShare, IoCounters, TargetRate};
 
 /// Averaging window of a rate: some heartbeats.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -24,36 +24,36 @@ struct Rate {
 
 /// I/O counters of a target, as reported.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
+pub(crate) struct ReportedCounters {
     pub(crate) target: TargetId,
     /// Its file system, where known: see [`crate::Space::device`].
     pub(crate) device: Option<u64>,
-    pub(crate) work: TargetWork,
+    pub(crate) work: IoCounters,
 }
 
 /// The shared resource of targets: a file system, or the unknown drive of one target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Drive {
     Device(u64),
-    Behind(TargetId),
+    Unknown(TargetId),
 }
 
 /// The rates of all targets, and of their drives.
 #[derive(Debug, Default)]
-pub(crate) struct AllRates {
-    targets: BTreeMap<TargetId, (Drive, Rates)>,
+pub(crate) struct TargetRates {
+    targets: BTreeMap<TargetId, (Drive, RateWindow)>,
     /// With the sum of the counters of each drive's targets since their first report.
-    drives: BTreeMap<Drive, (TargetWork, Rates)>,
+    drives: BTreeMap<Drive, (IoCounters, RateWindow)>,
 }
 
-impl AllRates {
+impl TargetRates {
     /// Records the counters of targets at this time.
-    pub(crate) fn note(&mut self, told: impl IntoIterator<Item = Told>, now_ns: u64) {
+    pub(crate) fn note(&mut self, told: impl IntoIterator<Item = ReportedCounters>, now_ns: u64) {
         let mut changed = Vec::new();
-        for Told { target, device, work } in told {
-            let drive = device.map_or(Drive::Behind(target), Drive::Device);
-            let (before, rates) = self.targets.entry(target).or_insert((drive, Rates::default()));
-            let done = rates.samples.back().and_then(|(_, before)| since(before, &work));
+        for ReportedCounters { target, device, work } in told {
+            let drive = device.map_or(Drive::Unknown(target), Drive::Device);
+            let (before, rates) = self.targets.entry(target).or_insert((drive, RateWindow::default()));
+            let done = rates.samples.back().and_then(|(_, before)| counters_since(before, &work));
             *before = drive;
             rates.note(work, now_ns);
             let (all, _) = self.drives.entry(drive).or_default();
@@ -72,13 +72,13 @@ impl AllRates {
     pub(crate) fn device(&self, target: TargetId) -> Option<u64> {
         match self.targets.get(&target)?.0 {
             Drive::Device(device) => Some(device),
-            Drive::Behind(_) => None,
+            Drive::Unknown(_) => None,
         }
     }
 
     /// Rates of these targets for the health report, with the ceilings of each. For a drive the
     /// highest measured ceiling of its targets counts: each was measured alone.
-    pub(crate) fn told(
+    pub(crate) fn rates_of(
         &self,
         targets: &[TargetId],
         now_ns: u64,
@@ -110,7 +110,7 @@ impl AllRates {
                 writes,
                 one_drive_with: others.collect(),
                 now: of_drive.now(now_ns).and_then(|rate| rate.share(&best)),
-                most: of_drive.most(&best),
+                most: of_drive.peak(&best),
             })
         };
         targets.iter().filter_map(tell).collect()
@@ -119,20 +119,20 @@ impl AllRates {
 
 /// The rates of one target, or one drive.
 #[derive(Clone, Debug, Default)]
-struct Rates {
+struct RateWindow {
     /// With times in nanoseconds; the first one is the start of the window.
-    samples: VecDeque<(u64, TargetWork)>,
+    samples: VecDeque<(u64, IoCounters)>,
     /// The window with the most bytes, and the one with the most transfers.
-    most_bytes: Rate,
-    most_transfers: Rate,
+    peak_bytes: Rate,
+    peak_transfers: Rate,
 }
 
-impl Rates {
+impl RateWindow {
     /// Records the counters at this time.
-    fn note(&mut self, work: TargetWork, now_ns: u64) {
+    fn note(&mut self, work: IoCounters, now_ns: u64) {
         // The counters restart from zero with its node.
-        if self.samples.back().is_some_and(|(_, before)| since(before, &work).is_none()) {
-            *self = Rates::default();
+        if self.samples.back().is_some_and(|(_, before)| counters_since(before, &work).is_none()) {
+            *self = RateWindow::default();
         }
         self.samples.push_back((now_ns, work));
         while self.samples.len() > 2 && u128::from(now_ns - self.samples[1].0) >= WINDOW.as_nanos() {
@@ -141,11 +141,11 @@ impl Rates {
         let Some(rate) = self.mean().filter(|(span, _)| *span >= WINDOW).map(|(_, rate)| rate) else {
             return;
         };
-        if rate.read_bytes + rate.written_bytes > self.most_bytes.read_bytes + self.most_bytes.written_bytes {
-            self.most_bytes = rate;
+        if rate.read_bytes + rate.written_bytes > self.peak_bytes.read_bytes + self.peak_bytes.written_bytes {
+            self.peak_bytes = rate;
         }
-        if rate.reads + rate.writes > self.most_transfers.reads + self.most_transfers.writes {
-            self.most_transfers = rate;
+        if rate.reads + rate.writes > self.peak_transfers.reads + self.peak_transfers.writes {
+            self.peak_transfers = rate;
         }
     }
 
@@ -157,9 +157,9 @@ impl Rates {
     }
 
     /// The highest utilisation of all windows.
-    fn most(&self, ceiling: &impl Fn(&str) -> Option<f64>) -> Option<CeilingShare> {
+    fn peak(&self, ceiling: &impl Fn(&str) -> Option<f64>) -> Option<CeilingShare> {
         let now = self.mean().map(|(_, rate)| rate);
-        let all = [now, Some(self.most_bytes), Some(self.most_transfers)].into_iter().flatten();
+        let all = [now, Some(self.peak_bytes), Some(self.peak_transfers)].into_iter().flatten();
         all.filter_map(|rate| rate.share(ceiling)).max_by(|a, b| a.share.total_cmp(&b.share))
     }
 
@@ -167,7 +167,7 @@ impl Rates {
     fn mean(&self) -> Option<(Duration, Rate)> {
         let ((first_ns, first), (last_ns, last)) = (self.samples.front()?, self.samples.back()?);
         let span = Duration::from_nanos(last_ns.saturating_sub(*first_ns));
-        let done = since(first, last).filter(|_| !span.is_zero())?;
+        let done = counters_since(first, last).filter(|_| !span.is_zero())?;
         let per_s = |count: u64| count as f64 / span.as_secs_f64();
         let rate = Rate {
             read_bytes: per_s(done.read_bytes),
@@ -181,16 +181,19 @@ impl Rates {
 
 impl Rate {
     fn share(&self, ceiling: &impl Fn(&str) -> Option<f64>) -> Option<CeilingShare> {
-        let bytes = busy([("storage-read", self.read_bytes), ("storage-write", self.written_bytes)], ceiling);
-        let transfers =
-            busy([("storage-random-read", self.reads), ("storage-random-write", self.writes)], ceiling);
+        let bytes =
+            utilisation([("storage-read", self.read_bytes), ("storage-write", self.written_bytes)], ceiling);
+        let transfers = utilisation(
+            [("storage-random-read", self.reads), ("storage-random-write", self.writes)],
+            ceiling,
+        );
         [bytes, transfers].into_iter().flatten().max_by(|a, b| a.share.total_cmp(&b.share))
     }
 }
 
 /// The share of time for which two kinds of load keep a drive busy, with the limit of the larger
 /// one; `None` if a needed ceiling is unknown.
-fn busy(loads: [(&str, f64); 2], ceiling: &impl Fn(&str) -> Option<f64>) -> Option<CeilingShare> {
+fn utilisation(loads: [(&str, f64); 2], ceiling: &impl Fn(&str) -> Option<f64>) -> Option<CeilingShare> {
     let mut all = CeilingShare { limit: String::new(), share: 0.0 };
     let mut largest = -1.0;
     for (limit, rate) in loads {
@@ -207,8 +210,8 @@ fn busy(loads: [(&str, f64); 2], ceiling: &impl Fn(&str) -> Option<f64>) -> Opti
     (!all.limit.is_empty()).then_some(all)
 }
 
-fn sum(one: &TargetWork, other: &TargetWork) -> TargetWork {
-    TargetWork {
+fn sum(one: &IoCounters, other: &IoCounters) -> IoCounters {
+    IoCounters {
         reads: one.reads + other.reads,
         read_bytes: one.read_bytes + other.read_bytes,
         writes: one.writes + other.writes,
@@ -217,8 +220,8 @@ fn sum(one: &TargetWork, other: &TargetWork) -> TargetWork {
 }
 
 /// The difference of two counters; `None` if they were restarted.
-fn since(before: &TargetWork, after: &TargetWork) -> Option<TargetWork> {
-    Some(TargetWork {
+fn counters_since(before: &IoCounters, after: &IoCounters) -> Option<IoCounters> {
+    Some(IoCounters {
         reads: after.reads.checked_sub(before.reads)?,
         read_bytes: after.read_bytes.checked_sub(before.read_bytes)?,
         writes: after.writes.checked_sub(before.writes)?,
@@ -233,8 +236,8 @@ mod tests {
     const S: u64 = 1_000_000_000;
     const MB: u64 = 1_000_000;
 
-    fn wrote(mb: u64) -> TargetWork {
-        TargetWork { writes: mb, written_bytes: mb * MB, ..TargetWork::default() }
+    fn wrote(mb: u64) -> IoCounters {
+        IoCounters { writes: mb, written_bytes: mb * MB, ..IoCounters::default() }
     }
 
     fn ceiling(limit: &str) -> Option<f64> {
@@ -246,12 +249,12 @@ mod tests {
         }
     }
 
-    fn of(target: u32, device: Option<u64>, work: TargetWork) -> Told {
-        Told { target: TargetId(target), device, work }
+    fn of(target: u32, device: Option<u64>, work: IoCounters) -> ReportedCounters {
+        ReportedCounters { target: TargetId(target), device, work }
     }
 
-    fn told(rates: &AllRates, at_s: u64) -> Option<TargetRate> {
-        rates.told(&[TargetId(3)], at_s * S, |_, limit| ceiling(limit)).pop()
+    fn told(rates: &TargetRates, at_s: u64) -> Option<TargetRate> {
+        rates.rates_of(&[TargetId(3)], at_s * S, |_, limit| ceiling(limit)).pop()
     }
 
     fn written(share: f64) -> Option<CeilingShare> {
@@ -260,12 +263,12 @@ mod tests {
 
     #[test]
     fn rates_are_means_of_ten_seconds() {
-        let mut rates = AllRates::default();
+        let mut rates = TargetRates::default();
         let mut note = |mb, at_s| rates.note([of(3, None, wrote(mb))], at_s * S);
         note(0, 0);
         // 50 MB/s for 10 seconds, then nothing for as long.
         (1..=5).for_each(|beat| note(100 * beat, 2 * beat));
-        let mut rates_then = AllRates::default();
+        let mut rates_then = TargetRates::default();
         rates_then.note([of(3, None, wrote(0))], 0);
         assert_eq!(told(&rates_then, 0), None, "one count is no rate");
         let now = told(&rates, 11).unwrap();
@@ -281,8 +284,8 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_was_started_anew_counts_from_zero() {
-        let mut rates = AllRates::default();
+    fn counters_restart_with_the_node() {
+        let mut rates = TargetRates::default();
         let mut note = |mb, at_s| rates.note([of(3, Some(8), wrote(mb))], at_s * S);
         note(900, 0);
         note(10, 2);
@@ -293,8 +296,8 @@ mod tests {
     }
 
     #[test]
-    fn targets_of_one_drive_keep_it_busy_together() {
-        let mut rates = AllRates::default();
+    fn targets_of_one_drive_share_its_utilisation() {
+        let mut rates = TargetRates::default();
         for beat in 0..=5 {
             // Two nodes of one machine, with alternate heartbeats, and a target on another drive.
             rates.note([of(1, Some(8), wrote(60 * beat)), of(4, Some(9), wrote(20 * beat))], 2 * beat * S);
@@ -302,7 +305,7 @@ mod tests {
         }
         // Only the second target's ceilings are known: they apply to the drive.
         let ceiling = |target, limit: &str| ceiling(limit).filter(|_| target == TargetId(2));
-        let told = rates.told(&[1, 2, 4].map(TargetId), 11 * S, ceiling);
+        let told = rates.rates_of(&[1, 2, 4].map(TargetId), 11 * S, ceiling);
         let others: Vec<_> = told.iter().map(|rate| rate.one_drive_with.clone()).collect();
         assert_eq!(others, [vec![TargetId(2)], vec![TargetId(1)], vec![]]);
         let shares: Vec<_> = told.iter().map(|rate| rate.now.as_ref().map(|of| of.share)).collect();
@@ -312,12 +315,12 @@ mod tests {
         assert_eq!(rates.device(TargetId(4)), Some(9));
         // The first target's node becomes unreachable: the rate of the other one omits it.
         rates.note([of(2, Some(8), wrote(900))], 20 * S);
-        let told = rates.told(&[1, 2].map(TargetId), 25 * S, ceiling);
+        let told = rates.rates_of(&[1, 2].map(TargetId), 25 * S, ceiling);
         assert_eq!((told.len(), &told[0].target, &told[0].one_drive_with), (1, &TargetId(2), &vec![]));
     }
 
     #[test]
-    fn what_binds_is_what_keeps_the_drive_busy() {
+    fn the_busier_ceiling_is_the_limit() {
         let rate = |read_bytes: f64, written_bytes: f64, reads: f64, writes: f64| Rate {
             read_bytes,
             written_bytes,

@@ -9,7 +9,7 @@ use crate::health::found;
 use crate::limits::{
     MAX_PROBES, MAX_REPORT_TEXT, MAX_REPORTS, PROBE_INTERVAL, PROBE_RETRY, REPORT_VALIDITY, UNREACHABLE_AFTER,
 };
-use crate::liveness::{Liveness, Seen};
+use crate::liveness::{Liveness, NodeProcess};
 use net::ProbeFailure;
 use std::collections::BTreeMap;
 use types::{ClusterMap, Node, NodeId, NodeState, Role};
@@ -197,7 +197,7 @@ impl Reachability {
     }
 
     /// The finding of management's own probes.
-    fn as_probed(&self, node: &Node, seen: &Seen) -> Option<HealthFinding> {
+    fn as_probed(&self, node: &Node, seen: &NodeProcess) -> Option<HealthFinding> {
         let probed = self.nodes.get(&node.id).filter(|probed| probed.instance == seen.instance)?;
         // It has sent a heartbeat since, so it isn't down.
         let lasts =
@@ -267,7 +267,7 @@ fn remedy(cause: &ProbeFailure, is_elsewhere: bool, name: &str) -> String {
         ProbeFailure::TimedOut => format!(
             "open its port in firewalls, and check the routes; if its machine has other addresses now, {correct}"
         ),
-        ProbeFailure::Strange(_) => format!("if another machine has that address now, {correct}"),
+        ProbeFailure::WrongPeer(_) => format!("if another machine has that address now, {correct}"),
         ProbeFailure::Failed(_) => {
             format!("check the network (ip route, firewall); if it has moved, {correct}")
         }

@@ -1,9 +1,9 @@
 //! Recovery of a group from a member that missed writes, after an administrator declares all
 //! members in sync lost for good.
 
-use crate::consistency::{self, Presence};
-use crate::limits::{GIVEN_UP_AFTER, REPLACED_AFTER};
+use crate::limits::{GIVE_UP_AFTER, REPLACE_PRIMARY_AFTER};
 use crate::management::Management;
+use crate::member_states::{self, Reachable};
 use crate::refusal;
 use std::time::Duration;
 use types::{ClusterMap, GroupId, MemberState, Result, TargetId, TargetState};
@@ -13,8 +13,8 @@ use wire::mgmt::ResyncProgress;
 /// How long a target must be unreachable before content that only it has may be given up.
 pub(crate) fn given_up_after(map: &ClusterMap) -> Duration {
     let set = map.settings.resync.replace_after_s.filter(|after_s| *after_s > 0);
-    let after = set.map_or(GIVEN_UP_AFTER, |set| Duration::from_secs(set).min(GIVEN_UP_AFTER));
-    after.max(REPLACED_AFTER)
+    let after = set.map_or(GIVE_UP_AFTER, |set| Duration::from_secs(set).min(GIVE_UP_AFTER));
+    after.max(REPLACE_PRIMARY_AFTER)
 }
 
 impl Management {
@@ -40,7 +40,7 @@ impl Management {
         self.change(|roster| {
             self.check_recovery(&roster.map, id, from)?;
             match accepts_loss {
-                true => consistency::revive(&mut roster.map, id, from),
+                true => member_states::recover(&mut roster.map, id, from),
                 false => Err(refusal::unaccepted_loss(id, from, lacked.as_ref())),
             }
         })
@@ -56,30 +56,36 @@ impl Management {
             return Err(refusal::not_mirrored(id));
         }
         match group.state_of(from).ok_or_else(|| refusal::no_member(id, from))? {
-            MemberState::Good => return Err(refusal::has_everything(id, from)),
-            MemberState::Bad | MemberState::Rebuilding => return Err(refusal::has_too_little(id, from)),
+            MemberState::Good => return Err(refusal::is_in_sync(id, from)),
+            MemberState::Bad | MemberState::Rebuilding => return Err(refusal::needs_full_copy(id, from)),
             MemberState::NeedsResync | MemberState::Resyncing => {}
         }
         let presence = self.presence(map);
         let is_there = map.target(from).is_some_and(|target| target.state == TargetState::Online)
-            && consistency::is_there(map, from, &presence);
+            && member_states::is_available(map, from, &presence);
         if !is_there {
-            return Err(refusal::absent_member(id, from));
+            return Err(refusal::member_unreachable(id, from));
         }
         let after = given_up_after(map);
-        match group.good().find(|good| !self.is_given_up(map, &presence, *good, after)) {
-            Some(good) => Err(refusal::may_come_back(id, good, after)),
+        match group.in_sync_members().find(|good| !self.is_lost_for_good(map, &presence, *good, after)) {
+            Some(good) => Err(refusal::member_may_return(id, good, after)),
             None => Ok(()),
         }
     }
 
     /// Whether a target has been unreachable long enough to count as lost, and isn't just
     /// returning.
-    fn is_given_up(&self, map: &ClusterMap, presence: &Presence, id: TargetId, after: Duration) -> bool {
+    fn is_lost_for_good(
+        &self,
+        map: &ClusterMap,
+        presence: &Reachable,
+        id: TargetId,
+        after: Duration,
+    ) -> bool {
         let Some(target) = map.target(id) else { return true };
         target.state == TargetState::Offline
-            && !consistency::is_there(map, id, presence)
-            && self.members().is_gone_for(id, after, rt::monotonic_ns())
+            && !member_states::is_available(map, id, presence)
+            && self.members().is_unreachable_for(id, after, rt::monotonic_ns())
     }
 
     /// What the member still lacked in its primary's last report.

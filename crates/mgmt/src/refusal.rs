@@ -107,7 +107,7 @@ pub(crate) fn no_proven_names(clients: &ExportClients) -> Error {
 }
 
 /// The revocation of a client stays in force.
-pub(crate) fn sessions_go_on(client: &str, cause: &Error) -> Error {
+pub(crate) fn sessions_not_ended(client: &str, cause: &Error) -> Error {
     let message =
         format!("client {client} is refused from now on, but its sessions are not ended: {}", cause.message);
     Error::new(cause.errno, message).hint(format!(
@@ -122,7 +122,7 @@ pub(crate) fn foreign_name(node: &Node, name: &str) -> Error {
         .hint("api_names in node.toml is for the management node; weft node set NODE --name gives a node another name")
 }
 
-pub(crate) fn other_roles(node: &Node, roles: &[Role]) -> Error {
+pub(crate) fn invalid_roles(node: &Node, roles: &[Role]) -> Error {
     let names: Vec<&str> = roles.iter().map(|role| role.name()).collect();
     let message = format!("node {} ({}) can't have the roles {:?}", node.id, node.name, names.join(","));
     let hint = match node.roles.contains(&Role::Mgmt) {
@@ -231,7 +231,7 @@ pub(crate) fn needless_loss(target: TargetId) -> Error {
 }
 
 /// Content isn't given up while it may be available again soon.
-pub(crate) fn may_return(target: TargetId, after: Duration) -> Error {
+pub(crate) fn target_may_return(target: TargetId, after: Duration) -> Error {
     let message = format!(
         "target {target} is offline, but hasn't been gone for {} s: it may come back with what it has",
         after.as_secs()
@@ -241,14 +241,14 @@ pub(crate) fn may_return(target: TargetId, after: Duration) -> Error {
 }
 
 /// The target or its groups have changed since its files were counted.
-pub(crate) fn has_come_back(target: TargetId) -> Error {
+pub(crate) fn state_changed(target: TargetId) -> Error {
     let message =
         format!("target {target} came back, or its groups have changed, while its files were counted");
     Error::new(Errno::EBUSY, message).hint("weft target list and weft group list show how it is; ask again")
 }
 
 /// Another replica exists, but is unreachable.
-pub(crate) fn copies_out_of_reach(target: TargetId, group: GroupId) -> Error {
+pub(crate) fn replicas_unreachable(target: TargetId, group: GroupId) -> Error {
     let message = format!(
         "target {target} has a copy of group {group}, and no other target that has everything of it can be reached"
     );
@@ -258,7 +258,7 @@ pub(crate) fn copies_out_of_reach(target: TargetId, group: GroupId) -> Error {
 }
 
 /// A group would be left with one replica less.
-pub(crate) fn no_successor(target: TargetId, group: GroupId) -> Error {
+pub(crate) fn no_replacement(target: TargetId, group: GroupId) -> Error {
     Error::new(
         Errno::EBUSY,
         format!("no other target can take the place of target {target} in the mirrored group {group}"),
@@ -272,7 +272,7 @@ pub(crate) fn last_of_pool(target: TargetId, pool: &str) -> Error {
 }
 
 /// The pool would be left without a target for new files, and is referred to.
-pub(crate) fn named_pool(target: TargetId, pool: &str, example: types::InodeId) -> Error {
+pub(crate) fn pool_in_use(target: TargetId, pool: &str, example: types::InodeId) -> Error {
     let message = format!(
         "target {target} is the last of pool {pool} that takes new files, and inode {example} names that pool"
     );
@@ -337,13 +337,13 @@ pub(crate) fn member_state(
 }
 
 /// No member would be known to be in sync.
-pub(crate) fn last_good_member(group: GroupId, target: TargetId) -> Error {
+pub(crate) fn last_in_sync_member(group: GroupId, target: TargetId) -> Error {
     let message = format!("target {target} stays in group {group}: no other good member is heard of");
     Error::new(Errno::EAGAIN, message)
         .hint(format!("start the nodes of the other members (weft group show {group})"))
 }
 
-pub(crate) fn has_everything(group: GroupId, target: TargetId) -> Error {
+pub(crate) fn is_in_sync(group: GroupId, target: TargetId) -> Error {
     Error::new(
         Errno::EINVAL,
         format!("target {target} has everything of group {group}: nothing has to be given up"),
@@ -352,7 +352,7 @@ pub(crate) fn has_everything(group: GroupId, target: TargetId) -> Error {
 }
 
 /// Whole files may be missing there, and would read as zeros.
-pub(crate) fn has_too_little(group: GroupId, target: TargetId) -> Error {
+pub(crate) fn needs_full_copy(group: GroupId, target: TargetId) -> Error {
     Error::new(
         Errno::EINVAL,
         format!("what target {target} has of group {group} may be any part of it: the group can't go on from there"),
@@ -360,7 +360,7 @@ pub(crate) fn has_too_little(group: GroupId, target: TargetId) -> Error {
     .hint(format!("weft group show {group} tells who has missed less (needs-resync, resyncing)"))
 }
 
-pub(crate) fn absent_member(group: GroupId, target: TargetId) -> Error {
+pub(crate) fn member_unreachable(group: GroupId, target: TargetId) -> Error {
     Error::new(
         Errno::EBUSY,
         format!("target {target}, from which group {group} is to go on, can't be reached"),
@@ -369,7 +369,7 @@ pub(crate) fn absent_member(group: GroupId, target: TargetId) -> Error {
 }
 
 /// Content isn't given up while it may still exist.
-pub(crate) fn may_come_back(group: GroupId, target: TargetId, after: Duration) -> Error {
+pub(crate) fn member_may_return(group: GroupId, target: TargetId, after: Duration) -> Error {
     let message = format!(
         "target {target} has everything of group {group}, and hasn't been gone for {} s",
         after.as_secs()
@@ -396,7 +396,7 @@ pub(crate) fn unaccepted_loss(group: GroupId, from: TargetId, lacked: Option<&Re
 }
 
 /// A primary requests the ejection of a member that may have more content than itself.
-pub(crate) fn not_heard_yet(group: GroupId, target: TargetId) -> Error {
+pub(crate) fn reachability_unknown(group: GroupId, target: TargetId) -> Error {
     let message = format!(
         "whether the node of target {target}, a good member of group {group}, is gone isn't known yet"
     );
@@ -405,7 +405,7 @@ pub(crate) fn not_heard_yet(group: GroupId, target: TargetId) -> Error {
 }
 
 /// The process of a member hasn't confirmed the version that ejects it.
-pub(crate) fn unsettled(group: GroupId, target: TargetId) -> Error {
+pub(crate) fn ejection_unconfirmed(group: GroupId, target: TargetId) -> Error {
     let message = format!("the node of target {target} has not taken notice that it is out of group {group}");
     Error::new(Errno::EAGAIN, message).hint("ask again; if this stays, start weft serve anew on that node")
 }
@@ -430,7 +430,7 @@ pub(crate) fn too_many_groups() -> Error {
 }
 
 /// Its groups need it until another target has replaced it.
-pub(crate) fn member_of(target: TargetId, group: GroupId, what: &str) -> Error {
+pub(crate) fn is_group_member(target: TargetId, group: GroupId, what: &str) -> Error {
     Error::new(
         Errno::EBUSY,
         format!("target {target} is a member of the mirrored group {group}: it can't {what}"),

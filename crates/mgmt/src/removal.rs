@@ -9,7 +9,7 @@
 //! - A target whose content is given up was offline from before its files were counted until it is
 //!   removed, so that it got no file meanwhile.
 
-use crate::limits::{REPLACED_AFTER, UNDRAINABLE_AFTER};
+use crate::limits::{DRAIN_STUCK_AFTER, REPLACE_PRIMARY_AFTER};
 use crate::management::Management;
 use crate::recover::given_up_after;
 use crate::refusal;
@@ -20,8 +20,8 @@ use wire::MgmtReply;
 use wire::mgmt::DrainProgress;
 
 /// Groups of which this target is the only member in sync.
-pub(crate) fn only_on(map: &ClusterMap, target: TargetId) -> BTreeSet<GroupId> {
-    map.groups.iter().filter(|group| group.is_only_on(target)).map(|group| group.id).collect()
+pub(crate) fn sole_in_sync_groups(map: &ClusterMap, target: TargetId) -> BTreeSet<GroupId> {
+    map.groups.iter().filter(|group| group.is_sole_in_sync_member(target)).map(|group| group.id).collect()
 }
 
 /// Refuses to remove a target that must first be replaced in a mirrored group. Where no other
@@ -31,19 +31,21 @@ pub(crate) fn only_on(map: &ClusterMap, target: TargetId) -> BTreeSet<GroupId> {
 /// `EBUSY`.
 pub(crate) fn ensure_replaced(map: &ClusterMap, target: TargetId, accept_loss: bool) -> Result<()> {
     let is_online = |id: TargetId| map.target(id).is_some_and(|known| known.state == TargetState::Online);
-    let shared =
-        map.groups.iter().filter(|group| group.members.contains(&target) && !group.is_only_on(target));
+    let shared = map
+        .groups
+        .iter()
+        .filter(|group| group.members.contains(&target) && !group.is_sole_in_sync_member(target));
     for group in shared {
-        let is_served = group.good().any(|id| id != target && is_online(id));
+        let is_served = group.in_sync_members().any(|id| id != target && is_online(id));
         let has_more = group.members.len() > group.scheme.members();
-        if !has_more && layout::successor(map, group, target).is_none() {
-            return Err(refusal::no_successor(target, group.id));
+        if !has_more && layout::replacement_target(map, group, target).is_none() {
+            return Err(refusal::no_replacement(target, group.id));
         }
         if is_served {
-            return Err(refusal::member_of(target, group.id, "be removed"));
+            return Err(refusal::is_group_member(target, group.id, "be removed"));
         }
         if !accept_loss {
-            return Err(refusal::copies_out_of_reach(target, group.id));
+            return Err(refusal::replicas_unreachable(target, group.id));
         }
     }
     Ok(())
@@ -72,7 +74,7 @@ impl Management {
         }
         self.change(|roster| roster.may_remove_target(target)).await?;
         // It gets no data meanwhile: it is draining.
-        if let Some(file) = self.metadata()?.file_on(target).await? {
+        if let Some(file) = self.metadata()?.find_file_on(target).await? {
             return Err(refusal::holds_data(target, file));
         }
         tracing::info!(target_id = target.0, "target {target} is removed");
@@ -89,23 +91,23 @@ impl Management {
     }
 
     /// Refuses to remove the last target of a pool that an inode refers to.
-    pub(crate) async fn require_unnamed_pool(&self, target: TargetId) -> Result<()> {
+    pub(crate) async fn require_unreferenced_pool(&self, target: TargetId) -> Result<()> {
         let map = self.current();
         let own = map.target(target).ok_or_else(|| refusal::no_target(target))?;
         let name = map.pool(own.pool).map_or_else(|| own.pool.to_string(), |pool| pool.name.clone());
-        match self.metadata()?.names_pool(own.pool).await? {
-            Some(ino) => Err(refusal::named_pool(target, &name, ino)),
+        match self.metadata()?.find_pool_reference(own.pool).await? {
+            Some(ino) => Err(refusal::pool_in_use(target, &name, ino)),
             None => Ok(()),
         }
     }
 
     /// Removes the last target of a pool that no inode refers to, so that the pool can be removed.
     async fn remove_last_target(&self, target: TargetId) -> Result<MgmtReply> {
-        self.require_unnamed_pool(target).await?;
+        self.require_unreferenced_pool(target).await?;
         // From here on it gets no files, even if an inode refers to the pool meanwhile.
-        self.change(|roster| roster.close_target(target, true)).await?;
+        self.change(|roster| roster.set_closed(target, true)).await?;
         let held = match self.metadata() {
-            Ok(metadata) => metadata.file_on(target).await,
+            Ok(metadata) => metadata.find_file_on(target).await,
             Err(error) => Err(error),
         };
         let refusal = match held {
@@ -118,7 +120,7 @@ impl Management {
             Ok(Some(file)) => refusal::holds_data(target, file),
             Err(error) => error,
         };
-        self.change(|roster| roster.close_target(target, false)).await?;
+        self.change(|roster| roster.set_closed(target, false)).await?;
         Err(refusal)
     }
 
@@ -126,13 +128,13 @@ impl Management {
         let (target, map) = (known.id, self.current());
         ensure_replaced(&map, target, accept_loss)?;
         if self.is_last_of_pool(target) {
-            self.require_unnamed_pool(target).await?;
+            self.require_unreferenced_pool(target).await?;
         }
-        let (began_ns, alone) = (rt::monotonic_ns(), only_on(&map, target));
+        let (began_ns, alone) = (rt::monotonic_ns(), sole_in_sync_groups(&map, target));
         let usage = self.metadata()?.usage(alone.clone()).await?;
         let patience = match usage.files {
             0 if known.drain => Duration::ZERO,
-            0 => REPLACED_AFTER,
+            0 => REPLACE_PRIMARY_AFTER,
             _ if !accept_loss => return Err(refusal::unaccepted_removal(target, &usage)),
             _ => given_up_after(&map),
         };
@@ -140,31 +142,31 @@ impl Management {
             target_id = target.0,
             files = usage.files,
             bytes = usage.bytes,
-            groups = ?usage.used,
+            groups = ?usage.referenced,
             "target {target} is removed while it is offline, with everything that it alone has"
         );
         self.change(|roster| {
             let now_ns = rt::monotonic_ns();
             let counted_for = Duration::from_nanos(now_ns.saturating_sub(began_ns));
-            if !self.members().is_gone_for(target, patience.max(counted_for), now_ns) {
-                return Err(refusal::may_return(target, patience));
+            if !self.members().is_unreachable_for(target, patience.max(counted_for), now_ns) {
+                return Err(refusal::target_may_return(target, patience));
             }
             ensure_replaced(&roster.map, target, accept_loss)?;
-            roster.remove_offline_target(target, &alone, &usage.used)
+            roster.remove_offline_target(target, &alone, &usage.referenced)
         })
         .await?;
         self.sync().await?;
-        self.forget_count_of_lost();
+        self.discard_lost_count();
         Ok(MgmtReply::Done)
     }
 
     /// Adds to a drain's progress why it can't complete, if so.
-    pub(crate) fn with_end(&self, target: &Target, told: DrainProgress) -> DrainProgress {
+    pub(crate) fn with_stuck_reason(&self, target: &Target, told: DrainProgress) -> DrainProgress {
         let map = self.current();
-        let alone = only_on(&map, target.id);
+        let alone = sole_in_sync_groups(&map, target.id);
         let is_mirrored = |id: &&GroupId| map.group(**id).is_some_and(|group| group.scheme.is_mirrored());
         let waits_for_others = told.groups_left > alone.iter().filter(is_mirrored).count() as u64;
-        let is_gone = self.members().is_gone_for(target.id, UNDRAINABLE_AFTER, rt::monotonic_ns());
+        let is_gone = self.members().is_unreachable_for(target.id, DRAIN_STUCK_AFTER, rt::monotonic_ns());
         let Some(files) = told.files_left.filter(|_| is_gone && !told.empty && !waits_for_others) else {
             return told;
         };

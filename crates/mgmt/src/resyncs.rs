@@ -1,10 +1,10 @@
 //! Progress of resyncs, for display; and rebalancing on request.
 
 use crate::management::Management;
-use crate::{moves, refusal};
+use crate::{refusal, replacement};
 use types::{ClusterMap, Error, Group, GroupId, MemberState, Result, Target, TargetId, TargetState};
 use wire::MgmtReply;
-use wire::mgmt::{DrainProgress, GroupInfo, MembershipMove, ResyncInfo, ResyncProgress};
+use wire::mgmt::{DrainProgress, GroupInfo, MemberReplacement, ResyncInfo, ResyncProgress};
 
 impl Management {
     /// All members that aren't in sync.
@@ -24,7 +24,7 @@ impl Management {
                 }
             };
             group
-                .with_states()
+                .members_with_states()
                 .filter(|(_, state)| *state != MemberState::Good)
                 .map(member)
                 .collect::<Vec<_>>()
@@ -37,7 +37,7 @@ impl Management {
     pub(crate) async fn rebalance_groups(&self, pool: &str, dry_run: bool) -> Result<MgmtReply> {
         let plan = |map: &ClusterMap| {
             let id = map.pool_named(pool).ok_or_else(|| refusal::no_pool(pool))?.id;
-            Ok::<_, Error>((id, layout::balance(map, id)))
+            Ok::<_, Error>((id, layout::rebalance(map, id)))
         };
         let (id, planned) = match dry_run {
             true => plan(&self.current())?,
@@ -45,7 +45,7 @@ impl Management {
                 tracing::info!(pool, "administrator asks for memberships to be spread evenly");
                 let begin = |map: &mut ClusterMap| {
                     let (id, planned) = plan(map)?;
-                    planned.iter().for_each(|next| moves::begin(map, next.group, next.from, next.to));
+                    planned.iter().for_each(|next| replacement::begin(map, next.group, next.from, next.to));
                     Ok::<_, Error>((id, planned))
                 };
                 let planned = self.change(|roster| begin(&mut roster.map)).await?;
@@ -53,9 +53,10 @@ impl Management {
                 planned
             }
         };
-        let moved = |next: &layout::Move| MembershipMove { group: next.group, from: next.from, to: next.to };
+        let moved =
+            |next: &layout::MemberMove| MemberReplacement { group: next.group, from: next.from, to: next.to };
         let stays = |group: &GroupId| !planned.iter().any(|next| next.group == *group);
-        let crowded = layout::crowded(&self.current(), id).into_iter().filter(stays).collect();
+        let crowded = layout::improvable_groups(&self.current(), id).into_iter().filter(stays).collect();
         Ok(MgmtReply::Moves { moves: planned.iter().map(moved).collect(), crowded })
     }
 
@@ -88,9 +89,9 @@ impl Management {
         };
         let bytes_left: u64 = groups.iter().map(left).sum();
         told.remaining_s = (told.rate > 0).then(|| told.bytes_left.max(bytes_left).div_ceil(told.rate));
-        let stuck = groups
-            .iter()
-            .find(|group| group.leaving.is_none() && layout::successor(&map, group, target.id).is_none());
+        let stuck = groups.iter().find(|group| {
+            group.leaving.is_none() && layout::replacement_target(&map, group, target.id).is_none()
+        });
         if let Some(group) = stuck {
             told.remaining_s = None;
             told.hindrance = Some(format!(
@@ -109,7 +110,7 @@ impl Management {
             ));
         }
         let absent = groups.iter().find_map(|group| {
-            let mut others = group.good().filter(|id| *id != target.id);
+            let mut others = group.in_sync_members().filter(|id| *id != target.id);
             Some((group.id, others.find(|id| !is_online(&map, *id))?))
         });
         if told.hindrance.is_none()

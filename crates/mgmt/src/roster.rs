@@ -7,9 +7,9 @@ mod settings;
 
 use crate::limits::{MAX_ADDRESSES, MAX_NAME, MAX_NODES, MAX_TARGETS};
 use crate::liveness::{Liveness, is_skewed};
-use crate::moves;
 use crate::refusal;
-use crate::removal::only_on;
+use crate::removal::sole_in_sync_groups;
+use crate::replacement;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use types::{
@@ -23,7 +23,7 @@ const NO_RACK: &str = "none";
 
 /// The next numbers; assigned ones are never reused.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Numbers {
+pub struct NextNumbers {
     pub next_node: u32,
     pub next_target: u32,
     pub next_pool: u16,
@@ -36,22 +36,22 @@ pub struct Numbers {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Roster {
     pub map: ClusterMap,
-    pub numbers: Numbers,
+    pub numbers: NextNumbers,
 }
 
 /// Identity of management, for errors and checks.
 #[derive(Clone, Debug)]
-pub struct Host {
+pub struct ManagementIdentity {
     /// UUID of the cluster.
     pub uuid: String,
     /// Version of weft that management runs.
     pub version: String,
 }
 
-impl Numbers {
+impl NextNumbers {
     /// Numbers above all in a map, for one from before numbers were stored.
-    pub fn above(map: &ClusterMap) -> Numbers {
-        Numbers {
+    pub fn above(map: &ClusterMap) -> NextNumbers {
+        NextNumbers {
             next_node: map.nodes.last().map_or(1, |n| n.id.0 + 1),
             next_target: map.targets.last().map_or(1, |t| t.id.0 + 1),
             next_pool: map.pools.last().map_or(1, |p| p.id.0 + 1),
@@ -62,7 +62,7 @@ impl Numbers {
 
 impl Roster {
     /// Adds a machine as a node.
-    pub fn join(&mut self, join: &Join, host: &Host, now_s: i64) -> Result<Node> {
+    pub fn join(&mut self, join: &Join, host: &ManagementIdentity, now_s: i64) -> Result<Node> {
         let who = if join.name.is_empty() { "the new node" } else { &join.name };
         check_version(who, &join.version, &host.version)?;
         check_clock(who, join.clock_s.saturating_sub(now_s))?;
@@ -93,7 +93,13 @@ impl Roster {
     }
 
     /// Registers a node that starts to serve; `liveness` shows which others serve.
-    pub fn register(&mut self, ask: &Register, liveness: &Liveness, host: &Host, now_s: i64) -> Result<()> {
+    pub fn register(
+        &mut self,
+        ask: &Register,
+        liveness: &Liveness,
+        host: &ManagementIdentity,
+        now_s: i64,
+    ) -> Result<()> {
         if ask.cluster != host.uuid {
             return Err(refusal::other_cluster(&ask.cluster, &host.uuid));
         }
@@ -125,7 +131,7 @@ impl Roster {
     }
 
     /// Refuses a target of another cluster or another node.
-    fn check_claim(&self, node: NodeId, report: &TargetReport, host: &Host) -> Result<()> {
+    fn check_claim(&self, node: NodeId, report: &TargetReport, host: &ManagementIdentity) -> Result<()> {
         let (id, path) = (report.target, &report.path);
         if report.cluster != host.uuid {
             return Err(refusal::foreign_target(id, path, &report.cluster, &host.uuid));
@@ -162,7 +168,7 @@ impl Roster {
             drain: false,
             used: None,
         });
-        self.group_new_targets();
+        self.add_single_groups();
         Ok(id)
     }
 
@@ -185,7 +191,7 @@ impl Roster {
         for group in self.map.groups.iter_mut().filter(|g| g.members == [target]) {
             group.pool = pool;
         }
-        self.top_up(pool);
+        self.add_missing_groups(pool);
         Ok(())
     }
 
@@ -197,14 +203,14 @@ impl Roster {
         }
         self.target_mut(target)?.drain = drain;
         if !drain {
-            self.top_up(self.known_target(target)?.pool);
+            self.add_missing_groups(self.known_target(target)?.pool);
         }
         Ok(())
     }
 
     /// Excludes the target from new files, or admits it again, even if it is the last of its pool.
     /// The caller ensures that no inode refers to the pool.
-    pub fn close_target(&mut self, target: TargetId, closed: bool) -> Result<()> {
+    pub fn set_closed(&mut self, target: TargetId, closed: bool) -> Result<()> {
         self.target_mut(target)?.drain = closed;
         Ok(())
     }
@@ -247,12 +253,12 @@ impl Roster {
         used: &BTreeSet<GroupId>,
     ) -> Result<()> {
         let known = self.known_target(target)?;
-        if known.state != TargetState::Offline || only_on(&self.map, target) != *alone {
-            return Err(refusal::has_come_back(target));
+        if known.state != TargetState::Offline || sole_in_sync_groups(&self.map, target) != *alone {
+            return Err(refusal::state_changed(target));
         }
-        moves::replace_absent(&mut self.map, target, alone)?;
+        replacement::replace_offline(&mut self.map, target, alone)?;
         for group in self.map.groups.iter_mut().filter(|group| alone.contains(&group.id)) {
-            group.lose();
+            group.mark_lost();
         }
         // Members of mirrored groups may have replicas that aren't in sync: they remove them while
         // the map has the group.
@@ -439,12 +445,13 @@ pub fn check_clock(who: &str, skew_s: i64) -> Result<()> {
 /// Refuses a version with another first number, or whose second number differs by more than one.
 pub fn check_version(who: &str, theirs: &str, ours: &str) -> Result<()> {
     let refused = || -> Error { refusal::version(who, theirs, ours) };
-    let ((a, b), (c, d)) = (steps(theirs).ok_or_else(refused)?, steps(ours).ok_or_else(refused)?);
+    let ((a, b), (c, d)) =
+        (version_numbers(theirs).ok_or_else(refused)?, version_numbers(ours).ok_or_else(refused)?);
     if a == c && b.abs_diff(d) <= 1 { Ok(()) } else { Err(refused()) }
 }
 
 /// The first two numbers of a version.
-fn steps(version: &str) -> Option<(u32, u32)> {
+fn version_numbers(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split(['.', '-', '+']);
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }

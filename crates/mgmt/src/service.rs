@@ -1,14 +1,14 @@
 //! The service: receives requests, makes checked changes of the map, and returns views of it.
 
-use crate::consistency::{self, Word};
-use crate::gate::Gate;
+use crate::authority::MembershipAuthority;
 use crate::health::{
-    Certificates, health, with_certificates, with_copies, with_findings, with_lost, with_store,
+    Certificates, health, with_backups, with_certificates, with_findings, with_lost, with_store,
 };
 use crate::limits::{HEARTBEAT_INTERVAL, SERVING_LEASE, WATCH_INTERVAL};
 use crate::management::{Management, Metadata};
+use crate::member_states::{self, MemberReport};
 use crate::refusal;
-use crate::roster::{Host, check_clock, check_version};
+use crate::roster::{ManagementIdentity, check_clock, check_version};
 use crate::superblock::Superblock;
 use net::{Caller, Handler, LocalFuture};
 use rt::IoBuf;
@@ -23,7 +23,7 @@ use types::{
 };
 use wire::authorization::Principal;
 use wire::mgmt::{
-    Alive, Heartbeat, Join, Joined, MAX_TIDY_FILES, NodeInfo, Register, Registered, Secret, TargetInfo,
+    Alive, Heartbeat, Join, Joined, MAX_RECONCILE_FILES, NodeInfo, Register, Registered, Secret, TargetInfo,
     UnreachableNode,
 };
 use wire::{MgmtReply, MgmtRequest};
@@ -46,8 +46,8 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
                     self.attach_from(caller, &cluster, &version, clock_s)
                 }
                 MgmtRequest::SetMember { group, since, target, state, reason, orderly } => {
-                    let word = Word { group, since, target, state, orderly };
-                    self.set_member(speaker(caller)?, word, &reason).await
+                    let word = MemberReport { group, since, target, state, orderly };
+                    self.set_member(reporting_node(caller)?, word, &reason).await
                 }
                 MgmtRequest::Renew { member, csr } => self.renew(Some(caller), &member, &csr),
                 MgmtRequest::Register(_) | MgmtRequest::Heartbeat(_) => {
@@ -69,20 +69,20 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
 }
 
 /// Refuses more files than one reconciliation request may name.
-fn check_tidied(files: &[types::InodeId]) -> Result<()> {
-    if files.len() <= MAX_TIDY_FILES {
+fn check_reconcile_size(files: &[types::InodeId]) -> Result<()> {
+    if files.len() <= MAX_RECONCILE_FILES {
         return Ok(());
     }
     Err(Error::new(Errno::E2BIG, format!("{} files to tidy at a time", files.len()))
-        .hint(format!("name at most {MAX_TIDY_FILES}")))
+        .hint(format!("name at most {MAX_RECONCILE_FILES}")))
 }
 
 /// The node that reports on a member; `None` where connections prove nothing.
-fn speaker(caller: &Caller) -> Result<Option<NodeId>> {
+fn reporting_node(caller: &Caller) -> Result<Option<NodeId>> {
     match caller.proof.principal() {
-        Principal::Unproved => Ok(None),
+        Principal::Unauthenticated => Ok(None),
         Principal::Node(node) => Ok(Some(node)),
-        Principal::Stranger | Principal::Client => Err(refusal::not_allowed(&caller.name)),
+        Principal::NoCertificate | Principal::Client => Err(refusal::not_allowed(&caller.name)),
     }
 }
 
@@ -121,12 +121,12 @@ impl Management {
             MgmtRequest::ReportUnreachable { member, nodes } => self.note_report(0, (&member, ""), nodes),
             MgmtRequest::AddTarget { node, path, pool } => self.add_target(node, &path, &pool).await,
             MgmtRequest::Tidy { target, touched } => {
-                check_tidied(&touched.files)?;
-                self.metadata()?.tidy(target, touched).await.map(|()| MgmtReply::Done)
+                check_reconcile_size(&touched.files)?;
+                self.metadata()?.reconcile(target, touched).await.map(|()| MgmtReply::Done)
             }
             MgmtRequest::TidyGroup { group, touched } => {
-                check_tidied(&touched.files)?;
-                self.metadata()?.tidy_group(group, touched).await.map(|()| MgmtReply::Done)
+                check_reconcile_size(&touched.files)?;
+                self.metadata()?.reconcile_group(group, touched).await.map(|()| MgmtReply::Done)
             }
             MgmtRequest::ListNodes => Ok(MgmtReply::Nodes { nodes: self.nodes() }),
             MgmtRequest::ListTargets => Ok(MgmtReply::Targets { targets: self.targets().await }),
@@ -148,7 +148,7 @@ impl Management {
             MgmtRequest::EvictSession { session } => {
                 self.metadata()?.evict(session).await.map(|()| MgmtReply::Done)
             }
-            MgmtRequest::Health => Ok(self.verdict()),
+            MgmtRequest::Health => Ok(self.health_report()),
             MgmtRequest::ListScrubs => Ok(MgmtReply::Scrubs {
                 settings: self.current().settings.scrub.clone(),
                 scrubs: self.liveness().scrubs(),
@@ -168,7 +168,7 @@ impl Management {
                 self.recover_group(group, from, accept_loss).await
             }
             MgmtRequest::SetMember { group, since, target, state, reason, orderly } => {
-                let word = Word { group, since, target, state, orderly };
+                let word = MemberReport { group, since, target, state, orderly };
                 self.set_member(None, word, &reason).await
             }
             MgmtRequest::NewToken(_)
@@ -177,7 +177,7 @@ impl Management {
             | MgmtRequest::AddClient(_)
             | MgmtRequest::ListClients
             | MgmtRequest::RevokeClient { .. }
-            | MgmtRequest::Renew { .. } => self.answer_of_members(request).await,
+            | MgmtRequest::Renew { .. } => self.answer_membership(request).await,
             MgmtRequest::CertifyApi { csr, names, .. } => self.certify_api(&csr, &names),
             MgmtRequest::RemoveTarget { target, accept_loss } => {
                 self.remove_target(target, accept_loss).await
@@ -206,7 +206,7 @@ impl Management {
         }
         if let MgmtRequest::SetExport { rule } = &request
             && matches!(rule.clients, ExportClients::Client(_))
-            && !self.gate()?.proves_names()
+            && !self.authority()?.proves_names()
         {
             return Err(refusal::no_proven_names(&rule.clients));
         }
@@ -239,7 +239,7 @@ impl Management {
 
     async fn join(&self, join: Join) -> Result<MgmtReply> {
         let (superblock, host) = self.require_cluster()?;
-        let (gate, now_s) = (self.gate()?, rt::now().secs);
+        let (gate, now_s) = (self.authority()?, rt::now().secs);
         gate.check(&join, now_s)?;
         let joined = self.change(|roster| {
             let node = roster.join(&join, host, now_s)?;
@@ -249,7 +249,7 @@ impl Management {
         let (node, certificate) = joined.await?;
         // The number must not be assigned to another machine after a power failure.
         self.sync().await?;
-        let facts = superblock.facts();
+        let facts = superblock.constants();
         Ok(MgmtReply::Joined(Joined {
             node: node.id,
             name: node.name,
@@ -270,21 +270,27 @@ impl Management {
             let is_new = liveness.seen(node).map_or(!register.again, |seen| seen.instance != instance);
             if is_new {
                 let presence = liveness.presence(&roster.map, now_ns);
-                consistency::restarted(&mut roster.map, node, &presence);
+                member_states::handle_restart(&mut roster.map, node, &presence);
             }
-            liveness.registered(node, instance, now_ns);
-            liveness.set_elsewhere(node, register.is_elsewhere);
-            liveness.heard(node, instance, register.clock_s.saturating_sub(now_s), &register.targets, now_ns);
+            liveness.note_registration(node, instance, now_ns);
+            liveness.set_has_foreign_addresses(node, register.is_elsewhere);
+            liveness.note_heartbeat(
+                node,
+                instance,
+                register.clock_s.saturating_sub(now_s),
+                &register.targets,
+                now_ns,
+            );
             Ok::<_, Error>(is_new)
         });
         let is_new = is_new.await?;
         tracing::info!(node = node.0, targets = register.targets.len(), "node {node} has registered");
         let (keys, map) = (self.keys(now_s)?, self.current());
         if is_new {
-            self.members().trust(&map, node);
+            self.members().note_restarted(&map, node);
             // It has served no client yet, and will use this map.
-            self.liveness().goes_by(node, instance, map.epoch, &[]);
-            self.tell_heard();
+            self.liveness().note_map(node, instance, map.epoch, &[]);
+            self.notify_heartbeat();
         }
         Ok(MgmtReply::Registered(Registered {
             lease_ms: lease_ms(),
@@ -304,7 +310,8 @@ impl Management {
         let (known, was_skewed) = {
             let mut liveness = self.liveness();
             let was_skewed = liveness.seen(node).map(|seen| seen.is_skewed());
-            let known = liveness.heard(node, beat.instance, skew_s, &beat.targets, rt::monotonic_ns());
+            let known =
+                liveness.note_heartbeat(node, beat.instance, skew_s, &beat.targets, rt::monotonic_ns());
             (known, was_skewed)
         };
         match (known, was_skewed) {
@@ -312,9 +319,9 @@ impl Management {
             (false, None) => return Err(refusal::unregistered(node)),
             (false, Some(_)) => return Err(refusal::replaced(node)),
         }
-        self.liveness().goes_by(node, beat.instance, beat.epoch, &beat.resyncs);
-        self.liveness().searches(node, beat.instance, &beat.scrubs);
-        self.tell_heard();
+        self.liveness().note_map(node, beat.instance, beat.epoch, &beat.resyncs);
+        self.liveness().note_scrubs(node, beat.instance, &beat.scrubs);
+        self.notify_heartbeat();
         if was_skewed == Some(false)
             && let Err(e) = check_clock(&format!("node {node}"), skew_s)
         {
@@ -327,7 +334,7 @@ impl Management {
                 let known = before.target(report.target);
                 known.is_some_and(|t| (t.state == types::TargetState::Online) != report.space.is_some())
             })
-            || lets_go(&before, node);
+            || has_released_member(&before, node);
         if is_news {
             self.refresh().await?;
         }
@@ -337,9 +344,9 @@ impl Management {
     }
 
     /// Wakes the tasks that wait for a node's confirmation.
-    fn tell_heard(&self) {
-        self.heard.set();
-        self.heard.clear();
+    fn notify_heartbeat(&self) {
+        self.heartbeat_received.set();
+        self.heartbeat_received.clear();
     }
 
     async fn goodbye(&self, node: NodeId, instance: u64) -> Result<MgmtReply> {
@@ -353,11 +360,11 @@ impl Management {
         self.change(|roster| {
             roster.set_node_state(node, types::NodeState::Offline);
             let presence = self.presence(&roster.map);
-            consistency::stopped(&mut roster.map, node, &presence);
+            member_states::handle_shutdown(&mut roster.map, node, &presence);
             Ok::<_, Error>(())
         })
         .await?;
-        self.tell_heard();
+        self.notify_heartbeat();
         Ok(MgmtReply::Done)
     }
 
@@ -368,7 +375,7 @@ impl Management {
         }
         check_version("this client", version, &host.version)?;
         check_clock("this client", clock_s.saturating_sub(rt::now().secs))?;
-        let (facts, map) = (superblock.facts(), self.current());
+        let (facts, map) = (superblock.constants(), self.current());
         Ok(MgmtReply::Welcome { facts, map, export: Export::default() })
     }
 
@@ -376,7 +383,7 @@ impl Management {
     /// mount, and how.
     fn attach_from(&self, caller: &Caller, cluster: &str, version: &str, clock_s: i64) -> Result<MgmtReply> {
         let exports = net::Exports::default();
-        exports.follow(&self.current());
+        exports.apply_map(&self.current());
         let theirs = exports.of(caller);
         if theirs.access == ExportAccess::None {
             return Err(refusal::not_exported(&caller.name, &caller.address.to_string()));
@@ -395,7 +402,7 @@ impl Management {
         if map.epoch > after {
             return map;
         }
-        first_of(changed, rt::sleep(WATCH_INTERVAL)).await;
+        first_to_complete(changed, rt::sleep(WATCH_INTERVAL)).await;
         self.current()
     }
 
@@ -416,7 +423,7 @@ impl Management {
             self.change(|roster| roster.require_no_member(target, "change its pool")).await?;
         }
         if self.is_last_of_pool(target) && !stays {
-            self.require_unnamed_pool(target).await?;
+            self.require_unreferenced_pool(target).await?;
             self.change(|roster| roster.set_pool_of_last(target, pool)).await?;
         } else {
             self.change(|roster| roster.set_pool(target, pool)).await?;
@@ -471,7 +478,9 @@ impl Management {
         };
         let progress = |target: &Target| {
             let found = drains.iter().find(|(id, _)| *id == target.id).map(|(_, progress)| progress.clone());
-            target.drain.then(|| self.with_end(target, self.with_groups(target, found.unwrap_or_default())))
+            target
+                .drain
+                .then(|| self.with_stuck_reason(target, self.with_groups(target, found.unwrap_or_default())))
         };
         let info = |target: &Target| TargetInfo {
             progress: progress(target),
@@ -482,7 +491,7 @@ impl Management {
         map.targets.iter().map(info).collect()
     }
 
-    fn verdict(&self) -> MgmtReply {
+    fn health_report(&self) -> MgmtReply {
         let version = self.cluster().map_or(env!("CARGO_PKG_VERSION"), |(_, host)| &host.version);
         let health = {
             let (map, liveness, now_ns) = (self.current(), self.liveness(), rt::monotonic_ns());
@@ -490,7 +499,7 @@ impl Management {
             with_findings(health, self.reachability().findings(&map, &liveness, now_ns))
         };
         let health = match self.copies.get() {
-            Some(copies) => with_copies(health, copies()),
+            Some(copies) => with_backups(health, copies()),
             None => health,
         };
         let health = with_lost(health, &self.current(), self.lost_usage().as_ref());
@@ -514,7 +523,7 @@ impl Management {
         MgmtReply::Health(health)
     }
 
-    pub(crate) fn require_cluster(&self) -> Result<(&Superblock, &Host)> {
+    pub(crate) fn require_cluster(&self) -> Result<(&Superblock, &ManagementIdentity)> {
         self.cluster().ok_or_else(|| {
             Error::new(Errno::EOPNOTSUPP, "this cluster is one process: it has no nodes")
                 .hint("weft cluster init makes a cluster of several machines")
@@ -523,24 +532,24 @@ impl Management {
 
     /// The keys to verify capabilities. Only nodes get them: only they may register.
     fn keys(&self, now_s: i64) -> Result<Secret> {
-        Ok(Secret(self.gate()?.capability_keys(now_s)?))
+        Ok(Secret(self.authority()?.capability_keys(now_s)?))
     }
 
     /// Requests about tokens, clients and certificates.
-    async fn answer_of_members(&self, request: MgmtRequest) -> Result<MgmtReply> {
+    async fn answer_membership(&self, request: MgmtRequest) -> Result<MgmtReply> {
         let now_s = rt::now().secs;
         match request {
             MgmtRequest::NewToken(wanted) => {
-                Ok(MgmtReply::Token { token: self.gate()?.token(&wanted, now_s)? })
+                Ok(MgmtReply::Token { token: self.authority()?.token(&wanted, now_s)? })
             }
-            MgmtRequest::ListTokens => Ok(MgmtReply::Tokens { tokens: self.gate()?.tokens(now_s)? }),
+            MgmtRequest::ListTokens => Ok(MgmtReply::Tokens { tokens: self.authority()?.tokens(now_s)? }),
             MgmtRequest::RevokeToken { token } => {
-                self.gate()?.revoke_token(&token)?;
+                self.authority()?.revoke_token(&token)?;
                 tracing::info!(token, "an administrator revokes a join token");
                 Ok(MgmtReply::Done)
             }
             MgmtRequest::AddClient(wanted) => {
-                let token = self.gate()?.add_client(&wanted, now_s)?;
+                let token = self.authority()?.add_client(&wanted, now_s)?;
                 tracing::info!(client = wanted.name, "an administrator adds a client");
                 Ok(MgmtReply::Token { token })
             }
@@ -552,11 +561,11 @@ impl Management {
     }
 
     fn certify_api(&self, csr: &str, names: &[String]) -> Result<MgmtReply> {
-        let chain = self.gate()?.certify_api(csr, names, rt::now().secs)?;
+        let chain = self.authority()?.certify_api(csr, names, rt::now().secs)?;
         Ok(MgmtReply::Certificate { chain })
     }
 
-    pub(crate) fn gate(&self) -> Result<&Arc<dyn Gate>> {
+    pub(crate) fn authority(&self) -> Result<&Arc<dyn MembershipAuthority>> {
         self.require_cluster()?;
         self.gate.get().ok_or_else(refusal::no_metadata)
     }
@@ -568,7 +577,7 @@ impl Management {
 
 /// Whether this node has a replaced member: it stops being a member as soon as the node knows that
 /// it was ejected.
-fn lets_go(map: &ClusterMap, node: NodeId) -> bool {
+fn has_released_member(map: &ClusterMap, node: NodeId) -> bool {
     let is_out = |group: &types::Group| {
         group.leaving.filter(|id| {
             group.state_of(*id).is_some_and(|state| state != types::MemberState::Good)
@@ -584,7 +593,7 @@ fn lease_ms() -> u64 {
 }
 
 /// Waits until one of the two completes.
-pub(crate) async fn first_of(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+pub(crate) async fn first_to_complete(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|cx| match (one.as_mut().poll(cx), other.as_mut().poll(cx)) {
         (Poll::Pending, Poll::Pending) => Poll::Pending,
@@ -623,16 +632,16 @@ mod tests {
     fn a_report_names_what_its_sender_has_proved() {
         let name = |proof: Proof| reporter(&caller(proof), "node 1 (mgmt)".into());
         assert_eq!(name(proved(Proved::Client("login1".into()))), "client/login1 (node 1 (mgmt))");
-        assert_eq!(name(Proof::NotAsked), "node 1 (mgmt)");
+        assert_eq!(name(Proof::NotRequired), "node 1 (mgmt)");
     }
 
     /// Management checks this again: it decides about replicas.
     #[test]
-    fn clients_and_strangers_say_nothing_of_members() {
-        let says = |proof: Proof| speaker(&caller(proof)).map_err(|error| error.errno);
+    fn only_nodes_may_report_on_members() {
+        let says = |proof: Proof| reporting_node(&caller(proof)).map_err(|error| error.errno);
         assert_eq!(says(proved(Proved::Node(NodeId(2)))), Ok(Some(NodeId(2))));
-        assert_eq!(says(Proof::NotAsked), Ok(None));
-        for proof in [Proof::Stranger, proved(Proved::Client("login1".into()))] {
+        assert_eq!(says(Proof::NotRequired), Ok(None));
+        for proof in [Proof::Unauthenticated, proved(Proved::Client("login1".into()))] {
             assert_eq!(says(proof), Err(Errno::EACCES));
         }
     }

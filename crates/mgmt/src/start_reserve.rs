@@ -14,7 +14,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use types::kept_free;
+use types::reserved_space;
 
 /// Size of the file in bytes: a journal of the metadata store.
 const RESERVE_BYTES: u64 = 64 << 20;
@@ -26,8 +26,8 @@ const PAGE_BYTES: u64 = 4096;
 const STAT_BLOCK_BYTES: u64 = 512;
 /// Longest wait for the space of a removed file, which file systems free in the background, and its
 /// polling interval.
-const PATIENCE: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(20);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+const RELEASE_POLL: Duration = Duration::from_millis(20);
 
 /// Reserves space for the next start, if the disk has plenty now.
 pub fn keep_start_reserve(paths: &StatePaths) {
@@ -40,7 +40,7 @@ fn keep(paths: &StatePaths) -> io::Result<()> {
     let (path, space) = (paths.start_reserve(), space_of(paths.root())?);
     let bytes = reserve_of(space.capacity);
     let has = fs::metadata(&path).map_or(0, |meta| meta.blocks() * STAT_BLOCK_BYTES);
-    if has >= bytes || space.free < kept_free(space.capacity) + bytes {
+    if has >= bytes || space.free < reserved_space(space.capacity) + bytes {
         return Ok(());
     }
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
@@ -70,8 +70,8 @@ pub(crate) fn release_on_full_disk(paths: &StatePaths) {
 
 fn wait_for(root: &Path, bytes: u64) {
     let began = Instant::now();
-    while began.elapsed() < PATIENCE && space_of(root).is_ok_and(|space| space.free < bytes / 2) {
-        sleep(LOOK);
+    while began.elapsed() < RELEASE_TIMEOUT && space_of(root).is_ok_and(|space| space.free < bytes / 2) {
+        sleep(RELEASE_POLL);
     }
 }
 
@@ -85,14 +85,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn little_is_kept_on_a_small_disk() {
+    fn small_disks_have_a_small_reserve() {
         assert_eq!(reserve_of(1 << 40), RESERVE_BYTES);
         assert_eq!(reserve_of(640 << 20), 10 << 20);
         assert_eq!(reserve_of(0), 0);
     }
 
     #[test]
-    fn the_reserve_is_made_once_and_takes_its_room() {
+    fn the_reserve_is_created_once_and_allocated() {
         let dir = tempfile::tempdir().unwrap();
         let paths = StatePaths::new(dir.path());
         keep(&paths).unwrap();
@@ -104,7 +104,7 @@ mod tests {
                 let again = fs::metadata(paths.start_reserve()).unwrap();
                 assert_eq!((again.ino(), again.mtime_nsec()), (meta.ino(), meta.mtime_nsec()));
             }
-            Err(_) => assert!(space.free < kept_free(space.capacity) + RESERVE_BYTES),
+            Err(_) => assert!(space.free < reserved_space(space.capacity) + RESERVE_BYTES),
         }
         // There is enough space: a start releases nothing.
         let before = paths.start_reserve().exists();

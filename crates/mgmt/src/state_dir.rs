@@ -1,8 +1,8 @@
 //! State directories: their paths, opening and creation.
 
+use crate::checked_file::draft_of;
 use crate::error::{Error, Result};
 use crate::lock::StateLock;
-use crate::sealed::draft_of;
 use crate::space::space_of;
 use crate::start_reserve::release_on_full_disk;
 use crate::superblock::Superblock;

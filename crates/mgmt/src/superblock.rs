@@ -1,10 +1,10 @@
 //! `weft.toml`: a cluster's identity and its constants.
 
+use crate::checked_file::{self, Fault};
 use crate::error::{Error, Result};
-use crate::sealed::{self, Fault};
 use std::path::Path;
 use types::Timestamp;
-use wire::mgmt::Facts;
+use wire::mgmt::ClusterConstants;
 
 /// The format this version writes, and the newest that it reads.
 pub const FORMAT_VERSION: u64 = 1;
@@ -51,7 +51,7 @@ impl Superblock {
     /// A newer format and damage are different errors: the first needs another weft, the second a
     /// backup.
     pub fn read(path: &Path) -> Result<Option<Superblock>> {
-        match sealed::read(path).map_err(|e| Error::io("read", path, e))? {
+        match checked_file::read(path).map_err(|e| Error::io("read", path, e))? {
             Some(content) => Superblock::parse(path, &content).map(Some),
             None => Ok(None),
         }
@@ -59,12 +59,12 @@ impl Superblock {
 
     /// Writes the superblock of a new cluster atomically and durably.
     pub fn create(&self, path: &Path) -> Result<()> {
-        sealed::write(path, &self.render()).map_err(|e| Error::io("write", path, e))
+        checked_file::write(path, &self.render()).map_err(|e| Error::io("write", path, e))
     }
 
     /// The facts that nodes and clients get.
-    pub fn facts(&self) -> Facts {
-        Facts {
+    pub fn constants(&self) -> ClusterConstants {
+        ClusterConstants {
             uuid: self.uuid.clone(),
             name: self.name.clone(),
             hash_key: (format!("{:016x}", self.hash_key.0), format!("{:016x}", self.hash_key.1)),
@@ -74,7 +74,7 @@ impl Superblock {
     }
 
     /// From the facts that a node got; `None` if they are invalid.
-    pub fn from_facts(facts: &Facts) -> Option<Superblock> {
+    pub fn from_constants(facts: &ClusterConstants) -> Option<Superblock> {
         let key = |text: &str| u64::from_str_radix(text, 16).ok();
         Some(Superblock {
             uuid: facts.uuid.clone(),
@@ -106,7 +106,7 @@ impl Superblock {
     }
 
     pub(crate) fn parse(path: &Path, content: &[u8]) -> Result<Superblock> {
-        let table = sealed::open(content, MAGIC, FORMAT_VERSION).map_err(|fault| match fault {
+        let table = checked_file::open(content, MAGIC, FORMAT_VERSION).map_err(|fault| match fault {
             Fault::Newer(found) => {
                 Error::NewerFormat { path: path.to_path_buf(), found, known: FORMAT_VERSION }
             }
@@ -168,14 +168,14 @@ mod tests {
         assert_eq!(Superblock::read(&path).unwrap(), None);
         sample().create(&path).unwrap();
         assert_eq!(Superblock::read(&path).unwrap(), Some(sample()));
-        assert!(!sealed::draft_of(&path).exists());
+        assert!(!checked_file::draft_of(&path).exists());
     }
 
     #[test]
-    fn facts_are_all_there_is() {
-        assert_eq!(Superblock::from_facts(&sample().facts()), Some(sample()));
-        let odd = Facts { partitions: 0, ..sample().facts() };
-        assert_eq!(Superblock::from_facts(&odd), None);
+    fn the_superblock_round_trips_through_its_facts() {
+        assert_eq!(Superblock::from_constants(&sample().constants()), Some(sample()));
+        let odd = ClusterConstants { partitions: 0, ..sample().constants() };
+        assert_eq!(Superblock::from_constants(&odd), None);
     }
 
     #[test]
@@ -190,13 +190,13 @@ partitions = 64
 created_unix_s = 1700000000
 checksum = "3d481701"
 "#;
-        assert_eq!(sealed::seal(&sample().render()), text);
+        assert_eq!(checked_file::seal(&sample().render()), text);
     }
 
     #[test]
     fn any_flipped_bit_is_noticed() {
         let path = Path::new("weft.toml");
-        let text = sealed::seal(&sample().render());
+        let text = checked_file::seal(&sample().render());
         for at in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 1;
@@ -206,7 +206,7 @@ checksum = "3d481701"
 
     #[test]
     fn a_newer_format_is_told_apart_from_damage() {
-        let text = sealed::seal(&sample().render()).replace("format = 1", "format = 2");
+        let text = checked_file::seal(&sample().render()).replace("format = 1", "format = 2");
         let error = Superblock::parse(Path::new("weft.toml"), text.as_bytes()).unwrap_err();
         assert!(matches!(error, Error::NewerFormat { found: 2, known: 1, .. }), "{error}");
     }

@@ -4,8 +4,8 @@
 //! before it opens anything else, so that a missing disk or two swapped ones are refused before any
 //! change.
 
+use crate::checked_file::{self, Fault};
 use crate::error::{Error, Result};
-use crate::sealed::{self, Fault};
 use crate::state_dir::StatePaths;
 use identity::require_private_directory;
 use std::collections::BTreeSet;
@@ -48,7 +48,7 @@ impl TargetList {
     /// Reads the list of a state directory; `None` before its targets were created.
     pub fn read(paths: &StatePaths) -> Result<Option<TargetList>> {
         let path = paths.target_list();
-        let Some(content) = sealed::read(&path).map_err(|e| Error::io("read", &path, e))? else {
+        let Some(content) = checked_file::read(&path).map_err(|e| Error::io("read", &path, e))? else {
             return Ok(None);
         };
         TargetList::parse(paths, &content).map(Some)
@@ -56,7 +56,7 @@ impl TargetList {
 
     pub(crate) fn parse(paths: &StatePaths, content: &[u8]) -> Result<TargetList> {
         let path = paths.target_list();
-        let table = sealed::open(content, MAGIC, FORMAT_VERSION).map_err(|fault| match fault {
+        let table = checked_file::open(content, MAGIC, FORMAT_VERSION).map_err(|fault| match fault {
             Fault::Newer(found) => Error::NewerFormat { path: path.clone(), found, known: FORMAT_VERSION },
             Fault::Damaged(cause) => Error::CorruptTargetList { path: path.clone(), cause },
         })?;
@@ -72,7 +72,7 @@ impl TargetList {
     /// Writes the list, durably. The directories must be targets already.
     pub fn create(&self, paths: &StatePaths) -> Result<()> {
         let path = paths.target_list();
-        sealed::write(&path, &self.render()).map_err(|e| Error::io("write", &path, e))
+        checked_file::write(&path, &self.render()).map_err(|e| Error::io("write", &path, e))
     }
 
     /// The file's text without the checksum.

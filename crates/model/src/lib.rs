@@ -16,4 +16,6 @@ mod rules;
 mod state;
 
 pub use rules::{Action, Protocol};
-pub use state::{Consistency, Faults, MAX_MEMBERS, Member, Message, Record, Safeguards, State, Succession};
+pub use state::{
+    Consistency, Faults, MAX_MEMBERS, Member, Message, PrimaryChange, Record, Safeguards, State,
+};

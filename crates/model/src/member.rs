@@ -11,9 +11,9 @@ impl Member {
             view,
             value: 0,
             on_disk: 0,
-            noted: false,
-            open: false,
-            ready: true,
+            has_intent_note: false,
+            has_open_write: false,
+            is_reconciled: true,
             operation: None,
             intact: true,
             lost_power: false,
@@ -25,8 +25,8 @@ impl Member {
         self.alive = false;
         self.registered = false;
         self.lease = false;
-        self.open = false;
-        self.ready = false;
+        self.has_open_write = false;
+        self.is_reconciled = false;
         self.operation = None;
         self.intact = false;
     }
@@ -37,14 +37,14 @@ impl Member {
         self.value = self.on_disk;
     }
 
-    fn note(&mut self, safeguards: &Safeguards) {
-        self.noted |= safeguards.intent_notes;
+    fn set_intent_note(&mut self, safeguards: &Safeguards) {
+        self.has_intent_note |= safeguards.intent_notes;
     }
 }
 
 impl State {
     /// Gives a member the current record.
-    pub(crate) fn learn(&mut self, me: usize, record: Record, safeguards: &Safeguards, size: usize) {
+    pub(crate) fn update_view(&mut self, me: usize, record: Record, safeguards: &Safeguards, size: usize) {
         let member = &mut self.members[me];
         if member.view == record {
             return;
@@ -53,15 +53,15 @@ impl State {
         member.view = record;
         if record.primary != me {
             member.operation = None;
-            member.ready = false;
+            member.is_reconciled = false;
             return;
         }
-        if !was_primary || !member.ready {
+        if !was_primary || !member.is_reconciled {
             // A change that an earlier primary has begun may be on some members only. The intent
             // notes show where.
-            member.ready = !(safeguards.reconciliation && member.noted);
+            member.is_reconciled = !(safeguards.reconciliation && member.has_intent_note);
         }
-        let (operation, value, is_ready) = (member.operation, member.value, member.ready);
+        let (operation, value, is_ready) = (member.operation, member.value, member.is_reconciled);
         match operation {
             // Replicated again, to all members of the new version.
             Some(operation) => self.begin(me, operation.value, operation.is_write, safeguards, size),
@@ -80,12 +80,16 @@ impl State {
         size: usize,
     ) {
         let member = &mut self.members[me];
-        member.note(safeguards);
-        member.open = true;
-        member.operation =
-            Some(Operation { value, is_write, applied: member.value == value, has: [false; MAX_MEMBERS] });
+        member.set_intent_note(safeguards);
+        member.has_open_write = true;
+        member.operation = Some(Operation {
+            value,
+            is_write,
+            applied: member.value == value,
+            acknowledged_by: [false; MAX_MEMBERS],
+        });
         let (view, version) = (member.view, member.view.version);
-        for to in (0..size).filter(|&to| to != me && view.gets_writes(to)) {
+        for to in (0..size).filter(|&to| to != me && view.receives_writes(to)) {
             self.send(Message::Replicate { to, version, value });
         }
     }
@@ -109,7 +113,7 @@ impl State {
                 let is_late = message.version() < member.view.version;
                 let is_moot = match *message {
                     Message::Committed { version, value, .. } => {
-                        version == member.view.version && (member.value != value || !member.open)
+                        version == member.view.version && (member.value != value || !member.has_open_write)
                     }
                     _ => false,
                 };
@@ -135,7 +139,7 @@ impl State {
                 if member.view.primary != me || !member.lease {
                     return Some(next);
                 }
-                if !member.ready || member.operation.is_some() {
+                if !member.is_reconciled || member.operation.is_some() {
                     return None;
                 }
                 // An old copy of a write is detected by its number.
@@ -144,27 +148,27 @@ impl State {
                 }
             }
             Message::Replicate { value, .. } => {
-                if !member.view.gets_writes(me) || member.view.primary == me {
+                if !member.view.receives_writes(me) || member.view.primary == me {
                     return Some(next);
                 }
                 let from = member.view.primary;
                 let member = &mut next.members[me];
-                member.note(safeguards);
+                member.set_intent_note(safeguards);
                 member.value = member.value.max(value);
-                member.open = true;
-                next.send(Message::Has { from: me, to: from, version, value });
+                member.has_open_write = true;
+                next.send(Message::Ack { from: me, to: from, version, value });
             }
-            Message::Has { from, value, .. } => {
+            Message::Ack { from, value, .. } => {
                 if let Some(operation) = &mut next.members[me].operation
                     && operation.value == value
                 {
-                    operation.has[from] = true;
+                    operation.acknowledged_by[from] = true;
                 }
             }
             Message::Committed { value, .. } => {
                 let member = &mut next.members[me];
                 if member.value == value {
-                    member.open = false;
+                    member.has_open_write = false;
                 }
             }
         }
@@ -176,14 +180,14 @@ impl State {
         let member = self.members[me];
         let operation = member.operation?;
         let (view, version, value) = (member.view, member.view.version, operation.value);
-        let mut others = (0..size).filter(|&other| other != me && view.gets_writes(other));
-        if !operation.applied || !member.lease || !others.all(|other| operation.has[other]) {
+        let mut others = (0..size).filter(|&other| other != me && view.receives_writes(other));
+        if !operation.applied || !member.lease || !others.all(|other| operation.acknowledged_by[other]) {
             return None;
         }
         let mut next = self.clone();
         let member = &mut next.members[me];
-        (member.operation, member.open, member.ready) = (None, false, true);
-        for to in (0..size).filter(|&to| to != me && view.gets_writes(to)) {
+        (member.operation, member.has_open_write, member.is_reconciled) = (None, false, true);
+        for to in (0..size).filter(|&to| to != me && view.receives_writes(to)) {
             next.send(Message::Committed { to, version, value });
         }
         if operation.is_write {

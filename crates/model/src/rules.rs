@@ -1,7 +1,7 @@
 //! The possible steps, and the invariants.
 
 use crate::state::{
-    Consistency, Faults, MAX_MEMBERS, Member, Message, Record, Safeguards, State, Succession,
+    Consistency, Faults, MAX_MEMBERS, Member, Message, PrimaryChange, Record, Safeguards, State,
 };
 use stateright::{Model, Property};
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ pub struct Protocol {
     /// The safeguards in force.
     pub safeguards: Safeguards,
     /// What happens to the other members when the primary is replaced.
-    pub succession: Succession,
+    pub primary_change: PrimaryChange,
 }
 
 /// A step. Numbers are members.
@@ -42,7 +42,7 @@ pub enum Action {
     /// The member gets management's record, and a serving lease.
     Renew(usize),
     /// Management ejects a member.
-    TakeOut(usize),
+    Eject(usize),
     Register(usize),
     StartResync(usize),
     EndResync(usize),
@@ -57,11 +57,11 @@ impl Protocol {
         let mut next = state.clone();
         change(&mut next.record);
         next.record.version += 1;
-        if !next.record.is_good(next.record.primary) {
-            let good = (0..self.size).find(|&member| next.record.is_good(member));
+        if !next.record.is_in_sync(next.record.primary) {
+            let good = (0..self.size).find(|&member| next.record.is_in_sync(member));
             let primary = good.expect("the last good member stays good");
             next.record.primary = primary;
-            if self.succession == Succession::TakenOut {
+            if self.primary_change == PrimaryChange::OthersEjected {
                 for other in (0..self.size).filter(|&other| other != primary) {
                     next.record.states[other] = Consistency::NeedsResync;
                 }
@@ -72,18 +72,18 @@ impl Protocol {
 
     /// Whether all members that a member's view excludes know so, or can't serve: management's
     /// answer when it is asked. Members that are resynced before the primary serves needn't know.
-    fn is_known_to_all(&self, state: &State, me: usize) -> bool {
+    fn is_ejection_known(&self, state: &State, me: usize) -> bool {
         let view = &state.members[me].view;
         let believes = |other: &usize| {
             let other = &state.members[*other];
             other.alive && other.lease && other.view.version < view.version
         };
-        let waits = self.safeguards.word && self.succession == Succession::TakenOut;
-        !waits || !(0..self.size).any(|other| other != me && !view.gets_writes(other) && believes(&other))
+        let waits = self.safeguards.ejection_known && self.primary_change == PrimaryChange::OthersEjected;
+        !waits || !(0..self.size).any(|other| other != me && !view.receives_writes(other) && believes(&other))
     }
 
     fn is_last_good(&self, state: &State, me: usize) -> bool {
-        !(0..self.size).any(|other| other != me && state.record.is_good(other))
+        !(0..self.size).any(|other| other != me && state.record.is_in_sync(other))
     }
 
     /// Whether a member reads and writes under the current record.
@@ -96,25 +96,25 @@ impl Protocol {
         let member = &state.members[me];
         let is_primary = member.view.primary == me;
         let is_quiet = match is_primary {
-            true => member.ready && member.operation.is_none() && self.is_known_to_all(state, me),
-            false => !(member.open && self.safeguards.open_writes),
+            true => member.is_reconciled && member.operation.is_none() && self.is_ejection_known(state, me),
+            false => !(member.has_open_write && self.safeguards.open_writes),
         };
-        if !(member.alive && member.lease && member.view.is_good(me) && is_quiet) {
+        if !(member.alive && member.lease && member.view.is_in_sync(me) && is_quiet) {
             return None;
         }
         let mut next = state.clone();
-        next.misread |= member.value < state.floor || member.value > state.begun;
+        next.has_stale_read |= member.value < state.floor || member.value > state.started;
         next.floor = state.floor.max(member.value);
         Some(next)
     }
 
     /// Ejects a member that may have missed a change. No other member is informed, and the ejected
     /// one only if it is alive.
-    fn take_out(&self, state: &State, me: usize) -> Option<State> {
+    fn eject(&self, state: &State, me: usize) -> Option<State> {
         let member = &state.members[me];
         // A member that is in sync must be reachable: if all are unreachable, management can't tell
         // which one has less.
-        let is_heard = |other: usize| state.record.is_good(other) && state.members[other].lease;
+        let is_heard = |other: usize| state.record.is_in_sync(other) && state.members[other].lease;
         let mut others = (0..self.size).filter(|&other| other != me);
         if state.record.states[me] == Consistency::NeedsResync || !others.any(is_heard) {
             return None;
@@ -129,14 +129,14 @@ impl Protocol {
             if self.safeguards.leases {
                 // It is asked first, and confirms that it knows.
                 let record = next.record;
-                next.learn(me, record, &self.safeguards, self.size);
+                next.update_view(me, record, &self.safeguards, self.size);
             }
         }
         Some(next)
     }
 
     fn register(&self, state: &State, me: usize) -> State {
-        let missed = state.record.is_good(me) && !self.is_last_good(state, me)
+        let missed = state.record.is_in_sync(me) && !self.is_last_good(state, me)
             || state.record.states[me] == Consistency::Resyncing;
         // A new version even if nothing else changes: messages to its earlier process are void.
         let mut next = self.with_record(state, |record| {
@@ -149,14 +149,15 @@ impl Protocol {
         (member.registered, member.lease) = (true, true);
         // Its earlier knowledge of the group is void.
         member.view = Record { version: 0, primary: MAX_MEMBERS, ..record };
-        next.learn(me, record, &self.safeguards, self.size);
+        next.update_view(me, record, &self.safeguards, self.size);
         next
     }
 
     fn end_resync(&self, state: &State, me: usize) -> Option<State> {
         let primary = state.record.primary;
         let source = &state.members[primary];
-        let is_settled = source.ready && source.operation.is_none() && Protocol::is_current(state, primary);
+        let is_settled =
+            source.is_reconciled && source.operation.is_none() && Protocol::is_current(state, primary);
         if state.record.states[me] != Consistency::Resyncing
             || !is_settled
             || !Protocol::is_current(state, me)
@@ -164,12 +165,13 @@ impl Protocol {
             return None;
         }
         let mut next = state.clone();
-        if source.noted || state.members[me].noted {
+        if source.has_intent_note || state.members[me].has_intent_note {
             // The region is copied while no write is in progress there.
             let (value, target) = (source.value, &mut next.members[me]);
-            (target.value, target.noted, target.open) = (value, self.safeguards.intent_notes, false);
+            (target.value, target.has_intent_note, target.has_open_write) =
+                (value, self.safeguards.intent_notes, false);
         }
-        let mut next = self.with_record(&next, |record| record.states[me] = Consistency::Good);
+        let mut next = self.with_record(&next, |record| record.states[me] = Consistency::InSync);
         (next.members[me].intact, next.members[me].lost_power) = (true, false);
         Some(next)
     }
@@ -190,7 +192,7 @@ impl Protocol {
             next.members[me].die();
         }
         // Unsynced data may be lost when all members have crashed, and one of them by power loss.
-        let mut good = (0..self.size).filter(|&member| state.record.is_good(member));
+        let mut good = (0..self.size).filter(|&member| state.record.is_in_sync(member));
         if good.clone().any(|member| next.members[member].lost_power)
             && good.all(|member| !next.members[member].intact)
         {
@@ -203,13 +205,13 @@ impl Protocol {
     fn sync(&self, state: &State) -> Option<State> {
         let primary = state.record.primary;
         let is_settled = |member: &Member| {
-            member.ready && member.operation.is_none() && member.value == state.acknowledged
+            member.is_reconciled && member.operation.is_none() && member.value == state.acknowledged
         };
         let is_on_disk = |me: usize| {
             let member = &state.members[me];
             Protocol::is_current(state, me) && member.on_disk == member.value
         };
-        let mut good = (0..self.size).filter(|&me| state.record.is_good(me));
+        let mut good = (0..self.size).filter(|&me| state.record.is_in_sync(me));
         let ends =
             state.synced < state.acknowledged && is_settled(&state.members[primary]) && good.all(is_on_disk);
         ends.then(|| State { synced: state.acknowledged, ..state.clone() })
@@ -217,36 +219,36 @@ impl Protocol {
 
     fn clear_note(&self, state: &State, me: usize) -> Option<State> {
         let member = &state.members[me];
-        let all_good = (0..self.size).all(|other| member.view.is_good(other));
-        let is_safe = !member.open && member.operation.is_none() && member.value == member.on_disk;
-        if !(member.alive && member.lease && member.noted && all_good && is_safe) {
+        let all_good = (0..self.size).all(|other| member.view.is_in_sync(other));
+        let is_safe = !member.has_open_write && member.operation.is_none() && member.value == member.on_disk;
+        if !(member.alive && member.lease && member.has_intent_note && all_good && is_safe) {
             return None;
         }
         let mut next = state.clone();
-        next.members[me].noted = false;
+        next.members[me].has_intent_note = false;
         Some(next)
     }
 
     fn step(&self, state: &State, action: Action) -> Option<State> {
         match action {
             Action::SendWrite => {
-                let is_waiting = state.begun > state.acknowledged;
-                if !is_waiting && state.begun == self.writes {
+                let is_waiting = state.started > state.acknowledged;
+                if !is_waiting && state.started == self.writes {
                     return None;
                 }
                 let mut next = state.clone();
-                next.begun = if is_waiting { state.begun } else { state.begun + 1 };
+                next.started = if is_waiting { state.started } else { state.started + 1 };
                 let Record { version, primary: to, .. } = state.record;
-                next.send(Message::Write { to, version, value: next.begun });
+                next.send(Message::Write { to, version, value: next.started });
                 (next != *state).then_some(next)
             }
             Action::Deliver(message) => state.receive(message, &self.safeguards, self.size),
-            Action::Finish(me) if !self.is_known_to_all(state, me) => None,
+            Action::Finish(me) if !self.is_ejection_known(state, me) => None,
             Action::Finish(me) => state.finish(me, self.size),
             Action::Read(me) => self.read(state, me).filter(|next| next != state),
             Action::Sync => self.sync(state),
             Action::ClearNote(me) => self.clear_note(state, me),
-            Action::TakeOut(me) => self.take_out(state, me),
+            Action::Eject(me) => self.eject(state, me),
             Action::Register(me) => {
                 let member = &state.members[me];
                 (member.alive && !member.registered).then(|| self.register(state, me))
@@ -260,11 +262,11 @@ impl Protocol {
             Action::EndResync(me) => self.end_resync(state, me),
             Action::Kill(me) => self.crash(state, me, false),
             Action::CutPower(me) => self.crash(state, me, true),
-            _ => self.of_member(state, action),
+            _ => self.member_step(state, action),
         }
     }
 
-    fn of_member(&self, state: &State, action: Action) -> Option<State> {
+    fn member_step(&self, state: &State, action: Action) -> Option<State> {
         let mut next = state.clone();
         match action {
             Action::Apply(me) => {
@@ -286,7 +288,7 @@ impl Protocol {
                     return None;
                 }
                 member.lease = true;
-                next.learn(me, state.record, &self.safeguards, self.size);
+                next.update_view(me, state.record, &self.safeguards, self.size);
             }
             Action::Start(me) => {
                 let member = &mut next.members[me];
@@ -314,16 +316,16 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let record = Record { version: 1, primary: 0, states: [Consistency::Good; MAX_MEMBERS] };
+        let record = Record { version: 1, primary: 0, states: [Consistency::InSync; MAX_MEMBERS] };
         vec![State {
             record,
             members: [Member::new(record); MAX_MEMBERS],
             messages: BTreeSet::new(),
-            begun: 0,
+            started: 0,
             acknowledged: 0,
             synced: 0,
             floor: 0,
-            misread: false,
+            has_stale_read: false,
             faults: self.faults,
         }]
     }
@@ -339,7 +341,7 @@ impl Model for Protocol {
                 Action::WriteBack(me),
                 Action::ClearNote(me),
                 Action::Renew(me),
-                Action::TakeOut(me),
+                Action::Eject(me),
                 Action::Register(me),
                 Action::StartResync(me),
                 Action::EndResync(me),
@@ -357,18 +359,18 @@ impl Model for Protocol {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("nobody reads less than he may", |_, state: &State| !state.misread),
+            Property::always("nobody reads less than he may", |_, state: &State| !state.has_stale_read),
             Property::always(
                 "copies agree when nothing is under way",
                 |protocol: &Protocol, state: &State| {
                     let is_quiet = state.messages.is_empty()
                         && (0..protocol.size).all(|me| {
                             let member = &state.members[me];
-                            state.record.is_good(me)
+                            state.record.is_in_sync(me)
                                 && Protocol::is_current(state, me)
                                 && member.operation.is_none()
-                                && !member.open
-                                && (member.ready || state.record.primary != me)
+                                && !member.has_open_write
+                                && (member.is_reconciled || state.record.primary != me)
                         });
                     !is_quiet
                         || (1..protocol.size).all(|me| state.members[me].value == state.members[0].value)
@@ -380,7 +382,7 @@ impl Model for Protocol {
                     let Faults { kills, power_cuts, cuts } = state.faults;
                     state.acknowledged == protocol.writes
                         && kills + power_cuts + cuts == 0
-                        && (0..protocol.size).all(|me| state.record.is_good(me) && state.members[me].alive)
+                        && (0..protocol.size).all(|me| state.record.is_in_sync(me) && state.members[me].alive)
                 },
             ),
         ]

@@ -9,7 +9,7 @@ pub const MAX_MEMBERS: usize = 3;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Consistency {
     /// In sync: has everything that was acknowledged.
-    Good,
+    InSync,
     /// Has missed a change.
     NeedsResync,
     /// Is being resynced, and gets new writes meanwhile.
@@ -29,12 +29,12 @@ pub struct Record {
 
 impl Record {
     /// Whether a member is in sync.
-    pub fn is_good(&self, member: usize) -> bool {
-        self.states[member] == Consistency::Good
+    pub fn is_in_sync(&self, member: usize) -> bool {
+        self.states[member] == Consistency::InSync
     }
 
     /// Whether a member gets writes.
-    pub fn gets_writes(&self, member: usize) -> bool {
+    pub fn receives_writes(&self, member: usize) -> bool {
         self.states[member] != Consistency::NeedsResync
     }
 }
@@ -49,7 +49,7 @@ pub struct Operation {
     /// The primary itself has it.
     pub applied: bool,
     /// Members that have confirmed it.
-    pub has: [bool; MAX_MEMBERS],
+    pub acknowledged_by: [bool; MAX_MEMBERS],
 }
 
 /// One target of the group.
@@ -69,11 +69,11 @@ pub struct Member {
     pub on_disk: u8,
     /// The intent log, which is on disk itself, has a note that the region may differ on other
     /// members or on disk.
-    pub noted: bool,
+    pub has_intent_note: bool,
     /// A write was executed here that other members may not have.
-    pub open: bool,
+    pub has_open_write: bool,
     /// As the primary of its view: every possible difference between replicas is resolved.
-    pub ready: bool,
+    pub is_reconciled: bool,
     /// Its operation as the primary.
     pub operation: Option<Operation>,
     /// It has not lost anything since it was in sync.
@@ -91,7 +91,7 @@ pub enum Message {
     /// From the primary.
     Replicate { to: usize, version: u8, value: u8 },
     /// To the primary.
-    Has { from: usize, to: usize, version: u8, value: u8 },
+    Ack { from: usize, to: usize, version: u8, value: u8 },
     /// All members have it.
     Committed { to: usize, version: u8, value: u8 },
 }
@@ -102,7 +102,7 @@ impl Message {
         match *self {
             Message::Write { to, .. }
             | Message::Replicate { to, .. }
-            | Message::Has { to, .. }
+            | Message::Ack { to, .. }
             | Message::Committed { to, .. } => to,
         }
     }
@@ -112,7 +112,7 @@ impl Message {
         match *self {
             Message::Write { version, .. }
             | Message::Replicate { version, .. }
-            | Message::Has { version, .. }
+            | Message::Ack { version, .. }
             | Message::Committed { version, .. } => version,
         }
     }
@@ -143,16 +143,16 @@ pub struct Safeguards {
     /// Requests of another group version are refused.
     pub versions: bool,
     /// A primary that ejects the others serves once all of them know so, or can't serve.
-    pub word: bool,
+    pub ejection_known: bool,
 }
 
 /// What happens to the other members that are in sync when the primary is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Succession {
+pub enum PrimaryChange {
     /// The new primary copies noted regions to them before it serves.
     Reconciled,
     /// They need a resync, like any other such member.
-    TakenOut,
+    OthersEjected,
 }
 
 impl Safeguards {
@@ -163,7 +163,7 @@ impl Safeguards {
         open_writes: true,
         reconciliation: true,
         versions: true,
-        word: true,
+        ejection_known: true,
     };
 }
 
@@ -177,7 +177,7 @@ pub struct State {
     /// Messages in flight.
     pub messages: BTreeSet<Message>,
     /// The last value that the client has begun to write.
-    pub begun: u8,
+    pub started: u8,
     /// The last value whose write was acknowledged.
     pub acknowledged: u8,
     /// The last value that a sync has covered.
@@ -185,7 +185,7 @@ pub struct State {
     /// The lowest value that a read may return.
     pub floor: u8,
     /// A read returned a value that it must not.
-    pub misread: bool,
+    pub has_stale_read: bool,
     /// Remaining faults.
     pub faults: Faults,
 }

@@ -1,16 +1,16 @@
 //! Checks every reachable state of a small group.
 
-use model::{Faults, Protocol, Safeguards, Succession};
+use model::{Faults, PrimaryChange, Protocol, Safeguards};
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
 const NONE: Faults = Faults { kills: 0, power_cuts: 0, cuts: 0 };
 
 fn check(size: usize, writes: u8, faults: Faults) {
-    check_with(Succession::Reconciled, size, writes, faults);
+    check_with(PrimaryChange::Reconciled, size, writes, faults);
 }
 
-fn check_with(succession: Succession, size: usize, writes: u8, faults: Faults) {
-    let protocol = Protocol { size, writes, faults, safeguards: Safeguards::ALL, succession };
+fn check_with(succession: PrimaryChange, size: usize, writes: u8, faults: Faults) {
+    let protocol = Protocol { size, writes, faults, safeguards: Safeguards::ALL, primary_change: succession };
     let checker = protocol.checker().spawn_bfs().join();
     let states = checker.unique_state_count();
     println!("{size} members, {succession:?}, {writes} writes, {faults:?}: {states} states");
@@ -64,7 +64,7 @@ impl Random {
 
 /// Checks that the protocol fails without one of its safeguards.
 fn check_fails(size: usize, faults: Faults, safeguards: Safeguards) {
-    fails(Protocol { size, writes: 2, faults, safeguards, succession: Succession::Reconciled });
+    fails(Protocol { size, writes: 2, faults, safeguards, primary_change: PrimaryChange::Reconciled });
 }
 
 fn fails(protocol: Protocol) {
@@ -100,10 +100,10 @@ fn three_members() {
 
 /// As implemented. Of two members, no other one is left.
 #[test]
-fn three_members_of_which_a_new_primary_takes_the_others_out() {
-    check_with(Succession::TakenOut, 3, 1, Faults { kills: 1, ..NONE });
-    check_with(Succession::TakenOut, 3, 1, Faults { power_cuts: 1, ..NONE });
-    check_with(Succession::TakenOut, 3, 1, Faults { cuts: 1, ..NONE });
+fn three_members_with_ejection_by_a_new_primary() {
+    check_with(PrimaryChange::OthersEjected, 3, 1, Faults { kills: 1, ..NONE });
+    check_with(PrimaryChange::OthersEjected, 3, 1, Faults { power_cuts: 1, ..NONE });
+    check_with(PrimaryChange::OthersEjected, 3, 1, Faults { cuts: 1, ..NONE });
 }
 
 #[test]
@@ -114,6 +114,6 @@ fn every_safeguard_is_needed() {
     check_fails(3, NONE, Safeguards { open_writes: false, ..all });
     check_fails(3, Faults { kills: 1, ..NONE }, Safeguards { reconciliation: false, ..all });
     check_fails(2, Faults { power_cuts: 1, cuts: 1, ..NONE }, Safeguards { versions: false, ..all });
-    let (faults, safeguards) = (Faults { kills: 1, ..NONE }, Safeguards { word: false, ..all });
-    fails(Protocol { size: 3, writes: 1, faults, safeguards, succession: Succession::TakenOut });
+    let (faults, safeguards) = (Faults { kills: 1, ..NONE }, Safeguards { ejection_known: false, ..all });
+    fails(Protocol { size: 3, writes: 1, faults, safeguards, primary_change: PrimaryChange::OthersEjected });
 }

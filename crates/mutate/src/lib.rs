@@ -25,7 +25,7 @@ pub use random::Random;
 
 /// Maximum number of flipped bits, and of truncated lengths, per image. It bounds the time for long
 /// images.
-const MAX_PLACES: usize = 1 << 15;
+const MAX_POSITIONS: usize = 1 << 15;
 
 /// Seed of the generator of random changes.
 const SEED: u64 = 0x7765_6674;
@@ -45,8 +45,8 @@ const EDGES: [u8; 6] = [0, 1, 0x7f, 0x80, 0xfe, 0xff];
 /// Calls `check` with the image, with all results of [`cuts`] and [`flips`], and with `rounds`
 /// random changes of the image.
 pub fn damage(image: &[u8], rounds: usize, check: impl Fn(&[u8])) {
-    keep_seed(image);
-    given(image, &check);
+    write_seed(image);
+    check_input(image, &check);
     cuts(image, &check);
     flips(image, &check);
     changes(image, rounds, &check);
@@ -55,17 +55,17 @@ pub fn damage(image: &[u8], rounds: usize, check: impl Fn(&[u8])) {
 /// Calls `check` with every prefix of the image, including the empty one; with evenly spaced
 /// prefixes of a long image.
 pub fn cuts(image: &[u8], check: impl Fn(&[u8])) {
-    for length in places(image.len()) {
-        given(&image[..length], &check);
+    for length in positions(image.len()) {
+        check_input(&image[..length], &check);
     }
 }
 
 /// Calls `check` with every single-bit flip of the image; with evenly spaced flips of a long image.
 pub fn flips(image: &[u8], check: impl Fn(&[u8])) {
     let mut flipped = image.to_vec();
-    for bit in places(image.len() * 8) {
+    for bit in positions(image.len() * 8) {
         flipped[bit / 8] ^= 1 << (bit % 8);
-        given(&flipped, &check);
+        check_input(&flipped, &check);
         flipped[bit / 8] ^= 1 << (bit % 8);
     }
 }
@@ -78,7 +78,7 @@ pub fn changes(image: &[u8], rounds: usize, check: impl Fn(&[u8])) {
         for _ in 0..=random.below(MAX_CHANGES) {
             change(&mut changed, &mut random);
         }
-        given(&changed, &check);
+        check_input(&changed, &check);
     }
 }
 
@@ -113,17 +113,17 @@ fn byte(random: &mut Random) -> u8 {
 }
 
 /// Returns all positions below `count`, or evenly spaced ones if there are more than
-/// [`MAX_PLACES`].
-fn places(count: usize) -> impl Iterator<Item = usize> {
+/// [`MAX_POSITIONS`].
+fn positions(count: usize) -> impl Iterator<Item = usize> {
     // An odd step reaches all bits of bytes, and all bytes of words.
-    let step = match count.div_ceil(MAX_PLACES) {
+    let step = match count.div_ceil(MAX_POSITIONS) {
         0 | 1 => 1,
         step => step | 1,
     };
     (0..count).step_by(step)
 }
 
-fn keep_seed(image: &[u8]) {
+fn write_seed(image: &[u8]) {
     let Some(folder) = std::env::var_os(SEEDS) else { return };
     let mix = |state: u64, byte: &u8| Random::new(state ^ u64::from(*byte)).below(u64::MAX);
     let name = format!("{:016x}", image.iter().fold(image.len() as u64, mix));
@@ -134,7 +134,7 @@ fn keep_seed(image: &[u8]) {
 }
 
 /// Calls `check`, and prints the input if it panics.
-fn given(bytes: &[u8], check: impl Fn(&[u8])) {
+fn check_input(bytes: &[u8], check: impl Fn(&[u8])) {
     struct Input<'a>(&'a [u8]);
     impl Drop for Input<'_> {
         fn drop(&mut self) {

@@ -11,7 +11,7 @@ fn inputs(give: impl Fn(&dyn Fn(&[u8]))) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn every_beginning_is_given_once() {
+fn every_prefix_is_used_once() {
     let found = inputs(|check| mutate::cuts(b"abc", check));
     assert_eq!(found, [&b""[..], b"a", b"ab"]);
 }

@@ -25,7 +25,7 @@ const READ: u16 = 4;
 const WRITE: u16 = 2;
 const SEARCH: u16 = 1;
 /// In [`MetaOp::MayOpen`]: the owner always may.
-const OWNER_IN_ANY_CASE: u32 = 8;
+const OWNER_ALWAYS: u32 = 8;
 
 /// The user on whose behalf a command runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +46,7 @@ impl<'a> Caller<'a> {
         Caller { uid: credentials.uid, gid: credentials.gid, groups: &[], privileged: false }
     }
 
-    fn overrides(&self) -> bool {
+    fn bypasses_checks(&self) -> bool {
         self.uid == 0 || self.privileged
     }
 
@@ -60,34 +60,34 @@ impl<'a> Caller<'a> {
 /// # Errors
 /// `EACCES` and `EPERM`, as in Linux. Commands that [`crate::apply`] refuses anyway may pass.
 pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &MetaOp) -> Result<(), Failure> {
-    if caller.overrides() {
+    if caller.bypasses_checks() {
         return Ok(());
     }
     let check = Check { tx: Tx::new(env, reader), caller };
     match op {
         MetaOp::Create { parent, name, mode, rdev, .. } => {
-            check.make(*parent, name)?;
+            check.check_create(*parent, name)?;
             check.device(*mode, *rdev)
         }
         MetaOp::Mkdir { parent, name, .. }
         | MetaOp::Symlink { parent, name, .. }
-        | MetaOp::Link { parent, name, .. } => check.make(*parent, name),
-        MetaOp::Deliver { file } => check.make(file.parent, &file.name),
+        | MetaOp::Link { parent, name, .. } => check.check_create(*parent, name),
+        MetaOp::Deliver { file } => check.check_create(file.parent, &file.name),
         MetaOp::Tmpfile { parent, .. } | MetaOp::Reserve { dir: parent, .. } => {
-            check.change_names(*parent).map(drop)
+            check.check_change_names(*parent).map(drop)
         }
         MetaOp::Unlink { parent, name } | MetaOp::Rmdir { parent, name } => {
-            check.take_away(*parent, name).map(drop)
+            check.check_remove(*parent, name).map(drop)
         }
         MetaOp::Rename { parent, name, new_parent, new_name, mode } => {
             check.rename((*parent, name), (*new_parent, new_name), *mode)
         }
         MetaOp::Setattr { ino, set } => check.setattr(*ino, set),
         // The kernel does that on behalf of a process that writes, truncates or reserves space.
-        MetaOp::RemoveXattr { ino, name } if name == CAPABILITY => check.use_open(*ino, WRITE),
+        MetaOp::RemoveXattr { ino, name } if name == CAPABILITY => check.check_use_open(*ino, WRITE),
         MetaOp::SetXattr { ino, name, .. } | MetaOp::RemoveXattr { ino, name } => check.set_xattr(*ino, name),
         MetaOp::SetPattern { dir: ino, .. } | MetaOp::Migrate { ino, .. } => {
-            check.own(&check.tx.inode(*ino)?)
+            check.require_owner(&check.tx.inode(*ino)?)
         }
         MetaOp::MayOpen { ino, wanted } => check.open(*ino, *wanted),
         _ => Ok(()),
@@ -105,37 +105,39 @@ pub fn permit_anonymous(
     caller: &Caller<'_>,
     op: &MetaOp,
 ) -> Result<(), Failure> {
-    if caller.overrides() {
+    if caller.bypasses_checks() {
         return Ok(());
     }
     let check = Check { tx: Tx::new(env, reader), caller };
     match op {
         MetaOp::Lookup { parent, .. } => {
             let directory = check.tx.directory(*parent)?;
-            check.may(*parent, &directory, SEARCH)
+            check.require(*parent, &directory, SEARCH)
         }
         MetaOp::Readdir { dir, attributes, .. } => {
             let directory = check.tx.directory(*dir)?;
-            check.may(*dir, &directory, if *attributes { READ | SEARCH } else { READ })
+            check.require(*dir, &directory, if *attributes { READ | SEARCH } else { READ })
         }
         MetaOp::GetXattr { ino, name } if name.starts_with(b"user.") => {
             let inode = check.tx.inode(*ino)?;
-            check.may(*ino, &inode, READ)
+            check.require(*ino, &inode, READ)
         }
         MetaOp::GetXattr { name, .. } if name.starts_with(b"trusted.") => Err(Errno::ENODATA.into()),
-        MetaOp::Reopen { ino, .. } => check.use_open(*ino, READ).or_else(|_| check.use_open(*ino, WRITE)),
+        MetaOp::Reopen { ino, .. } => {
+            check.check_use_open(*ino, READ).or_else(|_| check.check_use_open(*ino, WRITE))
+        }
         MetaOp::Open { ino, wish } => match wish {
-            Some(LeaseMode::Write) => check.use_open(*ino, WRITE),
+            Some(LeaseMode::Write) => check.check_use_open(*ino, WRITE),
             // Executing it includes reading it.
-            _ => check.use_open(*ino, READ).or_else(|_| check.use_open(*ino, SEARCH)),
+            _ => check.check_use_open(*ino, READ).or_else(|_| check.check_use_open(*ino, SEARCH)),
         },
         MetaOp::BeginWrite { ino }
         | MetaOp::WriteInline { ino, .. }
         | MetaOp::DropInline { ino, .. }
-        | MetaOp::Truncate { ino, .. } => check.use_open(*ino, WRITE),
+        | MetaOp::Truncate { ino, .. } => check.check_use_open(*ino, WRITE),
         // A session may report a change that it has begun.
         MetaOp::EndWrite { ino, .. } if is_being_changed(env, reader, *ino)? => Ok(()),
-        MetaOp::EndWrite { ino, .. } => check.use_open(*ino, WRITE),
+        MetaOp::EndWrite { ino, .. } => check.check_use_open(*ino, WRITE),
         op => permit(env, reader, caller, op),
     }
 }
@@ -152,8 +154,8 @@ pub fn may_write(
     ino: InodeId,
 ) -> Result<bool, Failure> {
     let check = Check { tx: Tx::new(env, reader), caller };
-    match check.use_open(ino, WRITE) {
-        _ if caller.overrides() => Ok(true),
+    match check.check_use_open(ino, WRITE) {
+        _ if caller.bypasses_checks() => Ok(true),
         Ok(()) => Ok(true),
         Err(Failure::Refused(error)) if error.errno == Errno::EACCES => Ok(false),
         Err(other) => Err(other),
@@ -177,20 +179,20 @@ struct Check<'a> {
 
 impl Check<'_> {
     /// Returns the directory, if the caller may change its names.
-    fn change_names(&self, dir: InodeId) -> Outcome<Inode> {
+    fn check_change_names(&self, dir: InodeId) -> Outcome<Inode> {
         let directory = self.tx.directory(dir)?;
-        self.may(dir, &directory, WRITE | SEARCH)?;
+        self.require(dir, &directory, WRITE | SEARCH)?;
         Ok(directory)
     }
 
     /// Checks the creation of an entry. If the name exists, the command itself refuses it, or
     /// answers with it.
-    fn make(&self, dir: InodeId, name: &[u8]) -> Outcome<()> {
+    fn check_create(&self, dir: InodeId, name: &[u8]) -> Outcome<()> {
         let directory = self.tx.directory(dir)?;
-        self.may(dir, &directory, SEARCH)?;
+        self.require(dir, &directory, SEARCH)?;
         match self.tx.slot(dir, name)?.entry {
             Some(_) => Ok(()),
-            None => self.may(dir, &directory, WRITE),
+            None => self.require(dir, &directory, WRITE),
         }
     }
 
@@ -205,11 +207,11 @@ impl Check<'_> {
     }
 
     /// Checks the removal of a name; returns the inode that it names.
-    fn take_away(&self, dir: InodeId, name: &[u8]) -> Outcome<Option<(InodeId, Inode)>> {
+    fn check_remove(&self, dir: InodeId, name: &[u8]) -> Outcome<Option<(InodeId, Inode)>> {
         let directory = self.tx.directory(dir)?;
-        self.may(dir, &directory, SEARCH)?;
+        self.require(dir, &directory, SEARCH)?;
         let Some(entry) = self.tx.slot(dir, name)?.entry else { return Ok(None) };
-        self.may(dir, &directory, WRITE)?;
+        self.require(dir, &directory, WRITE)?;
         let named = self.tx.named_inode(dir, &entry)?;
         let is_kept = directory.mode & mode::S_ISVTX != 0;
         if is_kept && named.uid != self.caller.uid && directory.uid != self.caller.uid {
@@ -219,10 +221,10 @@ impl Check<'_> {
     }
 
     fn rename(&self, from: (InodeId, &Bytes), to: (InodeId, &Bytes), how: RenameMode) -> Outcome<()> {
-        let moved = self.take_away(from.0, from.1)?;
-        let other = self.take_away(to.0, to.1)?;
+        let moved = self.check_remove(from.0, from.1)?;
+        let other = self.check_remove(to.0, to.1)?;
         if other.is_none() {
-            self.change_names(to.0)?;
+            self.check_change_names(to.0)?;
         }
         if from.0 == to.0 {
             return Ok(());
@@ -230,7 +232,7 @@ impl Check<'_> {
         // A directory stores its `..`, so moving it changes it.
         let goes_elsewhere = [moved, other.filter(|_| how == RenameMode::Exchange)];
         for (ino, inode) in goes_elsewhere.into_iter().flatten().filter(|(_, inode)| inode.is_directory()) {
-            self.may(ino, &inode, WRITE)?;
+            self.require(ino, &inode, WRITE)?;
         }
         Ok(())
     }
@@ -241,7 +243,7 @@ impl Check<'_> {
         if !is_owner && (set.flags.is_some() || set.project.is_some()) {
             return Err(Errno::EPERM.into());
         }
-        let restricts = |flags: InodeFlags| flags.only(InodeFlags::RESTRICTING);
+        let restricts = |flags: InodeFlags| flags.intersection(InodeFlags::READ_ONLY_FLAGS);
         if set.flags.is_some_and(|flags| restricts(flags) != restricts(inode.flags())) {
             // `CAP_LINUX_IMMUTABLE`
             return Err(Errno::EPERM.into());
@@ -258,7 +260,7 @@ impl Check<'_> {
             return Err(Errno::EPERM.into());
         }
         if !is_owner && (set.atime.is_some() || set.mtime.is_some()) {
-            self.may(ino, &inode, WRITE)?;
+            self.require(ino, &inode, WRITE)?;
         }
         Ok(())
     }
@@ -266,40 +268,40 @@ impl Check<'_> {
     fn set_xattr(&self, ino: InodeId, name: &[u8]) -> Outcome<()> {
         let inode = self.tx.inode(ino)?;
         if name.starts_with(b"system.") {
-            return self.own(&inode);
+            return self.require_owner(&inode);
         }
         if !name.starts_with(b"user.") {
             return Err(Errno::EPERM.into());
         }
         // Usually every user may write to a directory with the sticky bit.
         if inode.is_directory() && inode.mode & mode::S_ISVTX != 0 {
-            self.own(&inode)?;
+            self.require_owner(&inode)?;
         }
-        self.may(ino, &inode, WRITE)
+        self.require(ino, &inode, WRITE)
     }
 
     /// Checks the use of an open file. Its owner always may, as with NFS servers: it may have been
     /// opened before the mode was changed.
-    fn use_open(&self, ino: InodeId, wanted: u16) -> Outcome<()> {
+    fn check_use_open(&self, ino: InodeId, wanted: u16) -> Outcome<()> {
         let inode = self.tx.inode(ino)?;
-        if inode.uid == self.caller.uid { Ok(()) } else { self.may(ino, &inode, wanted) }
+        if inode.uid == self.caller.uid { Ok(()) } else { self.require(ino, &inode, wanted) }
     }
 
     fn open(&self, ino: InodeId, wanted: u32) -> Outcome<()> {
         let inode = self.tx.inode(ino)?;
-        if wanted & OWNER_IN_ANY_CASE != 0 && inode.uid == self.caller.uid {
+        if wanted & OWNER_ALWAYS != 0 && inode.uid == self.caller.uid {
             return Ok(());
         }
-        self.may(ino, &inode, wanted as u16 & (READ | WRITE | SEARCH))
+        self.require(ino, &inode, wanted as u16 & (READ | WRITE | SEARCH))
     }
 
-    fn own(&self, inode: &Inode) -> Outcome<()> {
+    fn require_owner(&self, inode: &Inode) -> Outcome<()> {
         if inode.uid == self.caller.uid { Ok(()) } else { Err(Errno::EPERM.into()) }
     }
 
     /// `EACCES` unless the inode's mode, or its access control list, grants the caller all of
     /// `wanted`.
-    fn may(&self, ino: InodeId, inode: &Inode, wanted: u16) -> Outcome<()> {
+    fn require(&self, ino: InodeId, inode: &Inode, wanted: u16) -> Outcome<()> {
         debug_assert_eq!(wanted & !(READ | WRITE | SEARCH), 0);
         let of = |shift: u32| (inode.mode >> shift) as u16 & 7;
         let granted = if inode.uid == self.caller.uid {

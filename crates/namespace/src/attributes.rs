@@ -46,7 +46,7 @@ pub(crate) fn store(
     name: &[u8],
     value: Bytes,
 ) -> Outcome<()> {
-    discount(tx, ino, inode, name)?;
+    subtract(tx, ino, inode, name)?;
     inode.xattr_names += listed_len(name);
     inode.xattr_values += value.len() as u32;
     if inode.xattr_names > MAX_XATTR_NAMES || inode.xattr_values > MAX_XATTR_VALUES {
@@ -58,14 +58,14 @@ pub(crate) fn store(
 
 /// Removes an attribute if it exists. The caller stores the inode, whose totals change.
 pub(crate) fn discard(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, name: &[u8]) -> Outcome<()> {
-    if discount(tx, ino, inode, name)? {
+    if subtract(tx, ino, inode, name)? {
         tx.delete(keys::xattr(ino, name));
     }
     Ok(())
 }
 
 /// Subtracts an attribute from the totals; returns false if it doesn't exist.
-fn discount(tx: &Tx<'_>, ino: InodeId, inode: &mut Inode, name: &[u8]) -> Outcome<bool> {
+fn subtract(tx: &Tx<'_>, ino: InodeId, inode: &mut Inode, name: &[u8]) -> Outcome<bool> {
     let Some(old) = load(tx, ino, inode, name)? else {
         return Ok(false);
     };

@@ -21,7 +21,7 @@ pub struct OrphanInode {
 
 /// A file whose chunk files may differ from its inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unsettled {
+pub struct UnrecoveredFile {
     /// The writing session, and a pending truncation. [`wire::MetaOp::EndWrite`] and `TruncateDone`
     /// in the name of this session resolve it.
     pub record: WriteRecord,
@@ -63,12 +63,12 @@ pub fn orphans(
 
 /// Write records of a partition on inodes above `after`. A page holds all records of its last
 /// inode, and so may be longer than `limit`.
-pub fn unsettled(
+pub fn unrecovered_files(
     reader: &dyn Reader,
     partition: PartitionId,
     after: InodeId,
     limit: usize,
-) -> Result<Vec<Unsettled>, ReadError> {
+) -> Result<Vec<UnrecoveredFile>, ReadError> {
     let mut pairs = scan(reader, &keys::writing_after(partition, after), limit)?;
     if pairs.len() >= limit
         && let Some((key, _)) = pairs.last()
@@ -90,7 +90,7 @@ pub fn unsettled(
     Ok(found)
 }
 
-fn with_inode(reader: &dyn Reader, record: WriteRecord) -> Result<Option<Unsettled>, ReadError> {
+fn with_inode(reader: &dyn Reader, record: WriteRecord) -> Result<Option<UnrecoveredFile>, ReadError> {
     let ino = record.ino;
     let key = keys::inode(ino);
     let Some(value) = reader.get(&key)? else {
@@ -98,7 +98,7 @@ fn with_inode(reader: &dyn Reader, record: WriteRecord) -> Result<Option<Unsettl
     };
     let inode: Inode = record::decode(&key, value)?;
     let layout = inode.layout.as_ref().map(Layout::try_from).transpose()?;
-    Ok(Some(Unsettled { record, attr: inode.attr(ino), layout, inline: inode.inline }))
+    Ok(Some(UnrecoveredFile { record, attr: inode.attr(ino), layout, inline: inode.inline }))
 }
 
 /// The smallest key after a key.
@@ -140,12 +140,12 @@ pub enum Chunks {
     /// It has none: it doesn't exist, is no regular file, or has inline content.
     None,
     /// A session is changing them.
-    Unsettled {
+    Changing {
         /// Their location, if the inode has a layout.
         layout: Option<Layout>,
     },
     /// They hold a file of this size.
-    Settled {
+    Stable {
         /// Their location.
         layout: Layout,
         /// Bytes of the file.
@@ -166,7 +166,7 @@ pub fn chunks(reader: &dyn Reader, ino: InodeId) -> Result<Chunks, ReadError> {
     let inode: Option<Inode> = reader.get(&key)?.map(|value| record::decode(&key, value)).transpose()?;
     if is_changing {
         let layout = inode.as_ref().and_then(|inode| inode.layout.as_ref());
-        return Ok(Chunks::Unsettled { layout: layout.map(Layout::try_from).transpose()? });
+        return Ok(Chunks::Changing { layout: layout.map(Layout::try_from).transpose()? });
     }
     let Some(inode) = inode else { return Ok(Chunks::None) };
     match &inode.layout {
@@ -174,7 +174,7 @@ pub fn chunks(reader: &dyn Reader, ino: InodeId) -> Result<Chunks, ReadError> {
             let changed: Timestamp = inode.attr(ino).ctime;
             let layout = Layout::try_from(layout)?;
             let known = inode.known(&layout);
-            Ok(Chunks::Settled { layout, size: inode.size, blocks: inode.blocks, known, changed })
+            Ok(Chunks::Stable { layout, size: inode.size, blocks: inode.blocks, known, changed })
         }
         _ => Ok(Chunks::None),
     }

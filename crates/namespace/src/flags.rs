@@ -13,7 +13,7 @@ pub(crate) type Numbered<'a> = (InodeId, &'a Inode);
 
 /// Whether extended attributes, size and stripe pattern may change.
 pub(crate) fn may_change((ino, inode): Numbered<'_>) -> Outcome<()> {
-    refuse(ino, inode.flags(), InodeFlags::RESTRICTING)
+    refuse(ino, inode.flags(), InodeFlags::READ_ONLY_FLAGS)
 }
 
 /// Whether these attributes may be set. Flags and project may, otherwise no flag could be cleared;
@@ -23,7 +23,7 @@ pub(crate) fn may_set((ino, inode): Numbered<'_>, set: &SetAttr) -> Outcome<()> 
     let is_touched = [set.atime, set.mtime].contains(&Some(SetTime::Now));
     let changes_owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
     if changes_owner || is_given(&set.atime) || is_given(&set.mtime) || set.ctime.is_some() {
-        return refuse(ino, inode.flags(), InodeFlags::RESTRICTING);
+        return refuse(ino, inode.flags(), InodeFlags::READ_ONLY_FLAGS);
     }
     // With append permission, a user may set the times to now.
     refuse(ino, inode.flags(), if is_touched { InodeFlags::IMMUTABLE } else { InodeFlags::NONE })
@@ -36,14 +36,14 @@ pub(crate) fn may_add_name((dir, directory): Numbered<'_>) -> Outcome<()> {
 
 /// Whether a directory may lose this name of an inode.
 pub(crate) fn may_remove_name((dir, directory): Numbered<'_>, (ino, inode): Numbered<'_>) -> Outcome<()> {
-    refuse(dir, directory.flags(), InodeFlags::RESTRICTING)?;
-    refuse(ino, inode.flags(), InodeFlags::RESTRICTING)
+    refuse(dir, directory.flags(), InodeFlags::READ_ONLY_FLAGS)?;
+    refuse(ino, inode.flags(), InodeFlags::READ_ONLY_FLAGS)
 }
 
 /// Whether an existing inode may be moved or linked into a directory: a directory that passes its
 /// project on contains nothing of another project.
 pub(crate) fn may_enter((dir, directory): Numbered<'_>, (ino, inode): Numbered<'_>) -> Outcome<()> {
-    if !directory.flags().has(InodeFlags::PROJECT_INHERIT) || directory.project == inode.project {
+    if !directory.flags().intersects(InodeFlags::PROJECT_INHERIT) || directory.project == inode.project {
         return Ok(());
     }
     let (theirs, its) = (directory.project, inode.project);
@@ -55,8 +55,8 @@ pub(crate) fn may_enter((dir, directory): Numbered<'_>, (ino, inode): Numbered<'
 /// Sets the flags and project that a new inode inherits from its directory.
 pub(crate) fn inherit(directory: &Inode, inode: &mut Inode) {
     let flags = directory.flags();
-    inode.flags = inode.kind().map_or(InodeFlags::NONE, |kind| flags.inherited(kind)).0;
-    inode.project = flags.project_inside(ProjectId(directory.project)).0;
+    inode.flags = inode.kind().map_or(InodeFlags::NONE, |kind| flags.inherited_flags(kind)).0;
+    inode.project = flags.inherited_project(ProjectId(directory.project)).0;
 }
 
 /// Sets flags and project. Only directories may have inheritance flags.
@@ -72,16 +72,16 @@ pub(crate) fn set(inode: &mut Inode, set: &SetAttr) -> Outcome<()> {
         return Err(Errno::EOPNOTSUPP.into());
     }
     let unfit = if inode.is_directory() { InodeFlags::NONE } else { InodeFlags::PROJECT_INHERIT };
-    inode.flags = flags.without(unfit).0;
+    inode.flags = flags.difference(unfit).0;
     Ok(())
 }
 
 fn refuse(ino: InodeId, flags: InodeFlags, forbidding: InodeFlags) -> Outcome<()> {
-    let found = flags.only(forbidding);
+    let found = flags.intersection(forbidding);
     if found == InodeFlags::NONE {
         return Ok(());
     }
     let (what, letter) =
-        if found.has(InodeFlags::IMMUTABLE) { ("immutable", 'i') } else { ("append-only", 'a') };
+        if found.intersects(InodeFlags::IMMUTABLE) { ("immutable", 'i') } else { ("append-only", 'a') };
     Err(Error::new(Errno::EPERM, format!("inode {ino} is {what}")).hint(format!("chattr -{letter}")).into())
 }

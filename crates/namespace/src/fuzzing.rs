@@ -91,7 +91,7 @@ fn layout(stored: &Layout, size: u64) {
     let end = (0..known.groups.len()).map(|stripe| layout::local_len(&known, stripe, size)).max();
     assert!(end.is_some_and(|end| end <= size));
     for piece in layout::pieces(&known, ByteRange::new(0, size)).take(PIECES) {
-        let stripe = known.stripe_in(piece.group, known.slot(piece.stripe));
+        let stripe = known.stripe_of_slot(piece.group, known.slot(piece.stripe));
         assert!(stripe.is_some_and(|stripe| stripe <= piece.stripe));
         known.chunk_file(InodeId::ROOT, piece.stripe);
     }

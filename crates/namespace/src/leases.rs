@@ -26,11 +26,11 @@
 
 mod room;
 
-use room::Own;
+use room::SessionLeases;
 use std::collections::{BTreeMap, VecDeque};
 use types::{InodeId, PartitionId, SessionId};
-pub use wire::Access;
-use wire::{LeaseMode, Yield};
+pub use wire::InodeAccess;
+use wire::{LeaseMode, RecallAck};
 
 /// How long no lease is offered on an inode after a recall, in nanoseconds. Without it, two
 /// sessions that change the same directory would pass its lease back and forth with every change.
@@ -51,7 +51,7 @@ pub struct Limits {
 
 /// Number of leases and uses of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tally {
+pub struct LeaseCounts {
     /// Leases.
     pub leases: u64,
     /// Files that are open without a lease.
@@ -61,7 +61,7 @@ pub struct Tally {
 /// A pending recall that a command has to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs)]
-pub struct Due {
+pub struct PendingRecall {
     pub ino: InodeId,
     pub session: SessionId,
     pub number: u64,
@@ -73,17 +73,17 @@ pub type Send<'a> = &'a mut dyn FnMut(SessionId, InodeId, Option<LeaseMode>) -> 
 
 /// A requested lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub enum LeaseRequest {
     /// This mode. For `Write`, `Shared` is granted while other sessions write, unless the session
     /// has `Shared` already: then it needs more.
     Mode(LeaseMode),
     /// The exclusive lease: `Write`, whatever other sessions do.
-    Alone,
+    Exclusive,
 }
 
 /// The session that requests a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Asker {
+pub struct Requester {
     /// The session.
     pub session: SessionId,
     /// Recalls sent to this session so far.
@@ -91,7 +91,7 @@ pub struct Asker {
     /// The time, in nanoseconds of a monotonic clock.
     pub now_ns: u64,
     /// The session acknowledges recalls soon, so its leases can be recalled to make room.
-    pub answers: bool,
+    pub acknowledges: bool,
 }
 
 /// Lease and use of a session on an inode.
@@ -102,23 +102,23 @@ struct Holder {
     /// The session has the file open, whatever the lease.
     in_use: bool,
     /// The pending recall.
-    recall: Option<Pending>,
+    recall: Option<RecallState>,
     /// Recalls sent to the session when it last got something here.
     granted_at: u64,
     /// Its sequence number in the session's list of leases by age; 0: not in the list.
-    place: u32,
+    age_number: u32,
     /// How often it is still skipped when it would be recalled to make room.
-    spared: u8,
+    skips: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Pending {
+struct RecallState {
     number: u64,
     keep: Option<LeaseMode>,
     /// The lease conflicts with a command, which may wait for the acknowledgement.
-    waited_for: bool,
+    is_waited_for: bool,
     /// It was sent to make room.
-    for_room: bool,
+    to_make_room: bool,
 }
 
 #[derive(Default)]
@@ -141,12 +141,12 @@ pub struct LeaseTable {
     inodes: BTreeMap<InodeId, Entry>,
     /// Holders in `inodes`, all and by session.
     total: usize,
-    by_session: BTreeMap<SessionId, Own>,
+    by_session: BTreeMap<SessionId, SessionLeases>,
     /// Those of them that are recalled to make room.
-    leaving: usize,
+    recalled_for_room: usize,
     /// The last sequence number, and the session that was last asked to make room.
-    places: u32,
-    turn: SessionId,
+    last_age_number: u32,
+    last_victim: SessionId,
     /// Recalled inodes, by time.
     cooling: VecDeque<(u64, InodeId)>,
     /// Doomed inodes without leases and uses.
@@ -161,9 +161,9 @@ impl LeaseTable {
             inodes: BTreeMap::new(),
             total: 0,
             by_session: BTreeMap::new(),
-            leaving: 0,
-            places: 0,
-            turn: SessionId::default(),
+            recalled_for_room: 0,
+            last_age_number: 0,
+            last_victim: SessionId::default(),
             cooling: VecDeque::new(),
             abandoned: Vec::new(),
         }
@@ -182,32 +182,32 @@ impl LeaseTable {
     /// Grants `Read` without a request, if that conflicts with no lease. Returns the mode that the
     /// session holds and may rely on: none while it is recalled, nor for `Shared`, which is nothing
     /// to rely on.
-    pub fn offer(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+    pub fn offer(&mut self, asker: Requester, ino: InodeId) -> Option<LeaseMode> {
         self.offer_or(asker, ino, (LeaseMode::Read, None))
     }
 
     /// The same for a directory. During cool-down, it grants `Permissions`: changes of names don't
     /// conflict with that.
-    pub fn offer_directory(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+    pub fn offer_directory(&mut self, asker: Requester, ino: InodeId) -> Option<LeaseMode> {
         self.offer_or(asker, ino, (LeaseMode::Read, Some(LeaseMode::Permissions)))
     }
 
     /// The same if no session may know all names of the directory: grants `Permissions` at most.
-    pub fn offer_permissions(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+    pub fn offer_permissions(&mut self, asker: Requester, ino: InodeId) -> Option<LeaseMode> {
         self.offer_or(asker, ino, (LeaseMode::Permissions, Some(LeaseMode::Permissions)))
     }
 
     fn offer_or(
         &mut self,
-        asker: Asker,
+        asker: Requester,
         ino: InodeId,
         (mut offered, while_cooling): (LeaseMode, Option<LeaseMode>),
     ) -> Option<LeaseMode> {
         self.cool_down(asker.now_ns);
-        let room = self.has_room_unasked(asker.session);
+        let room = self.has_room_for_offers(asker.session);
         match self.inodes.get_mut(&ino) {
             Some(entry) => {
-                if entry.is_closed_to(asker.session) {
+                if entry.is_blocked_for(asker.session) {
                     return None;
                 }
                 match entry.find(asker.session).map(|own| own.mode) {
@@ -238,18 +238,18 @@ impl LeaseTable {
     /// request. During cool-down nothing is recalled for this.
     pub fn take_alone(
         &mut self,
-        asker: Asker,
+        asker: Requester,
         ino: InodeId,
         send: Send<'_>,
-        due: &mut Vec<Due>,
+        due: &mut Vec<PendingRecall>,
     ) -> Option<LeaseMode> {
         self.cool_down(asker.now_ns);
-        let room = self.has_room_unasked(asker.session);
+        let room = self.has_room_for_offers(asker.session);
         let own = match self.inodes.get(&ino) {
             Some(entry) => {
                 let is_taken = entry.others(asker.session).next().is_some();
                 let is_hot = is_taken && entry.recalled_ns.is_some();
-                if is_hot || entry.is_closed_to(asker.session) || entry.doomed {
+                if is_hot || entry.is_blocked_for(asker.session) || entry.doomed {
                     return None;
                 }
                 entry.find(asker.session).copied()
@@ -260,7 +260,7 @@ impl LeaseTable {
             return None;
         }
         let before = due.len();
-        self.make_way(asker, ino, Access::Change, send, due);
+        self.make_way(asker, ino, InodeAccess::Write, send, due);
         let is_used = |entry: &Entry| entry.others(asker.session).next().is_some();
         if due.len() > before || self.inodes.get(&ino).is_some_and(is_used) {
             return None;
@@ -279,16 +279,16 @@ impl LeaseTable {
     /// is granted.
     pub fn acquire(
         &mut self,
-        asker: Asker,
+        asker: Requester,
         ino: InodeId,
-        wish: Wish,
+        wish: LeaseRequest,
         send: Send<'_>,
-        due: &mut Vec<Due>,
+        due: &mut Vec<PendingRecall>,
     ) -> Option<LeaseMode> {
         self.cool_down(asker.now_ns);
         let wished = match wish {
-            Wish::Mode(mode) => mode,
-            Wish::Alone => LeaseMode::Write,
+            LeaseRequest::Mode(mode) => mode,
+            LeaseRequest::Exclusive => LeaseMode::Write,
         };
         let Some(entry) = self.inodes.get_mut(&ino) else {
             return self.hold(asker, ino, wished);
@@ -298,19 +298,20 @@ impl LeaseTable {
             return None;
         }
         let held = own.and_then(|own| own.mode);
-        let wanted = joined(held, wished);
-        let alone = wish == Wish::Alone || (wished == LeaseMode::Write && held == Some(LeaseMode::Shared));
+        let wanted = join(held, wished);
+        let alone = wish == LeaseRequest::Exclusive
+            || (wished == LeaseMode::Write && held == Some(LeaseMode::Shared));
         let shares = !alone && wanted == LeaseMode::Write && entry.others(asker.session).any(Holder::writes);
         let mode = if shares { LeaseMode::Shared } else { wanted };
         let before = due.len();
-        entry.make_way((asker.session, ino), |held| in_the_way_of(held, mode), send, due);
+        entry.make_way((asker.session, ino), |held| conflict_with_mode(held, mode), send, due);
         // A command that waits for a recall must not find a new holder afterwards.
         for other in entry.others(asker.session) {
             if let Some(pending) = other.recall
-                && pending.waited_for
+                && pending.is_waited_for
                 && pending.keep != Some(mode)
             {
-                due.push(Due { ino, session: other.session, number: pending.number });
+                due.push(PendingRecall { ino, session: other.session, number: pending.number });
             }
         }
         if due.len() > before {
@@ -324,34 +325,40 @@ impl LeaseTable {
     /// to `due`.
     pub fn make_way(
         &mut self,
-        asker: Asker,
+        asker: Requester,
         ino: InodeId,
-        access: Access,
+        access: InodeAccess,
         send: Send<'_>,
-        due: &mut Vec<Due>,
+        due: &mut Vec<PendingRecall>,
     ) {
         let Some(entry) = self.inodes.get(&ino) else { return };
         match access {
-            Access::Look if entry.is_directory => {
-                self.clear(asker, ino, in_the_way_of_a_look_into, send, due)
+            InodeAccess::Read if entry.is_directory => {
+                self.clear(asker, ino, conflict_with_lookup, send, due)
             }
-            _ => self.clear(asker, ino, |held| in_the_way(held, access), send, due),
+            _ => self.clear(asker, ino, |held| conflict_with_access(held, access), send, due),
         }
     }
 
     /// The same for a command that adds or removes names of a directory, and changes only its
     /// times, size and link count besides.
-    pub fn make_way_for_names(&mut self, asker: Asker, ino: InodeId, send: Send<'_>, due: &mut Vec<Due>) {
-        self.clear(asker, ino, in_the_way_of_names, send, due);
+    pub fn make_way_for_names(
+        &mut self,
+        asker: Requester,
+        ino: InodeId,
+        send: Send<'_>,
+        due: &mut Vec<PendingRecall>,
+    ) {
+        self.clear(asker, ino, conflict_with_name_change, send, due);
     }
 
     fn clear(
         &mut self,
-        asker: Asker,
+        asker: Requester,
         ino: InodeId,
         obstacle: impl Fn(LeaseMode) -> Option<Option<LeaseMode>>,
         send: Send<'_>,
-        due: &mut Vec<Due>,
+        due: &mut Vec<PendingRecall>,
     ) {
         let Some(entry) = self.inodes.get_mut(&ino) else { return };
         let before = due.len();
@@ -396,14 +403,14 @@ impl LeaseTable {
     }
 
     /// Whether a recall is pending.
-    pub fn is_due(&self, due: &Due) -> bool {
+    pub fn is_pending(&self, due: &PendingRecall) -> bool {
         let holder = self.inodes.get(&due.ino).and_then(|entry| entry.find(due.session));
         holder.and_then(|holder| holder.recall).is_some_and(|pending| pending.number == due.number)
     }
 
     /// Marks an inode as open by a session, if its lease doesn't imply that. Returns false at a
     /// limit.
-    pub fn mark_in_use(&mut self, asker: Asker, ino: InodeId) -> bool {
+    pub fn mark_in_use(&mut self, asker: Requester, ino: InodeId) -> bool {
         let has_room = self.has_room(asker.session);
         match self.inodes.get_mut(&ino).and_then(|entry| entry.holder(asker.session)) {
             Some(own) => {
@@ -418,7 +425,7 @@ impl LeaseTable {
 
     /// Handles a recall acknowledgement. One of a recall that was resolved or replaced only updates
     /// whether the inode is in use.
-    pub fn yielded(&mut self, session: SessionId, answer: &Yield, now_ns: u64) {
+    pub fn yielded(&mut self, session: SessionId, answer: &RecallAck, now_ns: u64) {
         let Some(entry) = self.inodes.get_mut(&answer.ino) else { return };
         let Some(own) = entry.holder(session) else { return };
         // An acknowledgement doesn't cover a file that was opened after its recall.
@@ -432,10 +439,10 @@ impl LeaseTable {
             if ends {
                 entry.epoch = 0;
             }
-            if pending.for_room {
-                self.has_left(session);
+            if pending.to_make_room {
+                self.recall_for_room_completed(session);
             }
-            if pending.waited_for {
+            if pending.is_waited_for {
                 self.note_recall(answer.ino, now_ns);
             }
         }
@@ -462,11 +469,11 @@ impl LeaseTable {
 
     /// Ends a session; returns the inodes on which it had a lease or use.
     pub fn end_session(&mut self, session: SessionId) -> Vec<InodeId> {
-        self.leave(session, |_| true)
+        self.drop_session_leases(session, |_| true)
     }
 
     /// Drops a session's leases and uses of some inodes; returns those inodes.
-    pub fn leave(&mut self, session: SessionId, of: impl Fn(InodeId) -> bool) -> Vec<InodeId> {
+    pub fn drop_session_leases(&mut self, session: SessionId, of: impl Fn(InodeId) -> bool) -> Vec<InodeId> {
         if !self.by_session.contains_key(&session) {
             return Vec::new();
         }
@@ -481,7 +488,7 @@ impl LeaseTable {
     /// Transfers the right to write an inode to another session, or grants `Write` if there is no
     /// lease. Returns false if neither is possible, or at a limit. Commands that wait for `from`
     /// have to check again.
-    pub fn pass_on(&mut self, from: SessionId, to: Asker, ino: InodeId) -> bool {
+    pub fn pass_on(&mut self, from: SessionId, to: Requester, ino: InodeId) -> bool {
         let Some(entry) = self.inodes.get(&ino) else {
             return self.hold(to, ino, LeaseMode::Write).is_some();
         };
@@ -517,7 +524,7 @@ impl LeaseTable {
     }
 
     /// Adds up each session's leases, and files that are open without one.
-    pub fn tally(&self, into: &mut BTreeMap<SessionId, Tally>) {
+    pub fn tally(&self, into: &mut BTreeMap<SessionId, LeaseCounts>) {
         for holder in self.inodes.values().flat_map(|entry| &entry.holders) {
             let tally = into.entry(holder.session).or_default();
             tally.leases += u64::from(holder.mode.is_some());
@@ -530,7 +537,7 @@ impl LeaseTable {
         std::mem::take(&mut self.abandoned)
     }
 
-    fn hold(&mut self, asker: Asker, ino: InodeId, mode: LeaseMode) -> Option<LeaseMode> {
+    fn hold(&mut self, asker: Requester, ino: InodeId, mode: LeaseMode) -> Option<LeaseMode> {
         let wrote = self.inodes.get(&ino).is_some_and(|entry| entry.holders.iter().any(Holder::writes));
         let has_room = self.has_room(asker.session);
         match self.inodes.get_mut(&ino).and_then(|entry| entry.holder(asker.session)) {
@@ -547,13 +554,13 @@ impl LeaseTable {
         {
             entry.epoch = 0;
         }
-        if asker.answers {
+        if asker.acknowledges {
             self.note_use(asker.session, ino);
         }
         Some(mode)
     }
 
-    fn add(&mut self, asker: Asker, ino: InodeId, holder: Holder) {
+    fn add(&mut self, asker: Requester, ino: InodeId, holder: Holder) {
         let entry = self.inodes.entry(ino).or_default();
         if entry.holders.capacity() == 0 {
             entry.holders.reserve_exact(1);
@@ -573,9 +580,9 @@ impl LeaseTable {
             if holder.writes() {
                 entry.epoch = 0;
             }
-            let leaves = holder.recall.is_some_and(|pending| pending.for_room);
+            let leaves = holder.recall.is_some_and(|pending| pending.to_make_room);
             self.total -= 1;
-            self.leaving -= usize::from(leaves);
+            self.recalled_for_room -= usize::from(leaves);
             if let Some(own) = self.by_session.get_mut(&holder.session) {
                 own.holders -= 1;
                 own.leaving -= usize::from(leaves);
@@ -627,15 +634,15 @@ impl LeaseTable {
 }
 
 impl Holder {
-    fn new(asker: Asker) -> Holder {
+    fn new(asker: Requester) -> Holder {
         Holder {
             session: asker.session,
             mode: None,
             in_use: false,
             recall: None,
             granted_at: asker.recalls,
-            place: 0,
-            spared: 0,
+            age_number: 0,
+            skips: 0,
         }
     }
 
@@ -645,7 +652,7 @@ impl Holder {
 
     /// Whether another session may hold `mode` at the same time.
     fn allows(&self, mode: LeaseMode) -> bool {
-        self.mode.is_none_or(|held| in_the_way_of(held, mode).is_none())
+        self.mode.is_none_or(|held| conflict_with_mode(held, mode).is_none())
     }
 }
 
@@ -663,8 +670,9 @@ impl Entry {
     }
 
     /// Whether a command may wait for an acknowledgement here, or the session has a pending recall.
-    fn is_closed_to(&self, session: SessionId) -> bool {
-        let closes = |holder: &Holder, pending: Pending| pending.waited_for || holder.session == session;
+    fn is_blocked_for(&self, session: SessionId) -> bool {
+        let closes =
+            |holder: &Holder, pending: RecallState| pending.is_waited_for || holder.session == session;
         self.holders.iter().any(|holder| holder.recall.is_some_and(|pending| closes(holder, pending)))
     }
 
@@ -675,30 +683,31 @@ impl Entry {
         (session, ino): (SessionId, InodeId),
         obstacle: impl Fn(LeaseMode) -> Option<Option<LeaseMode>>,
         send: Send<'_>,
-        due: &mut Vec<Due>,
+        due: &mut Vec<PendingRecall>,
     ) {
         for holder in self.holders.iter_mut().filter(|holder| holder.session != session) {
             let Some(keep) = holder.mode.and_then(&obstacle) else { continue };
             let number = match &mut holder.recall {
                 // What the pending recall leaves doesn't conflict.
                 Some(pending) if pending.keep.and_then(&obstacle).is_none() => {
-                    pending.waited_for = true;
+                    pending.is_waited_for = true;
                     pending.number
                 }
                 replaced => {
                     let keep = replaced.map_or(keep, |pending| pending.keep.and_then(&obstacle).flatten());
                     let number = send(holder.session, ino, keep);
-                    holder.recall = Some(Pending { number, keep, waited_for: true, for_room: false });
+                    holder.recall =
+                        Some(RecallState { number, keep, is_waited_for: true, to_make_room: false });
                     number
                 }
             };
-            due.push(Due { ino, session: holder.session, number });
+            due.push(PendingRecall { ino, session: holder.session, number });
         }
     }
 }
 
 /// The weakest mode that covers both.
-fn joined(held: Option<LeaseMode>, wish: LeaseMode) -> LeaseMode {
+fn join(held: Option<LeaseMode>, wish: LeaseMode) -> LeaseMode {
     match held {
         None | Some(LeaseMode::Permissions) => wish,
         Some(held) if held == wish || wish == LeaseMode::Permissions => held,
@@ -707,22 +716,22 @@ fn joined(held: Option<LeaseMode>, wish: LeaseMode) -> LeaseMode {
 }
 
 /// What may be kept of a lease that conflicts with a command; `None` if it doesn't conflict.
-fn in_the_way(held: LeaseMode, access: Access) -> Option<Option<LeaseMode>> {
+fn conflict_with_access(held: LeaseMode, access: InodeAccess) -> Option<Option<LeaseMode>> {
     match (access, held) {
-        (Access::Look, LeaseMode::Write) => Some(Some(LeaseMode::Shared)),
-        (Access::Look, _) => None,
-        (Access::Share, held) => in_the_way_of(held, LeaseMode::Shared),
-        (Access::Change, _) => Some(None),
+        (InodeAccess::Read, LeaseMode::Write) => Some(Some(LeaseMode::Shared)),
+        (InodeAccess::Read, _) => None,
+        (InodeAccess::SharedWrite, held) => conflict_with_mode(held, LeaseMode::Shared),
+        (InodeAccess::Write, _) => Some(None),
     }
 }
 
 /// The same for a lookup in a directory: the holder of a delegation may keep its permissions.
-fn in_the_way_of_a_look_into(held: LeaseMode) -> Option<Option<LeaseMode>> {
+fn conflict_with_lookup(held: LeaseMode) -> Option<Option<LeaseMode>> {
     (held == LeaseMode::Write).then_some(Some(LeaseMode::Permissions))
 }
 
 /// The same for a command that changes only names.
-fn in_the_way_of_names(held: LeaseMode) -> Option<Option<LeaseMode>> {
+fn conflict_with_name_change(held: LeaseMode) -> Option<Option<LeaseMode>> {
     match held {
         LeaseMode::Permissions => None,
         LeaseMode::Read => Some(Some(LeaseMode::Permissions)),
@@ -731,7 +740,7 @@ fn in_the_way_of_names(held: LeaseMode) -> Option<Option<LeaseMode>> {
 }
 
 /// What may be kept of a lease that conflicts with another one; `None` if it doesn't conflict.
-fn in_the_way_of(held: LeaseMode, wanted: LeaseMode) -> Option<Option<LeaseMode>> {
+fn conflict_with_mode(held: LeaseMode, wanted: LeaseMode) -> Option<Option<LeaseMode>> {
     use LeaseMode::{Permissions, Read, Shared, Write};
     match (wanted, held) {
         (Read | Permissions, Read | Permissions) | (Shared, Shared) => None,

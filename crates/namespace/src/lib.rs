@@ -50,7 +50,7 @@
 //! ```
 
 mod access;
-mod accessed;
+mod access_times;
 pub mod acl;
 mod attributes;
 mod background;
@@ -64,17 +64,23 @@ mod migrate;
 mod ops;
 mod permissions;
 pub mod record;
-mod relocate;
+mod stripe_move;
 mod tx;
 
 pub use access::{Caller, is_being_changed, may_write, permit, permit_anonymous};
-pub use accessed::accessed;
+pub use access_times::access_time_writes;
 pub use attributes::{MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE, MAX_XATTR_VALUES};
-pub use background::{Chunks, OrphanInode, Unsettled, children, chunks, doomed, inodes, orphans, unsettled};
+pub use background::{
+    Chunks, OrphanInode, UnrecoveredFile, children, chunks, doomed, inodes, orphans, unrecovered_files,
+};
 pub use keys::{Key, decode_key, partition_of_key};
-pub use migrate::{Goal, Placed, begin_migration, finish_migration, forget_migration, migrating, placed};
+pub use migrate::{
+    FilePlacement, Goal, begin_migration, file_placement, finish_migration, forget_migration, migrating,
+};
 pub use ops::pattern::missing_groups;
-pub use relocate::{Move, Step, begin_move, doomed_in, doomed_layout, finish_move, forget_doomed, layout_of};
+pub use stripe_move::{
+    Step, StripeMove, begin_move, doomed_in, doomed_layout, finish_move, forget_doomed, layout_of,
+};
 pub use tx::{FIRST_SEQUENCE, MAX_NAME};
 
 use bytes::Bytes;
@@ -94,7 +100,7 @@ pub enum ReadError {
     Store(Error),
     /// The key has to be fetched from a remote store first, as the reader has noted; apply again
     /// then.
-    NotHere,
+    NotFetched,
 }
 
 /// The state that a command reads: the store, with all earlier writes of this executor on top.

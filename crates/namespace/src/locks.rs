@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::{Errno, InodeId, PartitionId, SessionId};
-use wire::{LockKind, LockOwner, LockRange, LockSpace};
+use wire::{LockFamily, LockKind, LockOwner, LockRange};
 
 /// Most locks on one inode, with waiters counted twice (see [`GROWTH`]); beyond that, `ENOLCK`.
 pub const MAX_LOCKS_PER_INODE: usize = 65_536;
@@ -37,7 +37,7 @@ const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
 #[allow(missing_docs)]
 pub struct Holder {
     pub session: SessionId,
-    pub space: LockSpace,
+    pub space: LockFamily,
     pub owner: LockOwner,
 }
 
@@ -70,7 +70,7 @@ pub struct WaitId(u64);
 
 /// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum LockOutcome {
     /// The lock is held now.
     Granted,
     /// Another holder's lock conflicts (`EAGAIN`).
@@ -85,9 +85,9 @@ pub enum Verdict {
 
 /// The outcome of a request, and the waits that it ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Outcome {
+pub struct LockResult {
     /// The requester's outcome.
-    pub verdict: Verdict,
+    pub outcome: LockOutcome,
     /// Waits granted because the request weakened or released a lock, even if it was not granted
     /// itself.
     pub granted: Vec<WaitId>,
@@ -104,7 +104,7 @@ pub struct Released {
 
 /// A held lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Held {
+struct LockEntry {
     holder: Holder,
     pid: u32,
     kind: LockKind,
@@ -115,7 +115,7 @@ struct Held {
 #[derive(Default)]
 struct InodeLocks {
     /// Sorted by start.
-    held: Vec<Held>,
+    held: Vec<LockEntry>,
     /// In order of arrival.
     queue: BTreeSet<WaitId>,
 }
@@ -138,8 +138,8 @@ impl LockTable {
     }
 
     /// Requests a lock.
-    pub fn lock(&mut self, request: &LockRequest, on_conflict: OnConflict) -> Outcome {
-        let refused = |errno| Outcome { verdict: Verdict::Refused(errno), granted: Vec::new() };
+    pub fn lock(&mut self, request: &LockRequest, on_conflict: OnConflict) -> LockResult {
+        let refused = |errno| LockResult { outcome: LockOutcome::Refused(errno), granted: Vec::new() };
         let request = LockRequest { range: effective_range(&request.holder, request.range), ..*request };
         if request.range.start > request.range.last {
             return refused(Errno::EINVAL);
@@ -147,15 +147,15 @@ impl LockTable {
         if !self.has_room(request.ino, GROWTH) {
             return refused(Errno::ENOLCK);
         }
-        let gave_up = self.give_up_for_conversion(&request);
-        let (verdict, weakened) = if self.blockers(&request).next().is_none() {
-            (Verdict::Granted, self.hold(&request))
+        let gave_up = self.release_for_conversion(&request);
+        let (verdict, weakened) = if self.conflicting(&request).next().is_none() {
+            (LockOutcome::Granted, self.hold(&request))
         } else {
             (self.refuse_or_wait(request, on_conflict), false)
         };
         let granted = if gave_up || weakened { self.grant_waiters(request.ino) } else { Vec::new() };
         self.forget_if_unused(request.ino);
-        Outcome { verdict, granted }
+        LockResult { outcome: verdict, granted }
     }
 
     /// Releases the holder's locks on a range; returns the waits that this grants. It is no error
@@ -188,7 +188,7 @@ impl LockTable {
     /// The first lock (by offset) that conflicts with a request: its kind, range and process.
     pub fn test(&self, request: &LockRequest) -> Option<(LockKind, LockRange, u32)> {
         let request = LockRequest { range: effective_range(&request.holder, request.range), ..*request };
-        self.blockers(&request).next().map(|lock| (lock.kind, lock.range, lock.pid))
+        self.conflicting(&request).next().map(|lock| (lock.kind, lock.range, lock.pid))
     }
 
     /// Releases all locks of a holder on an inode, as a close does; returns the waits that this
@@ -248,13 +248,13 @@ impl LockTable {
     }
 
     /// The held locks that conflict with a request, by offset.
-    fn blockers(&self, request: &LockRequest) -> impl Iterator<Item = &Held> {
+    fn conflicting(&self, request: &LockRequest) -> impl Iterator<Item = &LockEntry> {
         self.inodes.get(&request.ino).into_iter().flat_map(move |locks| locks.blockers(request))
     }
 
     /// Releases a `flock` of another kind than the requested one; returns whether there was one.
-    fn give_up_for_conversion(&mut self, request: &LockRequest) -> bool {
-        if request.holder.space != LockSpace::Flock {
+    fn release_for_conversion(&mut self, request: &LockRequest) -> bool {
+        if request.holder.space != LockFamily::Flock {
             return false;
         }
         let Some(locks) = self.inodes.get_mut(&request.ino) else {
@@ -267,11 +267,11 @@ impl LockTable {
         gave_up > 0
     }
 
-    fn refuse_or_wait(&mut self, request: LockRequest, on_conflict: OnConflict) -> Verdict {
+    fn refuse_or_wait(&mut self, request: LockRequest, on_conflict: OnConflict) -> LockOutcome {
         match on_conflict {
-            OnConflict::Refuse => Verdict::WouldBlock,
-            OnConflict::Wait if self.would_deadlock(&request) => Verdict::Deadlock,
-            OnConflict::Wait => Verdict::Waiting(self.enqueue(request)),
+            OnConflict::Refuse => LockOutcome::WouldBlock,
+            OnConflict::Wait if self.would_deadlock(&request) => LockOutcome::Deadlock,
+            OnConflict::Wait => LockOutcome::Waiting(self.enqueue(request)),
         }
     }
 
@@ -279,17 +279,17 @@ impl LockTable {
     /// is not checked, as in Linux: the progress of an open file doesn't depend on a single
     /// process.
     fn would_deadlock(&self, request: &LockRequest) -> bool {
-        if request.holder.space != LockSpace::Posix {
+        if request.holder.space != LockFamily::Posix {
             return false;
         }
-        let mut reached: BTreeSet<Holder> = self.blockers(request).map(|lock| lock.holder).collect();
+        let mut reached: BTreeSet<Holder> = self.conflicting(request).map(|lock| lock.holder).collect();
         let mut unexplored: Vec<Holder> = reached.iter().copied().collect();
         while let Some(holder) = unexplored.pop() {
             if holder == request.holder {
                 return true;
             }
             for wait in self.waits_of(holder) {
-                for lock in self.blockers(&self.waits[&wait]) {
+                for lock in self.conflicting(&self.waits[&wait]) {
                     if reached.insert(lock.holder) {
                         unexplored.push(lock.holder);
                     }
@@ -327,7 +327,7 @@ impl LockTable {
         let locks = self.inodes.entry(request.ino).or_default();
         let before = locks.held.len();
         let lock =
-            Held { holder: request.holder, pid: request.pid, kind: request.kind, range: request.range };
+            LockEntry { holder: request.holder, pid: request.pid, kind: request.kind, range: request.range };
         let weakened = locks.insert(lock);
         self.held_total = self.held_total + locks.held.len() - before;
         weakened
@@ -355,7 +355,7 @@ impl LockTable {
                 self.inodes.get(&ino).into_iter().flat_map(|l| l.queue.iter().copied()).collect();
             for wait in queue {
                 let request = self.waits[&wait];
-                if self.blockers(&request).next().is_none() {
+                if self.conflicting(&request).next().is_none() {
                     self.dequeue(wait);
                     weakened |= self.hold(&request);
                     granted.push(wait);
@@ -378,7 +378,7 @@ impl LockTable {
 
 impl InodeLocks {
     /// The held locks that conflict with a request, by offset.
-    fn blockers(&self, request: &LockRequest) -> impl Iterator<Item = &Held> {
+    fn blockers(&self, request: &LockRequest) -> impl Iterator<Item = &LockEntry> {
         let LockRequest { holder, kind, range, .. } = *request;
         let in_reach = self.held.iter().take_while(move |lock| lock.range.start <= range.last);
         in_reach.filter(move |lock| {
@@ -397,7 +397,7 @@ impl InodeLocks {
 
     /// Adds a lock in place of the holder's locks there, merged with adjacent ones of its kind;
     /// returns whether an exclusive lock became shared.
-    fn insert(&mut self, mut lock: Held) -> bool {
+    fn insert(&mut self, mut lock: LockEntry) -> bool {
         let asked = lock.range;
         let mut weakened = false;
         let mut remainders = Vec::new();
@@ -438,19 +438,19 @@ impl InodeLocks {
         changed
     }
 
-    fn place(&mut self, lock: Held) {
+    fn place(&mut self, lock: LockEntry) {
         let at = self.held.partition_point(|other| other.range.start <= lock.range.start);
         self.held.insert(at, lock);
     }
 }
 
-impl Held {
+impl LockEntry {
     /// The rests of a lock before and behind a range that overlaps it.
-    fn without(self, range: LockRange) -> impl Iterator<Item = Held> {
+    fn without(self, range: LockRange) -> impl Iterator<Item = LockEntry> {
         let before = range.start.checked_sub(1).filter(|&last| self.range.start <= last);
         let behind = range.last.checked_add(1).filter(|&start| start <= self.range.last);
-        let before = before.map(|last| Held { range: LockRange { last, ..self.range }, ..self });
-        let behind = behind.map(|start| Held { range: LockRange { start, ..self.range }, ..self });
+        let before = before.map(|last| LockEntry { range: LockRange { last, ..self.range }, ..self });
+        let behind = behind.map(|start| LockEntry { range: LockRange { start, ..self.range }, ..self });
         before.into_iter().chain(behind)
     }
 }
@@ -458,8 +458,8 @@ impl Held {
 /// The bytes that a request of this holder covers.
 fn effective_range(holder: &Holder, range: LockRange) -> LockRange {
     match holder.space {
-        LockSpace::Posix => range,
-        LockSpace::Flock => WHOLE_FILE,
+        LockFamily::Posix => range,
+        LockFamily::Flock => WHOLE_FILE,
     }
 }
 

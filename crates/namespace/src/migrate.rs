@@ -21,7 +21,7 @@ pub struct Goal {
 
 /// The attributes of a file that a migration needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Placed {
+pub struct FilePlacement {
     /// Pool and scheme of its pattern, which apply if it has no layout yet.
     pub goal: Goal,
     /// Location of its chunk files.
@@ -33,13 +33,13 @@ pub struct Placed {
 }
 
 /// The placement of a regular file; `None` if it doesn't exist.
-pub fn placed(reader: &dyn Reader, ino: InodeId) -> Result<Option<Placed>, ReadError> {
+pub fn file_placement(reader: &dyn Reader, ino: InodeId) -> Result<Option<FilePlacement>, ReadError> {
     let Some(inode) = inode_of(reader, ino)? else { return Ok(None) };
     if !inode.is_regular() {
         return Ok(None);
     }
     let pattern = pattern_of(&inode)?;
-    Ok(Some(Placed {
+    Ok(Some(FilePlacement {
         goal: Goal { pool: pattern.pool, scheme: pattern.scheme },
         layout: inode.layout.as_ref().map(Layout::try_from).transpose()?,
         size: inode.size,

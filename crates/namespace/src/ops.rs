@@ -1,12 +1,12 @@
 //! The commands, one file per group of them.
 
+mod async_create;
 mod attr;
+mod create;
 mod data;
 mod link;
 mod lookup;
-mod make;
 pub(crate) mod pattern;
-mod promise;
 pub(crate) mod readdir;
 mod reclaim;
 mod rename;
@@ -22,30 +22,30 @@ use wire::{MetaOp, MetaReply};
 
 /// Executes one command.
 pub(crate) fn apply(mut tx: Tx<'_>, op: &MetaOp) -> Result<Applied, Failure> {
-    let reply = carry_out(&mut tx, op)?;
+    let reply = execute(&mut tx, op)?;
     Ok(tx.finish(reply))
 }
 
-fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
+fn execute(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
     match op {
         MetaOp::Lookup { parent, name } => lookup::lookup(tx, *parent, name),
         MetaOp::Getattr { ino } => attr::getattr(tx, *ino),
         MetaOp::Setattr { ino, set } => attr::setattr(tx, *ino, set),
-        MetaOp::Create { parent, name, mode, umask, rdev, exclusive, wish: _ } => {
-            let new = make::NewFile { mode: *mode, umask: *umask, rdev: *rdev, exclusive: *exclusive };
-            make::create(tx, *parent, name, new)
+        MetaOp::Create { parent, name, mode, umask, rdev, exclusive, requested_lease: _ } => {
+            let new = create::NewFile { mode: *mode, umask: *umask, rdev: *rdev, exclusive: *exclusive };
+            create::create(tx, *parent, name, new)
         }
-        MetaOp::Reserve { dir, count, prefix } => promise::reserve(tx, *dir, *count, prefix),
-        MetaOp::Deliver { file } => promise::deliver(tx, file),
-        MetaOp::Mkdir { parent, name, mode, umask } => make::mkdir(tx, *parent, name, *mode, *umask),
-        MetaOp::Symlink { parent, name, target } => make::symlink(tx, *parent, name, target),
-        MetaOp::Tmpfile { parent, mode, umask } => make::tmpfile(tx, *parent, *mode, *umask),
+        MetaOp::Reserve { dir, count, prefix } => async_create::preallocate(tx, *dir, *count, prefix),
+        MetaOp::Deliver { file } => async_create::async_create(tx, file),
+        MetaOp::Mkdir { parent, name, mode, umask } => create::mkdir(tx, *parent, name, *mode, *umask),
+        MetaOp::Symlink { parent, name, target } => create::symlink(tx, *parent, name, target),
+        MetaOp::Tmpfile { parent, mode, umask } => create::tmpfile(tx, *parent, *mode, *umask),
         MetaOp::Link { ino, parent, name } => link::link(tx, *ino, *parent, name),
         MetaOp::Unlink { parent, name } => unlink::unlink(tx, *parent, name),
         MetaOp::Rmdir { parent, name } => unlink::rmdir(tx, *parent, name),
         MetaOp::Rename { parent, name, new_parent, new_name, mode } => {
-            let from = rename::Place { dir: *parent, name };
-            let to = rename::Place { dir: *new_parent, name: new_name };
+            let from = rename::EntryRef { dir: *parent, name };
+            let to = rename::EntryRef { dir: *new_parent, name: new_name };
             rename::rename(tx, from, to, *mode)
         }
         MetaOp::Readlink { ino } => lookup::readlink(tx, *ino),
@@ -63,7 +63,7 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         MetaOp::MayOpen { ino, .. } => tx.inode(*ino).map(|_| MetaReply::Unit),
         MetaOp::WriteInline { ino, offset, data, kill_suid_sgid, at_end } => {
             let (offset, kill_suid_sgid, at_end) = (*offset, *kill_suid_sgid, *at_end);
-            data::write_inline(tx, *ino, data, data::Place { offset, at_end }, kill_suid_sgid)
+            data::write_inline(tx, *ino, data, data::InlinePosition { offset, at_end }, kill_suid_sgid)
         }
         MetaOp::BeginWrite { ino } => data::begin_write(tx, *ino),
         MetaOp::DropInline { ino, size, mtime } => data::drop_inline(tx, *ino, *size, *mtime),

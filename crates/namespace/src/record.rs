@@ -125,20 +125,20 @@ impl Inode {
     pub fn known(&self, layout: &types::Layout) -> Vec<u64> {
         match self.known_end {
             _ if self.inline => Vec::new(),
-            0 => layout::known::cut(layout, &self.known_lens, self.size),
-            end => layout::known::whole(layout, end.min(self.size)),
+            0 => layout::length_bounds::truncated(layout, &self.known_lens, self.size),
+            end => layout::length_bounds::dense_bounds(layout, end.min(self.size)),
         }
     }
 
     /// Sets the lower bounds of the lengths of its chunk files.
     pub(crate) fn set_known(&mut self, layout: &types::Layout, known: Vec<u64>) {
-        let end = layout::known::whole_end(layout, &known);
+        let end = layout::length_bounds::dense_size(layout, &known);
         (self.known_end, self.known_lens) = end.map_or((0, known), |end| (end, Vec::new()));
     }
 
     /// Its file type; `None` for a mode that no inode is created with.
     pub fn kind(&self) -> Option<FileKind> {
-        FileKind::of_mode(self.mode)
+        FileKind::from_mode(self.mode)
     }
 
     /// Its flags.
@@ -348,7 +348,7 @@ fn scheme_of(number: u32) -> Result<Scheme, Error> {
         0 => Ok(Scheme::Single),
         _ => u8::try_from(number)
             .ok()
-            .and_then(Scheme::of_copies)
+            .and_then(Scheme::from_replicas)
             .filter(|scheme| scheme.is_mirrored())
             .ok_or_else(|| unknown("redundancy scheme", number)),
     }
@@ -382,14 +382,14 @@ fn unknown(what: &str, number: u32) -> Error {
 
 /// Error for values that this code never writes. File offsets are divided by chunk sizes and group
 /// counts, so such values must be refused.
-fn impossible(what: &str) -> Error {
+fn invalid_record(what: &str) -> Error {
     Error::new(Errno::EIO, format!("a stored record is damaged: {what}"))
         .hint("weft fsck shows what else is; weft meta restore goes back to a copy")
 }
 
 fn chunk_size_of(bytes: u32) -> Result<u32, Error> {
     layout::pattern::chunk_size(bytes.into())
-        .map_err(|_| impossible(&format!("a chunk size of {bytes} bytes")))
+        .map_err(|_| invalid_record(&format!("a chunk size of {bytes} bytes")))
 }
 
 impl From<&StripePattern> for Pattern {
@@ -414,7 +414,7 @@ impl TryFrom<&Pattern> for StripePattern {
             scheme: scheme_of(stored.scheme)?,
             chunk_size: chunk_size_of(stored.chunk_size)?,
             stripe_count: layout::pattern::stripe_count(stored.stripe_count.into())
-                .map_err(|_| impossible(&format!("a pattern of {} stripes", stored.stripe_count)))?,
+                .map_err(|_| invalid_record(&format!("a pattern of {} stripes", stored.stripe_count)))?,
             inline_limit: stored.inline_limit,
             chooser: chooser_of(stored.chooser)?,
         })
@@ -439,7 +439,7 @@ impl TryFrom<&Layout> for types::Layout {
     fn try_from(stored: &Layout) -> Result<types::Layout, Error> {
         if stored.groups.is_empty() || stored.slots.len() > stored.groups.len() {
             let (groups, slots) = (stored.groups.len(), stored.slots.len());
-            return Err(impossible(&format!("a layout of {groups} groups and {slots} slots")));
+            return Err(invalid_record(&format!("a layout of {groups} groups and {slots} slots")));
         }
         Ok(types::Layout {
             chunk_size: chunk_size_of(stored.chunk_size)?,

@@ -24,7 +24,7 @@ impl From<ReadError> for Failure {
         match error {
             ReadError::NeedPartition(partition) => Failure::NeedPartition(partition),
             ReadError::Store(error) => Failure::Refused(error),
-            ReadError::NotHere => Failure::NotHere,
+            ReadError::NotFetched => Failure::NotHere,
         }
     }
 }
@@ -172,13 +172,13 @@ impl<'a> Tx<'a> {
 
     /// Returns an unused inode number, for an inode that the command creates.
     pub fn allocate(&mut self, partition: PartitionId) -> Outcome<InodeId> {
-        let ino = self.reserve(partition, 1)?;
-        self.count_made(ino)?;
+        let ino = self.allocate_range(partition, 1)?;
+        self.count_created(ino)?;
         Ok(ino)
     }
 
     /// Counts an inode that the command creates.
-    pub fn count_made(&mut self, ino: InodeId) -> Outcome<()> {
+    pub fn count_created(&mut self, ino: InodeId) -> Outcome<()> {
         self.count(ino.partition(), |inodes| inodes + 1)
     }
 
@@ -197,7 +197,7 @@ impl<'a> Tx<'a> {
 
     /// Reserves consecutive unused inode numbers and returns the first. They may be used later, or
     /// never.
-    pub fn reserve(&mut self, partition: PartitionId, count: u32) -> Outcome<InodeId> {
+    pub fn allocate_range(&mut self, partition: PartitionId, count: u32) -> Outcome<InodeId> {
         let before = self.next(partition)?;
         let (sequence, next) = (before.sequence, before.sequence.saturating_add(u64::from(count)));
         if next > 1 << InodeId::SEQUENCE_BITS {
@@ -209,7 +209,7 @@ impl<'a> Tx<'a> {
     }
 
     /// Whether a number was assigned to an inode or reserved for a client.
-    pub fn is_given_away(&self, ino: InodeId) -> Outcome<bool> {
+    pub fn is_allocated(&self, ino: InodeId) -> Outcome<bool> {
         let (partition, sequence) = (ino.partition(), ino.sequence());
         let given = FIRST_SEQUENCE..self.next(partition)?.sequence;
         // Chunk files have ids besides those of inodes.

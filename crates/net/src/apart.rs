@@ -12,7 +12,7 @@ struct Outcome<T> {
 
 /// Runs a future as its own task on this core. The returned future waits for the task to end;
 /// dropping it doesn't stop the task.
-pub fn run_apart<T: 'static>(work: impl Future<Output = T> + 'static) -> impl Future<Output = T> {
+pub fn run_detached<T: 'static>(work: impl Future<Output = T> + 'static) -> impl Future<Output = T> {
     let outcome = Rc::new(Outcome { value: RefCell::new(None), is_there: Event::new() });
     let told = outcome.clone();
     // Boxed first: a future that is part of another one is copied whole each time the outer one is

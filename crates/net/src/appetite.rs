@@ -1,25 +1,26 @@
 //! How much a connection receives at once.
 
-use crate::limits::{BUSY_AFTER_MUCH, IDLE_STAGE_BYTES};
+use crate::limits::{IDLE_STAGE_BYTES, LARGE_BUFFER_RETENTION};
 
 /// Distinguishes busy connections, which receive much at once, from mostly idle ones. The kernel
 /// holds the buffer of a receive until data arrives, so an idle connection must have a small one. A
 /// connection that becomes idle shrinks its buffer when the next keepalive ping or pong arrives.
 #[derive(Default)]
-pub(crate) struct Appetite {
+pub(crate) struct ReceiveSizing {
     /// The connection uses the large receive buffer.
     large: bool,
     /// When a receive last filled its buffer, by the monotonic clock.
-    much_at_ns: u64,
+    last_full_receive_ns: u64,
 }
 
-impl Appetite {
+impl ReceiveSizing {
     /// Notes that a receive returned `bytes` bytes into a buffer of `room` bytes.
     pub(crate) fn note(&mut self, bytes: usize, room: usize, now_ns: u64) {
         if bytes >= room.min(IDLE_STAGE_BYTES) {
-            (self.large, self.much_at_ns) = (true, now_ns);
+            (self.large, self.last_full_receive_ns) = (true, now_ns);
         } else if self.large {
-            self.large = now_ns.saturating_sub(self.much_at_ns) < BUSY_AFTER_MUCH.as_nanos() as u64;
+            self.large =
+                now_ns.saturating_sub(self.last_full_receive_ns) < LARGE_BUFFER_RETENTION.as_nanos() as u64;
         }
     }
 
@@ -34,9 +35,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_decides_how_much_is_taken() {
-        let second = BUSY_AFTER_MUCH.as_nanos() as u64;
-        let mut appetite = Appetite::default();
+    fn received_bytes_decide_the_buffer_size() {
+        let second = LARGE_BUFFER_RETENTION.as_nanos() as u64;
+        let mut appetite = ReceiveSizing::default();
         appetite.note(100, IDLE_STAGE_BYTES, 1);
         assert!(!appetite.is_large(), "little came");
         appetite.note(IDLE_STAGE_BYTES, IDLE_STAGE_BYTES, 2);

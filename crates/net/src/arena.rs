@@ -55,7 +55,7 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.arena.free.borrow_mut().give_back(self.first, self.pages);
+        self.arena.free.borrow_mut().release(self.first, self.pages);
     }
 }
 
@@ -80,7 +80,7 @@ impl FreePages {
         Some(first)
     }
 
-    fn give_back(&mut self, first: u32, pages: u32) {
+    fn release(&mut self, first: u32, pages: u32) {
         let index = self.runs.partition_point(|(other, _)| *other < first);
         self.runs.insert(index, (first, pages));
         if let Some((next, free)) =
@@ -106,13 +106,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_never_overlap_and_all_come_back(steps in prop::collection::vec((any::<bool>(), 1u32..9), 1..200)) {
+        fn pieces_never_overlap_and_are_all_freed(steps in prop::collection::vec((any::<bool>(), 1u32..9), 1..200)) {
             let mut free = FreePages::new(64);
             let mut taken: Vec<(u32, u32)> = Vec::new();
             for (give, pages) in steps {
                 if give && !taken.is_empty() {
                     let (first, pages) = taken.swap_remove(pages as usize % taken.len());
-                    free.give_back(first, pages);
+                    free.release(first, pages);
                 } else if let Some(first) = free.take(pages) {
                     prop_assert!(first + pages <= 64);
                     let apart = |(other, its): &(u32, u32)| *other >= first + pages || other + its <= first;
@@ -122,13 +122,13 @@ mod tests {
                 let used: u32 = taken.iter().map(|(_, pages)| pages).sum();
                 prop_assert_eq!(free.runs.iter().map(|(_, pages)| pages).sum::<u32>(), 64 - used);
             }
-            taken.into_iter().for_each(|(first, pages)| free.give_back(first, pages));
+            taken.into_iter().for_each(|(first, pages)| free.release(first, pages));
             prop_assert_eq!(free.runs, [(0, 64)]);
         }
     }
 
     #[test]
-    fn what_does_not_fit_is_not_given() {
+    fn an_oversized_piece_is_not_allocated() {
         let arena = Arena::new(SharedMemory::create(4 * SHARED_PAGE_BYTES).unwrap().0);
         assert!(arena.take(4 * SHARED_PAGE_BYTES + 1).is_none() && arena.take(usize::MAX).is_none());
         let piece = arena.take(3 * SHARED_PAGE_BYTES - 5).unwrap();

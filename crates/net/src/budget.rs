@@ -66,7 +66,7 @@ impl Budget {
         if let Some(permit) = self.try_acquire(amount) {
             return Some(permit);
         }
-        let mut turn = Turn { budget: self, id: None };
+        let mut turn = QueuePosition { budget: self, id: None };
         poll_fn(|cx| turn.poll(amount, cx)).await
     }
 
@@ -104,12 +104,12 @@ impl Budget {
 }
 
 /// A place in the queue; abandoned when dropped.
-struct Turn<'a> {
+struct QueuePosition<'a> {
     budget: &'a Rc<Budget>,
     id: Option<u64>,
 }
 
-impl Turn<'_> {
+impl QueuePosition<'_> {
     fn poll(&mut self, amount: usize, cx: &mut Context<'_>) -> Poll<Option<Permit>> {
         if self.budget.state.borrow().closed {
             return Poll::Ready(None);
@@ -135,7 +135,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for QueuePosition<'_> {
     fn drop(&mut self) {
         let Some(id) = self.id else { return };
         {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_waiting_holds_nothing_up() {
+    fn an_abandoned_wait_does_not_block_the_queue() {
         rt::block_on(async {
             let budget = Budget::new(4);
             let all = budget.acquire(100).await.unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_lets_everybody_go() {
+    fn closing_wakes_all_waiters() {
         rt::block_on(async {
             let budget = Budget::new(1);
             let held = budget.acquire(1).await;

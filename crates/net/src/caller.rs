@@ -34,9 +34,9 @@ pub struct Caller {
 pub enum Proof {
     /// Nothing was required: this server trusts every peer that reaches it
     /// ([`Security::Plain`](crate::Security)).
-    NotAsked,
+    NotRequired,
     /// Nothing: the peer has no certificate. It may only ask management to join the cluster.
-    Stranger,
+    Unauthenticated,
     /// The peer has proved that it is this member of the cluster.
     Member(Identity),
 }
@@ -46,15 +46,15 @@ impl Proof {
     pub fn role(&self) -> Option<&Role> {
         match self {
             Proof::Member(identity) => Some(&identity.role),
-            Proof::NotAsked | Proof::Stranger => None,
+            Proof::NotRequired | Proof::Unauthenticated => None,
         }
     }
 
     /// The same as a principal of the authorization table.
     pub fn principal(&self) -> Principal {
         match self {
-            Proof::NotAsked => Principal::Unproved,
-            Proof::Stranger => Principal::Stranger,
+            Proof::NotRequired => Principal::Unauthenticated,
+            Proof::Unauthenticated => Principal::NoCertificate,
             Proof::Member(identity) => match identity.role {
                 Role::Node(node) => Principal::Node(node),
                 Role::Client(_) => Principal::Client,
@@ -65,8 +65,8 @@ impl Proof {
     /// Whether the peer is trusted like a node, so that network rules don't apply to it.
     pub fn is_trusted_as_node(&self) -> bool {
         match self {
-            Proof::NotAsked => true,
-            Proof::Stranger => false,
+            Proof::NotRequired => true,
+            Proof::Unauthenticated => false,
             Proof::Member(identity) => matches!(identity.role, Role::Node(_)),
         }
     }

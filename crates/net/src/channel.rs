@@ -17,13 +17,13 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Distance {
     /// In this process.
-    Here,
+    InProcess,
     /// On this machine.
     SameHost,
     /// On a network that this machine is attached to.
     SameNetwork,
     /// Elsewhere.
-    Far,
+    Remote,
 }
 
 /// A service that answers requests.
@@ -46,7 +46,7 @@ pub trait Handler<Req, Rep>: Send + Sync {
     /// As [`Handler::handle_from`], for a request that may have to wait before it begins. It
     /// shouldn't begin after `deadline`: by then its caller was told that it failed, and has
     /// continued without it.
-    fn handle_until<'a>(
+    fn handle_with_deadline<'a>(
         &'a self,
         caller: &'a Caller,
         deadline: Deadline,
@@ -62,7 +62,7 @@ pub trait Handler<Req, Rep>: Send + Sync {
     ///
     /// Nothing accesses the payload's memory after this returns. A service in this process can't
     /// guarantee that before the request has ended, so it always answers.
-    fn handle_unless<'a>(
+    fn handle_or_abandon<'a>(
         &'a self,
         given_up: LocalFuture<'a, ()>,
         request: Req,
@@ -78,7 +78,7 @@ pub trait Handler<Req, Rep>: Send + Sync {
 
     /// Network distance of the service.
     fn distance(&self) -> Distance {
-        Distance::Here
+        Distance::InProcess
     }
 }
 
@@ -103,7 +103,7 @@ impl Deadline {
     }
 
     /// Whether the deadline has passed.
-    pub fn is_over(self) -> bool {
+    pub fn has_passed(self) -> bool {
         self.at_ns != u64::MAX && rt::monotonic_ns() > self.at_ns
     }
 
@@ -113,7 +113,7 @@ impl Deadline {
     }
 
     /// Whether the deadline passed more than `time` ago.
-    pub(crate) fn is_over_for(self, time: Duration) -> bool {
+    pub(crate) fn passed_longer_ago_than(self, time: Duration) -> bool {
         self.at_ns != u64::MAX && rt::monotonic_ns().saturating_sub(self.at_ns) > time.as_nanos() as u64
     }
 
@@ -153,13 +153,13 @@ impl<Req, Rep> Channel<Req, Rep> {
     /// As [`Channel::call`], unless `given_up` completes before the answer arrives. Returns `None`
     /// then, and the outcome of the request is uncertain. In either case nothing accesses the
     /// payload's memory after this returns.
-    pub async fn call_unless(
+    pub async fn call_or_abandon(
         &self,
         given_up: LocalFuture<'_, ()>,
         request: Req,
         payload: Option<IoBuf>,
     ) -> Option<Result<Rep>> {
-        self.service.handle_unless(given_up, request, payload).await
+        self.service.handle_or_abandon(given_up, request, payload).await
     }
 }
 

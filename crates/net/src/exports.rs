@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use types::{ClientOrigin, ClusterMap, Export, ExportClients, ExportRule, HashMap, export_for};
 
 /// Callers whose rule is cached. When the cache is full it is cleared and refilled. About 3 MiB.
-const MAX_REMEMBERED: usize = 65_536;
+const MAX_CACHED_RULES: usize = 65_536;
 
 /// The export rules of the cluster map, as a service applies them.
 #[derive(Default)]
@@ -28,7 +28,7 @@ struct Rules {
     has_names: bool,
     /// Cached results, by [`Caller::holder`] (where names count), by address, and by whether the
     /// caller is on this machine.
-    remembered: HashMap<(u64, IpAddr, bool), Export>,
+    cache: HashMap<(u64, IpAddr, bool), Export>,
 }
 
 impl Rules {
@@ -41,7 +41,7 @@ impl Rules {
 
 impl Exports {
     /// Applies the rules of a map from now on.
-    pub fn follow(&self, map: &ClusterMap) {
+    pub fn apply_map(&self, map: &ClusterMap) {
         let state = map.epoch.0 << 1 | u64::from(!map.exports.is_empty());
         if self.state.load(Ordering::Acquire) == state {
             return;
@@ -52,7 +52,7 @@ impl Exports {
         rules.nodes = ips.map(|address| address.ip().to_canonical()).collect();
         rules.rules = map.exports.clone();
         rules.has_names = map.exports.iter().any(|rule| matches!(rule.clients, ExportClients::Client(_)));
-        rules.remembered.clear();
+        rules.cache.clear();
         self.state.store(state, Ordering::Release);
     }
 
@@ -62,7 +62,7 @@ impl Exports {
         if self.state.load(Ordering::Acquire) & 1 == 0 {
             return Export::default();
         }
-        if !matches!(caller.proof, Proof::NotAsked) && caller.proof.is_trusted_as_node() {
+        if !matches!(caller.proof, Proof::NotRequired) && caller.proof.is_trusted_as_node() {
             return Export::default();
         }
         self.of_client(caller)
@@ -80,16 +80,16 @@ impl Exports {
         let key = |rules: &Rules| (if rules.has_names { caller.holder } else { 0 }, ip, on_host);
         {
             let rules = self.rules.read();
-            if let Some(known) = rules.remembered.get(&key(&rules)) {
+            if let Some(known) = rules.cache.get(&key(&rules)) {
                 return *known;
             }
         }
         let mut rules = self.rules.write();
         let (export, key) = (rules.of(name, Some(ip), on_host), key(&rules));
-        if rules.remembered.len() >= MAX_REMEMBERED {
-            rules.remembered.clear();
+        if rules.cache.len() >= MAX_CACHED_RULES {
+            rules.cache.clear();
         }
-        rules.remembered.insert(key, export);
+        rules.cache.insert(key, export);
         export
     }
 }
@@ -135,10 +135,10 @@ mod tests {
     }
 
     #[test]
-    fn clients_at_one_address_have_rules_of_their_own() {
+    fn clients_at_one_address_can_have_different_rules() {
         use ExportAccess::{None, Ro, Rw};
         let exports = Exports::default();
-        exports.follow(&map(2, &[("10.0.0.0/8", None), ("client:a", Rw), ("client:b", Ro)]));
+        exports.apply_map(&map(2, &[("10.0.0.0/8", None), ("client:a", Rw), ("client:b", Ro)]));
         let access =
             |name: &str| exports.of(&caller("10.0.0.9:1", Transport::Tls, Role::Client(name.into()))).access;
         for _ in 0..2 {
@@ -146,7 +146,7 @@ mod tests {
         }
         // An unproved name matches no rule.
         let told = Caller {
-            proof: Proof::NotAsked,
+            proof: Proof::NotRequired,
             holder: 0,
             ..caller("10.0.0.9:1", Transport::Tcp, Role::Client("a".into()))
         };
@@ -160,7 +160,7 @@ mod tests {
         let client =
             |address, transport| exports.of(&caller(address, transport, Role::Client("c".into()))).access;
         assert_eq!(client("10.0.0.9:1", Transport::Tls), Rw);
-        exports.follow(&map(2, &[("0.0.0.0/0", None), ("10.0.0.0/24", Ro), ("local", Rw)]));
+        exports.apply_map(&map(2, &[("0.0.0.0/0", None), ("10.0.0.0/24", Ro), ("local", Rw)]));
         for _ in 0..2 {
             assert_eq!(client("10.0.0.9:1", Transport::Tls), Ro);
             assert_eq!(client("10.0.1.9:1", Transport::Tls), None);
@@ -170,9 +170,9 @@ mod tests {
         }
         let node = caller("10.0.1.9:1", Transport::Tls, Role::Node(NodeId(2)));
         assert_eq!(exports.of(&node).access, Rw, "services aren't clients");
-        exports.follow(&map(3, &[("10.0.1.0/24", Ro)]));
+        exports.apply_map(&map(3, &[("10.0.1.0/24", Ro)]));
         assert_eq!((client("10.0.0.9:1", Transport::Tls), client("10.0.1.9:1", Transport::Tls)), (Rw, Ro));
-        exports.follow(&map(4, &[]));
+        exports.apply_map(&map(4, &[]));
         assert_eq!(client("10.0.1.9:1", Transport::Tls), Rw);
     }
 }

@@ -16,13 +16,13 @@ pub(crate) enum Fault {
     /// No byte arrived within the silence limit.
     Silent,
     /// The peer read nothing of what was sent to it within the limit.
-    Unread,
+    ReceiverStalled,
     /// A caller abandoned a transfer that was in progress.
-    GivenUp,
+    Abandoned,
     /// A transfer didn't complete within its call's time-out.
-    Stuck,
+    TransferTimedOut,
     /// The peer has another address now.
-    Moved,
+    AddressChanged,
 }
 
 impl Fault {
@@ -33,11 +33,11 @@ impl Fault {
 
     /// Whether the network path may be at fault, so that another path to the same process may work.
     /// A process that exits or is killed closes or resets its connections.
-    pub(crate) fn may_be_the_ways(&self) -> bool {
+    pub(crate) fn may_be_path_failure(&self) -> bool {
         match self {
-            Fault::Silent | Fault::Unread | Fault::Stuck | Fault::Malformed(_) => true,
+            Fault::Silent | Fault::ReceiverStalled | Fault::TransferTimedOut | Fault::Malformed(_) => true,
             Fault::Io(e) => !matches!(e.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe),
-            Fault::Closed | Fault::GivenUp | Fault::Moved => false,
+            Fault::Closed | Fault::Abandoned | Fault::AddressChanged => false,
         }
     }
 }
@@ -48,11 +48,13 @@ impl fmt::Display for Fault {
             Fault::Closed => f.write_str("the connection was closed"),
             Fault::Io(e) => e.fmt(f),
             Fault::Malformed(malformed) => malformed.fmt(f),
-            Fault::GivenUp => f.write_str("a caller gave up a transfer that was under way"),
-            Fault::Stuck => f.write_str("a transfer took longer than its call's time-out"),
-            Fault::Moved => f.write_str("the other side has another address now"),
+            Fault::Abandoned => f.write_str("a caller gave up a transfer that was under way"),
+            Fault::TransferTimedOut => f.write_str("a transfer took longer than its call's time-out"),
+            Fault::AddressChanged => f.write_str("the other side has another address now"),
             Fault::Silent => f.write_str("the connection was silent for too long"),
-            Fault::Unread => f.write_str("the other side read nothing of what it was sent for too long"),
+            Fault::ReceiverStalled => {
+                f.write_str("the other side read nothing of what it was sent for too long")
+            }
         }
     }
 }

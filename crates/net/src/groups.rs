@@ -10,24 +10,24 @@
 //! Two primaries may execute the same request, one after the other. The request must tolerate that:
 //! by its sequence id, or because no other client sees or changes the affected data meanwhile.
 
-use crate::limits::{FIRST_GROUP_REST, GROUP_LOOK, LAST_WORD_TIME, LONGEST_GROUP_REST};
-use crate::reads::is_for_any;
+use crate::limits::{ANSWER_GRACE, FIRST_GROUP_BACKOFF, GROUP_POLL, LONGEST_GROUP_BACKOFF};
+use crate::reads::may_read_any_replica;
 use crate::{StorageChannels, WhenOffline};
 use rt::IoBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use types::{ClusterMap, Epoch, Errno, Error, Group, GroupId, MapHandle, Result, TargetId};
-use wire::{InGroup, Part, StorageReply, StorageRequest};
+use wire::{GroupContext, GroupRole, StorageReply, StorageRequest};
 
 /// A mirrored group to send a request to, and how long to try.
 #[derive(Clone, Copy)]
-pub struct ToGroup<'a> {
+pub struct GroupDestination<'a> {
     /// The map with its members and their states.
     pub map: &'a MapHandle,
     /// The group.
     pub group: GroupId,
     /// Longest time to look for a primary that answers.
-    pub patience: Duration,
+    pub time_out: Duration,
 }
 
 impl StorageChannels {
@@ -40,13 +40,15 @@ impl StorageChannels {
     /// that the map doesn't have, or that is lost. Otherwise those of [`StorageChannels::call`].
     pub async fn call_group(
         &self,
-        to: ToGroup<'_>,
+        to: GroupDestination<'_>,
         mut request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let mut search = Search::begin(to.patience);
-        if is_for_any(&request) {
-            if let Some(answer) = Box::pin(self.ask_any(to, search.deadline_ns, &request, &payload)).await {
+        let mut search = PrimarySearch::begin(to.time_out);
+        if may_read_any_replica(&request) {
+            if let Some(answer) =
+                Box::pin(self.read_any_replica(to, search.deadline_ns, &request, &payload)).await
+            {
                 return answer;
             }
             search.check(to, None)?;
@@ -55,31 +57,31 @@ impl StorageChannels {
             let (primary, since) = match to.primary()? {
                 (Some(primary), since) => (primary, since),
                 (None, _) if self.when_offline() == WhenOffline::Refuse => {
-                    return Err(to.without_an_answer(
+                    return Err(to.no_answer_error(
                         Errno::EHOSTDOWN,
                         "has no copy that can be used now",
                         None,
                     ));
                 }
                 (None, since) => {
-                    search.rest(to, since, None).await?;
+                    search.back_off(to, since, None).await?;
                     continue;
                 }
             };
             request.target = primary;
-            request.group = Some(InGroup { group: to.group, since, part: Part::Primary });
-            let replaced = Box::pin(to.is_replaced(primary, search.deadline_ns));
+            request.group = Some(GroupContext { group: to.group, since, role: GroupRole::Primary });
+            let replaced = Box::pin(to.wait_for_replacement(primary, search.deadline_ns));
             match self.call_unless(replaced, request.clone(), payload.clone()).await {
                 None => search.check(to, None)?,
                 Some(Err(error)) if error.errno == Errno::EREMCHG => {
-                    search.rest(to, since, Some(error)).await?
+                    search.back_off(to, since, Some(error)).await?
                 }
                 // The member may have failed the request because it isn't primary any more.
-                Some(Err(error)) if is_of_the_member(error.errno) && to.has_other_primary(primary) => {
+                Some(Err(error)) if is_member_error(error.errno) && to.has_other_primary(primary) => {
                     search.check(to, Some(error))?;
                 }
                 Some(Err(error)) if matches!(error.errno, Errno::ETIMEDOUT | Errno::EHOSTDOWN) => {
-                    return Err(to.without_an_answer(error.errno, "doesn't answer", Some(error)));
+                    return Err(to.no_answer_error(error.errno, "doesn't answer", Some(error)));
                 }
                 Some(answer) => return answer,
             }
@@ -88,7 +90,7 @@ impl StorageChannels {
 }
 
 /// Whether an error may concern only the member that was asked, so that another one might succeed.
-pub(crate) fn is_of_the_member(errno: Errno) -> bool {
+pub(crate) fn is_member_error(errno: Errno) -> bool {
     matches!(
         errno,
         Errno::ETIMEDOUT | Errno::EHOSTDOWN | Errno::ENXIO | Errno::ENODEV | Errno::EIO | Errno::ESHUTDOWN
@@ -96,41 +98,41 @@ pub(crate) fn is_of_the_member(errno: Errno) -> bool {
 }
 
 /// The search for a primary that answers.
-struct Search {
+struct PrimarySearch {
     patience: Duration,
     deadline_ns: u64,
     rest: Duration,
 }
 
-impl Search {
-    fn begin(patience: Duration) -> Search {
+impl PrimarySearch {
+    fn begin(patience: Duration) -> PrimarySearch {
         let deadline_ns = rt::monotonic_ns().saturating_add(patience.as_nanos() as u64);
-        Search { patience, deadline_ns, rest: FIRST_GROUP_REST }
+        PrimarySearch { patience, deadline_ns, rest: FIRST_GROUP_BACKOFF }
     }
 
     /// Fails when the time is over; `last` is the last refusal.
-    fn check(&self, to: ToGroup<'_>, last: Option<Error>) -> Result<()> {
+    fn check(&self, to: GroupDestination<'_>, last: Option<Error>) -> Result<()> {
         if rt::monotonic_ns() < self.deadline_ns {
             return Ok(());
         }
         let what = format!("hasn't done what was asked of it for {:?}", self.patience);
-        Err(to.without_an_answer(Errno::ETIMEDOUT, &what, last))
+        Err(to.no_answer_error(Errno::ETIMEDOUT, &what, last))
     }
 
     /// Waits for another version of the group than `since`, or until a retry may succeed: the
     /// member that refused may have had an old map.
-    async fn rest(&mut self, to: ToGroup<'_>, since: Epoch, last: Option<Error>) -> Result<()> {
+    async fn back_off(&mut self, to: GroupDestination<'_>, since: Epoch, last: Option<Error>) -> Result<()> {
         self.check(to, last)?;
         let until_ns = rt::monotonic_ns() + self.rest.as_nanos() as u64;
         while to.primary()?.1 == since && rt::monotonic_ns() < until_ns {
-            rt::sleep(FIRST_GROUP_REST).await;
+            rt::sleep(FIRST_GROUP_BACKOFF).await;
         }
-        self.rest = (self.rest * 2).min(LONGEST_GROUP_REST);
+        self.rest = (self.rest * 2).min(LONGEST_GROUP_BACKOFF);
         Ok(())
     }
 }
 
-impl ToGroup<'_> {
+impl GroupDestination<'_> {
     pub(crate) fn current(&self) -> Arc<ClusterMap> {
         self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -151,10 +153,10 @@ impl ToGroup<'_> {
     }
 
     /// Waits until the group has another version, or until it is too late for an answer.
-    pub(crate) async fn has_changed(self, since: Option<Epoch>, deadline_ns: u64) {
-        let end_ns = deadline_ns.saturating_add(LAST_WORD_TIME.as_nanos() as u64);
+    pub(crate) async fn wait_for_change(self, since: Option<Epoch>, deadline_ns: u64) {
+        let end_ns = deadline_ns.saturating_add(ANSWER_GRACE.as_nanos() as u64);
         loop {
-            rt::sleep(GROUP_LOOK).await;
+            rt::sleep(GROUP_POLL).await;
             let now = self.primary().ok().map(|(_, since)| since);
             if now != since || rt::monotonic_ns() > end_ns {
                 return;
@@ -163,11 +165,11 @@ impl ToGroup<'_> {
     }
 
     /// Waits until there is another primary, or until it is too late for an answer.
-    async fn is_replaced(self, primary: TargetId, deadline_ns: u64) {
+    async fn wait_for_replacement(self, primary: TargetId, deadline_ns: u64) {
         // The transport gives up at the same time, and has a more precise error.
-        let end_ns = deadline_ns.saturating_add(LAST_WORD_TIME.as_nanos() as u64);
+        let end_ns = deadline_ns.saturating_add(ANSWER_GRACE.as_nanos() as u64);
         loop {
-            rt::sleep(GROUP_LOOK).await;
+            rt::sleep(GROUP_POLL).await;
             if self.has_other_primary(primary) || rt::monotonic_ns() > end_ns {
                 return;
             }
@@ -175,10 +177,10 @@ impl ToGroup<'_> {
     }
 
     /// The error when no member has answered.
-    fn without_an_answer(&self, errno: Errno, what: &str, last: Option<Error>) -> Error {
+    fn no_answer_error(&self, errno: Errno, what: &str, last: Option<Error>) -> Error {
         let map = self.current();
         let (scheme, members) = match map.group(self.group) {
-            Some(group) => (group.scheme.to_string(), describe(&map, group)),
+            Some(group) => (group.scheme.to_string(), describe_members(&map, group)),
             None => ("removed".into(), String::new()),
         };
         let last = last.filter(|last| !last.message.is_empty());
@@ -189,7 +191,7 @@ impl ToGroup<'_> {
 }
 
 /// The members of a group with their states, for messages.
-fn describe(map: &ClusterMap, group: &Group) -> String {
+fn describe_members(map: &ClusterMap, group: &Group) -> String {
     let member = |(id, state): (TargetId, types::MemberState)| {
         let target = map.target(id);
         let node = target.and_then(|target| map.node(target.node));
@@ -201,7 +203,7 @@ fn describe(map: &ClusterMap, group: &Group) -> String {
         });
         format!("target {id}{node} is {} and {reach}", state.name())
     };
-    group.with_states().map(member).collect::<Vec<_>>().join(", ")
+    group.members_with_states().map(member).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! buffer are short, so that little has to be copied. A mostly idle connection has a small staging
 //! buffer.
 
-use crate::appetite::Appetite;
+use crate::appetite::ReceiveSizing;
 use crate::fault::Fault;
 use crate::limits::{
     BULK_PEEK_BYTES, DIRECT_RECEIVE_BYTES, IDLE_STAGE_BYTES, RECEIVE_PIECE_BYTES, RECEIVE_STAGE_BYTES,
@@ -15,15 +15,15 @@ use crate::stream::{Stream, Transport};
 use rt::IoBuf;
 use std::cell::Cell;
 use std::rc::Rc;
-use types::{sum_of_sums, sums_of_blocks};
+use types::{block_crcs, combine_block_crcs};
 use wire::Malformed;
 use wire::frame::{HEADER_BYTES, Header};
 
 /// Statistics of a receiver, shared with other tasks.
 #[derive(Default)]
-pub(crate) struct Heard {
+pub(crate) struct ReceiveStats {
     /// When the last byte arrived, by the monotonic clock.
-    pub(crate) at_ns: Cell<u64>,
+    pub(crate) last_receive_ns: Cell<u64>,
     /// Total bytes received.
     pub(crate) bytes: Cell<u64>,
 }
@@ -39,28 +39,28 @@ pub(crate) struct Inbound {
     bulk: bool,
     /// Payloads may be in shared memory.
     shares_memory: bool,
-    appetite: Appetite,
-    heard: Rc<Heard>,
+    appetite: ReceiveSizing,
+    receive_stats: Rc<ReceiveStats>,
 }
 
 impl Inbound {
     pub(crate) fn new(stream: Rc<Stream>) -> Inbound {
-        let heard = Rc::new(Heard::default());
-        heard.at_ns.set(rt::monotonic_ns());
+        let heard = Rc::new(ReceiveStats::default());
+        heard.last_receive_ns.set(rt::monotonic_ns());
         Inbound {
             stage: IoBuf::alloc(IDLE_STAGE_BYTES),
             start: 0,
             end: 0,
             bulk: false,
             shares_memory: stream.transport() == Transport::SharedMemory,
-            appetite: Appetite::default(),
+            appetite: ReceiveSizing::default(),
             stream,
-            heard,
+            receive_stats: heard,
         }
     }
 
-    pub(crate) fn heard(&self) -> Rc<Heard> {
-        self.heard.clone()
+    pub(crate) fn heard(&self) -> Rc<ReceiveStats> {
+        self.receive_stats.clone()
     }
 
     /// Whether all received bytes have been taken.
@@ -86,7 +86,7 @@ impl Inbound {
         let bytes = self.take(HEADER_BYTES);
         let bytes: &[u8; HEADER_BYTES] = bytes.as_slice().try_into().expect("so many were taken");
         let header = Header::decode(bytes)?;
-        if header.place != 0 && !self.shares_memory {
+        if header.payload_place != 0 && !self.shares_memory {
             return Err(Fault::unexpected("a payload is said to be in shared memory, but there is none"));
         }
         Ok(Some(header))
@@ -176,7 +176,7 @@ impl Inbound {
             0 => Err(Fault::Closed),
             got => {
                 self.note(got);
-                self.appetite.note(got, most, self.heard.at_ns.get());
+                self.appetite.note(got, most, self.receive_stats.last_receive_ns.get());
                 self.end += got;
                 Ok(())
             }
@@ -202,8 +202,8 @@ impl Inbound {
     }
 
     fn note(&self, bytes: usize) {
-        self.heard.at_ns.set(rt::monotonic_ns());
-        self.heard.bytes.set(self.heard.bytes.get() + bytes as u64);
+        self.receive_stats.last_receive_ns.set(rt::monotonic_ns());
+        self.receive_stats.bytes.set(self.receive_stats.bytes.get() + bytes as u64);
     }
 }
 
@@ -223,41 +223,41 @@ pub(crate) fn check_payload(header: &Header, payload: &IoBuf) -> Result<(), Malf
     if header.payload_sum.is_none() {
         return Ok(());
     }
-    if !payload.keeps_sums() {
+    if !payload.can_note_checksums() {
         return header.check_payload(payload.as_slice());
     }
-    let sums = sums_of_blocks(payload.as_slice());
-    header.check_summed_payload(payload.len(), sum_of_sums(&sums))?;
-    payload.note_sums(sums);
+    let sums = block_crcs(payload.as_slice());
+    header.check_payload_crc(payload.len(), combine_block_crcs(&sums))?;
+    payload.note_checksums(sums);
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::BUSY_AFTER_MUCH;
+    use crate::limits::LARGE_BUFFER_RETENTION;
     use rt::net::Socket;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
-    use wire::frame::Kind;
+    use wire::frame::FrameKind;
 
     #[test]
-    fn a_connection_that_falls_idle_gives_its_buffer_back() {
+    fn an_idle_connection_shrinks_its_buffer() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         rt::block_on(async move {
             let stream = Stream::Plain(Socket::from_fd(ours.into()), Transport::Tcp);
             let mut inbound = Inbound::new(Rc::new(stream));
             assert_eq!(inbound.stage.len(), IDLE_STAGE_BYTES);
             let body = vec![7; 20_000];
-            theirs.write_all(&Header::new(Kind::Request, 1).with_body(&body).encode()).unwrap();
+            theirs.write_all(&Header::new(FrameKind::Request, 1).with_body(&body).encode()).unwrap();
             theirs.write_all(&body).unwrap();
             let header = inbound.header().await.unwrap().unwrap();
             assert_eq!(inbound.body(&header).await.unwrap().as_slice(), body);
             assert_eq!(inbound.stage.len(), RECEIVE_STAGE_BYTES);
-            rt::sleep(BUSY_AFTER_MUCH + Duration::from_millis(1)).await;
-            theirs.write_all(&Header::new(Kind::Ping, 0).encode()).unwrap();
-            assert_eq!(inbound.header().await.unwrap().unwrap().kind, Kind::Ping);
+            rt::sleep(LARGE_BUFFER_RETENTION + Duration::from_millis(1)).await;
+            theirs.write_all(&Header::new(FrameKind::Ping, 0).encode()).unwrap();
+            assert_eq!(inbound.header().await.unwrap().unwrap().kind, FrameKind::Ping);
             // The connection holds only the buffer that waits for the next frame.
             assert!(rt::timeout(Duration::from_millis(10), inbound.header()).await.is_none());
             assert_eq!(inbound.stage.len(), IDLE_STAGE_BYTES);

@@ -67,19 +67,19 @@ mod storage_channels;
 mod stream;
 mod tls;
 
-pub use apart::run_apart;
+pub use apart::run_detached;
 pub use caller::{Caller, Proof};
 pub use channel::{Channel, Deadline, Distance, Handler, LocalFuture};
 pub use client::{
     AddressFailure, ClientIdentity, LinkStatus, Lookup, Peer, PeerOptions, PeerStatus, ProbeFailure, SameHost,
 };
 pub use exports::Exports;
-pub use groups::ToGroup;
+pub use groups::GroupDestination;
 pub use liveness::Liveness;
 pub use meta_channels::{MetaChannel, MetaChannels};
 pub use networks::Networks;
 pub use node_channels::Connect;
-pub use racks::{OnThisHost, OwnRack};
+pub use racks::{IsLocalNode, OwnRack};
 pub use server::{Router, Server, ServerLimits, ServerOptions};
 pub use storage_channels::{StorageChannel, StorageChannels, WhenOffline};
 pub use stream::{Security, Transport};

@@ -6,64 +6,64 @@ use std::time::Duration;
 pub(crate) const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest time that a call waits for a peer that has been unreachable for longer than the call's
 /// time-out: the longest pause between two connection attempts, and one attempt.
-pub(crate) const LOST_PEER_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const UNREACHABLE_PEER_WAIT: Duration = Duration::from_secs(2);
 /// A peer counts as unreachable for this long after the last failed attempt to reach it.
-pub(crate) const LOST_PEER_MEMORY: Duration = Duration::from_secs(15);
+pub(crate) const UNREACHABLE_PEER_MEMORY: Duration = Duration::from_secs(15);
 /// Longest time that connecting to one address may take; a live host on a slow line answers within
 /// this.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest time that a connection attempt waits for the peer's addresses to be looked up; then it
 /// uses those known before.
-pub(crate) const LOOKUP_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 /// First pause after all addresses of a peer have failed; it doubles up to the longest.
 pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(20);
 /// The longest such pause: a client notices within it that a server is back.
 pub(crate) const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// How long a failed address is tried after the others.
-pub(crate) const FAILED_ADDRESS_REST: Duration = Duration::from_secs(30);
+pub(crate) const FAILED_ADDRESS_BACKOFF: Duration = Duration::from_secs(30);
 
 /// The longest such time, for an address whose connections break again and again after they were
 /// made. Each use of it delays the requests in flight until the break is noticed. A connection that
 /// lasts longer than this clears the history.
-pub(crate) const LONGEST_ADDRESS_REST: Duration = Duration::from_secs(600);
+pub(crate) const LONGEST_ADDRESS_BACKOFF: Duration = Duration::from_secs(600);
 
 /// How often a request that waits for a primary checks whether the map names another one: short
 /// compared with a failover.
-pub(crate) const GROUP_LOOK: Duration = Duration::from_millis(50);
+pub(crate) const GROUP_POLL: Duration = Duration::from_millis(50);
 /// First pause before a request is sent again to a primary that refused it for its group version;
 /// it doubles up to the longest. A map takes a millisecond or two from management to all nodes.
-pub(crate) const FIRST_GROUP_REST: Duration = Duration::from_millis(2);
+pub(crate) const FIRST_GROUP_BACKOFF: Duration = Duration::from_millis(2);
 /// The longest such pause.
-pub(crate) const LONGEST_GROUP_REST: Duration = Duration::from_millis(500);
+pub(crate) const LONGEST_GROUP_BACKOFF: Duration = Duration::from_millis(500);
 /// How much longer than its own limit a request to a group waits for the answer of a call in
 /// flight, which has its own time-out.
-pub(crate) const LAST_WORD_TIME: Duration = Duration::from_secs(1);
+pub(crate) const ANSWER_GRACE: Duration = Duration::from_secs(1);
 
 /// How long a member may take to answer a read before other members are asked as well: longer than
 /// a busy disk usually takes.
-pub(crate) const READ_PATIENCE: Duration = Duration::from_millis(1000);
+pub(crate) const HEDGE_DELAY: Duration = Duration::from_millis(1000);
 /// How long other members are preferred to one that didn't answer in time; then it may be back.
-pub(crate) const SILENCE_MEMORY: Duration = Duration::from_secs(3);
+pub(crate) const UNRESPONSIVE_MEMORY: Duration = Duration::from_secs(3);
 /// Region of a chunk file that is read from the same member, bytes: reading it takes longer than a
 /// disk seek.
 pub(crate) const READ_REGION_BYTES: u64 = 2 << 20;
 /// A member with this many more requests under way than the least busy one is passed over for it.
-pub(crate) const BUSIER_BY: u32 = 4;
+pub(crate) const MAX_LOAD_IMBALANCE: u32 = 4;
 /// The same for a member in this process's rack, compared with one in another rack: the link
 /// between racks is usually narrower, and shared.
-pub(crate) const BUSIER_THAN_OTHER_RACKS_BY: u32 = 16;
+pub(crate) const MAX_LOAD_IMBALANCE_BETWEEN_RACKS: u32 = 16;
 
 /// How often a connection with requests in flight is checked.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// A client with unanswered requests sends a ping after this long without a byte.
 pub(crate) const SILENCE_BEFORE_PING: Duration = Duration::from_secs(5);
 /// A connection without a byte for this long, although a ping was sent, is dead.
-pub(crate) const SILENCE_BEFORE_DEATH: Duration = Duration::from_secs(10);
+pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A server sends an idle client a ping after this long: connections of vanished hosts must end
 /// eventually.
 pub(crate) const IDLE_BEFORE_PING: Duration = Duration::from_secs(20);
 /// A server ends the connection of a client that is silent, or reads no answers, for this long.
-pub(crate) const IDLE_BEFORE_DEATH: Duration = Duration::from_secs(40);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(40);
 /// Longest time until a new connection sends its hello.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that may be in the handshake at a time; more are closed at once.
@@ -72,10 +72,10 @@ pub(crate) const MAX_HANDSHAKES: usize = 256;
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A request whose time-out passed this long ago was abandoned by its client as well: clocks run at
 /// slightly different rates.
-pub(crate) const GIVEN_UP_FOR: Duration = Duration::from_secs(1);
+pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(1);
 /// Interval of the pings to a client that waits for its older requests to end, or for a permit for
 /// what it has sent.
-pub(crate) const WELCOME_PING_INTERVAL: Duration = Duration::from_secs(2);
+pub(crate) const WAIT_PING_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Staging buffer of a busy connection's receiver, bytes: holds a dozen 4 KiB messages.
 pub(crate) const RECEIVE_STAGE_BYTES: usize = 64 << 10;
@@ -84,7 +84,7 @@ pub(crate) const RECEIVE_STAGE_BYTES: usize = 64 << 10;
 pub(crate) const IDLE_STAGE_BYTES: usize = 4 << 10;
 /// How long a connection retains its large staging buffer after a large receive, so that a mix of
 /// large and small requests doesn't switch buffers in between.
-pub(crate) const BUSY_AFTER_MUCH: Duration = Duration::from_secs(1);
+pub(crate) const LARGE_BUFFER_RETENTION: Duration = Duration::from_secs(1);
 /// A payload with more outstanding bytes than this is received directly into its buffer.
 pub(crate) const DIRECT_RECEIVE_BYTES: usize = 64 << 10;
 /// One direct receive, bytes: short enough that progress shows on a slow line.
@@ -98,7 +98,7 @@ pub(crate) const COPIED_PAYLOAD_BYTES: usize = 8 << 10;
 /// Bytes of headers and bodies queued for a client, above which a server reads no more from it:
 /// some thousand pings, or one answer of the maximum length. Requests already running are still
 /// answered.
-pub(crate) const MAX_QUEUED_TALK_BYTES: usize = 1 << 20;
+pub(crate) const MAX_QUEUED_NON_PAYLOAD_BYTES: usize = 1 << 20;
 /// Memory that a client shares with a server on its machine over one connection, bytes: enough for
 /// the kernel requests that a core has in flight. Only the part that was used takes memory.
 pub(crate) const SHARED_MEMORY_BYTES: usize = 16 << 20;
@@ -116,10 +116,10 @@ pub(crate) const MAX_REQUESTS_IN_FLIGHT: usize = 256;
 /// as may wait for the locks of one file. A request held back at the client can miss the event that
 /// it waits for, and a client that can't poll for recalls is evicted. A server holds a few KiB for
 /// each.
-pub(crate) const MAX_WAITS_IN_FLIGHT: usize = 32 << 10;
+pub(crate) const MAX_WAITING_REQUESTS: usize = 32 << 10;
 /// A client closes a connection without a call for this long, and connects again for the next call.
 /// A server's connections are limited, and each core of each client has its own.
-pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const IDLE_CONNECTION_LIMIT: Duration = Duration::from_secs(600);
 /// Connections of a server: a thousand clients with 64 cores each.
 pub(crate) const MAX_CONNECTIONS: usize = 64 << 10;
 /// Payload bytes that one core of a server holds; it doesn't read from a connection that would
@@ -127,7 +127,7 @@ pub(crate) const MAX_CONNECTIONS: usize = 64 << 10;
 pub(crate) const MAX_PAYLOAD_BYTES_PER_CORE: usize = 512 << 20;
 /// One part in this many of those bytes is reserved for nodes, and as much for small requests: 64
 /// MiB, more than one node has in flight on a connection.
-pub(crate) const KEPT_ROOM_IS_ONE_OF: usize = 8;
+pub(crate) const RESERVED_BUDGET_DIVISOR: usize = 8;
 /// A request with fewer bytes, including those of the answer that it asks for, is small.
 pub(crate) const SMALL_REQUEST_BYTES: usize = 64 << 10;
 /// Longest time that a stopping server waits for running requests.
@@ -149,7 +149,7 @@ pub(crate) const TLS_SEND_BYTES: usize = 15 * (16 << 10);
 /// Longest time that a request waits for a cluster map that its caller has and its server doesn't
 /// have yet. Nodes get a map within milliseconds; a caller that names a nonexistent map waits for
 /// this long.
-pub(crate) const MAP_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const MAP_WAIT_LIMIT: Duration = Duration::from_secs(5);
 /// How often such a request checks the map.
 pub(crate) const MAP_POLL: Duration = Duration::from_millis(20);
 /// At most one log line about refused requests in this interval.

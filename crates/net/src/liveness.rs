@@ -6,8 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Liveness {
     /// A ping is sent after this long without a byte.
-    pub ask_after: Duration,
-    /// The connection is ended after this long without a byte. Exceeds `ask_after` by the time that
-    /// an answer may take.
-    pub give_up_after: Duration,
+    pub ping_after: Duration,
+    /// The connection is ended after this long without a byte. Exceeds `ping_after` by the time
+    /// that an answer may take.
+    pub dead_after: Duration,
 }

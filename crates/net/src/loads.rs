@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use types::{HashMap, TargetId};
 
-use crate::limits::SILENCE_MEMORY;
+use crate::limits::UNRESPONSIVE_MEMORY;
 
 /// Targets that this process has sent requests to as members of groups.
 #[derive(Default)]
@@ -17,11 +17,11 @@ pub(crate) struct Loads(RwLock<HashMap<TargetId, Arc<Load>>>);
 pub(crate) struct Load {
     under_way: AtomicU32,
     /// Other members are preferred until this time of the monotonic clock.
-    avoided_until_ns: AtomicU64,
+    avoid_until_ns: AtomicU64,
 }
 
 /// A request under way.
-pub(crate) struct UnderWay(Arc<Load>);
+pub(crate) struct InFlightRequest(Arc<Load>);
 
 impl Loads {
     fn of(&self, target: TargetId) -> Arc<Load> {
@@ -30,39 +30,39 @@ impl Loads {
     }
 
     /// Counts a request to a target until the returned value is dropped.
-    pub(crate) fn begin(&self, target: TargetId) -> UnderWay {
+    pub(crate) fn begin(&self, target: TargetId) -> InFlightRequest {
         let load = self.of(target);
         load.under_way.fetch_add(1, Ordering::Relaxed);
-        UnderWay(load)
+        InFlightRequest(load)
     }
 
     /// Requests under way at a target.
-    pub(crate) fn under_way(&self, target: TargetId) -> u32 {
+    pub(crate) fn in_flight(&self, target: TargetId) -> u32 {
         self.0.read().get(&target).map_or(0, |load| load.under_way.load(Ordering::Relaxed))
     }
 
     /// Whether a target didn't answer in time recently.
-    pub(crate) fn is_avoided(&self, target: TargetId, now_ns: u64) -> bool {
-        self.0.read().get(&target).is_some_and(|load| now_ns < load.avoided_until_ns.load(Ordering::Relaxed))
+    pub(crate) fn was_unresponsive(&self, target: TargetId, now_ns: u64) -> bool {
+        self.0.read().get(&target).is_some_and(|load| now_ns < load.avoid_until_ns.load(Ordering::Relaxed))
     }
 }
 
-impl UnderWay {
+impl InFlightRequest {
     /// Notes that the request has taken too long.
-    pub(crate) fn is_silent(&self) {
-        let until_ns = rt::monotonic_ns() + SILENCE_MEMORY.as_nanos() as u64;
-        self.0.avoided_until_ns.store(until_ns, Ordering::Relaxed);
+    pub(crate) fn mark_unresponsive(&self) {
+        let until_ns = rt::monotonic_ns() + UNRESPONSIVE_MEMORY.as_nanos() as u64;
+        self.0.avoid_until_ns.store(until_ns, Ordering::Relaxed);
     }
 
     /// Notes that the request was answered.
-    pub(crate) fn has_answered(&self) {
-        if self.0.avoided_until_ns.load(Ordering::Relaxed) != 0 {
-            self.0.avoided_until_ns.store(0, Ordering::Relaxed);
+    pub(crate) fn mark_responsive(&self) {
+        if self.0.avoid_until_ns.load(Ordering::Relaxed) != 0 {
+            self.0.avoid_until_ns.store(0, Ordering::Relaxed);
         }
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
     }

@@ -10,11 +10,11 @@ use wire::{MetaRequest, MetaResponse};
 pub type MetaChannel = Channel<MetaRequest, MetaResponse>;
 
 /// Finds the metadata service that owns a partition, and the channel to it.
-pub struct MetaChannels(Ways);
+pub struct MetaChannels(ChannelSet);
 
-enum Ways {
+enum ChannelSet {
     /// A single service owns all partitions.
-    One(MetaChannel),
+    Single(MetaChannel),
     Mapped(Mapped),
 }
 
@@ -26,29 +26,31 @@ struct Mapped {
 
 impl MetaChannels {
     /// Id of the single service that isn't found by the map. No node has this number.
-    pub const ONLY: NodeId = NodeId(0);
+    pub const SINGLE_SERVICE: NodeId = NodeId(0);
 
     /// Channels that follow the map.
     pub fn mapped(map: MapHandle, connect: Connect<MetaRequest, MetaResponse>) -> MetaChannels {
-        MetaChannels(Ways::Mapped(Mapped { map, nodes: NodeChannels::new(connect) }))
+        MetaChannels(ChannelSet::Mapped(Mapped { map, nodes: NodeChannels::new(connect) }))
     }
 
     /// Whether services join, leave and hand over partitions.
-    pub fn follow_the_map(&self) -> bool {
-        matches!(self.0, Ways::Mapped(_))
+    pub fn follows_map(&self) -> bool {
+        matches!(self.0, ChannelSet::Mapped(_))
     }
 
     /// The service that owns a partition now; `None` when no node does.
     pub fn owner(&self, partition: PartitionId) -> Option<NodeId> {
         match &self.0 {
-            Ways::One(_) => Some(MetaChannels::ONLY),
-            Ways::Mapped(mapped) => mapped.current().owner(partition).map(|node| node.id),
+            ChannelSet::Single(_) => Some(MetaChannels::SINGLE_SERVICE),
+            ChannelSet::Mapped(mapped) => mapped.current().owner(partition).map(|node| node.id),
         }
     }
 
     /// Each service that owns partitions, with one of its partitions.
     pub fn owners(&self) -> Vec<(PartitionId, NodeId)> {
-        let Ways::Mapped(mapped) = &self.0 else { return vec![(PartitionId(0), MetaChannels::ONLY)] };
+        let ChannelSet::Mapped(mapped) = &self.0 else {
+            return vec![(PartitionId(0), MetaChannels::SINGLE_SERVICE)];
+        };
         let map = mapped.current();
         let mut owners: Vec<(PartitionId, NodeId)> = Vec::new();
         for number in 0..map.partitions.len().max(1) as u16 {
@@ -63,7 +65,7 @@ impl MetaChannels {
     /// All current services: those that own partitions, and those that may get some at any time.
     pub fn services(&self) -> Vec<NodeId> {
         let mut services: Vec<NodeId> = self.owners().into_iter().map(|(_, node)| node).collect();
-        if let Ways::Mapped(mapped) = &self.0 {
+        if let ChannelSet::Mapped(mapped) = &self.0 {
             let map = mapped.current();
             let spare = |node: &&types::Node| node.roles.contains(&Role::Meta) && !map.partitions.is_empty();
             services.extend(map.nodes.iter().filter(spare).map(|node| node.id));
@@ -80,8 +82,8 @@ impl MetaChannels {
     /// the service and the transport.
     pub async fn call(&self, service: NodeId, request: MetaRequest) -> Result<MetaResponse> {
         let channel = match &self.0 {
-            Ways::One(channel) => channel.clone(),
-            Ways::Mapped(mapped) => mapped.channel(service)?,
+            ChannelSet::Single(channel) => channel.clone(),
+            ChannelSet::Mapped(mapped) => mapped.channel(service)?,
         };
         channel.call(request, None).await
     }
@@ -89,7 +91,7 @@ impl MetaChannels {
 
 impl From<MetaChannel> for MetaChannels {
     fn from(channel: MetaChannel) -> MetaChannels {
-        MetaChannels(Ways::One(channel))
+        MetaChannels(ChannelSet::Single(channel))
     }
 }
 
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_follows_the_partition() {
+    fn the_channel_follows_the_partition() {
         let nodes =
             vec![node(1, &[Role::Mgmt, Role::Meta]), node(2, &[Role::Storage]), node(3, &[Role::Meta])];
         let first = ClusterMap { epoch: Epoch(1), nodes, ..ClusterMap::default() };

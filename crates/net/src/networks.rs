@@ -15,7 +15,7 @@ pub struct Networks {
 
 /// The addresses of a peer in order of preference, and those that may not be used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Ways {
+pub(crate) struct RankedAddresses {
     /// Each with its rank; addresses of the same rank are equally good.
     pub(crate) usable: Vec<(usize, SocketAddr)>,
     pub(crate) unused: Vec<SocketAddr>,
@@ -47,8 +47,8 @@ impl Networks {
 
     /// Orders a peer's addresses, given in the peer's order of preference. That order decides if no
     /// networks are configured. Otherwise addresses that match the same entry are equally good.
-    pub(crate) fn ways(&self, addresses: &[SocketAddr]) -> Ways {
-        let mut ways = Ways::default();
+    pub(crate) fn rank_addresses(&self, addresses: &[SocketAddr]) -> RankedAddresses {
+        let mut ways = RankedAddresses::default();
         for (index, address) in addresses.iter().enumerate() {
             match self.rank(address.ip()) {
                 Some(rank) => ways.usable.push((if self.is_empty() { index } else { rank }, *address)),
@@ -66,7 +66,7 @@ impl fmt::Display for Networks {
     }
 }
 
-impl Ways {
+impl RankedAddresses {
     /// The order in which a link tries them. Addresses that failed recently come last. Among
     /// equally good ones each link starts with another, so that the links of a peer spread over
     /// them.
@@ -99,14 +99,14 @@ mod tests {
         texts.iter().map(|text| format!("{text}:7500").parse().unwrap()).collect()
     }
 
-    fn order(ways: &Ways, link: usize, failed: &[SocketAddr]) -> Vec<SocketAddr> {
+    fn order(ways: &RankedAddresses, link: usize, failed: &[SocketAddr]) -> Vec<SocketAddr> {
         ways.order(link, |address| failed.contains(address)).into_iter().map(|(_, address)| address).collect()
     }
 
     #[test]
     fn without_networks_the_peer_decides() {
         let all = addresses(&["10.0.0.1", "192.168.0.1", "[fd00::1]"]);
-        let ways = Networks::default().ways(&all);
+        let ways = Networks::default().rank_addresses(&all);
         assert_eq!(order(&ways, 0, &[]), all);
         assert_eq!(order(&ways, 1, &[]), all, "its order is one of preference, not of equals");
         assert_eq!(order(&ways, 0, &all[..1]), [all[1], all[2], all[0]]);
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn networks_choose_and_order() {
         let all = addresses(&["192.168.0.1", "10.1.0.1", "172.16.0.1", "10.2.0.1", "[fd00::1]"]);
-        let ways = networks(&["10.1.0.0/16,10.2.0.0/16", "fd00::/8", "192.168.0.0/24"]).ways(&all);
+        let ways = networks(&["10.1.0.0/16,10.2.0.0/16", "fd00::/8", "192.168.0.0/24"]).rank_addresses(&all);
         assert_eq!(ways.unused, [all[2]]);
         assert_eq!(order(&ways, 0, &[]), [all[1], all[3], all[4], all[0]]);
         assert_eq!(order(&ways, 1, &[]), [all[3], all[1], all[4], all[0]], "the next link spreads");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused_with_its_text() {
+    fn an_invalid_network_is_refused_with_its_text() {
         for wrong in
             ["", "10.0.0.0", "10.0.0.0/33", "10.0.0.1/8", "ten/8", "fd00::/129", "10.0.0.0/8,", "10.0.0.0/-1"]
         {

@@ -13,29 +13,29 @@ pub type Connect<Req, Rep> = Box<dyn Fn(&Node) -> Channel<Req, Rep> + Send + Syn
 pub(crate) struct NodeChannels<Req, Rep> {
     connect: Connect<Req, Rep>,
     /// Ordered, so that a simulation drops them in the same order each time.
-    ways: RwLock<BTreeMap<NodeId, Way<Req, Rep>>>,
+    channels: RwLock<BTreeMap<NodeId, CachedChannel<Req, Rep>>>,
 }
 
-struct Way<Req, Rep> {
+struct CachedChannel<Req, Rep> {
     addresses: Vec<String>,
     channel: Channel<Req, Rep>,
 }
 
 impl<Req, Rep> NodeChannels<Req, Rep> {
     pub fn new(connect: Connect<Req, Rep>) -> NodeChannels<Req, Rep> {
-        NodeChannels { connect, ways: RwLock::default() }
+        NodeChannels { connect, channels: RwLock::default() }
     }
 
     /// The channel to a node of this map.
     pub fn channel(&self, map: &ClusterMap, node: &Node) -> Channel<Req, Rep> {
-        if let Some(way) = self.ways.read().unwrap_or_else(PoisonError::into_inner).get(&node.id)
+        if let Some(way) = self.channels.read().unwrap_or_else(PoisonError::into_inner).get(&node.id)
             && way.addresses == node.addresses
         {
             return way.channel.clone();
         }
-        let mut ways = self.ways.write().unwrap_or_else(PoisonError::into_inner);
+        let mut ways = self.channels.write().unwrap_or_else(PoisonError::into_inner);
         ways.retain(|id, way| map.node(*id).is_some_and(|n| n.addresses == way.addresses));
-        let new = || Way { addresses: node.addresses.clone(), channel: (self.connect)(node) };
+        let new = || CachedChannel { addresses: node.addresses.clone(), channel: (self.connect)(node) };
         ways.entry(node.id).or_insert_with(new).channel.clone()
     }
 }

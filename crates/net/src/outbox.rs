@@ -5,13 +5,13 @@
 
 use crate::budget::Permit;
 use crate::fault::Fault;
-use crate::limits::{COPIED_PAYLOAD_BYTES, MAX_QUEUED_TALK_BYTES, SEND_STAGE_BYTES};
+use crate::limits::{COPIED_PAYLOAD_BYTES, MAX_QUEUED_NON_PAYLOAD_BYTES, SEND_STAGE_BYTES};
 use crate::signal::Signal;
 use crate::stream::Stream;
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
-use types::{checksums_are_on, crc32c, sum_of_sums};
+use types::{checksums_enabled, combine_block_crcs, crc32c};
 use wire::frame::{HEADER_BYTES, Header};
 
 /// The frames that wait to be sent. The requests in flight bound the payloads. A server also stops
@@ -36,7 +36,7 @@ struct Queue {
     pieces: Vec<IoBuf>,
     bytes: u64,
     /// Queued bytes that aren't payload.
-    talk_bytes: usize,
+    non_payload_bytes: usize,
     /// Released when the queued frames have been sent.
     permits: Vec<Permit>,
     /// No more frames are accepted.
@@ -89,10 +89,10 @@ impl Outbox {
         let mut header = header.with_body(body);
         if let Some(payload) = payload {
             header.payload_bytes = payload.len() as u32;
-            if self.sums_payloads() {
-                let stored = payload.with_stored_sums(sum_of_sums);
+            if self.checksums_payloads() {
+                let stored = payload.with_stored_checksums(combine_block_crcs);
                 header.unchecked = stored.is_some();
-                let sum = stored.or_else(|| payload.with_sums(sum_of_sums));
+                let sum = stored.or_else(|| payload.with_checksums(combine_block_crcs));
                 header.payload_sum = Some(sum.unwrap_or_else(|| crc32c(payload.as_slice())));
             }
         }
@@ -100,8 +100,8 @@ impl Outbox {
     }
 
     /// Whether payloads get a checksum.
-    pub(crate) fn sums_payloads(&self) -> bool {
-        self.sum_payloads && checksums_are_on()
+    pub(crate) fn checksums_payloads(&self) -> bool {
+        self.sum_payloads && checksums_enabled()
     }
 
     fn enqueue(&self, header: &Header, body: &[u8], payload: Option<&IoBuf>, permit: Option<Permit>) -> u64 {
@@ -111,7 +111,7 @@ impl Outbox {
         }
         queue.append(&header.encode());
         queue.append(body);
-        queue.talk_bytes += HEADER_BYTES + body.len();
+        queue.non_payload_bytes += HEADER_BYTES + body.len();
         match payload {
             Some(payload) if payload.len() > COPIED_PAYLOAD_BYTES => queue.append_shared(payload.clone()),
             Some(payload) => queue.append(payload.as_slice()),
@@ -130,19 +130,19 @@ impl Outbox {
     }
 
     /// Whether frames are queued or being sent.
-    pub(crate) fn has_work(&self) -> bool {
+    pub(crate) fn has_unsent(&self) -> bool {
         self.sent.get() < self.queued.get()
     }
 
     /// Whether more bytes are queued than may be while the connection is read.
-    pub(crate) fn is_crowded(&self) -> bool {
+    pub(crate) fn is_congested(&self) -> bool {
         let queue = self.queue.borrow();
-        queue.talk_bytes > MAX_QUEUED_TALK_BYTES && !queue.closed
+        queue.non_payload_bytes > MAX_QUEUED_NON_PAYLOAD_BYTES && !queue.closed
     }
 
     /// Waits until the outbox isn't crowded.
-    pub(crate) async fn room(&self) {
-        self.changed.wait_until(|| !self.is_crowded()).await;
+    pub(crate) async fn wait_until_uncongested(&self) {
+        self.changed.wait_until(|| !self.is_congested()).await;
     }
 
     /// Bytes sent so far.
@@ -175,14 +175,14 @@ impl Outbox {
                 queue.closed || !queue.is_empty()
             };
             self.changed.wait_until(has_work).await;
-            let was_crowded = self.is_crowded();
+            let was_crowded = self.is_congested();
             let (pieces, permits, bytes, upto) = {
                 let mut queue = self.queue.borrow_mut();
                 if queue.aborted || queue.is_empty() {
                     return Ok(());
                 }
                 let bytes = std::mem::take(&mut queue.bytes);
-                queue.talk_bytes = 0;
+                queue.non_payload_bytes = 0;
                 (queue.take(), std::mem::take(&mut queue.permits), bytes, self.queued.get())
             };
             if was_crowded {
@@ -209,7 +209,7 @@ impl Queue {
             return self.append_shared(IoBuf::from_slice(bytes));
         }
         if self.stage.is_none() || self.end + bytes.len() > SEND_STAGE_BYTES {
-            self.cut();
+            self.flush_stage();
             self.stage = None;
             (self.start, self.end) = (0, 0);
         }
@@ -220,13 +220,13 @@ impl Queue {
     }
 
     fn append_shared(&mut self, payload: IoBuf) {
-        self.cut();
+        self.flush_stage();
         self.bytes += payload.len() as u64;
         self.pieces.push(payload);
     }
 
     /// Turns the staged bytes into a piece.
-    fn cut(&mut self) {
+    fn flush_stage(&mut self) {
         if let Some(stage) = &self.stage
             && self.start < self.end
         {
@@ -237,7 +237,7 @@ impl Queue {
 
     /// Takes everything queued, including the staging buffer; an idle connection holds none.
     fn take(&mut self) -> Vec<IoBuf> {
-        self.cut();
+        self.flush_stage();
         self.stage = None;
         (self.start, self.end) = (0, 0);
         std::mem::take(&mut self.pieces)

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use types::{ClusterMap, Epoch, Node, TargetId};
 
 /// Whether a node is on this machine.
-pub type OnThisHost = Box<dyn Fn(&Node) -> bool + Send + Sync>;
+pub type IsLocalNode = Box<dyn Fn(&Node) -> bool + Send + Sync>;
 
 /// The rack of this process: the configured one, or that of a node on the same machine.
 pub struct OwnRack {
-    told: Option<Arc<str>>,
-    is_here: OnThisHost,
+    configured: Option<Arc<str>>,
+    is_local: IsLocalNode,
     /// The result for the map of this epoch.
     found: RwLock<Option<(Epoch, Option<Arc<str>>)>>,
 }
@@ -24,13 +24,13 @@ impl Default for OwnRack {
 
 impl OwnRack {
     /// A rack that is configured (`told`), or is found by the map.
-    pub fn new(told: Option<String>, is_here: OnThisHost) -> OwnRack {
-        OwnRack { told: told.map(Arc::from), is_here, found: RwLock::default() }
+    pub fn new(told: Option<String>, is_here: IsLocalNode) -> OwnRack {
+        OwnRack { configured: told.map(Arc::from), is_local: is_here, found: RwLock::default() }
     }
 
     /// Name of the rack, as far as it is known.
     pub fn name(&self, map: &ClusterMap) -> Option<Arc<str>> {
-        if let Some(told) = &self.told {
+        if let Some(told) = &self.configured {
             return Some(told.clone());
         }
         if let Some((epoch, rack)) = &*self.found.read()
@@ -38,7 +38,7 @@ impl OwnRack {
         {
             return rack.clone();
         }
-        let here = map.nodes.iter().find(|node| node.rack.is_some() && (self.is_here)(node));
+        let here = map.nodes.iter().find(|node| node.rack.is_some() && (self.is_local)(node));
         let rack: Option<Arc<str>> = here.and_then(|node| node.rack.as_deref()).map(Arc::from);
         *self.found.write() = Some((map.epoch, rack.clone()));
         rack
@@ -46,7 +46,7 @@ impl OwnRack {
 }
 
 /// Whether the node of a target is in a rack.
-pub(crate) fn is_in(map: &ClusterMap, target: TargetId, rack: &str) -> bool {
+pub(crate) fn is_target_in_rack(map: &ClusterMap, target: TargetId, rack: &str) -> bool {
     let node = map.target(target).and_then(|target| map.node(target.node));
     node.is_some_and(|node| node.rack.as_deref() == Some(rack))
 }

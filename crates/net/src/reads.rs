@@ -13,9 +13,9 @@
 //! the request. So every member returns at least what was acknowledged to any client.
 
 use crate::either::{Either, either};
-use crate::groups::{ToGroup, is_of_the_member};
-use crate::limits::{BUSIER_BY, BUSIER_THAN_OTHER_RACKS_BY, READ_PATIENCE, READ_REGION_BYTES};
-use crate::loads::UnderWay;
+use crate::groups::{GroupDestination, is_member_error};
+use crate::limits::{HEDGE_DELAY, MAX_LOAD_IMBALANCE, MAX_LOAD_IMBALANCE_BETWEEN_RACKS, READ_REGION_BYTES};
+use crate::loads::InFlightRequest;
 use crate::{Distance, StorageChannels, racks};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
@@ -24,45 +24,45 @@ use std::task::Poll;
 use types::{
     ClusterMap, Errno, Error, Group, InodeId, MemberState, Result, SessionId, TargetId, TargetState,
 };
-use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
+use wire::{GroupContext, GroupRole, StorageOp, StorageReply, StorageRequest};
 
 /// Whether any in-sync member may answer a request. Services always ask the primary: some of their
 /// requests also change its state.
-pub(crate) fn is_for_any(request: &StorageRequest) -> bool {
+pub(crate) fn may_read_any_replica(request: &StorageRequest) -> bool {
     request.op.spec().is_for_any_replica() && request.session != SessionId(0)
 }
 
 /// Whether a member has refused for its group version: it may answer when it is asked again.
 #[derive(Default)]
-struct Refused(Cell<bool>);
+struct VersionRefusals(Cell<bool>);
 
-impl Refused {
+impl VersionRefusals {
     /// Whether an answer only means that another member may know more. Notes a refusal for the
     /// group version.
-    fn is_elsewhere(&self, answer: &Result<StorageReply>) -> bool {
+    fn should_try_another(&self, answer: &Result<StorageReply>) -> bool {
         let Err(Error { errno, .. }) = *answer else { return false };
         self.0.set(self.0.get() || errno == Errno::EREMCHG);
-        matches!(errno, Errno::EREMOTE | Errno::EREMCHG) || is_of_the_member(errno)
+        matches!(errno, Errno::EREMOTE | Errno::EREMCHG) || is_member_error(errno)
     }
 }
 
 /// Outcome of a request to one member.
-enum Outcome {
+enum MemberOutcome {
     /// The answer of the group, including errors.
     Answer(Result<StorageReply>),
     /// Another member may know more.
-    Elsewhere,
+    TryAnother,
     /// The group has changed, its primary must be asked again, or it is too late.
-    Over,
+    GiveUp,
 }
 
 impl StorageChannels {
     /// Asks in-sync members, one after the other, until one answers. Returns `None` when all have
     /// been asked, when the group has changed, and when one is silent while another may answer a
     /// retry.
-    pub(crate) async fn ask_any(
+    pub(crate) async fn read_any_replica(
         &self,
-        to: ToGroup<'_>,
+        to: GroupDestination<'_>,
         deadline_ns: u64,
         request: &StorageRequest,
         payload: &Option<IoBuf>,
@@ -70,19 +70,19 @@ impl StorageChannels {
         let map = to.current();
         let group = map.group(to.group)?;
         let order = self.order(&map, group, request);
-        let part = Part::Primary;
+        let part = GroupRole::Primary;
         let request = StorageRequest {
-            group: Some(InGroup { group: group.id, since: group.since, part }),
+            group: Some(GroupContext { group: group.id, since: group.since, role: part }),
             ..request.clone()
         };
-        let refused = Refused::default();
+        let refused = VersionRefusals::default();
         for (at, member) in order.iter().enumerate() {
             let asked = StorageRequest { target: *member, ..request.clone() };
             let others = (&order[at + 1..], &refused);
-            match self.ask_with_help(to, deadline_ns, asked, payload, others).await {
-                Outcome::Answer(answer) => return Some(answer),
-                Outcome::Elsewhere => {}
-                Outcome::Over => return None,
+            match self.ask_with_hedging(to, deadline_ns, asked, payload, others).await {
+                MemberOutcome::Answer(answer) => return Some(answer),
+                MemberOutcome::TryAnother => {}
+                MemberOutcome::GiveUp => return None,
             }
         }
         None
@@ -92,18 +92,19 @@ impl StorageChannels {
     /// knows most, then the others.
     fn order(&self, map: &ClusterMap, group: &Group, request: &StorageRequest) -> Vec<TargetId> {
         let now_ns = rt::monotonic_ns();
-        let good = group.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
+        let good =
+            group.members_with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
         let mut order: Vec<TargetId> = good.collect();
         let is_avoided = |id: TargetId| {
             let is_online = map.target(id).is_some_and(|target| target.state == TargetState::Online);
-            !is_online || self.loads().is_avoided(id, now_ns)
+            !is_online || self.loads().was_unresponsive(id, now_ns)
         };
         let chosen = match request.op {
             StorageOp::Read { offset, .. } => {
                 let some = order.iter().any(|id| !is_avoided(*id));
                 let usable: Vec<TargetId> =
                     order.iter().copied().filter(|id| !some || !is_avoided(*id)).collect();
-                self.near_one(map, &usable, request.ino, offset)
+                self.choose_nearest(map, &usable, request.ino, offset)
             }
             // The allocated size of a file differs slightly between replicas: repeated `stat` calls
             // must return the same.
@@ -116,21 +117,27 @@ impl StorageChannels {
     }
 
     /// One of the nearest members.
-    fn near_one(&self, map: &ClusterMap, usable: &[TargetId], ino: InodeId, offset: u64) -> Option<TargetId> {
+    fn choose_nearest(
+        &self,
+        map: &ClusterMap,
+        usable: &[TargetId],
+        ino: InodeId,
+        offset: u64,
+    ) -> Option<TargetId> {
         let rack = self.own_rack().name(map);
         let nearness = |id: TargetId| {
             let distance = self.distance(id);
             let is_here = distance <= Distance::SameHost;
-            let is_in_rack = rack.as_deref().is_some_and(|rack| racks::is_in(map, id, rack));
+            let is_in_rack = rack.as_deref().is_some_and(|rack| racks::is_target_in_rack(map, id, rack));
             (!is_here, !is_in_rack, distance)
         };
         let best = usable.iter().map(|id| nearness(*id)).min()?;
         let nearest: Vec<TargetId> = usable.iter().copied().filter(|id| nearness(*id) == best).collect();
-        let chosen = self.one_of(&nearest, ino, offset)?;
+        let chosen = self.choose_by_region(&nearest, ino, offset)?;
         if (best.0, best.1) == (true, false) {
-            let load = |id: &TargetId| self.loads().under_way(*id);
+            let load = |id: &TargetId| self.loads().in_flight(*id);
             let least = usable.iter().min_by_key(|id| load(id))?;
-            if load(&chosen) > load(least) + BUSIER_THAN_OTHER_RACKS_BY {
+            if load(&chosen) > load(least) + MAX_LOAD_IMBALANCE_BETWEEN_RACKS {
                 return Some(*least);
             }
         }
@@ -138,66 +145,70 @@ impl StorageChannels {
     }
 
     /// One of equally near members.
-    fn one_of(&self, equals: &[TargetId], ino: InodeId, offset: u64) -> Option<TargetId> {
+    fn choose_by_region(&self, equals: &[TargetId], ino: InodeId, offset: u64) -> Option<TargetId> {
         let region = offset / READ_REGION_BYTES + ino.0;
         let by_region = *equals.get(usize::try_from(region).unwrap_or(0) % equals.len().max(1))?;
-        let load = |id: &TargetId| self.loads().under_way(*id);
+        let load = |id: &TargetId| self.loads().in_flight(*id);
         let least = equals.iter().min_by_key(|id| load(id))?;
-        if load(&by_region) > load(least) + BUSIER_BY { Some(*least) } else { Some(by_region) }
+        if load(&by_region) > load(least) + MAX_LOAD_IMBALANCE { Some(*least) } else { Some(by_region) }
     }
 
     /// Asks a member, and the others as well when it doesn't answer in time.
-    async fn ask_with_help(
+    async fn ask_with_hedging(
         &self,
-        to: ToGroup<'_>,
+        to: GroupDestination<'_>,
         deadline_ns: u64,
         request: StorageRequest,
         payload: &Option<IoBuf>,
-        (others, refused): (&[TargetId], &Refused),
-    ) -> Outcome {
+        (others, refused): (&[TargetId], &VersionRefusals),
+    ) -> MemberOutcome {
         let found = RefCell::new(None);
         let since = request.group.map(|group| group.since);
         let under_way = self.loads().begin(request.target);
         let help = async {
-            rt::sleep(READ_PATIENCE).await;
-            under_way.is_silent();
+            rt::sleep(HEDGE_DELAY).await;
+            under_way.mark_unresponsive();
             // All at once, and without a time limit: any of them may be busy.
             let asked = others.iter().map(|other| StorageRequest { target: *other, ..request.clone() });
-            let answers = asked.map(|asked| self.ask_apart(asked, payload)).collect();
-            match either(first_of(answers, refused), to.has_changed(since, deadline_ns)).await {
+            let answers = asked.map(|asked| self.send_hedge(asked, payload)).collect();
+            match either(first_conclusive(answers, refused), to.wait_for_change(since, deadline_ns)).await {
                 Either::First(Some(answer)) => *found.borrow_mut() = Some(answer),
                 Either::First(None) if refused.0.get() => {}
-                Either::First(None) => to.has_changed(since, deadline_ns).await,
+                Either::First(None) => to.wait_for_change(since, deadline_ns).await,
                 Either::Second(()) => {}
             }
         };
         let answer = self.call_unless(Box::pin(help), request.clone(), payload.clone()).await;
         match (answer, found.take()) {
             (Some(answer), _) => {
-                if !matches!(&answer, Err(error) if is_of_the_member(error.errno)) {
-                    under_way.has_answered();
+                if !matches!(&answer, Err(error) if is_member_error(error.errno)) {
+                    under_way.mark_responsive();
                 }
-                if refused.is_elsewhere(&answer) { Outcome::Elsewhere } else { Outcome::Answer(answer) }
+                if refused.should_try_another(&answer) {
+                    MemberOutcome::TryAnother
+                } else {
+                    MemberOutcome::Answer(answer)
+                }
             }
             (None, Some((answer, buf))) => {
                 if let (Some(payload), Some(buf), Ok(_)) = (payload, buf, &answer) {
                     payload.copy_from(0, buf.as_slice());
                 }
-                Outcome::Answer(answer)
+                MemberOutcome::Answer(answer)
             }
-            (None, None) => Outcome::Over,
+            (None, None) => MemberOutcome::GiveUp,
         }
     }
 
     /// Asks a member with a separate buffer, which stays in use as long as the answer may arrive,
     /// even after its caller has left.
-    async fn ask_apart(&self, request: StorageRequest, payload: &Option<IoBuf>) -> Apart {
+    async fn send_hedge(&self, request: StorageRequest, payload: &Option<IoBuf>) -> HedgedAnswer {
         let buf = payload.as_ref().map(|payload| IoBuf::alloc(payload.len()));
-        let under_way: UnderWay = self.loads().begin(request.target);
-        let answer = match self.way(request.target) {
+        let under_way: InFlightRequest = self.loads().begin(request.target);
+        let answer = match self.channel_to(request.target) {
             Ok(channel) => {
                 let into = buf.clone();
-                crate::run_apart(async move {
+                crate::run_detached(async move {
                     let answer = channel.call(request, into).await;
                     drop(under_way);
                     answer
@@ -211,17 +222,20 @@ impl StorageChannels {
 }
 
 /// An answer, and the buffer that it was received into.
-type Apart = (Result<StorageReply>, Option<IoBuf>);
+type HedgedAnswer = (Result<StorageReply>, Option<IoBuf>);
 
 /// The first answer that doesn't concern the member alone; `None` when there is none.
-async fn first_of(answers: Vec<impl Future<Output = Apart>>, refused: &Refused) -> Option<Apart> {
+async fn first_conclusive(
+    answers: Vec<impl Future<Output = HedgedAnswer>>,
+    refused: &VersionRefusals,
+) -> Option<HedgedAnswer> {
     let mut waiting: Vec<_> = answers.into_iter().map(Box::pin).collect();
     poll_fn(|context| {
         let mut at = 0;
         while at < waiting.len() {
             match waiting[at].as_mut().poll(context) {
                 Poll::Pending => at += 1,
-                Poll::Ready(answer) if refused.is_elsewhere(&answer.0) => drop(waiting.swap_remove(at)),
+                Poll::Ready(answer) if refused.should_try_another(&answer.0) => drop(waiting.swap_remove(at)),
                 Poll::Ready(answer) => return Poll::Ready(Some(answer)),
             }
         }

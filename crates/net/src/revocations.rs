@@ -38,7 +38,7 @@ impl Revocations {
 
     /// Whether a member's certificate was revoked. A certificate without an issue number is older
     /// than all that have one.
-    pub(crate) fn include(&self, identity: &Identity) -> bool {
+    pub(crate) fn is_revoked(&self, identity: &Identity) -> bool {
         match &identity.role {
             Role::Client(name) if self.version() != 0 => {
                 self.map.read().is_revoked(name, identity.issue_number().unwrap_or(0))
@@ -48,10 +48,10 @@ impl Revocations {
     }
 
     /// The same for what the other end of a connection has proved.
-    pub(crate) fn include_proof(&self, proof: &Proof) -> bool {
+    pub(crate) fn is_proof_revoked(&self, proof: &Proof) -> bool {
         match proof {
-            Proof::Member(identity) => self.include(identity),
-            Proof::NotAsked | Proof::Stranger => false,
+            Proof::Member(identity) => self.is_revoked(identity),
+            Proof::NotRequired | Proof::Unauthenticated => false,
         }
     }
 }

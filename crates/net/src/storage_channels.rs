@@ -14,7 +14,7 @@ pub type StorageChannel = Channel<StorageRequest, StorageReply>;
 
 /// Finds the channel to the service of a target.
 pub struct StorageChannels {
-    ways: Ways,
+    channels: ChannelSet,
     loads: Loads,
     own_rack: Arc<OwnRack>,
 }
@@ -28,7 +28,7 @@ pub enum WhenOffline {
     Refuse,
 }
 
-enum Ways {
+enum ChannelSet {
     /// Ordered, so that a simulation drops them in the same order each time.
     Fixed(BTreeMap<TargetId, StorageChannel>),
     Mapped(Mapped),
@@ -51,7 +51,7 @@ impl StorageChannels {
         connect: Connect<StorageRequest, StorageReply>,
     ) -> StorageChannels {
         StorageChannels {
-            ways: Ways::Mapped(Mapped { map, when_offline, nodes: NodeChannels::new(connect) }),
+            channels: ChannelSet::Mapped(Mapped { map, when_offline, nodes: NodeChannels::new(connect) }),
             loads: Loads::default(),
             own_rack: Arc::default(),
         }
@@ -60,7 +60,7 @@ impl StorageChannels {
     /// The same for a process in a rack: of members that aren't on its machine it prefers to read
     /// from those in its rack.
     #[must_use]
-    pub fn in_rack(self, own_rack: Arc<OwnRack>) -> StorageChannels {
+    pub fn with_rack(self, own_rack: Arc<OwnRack>) -> StorageChannels {
         StorageChannels { own_rack, ..self }
     }
 
@@ -71,26 +71,26 @@ impl StorageChannels {
     /// down with
     /// [`WhenOffline::Refuse`]: nothing was sent. Otherwise errors of the service and the transport.
     pub async fn call(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
-        match &self.ways {
-            Ways::Fixed(channels) => {
+        match &self.channels {
+            ChannelSet::Fixed(channels) => {
                 let channel = channels.get(&request.target).ok_or_else(|| not_served(request.target))?;
                 channel.call(request, payload).await
             }
-            Ways::Mapped(mapped) => mapped.channel(request.target)?.call(request, payload).await,
+            ChannelSet::Mapped(mapped) => mapped.channel(request.target)?.call(request, payload).await,
         }
     }
 
     /// The channel to a target.
-    pub(crate) fn way(&self, target: TargetId) -> Result<StorageChannel> {
-        match &self.ways {
-            Ways::Fixed(channels) => channels.get(&target).cloned().ok_or_else(|| not_served(target)),
-            Ways::Mapped(mapped) => mapped.channel(target),
+    pub(crate) fn channel_to(&self, target: TargetId) -> Result<StorageChannel> {
+        match &self.channels {
+            ChannelSet::Fixed(channels) => channels.get(&target).cloned().ok_or_else(|| not_served(target)),
+            ChannelSet::Mapped(mapped) => mapped.channel(target),
         }
     }
 
     /// Network distance of a target.
     pub(crate) fn distance(&self, target: TargetId) -> Distance {
-        self.way(target).map_or(Distance::Far, |way| way.distance())
+        self.channel_to(target).map_or(Distance::Remote, |way| way.distance())
     }
 
     pub(crate) fn own_rack(&self) -> &OwnRack {
@@ -109,8 +109,8 @@ impl StorageChannels {
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Option<Result<StorageReply>> {
-        match self.way(request.target) {
-            Ok(channel) => channel.call_unless(given_up, request, payload).await,
+        match self.channel_to(request.target) {
+            Ok(channel) => channel.call_or_abandon(given_up, request, payload).await,
             Err(error) => Some(Err(error)),
         }
     }
@@ -118,17 +118,17 @@ impl StorageChannels {
     /// What happens to requests to targets that are known to be down. Channels that don't follow a
     /// map know of none.
     pub(crate) fn when_offline(&self) -> WhenOffline {
-        match &self.ways {
-            Ways::Fixed(_) => WhenOffline::Try,
-            Ways::Mapped(mapped) => mapped.when_offline,
+        match &self.channels {
+            ChannelSet::Fixed(_) => WhenOffline::Try,
+            ChannelSet::Mapped(mapped) => mapped.when_offline,
         }
     }
 
     /// All current targets.
     pub fn targets(&self) -> Vec<TargetId> {
-        match &self.ways {
-            Ways::Fixed(channels) => channels.keys().copied().collect(),
-            Ways::Mapped(mapped) => mapped.current().targets.iter().map(|t| t.id).collect(),
+        match &self.channels {
+            ChannelSet::Fixed(channels) => channels.keys().copied().collect(),
+            ChannelSet::Mapped(mapped) => mapped.current().targets.iter().map(|t| t.id).collect(),
         }
     }
 }
@@ -142,7 +142,7 @@ impl From<HashMap<TargetId, StorageChannel>> for StorageChannels {
 impl FromIterator<(TargetId, StorageChannel)> for StorageChannels {
     fn from_iter<T: IntoIterator<Item = (TargetId, StorageChannel)>>(ways: T) -> StorageChannels {
         StorageChannels {
-            ways: Ways::Fixed(BTreeMap::from_iter(ways)),
+            channels: ChannelSet::Fixed(BTreeMap::from_iter(ways)),
             loads: Loads::default(),
             own_rack: Arc::default(),
         }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_follows_the_map() {
+    fn the_channel_follows_the_map() {
         let first = ClusterMap {
             epoch: Epoch(1),
             nodes: vec![node(1, "a:1")],

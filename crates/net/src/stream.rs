@@ -3,7 +3,7 @@
 use crate::caller::Proof;
 use crate::limits::MAX_SHARED_MEMORY_BYTES;
 use crate::revocations::Revocations;
-use crate::tls::{Known, ParkedTls, Tls, TlsSocket, Way};
+use crate::tls::{Authenticated, DetachedTls, SecuredSocket, Tls, TlsSocket};
 use rt::net::{Address, Socket};
 use rt::{IoBuf, SharedMemory};
 use std::fmt;
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use types::ClusterMap;
-use wire::frame::OnHost;
+use wire::frame::LocalEndpoint;
 
 /// How connections are protected.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ impl Security {
     /// Connects to a peer on this machine and hands it the memory to share.
     pub(crate) async fn connect_on_host(
         &self,
-        way: &OnHost,
+        way: &LocalEndpoint,
         memory: OwnedFd,
         timeout: Duration,
     ) -> io::Result<Stream> {
@@ -107,10 +107,10 @@ impl Security {
     /// client shares as well.
     pub(crate) async fn accept_on_host(&self, socket: Socket) -> io::Result<(Stream, Proof, SharedMemory)> {
         let (socket, proof) = match self {
-            Security::Plain => (socket, Proof::NotAsked),
+            Security::Plain => (socket, Proof::NotRequired),
             Security::Tls(tls) => {
                 let (socket, identity) = tls.accept_on_host(socket).await?;
-                (socket, identity.map_or(Proof::Stranger, Proof::Member))
+                (socket, identity.map_or(Proof::Unauthenticated, Proof::Member))
             }
         };
         let memory = SharedMemory::open(socket.recv_fd().await?, MAX_SHARED_MEMORY_BYTES)?;
@@ -121,10 +121,10 @@ impl Security {
     /// bounds the time.
     pub(crate) async fn accept(&self, socket: Socket) -> io::Result<(Stream, Proof)> {
         match self {
-            Security::Plain => Ok((Stream::Plain(socket, Transport::Tcp), Proof::NotAsked)),
+            Security::Plain => Ok((Stream::Plain(socket, Transport::Tcp), Proof::NotRequired)),
             Security::Tls(tls) => {
-                let Known { identity, way } = tls.accept(socket).await?;
-                Ok((Stream::from(way), identity.map_or(Proof::Stranger, Proof::Member)))
+                let Authenticated { identity, way } = tls.accept(socket).await?;
+                Ok((Stream::from(way), identity.map_or(Proof::Unauthenticated, Proof::Member)))
             }
         }
     }
@@ -137,16 +137,16 @@ pub(crate) enum Stream {
 }
 
 /// A connection that is being moved to another core.
-pub(crate) enum Parked {
+pub(crate) enum DetachedStream {
     Plain(Socket, Transport),
-    Tls(Box<ParkedTls>),
+    Tls(Box<DetachedTls>),
 }
 
-impl From<Way> for Stream {
-    fn from(way: Way) -> Stream {
+impl From<SecuredSocket> for Stream {
+    fn from(way: SecuredSocket) -> Stream {
         match way {
-            Way::Plain(socket) => Stream::Plain(socket, Transport::AuthenticatedTcp),
-            Way::Encrypted(tls) => Stream::Tls(tls),
+            SecuredSocket::Plain(socket) => Stream::Plain(socket, Transport::AuthenticatedTcp),
+            SecuredSocket::Encrypted(tls) => Stream::Tls(tls),
         }
     }
 }
@@ -201,20 +201,20 @@ impl Stream {
     }
 
     /// Prepares the connection for a move to another core. No operation is in progress.
-    pub(crate) fn park(self) -> io::Result<Parked> {
+    pub(crate) fn detach(self) -> io::Result<DetachedStream> {
         match self {
-            Stream::Plain(socket, transport) => Ok(Parked::Plain(socket, transport)),
-            Stream::Tls(tls) => Ok(Parked::Tls(Box::new(tls.park()?))),
+            Stream::Plain(socket, transport) => Ok(DetachedStream::Plain(socket, transport)),
+            Stream::Tls(tls) => Ok(DetachedStream::Tls(Box::new(tls.park()?))),
         }
     }
 }
 
-impl Parked {
+impl DetachedStream {
     /// Resumes the connection on its new core.
-    pub(crate) fn unpark(self) -> Stream {
+    pub(crate) fn attach(self) -> Stream {
         match self {
-            Parked::Plain(socket, transport) => Stream::Plain(socket, transport),
-            Parked::Tls(tls) => Stream::Tls(Box::new(tls.unpark())),
+            DetachedStream::Plain(socket, transport) => Stream::Plain(socket, transport),
+            DetachedStream::Tls(tls) => Stream::Tls(Box::new(tls.unpark())),
         }
     }
 }

@@ -15,10 +15,10 @@ use types::{Errno, Error, Result};
 const SIZE_PIXELS: (u32, u32) = (860, 440);
 /// Margin beyond the smallest and the largest value: a factor on log axes, a share of the span on
 /// linear ones.
-const ROOM: f64 = 1.15;
-const ROOM_LINEAR: f64 = 0.06;
+const MARGIN_FACTOR: f64 = 1.15;
+const MARGIN_LINEAR: f64 = 0.06;
 /// Most ticks of an axis: with more, their labels overlap.
-const TICKS: usize = 8;
+const MAX_TICKS: usize = 8;
 
 /// Colours that most people can distinguish (Okabe and Ito: "Color Universal Design", 2008),
 /// without its yellow.
@@ -103,7 +103,7 @@ impl Figure {
                 .series
                 .iter()
                 .map(|series| series.points.iter().find(|point| point.x == *x).map_or(String::new(), cell));
-            std::iter::once(short(*x)).chain(cells).collect()
+            std::iter::once(format_number(*x)).chain(cells).collect()
         });
         Table {
             caption: format!("{} ({})", self.title, self.y.name),
@@ -169,10 +169,10 @@ impl Figure {
             Scale::Linear => {
                 let bottom = low.min(0.0);
                 let span = (high - bottom).max(f64::MIN_POSITIVE);
-                bottom..bottom + span.max(1e-300) * (1.0 + ROOM_LINEAR)
+                bottom..bottom + span.max(1e-300) * (1.0 + MARGIN_LINEAR)
             }
             scale => {
-                let (low, high) = (low / ROOM, high * ROOM);
+                let (low, high) = (low / MARGIN_FACTOR, high * MARGIN_FACTOR);
                 // A span below one power of the base would have no tick.
                 let power = |value: f64| value.log(base(scale));
                 match high / low < base(scale) {
@@ -205,10 +205,10 @@ impl Figure {
             .bold_line_style(BLACK.mix(0.12))
             .x_desc(self.x.name.as_str())
             .y_desc(self.y.name.as_str())
-            .x_label_formatter(&|value| short(*value))
-            .y_label_formatter(&|value| short(*value))
-            .x_labels(TICKS)
-            .y_labels(TICKS)
+            .x_label_formatter(&|value| format_number(*value))
+            .y_label_formatter(&|value| format_number(*value))
+            .x_labels(MAX_TICKS)
+            .y_labels(MAX_TICKS)
             .label_style(("sans-serif", 14))
             .draw()?;
         for (number, series) in self.series.iter().enumerate() {
@@ -251,13 +251,15 @@ fn base(scale: Scale) -> f64 {
 
 fn cell(point: &Point) -> String {
     match point.spread {
-        Some((low, high)) => format!("{} ({} to {})", short(point.y), short(low), short(high)),
-        None => short(point.y),
+        Some((low, high)) => {
+            format!("{} ({} to {})", format_number(point.y), format_number(low), format_number(high))
+        }
+        None => format_number(point.y),
     }
 }
 
 /// Formats four significant digits, with an exponent only for very small or large values.
-fn short(value: f64) -> String {
+fn format_number(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
     }
@@ -359,7 +361,7 @@ mod tests {
             (1.25e-7, "1.25e-7"),
             (12.3456, "12.35"),
         ] {
-            assert_eq!(short(value), text);
+            assert_eq!(format_number(value), text);
         }
     }
 }

@@ -87,40 +87,41 @@ impl IoBuf {
 
     /// Whether checksums can be noted: this handle covers a whole buffer that this type owns, and
     /// consists of whole blocks.
-    pub fn keeps_sums(&self) -> bool {
+    pub fn can_note_checksums(&self) -> bool {
         self.whole_block(self.len / BLOCK_SIZE).is_some()
     }
 
-    /// Notes the CRC32C of each block ([`types::sums_of_blocks`]) for later use, where
-    /// [`IoBuf::keeps_sums`]. They are discarded when the memory is changed through any handle.
-    pub fn note_sums(&self, sums: Vec<u32>) {
-        self.note(sums, Origin::Content);
+    /// Notes the CRC32C of each block ([`types::block_crcs`]) for later use, where
+    /// [`IoBuf::can_note_checksums`]. They are discarded when the memory is changed through any
+    /// handle.
+    pub fn note_checksums(&self, sums: Vec<u32>) {
+        self.note(sums, ChecksumOrigin::Content);
     }
 
     /// Notes the stored CRC32C of each block, not verified against the content. Only where
     /// [`IoBuf::leaves_checking`].
-    pub fn note_stored_sums(&self, sums: Vec<u32>) {
-        self.note(sums, Origin::Stored);
+    pub fn note_stored_checksums(&self, sums: Vec<u32>) {
+        self.note(sums, ChecksumOrigin::Stored);
     }
 
-    fn note(&self, sums: Vec<u32>, origin: Origin) {
+    fn note(&self, sums: Vec<u32>, origin: ChecksumOrigin) {
         if let Some(block) = self.whole_block(sums.len()) {
-            *block.sums.lock() = Sums { origin, blocks: sums };
+            *block.sums.lock() = BlockChecksums { origin, blocks: sums };
             block.has_sums.store(true, Ordering::Release);
         }
     }
 
     /// Applies `make` to the CRC32C of each block, if they were noted.
-    pub fn with_sums<T>(&self, make: impl FnOnce(&[u32]) -> T) -> Option<T> {
-        self.with_sums_of(Origin::Content, make)
+    pub fn with_checksums<T>(&self, make: impl FnOnce(&[u32]) -> T) -> Option<T> {
+        self.with_sums_of(ChecksumOrigin::Content, make)
     }
 
     /// The same for stored checksums that weren't verified.
-    pub fn with_stored_sums<T>(&self, make: impl FnOnce(&[u32]) -> T) -> Option<T> {
-        self.with_sums_of(Origin::Stored, make)
+    pub fn with_stored_checksums<T>(&self, make: impl FnOnce(&[u32]) -> T) -> Option<T> {
+        self.with_sums_of(ChecksumOrigin::Stored, make)
     }
 
-    fn with_sums_of<T>(&self, origin: Origin, make: impl FnOnce(&[u32]) -> T) -> Option<T> {
+    fn with_sums_of<T>(&self, origin: ChecksumOrigin, make: impl FnOnce(&[u32]) -> T) -> Option<T> {
         let block = self.owner.as_ref().filter(|block| block.has_sums.load(Ordering::Acquire))?;
         let sums = block.sums.lock();
         let is_of_this = sums.origin == origin && self.whole_block(sums.blocks.len()).is_some();
@@ -129,17 +130,17 @@ impl IoBuf {
 
     /// Allows the code that fills this buffer with stored data to leave the verification of
     /// checksums to the recipient.
-    pub fn leave_checking(&self) {
-        if let Some(block) = self.owner.as_ref().filter(|_| self.keeps_sums()) {
+    pub fn defer_verification(&self) {
+        if let Some(block) = self.owner.as_ref().filter(|_| self.can_note_checksums()) {
             block.leaves_checking.store(true, Ordering::Release);
         }
     }
 
     /// Whether that is allowed: then it is enough to note the stored checksums
-    /// ([`IoBuf::note_stored_sums`]).
-    pub fn leaves_checking(&self) -> bool {
+    /// ([`IoBuf::note_stored_checksums`]).
+    pub fn defers_verification(&self) -> bool {
         self.owner.as_ref().is_some_and(|block| block.leaves_checking.load(Ordering::Acquire))
-            && self.keeps_sums()
+            && self.can_note_checksums()
     }
 
     /// The block, if this handle covers all of its used part, and that is `blocks` blocks long.
@@ -150,7 +151,7 @@ impl IoBuf {
     }
 
     /// Discards the noted checksums because the memory is about to be changed.
-    pub(crate) fn forget_sums(&self) {
+    pub(crate) fn discard_checksums(&self) {
         if let Some(block) = self.owner.as_ref().filter(|block| block.has_sums.load(Ordering::Acquire)) {
             block.has_sums.store(false, Ordering::Release);
             block.sums.lock().blocks.clear();
@@ -176,7 +177,7 @@ impl IoBuf {
     /// operation in progress. `None` for memory that this type doesn't own.
     pub fn exclusive(&mut self) -> Option<&mut [u8]> {
         Arc::get_mut(self.owner.as_mut()?)?;
-        self.forget_sums();
+        self.discard_checksums();
         // SAFETY: the only handle is borrowed for as long as the result lives; ptr and len describe
         // initialised memory of its block.
         Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
@@ -186,7 +187,7 @@ impl IoBuf {
     /// memory.
     pub fn copy_from(&self, at: usize, data: &[u8]) {
         self.check(&(at..at.saturating_add(data.len())));
-        self.forget_sums();
+        self.discard_checksums();
         // SAFETY: the destination was checked; `copy` allows overlap; one writer at a time is the
         // type's protocol.
         unsafe { std::ptr::copy(data.as_ptr(), self.ptr.as_ptr().add(at), data.len()) }
@@ -195,7 +196,7 @@ impl IoBuf {
     /// Fills a range with zeros. Panics when it is out of bounds.
     pub fn zero(&self, range: Range<usize>) {
         self.check(&range);
-        self.forget_sums();
+        self.discard_checksums();
         // SAFETY: the range was checked; one writer at a time is the type's protocol.
         unsafe { std::ptr::write_bytes(self.ptr.as_ptr().add(range.start), 0, range.len()) }
     }
@@ -228,7 +229,7 @@ struct Block {
     len: usize,
     capacity: usize,
     /// Noted checksums of the content.
-    sums: Mutex<Sums>,
+    sums: Mutex<BlockChecksums>,
     has_sums: AtomicBool,
     /// The recipient verifies the content against its checksums.
     leaves_checking: AtomicBool,
@@ -236,14 +237,14 @@ struct Block {
 
 /// CRC32C of each block.
 #[derive(Default)]
-struct Sums {
-    origin: Origin,
+struct BlockChecksums {
+    origin: ChecksumOrigin,
     blocks: Vec<u32>,
 }
 
 /// Origin of checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Origin {
+enum ChecksumOrigin {
     /// Computed from the content, or verified against it.
     #[default]
     Content,
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_exclusive_while_nobody_else_has_a_handle() {
+    fn memory_is_exclusive_while_there_is_no_other_handle() {
         let mut buf = IoBuf::alloc(100);
         buf.exclusive().unwrap()[99] = 7;
         assert_eq!(buf.as_slice()[99], 7);
@@ -394,52 +395,52 @@ mod tests {
     #[test]
     fn sums_last_until_the_memory_is_changed() {
         let buf = IoBuf::alloc(2 * BLOCK_SIZE);
-        let note = || buf.note_sums(vec![1, 2]);
+        let note = || buf.note_checksums(vec![1, 2]);
         note();
-        assert_eq!(buf.clone().with_sums(<[u32]>::to_vec).unwrap(), [1, 2]);
+        assert_eq!(buf.clone().with_checksums(<[u32]>::to_vec).unwrap(), [1, 2]);
         let first = buf.slice(0..BLOCK_SIZE);
-        first.note_sums(vec![7]);
-        assert!(!first.keeps_sums() && first.with_sums(drop_sums).is_none());
-        assert_eq!(buf.with_sums(<[u32]>::len), Some(2), "they are of the whole");
+        first.note_checksums(vec![7]);
+        assert!(!first.can_note_checksums() && first.with_checksums(drop_sums).is_none());
+        assert_eq!(buf.with_checksums(<[u32]>::len), Some(2), "they are of the whole");
         first.copy_from(1, b"a");
-        assert!(buf.with_sums(drop_sums).is_none());
+        assert!(buf.with_checksums(drop_sums).is_none());
         note();
         buf.slice(100..200).zero(0..1);
-        assert!(buf.with_sums(drop_sums).is_none());
+        assert!(buf.with_checksums(drop_sums).is_none());
         note();
         drop(first);
         let mut buf = buf;
-        assert!(buf.exclusive().is_some() && buf.with_sums(drop_sums).is_none());
-        buf.note_sums(vec![1]);
-        assert!(buf.with_sums(drop_sums).is_none(), "not as many as blocks");
+        assert!(buf.exclusive().is_some() && buf.with_checksums(drop_sums).is_none());
+        buf.note_checksums(vec![1]);
+        assert!(buf.with_checksums(drop_sums).is_none(), "not as many as blocks");
         // The memory is reused; the noted checksums aren't.
-        buf.note_sums(vec![1, 2]);
+        buf.note_checksums(vec![1, 2]);
         let address = buf.as_ptr();
         drop(buf);
         let next = IoBuf::alloc(2 * BLOCK_SIZE);
         assert_eq!(next.as_ptr(), address);
-        assert!(next.with_sums(drop_sums).is_none());
-        assert!(!IoBuf::alloc(0).keeps_sums() && !IoBuf::alloc(BLOCK_SIZE + 1).keeps_sums());
+        assert!(next.with_checksums(drop_sums).is_none());
+        assert!(!IoBuf::alloc(0).can_note_checksums() && !IoBuf::alloc(BLOCK_SIZE + 1).can_note_checksums());
     }
 
     #[test]
     fn stored_sums_are_not_taken_for_those_of_the_content() {
         let buf = IoBuf::alloc(2 * BLOCK_SIZE);
-        assert!(!buf.leaves_checking());
-        buf.leave_checking();
-        assert!(buf.leaves_checking() && !buf.slice(0..BLOCK_SIZE).leaves_checking());
-        buf.note_stored_sums(vec![1, 2]);
-        assert!(buf.with_sums(drop_sums).is_none());
-        assert_eq!(buf.with_stored_sums(<[u32]>::to_vec).unwrap(), [1, 2]);
+        assert!(!buf.defers_verification());
+        buf.defer_verification();
+        assert!(buf.defers_verification() && !buf.slice(0..BLOCK_SIZE).defers_verification());
+        buf.note_stored_checksums(vec![1, 2]);
+        assert!(buf.with_checksums(drop_sums).is_none());
+        assert_eq!(buf.with_stored_checksums(<[u32]>::to_vec).unwrap(), [1, 2]);
         // Verified checksums are noted as such.
-        buf.note_sums(vec![1, 2]);
-        assert!(buf.with_stored_sums(drop_sums).is_none() && buf.with_sums(drop_sums).is_some());
-        buf.note_stored_sums(vec![1, 2]);
+        buf.note_checksums(vec![1, 2]);
+        assert!(buf.with_stored_checksums(drop_sums).is_none() && buf.with_checksums(drop_sums).is_some());
+        buf.note_stored_checksums(vec![1, 2]);
         buf.zero(0..1);
-        assert!(buf.with_stored_sums(drop_sums).is_none());
+        assert!(buf.with_stored_checksums(drop_sums).is_none());
         let unaligned = IoBuf::alloc(100);
-        unaligned.leave_checking();
-        assert!(!unaligned.leaves_checking());
+        unaligned.defer_verification();
+        assert!(!unaligned.defers_verification());
     }
 
     fn drop_sums(_: &[u32]) {}

@@ -36,7 +36,7 @@ type Ring = IoUring<Entry128, cqueue::Entry>;
 /// even if its future is dropped.
 #[derive(Default)]
 #[expect(dead_code, reason = "the fields are there to be dropped late, not to be read")]
-pub(crate) struct Keep {
+pub(crate) struct KeepAlive {
     /// Memory that is read or written.
     pub(crate) buf: Option<IoBuf>,
     /// Paths.
@@ -48,10 +48,10 @@ pub(crate) struct Keep {
     pub(crate) other: Option<Box<dyn Any>>,
 }
 
-impl Keep {
+impl KeepAlive {
     /// Keeps another value alive as well.
-    pub(crate) fn with<T: Any>(self, other: Box<T>) -> Keep {
-        Keep { other: Some(other), ..self }
+    pub(crate) fn with<T: Any>(self, other: Box<T>) -> KeepAlive {
+        KeepAlive { other: Some(other), ..self }
     }
 }
 
@@ -73,8 +73,8 @@ pub(crate) enum OnDrop {
 
 enum State {
     Free { next: usize },
-    Waiting { waker: Option<Waker>, keep: Keep, on_drop: OnDrop },
-    Orphaned { keep: Keep, on_drop: OnDrop },
+    Waiting { waker: Option<Waker>, keep: KeepAlive, on_drop: OnDrop },
+    Orphaned { keep: KeepAlive, on_drop: OnDrop },
     Done { result: i32, on_drop: OnDrop },
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Driver {
     backlog: VecDeque<Entry128>,
     eventfd: Arc<OwnedFd>,
     /// Receives the eventfd's counter.
-    wake_word: Box<UnsafeCell<u64>>,
+    wake_counter: Box<UnsafeCell<u64>>,
     wake_armed: bool,
 }
 
@@ -127,7 +127,7 @@ impl Driver {
             in_flight: 0,
             backlog: VecDeque::new(),
             eventfd,
-            wake_word: Box::new(UnsafeCell::new(0)),
+            wake_counter: Box::new(UnsafeCell::new(0)),
             wake_armed: false,
         })
     }
@@ -140,7 +140,7 @@ impl Driver {
     pub(crate) unsafe fn start(
         &mut self,
         mut entry: Entry128,
-        keep: Keep,
+        keep: KeepAlive,
         on_drop: OnDrop,
     ) -> io::Result<OpId> {
         let id = self.claim(State::Waiting { waker: None, keep, on_drop })?;
@@ -203,9 +203,9 @@ impl Driver {
             return;
         }
         self.wake_armed = true;
-        let word = self.wake_word.get().cast::<u8>();
+        let word = self.wake_counter.get().cast::<u8>();
         let entry = opcode::Read::new(Fd(self.eventfd.as_raw_fd()), word, 8).build().user_data(WAKE_TOKEN);
-        // SAFETY: `wake_word` is boxed and freed only after the read has ended (see `drain`).
+        // SAFETY: `wake_counter` is boxed and freed only after the read has ended (see `drain`).
         unsafe { self.push(entry.into()) };
     }
 
@@ -217,7 +217,7 @@ impl Driver {
             let queue = self.ring.submission();
             !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
         };
-        if needs_kernel { tolerate(self.ring.submit()) } else { Ok(()) }
+        if needs_kernel { ignore_early_end(self.ring.submit()) } else { Ok(()) }
     }
 
     /// Submits queued entries and waits for a completion, at most for `timeout`.
@@ -227,11 +227,11 @@ impl Driver {
             return self.submit();
         }
         match timeout {
-            None => tolerate(self.ring.submit_and_wait(1)),
+            None => ignore_early_end(self.ring.submit_and_wait(1)),
             Some(timeout) => {
                 let timespec = Timespec::from(timeout);
                 let args = SubmitArgs::new().timespec(&timespec);
-                tolerate(self.ring.submitter().submit_with_args(1, &args))
+                ignore_early_end(self.ring.submitter().submit_with_args(1, &args))
             }
         }
     }
@@ -239,7 +239,7 @@ impl Driver {
     /// Takes completions off the ring. Their wakers go to `woken`, to be woken when the driver is
     /// no longer borrowed. The values that the operations kept alive go to `kept`, for the same
     /// reason.
-    pub(crate) fn reap(&mut self, woken: &mut Vec<Waker>, kept: &mut Vec<Keep>) {
+    pub(crate) fn reap(&mut self, woken: &mut Vec<Waker>, kept: &mut Vec<KeepAlive>) {
         loop {
             let Some(completion) = self.ring.completion().next() else { return };
             match completion.user_data() {
@@ -250,7 +250,7 @@ impl Driver {
         }
     }
 
-    fn complete(&mut self, id: OpId, result: i32, woken: &mut Vec<Waker>, kept: &mut Vec<Keep>) {
+    fn complete(&mut self, id: OpId, result: i32, woken: &mut Vec<Waker>, kept: &mut Vec<KeepAlive>) {
         let index = id.index as usize;
         assert_eq!(self.slots[index].generation, id.generation, "the kernel completes an operation once");
         match std::mem::replace(&mut self.slots[index].state, State::Free { next: NONE }) {
@@ -369,7 +369,7 @@ fn set_up_ring() -> io::Result<Ring> {
         .build(SUBMISSION_ENTRIES);
     let ring =
         tuned.or_else(|_| Ring::builder().setup_cqsize(COMPLETION_ENTRIES).build(SUBMISSION_ENTRIES))?;
-    if let Some(cpus) = crate::numa::workers() {
+    if let Some(cpus) = crate::numa::worker_cpus() {
         // Blocking operations of a ring run on kernel threads, which don't inherit the CPUs of the
         // ring's thread. On other CPUs they are slower.
         let _ = ring.submitter().register_iowq_aff(&crate::thread::cpu_set(cpus));
@@ -386,7 +386,7 @@ fn discard(result: i32, on_drop: OnDrop) {
 }
 
 /// Ignores the error of a wait that ends early (a signal, the timeout, completions to reap first).
-fn tolerate(result: io::Result<usize>) -> io::Result<()> {
+fn ignore_early_end(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),
         Err(e) => match e.raw_os_error() {
@@ -402,6 +402,6 @@ pub(crate) fn large(entry: Entry) -> Entry128 {
 }
 
 /// Converts a completion's result to that of a system call.
-pub(crate) fn checked(result: i32) -> io::Result<usize> {
+pub(crate) fn to_result(result: i32) -> io::Result<usize> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) }
 }

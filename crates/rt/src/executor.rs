@@ -1,7 +1,7 @@
 //! One core: the tasks, timers and ring of a thread, and the loop that drives them.
 
 use crate::context::{self, Runtime};
-use crate::driver::{Driver, Keep, OnDrop, OpId};
+use crate::driver::{Driver, KeepAlive, OnDrop, OpId};
 use crate::local::Locals;
 use crate::task::{CoreShared, TaskHeader};
 use crate::timer::Timers;
@@ -94,7 +94,12 @@ impl Core {
     ///
     /// # Safety
     /// As for [`Driver::start`].
-    pub(crate) unsafe fn start_op(&self, entry: Entry128, keep: Keep, on_drop: OnDrop) -> io::Result<OpId> {
+    pub(crate) unsafe fn start_op(
+        &self,
+        entry: Entry128,
+        keep: KeepAlive,
+        on_drop: OnDrop,
+    ) -> io::Result<OpId> {
         match &mut *self.driver.borrow_mut() {
             // SAFETY: passed on to the caller.
             Some(driver) => unsafe { driver.start(entry, keep, on_drop) },
@@ -129,7 +134,7 @@ impl Core {
             if done.get() {
                 break;
             }
-            self.turn_ring()?;
+            self.visit_ring()?;
             if let Some(driver) = &mut *self.driver.borrow_mut() {
                 driver.reap(&mut woken, &mut kept);
             }
@@ -178,12 +183,12 @@ impl Core {
     }
 
     /// One visit to the kernel: submits all queued entries, and waits if no task is ready.
-    fn turn_ring(&self) -> io::Result<()> {
+    fn visit_ring(&self) -> io::Result<()> {
         let idle = self.ready.borrow().is_empty();
         let mut driver = self.driver.borrow_mut();
         let driver = driver.as_mut().expect("the loop runs only while the core lives");
         driver.arm_wake();
-        if !idle || !self.shared.fall_asleep() {
+        if !idle || !self.shared.prepare_to_sleep() {
             return driver.submit();
         }
         let now = crate::monotonic_ns();

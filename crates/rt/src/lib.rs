@@ -49,15 +49,15 @@ mod timer;
 pub use buf::{IO_ALIGNMENT, IoBuf};
 pub use clock::{draw_hash_keys, monotonic_ns, now, random_u64, secret_bytes, secret_u64};
 pub use disk::{
-    Fallocate, File, FileStat, Gaps, HeldPath, MAX_ATTRIBUTE_BYTES, OpenOptions, create_dir_all, disk_of,
-    memory_of, memory_of_machine, read_dir, remove_dir, remove_file, rename, space, sync_dir,
-    sync_filesystem,
+    Fallocate, File, FileStat, MAX_ATTRIBUTE_BYTES, OpenOptions, PathGuard, UnallocatedRanges,
+    create_dir_all, file_system_id, file_system_space, read_dir, remove_dir, remove_file, rename, sync_dir,
+    sync_filesystem, unsynced_data_verifier, unsynced_data_verifier_of_machine,
 };
 pub use executor::block_on;
 pub use join::{join_all, spawn, yield_now};
 pub use local::{local, process_wide};
 pub use numa::NumaZone;
-pub use seldom::Seldom;
+pub use seldom::LogRateLimit;
 pub use shared::SharedMemory;
 pub use thread::{CoreConfig, CoreGroup, allowed_cpus, pinned_cpu, start_core};
 pub use timer::{sleep, timeout};

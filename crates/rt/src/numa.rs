@@ -15,7 +15,7 @@ const MAX_ZONE: u32 = 1023;
 const MPOL_PREFERRED: libc::c_int = 1;
 
 /// The CPUs for the kernel's worker threads of this process's rings.
-static WORKERS: OnceLock<Vec<usize>> = OnceLock::new();
+static WORKER_CPUS: OnceLock<Vec<usize>> = OnceLock::new();
 
 /// CPUs and memory that are near each other.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,20 +74,20 @@ impl NumaZone {
     pub fn bind_process(&self) -> io::Result<()> {
         self.bind_thread()?;
         // A process isn't bound twice.
-        let _ = WORKERS.set(self.cpus.clone());
+        let _ = WORKER_CPUS.set(self.cpus.clone());
         Ok(())
     }
 
     /// Binds the calling thread, and those that it starts from now on.
     fn bind_thread(&self) -> io::Result<()> {
-        crate::thread::keep_on(&self.cpus)?;
+        crate::thread::bind_to_cpus(&self.cpus)?;
         if self.has_memory { prefer_memory(self.zone) } else { Ok(()) }
     }
 }
 
 /// The CPUs for the kernel's worker threads of rings.
-pub(crate) fn workers() -> Option<&'static [usize]> {
-    WORKERS.get().map(Vec::as_slice)
+pub(crate) fn worker_cpus() -> Option<&'static [usize]> {
+    WORKER_CPUS.get().map(Vec::as_slice)
 }
 
 fn prefer_memory(zone: u32) -> io::Result<()> {

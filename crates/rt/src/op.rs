@@ -1,7 +1,7 @@
 //! An operation on the ring as a future.
 
 use crate::context;
-use crate::driver::{Keep, OnDrop, OpId, checked};
+use crate::driver::{KeepAlive, OnDrop, OpId, to_result};
 use crate::executor::Core;
 use io_uring::squeue::Entry128;
 use std::future::Future;
@@ -23,7 +23,7 @@ impl Op {
     /// # Safety
     /// Everything that `entry` points to is owned by `keep` or lives until the completion by other
     /// means.
-    pub(crate) unsafe fn start(entry: Entry128, keep: Keep, on_drop: OnDrop) -> io::Result<Op> {
+    pub(crate) unsafe fn start(entry: Entry128, keep: KeepAlive, on_drop: OnDrop) -> io::Result<Op> {
         let core = context::require_core()?;
         // SAFETY: passed on to the caller.
         let id = unsafe { core.start_op(entry, keep, on_drop)? };
@@ -35,10 +35,10 @@ impl Op {
 ///
 /// # Safety
 /// As for [`Op::start`].
-pub(crate) async unsafe fn run(entry: Entry128, keep: Keep) -> io::Result<usize> {
+pub(crate) async unsafe fn run(entry: Entry128, keep: KeepAlive) -> io::Result<usize> {
     // SAFETY: passed on to the caller.
     let op = unsafe { Op::start(entry, keep, OnDrop::Finish)? };
-    checked(op.await)
+    to_result(op.await)
 }
 
 impl Future for Op {

@@ -1,6 +1,6 @@
 //! Ring operations that don't concern files: driver commands, and readiness.
 
-use crate::driver::{OnDrop, checked, large};
+use crate::driver::{OnDrop, large, to_result};
 use crate::op::Op;
 use io_uring::squeue::Entry128;
 use io_uring::{opcode, types::Fd};
@@ -43,5 +43,5 @@ pub async fn readable(fd: RawFd) -> io::Result<()> {
     let entry = opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build();
     // SAFETY: a poll points to no memory.
     let op = unsafe { Op::start(large(entry), Default::default(), OnDrop::Cancel)? };
-    checked(op.await).map(drop)
+    to_result(op.await).map(drop)
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// Admits one line per interval, and counts the suppressed ones.
 #[derive(Debug)]
-pub struct Seldom {
-    quiet_time: Duration,
+pub struct LogRateLimit {
+    interval: Duration,
     state: Mutex<State>,
 }
 
@@ -16,10 +16,10 @@ struct State {
     suppressed: u64,
 }
 
-impl Seldom {
+impl LogRateLimit {
     /// Admits one line in `quiet_time`.
-    pub const fn once_in(quiet_time: Duration) -> Seldom {
-        Seldom { quiet_time, state: Mutex::new(State { last_ns: None, suppressed: 0 }) }
+    pub const fn one_per(quiet_time: Duration) -> LogRateLimit {
+        LogRateLimit { interval: quiet_time, state: Mutex::new(State { last_ns: None, suppressed: 0 }) }
     }
 
     /// `None` if the line is suppressed; otherwise the number of lines suppressed since the last.
@@ -27,7 +27,7 @@ impl Seldom {
     pub fn admit(&self, now_ns: u64) -> Option<u64> {
         let mut state = self.state.lock();
         let is_quiet =
-            state.last_ns.is_some_and(|last| now_ns.saturating_sub(last) < self.quiet_time.as_nanos() as u64);
+            state.last_ns.is_some_and(|last| now_ns.saturating_sub(last) < self.interval.as_nanos() as u64);
         if is_quiet {
             state.suppressed += 1;
             return None;
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn one_line_a_second() {
-        let seldom = Seldom::once_in(Duration::from_secs(1));
+        let seldom = LogRateLimit::one_per(Duration::from_secs(1));
         let second = 1_000_000_000;
         assert_eq!(seldom.admit(5), Some(0));
         assert_eq!(seldom.admit(6), None);

@@ -83,14 +83,19 @@ impl SharedMemory {
     }
 
     /// Whether `len` bytes from `at` on lie inside the memory.
-    pub fn holds(&self, at: usize, len: usize) -> bool {
+    pub fn contains(&self, at: usize, len: usize) -> bool {
         at.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
     /// Copies `data` to `at`. Panics when the range isn't inside: the caller validates a peer's
-    /// numbers first ([`SharedMemory::holds`]).
+    /// numbers first ([`SharedMemory::contains`]).
     pub fn copy_in(&self, at: usize, data: &IoBuf) {
-        assert!(self.holds(at, data.len()), "{at} and {} are not inside of {} bytes", data.len(), self.len);
+        assert!(
+            self.contains(at, data.len()),
+            "{at} and {} are not inside of {} bytes",
+            data.len(),
+            self.len
+        );
         // SAFETY: the range was checked; the buffer is this process's own and isn't part of the
         // mapping.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.ptr.as_ptr().add(at), data.len()) }
@@ -98,8 +103,13 @@ impl SharedMemory {
 
     /// Copies bytes from `at` on until `into` is full. Panics as [`SharedMemory::copy_in`] does.
     pub fn copy_out(&self, at: usize, into: &IoBuf) {
-        assert!(self.holds(at, into.len()), "{at} and {} are not inside of {} bytes", into.len(), self.len);
-        into.forget_sums();
+        assert!(
+            self.contains(at, into.len()),
+            "{at} and {} are not inside of {} bytes",
+            into.len(),
+            self.len
+        );
+        into.discard_checksums();
         // SAFETY: as above. If the other process writes meanwhile, the copy may mix old and new
         // bytes, but remains a copy.
         unsafe { std::ptr::copy_nonoverlapping(self.ptr.as_ptr().add(at), into.as_ptr(), into.len()) }
@@ -140,21 +150,23 @@ mod tests {
     const PAGE: usize = IO_ALIGNMENT;
 
     #[test]
-    fn what_one_side_copies_in_the_other_copies_out() {
+    fn one_side_copies_out_what_the_other_copied_in() {
         let (ours, fd) = SharedMemory::create(4 * PAGE).unwrap();
         let theirs = SharedMemory::open(fd, 4 * PAGE).unwrap();
         assert_eq!((ours.len(), theirs.len()), (4 * PAGE, 4 * PAGE));
         ours.copy_in(PAGE, &IoBuf::from_slice(b"hello"));
         let seen = IoBuf::alloc(7);
         let page = IoBuf::alloc(PAGE);
-        page.note_sums(vec![17]);
+        page.note_checksums(vec![17]);
         ours.copy_out(0, &page);
-        assert!(page.with_sums(|_| ()).is_none());
+        assert!(page.with_checksums(|_| ()).is_none());
         theirs.copy_out(PAGE - 1, &seen);
         assert_eq!(seen.as_slice(), b"\0hello\0");
-        assert!(theirs.holds(4 * PAGE - 5, 5) && theirs.holds(0, 0) && theirs.holds(4 * PAGE, 0));
+        assert!(theirs.contains(4 * PAGE - 5, 5) && theirs.contains(0, 0) && theirs.contains(4 * PAGE, 0));
         assert!(
-            !theirs.holds(4 * PAGE - 4, 5) && !theirs.holds(usize::MAX, 2) && !theirs.holds(4 * PAGE + 1, 0)
+            !theirs.contains(4 * PAGE - 4, 5)
+                && !theirs.contains(usize::MAX, 2)
+                && !theirs.contains(4 * PAGE + 1, 0)
         );
     }
 

@@ -76,7 +76,7 @@ impl LockState {
     }
 
     /// Takes the grant of `id`; false if there is none.
-    fn accept(&mut self, id: u64) -> bool {
+    fn take_grant(&mut self, id: u64) -> bool {
         let position = self.granted.iter().position(|granted| *granted == id);
         position.map(|position| self.granted.swap_remove(position)).is_some()
     }
@@ -136,7 +136,7 @@ impl Future for Acquire<'_> {
             self.id = Some(id);
             return Poll::Pending;
         };
-        if state.accept(id) {
+        if state.take_grant(id) {
             drop(state);
             self.id = None;
             return Poll::Ready(());
@@ -153,7 +153,7 @@ impl Drop for Acquire<'_> {
         let Some(id) = self.id else { return };
         let woken = {
             let mut state = self.lock.state.lock();
-            if state.accept(id) {
+            if state.take_grant(id) {
                 state.release(self.access);
             } else {
                 state.queue.retain(|waiter| waiter.id != id);

@@ -65,7 +65,7 @@ impl CoreShared {
             std::mem::replace(&mut inbox.asleep, false)
         };
         if was_asleep {
-            self.ring_bell();
+            self.signal_eventfd();
         }
     }
 
@@ -77,7 +77,7 @@ impl CoreShared {
     }
 
     /// Announces that the core is about to wait; false if tasks have been queued.
-    pub(crate) fn fall_asleep(&self) -> bool {
+    pub(crate) fn prepare_to_sleep(&self) -> bool {
         let mut inbox = self.inbox.lock();
         inbox.asleep = inbox.tasks.is_empty();
         inbox.asleep
@@ -93,7 +93,7 @@ impl CoreShared {
         drop(left);
     }
 
-    fn ring_bell(&self) {
+    fn signal_eventfd(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: the buffer has the eight bytes that an eventfd takes, and the descriptor is open.
         unsafe { libc::write(self.eventfd.as_raw_fd(), one.as_ptr().cast(), one.len()) };

@@ -82,11 +82,11 @@ pub fn pinned_cpu() -> Option<usize> {
 
 fn pin_to(cpu: usize) {
     // Only improves performance: a refusal is harmless.
-    let _ = keep_on(&[cpu]);
+    let _ = bind_to_cpus(&[cpu]);
 }
 
 /// Restricts the calling thread, and those that it will start, to these CPUs.
-pub(crate) fn keep_on(cpus: &[usize]) -> io::Result<()> {
+pub(crate) fn bind_to_cpus(cpus: &[usize]) -> io::Result<()> {
     let set = cpu_set(cpus);
     // SAFETY: the pointer is to a valid set of the size given; 0 names the calling thread.
     match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {

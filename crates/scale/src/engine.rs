@@ -17,26 +17,26 @@ pub(crate) struct Hop {
     /// This hop and the next one are the two ends of a connection: bytes are forwarded while they
     /// arrive, and alternate with those of other connections. Transfers with the same ends and the
     /// same number here use the same connection, one after the other.
-    pub(crate) line: Option<u32>,
+    pub(crate) connection: Option<u32>,
 }
 
 /// A path over stations, one after the other, and then several parallel paths, possibly none.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Way {
+pub(crate) struct Route {
     pub(crate) hops: Vec<Hop>,
-    pub(crate) then: Vec<Way>,
+    pub(crate) then: Vec<Route>,
 }
 
-impl Way {
+impl Route {
     /// Creates a path that doesn't fork.
-    pub(crate) fn of(hops: Vec<Hop>) -> Way {
-        Way { hops, then: Vec::new() }
+    pub(crate) fn of(hops: Vec<Hop>) -> Route {
+        Route { hops, then: Vec::new() }
     }
 }
 
 struct Token {
     request: usize,
-    way: Way,
+    route: Route,
     at: usize,
     /// Pieces of a transfer that haven't arrived.
     left: u32,
@@ -44,7 +44,7 @@ struct Token {
     line: usize,
 }
 
-struct Running {
+struct PendingRequest {
     owner: usize,
     /// Paths that haven't ended.
     left: usize,
@@ -54,23 +54,23 @@ struct Running {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// A token reaches its next hop, or its end.
-    Goes(usize),
+    NextHop(usize),
     /// A piece of a token's transfer reaches the other end, or has passed it.
-    Comes(usize),
-    Arrives(usize),
+    PieceAtReceiver(usize),
+    PieceDone(usize),
 }
 
 /// The two ends of a connection, and its number among those between these ends.
 type Ends = (usize, usize, u32);
 
 /// A connection.
-struct Line {
+struct Connection {
     ends: Ends,
     /// Tokens with unsent pieces.
     waiting: VecDeque<usize>,
     /// Unsent pieces of the first token.
     left: u32,
-    on_their_way: u32,
+    in_flight: u32,
 }
 
 /// The clock, the stations, and the future events.
@@ -82,12 +82,12 @@ pub(crate) struct Engine {
     /// Sorted by time, then by insertion order. Times are never negative, so their bits sort like
     /// the numbers.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    noted: u64,
+    scheduled: u64,
     tokens: Slab<Token>,
-    requests: Slab<Running>,
+    requests: Slab<PendingRequest>,
     /// Connections in use, and the index of each.
-    lines: Slab<Line>,
-    line_at: HashMap<Ends, usize>,
+    connections: Slab<Connection>,
+    connection_index: HashMap<Ends, usize>,
 }
 
 impl Engine {
@@ -105,65 +105,65 @@ impl Engine {
         &self.busy
     }
 
-    /// Starts a request, now or at a future time; [`Engine::next_ended`] returns its owner when the
-    /// last of its paths has ended.
-    pub(crate) fn begin(&mut self, at: f64, owner: usize, ways: Vec<Way>) {
+    /// Starts a request, now or at a future time; [`Engine::run_until_next_end`] returns its owner
+    /// when the last of its paths has ended.
+    pub(crate) fn begin(&mut self, at: f64, owner: usize, ways: Vec<Route>) {
         assert!(!ways.is_empty(), "a request goes somewhere");
-        let id = self.requests.put(Running { owner, left: 0 });
+        let id = self.requests.put(PendingRequest { owner, left: 0 });
         self.spawn(at.max(self.now), id, ways);
     }
 
-    fn spawn(&mut self, at: f64, request: usize, ways: Vec<Way>) {
+    fn spawn(&mut self, at: f64, request: usize, ways: Vec<Route>) {
         self.requests.get_mut(request).left += ways.len();
         for way in ways {
-            let token = self.tokens.put(Token { request, way, at: 0, left: 0, line: 0 });
-            self.note(at, Event::Goes(token));
+            let token = self.tokens.put(Token { request, route: way, at: 0, left: 0, line: 0 });
+            self.schedule(at, Event::NextHop(token));
         }
     }
 
-    fn note(&mut self, at: f64, event: Event) {
-        self.noted += 1;
-        self.events.push(Reverse((at.to_bits(), self.noted, event)));
+    fn schedule(&mut self, at: f64, event: Event) {
+        self.scheduled += 1;
+        self.events.push(Reverse((at.to_bits(), self.scheduled, event)));
     }
 
     /// Runs until a request has ended. Returns its owner; `None` if no request is running.
-    pub(crate) fn next_ended(&mut self) -> Option<usize> {
+    pub(crate) fn run_until_next_end(&mut self) -> Option<usize> {
         while let Some(Reverse((at, _, event))) = self.events.pop() {
             self.now = f64::from_bits(at);
             match event {
-                Event::Goes(id) => {
-                    if let Some(owner) = self.goes(id) {
+                Event::NextHop(id) => {
+                    if let Some(owner) = self.advance(id) {
                         return Some(owner);
                     }
                 }
-                Event::Comes(id) => {
+                Event::PieceAtReceiver(id) => {
                     let (_, to) = self.ends(id);
-                    let begin = self.stay(to.station, to.seconds);
-                    self.note(begin + to.seconds, Event::Arrives(id));
+                    let begin = self.occupy(to.station, to.seconds);
+                    self.schedule(begin + to.seconds, Event::PieceDone(id));
                 }
-                Event::Arrives(id) => self.arrives(id),
+                Event::PieceDone(id) => self.piece_done(id),
             }
         }
         None
     }
 
     /// Makes the next step of a token. Returns the owner of its request if that ends.
-    fn goes(&mut self, id: usize) -> Option<usize> {
+    fn advance(&mut self, id: usize) -> Option<usize> {
         let token = self.tokens.get_mut(id);
-        match token.way.hops.get(token.at).copied() {
-            Some(Hop { line: Some(_), .. }) => {
+        match token.route.hops.get(token.at).copied() {
+            Some(Hop { connection: Some(_), .. }) => {
                 token.left = PIECES;
                 self.send(id);
                 None
             }
             Some(hop) => {
                 token.at += 1;
-                let begin = self.stay(hop.station, hop.seconds);
-                self.note(begin + hop.seconds, Event::Goes(id));
+                let begin = self.occupy(hop.station, hop.seconds);
+                self.schedule(begin + hop.seconds, Event::NextHop(id));
                 None
             }
             None => {
-                let Token { request, way, .. } = self.tokens.take(id);
+                let Token { request, route: way, .. } = self.tokens.take(id);
                 self.spawn(self.now, request, way.then);
                 let running = self.requests.get_mut(request);
                 running.left -= 1;
@@ -173,7 +173,7 @@ impl Engine {
     }
 
     /// Occupies a station for this time as soon as it is free. Returns when that begins.
-    fn stay(&mut self, station: usize, seconds: f64) -> f64 {
+    fn occupy(&mut self, station: usize, seconds: f64) -> f64 {
         let begin = self.free_at[station].max(self.now);
         self.free_at[station] = begin + seconds;
         self.busy[station] += seconds;
@@ -184,17 +184,17 @@ impl Engine {
     fn ends(&mut self, id: usize) -> (Hop, Hop) {
         let token = self.tokens.get_mut(id);
         let piece = |hop: Hop| Hop { seconds: hop.seconds / f64::from(PIECES), ..hop };
-        (piece(token.way.hops[token.at]), piece(token.way.hops[token.at + 1]))
+        (piece(token.route.hops[token.at]), piece(token.route.hops[token.at + 1]))
     }
 
     /// Queues a transfer at its connection.
     fn send(&mut self, id: usize) {
         let (from, to) = self.ends(id);
-        let ends = (from.station, to.station, from.line.unwrap_or(0));
-        let lines = &mut self.lines;
-        let new = || lines.put(Line { ends, waiting: VecDeque::new(), left: 0, on_their_way: 0 });
-        let at = *self.line_at.entry(ends).or_insert_with(new);
-        let line = self.lines.get_mut(at);
+        let ends = (from.station, to.station, from.connection.unwrap_or(0));
+        let lines = &mut self.connections;
+        let new = || lines.put(Connection { ends, waiting: VecDeque::new(), left: 0, in_flight: 0 });
+        let at = *self.connection_index.entry(ends).or_insert_with(new);
+        let line = self.connections.get_mut(at);
         if line.waiting.is_empty() {
             line.left = PIECES;
         }
@@ -206,46 +206,46 @@ impl Engine {
     /// Sends pieces up to the window.
     fn fill(&mut self, at: usize) {
         loop {
-            let line = self.lines.get_mut(at);
-            let Some(id) = line.waiting.front().copied().filter(|_| line.on_their_way < WINDOW) else {
+            let line = self.connections.get_mut(at);
+            let Some(id) = line.waiting.front().copied().filter(|_| line.in_flight < WINDOW) else {
                 break;
             };
-            line.on_their_way += 1;
+            line.in_flight += 1;
             line.left -= 1;
             if line.left == 0 {
                 line.waiting.pop_front();
                 line.left = PIECES;
             }
-            self.leaves(id);
+            self.send_piece(id);
         }
-        let line = self.lines.get_mut(at);
-        if line.on_their_way == 0 {
+        let line = self.connections.get_mut(at);
+        if line.in_flight == 0 {
             let ends = line.ends;
-            self.line_at.remove(&ends);
-            self.lines.take(at);
+            self.connection_index.remove(&ends);
+            self.connections.take(at);
         }
     }
 
     /// Sends a piece of a transfer.
-    fn leaves(&mut self, id: usize) {
+    fn send_piece(&mut self, id: usize) {
         let (from, to) = self.ends(id);
-        let begin = self.stay(from.station, from.seconds);
+        let begin = self.occupy(from.station, from.seconds);
         // The other end never waits for bytes within a piece: it gets the last byte when it has
         // handled all others.
         let comes = begin.max(begin + from.seconds - to.seconds);
-        self.note(comes, Event::Comes(id));
+        self.schedule(comes, Event::PieceAtReceiver(id));
     }
 
     /// Handles the arrival of a piece.
-    fn arrives(&mut self, id: usize) {
+    fn piece_done(&mut self, id: usize) {
         let at = self.tokens.get_mut(id).line;
-        self.lines.get_mut(at).on_their_way -= 1;
+        self.connections.get_mut(at).in_flight -= 1;
         self.fill(at);
         let token = self.tokens.get_mut(id);
         token.left -= 1;
         if token.left == 0 {
             token.at += 2;
-            self.note(self.now, Event::Goes(id));
+            self.schedule(self.now, Event::NextHop(id));
         }
     }
 }
@@ -291,30 +291,30 @@ mod tests {
     use super::*;
 
     fn hop(station: usize, seconds: f64) -> Hop {
-        Hop { station, seconds, line: None }
+        Hop { station, seconds, connection: None }
     }
 
     /// Returns a transfer over both stations, on this connection between them.
-    fn transfer(from: Hop, to: Hop, line: u32) -> Vec<Way> {
-        vec![Way::of(vec![Hop { line: Some(line), ..from }, to])]
+    fn transfer(from: Hop, to: Hop, line: u32) -> Vec<Route> {
+        vec![Route::of(vec![Hop { connection: Some(line), ..from }, to])]
     }
 
     fn ends(engine: &mut Engine) -> Vec<(usize, f64)> {
-        std::iter::from_fn(|| Some((engine.next_ended()?, engine.now()))).collect()
+        std::iter::from_fn(|| Some((engine.run_until_next_end()?, engine.now()))).collect()
     }
 
     #[test]
     fn a_station_serves_one_after_the_other() {
         let mut engine = Engine::new(2);
         for owner in 0..3 {
-            engine.begin(0.0, owner, vec![Way::of(vec![hop(0, 1.0), hop(1, 0.5)])]);
+            engine.begin(0.0, owner, vec![Route::of(vec![hop(0, 1.0), hop(1, 0.5)])]);
         }
         assert_eq!(ends(&mut engine), [(0, 1.5), (1, 2.5), (2, 3.5)]);
         assert_eq!(engine.busy(), [3.0, 1.5]);
     }
 
     #[test]
-    fn bytes_go_on_while_they_come() {
+    fn bytes_are_forwarded_while_they_arrive() {
         for (first, second) in [(1.0, 4.0), (4.0, 1.0), (2.0, 2.0)] {
             let mut engine = Engine::new(2);
             for owner in 0..2 {
@@ -345,11 +345,11 @@ mod tests {
     #[test]
     fn a_request_ends_with_its_last_branch() {
         let mut engine = Engine::new(3);
-        let then = vec![Way::of(vec![hop(1, 1.0)]), Way::of(vec![hop(2, 4.0)])];
-        engine.begin(0.0, 7, vec![Way { hops: vec![hop(0, 2.0)], then }]);
-        engine.begin(5.0, 8, vec![Way::default()]);
-        assert_eq!(engine.next_ended(), Some(8));
-        assert_eq!((engine.next_ended(), engine.now()), (Some(7), 6.0));
-        assert_eq!(engine.next_ended(), None);
+        let then = vec![Route::of(vec![hop(1, 1.0)]), Route::of(vec![hop(2, 4.0)])];
+        engine.begin(0.0, 7, vec![Route { hops: vec![hop(0, 2.0)], then }]);
+        engine.begin(5.0, 8, vec![Route::default()]);
+        assert_eq!(engine.run_until_next_end(), Some(8));
+        assert_eq!((engine.run_until_next_end(), engine.now()), (Some(7), 6.0));
+        assert_eq!(engine.run_until_next_end(), None);
     }
 }

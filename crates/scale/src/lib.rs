@@ -11,11 +11,11 @@
 //! Not modelled: metadata, message latencies, caches, random behaviour of drives. Pure, and
 //! deterministic for equal arguments.
 
+mod cluster;
 mod engine;
-mod farm;
 mod load;
 mod rebuild;
 
-pub use farm::{Farm, Hardware, Refusal, Resource};
-pub use load::{Load, Outcome, run};
-pub use rebuild::{Rebuild, Rebuilt, rebuild};
+pub use cluster::{Hardware, Resource, SimulatedCluster, SimulationError};
+pub use load::{Load, LoadResult, run};
+pub use rebuild::{Rebuild, RebuildResult, rebuild};

@@ -1,7 +1,7 @@
 //! Applications that read or write large files.
 
-use crate::engine::{Engine, Way};
-use crate::farm::{Farm, POOL, Refusal, Resource};
+use crate::cluster::{POOL, Resource, SimulatedCluster, SimulationError};
+use crate::engine::{Engine, Route};
 use layout::pieces;
 use types::{ByteRange, Chooser, Group, InodeId, Layout, StripePattern, TargetId};
 
@@ -11,7 +11,7 @@ const READ_REGION_BYTES: u64 = 2 << 20;
 const WARM_UP: u64 = 6;
 const MEASURED: u64 = 12;
 /// Most applications.
-const MAX_PROGRAMS: u64 = 200_000;
+const MAX_APPLICATIONS: u64 = 200_000;
 
 /// The load on a cluster.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -38,7 +38,7 @@ pub struct Load {
 
 /// Result of a simulated load.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct LoadResult {
     /// Throughput of all applications together, in bytes per second.
     pub bytes_per_s: f64,
     /// Utilization of the busiest station of each kind, highest first.
@@ -48,17 +48,19 @@ pub struct Outcome {
 }
 
 /// The applications of a load, and their positions in their files.
-pub(crate) struct Programs<'a> {
-    farm: &'a Farm,
+pub(crate) struct Applications<'a> {
+    farm: &'a SimulatedCluster,
     load: Load,
     files: Vec<(Layout, u64)>,
 }
 
-impl<'a> Programs<'a> {
-    pub(crate) fn new(farm: &'a Farm, load: Load) -> Result<Programs<'a>, Refusal> {
+impl<'a> Applications<'a> {
+    pub(crate) fn new(farm: &'a SimulatedCluster, load: Load) -> Result<Applications<'a>, SimulationError> {
         let count = u64::from(load.clients) * u64::from(load.programs);
-        if count == 0 || count > MAX_PROGRAMS || load.record_bytes == 0 || load.connections == 0 {
-            return Err(Refusal(format!("{count} programs: 1 to {MAX_PROGRAMS} can be simulated")));
+        if count == 0 || count > MAX_APPLICATIONS || load.record_bytes == 0 || load.connections == 0 {
+            return Err(SimulationError(format!(
+                "{count} programs: 1 to {MAX_APPLICATIONS} can be simulated"
+            )));
         }
         let pattern = StripePattern {
             pool: POOL,
@@ -68,12 +70,12 @@ impl<'a> Programs<'a> {
             chooser: Chooser::CapacityWeighted,
             ..StripePattern::default()
         };
-        let choices = layout::Choices::find(&farm.made_by, pattern.pool, pattern.scheme);
+        let choices = layout::GroupCandidates::find(&farm.map_at_creation, pattern.pool, pattern.scheme);
         let file = |at: u64| {
             let ino = InodeId(at + 2);
             let groups = choices
-                .choose(&farm.made_by, &pattern, ino, load.seed)
-                .map_err(|error| Refusal(error.to_string()))?;
+                .choose(&farm.map_at_creation, &pattern, ino, load.seed)
+                .map_err(|error| SimulationError(error.to_string()))?;
             let layout = Layout {
                 chunk_size: load.chunk_bytes,
                 pool: POOL,
@@ -84,7 +86,7 @@ impl<'a> Programs<'a> {
             // Applications start at different offsets.
             Ok((layout, at % 64 * load.record_bytes))
         };
-        Ok(Programs { farm, load, files: (0..count).map(file).collect::<Result<_, Refusal>>()? })
+        Ok(Applications { farm, load, files: (0..count).map(file).collect::<Result<_, SimulationError>>()? })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -92,7 +94,7 @@ impl<'a> Programs<'a> {
     }
 
     /// Returns the paths of the next request of an application.
-    pub(crate) fn next(&mut self, program: usize) -> Vec<Way> {
+    pub(crate) fn next(&mut self, program: usize) -> Vec<Route> {
         let (layout, offset) = &mut self.files[program];
         let range = ByteRange::at(*offset, self.load.record_bytes);
         *offset = range.end;
@@ -103,10 +105,14 @@ impl<'a> Programs<'a> {
             let group = farm.map.group(piece.group).expect("layouts name groups of the map");
             let bytes = piece.file.len();
             match self.load.writes {
-                true => written(farm, (client, line), group, bytes),
-                false => {
-                    read(farm, (client, line), group, piece.local / READ_REGION_BYTES + program as u64, bytes)
-                }
+                true => write_route(farm, (client, line), group, bytes),
+                false => read_route(
+                    farm,
+                    (client, line),
+                    group,
+                    piece.local / READ_REGION_BYTES + program as u64,
+                    bytes,
+                ),
             }
         };
         pieces(layout, range).map(way).collect()
@@ -114,11 +120,17 @@ impl<'a> Programs<'a> {
 }
 
 /// Returns the path of a read from a member that is in sync; members alternate by region.
-fn read(farm: &Farm, (client, line): (usize, u32), group: &Group, region: u64, bytes: u64) -> Way {
-    let good: Vec<TargetId> = group.good().collect();
-    let Some(from) = good.get((region % good.len().max(1) as u64) as usize) else { return Way::default() };
+fn read_route(
+    farm: &SimulatedCluster,
+    (client, line): (usize, u32),
+    group: &Group,
+    region: u64,
+    bytes: u64,
+) -> Route {
+    let good: Vec<TargetId> = group.in_sync_members().collect();
+    let Some(from) = good.get((region % good.len().max(1) as u64) as usize) else { return Route::default() };
     let server = farm.server(*from);
-    Way::of(vec![
+    Route::of(vec![
         farm.drive(*from, bytes, farm.hardware.target_read),
         farm.cores(server, bytes),
         farm.server_sends(server, bytes, line),
@@ -128,15 +140,16 @@ fn read(farm: &Farm, (client, line): (usize, u32), group: &Group, region: u64, b
 
 /// Returns the path of a write to the primary, which stores and forwards the bytes at the same
 /// time.
-fn written(farm: &Farm, (client, line): (usize, u32), group: &Group, bytes: u64) -> Way {
-    let Some(primary) = group.primary() else { return Way::default() };
+fn write_route(farm: &SimulatedCluster, (client, line): (usize, u32), group: &Group, bytes: u64) -> Route {
+    let Some(primary) = group.primary() else { return Route::default() };
     let server = farm.server(primary);
-    let gets = group.with_states().filter(|(_, state)| state.gets_writes()).map(|(member, _)| member);
+    let gets =
+        group.members_with_states().filter(|(_, state)| state.receives_writes()).map(|(member, _)| member);
     let store = |member: TargetId| match member == primary {
-        true => Way::of(vec![farm.drive(member, bytes, farm.hardware.target_write)]),
-        false => Way::of(farm.copied(server, member, bytes, line)),
+        true => Route::of(vec![farm.drive(member, bytes, farm.hardware.target_write)]),
+        false => Route::of(farm.copy_hops(server, member, bytes, line)),
     };
-    Way {
+    Route {
         hops: vec![
             farm.client_sends(client, bytes, line),
             farm.server_receives(server, bytes),
@@ -149,15 +162,15 @@ fn written(farm: &Farm, (client, line): (usize, u32), group: &Group, bytes: u64)
 /// Runs a load until it is steady, and measures it.
 ///
 /// Errors: no applications or too many, or no target accepts new files.
-pub fn run(farm: &Farm, load: Load) -> Result<Outcome, Refusal> {
-    let mut programs = Programs::new(farm, load)?;
+pub fn run(farm: &SimulatedCluster, load: Load) -> Result<LoadResult, SimulationError> {
+    let mut programs = Applications::new(farm, load)?;
     let mut engine = Engine::new(farm.stations(load.clients as usize));
     let count = programs.count() as u64;
     for program in 0..programs.count() {
         engine.begin(0.0, program, programs.next(program));
     }
     let (mut ended, mut from, mut busy) = (0, 0.0, Vec::new());
-    while let Some(program) = engine.next_ended() {
+    while let Some(program) = engine.run_until_next_end() {
         ended += 1;
         if ended == WARM_UP * count {
             (from, busy) = (engine.now(), engine.busy().to_vec());
@@ -172,7 +185,7 @@ pub fn run(farm: &Farm, load: Load) -> Result<Outcome, Refusal> {
     Ok(outcome(farm, (MEASURED * count * load.record_bytes) as f64 / seconds, &worked, seconds))
 }
 
-fn outcome(farm: &Farm, bytes_per_s: f64, worked: &[f64], seconds: f64) -> Outcome {
+fn outcome(farm: &SimulatedCluster, bytes_per_s: f64, worked: &[f64], seconds: f64) -> LoadResult {
     let all = [Resource::Targets, Resource::ServerLinks, Resource::ServerCores, Resource::ClientLinks];
     let most = |resource: Resource| {
         let of_it = worked.iter().enumerate().filter(|(station, _)| farm.resource(*station) == resource);
@@ -183,5 +196,5 @@ fn outcome(farm: &Farm, bytes_per_s: f64, worked: &[f64], seconds: f64) -> Outco
     let targets = &worked[..farm.map.targets.len()];
     let there = targets.len() as f64;
     let mean = targets.iter().sum::<f64>() / there;
-    Outcome { bytes_per_s, busy, imbalance: targets.iter().copied().fold(0.0, f64::max) / mean }
+    LoadResult { bytes_per_s, busy, imbalance: targets.iter().copied().fold(0.0, f64::max) / mean }
 }

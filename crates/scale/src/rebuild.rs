@@ -1,15 +1,15 @@
 //! Rebuild after the loss of a server: other targets replace its targets, while applications
 //! continue.
 
-use crate::engine::{Engine, Way};
-use crate::farm::{Farm, Refusal};
-use crate::load::{Load, Programs};
+use crate::cluster::{SimulatedCluster, SimulationError};
+use crate::engine::{Engine, Route};
+use crate::load::{Applications, Load};
 use std::collections::BTreeMap;
 use types::{GroupId, MemberState, TargetId};
 
 /// Most application requests during a rebuild. A large cluster has millions per second; after this
 /// many, the rest of the rebuild is extrapolated at the same rate.
-const MOST_REQUESTS: u64 = 2_000_000;
+const MAX_REQUESTS: u64 = 2_000_000;
 
 /// Parameters of a rebuild.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -30,13 +30,13 @@ pub struct Rebuild {
 
 /// Result of a simulated rebuild.
 #[derive(Clone, Debug)]
-pub struct Rebuilt {
+pub struct RebuildResult {
     /// From the loss to the end of the last resync, in seconds.
     pub seconds: f64,
     /// Bytes copied.
     pub bytes: u64,
     /// Replicas for which no target has space or is allowed.
-    pub homeless: usize,
+    pub unplaced: usize,
     /// Number of targets that receive data.
     pub receivers: usize,
     /// Application throughput during the rebuild, in bytes per second; 0 without applications.
@@ -44,7 +44,7 @@ pub struct Rebuilt {
 }
 
 /// A member that gets the content of its group.
-struct Copy {
+struct MemberCopy {
     server: usize,
     source: TargetId,
     to: TargetId,
@@ -58,26 +58,30 @@ struct Copy {
 /// is one.
 ///
 /// Errors: groups of one member have no source to copy from; those of the load.
-pub fn rebuild(farm: &Farm, how: Rebuild, load: Option<Load>) -> Result<Rebuilt, Refusal> {
+pub fn rebuild(
+    farm: &SimulatedCluster,
+    how: Rebuild,
+    load: Option<Load>,
+) -> Result<RebuildResult, SimulationError> {
     if !farm.hardware.scheme.is_mirrored() {
-        return Err(Refusal(format!("files of scheme {} have no other copy", farm.hardware.scheme)));
+        return Err(SimulationError(format!("files of scheme {} have no other copy", farm.hardware.scheme)));
     }
     let mut farm = farm.without(how.lost);
     let (moves, homeless) = replace(&mut farm);
-    let mut programs = load.map(|load| Programs::new(&farm, load)).transpose()?;
-    let count = programs.as_ref().map_or(0, Programs::count);
+    let mut programs = load.map(|load| Applications::new(&farm, load)).transpose()?;
+    let count = programs.as_ref().map_or(0, Applications::count);
     let mut engine = Engine::new(farm.stations(load.map_or(0, |load| load.clients as usize)));
     if let Some(programs) = &mut programs {
         (0..count).for_each(|program| engine.begin(0.0, program, programs.next(program)));
     }
-    let mut copies = Copies::new(&farm, how, moves, count);
+    let mut copies = MemberCopies::new(&farm, how, moves, count);
     copies.begin_next(&farm, &mut engine);
     let mut requests = 0;
     while copies.unfinished > 0 {
-        let Some(owner) = engine.next_ended() else { break };
+        let Some(owner) = engine.run_until_next_end() else { break };
         if owner < count {
             requests += 1;
-            if requests >= MOST_REQUESTS && copies.arrived() > 0 {
+            if requests >= MAX_REQUESTS && copies.arrived() > 0 {
                 break;
             }
             if let Some(programs) = &mut programs {
@@ -92,10 +96,10 @@ pub fn rebuild(farm: &Farm, how: Rebuild, load: Option<Load>) -> Result<Rebuilt,
     let mut receivers: Vec<TargetId> = copies.all.iter().map(|copy| copy.to).collect();
     receivers.sort_unstable();
     receivers.dedup();
-    Ok(Rebuilt {
+    Ok(RebuildResult {
         seconds: if arrived > 0 { seconds * bytes as f64 / arrived as f64 } else { seconds },
         bytes,
-        homeless,
+        unplaced: homeless,
         receivers: receivers.len(),
         foreground_bytes_per_s: if seconds > 0.0 { moved as f64 / seconds } else { 0.0 },
     })
@@ -103,20 +107,20 @@ pub fn rebuild(farm: &Farm, how: Rebuild, load: Option<Load>) -> Result<Rebuilt,
 
 /// Replaces each lost member, one after the other as management does. Counts those without a
 /// replacement.
-fn replace(farm: &mut Farm) -> (Vec<(GroupId, TargetId)>, usize) {
+fn replace(farm: &mut SimulatedCluster) -> (Vec<(GroupId, TargetId)>, usize) {
     let lost: Vec<(usize, TargetId)> = farm
         .map
         .groups
         .iter()
         .enumerate()
         .flat_map(|(at, group)| {
-            let gone = group.with_states().filter(|(_, state)| *state == MemberState::NeedsResync);
+            let gone = group.members_with_states().filter(|(_, state)| *state == MemberState::NeedsResync);
             gone.map(move |(member, _)| (at, member)).collect::<Vec<_>>()
         })
         .collect();
     let (mut moves, mut homeless) = (Vec::new(), 0);
     for (at, gone) in lost {
-        let Some(to) = layout::successor(&farm.map, &farm.map.groups[at], gone) else {
+        let Some(to) = layout::replacement_target(&farm.map, &farm.map.groups[at], gone) else {
             homeless += 1;
             continue;
         };
@@ -129,8 +133,8 @@ fn replace(farm: &mut Farm) -> (Vec<(GroupId, TargetId)>, usize) {
     (moves, homeless)
 }
 
-struct Copies {
-    all: Vec<Copy>,
+struct MemberCopies {
+    all: Vec<MemberCopy>,
     how: Rebuild,
     /// Owner ids of copies follow those of applications.
     first_owner: usize,
@@ -139,23 +143,28 @@ struct Copies {
     unfinished: usize,
 }
 
-impl Copies {
-    fn new(farm: &Farm, how: Rebuild, moves: Vec<(GroupId, TargetId)>, first_owner: usize) -> Copies {
+impl MemberCopies {
+    fn new(
+        farm: &SimulatedCluster,
+        how: Rebuild,
+        moves: Vec<(GroupId, TargetId)>,
+        first_owner: usize,
+    ) -> MemberCopies {
         let copy = |(group, to): (GroupId, TargetId)| {
             let source = farm.map.group(group).and_then(|group| group.primary())?;
             let server = farm.server(source);
-            Some(Copy { server, source, to, left: how.group_bytes, under_way: 0, next_at: 0.0 })
+            Some(MemberCopy { server, source, to, left: how.group_bytes, under_way: 0, next_at: 0.0 })
         };
-        let all: Vec<Copy> = moves.into_iter().filter_map(copy).collect();
+        let all: Vec<MemberCopy> = moves.into_iter().filter_map(copy).collect();
         let mut waiting: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (at, copy) in all.iter().enumerate().rev() {
             waiting.entry(copy.server).or_default().push(at);
         }
-        Copies { unfinished: all.len(), all, how, first_owner, waiting }
+        MemberCopies { unfinished: all.len(), all, how, first_owner, waiting }
     }
 
     /// Starts the allowed number of copies on each server.
-    fn begin_next(&mut self, farm: &Farm, engine: &mut Engine) {
+    fn begin_next(&mut self, farm: &SimulatedCluster, engine: &mut Engine) {
         let servers: Vec<usize> = self.waiting.keys().copied().collect();
         for server in servers {
             for _ in 0..self.how.members {
@@ -164,7 +173,7 @@ impl Copies {
         }
     }
 
-    fn begin_one(&mut self, farm: &Farm, engine: &mut Engine, server: usize) {
+    fn begin_one(&mut self, farm: &SimulatedCluster, engine: &mut Engine, server: usize) {
         if let Some(at) = self.waiting.get_mut(&server).and_then(Vec::pop) {
             self.all[at].next_at = engine.now();
             for _ in 0..self.how.pieces {
@@ -174,7 +183,7 @@ impl Copies {
     }
 
     /// Sends the next piece of a copy, when the throttle allows.
-    fn send(&mut self, farm: &Farm, engine: &mut Engine, at: usize) {
+    fn send(&mut self, farm: &SimulatedCluster, engine: &mut Engine, at: usize) {
         let copy = &mut self.all[at];
         let bytes = copy.left.min(self.how.record_bytes);
         if bytes == 0 {
@@ -186,13 +195,13 @@ impl Copies {
         copy.under_way += 1;
         let mut hops =
             vec![farm.drive(copy.source, bytes, farm.hardware.target_read), farm.cores(copy.server, bytes)];
-        hops.extend(farm.copied(copy.server, copy.to, bytes, at as u32));
-        engine.begin(begins, self.first_owner + at, vec![Way::of(hops)]);
+        hops.extend(farm.copy_hops(copy.server, copy.to, bytes, at as u32));
+        engine.begin(begins, self.first_owner + at, vec![Route::of(hops)]);
     }
 
     /// Returns the bytes copied so far.
     fn arrived(&self) -> u64 {
-        let of_one = |copy: &Copy| {
+        let of_one = |copy: &MemberCopy| {
             let sent = self.how.group_bytes - copy.left;
             sent.saturating_sub(u64::from(copy.under_way) * self.how.record_bytes)
         };
@@ -200,7 +209,7 @@ impl Copies {
     }
 
     /// Handles the arrival of a piece of a copy.
-    fn ended(&mut self, farm: &Farm, engine: &mut Engine, at: usize) {
+    fn ended(&mut self, farm: &SimulatedCluster, engine: &mut Engine, at: usize) {
         self.all[at].under_way -= 1;
         self.send(farm, engine, at);
         let copy = &self.all[at];

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use proptest::prelude::*;
-use scale::{Farm, Hardware, Load, Outcome, Rebuild, Resource, rebuild, run};
+use scale::{Hardware, Load, LoadResult, Rebuild, Resource, SimulatedCluster, rebuild, run};
 use types::Scheme;
 
 const GB: f64 = 1e9;
@@ -36,8 +36,8 @@ fn load(clients: u32, writes: bool) -> Load {
     }
 }
 
-fn measured(hardware: Hardware, load: Load) -> Outcome {
-    run(&Farm::new(hardware).unwrap(), load).unwrap()
+fn measured(hardware: Hardware, load: Load) -> LoadResult {
+    run(&SimulatedCluster::new(hardware).unwrap(), load).unwrap()
 }
 
 fn how(lost: u32) -> Rebuild {
@@ -85,7 +85,7 @@ fn more_clients_give_more_until_a_plateau() {
 
 #[test]
 fn a_lost_server_costs_its_part_of_mirrored_reads() {
-    let farm = Farm::new(hardware(6, Scheme::Mirror(2))).unwrap();
+    let farm = SimulatedCluster::new(hardware(6, Scheme::Mirror(2))).unwrap();
     let whole = run(&farm, load(48, false)).unwrap();
     let degraded = run(&farm.without(2), load(48, false)).unwrap();
     let share = degraded.bytes_per_s / whole.bytes_per_s;
@@ -93,9 +93,9 @@ fn a_lost_server_costs_its_part_of_mirrored_reads() {
 }
 
 #[test]
-fn files_that_have_lost_a_copy_are_written_to_the_other_one() {
+fn degraded_groups_are_written_to_the_remaining_replica() {
     let slow = Hardware { server_link: 1.0 * GB, ..hardware(3, Scheme::Mirror(2)) };
-    let farm = Farm::new(slow).unwrap();
+    let farm = SimulatedCluster::new(slow).unwrap();
     let (whole, degraded) =
         (run(&farm, load(12, true)).unwrap(), run(&farm.without(0), load(12, true)).unwrap());
     // Three links for two replicas, then two links for one replica and two thirds of the other: not
@@ -105,19 +105,20 @@ fn files_that_have_lost_a_copy_are_written_to_the_other_one() {
 
 #[test]
 fn larger_clusters_rebuild_faster_and_everything_gets_a_place() {
-    let rebuilt =
-        |servers| rebuild(&Farm::new(hardware(servers, Scheme::Mirror(2))).unwrap(), how(1), None).unwrap();
+    let rebuilt = |servers| {
+        rebuild(&SimulatedCluster::new(hardware(servers, Scheme::Mirror(2))).unwrap(), how(1), None).unwrap()
+    };
     let (few, many) = (rebuilt(4), rebuilt(24));
-    assert_eq!((few.homeless, many.homeless), (0, 0));
+    assert_eq!((few.unplaced, many.unplaced), (0, 0));
     assert!(many.receivers > few.receivers, "{few:?} {many:?}");
-    let rate = |found: &scale::Rebuilt| found.bytes as f64 / found.seconds;
+    let rate = |found: &scale::RebuildResult| found.bytes as f64 / found.seconds;
     assert!(rate(&many) > 2.0 * rate(&few), "{few:?} {many:?}");
     assert_eq!(few.foreground_bytes_per_s, 0.0);
 }
 
 #[test]
 fn a_pace_slows_a_rebuild_and_spares_programs() {
-    let farm = Farm::new(hardware(6, Scheme::Mirror(2))).unwrap();
+    let farm = SimulatedCluster::new(hardware(6, Scheme::Mirror(2))).unwrap();
     let at = |pace| rebuild(&farm, Rebuild { pace, ..how(0) }, Some(load(24, false))).unwrap();
     let (free, paced) = (at(NONE), at(0.05 * GB));
     assert!(paced.seconds > 2.0 * free.seconds, "{free:?} {paced:?}");
@@ -127,8 +128,8 @@ fn a_pace_slows_a_rebuild_and_spares_programs() {
 }
 
 #[test]
-fn where_a_map_holds_too_few_groups_each_target_is_in_one() {
-    let farm = Farm::new(hardware(2_000, Scheme::Mirror(2))).unwrap();
+fn beyond_the_map_limit_each_target_is_in_one_group() {
+    let farm = SimulatedCluster::new(hardware(2_000, Scheme::Mirror(2))).unwrap();
     let mut members: Vec<u32> =
         farm.map.groups.iter().flat_map(|group| &group.members).map(|member| member.0).collect();
     members.sort_unstable();
@@ -138,14 +139,14 @@ fn where_a_map_holds_too_few_groups_each_target_is_in_one() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let refused = |hardware| Farm::new(hardware).map(|_| "not refused").unwrap_err().0;
+    let refused = |hardware| SimulatedCluster::new(hardware).map(|_| "not refused").unwrap_err().0;
     assert!(refused(hardware(0, Scheme::Single)).starts_with("0 targets"));
     assert!(refused(hardware(60_000, Scheme::Single)).contains("120000 targets"));
     assert!(
         refused(hardware(10_001, Scheme::Mirror(2))).contains("mirror:2 can be simulated on up to 20000")
     );
     assert!(refused(hardware(1, Scheme::Mirror(3))).contains("needs more than 2 targets"));
-    let farm = Farm::new(hardware(3, Scheme::Single)).unwrap();
+    let farm = SimulatedCluster::new(hardware(3, Scheme::Single)).unwrap();
     assert!(run(&farm, load(0, false)).unwrap_err().0.starts_with("0 programs"));
     assert!(rebuild(&farm, how(0), None).unwrap_err().0.contains("no other copy"));
 }

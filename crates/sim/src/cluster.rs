@@ -34,7 +34,7 @@ pub(crate) type StorageChannel = Channel<StorageRequest, StorageReply>;
 /// State that survives the process besides the simulated disk, and options for starting the next
 /// process.
 #[derive(Clone)]
-pub(crate) struct Site {
+pub(crate) struct ClusterState {
     /// The metadata engine.
     pub(crate) engine: Arc<Memory>,
     /// Whether targets keep an intent log. Without one, checksums are wrong after a crash.
@@ -44,14 +44,14 @@ pub(crate) struct Site {
 /// A running cluster with one client.
 pub(crate) struct Cluster {
     pub(crate) client: Arc<Client>,
-    site: Site,
+    site: ClusterState,
     map: MapHandle,
     writer: Arc<Writer>,
     stores: BTreeMap<TargetId, Arc<Store>>,
     meta: Arc<MetaService>,
 }
 
-impl Site {
+impl ClusterState {
     /// Creates the targets and the root directory of a new file system.
     pub(crate) async fn format(&self) -> Result<()> {
         for target in targets() {
@@ -84,9 +84,10 @@ impl Site {
         let meta = MetaService::open(writer.clone(), options, map.clone(), channels.clone()).await?;
         meta.recover().await?;
         for (&target, store) in &stores {
-            let touched = Touched { files: store.take_touched(), new: store.take_new_at_crash() };
-            meta.tidy(target, &touched).await?;
-            store.crash_is_seen_to();
+            let touched =
+                Touched { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
+            meta.reconcile_target(target, &touched).await?;
+            store.mark_reconciled();
         }
         let client = Client::new(ClientOptions {
             session,
@@ -95,7 +96,7 @@ impl Site {
             map: map.clone(),
             server_cache: false,
             write_behind: false,
-            alone: true,
+            only_session: true,
         });
         Ok(Cluster { client, site: self.clone(), map, writer, stores, meta })
     }
@@ -112,7 +113,7 @@ impl Cluster {
     }
 
     /// Runs the file system check. Nothing else may run meanwhile.
-    pub(crate) async fn check(&self) -> Result<fsck::Report> {
+    pub(crate) async fn check(&self) -> Result<fsck::CheckReport> {
         let map = self.map.read().map_err(|_| Error::new(Errno::EIO, "the map's lock is poisoned"))?.clone();
         let subject = fsck::Subject {
             engine: &*self.site.engine,
@@ -120,10 +121,10 @@ impl Cluster {
             hash_key: HASH_KEY,
             map: &map,
             stores: &self.stores,
-            copies: &fsck::Copies::new(),
-            unopened: &fsck::Unopened::new(),
+            replicas: &fsck::Replicas::new(),
+            unopened: &fsck::UnopenedReplicas::new(),
         };
-        fsck::check(&subject, &fsck::Orders::default(), &|_, _, _| ()).await
+        fsck::check(&subject, &fsck::CheckOptions::default(), &|_, _, _| ()).await
     }
 
     /// Shuts the client and all services down cleanly.

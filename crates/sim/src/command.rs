@@ -112,7 +112,7 @@ struct Hosts {
 
 /// A kind of simulation with its options. Together with a seed it determines a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+pub enum Simulation {
     /// All services in one process on one machine.
     Machine(RunOptions),
     /// Services and clients on separate hosts.
@@ -129,14 +129,14 @@ impl Command {
     }
 
     /// Returns what to run with each seed.
-    pub fn form(&self) -> Form {
+    pub fn simulation(&self) -> Simulation {
         match &self.scenario {
-            None => Form::Machine(RunOptions {
+            None => Simulation::Machine(RunOptions {
                 rounds: self.rounds,
                 operations: self.operations,
                 intent_log: !self.no_intent_log,
             }),
-            Some(Scenario::Hosts(hosts)) => Form::Hosts(hosts.options()),
+            Some(Scenario::Hosts(hosts)) => Simulation::Hosts(hosts.options()),
         }
     }
 }
@@ -173,24 +173,24 @@ pub struct Replay {
     /// The seed.
     pub seed: u64,
     /// The kind of simulation and its options.
-    pub form: Form,
+    pub form: Simulation,
 }
 
 impl fmt::Display for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cargo run -p sim -- --seed {}", self.seed)?;
         match self.form {
-            Form::Machine(options) => write_machine(f, options),
-            Form::Hosts(options) => write_hosts(f, options),
+            Simulation::Machine(options) => write_machine(f, options),
+            Simulation::Hosts(options) => write_hosts(f, options),
         }
     }
 }
 
 /// Prints the command that replays a run if code of the cluster panics during it. The panic message
 /// doesn't contain the seed.
-pub(crate) struct ShownOnPanic(pub(crate) Replay);
+pub(crate) struct PrintOnPanic(pub(crate) Replay);
 
-impl Drop for ShownOnPanic {
+impl Drop for PrintOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("a panic in the run of seed {}; to replay: {}", self.0.seed, self.0);

@@ -2,7 +2,7 @@
 
 use crate::model::Outcome;
 use crate::operation::{Operation, bytes_of};
-use client::{Client, Handle, Known, ReadHow, WriteHow};
+use client::{CachedAttr, Client, Handle, ReadOptions, WriteOptions};
 use rt::IoBuf;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const PUNCH_KEEP_SIZE: u32 = 0x03;
 
 /// What an operation returned to the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum OperationResult {
     /// Success without a result.
     Done,
     /// Bytes read.
@@ -31,7 +31,7 @@ pub enum Seen {
 
 /// A file or directory found after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundNode {
     /// Inode number.
     pub ino: InodeId,
     /// Content and link count; `None` for a directory.
@@ -51,7 +51,7 @@ impl Driver {
     }
 
     /// Resolves a path like a kernel without caches.
-    async fn walk(&self, path: &str) -> Result<Known> {
+    async fn walk(&self, path: &str) -> Result<CachedAttr> {
         let mut attr = self.client.getattr(InodeId::ROOT).await?;
         for name in path.split('/').filter(|name| !name.is_empty()) {
             attr = self.client.lookup(ROOT_USER, attr.ino, name.as_bytes()).await?;
@@ -78,11 +78,11 @@ impl Driver {
     }
 
     /// Executes one operation.
-    pub async fn run(&mut self, operation: &Operation) -> Outcome<Seen> {
+    pub async fn run(&mut self, operation: &Operation) -> Outcome<OperationResult> {
         self.try_run(operation).await.map_err(|error| error.errno)
     }
 
-    async fn try_run(&mut self, operation: &Operation) -> Result<Seen> {
+    async fn try_run(&mut self, operation: &Operation) -> Result<OperationResult> {
         let client = self.client.clone();
         match operation {
             Operation::Create { path } => {
@@ -117,13 +117,13 @@ impl Driver {
                 client.rename(ROOT_USER, dir, name, new_dir, new_name, RenameMode::Replace).await?;
             }
             Operation::SyncAll => client.syncfs().await?,
-            Operation::Rest { ms } => rt::sleep(std::time::Duration::from_millis(*ms)).await,
+            Operation::Sleep { ms } => rt::sleep(std::time::Duration::from_millis(*ms)).await,
             _ => return self.try_content(operation).await,
         }
-        Ok(Seen::Done)
+        Ok(OperationResult::Done)
     }
 
-    async fn try_content(&mut self, operation: &Operation) -> Result<Seen> {
+    async fn try_content(&mut self, operation: &Operation) -> Result<OperationResult> {
         let client = self.client.clone();
         match operation {
             Operation::Write { path, range, fill, direct } => {
@@ -136,7 +136,7 @@ impl Driver {
                 let handle = self.open_file(path).await?;
                 let result = self.read(&handle, *range).await;
                 client.release(handle).await;
-                return result.map(Seen::Bytes);
+                return result.map(OperationResult::Bytes);
             }
             Operation::Truncate { path, size } => {
                 let attr = self.walk(path).await?;
@@ -159,22 +159,22 @@ impl Driver {
             }
             Operation::Hold { path } => self.hold(path).await?,
             Operation::UseHeld { index, range, fill } => {
-                let Some(handle) = self.held.get(*index).cloned() else { return Ok(Seen::Done) };
+                let Some(handle) = self.held.get(*index).cloned() else { return Ok(OperationResult::Done) };
                 self.write(&handle, *range, *fill, false).await?;
-                return self.read(&handle, *range).await.map(Seen::Bytes);
+                return self.read(&handle, *range).await.map(OperationResult::Bytes);
             }
             Operation::Stat { path } => {
                 let attr = self.walk(path).await?;
                 let is_file = attr.kind() == FileKind::Regular;
-                return Ok(Seen::Stat(is_file.then_some((attr.size, attr.nlink))));
+                return Ok(OperationResult::Stat(is_file.then_some((attr.size, attr.nlink))));
             }
             Operation::List { path } => {
                 let attr = self.walk(path).await?;
-                return self.names(&attr).await.map(Seen::Names);
+                return self.names(&attr).await.map(OperationResult::Names);
             }
             _ => {}
         }
-        Ok(Seen::Done)
+        Ok(OperationResult::Done)
     }
 
     async fn hold(&mut self, path: &str) -> Result<()> {
@@ -191,13 +191,13 @@ impl Driver {
         let data = bytes_of(fill, range.len() as usize);
         let buf = IoBuf::alloc(data.len());
         buf.copy_from(0, &data);
-        let how = WriteHow { direct, ..WriteHow::default() };
+        let how = WriteOptions { direct, ..WriteOptions::default() };
         self.client.write(handle, range.start, buf, how).await.map(drop)
     }
 
     async fn read(&self, handle: &Arc<Handle>, range: ByteRange) -> Result<Vec<u8>> {
         let buf = IoBuf::alloc(range.len() as usize);
-        let len = self.client.read(handle, range.start, buf.clone(), ReadHow::default()).await?;
+        let len = self.client.read(handle, range.start, buf.clone(), ReadOptions::default()).await?;
         Ok(buf.as_slice()[..len].to_vec())
     }
 
@@ -222,7 +222,7 @@ impl Driver {
     }
 
     /// Returns everything in the tree, by path.
-    pub async fn survey(&self) -> Result<BTreeMap<String, Found>> {
+    pub async fn read_tree(&self) -> Result<BTreeMap<String, FoundNode>> {
         let mut found = BTreeMap::new();
         let mut pending = vec![String::new()];
         while let Some(dir) = pending.pop() {
@@ -239,7 +239,7 @@ impl Driver {
                     self.client.release(handle).await;
                     Some((content?, attr.nlink))
                 };
-                found.insert(path, Found { ino: attr.ino, file });
+                found.insert(path, FoundNode { ino: attr.ino, file });
             }
         }
         Ok(found)

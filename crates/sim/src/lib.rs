@@ -25,7 +25,7 @@ mod driver;
 pub mod hosts;
 pub mod model;
 mod operation;
+mod oracle;
 mod run;
-mod world;
 
 pub use run::{RunOptions, Summary, Violation, run_seed};

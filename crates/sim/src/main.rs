@@ -1,7 +1,7 @@
 //! Runs seeds of the whole-cluster simulation.
 
 use clap::Parser;
-use sim::command::{Command, Form};
+use sim::command::{Command, Simulation};
 use sim::hosts::{HostsOptions, HostsSummary, run_hosts_seed};
 use sim::{RunOptions, Summary, run_seed};
 use std::io::IsTerminal;
@@ -11,11 +11,11 @@ use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::prelude::*;
 
 /// Log timestamp: the simulated time, and the host whose code runs.
-struct Whereabouts;
+struct SimulatedTime;
 
-impl FormatTime for Whereabouts {
+impl FormatTime for SimulatedTime {
     fn format_time(&self, w: &mut Writer<'_>) -> std::fmt::Result {
-        match rt::sim::whereabouts() {
+        match rt::sim::current_host_and_time() {
             Some((host, clock_ns)) => write!(w, "{:10.6} {host:<12}", clock_ns as f64 / 1e9),
             None => write!(w, "{:>10} {:<12}", "-", "-"),
         }
@@ -25,12 +25,12 @@ impl FormatTime for Whereabouts {
 fn main() -> ExitCode {
     let command = Command::parse();
     if let Some(filter) = &command.trace {
-        let lines = tracing_subscriber::fmt::layer().with_timer(Whereabouts).with_ansi(false);
+        let lines = tracing_subscriber::fmt::layer().with_timer(SimulatedTime).with_ansi(false);
         tracing_subscriber::registry().with(lines.with_filter(filter.clone())).init();
     }
-    match command.form() {
-        Form::Machine(options) => run_machine(&command, options),
-        Form::Hosts(options) => run_hosts(&command, options),
+    match command.simulation() {
+        Simulation::Machine(options) => run_machine(&command, options),
+        Simulation::Hosts(options) => run_hosts(&command, options),
     }
 }
 
@@ -41,11 +41,11 @@ fn run_machine(command: &Command, options: RunOptions) -> ExitCode {
         total.operations += summary.operations;
         total.kills += summary.kills;
         total.power_cuts += summary.power_cuts;
-        Ok(Ran { operations: summary.operations, fingerprint: summary.fingerprint })
+        Ok(SeedSummary { operations: summary.operations, fingerprint: summary.fingerprint })
     });
     println!(
         "{} seeds, {} operations, {} deaths of the process, {} power cuts: {failed} violations",
-        number_of(command),
+        seed_count(command),
         total.operations,
         total.kills,
         total.power_cuts,
@@ -64,12 +64,12 @@ fn run_hosts(command: &Command, options: HostsOptions) -> ExitCode {
         total.replaced += summary.replaced;
         total.copies += summary.copies;
         total.lost_commits += summary.lost_commits;
-        Ok(Ran { operations: summary.operations, fingerprint: summary.fingerprint })
+        Ok(SeedSummary { operations: summary.operations, fingerprint: summary.fingerprint })
     });
     println!(
         "{} seeds, {} operations, {} of them concurrent, {} with an open effect, {} deaths of processes, \
          {} sessions replaced, {} commits lost, {} mirrored chunk files compared: {failed} violations",
-        number_of(command),
+        seed_count(command),
         total.operations,
         total.concurrent,
         total.open,
@@ -81,19 +81,19 @@ fn run_hosts(command: &Command, options: HostsOptions) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn number_of(command: &Command) -> u64 {
+fn seed_count(command: &Command) -> u64 {
     let seeds = command.seeds();
     seeds.end - seeds.start
 }
 
 /// Summary of the run of one seed.
-struct Ran {
+struct SeedSummary {
     operations: u64,
     fingerprint: u64,
 }
 
 /// Runs each seed with `run`. Returns the number of seeds that failed.
-fn run_all(command: &Command, mut run: impl FnMut(u64) -> Result<Ran, String>) -> usize {
+fn run_all(command: &Command, mut run: impl FnMut(u64) -> Result<SeedSummary, String>) -> usize {
     let progress = std::io::stderr().is_terminal();
     let (mut operations, mut failed) = (0, 0);
     for seed in command.seeds() {

@@ -13,9 +13,9 @@ pub const MAX_FILE: u64 = 400 * 1024;
 
 /// A random number generator (SplitMix64, Steele et al. 2014), independent of the simulated
 /// machine's.
-pub struct Dice(pub u64);
+pub struct Rng(pub u64);
 
-impl Dice {
+impl Rng {
     /// Returns the next number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -128,14 +128,14 @@ pub enum Operation {
     },
     SyncAll,
     /// Sleeps, so that background tasks run.
-    Rest {
+    Sleep {
         ms: u64,
     },
 }
 
 impl Operation {
     /// Returns a random operation for the given tree.
-    pub fn random(dice: &mut Dice, model: &Model) -> Operation {
+    pub fn random(dice: &mut Rng, model: &Model) -> Operation {
         let path = dice.likely_path(model);
         match dice.below(100) {
             0..12 => Operation::Create { path: dice.path() },
@@ -159,7 +159,7 @@ impl Operation {
                 Operation::UseHeld { index: dice.below(4) as usize, range: dice.range(), fill: dice.next() }
             }
             96..97 => Operation::SyncAll,
-            _ => Operation::Rest { ms: dice.below(1500) },
+            _ => Operation::Sleep { ms: dice.below(1500) },
         }
     }
 
@@ -201,7 +201,7 @@ fn edit_path(model: &mut Model, path: &str, change: impl FnOnce(&mut Vec<u8>)) -
 
 /// Returns the content of a write with the given seed.
 pub fn bytes_of(fill: u64, len: usize) -> Vec<u8> {
-    let mut dice = Dice(fill);
+    let mut dice = Rng(fill);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
         bytes.extend_from_slice(&dice.next().to_le_bytes());

@@ -1,11 +1,11 @@
 //! One run: rounds of random operations, each followed by an interruption, recovery and comparison.
 
-use crate::cluster::{Cluster, Site};
-use crate::command::{Form, Replay, ShownOnPanic};
-use crate::driver::{Driver, Found, Seen};
+use crate::cluster::{Cluster, ClusterState};
+use crate::command::{PrintOnPanic, Replay, Simulation};
+use crate::driver::{Driver, FoundNode, OperationResult};
 use crate::model::Outcome;
-use crate::operation::{Dice, Operation};
-use crate::world::{Interruption, World};
+use crate::operation::{Operation, Rng};
+use crate::oracle::{Interruption, Oracle};
 use fsck::{Finding, Kind};
 use kv::Memory;
 use rt::sim::Machine;
@@ -85,12 +85,12 @@ impl fmt::Display for Violation {
 }
 
 fn replay(seed: u64, options: RunOptions) -> Replay {
-    Replay { seed, form: Form::Machine(options) }
+    Replay { seed, form: Simulation::Machine(options) }
 }
 
 /// State shared by the run and the tasks that it starts on the machine.
 struct Shared {
-    world: World,
+    world: Oracle,
     /// The application's file handles; a process crash drops them.
     driver: Option<Driver>,
     cluster: Option<Cluster>,
@@ -100,9 +100,9 @@ struct Shared {
 
 struct Run {
     options: RunOptions,
-    dice: Dice,
+    dice: Rng,
     machine: Machine,
-    site: Site,
+    site: ClusterState,
     shared: Rc<RefCell<Shared>>,
     round: u32,
     summary: Summary,
@@ -116,14 +116,14 @@ struct Run {
 /// # Errors
 /// Returns the first violation.
 pub fn run_seed(seed: u64, options: RunOptions) -> Result<Summary, Box<Violation>> {
-    let _shown = ShownOnPanic(replay(seed, options));
+    let _shown = PrintOnPanic(replay(seed, options));
     let mut run = Run {
         options,
-        dice: Dice(seed ^ 0x5eed),
+        dice: Rng(seed ^ 0x5eed),
         machine: Machine::new(seed),
-        site: Site { engine: Arc::new(Memory::new()), intent_log: options.intent_log },
+        site: ClusterState { engine: Arc::new(Memory::new()), intent_log: options.intent_log },
         shared: Rc::new(RefCell::new(Shared {
-            world: World::new(seed),
+            world: Oracle::new(seed),
             driver: None,
             cluster: None,
             trace: VecDeque::new(),
@@ -142,13 +142,15 @@ pub fn run_seed(seed: u64, options: RunOptions) -> Result<Summary, Box<Violation
 impl Run {
     fn all(&mut self) -> Result<Summary, String> {
         let site = self.site.clone();
-        self.uninterrupted(async move { site.format().await.map_err(|error| format!("format: {error}")) })?;
+        self.run_to_completion(
+            async move { site.format().await.map_err(|error| format!("format: {error}")) },
+        )?;
         // Ends the background tasks and handles that formatting started.
         self.machine.kill();
         for round in 0..self.options.rounds {
             self.round = round;
             let how = if self.dice.below(2) == 0 { Interruption::Kill } else { Interruption::PowerCut };
-            let interrupt_after = self.dice_says_interrupt_start();
+            let interrupt_after = self.random_start_interruption();
             if self.start(interrupt_after)? {
                 self.operate()?;
             }
@@ -162,12 +164,12 @@ impl Run {
     }
 
     /// Returns the number of steps after which the start is interrupted: in one round of five.
-    fn dice_says_interrupt_start(&mut self) -> Option<u64> {
+    fn random_start_interruption(&mut self) -> Option<u64> {
         (self.dice.below(5) == 0).then(|| self.dice.below(STEPS_PER_START))
     }
 
     /// Runs a future to completion.
-    fn uninterrupted<T: 'static>(
+    fn run_to_completion<T: 'static>(
         &mut self,
         future: impl Future<Output = Result<T, String>> + 'static,
     ) -> Result<T, String> {
@@ -185,7 +187,7 @@ impl Run {
         let Some(found) = ended else { return Ok(false) };
         let found = found?;
         if let Some(how) = self.interruption.take() {
-            shared.borrow_mut().world.recovered(how, &found)?;
+            shared.borrow_mut().world.check_recovered(how, &found)?;
             note(&shared, format!("restarted after {how:?}"));
         }
         Ok(true)
@@ -232,20 +234,20 @@ impl Run {
     fn finish(&mut self) -> Result<(), String> {
         self.start(None)?;
         let program = operate(self.shared.clone(), self.options.operations);
-        self.uninterrupted(program)?;
+        self.run_to_completion(program)?;
         let cluster = {
             let mut shared = self.shared.borrow_mut();
             shared.driver = None;
             shared.cluster.take().expect("the process was started and not interrupted")
         };
-        self.uninterrupted(
+        self.run_to_completion(
             async move { cluster.stop().await.map_err(|error| format!("shutdown: {error}")) },
         )?;
         // After a clean shutdown, a power failure must not lose anything.
         self.machine.crash();
         self.site.engine.crash(0);
         self.round += 1;
-        self.shared.borrow_mut().world.forget_past();
+        self.shared.borrow_mut().world.drop_history();
         self.interruption = Some(Interruption::PowerCut);
         self.start(None).map(drop)
     }
@@ -254,18 +256,18 @@ impl Run {
 /// The task that starts a process: it opens and recovers everything, runs the file system check,
 /// and reads the whole tree.
 async fn start(
-    site: Site,
+    site: ClusterState,
     session: SessionId,
     shared: Rc<RefCell<Shared>>,
     had_power_cut: bool,
-) -> Result<BTreeMap<String, Found>, String> {
+) -> Result<BTreeMap<String, FoundNode>, String> {
     let cluster = site.start(session).await.map_err(|error| format!("restart: {error}"))?;
     let report = cluster.check().await.map_err(|error| format!("file system check: {error}"))?;
     judge(&report.findings, had_power_cut)?;
     cluster.start_background();
     let driver = Driver::new(cluster.client.clone());
     let found =
-        driver.survey().await.map_err(|error| format!("reading the tree after a restart: {error:?}"))?;
+        driver.read_tree().await.map_err(|error| format!("reading the tree after a restart: {error:?}"))?;
     let mut shared = shared.borrow_mut();
     shared.cluster = Some(cluster);
     shared.driver = Some(driver);
@@ -309,8 +311,8 @@ async fn operate(shared: Rc<RefCell<Shared>>, operations: u64) -> Result<(), Str
 fn finish_operation(
     shared: &Rc<RefCell<Shared>>,
     operation: &Operation,
-    expected: &Outcome<Seen>,
-    seen: &Outcome<Seen>,
+    expected: &Outcome<OperationResult>,
+    seen: &Outcome<OperationResult>,
 ) -> Result<(), String> {
     let mut shared = shared.borrow_mut();
     shared.trace.pop_back();
@@ -338,16 +340,18 @@ fn note(shared: &Rc<RefCell<Shared>>, line: String) {
 }
 
 /// Describes a result without its bytes.
-fn brief(outcome: &Outcome<Seen>) -> String {
+fn brief(outcome: &Outcome<OperationResult>) -> String {
     match outcome {
-        Ok(Seen::Bytes(bytes)) => format!("{} bytes", bytes.len()),
+        Ok(OperationResult::Bytes(bytes)) => format!("{} bytes", bytes.len()),
         Ok(other) => format!("{other:?}"),
         Err(errno) => format!("{errno:?}"),
     }
 }
 
-fn first_difference(expected: &Outcome<Seen>, seen: &Outcome<Seen>) -> String {
-    let (Ok(Seen::Bytes(expected)), Ok(Seen::Bytes(seen))) = (expected, seen) else { return String::new() };
+fn first_difference(expected: &Outcome<OperationResult>, seen: &Outcome<OperationResult>) -> String {
+    let (Ok(OperationResult::Bytes(expected)), Ok(OperationResult::Bytes(seen))) = (expected, seen) else {
+        return String::new();
+    };
     match expected.iter().zip(seen).position(|(a, b)| a != b) {
         Some(at) => format!("; byte {at} is {}, not {}", seen[at], expected[at]),
         None => String::new(),

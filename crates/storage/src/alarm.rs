@@ -1,18 +1,18 @@
 //! Rate-limited log lines for trouble that an administrator should act on.
 
 use chunkstore::{Kind, StoreError};
-use rt::Seldom;
+use rt::LogRateLimit;
 use std::time::Duration;
 use types::TargetId;
 
 /// The alarm of one target, which logs at most one line per second.
 pub(crate) struct Alarm {
-    seldom: Seldom,
+    seldom: LogRateLimit,
 }
 
 impl Default for Alarm {
     fn default() -> Alarm {
-        Alarm { seldom: Seldom::once_in(Duration::from_secs(1)) }
+        Alarm { seldom: LogRateLimit::one_per(Duration::from_secs(1)) }
     }
 }
 

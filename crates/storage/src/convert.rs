@@ -3,10 +3,10 @@
 use chunkstore::{Durability, IoPath, Kind, StoreError};
 use types::{Errno, Error};
 
-pub(crate) fn path(path: wire::Path) -> IoPath {
+pub(crate) fn path(path: wire::DataPath) -> IoPath {
     match path {
-        wire::Path::Direct => IoPath::Direct,
-        wire::Path::Cached => IoPath::Cached,
+        wire::DataPath::Direct => IoPath::Direct,
+        wire::DataPath::Cached => IoPath::Cached,
     }
 }
 
@@ -14,29 +14,29 @@ pub(crate) fn durability(durable: bool) -> Durability {
     if durable { Durability::Now } else { Durability::Later }
 }
 
-pub(crate) fn room(room: chunkstore::RoomFor) -> wire::Room {
-    let chunkstore::RoomFor { disk, free, wanted, gaps } = room;
-    wire::Room { disk, free, wanted, gaps, others: Vec::new() }
+pub(crate) fn room(room: chunkstore::SpaceNeed) -> wire::ReservationSpace {
+    let chunkstore::SpaceNeed { disk, free, needed: wanted, gaps } = room;
+    wire::ReservationSpace { disk, free, unallocated: wanted, gaps, others: Vec::new() }
 }
 
-pub(crate) fn allocate(how: wire::Allocate) -> chunkstore::Allocate {
+pub(crate) fn allocate(how: wire::AllocateMode) -> chunkstore::Allocate {
     match how {
-        wire::Allocate::Reserve => chunkstore::Allocate::Reserve,
-        wire::Allocate::Punch => chunkstore::Allocate::Punch,
-        wire::Allocate::Zero => chunkstore::Allocate::Zero,
+        wire::AllocateMode::Reserve => chunkstore::Allocate::Reserve,
+        wire::AllocateMode::Punch => chunkstore::Allocate::Punch,
+        wire::AllocateMode::Zero => chunkstore::Allocate::Zero,
     }
 }
 
-pub(crate) fn seek(what: wire::Seek) -> chunkstore::Seek {
+pub(crate) fn seek(what: wire::SeekTarget) -> chunkstore::Seek {
     match what {
-        wire::Seek::Data => chunkstore::Seek::Data,
-        wire::Seek::Hole => chunkstore::Seek::Hole,
+        wire::SeekTarget::Data => chunkstore::Seek::Data,
+        wire::SeekTarget::Hole => chunkstore::Seek::Hole,
     }
 }
 
-pub(crate) fn survey(survey: chunkstore::Survey) -> wire::Survey {
+pub(crate) fn survey(survey: chunkstore::Survey) -> wire::ReplicaState {
     let chunkstore::Survey { is_there, len, sum_end, mtime, ctime, sums, damaged } = survey;
-    wire::Survey { is_there, len, sum_end, mtime, ctime, sums, damaged }
+    wire::ReplicaState { exists: is_there, len, sum_end, mtime, ctime, sums, damaged }
 }
 
 /// Checksums as the wire carries them: four bytes each.

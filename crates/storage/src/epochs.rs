@@ -25,36 +25,36 @@ const SHARDS: usize = 64;
 
 /// Recently used chunk files of a part; as many of the generation before them are recorded, too. A
 /// quarter of a million per target, some 10 MiB.
-const YOUNG_PER_SHARD: usize = 2048;
+const YOUNG_FILES_PER_SHARD: usize = 2048;
 
 /// How often a request that waits for older changes checks again; as a rule it is woken.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The lease epochs of one target.
-pub(crate) struct Epochs {
+pub(crate) struct LeaseEpochs {
     shards: Vec<Mutex<Shard>>,
     /// Set and cleared when the last older change of a chunk file has ended.
     ended: Event,
 }
 
-impl Default for Epochs {
-    fn default() -> Epochs {
-        Epochs { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), ended: Event::new() }
+impl Default for LeaseEpochs {
+    fn default() -> LeaseEpochs {
+        LeaseEpochs { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), ended: Event::new() }
     }
 }
 
 #[derive(Default)]
 struct Shard {
-    young: HashMap<InodeId, Seen>,
+    young: HashMap<InodeId, EpochRecord>,
     /// The generation before `young`.
-    old: HashMap<InodeId, Seen>,
+    old: HashMap<InodeId, EpochRecord>,
     /// The highest epoch that was dropped.
     floors: BTreeMap<PartitionId, u64>,
 }
 
 /// The record of a chunk file.
 #[derive(Clone, Copy)]
-struct Seen {
+struct EpochRecord {
     epoch: u64,
     /// Running changes of this epoch, and of those before it.
     running: u32,
@@ -62,8 +62,8 @@ struct Seen {
 }
 
 /// An admitted request; it counts as running until this is dropped.
-pub(crate) struct Entered<'a> {
-    epochs: &'a Epochs,
+pub(crate) struct EpochGuard<'a> {
+    epochs: &'a LeaseEpochs,
     name: InodeId,
     epoch: u64,
     is_change: bool,
@@ -73,26 +73,26 @@ pub(crate) struct Entered<'a> {
 enum Admission {
     Now,
     /// Wait until older changes have ended.
-    Later,
+    Wait,
     Refused,
 }
 
-impl Epochs {
+impl LeaseEpochs {
     /// Begins a request for a chunk file as soon as no change of a lower epoch runs.
     ///
     /// # Errors
     /// `EKEYREVOKED` if the epoch is over.
-    pub(crate) async fn enter(&self, name: InodeId, epoch: u64, is_change: bool) -> Result<Entered<'_>> {
+    pub(crate) async fn enter(&self, name: InodeId, epoch: u64, is_change: bool) -> Result<EpochGuard<'_>> {
         if epoch > 0 {
             while !self.begin(name, epoch, is_change)? {
-                self.older_ended(name).await;
+                self.wait_for_older(name).await;
             }
         }
-        Ok(Entered { epochs: self, name, epoch, is_change })
+        Ok(EpochGuard { epochs: self, name, epoch, is_change })
     }
 
     /// Records that another member admitted a request of this epoch: lower ones are over here, too.
-    pub(crate) fn note(&self, name: InodeId, epoch: u64) {
+    pub(crate) fn observe(&self, name: InodeId, epoch: u64) {
         if epoch > 0 {
             self.shard(name).lock().admit(name, epoch, false);
         }
@@ -102,14 +102,14 @@ impl Epochs {
     fn begin(&self, name: InodeId, epoch: u64, is_change: bool) -> Result<bool> {
         match self.shard(name).lock().admit(name, epoch, is_change) {
             Admission::Now => Ok(true),
-            Admission::Later => Ok(false),
+            Admission::Wait => Ok(false),
             Admission::Refused => Err(revoked(name)),
         }
     }
 
     /// Waits until a change of an older epoch has ended.
     #[cold]
-    async fn older_ended(&self, name: InodeId) {
+    async fn wait_for_older(&self, name: InodeId) {
         let ended = {
             // Under the lock under which changes end.
             let mut shard = self.shard(name).lock();
@@ -134,24 +134,24 @@ impl Shard {
             if self.floors.get(&partition(name)).is_some_and(|floor| epoch <= *floor) {
                 return Admission::Refused;
             }
-            self.remember(name, Seen { epoch, running: u32::from(is_change), older: 0 });
+            self.remember(name, EpochRecord { epoch, running: u32::from(is_change), older: 0 });
             return Admission::Now;
         };
         if epoch < seen.epoch {
             return Admission::Refused;
         }
         if epoch > seen.epoch {
-            *seen = Seen { epoch, running: 0, older: seen.older + seen.running };
+            *seen = EpochRecord { epoch, running: 0, older: seen.older + seen.running };
         }
         if seen.older > 0 {
-            return Admission::Later;
+            return Admission::Wait;
         }
         seen.running += u32::from(is_change);
         Admission::Now
     }
 
     /// Finds the record of a chunk file and makes it young again.
-    fn find(&mut self, name: InodeId) -> Option<&mut Seen> {
+    fn find(&mut self, name: InodeId) -> Option<&mut EpochRecord> {
         if !self.young.contains_key(&name) {
             let seen = self.old.remove(&name)?;
             self.remember(name, seen);
@@ -159,16 +159,16 @@ impl Shard {
         self.young.get_mut(&name)
     }
 
-    fn remember(&mut self, name: InodeId, seen: Seen) {
-        if self.young.len() >= YOUNG_PER_SHARD {
-            self.grow_old();
+    fn remember(&mut self, name: InodeId, seen: EpochRecord) {
+        if self.young.len() >= YOUNG_FILES_PER_SHARD {
+            self.age();
         }
         self.young.insert(name, seen);
     }
 
     /// Drops the old generation, except for chunk files with running changes, and makes the young
     /// generation old.
-    fn grow_old(&mut self) {
+    fn age(&mut self) {
         let forgotten = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
         for (name, seen) in forgotten {
             if seen.running + seen.older > 0 {
@@ -181,7 +181,7 @@ impl Shard {
     }
 }
 
-impl Entered<'_> {
+impl EpochGuard<'_> {
     /// Checks the epoch again after a request that changes nothing: a later lease holder may have
     /// written the content that it read.
     ///
@@ -200,7 +200,7 @@ impl Entered<'_> {
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for EpochGuard<'_> {
     fn drop(&mut self) {
         if self.epoch == 0 || !self.is_change {
             return;
@@ -220,7 +220,7 @@ impl Drop for Entered<'_> {
 }
 
 fn partition(name: InodeId) -> PartitionId {
-    name.of_chunk_file().partition()
+    name.owner_of_chunk_file().partition()
 }
 
 fn revoked(name: InodeId) -> Error {
@@ -253,8 +253,8 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_late_is_refused_and_what_has_no_epoch_is_not() {
-        let epochs = Epochs::default();
+    fn requests_of_old_epochs_are_refused_unless_they_have_none() {
+        let epochs = LeaseEpochs::default();
         drop(now(epochs.enter(NAME, 7, true)).unwrap());
         drop(now(epochs.enter(NAME, 7, true)).unwrap());
         // A reader also gets the later epoch.
@@ -267,9 +267,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_before_ends_first() {
+    fn a_new_epoch_waits_for_changes_of_the_old_one() {
         rt::block_on(async {
-            let epochs = Epochs::default();
+            let epochs = LeaseEpochs::default();
             let older =
                 [now(epochs.enter(NAME, 1, true)).unwrap(), now(epochs.enter(NAME, 1, true)).unwrap()];
             let mut newer = pin!(epochs.enter(NAME, 2, false));
@@ -291,8 +291,8 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_was_overtaken_fails() {
-        let epochs = Epochs::default();
+    fn a_read_fails_when_a_later_epoch_began_meanwhile() {
+        let epochs = LeaseEpochs::default();
         let read = now(epochs.enter(NAME, 1, false)).unwrap();
         assert!(read.check().is_ok());
         // Changes don't wait for reads.
@@ -301,15 +301,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_leaves_a_floor_and_what_is_used_or_runs_is_kept() {
-        let epochs = Epochs::default();
+    fn dropped_records_leave_a_floor_and_used_ones_stay() {
+        let epochs = LeaseEpochs::default();
         let of_shard = |n: u64| InodeId(NAME.0 + n * SHARDS as u64);
         let running = now(epochs.enter(of_shard(1), 11, true)).unwrap();
         drop(now(epochs.enter(of_shard(2), 12, true)).unwrap());
         drop(now(epochs.enter(of_shard(3), 13, true)).unwrap());
         let elsewhere = InodeId(of_shard(4).0 | 1 << 40);
         assert_ne!(elsewhere.partition(), NAME.partition());
-        for n in 10..10 + 3 * YOUNG_PER_SHARD as u64 {
+        for n in 10..10 + 3 * YOUNG_FILES_PER_SHARD as u64 {
             drop(now(epochs.enter(of_shard(n), 20 + n, true)).unwrap());
             drop(now(epochs.enter(of_shard(3), 13, true)).unwrap());
         }
@@ -320,6 +320,6 @@ mod tests {
         assert!(now(epochs.enter(elsewhere, 1, true)).is_ok(), "another partition counts for itself");
         drop(running);
         let shard = epochs.shard(NAME).lock();
-        assert!(shard.young.len() <= YOUNG_PER_SHARD && shard.old.len() <= YOUNG_PER_SHARD);
+        assert!(shard.young.len() <= YOUNG_FILES_PER_SHARD && shard.old.len() <= YOUNG_FILES_PER_SHARD);
     }
 }

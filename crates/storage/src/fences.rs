@@ -11,17 +11,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use types::{Errno, Error, Result, SessionId};
 
 /// Places to count in; threads beyond that number share them.
-const PLACES: usize = 64;
+const SHARDS: usize = 64;
 
 /// Which sessions are fenced.
 pub(crate) struct Fences {
-    places: Vec<Place>,
+    shards: Vec<FenceShard>,
 }
 
 /// Aligned so that no two threads write to one cache line.
 #[repr(align(128))]
 #[derive(Default)]
-struct Place {
+struct FenceShard {
     state: Mutex<State>,
     /// Set when the last request of a fenced session has ended here.
     drained: Event,
@@ -36,7 +36,7 @@ struct State {
 
 impl Default for Fences {
     fn default() -> Fences {
-        Fences { places: (0..PLACES).map(|_| Place::default()).collect() }
+        Fences { shards: (0..SHARDS).map(|_| FenceShard::default()).collect() }
     }
 }
 
@@ -45,49 +45,49 @@ impl Fences {
     ///
     /// # Errors
     /// `ESTALE` if the session has ended.
-    pub(crate) fn enter(&self, session: SessionId) -> Result<Running<'_>> {
-        let place = &self.places[own_place()];
+    pub(crate) fn enter(&self, session: SessionId) -> Result<RunningRequest<'_>> {
+        let place = &self.shards[own_shard()];
         let mut state = place.state.lock();
         if !state.fenced.is_empty() && state.fenced.contains(&session) {
             let message = format!("session {session} has been ended");
             return Err(Error::new(Errno::ESTALE, message).hint("its client begins another one by itself"));
         }
         state.begin(session);
-        Ok(Running { place, session })
+        Ok(RunningRequest { shard: place, session })
     }
 
     /// Begins a request that another member has admitted: a fence waits for it, and doesn't refuse
     /// it.
-    pub(crate) fn count(&self, session: SessionId) -> Running<'_> {
-        let place = &self.places[own_place()];
+    pub(crate) fn enter_admitted(&self, session: SessionId) -> RunningRequest<'_> {
+        let place = &self.shards[own_shard()];
         place.state.lock().begin(session);
-        Running { place, session }
+        RunningRequest { shard: place, session }
     }
 
     /// Refuses all further requests of a session.
     pub(crate) fn refuse(&self, session: SessionId) {
-        for place in &self.places {
+        for place in &self.shards {
             place.state.lock().fenced.insert(session);
         }
     }
 
     /// Lifts the fence of a session that ended so long ago that none of its requests can arrive any
     /// more.
-    pub(crate) fn forget(&self, session: SessionId) {
-        for place in &self.places {
+    pub(crate) fn lift(&self, session: SessionId) {
+        for place in &self.shards {
             place.state.lock().fenced.remove(&session);
         }
     }
 
     /// Whether a session is fenced.
     pub(crate) fn is_fenced(&self, session: SessionId) -> bool {
-        self.places[own_place()].state.lock().fenced.contains(&session)
+        self.shards[own_shard()].state.lock().fenced.contains(&session)
     }
 
     /// Refuses all further requests of a session, and waits for those that run.
     pub(crate) async fn fence(&self, session: SessionId) {
         self.refuse(session);
-        for place in &self.places {
+        for place in &self.shards {
             loop {
                 let drained = {
                     let state = place.state.lock();
@@ -117,14 +117,14 @@ impl State {
 }
 
 /// A running request, until it is dropped.
-pub(crate) struct Running<'a> {
-    place: &'a Place,
+pub(crate) struct RunningRequest<'a> {
+    shard: &'a FenceShard,
     session: SessionId,
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningRequest<'_> {
     fn drop(&mut self) {
-        let mut state = self.place.state.lock();
+        let mut state = self.shard.state.lock();
         let Some(at) = state.running.iter().position(|(other, _)| *other == self.session) else { return };
         state.running[at].1 -= 1;
         if state.running[at].1 > 0 {
@@ -132,19 +132,19 @@ impl Drop for Running<'_> {
         }
         state.running.swap_remove(at);
         if state.fenced.contains(&self.session) {
-            self.place.drained.set();
+            self.shard.drained.set();
         }
     }
 }
 
 /// The place of this thread.
-fn own_place() -> usize {
+fn own_shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static OWN: Cell<Option<usize>> = const { Cell::new(None) };
     }
     OWN.with(|own| {
-        let place = own.get().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed) % PLACES);
+        let place = own.get().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
         own.set(Some(place));
         place
     })
@@ -161,7 +161,7 @@ mod tests {
     const OTHER: SessionId = SessionId(2);
 
     #[test]
-    fn a_fence_waits_for_what_runs_and_refuses_what_comes() {
+    fn a_fence_waits_for_running_requests_and_refuses_new_ones() {
         let fences = Fences::default();
         let running = [ENDED, ENDED, OTHER].map(|session| fences.enter(session).unwrap());
         let elsewhere =
@@ -179,6 +179,6 @@ mod tests {
         assert!(fence.as_mut().poll(&mut context).is_ready());
         drop(other);
         drop(fences.enter(OTHER).unwrap());
-        assert!(fences.places.iter().all(|place| place.state.lock().running.is_empty()));
+        assert!(fences.shards.iter().all(|place| place.state.lock().running.is_empty()));
     }
 }

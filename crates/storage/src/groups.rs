@@ -1,7 +1,7 @@
 //! Mirrored groups in the service of a node: which part of it answers a request, and what it does
 //! for all of them.
 
-use crate::mirror::{self, GroupLinks, Mirrors, Replica};
+use crate::mirror::{self, GroupPeers, MirrorService, Replica};
 use crate::service::{Served, StorageService};
 use chunkstore::IfAbsent;
 use net::Deadline;
@@ -9,15 +9,15 @@ use rt::IoBuf;
 use std::sync::Arc;
 use types::{ClusterMap, Errno, Error, Result, TargetId};
 use wire::mgmt::ResyncProgress;
-use wire::{InGroup, Part, StorageReply, StorageRequest};
+use wire::{GroupContext, GroupRole, StorageReply, StorageRequest};
 
 impl StorageService {
-    /// Serves members of mirrored groups from now on. [`StorageService::keep_groups_in_step`] has
-    /// to run beside it.
-    pub fn serve_groups(&self, links: GroupLinks) {
+    /// Serves members of mirrored groups from now on. [`StorageService::run_group_resyncs`] has to
+    /// run beside it.
+    pub fn serve_groups(&self, links: GroupPeers) {
         self.mirrors.get_or_init(|| {
             let (lease, fences) = (self.lease.clone(), self.fences.clone());
-            Arc::new(Mirrors::new(links, lease, fences, self.watches.clone()))
+            Arc::new(MirrorService::new(links, lease, fences, self.dirty_trackers.clone()))
         });
     }
 
@@ -27,19 +27,20 @@ impl StorageService {
         let groups = served.store.groups().await.map_err(|e| served.failed(&e))?;
         let mut outcome = Ok(());
         for &group in &groups {
-            outcome = outcome
-                .and(mirrors.replica(&served.store, &served.tally, group, IfAbsent::Make).await.map(drop));
+            outcome = outcome.and(
+                mirrors.replica(&served.store, &served.counters, group, IfAbsent::Create).await.map(drop),
+            );
         }
-        mirrors.found_on(target, groups);
+        mirrors.record_found(target, groups);
         outcome
     }
 
     /// Whether no replica here that this map counts as in sync may lack content that a crash of an
     /// earlier process lost. A management service that keeps running remembers such crashes; a
     /// restarted one only knows what processes report.
-    pub fn is_settled(&self, map: &ClusterMap) -> bool {
+    pub fn is_reconciled(&self, map: &ClusterMap) -> bool {
         self.mirrors.get().is_none_or(|mirrors| {
-            self.served().all(|served| mirrors.is_settled_on(map, served.store.target()))
+            self.served().all(|served| mirrors.is_reconciled_on(map, served.store.target()))
         })
     }
 
@@ -55,7 +56,7 @@ impl StorageService {
 
     /// Opens the replicas of mirrored groups on the targets, and resyncs members whose primaries
     /// run here, until the service is gone. Runs beside requests, on one core.
-    pub async fn keep_groups_in_step(service: Arc<StorageService>) {
+    pub async fn run_group_resyncs(service: Arc<StorageService>) {
         let Some(mirrors) = service.mirrors.get().cloned() else { return };
         let found: Vec<TargetId> = service.stores().map(|store| store.target()).collect();
         for target in found {
@@ -73,9 +74,9 @@ impl StorageService {
             let service = service.upgrade()?;
             // An offline target is no source.
             let online = service.served().filter(|served| !served.is_offline());
-            Some(online.map(|served| (served.store.clone(), served.tally.clone())).collect())
+            Some(online.map(|served| (served.store.clone(), served.counters.clone())).collect())
         };
-        mirror::keep_in_step(mirrors, targets).await;
+        mirror::run_resyncs(mirrors, targets).await;
     }
 
     /// Returns the progress of the resyncs that run from here.
@@ -97,10 +98,10 @@ impl StorageService {
     }
 
     /// Answers a request to a mirrored group.
-    pub(crate) async fn answer_in_group(
+    pub(crate) async fn handle_group_request(
         &self,
         served: &Served,
-        asked: InGroup,
+        asked: GroupContext,
         request: StorageRequest,
         deadline: Deadline,
         payload: Option<IoBuf>,
@@ -108,24 +109,29 @@ impl StorageService {
         let Some(mirrors) = self.mirrors.get() else {
             return Err(Error::new(Errno::EOPNOTSUPP, "this process has no members of mirrored groups"));
         };
-        if asked.part == Part::Primary {
+        if asked.role == GroupRole::Primary {
             Box::pin(mirrors.require_member(served.store.target(), &asked)).await?;
         }
         // Resync sends a member everything that it lacks, even when it has lost everything.
-        let if_absent = if asked.part == Part::Resync { IfAbsent::MakeAnew } else { IfAbsent::Make };
-        let replica = match mirrors.replica(&served.store, &served.tally, asked.group, if_absent).await {
+        let if_absent = if asked.role == GroupRole::Resync { IfAbsent::Recreate } else { IfAbsent::Create };
+        let replica = match mirrors.replica(&served.store, &served.counters, asked.group, if_absent).await {
             Ok(replica) => replica,
-            Err(error) if asked.part == Part::Primary => {
-                return Err(Box::pin(mirrors.without_replica(served.store.target(), &asked, error)).await);
+            Err(error) if asked.role == GroupRole::Primary => {
+                return Err(Box::pin(mirrors.step_down_without_replica(
+                    served.store.target(),
+                    &asked,
+                    error,
+                ))
+                .await);
             }
             Err(error) => return Err(error),
         };
-        match asked.part {
-            Part::Primary => mirrors.as_primary(replica, asked, request, deadline, payload).await,
-            Part::Member { sequence, settled } => {
-                mirrors.as_member(replica, asked, (sequence, settled), request, payload).await
+        match asked.role {
+            GroupRole::Primary => mirrors.handle_as_primary(replica, asked, request, deadline, payload).await,
+            GroupRole::Member { sequence, settled } => {
+                mirrors.handle_as_member(replica, asked, (sequence, settled), request, payload).await
             }
-            Part::Resync => Box::pin(mirrors.as_resynced(replica, asked, request, payload)).await,
+            GroupRole::Resync => Box::pin(mirrors.handle_as_resynced(replica, asked, request, payload)).await,
         }
     }
 }

@@ -18,26 +18,26 @@ const POLL: Duration = Duration::from_millis(50);
 pub struct ServingLease {
     until_ns: AtomicU64,
     /// How often it was renewed after it had expired.
-    lapses: AtomicU64,
+    expirations: AtomicU64,
 }
 
 impl ServingLease {
     /// A lease that never ends, for a process that contains management.
     pub fn forever() -> ServingLease {
-        ServingLease { until_ns: AtomicU64::new(u64::MAX), lapses: AtomicU64::new(0) }
+        ServingLease { until_ns: AtomicU64::new(u64::MAX), expirations: AtomicU64::new(0) }
     }
 
     /// A lease that is not granted yet.
-    pub fn ended() -> ServingLease {
-        ServingLease { until_ns: AtomicU64::new(0), lapses: AtomicU64::new(0) }
+    pub fn not_granted() -> ServingLease {
+        ServingLease { until_ns: AtomicU64::new(0), expirations: AtomicU64::new(0) }
     }
 
     /// Renews the lease after an answered heartbeat. It counts from `sent_ns`, when the heartbeat
     /// was sent, because the answer took some time to arrive.
     pub fn renew(&self, sent_ns: u64, now_ns: u64, length: Duration) {
-        if !self.holds(now_ns) {
+        if !self.is_valid(now_ns) {
             // Before the lease is valid again, so that the new term is never taken for the old one.
-            self.lapses.fetch_add(1, Ordering::AcqRel);
+            self.expirations.fetch_add(1, Ordering::AcqRel);
         }
         self.until_ns.fetch_max(sent_ns.saturating_add(length.as_nanos() as u64), Ordering::AcqRel);
     }
@@ -48,7 +48,7 @@ impl ServingLease {
     }
 
     /// Whether the lease is valid at this time.
-    pub fn holds(&self, now_ns: u64) -> bool {
+    pub fn is_valid(&self, now_ns: u64) -> bool {
         now_ns < self.until_ns.load(Ordering::Acquire)
     }
 
@@ -56,7 +56,7 @@ impl ServingLease {
     #[cold]
     pub(crate) async fn wait(&self, target: TargetId) -> Result<()> {
         let began = rt::monotonic_ns();
-        while !self.holds(rt::monotonic_ns()) {
+        while !self.is_valid(rt::monotonic_ns()) {
             if rt::monotonic_ns() - began > PATIENCE.as_nanos() as u64 {
                 let message = format!(
                     "target {target} takes no changes: its node hasn't heard of management for more than {} s",
@@ -73,8 +73,8 @@ impl ServingLease {
     /// Returns the number of the term in which the lease has been valid without interruption until
     /// now; `None` when it isn't valid.
     pub fn term(&self, now_ns: u64) -> Option<u64> {
-        let term = self.lapses.load(Ordering::Acquire);
-        self.holds(now_ns).then_some(term)
+        let term = self.expirations.load(Ordering::Acquire);
+        self.is_valid(now_ns).then_some(term)
     }
 }
 
@@ -83,24 +83,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_counts_from_the_question() {
-        let lease = ServingLease::ended();
+    fn a_renewal_counts_from_when_the_heartbeat_was_sent() {
+        let lease = ServingLease::not_granted();
         let s = Duration::from_secs(1).as_nanos() as u64;
-        assert!(!lease.holds(0));
+        assert!(!lease.is_valid(0));
         lease.renew(5 * s, 5 * s, Duration::from_secs(10));
-        assert!(lease.holds(15 * s - 1) && !lease.holds(15 * s));
+        assert!(lease.is_valid(15 * s - 1) && !lease.is_valid(15 * s));
         // A late answer doesn't shorten what a later one has granted.
         lease.renew(7 * s, 8 * s, Duration::from_secs(10));
         lease.renew(6 * s, 9 * s, Duration::from_secs(10));
-        assert!(lease.holds(17 * s - 1) && !lease.holds(17 * s));
+        assert!(lease.is_valid(17 * s - 1) && !lease.is_valid(17 * s));
         lease.end();
-        assert!(!lease.holds(8 * s));
-        assert!(ServingLease::forever().holds(u64::MAX - 1));
+        assert!(!lease.is_valid(8 * s));
+        assert!(ServingLease::forever().is_valid(u64::MAX - 1));
     }
 
     #[test]
-    fn a_time_after_a_break_is_another_one() {
-        let (lease, s) = (ServingLease::ended(), Duration::from_secs(1).as_nanos() as u64);
+    fn a_lease_renewed_after_expiry_has_a_new_term() {
+        let (lease, s) = (ServingLease::not_granted(), Duration::from_secs(1).as_nanos() as u64);
         let renew = |sent_s: u64, now_s: u64| lease.renew(sent_s * s, now_s * s, Duration::from_secs(10));
         assert_eq!(lease.term(0), None);
         renew(1, 1);

@@ -13,24 +13,24 @@
 #![warn(missing_docs)]
 
 mod alarm;
+mod capability_check;
 mod convert;
-mod ended;
+mod counters;
+mod dirty_tracking;
+mod drc;
 mod epochs;
+mod evicted_sessions;
 mod fences;
 mod groups;
 mod lease;
 mod measure;
 mod mirror;
-mod once;
-mod permit;
-mod proof;
 mod scrub;
 mod service;
-mod tally;
-mod watches;
+mod target_check;
 
+pub use counters::Counters;
 pub use lease::ServingLease;
 pub use measure::Connect;
-pub use mirror::{GroupLinks, Groups, MemberChange};
+pub use mirror::{GroupManagement, GroupPeers, MemberChange};
 pub use service::{MAX_TARGETS, StorageService};
-pub use tally::Counters;

@@ -2,7 +2,7 @@
 
 use crate::service::StorageService;
 use bench::Limit;
-use bench::ceilings::{Best, cpu, drive, network};
+use bench::ceilings::{BestRate, cpu, drive, network};
 use chunkstore::Store;
 use net::StorageChannel;
 use rt::IoBuf;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use types::{Errno, Error, InodeId, NodeId, Result, SessionId, TargetId};
-use wire::{MAX_RATES, Measure, Rate, RateOf, StorageOp, StorageReply, StorageRequest};
+use wire::{MAX_RATES, Measure, MeasuredRate, RateQuantity, StorageOp, StorageReply, StorageRequest};
 
 /// The longest time that one thing may be measured.
 const MAX_DURATION: Duration = Duration::from_secs(600);
@@ -20,7 +20,7 @@ const MAX_DURATION: Duration = Duration::from_secs(600);
 const MAX_STREAMS: u32 = 64;
 
 /// How often the service checks whether the processor's measurement has ended.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Opens a new connection to another node at each call, so that several of them are several
 /// streams.
@@ -28,15 +28,15 @@ pub type Connect = Box<dyn Fn(NodeId) -> Result<StorageChannel> + Send + Sync>;
 
 /// The measurements under way.
 #[derive(Default)]
-pub(crate) struct Measures {
+pub(crate) struct Measurements {
     targets: Mutex<BTreeSet<TargetId>>,
     connect: OnceLock<Connect>,
 }
 
-impl Measures {
-    fn begin(&self, target: TargetId) -> Result<Measured<'_>> {
+impl Measurements {
+    fn begin(&self, target: TargetId) -> Result<MeasurementGuard<'_>> {
         if self.targets.lock().unwrap_or_else(PoisonError::into_inner).insert(target) {
-            return Ok(Measured { measures: self, target });
+            return Ok(MeasurementGuard { measures: self, target });
         }
         Err(Error::new(Errno::EBUSY, format!("target {target} is being measured already"))
             .hint("wait for weft bench storage, which was started elsewhere"))
@@ -44,30 +44,30 @@ impl Measures {
 }
 
 /// Marks a target as being measured until it is dropped.
-struct Measured<'a> {
-    measures: &'a Measures,
+struct MeasurementGuard<'a> {
+    measures: &'a Measurements,
     target: TargetId,
 }
 
-impl Drop for Measured<'_> {
+impl Drop for MeasurementGuard<'_> {
     fn drop(&mut self) {
         self.measures.targets.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.target);
     }
 }
 
 /// Ends the processor's measurement when its caller no longer waits for it.
-struct Stop(Arc<AtomicBool>);
+struct StopOnDrop(Arc<AtomicBool>);
 
-impl Drop for Stop {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 /// Sends traffic to a node.
-struct To(StorageChannel);
+struct NodeSender(StorageChannel);
 
-impl network::Way for To {
+impl network::MessageChannel for NodeSender {
     type Error = Error;
 
     async fn send(&self, bytes: Option<IoBuf>) -> Result<()> {
@@ -78,7 +78,7 @@ impl network::Way for To {
 
 impl StorageService {
     /// Enables measurements of the network to other nodes. Only the first call counts.
-    pub fn measure_networks_by(&self, connect: Connect) {
+    pub fn set_network_connector(&self, connect: Connect) {
         self.measures.connect.get_or_init(|| connect);
     }
 
@@ -102,13 +102,13 @@ impl StorageService {
         Ok(StorageReply::Rates(found.iter().filter_map(rate).take(MAX_RATES).collect()))
     }
 
-    async fn measure_drive(&self, target: TargetId, size: u64, each: Duration) -> Result<Vec<Best>> {
+    async fn measure_drive(&self, target: TargetId, size: u64, each: Duration) -> Result<Vec<BestRate>> {
         let store = self.stores().find(|store| store.target() == target).cloned().ok_or_else(|| {
             Error::new(Errno::ENODEV, format!("target {target} is not served here"))
                 .hint("weft target list shows where targets are")
         })?;
         let _alone = self.measures.begin(target)?;
-        require_room(&store, size).await?;
+        require_free_space(&store, size).await?;
         drive::measure(store.dir(), drive::DrivePlan { size, each }).await.map_err(|error| {
             let message = format!("target {target} ({}) can't be measured: {error}", store.dir().display());
             let errno = error.raw_os_error().map_or(Errno::EIO, Errno);
@@ -120,7 +120,7 @@ impl StorageService {
         })
     }
 
-    async fn measure_network(&self, to: NodeId, streams: u32, each: Duration) -> Result<Vec<Best>> {
+    async fn measure_network(&self, to: NodeId, streams: u32, each: Duration) -> Result<Vec<BestRate>> {
         let connect = self.measures.connect.get().ok_or_else(|| {
             Error::new(
                 Errno::EOPNOTSUPP,
@@ -132,14 +132,14 @@ impl StorageService {
             return Err(Error::new(Errno::EINVAL, format!("{streams} streams to measure"))
                 .hint(format!("name 1 to {MAX_STREAMS}")));
         }
-        let ways = (0..streams).map(|_| connect(to).map(To)).collect::<Result<Vec<To>>>()?;
+        let ways = (0..streams).map(|_| connect(to).map(NodeSender)).collect::<Result<Vec<NodeSender>>>()?;
         network::measure(&ways, each).await
     }
 }
 
 /// Refuses a file that would bring the target into the emergency class: it would get no new files
 /// then.
-async fn require_room(store: &Store, size: u64) -> Result<()> {
+async fn require_free_space(store: &Store, size: u64) -> Result<()> {
     let space = store.space().await.map_err(|error| {
         Error::new(
             Errno::EIO,
@@ -147,7 +147,7 @@ async fn require_room(store: &Store, size: u64) -> Result<()> {
         )
         .hint(error.hint().to_string())
     })?;
-    let usable = layout::usable(space.capacity, space.free);
+    let usable = layout::usable_bytes(space.capacity, space.free);
     if usable >= size {
         return Ok(());
     }
@@ -160,8 +160,8 @@ async fn require_room(store: &Store, size: u64) -> Result<()> {
 }
 
 /// Measures on separate threads, so that the calling core can process requests.
-async fn measure_cpu(duration: Duration) -> Result<Vec<Best>> {
-    let stop = Stop(Arc::default());
+async fn measure_cpu(duration: Duration) -> Result<Vec<BestRate>> {
+    let stop = StopOnDrop(Arc::default());
     let (flag, nanoseconds) = (stop.0.clone(), duration.as_nanos() as u64);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()) as u32;
     let work = move || cpu::measure(threads, nanoseconds, &flag);
@@ -171,25 +171,25 @@ async fn measure_cpu(duration: Duration) -> Result<Vec<Best>> {
         .spawn(work)
         .map_err(|error| failed(format!("can't start a thread: {error}")))?;
     while !thread.is_finished() {
-        rt::sleep(LOOK).await;
+        rt::sleep(POLL_INTERVAL).await;
     }
     let found = thread.join().ok().flatten();
     found.ok_or_else(|| failed("the measurement of the processor was interrupted".into()))
 }
 
 /// Converts to the wire type; `None` for what services don't measure.
-fn rate(best: &Best) -> Option<Rate> {
+fn rate(best: &BestRate) -> Option<MeasuredRate> {
     let of = match best.limit {
-        Limit::StorageWrite => RateOf::Write,
-        Limit::StorageRead => RateOf::Read,
-        Limit::StorageRandomWrite => RateOf::RandomWrite,
-        Limit::StorageRandomRead => RateOf::RandomRead,
-        Limit::Network => RateOf::Network,
-        Limit::RoundTrips => RateOf::RoundTrips,
-        Limit::MemoryCopy => RateOf::MemoryCopy,
-        Limit::Checksum => RateOf::Checksum,
-        Limit::Encoding => RateOf::Encoding,
+        Limit::StorageWrite => RateQuantity::Write,
+        Limit::StorageRead => RateQuantity::Read,
+        Limit::StorageRandomWrite => RateQuantity::RandomWrite,
+        Limit::StorageRandomRead => RateQuantity::RandomRead,
+        Limit::Network => RateQuantity::Network,
+        Limit::RoundTrips => RateQuantity::RoundTrips,
+        Limit::MemoryCopy => RateQuantity::MemoryCopy,
+        Limit::Checksum => RateQuantity::Checksum,
+        Limit::Encoding => RateQuantity::Encoding,
         Limit::FuseCalls | Limit::Processors => return None,
     };
-    Some(Rate { of, rate: best.rate as u64, streams: best.streams })
+    Some(MeasuredRate { of, rate: best.rate as u64, streams: best.streams })
 }

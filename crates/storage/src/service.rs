@@ -1,17 +1,17 @@
 //! Dispatch of requests to the stores.
 
+use crate::capability_check::CapabilityCheck;
 use crate::convert;
-use crate::ended::EndedSessions;
-use crate::epochs::Epochs;
+use crate::counters::{Counters, TargetCounters};
+use crate::dirty_tracking::DirtyTrackers;
+use crate::drc::{DrcLookup, DuplicateRequestCache};
+use crate::epochs::LeaseEpochs;
+use crate::evicted_sessions::EvictedSessions;
 use crate::fences::Fences;
 use crate::lease::ServingLease;
-use crate::measure::Measures;
-use crate::mirror::{self, Mirrors};
-use crate::once::{Once, Turn};
-use crate::permit::Permit;
+use crate::measure::Measurements;
+use crate::mirror::{self, MirrorService};
 use crate::scrub::Scrubs;
-use crate::tally::{Counters, Tally};
-use crate::watches::Watches;
 use chunkstore::{At, Store, StoreError};
 use identity::CapabilityRing;
 use net::{Caller, Deadline, Exports, Handler, LocalFuture};
@@ -30,7 +30,7 @@ pub const MAX_TARGETS: usize = 64;
 
 /// How long a request waits for the lease or for crash reconciliation: less than a client's usual
 /// time-out, so that the client learns the reason.
-const PATIENCE: Duration = Duration::from_secs(45);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// A served target.
 pub(crate) struct Served {
@@ -40,11 +40,11 @@ pub(crate) struct Served {
     is_open: AtomicBool,
     opened: Event,
     /// The duplicate request cache.
-    once: Once,
+    once: DuplicateRequestCache,
     /// The lease epochs, which refuse requests under leases that have ended.
-    epochs: Epochs,
-    ended: EndedSessions,
-    pub(crate) tally: Arc<Tally>,
+    lease_epochs: LeaseEpochs,
+    evicted: EvictedSessions,
+    pub(crate) counters: Arc<TargetCounters>,
 }
 
 /// Answers storage requests for a set of targets.
@@ -52,21 +52,21 @@ pub struct StorageService {
     /// Filled from the front and never emptied, so that lookups need no lock.
     targets: Box<[OnceLock<Served>]>,
     /// Held while a target is added.
-    adding: Mutex<()>,
+    add_lock: Mutex<()>,
     /// Set when all targets that a start finds have been added: after that, an absent one is not
     /// served here.
-    complete: Event,
+    targets_complete: Event,
     pub(crate) lease: Arc<ServingLease>,
     pub(crate) fences: Arc<Fences>,
     /// Checks the capabilities of requests from other processes; no checks if unset.
-    permit: OnceLock<Permit>,
+    capability_check: OnceLock<CapabilityCheck>,
     /// Export rules for client networks.
     exports: Exports,
-    pub(crate) watches: Arc<Watches>,
+    pub(crate) dirty_trackers: Arc<DirtyTrackers>,
     /// The mirrored groups of the targets; none are served if unset.
-    pub(crate) mirrors: OnceLock<Arc<Mirrors>>,
+    pub(crate) mirrors: OnceLock<Arc<MirrorService>>,
     pub(crate) scrubs: Scrubs,
-    pub(crate) measures: Measures,
+    pub(crate) measures: Measurements,
 }
 
 impl StorageService {
@@ -78,37 +78,37 @@ impl StorageService {
             service.add(store).expect("a process of its own is given no more targets than it may have");
             service.open_to_clients(target);
         }
-        service.all_added();
+        service.set_targets_complete();
         service
     }
 
     /// Creates a service without targets that changes data only while the lease is valid. Requests
-    /// for absent targets wait until [`StorageService::all_added`].
+    /// for absent targets wait until [`StorageService::set_targets_complete`].
     pub fn under_lease(lease: Arc<ServingLease>) -> StorageService {
         StorageService {
             targets: (0..MAX_TARGETS).map(|_| OnceLock::new()).collect(),
-            adding: Mutex::default(),
-            complete: Event::new(),
+            add_lock: Mutex::default(),
+            targets_complete: Event::new(),
             lease,
             fences: Arc::default(),
-            permit: OnceLock::new(),
+            capability_check: OnceLock::new(),
             exports: Exports::default(),
-            watches: Arc::default(),
+            dirty_trackers: Arc::default(),
             mirrors: OnceLock::new(),
             scrubs: Scrubs::default(),
-            measures: Measures::default(),
+            measures: Measurements::default(),
         }
     }
 
     /// Demands capabilities of clients from now on.
-    pub fn demand_capabilities(&self, ring: Arc<CapabilityRing>) {
+    pub fn require_capabilities(&self, ring: Arc<CapabilityRing>) {
         // The first ring stays; later calls change nothing.
-        self.permit.get_or_init(|| Permit::new(ring));
+        self.capability_check.get_or_init(|| CapabilityCheck::new(ring));
     }
 
     /// Applies the map's export rules from now on.
-    pub fn follow_exports(&self, map: &ClusterMap) {
-        self.exports.follow(map);
+    pub fn set_exports(&self, map: &ClusterMap) {
+        self.exports.apply_map(map);
     }
 
     /// Refuses what the export rules for a client's network don't allow. The metadata service does
@@ -116,7 +116,7 @@ impl StorageService {
     /// minutes.
     fn check_export(&self, caller: &Caller, request: &StorageRequest) -> Result<()> {
         // A request without a session acts for the cluster; the transport has checked its sender.
-        if request.session == SessionId(0) || mirror::is_between_members(request) {
+        if request.session == SessionId(0) || mirror::is_from_primary(request) {
             return Ok(());
         }
         let hint = "weft export list, on a node, shows the rules for clients and networks";
@@ -136,7 +136,7 @@ impl StorageService {
     /// Serves one more target, at first only for other services (session 0): crash reconciliation
     /// must end before clients see the target.
     pub fn add(&self, store: Arc<Store>) -> Result<()> {
-        let _alone = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.add_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let target = store.target();
         if self.find(target).is_some() {
             let place = store.dir().display();
@@ -152,29 +152,29 @@ impl StorageService {
                 Error::new(Errno::ENOSPC, message).hint(format!("serve target {target} from another node"))
             );
         };
-        let (ended, sessions) = EndedSessions::of(&store);
+        let (ended, sessions) = EvictedSessions::load(&store);
         sessions.into_iter().for_each(|session| self.fences.refuse(session));
         slot.get_or_init(|| Served {
-            tally: Arc::default(),
+            counters: Arc::default(),
             is_open: AtomicBool::new(false),
             opened: Event::new(),
-            once: Once::of(&store, |session| self.fences.is_fenced(session)),
-            ended,
-            epochs: Epochs::default(),
+            once: DuplicateRequestCache::load(&store, |session| self.fences.is_fenced(session)),
+            evicted: ended,
+            lease_epochs: LeaseEpochs::default(),
             store,
         });
         Ok(())
     }
 
     /// Reports that all targets that a start finds have been added.
-    pub fn all_added(&self) {
-        self.complete.set();
+    pub fn set_targets_complete(&self) {
+        self.targets_complete.set();
     }
 
     /// Opens a target to clients.
     pub fn open_to_clients(&self, target: TargetId) {
         if let Some(served) = self.find(target) {
-            served.once.open();
+            served.once.set_open();
             served.is_open.store(true, Ordering::Release);
             served.opened.set();
         }
@@ -195,7 +195,7 @@ impl StorageService {
 
     /// Returns the counters of a target; `None` for one that isn't served here.
     pub fn counters(&self, target: TargetId) -> Option<Counters> {
-        Some(self.find(target)?.tally.counters())
+        Some(self.find(target)?.counters.counters())
     }
 
     async fn answer(
@@ -216,19 +216,19 @@ impl StorageService {
             Some(served) => served,
             None => Box::pin(self.await_target(request.target)).await?,
         };
-        served.tally.asked();
+        served.counters.count_request();
         if served.is_offline()
-            && let Some(refusal) = Box::pin(self.refusal_offline(served, &request)).await
+            && let Some(refusal) = Box::pin(self.offline_error(served, &request)).await
         {
             return Err(refusal);
         }
         if request.session != SessionId(0)
             && let Some(mirrors) = self.mirrors.get()
         {
-            mirrors.clients.ask(rt::monotonic_ns());
+            mirrors.client_activity.record_request(rt::monotonic_ns());
         }
         if let Some(asked) = request.group {
-            return Box::pin(self.answer_in_group(served, asked, request, deadline, payload)).await;
+            return Box::pin(self.handle_group_request(served, asked, request, deadline, payload)).await;
         }
         if let StorageOp::Regions { from, which: Regions::All } = request.op {
             let listed =
@@ -252,35 +252,41 @@ impl StorageService {
             }
             if request.session != SessionId(0) && served.once.has_closed_files() {
                 let rows = served.store.recent();
-                Box::pin(served.once.wait_for(rows, request.session, request.ino, request.number)).await?;
+                Box::pin(served.once.wait_until_open(
+                    rows,
+                    request.session,
+                    request.ino,
+                    request.slot_sequence,
+                ))
+                .await?;
             }
         }
-        if let Some(answer) = self.watches.answer(&request) {
+        if let Some(answer) = self.dirty_trackers.answer(&request) {
             return answer;
         }
-        if spec.is_change() && !self.lease.holds(rt::monotonic_ns()) {
+        if spec.is_change() && !self.lease.is_valid(rt::monotonic_ns()) {
             self.lease.wait(request.target).await?;
         }
         // A write that executes after its application got an error could overwrite what the
         // application wrote then.
-        if deadline.is_over() {
+        if deadline.has_passed() {
             return Err(deadline.error());
         }
         let _running = self.fences.enter(request.session)?;
         if spec.payload != Payload::Optional && payload.is_none() {
             return Err(Error::new(Errno::EINVAL, "a read or write came without its payload"));
         }
-        let _noted = self.watches.changing(&request, payload.as_ref().map_or(0, IoBuf::len));
-        if let (Some(_), StorageOp::Write { .. }) = (request.number, &request.op) {
-            return Box::pin(served.write_once(request, payload)).await;
+        let _noted = self.dirty_trackers.track(&request, payload.as_ref().map_or(0, IoBuf::len));
+        if let (Some(_), StorageOp::Write { .. }) = (request.slot_sequence, &request.op) {
+            return Box::pin(served.write_numbered(request, payload)).await;
         }
         if request.op == StorageOp::SyncTarget {
             Box::pin(self.sync_replicas(request.target)).await?;
         }
         let is_verified = spec.is_change() || spec.is_sync();
-        let entered = served.epochs.enter(request.ino, request.epoch, spec.is_change()).await?;
-        match perform_known(&served.store, &request, payload).await {
-            Ok(StorageReply::Unit) if is_verified => entered.check().map(|()| done(&served.store)),
+        let entered = served.lease_epochs.enter(request.ino, request.epoch, spec.is_change()).await?;
+        match execute_request(&served.store, &request, payload).await {
+            Ok(StorageReply::Unit) if is_verified => entered.check().map(|()| change_reply(&served.store)),
             Ok(reply) => entered.check().map(|()| reply),
             // What is missing may have been truncated under a later lease.
             Err(e) => entered.check().and_then(|()| Err(served.failed(&e))),
@@ -291,11 +297,11 @@ impl StorageService {
     /// after a restart.
     async fn fence(&self, served: &Served, session: SessionId) -> Result<StorageReply> {
         self.fences.fence(session).await;
-        if let Some(other) = served.ended.keep(&served.store, session, rt::now().secs).await? {
-            self.fences.forget(other);
+        if let Some(other) = served.evicted.record(&served.store, session, rt::now().secs).await? {
+            self.fences.lift(other);
         }
-        self.served().for_each(|served| served.once.forget(session));
-        self.replicas().iter().for_each(|replica| replica.once.forget(session));
+        self.served().for_each(|served| served.once.drop_session(session));
+        self.replicas().iter().for_each(|replica| replica.once.drop_session(session));
         Ok(StorageReply::Unit)
     }
 }
@@ -304,7 +310,7 @@ impl StorageService {
     /// Waits for an absent target, in case the start that is under way adds it.
     #[cold]
     async fn await_target(&self, target: TargetId) -> Result<&Served> {
-        let started = rt::timeout(PATIENCE, self.complete.wait()).await.is_some();
+        let started = rt::timeout(WAIT_TIMEOUT, self.targets_complete.wait()).await.is_some();
         self.find(target).ok_or_else(|| {
             let message = match started {
                 true => format!("target {target} is not served here"),
@@ -316,14 +322,14 @@ impl StorageService {
 }
 
 /// The answer to a change that is done, or a sync.
-pub(crate) fn done(store: &Store) -> StorageReply {
+pub(crate) fn change_reply(store: &Store) -> StorageReply {
     StorageReply::Done { verifier: store.verifier() }
 }
 
 impl Served {
     #[cold]
     async fn wait_until_open(&self) -> Result<()> {
-        if rt::timeout(PATIENCE, self.opened.wait()).await.is_some() {
+        if rt::timeout(WAIT_TIMEOUT, self.opened.wait()).await.is_some() {
             return Ok(());
         }
         let message = format!("target {} is still being put right after a crash", self.store.target());
@@ -333,88 +339,89 @@ impl Served {
 
     /// Executes a numbered write: when it is repeated, other clients may already have seen its
     /// effect and overwritten it.
-    async fn write_once(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
-        let (Some(number), StorageOp::Write { offset, path, durable }) = (request.number, request.op) else {
+    async fn write_numbered(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+        let (Some(number), StorageOp::Write { offset, path, durable }) = (request.slot_sequence, request.op)
+        else {
             return Err(Errno::EINVAL.into());
         };
         let (ino, known, rows) = (request.ino, request.known, self.store.recent());
         // A change that was executed before gets its old answer, whatever the epoch of the
         // repetition.
-        if let Some(answer) = self.once.answer(request.session, number) {
-            return answer.map(|()| self.once.again(&self.store, request.session, number));
+        if let Some(answer) = self.once.cached_answer(request.session, number) {
+            return answer.map(|()| self.once.cached_reply(&self.store, request.session, number));
         }
-        let _entered = self.epochs.enter(ino, request.epoch, true).await?;
+        let _entered = self.lease_epochs.enter(ino, request.epoch, true).await?;
         let doing = match self.once.begin(rows, request.session, number, ino).await? {
-            Turn::Do(doing) => doing,
-            Turn::Answered(answer) => {
-                return answer.map(|()| self.once.again(&self.store, request.session, number));
+            DrcLookup::Execute(doing) => doing,
+            DrcLookup::Cached(answer) => {
+                return answer.map(|()| self.once.cached_reply(&self.store, request.session, number));
             }
-            Turn::Unwritten(error) => return Err(self.failed(&error)),
+            DrcLookup::RowFailed(error) => return Err(self.failed(&error)),
         };
         let (data, path) = (payload.unwrap_or_else(|| IoBuf::alloc(0)), convert::path(path));
         let durability = convert::durability(durable);
-        let at = At { ino, offset, known };
-        let written = self.store.write_at(at, &data, path, durability, doing.note_done()).await;
+        let at = At { ino, offset, min_len: known };
+        let written = self.store.write_at(at, &data, path, durability, doing.write_done_row()).await;
         let written = match written {
             // The row must be on disk, too: without it the change would be executed again after a
             // power failure.
             Ok(()) if durable => rows.sync().await,
             written => written,
         };
-        doing.end(written.map_err(|e| self.failed(&e))).await.map(|()| done(&self.store))
+        doing.end(written.map_err(|e| self.failed(&e))).await.map(|()| change_reply(&self.store))
     }
 
     pub(crate) fn failed(&self, error: &StoreError) -> Error {
-        self.tally.failed(&self.store, error)
+        self.counters.failed(&self.store, error)
     }
 }
 
 /// Executes a request on a store, for a caller that has no lower bound of the chunk file's length.
-pub(crate) async fn perform(
+pub(crate) async fn execute(
     store: &Store,
     ino: InodeId,
     op: StorageOp,
     payload: Option<IoBuf>,
 ) -> chunkstore::Result<StorageReply> {
-    perform_op(store, (ino, 0), op, payload).await
+    execute_op(store, (ino, 0), op, payload).await
 }
 
 /// Executes a request on a store.
-pub(crate) async fn perform_known(
+pub(crate) async fn execute_request(
     store: &Store,
     request: &StorageRequest,
     payload: Option<IoBuf>,
 ) -> chunkstore::Result<StorageReply> {
-    perform_op(store, (request.ino, request.known), request.op.clone(), payload).await
+    execute_op(store, (request.ino, request.known), request.op.clone(), payload).await
 }
 
-async fn perform_op(
+async fn execute_op(
     store: &Store,
     (ino, known): (InodeId, u64),
     op: StorageOp,
     payload: Option<IoBuf>,
 ) -> chunkstore::Result<StorageReply> {
     if matches!(op, StorageOp::Rewrite { .. } | StorageOp::Expect { .. }) {
-        return Box::pin(perform_mend(store, ino, op, payload)).await.map(|()| StorageReply::Unit);
+        return Box::pin(execute_repair(store, ino, op, payload)).await.map(|()| StorageReply::Unit);
     }
     // Requests without data don't use it.
     let payload = payload.unwrap_or_else(|| IoBuf::alloc(0));
     match op {
         StorageOp::Read { offset, path } => {
-            store.read_at(At { ino, offset, known }, &payload, convert::path(path)).await?;
+            store.read_at(At { ino, offset, min_len: known }, &payload, convert::path(path)).await?;
         }
         StorageOp::Write { offset, path, durable } => {
-            let (at, durability) = (At { ino, offset, known }, convert::durability(durable));
+            let (at, durability) = (At { ino, offset, min_len: known }, convert::durability(durable));
             store.write_at(at, &payload, convert::path(path), durability, ready(Ok(()))).await?;
         }
         // Rare beside those, and large together: kept out of the future of every request.
-        op => return Box::pin(perform_rare(store, (ino, known), op)).await,
+        op => return Box::pin(execute_other(store, (ino, known), op)).await,
     }
     Ok(StorageReply::Unit)
 }
 
 /// Executes the requests that repair a damaged replica.
-async fn perform_mend(
+async fn execute_repair(
     store: &Store,
     ino: InodeId,
     op: StorageOp,
@@ -424,14 +431,14 @@ async fn perform_mend(
         StorageOp::Rewrite { range, len } => store.rewrite(ino, range, payload.as_ref(), len).await,
         StorageOp::Expect { first, len } => {
             let bytes = payload.as_ref().map_or(&[][..], IoBuf::as_slice);
-            store.expect(ino, first, &convert::sums(bytes), len).await
+            store.expect_sums(ino, first, &convert::sums(bytes), len).await
         }
         _ => Ok(()),
     }
 }
 
 /// Executes the requests that neither read nor write.
-async fn perform_rare(
+async fn execute_other(
     store: &Store,
     (ino, known): (InodeId, u64),
     op: StorageOp,
@@ -455,14 +462,14 @@ async fn perform_rare(
         | StorageOp::Regions { .. } => {}
         StorageOp::Truncate { len } => store.truncate(ino, len).await?,
         StorageOp::Allocate { range, how } => {
-            let at = At { ino, offset: range.start, known };
+            let at = At { ino, offset: range.start, min_len: known };
             store.allocate_at(at, range.len(), convert::allocate(how)).await?;
         }
         StorageOp::Delete => store.delete(ino).await?,
         StorageOp::SetAside => store.set_aside(ino).await?,
         StorageOp::Sync => store.sync(ino).await?,
         StorageOp::Forget { range } => {
-            let lost = store.forget(ino, range).await?;
+            let lost = store.give_up(ino, range).await?;
             let regions = lost.into_iter().map(|range| (ino, range)).collect();
             return Ok(StorageReply::Regions { regions, next: None });
         }
@@ -483,11 +490,11 @@ async fn perform_rare(
             });
         }
         StorageOp::Seek { from, what } => {
-            let found = store.seek_at(At { ino, offset: from, known }, convert::seek(what)).await?;
+            let found = store.seek_at(At { ino, offset: from, min_len: known }, convert::seek(what)).await?;
             return Ok(StorageReply::Offset(found));
         }
         StorageOp::Room { range } => {
-            let room = store.room_for(ino, range, MAX_GAPS).await?;
+            let room = store.space_needed(ino, range, MAX_GAPS).await?;
             return Ok(StorageReply::Room(convert::room(room)));
         }
         StorageOp::Space => {
@@ -513,10 +520,10 @@ impl Handler<StorageRequest, StorageReply> for StorageService {
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> LocalFuture<'a, Result<StorageReply>> {
-        self.handle_until(caller, Deadline::NEVER, request, payload)
+        self.handle_with_deadline(caller, Deadline::NEVER, request, payload)
     }
 
-    fn handle_until<'a>(
+    fn handle_with_deadline<'a>(
         &'a self,
         caller: &'a Caller,
         deadline: Deadline,
@@ -526,7 +533,7 @@ impl Handler<StorageRequest, StorageReply> for StorageService {
         if let Err(refusal) = self.check_export(caller, &request) {
             return Box::pin(async { Err(refusal) });
         }
-        let Some(permit) = self.permit.get() else {
+        let Some(permit) = self.capability_check.get() else {
             return Box::pin(self.answer(request, deadline, payload));
         };
         Box::pin(async move {

@@ -28,16 +28,16 @@ pub fn to_storage(targets: impl IntoIterator<Item = TargetId>, handler: &Storage
 
 /// Message latency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pace {
+pub enum Latency {
     /// No latency.
-    AtOnce,
+    Zero,
     /// A random latency per message, so that messages overtake each other.
-    Slow,
+    Random,
 }
 
-impl Pace {
-    async fn travel(self) {
-        if self == Pace::AtOnce {
+impl Latency {
+    async fn delay(self) {
+        if self == Latency::Zero {
             return;
         }
         // Most delays are short, some are long.
@@ -49,32 +49,32 @@ impl Pace {
 
 /// A route to a service, which can be redirected to another service.
 pub struct Route<Req, Rep> {
-    pace: Pace,
-    end: Mutex<End<Req, Rep>>,
+    pace: Latency,
+    end: Mutex<Destination<Req, Rep>>,
     requests: AtomicU64,
 }
 
 /// The destination of a route.
-struct End<Req, Rep> {
+struct Destination<Req, Rep> {
     service: Arc<dyn Handler<Req, Rep>>,
     /// Set when the route is redirected: requests in flight to this service get no more replies.
-    is_over: Arc<Event>,
+    is_redirected: Arc<Event>,
 }
 
 impl<Req, Rep> Route<Req, Rep> {
     /// Creates a route without latency.
     pub fn direct(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Route<Req, Rep>> {
-        Route::new(Pace::AtOnce, service)
+        Route::new(Latency::Zero, service)
     }
 
     /// Creates a route on which messages overtake each other.
     pub fn slow(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Route<Req, Rep>> {
-        Route::new(Pace::Slow, service)
+        Route::new(Latency::Random, service)
     }
 
     /// Creates a route with a given latency.
-    pub fn new(pace: Pace, service: Arc<dyn Handler<Req, Rep>>) -> Arc<Route<Req, Rep>> {
-        let end = End { service, is_over: Arc::default() };
+    pub fn new(pace: Latency, service: Arc<dyn Handler<Req, Rep>>) -> Arc<Route<Req, Rep>> {
+        let end = Destination { service, is_redirected: Arc::default() };
         Arc::new(Route { pace, end: Mutex::new(end), requests: AtomicU64::new(0) })
     }
 
@@ -85,9 +85,10 @@ impl<Req, Rep> Route<Req, Rep> {
 
     /// Redirects the route to another service. As after the end of a connection, requests in flight
     /// are repeated there.
-    pub fn lead_to(&self, service: Arc<dyn Handler<Req, Rep>>) {
-        let old = std::mem::replace(&mut *self.end.lock(), End { service, is_over: Arc::default() });
-        old.is_over.set();
+    pub fn redirect_to(&self, service: Arc<dyn Handler<Req, Rep>>) {
+        let old =
+            std::mem::replace(&mut *self.end.lock(), Destination { service, is_redirected: Arc::default() });
+        old.is_redirected.set();
     }
 }
 
@@ -96,10 +97,10 @@ impl<Req: Send + Clone, Rep> Handler<Req, Rep> for Route<Req, Rep> {
         self.requests.fetch_add(1, Relaxed);
         Box::pin(async move {
             loop {
-                self.pace.travel().await;
+                self.pace.delay().await;
                 let (service, is_over) = {
                     let end = self.end.lock();
-                    (end.service.clone(), end.is_over.clone())
+                    (end.service.clone(), end.is_redirected.clone())
                 };
                 let mut answer = service.handle(request.clone(), payload.clone());
                 let mut is_over = pin!(is_over.wait());
@@ -108,7 +109,7 @@ impl<Req: Send + Clone, Rep> Handler<Req, Rep> for Route<Req, Rep> {
                     Poll::Pending => is_over.as_mut().poll(context).map(|()| None),
                 });
                 if let Some(reply) = reply.await {
-                    self.pace.travel().await;
+                    self.pace.delay().await;
                     return reply;
                 }
             }
@@ -117,29 +118,29 @@ impl<Req: Send + Clone, Rep> Handler<Req, Rep> for Route<Req, Rep> {
 }
 
 /// A route that can be cut: neither requests nor replies pass until it is restored.
-pub struct Cuttable<Req, Rep> {
+pub struct CuttableRoute<Req, Rep> {
     service: Arc<dyn Handler<Req, Rep>>,
-    whole: Event,
+    is_connected: Event,
     /// If set, the reply to every request.
     refusal: Mutex<Option<Error>>,
 }
 
-impl<Req, Rep> Cuttable<Req, Rep> {
+impl<Req, Rep> CuttableRoute<Req, Rep> {
     /// Creates a route that isn't cut.
-    pub fn new(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Cuttable<Req, Rep>> {
+    pub fn new(service: Arc<dyn Handler<Req, Rep>>) -> Arc<CuttableRoute<Req, Rep>> {
         let whole = Event::new();
         whole.set();
-        Arc::new(Cuttable { service, whole, refusal: Mutex::default() })
+        Arc::new(CuttableRoute { service, is_connected: whole, refusal: Mutex::default() })
     }
 
     /// Cuts the route.
     pub fn cut(&self) {
-        self.whole.clear();
+        self.is_connected.clear();
     }
 
     /// Restores the route.
-    pub fn mend(&self) {
-        self.whole.set();
+    pub fn restore(&self) {
+        self.is_connected.set();
     }
 
     /// Answers every request with an error from now on, as when a connection ended and the service
@@ -153,13 +154,13 @@ impl<Req, Rep> Cuttable<Req, Rep> {
     }
 }
 
-impl<Req: Send, Rep> Handler<Req, Rep> for Cuttable<Req, Rep> {
+impl<Req: Send, Rep> Handler<Req, Rep> for CuttableRoute<Req, Rep> {
     fn handle(&self, request: Req, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Rep>> {
         Box::pin(async move {
-            self.whole.wait().await;
+            self.is_connected.wait().await;
             self.refused()?;
             let reply = self.service.handle(request, payload).await;
-            self.whole.wait().await;
+            self.is_connected.wait().await;
             self.refused()?;
             reply
         })

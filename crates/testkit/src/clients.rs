@@ -20,7 +20,7 @@ pub fn options(
         map: map.clone(),
         server_cache: false,
         write_behind: false,
-        alone: false,
+        only_session: false,
     }
 }
 

@@ -1,8 +1,8 @@
 //! A whole cluster in one process: stores, a storage service and a metadata service.
 
-use crate::channel::{Pace, StorageHandler, to_storage};
+use crate::channel::{Latency, StorageHandler, to_storage};
 use crate::metadata::{Metadata, MetadataOptions};
-use crate::{clients, map, program, targets};
+use crate::{application, clients, map, targets};
 use chunkstore::Store;
 use client::{Client, ClientOptions};
 use kv::{Blocking, Memory};
@@ -16,8 +16,8 @@ use types::{ClusterMap, InodeId, MapHandle, SessionId, TargetId};
 use wire::XattrMode;
 
 /// Interval and maximum number of checks whether a drained target is empty.
-const DRAIN_LOOK: Duration = Duration::from_millis(100);
-const DRAIN_LOOKS: u32 = 600;
+const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_DRAIN_CHECKS: u32 = 600;
 
 /// Builds a cluster; by default on a simulated machine, with a slow route to the metadata service.
 pub struct ClusterBuilder {
@@ -32,11 +32,15 @@ pub struct ClusterBuilder {
 impl ClusterBuilder {
     /// Creates a builder of a cluster with the targets of a map.
     pub fn new(map: ClusterMap) -> ClusterBuilder {
-        let metadata =
-            MetadataOptions { partitions: 4, blocking: Blocking::Inline, background: true, pace: Pace::Slow };
+        let metadata = MetadataOptions {
+            partitions: 4,
+            blocking: Blocking::Inline,
+            background: true,
+            pace: Latency::Random,
+        };
         ClusterBuilder {
             map,
-            base: PathBuf::from(targets::SIMULATED),
+            base: PathBuf::from(targets::SIMULATED_DIR),
             copies: Vec::new(),
             log_bytes: targets::LOG_BYTES,
             engine: Arc::default(),
@@ -58,19 +62,19 @@ impl ClusterBuilder {
     }
 
     /// Adds stores besides those of the map's targets, with their own target ids.
-    pub fn copies(mut self, copies: impl IntoIterator<Item = TargetId>) -> ClusterBuilder {
+    pub fn extra_stores(mut self, copies: impl IntoIterator<Item = TargetId>) -> ClusterBuilder {
         self.copies.extend(copies);
         self
     }
 
     /// Builds over an existing metadata store.
-    pub fn over(mut self, engine: Arc<Memory>) -> ClusterBuilder {
+    pub fn with_engine(mut self, engine: Arc<Memory>) -> ClusterBuilder {
         self.engine = engine;
         self
     }
 
     /// Sets the latency of messages to the metadata service.
-    pub fn pace(mut self, pace: Pace) -> ClusterBuilder {
+    pub fn latency(mut self, pace: Latency) -> ClusterBuilder {
         self.metadata.pace = pace;
         self
     }
@@ -82,7 +86,7 @@ impl ClusterBuilder {
     }
 
     /// Creates the targets, and starts a storage service on them.
-    pub async fn create(self) -> Site {
+    pub async fn create(self) -> StorageCluster {
         for target in self.all_targets() {
             targets::format(&targets::directory(&self.base, target), target, self.log_bytes).await;
         }
@@ -90,10 +94,16 @@ impl ClusterBuilder {
     }
 
     /// Starts a storage service on existing targets.
-    pub async fn open(self) -> Site {
+    pub async fn open(self) -> StorageCluster {
         let stores = targets::open_all(&self.base, &self.all_targets()).await;
         let storage = Arc::new(StorageService::new(stores.iter().cloned()));
-        Site { map: map::share(self.map), stores, storage, engine: self.engine, metadata: self.metadata }
+        StorageCluster {
+            map: map::share(self.map),
+            stores,
+            storage,
+            engine: self.engine,
+            metadata: self.metadata,
+        }
     }
 
     fn all_targets(&self) -> Vec<TargetId> {
@@ -102,7 +112,7 @@ impl ClusterBuilder {
 }
 
 /// A cluster in which only the storage service runs.
-pub struct Site {
+pub struct StorageCluster {
     /// The map that all services and clients will share.
     pub map: MapHandle,
     /// The store of each target, in order, followed by the additional stores.
@@ -113,16 +123,16 @@ pub struct Site {
     metadata: MetadataOptions,
 }
 
-impl Site {
+impl StorageCluster {
     /// Starts the metadata service, with a direct route to the storage service.
     pub async fn serve(self) -> Cluster {
         let storage = self.storage.clone();
-        self.serve_over(storage).await
+        self.serve_with_storage(storage).await
     }
 
     /// Starts the metadata service, which reaches storage through `to_storage`.
-    pub async fn serve_over(self, to_storage: StorageHandler) -> Cluster {
-        let Site { map, stores, storage, engine, metadata } = self;
+    pub async fn serve_with_storage(self, to_storage: StorageHandler) -> Cluster {
+        let StorageCluster { map, stores, storage, engine, metadata } = self;
         let metadata = Metadata::start(engine, map.clone(), to_storage, metadata).await;
         Cluster { map, stores, storage, metadata, sessions: Cell::new(0) }
     }
@@ -171,12 +181,12 @@ impl Cluster {
     }
 
     /// Waits until a drained target is empty. Returns false after one minute.
-    pub async fn becomes_empty(&self, target: TargetId) -> bool {
-        for _ in 0..DRAIN_LOOKS {
+    pub async fn wait_until_empty(&self, target: TargetId) -> bool {
+        for _ in 0..MAX_DRAIN_CHECKS {
             if self.is_empty(target) {
                 return true;
             }
-            rt::sleep(DRAIN_LOOK).await;
+            rt::sleep(DRAIN_CHECK_INTERVAL).await;
         }
         false
     }
@@ -184,6 +194,6 @@ impl Cluster {
 
 /// Sets the layout of files created later.
 pub async fn set_pattern(client: &Client, pattern: &[u8]) {
-    let (root, user) = (InodeId::ROOT, program::ROOT);
+    let (root, user) = (InodeId::ROOT, application::ROOT);
     client.setxattr(user, root, b"weft.pattern", pattern, XattrMode::Any, false).await.unwrap();
 }

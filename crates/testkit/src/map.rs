@@ -87,7 +87,7 @@ fn target(id: TargetId) -> Target {
         id,
         node: NodeId(1),
         pool: POOL,
-        path: targets::directory(&PathBuf::from(targets::SIMULATED), id).display().to_string(),
+        path: targets::directory(&PathBuf::from(targets::SIMULATED_DIR), id).display().to_string(),
         state: TargetState::Online,
         capacity: CAPACITY,
         free: CAPACITY,
@@ -120,7 +120,7 @@ pub fn fork(map: &MapHandle) -> MapHandle {
 }
 
 /// Replaces a handle's map with its next version, changed by `edit`, and returns it.
-pub fn change(map: &MapHandle, edit: impl FnOnce(&mut ClusterMap)) -> Arc<ClusterMap> {
+pub fn update(map: &MapHandle, edit: impl FnOnce(&mut ClusterMap)) -> Arc<ClusterMap> {
     let mut next = ClusterMap::clone(&map.read().unwrap());
     next.epoch.0 += 1;
     edit(&mut next);
@@ -131,5 +131,5 @@ pub fn change(map: &MapHandle, edit: impl FnOnce(&mut ClusterMap)) -> Arc<Cluste
 
 /// Starts or cancels the drain of a target.
 pub fn drain(map: &MapHandle, target: TargetId, drain: bool) {
-    change(map, |map| map.targets.iter_mut().filter(|t| t.id == target).for_each(|t| t.drain = drain));
+    update(map, |map| map.targets.iter_mut().filter(|t| t.id == target).for_each(|t| t.drain = drain));
 }

@@ -1,6 +1,6 @@
 //! A metadata service with an in-memory store.
 
-use crate::channel::{MetaHandler, Pace, Route, StorageHandler, to_storage};
+use crate::channel::{Latency, MetaHandler, Route, StorageHandler, to_storage};
 use crate::targets;
 use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{MetaOptions, MetaService};
@@ -19,7 +19,7 @@ pub struct MetadataOptions {
     /// Whether the service runs its background tasks.
     pub background: bool,
     /// Latency of messages from clients.
-    pub pace: Pace,
+    pub pace: Latency,
 }
 
 /// A metadata service that can be restarted over the same store.
@@ -104,7 +104,7 @@ impl Metadata {
 
     async fn replace(&self) {
         let next = serve(&self.engine, &self.map, &self.storage, &self.options).await;
-        self.route.lead_to(next.service.clone());
+        self.route.redirect_to(next.service.clone());
         self.running.replace(next);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use types::{ClusterMap, TargetId};
 
 /// Directory of the targets on simulated machines.
-pub const SIMULATED: &str = "/targets";
+pub const SIMULATED_DIR: &str = "/targets";
 
 /// UUID of the cluster of all targets.
 pub const CLUSTER: &str = "00000000-0000-4000-8000-000000000001";

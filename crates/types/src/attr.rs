@@ -35,7 +35,7 @@ pub enum FileKind {
 
 impl FileKind {
     /// The type that `st_mode` encodes; `None` for an unknown type field.
-    pub fn of_mode(mode: u32) -> Option<FileKind> {
+    pub fn from_mode(mode: u32) -> Option<FileKind> {
         Some(match mode & mode::S_IFMT {
             mode::S_IFREG => FileKind::Regular,
             mode::S_IFDIR => FileKind::Directory,
@@ -98,13 +98,13 @@ pub struct Attr {
 impl Attr {
     /// The kind of the inode.
     pub fn kind(&self) -> FileKind {
-        FileKind::of_mode(self.mode).expect("an inode is made with a known type and keeps it")
+        FileKind::from_mode(self.mode).expect("an inode is made with a known type and keeps it")
     }
 }
 
 /// Whether an access at `now` must be recorded, as with the mount option `relatime`: it is the
 /// first one since the last change, or the recorded one is a day old.
-pub fn is_access_due(atime: Timestamp, changed: Timestamp, now: Timestamp) -> bool {
+pub fn needs_atime_update(atime: Timestamp, changed: Timestamp, now: Timestamp) -> bool {
     const DAY_S: i64 = 24 * 60 * 60;
     atime <= changed || now.secs.saturating_sub(atime.secs) >= DAY_S
 }

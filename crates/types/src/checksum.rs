@@ -29,24 +29,24 @@ impl BlockSum {
     }
 }
 
-/// Whether checksums are off in this process: see [`switch_checksums`].
-static CHECKSUMS_ARE_OFF: AtomicBool = AtomicBool::new(false);
+/// Whether checksums are off in this process: see [`set_checksums_enabled`].
+static CHECKSUMS_DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// Whether checksums are computed when data is written and sent, and verified when it is read.
-pub fn checksums_are_on() -> bool {
-    !CHECKSUMS_ARE_OFF.load(Ordering::Relaxed)
+pub fn checksums_enabled() -> bool {
+    !CHECKSUMS_DISABLED.load(Ordering::Relaxed)
 }
 
 /// Switches checksums of data off or on in this process, as the cluster's settings say. Off is only
 /// for measuring what checksums cost. Blocks that are written meanwhile stay without checksums.
 /// Returns true if this changed the setting.
-pub fn switch_checksums(on: bool) -> bool {
-    CHECKSUMS_ARE_OFF.swap(!on, Ordering::Relaxed) == on
+pub fn set_checksums_enabled(on: bool) -> bool {
+    CHECKSUMS_DISABLED.swap(!on, Ordering::Relaxed) == on
 }
 
 /// CRC32C (Castagnoli, RFC 3720 section 12.1).
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    if multiplies_widely() {
+    if prefers_crc_fast() {
         crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
     } else {
         // Takes half the time for blocks of 4 KiB.
@@ -55,7 +55,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 /// Whether the processor has the instructions that the faster implementation needs.
-fn multiplies_widely() -> bool {
+fn prefers_crc_fast() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512vl");
     #[cfg(not(target_arch = "x86_64"))]
@@ -63,7 +63,7 @@ fn multiplies_widely() -> bool {
 }
 
 /// CRC32C of each block of `data`, which consists of whole blocks.
-pub fn sums_of_blocks(data: &[u8]) -> Vec<u32> {
+pub fn block_crcs(data: &[u8]) -> Vec<u32> {
     debug_assert!(data.len().is_multiple_of(BLOCK_SIZE));
     data.chunks(BLOCK_SIZE).map(crc32c).collect()
 }
@@ -71,19 +71,19 @@ pub fn sums_of_blocks(data: &[u8]) -> Vec<u32> {
 /// CRC32C of consecutive blocks, computed from the CRC32C of each. The CRC of `a` followed by `b`
 /// is the CRC of `a`, advanced over as many zeros as `b` has bytes, xor the CRC of `b`; both start
 /// from the same initial value (Adler, `crc32_combine` of zlib).
-pub fn sum_of_sums(sums: &[u32]) -> u32 {
-    sums.iter().fold(0, |sum, block| past_a_block(sum) ^ block)
+pub fn combine_block_crcs(sums: &[u32]) -> u32 {
+    sums.iter().fold(0, |sum, block| advance_over_zero_block(sum) ^ block)
 }
 
 /// Advances a CRC over a block of zeros: a linear map of its 32 bits, looked up by bytes.
-fn past_a_block(sum: u32) -> u32 {
+fn advance_over_zero_block(sum: u32) -> u32 {
     let bytes = sum.to_le_bytes();
-    (0..4).fold(0, |map, at| map ^ PAST_A_BLOCK[at][bytes[at] as usize])
+    (0..4).fold(0, |map, at| map ^ ZERO_BLOCK_TABLES[at][bytes[at] as usize])
 }
 
-static PAST_A_BLOCK: [[u32; 256]; 4] = past_a_block_by_bytes();
+static ZERO_BLOCK_TABLES: [[u32; 256]; 4] = zero_block_tables();
 
-const fn past_a_block_by_bytes() -> [[u32; 256]; 4] {
+const fn zero_block_tables() -> [[u32; 256]; 4] {
     /// The polynomial, with its bits in reverse order.
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     // The map of one zero bit; each squaring doubles the number of bits.
@@ -99,7 +99,7 @@ const fn past_a_block_by_bytes() -> [[u32; 256]; 4] {
         let mut squared = [0; 32];
         let mut bit = 0;
         while bit < 32 {
-            squared[bit] = mapped(&map, map[bit]);
+            squared[bit] = apply_linear_map(&map, map[bit]);
             bit += 1;
         }
         map = squared;
@@ -108,14 +108,14 @@ const fn past_a_block_by_bytes() -> [[u32; 256]; 4] {
     let mut tables = [[0; 256]; 4];
     let mut byte = 0;
     while byte < 4 * 256 {
-        tables[byte / 256][byte % 256] = mapped(&map, ((byte % 256) as u32) << (8 * (byte / 256)));
+        tables[byte / 256][byte % 256] = apply_linear_map(&map, ((byte % 256) as u32) << (8 * (byte / 256)));
         byte += 1;
     }
     tables
 }
 
 /// Applies a linear map of 32 bits, given by the images of the single bits.
-const fn mapped(map: &[u32; 32], of: u32) -> u32 {
+const fn apply_linear_map(map: &[u32; 32], of: u32) -> u32 {
     let (mut image, mut bit) = (0, 0);
     while bit < 32 {
         if of >> bit & 1 == 1 {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_sum_alike() {
+    fn both_crc_implementations_agree() {
         let bytes: Vec<u8> = (0..10_000_u32).map(|n| ((n * n) >> 3) as u8).collect();
         for range in [0..0, 0..1, 3..300, 1..4097, 5..10_000] {
             let fast = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[range.clone()]) as u32;
@@ -177,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_blocks_make_the_sum_of_all() {
+    fn block_crcs_combine_to_the_crc_of_all() {
         let data: Vec<u8> =
             (0..5 * BLOCK_SIZE as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         for blocks in 0..=5 {
             let data = &data[..blocks * BLOCK_SIZE];
-            assert_eq!(sum_of_sums(&sums_of_blocks(data)), crc32c(data), "{blocks} blocks");
+            assert_eq!(combine_block_crcs(&block_crcs(data)), crc32c(data), "{blocks} blocks");
         }
-        assert_eq!(sum_of_sums(&sums_of_blocks(&[0; 3 * BLOCK_SIZE])), crc32c(&[0; 3 * BLOCK_SIZE]));
+        assert_eq!(combine_block_crcs(&block_crcs(&[0; 3 * BLOCK_SIZE])), crc32c(&[0; 3 * BLOCK_SIZE]));
     }
 
     #[test]

@@ -21,37 +21,37 @@ impl InodeFlags {
     /// New inodes in this directory get its project.
     pub const PROJECT_INHERIT: InodeFlags = InodeFlags(1 << 3);
     /// Both flags that forbid changes.
-    pub const RESTRICTING: InodeFlags = InodeFlags(Self::IMMUTABLE.0 | Self::APPEND.0);
+    pub const READ_ONLY_FLAGS: InodeFlags = InodeFlags(Self::IMMUTABLE.0 | Self::APPEND.0);
     /// All flags that this version knows.
     pub const ALL: InodeFlags = InodeFlags(0xf);
 
     /// Whether at least one of these flags is set.
-    pub fn has(self, any: InodeFlags) -> bool {
+    pub fn intersects(self, any: InodeFlags) -> bool {
         self.0 & any.0 != 0
     }
 
     /// The flags that are in both sets.
-    pub fn only(self, these: InodeFlags) -> InodeFlags {
+    pub fn intersection(self, these: InodeFlags) -> InodeFlags {
         InodeFlags(self.0 & these.0)
     }
 
     /// The flags that a new inode of this kind inherits from a directory with these flags (same
     /// rule as XFS).
-    pub fn inherited(self, kind: FileKind) -> InodeFlags {
+    pub fn inherited_flags(self, kind: FileKind) -> InodeFlags {
         match kind {
-            FileKind::Directory => self.only(InodeFlags::NODUMP | InodeFlags::PROJECT_INHERIT),
-            FileKind::Regular => self.only(InodeFlags::NODUMP),
+            FileKind::Directory => self.intersection(InodeFlags::NODUMP | InodeFlags::PROJECT_INHERIT),
+            FileKind::Regular => self.intersection(InodeFlags::NODUMP),
             _ => InodeFlags::NONE,
         }
     }
 
     /// The project of new inodes in a directory with this project and these flags.
-    pub fn project_inside(self, project: ProjectId) -> ProjectId {
-        if self.has(InodeFlags::PROJECT_INHERIT) { project } else { ProjectId(0) }
+    pub fn inherited_project(self, project: ProjectId) -> ProjectId {
+        if self.intersects(InodeFlags::PROJECT_INHERIT) { project } else { ProjectId(0) }
     }
 
     /// The set without these flags.
-    pub fn without(self, these: InodeFlags) -> InodeFlags {
+    pub fn difference(self, these: InodeFlags) -> InodeFlags {
         InodeFlags(self.0 & !these.0)
     }
 }

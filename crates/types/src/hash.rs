@@ -53,7 +53,7 @@ mod tests {
 
     /// One test covers everything about the keys, since they are global to the process.
     #[test]
-    fn keys_are_fixed_until_they_are_set_and_a_map_keeps_its_own() {
+    fn hash_keys_are_fixed_until_set_and_existing_maps_keep_theirs() {
         let number = |hash: &ProcessHash| hash.hash_one("name");
         let fixed = ProcessHash::default();
         // SipHash-1-3 of the string's bytes and 0xff, with keys of zero: the same in each process,

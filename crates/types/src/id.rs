@@ -104,7 +104,7 @@ impl InodeId {
     }
 
     /// The inode that a chunk file of this name belongs to.
-    pub fn of_chunk_file(self) -> InodeId {
+    pub fn owner_of_chunk_file(self) -> InodeId {
         InodeId(self.0 & ((1 << Self::SLOT_SHIFT) - 1))
     }
 }
@@ -113,11 +113,11 @@ impl SessionId {
     /// Bits of a drawn id. JSON readers that store numbers as doubles (jq, JavaScript) round values
     /// above 2^53; an id that a script reads from `--json` would then match no session. Older
     /// clients have ids of up to 64 bits, which remain valid.
-    pub const DRAWN_BITS: u32 = 53;
+    pub const RANDOM_ID_BITS: u32 = 53;
 
     /// Makes an id from 64 random bits.
-    pub fn drawn(random: u64) -> SessionId {
-        SessionId((random >> (u64::BITS - Self::DRAWN_BITS)).max(1))
+    pub fn from_random(random: u64) -> SessionId {
+        SessionId((random >> (u64::BITS - Self::RANDOM_ID_BITS)).max(1))
     }
 }
 
@@ -126,18 +126,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drawn_sessions_survive_readers_with_doubles() {
+    fn random_session_ids_fit_in_doubles() {
         for random in [u64::MAX, u64::MAX - 1, 1 << 63 | 1 << 11, 0x0123_4567_89ab_cdef, 1, 0] {
-            let SessionId(id) = SessionId::drawn(random);
+            let SessionId(id) = SessionId::from_random(random);
             assert_eq!(id as f64 as u64, id, "of {random:#x}");
             assert_ne!(id, 0, "of {random:#x}: the services' own");
         }
-        assert_eq!(SessionId::drawn(u64::MAX).0, (1 << 53) - 1);
-        assert_ne!(SessionId::drawn(u64::MAX), SessionId::drawn(u64::MAX - (1 << 11)));
+        assert_eq!(SessionId::from_random(u64::MAX).0, (1 << 53) - 1);
+        assert_ne!(SessionId::from_random(u64::MAX), SessionId::from_random(u64::MAX - (1 << 11)));
     }
 
     #[test]
-    fn inodes_survive_readers_with_doubles() {
+    fn inode_numbers_fit_in_doubles() {
         let last = InodeId::new(PartitionId(4095), (1 << InodeId::SEQUENCE_BITS) - 1);
         assert_eq!(last.0 as f64 as u64, last.0);
     }

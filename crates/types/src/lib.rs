@@ -17,10 +17,10 @@ mod settings;
 mod subnet;
 mod time;
 
-pub use attr::{Attr, Credentials, FileKind, SetAttr, SetTime, is_access_due, mode};
+pub use attr::{Attr, Credentials, FileKind, SetAttr, SetTime, mode, needs_atime_update};
 pub use checksum::{
-    BLOCK_SIZE, BlockSum, Crc32c, block_sum, checksums_are_on, crc32c, sum_of_sums, sums_of_blocks,
-    switch_checksums,
+    BLOCK_SIZE, BlockSum, Crc32c, block_crcs, block_sum, checksums_enabled, combine_block_crcs, crc32c,
+    set_checksums_enabled,
 };
 pub use client_name::{MAX_CLIENT_NAME, is_client_name};
 pub use error::{Errno, Error, Result};
@@ -32,7 +32,7 @@ pub use id::{
 };
 pub use map::{
     CapacityClass, ClusterMap, Group, GroupUsage, MapHandle, MemberState, Node, NodeState, Pool,
-    RevokedClient, Role, Target, TargetState, kept_free,
+    RevokedClient, Role, Target, TargetState, reserved_space,
 };
 pub use pattern::{Chooser, Layout, MAX_INLINE_LIMIT, Scheme, StripePattern};
 pub use range::ByteRange;

@@ -86,7 +86,7 @@ pub enum CapacityClass {
 /// Bytes that a target leaves free of a disk of `capacity` bytes: 512 MiB, or an eighth of a small
 /// disk. Others need that space: the metadata store for its journals and compaction, and the target
 /// for checksums after data. If their writes fail, nothing can be removed any more.
-pub fn kept_free(capacity: u64) -> u64 {
+pub fn reserved_space(capacity: u64) -> u64 {
     (capacity / 8).min(512 << 20)
 }
 
@@ -160,7 +160,7 @@ impl MemberState {
     }
 
     /// Whether the member receives every write.
-    pub fn gets_writes(self) -> bool {
+    pub fn receives_writes(self) -> bool {
         matches!(self, MemberState::Good | MemberState::Resyncing | MemberState::Rebuilding)
     }
 }
@@ -214,31 +214,31 @@ impl Group {
     }
 
     /// Returns the members with their states, in order.
-    pub fn with_states(&self) -> impl Iterator<Item = (TargetId, MemberState)> + '_ {
+    pub fn members_with_states(&self) -> impl Iterator<Item = (TargetId, MemberState)> + '_ {
         let state = |at| self.states.get(at).copied().unwrap_or_default();
         self.members.iter().enumerate().map(move |(at, target)| (*target, state(at)))
     }
 
     /// The state of a member; `None` if the target isn't a member.
     pub fn state_of(&self, target: TargetId) -> Option<MemberState> {
-        self.with_states().find(|(member, _)| *member == target).map(|(_, state)| state)
+        self.members_with_states().find(|(member, _)| *member == target).map(|(_, state)| state)
     }
 
     /// The member that orders writes: the first one in sync. `None` if none is.
     pub fn primary(&self) -> Option<TargetId> {
-        self.with_states().find(|(_, state)| *state == MemberState::Good).map(|(member, _)| member)
+        self.members_with_states().find(|(_, state)| *state == MemberState::Good).map(|(member, _)| member)
     }
 
     /// Returns the members that are in sync.
-    pub fn good(&self) -> impl Iterator<Item = TargetId> + '_ {
-        self.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(member, _)| member)
+    pub fn in_sync_members(&self) -> impl Iterator<Item = TargetId> + '_ {
+        self.members_with_states().filter(|(_, state)| *state == MemberState::Good).map(|(member, _)| member)
     }
 
     /// The replaced member, once it isn't needed any more: all others are in sync, and as many as
     /// the scheme requires.
-    pub fn dismissed(&self) -> Option<TargetId> {
+    pub fn removable_member(&self) -> Option<TargetId> {
         let leaving = self.leaving.filter(|leaving| self.members.contains(leaving))?;
-        let stay = || self.with_states().filter(|(member, _)| *member != leaving);
+        let stay = || self.members_with_states().filter(|(member, _)| *member != leaving);
         let are_good = stay().all(|(_, state)| state == MemberState::Good);
         (are_good && stay().count() >= self.scheme.members()).then_some(leaving)
     }
@@ -251,15 +251,15 @@ impl Group {
     }
 
     /// Gives up the group's content: [`Group::is_lost`] holds from now on.
-    pub fn lose(&mut self) {
+    pub fn mark_lost(&mut self) {
         self.members.clear();
         self.states.clear();
         (self.leaving, self.revived) = (None, None);
     }
 
     /// Whether this target is the only member in sync.
-    pub fn is_only_on(&self, target: TargetId) -> bool {
-        self.good().eq([target])
+    pub fn is_sole_in_sync_member(&self, target: TargetId) -> bool {
+        self.in_sync_members().eq([target])
     }
 
     /// Checks that the group isn't lost.
@@ -279,7 +279,7 @@ impl Group {
 
     /// Whether a member isn't in sync.
     pub fn is_degraded(&self) -> bool {
-        self.with_states().any(|(_, state)| state != MemberState::Good)
+        self.members_with_states().any(|(_, state)| state != MemberState::Good)
     }
 }
 
@@ -300,7 +300,7 @@ pub struct GroupUsage {
     /// Bytes of those stripes, by the lengths of the files: holes count.
     pub bytes: u64,
     /// The groups that a file, or a chunk file still to be deleted, refers to.
-    pub used: BTreeSet<GroupId>,
+    pub referenced: BTreeSet<GroupId>,
 }
 
 /// The cluster map: everything that decides placement, at one version.
@@ -387,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_issued_after_a_revocation_is_good() {
+    fn certificates_issued_after_a_revocation_are_valid() {
         let revoked = |name: &str, until| RevokedClient { name: name.into(), until };
         let map = ClusterMap { revoked: vec![revoked("a", 7), revoked("b", 9)], ..ClusterMap::default() };
         assert!(map.is_revoked("a", 0) && map.is_revoked("a", 7) && map.is_revoked("b", 8));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_group_refuses_everything() {
+    fn a_lost_group_refuses_all_requests() {
         let mut group = Group {
             scheme: Scheme::Mirror(2),
             members: vec![TargetId(1), TargetId(2)],
@@ -403,21 +403,21 @@ mod tests {
             leaving: Some(TargetId(1)),
             ..Group::single(GroupId(7), PoolId(1), TargetId(1))
         };
-        assert!(group.is_only_on(TargetId(1)) && !group.is_only_on(TargetId(2)));
+        assert!(group.is_sole_in_sync_member(TargetId(1)) && !group.is_sole_in_sync_member(TargetId(2)));
         assert_eq!(group.ensure_not_lost(), Ok(()));
-        group.lose();
+        group.mark_lost();
         assert!(group.is_lost() && group.primary().is_none() && group.leaving.is_none());
         let refused = group.ensure_not_lost().unwrap_err();
         assert!(refused.errno == Errno::EIO && refused.message.contains("group 7"), "{refused}");
         // A group whose members are both in sync.
         group.members = vec![TargetId(1), TargetId(2)];
-        assert!(!group.is_lost() && !group.is_only_on(TargetId(1)));
+        assert!(!group.is_lost() && !group.is_sole_in_sync_member(TargetId(1)));
     }
 
     #[test]
-    fn little_is_kept_free_on_small_disks() {
-        assert_eq!(kept_free(1000 << 30), 512 << 20);
-        assert_eq!(kept_free(1 << 30), 128 << 20);
-        assert_eq!(kept_free(0), 0);
+    fn small_disks_reserve_little_space() {
+        assert_eq!(reserved_space(1000 << 30), 512 << 20);
+        assert_eq!(reserved_space(1 << 30), 128 << 20);
+        assert_eq!(reserved_space(0), 0);
     }
 }

@@ -15,15 +15,16 @@ pub enum Scheme {
     /// One target, no redundancy.
     #[default]
     Single,
-    /// This many replicas on different targets, [`Scheme::MIN_COPIES`] to [`Scheme::MAX_COPIES`].
+    /// This many replicas on different targets, [`Scheme::MIN_REPLICAS`] to
+    /// [`Scheme::MAX_REPLICAS`].
     Mirror(u8),
 }
 
 impl Scheme {
     /// The fewest members of a mirrored group.
-    pub const MIN_COPIES: u8 = 2;
+    pub const MIN_REPLICAS: u8 = 2;
     /// The most members of a mirrored group: each write goes to all of them.
-    pub const MAX_COPIES: u8 = 3;
+    pub const MAX_REPLICAS: u8 = 3;
 
     /// Number of targets in a group of this scheme.
     pub fn members(self) -> usize {
@@ -34,10 +35,10 @@ impl Scheme {
     }
 
     /// The scheme with this many replicas of every byte; `None` if no scheme has.
-    pub fn of_copies(copies: u8) -> Option<Scheme> {
+    pub fn from_replicas(copies: u8) -> Option<Scheme> {
         match copies {
             1 => Some(Scheme::Single),
-            Scheme::MIN_COPIES..=Scheme::MAX_COPIES => Some(Scheme::Mirror(copies)),
+            Scheme::MIN_REPLICAS..=Scheme::MAX_REPLICAS => Some(Scheme::Mirror(copies)),
             _ => None,
         }
     }
@@ -62,7 +63,7 @@ impl FromStr for Scheme {
 
     fn from_str(text: &str) -> Result<Scheme, String> {
         let copies = text.strip_prefix("mirror:").and_then(|copies| copies.parse().ok());
-        match copies.filter(|copies| *copies > 1).and_then(Scheme::of_copies) {
+        match copies.filter(|copies| *copies > 1).and_then(Scheme::from_replicas) {
             Some(scheme) => Ok(scheme),
             None if text == "single" => Ok(Scheme::Single),
             None => Err(format!("{text:?} is no redundancy scheme: there are single, mirror:2 and mirror:3")),
@@ -167,12 +168,12 @@ impl Layout {
     }
 
     /// The stripe whose chunk file in `group` has this slot.
-    pub fn stripe_in(&self, group: GroupId, slot: u8) -> Option<usize> {
+    pub fn stripe_of_slot(&self, group: GroupId, slot: u8) -> Option<usize> {
         (0..self.groups.len()).find(|&stripe| self.groups[stripe] == group && self.slot(stripe) == slot)
     }
 
     /// The layout with one stripe moved to another group and slot.
-    pub fn with_stripe(&self, stripe: usize, group: GroupId, slot: u8) -> Layout {
+    pub fn with_moved_stripe(&self, stripe: usize, group: GroupId, slot: u8) -> Layout {
         let mut moved = self.clone();
         moved.groups[stripe] = group;
         moved.slots.resize(moved.groups.len(), 0);
@@ -189,10 +190,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schemes_have_one_text_each() {
+    fn each_scheme_has_one_text_form() {
         for scheme in [Scheme::Single, Scheme::Mirror(2), Scheme::Mirror(3)] {
             assert_eq!(scheme.to_string().parse(), Ok(scheme));
-            assert_eq!(Scheme::of_copies(scheme.members() as u8), Some(scheme));
+            assert_eq!(Scheme::from_replicas(scheme.members() as u8), Some(scheme));
         }
         for text in [
             "",
@@ -207,6 +208,6 @@ mod tests {
         ] {
             assert!(text.parse::<Scheme>().is_err(), "{text:?}");
         }
-        assert_eq!((Scheme::of_copies(0), Scheme::of_copies(4)), (None, None));
+        assert_eq!((Scheme::from_replicas(0), Scheme::from_replicas(4)), (None, None));
     }
 }

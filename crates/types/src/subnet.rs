@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_written_as_they_were_read() {
+    fn subnets_round_trip_as_text() {
         for text in ["10.1.0.0/16", "0.0.0.0/0", "::/0", "fd00::/8", "1.2.3.4/32", "fe80::1/128"] {
             assert_eq!(text.parse::<Subnet>().unwrap().to_string(), text);
         }

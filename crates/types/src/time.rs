@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_read_minutes() {
+    fn times_display_to_the_minute() {
         assert_eq!(Timestamp::new(59, 0).to_string(), "1970-01-01 00:00 UTC");
         assert_eq!(Timestamp::new(1_800_000_000, 0).to_string(), "2027-01-15 08:00 UTC");
     }

@@ -162,7 +162,7 @@ pub struct UpArgs {
     #[arg(long)]
     pub idmap: bool,
     /// Daily metadata backups to retain; 0: make none
-    #[arg(long, value_name = "N", default_value_t = crate::assembly::DEFAULT_KEPT)]
+    #[arg(long, value_name = "N", default_value_t = crate::assembly::DEFAULT_RETAINED_BACKUPS)]
     pub backups: u32,
     /// Background process of --detach
     #[arg(long, hide = true)]

@@ -15,16 +15,16 @@ const MAX_REPORT_BYTES: u64 = 1 << 20;
 
 /// Starts this binary in the background with these arguments, and waits for its report.
 pub fn spawn(arguments: &[OsString], log: &Path) -> Result<ClusterStatus> {
-    let status = spawn_and_hear(arguments, log)?;
+    let status = spawn_and_wait(arguments, log)?;
     serde_json::from_value(status).map_err(|e| Error::new(Errno::EPROTO, e.to_string()))
 }
 
 /// Like [`spawn`], for a process that reports only that it has started.
 pub fn spawn_quiet(arguments: &[OsString], log: &Path) -> Result<()> {
-    spawn_and_hear(arguments, log).map(drop)
+    spawn_and_wait(arguments, log).map(drop)
 }
 
-fn spawn_and_hear(arguments: &[OsString], log: &Path) -> Result<serde_json::Value> {
+fn spawn_and_wait(arguments: &[OsString], log: &Path) -> Result<serde_json::Value> {
     let binary = std::env::current_exe().map_err(|e| os_error("can't find this binary", &e))?;
     let mut child = Command::new(&binary)
         .args(arguments)
@@ -46,26 +46,26 @@ fn spawn_and_hear(arguments: &[OsString], log: &Path) -> Result<serde_json::Valu
 }
 
 /// The parent process, to which the background process reports.
-pub struct Starter {
+pub struct ParentProcess {
     pipe: File,
 }
 
 /// Leaves the terminal's session. Standard output, a pipe to the parent, is set aside for the
 /// report and closed to everything else.
-pub fn leave_terminal() -> Result<Starter> {
+pub fn leave_terminal() -> Result<ParentProcess> {
     // Fails only if the process already leads a process group, for example when started by hand.
     let _ = rustix::process::setsid();
-    let detached = || -> std::io::Result<Starter> {
+    let detached = || -> std::io::Result<ParentProcess> {
         let pipe = File::from(rustix::io::dup(std::io::stdout())?);
         rustix::io::fcntl_setfd(&pipe, rustix::io::FdFlags::CLOEXEC)?;
         let null = OpenOptions::new().write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdout(&null)?;
-        Ok(Starter { pipe })
+        Ok(ParentProcess { pipe })
     };
     detached().map_err(|e| os_error("can't detach", &e))
 }
 
-impl Starter {
+impl ParentProcess {
     /// Reports the outcome to the parent, and closes the pipe.
     pub fn report(self, outcome: Result<ClusterStatus>) -> Result<()> {
         let answer = match outcome {

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     match cmd::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::complain(&error);
+            output::print_error(&error);
             ExitCode::FAILURE
         }
     }

@@ -1,6 +1,6 @@
 //! The options of mount(8) and fstab.
 
-use crate::assembly::DEFAULT_KEPT;
+use crate::assembly::DEFAULT_RETAINED_BACKUPS;
 use crate::cli::{DEFAULT_TIMEOUT_S, Durability, MountArgs, Transport, UpArgs};
 use clap::ValueEnum;
 use rustix::mount::MountFlags;
@@ -90,7 +90,7 @@ impl MountOptions {
             target_dir: vec![],
             transport: Transport::default(),
             durability: Durability::default(),
-            backups: DEFAULT_KEPT,
+            backups: DEFAULT_RETAINED_BACKUPS,
             timeout: None,
             rack: None,
             no_shared_memory: false,

@@ -17,7 +17,7 @@ pub const FILE_SYSTEM_TYPE: &str = "fuse.weft";
 pub fn prepare(mountpoint: &Path) -> Result<()> {
     let shown = mountpoint.display();
     if weft_mounts()?.iter().any(|m| m == mountpoint) {
-        return clear_leftover(mountpoint);
+        return unmount_leftover(mountpoint);
     }
     let meta = std::fs::metadata(mountpoint).map_err(|e| {
         let hint =
@@ -50,7 +50,7 @@ pub fn resolve(path: &Path) -> Result<PathBuf> {
         std::path::absolute(path).map_err(|e| os_error(path.display(), &e))?.components().collect();
     if let (Some(Ok(parent)), Some(name)) = (plain.parent().map(Path::canonicalize), plain.file_name()) {
         let path = parent.join(name);
-        if is_ours(&path)? {
+        if is_weft_mount(&path)? {
             return Ok(path);
         }
     }
@@ -65,13 +65,13 @@ pub fn resolve(path: &Path) -> Result<PathBuf> {
 }
 
 /// Returns whether a weft file system is mounted there.
-pub fn is_ours(mountpoint: &Path) -> Result<bool> {
+pub fn is_weft_mount(mountpoint: &Path) -> Result<bool> {
     Ok(weft_mounts()?.iter().any(|m| m == mountpoint))
 }
 
 /// Returns mount point and source of the weft mount that contains a path; `None` if another file
 /// system does.
-pub fn holding(path: &Path) -> Result<Option<(PathBuf, PathBuf)>> {
+pub fn containing_mount(path: &Path) -> Result<Option<(PathBuf, PathBuf)>> {
     let device = std::fs::metadata(path).map_err(|e| os_error(path.display(), &e))?.dev();
     let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let table = "/proc/self/mountinfo";
@@ -108,7 +108,7 @@ fn connection_of(mountpoint: &Path) -> Result<Option<u32>> {
     Ok(minor.and_then(|minor| minor.parse().ok()))
 }
 
-fn clear_leftover(mountpoint: &Path) -> Result<()> {
+fn unmount_leftover(mountpoint: &Path) -> Result<()> {
     if is_served(mountpoint)? {
         let message = format!("{} has a weft file system mounted already", mountpoint.display());
         let hint = "name another mount point, or unmount that one: weft umount, with --force if its process stands still (or weft down --dir DIR)";
@@ -123,7 +123,7 @@ fn clear_leftover(mountpoint: &Path) -> Result<()> {
 /// not be accessed then: the access would hang as long, and couldn't even be killed.
 fn is_served(mountpoint: &Path) -> Result<bool> {
     let Some(connection) = connection_of(mountpoint)? else { return Ok(false) };
-    if has_open(connection)?
+    if is_connection_open(connection)?
         || crate::control::Control::of_mount(mountpoint).is_ok_and(|found| found.is_some())
     {
         return Ok(true);
@@ -135,7 +135,7 @@ fn is_served(mountpoint: &Path) -> Result<bool> {
 
 /// Returns whether a visible process has a FUSE connection open, if this kernel shows the
 /// connection of a descriptor.
-fn has_open(connection: u32) -> Result<bool> {
+fn is_connection_open(connection: u32) -> Result<bool> {
     let line = format!("fuse_connection:\t{connection}");
     let processes = std::fs::read_dir("/proc").map_err(|e| os_error("/proc", &e))?;
     for process in processes.flatten() {
@@ -154,7 +154,7 @@ fn has_open(connection: u32) -> Result<bool> {
 
 /// Refuses a mount point inside the state directory or around it: the process would wait for
 /// itself.
-pub fn require_apart(dir: &Path, mountpoint: &Path) -> Result<()> {
+pub fn require_disjoint(dir: &Path, mountpoint: &Path) -> Result<()> {
     if !dir.starts_with(mountpoint) && !mountpoint.starts_with(dir) {
         return Ok(());
     }
@@ -212,7 +212,7 @@ mod tests {
         let named = r"36 35 0:41 / /mnt rw - fuse.weft /srv/my\040weft rw";
         assert_eq!(mount_and_source(named), Some(("/mnt".into(), "/srv/my weft".into())));
         let elsewhere = tempfile::tempdir().unwrap();
-        assert_eq!(holding(elsewhere.path()), Ok(None));
+        assert_eq!(containing_mount(elsewhere.path()), Ok(None));
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_mount_point_must_be_apart_from_the_data() {
-        let apart = |dir: &str, mount: &str| require_apart(Path::new(dir), Path::new(mount)).is_ok();
+        let apart = |dir: &str, mount: &str| require_disjoint(Path::new(dir), Path::new(mount)).is_ok();
         assert!(apart("/a/data", "/a/mnt"));
         assert!(apart("/a/data", "/a/data2"));
         assert!(!apart("/a/data", "/a/data"));

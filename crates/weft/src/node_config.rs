@@ -18,7 +18,7 @@ pub const DEFAULT_LISTEN: &str = "0.0.0.0:7500";
 
 /// Locked while a file is read, changed and written: threads of a process must not undo each
 /// other's changes.
-static EDITING: Mutex<()> = Mutex::new(());
+static EDIT_LOCK: Mutex<()> = Mutex::new(());
 
 /// Protection of connections.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -119,7 +119,7 @@ impl NodeConfig {
     pub fn read(dir: &Path) -> Result<NodeConfig> {
         let path = path(dir);
         let text = fs::read_to_string(&path).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => no_node(dir),
+            std::io::ErrorKind::NotFound => no_node_error(dir),
             _ => os_error(path.display(), &e),
         })?;
         toml::from_str(&text).map_err(|e| {
@@ -130,7 +130,7 @@ impl NodeConfig {
 
     /// Writes the file of a new node.
     pub fn create(&self, dir: &Path, cluster_name: &str) -> Result<()> {
-        write_whole(&path(dir), &self.render(cluster_name), 0o644)
+        write_atomically(&path(dir), &self.render(cluster_name), 0o644)
     }
 
     fn render(&self, cluster_name: &str) -> String {
@@ -214,29 +214,29 @@ impl TargetConfig {
             let hint = format!("change numa of the target in {}, and start the node again", path.display());
             return Err(Error::new(Errno::EEXIST, message).hint(hint));
         }
-        let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let text = fs::read_to_string(&path).map_err(|e| os_error(path.display(), &e))?;
-        write_whole(&path, &format!("{text}{}", self.render()), 0o644)
+        write_atomically(&path, &format!("{text}{}", self.render()), 0o644)
     }
 }
 
 /// Records in a node's file that directories have become targets, so that no later start creates
 /// them again. The rest of the file stays as it was written.
-pub fn note_made(dir: &Path, made: &[PathBuf]) -> Result<()> {
+pub fn mark_targets_created(dir: &Path, made: &[PathBuf]) -> Result<()> {
     edit_targets(dir, |target, at| made.iter().any(|made| made == at) && target.remove("new").is_some())
 }
 
 /// Removes directories from a node's file whose targets were removed from the cluster.
-pub fn note_removed(dir: &Path, removed: &[PathBuf]) -> Result<()> {
+pub fn remove_targets(dir: &Path, removed: &[PathBuf]) -> Result<()> {
     let path = path(dir);
-    let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let mut file = editable(&path)?;
     let Some(targets) = file.get_mut("target").and_then(toml_edit::Item::as_array_of_tables_mut) else {
         return Ok(());
     };
     let before = targets.len();
     targets.retain(|target| path_of(target).is_none_or(|at| !removed.contains(&at)));
-    if targets.len() < before { write_whole(&path, &file.to_string(), 0o644) } else { Ok(()) }
+    if targets.len() < before { write_atomically(&path, &file.to_string(), 0o644) } else { Ok(()) }
 }
 
 fn editable(path: &Path) -> Result<toml_edit::DocumentMut> {
@@ -255,7 +255,7 @@ fn path_of(target: &toml_edit::Table) -> Option<PathBuf> {
 /// the target.
 fn edit_targets(dir: &Path, edit: impl Fn(&mut toml_edit::Table, &Path) -> bool) -> Result<()> {
     let path = path(dir);
-    let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let mut file = editable(&path)?;
     let mut is_changed = false;
     let targets = file.get_mut("target").and_then(toml_edit::Item::as_array_of_tables_mut);
@@ -264,12 +264,12 @@ fn edit_targets(dir: &Path, edit: impl Fn(&mut toml_edit::Table, &Path) -> bool)
             is_changed |= edit(target, &at);
         }
     }
-    if is_changed { write_whole(&path, &file.to_string(), 0o644) } else { Ok(()) }
+    if is_changed { write_atomically(&path, &file.to_string(), 0o644) } else { Ok(()) }
 }
 
 /// Returns the addresses of management from a node's file or a cluster file; `None` if the file
 /// belongs to another cluster.
-pub fn management_in(path: &Path, cluster: &str) -> Option<Vec<String>> {
+pub fn read_management_addresses(path: &Path, cluster: &str) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     struct Part {
         cluster: String,
@@ -284,9 +284,9 @@ pub fn management_in(path: &Path, cluster: &str) -> Option<Vec<String>> {
 ///
 /// # Errors
 /// `EACCES` for a file of another user: replacing it would change its owner.
-pub fn set_management(path: &Path, cluster: &str, addresses: &[String]) -> Result<()> {
-    let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
-    if management_in(path, cluster).is_none() {
+pub fn write_management_addresses(path: &Path, cluster: &str, addresses: &[String]) -> Result<()> {
+    let _alone = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    if read_management_addresses(path, cluster).is_none() {
         return Err(Error::new(Errno::EINVAL, format!("{} is not a file of this cluster", path.display())));
     }
     let meta = fs::metadata(path).map_err(|e| os_error(path.display(), &e))?;
@@ -295,7 +295,7 @@ pub fn set_management(path: &Path, cluster: &str, addresses: &[String]) -> Resul
     }
     let mut file = editable(path)?;
     file["management"] = toml_edit::value(addresses.iter().collect::<toml_edit::Array>());
-    replace(path, &file.to_string(), &meta)
+    replace_file(path, &file.to_string(), &meta)
 }
 
 fn path(dir: &Path) -> PathBuf {
@@ -318,7 +318,7 @@ pub fn require_no_node(dir: &Path) -> Result<()> {
 }
 
 /// Returns the error for a directory that isn't a node's.
-pub fn no_node(dir: &Path) -> Error {
+pub fn no_node_error(dir: &Path) -> Error {
     let shown = dir.display();
     let hint = match mgmt::StatePaths::new(dir).target_list().exists() {
         true => format!("it holds a cluster of one process: weft up --dir {shown} --mount MOUNTPOINT"),
@@ -328,7 +328,7 @@ pub fn no_node(dir: &Path) -> Error {
 }
 
 /// Returns the error for a cluster file that other users can read: its private key lets them mount.
-fn exposed(path: &Path, error: identity::Error) -> Error {
+fn readable_by_others_error(path: &Path, error: identity::Error) -> Error {
     let shown = path.display();
     let cause = Error::from(error);
     Error::new(cause.errno, format!("the cluster file has a private key: {}", cause.message)).hint(format!(
@@ -337,13 +337,13 @@ fn exposed(path: &Path, error: identity::Error) -> Error {
 }
 
 /// Writes a file atomically and durably.
-pub fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
-    put(path, text, mode, |_| Ok(()))
+pub fn write_atomically(path: &Path, text: &str, mode: u32) -> Result<()> {
+    write_draft_and_rename(path, text, mode, |_| Ok(()))
 }
 
 /// Replaces a file, and keeps its owner and mode.
-fn replace(path: &Path, text: &str, known: &fs::Metadata) -> Result<()> {
-    put(path, text, 0o600, |file| {
+fn replace_file(path: &Path, text: &str, known: &fs::Metadata) -> Result<()> {
+    write_draft_and_rename(path, text, 0o600, |file| {
         let made = file.metadata()?;
         if (made.uid(), made.gid()) != (known.uid(), known.gid()) {
             std::os::unix::fs::fchown(file, Some(known.uid()), Some(known.gid()))?;
@@ -353,7 +353,7 @@ fn replace(path: &Path, text: &str, known: &fs::Metadata) -> Result<()> {
 }
 
 /// Writes a draft and renames it. `finish` is called before the rename.
-fn put(
+fn write_draft_and_rename(
     path: &Path,
     text: &str,
     mode: u32,
@@ -419,7 +419,7 @@ impl ClusterFile {
         let file = ClusterFile::parse(path, &text)?;
         if !file.credentials.is_empty() {
             let meta = opened.metadata().map_err(failed)?;
-            require_private_file(path, &meta).map_err(|error| exposed(path, error))?;
+            require_private_file(path, &meta).map_err(|error| readable_by_others_error(path, error))?;
         }
         Ok(file)
     }
@@ -443,15 +443,15 @@ impl ClusterFile {
 
     /// Writes the file, readable only by its owner.
     pub fn write(&self, path: &Path) -> Result<()> {
-        write_whole(path, &self.render(), 0o600)
+        write_atomically(path, &self.render(), 0o600)
     }
 
     /// Replaces the credentials in a file atomically. The rest of it, its owner and its mode stay.
     pub fn renew(path: &Path, credentials: &Credentials) -> Result<()> {
-        let _alone = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let known = fs::metadata(path).map_err(|e| os_error(path.display(), &e))?;
         let file = ClusterFile { credentials: credentials.to_text(), ..ClusterFile::read(path)? };
-        replace(path, &file.render(), &known)
+        replace_file(path, &file.render(), &known)
     }
 
     /// Returns the credentials of a mount with this file; `None` if connections are plain.
@@ -485,9 +485,13 @@ pub fn resolve(names: &[String]) -> Result<Vec<SocketAddr>> {
 ///
 /// # Errors
 /// `EINVAL` if the machine has no address in the networks.
-pub fn reachable(listen: &[SocketAddr], towards: SocketAddr, networks: &Networks) -> Result<Vec<String>> {
+pub fn announced_addresses(
+    listen: &[SocketAddr],
+    towards: SocketAddr,
+    networks: &Networks,
+) -> Result<Vec<String>> {
     if networks.is_empty() {
-        return Ok(on_the_way(listen, towards));
+        return Ok(route_addresses(listen, towards));
     }
     let local = rt::net::local_addresses().map_err(|e| os_error("this machine's addresses", &e))?;
     let mut found: Vec<SocketAddr> = Vec::new();
@@ -510,7 +514,7 @@ pub fn reachable(listen: &[SocketAddr], towards: SocketAddr, networks: &Networks
     Ok(found.iter().map(SocketAddr::to_string).collect())
 }
 
-fn on_the_way(listen: &[SocketAddr], towards: SocketAddr) -> Vec<String> {
+fn route_addresses(listen: &[SocketAddr], towards: SocketAddr) -> Vec<String> {
     let own = |address: &SocketAddr| match address.ip().is_unspecified() {
         false => address.to_string(),
         true => {
@@ -569,7 +573,7 @@ mod tests {
         let text = fs::read_to_string(path(dir)).unwrap();
         assert!(text.lines().count() < 32, "{text}");
         assert_eq!(NodeConfig::read(dir).unwrap().targets, std::slice::from_ref(&target));
-        note_made(dir, std::slice::from_ref(&target.path)).unwrap();
+        mark_targets_created(dir, std::slice::from_ref(&target.path)).unwrap();
         let made = TargetConfig { new: false, ..target.clone() };
         assert_eq!(NodeConfig::read(dir).unwrap().targets, std::slice::from_ref(&made));
         made.append(dir).unwrap();
@@ -579,7 +583,7 @@ mod tests {
         let before = fs::read_to_string(path(dir)).unwrap();
         let other = TargetConfig { path: "/disk2".into(), ..made };
         other.append(dir).unwrap();
-        note_removed(dir, std::slice::from_ref(&other.path)).unwrap();
+        remove_targets(dir, std::slice::from_ref(&other.path)).unwrap();
         assert_eq!(fs::read_to_string(path(dir)).unwrap(), before, "the rest stays as it was written");
         let elsewhere = TargetConfig { numa: Some(0), ..target };
         assert_eq!(elsewhere.append(dir).unwrap_err().errno, Errno::EEXIST);
@@ -588,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn where_management_is_can_be_changed_in_both_files() {
+    fn management_addresses_can_be_changed_in_both_files() {
         use std::os::unix::fs::PermissionsExt;
         let base = tempfile::tempdir().unwrap();
         sample().create(base.path(), "scratch").unwrap();
@@ -605,13 +609,13 @@ mod tests {
         file.write(&client).unwrap();
         let moved = ["10.0.0.9:7500".to_string(), "mgmt1:7500".to_string()];
         for file in [&node, &client] {
-            assert_eq!(management_in(file, "01234567").unwrap(), ["mgmt1:7500"]);
-            assert_eq!(management_in(file, "another"), None);
+            assert_eq!(read_management_addresses(file, "01234567").unwrap(), ["mgmt1:7500"]);
+            assert_eq!(read_management_addresses(file, "another"), None);
             let before = fs::read_to_string(file).unwrap();
-            assert_eq!(set_management(file, "another", &moved).unwrap_err().errno, Errno::EINVAL);
+            assert_eq!(write_management_addresses(file, "another", &moved).unwrap_err().errno, Errno::EINVAL);
             assert_eq!(fs::read_to_string(file).unwrap(), before);
-            set_management(file, "01234567", &moved).unwrap();
-            assert_eq!(management_in(file, "01234567").unwrap(), moved);
+            write_management_addresses(file, "01234567", &moved).unwrap();
+            assert_eq!(read_management_addresses(file, "01234567").unwrap(), moved);
             let lines = |text: &str| -> Vec<String> {
                 text.lines().filter(|line| !line.starts_with("management")).map(String::from).collect()
             };
@@ -622,12 +626,12 @@ mod tests {
         assert_eq!(fs::metadata(&client).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(&node).unwrap().permissions().mode() & 0o777, 0o644);
         fs::set_permissions(&node, fs::Permissions::from_mode(0o666)).unwrap();
-        set_management(&node, "01234567", &["mgmt2:7500".into()]).unwrap();
+        write_management_addresses(&node, "01234567", &["mgmt2:7500".into()]).unwrap();
         let mode = fs::metadata(&node).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o666, "the mode that the administrator gave it, whatever the umask");
         assert_eq!(fs::read_dir(base.path()).unwrap().count(), 2, "no draft is left");
         fs::write(&client, "cut").unwrap();
-        assert_eq!(management_in(&client, "01234567"), None);
+        assert_eq!(read_management_addresses(&client, "01234567"), None);
     }
 
     #[test]
@@ -657,8 +661,12 @@ mod tests {
             scope.spawn(|| {
                 for round in 0..ROUNDS {
                     let moved = [format!("10.0.0.9:{}", 7500 + round)];
-                    set_management(&path, cluster, &moved).unwrap();
-                    assert_eq!(management_in(&path, cluster).unwrap(), moved, "the renewal brought it back");
+                    write_management_addresses(&path, cluster, &moved).unwrap();
+                    assert_eq!(
+                        read_management_addresses(&path, cluster).unwrap(),
+                        moved,
+                        "the renewal brought it back"
+                    );
                 }
             });
             for round in 1..=usize::from(ROUNDS) {
@@ -726,11 +734,11 @@ mod tests {
         let towards: SocketAddr = "127.0.0.1:7500".parse().unwrap();
         let listen = ["0.0.0.0:7501".parse().unwrap(), "10.1.1.1:7502".parse().unwrap()];
         let all = Networks::default();
-        assert_eq!(reachable(&listen, towards, &all).unwrap(), ["127.0.0.1:7501", "10.1.1.1:7502"]);
+        assert_eq!(announced_addresses(&listen, towards, &all).unwrap(), ["127.0.0.1:7501", "10.1.1.1:7502"]);
         let only = Networks::parse(&["10.1.0.0/16".into()]).unwrap();
-        assert_eq!(reachable(&listen[1..], towards, &only).unwrap(), ["10.1.1.1:7502"]);
+        assert_eq!(announced_addresses(&listen[1..], towards, &only).unwrap(), ["10.1.1.1:7502"]);
         let none = Networks::parse(&["192.0.2.0/24".into()]).unwrap();
-        let error = reachable(&listen[1..], towards, &none).unwrap_err();
+        let error = announced_addresses(&listen[1..], towards, &none).unwrap_err();
         assert!(error.message.contains("no address in the networks 192.0.2.0/24"), "{error}");
         assert_eq!(resolve(&["127.0.0.1:7500".into()]).unwrap(), [towards]);
         assert!(resolve(&["no port".into()]).is_err() && resolve(&[]).is_err());

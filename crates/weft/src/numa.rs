@@ -50,7 +50,7 @@ pub fn bind(zone: u32) -> Result<()> {
 }
 
 /// Refuses a target of another zone than the one that its node is bound to.
-pub fn require_same(node: Option<u32>, target: &TargetConfig) -> Result<()> {
+pub fn require_same_zone(node: Option<u32>, target: &TargetConfig) -> Result<()> {
     let (Some(bound), Some(near)) = (node, target.numa) else { return Ok(()) };
     if bound == near {
         return Ok(());
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_zone_is_is_refused_with_what_there_is() {
+    fn an_unknown_zone_is_refused_with_the_known_ones() {
         let error = find(999).unwrap_err();
         assert!(error.message.contains("no NUMA zone 999") && !error.hint.is_empty(), "{error:?}");
     }
@@ -77,9 +77,9 @@ mod tests {
     fn a_bound_node_has_the_targets_of_its_zone_and_those_of_none() {
         let target = |numa| TargetConfig { path: "/disk".into(), pool: "default".into(), numa, new: false };
         for (node, near) in [(None, None), (None, Some(1)), (Some(1), None), (Some(1), Some(1))] {
-            require_same(node, &target(near)).unwrap();
+            require_same_zone(node, &target(near)).unwrap();
         }
-        let error = require_same(Some(0), &target(Some(1))).unwrap_err();
+        let error = require_same_zone(Some(0), &target(Some(1))).unwrap_err();
         assert!(error.message.contains("/disk is of NUMA zone 1"), "{error:?}");
     }
 }

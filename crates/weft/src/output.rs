@@ -28,13 +28,13 @@ pub fn show(json: bool, value: &impl serde::Serialize, text: impl FnOnce() -> St
 
 /// Prints to standard error, apart from the results. A closed pipe or a full disk doesn't end the
 /// command: `eprintln!` would panic.
-pub fn note(text: &str) {
+pub fn print_to_stderr(text: &str) {
     let mut err = std::io::stderr().lock();
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
 /// Prints an error as `error:` and `hint:` on standard error.
-pub fn complain(error: &Error) {
+pub fn print_error(error: &Error) {
     let mut err = std::io::stderr().lock();
     let cause = if error.message.is_empty() { error.errno.name() } else { &error.message };
     let _ = writeln!(err, "error: {cause}");
@@ -53,7 +53,7 @@ pub fn os_error(what: impl std::fmt::Display, cause: &std::io::Error) -> Error {
 }
 
 /// Formats an age: `5 minutes`, `3 hours`, `2 days`.
-pub fn age(seconds: i64) -> String {
+pub fn format_age(seconds: i64) -> String {
     let (count, unit) = match seconds.max(0) {
         s if s < 120 => (s, "seconds"),
         s if s < 2 * 3600 => (s / 60, "minutes"),
@@ -115,7 +115,7 @@ mod tests {
         for (seconds, text) in
             [(-5, "0 seconds"), (1, "1 second"), (150, "2 minutes"), (7200, "2 hours"), (172_800, "2 days")]
         {
-            assert_eq!(age(seconds), text);
+            assert_eq!(format_age(seconds), text);
         }
     }
 

@@ -9,7 +9,9 @@
 //! A test generates `docs/reference/authorization.md` from this table.
 
 use crate::spec::MgmtSpec;
-use crate::{InGroup, KvRequest, MetaRequest, MgmtRequest, Part, PartitionsRequest, StorageRequest};
+use crate::{
+    GroupContext, GroupRole, KvRequest, MetaRequest, MgmtRequest, PartitionsRequest, StorageRequest,
+};
 use std::fmt;
 use types::{ClusterMap, Epoch, GroupId, NodeId, Role, SessionId, TargetId};
 
@@ -17,9 +19,9 @@ use types::{ClusterMap, Epoch, GroupId, NodeId, Role, SessionId, TargetId};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Principal {
     /// Connections prove nothing in this cluster: every caller is trusted.
-    Unproved,
+    Unauthenticated,
     /// A peer without a certificate.
-    Stranger,
+    NoCertificate,
     /// A client.
     Client,
     /// This node. The cluster map says what it serves.
@@ -66,7 +68,7 @@ impl Roles {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Callers {
     /// Every caller, also without a certificate.
-    Anyone,
+    Any,
     /// Clients and nodes.
     Members,
     /// Clients. A node that mounts the file system uses a client's certificate.
@@ -75,7 +77,7 @@ pub enum Callers {
     Nodes(Roles),
     /// The node that the request names, if it has one of these roles. [`Roles::ALL`] checks only
     /// the certificate: the service itself informs a node that it was removed.
-    Itself(NodeId, Roles),
+    NamedNode(NodeId, Roles),
     /// The node that serves the target.
     NodeOf(TargetId),
     /// Nodes that serve a member of the mirrored group, and nodes with one of these roles. The
@@ -89,24 +91,24 @@ pub enum Callers {
         or: Roles,
     },
     /// No connection: only commands on the management node itself.
-    Console,
+    LocalAdmin,
     /// No caller: the operation can't be requested in this form.
-    Nobody,
+    NoCaller,
 }
 
 impl Callers {
     /// Whether a principal is admitted, where its certificate alone decides; `None` where the
     /// cluster map decides.
-    pub fn by_certificate(&self, principal: Principal) -> Option<bool> {
+    pub fn admits_by_certificate(&self, principal: Principal) -> Option<bool> {
         match (*self, principal) {
-            (Callers::Console | Callers::Nobody, _) => Some(false),
-            (Callers::Anyone, _) | (_, Principal::Unproved) => Some(true),
-            (_, Principal::Stranger) => Some(false),
+            (Callers::LocalAdmin | Callers::NoCaller, _) => Some(false),
+            (Callers::Any, _) | (_, Principal::Unauthenticated) => Some(true),
+            (_, Principal::NoCertificate) => Some(false),
             (Callers::Members | Callers::Clients, Principal::Client) => Some(true),
             (_, Principal::Client) => Some(false),
             (Callers::Members, Principal::Node(_)) => Some(true),
             (Callers::Clients, Principal::Node(_)) => Some(false),
-            (Callers::Itself(own, roles), Principal::Node(node)) => match own == node {
+            (Callers::NamedNode(own, roles), Principal::Node(node)) => match own == node {
                 true if roles != Roles::ALL => None,
                 is_own => Some(is_own),
             },
@@ -115,19 +117,19 @@ impl Callers {
     }
 
     /// Whether this map admits a principal.
-    pub fn include(&self, principal: Principal, map: &ClusterMap) -> bool {
-        if let Some(decided) = self.by_certificate(principal) {
+    pub fn admit(&self, principal: Principal, map: &ClusterMap) -> bool {
+        if let Some(decided) = self.admits_by_certificate(principal) {
             return decided;
         }
         let Principal::Node(node) = principal else { return false };
         match *self {
-            Callers::Nodes(roles) | Callers::Itself(_, roles) => has_role(map, node, roles),
+            Callers::Nodes(roles) | Callers::NamedNode(_, roles) => has_role(map, node, roles),
             Callers::NodeOf(target) => serves(map, node, target),
             Callers::Group { group, or, .. } => {
                 let members = map.group(group).map_or(&[][..], |group| &group.members);
                 members.iter().any(|member| serves(map, node, *member)) || has_role(map, node, or)
             }
-            Callers::Anyone | Callers::Members | Callers::Clients | Callers::Console | Callers::Nobody => {
+            Callers::Any | Callers::Members | Callers::Clients | Callers::LocalAdmin | Callers::NoCaller => {
                 false
             }
         }
@@ -135,7 +137,7 @@ impl Callers {
 
     /// Whether the caller uses another version of a group than the map: the caller is then told so,
     /// and refreshes its map.
-    pub fn know_another_version(&self, map: &ClusterMap) -> bool {
+    pub fn have_other_group_version(&self, map: &ClusterMap) -> bool {
         match self {
             Callers::Group { group, since, .. } if *since != Epoch(0) => {
                 map.group(*group).is_none_or(|known| known.since != *since)
@@ -145,7 +147,7 @@ impl Callers {
     }
 
     /// The oldest map that can decide, as far as the request shows.
-    pub fn decided_by(&self) -> Epoch {
+    pub fn oldest_deciding_epoch(&self) -> Epoch {
         match self {
             Callers::Group { since, .. } => *since,
             _ => Epoch(0),
@@ -165,35 +167,35 @@ impl fmt::Display for Callers {
     /// Formats the callers as the subject of "may ask for it".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Callers::Anyone => f.write_str("everybody, also without a certificate"),
+            Callers::Any => f.write_str("everybody, also without a certificate"),
             Callers::Members => f.write_str("clients and nodes"),
             Callers::Clients => f.write_str("clients"),
             Callers::Nodes(Roles::ALL) => f.write_str("nodes of the cluster map"),
             Callers::Nodes(roles) => write!(f, "nodes with the role {}", roles.names()),
-            Callers::Itself(_, Roles::ALL) => f.write_str("the node itself"),
-            Callers::Itself(_, roles) => write!(f, "the node itself, with the role {}", roles.names()),
+            Callers::NamedNode(_, Roles::ALL) => f.write_str("the node itself"),
+            Callers::NamedNode(_, roles) => write!(f, "the node itself, with the role {}", roles.names()),
             Callers::NodeOf(_) => f.write_str("the node that serves the target"),
             Callers::Group { or: Roles::NONE, .. } => f.write_str("nodes with a member of the group"),
             Callers::Group { or, .. } => {
                 write!(f, "nodes with a member of the group or the role {}", or.names())
             }
-            Callers::Console => f.write_str("commands on the management node itself"),
-            Callers::Nobody => f.write_str("nobody"),
+            Callers::LocalAdmin => f.write_str("commands on the management node itself"),
+            Callers::NoCaller => f.write_str("nobody"),
         }
     }
 }
 
 /// A row of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rule {
+pub struct AuthorizationRule {
     /// The operation, for messages and documents.
     pub operation: &'static str,
     /// The admitted callers.
     pub callers: Callers,
 }
 
-const fn rule(operation: &'static str, callers: Callers) -> Rule {
-    Rule { operation, callers }
+const fn rule(operation: &'static str, callers: Callers) -> AuthorizationRule {
+    AuthorizationRule { operation, callers }
 }
 
 /// What an administrator does. Only management carries out changes of the cluster: a node that
@@ -201,16 +203,16 @@ const fn rule(operation: &'static str, callers: Callers) -> Rule {
 const ADMIN: Callers = Callers::Nodes(Roles::MGMT);
 
 /// The row of a request to the management service.
-pub fn management(request: &MgmtRequest) -> Rule {
+pub fn management(request: &MgmtRequest) -> AuthorizationRule {
     let MgmtSpec { name, callers, .. } = request.spec();
     rule(name, callers)
 }
 
 /// The row of a request to the metadata service. Session 0 is the service's own, for which no
 /// connection speaks.
-pub fn metadata(request: &MetaRequest) -> Rule {
+pub fn metadata(request: &MetaRequest) -> AuthorizationRule {
     let callers = match request.session {
-        SessionId(0) => Callers::Nobody,
+        SessionId(0) => Callers::NoCaller,
         _ => Callers::Clients,
     };
     rule(request.op.spec().name, callers)
@@ -219,27 +221,27 @@ pub fn metadata(request: &MetaRequest) -> Rule {
 /// The row of a request to the storage service, which depends on the sender that it names: a
 /// client's session, a service (session 0), or another member of a mirrored group
 /// ([`Part::Member`], [`Part::Resync`]).
-pub fn storage(request: &StorageRequest) -> Rule {
+pub fn storage(request: &StorageRequest) -> AuthorizationRule {
     let spec = request.op.spec();
-    let of_group = |asked: &InGroup, or| Callers::Group { group: asked.group, since: asked.since, or };
+    let of_group = |asked: &GroupContext, or| Callers::Group { group: asked.group, since: asked.since, or };
     let callers = match (&request.group, request.session) {
         // Management reads single replicas for the check of the file system.
-        (Some(asked), _) if asked.part != Part::Primary => match spec.by_members {
+        (Some(asked), _) if asked.role != GroupRole::Primary => match spec.by_members {
             true => of_group(asked, Roles::MGMT),
-            false => Callers::Nobody,
+            false => Callers::NoCaller,
         },
         (Some(asked), SessionId(0)) if spec.by_members_to_primary => of_group(asked, spec.by_services),
-        (_, SessionId(0)) if spec.by_services == Roles::NONE => Callers::Nobody,
+        (_, SessionId(0)) if spec.by_services == Roles::NONE => Callers::NoCaller,
         (_, SessionId(0)) => Callers::Nodes(spec.by_services),
         // The capability says whether the session may.
         _ if spec.by_clients => Callers::Clients,
-        _ => Callers::Nobody,
+        _ => Callers::NoCaller,
     };
     rule(spec.name, callers)
 }
 
 /// The rows of the metadata store.
-pub fn key_value(request: &KvRequest) -> Rule {
+pub fn key_value(request: &KvRequest) -> AuthorizationRule {
     const METAS: Callers = Callers::Nodes(Roles::META);
     match request {
         KvRequest::Get { .. } => rule("get", METAS),
@@ -250,7 +252,7 @@ pub fn key_value(request: &KvRequest) -> Rule {
 }
 
 /// The rows of requests between metadata services, and from management to them.
-pub fn partitions(request: &PartitionsRequest) -> Rule {
+pub fn partitions(request: &PartitionsRequest) -> AuthorizationRule {
     const METAS: Callers = Callers::Nodes(Roles::META);
     match request {
         PartitionsRequest::Borrow { .. } => rule("borrow", METAS),

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | 0 | 4 | magic, `WEFT` |
 //! | 4 | 1 | version |
-//! | 5 | 1 | [`Kind`] |
+//! | 5 | 1 | [`FrameKind`] |
 //! | 6 | 1 | service, [`crate::Service`] as a number; 0 for none |
 //! | 7 | 1 | flags; bit 0: the payload's checksum is present; bit 1: only the receiver verifies the payload's checksum |
 //! | 8 | 8 | id |
@@ -30,15 +30,15 @@
 //! the bit, too: its checksum is the stored one of the payload, and the server hasn't verified it.
 //! So the checksum of read data is computed once on its way and not at both ends.
 //!
-//! An answer whose body exceeds one frame is sent in several frames: [`Kind::Part`] for each piece
-//! but the last, which is the [`Kind::Reply`]. Requests have one frame.
+//! An answer whose body exceeds one frame is sent in several frames: [`FrameKind::Part`] for each
+//! piece but the last, which is the [`FrameKind::Reply`]. Requests have one frame.
 //!
 //! An error of [`Header::decode`] ends the connection: the start of the next frame is unknown after
 //! it. An unknown service is no such error; it is refused like any request.
 
 mod handshake;
 
-pub use handshake::{Hello, OnHost, Welcome};
+pub use handshake::{Hello, LocalEndpoint, Welcome};
 
 use crate::{Malformed, Service};
 use types::{Epoch, crc32c};
@@ -66,7 +66,7 @@ pub const VERSION: u8 = 1;
 const MAGIC: [u8; 4] = *b"WEFT";
 
 /// Flag: the payload's checksum is present.
-const PAYLOAD_SUMMED: u8 = 1;
+const HAS_PAYLOAD_SUM: u8 = 1;
 
 /// Flag: only the receiver verifies the payload's checksum.
 const UNCHECKED: u8 = 2;
@@ -74,7 +74,7 @@ const UNCHECKED: u8 = 2;
 /// Type of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// First frame of the connecting side: a [`Hello`].
     Hello = 1,
     /// Answer to it: a [`Welcome`].
@@ -87,31 +87,31 @@ pub enum Kind {
     Error = 5,
     /// The caller no longer waits for the request with this id.
     Cancel = 6,
-    /// Asks for a [`Kind::Pong`].
+    /// Asks for a [`FrameKind::Pong`].
     Ping = 7,
-    /// Answers a [`Kind::Ping`].
+    /// Answers a [`FrameKind::Ping`].
     Pong = 8,
     /// The sender sends nothing more and closes the connection.
-    Goodbye = 9,
+    Close = 9,
     /// A piece of the body of the answer to the request with the same id. More pieces follow; the
-    /// last one is the [`Kind::Reply`].
+    /// last one is the [`FrameKind::Reply`].
     Part = 10,
 }
 
-impl Kind {
+impl FrameKind {
     /// The kind with this number.
-    pub fn from_number(number: u8) -> Option<Kind> {
+    pub fn from_number(number: u8) -> Option<FrameKind> {
         Some(match number {
-            1 => Kind::Hello,
-            2 => Kind::Welcome,
-            3 => Kind::Request,
-            4 => Kind::Reply,
-            5 => Kind::Error,
-            6 => Kind::Cancel,
-            7 => Kind::Ping,
-            8 => Kind::Pong,
-            9 => Kind::Goodbye,
-            10 => Kind::Part,
+            1 => FrameKind::Hello,
+            2 => FrameKind::Welcome,
+            3 => FrameKind::Request,
+            4 => FrameKind::Reply,
+            5 => FrameKind::Error,
+            6 => FrameKind::Cancel,
+            7 => FrameKind::Ping,
+            8 => FrameKind::Pong,
+            9 => FrameKind::Close,
+            10 => FrameKind::Part,
             _ => return None,
         })
     }
@@ -121,7 +121,7 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// Type of the frame.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// The number of a [`Service`], known here or not; 0 for none.
     pub service: u8,
     /// Number of the request on its connection; a reply carries the request's.
@@ -131,7 +131,7 @@ pub struct Header {
     /// Length of the payload.
     pub payload_bytes: u32,
     /// Bytes of payload that the reply may bring: the length of a read's buffer.
-    pub wanted_bytes: u32,
+    pub reply_payload_bytes: u32,
     /// How long the sender waits, in milliseconds; 0: no limit.
     pub deadline_ms: u32,
     /// CRC32C of the body.
@@ -145,25 +145,25 @@ pub struct Header {
     pub epoch: Epoch,
     /// Where the payload is: 0 behind the body, n at page n - 1 (of [`SHARED_PAGE_BYTES`]) of the
     /// memory that both ends of the connection share.
-    pub place: u32,
+    pub payload_place: u32,
 }
 
 impl Header {
     /// A header without body and payload.
-    pub fn new(kind: Kind, id: u64) -> Header {
+    pub fn new(kind: FrameKind, id: u64) -> Header {
         Header {
             kind,
             service: 0,
             id,
             body_bytes: 0,
             payload_bytes: 0,
-            wanted_bytes: 0,
+            reply_payload_bytes: 0,
             deadline_ms: 0,
             body_sum: crc32c(&[]),
             payload_sum: None,
             unchecked: false,
             epoch: Epoch(0),
-            place: 0,
+            payload_place: 0,
         }
     }
 
@@ -192,17 +192,17 @@ impl Header {
         out[4] = VERSION;
         out[5] = self.kind as u8;
         out[6] = self.service;
-        let summed = if self.payload_sum.is_some() { PAYLOAD_SUMMED } else { 0 };
+        let summed = if self.payload_sum.is_some() { HAS_PAYLOAD_SUM } else { 0 };
         out[7] = summed | if self.unchecked { UNCHECKED } else { 0 };
         put_u64(&mut out, 8, self.id);
         put_u32(&mut out, 16, self.body_bytes);
         put_u32(&mut out, 20, self.payload_bytes);
-        put_u32(&mut out, 24, self.wanted_bytes);
+        put_u32(&mut out, 24, self.reply_payload_bytes);
         put_u32(&mut out, 28, self.deadline_ms);
         put_u32(&mut out, 32, self.body_sum);
         put_u32(&mut out, 36, self.payload_sum.unwrap_or(0));
         put_u64(&mut out, 40, self.epoch.0);
-        put_u32(&mut out, 48, self.place);
+        put_u32(&mut out, 48, self.payload_place);
         let sum = crc32c(&out[..60]);
         put_u32(&mut out, 60, sum);
         out
@@ -224,24 +224,24 @@ impl Header {
         }
         let unknown = || Malformed::new(format!("frame of unknown kind {}", bytes[5]));
         Ok(Header {
-            kind: Kind::from_number(bytes[5]).ok_or_else(unknown)?,
+            kind: FrameKind::from_number(bytes[5]).ok_or_else(unknown)?,
             service: bytes[6],
             id: u64_at(bytes, 8),
             body_bytes: length_at(bytes, 16, "body", MAX_BODY_BYTES)?,
             payload_bytes: length_at(bytes, 20, "payload", MAX_PAYLOAD_BYTES)?,
-            wanted_bytes: length_at(bytes, 24, "wanted payload", MAX_PAYLOAD_BYTES)?,
+            reply_payload_bytes: length_at(bytes, 24, "wanted payload", MAX_PAYLOAD_BYTES)?,
             deadline_ms: u32_at(bytes, 28),
             body_sum: u32_at(bytes, 32),
-            payload_sum: (bytes[7] & PAYLOAD_SUMMED != 0).then(|| u32_at(bytes, 36)),
+            payload_sum: (bytes[7] & HAS_PAYLOAD_SUM != 0).then(|| u32_at(bytes, 36)),
             unchecked: bytes[7] & UNCHECKED != 0,
             epoch: Epoch(u64_at(bytes, 40)),
-            place: u32_at(bytes, 48),
+            payload_place: u32_at(bytes, 48),
         })
     }
 
     /// Bytes of the payload that follow the body.
     pub fn inline_bytes(&self) -> usize {
-        if self.place == 0 { self.payload_bytes as usize } else { 0 }
+        if self.payload_place == 0 { self.payload_bytes as usize } else { 0 }
     }
 
     /// Checks that this is the frame's body.
@@ -258,7 +258,7 @@ impl Header {
     }
 
     /// The same for a payload with a known CRC32C.
-    pub fn check_summed_payload(&self, bytes: usize, sum: u32) -> Result<(), Malformed> {
+    pub fn check_payload_crc(&self, bytes: usize, sum: u32) -> Result<(), Malformed> {
         check_len("payload", bytes, self.payload_bytes)?;
         self.payload_sum.map_or(Ok(()), |expected| check_sum("payload", sum, expected))
     }

@@ -36,9 +36,9 @@ pub struct KvBatch {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KvOutcome {
     /// Applied.
-    Won,
+    Applied,
     /// A guard failed; nothing was written.
-    Lost,
+    GuardFailed,
     /// May have been applied.
     Unknown,
 }
@@ -52,7 +52,7 @@ pub struct KvReply {
     /// changes only after a loss.
     pub verifier: u64,
     /// Whether the store may grow.
-    pub has_room: bool,
+    pub has_space: bool,
     /// The answer to the request.
     pub answer: KvAnswer,
 }

@@ -27,7 +27,7 @@ pub enum LeaseMode {
 /// A lease that an answer grants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub struct Grant {
+pub struct LeaseGrant {
     pub ino: InodeId,
     pub mode: LeaseMode,
 }
@@ -40,14 +40,14 @@ pub struct Recall {
     /// The inode.
     pub ino: InodeId,
     /// Lease that the session may retain.
-    pub keep: Option<LeaseMode>,
+    pub retain: Option<LeaseMode>,
 }
 
 /// The size of a file as the holder of its `Write` lease knows it: all acknowledged writes are
 /// within it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub struct KnownSize {
+pub struct ReportedSize {
     pub ino: InodeId,
     pub size: u64,
 }
@@ -55,7 +55,7 @@ pub struct KnownSize {
 /// Recall acknowledgement: the session has dropped what it cached beyond the retained lease, and
 /// has reported its changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Yield {
+pub struct RecallAck {
     /// The recall's number.
     pub number: u64,
     /// The inode.

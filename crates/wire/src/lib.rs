@@ -49,19 +49,20 @@ pub mod spec;
 mod storage;
 
 pub use kv::{KvAnswer, KvBatch, KvOutcome, KvReply, KvRequest, MAX_KV_BATCHES};
-pub use lease::{Grant, KnownSize, LeaseMode, Recall, Yield};
-pub use lock::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
-pub use message::{Answer, Malformed, Message, Request, Service};
+pub use lease::{LeaseGrant, LeaseMode, Recall, RecallAck, ReportedSize};
+pub use lock::{HeldLock, LockFamily, LockKind, LockOwner, LockRange};
+pub use message::{AnswerKind, Malformed, Message, Request, Service};
 pub use meta::{
-    AccessTime, Description, DirEntry, DirectoryState, FileInfo, MetaOp, MetaReply, MetaRequest,
-    MetaResponse, Migration, PatternChange, Promise, PromisedFile, RenameMode, StoreSpace, Usage,
+    AccessTime, AsyncCreate, DirEntry, DirectoryState, EntryDescription, FileInfo, MetaOp, MetaReply,
+    MetaRequest, MetaResponse, MetadataUsage, Migration, PatternChange, PendingFile, RenameMode, StoreSpace,
     WriteRecord, XattrMode,
 };
 pub use mgmt::{MgmtReply, MgmtRequest};
-pub use partitions::{Access, PartitionsReply, PartitionsRequest};
+pub use partitions::{InodeAccess, PartitionsReply, PartitionsRequest};
 pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
 pub use storage::{
-    Allocate, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_GAPS, MAX_RATES, MAX_REGIONS, MAX_SURVEYED,
-    Measure, MemberRoom, Number, Part, Path, Rate, RateOf, Regions, Room, Seek, StorageOp, StorageReply,
-    StorageRequest, Survey, WATCHED_REGION,
+    AllocateMode, CAPABILITY_BYTES, Capability, DIRTY_REGION_BYTES, DataPath, GroupContext, GroupRole,
+    MAX_GAPS, MAX_RATES, MAX_REGIONS, MAX_SURVEYED, Measure, MeasuredRate, MemberSpace, RateQuantity,
+    Regions, RepairResult, ReplicaState, ReservationSpace, SeekTarget, SlotSequence, StorageOp, StorageReply,
+    StorageRequest,
 };

@@ -12,7 +12,7 @@ pub enum LockKind {
 
 /// Family of a lock; locks of different families never conflict.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub enum LockSpace {
+pub enum LockFamily {
     /// `fcntl`: byte ranges, owned by a process.
     Posix,
     /// `flock`: whole file, owned by an open file.
@@ -36,7 +36,7 @@ pub struct LockRange {
 #[allow(missing_docs)]
 pub struct HeldLock {
     pub ino: InodeId,
-    pub space: LockSpace,
+    pub space: LockFamily,
     pub owner: LockOwner,
     /// The process that took the lock, which `F_GETLK` reports.
     pub pid: u32,

@@ -1,6 +1,6 @@
 //! Traits of all messages: encoding, and decoding from untrusted bytes.
 
-use crate::authorization::Rule;
+use crate::authorization::AuthorizationRule;
 use std::fmt;
 use types::Error;
 
@@ -21,23 +21,23 @@ pub trait Request: Message {
 
     /// Kind of answer: whether it has a payload (as the data of a read), and whether it may take
     /// long.
-    fn answer_payload(&self) -> Answer;
+    fn answer_kind(&self) -> AnswerKind;
 
     /// Its row in the authorization table ([`crate::authorization`]). The transport refuses other
     /// callers before the service sees the request.
-    fn rule(&self) -> Rule;
+    fn rule(&self) -> AuthorizationRule;
 }
 
 /// Payload and duration of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum AnswerKind {
     /// No payload: a payload beside the request is data for the service.
-    Plain,
+    NoPayload,
     /// The answer fills the request's payload buffer.
-    Fills,
+    FillsPayload,
     /// No payload, and no deadline of its own: the answer may take arbitrarily long (a blocking
     /// lock, a wait for news).
-    Waits,
+    Unbounded,
 }
 
 /// Service of a node that handles a request.

@@ -1,8 +1,8 @@
 //! Requests to a metadata service.
 
 use crate::{
-    Capability, Grant, HeldLock, KnownSize, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Number,
-    Recall, Yield,
+    Capability, HeldLock, LeaseGrant, LeaseMode, LockFamily, LockKind, LockOwner, LockRange, Recall,
+    RecallAck, ReportedSize, SlotSequence,
 };
 use bytes::Bytes;
 use types::{
@@ -17,7 +17,7 @@ pub struct MetaRequest {
     pub session: SessionId,
     /// Slot and sequence id of a change that must not be executed twice. Metadata services have
     /// session slots of their own.
-    pub number: Option<Number>,
+    pub number: Option<SlotSequence>,
     /// User on the client who issues the request.
     pub credentials: Credentials,
     /// The client asserts, for this request alone, that the requesting thread has capabilities that
@@ -67,7 +67,7 @@ pub struct PatternChange {
 /// An asynchronous create: a regular file that an application has created, and perhaps written,
 /// before the service has it. Only this session may change the names concerned.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PromisedFile {
+pub struct PendingFile {
     /// Inode number, one of those reserved for the session ([`MetaOp::Reserve`]).
     pub ino: InodeId,
     /// Parent directory.
@@ -79,18 +79,18 @@ pub struct PromisedFile {
     /// Mask of the permission bits to clear.
     pub umask: u32,
     /// When the application created it. The service takes that as the file's time if it is recent.
-    pub made: Timestamp,
+    pub created: Timestamp,
     /// Complete content, which is inline.
     pub content: Bytes,
 }
 
 /// An asynchronous create and the user who made it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Promise {
+pub struct AsyncCreate {
     /// The user.
     pub credentials: Credentials,
     /// The file.
-    pub file: PromisedFile,
+    pub file: PendingFile,
 }
 
 /// Operation of a metadata service. Names are single path components without `/` or NUL.
@@ -116,7 +116,7 @@ pub enum MetaOp {
         umask: u32,
         rdev: u32,
         exclusive: bool,
-        wish: Option<LeaseMode>,
+        requested_lease: Option<LeaseMode>,
     },
     /// Preallocates inode numbers for files that the session is going to create in a directory, and
     /// grants the directory delegation (`Write`): `Reserved`, with at most `count` numbers. The
@@ -134,7 +134,7 @@ pub enum MetaOp {
     Reserve { dir: InodeId, count: u32, prefix: Bytes },
     /// Commits an asynchronous create: `Created`, or the `Entry` of the file if it exists by then,
     /// and `EEXIST` if the name belongs to another file.
-    Deliver { file: Box<PromisedFile> },
+    Deliver { file: Box<PendingFile> },
     /// `Entry`.
     Mkdir { parent: InodeId, name: Bytes, mode: u32, umask: u32 },
     /// `Entry`.
@@ -221,7 +221,7 @@ pub enum MetaOp {
     /// when the lock is granted.
     Lock {
         ino: InodeId,
-        space: LockSpace,
+        space: LockFamily,
         owner: LockOwner,
         pid: u32,
         kind: LockKind,
@@ -229,7 +229,7 @@ pub enum MetaOp {
         wait: bool,
     },
     /// `Unit`.
-    Unlock { ino: InodeId, space: LockSpace, owner: LockOwner, range: LockRange },
+    Unlock { ino: InodeId, space: LockFamily, owner: LockOwner, range: LockRange },
     /// `Lock`: the first conflicting lock, if any.
     TestLock { ino: InodeId, owner: LockOwner, kind: LockKind, range: LockRange },
     /// Lock reclaim: a session that is about to register with a restarted service reports its
@@ -249,7 +249,7 @@ pub enum MetaOp {
     /// writes, which the client repeats. Sizes of a session that is already registered are ignored.
     /// The answer is `Process`: the session later names that number as the process it reported to,
     /// and requests it before any other report (without sizes, if it has none).
-    ReclaimSizes { sizes: Vec<KnownSize> },
+    ReclaimSizes { sizes: Vec<ReportedSize> },
 
     /// Registers the session, or registers it again when the service doesn't know it (`ENOTCONN`):
     /// `Unit`. The session has no lease then, and caches nothing. `in_use`: the inodes of which it
@@ -260,7 +260,7 @@ pub enum MetaOp {
     /// of the service that received the session's reports (`Process`), 0 if none did. A process
     /// that was started since refuses (`EAGAIN`): it has no record of the reported locks, open
     /// files and sizes.
-    Register { in_use: Vec<InodeId>, promised: Vec<Promise>, told: u64 },
+    Register { in_use: Vec<InodeId>, promised: Vec<AsyncCreate>, told: u64 },
     /// The session follows partitions to this service from the former owner, as the service
     /// requested (`Adopted`): `Unit`. The session has dropped everything that it cached of their
     /// inodes and has no lease on any, nor any recall to answer; `in_use` as with `Register`. The
@@ -268,7 +268,7 @@ pub enum MetaOp {
     /// what the session wrote and didn't report. It reads again the answers that the former owner
     /// gave the session, so that a retransmitted change isn't executed twice. `EREMOTE` if the
     /// service doesn't own one of them (any more). `promised` and `told`: as with `Register`.
-    Follow { partitions: Vec<PartitionId>, in_use: Vec<InodeId>, promised: Vec<Promise>, told: u64 },
+    Follow { partitions: Vec<PartitionId>, in_use: Vec<InodeId>, promised: Vec<AsyncCreate>, told: u64 },
     /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, possibly
     /// empty, or at once `Adopted` while there are partitions that the session has yet to follow.
     /// This request also renews the session.
@@ -279,7 +279,7 @@ pub enum MetaOp {
     /// request.
     Introduce { ino: InodeId, groups: Vec<u32> },
     /// Acknowledges recalls: `Unit`.
-    Yield { yields: Vec<Yield> },
+    Yield { yields: Vec<RecallAck> },
     /// The session is still working on unanswered recalls with numbers up to `seen` (dirty data
     /// must reach a storage service that doesn't answer): `Unit`. Repeated while that lasts.
     StillYielding { seen: u64 },
@@ -317,7 +317,7 @@ pub struct FileInfo {
     /// Layout of its chunks; `None` while it has none.
     pub layout: Option<Layout>,
     /// Lower bounds of the lengths of its chunk files, in stripe order; empty if unknown.
-    pub known: Vec<u64>,
+    pub length_bounds: Vec<u64>,
     /// Inline content; shorter than `attr.size` where the rest is a hole. `None` for a chunked
     /// file.
     pub inline: Option<Bytes>,
@@ -349,7 +349,7 @@ pub struct DirEntry {
 /// Everything that `weft entry info` shows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub struct Description {
+pub struct EntryDescription {
     pub attr: Attr,
     /// A directory's pattern for new files, or a file's own.
     pub pattern: StripePattern,
@@ -400,7 +400,7 @@ pub enum MetaReply {
         /// Largest inline content in bytes.
         inline_limit: u32,
         /// It has no extended attributes, ACLs included.
-        bare: bool,
+        has_no_xattrs: bool,
     },
     Attr(Attr),
     /// The renamed inode, and the one that was replaced (or exchanged), after the operation.
@@ -419,7 +419,7 @@ pub enum MetaReply {
     File(FileInfo),
     Lock(Option<(LockKind, LockRange, u32)>),
     Recalls(Vec<Recall>),
-    Description(Box<Description>),
+    Description(Box<EntryDescription>),
     /// `None`: the file isn't being migrated.
     Migration(Option<Box<Migration>>),
     /// Instead of `Entry`: another service owns the inode's partition; it has the attributes and
@@ -442,7 +442,7 @@ pub enum MetaReply {
         /// With a prefix: the inode number that carries the lease.
         range: Option<InodeId>,
     },
-    Usage(Usage),
+    Usage(MetadataUsage),
     /// Number of the service's process; it changes with each start.
     Process(u64),
     /// The service took these partitions over from another one. The session can't read or change
@@ -462,7 +462,7 @@ pub struct AccessTime {
 
 /// Inodes of a metadata service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Usage {
+pub struct MetadataUsage {
     /// Number of inodes in its partitions, orphans included.
     pub inodes: u64,
     /// Space of the store that all services share; `None` if another process has it.
@@ -484,7 +484,7 @@ pub struct MetaResponse {
     /// The answer.
     pub reply: MetaReply,
     /// Leases that it grants.
-    pub grants: Vec<Grant>,
+    pub grants: Vec<LeaseGrant>,
     /// Number of the session's last recall before the grants. A client that has seen a later recall
     /// can't tell whether it concerns these leases, and doesn't rely on them.
     pub recalls: u64,
@@ -505,7 +505,7 @@ pub struct DirectoryState {
     /// Its attributes.
     pub attr: Attr,
     /// Order of states of one directory under one lease: the larger number is the later state.
-    pub order: u64,
+    pub state_number: u64,
 }
 
 impl From<MetaReply> for MetaResponse {

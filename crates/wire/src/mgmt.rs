@@ -7,19 +7,19 @@
 mod ceilings;
 mod clients;
 mod health;
-mod moves;
+mod progress;
 mod rates;
 mod reachability;
 
 pub use ceilings::{CeilingInfo, MAX_CEILINGS, MeasuredPlace};
 pub use clients::{ClientInfo, ClientState, NewClient, NewToken, RevocationInfo, SessionInfo, TokenInfo};
-pub use health::{CopiesInfo, Health, HealthFinding, StoreInfo, Verdict};
-pub use moves::{DrainProgress, MembershipMove, ResyncInfo, ResyncProgress};
-pub use rates::{CeilingShare, TargetRate, TargetWork};
+pub use health::{BackupsInfo, Health, HealthFinding, StoreInfo, Verdict};
+pub use progress::{DrainProgress, MemberReplacement, ResyncInfo, ResyncProgress};
+pub use rates::{CeilingShare, IoCounters, TargetRate};
 pub use reachability::{MAX_UNREACHABLE, UnreachableNode};
 
-use crate::authorization::{self, Rule};
-use crate::{Answer, Malformed, Message, Request, Service};
+use crate::authorization::{self, AuthorizationRule};
+use crate::{AnswerKind, Malformed, Message, Request, Service};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use types::{
 };
 
 /// Largest number of files in one [`MgmtRequest::Tidy`].
-pub const MAX_TIDY_FILES: usize = 20_000;
+pub const MAX_RECONCILE_FILES: usize = 20_000;
 
 /// A change of a node's properties.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub enum NodeChange {
 /// Chunk files that were being changed or created before a crash, for crash reconciliation.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Touched {
-    /// Chunk files that were being changed (at most [`MAX_TIDY_FILES`]).
+    /// Chunk files that were being changed (at most [`MAX_RECONCILE_FILES`]).
     pub files: Vec<InodeId>,
     /// Ranges of inode numbers whose chunk files were being created, some of which may be missing:
     /// from the first number up to the second.
@@ -61,8 +61,8 @@ impl Touched {
     }
 
     /// Splits it into pieces that fit into one request each.
-    pub fn pieces(&self) -> Vec<Touched> {
-        let mut pieces: Vec<Touched> = self.files.chunks(MAX_TIDY_FILES).map(Touched::of).collect();
+    pub fn split(&self) -> Vec<Touched> {
+        let mut pieces: Vec<Touched> = self.files.chunks(MAX_RECONCILE_FILES).map(Touched::of).collect();
         // Last, after the existing chunk files are reconciled.
         if !self.new.is_empty() {
             pieces.push(Touched { files: Vec::new(), new: self.new.clone() });
@@ -112,8 +112,8 @@ pub enum MgmtRequest {
     /// gets the same id.
     AddTarget { node: NodeId, path: String, pool: String },
     /// Crash reconciliation of a target: enforces the metadata of these files (at most
-    /// [`MAX_TIDY_FILES`]), which were being changed when it crashed. `Done` when that is on disk.
-    /// Meanwhile the target must admit the metadata service, but no clients.
+    /// [`MAX_RECONCILE_FILES`]), which were being changed when it crashed. `Done` when that is on
+    /// disk. Meanwhile the target must admit the metadata service, but no clients.
     Tidy {
         target: TargetId,
         #[serde(flatten)]
@@ -307,7 +307,7 @@ pub struct TargetReport {
     pub space: Option<TargetSpace>,
     /// Its I/O counters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub work: Option<TargetWork>,
+    pub work: Option<IoCounters>,
 }
 
 /// Space of the local file system of a target, in bytes.
@@ -389,7 +389,7 @@ pub enum MgmtReply {
     Alive(Alive),
     /// `export`: the client's access, by the address of its connection.
     Welcome {
-        facts: Facts,
+        facts: ClusterConstants,
         map: Arc<ClusterMap>,
         #[serde(default)]
         export: Export,
@@ -429,7 +429,7 @@ pub enum MgmtReply {
     /// Moved memberships, and the groups whose members are closer to each other (by rack or node)
     /// than they need be, since no target further away has space.
     Moves {
-        moves: Vec<MembershipMove>,
+        moves: Vec<MemberReplacement>,
         crowded: Vec<GroupId>,
     },
     /// The last report of each target that has sent one.
@@ -462,7 +462,7 @@ pub enum MgmtReply {
 
 /// Properties of a cluster that never change.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Facts {
+pub struct ClusterConstants {
     /// Random; every target's superblock has it too.
     pub uuid: String,
     /// Name for people.
@@ -483,7 +483,7 @@ pub struct Joined {
     /// Its name.
     pub name: String,
     /// Its cluster.
-    pub facts: Facts,
+    pub facts: ClusterConstants,
     /// PEM; empty where connections are unencrypted.
     #[serde(default)]
     pub certificate: String,
@@ -632,7 +632,7 @@ impl Message for MgmtReply {
 impl MgmtRequest {
     /// Returns the request that changes a node's name, rack or roles, as far as given, all or
     /// nothing; `None` if nothing is given.
-    pub fn change_node(
+    pub fn node_change_request(
         node: NodeId,
         name: Option<String>,
         rack: Option<Option<String>>,
@@ -655,14 +655,14 @@ impl MgmtRequest {
 impl Request for MgmtRequest {
     const SERVICE: Service = Service::Management;
 
-    fn answer_payload(&self) -> Answer {
+    fn answer_kind(&self) -> AnswerKind {
         match self.spec().has_no_deadline {
-            true => Answer::Waits,
-            false => Answer::Plain,
+            true => AnswerKind::Unbounded,
+            false => AnswerKind::NoPayload,
         }
     }
 
-    fn rule(&self) -> Rule {
+    fn rule(&self) -> AuthorizationRule {
         authorization::management(self)
     }
 }
@@ -693,7 +693,7 @@ mod tests {
         assert_eq!(text(&goodbye), r#"{"ask":"goodbye","node":3,"instance":7}"#);
         let watch = MgmtRequest::WatchMap { after: Epoch(9) };
         assert_eq!(text(&watch), r#"{"ask":"watch-map","after":9}"#);
-        assert_eq!(watch.answer_payload(), Answer::Waits);
+        assert_eq!(watch.answer_kind(), AnswerKind::Unbounded);
         let map = ClusterMap {
             epoch: Epoch(2),
             nodes: vec![Node {
@@ -724,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn later_fields_are_passed_over_and_unknown_requests_are_malformed() {
+    fn unknown_fields_are_ignored_and_unknown_requests_are_malformed() {
         let later = br#"{"ask":"goodbye","node":3,"instance":7,"mood":"good"}"#;
         let goodbye = MgmtRequest::Goodbye { node: NodeId(3), instance: 7 };
         assert_eq!(MgmtRequest::decode(later).unwrap(), goodbye);

@@ -6,13 +6,13 @@ use types::{GroupId, InodeId, PartitionId, PoolId, SessionId, TargetId};
 
 /// Access of a command to an inode on which sessions may hold leases.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Access {
+pub enum InodeAccess {
     /// Reads its attributes.
-    Look,
+    Read,
     /// Changes content beside other writing sessions, and reports the end of that.
-    Share,
+    SharedWrite,
     /// Changes it.
-    Change,
+    Write,
 }
 
 /// Requests of other services to the metadata service that owns a partition. `EREMOTE` if it
@@ -31,7 +31,7 @@ pub enum PartitionsRequest {
     /// Recalls leases of sessions other than this one that conflict with access to these inodes.
     /// Answers `Clear` at once, or, with `wait`, when the recalls are answered. The waiting service
     /// must not hold the partition's lock.
-    MakeWay { session: SessionId, accesses: Vec<(InodeId, Access)>, wait: bool },
+    MakeWay { session: SessionId, accesses: Vec<(InodeId, InodeAccess)>, wait: bool },
     /// The session has been ended for good, and the storage services know it: `Done`.
     Ended { session: SessionId },
     /// As [`crate::MgmtRequest::Tidy`], for files of partitions that the service owns: `Done`.
@@ -62,7 +62,7 @@ pub enum PartitionsReply {
     /// session holds any lease of this service, and none gets one while the partition is locked.
     Lent {
         owner: Bytes,
-        quiet: bool,
+        no_leases: bool,
     },
     /// Whether no lease conflicts any more.
     Clear(bool),

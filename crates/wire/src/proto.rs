@@ -15,7 +15,7 @@ mod meta_args;
 mod meta_op;
 mod meta_reply;
 mod partitions;
-mod room;
+mod space;
 mod storage;
 
 pub(crate) use common::name as bounded_name;

@@ -12,8 +12,8 @@ pub struct StorageRequest {
     /// The file that the chunk file belongs to.
     pub ino: InodeId,
     /// Slot and sequence id of a change that must be executed once, however often it is sent: see
-    /// [`Number`].
-    pub number: Option<Number>,
+    /// [`SlotSequence`].
+    pub slot_sequence: Option<SlotSequence>,
     /// The metadata service's proof that the session may access the chunk file.
     pub capability: Option<Capability>,
     /// The file's lease epoch of this request ([`crate::FileInfo::epoch`]); 0: none. A target that
@@ -21,7 +21,7 @@ pub struct StorageRequest {
     pub epoch: u64,
     /// The mirrored group concerned; `None` for chunk files on one target only, and for requests
     /// about the target as a whole.
-    pub group: Option<InGroup>,
+    pub group: Option<GroupContext>,
     /// For [`StorageOp::Read`], `Write`, `Seek` and `Allocate`: a lower bound of the chunk file's
     /// length ([`crate::FileInfo::known`]). An absent or shorter chunk file is damage, not a hole:
     /// `EIO`. 0: unknown.
@@ -33,18 +33,18 @@ pub struct StorageRequest {
 /// A mirrored group as the sender of a request knows it. A receiver with another version refuses
 /// with `EREMCHG`: the sender then refreshes its map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct InGroup {
+pub struct GroupContext {
     /// The group.
     pub group: GroupId,
     /// Its version ([`types::Group::since`]).
     pub since: Epoch,
     /// Role in which the receiver is addressed.
-    pub part: Part,
+    pub role: GroupRole,
 }
 
 /// Role in which a member of a mirrored group is addressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum GroupRole {
     /// As the primary, which has all members execute the request; sent by clients and services that
     /// use the file. A request that changes nothing may go to any member in sync.
     Primary,
@@ -63,7 +63,7 @@ impl StorageRequest {
             session,
             target,
             ino,
-            number: None,
+            slot_sequence: None,
             capability: None,
             epoch: 0,
             group: None,
@@ -81,8 +81,8 @@ impl StorageRequest {
 /// each slot. A slot whose last change was never answered isn't used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
-pub struct Number {
-    pub lane: u32,
+pub struct SlotSequence {
+    pub slot: u32,
     /// Sequence id: grows by one with every change of the slot, from 1.
     pub sequence: u32,
 }
@@ -121,7 +121,7 @@ impl std::fmt::Debug for Capability {
 
 /// Path of data between buffer and disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Path {
+pub enum DataPath {
     /// Bypasses the page cache where offset and length allow it (whole 4 KiB blocks); uses it
     /// elsewhere.
     Direct,
@@ -131,7 +131,7 @@ pub enum Path {
 
 /// How to change the allocation of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Allocate {
+pub enum AllocateMode {
     /// Reserves space; content is unchanged, holes read as zeros. The length of the chunk file
     /// doesn't change.
     Reserve,
@@ -144,7 +144,7 @@ pub enum Allocate {
 /// What to seek from an offset on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum Seek {
+pub enum SeekTarget {
     Data,
     Hole,
 }
@@ -154,13 +154,13 @@ pub enum Seek {
 pub enum StorageOp {
     /// Fills the payload from `offset`, with zeros beyond the chunk file's end and in holes:
     /// `Unit`.
-    Read { offset: u64, path: Path },
+    Read { offset: u64, path: DataPath },
     /// Writes the payload at `offset`: `Done`. `durable`: on disk before the answer.
-    Write { offset: u64, path: Path, durable: bool },
+    Write { offset: u64, path: DataPath, durable: bool },
     /// Cuts the chunk file to `len`; a shorter or absent one is unchanged: `Done`.
     Truncate { len: u64 },
     /// `Done`.
-    Allocate { range: ByteRange, how: Allocate },
+    Allocate { range: ByteRange, how: AllocateMode },
     /// Removes the chunk file; an absent one is no error: `Done`.
     Delete,
     /// Sent by the file system check: the chunk file belongs to no file. Sets it aside with its
@@ -175,7 +175,7 @@ pub enum StorageOp {
     Stat,
     /// `Offset`: the first data or hole at or after `from`; `None` if there is no more data. The
     /// end is a hole.
-    Seek { from: u64, what: Seek },
+    Seek { from: u64, what: SeekTarget },
     /// `Space` of the target.
     Space,
     /// The session has been ended: refuses its requests from now on, and waits for those in
@@ -186,8 +186,8 @@ pub enum StorageOp {
     /// readable. Identified by `token`; lost with the process. Waits until clients may use the
     /// target: `Unit`.
     Watch { token: u64, round: u64 },
-    /// `Offset`: the first region of [`WATCHED_REGION`] bytes at or after `from` that changed in
-    /// the previous round. `ESTALE` if dirty tracking doesn't run under this token and in this
+    /// `Offset`: the first region of [`DIRTY_REGION_BYTES`] bytes at or after `from` that changed
+    /// in the previous round. `ESTALE` if dirty tracking doesn't run under this token and in this
     /// round: any region may have changed then.
     Changed { token: u64, round: u64, from: u64 },
     /// Ends dirty tracking: `Unit`.
@@ -263,7 +263,7 @@ pub enum Measure {
 
 /// Quantity of a rate.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum RateOf {
+pub enum RateQuantity {
     /// Sequential writes, bytes a second.
     Write,
     /// Sequential reads, bytes a second.
@@ -286,9 +286,9 @@ pub enum RateOf {
 
 /// A measured rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rate {
+pub struct MeasuredRate {
     /// Quantity.
-    pub of: RateOf,
+    pub of: RateQuantity,
     /// Bytes or operations a second.
     pub rate: u64,
     /// Number of streams, transfers in flight or threads that achieved it.
@@ -302,7 +302,7 @@ pub const MAX_RATES: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Regions {
     /// Regions that may differ from the other replicas: dirty regions, also of removed files.
-    Noted,
+    Dirty,
     /// All files, each from its first byte to its last.
     All,
 }
@@ -314,7 +314,7 @@ pub const MAX_REGIONS: usize = 4096;
 pub const MAX_SURVEYED: usize = 4096;
 
 /// Granularity of [`StorageOp::Changed`] in bytes.
-pub const WATCHED_REGION: u64 = 1 << 20;
+pub const DIRTY_REGION_BYTES: u64 = 1 << 20;
 
 /// Answers; [`StorageOp`] names the answer of each operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -346,33 +346,33 @@ pub enum StorageReply {
         regions: Vec<(InodeId, ByteRange)>,
         next: Option<InodeId>,
     },
-    Survey(Survey),
-    Healed(Healed),
+    Survey(ReplicaState),
+    Healed(RepairResult),
     /// At most [`MAX_RATES`].
-    Rates(Vec<Rate>),
-    Room(Room),
+    Rates(Vec<MeasuredRate>),
+    Room(ReservationSpace),
 }
 
 /// Space that a range of a chunk file needs to be fully allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct ReservationSpace {
     /// Identifies the disk, unique on its node's machine: targets that share a disk get its free
     /// space counted once.
     pub disk: u64,
     /// Bytes that chunk files may still allocate on it.
     pub free: u64,
     /// Unallocated bytes of the range.
-    pub wanted: u64,
+    pub unallocated: u64,
     /// The first unallocated parts of the range, at most [`MAX_GAPS`]: a failed reservation frees
     /// them again.
     pub gaps: Vec<ByteRange>,
     /// The same for the other members of a mirrored group, which get every reservation, too.
-    pub others: Vec<MemberRoom>,
+    pub others: Vec<MemberSpace>,
 }
 
 /// Space that a range of another member's replica needs to be fully allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemberRoom {
+pub struct MemberSpace {
     /// The member.
     pub target: TargetId,
     /// Its disk, unique on its node's machine.
@@ -388,9 +388,9 @@ pub const MAX_GAPS: usize = 1024;
 
 /// State of a replica of a chunk file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct ReplicaState {
     /// The file exists, and is the one that its service has open.
-    pub is_there: bool,
+    pub exists: bool,
     /// Length in bytes.
     pub len: u64,
     /// End of the last block that has a checksum of data: if it is beyond the length, data was cut
@@ -410,19 +410,19 @@ pub struct Survey {
 
 /// Result of a repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Healed {
+pub struct RepairResult {
     /// Ranges that were damaged, missing, or different on a member.
     pub damaged: u64,
     /// Ranges that now equal an intact replica.
-    pub mended: u64,
+    pub repaired: u64,
     /// Ranges without evidence of which replica is correct.
     pub unclear: u64,
 }
 
-impl std::ops::AddAssign for Healed {
-    fn add_assign(&mut self, more: Healed) {
+impl std::ops::AddAssign for RepairResult {
+    fn add_assign(&mut self, more: RepairResult) {
         self.damaged += more.damaged;
-        self.mended += more.mended;
+        self.repaired += more.repaired;
         self.unclear += more.unclear;
     }
 }

@@ -16,7 +16,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Largest accepted difference between the two.
-const MARK: f64 = 0.10;
+const MAX_DIFFERENCE: f64 = 0.10;
 
 /// Deadline of one run of either.
 const DEADLINE: Duration = Duration::from_secs(900);
@@ -260,16 +260,16 @@ fn table(rows: &[Row]) -> String {
             median(&row.weft),
             median(&row.own_ns)
         );
-        if (ratio - 1.0).abs() > MARK {
+        if (ratio - 1.0).abs() > MAX_DIFFERENCE {
             beyond.push(format!("{} ({ratio:.3})", work.name));
         }
     }
     text.push('\n');
     text += &match beyond.is_empty() {
-        true => format!("all workloads are within {:.0} % of fio", MARK * 100.0),
+        true => format!("all workloads are within {:.0} % of fio", MAX_DIFFERENCE * 100.0),
         false => format!(
             "BEYOND {:.0} % of fio: {}; where rounds differ by as much, measure again on a quiet machine",
-            MARK * 100.0,
+            MAX_DIFFERENCE * 100.0,
             beyond.join(", ")
         ),
     };
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn workloads_beyond_the_mark_are_named_and_only_those() {
+    fn only_workloads_beyond_the_limit_are_named() {
         let row = |fio: &[f64], weft: &[f64]| Row { fio: fio.into(), weft: weft.into(), own_ns: vec![80.0] };
         // One of three rounds is an outlier.
         let near = || row(&[100.0, 50.0, 300.0], &[95.0, 49.0, 900.0]);

@@ -35,7 +35,7 @@ impl Drop for Running {
             drop(self.child.kill());
             drop(self.child.wait());
         }
-        self.resources().iter().for_each(cleanup::released);
+        self.resources().iter().for_each(cleanup::unregister);
     }
 }
 
@@ -43,7 +43,7 @@ impl Running {
     /// Ends the process and unmounts when the result is dropped or the program is interrupted.
     pub(super) fn of(child: Child, mount: Option<PathBuf>) -> Running {
         let running = Running { child, mount };
-        running.resources().into_iter().for_each(cleanup::hold);
+        running.resources().into_iter().for_each(cleanup::register);
         running
     }
 
@@ -57,7 +57,7 @@ impl Running {
         let what = process::describe(command);
         let log = fs::File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = sys::let_be_interrupted(command).spawn();
+        let child = sys::unblock_interrupts(command).spawn();
         child.map_err(|error| format!("cannot start {what}: {error}"))
     }
 

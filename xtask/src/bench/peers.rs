@@ -25,9 +25,9 @@ const COMMAND: &str = "cargo xtask bench peers";
 
 /// Bytes of the targets' file system per byte of a sequential workload: two clusters, and files
 /// that are removed with a delay.
-const ROOM_FACTOR: u64 = 6;
+const SPACE_FACTOR: u64 = 6;
 /// Additional space for journals, metadata and files, in MiB.
-const ROOM_MIB: u64 = 2048;
+const EXTRA_SPACE_MIB: u64 = 2048;
 
 /// Options of `cargo xtask bench peers`.
 #[derive(clap::Args)]
@@ -90,7 +90,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         None => build::weft(true)?,
     };
     let base = tempfile::tempdir_in(&options.on).map_err(|e| format!("{}: {e}", options.on.display()))?;
-    let bytes = (ROOM_FACTOR * options.mib + ROOM_MIB) << 20;
+    let bytes = (SPACE_FACTOR * options.mib + EXTRA_SPACE_MIB) << 20;
     // Dropped after everything that uses it.
     let disk =
         Disk::new(base.path(), "disk", DiskKind::Xfs, bytes).map_err(|failure| format!("{failure:?}"))?;

@@ -75,10 +75,10 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
     cluster.add_storage("c")?;
     let whole = cluster.fio(options.seconds)?;
-    let lost = cluster.beside_a_loss(options.seconds)?;
+    let lost = cluster.fio_during_node_loss(options.seconds)?;
     let before = cluster.fio(options.seconds)?;
     let begun = cluster.move_from("3")?;
-    let beside = cluster.beside_a_rebuild(options.seconds)?;
+    let beside = cluster.fio_during_rebuild(options.seconds)?;
     cluster.until_moved("3", begun)?;
     let after = cluster.fio(options.seconds)?;
     // From the command until the target has left its last group, which happens after that group is
@@ -242,7 +242,7 @@ impl Cluster {
     }
 
     /// Runs fio during a resync, from its start to its end.
-    fn beside_a_rebuild(&self, seconds: u64) -> Result<f64, String> {
+    fn fio_during_rebuild(&self, seconds: u64) -> Result<f64, String> {
         let beside = self.fio(seconds)?;
         match self.moved()? {
             Some(_) => Ok(beside),
@@ -252,15 +252,15 @@ impl Cluster {
 
     /// Kills the node of target 2, which target 3 replaces, and adds another node with target 4.
     /// Returns fio's rate meanwhile.
-    fn beside_a_loss(&mut self, seconds: u64) -> Result<f64, String> {
+    fn fio_during_node_loss(&mut self, seconds: u64) -> Result<f64, String> {
         self.manage(&["group", "resync", "set", "--replace-after", REPLACED_AFTER])?;
         // Index 0 is management, followed by the storage nodes.
         let node = self.nodes.remove(2);
         drop(sys::kill(node.child.id() as i32, libc::SIGKILL));
         drop(node);
         self.until_it_moves("2")?;
-        let beside = self.beside_a_rebuild(seconds)?;
-        let replaced = process::eventually(REBUILD_DEADLINE, || self.is_without("2").unwrap_or(false));
+        let beside = self.fio_during_rebuild(seconds)?;
+        let replaced = process::eventually(REBUILD_DEADLINE, || self.is_out_of_groups("2").unwrap_or(false));
         if !replaced {
             return Err(format!("target 2 isn't replaced after {} s", REBUILD_DEADLINE.as_secs()));
         }
@@ -270,7 +270,7 @@ impl Cluster {
     }
 
     /// Returns whether no group has the target as a member, and all members are in sync.
-    fn is_without(&self, target: &str) -> Result<bool, String> {
+    fn is_out_of_groups(&self, target: &str) -> Result<bool, String> {
         let told = self.manage(&["group", "list", "--json"])?;
         let told: Value = serde_json::from_str(&told).map_err(|error| error.to_string())?;
         let has_it = |group: &Value| {

@@ -7,15 +7,15 @@
 //! that a connection gets. It gets no other input.
 
 mod model;
-mod rebuilt;
-mod site;
+mod real_cluster;
+mod server_loss;
 mod table;
 
 use super::document::Document;
 use crate::build;
 use crate::e2e::{Failure, Stage, TestResult};
-use model::Wires;
-use site::Site;
+use model::LinkRates;
+use real_cluster::RealCluster;
 use std::path::{Path, PathBuf};
 use table::{Row, Table};
 use types::Scheme;
@@ -110,9 +110,9 @@ fn measure(options: &Options, weft: &Path) -> TestResult<Table> {
     let stage = Stage::on_folder(weft, &options.on)?;
     let mut table = Table::default();
     for &servers in &options.servers {
-        let mut site = Site::start(&stage, servers, options)?;
-        if table.wires == Wires::default() {
-            table.wires = Wires::measured(&site, options)?;
+        let mut site = RealCluster::start(&stage, servers, options)?;
+        if table.wires == LinkRates::default() {
+            table.wires = LinkRates::measured(&site, options)?;
         }
         for &scheme in options.schemes.iter().filter(|scheme| scheme.members() <= servers.into()) {
             let folder = site.fill(scheme, options)?;
@@ -122,12 +122,12 @@ fn measure(options: &Options, weft: &Path) -> TestResult<Table> {
             if scheme.is_mirrored() && options.parts.contains(&Measured::Degraded) {
                 site.lose_one(&folder)?;
                 measure_programs(&site, &folder, (scheme, true), options, &mut table)?;
-                site.find_again()?;
+                site.restart_lost()?;
             }
         }
         site.stop()?;
         if servers > 2 && options.parts.contains(&Measured::Rebuild) {
-            let row = rebuilt::measure(&stage, servers, options, table.wires)?;
+            let row = server_loss::measure(&stage, servers, options, table.wires)?;
             eprintln!("{row}");
             table.rebuilt.push(row);
         }
@@ -137,7 +137,7 @@ fn measure(options: &Options, weft: &Path) -> TestResult<Table> {
 
 /// Measures all numbers of clients and programs, for writes and reads of the files in a folder.
 fn measure_programs(
-    site: &Site,
+    site: &RealCluster,
     folder: &str,
     (scheme, degraded): (Scheme, bool),
     options: &Options,

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 pub(super) const TESTS: &[TestCase] = &[
-    TestCase { name: "metadata_goes_back_in_time", scope: Scope::Own, minutes: 8, run: goes_back },
+    TestCase { name: "metadata_goes_back_in_time", scope: Scope::Own, minutes: 8, run: restores },
     TestCase { name: "damaged_metadata_is_refused", scope: Scope::Own, minutes: 8, run: damaged },
     TestCase { name: "lost_journal_is_refused", scope: Scope::Own, minutes: 8, run: lost_journal },
     TestCase { name: "damage_met_in_use_ends_weft", scope: Scope::Own, minutes: 8, run: damaged_in_use },
@@ -24,7 +24,7 @@ pub(super) const TESTS: &[TestCase] = &[
         name: "cluster_metadata_goes_back_in_time",
         scope: Scope::Own,
         minutes: 10,
-        run: cluster_goes_back,
+        run: cluster_restores,
     },
     TestCase { name: "cluster_store_loses_power", scope: Scope::Own, minutes: 10, run: store_loses_power },
 ];
@@ -47,7 +47,7 @@ fn write(path: &Path, content: &[u8]) -> TestResult {
 }
 
 /// Creates the state to back up.
-fn work_before(mount: &Path) -> TestResult {
+fn create_backup_state(mount: &Path) -> TestResult {
     fs::create_dir(mount.join("dir")).at("mkdir")?;
     // First, so that no file is open when the backup is made: the kernel reports a close with a
     // delay.
@@ -60,7 +60,7 @@ fn work_before(mount: &Path) -> TestResult {
 }
 
 /// Makes changes after the backup. Returns the largest inode number used.
-fn work_after(mount: &Path) -> TestResult<u64> {
+fn change_after_backup(mount: &Path) -> TestResult<u64> {
     let mut largest = 0;
     for number in 0..50u8 {
         let path = mount.join(format!("dir/later{number}"));
@@ -76,7 +76,7 @@ fn work_after(mount: &Path) -> TestResult<u64> {
 }
 
 /// Checks that the state of the backup is restored.
-fn is_as_before(mount: &Path) -> TestResult {
+fn ensure_restored(mount: &Path) -> TestResult {
     let names = fs::read_dir(mount.join("dir")).at("dir")?.count();
     ensure_eq!(names, 100, "names in the directory");
     for number in 0..100u8 {
@@ -90,7 +90,7 @@ fn is_as_before(mount: &Path) -> TestResult {
 }
 
 /// Checks that a new file gets an inode number that was never used before.
-fn numbers_go_on(mount: &Path, largest: u64) -> TestResult {
+fn ensure_new_inode_numbers(mount: &Path, largest: u64) -> TestResult {
     let path = mount.join("dir/new");
     write(&path, &content(9, 100_000))?;
     let number = path.metadata().at("new")?.ino();
@@ -99,10 +99,10 @@ fn numbers_go_on(mount: &Path, largest: u64) -> TestResult {
     Ok(())
 }
 
-fn goes_back(stage: &Stage) -> TestResult {
+fn restores(stage: &Stage) -> TestResult {
     let mut rig = stage.start_rig("goes-back", RigOptions::new(stage.transport()?))?;
     let dir = rig.dir().to_string_lossy().into_owned();
-    work_before(&rig.mount())?;
+    create_backup_state(&rig.mount())?;
     // So that no file is open when the backup is made: the kernel reports a close with a delay.
     rig.down()?;
     rig.up()?;
@@ -113,7 +113,7 @@ fn goes_back(stage: &Stage) -> TestResult {
     ensure!(changes["bytes"].as_u64() < full["bytes"].as_u64(), "changes: {changes}, all: {full}");
     let file = changes["file"].as_str().unwrap_or_default().to_string();
     let chunk_files = chunk_files_of(&rig, &rig.mount().join("goes"))?;
-    let largest = work_after(&rig.mount())?;
+    let largest = change_after_backup(&rig.mount())?;
     let are_gone = || chunk_files.iter().all(|path| !path.exists());
     ensure!(
         process::eventually(STORE_DEADLINE, are_gone),
@@ -141,8 +141,8 @@ fn goes_back(stage: &Stage) -> TestResult {
         ensure!(is_told, "weft fsck should tell of a {kind} ({part}): {report:?}");
     }
     rig.up()?;
-    is_as_before(&rig.mount())?;
-    numbers_go_on(&rig.mount(), largest)?;
+    ensure_restored(&rig.mount())?;
+    ensure_new_inode_numbers(&rig.mount(), largest)?;
     fs::remove_file(rig.mount().join("goes")).at("goes")?;
     rig.down()?;
     rig.weft(&["fsck", "--repair", "--dir", &dir])?;
@@ -195,7 +195,7 @@ fn flip(path: &Path, at: u64) -> TestResult {
 fn damaged(stage: &Stage) -> TestResult {
     let mut rig = stage.start_rig("damaged", RigOptions::new(stage.transport()?))?;
     let dir = rig.dir();
-    work_before(&rig.mount())?;
+    create_backup_state(&rig.mount())?;
     let copy = rig.json(&["meta", "backup", "--dir", &dir.to_string_lossy()])?;
     let copy = copy["file"].as_str().unwrap_or_default().to_string();
     rig.down()?;
@@ -236,7 +236,7 @@ fn damaged(stage: &Stage) -> TestResult {
     flip(&journal, 20)?;
     rig.weft(&["meta", "restore", &copy, "--dir", &dir.to_string_lossy()])?;
     rig.up()?;
-    is_as_before(&rig.mount())?;
+    ensure_restored(&rig.mount())?;
     rig.down()?;
     // A missing store isn't mistaken for a cluster that was never started.
     fs::rename(dir.join("meta"), dir.join("away")).at("rename")?;
@@ -252,7 +252,7 @@ fn lost_journal(stage: &Stage) -> TestResult {
     let mut rig = stage.start_rig("lost-journal", RigOptions::new(stage.transport()?))?;
     let dir = rig.dir();
     let state = dir.to_string_lossy().into_owned();
-    work_before(&rig.mount())?;
+    create_backup_state(&rig.mount())?;
     rig.down()?;
     ensure!(dir.join("meta/closed").exists(), "the store was not closed in good order");
     let journals = store_files(&dir.join("meta"))?;
@@ -284,13 +284,13 @@ fn lost_journal(stage: &Stage) -> TestResult {
         fs::write(&journal, &content).at("the journal")?;
     }
     rig.up()?;
-    is_as_before(&rig.mount())?;
+    ensure_restored(&rig.mount())?;
     rig.down()?;
-    kept_without_metadata(&rig, &state)
+    ensure_chunk_files_retained(&rig, &state)
 }
 
 /// Checks that chunk files are retained when the metadata doesn't refer to them.
-fn kept_without_metadata(rig: &Rig, state: &str) -> TestResult {
+fn ensure_chunk_files_retained(rig: &Rig, state: &str) -> TestResult {
     let dir = rig.dir();
     let chunk_files = store_files(&dir.join("targets"))?;
     let chunk_files: Vec<PathBuf> =
@@ -330,7 +330,7 @@ fn damaged_in_use(stage: &Stage) -> TestResult {
     let mut rig = stage.start_rig("damaged-in-use", RigOptions::new(stage.transport()?))?;
     let dir = rig.dir();
     let state = dir.to_string_lossy().into_owned();
-    work_before(&rig.mount())?;
+    create_backup_state(&rig.mount())?;
     let copy = rig.json(&["meta", "backup", "--dir", &state])?;
     let copy = copy["file"].as_str().unwrap_or_default().to_string();
     // More than fits in memory, so that the store writes tables.
@@ -350,7 +350,7 @@ fn damaged_in_use(stage: &Stage) -> TestResult {
     }
     let met = rig.weft(&["meta", "backup", "--dir", &state])?;
     ensure!(!met.status.success() && met.stderr.contains("is damaged"), "{}", met.tail());
-    let ended = process::eventually(STORE_DEADLINE, || !rig.is_alive_process());
+    let ended = process::eventually(STORE_DEADLINE, || !rig.is_running());
     ensure!(ended, "weft goes on with a damaged store");
     let said = rig.log();
     ensure!(
@@ -363,23 +363,23 @@ fn damaged_in_use(stage: &Stage) -> TestResult {
     ensure!(!refused.status.success() && names_table, "{}", refused.tail());
     rig.json(&["meta", "restore", &copy, "--dir", &state])?;
     rig.up()?;
-    is_as_before(&rig.mount())
+    ensure_restored(&rig.mount())
 }
 
-fn cluster_goes_back(stage: &Stage) -> TestResult {
+fn cluster_restores(stage: &Stage) -> TestResult {
     let mut rig = ClusterRig::start(stage, "cluster-goes-back", "tls")?;
     rig.add_node("a")?;
     rig.add_node("b")?;
     rig.join("x", "meta")?;
     let dir = rig.text(&rig.dir("m"));
     let mount = rig.mount("one")?;
-    work_before(&mount)?;
+    create_backup_state(&mount)?;
     let elsewhere = rig.text(&stage.scratch("copies")?);
     let copy = rig.json(&["meta", "backup", &elsewhere, "--dir", &dir])?;
     let file = copy["file"].as_str().unwrap_or_default().to_string();
     let from_x = rig.text(&rig.dir("x"));
     rig.refused(&["meta", "backup", "--dir", &from_x], "doesn't keep the cluster's metadata")?;
-    let largest = work_after(&mount)?;
+    let largest = change_after_backup(&mount)?;
     rig.add_node("c")?;
     rig.stop("m")?;
     rig.json(&["meta", "restore", &file, "--dir", &dir])?;
@@ -390,7 +390,7 @@ fn cluster_goes_back(stage: &Stage) -> TestResult {
     let mut last = String::new();
     let is_back = process::eventually(RETURN_DEADLINE, || {
         // If `x` has written changes that the restore discarded, it ends when it detects that.
-        match rig.serve_if_ended("x").and_then(|()| is_as_before(&mount)) {
+        match rig.serve_if_ended("x").and_then(|()| ensure_restored(&mount)) {
             Ok(()) => true,
             Err(error) => {
                 last = format!("{error:?}");
@@ -399,7 +399,7 @@ fn cluster_goes_back(stage: &Stage) -> TestResult {
         }
     });
     ensure!(is_back, "the client doesn't see what was restored: {last}");
-    numbers_go_on(&mount, largest)?;
+    ensure_new_inode_numbers(&mount, largest)?;
     rig.unmount(&mount)?;
     // On another machine, with only the backup.
     rig.serve_if_ended("x")?;
@@ -411,7 +411,7 @@ fn cluster_goes_back(stage: &Stage) -> TestResult {
     rig.serve("m")?;
     rig.serve("x")?;
     let mount = rig.mount("two")?;
-    is_as_before(&mount)?;
+    ensure_restored(&mount)?;
     rig.unmount(&mount)
 }
 
@@ -427,10 +427,10 @@ fn store_loses_power(stage: &Stage) -> TestResult {
     let mount = rig.mount("one")?;
     for round in 0..3 {
         let kept = mount.join(format!("kept{round}"));
-        keep(&kept).or_else(|_| {
+        create_synced_tree(&kept).or_else(|_| {
             // Changes of the previous round may be lost, which is reported once.
-            fs::remove_dir_all(&kept).or_else(gone_already).at(kept.display())?;
-            keep(&kept)
+            fs::remove_dir_all(&kept).or_else(ignore_missing).at(kept.display())?;
+            create_synced_tree(&kept)
         })?;
         let lost = mount.join(format!("lost{round}"));
         fs::create_dir(&lost).at(lost.display())?;
@@ -443,9 +443,7 @@ fn store_loses_power(stage: &Stage) -> TestResult {
         let under_way: Vec<_> = (0..30)
             .map(|number| lost.join(format!("{number}/early")))
             .map(|path| {
-                thread::spawn(move || {
-                    drop(sys::keep_files_to_oneself().and_then(|()| fs::write(path, "early")))
-                })
+                thread::spawn(move || drop(sys::unshare_files().and_then(|()| fs::write(path, "early"))))
             })
             .collect();
         rig.wait_for_end("m")?;
@@ -475,12 +473,12 @@ fn store_loses_power(stage: &Stage) -> TestResult {
     rig.ok(&["fsck", "--dir", &dir]).map(drop)
 }
 
-fn gone_already(error: std::io::Error) -> std::io::Result<()> {
+fn ignore_missing(error: std::io::Error) -> std::io::Result<()> {
     if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// Creates directories with a file each, all synced.
-fn keep(dir: &Path) -> TestResult {
+fn create_synced_tree(dir: &Path) -> TestResult {
     let sync = |dir: &Path| File::open(dir).and_then(|dir| dir.sync_all()).at(dir.display());
     fs::create_dir(dir).at(dir.display())?;
     for number in 0..20 {

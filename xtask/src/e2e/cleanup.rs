@@ -32,20 +32,20 @@ pub enum Resource {
     Folder(PathBuf),
 }
 
-static HELD: Mutex<Vec<Resource>> = Mutex::new(Vec::new());
+static RESOURCES: Mutex<Vec<Resource>> = Mutex::new(Vec::new());
 
 fn held() -> MutexGuard<'static, Vec<Resource>> {
     // A list of plain values stays consistent even if a holder of the lock panicked.
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+    RESOURCES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Registers a resource.
-pub fn hold(resource: Resource) {
+pub fn register(resource: Resource) {
     held().push(resource);
 }
 
 /// Removes a released resource from the register.
-pub fn released(resource: &Resource) {
+pub fn unregister(resource: &Resource) {
     held().retain(|other| other != resource);
 }
 

@@ -149,7 +149,7 @@ impl ClusterRig {
         let mut command = Command::new(&self.weft);
         command.arg("mount").arg(self.dir("m").join("client.toml")).arg(&path);
         command.args(["--foreground", "--transport", self.transport]);
-        cleanup::hold(Resource::Mount(path.clone()));
+        cleanup::register(Resource::Mount(path.clone()));
         let mut child = self.spawn(command, name)?;
         let mounted = process::eventually(START_DEADLINE, || {
             mounts::is_weft(&path) || !matches!(child.try_wait(), Ok(None))
@@ -165,7 +165,7 @@ impl ClusterRig {
         let output = File::options().create(true).append(true).open(&log).at(log.display())?;
         let errors = output.try_clone().at(log.display())?;
         let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().at(name)?;
-        cleanup::hold(Resource::Process(child.id() as i32));
+        cleanup::register(Resource::Process(child.id() as i32));
         Ok(child)
     }
 
@@ -175,7 +175,7 @@ impl ClusterRig {
             let (_, mut child) = self.nodes.remove(at);
             drop(child.kill());
             drop(child.wait());
-            cleanup::released(&Resource::Process(child.id() as i32));
+            cleanup::unregister(&Resource::Process(child.id() as i32));
         }
     }
 
@@ -187,8 +187,8 @@ impl ClusterRig {
         // The services may stop from now on.
         let has_ended = child.try_wait().at("the client")?.is_some();
         let status = process::wait(&mut child, STOP_DEADLINE).at("waiting for a client")?;
-        cleanup::released(&Resource::Process(child.id() as i32));
-        cleanup::released(&Resource::Mount(path.to_path_buf()));
+        cleanup::unregister(&Resource::Process(child.id() as i32));
+        cleanup::unregister(&Resource::Mount(path.to_path_buf()));
         ensure!(has_ended, "weft umount has returned before the session had ended");
         ensure!(
             status.is_some_and(|status| status.success()),
@@ -205,7 +205,7 @@ impl ClusterRig {
         let Some(at) = self.nodes.iter().position(|(other, _)| other == name) else { return Ok(()) };
         let (_, mut child) = self.nodes.remove(at);
         let status = process::wait(&mut child, STOP_DEADLINE).at("waiting for a node")?;
-        cleanup::released(&Resource::Process(child.id() as i32));
+        cleanup::unregister(&Resource::Process(child.id() as i32));
         ensure!(
             status.is_some_and(|status| status.success()),
             "node {name} ended with {status:?}:\n    {}",
@@ -231,7 +231,7 @@ impl ClusterRig {
             |(other, child): &mut (String, Child)| other == name && !matches!(child.try_wait(), Ok(None));
         let Some(at) = self.nodes.iter_mut().position(has_ended) else { return false };
         let (_, child) = self.nodes.remove(at);
-        cleanup::released(&Resource::Process(child.id() as i32));
+        cleanup::unregister(&Resource::Process(child.id() as i32));
         true
     }
 
@@ -294,13 +294,13 @@ impl Drop for ClusterRig {
             drop(child.kill());
             mounts::force_unmount(&path);
             drop(child.wait());
-            cleanup::released(&Resource::Process(child.id() as i32));
-            cleanup::released(&Resource::Mount(path));
+            cleanup::unregister(&Resource::Process(child.id() as i32));
+            cleanup::unregister(&Resource::Mount(path));
         }
         for (_, mut child) in self.nodes.drain(..) {
             drop(child.kill());
             drop(child.wait());
-            cleanup::released(&Resource::Process(child.id() as i32));
+            cleanup::unregister(&Resource::Process(child.id() as i32));
         }
     }
 }
@@ -382,7 +382,7 @@ fn two_nodes_two_mounts(stage: &Stage) -> TestResult {
     rig.json(&["session", "list", "--dir", &dir])?;
 
     by_mount_helper(&rig, &first)?;
-    changes_take_capabilities(&first, &second)?;
+    changes_clear_file_capabilities(&first, &second)?;
     rig.unmount(&first)?;
     rig.unmount(&second)?;
     ["b", "a", "m"].iter().try_for_each(|name| rig.stop(name))?;
@@ -394,7 +394,7 @@ fn two_nodes_two_mounts(stage: &Stage) -> TestResult {
 }
 
 /// A file with file capabilities loses them when an unprivileged user changes it.
-fn changes_take_capabilities(first: &Path, second: &Path) -> TestResult {
+fn changes_clear_file_capabilities(first: &Path, second: &Path) -> TestResult {
     const OTHER_USER: u32 = 65534;
     const CAPABILITY: &str = "security.capability";
     // Revision 2, effective: CAP_NET_RAW (linux/capability.h).
@@ -441,7 +441,7 @@ fn by_mount_helper(rig: &ClusterRig, other: &Path) -> TestResult {
     fs::create_dir(&path).at("fstab")?;
     let refused = rig.weft(&["mount-helper", &file, &rig.text(&path), "-o", "backups=3"])?;
     ensure!(!refused.status.success() && refused.stderr.contains("backups"), "{}", refused.tail());
-    cleanup::hold(Resource::Mount(path.clone()));
+    cleanup::register(Resource::Mount(path.clone()));
     rig.ok(&["mount-helper", &file, &rig.text(&path), "-o", "ro,_netdev,timeout=30"])?;
     check_files(&path.join("one"), 1)?;
     ensure!(fs::write(path.join("new"), "x").is_err(), "a mount that is to be read-only takes a file");
@@ -453,7 +453,7 @@ fn by_mount_helper(rig: &ClusterRig, other: &Path) -> TestResult {
         process::run_ok(Command::new("mount").arg("-T").arg(&table).args(["-a", "-v"]), COMMAND_DEADLINE)?;
     ensure!(all.stdout.contains("already mounted"), "mount -a says: {}", all.stdout);
     rig.ok(&["umount", &rig.text(&path)])?;
-    cleanup::released(&Resource::Mount(path));
+    cleanup::unregister(&Resource::Mount(path));
     Ok(())
 }
 
@@ -663,7 +663,7 @@ fn all_roles(stage: &Stage) -> TestResult {
     for seed in 1..=4 {
         let (single, copied) = (mount.clone(), mirrored.clone());
         let program = thread::spawn(move || -> TestResult {
-            sys::keep_files_to_oneself().at("the program's files")?;
+            sys::unshare_files().at("the program's files")?;
             for dir in [single, copied] {
                 write_files(&dir, seed)?;
                 (1..=seed).try_for_each(|seed| check_files(&dir, seed))?;

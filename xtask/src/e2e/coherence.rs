@@ -81,7 +81,7 @@ impl Load {
         }
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
         let child = child.at("the load")?;
-        cleanup::hold(Resource::Process(child.id() as i32));
+        cleanup::register(Resource::Process(child.id() as i32));
         Ok(Load { child, out, seconds: plan.seconds })
     }
 
@@ -126,7 +126,7 @@ impl Drop for Load {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(process::wait(&mut self.child, Duration::from_secs(10)));
-        cleanup::released(&Resource::Process(self.child.id() as i32));
+        cleanup::unregister(&Resource::Process(self.child.id() as i32));
     }
 }
 
@@ -145,7 +145,7 @@ fn history_of_one_mount(stage: &Stage) -> TestResult {
     let plan = LoadPlan { threads: 3, seconds, seed: u64::from(std::process::id()), mix: Mix::ByEpoch };
     // On most local file systems, a read may see a write half done.
     let forgive_torn_reads = matches!(stage.subject, Subject::Directory(_));
-    let limits = Limits { forgive_torn_reads, one_mount: true, ..Limits::default() };
+    let limits = Limits { tolerate_torn_reads: forgive_torn_reads, is_one_mount: true, ..Limits::default() };
     let (outcome, report) = Load::start(&[dir.clone(), dir], &outside, plan)?.finish(limits)?;
     ensure_eq!(
         (outcome.errors.len(), outcome.stuck),

@@ -5,7 +5,7 @@ use super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
 use super::rig::{Rig, RigOptions, Transport};
 use super::stage::Stage;
 use super::{Content, Rng, Scope, TestCase};
-use crate::helper::{CHANGING_FILES, LOG_RECORD_BYTES, Promise, SLOT_BYTES, SLOTS, names};
+use crate::helper::{CHANGING_FILES, Guarantee, LOG_RECORD_BYTES, SLOT_BYTES, SLOTS, names};
 use crate::process;
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ const KILL_MS: std::ops::Range<u64> = 100..3000;
 /// A load program whose file system is killed, and the guarantees it received.
 struct Loader {
     child: Child,
-    promises: Option<JoinHandle<Vec<Promise>>>,
+    promises: Option<JoinHandle<Vec<Guarantee>>>,
 }
 
 impl Loader {
@@ -43,13 +43,13 @@ impl Loader {
         command.args(["helper", "load", "--seed", &seed.to_string()]).arg(dir);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         let mut child = child.at("the loader")?;
-        cleanup::hold(Resource::Process(child.id() as i32));
+        cleanup::register(Resource::Process(child.id() as i32));
         let mut lines = BufReader::new(child.stdout.take().expect("standard output was asked to be a pipe"));
         let promises = thread::spawn(move || {
             let mut promises = Vec::new();
             let mut line = String::new();
             while lines.read_line(&mut line).is_ok_and(|length| length > 0) {
-                promises.extend(Promise::parse(&line));
+                promises.extend(Guarantee::parse(&line));
                 line.clear();
             }
             promises
@@ -58,7 +58,7 @@ impl Loader {
     }
 
     /// Waits for its end and returns the guarantees.
-    fn finish(mut self) -> TestResult<Vec<Promise>> {
+    fn finish(mut self) -> TestResult<Vec<Guarantee>> {
         let ended = process::wait(&mut self.child, END_DEADLINE).at("the loader")?;
         if ended.is_none() {
             let pid = self.child.id();
@@ -75,7 +75,7 @@ impl Drop for Loader {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(process::wait(&mut self.child, END_DEADLINE));
-        cleanup::released(&Resource::Process(self.child.id() as i32));
+        cleanup::unregister(&Resource::Process(self.child.id() as i32));
     }
 }
 
@@ -133,7 +133,7 @@ fn crash(rig: &mut Rig, round: u64, rng: &mut Rng) -> TestResult {
         dirs.iter().map(|dir| Loader::start(dir, rng.next())).collect::<TestResult<_>>()?;
     thread::sleep(Duration::from_millis(KILL_MS.start + rng.below(KILL_MS.end - KILL_MS.start)));
     rig.kill();
-    let promises: Vec<Vec<Promise>> = loaders.into_iter().map(Loader::finish).collect::<TestResult<_>>()?;
+    let promises: Vec<Vec<Guarantee>> = loaders.into_iter().map(Loader::finish).collect::<TestResult<_>>()?;
     ensure_eq!(stuck_processes(), Vec::<String>::new(), "processes stuck after the kill");
     rig.unmount()?;
     if round % 3 == 2 {
@@ -141,17 +141,17 @@ fn crash(rig: &mut Rig, round: u64, rng: &mut Rng) -> TestResult {
         let mut again =
             rig.up_command().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let again = again.as_mut().map_err(|error| format!("weft up: {error}"))?;
-        cleanup::hold(Resource::Process(again.id() as i32));
+        cleanup::register(Resource::Process(again.id() as i32));
         thread::sleep(Duration::from_millis(rng.below(300)));
         drop(again.kill());
         drop(again.wait());
-        cleanup::released(&Resource::Process(again.id() as i32));
+        cleanup::unregister(&Resource::Process(again.id() as i32));
         rig.unmount()?;
     }
     rig.up()?;
     let mut kept = 0;
     for (dir, promises) in dirs.iter().zip(&promises) {
-        Owed::of(promises).check(dir)?;
+        Guarantees::of(promises).check(dir)?;
         kept += promises.len();
     }
     ensure!(kept > 0, "the load came to no promise before the kill");
@@ -162,7 +162,7 @@ fn crash(rig: &mut Rig, round: u64, rng: &mut Rng) -> TestResult {
 
 /// Everything that must hold after the crash of one load's file system.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Owed {
+struct Guarantees {
     /// New files and their lengths.
     new: BTreeMap<u64, u64>,
     /// New files below this id don't exist; the one with this id may exist.
@@ -172,16 +172,16 @@ struct Owed {
     records: u64,
 }
 
-impl Owed {
-    fn of(promises: &[Promise]) -> Owed {
-        let mut owed = Owed::default();
+impl Guarantees {
+    fn of(promises: &[Guarantee]) -> Guarantees {
+        let mut owed = Guarantees::default();
         for promise in promises {
             match *promise {
-                Promise::New { id, length } => drop(owed.new.insert(id, length)),
-                Promise::Removed { id } => owed.removed = id + 1,
-                Promise::Replaced { id, version } => drop(owed.replaced.insert(id, version)),
-                Promise::Slot { id, version } => drop(owed.slots.insert(id, version)),
-                Promise::Log { records } => owed.records = records,
+                Guarantee::New { id, length } => drop(owed.new.insert(id, length)),
+                Guarantee::Removed { id } => owed.removed = id + 1,
+                Guarantee::Replaced { id, version } => drop(owed.replaced.insert(id, version)),
+                Guarantee::Slot { id, version } => drop(owed.slots.insert(id, version)),
+                Guarantee::Log { records } => owed.records = records,
             }
         }
         owed
@@ -259,36 +259,37 @@ mod tests {
 
     /// The check must be able to fail: it detects each broken guarantee.
     #[test]
-    fn broken_promises_are_found() {
+    fn broken_guarantees_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let write = |name: &str, id, version, length| {
             fs::create_dir_all(at(name).parent().unwrap()).unwrap();
             fs::write(at(name), Content { id, version, length }.bytes()).unwrap();
         };
-        let owed = |promise| Owed::of(&[promise]).check(dir.path());
+        let owed = |promise| Guarantees::of(&[promise]).check(dir.path());
 
-        let new = Promise::New { id: 5, length: 100 };
+        let new = Guarantee::New { id: 5, length: 100 };
         assert!(message(owed(new)).contains("No such file"));
         write(&names::new_file(5), 5, 0, 100);
         assert_eq!(message(owed(new)), "kept");
         fs::write(at(&names::new_file(5)), [0; 100]).unwrap();
         assert!(message(owed(new)).contains("100 bytes"));
         assert!(
-            message(Owed::of(&[new, Promise::Removed { id: 5 }]).check(dir.path())).contains("there again")
+            message(Guarantees::of(&[new, Guarantee::Removed { id: 5 }]).check(dir.path()))
+                .contains("there again")
         );
 
         write(&names::replaced(1), 1, 7, 50);
         for (version, kept) in [(6, true), (7, true), (8, false)] {
-            assert_eq!(message(owed(Promise::Replaced { id: 1, version })) == "kept", kept);
+            assert_eq!(message(owed(Guarantee::Replaced { id: 1, version })) == "kept", kept);
         }
         write(names::SLOTTED, 0, 3, SLOT_BYTES);
         for (version, kept) in [(1, false), (2, true), (3, true), (4, false)] {
-            assert_eq!(message(owed(Promise::Slot { id: 0, version })) == "kept", kept);
+            assert_eq!(message(owed(Guarantee::Slot { id: 0, version })) == "kept", kept);
         }
-        assert!(message(owed(Promise::Slot { id: 1, version: 1 })).contains("ends before"));
+        assert!(message(owed(Guarantee::Slot { id: 1, version: 1 })).contains("ends before"));
         write(names::LOG, 0, 0, LOG_RECORD_BYTES);
-        assert_eq!(message(owed(Promise::Log { records: 1 })), "kept");
-        assert!(message(owed(Promise::Log { records: 2 })).contains("record 1"));
+        assert_eq!(message(owed(Guarantee::Log { records: 1 })), "kept");
+        assert!(message(owed(Guarantee::Log { records: 2 })).contains("record 1"));
     }
 }

@@ -53,7 +53,7 @@ impl Disk {
                 Ok(done) => PathBuf::from(done.stdout.trim()),
                 Err(error) => return skip(format!("no loop device: {error}")),
             };
-        cleanup::hold(Resource::Loop(device.clone()));
+        cleanup::register(Resource::Loop(device.clone()));
         let disk = Disk { image, device, mount };
         let format = match kind {
             DiskKind::Xfs => ["mkfs.xfs", "-q", "-f"],
@@ -62,7 +62,7 @@ impl Disk {
         };
         process::run_ok(Command::new(format[0]).args(&format[1..]).arg(&disk.device), DEADLINE)?;
         process::run_ok(Command::new("mount").arg(&disk.device).arg(&disk.mount), DEADLINE)?;
-        cleanup::hold(Resource::Disk(disk.mount.clone()));
+        cleanup::register(Resource::Disk(disk.mount.clone()));
         Ok(disk)
     }
 
@@ -150,9 +150,9 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         mounts::force_unmount(&self.mount);
-        cleanup::released(&Resource::Disk(self.mount.clone()));
+        cleanup::unregister(&Resource::Disk(self.mount.clone()));
         cleanup::detach_loop(&self.device);
-        cleanup::released(&Resource::Loop(self.device.clone()));
+        cleanup::unregister(&Resource::Loop(self.device.clone()));
         drop(fs::remove_file(&self.image));
     }
 }

@@ -27,23 +27,23 @@ const OTHER_USER: u32 = 1;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Runs an installed program, and returns its output.
-fn say(arguments: &[&str], path: &Path) -> TestResult<String> {
+fn output_of(arguments: &[&str], path: &Path) -> TestResult<String> {
     let program = tools::find(arguments[0])?;
     Ok(process::run_ok(Command::new(program).args(&arguments[1..]).arg(path), DEADLINE)?.stdout)
 }
 
 fn chattr(change: &str, path: &Path) -> TestResult {
-    say(&["chattr", change], path).map(drop)
+    output_of(&["chattr", change], path).map(drop)
 }
 
 /// Returns the letters that lsattr(1) shows.
 fn letters(path: &Path) -> TestResult<String> {
-    let line = say(&["lsattr", "-d"], path)?;
+    let line = output_of(&["lsattr", "-d"], path)?;
     Ok(line.split_whitespace().next().unwrap_or_default().replace('-', ""))
 }
 
 fn project(path: &Path) -> TestResult<u32> {
-    let line = say(&["lsattr", "-dp"], path)?;
+    let line = output_of(&["lsattr", "-dp"], path)?;
     let number = line.split_whitespace().next().and_then(|word| word.parse().ok());
     number.ok_or_else(|| format!("lsattr -p says {line:?}").into())
 }
@@ -53,9 +53,9 @@ fn append(path: &Path) -> io::Result<File> {
 }
 
 /// Clears the flags when dropped, so that the folder can be removed after any test result.
-struct Marked<'a>(&'a Path);
+struct FlaggedFiles<'a>(&'a Path);
 
-impl Drop for Marked<'_> {
+impl Drop for FlaggedFiles<'_> {
     fn drop(&mut self) {
         if let Ok(chattr) = tools::find("chattr") {
             let _ = process::run(Command::new(chattr).args(["-R", "-ia"]).arg(self.0), DEADLINE);
@@ -70,7 +70,7 @@ fn only_root() -> TestResult {
 fn immutable_files(stage: &Stage) -> TestResult {
     only_root()?;
     let dir = stage.folder("immutable_files")?;
-    let _marked = Marked(&dir);
+    let _marked = FlaggedFiles(&dir);
     let file = dir.join("file");
     fs::write(&file, "kept").at("file")?;
     ensure_eq!(letters(&file)?, "", "flags of a new file");
@@ -106,7 +106,7 @@ fn immutable_files(stage: &Stage) -> TestResult {
 fn append_only_files(stage: &Stage) -> TestResult {
     only_root()?;
     let dir = stage.folder("append_only_files")?;
-    let _marked = Marked(&dir);
+    let _marked = FlaggedFiles(&dir);
     let file = dir.join("log");
     fs::write(&file, "one\n").at("file")?;
     chattr("+a", &file)?;
@@ -134,7 +134,7 @@ fn append_only_files(stage: &Stage) -> TestResult {
 fn marked_folders(stage: &Stage) -> TestResult {
     only_root()?;
     let dir = stage.folder("marked_folders")?;
-    let _marked = Marked(&dir);
+    let _marked = FlaggedFiles(&dir);
     let (closed, growing) = (dir.join("closed"), dir.join("growing"));
     for folder in [&closed, &growing] {
         fs::create_dir(folder).at("folder")?;
@@ -169,7 +169,7 @@ fn marked_folders(stage: &Stage) -> TestResult {
 fn who_may_mark_files(stage: &Stage) -> TestResult {
     only_root()?;
     let dir = stage.folder("who_may_mark_files")?;
-    let _marked = Marked(&dir);
+    let _marked = FlaggedFiles(&dir);
     let file = dir.join("file");
     fs::write(&file, "").at("file")?;
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).at("chmod")?;
@@ -200,8 +200,8 @@ fn projects_of_files(stage: &Stage) -> TestResult {
     fs::create_dir(&tree).at("tree")?;
     fs::write(&outside, "outside").at("outside")?;
     ensure_eq!(project(&tree)?, 0, "project of a new folder");
-    say(&["xfs_io", "-c", "chproj 4711"], &tree)?;
-    let shown = say(&["xfs_io", "-c", "lsproj"], &tree)?;
+    output_of(&["xfs_io", "-c", "chproj 4711"], &tree)?;
+    let shown = output_of(&["xfs_io", "-c", "lsproj"], &tree)?;
     ensure!(shown.contains("4711"), "lsproj says {shown:?}");
     fs::write(tree.join("before"), "").at("before")?;
     ensure_eq!(project(&tree.join("before"))?, 0, "project in a folder that hands none down");

@@ -2,9 +2,9 @@
 
 use super::rig::Transport;
 use super::tools;
-use super::worker::{Outcome, Verdict};
+use super::worker::{Outcome, TestReport};
 use super::{BaseKind, Options, Scope, TestCase, transports};
-use crate::interrupt::{self, CLEANUP_DEADLINE, Reach};
+use crate::interrupt::{self, CLEANUP_DEADLINE, StopMode};
 use crate::summary::Summary;
 use crate::timing::Timing;
 use crate::{pool, process, sys};
@@ -48,12 +48,12 @@ pub fn run(
     pool::run(
         jobs(tests, options),
         options.jobs.into(),
-        |job| (plan.work(&job), job),
+        |job| (plan.run_job(&job), job),
         |(verdicts, job)| {
             for verdict in verdicts {
                 parts.push((format!("{} [{}]", verdict.name, verdict.subject), verdict.took));
                 match (&verdict.outcome, job.tests.iter().find(|test| test.name == verdict.name)) {
-                    (Outcome::Failed(message), Some(test)) if options.again && !is_final(test) => {
+                    (Outcome::Failed(message), Some(test)) if options.again && !is_never_retried(test) => {
                         failed.push((Job { tests: vec![test], ..job }, message.clone()));
                     }
                     _ => verdict.count(&mut summary),
@@ -62,7 +62,7 @@ pub fn run(
         },
     );
     for (job, message) in failed {
-        plan.work_again(&job, &message, &mut summary);
+        plan.retry_job(&job, &message, &mut summary);
     }
     timing.add("end-to-end tests", start.elapsed(), parts);
     Ok((summary, timing))
@@ -82,14 +82,14 @@ fn jobs(tests: &[&'static TestCase], options: &Options) -> Vec<Job> {
 
 /// Returns whether a test compares data or histories. Such a test isn't repeated: a single wrong
 /// result of a file system is a failure, however rare.
-fn is_final(test: &TestCase) -> bool {
+fn is_never_retried(test: &TestCase) -> bool {
     let parts = ["history", "under_load", "fsx", "fio", "sqlite", "migrate", "mends", "mended"];
     parts.iter().any(|part| test.name.contains(part))
 }
 
 impl Plan<'_> {
     /// Runs a job in a separate process. Returns the results of its tests.
-    fn work(&self, job: &Job) -> Vec<Verdict> {
+    fn run_job(&self, job: &Job) -> Vec<TestReport> {
         let start = Instant::now();
         let (mut verdicts, error) = match self.results_of(job) {
             Ok((verdicts, error)) => (verdicts, error),
@@ -100,7 +100,7 @@ impl Plan<'_> {
             if !verdicts.iter().any(|verdict| verdict.name == test.name) {
                 let (name, subject) = (test.name.to_string(), job.transport.name().to_string());
                 let outcome = Outcome::Failed(cause.clone());
-                let verdict = Verdict { name, subject, outcome, took: start.elapsed() };
+                let verdict = TestReport { name, subject, outcome, took: start.elapsed() };
                 verdict.print();
                 verdicts.push(verdict);
             }
@@ -110,13 +110,13 @@ impl Plan<'_> {
 
     /// Returns the results that a job's process has written, and the failure of the process itself,
     /// if any.
-    fn results_of(&self, job: &Job) -> Result<(Vec<Verdict>, Option<String>), String> {
+    fn results_of(&self, job: &Job) -> Result<(Vec<TestReport>, Option<String>), String> {
         let file = tempfile::NamedTempFile::new().map_err(|error| format!("no file for results: {error}"))?;
         let full = self.options.form.full;
         let deadline: Duration = job.tests.iter().map(|test| test.deadline(full)).sum();
         let ended = follow(&mut self.command(job, file.path()), deadline + GRACE);
         let text = std::fs::read_to_string(file.path()).unwrap_or_default();
-        Ok((text.lines().filter_map(Verdict::from_json).collect(), ended.err()))
+        Ok((text.lines().filter_map(TestReport::from_json).collect(), ended.err()))
     }
 
     fn command(&self, job: &Job, results: &Path) -> Command {
@@ -140,15 +140,15 @@ impl Plan<'_> {
 
     /// Repeats a failed test alone: on a stalled machine a test may fail by chance. A test that
     /// then passes is reported as flaky.
-    fn work_again(&self, job: &Job, message: &str, summary: &mut Summary) {
+    fn retry_job(&self, job: &Job, message: &str, summary: &mut Summary) {
         let name = format!("e2e {} [{}]", job.tests[0].name, job.transport.name());
-        if !summary.grants_again() {
+        if !summary.permits_retry() {
             return summary.fail(&name, message);
         }
         println!("{name} failed and runs again, alone");
-        for verdict in self.work(job) {
+        for verdict in self.run_job(job) {
             match verdict.outcome {
-                Outcome::Passed if verdict.name == job.tests[0].name => summary.pass_again(&name, message),
+                Outcome::Passed if verdict.name == job.tests[0].name => summary.pass_on_retry(&name, message),
                 _ => verdict.count(summary),
             }
         }
@@ -163,7 +163,7 @@ fn follow(command: &mut Command, deadline: Duration) -> Result<(), String> {
     let errors = input.try_clone().map_err(failed)?;
     sys::end_with_parent(command);
     command.stdin(Stdio::null()).stdout(input).stderr(errors);
-    let mut child = interrupt::spawn(command, Reach::Ask).map_err(failed)?;
+    let mut child = interrupt::spawn(command, StopMode::Terminate).map_err(failed)?;
     // The command holds ends of the pipe, and the output ends only when all are closed.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let printing = thread::spawn(move || {

@@ -164,7 +164,7 @@ fn umount_stops(stage: &Stage) -> TestResult {
     let mut rig = stage.start_rig("umount_stops", RigOptions::new(stage.transport()?))?;
     fs::write(rig.mount().join("file"), "content").at("write")?;
     mounts::unmount(&rig.mount())?;
-    ensure!(process::eventually(COMMAND_DEADLINE, || !rig.is_alive_process()), "weft runs on after umount");
+    ensure!(process::eventually(COMMAND_DEADLINE, || !rig.is_running()), "weft runs on after umount");
     rig.kill();
     rig.up()?;
     ensure_eq!(fs::read(rig.mount().join("file")).at("read")?, b"content", "content after umount and up");

@@ -195,7 +195,7 @@ fn characterize(stage: &Stage) -> TestResult {
 /// Starts a load in its own process group, so that a signal reaches only it.
 fn started(mut command: Command) -> TestResult<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    sys::let_be_interrupted(&mut command).spawn().at("weft bench")
+    sys::unblock_interrupts(&mut command).spawn().at("weft bench")
 }
 
 /// Interrupts the load when its folder with this number exists. Returns the exit code.

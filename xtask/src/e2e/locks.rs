@@ -78,7 +78,7 @@ impl Waiter {
         command.args(["helper", "lock", "--kind", kind]).arg(file);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.at("the lock helper")?;
-        cleanup::hold(Resource::Process(child.id() as i32));
+        cleanup::register(Resource::Process(child.id() as i32));
         let lines = BufReader::new(child.stdout.take().expect("standard output was asked to be a pipe"));
         let mut waiter = Waiter { child, lines };
         waiter.says("waiting")?;
@@ -109,7 +109,7 @@ impl Drop for Waiter {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(process::wait(&mut self.child, DEADLINE));
-        cleanup::released(&Resource::Process(self.pid()));
+        cleanup::unregister(&Resource::Process(self.pid()));
     }
 }
 

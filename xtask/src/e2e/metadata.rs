@@ -243,7 +243,7 @@ fn inodes_in_use_are(path: &Path, expected: u64) -> TestResult {
 
 /// Returns the number of used inodes once it is stable: files deleted by earlier tests may still be
 /// in removal.
-fn inodes_at_rest(path: &Path) -> TestResult<u64> {
+fn stable_inode_count(path: &Path) -> TestResult<u64> {
     /// Number of equal consecutive counts, each a fresh one, that makes the count stable.
     const SAME: u32 = 3;
     let end = Instant::now() + DEADLINE;
@@ -266,7 +266,7 @@ fn inodes_are_counted(stage: &Stage) -> TestResult {
     let dir = stage.folder("inodes_are_counted")?;
     let (used, free) = inodes_in_use(&dir)?;
     ensure!(used > 0 && free > 1000, "{used} inodes in use and {free} free");
-    let before = inodes_at_rest(&dir)?;
+    let before = stable_inode_count(&dir)?;
     for number in 0..FILES {
         fs::write(dir.join(format!("file-{number}")), "content").at("file")?;
     }

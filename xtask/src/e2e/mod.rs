@@ -8,7 +8,6 @@
 //! need only POSIX on any directory: a failure there is a bug in the test.
 
 mod backups;
-mod claims;
 pub mod cleanup;
 mod cluster;
 mod coherence;
@@ -26,8 +25,8 @@ mod load;
 mod locks;
 mod machines;
 mod metadata;
+mod migrations;
 mod mounts;
-mod moves;
 mod netns;
 mod outcome;
 mod programs;
@@ -35,12 +34,13 @@ mod refusals;
 mod rig;
 mod stage;
 mod suites;
+mod target_ownership;
 mod tools;
 mod worker;
 
 pub use content::{Content, Rng};
 pub use machines::{Cluster, Part};
-pub use netns::Carried;
+pub use netns::Traffic;
 pub use outcome::{Failure, TestResult};
 pub use stage::{Stage, Subject};
 
@@ -189,7 +189,7 @@ const TABLES: &[&[TestCase]] = &[
     programs::TESTS,
     suites::TESTS,
     lifecycle::TESTS,
-    moves::TESTS,
+    migrations::TESTS,
     refusals::TESTS,
     load::TESTS,
     backups::TESTS,
@@ -198,7 +198,7 @@ const TABLES: &[&[TestCase]] = &[
     coherence::TESTS,
     netns::TESTS,
     cluster::TESTS,
-    claims::TESTS,
+    target_ownership::TESTS,
     machines::TESTS,
     machines::HANG_TESTS,
     machines::KILL_TESTS,
@@ -287,7 +287,7 @@ fn obstacle() -> Result<(), String> {
         return Err(format!("there is no /dev/fuse; hint: {hint}"));
     }
     // In a separate thread, which nothing else uses.
-    let left = std::thread::spawn(sys::leave_network).join().expect("the call doesn't panic");
+    let left = std::thread::spawn(sys::unshare_network).join().expect("the call doesn't panic");
     left.map_err(|error| {
         format!("no network namespace can be made: {error}; hint: a container needs --privileged")
     })?;

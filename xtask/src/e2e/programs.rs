@@ -62,7 +62,7 @@ struct Overlay(PathBuf);
 
 impl Overlay {
     fn mount(at: &Path, options: &str) -> TestResult<Overlay> {
-        cleanup::hold(Resource::Disk(at.to_path_buf()));
+        cleanup::register(Resource::Disk(at.to_path_buf()));
         let overlay = Overlay(at.to_path_buf());
         let mut mount = Command::new("mount");
         mount.args(["-t", "overlay", "overlay", "-o", options]).arg(at);
@@ -79,7 +79,7 @@ impl Overlay {
 impl Drop for Overlay {
     fn drop(&mut self) {
         mounts::force_unmount(&self.0);
-        cleanup::released(&Resource::Disk(self.0.clone()));
+        cleanup::unregister(&Resource::Disk(self.0.clone()));
     }
 }
 

@@ -124,8 +124,8 @@ impl Rig {
         let errors = output.try_clone().at("the rig's output file")?;
         let child =
             self.up_command().stdin(Stdio::null()).stdout(output).stderr(errors).spawn().at("weft up")?;
-        cleanup::hold(Resource::Process(child.id() as i32));
-        cleanup::hold(Resource::Mount(self.mount()));
+        cleanup::register(Resource::Process(child.id() as i32));
+        cleanup::register(Resource::Mount(self.mount()));
         let child = self.process.insert(child);
         let mount = self.base.join("mnt");
         let mut ended = None;
@@ -202,28 +202,28 @@ impl Rig {
         let Some(mut before) = before else { return Ok(()) };
         let ended = process::wait(&mut before, STOP_DEADLINE).at("waiting for weft")?;
         ensure!(ended.is_some_and(|status| status.success()), "weft ended with {ended:?} after umount");
-        cleanup::released(&Resource::Process(before.id() as i32));
+        cleanup::unregister(&Resource::Process(before.id() as i32));
         Ok(())
     }
 
     fn forget_process(&mut self) {
         if let Some(child) = self.process.take() {
-            cleanup::released(&Resource::Process(child.id() as i32));
+            cleanup::unregister(&Resource::Process(child.id() as i32));
         }
     }
 
     fn forget_mount(&self) {
-        cleanup::released(&Resource::Mount(self.mount()));
+        cleanup::unregister(&Resource::Mount(self.mount()));
     }
 
     /// Returns whether the process runs.
-    pub fn is_alive_process(&mut self) -> bool {
+    pub fn is_running(&mut self) -> bool {
         self.process.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
     /// Returns whether the process runs and is mounted.
     pub fn is_alive(&mut self) -> bool {
-        self.is_alive_process() && mounts::is_weft(&self.mount())
+        self.is_running() && mounts::is_weft(&self.mount())
     }
 
     /// Runs a weft command to its end, with any exit status.

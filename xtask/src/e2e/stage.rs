@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const XFS_BASE_BYTES: u64 = 12 << 30;
 /// Space that the shared file system and one test use on a disk, in addition to the last percent,
 /// in which targets accept no new files.
-const ROOM_BYTES: u64 = 4 << 30;
+const REQUIRED_BYTES: u64 = 4 << 30;
 /// Name of the log of a service that a test has started.
 const LOG: &str = "output";
 /// Maximum number of warnings shown per log after a failed test; the last ones.
@@ -63,7 +63,7 @@ impl Stage {
     pub fn new(subject: Subject, base: BaseKind, form: Form) -> TestResult<Stage> {
         let folder = std::env::temp_dir();
         if let Subject::Weft { .. } = subject {
-            ensure_room(&folder)?;
+            ensure_space(&folder)?;
         }
         Stage::below(&folder, subject, base, form)
     }
@@ -71,7 +71,7 @@ impl Stage {
     /// The same, with its folders below `folder`.
     pub fn below(folder: &Path, subject: Subject, base: BaseKind, form: Form) -> TestResult<Stage> {
         let scratch = readable_temp_dir(folder)?;
-        cleanup::hold(Resource::Folder(scratch.path().to_path_buf()));
+        cleanup::register(Resource::Folder(scratch.path().to_path_buf()));
         let disk = match (base, &subject) {
             (BaseKind::Xfs, Subject::Weft { .. }) => {
                 Some(Disk::new(scratch.path(), "base", DiskKind::Xfs, XFS_BASE_BYTES)?)
@@ -107,7 +107,7 @@ impl Stage {
 
     /// Prints the last warnings of all services, and copies logs and histories to the folder
     /// requested for them.
-    pub fn keep(&self, test: &str) -> TestResult {
+    pub fn save_evidence(&self, test: &str) -> TestResult {
         let base = self.scratch.path();
         let mut found = Vec::new();
         evidence(base, &mut found)?;
@@ -156,7 +156,7 @@ impl Stage {
     }
 
     /// Removes the folders of a finished test. Folders in use remain until the stage ends.
-    pub fn tidy(&self) {
+    pub fn remove_test_folders(&self) {
         let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
         for folder in made {
             if !mounts::any_below(&folder) {
@@ -202,7 +202,7 @@ impl Stage {
     }
 
     /// Kills the shared file system after a test that hung on it.
-    pub fn abandon(&self) {
+    pub fn kill_shared(&self) {
         if let Ok(mut shared) = self.rig.try_lock() {
             *shared = None;
         }
@@ -276,9 +276,9 @@ fn readable_temp_dir(parent: &Path) -> TestResult<TempDir> {
 
 /// Skips the tests on a nearly full disk: its targets accept no new files, so each test would fail
 /// with a different message.
-fn ensure_room(folder: &Path) -> TestResult {
+fn ensure_space(folder: &Path) -> TestResult {
     let (free, total) = sys::space(folder).at(folder.display())?;
-    let wanted = ROOM_BYTES + total / 100;
+    let wanted = REQUIRED_BYTES + total / 100;
     if free >= wanted {
         return Ok(());
     }

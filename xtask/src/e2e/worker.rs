@@ -38,7 +38,7 @@ pub enum Outcome {
 
 /// The result of one test.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct TestReport {
     /// Name of the test.
     pub name: String,
     /// The tested transport.
@@ -49,7 +49,7 @@ pub struct Verdict {
     pub took: Duration,
 }
 
-impl Verdict {
+impl TestReport {
     /// Formats the result as a line of the file in which a worker reports.
     fn to_json(&self) -> Value {
         let (word, message) = match &self.outcome {
@@ -62,7 +62,7 @@ impl Verdict {
     }
 
     /// Parses such a line; `None` if it is invalid.
-    pub fn from_json(line: &str) -> Option<Verdict> {
+    pub fn from_json(line: &str) -> Option<TestReport> {
         let value: Value = serde_json::from_str(line).ok()?;
         let text = |field: &str| value[field].as_str().map(str::to_string);
         let message = text("message")?;
@@ -72,7 +72,7 @@ impl Verdict {
             _ => Outcome::Failed(message),
         };
         let took = Duration::from_millis(value["milliseconds"].as_u64()?);
-        Some(Verdict { name: text("name")?, subject: text("subject")?, outcome, took })
+        Some(TestReport { name: text("name")?, subject: text("subject")?, outcome, took })
     }
 
     /// Prints the result in one line.
@@ -102,7 +102,7 @@ impl Verdict {
 /// Runs the tests of exactly the names in `options` as a worker process: in its own network
 /// namespace, so that its ports are free, and with a complete cleanup at its end.
 pub fn run(options: &Options, results: &Path) -> Result<(), String> {
-    sys::leave_network().map_err(|error| format!("cannot make a network namespace: {error}"))?;
+    sys::unshare_network().map_err(|error| format!("cannot make a network namespace: {error}"))?;
     process::run_ok(Command::new("ip").args(["link", "set", "lo", "up"]), IP_DEADLINE)?;
     let binary = options.weft.clone().ok_or("a worker needs a binary")?;
     let [transport] = transports(options)[..] else { return Err("a worker tests one transport".to_string()) };
@@ -137,7 +137,7 @@ fn run_all(
     subject: Subject,
     tests: &[&'static TestCase],
     options: &Options,
-    mut report: impl FnMut(Verdict),
+    mut report: impl FnMut(TestReport),
 ) -> Result<(), String> {
     cleanup::on_interrupt()?;
     let name = subject.name().to_string();
@@ -147,7 +147,7 @@ fn run_all(
             Err(Failure::Skipped(reason)) => Outcome::Skipped(reason),
             Err(Failure::Failed(message)) => Outcome::Failed(message),
         };
-        report(Verdict { name: test.to_string(), subject: name.clone(), outcome, took: start.elapsed() });
+        report(TestReport { name: test.to_string(), subject: name.clone(), outcome, took: start.elapsed() });
     };
     match Stage::new(subject, options.base, options.form.clone()) {
         Err(failure) => tests.iter().for_each(|test| add(test.name, Instant::now(), Err(failure.clone()))),
@@ -158,7 +158,7 @@ fn run_all(
                 add(test.name, start, attempt(&stage, test));
             }
             let start = Instant::now();
-            let closed = if stage.binary().is_ok() { guarded(|| stage.close()) } else { Ok(()) };
+            let closed = if stage.binary().is_ok() { catch_panic(|| stage.close()) } else { Ok(()) };
             // This isn't a separate test if nothing was mounted.
             if stage.binary().is_ok() && !matches!(closed, Err(Failure::Skipped(_))) {
                 add("clean_after_all", start, closed);
@@ -175,15 +175,15 @@ fn attempt(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
         (Scope::Own, Err(failure)) => Err(failure),
         _ => run_test(stage, test),
     };
-    let result = result.map_err(|failure| kept(stage, test, failure));
-    stage.tidy();
+    let result = result.map_err(|failure| with_evidence(stage, test, failure));
+    stage.remove_test_folders();
     result
 }
 
 /// Preserves evidence of a failure, if requested.
-fn kept(stage: &Stage, test: &TestCase, failure: Failure) -> Failure {
+fn with_evidence(stage: &Stage, test: &TestCase, failure: Failure) -> Failure {
     match failure {
-        Failure::Failed(message) => match stage.keep(test.name) {
+        Failure::Failed(message) => match stage.save_evidence(test.name) {
             Ok(()) => Failure::Failed(message),
             Err(other) => Failure::Failed(format!("{message}\n    its logs can't be kept: {other:?}")),
         },
@@ -195,7 +195,7 @@ fn kept(stage: &Stage, test: &TestCase, failure: Failure) -> Failure {
 fn run_test(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
     let deadline = test.deadline(stage.full);
     let on = Arc::clone(stage);
-    let thread = thread::spawn(move || guarded(|| (test.run)(&on)));
+    let thread = thread::spawn(move || catch_panic(|| (test.run)(&on)));
     if finished_within(&thread, deadline) {
         return thread.join().unwrap_or_else(|_| Err(Failure::Failed("panicked".to_string())));
     }
@@ -203,7 +203,7 @@ fn run_test(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
     // thread.
     cleanup::abort_mounts();
     let ended = finished_within(&thread, ABORT_GRACE);
-    stage.abandon();
+    stage.kill_shared();
     let rest = if ended { "" } else { ", not even after its mount was aborted" };
     Err(Failure::Failed(format!("no end within {} s{rest}", deadline.as_secs())))
 }
@@ -213,7 +213,7 @@ fn finished_within<T>(thread: &thread::JoinHandle<T>, deadline: Duration) -> boo
 }
 
 /// Converts a panic to a failure.
-fn guarded(run: impl FnOnce() -> TestResult) -> TestResult {
+fn catch_panic(run: impl FnOnce() -> TestResult) -> TestResult {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|cause| {
         let text = cause.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| cause.downcast_ref::<&str>().copied());
@@ -226,11 +226,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verdict_survives_its_way_to_another_process() {
+    fn a_report_survives_its_way_to_another_process() {
         for outcome in
             [Outcome::Passed, Outcome::Skipped("no \"disk\"".into()), Outcome::Failed("a\nb".into())]
         {
-            let verdict = Verdict {
+            let verdict = TestReport {
                 name: "fsx".into(),
                 subject: "uring".into(),
                 outcome,
@@ -238,8 +238,8 @@ mod tests {
             };
             let line = verdict.to_json().to_string();
             assert!(!line.contains('\n'));
-            assert_eq!(Verdict::from_json(&line), Some(verdict));
+            assert_eq!(TestReport::from_json(&line), Some(verdict));
         }
-        assert_eq!(Verdict::from_json("e2e fsx [uring] ok"), None);
+        assert_eq!(TestReport::from_json("e2e fsx [uring] ok"), None);
     }
 }

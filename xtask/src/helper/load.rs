@@ -42,7 +42,7 @@ pub mod names {
 
 /// A guarantee that must hold after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Promise {
+pub enum Guarantee {
     /// New file `id` has this length and the expected content.
     New { id: u64, length: u64 },
     /// New file `id` doesn't exist.
@@ -55,29 +55,29 @@ pub enum Promise {
     Log { records: u64 },
 }
 
-impl Promise {
+impl Guarantee {
     /// Formats the guarantee as a line, without the line end.
     pub fn line(self) -> String {
         match self {
-            Promise::New { id, length } => format!("new {id} {length}"),
-            Promise::Removed { id } => format!("removed {id} 0"),
-            Promise::Replaced { id, version } => format!("replaced {id} {version}"),
-            Promise::Slot { id, version } => format!("slot {id} {version}"),
-            Promise::Log { records } => format!("log {records} 0"),
+            Guarantee::New { id, length } => format!("new {id} {length}"),
+            Guarantee::Removed { id } => format!("removed {id} 0"),
+            Guarantee::Replaced { id, version } => format!("replaced {id} {version}"),
+            Guarantee::Slot { id, version } => format!("slot {id} {version}"),
+            Guarantee::Log { records } => format!("log {records} 0"),
         }
     }
 
     /// Parses a line; `None` for one that the crash truncated.
-    pub fn parse(line: &str) -> Option<Promise> {
+    pub fn parse(line: &str) -> Option<Guarantee> {
         let mut words = line.strip_suffix('\n')?.split(' ');
         let kind = words.next()?;
         let (first, second) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         Some(match kind {
-            "new" => Promise::New { id: first, length: second },
-            "removed" => Promise::Removed { id: first },
-            "replaced" => Promise::Replaced { id: first, version: second },
-            "slot" => Promise::Slot { id: first, version: second },
-            "log" => Promise::Log { records: first },
+            "new" => Guarantee::New { id: first, length: second },
+            "removed" => Guarantee::Removed { id: first },
+            "replaced" => Guarantee::Replaced { id: first, version: second },
+            "slot" => Guarantee::Slot { id: first, version: second },
+            "log" => Guarantee::Log { records: first },
             _ => return None,
         })
     }
@@ -139,7 +139,7 @@ impl<'a> Load<'a> {
 
     /// Creates a file, with or without fsync: data acknowledged by `write` and `close` must survive
     /// a process crash either way.
-    fn make_new(&mut self) -> io::Result<Option<Promise>> {
+    fn make_new(&mut self) -> io::Result<Option<Guarantee>> {
         let (id, length) = (self.next_id, self.length());
         self.next_id += 1;
         let mut file = File::create(self.dir.join(names::new_file(id)))?;
@@ -148,11 +148,11 @@ impl<'a> Load<'a> {
             file.sync_all()?;
         }
         drop(file);
-        Ok(Some(Promise::New { id, length }))
+        Ok(Some(Guarantee::New { id, length }))
     }
 
     /// Removes the oldest new file, if enough remain.
-    fn remove_new(&mut self) -> io::Result<Option<Promise>> {
+    fn remove_new(&mut self) -> io::Result<Option<Guarantee>> {
         if self.next_id - self.removed < 10 {
             return Ok(None);
         }
@@ -160,12 +160,12 @@ impl<'a> Load<'a> {
         self.removed += 1;
         // Only the oldest one, so that a reader knows which file a crash may have interrupted.
         fs::remove_file(self.dir.join(names::new_file(id)))?;
-        Ok(Some(Promise::Removed { id }))
+        Ok(Some(Guarantee::Removed { id }))
     }
 
     /// Saves as careful applications do: writes a temporary file, calls fsync, and renames it over
     /// the old one.
-    fn replace(&mut self) -> io::Result<Promise> {
+    fn replace(&mut self) -> io::Result<Guarantee> {
         let id = self.rng.below(CHANGING_FILES);
         let version = self.versions[id as usize] + 1;
         let length = self.length();
@@ -176,25 +176,25 @@ impl<'a> Load<'a> {
         drop(file);
         fs::rename(&beside, self.dir.join(names::replaced(id)))?;
         self.versions[id as usize] = version;
-        Ok(Promise::Replaced { id, version })
+        Ok(Guarantee::Replaced { id, version })
     }
 
-    fn overwrite(&mut self) -> io::Result<Promise> {
+    fn overwrite(&mut self) -> io::Result<Guarantee> {
         let id = self.rng.below(SLOTS);
         let version = self.slot_versions[id as usize] + 1;
         self.slotted.seek(SeekFrom::Start(id * SLOT_BYTES))?;
         self.slotted.write_all(&Content { id, version, length: SLOT_BYTES }.bytes())?;
         self.slotted.sync_data()?;
         self.slot_versions[id as usize] = version;
-        Ok(Promise::Slot { id, version })
+        Ok(Guarantee::Slot { id, version })
     }
 
-    fn append(&mut self) -> io::Result<Promise> {
+    fn append(&mut self) -> io::Result<Guarantee> {
         let record = Content { id: self.records, version: 0, length: LOG_RECORD_BYTES };
         self.log.write_all(&record.bytes())?;
         self.log.sync_data()?;
         self.records += 1;
-        Ok(Promise::Log { records: self.records })
+        Ok(Guarantee::Log { records: self.records })
     }
 }
 
@@ -203,17 +203,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn promises_survive_the_pipe() {
+    fn guarantees_survive_the_pipe() {
         let all = [
-            Promise::New { id: 1, length: 2 },
-            Promise::Removed { id: 3 },
-            Promise::Replaced { id: 4, version: 5 },
-            Promise::Slot { id: 6, version: 7 },
-            Promise::Log { records: 8 },
+            Guarantee::New { id: 1, length: 2 },
+            Guarantee::Removed { id: 3 },
+            Guarantee::Replaced { id: 4, version: 5 },
+            Guarantee::Slot { id: 6, version: 7 },
+            Guarantee::Log { records: 8 },
         ];
         for promise in all {
-            assert_eq!(Promise::parse(&format!("{}\n", promise.line())), Some(promise));
-            assert_eq!(Promise::parse(&promise.line()), None, "a line without its end was cut short");
+            assert_eq!(Guarantee::parse(&format!("{}\n", promise.line())), Some(promise));
+            assert_eq!(Guarantee::parse(&promise.line()), None, "a line without its end was cut short");
         }
     }
 }

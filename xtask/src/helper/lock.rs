@@ -19,7 +19,7 @@ pub enum LockKind {
 pub fn run(path: &Path, kind: LockKind) -> io::Result<()> {
     sys::interrupt_calls_on(libc::SIGUSR1)?;
     let file = File::options().read(true).write(true).open(path)?;
-    say("waiting")?;
+    print_line("waiting")?;
     let outcome = match kind {
         LockKind::Flock => sys::flock(&file, libc::LOCK_EX),
         LockKind::Fcntl => {
@@ -29,16 +29,16 @@ pub fn run(path: &Path, kind: LockKind) -> io::Result<()> {
     };
     match outcome {
         Ok(()) => {
-            say("granted")?;
+            print_line("granted")?;
             io::stdin().read_to_end(&mut Vec::new()).map(drop)
         }
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => say("interrupted"),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => print_line("interrupted"),
         Err(error) => Err(error),
     }
 }
 
 /// Prints a line and flushes it.
-pub(super) fn say(word: &str) -> io::Result<()> {
+pub(super) fn print_line(word: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{word}")?;
     out.flush()

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-pub use load::{CHANGING_FILES, LOG_RECORD_BYTES, Promise, SLOT_BYTES, SLOTS, names};
+pub use load::{CHANGING_FILES, Guarantee, LOG_RECORD_BYTES, SLOT_BYTES, SLOTS, names};
 pub use lock::LockKind;
 pub use open::OPENED;
 pub use turns::TURNS_CONTENT;

@@ -1,7 +1,7 @@
 //! A process that opens the files named on its standard input one after another, and creates
 //! missing ones.
 
-use super::lock::say;
+use super::lock::print_line;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,8 +17,8 @@ pub fn run(dir: &Path) -> io::Result<()> {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         match options.open(dir.join(name?)).map(drop) {
-            Ok(()) => say(OPENED)?,
-            Err(error) => say(&error.raw_os_error().unwrap_or_default().to_string())?,
+            Ok(()) => print_line(OPENED)?,
+            Err(error) => print_line(&error.raw_os_error().unwrap_or_default().to_string())?,
         }
     }
     Ok(())

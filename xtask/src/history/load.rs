@@ -72,7 +72,7 @@ pub struct Outcome {
 }
 
 /// Maximum number of errors reported individually.
-const TOLD_ERRORS: usize = 12;
+const MAX_REPORTED_ERRORS: usize = 12;
 
 impl Outcome {
     /// Formats the outcome as one line.
@@ -110,7 +110,7 @@ struct Shared {
     calls: AtomicU64,
     errors: Mutex<Errors>,
     /// Whether the load may stop: standard input has ended, or isn't used.
-    told: AtomicBool,
+    may_stop: AtomicBool,
 }
 
 /// Errors by text, and the first of them individually.
@@ -123,7 +123,7 @@ struct Errors {
 impl Errors {
     fn add(&mut self, error: &io::Error, told: impl FnOnce() -> String) {
         *self.counts.entry(error.to_string()).or_default() += 1;
-        if self.first.len() < TOLD_ERRORS {
+        if self.first.len() < MAX_REPORTED_ERRORS {
             self.first.push(told());
         }
     }
@@ -162,13 +162,13 @@ pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
         unique: AtomicU64::new(0),
         calls: AtomicU64::new(0),
         errors: Mutex::default(),
-        told: AtomicBool::new(!options.until_told),
+        may_stop: AtomicBool::new(!options.until_told),
     });
     options.mounts.iter().try_for_each(|mount| ensure_empty(mount))?;
     make_epoch(&options.mounts, 0).map_err(|error| format!("the load's first folder: {error}"))?;
     let callers = start(options, &shared);
     if options.until_told {
-        listen(&shared);
+        watch_standard_input(&shared);
     }
     while !wait_for_end(options, &shared, EPOCH) {
         let next = shared.epoch.load(SeqCst) + 1;
@@ -187,7 +187,7 @@ pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
         }
     }
     if stuck.is_empty() {
-        look_at_all(options, &shared).map_err(at)?;
+        read_all_objects(options, &shared).map_err(at)?;
     }
     shared.sink.flush().map_err(at)?;
     let errors = lock(&shared.errors).clone();
@@ -200,12 +200,12 @@ pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
 }
 
 /// Records the end of standard input.
-fn listen(shared: &Arc<Shared>) {
+fn watch_standard_input(shared: &Arc<Shared>) {
     let shared = Arc::clone(shared);
     thread::spawn(move || {
         // An error counts as the end.
         drop(io::copy(&mut io::stdin(), &mut io::sink()));
-        shared.told.store(true, SeqCst);
+        shared.may_stop.store(true, SeqCst);
     });
 }
 
@@ -216,7 +216,7 @@ fn wait_for_end(options: &LoadOptions, shared: &Shared, time: Duration) -> bool 
     process::eventually(time, || {
         let elapsed = shared.start.elapsed();
         let has_calls = shared.calls.load(SeqCst) >= options.calls || elapsed >= most;
-        elapsed >= enough && has_calls && shared.told.load(SeqCst)
+        elapsed >= enough && has_calls && shared.may_stop.load(SeqCst)
     })
 }
 
@@ -263,7 +263,7 @@ fn start(options: &LoadOptions, shared: &Arc<Shared>) -> Vec<Running> {
 }
 
 /// Reads every object from every mount after the load has ended.
-fn look_at_all(options: &LoadOptions, shared: &Arc<Shared>) -> io::Result<()> {
+fn read_all_objects(options: &LoadOptions, shared: &Arc<Shared>) -> io::Result<()> {
     for epoch in 0..=shared.epoch.load(SeqCst) {
         for (client, mount) in (0u32..).zip(&options.mounts) {
             let mut caller = Caller {
@@ -313,7 +313,13 @@ impl Caller {
     }
 
     /// Describes an error with the time of day, which locates it in the services' logs.
-    fn told(&self, epoch: u64, task: Task, (called, returned): (u64, u64), error: &io::Error) -> String {
+    fn describe_error(
+        &self,
+        epoch: u64,
+        task: Task,
+        (called, returned): (u64, u64),
+        error: &io::Error,
+    ) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (hours, minutes, seconds) = (now / 3600 % 24, now / 60 % 60, now % 60);
         format!(
@@ -338,20 +344,21 @@ impl Caller {
             event,
         };
         let called = shared.now_ns();
-        let intent = task.intent(unique).map(|event| record(called, None, event));
+        let intent = task.intended_event(unique).map(|event| record(called, None, event));
         lock(&self.pending).clone_from(&intent);
         let outcome = worker.perform(task, unique);
         let returned = shared.now_ns();
         shared.calls.fetch_add(1, SeqCst);
         match outcome {
             Ok(event) => shared.sink.add(&record(called, Some(returned), event))?,
-            Err(error) if !says_nothing(&error) => {
+            Err(error) if !is_uncertain(&error) => {
                 let errno = error.raw_os_error().unwrap_or(0);
                 let event = Event::Refused { what: format!("{task:?}"), errno };
                 shared.sink.add(&record(called, Some(returned), event))?;
             }
             Err(error) => {
-                lock(&shared.errors).add(&error, || self.told(epoch, task, (called, returned), &error));
+                lock(&shared.errors)
+                    .add(&error, || self.describe_error(epoch, task, (called, returned), &error));
                 if let Some(intent) = intent {
                     shared.sink.add(&intent)?;
                 }
@@ -366,8 +373,8 @@ impl Caller {
 
 /// Returns whether an error leaves the outcome uncertain: a component between caller and file is
 /// unavailable.
-fn says_nothing(error: &io::Error) -> bool {
-    const OUT_OF_ORDER: [i32; 15] = [
+fn is_uncertain(error: &io::Error) -> bool {
+    const UNAVAILABLE: [i32; 15] = [
         libc::EIO,
         libc::ETIMEDOUT,
         libc::EINTR,
@@ -386,5 +393,5 @@ fn says_nothing(error: &io::Error) -> bool {
         libc::ECANCELED,
     ];
     // An error without a number comes from this program: a call that was executed partially.
-    error.raw_os_error().is_none_or(|errno| OUT_OF_ORDER.contains(&errno))
+    error.raw_os_error().is_none_or(|errno| UNAVAILABLE.contains(&errno))
 }

@@ -43,7 +43,11 @@ pub fn run(command: &Command) -> Result<(), String> {
         }
         Command::Check { history, max_steps, forgive_torn_reads, one_mount } => {
             let (forgive_torn_reads, one_mount) = (*forgive_torn_reads, *one_mount);
-            let limits = Limits { max_steps: *max_steps, forgive_torn_reads, one_mount };
+            let limits = Limits {
+                max_steps: *max_steps,
+                tolerate_torn_reads: forgive_torn_reads,
+                is_one_mount: one_mount,
+            };
             let report = judge(&read(history)?, limits);
             println!("{report}");
             if report.is_linearizable() { Ok(()) } else { Err("the history isn't linearizable".to_string()) }

@@ -54,12 +54,12 @@ pub struct Block {
     /// Index in [`BLOCK_FILES`].
     file: usize,
     number: u64,
-    way: Way,
+    way: OpenMode,
 }
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum OpenMode {
     /// For reading and writing.
     Buffered,
     /// For reading only, which allows the longest caching.
@@ -80,13 +80,13 @@ pub enum Mix {
 }
 
 impl Mix {
-    fn draw(self, rng: &mut Rng, epoch: u64) -> Way {
+    fn draw(self, rng: &mut Rng, epoch: u64) -> OpenMode {
         let choice = match self {
-            Mix::ByEpoch if epoch % 2 == 1 => return Way::Direct,
+            Mix::ByEpoch if epoch % 2 == 1 => return OpenMode::Direct,
             Mix::ByEpoch => rng.below(2),
             Mix::All => rng.below(3),
         };
-        [Way::Buffered, Way::ReadOnly, Way::Direct][choice as usize]
+        [OpenMode::Buffered, OpenMode::ReadOnly, OpenMode::Direct][choice as usize]
     }
 }
 
@@ -115,7 +115,8 @@ impl Task {
     /// Returns tasks that read all objects of an epoch.
     pub fn look_at_all() -> Vec<Task> {
         let blocks = (0..BLOCK_FILES.len()).flat_map(|file| {
-            (0..BLOCK_FILES[file].1).map(move |number| Task::Read(Block { file, number, way: Way::ReadOnly }))
+            (0..BLOCK_FILES[file].1)
+                .map(move |number| Task::Read(Block { file, number, way: OpenMode::ReadOnly }))
         });
         let others = [Task::ReadLog, Task::ReadReplaced, Task::StatLength];
         blocks.chain((0..NAMES).map(Task::Stat)).chain(others).collect()
@@ -136,7 +137,7 @@ impl Task {
 
     /// Returns the event as far as it is known before the call returns; `None` for a read. `unique`
     /// identifies a change.
-    pub fn intent(self, unique: u64) -> Option<Event> {
+    pub fn intended_event(self, unique: u64) -> Option<Event> {
         match self {
             Task::Write(_) | Task::Replace | Task::SetLength => Some(Event::Write { value: unique }),
             Task::Create(_) => Some(Event::Create { inode: None }),
@@ -155,7 +156,7 @@ fn name_of(number: u64) -> String {
 /// One thread's open files on one mount.
 pub struct Worker {
     dir: PathBuf,
-    open: HashMap<(usize, Way), File>,
+    open: HashMap<(usize, OpenMode), File>,
     buffer: AlignedBuffer,
 }
 
@@ -198,11 +199,11 @@ impl Worker {
         // A block beyond the end of the file reads as zeros, like one that was never written.
         bytes.fill(0);
         file.read_at(bytes, offset(block))?;
-        Ok(block_content(bytes, block.way != Way::Direct))
+        Ok(block_content(bytes, block.way != OpenMode::Direct))
     }
 
     fn write(&mut self, block: Block, value: u64) -> io::Result<Event> {
-        let way = if block.way == Way::ReadOnly { Way::Buffered } else { block.way };
+        let way = if block.way == OpenMode::ReadOnly { OpenMode::Buffered } else { block.way };
         let file = file(&mut self.open, &self.dir, block.file, way)?;
         let bytes = self.buffer.bytes();
         bytes.chunks_mut(8).for_each(|word| word.copy_from_slice(&value.to_le_bytes()));
@@ -293,19 +294,19 @@ impl Worker {
 
 /// Returns a file of blocks, and opens it if necessary.
 fn file<'a>(
-    open: &'a mut HashMap<(usize, Way), File>,
+    open: &'a mut HashMap<(usize, OpenMode), File>,
     dir: &Path,
     file: usize,
-    way: Way,
+    way: OpenMode,
 ) -> io::Result<&'a File> {
     match open.entry((file, way)) {
         Entry::Occupied(found) => Ok(found.into_mut()),
         Entry::Vacant(place) => {
             let mut options = File::options();
             match way {
-                Way::ReadOnly => options.read(true),
-                Way::Buffered => options.read(true).write(true).create(true),
-                Way::Direct => options.read(true).write(true).create(true).custom_flags(libc::O_DIRECT),
+                OpenMode::ReadOnly => options.read(true),
+                OpenMode::Buffered => options.read(true).write(true).create(true),
+                OpenMode::Direct => options.read(true).write(true).create(true).custom_flags(libc::O_DIRECT),
             };
             Ok(place.insert(options.open(dir.join(BLOCK_FILES[file].0))?))
         }
@@ -355,7 +356,7 @@ fn log_content(text: &[u8]) -> Event {
         records.push(record);
         rest = after;
     }
-    if is_beginning(rest) {
+    if is_partial_record(rest) {
         return Event::ReadLog { records };
     }
     let rest = String::from_utf8_lossy(rest).chars().take(MAX_REST_CHARS).collect();
@@ -363,7 +364,7 @@ fn log_content(text: &[u8]) -> Event {
 }
 
 /// Returns whether these bytes are a proper prefix of a record, possibly empty.
-fn is_beginning(bytes: &[u8]) -> bool {
+fn is_partial_record(bytes: &[u8]) -> bool {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if digits == bytes.len() {
         return true;

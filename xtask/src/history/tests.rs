@@ -23,7 +23,7 @@ fn run_on(mounts: Vec<PathBuf>) -> (Outcome, Report) {
     let outcome = load::run(&options).unwrap();
     let records = read(out.path()).unwrap();
     assert_eq!(records.len() as u64, outcome.calls, "each call is on record once");
-    (outcome, judge(&records, Limits { forgive_torn_reads: true, ..Limits::default() }))
+    (outcome, judge(&records, Limits { tolerate_torn_reads: true, ..Limits::default() }))
 }
 
 #[test]

@@ -20,21 +20,21 @@ pub fn is_root() -> bool {
 }
 
 /// Moves only this thread into the network namespace of the file.
-pub fn enter_network(namespace: &File) -> io::Result<()> {
+pub fn enter_network_namespace(namespace: &File) -> io::Result<()> {
     // SAFETY: takes integers only; the descriptor is open while `namespace` is borrowed.
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
 }
 
 /// Moves this thread, and threads that it starts, into a new network namespace, whose loopback is
 /// down.
-pub fn leave_network() -> io::Result<()> {
+pub fn unshare_network() -> io::Result<()> {
     // SAFETY: takes integers only.
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
 }
 
 /// Gives a program that is about to be started its own mount namespace: its mounts disappear with
 /// it and its children.
-pub fn keep_mounts_to_oneself(command: &mut Command) -> &mut Command {
+pub fn unshare_mounts(command: &mut Command) -> &mut Command {
     let private = || {
         // SAFETY: takes integers only.
         if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
@@ -62,7 +62,7 @@ pub fn end_with_parent(command: &mut Command) -> &mut Command {
 /// thread can't use other open files of the process. Programs started by other threads don't
 /// inherit its files. Otherwise they would close them at exec. Closing a file of a mount may need
 /// the mount's services, which such a program may be about to become.
-pub fn keep_files_to_oneself() -> io::Result<()> {
+pub fn unshare_files() -> io::Result<()> {
     // SAFETY: the call takes no pointers, and the rest of the process keeps its own table.
     check(unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_int) })
 }
@@ -80,7 +80,7 @@ pub fn interrupt_calls_on(signal: i32) -> io::Result<()> {
 
 /// Blocks SIGINT and SIGTERM for this thread and threads that it starts, so that
 /// [`wait_for_interrupt`] receives them.
-pub fn hold_interrupts() -> io::Result<()> {
+pub fn block_interrupts() -> io::Result<()> {
     let set = interrupts();
     // SAFETY: `set` is a live, initialised set.
     match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) } {
@@ -99,8 +99,8 @@ pub fn wait_for_interrupt() -> i32 {
 }
 
 /// Unblocks interrupts for a program that is about to be started: it would inherit the mask of
-/// [`hold_interrupts`].
-pub fn let_be_interrupted(command: &mut Command) -> &mut Command {
+/// [`block_interrupts`].
+pub fn unblock_interrupts(command: &mut Command) -> &mut Command {
     let set = interrupts();
     let unblock = move || {
         // SAFETY: `set` is a live, initialised set.
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn files_kept_to_oneself_are_in_no_other_thread() {
+    fn unshared_files_are_in_no_other_thread() {
         let dir = tempfile::tempdir().unwrap();
         let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
         let _open = File::create(&ours).unwrap();
@@ -145,7 +145,7 @@ mod tests {
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let path = (ours.clone(), theirs.clone());
         let thread = std::thread::spawn(move || {
-            keep_files_to_oneself().unwrap();
+            unshare_files().unwrap();
             let _open = File::create(&path.1).unwrap();
             tell.send((has_open(&path.0), has_open(&path.1))).unwrap();
             ended.recv().unwrap_err();

@@ -47,7 +47,7 @@ pub fn run(is_full: bool) -> Result<(Summary, Timing), String> {
         parts.push((program.package, took));
     });
     for failure in failures {
-        judge_again(&failure, is_full, &mut summary);
+        retry(&failure, is_full, &mut summary);
     }
     timing.add("tests of the crates", start.elapsed(), parts);
 
@@ -90,11 +90,11 @@ fn judge(
 }
 
 /// Repeats a failed test alone, if the limit permits it.
-fn judge_again(failure: &Failure, is_full: bool, summary: &mut Summary) {
+fn retry(failure: &Failure, is_full: bool, summary: &mut Summary) {
     let name = format!("{} {}", failure.program.name(), failure.test);
-    if summary.grants_again() && passes_alone(failure, is_full) {
+    if summary.permits_retry() && passes_alone(failure, is_full) {
         println!("{name} passed when run again");
-        summary.pass_again(&name, &failure.message);
+        summary.pass_on_retry(&name, &failure.message);
     } else {
         summary.fail(&name, &failure.message);
     }

@@ -1,6 +1,6 @@
 //! The test programs of all crates: built together, run one by one.
 
-use crate::interrupt::{self, Reach};
+use crate::interrupt::{self, StopMode};
 use crate::{build, process, sys};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -51,9 +51,9 @@ impl Program {
         if is_full {
             command.env(FULL, "1");
         }
-        sys::let_be_interrupted(&mut command);
+        sys::unblock_interrupts(&mut command);
         if sys::is_root() {
-            sys::keep_mounts_to_oneself(&mut command);
+            sys::unshare_mounts(&mut command);
         }
         match process::run(&mut command, DEADLINE) {
             Ok(done) => {
@@ -77,7 +77,8 @@ pub fn build() -> Result<Vec<Program>, String> {
     let mut command = build::cargo();
     command.args(arguments).args(["--message-format", "json-render-diagnostics"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = interrupt::spawn(sys::let_be_interrupted(&mut command), Reach::Ask).map_err(failed)?;
+    let mut child =
+        interrupt::spawn(sys::unblock_interrupts(&mut command), StopMode::Terminate).map_err(failed)?;
     let stdout = child.stdout.take().expect("it was asked for");
     let mut programs: Vec<Program> =
         BufReader::new(stdout).lines().map_while(Result::ok).filter_map(|line| program(&line)).collect();

@@ -74,7 +74,7 @@ impl Rewrite for AsItIs {
         Ok(Some(value))
     }
 
-    fn rest(&mut self) -> types::Result<Vec<(Vec<u8>, Bytes)>> {
+    fn additional_records(&mut self) -> types::Result<Vec<(Vec<u8>, Bytes)>> {
         Ok(Vec::new())
     }
 }
@@ -94,7 +94,7 @@ fn numbers(range: std::ops::Range<u32>) -> impl Iterator<Item = (u32, Option<u32
 }
 
 #[test]
-fn a_chain_gives_each_of_its_moments_back() {
+fn every_backup_of_a_chain_can_be_restored() {
     let mut place = Place::new();
     place.write(numbers(0..5000));
     let full = place.copy(None);
@@ -125,18 +125,18 @@ fn a_chain_gives_each_of_its_moments_back() {
 }
 
 #[test]
-fn the_engine_of_before_stays_beside() {
+fn restore_keeps_the_previous_engine() {
     let mut place = Place::new();
     place.write(numbers(0..10));
     let copy = place.copy(None);
     let to = place.dir.path().join("restored");
-    assert_eq!(restored(&copy, &to).unwrap().before, None);
+    assert_eq!(restored(&copy, &to).unwrap().previous_engine, None);
     let other = Batch { writes: vec![(b"later".to_vec(), Some("x".into()))], ..Batch::default() };
     Embedded::open(&to).unwrap().apply(&[other]).unwrap();
-    let before = restored(&copy, &to).unwrap().before.unwrap();
+    let before = restored(&copy, &to).unwrap().previous_engine.unwrap();
     assert!(before.to_str().unwrap().ends_with("restored.before-20270115T080000Z"), "{before:?}");
     assert!(all(&before).contains_key(&b"later"[..]) && all(&to) == place.model);
-    let again = restored(&copy, &to).unwrap().before.unwrap();
+    let again = restored(&copy, &to).unwrap().previous_engine.unwrap();
     assert!(again != before && all(&before).contains_key(&b"later"[..]));
     assert!(!place.dir.path().join("restored.restoring").exists());
 }
@@ -184,12 +184,12 @@ fn copies_that_do_not_belong_together_are_refused() {
     assert_eq!(Chain::find(&changes).unwrap().verify().unwrap().keys, 150);
     let away = place.dir.path().join("away");
     fs::rename(&full, &away).unwrap();
-    assert!(matches!(Chain::find(&changes), Err(Error::NoBase { .. })));
+    assert!(matches!(Chain::find(&changes), Err(Error::MissingBase { .. })));
     // The incremental backup alone is intact.
     assert_eq!(verify(&changes).unwrap().puts, 50);
     let none = place.dir.path().join("none");
     fs::write(&none, "something else that is long enough").unwrap();
-    assert!(matches!(Chain::find(&none), Err(Error::NoCopy { .. })));
+    assert!(matches!(Chain::find(&none), Err(Error::NotABackup { .. })));
     let folder = Chain::find(none.parent().unwrap()).err().unwrap();
     assert!(folder.hint().contains("one of the copies in it"), "{folder}: {}", folder.hint());
     fs::rename(&away, &full).unwrap();
@@ -203,7 +203,7 @@ fn copies_that_do_not_belong_together_are_refused() {
 }
 
 #[test]
-fn the_newest_stay_with_what_they_build_on() {
+fn pruning_keeps_the_newest_with_their_bases() {
     let mut place = Place::new();
     place.write(numbers(0..10));
     let first = place.copy(None);
@@ -223,7 +223,7 @@ fn the_newest_stay_with_what_they_build_on() {
 
 /// The clock was ahead when they were made, and a later backup has one of them as its base.
 #[test]
-fn copies_of_the_future_count_as_the_oldest_and_stay_while_something_builds_on_them() {
+fn future_backups_count_as_the_oldest_and_stay_as_bases() {
     let mut place = Place::new();
     place.write(numbers(0..10));
     let now = place.copy(None);
@@ -270,7 +270,7 @@ fn a_copy_is_not_written_over_another() {
 
 /// Pairs of keys that are always changed together, by one counting writer.
 #[test]
-fn a_copy_shows_one_moment_while_others_write() {
+fn a_backup_is_consistent_during_writes() {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
     let dir = tempfile::tempdir().unwrap();
     let engine = Embedded::open(&dir.path().join("meta")).unwrap();

@@ -1,7 +1,7 @@
 //! Memory and processor: copies in memory, the checksum of all data in transit (CRC-32C), and the
 //! cost of erasure coding (Reed-Solomon).
 
-use super::{Best, per_second};
+use super::{BestRate, per_second};
 use crate::results::{Limit, median};
 use reed_solomon_simd::ReedSolomonEncoder;
 use std::hint::black_box;
@@ -20,15 +20,15 @@ const ROUNDS: u32 = 3;
 /// Measures on one core and on `threads` together, for `nanoseconds` in total, with threads that
 /// the kernel places. The first result and every other one after it are those of one core. Blocks
 /// the calling thread; ends early, with `None`, when `stop` is set.
-pub fn measure(threads: u32, nanoseconds: u64, stop: &AtomicBool) -> Option<Vec<Best>> {
+pub fn measure(threads: u32, nanoseconds: u64, stop: &AtomicBool) -> Option<Vec<BestRate>> {
     let works: [(Limit, Work); 3] =
         [(Limit::MemoryCopy, copy), (Limit::Checksum, sum), (Limit::Encoding, encode)];
     let round_ns = nanoseconds / (2 * works.len() as u64 * u64::from(ROUNDS));
     let mut found = Vec::new();
     for (limit, work) in works {
         for threads in [1, threads.max(1)] {
-            let rate = middle_rate(threads, round_ns, stop, work)?;
-            found.push(Best { limit, rate, streams: threads });
+            let rate = median_rate(threads, round_ns, stop, work)?;
+            found.push(BestRate { limit, rate, streams: threads });
         }
     }
     Some(found)
@@ -69,7 +69,7 @@ fn encode(buffers: &mut Buffers) {
     let _ = black_box(buffers.encoder.encode());
 }
 
-fn middle_rate(threads: u32, round_ns: u64, stop: &AtomicBool, work: Work) -> Option<f64> {
+fn median_rate(threads: u32, round_ns: u64, stop: &AtomicBool, work: Work) -> Option<f64> {
     let mut rates = Vec::new();
     for _ in 0..ROUNDS {
         let rate = std::thread::scope(|scope| {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_can_be_had_without_two_pieces() {
+    fn encoded_content_survives_the_loss_of_two_shards() {
         let (content, parity) = ENCODED;
         let mut buffers = Buffers::new().unwrap();
         buffers.from.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 31 % 251) as u8);

@@ -5,7 +5,7 @@
 //! Invariant: the directory is removed when the measurement is over, however it ends;
 //! [`remove_leftovers`] removes that of a killed process.
 
-use super::{Best, per_second};
+use super::{BestRate, per_second};
 use crate::results::Limit;
 use rt::{File, IoBuf, OpenOptions};
 use std::cell::Cell;
@@ -56,7 +56,7 @@ impl Drop for Folder {
 ///
 /// # Errors
 /// Errors of the drive; `EINVAL` where its file system has no direct I/O.
-pub async fn measure(directory: &Path, plan: DrivePlan) -> io::Result<Vec<Best>> {
+pub async fn measure(directory: &Path, plan: DrivePlan) -> io::Result<Vec<BestRate>> {
     let folder = Folder(directory.join(FOLDER));
     rt::create_dir_all(&folder.0).await?;
     let options =
@@ -94,12 +94,12 @@ impl Work {
     }
 }
 
-async fn best_of(depths: [u32; 3], limit: Limit, file: &Rc<File>, work: Work) -> io::Result<Best> {
-    let mut best = Best { limit, rate: 0.0, streams: 0 };
+async fn best_of(depths: [u32; 3], limit: Limit, file: &Rc<File>, work: Work) -> io::Result<BestRate> {
+    let mut best = BestRate { limit, rate: 0.0, streams: 0 };
     for depth in depths {
         let rate = at_depth(depth, limit, file, work).await?;
         if rate > best.rate {
-            best = Best { limit, rate, streams: depth };
+            best = BestRate { limit, rate, streams: depth };
         }
     }
     Ok(best)
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_away_leaves_nothing() {
+    fn a_cancelled_measurement_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_path_buf();
         let stopped = rt::block_on(async move {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_left_is_removed() {
+    fn leftovers_of_a_killed_process_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join(FOLDER)).unwrap();
         std::fs::write(dir.path().join(FOLDER).join("data"), "left").unwrap();

@@ -9,7 +9,7 @@ use crate::results::Limit;
 
 /// The highest rate of one limit.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Best {
+pub struct BestRate {
     /// The limit.
     pub limit: Limit,
     /// Bytes or operations per second.

@@ -1,6 +1,6 @@
 //! The network path to another machine, over any transport.
 
-use super::{Best, per_second};
+use super::{BestRate, per_second};
 use crate::results::Limit;
 use rt::IoBuf;
 use std::cell::Cell;
@@ -14,7 +14,7 @@ pub const MESSAGE_BYTES: usize = 1 << 20;
 const DEPTH: usize = 4;
 
 /// A channel for messages: completes when the other end has received one.
-pub trait Way {
+pub trait MessageChannel {
     /// Error of a send.
     type Error;
     /// Sends a message; `None`: one without payload.
@@ -26,7 +26,7 @@ pub trait Way {
 ///
 /// # Errors
 /// The first error of a channel.
-pub async fn measure<W: Way>(ways: &[W], each: Duration) -> Result<Vec<Best>, W::Error> {
+pub async fn measure<W: MessageChannel>(ways: &[W], each: Duration) -> Result<Vec<BestRate>, W::Error> {
     let each_ns = each.as_nanos() as u64;
     let data = IoBuf::alloc(MESSAGE_BYTES);
     // Establishes the connections.
@@ -45,7 +45,7 @@ pub async fn measure<W: Way>(ways: &[W], each: Duration) -> Result<Vec<Best>, W:
     let lanes: Vec<_> = ways.iter().flat_map(|way| [way; DEPTH]).map(|way| Box::pin(lane(way))).collect();
     rt::join_all(lanes).await.into_iter().collect::<Result<(), W::Error>>()?;
     let rate = per_second(sent.get(), rt::monotonic_ns() - began_ns);
-    let mut found = vec![Best { limit: Limit::Network, rate, streams: ways.len() as u32 }];
+    let mut found = vec![BestRate { limit: Limit::Network, rate, streams: ways.len() as u32 }];
     if let Some(way) = ways.first() {
         let (began_ns, mut count) = (rt::monotonic_ns(), 0);
         while rt::monotonic_ns() - began_ns < each_ns {
@@ -53,7 +53,7 @@ pub async fn measure<W: Way>(ways: &[W], each: Duration) -> Result<Vec<Best>, W:
             count += 1;
         }
         let rate = per_second(count, rt::monotonic_ns() - began_ns);
-        found.push(Best { limit: Limit::RoundTrips, rate, streams: 1 });
+        found.push(BestRate { limit: Limit::RoundTrips, rate, streams: 1 });
     }
     Ok(found)
 }
@@ -65,7 +65,7 @@ mod tests {
     /// Fails at the message with this number.
     struct Counting(Cell<u64>, u64);
 
-    impl Way for &Counting {
+    impl MessageChannel for &Counting {
         type Error = &'static str;
 
         async fn send(&self, _bytes: Option<IoBuf>) -> Result<(), &'static str> {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_messages_are_counted_and_a_broken_way_is_told() {
+    fn bytes_and_messages_are_counted_and_errors_returned() {
         rt::block_on(async {
             let way = Counting(Cell::new(0), u64::MAX);
             let found = measure(&[&way, &way], Duration::from_millis(5)).await.unwrap();

@@ -1,6 +1,6 @@
 //! Results as CSV: a row for each operation and thread count.
 
-use crate::draw::word;
+use crate::draw::serde_name;
 use crate::{Measured, Results};
 
 const COLUMNS: &str = "experiment,operation,clients,threads,record_bytes,queue_depth,total_bytes,caching,runs,\
@@ -19,17 +19,17 @@ fn row(measured: &Measured) -> String {
         None => Default::default(),
     };
     let latency = |of: fn(&crate::Latency) -> f64| {
-        middle(measured, |run| run.latency.as_ref().map(of)).map_or(String::new(), |us| format!("{us:.1}"))
+        median_of(measured, |run| run.latency.as_ref().map(of)).map_or(String::new(), |us| format!("{us:.1}"))
     };
     let mut cells = vec![
         quoted(&measured.experiment),
-        word(measured.operation),
+        serde_name(measured.operation),
         measured.clients.to_string(),
         measured.threads.to_string(),
         measured.record_bytes.to_string(),
         measured.queue_depth.to_string(),
         measured.total_bytes.to_string(),
-        word(measured.caching),
+        serde_name(measured.caching),
         measured.runs.len().to_string(),
     ];
     cells.extend(three(measured.bytes_per_s()));
@@ -39,15 +39,15 @@ fn row(measured: &Measured) -> String {
     cells.push(measured.runs.iter().map(|run| run.wrong_bytes).sum::<u64>().to_string());
     cells.push(measured.generator_ns.map_or(String::new(), |ns| format!("{ns:.0}")));
     let binding = measured.binding.as_ref();
-    cells.push(binding.map_or(String::new(), |binding| word(binding.limit)));
+    cells.push(binding.map_or(String::new(), |binding| serde_name(binding.limit)));
     cells.push(binding.map_or(String::new(), |binding| format!("{:.4}", binding.share)));
     cells.push(quoted(measured.cached.as_deref().unwrap_or("")));
-    cells.push(word(measured.through));
+    cells.push(serde_name(measured.through));
     cells.join(",")
 }
 
 /// Returns the median of a value of the runs.
-pub fn middle(measured: &Measured, of: impl Fn(&crate::Run) -> Option<f64>) -> Option<f64> {
+pub fn median_of(measured: &Measured, of: impl Fn(&crate::Run) -> Option<f64>) -> Option<f64> {
     let mut all: Vec<f64> = measured.runs.iter().filter_map(of).collect();
     all.sort_by(f64::total_cmp);
     crate::median(&all)

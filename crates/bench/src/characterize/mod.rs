@@ -7,7 +7,7 @@ mod commands;
 mod csv;
 mod page;
 
-use crate::draw::{Unit, name};
+use crate::draw::{Unit, display_name};
 use crate::profiles::{Figure, Host, Profile, Quantity, fitted, largest_scale, profile, profiles};
 use crate::text::{digits, size};
 use crate::{Experiment, Measured, Results, binding_of, exceeded};
@@ -153,7 +153,7 @@ fn progress(
     let unit = Unit::of(quantity == Quantity::Bytes, measured);
     let rate = |of: &Measured| {
         let rate = unit.rates(of).map_or("nothing".into(), |rate| digits(rate.0));
-        format!("{} {rate}", name(of.operation))
+        format!("{} {rate}", display_name(of.operation))
     };
     let rates: Vec<String> = measured.iter().map(rate).collect();
     let depth = if experiment.queue_depth() > 1 {
@@ -192,7 +192,13 @@ pub fn files(report: &Report) -> Result<[(&'static str, String); 3]> {
 }
 
 /// Lists the commands that would be run.
-pub fn listed(profile: &Profile, scale: f64, figures: &[Figure], place: &str, iterations: u32) -> String {
+pub fn list_commands(
+    profile: &Profile,
+    scale: f64,
+    figures: &[Figure],
+    place: &str,
+    iterations: u32,
+) -> String {
     let mut text = format!("profile {}, scale {scale}\n", profile.name);
     for figure in figures {
         text += &format!("\n{}\n", figure.title);

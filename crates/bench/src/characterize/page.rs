@@ -1,10 +1,10 @@
 //! The report as an HTML page.
 
 use super::commands::command;
-use super::csv::middle;
+use super::csv::median_of;
 use super::{Part, Report};
-use crate::draw::{self, Unit, name, place, word};
-use crate::profiles::{Across, Figure, Quantity};
+use crate::draw::{self, Unit, display_name, place, serde_name};
+use crate::profiles::{Figure, Quantity, XAxis};
 use crate::text::{digits, size};
 use crate::{Access, Binding, Experiment, Limit, Measured, Operation, Through, binding_of};
 use report::{Block, Page, Point, Series, Table};
@@ -78,7 +78,7 @@ fn ceilings(report: &Report) -> Block {
     let table = Table::of(&["limit", "where", "rate", "streams", "measured"]);
     Block::Table(all.iter().fold(table, |table, ceiling| {
         let rate = limit_rate(ceiling.limit, ceiling.rate);
-        let (limit, streams) = (word(ceiling.limit), ceiling.streams.to_string());
+        let (limit, streams) = (serde_name(ceiling.limit), ceiling.streams.to_string());
         table.row([limit.as_str(), &ceiling.place, &rate, &streams, &ceiling.measured])
     }))
 }
@@ -123,7 +123,7 @@ fn caches(measured: &[Measured]) -> Vec<String> {
     let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
     for of in measured {
         let Some(why) = &of.cached else { continue };
-        let operation = name(of.operation);
+        let operation = display_name(of.operation);
         match reasons.iter_mut().find(|(other, _)| other == why) {
             Some((_, operations)) if operations.contains(&operation) => {}
             Some((_, operations)) => operations.push(operation),
@@ -135,24 +135,24 @@ fn caches(measured: &[Measured]) -> Vec<String> {
 
 fn draw(report: &Report, part: &Part, unit: Unit) -> Option<report::Figure> {
     let figure = &part.figure;
-    let across = figure.across;
+    let across = figure.x_axis;
     let mut lines = Vec::new();
     for operation in figure.operations() {
         let ours = part.measured.iter().filter(|of| of.operation == operation);
-        lines.extend(draw::series(name(operation), across, unit, ours));
+        lines.extend(draw::series(display_name(operation), across, unit, ours));
     }
     let first = figure.experiments.first()?;
     for other in &report.beside {
         let ways = [Through::Mount, Through::Core];
         for (operation, through) in figure.operations().iter().flat_map(|one| ways.map(|way| (*one, way))) {
             let is_alike = |of: &&Measured| {
-                let is_depth = across == Across::QueueDepth || of.queue_depth == first.queue_depth();
+                let is_depth = across == XAxis::QueueDepth || of.queue_depth == first.queue_depth();
                 (of.operation, of.through) == (operation, through)
                     && of.experiment == first.name()
                     && of.record_bytes == first.record_bytes()
                     && is_depth
             };
-            let label = format!("{}, {}", draw::named(operation, through), other.system);
+            let label = format!("{}, {}", draw::display_name_with_path(operation, through), other.system);
             lines.extend(draw::series(label, across, unit, other.measured.iter().filter(is_alike)));
         }
     }
@@ -179,7 +179,7 @@ fn in_unit(unit: Unit, measured: &Measured, ceiling: f64) -> f64 {
 
 /// Returns a dashed line for each operation over the whole width.
 fn ceiling_lines(report: &Report, part: &Part, unit: Unit) -> Vec<Series> {
-    let across = |of: &Measured| place(part.figure.across, of);
+    let across = |of: &Measured| place(part.figure.x_axis, of);
     let line = |operation: Operation| {
         let ours: Vec<&Measured> = part.measured.iter().filter(|of| of.operation == operation).collect();
         let (least, most) =
@@ -192,14 +192,14 @@ fn ceiling_lines(report: &Report, part: &Part, unit: Unit) -> Vec<Series> {
         }
         let y = in_unit(unit, ours[0], binding.ceiling);
         let points = [least, most].map(|x| Point { x: f64::from(x), y, spread: None });
-        let label = format!("{} at most: {}", name(operation), word(binding.limit));
+        let label = format!("{} at most: {}", display_name(operation), serde_name(binding.limit));
         Some(Series { name: label, points: points.into(), is_limit: true })
     };
     part.figure.operations().into_iter().filter_map(line).collect()
 }
 
 fn table(report: &Report, part: &Part, unit: Unit) -> Table {
-    let across = if part.figure.across == Across::Threads { "threads" } else { "depth" };
+    let across = if part.figure.x_axis == XAxis::Threads { "threads" } else { "depth" };
     let columns = [
         across,
         "operation",
@@ -218,27 +218,27 @@ fn table(report: &Report, part: &Part, unit: Unit) -> Table {
         let rates =
             unit.rates(measured).map_or([const { String::new() }; 3], |(a, b, c)| [a, b, c].map(digits));
         let latency = |of: fn(&crate::Latency) -> f64| {
-            middle(measured, |run| run.latency.as_ref().map(of)).map_or(String::new(), digits)
+            median_of(measured, |run| run.latency.as_ref().map(of)).map_or(String::new(), digits)
         };
         let each = |run: &crate::Run| Some(run.cpu_s? * 1e6 / run.operations.max(1) as f64);
         let (share, which) = match bound(report, report.results.machine.cores, &part.figure, measured) {
             Some(binding) => (
                 format!("{:.0} %", binding.share * 100.0),
-                format!("{}: {}", word(binding.limit), binding.place),
+                format!("{}: {}", serde_name(binding.limit), binding.place),
             ),
             None => (String::new(), "not measured".into()),
         };
         let [median, least, most] = rates;
         table = table.row([
-            place(part.figure.across, measured).to_string(),
-            name(measured.operation),
+            place(part.figure.x_axis, measured).to_string(),
+            display_name(measured.operation),
             median,
             least,
             most,
             measured.runs.len().to_string(),
             latency(|of| of.p50_us),
             latency(|of| of.p99_us),
-            middle(measured, each).map_or(String::new(), digits),
+            median_of(measured, each).map_or(String::new(), digits),
             share,
             which,
         ]);
@@ -253,13 +253,13 @@ fn binds<'a>(report: &'a Report, part: &'a Part) -> impl Iterator<Item = String>
         let ours = part.measured.iter().filter(|of| of.operation == operation);
         let rate = |of: &Measured| unit.rates(of).map_or(0.0, |rate| rate.0);
         let best = ours.max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
-        let across = if part.figure.across == Across::Threads { "threads" } else { "under way" };
+        let across = if part.figure.x_axis == XAxis::Threads { "threads" } else { "under way" };
         let reached = format!(
             "{}: at most {} {} at {} {across}",
-            name(operation),
+            display_name(operation),
             digits(rate(best)),
             unit.name,
-            place(part.figure.across, best)
+            place(part.figure.x_axis, best)
         );
         Some(match bound(report, report.results.machine.cores, &part.figure, best) {
             Some(binding) => format!(
@@ -267,7 +267,7 @@ fn binds<'a>(report: &'a Report, part: &'a Part) -> impl Iterator<Item = String>
                 binding.share * 100.0,
                 digits(in_unit(unit, best, binding.ceiling)),
                 unit.name,
-                word(binding.limit),
+                serde_name(binding.limit),
                 binding.place
             ),
             None => format!("{reached}; the ceiling was {NOT_MEASURED}."),

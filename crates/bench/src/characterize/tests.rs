@@ -124,7 +124,7 @@ fn every_profile_is_a_page_with_all_figures_tables_and_commands() {
 }
 
 #[test]
-fn an_end_in_the_middle_is_told_and_the_rest_is_there() {
+fn an_early_end_is_noted_and_results_are_kept() {
     let generator = Told { ends_after: 2, ..Told::all() };
     let report = report("quick", &generator);
     assert_eq!(generator.done.get(), 2, "nothing is begun after the signal");
@@ -136,7 +136,7 @@ fn an_end_in_the_middle_is_told_and_the_rest_is_there() {
 }
 
 #[test]
-fn an_experiment_that_fails_is_told_and_the_others_go_on() {
+fn a_failed_experiment_is_noted_and_the_others_run() {
     let report = report("quick", &Told { fails: Some(Operation::Create), ..Told::all() });
     let failures = report.results.notes.iter().filter(|note| note.contains("not on this file system"));
     assert_eq!(failures.count(), 5, "{:?}", report.results.notes);
@@ -233,7 +233,7 @@ fn unknown_profiles_and_large_scales_are_refused_with_what_to_do() {
 }
 
 #[test]
-fn progress_tells_rates_and_what_is_left() {
+fn progress_shows_rates_and_remaining_time() {
     let quick = find("quick").unwrap();
     let experiment = &quick.figures[0].experiments[1];
     let (measured, _) = Told::all().measure(experiment, 1).unwrap();

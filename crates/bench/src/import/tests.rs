@@ -106,7 +106,7 @@ fn results_of_weft_come_back_as_they_are() {
 }
 
 #[test]
-fn what_is_none_of_them_is_refused() {
+fn unknown_formats_are_refused() {
     let refused = |text: &str| any(text).unwrap_err();
     assert!(refused("").contains("neither results of weft bench"));
     assert!(refused("hello\nworld").contains("neither results of weft bench"));
@@ -121,7 +121,7 @@ fn what_is_none_of_them_is_refused() {
 
 /// A file truncated anywhere is parsed or refused.
 #[test]
-fn damaged_files_end_in_words() {
+fn truncated_files_are_parsed_or_refused() {
     for whole in [
         include_str!("../../tests/fixtures/ior-3.3.0-nn.txt"),
         include_str!("../../tests/fixtures/mdtest-3.3.0.txt"),

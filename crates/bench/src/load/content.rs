@@ -9,7 +9,7 @@ pub(super) struct Content {
 
 /// A difference between the content read and the content written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Wrong {
+pub(super) struct Mismatch {
     /// Number of wrong bytes.
     pub bytes: u64,
     /// Offset of the first one.
@@ -19,7 +19,7 @@ pub(super) struct Wrong {
 }
 
 /// Block size at which stamps make content unique where whole records aren't filled.
-const STAMPED: usize = 4096;
+const STAMP_BLOCK: usize = 4096;
 
 impl Content {
     /// Returns the content of the file with this number.
@@ -53,16 +53,16 @@ impl Content {
     /// Makes the blocks of a buffer differ from those at other offsets: much cheaper than filling
     /// it.
     pub fn stamp(self, buffer: &mut [u8], offset: u64) {
-        for (index, block) in buffer.chunks_mut(STAMPED).enumerate() {
+        for (index, block) in buffer.chunks_mut(STAMP_BLOCK).enumerate() {
             if let Some(place) = block.first_chunk_mut::<8>() {
-                *place = self.word(offset.wrapping_add((index * STAMPED) as u64));
+                *place = self.word(offset.wrapping_add((index * STAMP_BLOCK) as u64));
             }
         }
     }
 
     /// Returns how `found` differs from the content at this offset. `scratch` is as long as
     /// `found`.
-    pub fn check(self, found: &[u8], offset: u64, scratch: &mut [u8]) -> Option<Wrong> {
+    pub fn check(self, found: &[u8], offset: u64, scratch: &mut [u8]) -> Option<Mismatch> {
         let expected = &mut scratch[..found.len()];
         self.fill(expected, offset);
         if found == expected {
@@ -71,7 +71,7 @@ impl Content {
         let mut wrong =
             found.iter().zip(expected.iter()).enumerate().filter(|(_, (found, expected))| found != expected);
         let (index, (&one, &other)) = wrong.next()?;
-        Some(Wrong {
+        Some(Mismatch {
             bytes: 1 + wrong.count() as u64,
             offset: offset + index as u64,
             expected: other,
@@ -91,7 +91,7 @@ fn mix(mut value: u64) -> u64 {
 /// Returns the position of a record in a random permutation of `count` records. It uses a Feistel
 /// network of four rounds on the smallest square of a power of two that contains them, with cycle
 /// walking (Black and Rogaway, "Ciphers with Arbitrary Finite Domains").
-pub(super) fn shuffled(index: u64, count: u64, key: u64) -> u64 {
+pub(super) fn permuted(index: u64, count: u64, key: u64) -> u64 {
     let half = (64 - count.saturating_sub(1).leading_zeros()).div_ceil(2).max(1);
     let mask = (1u64 << half) - 1;
     let mut at = index;
@@ -114,7 +114,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_part_is_what_the_whole_has_there(from in 0usize..3000, length in 0usize..500, seed: u64, at in 0u64..1 << 50) {
+        fn a_part_equals_the_whole_at_its_offset(from in 0usize..3000, length in 0usize..500, seed: u64, at in 0u64..1 << 50) {
             let content = Content::new(seed, 3);
             let mut whole = vec![0; 4000];
             content.fill(&mut whole, at);
@@ -125,7 +125,7 @@ mod tests {
 
         #[test]
         fn each_record_is_visited_once(count in 1u64..3000, key: u64) {
-            let mut places: Vec<u64> = (0..count).map(|index| shuffled(index, count, key)).collect();
+            let mut places: Vec<u64> = (0..count).map(|index| permuted(index, count, key)).collect();
             places.sort_unstable();
             prop_assert_eq!(places, (0..count).collect::<Vec<_>>());
         }
@@ -138,7 +138,7 @@ mod tests {
             prop_assert_eq!(content.check(&bytes, offset, &mut scratch), None);
             let expected = bytes[place];
             bytes[place] ^= by;
-            let wrong = Wrong { bytes: 1, offset: offset + place as u64, expected, found: bytes[place] };
+            let wrong = Mismatch { bytes: 1, offset: offset + place as u64, expected, found: bytes[place] };
             prop_assert_eq!(content.check(&bytes, offset, &mut scratch), Some(wrong));
         }
     }

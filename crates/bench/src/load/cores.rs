@@ -1,6 +1,6 @@
 //! Runs the threads of a load as tasks on several cores.
 
-use super::folder::failed;
+use super::directory::failed;
 use rt::sync::Event;
 use rt::{CoreConfig, CoreGroup};
 use std::future::Future;
@@ -20,7 +20,7 @@ pub struct Cores {
 #[derive(Default)]
 struct Queue {
     waiting: Mutex<Vec<Start>>,
-    news: Event,
+    changed: Event,
     is_over: AtomicBool,
 }
 
@@ -54,14 +54,14 @@ impl Cores {
         let queue = &self.queues[number as usize % self.queues.len()];
         let start: Start = Box::new(move || rt::spawn(body()));
         queue.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(start);
-        queue.tell();
+        queue.notify();
     }
 
     /// Ends the cores, with the tasks that still run.
     pub fn end(&self) {
         for queue in &self.queues {
             queue.is_over.store(true, Ordering::Release);
-            queue.tell();
+            queue.notify();
         }
         // A panic was reported when it happened, and its load has failed.
         self.threads.join();
@@ -69,14 +69,14 @@ impl Cores {
 }
 
 impl Queue {
-    fn tell(&self) {
-        self.news.set();
-        self.news.clear();
+    fn notify(&self) {
+        self.changed.set();
+        self.changed.clear();
     }
 
     async fn run(&self) {
         while !self.is_over.load(Ordering::Acquire) {
-            let news = self.news.wait();
+            let news = self.changed.wait();
             let starts = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
             if starts.is_empty() && !self.is_over.load(Ordering::Acquire) {
                 news.await;

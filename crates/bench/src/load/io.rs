@@ -1,12 +1,12 @@
 //! Load of reads and writes.
 
-use super::content::{Content, shuffled};
-use super::folder::{at, cause};
+use super::backend::{Backend, BackendFile, with_bytes};
+use super::content::{Content, permuted};
+use super::directory::{io_error, with_context};
 use super::kernel::drive;
-use super::phase::{self, Shared, Tally, Work};
-use super::place::{Place, Transfers, with_bytes};
+use super::phase::{self, Shared, ThreadResult, Work};
 use super::ring::Ring;
-use super::{Seat, Stage};
+use super::{ClientRank, Stage};
 use crate::experiment::{Access, Caching, FileSharing, IoExperiment, Operation};
 use rt::IoBuf;
 use rt::sync::Event;
@@ -29,7 +29,7 @@ const NULL_BYTES: u64 = 1 << 29;
 
 /// One transfer.
 #[derive(Clone, Copy)]
-struct Step {
+struct Transfer {
     offset: u64,
     is_write: bool,
 }
@@ -41,42 +41,42 @@ struct Job<P> {
     operation: Operation,
     seed: u64,
     folder: PathBuf,
-    seat: Seat,
+    seat: ClientRank,
 }
 
 /// Creates the files.
-struct Filling<P>(Arc<Job<P>>);
+struct CreateFiles<P>(Arc<Job<P>>);
 
 /// Runs the measured phase.
-struct Measuring<P>(Arc<Job<P>>);
+struct MeasureFiles<P>(Arc<Job<P>>);
 
-impl<P: Place> Work for Filling<P> {
+impl<P: Backend> Work for CreateFiles<P> {
     type Prepared = P::File;
 
     async fn prepare(&self, thread: u32) -> Result<P::File> {
-        let Filling(job) = self;
-        job.open(job.own(job.number(thread)), true, Caching::Cold).await
+        let CreateFiles(job) = self;
+        job.open(job.own_file(job.number(thread)), true, Caching::Cold).await
     }
 
-    async fn work(&self, thread: u32, file: P::File, shared: &Arc<Shared>) -> Result<Tally> {
-        let Filling(job) = self;
+    async fn work(&self, thread: u32, file: P::File, shared: &Arc<Shared>) -> Result<ThreadResult> {
+        let CreateFiles(job) = self;
         let tally = job.fill(job.number(thread), &file, shared).await;
         file.close().await;
         tally
     }
 }
 
-impl<P: Place> Work for Measuring<P> {
+impl<P: Backend> Work for MeasureFiles<P> {
     type Prepared = P::File;
 
     async fn prepare(&self, thread: u32) -> Result<P::File> {
-        let Measuring(job) = self;
+        let MeasureFiles(job) = self;
         let is_write = job.operation != Operation::Read;
-        job.open(job.touched(job.number(thread)), is_write, job.io.caching).await
+        job.open(job.accessed_file(job.number(thread)), is_write, job.io.caching).await
     }
 
-    async fn work(&self, thread: u32, file: P::File, shared: &Arc<Shared>) -> Result<Tally> {
-        let Measuring(job) = self;
+    async fn work(&self, thread: u32, file: P::File, shared: &Arc<Shared>) -> Result<ThreadResult> {
+        let MeasureFiles(job) = self;
         let file = Rc::new(file);
         let tally = job.work(job.number(thread), &file, shared).await;
         file.close().await;
@@ -85,7 +85,7 @@ impl<P: Place> Work for Measuring<P> {
 }
 
 /// Runs one iteration: each operation in turn.
-pub(super) fn iterate<P: Place>(io: &IoExperiment, place: &P, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn iterate<P: Backend>(io: &IoExperiment, place: &P, stage: &mut Stage<'_>) -> Result<()> {
     let mut is_filled = false;
     for (index, operation) in io.operations.iter().copied().enumerate() {
         let (seed, folder, seat) = (stage.seed, stage.folder.to_path_buf(), stage.watch.seat());
@@ -94,7 +94,7 @@ pub(super) fn iterate<P: Place>(io: &IoExperiment, place: &P, stage: &mut Stage<
         if needs_files && !is_filled {
             let chunks = u64::from(io.threads) * job.thread_bytes().div_ceil(FILL_BYTES as u64);
             let plan = stage.plan("making files", io.threads, chunks, None);
-            let outcome = phase::run(&plan, place, &Arc::new(Filling(job.clone())))?;
+            let outcome = phase::run(&plan, place, &Arc::new(CreateFiles(job.clone())))?;
             if outcome.is_stopped || stage.watch.is_stopped() {
                 stage.stop();
                 return Ok(());
@@ -105,14 +105,14 @@ pub(super) fn iterate<P: Place>(io: &IoExperiment, place: &P, stage: &mut Stage<
             job.forget()?;
         }
         stage.make_cold(index, io.caching);
-        stage.watch.before(operation, stage.folder);
+        stage.watch.before_phase(operation, stage.folder);
         let plan = stage.plan(
             &format!("{operation:?}").to_lowercase(),
             io.threads,
             job.records() * u64::from(io.threads),
             io.seconds.map(Duration::from_secs),
         );
-        let outcome = phase::run(&plan, place, &Arc::new(Measuring(job.clone())))?;
+        let outcome = phase::run(&plan, place, &Arc::new(MeasureFiles(job.clone())))?;
         if operation == Operation::Write && io.access == Access::Sequential {
             // Several clients must agree on the following phases.
             is_filled = if job.seat.clients > 1 { io.seconds.is_none() } else { outcome.is_complete };
@@ -141,13 +141,13 @@ impl<P> Job<P> {
     }
 
     /// Returns the number of the file that a thread writes.
-    fn own(&self, thread: u32) -> u32 {
+    fn own_file(&self, thread: u32) -> u32 {
         if self.io.sharing == FileSharing::OwnFiles { thread } else { 0 }
     }
 
     /// Returns the thread whose records a thread accesses. A reader accesses those of the next
     /// thread, if there is one, so that it doesn't read its own data.
-    fn owner(&self, thread: u32) -> u32 {
+    fn accessed_thread(&self, thread: u32) -> u32 {
         match self.operation {
             Operation::Read => self.seat.next(thread, self.io.threads),
             _ => thread,
@@ -155,8 +155,8 @@ impl<P> Job<P> {
     }
 
     /// Returns the number of the file that a thread accesses.
-    fn touched(&self, thread: u32) -> u32 {
-        self.own(self.owner(thread))
+    fn accessed_file(&self, thread: u32) -> u32 {
+        self.own_file(self.accessed_thread(thread))
     }
 
     fn path(&self, file: u32) -> PathBuf {
@@ -164,19 +164,19 @@ impl<P> Job<P> {
     }
 
     /// Returns the accesses of a thread; unlimited if a random phase ends by time.
-    fn visits(&self) -> u64 {
+    fn access_count(&self) -> u64 {
         let goes_on = self.io.access == Access::Random && self.io.seconds.is_some();
         if goes_on { u64::MAX } else { self.records() }
     }
 
     /// Returns the transfer of one access.
-    fn step(&self, thread: u32, visit: u64) -> Step {
+    fn step(&self, thread: u32, visit: u64) -> Transfer {
         let (io, records, operation) = (&self.io, self.records(), self.operation);
-        let owner = u64::from(self.owner(thread));
+        let owner = u64::from(self.accessed_thread(thread));
         let key = self.seed << 32 | u64::from(thread) << 2 | operation as u64 & 3;
         let record = match io.access {
             Access::Sequential => visit,
-            Access::Random => shuffled(visit % records, records, key.wrapping_add(visit / records)),
+            Access::Random => permuted(visit % records, records, key.wrapping_add(visit / records)),
         };
         let index = match io.sharing {
             FileSharing::OwnFiles => record,
@@ -184,24 +184,24 @@ impl<P> Job<P> {
             FileSharing::Interleaved => record * u64::from(self.seat.threads(io.threads)) + owner,
         };
         let is_write = match operation {
-            Operation::Mixed => shuffled(visit % 1000, 1000, key) < 300,
+            Operation::Mixed => permuted(visit % 1000, 1000, key) < 300,
             other => other == Operation::Write,
         };
-        Step { offset: index * io.record_bytes, is_write }
+        Transfer { offset: index * io.record_bytes, is_write }
     }
 
     /// Runs one of the thread's concurrent streams: transfers one after the other, each for the
     /// next access that no other stream has taken.
-    async fn lane(&self, thread: u32, file: &impl Transfers, shared: &Shared, lanes: &Lanes) {
-        let content = Content::new(self.seed, u64::from(self.touched(thread)));
+    async fn run_stream(&self, thread: u32, file: &impl BackendFile, shared: &Shared, lanes: &Streams) {
+        let content = Content::new(self.seed, u64::from(self.accessed_file(thread)));
         let length = self.io.record_bytes as usize;
         let (mut buffer, mut scratch) = (IoBuf::alloc(length), self.scratch());
         with_bytes(&mut buffer, |bytes| content.fill(bytes, 0));
         let begun = lanes.begin();
-        while let Some(visit) = lanes.next(self.visits()) {
+        while let Some(visit) = lanes.next(self.access_count()) {
             let step = self.step(thread, visit);
             if step.is_write {
-                with_bytes(&mut buffer, |bytes| self.dress(content, bytes, step));
+                with_bytes(&mut buffer, |bytes| self.prepare_write(content, bytes, step));
             }
             let since = Instant::now();
             let done = file.transfer(&mut buffer, step.offset, step.is_write).await;
@@ -222,19 +222,20 @@ impl<P> Job<P> {
         }
     }
 
-    fn at_once(&self, thread: u32, file: &File, shared: &Shared) -> Result<Tally> {
-        let content = Content::new(self.seed, u64::from(self.touched(thread)));
+    fn run_ring(&self, thread: u32, file: &File, shared: &Shared) -> Result<ThreadResult> {
+        let content = Content::new(self.seed, u64::from(self.accessed_file(thread)));
         let (length, depth) = (self.io.record_bytes as usize, self.io.queue_depth);
         let broken = |error: std::io::Error| {
-            at("io_uring".into(), cause(error)).hint("where the kernel forbids rings, use --depth 1")
+            with_context("io_uring".into(), io_error(error))
+                .hint("where the kernel forbids rings, use --depth 1")
         };
         let mut ring = Ring::new(file, depth, length).map_err(broken)?;
         let mut scratch = self.scratch();
         (0..depth as usize).for_each(|slot| content.fill(ring.buffer(slot), 0));
         let mut free: Vec<usize> = (0..depth as usize).collect();
-        let mut steps = (0..self.visits()).map(|visit| self.step(thread, visit));
-        let mut tally = Tally::new();
-        let mut under_way = vec![(Step { offset: 0, is_write: false }, tally.begun); depth as usize];
+        let mut steps = (0..self.access_count()).map(|visit| self.step(thread, visit));
+        let mut tally = ThreadResult::new();
+        let mut under_way = vec![(Transfer { offset: 0, is_write: false }, tally.begun); depth as usize];
         let (mut ended, mut is_over) = (Vec::new(), false);
         loop {
             while !is_over && !free.is_empty() {
@@ -243,7 +244,7 @@ impl<P> Job<P> {
                     break;
                 };
                 let Some(slot) = free.pop() else { break };
-                self.dress(content, ring.buffer(slot), step);
+                self.prepare_write(content, ring.buffer(slot), step);
                 under_way[slot] = (step, Instant::now());
                 ring.send(slot, step.offset, step.is_write).map_err(broken)?;
             }
@@ -254,12 +255,12 @@ impl<P> Job<P> {
             for (slot, result) in ended.drain(..) {
                 let (step, since) = under_way[slot];
                 free.push(slot);
-                match result.and_then(|moved| rest(file, ring.buffer(slot), step, moved)) {
+                match result.and_then(|moved| complete_transfer(file, ring.buffer(slot), step, moved)) {
                     Ok(()) => {
                         tally.count(since, length as u64);
                         self.verify(thread, content, ring.buffer(slot), step, &mut scratch, &mut tally);
                     }
-                    Err(error) => tally.fail(|| self.failure(thread, step), &cause(error))?,
+                    Err(error) => tally.fail(|| self.failure(thread, step), &io_error(error))?,
                 }
                 is_over |= shared.is_over(tally.begun);
             }
@@ -271,7 +272,7 @@ impl<P> Job<P> {
     }
 
     /// Prepares a buffer for a write: fills it completely if it will be verified.
-    fn dress(&self, content: Content, bytes: &mut [u8], step: Step) {
+    fn prepare_write(&self, content: Content, bytes: &mut [u8], step: Transfer) {
         match (step.is_write, self.io.verify) {
             (false, _) => {}
             (true, true) => content.fill(bytes, step.offset),
@@ -284,16 +285,16 @@ impl<P> Job<P> {
         thread: u32,
         content: Content,
         bytes: &[u8],
-        step: Step,
+        step: Transfer,
         scratch: &mut [u8],
-        tally: &mut Tally,
+        tally: &mut ThreadResult,
     ) {
         if step.is_write || !self.io.verify {
             return;
         }
         if let Some(wrong) = content.check(bytes, step.offset, scratch) {
             tally.wrong_bytes += wrong.bytes;
-            let path = self.path(self.touched(thread));
+            let path = self.path(self.accessed_file(thread));
             tally.first.get_or_insert_with(|| {
                 format!(
                     "{}: wrong byte at offset {}: expected {:#04x}, found {:#04x}",
@@ -306,14 +307,14 @@ impl<P> Job<P> {
         }
     }
 
-    fn failure(&self, thread: u32, step: Step) -> String {
+    fn failure(&self, thread: u32, step: Transfer) -> String {
         let what = if step.is_write { "can't write" } else { "can't read" };
-        format!("{what} {} at offset {}", self.path(self.touched(thread)).display(), step.offset)
+        format!("{what} {} at offset {}", self.path(self.accessed_file(thread)).display(), step.offset)
     }
 }
 
 /// Completes a short transfer.
-fn rest(file: &File, bytes: &mut [u8], step: Step, moved: usize) -> std::io::Result<()> {
+fn complete_transfer(file: &File, bytes: &mut [u8], step: Transfer, moved: usize) -> std::io::Result<()> {
     let (left, offset) = (&mut bytes[moved..], step.offset + moved as u64);
     match (left.is_empty(), step.is_write) {
         (true, _) => Ok(()),
@@ -323,26 +324,26 @@ fn rest(file: &File, bytes: &mut [u8], step: Step, moved: usize) -> std::io::Res
 }
 
 /// State shared by the concurrent streams of one thread.
-struct Lanes {
+struct Streams {
     /// Accesses that have begun.
     begun: Cell<u64>,
     is_over: Cell<bool>,
-    tally: RefCell<Tally>,
+    tally: RefCell<ThreadResult>,
     failure: RefCell<Option<Error>>,
 }
 
-impl Default for Lanes {
-    fn default() -> Lanes {
-        Lanes {
+impl Default for Streams {
+    fn default() -> Streams {
+        Streams {
             begun: Cell::new(0),
             is_over: Cell::new(false),
-            tally: RefCell::new(Tally::new()),
+            tally: RefCell::new(ThreadResult::new()),
             failure: RefCell::default(),
         }
     }
 }
 
-impl Lanes {
+impl Streams {
     /// Starts the time measurement with the first stream; returns its start.
     fn begin(&self) -> Instant {
         let mut tally = self.tally.borrow_mut();
@@ -370,19 +371,19 @@ impl Lanes {
         }
     }
 
-    fn end(&self) -> Result<Tally> {
+    fn end(&self) -> Result<ThreadResult> {
         match self.failure.take() {
             Some(error) => Err(error),
-            None => Ok(self.tally.replace(Tally::new())),
+            None => Ok(self.tally.replace(ThreadResult::new())),
         }
     }
 }
 
-impl<P: Place> Job<P> {
+impl<P: Backend> Job<P> {
     async fn open(&self, file: u32, is_write: bool, caching: Caching) -> Result<P::File> {
         let path = self.path(file);
         let opened = self.place.open(&path, is_write, caching).await;
-        opened.map_err(|error| at(format!("can't open {}", path.display()), error))
+        opened.map_err(|error| with_context(format!("can't open {}", path.display()), error))
     }
 
     /// Drops this client's cache of the files.
@@ -391,23 +392,24 @@ impl<P: Place> Job<P> {
             return Ok(());
         }
         let files = if self.io.sharing == FileSharing::OwnFiles { self.io.threads } else { 1 };
-        for number in (0..files).map(|thread| self.own(self.number(thread))) {
+        for number in (0..files).map(|thread| self.own_file(self.number(thread))) {
             let (job, path) = (self.clone(), self.path(number));
-            let done = super::place::wait_for(&self.place, async move || job.place.forget(&path).await)?;
-            done.map_err(|error| at(format!("can't sync {}", self.path(number).display()), error))?;
+            let done =
+                super::backend::wait_for(&self.place, async move || job.place.drop_cache(&path).await)?;
+            done.map_err(|error| with_context(format!("can't sync {}", self.path(number).display()), error))?;
         }
         Ok(())
     }
 
     /// Writes a thread's share of the files, in large transfers.
-    async fn fill(&self, thread: u32, file: &P::File, shared: &Shared) -> Result<Tally> {
-        let mut tally = Tally::new();
-        let content = Content::new(self.seed, u64::from(self.own(thread)));
+    async fn fill(&self, thread: u32, file: &P::File, shared: &Shared) -> Result<ThreadResult> {
+        let mut tally = ThreadResult::new();
+        let content = Content::new(self.seed, u64::from(self.own_file(thread)));
         let length = self.thread_bytes();
         let start = if self.io.sharing == FileSharing::OwnFiles { 0 } else { u64::from(thread) * length };
         let mut buffer = IoBuf::alloc(FILL_BYTES);
         let mut done = 0;
-        let object = || self.path(self.own(thread));
+        let object = || self.path(self.own_file(thread));
         while done < length && !shared.is_stopped() {
             let piece = (length - done).min(FILL_BYTES as u64) as usize;
             if piece < buffer.len() {
@@ -416,25 +418,32 @@ impl<P: Place> Job<P> {
             with_bytes(&mut buffer, |bytes| content.fill(bytes, start + done));
             file.transfer(&mut buffer, start + done, true)
                 .await
-                .map_err(|error| at(format!("can't write {}", object().display()), error))?;
+                .map_err(|error| with_context(format!("can't write {}", object().display()), error))?;
             done += piece as u64;
             shared.is_over(tally.begun);
         }
-        file.sync().await.map_err(|error| at(format!("can't sync {}", object().display()), error))?;
+        file.sync()
+            .await
+            .map_err(|error| with_context(format!("can't sync {}", object().display()), error))?;
         tally.is_complete = true;
         tally.ended = Instant::now();
         Ok(tally)
     }
 
-    async fn work(self: &Arc<Self>, thread: u32, file: &Rc<P::File>, shared: &Arc<Shared>) -> Result<Tally> {
+    async fn work(
+        self: &Arc<Self>,
+        thread: u32,
+        file: &Rc<P::File>,
+        shared: &Arc<Shared>,
+    ) -> Result<ThreadResult> {
         let mut tally = match (self.io.queue_depth, file.kernel_file()) {
             (1, _) => {
-                let lanes = Lanes::default();
-                self.lane(thread, &**file, shared, &lanes).await;
+                let lanes = Streams::default();
+                self.run_stream(thread, &**file, shared, &lanes).await;
                 lanes.end()?
             }
-            (_, Some(file)) => self.at_once(thread, file, shared)?,
-            (_, None) => self.side_by_side(thread, file, shared).await?,
+            (_, Some(file)) => self.run_ring(thread, file, shared)?,
+            (_, None) => self.run_tasks(thread, file, shared).await?,
         };
         if self.operation != Operation::Read
             && !shared.is_stopped()
@@ -442,7 +451,8 @@ impl<P: Place> Job<P> {
         {
             // Counts as one more failed operation: the result says so, and the operations before it
             // stay.
-            tally.fail(|| format!("can't sync {}", self.path(self.touched(thread)).display()), &error)?;
+            tally
+                .fail(|| format!("can't sync {}", self.path(self.accessed_file(thread)).display()), &error)?;
         }
         tally.ended = Instant::now();
         tally.is_complete = tally.operations >= self.records() && tally.errors == 0;
@@ -450,20 +460,20 @@ impl<P: Place> Job<P> {
     }
 
     /// Runs concurrent streams, each as a task of this thread's core.
-    async fn side_by_side(
+    async fn run_tasks(
         self: &Arc<Self>,
         thread: u32,
         file: &Rc<P::File>,
         shared: &Arc<Shared>,
-    ) -> Result<Tally> {
-        let lanes = Rc::new(Lanes::default());
+    ) -> Result<ThreadResult> {
+        let lanes = Rc::new(Streams::default());
         let left = Rc::new(Cell::new(self.io.queue_depth));
         let ended = Rc::new(Event::new());
         for _ in 0..self.io.queue_depth {
             let (job, file, shared) = (self.clone(), file.clone(), shared.clone());
             let (lanes, left, ended) = (lanes.clone(), left.clone(), ended.clone());
             rt::spawn(async move {
-                job.lane(thread, &*file, &shared, &lanes).await;
+                job.run_stream(thread, &*file, &shared, &lanes).await;
                 left.set(left.get() - 1);
                 if left.get() == 0 {
                     ended.set();
@@ -478,7 +488,7 @@ impl<P: Place> Job<P> {
 /// Accepts every call and does nothing.
 struct Null;
 
-impl Transfers for Null {
+impl BackendFile for Null {
     async fn transfer(&self, buffer: &mut IoBuf, _offset: u64, _is_write: bool) -> Result<()> {
         std::hint::black_box(buffer);
         Ok(())
@@ -501,9 +511,9 @@ pub(super) fn null_overhead_ns(io: &IoExperiment, operation: Operation) -> Resul
         threads: 1,
         ..io.clone()
     };
-    let job = Job { place: (), io, operation, seed: 0, folder: PathBuf::new(), seat: Seat::ALONE };
-    let lanes = Lanes::default();
-    drive(job.lane(0, &Null, &Shared::new(None), &lanes));
+    let job = Job { place: (), io, operation, seed: 0, folder: PathBuf::new(), seat: ClientRank::ALONE };
+    let lanes = Streams::default();
+    drive(job.run_stream(0, &Null, &Shared::new(None), &lanes));
     let tally = lanes.end()?;
     Ok(tally.begun.elapsed().as_nanos() as f64 / count as f64)
 }

@@ -1,7 +1,7 @@
 //! Files by ordinary system calls: a mount, or any other directory.
 
-use super::folder::cause;
-use super::place::{Place, Transfers, with_bytes};
+use super::backend::{Backend, BackendFile, with_bytes};
+use super::directory::io_error;
 use crate::experiment::{Caching, Through};
 use rt::IoBuf;
 use rustix::fs::{Advice, OFlags, fadvise};
@@ -20,17 +20,17 @@ use types::{Errno, Result};
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel;
 
-impl Place for Kernel {
+impl Backend for Kernel {
     type File = File;
 
-    const THROUGH: Through = Through::Mount;
+    const ACCESS_PATH: Through = Through::Mount;
 
     fn start<F: Future<Output = ()> + 'static>(
         &self,
         _number: u32,
         body: impl FnOnce() -> F + Send + 'static,
     ) -> Result<()> {
-        thread::Builder::new().spawn(move || drive(body())).map_err(cause)?;
+        thread::Builder::new().spawn(move || drive(body())).map_err(io_error)?;
         Ok(())
     }
 
@@ -44,15 +44,15 @@ impl Place for Kernel {
             .truncate(false)
             .custom_flags(flags)
             .open(path);
-        opened.map_err(cause).map_err(|error| match is_direct && error.errno == Errno::EINVAL {
+        opened.map_err(io_error).map_err(|error| match is_direct && error.errno == Errno::EINVAL {
             true => error.hint("this file system has no direct transfers: use --buffered"),
             false => error,
         })
     }
 
-    async fn forget(&self, path: &Path) -> Result<()> {
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(cause)?;
-        file.sync_all().map_err(cause)?;
+    async fn drop_cache(&self, path: &Path) -> Result<()> {
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(io_error)?;
+        file.sync_all().map_err(io_error)?;
         // A file system without this call has a cache that can't be dropped here; the notes on
         // caches depend on drop_caches.
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
@@ -60,24 +60,24 @@ impl Place for Kernel {
     }
 
     async fn make_directory(&self, path: &Path) -> Result<()> {
-        fs::create_dir(path).map_err(cause)
+        fs::create_dir(path).map_err(io_error)
     }
 
     async fn create(&self, path: &Path, content: &IoBuf) -> Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(cause)?;
-        file.write_all(content.as_slice()).map_err(cause)
+        let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(io_error)?;
+        file.write_all(content.as_slice()).map_err(io_error)
     }
 
     async fn stat(&self, path: &Path) -> Result<u64> {
-        Ok(fs::symlink_metadata(path).map_err(cause)?.len())
+        Ok(fs::symlink_metadata(path).map_err(io_error)?.len())
     }
 
     async fn read_file(&self, path: &Path, buffer: &mut IoBuf) -> Result<u64> {
-        let mut file = File::open(path).map_err(cause)?;
+        let mut file = File::open(path).map_err(io_error)?;
         with_bytes(buffer, |bytes| {
             let mut done = 0;
             loop {
-                match file.read(&mut bytes[done..]).map_err(cause)? {
+                match file.read(&mut bytes[done..]).map_err(io_error)? {
                     0 => return Ok(done as u64),
                     count => done += count,
                 }
@@ -86,21 +86,21 @@ impl Place for Kernel {
     }
 
     async fn remove(&self, path: &Path) -> Result<()> {
-        fs::remove_file(path).map_err(cause)
+        fs::remove_file(path).map_err(io_error)
     }
 }
 
-impl Transfers for File {
+impl BackendFile for File {
     async fn transfer(&self, buffer: &mut IoBuf, offset: u64, is_write: bool) -> Result<()> {
         let done = match is_write {
             true => self.write_all_at(buffer.as_slice(), offset),
             false => with_bytes(buffer, |bytes| self.read_exact_at(bytes, offset)),
         };
-        done.map_err(cause)
+        done.map_err(io_error)
     }
 
     async fn sync(&self) -> Result<()> {
-        self.sync_all().map_err(cause)
+        self.sync_all().map_err(io_error)
     }
 
     /// Dropping the file closes it.

@@ -1,12 +1,12 @@
 //! Metadata load: creations, stats, reads and removals.
 
+use super::backend::{Backend, wait_for};
 use super::content::Content;
-use super::folder::at;
+use super::directory::with_context;
 use super::io::NULL_OPERATIONS;
 use super::kernel::drive;
-use super::phase::{self, Shared, Tally, Work};
-use super::place::{Place, wait_for};
-use super::{Seat, Stage};
+use super::phase::{self, Shared, ThreadResult, Work};
+use super::{ClientRank, Stage};
 use crate::experiment::{MetaExperiment, Operation, TreeShape};
 use rt::IoBuf;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use std::time::Instant;
 use types::{Errno, Error, Result};
 
 /// Runs one iteration: each operation in turn.
-pub(super) fn iterate<P: Place>(meta: &MetaExperiment, place: &P, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn iterate<P: Backend>(meta: &MetaExperiment, place: &P, stage: &mut Stage<'_>) -> Result<()> {
     let (content, seat) = (contents(meta, stage.seed), stage.watch.seat());
     let job = Arc::new(Job { meta: meta.clone(), folder: stage.folder.to_path_buf(), content, seat });
     let (made, there) = (job.clone(), place.clone());
     wait_for(place, async move || made.make_directories(&there).await)??;
-    let touching = |operation| Arc::new(Touching { place: place.clone(), job: job.clone(), operation });
+    let touching = |operation| Arc::new(MetaWork { place: place.clone(), job: job.clone(), operation });
     let mut are_there = false;
     for (index, operation) in meta.operations.iter().copied().enumerate() {
         let files = u64::from(meta.threads) * meta.thread_files;
@@ -39,7 +39,7 @@ pub(super) fn iterate<P: Place>(meta: &MetaExperiment, place: &P, stage: &mut St
             }
         }
         stage.make_cold(index, meta.caching);
-        stage.watch.before(operation, stage.folder);
+        stage.watch.before_phase(operation, stage.folder);
         let plan = stage.plan(&format!("{operation:?}").to_lowercase(), meta.threads, files, None);
         let outcome = phase::run(&plan, place, &touching(operation))?;
         are_there = operation != Operation::Remove;
@@ -62,30 +62,30 @@ struct Job {
     meta: MetaExperiment,
     folder: PathBuf,
     content: IoBuf,
-    seat: Seat,
+    seat: ClientRank,
 }
 
 /// One operation on all files of a thread.
-struct Touching<P> {
+struct MetaWork<P> {
     place: P,
     job: Arc<Job>,
     operation: Operation,
 }
 
-impl<P: Place> Work for Touching<P> {
+impl<P: Backend> Work for MetaWork<P> {
     type Prepared = ();
 
     async fn prepare(&self, _thread: u32) -> Result<()> {
         Ok(())
     }
 
-    async fn work(&self, thread: u32, (): (), shared: &Arc<Shared>) -> Result<Tally> {
+    async fn work(&self, thread: u32, (): (), shared: &Arc<Shared>) -> Result<ThreadResult> {
         let touch = async |path: &Path, buffer: &mut IoBuf| self.touch(path, buffer).await;
         self.job.work(thread, self.operation, shared, touch).await
     }
 }
 
-impl<P: Place> Touching<P> {
+impl<P: Backend> MetaWork<P> {
     /// Runs the operation on one file; returns the bytes transferred.
     async fn touch(&self, path: &Path, buffer: &mut IoBuf) -> Result<u64> {
         let (place, content) = (&self.place, &self.job.content);
@@ -104,11 +104,11 @@ impl<P: Place> Touching<P> {
 }
 
 impl Job {
-    async fn make_directories(&self, place: &impl Place) -> Result<()> {
+    async fn make_directories(&self, place: &impl Backend) -> Result<()> {
         let TreeShape::OwnDirectories { directories } = self.meta.shape else { return Ok(()) };
         let make = async |path: PathBuf| {
             let made = place.make_directory(&path).await;
-            made.map_err(|error| at(format!("can't make {}", path.display()), error))
+            made.map_err(|error| with_context(format!("can't make {}", path.display()), error))
         };
         for thread in (0..self.meta.threads).map(|own| self.seat.thread(own, self.meta.threads)) {
             let own = self.folder.join(format!("t{thread}"));
@@ -136,13 +136,13 @@ impl Job {
         operation: Operation,
         shared: &Shared,
         touch: impl AsyncFn(&Path, &mut IoBuf) -> Result<u64>,
-    ) -> Result<Tally> {
+    ) -> Result<ThreadResult> {
         // With several threads, a thread reads the files of another one.
         let thread = self.seat.thread(own, self.meta.threads);
         let is_looking = matches!(operation, Operation::Stat | Operation::ReadFile);
         let owner = if is_looking { self.seat.next(thread, self.meta.threads) } else { thread };
         let mut buffer = IoBuf::alloc(self.content.len() + 1);
-        let mut tally = Tally::new();
+        let mut tally = ThreadResult::new();
         for file in 0..self.meta.thread_files {
             let path = self.path(owner, file);
             let since = Instant::now();
@@ -164,7 +164,7 @@ impl Job {
 pub(super) fn null_overhead_ns(meta: &MetaExperiment, operation: Operation) -> Result<f64> {
     let meta = MetaExperiment { threads: 1, thread_files: NULL_OPERATIONS, ..meta.clone() };
     let content = contents(&meta, 0);
-    let job = Job { meta, folder: "weft-bench".into(), content, seat: Seat::ALONE };
+    let job = Job { meta, folder: "weft-bench".into(), content, seat: ClientRank::ALONE };
     let nothing = async |path: &Path, buffer: &mut IoBuf| {
         std::hint::black_box((path, buffer));
         Ok(0)

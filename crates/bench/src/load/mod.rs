@@ -5,32 +5,32 @@
 //! are in a separate directory, which is removed however the load ends. Results from before a
 //! failure are reported with it.
 
+mod backend;
 mod buffer;
 mod content;
 mod cores;
-mod folder;
+mod directory;
 mod histogram;
 mod io;
 mod kernel;
 mod machine;
 mod meta;
+mod multi_client;
 mod phase;
-mod place;
-mod refuse;
+mod preflight;
 mod ring;
-mod team;
 
+pub use backend::{Backend, BackendFile};
 pub use cores::Cores;
 pub use histogram::Histogram;
 pub use kernel::Kernel;
 pub use machine::machine;
-pub use place::{Place, Transfers};
-pub use refuse::{check, check_for};
-pub use team::{Seat, Told, merged};
+pub use multi_client::{ClientRank, ClientReport, merge_reports};
+pub use preflight::{check, check_for};
 
 use crate::experiment::{Caching, Experiment, Operation, Through};
 use crate::results::{Measured, Run, median};
-use folder::Folder;
+use directory::LoadDirectory;
 use std::path::Path;
 use std::time::Duration;
 use types::{Error, Result};
@@ -40,7 +40,7 @@ use types::{Error, Result};
 const NULL_ROUNDS: u32 = 5;
 
 /// Observes a load: a progress line, Ctrl-C, a test.
-pub trait Watch: Sync {
+pub trait Observer: Sync {
     /// Called several times per second.
     fn progress(&self, _progress: &Progress) {}
     /// Returns whether to stop: called many times per second. The current phase isn't reported
@@ -49,22 +49,22 @@ pub trait Watch: Sync {
         false
     }
     /// Returns this client's rank among those of the load.
-    fn seat(&self) -> Seat {
-        Seat::ALONE
+    fn seat(&self) -> ClientRank {
+        ClientRank::ALONE
     }
     /// Waits until all clients have arrived; returns false when that can't happen any more and the
     /// load must end.
-    fn meet(&self) -> bool {
+    fn barrier(&self) -> bool {
         true
     }
     /// Called before each measured phase, when its files are prepared, with their directory.
-    fn before(&self, _operation: Operation, _folder: &Path) {}
+    fn before_phase(&self, _operation: Operation, _folder: &Path) {}
 }
 
 /// Observes nothing.
-pub struct Unwatched;
+pub struct NoObserver;
 
-impl Watch for Unwatched {}
+impl Observer for NoObserver {}
 
 /// Progress of a load.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ pub struct Progress {
 
 /// Result of a load.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Loaded {
+pub struct LoadResult {
     /// One for each operation, in order; those without a run weren't reached.
     pub measured: Vec<Measured>,
     /// Latencies of the operations of each run, in the order of the runs.
@@ -102,9 +102,9 @@ pub struct Loaded {
 ///
 /// # Errors
 /// An impossible experiment is refused before anything is written. Later errors are in
-/// [`Loaded::failure`].
-pub fn run(experiment: &Experiment, dir: &Path, iterations: u32, watch: &dyn Watch) -> Result<Loaded> {
-    run_through(&Kernel, experiment, dir, iterations, watch)
+/// [`LoadResult::failure`].
+pub fn run(experiment: &Experiment, dir: &Path, iterations: u32, watch: &dyn Observer) -> Result<LoadResult> {
+    run_on(&Kernel, experiment, dir, iterations, watch)
 }
 
 /// Like [`run`], with another backend for the same directory. The load's directory is still created
@@ -112,20 +112,20 @@ pub fn run(experiment: &Experiment, dir: &Path, iterations: u32, watch: &dyn Wat
 ///
 /// # Errors
 /// The same as those of [`run`].
-pub fn run_through(
-    place: &impl Place,
+pub fn run_on(
+    place: &impl Backend,
     experiment: &Experiment,
     dir: &Path,
     iterations: u32,
-    watch: &dyn Watch,
-) -> Result<Loaded> {
+    watch: &dyn Observer,
+) -> Result<LoadResult> {
     check(experiment, dir)?;
     let operations = experiment.operations();
     let figure = |one: &Operation| experiment.measured(*one, watch.seat(), place_of(place));
-    let mut loaded = Loaded {
+    let mut loaded = LoadResult {
         measured: operations.iter().map(figure).collect(),
         histograms: vec![Vec::new(); operations.len()],
-        ..Loaded::default()
+        ..LoadResult::default()
     };
     for measured in &mut loaded.measured {
         measured.generator_ns = Some(null_overhead_ns(experiment, measured.operation)?);
@@ -139,25 +139,25 @@ pub fn run_through(
     Ok(loaded)
 }
 
-fn place_of<P: Place>(_: &P) -> Through {
-    P::THROUGH
+fn place_of<P: Backend>(_: &P) -> Through {
+    P::ACCESS_PATH
 }
 
 /// Runs one iteration in a directory that is removed.
 fn iterate(
-    place: &impl Place,
+    place: &impl Backend,
     experiment: &Experiment,
     dir: &Path,
     (iteration, iterations): (u32, u32),
-    watch: &dyn Watch,
-    loaded: &mut Loaded,
+    watch: &dyn Observer,
+    loaded: &mut LoadResult,
 ) -> Result<()> {
     let seat = watch.seat();
-    if iteration > 0 && seat == Seat::ALONE {
+    if iteration > 0 && seat == ClientRank::ALONE {
         // The file system may still be freeing the space of the previous iteration.
         check(experiment, dir)?;
     }
-    let folder = Folder::make(dir, seat, iteration)?;
+    let folder = LoadDirectory::make(dir, seat, iteration)?;
     let operations = experiment.operations().len() as u32;
     let mut stage = Stage {
         folder: folder.path(),
@@ -171,7 +171,7 @@ fn iterate(
         Experiment::Io(io) => io::iterate(io, place, &mut stage),
         Experiment::Meta(meta) => meta::iterate(meta, place, &mut stage),
     };
-    if seat != Seat::ALONE && outcome.is_ok() && !stage.loaded.is_stopped && !watch.meet() {
+    if seat != ClientRank::ALONE && outcome.is_ok() && !stage.loaded.is_stopped && !watch.barrier() {
         stage.stop();
     }
     match (outcome, folder.remove()) {
@@ -200,12 +200,12 @@ fn null_overhead_ns(experiment: &Experiment, operation: Operation) -> Result<f64
 /// One iteration.
 struct Stage<'a> {
     folder: &'a Path,
-    watch: &'a dyn Watch,
+    watch: &'a dyn Observer,
     seed: u64,
     /// Completed phases.
     phase: u32,
     phases: u32,
-    loaded: &'a mut Loaded,
+    loaded: &'a mut LoadResult,
 }
 
 impl<'a> Stage<'a> {
@@ -280,7 +280,7 @@ impl<'a> Stage<'a> {
 }
 
 impl Experiment {
-    fn measured(&self, operation: Operation, seat: Seat, through: Through) -> Measured {
+    fn measured(&self, operation: Operation, seat: ClientRank, through: Through) -> Measured {
         let clients = seat.clients;
         let runs: Vec<Run> = Vec::new();
         match self {

@@ -1,9 +1,9 @@
 //! One phase: threads that start together, and their results.
 
-use super::folder::at;
+use super::backend::Backend;
+use super::directory::with_context;
 use super::histogram::Histogram;
-use super::place::Place;
-use super::{Progress, Watch, machine};
+use super::{Observer, Progress, machine};
 use crate::results::Run;
 use rt::sync::Event;
 use std::future::Future;
@@ -14,25 +14,25 @@ use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
 /// Interval at which the observer is asked whether to stop: imperceptible to a person, and cheap.
-const ASKED_EVERY: Duration = Duration::from_millis(10);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Interval at which the observer receives the progress.
-const TOLD_EVERY: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Failures after which a thread gives up: the cause is permanent.
-const MOST_ERRORS: u64 = 100;
+const MAX_ERRORS: u64 = 100;
 
 /// State shared by the threads of a phase.
 pub(super) struct Shared {
     /// All threads wait for it before they start.
-    gate: Event,
+    start_barrier: Event,
     is_over: AtomicBool,
     done: AtomicU64,
     deadline: Option<Duration>,
 }
 
 /// Result of a thread.
-pub(super) struct Tally {
+pub(super) struct ThreadResult {
     pub begun: Instant,
     pub ended: Instant,
     pub operations: u64,
@@ -46,10 +46,10 @@ pub(super) struct Tally {
     pub is_complete: bool,
 }
 
-impl Tally {
-    pub fn new() -> Tally {
+impl ThreadResult {
+    pub fn new() -> ThreadResult {
         let now = Instant::now();
-        Tally {
+        ThreadResult {
             begun: now,
             ended: now,
             operations: 0,
@@ -73,17 +73,22 @@ impl Tally {
     pub fn fail(&mut self, what: impl FnOnce() -> String, cause: &Error) -> Result<()> {
         self.errors += 1;
         let first = self.first.get_or_insert_with(|| format!("{}: {cause}", what()));
-        if self.errors < MOST_ERRORS {
+        if self.errors < MAX_ERRORS {
             return Ok(());
         }
-        let text = format!("{MOST_ERRORS} operations of a thread failed; the first: {first}");
+        let text = format!("{MAX_ERRORS} operations of a thread failed; the first: {first}");
         Err(Error::new(cause.errno, text))
     }
 }
 
 impl Shared {
     pub fn new(deadline: Option<Duration>) -> Shared {
-        Shared { gate: Event::new(), is_over: AtomicBool::new(false), done: AtomicU64::new(0), deadline }
+        Shared {
+            start_barrier: Event::new(),
+            is_over: AtomicBool::new(false),
+            done: AtomicU64::new(0),
+            deadline,
+        }
     }
 
     /// Counts an operation; returns whether a thread that began at `begun` must end.
@@ -115,12 +120,12 @@ pub(super) trait Work: Send + Sync + 'static {
         thread: u32,
         prepared: Self::Prepared,
         shared: &Arc<Shared>,
-    ) -> impl Future<Output = Result<Tally>>;
+    ) -> impl Future<Output = Result<ThreadResult>>;
 }
 
 /// Description of a phase for the observer.
 pub(super) struct Plan<'a> {
-    pub watch: &'a dyn Watch,
+    pub watch: &'a dyn Observer,
     pub what: String,
     pub number: u32,
     pub of: u32,
@@ -141,7 +146,7 @@ pub(super) struct Outcome {
 
 /// Runs a phase: all threads prepare before any starts. The first error ends all threads and is
 /// returned.
-pub(super) fn run<P: Place, W: Work>(plan: &Plan<'_>, place: &P, work: &Arc<W>) -> Result<Outcome> {
+pub(super) fn run<P: Backend, W: Work>(plan: &Plan<'_>, place: &P, work: &Arc<W>) -> Result<Outcome> {
     let shared = Arc::new(Shared::new(plan.deadline));
     let cpu_before = machine::busy_s();
     let (sender, tallies) = mpsc::channel();
@@ -152,24 +157,24 @@ pub(super) fn run<P: Place, W: Work>(plan: &Plan<'_>, place: &P, work: &Arc<W>) 
         if let Err(error) = place.start(number, body) {
             shared.stop();
             let what = format!("can't start thread {number} of {}", plan.threads);
-            failure = Some(at(what, error).hint("use fewer threads"));
+            failure = Some(with_context(what, error).hint("use fewer threads"));
             break;
         }
     }
     // A thread that panics drops its copies of these.
     drop((sender, ready_sender));
     while ready.recv().is_ok() {}
-    let is_off = !shared.is_stopped() && !plan.watch.meet();
+    let is_off = !shared.is_stopped() && !plan.watch.barrier();
     if is_off {
         shared.stop();
     }
-    shared.gate.set();
-    let (tallies, is_stopped) = plan.attend(&shared, &tallies);
+    shared.start_barrier.set();
+    let (tallies, is_stopped) = plan.wait_for_threads(&shared, &tallies);
     if let Some(failure) = failure {
         return Err(failure);
     }
     let cpu_s = machine::busy_s().zip(cpu_before).map(|(after, before)| (after - before).max(0.0));
-    let tallies = tallies.into_iter().collect::<Result<Vec<Tally>>>()?;
+    let tallies = tallies.into_iter().collect::<Result<Vec<ThreadResult>>>()?;
     if tallies.len() < plan.threads as usize {
         let text = format!(
             "{} of {} threads ended by a mistake in weft",
@@ -189,7 +194,7 @@ fn body<W: Work>(
     work: Arc<W>,
     shared: Arc<Shared>,
     ready: Sender<()>,
-    told: Sender<Result<Tally>>,
+    told: Sender<Result<ThreadResult>>,
 ) -> impl FnOnce() -> std::pin::Pin<Box<dyn Future<Output = ()>>> + Send + 'static {
     move || {
         Box::pin(async move {
@@ -199,7 +204,7 @@ fn body<W: Work>(
             }
             // All threads are ready when no copy of it is left.
             drop(ready);
-            shared.gate.wait().await;
+            shared.start_barrier.wait().await;
             let tally = match prepared {
                 Ok(prepared) => work.work(number, prepared, &shared).await,
                 Err(error) => Err(error),
@@ -216,12 +221,16 @@ fn body<W: Work>(
 impl Plan<'_> {
     /// Waits until all threads have ended. Returns their results, and whether the observer has
     /// stopped them.
-    fn attend(&self, shared: &Shared, ending: &Receiver<Result<Tally>>) -> (Vec<Result<Tally>>, bool) {
+    fn wait_for_threads(
+        &self,
+        shared: &Shared,
+        ending: &Receiver<Result<ThreadResult>>,
+    ) -> (Vec<Result<ThreadResult>>, bool) {
         let (mut tallies, mut is_stopped) = (Vec::with_capacity(self.threads as usize), false);
         let began = Instant::now();
         let mut told = began;
         loop {
-            match ending.recv_timeout(ASKED_EVERY) {
+            match ending.recv_timeout(STOP_POLL_INTERVAL) {
                 Ok(tally) => tallies.push(tally),
                 Err(RecvTimeoutError::Disconnected) => return (tallies, is_stopped),
                 Err(RecvTimeoutError::Timeout) => {
@@ -229,7 +238,7 @@ impl Plan<'_> {
                     if is_stopped {
                         shared.stop();
                     }
-                    if told.elapsed() >= TOLD_EVERY {
+                    if told.elapsed() >= PROGRESS_INTERVAL {
                         told = Instant::now();
                         self.watch.progress(&self.progress(shared, began));
                     }
@@ -248,13 +257,13 @@ impl Plan<'_> {
     }
 }
 
-fn gather(tallies: Vec<Tally>, cpu_s: Option<f64>) -> Outcome {
+fn gather(tallies: Vec<ThreadResult>, cpu_s: Option<f64>) -> Outcome {
     let begun = tallies.iter().map(|tally| tally.begun).min();
     let ended = tallies.iter().map(|tally| tally.ended).max();
     let seconds = ended.zip(begun).map_or(0.0, |(ended, begun)| ended.duration_since(begun).as_secs_f64());
     let mut latency = Histogram::default();
     tallies.iter().for_each(|tally| latency.merge(&tally.latency));
-    let sum = |what: fn(&Tally) -> u64| tallies.iter().map(what).sum();
+    let sum = |what: fn(&ThreadResult) -> u64| tallies.iter().map(what).sum();
     let run = Run {
         seconds,
         operations: sum(|tally| tally.operations),

@@ -8,7 +8,7 @@ use std::fmt;
 /// Largest permitted scale.
 pub const MAX_SCALE: f64 = 16.0;
 /// Smallest scale that the search tries, as a power of two.
-const LEAST_POWER: i32 = -24;
+const MIN_SCALE_POWER: i32 = -24;
 /// Part of the free space that an experiment may fill: a file system that is nearly full is slow
 /// for other reasons.
 const SPACE_SHARE: f64 = 0.9;
@@ -18,7 +18,7 @@ const BUFFER_SHARE: f64 = 0.25;
 const COLD_FACTOR: u64 = 2;
 /// Shortest phase that ends by time, in seconds: in shorter ones the start and end of threads
 /// distort the result.
-const LEAST_SECONDS: u64 = 3;
+const MIN_SECONDS: u64 = 3;
 
 /// The machine that generates the load, and the space of the measured directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,22 +33,22 @@ pub struct Host {
 
 /// Why a scale doesn't fit.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Refusal {
+pub struct ScaleError {
     /// What is required, and what is available.
     pub cause: String,
     /// The largest power of two that fits; `None` if none does.
     pub largest: Option<f64>,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ScaleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.cause)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for ScaleError {}
 
-impl Refusal {
+impl ScaleError {
     /// Returns the remedy.
     pub fn hint(&self) -> String {
         match self.largest {
@@ -67,15 +67,15 @@ impl Refusal {
 ///
 /// Errors: too little space or memory; or reads that caches would answer because they are smaller
 /// than twice the memory and caches can't be dropped.
-pub fn fitted(profile: &Profile, scale: f64, host: &Host) -> Result<Vec<Figure>, Refusal> {
-    let refused = |cause| Refusal { cause, largest: largest_scale(profile, host) };
+pub fn fitted(profile: &Profile, scale: f64, host: &Host) -> Result<Vec<Figure>, ScaleError> {
+    let refused = |cause| ScaleError { cause, largest: largest_scale(profile, host) };
     if !(scale > 0.0 && scale <= MAX_SCALE) {
         return Err(refused(format!(
             "scale {scale}: more than 0 and at most {MAX_SCALE} is possible; 1 is as published"
         )));
     }
     let figures = scaled(profile, scale, host);
-    match lacking(profile, &figures, host) {
+    match insufficient_resource(profile, &figures, host) {
         None => Ok(figures),
         Some(lack) => Err(refused(format!("profile {} at scale {scale}: {lack}", profile.name))),
     }
@@ -83,8 +83,8 @@ pub fn fitted(profile: &Profile, scale: f64, host: &Host) -> Result<Vec<Figure>,
 
 /// Returns the largest power of two up to 1 that fits; `None` if none does.
 pub fn largest_scale(profile: &Profile, host: &Host) -> Option<f64> {
-    let fits = |scale: &f64| lacking(profile, &scaled(profile, *scale, host), host).is_none();
-    (LEAST_POWER..=0).rev().map(|power| 2f64.powi(power)).find(fits)
+    let fits = |scale: &f64| insufficient_resource(profile, &scaled(profile, *scale, host), host).is_none();
+    (MIN_SCALE_POWER..=0).rev().map(|power| 2f64.powi(power)).find(fits)
 }
 
 fn scaled(profile: &Profile, scale: f64, host: &Host) -> Vec<Figure> {
@@ -92,7 +92,7 @@ fn scaled(profile: &Profile, scale: f64, host: &Host) -> Vec<Figure> {
     let figure = |figure: &Figure| {
         let (mut experiments, mut left_out) = (Vec::new(), Vec::new());
         for experiment in &figure.experiments {
-            match times(experiment, scale) {
+            match scaled_experiment(experiment, scale) {
                 Some(smaller) if smaller.buffer_bytes() <= room => experiments.push(smaller),
                 _ => left_out.push(experiment.clone()),
             }
@@ -101,7 +101,7 @@ fn scaled(profile: &Profile, scale: f64, host: &Host) -> Vec<Figure> {
             // A figure needs at least one point: its first one is as small as possible, and may be
             // refused.
             let first = left_out.remove(0);
-            experiments.push(times(&first, scale).unwrap_or_else(|| least(&first)));
+            experiments.push(scaled_experiment(&first, scale).unwrap_or_else(|| minimal(&first)));
         }
         let left_out = left_out.iter().map(Experiment::threads).collect();
         Figure { experiments, left_out, ..figure.clone() }
@@ -111,13 +111,13 @@ fn scaled(profile: &Profile, scale: f64, host: &Host) -> Vec<Figure> {
 
 /// Returns the experiment with sizes and durations multiplied; `None` if a thread would have less
 /// than a record or file.
-fn times(experiment: &Experiment, scale: f64) -> Option<Experiment> {
+fn scaled_experiment(experiment: &Experiment, scale: f64) -> Option<Experiment> {
     let share = |published: u64| (published as f64 * scale) as u64;
     match experiment {
         Experiment::Io(io) => {
             let records = share(io.thread_bytes) / io.record_bytes;
             let seconds = io.seconds.map(|seconds| {
-                let least = seconds.min(LEAST_SECONDS);
+                let least = seconds.min(MIN_SECONDS);
                 ((seconds as f64 * scale).round() as u64).clamp(least, seconds)
             });
             let thread_bytes = records * io.record_bytes;
@@ -138,7 +138,7 @@ fn times(experiment: &Experiment, scale: f64) -> Option<Experiment> {
 }
 
 /// Returns the experiment with one record or file for each thread.
-fn least(experiment: &Experiment) -> Experiment {
+fn minimal(experiment: &Experiment) -> Experiment {
     match experiment {
         Experiment::Io(io) => Experiment::Io(IoExperiment { thread_bytes: io.record_bytes, ..io.clone() }),
         Experiment::Meta(meta) => Experiment::Meta(MetaExperiment { thread_files: 1, ..meta.clone() }),
@@ -151,7 +151,7 @@ fn buffer_room(host: &Host) -> u64 {
 }
 
 /// Returns the first resource that is insufficient.
-fn lacking(profile: &Profile, figures: &[Figure], host: &Host) -> Option<String> {
+fn insufficient_resource(profile: &Profile, figures: &[Figure], host: &Host) -> Option<String> {
     let all = || {
         figures
             .iter()

@@ -1,11 +1,11 @@
 //! Published characterisations as lists of experiments, and their sizes on a smaller machine.
 
+mod builders;
 mod fit;
 mod published;
 mod quick;
-mod shapes;
 
-pub use fit::{Host, MAX_SCALE, Refusal, fitted, largest_scale};
+pub use fit::{Host, MAX_SCALE, ScaleError, fitted, largest_scale};
 
 use crate::experiment::{Experiment, Operation};
 
@@ -28,7 +28,7 @@ pub struct Figure {
     /// Its title.
     pub title: &'static str,
     /// Quantity of the x axis.
-    pub across: Across,
+    pub x_axis: XAxis,
     /// Quantity of the y axis.
     pub quantity: Quantity,
     /// Results of the published system; empty where nothing was published.
@@ -41,7 +41,7 @@ pub struct Figure {
 
 /// Quantity of the x axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Across {
+pub enum XAxis {
     /// Threads of all clients.
     Threads,
     /// Transfers in flight in each thread.

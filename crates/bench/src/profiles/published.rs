@@ -1,8 +1,8 @@
 //! The experiments of four characterisations that vendors published in 2019 and 2020, with the
 //! hardware and results.
 
-use super::shapes::{Load, doubling, files};
-use super::{Across, Figure, Profile, Quantity};
+use super::builders::{Load, doubling, files};
+use super::{Figure, Profile, Quantity, XAxis};
 use crate::experiment::{Access, Caching, FileSharing, Operation};
 
 const KIB: u64 = 1 << 10;
@@ -42,7 +42,7 @@ pub fn profiles() -> Vec<Profile> {
 fn beegfs_nvme() -> Profile {
     let sequential = Figure {
         title: "Sequential N-N, 1 MiB records",
-        across: Across::Threads,
+        x_axis: XAxis::Threads,
         quantity: Quantity::Bytes,
         published: "Both rise with the threads until the network of the servers binds: about 3 GB/s with one thread, writes up to 121 GB/s at 256 threads \
                     (89 % of 136.4 GB/s), reads up to 132 GB/s at 1024 (97 %).",
@@ -51,7 +51,7 @@ fn beegfs_nvme() -> Profile {
     };
     let random = Figure {
         title: "Random N-N, 4 KiB records",
-        across: Across::Threads,
+        x_axis: XAxis::Threads,
         quantity: Quantity::Operations,
         published: "Writes up to 3.6 M operations a second at 512 threads, reads up to 3.5 M at 1024. The size of the files wasn't published: here 1 TiB in all.",
         experiments: doubling(4, 1024).map(|threads| RANDOM.at(threads, 1)).collect(),
@@ -70,7 +70,7 @@ fn pixstor_nvme() -> Profile {
     let shared = Load { sharing: FileSharing::Segments, ..large };
     let own = Figure {
         title: "Sequential N-N, 8 MiB records",
-        across: Across::Threads,
+        x_axis: XAxis::Threads,
         quantity: Quantity::Bytes,
         published: "Writes up to 40.9 GB/s and 40 sustained, reads up to 84.5 GB/s and 81 sustained: a plateau below the 96 GB/s of four links.",
         experiments: doubling(1, 1024).map(|threads| large.at(threads, 1)).collect(),
@@ -78,7 +78,7 @@ fn pixstor_nvme() -> Profile {
     };
     let one = Figure {
         title: "Sequential N-1 (one file of all), 8 MiB records",
-        across: Across::Threads,
+        x_axis: XAxis::Threads,
         quantity: Quantity::Bytes,
         published: "Writes up to 34.5 GB/s and 31.5 sustained, reads up to 51.6 GB/s and 50 sustained.",
         experiments: doubling(1, 512).map(|threads| shared.at(threads, 1)).collect(),
@@ -86,7 +86,7 @@ fn pixstor_nvme() -> Profile {
     };
     let random = Figure {
         title: "Random N-N, 4 KiB records, 16 under way in each thread",
-        across: Across::Threads,
+        x_axis: XAxis::Threads,
         quantity: Quantity::Operations,
         published: "Writes up to 5.06 M operations a second, reads up to 7.31 M; both stay there. The size of the files wasn't published: here 1 TiB in all.",
         experiments: doubling(1, 1024).map(|threads| RANDOM.at(threads, 16)).collect(),
@@ -94,7 +94,7 @@ fn pixstor_nvme() -> Profile {
     };
     let metadata = Figure {
         title: "Files of 4 KiB, 1024 in a directory",
-        across: Across::Threads,
+        x_axis: XAxis::Threads,
         quantity: Quantity::Operations,
         published: "Creates up to 113 k a second and stay there; stats up to 6.88 M at 64 threads, 3.2 M sustained; reads up to 705 k at 128 threads, 500 k sustained; \
                     removals up to 370 k, 265 k sustained.",
@@ -113,7 +113,7 @@ fn fsx_persistent() -> Profile {
     // Four clients with eight threads each.
     let figure = |title, operation: Operation, total_bytes, published| Figure {
         title,
-        across: Across::Threads,
+        x_axis: XAxis::Threads,
         quantity: Quantity::Bytes,
         published,
         experiments: vec![Load { operations: &[operation], total_bytes, ..SEQUENTIAL }.at(32, 1)],
@@ -151,7 +151,7 @@ fn weka_4corner() -> Profile {
     let depths = |load: Load| doubling(1, 32).map(|depth| load.at(72, depth)).collect::<Vec<_>>();
     let small = |title, operations, published| Figure {
         title,
-        across: Across::QueueDepth,
+        x_axis: XAxis::QueueDepth,
         quantity: Quantity::Operations,
         published,
         experiments: depths(Load { operations, ..RANDOM }),
@@ -159,7 +159,7 @@ fn weka_4corner() -> Profile {
     };
     let large = |title, operations, published| Figure {
         title,
-        across: Across::QueueDepth,
+        x_axis: XAxis::QueueDepth,
         quantity: Quantity::Bytes,
         published,
         experiments: depths(Load {

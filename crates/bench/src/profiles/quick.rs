@@ -1,7 +1,7 @@
 //! An overview of all kinds of load within five minutes on two cores.
 
-use super::shapes::{Load, doubling, files};
-use super::{Across, Figure, Profile, Quantity};
+use super::builders::{Load, doubling, files};
+use super::{Figure, Profile, Quantity, XAxis};
 use crate::experiment::{Access, Caching, FileSharing, Operation};
 
 const MIB: u64 = 1 << 20;
@@ -32,13 +32,13 @@ pub fn profile() -> Profile {
         Load { operations: all, access: Access::Random, record_bytes: 4096, seconds: Some(1), ..sequential };
     let figure = |title, across, quantity, experiments| Figure {
         title,
-        across,
+        x_axis: across,
         quantity,
         published: "",
         experiments,
         left_out: Vec::new(),
     };
-    use {Across::Threads, Quantity::Bytes, Quantity::Operations};
+    use {Quantity::Bytes, Quantity::Operations, XAxis::Threads};
     Profile {
         name: "quick",
         system: "",

@@ -165,7 +165,7 @@ proptest! {
                     }
                 }
             }
-            Err(Refusal { largest: Some(other), .. }) => {
+            Err(ScaleError { largest: Some(other), .. }) => {
                 prop_assert!(fitted(profile, other, &host).is_ok());
                 prop_assert!(other != scale);
             }

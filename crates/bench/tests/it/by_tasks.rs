@@ -1,7 +1,7 @@
 //! Loads whose threads are tasks and whose files are in memory, with the same checks as for a real
 //! directory.
 
-use bench::load::{Cores, Place, Transfers, Unwatched, Watch, run_through};
+use bench::load::{Backend, BackendFile, Cores, NoObserver, Observer, run_on};
 use bench::{
     Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, Through, TreeShape,
 };
@@ -43,10 +43,10 @@ struct Opened {
     path: PathBuf,
 }
 
-impl Place for Memory {
+impl Backend for Memory {
     type File = Opened;
 
-    const THROUGH: Through = Through::Core;
+    const ACCESS_PATH: Through = Through::Core;
 
     fn start<F: Future<Output = ()> + 'static>(
         &self,
@@ -67,7 +67,7 @@ impl Place for Memory {
         Ok(Opened { memory: self.clone(), path: path.into() })
     }
 
-    async fn forget(&self, path: &Path) -> Result<()> {
+    async fn drop_cache(&self, path: &Path) -> Result<()> {
         self.stat(path).await.map(drop)
     }
 
@@ -101,7 +101,7 @@ impl Place for Memory {
     }
 }
 
-impl Transfers for Opened {
+impl BackendFile for Opened {
     async fn transfer(&self, buffer: &mut IoBuf, offset: u64, is_write: bool) -> Result<()> {
         let (busy, most) = &*self.memory.busy;
         most.fetch_max(busy.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -152,7 +152,7 @@ fn all_forms_move_what_they_should_with_as_many_under_way() {
         for (access, depth) in [(Access::Sequential, 1), (Access::Random, 1), (Access::Random, 7)] {
             let memory = Memory::new();
             let experiment = Experiment::Io(io(sharing, access, depth));
-            let loaded = run_through(&memory, &experiment, dir.path(), 1, &Unwatched).unwrap();
+            let loaded = run_on(&memory, &experiment, dir.path(), 1, &NoObserver).unwrap();
             assert_eq!((loaded.measured.len(), loaded.notes.len()), (4, 0), "{:?}", loaded.notes);
             for measured in &loaded.measured {
                 let run = &measured.runs[0];
@@ -183,7 +183,7 @@ fn files_are_made_looked_at_and_removed() {
             shape,
             caching: Caching::Warm,
         });
-        let loaded = run_through(&memory, &experiment, dir.path(), 1, &Unwatched).unwrap();
+        let loaded = run_on(&memory, &experiment, dir.path(), 1, &NoObserver).unwrap();
         let counts: Vec<_> =
             loaded.measured.iter().map(|of| (of.runs[0].operations, of.runs[0].errors)).collect();
         assert_eq!((counts, loaded.notes.len()), (vec![(100, 0); 4], 0));
@@ -194,8 +194,8 @@ fn files_are_made_looked_at_and_removed() {
 /// Changes the files before they are read.
 struct Spoiler(Tree, fn(&mut Vec<u8>));
 
-impl Watch for Spoiler {
-    fn before(&self, operation: Operation, folder: &Path) {
+impl Observer for Spoiler {
+    fn before_phase(&self, operation: Operation, folder: &Path) {
         if operation == Operation::Read {
             let mut tree = self.0.lock().unwrap();
             (self.1)(tree.get_mut(&folder.join("file.0")).unwrap().as_mut().unwrap());
@@ -212,7 +212,7 @@ fn a_planted_byte_is_found_and_too_many_errors_end_it() {
         let run = |io: &IoExperiment, spoil| {
             let memory = Memory::new();
             let watch = Spoiler(memory.tree.clone(), spoil);
-            let loaded = run_through(&memory, &Experiment::Io(io.clone()), dir.path(), 1, &watch).unwrap();
+            let loaded = run_on(&memory, &Experiment::Io(io.clone()), dir.path(), 1, &watch).unwrap();
             memory.end(1);
             loaded
         };
@@ -230,7 +230,7 @@ fn a_planted_byte_is_found_and_too_many_errors_end_it() {
 /// Stops at once.
 struct Stopper;
 
-impl Watch for Stopper {
+impl Observer for Stopper {
     fn is_stopped(&self) -> bool {
         true
     }
@@ -241,7 +241,7 @@ fn a_stop_closes_everything() {
     let (dir, memory) = (tempfile::tempdir().unwrap(), Memory::new());
     let mut io = io(FileSharing::OwnFiles, Access::Random, 4);
     io.seconds = Some(600);
-    let loaded = run_through(&memory, &Experiment::Io(io), dir.path(), 1, &Stopper).unwrap();
+    let loaded = run_on(&memory, &Experiment::Io(io), dir.path(), 1, &Stopper).unwrap();
     assert!(loaded.is_stopped && loaded.measured.iter().all(|of| of.runs.is_empty()));
     memory.end(5);
 }

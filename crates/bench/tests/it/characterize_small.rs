@@ -1,7 +1,7 @@
 //! The quick profile with real load, as small as possible.
 
 use bench::characterize::{Generator, Part, Report, figures, files, find, measure};
-use bench::load::{self, Watch};
+use bench::load::{self, Observer};
 use bench::profiles::Host;
 use bench::{Experiment, FORMAT, Measured, Operation, Results};
 use std::path::Path;
@@ -14,7 +14,7 @@ struct Load<'a> {
     ends_with: usize,
 }
 
-impl Watch for Load<'_> {
+impl Observer for Load<'_> {
     fn is_stopped(&self) -> bool {
         self.begun.load(Ordering::Relaxed) >= self.ends_with
     }

@@ -1,6 +1,6 @@
 //! Loads on a real directory: measurements, refusals, and complete removal.
 
-use bench::load::{Progress, Unwatched, Watch, run};
+use bench::load::{NoObserver, Observer, Progress, run};
 use bench::{Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -52,7 +52,7 @@ fn all_forms_move_what_they_should_and_leave_nothing() {
             [(Access::Sequential, 1), (Access::Random, 1), (Access::Sequential, 4), (Access::Random, 4)]
         {
             let loaded =
-                run(&Experiment::Io(io(sharing, access, depth)), place.path(), 2, &Unwatched).unwrap();
+                run(&Experiment::Io(io(sharing, access, depth)), place.path(), 2, &NoObserver).unwrap();
             assert_eq!(
                 (loaded.measured.len(), loaded.notes.as_slice()),
                 (4, &[][..]),
@@ -74,7 +74,7 @@ fn all_forms_move_what_they_should_and_leave_nothing() {
 fn files_are_made_looked_at_and_removed() {
     let place = tempfile::tempdir().unwrap();
     for shape in [TreeShape::SharedDirectory, TreeShape::OwnDirectories { directories: 3 }] {
-        let loaded = run(&Experiment::Meta(meta(shape)), place.path(), 1, &Unwatched).unwrap();
+        let loaded = run(&Experiment::Meta(meta(shape)), place.path(), 1, &NoObserver).unwrap();
         let counts: Vec<_> = loaded
             .measured
             .iter()
@@ -88,8 +88,8 @@ fn files_are_made_looked_at_and_removed() {
 /// Changes a written byte before it is read.
 struct Planter;
 
-impl Watch for Planter {
-    fn before(&self, operation: Operation, folder: &Path) {
+impl Observer for Planter {
+    fn before_phase(&self, operation: Operation, folder: &Path) {
         if operation == Operation::Read {
             let file = OpenOptions::new().read(true).write(true).open(folder.join("file.0")).unwrap();
             let mut byte = [0];
@@ -119,7 +119,7 @@ fn a_planted_byte_is_found() {
 /// Stops at once.
 struct Stopper;
 
-impl Watch for Stopper {
+impl Observer for Stopper {
     fn is_stopped(&self) -> bool {
         true
     }
@@ -129,7 +129,7 @@ impl Watch for Stopper {
 }
 
 #[test]
-fn a_stop_leaves_nothing_and_is_told() {
+fn a_stop_leaves_nothing_and_is_noted() {
     let place = tempfile::tempdir().unwrap();
     let loaded = run(&Experiment::Meta(meta(TreeShape::SharedDirectory)), place.path(), 5, &Stopper).unwrap();
     assert!(loaded.is_stopped && loaded.notes[0].starts_with("stopped before the end"));
@@ -137,12 +137,12 @@ fn a_stop_leaves_nothing_and_is_told() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_the_remedy() {
+fn impossible_experiments_are_refused_with_a_hint() {
     let place = tempfile::tempdir().unwrap();
     let refused = |change: fn(&mut IoExperiment)| {
         let mut io = io(FileSharing::OwnFiles, Access::Sequential, 1);
         change(&mut io);
-        run(&Experiment::Io(io), place.path(), 1, &Unwatched).unwrap_err().to_string()
+        run(&Experiment::Io(io), place.path(), 1, &NoObserver).unwrap_err().to_string()
     };
     assert!(refused(|io| io.threads = 0).contains("use 1 to 1024"));
     assert!(refused(|io| io.threads = 1025).contains("use 1 to 1024"));
@@ -151,7 +151,9 @@ fn what_cannot_be_is_refused_with_the_remedy() {
     assert!(refused(|io| io.thread_bytes = 1 << 60).contains("are free; hint: use fewer threads"));
     assert!(refused(|io| io.operations = vec![Operation::Stat]).contains("use write, read and mixed"));
     let elsewhere = |path: &Path| {
-        run(&Experiment::Meta(meta(TreeShape::SharedDirectory)), path, 1, &Unwatched).unwrap_err().to_string()
+        run(&Experiment::Meta(meta(TreeShape::SharedDirectory)), path, 1, &NoObserver)
+            .unwrap_err()
+            .to_string()
     };
     assert!(elsewhere(&place.path().join("none")).contains("give a directory that exists"));
     fs::write(place.path().join("file"), "").unwrap();
@@ -161,8 +163,8 @@ fn what_cannot_be_is_refused_with_the_remedy() {
 /// Puts files in the way, or truncates them.
 struct Spoiler(fn(Operation, &Path));
 
-impl Watch for Spoiler {
-    fn before(&self, operation: Operation, folder: &Path) {
+impl Observer for Spoiler {
+    fn before_phase(&self, operation: Operation, folder: &Path) {
         (self.0)(operation, folder);
     }
 }
@@ -217,7 +219,7 @@ fn writes_that_a_cache_has_taken_say_so() {
     let mut io = io(FileSharing::OwnFiles, Access::Random, 1);
     (io.caching, io.seconds, io.threads) = (Caching::Cold, Some(1), 1);
     io.operations.truncate(1);
-    let loaded = run(&Experiment::Io(io), place.path(), 2, &Unwatched).unwrap();
+    let loaded = run(&Experiment::Io(io), place.path(), 2, &NoObserver).unwrap();
     assert!(loaded.measured[0].runs[0].bytes > loaded.measured[0].total_bytes);
     let why = "records were written again in the client's cache before they were synced";
     assert_eq!(loaded.measured[0].cached.as_deref(), Some(why), "once for both iterations");

@@ -1,6 +1,6 @@
 //! Loads that several clients generate together.
 
-use bench::load::{Loaded, Seat, Told, Watch, merged, run};
+use bench::load::{ClientRank, ClientReport, LoadResult, Observer, merge_reports, run};
 use bench::{Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape};
 use std::fs;
 use std::path::Path;
@@ -14,22 +14,22 @@ type Seen = Vec<(Operation, usize)>;
 
 /// One of the clients, each a thread of the test.
 struct Client<'a> {
-    seat: Seat,
+    seat: ClientRank,
     all: &'a Barrier,
     seen: &'a Mutex<Seen>,
 }
 
-impl Watch for Client<'_> {
-    fn seat(&self) -> Seat {
+impl Observer for Client<'_> {
+    fn seat(&self) -> ClientRank {
         self.seat
     }
 
-    fn meet(&self) -> bool {
+    fn barrier(&self) -> bool {
         self.all.wait();
         true
     }
 
-    fn before(&self, operation: Operation, folder: &Path) {
+    fn before_phase(&self, operation: Operation, folder: &Path) {
         // No client enters the next phase before all have been here.
         let there = fs::read_dir(folder).unwrap().count();
         self.seen.lock().unwrap().push((operation, there));
@@ -39,28 +39,28 @@ impl Watch for Client<'_> {
 
 /// Runs a load with all clients; returns their reports, as they are sent, and the directory entries
 /// before each phase.
-fn together(experiment: &Experiment, place: &Path) -> (Vec<(String, Told)>, Seen) {
+fn together(experiment: &Experiment, place: &Path) -> (Vec<(String, ClientReport)>, Seen) {
     let (all, seen) = (Barrier::new(CLIENTS as usize), Mutex::new(Vec::new()));
     let load = 7;
-    fs::create_dir(Seat { client: 0, clients: CLIENTS, load }.folder(place)).unwrap();
+    fs::create_dir(ClientRank { client: 0, clients: CLIENTS, load }.folder(place)).unwrap();
     let told = thread::scope(|scope| {
         let clients = (0..CLIENTS).map(|client| {
-            let seat = Seat { client, clients: CLIENTS, load };
+            let seat = ClientRank { client, clients: CLIENTS, load };
             let (all, seen) = (&all, &seen);
             scope.spawn(move || run(experiment, place, 2, &Client { seat, all, seen }).unwrap())
         });
         let loaded: Vec<_> = clients.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect();
-        loaded.into_iter().map(sent).collect::<Vec<Told>>()
+        loaded.into_iter().map(sent).collect::<Vec<ClientReport>>()
     });
     let names = (0..).map(|client| format!("client-{client}"));
     (names.zip(told).collect(), seen.into_inner().unwrap())
 }
 
-fn sent(loaded: Loaded) -> Told {
-    serde_json::from_str(&serde_json::to_string(&Told::from(loaded)).unwrap()).unwrap()
+fn sent(loaded: LoadResult) -> ClientReport {
+    serde_json::from_str(&serde_json::to_string(&ClientReport::from(loaded)).unwrap()).unwrap()
 }
 
-fn check(loaded: &Loaded, bytes: u64, operations: u64) {
+fn check(loaded: &LoadResult, bytes: u64, operations: u64) {
     assert_eq!((loaded.failure.as_ref(), loaded.is_stopped, loaded.notes.len()), (None, false, 0));
     for measured in &loaded.measured {
         assert_eq!((measured.clients, measured.threads, measured.runs.len()), (CLIENTS, 2 * CLIENTS, 2));
@@ -93,14 +93,14 @@ fn every_byte_of_all_clients_is_written_once_and_read_by_another_one() {
         });
         let (told, seen) = together(&experiment, place.path());
         let operations = records * u64::from(2 * CLIENTS);
-        check(&merged(told), operations * record_bytes, operations);
+        check(&merge_reports(told), operations * record_bytes, operations);
         let files = if sharing == FileSharing::OwnFiles { 2 * CLIENTS as usize } else { 1 };
         let reads = seen.iter().filter(|(operation, _)| *operation == Operation::Read);
         assert!(
             reads.clone().count() == 2 * CLIENTS as usize && reads.clone().all(|(_, there)| *there <= files)
         );
         assert!(
-            fs::read_dir(Seat { client: 0, clients: CLIENTS, load: 7 }.folder(place.path()))
+            fs::read_dir(ClientRank { client: 0, clients: CLIENTS, load: 7 }.folder(place.path()))
                 .unwrap()
                 .next()
                 .is_none()
@@ -122,19 +122,19 @@ fn files_of_all_clients_are_made_once_and_looked_at_by_another_one() {
             caching: Caching::Warm,
         });
         let (told, _) = together(&experiment, place.path());
-        check(&merged(told), 0, u64::from(2 * CLIENTS) * 15);
+        check(&merge_reports(told), 0, u64::from(2 * CLIENTS) * 15);
     }
 }
 
 /// The only client of a load with a leader.
 struct Led;
 
-impl Watch for Led {
-    fn seat(&self) -> Seat {
-        Seat { client: 0, clients: 1, load: 7 }
+impl Observer for Led {
+    fn seat(&self) -> ClientRank {
+        ClientRank { client: 0, clients: 1, load: 7 }
     }
 
-    fn before(&self, _operation: Operation, folder: &Path) {
+    fn before_phase(&self, _operation: Operation, folder: &Path) {
         // In the directory that the leader removes if this client dies.
         let place = folder.parent().and_then(Path::parent).unwrap();
         assert_eq!(folder.parent().unwrap(), self.seat().folder(place));
@@ -161,12 +161,12 @@ fn a_single_client_works_in_the_directory_of_its_leader_too() {
 /// Leaves at the second meeting.
 struct Leaver(Mutex<u32>);
 
-impl Watch for Leaver {
-    fn seat(&self) -> Seat {
-        Seat { client: 1, clients: 2, load: 7 }
+impl Observer for Leaver {
+    fn seat(&self) -> ClientRank {
+        ClientRank { client: 1, clients: 2, load: 7 }
     }
 
-    fn meet(&self) -> bool {
+    fn barrier(&self) -> bool {
         let mut met = self.0.lock().unwrap();
         *met += 1;
         *met < 2
@@ -174,7 +174,7 @@ impl Watch for Leaver {
 }
 
 #[test]
-fn what_was_measured_before_the_others_were_gone_stays() {
+fn results_before_a_client_left_are_kept() {
     let place = tempfile::tempdir().unwrap();
     fs::create_dir(Leaver(Mutex::new(0)).seat().folder(place.path())).unwrap();
     let experiment = Experiment::Meta(MetaExperiment {
@@ -190,8 +190,8 @@ fn what_was_measured_before_the_others_were_gone_stays() {
     assert!(loaded.is_stopped);
     assert_eq!(loaded.measured.iter().map(|one| one.runs.len()).collect::<Vec<_>>(), [1, 0]);
     // The other client has reported nothing.
-    let nothing = Told::from(types::Error::new(types::Errno::ENOTCONN, "it has gone"));
-    let together = merged(vec![("here".into(), sent(loaded)), ("there".into(), nothing)]);
+    let nothing = ClientReport::from(types::Error::new(types::Errno::ENOTCONN, "it has gone"));
+    let together = merge_reports(vec![("here".into(), sent(loaded)), ("there".into(), nothing)]);
     assert!(together.failure.unwrap().message.contains("there"));
     assert_eq!(together.measured.iter().map(|one| one.runs.len()).sum::<usize>(), 0);
 }

@@ -15,23 +15,23 @@ use types::{BLOCK_SIZE, InodeId, block_sum};
 /// First bytes of a header.
 const HEADER_MAGIC: [u8; 8] = *b"weftlog\x01";
 /// First bytes of a block of entries.
-const NOTE_MAGIC: [u8; 8] = *b"weftnote";
+const ENTRY_MAGIC: [u8; 8] = *b"weftnote";
 /// First bytes of a block of spans.
 const SPAN_MAGIC: [u8; 8] = *b"weftspan";
 /// Magic, checksum, count or state, sequence, block index.
 const PREFIX_BYTES: usize = 8 + 4 + 4 + 8 + 8;
 /// Inode, first region, end region.
-const NOTE_BYTES: usize = 24;
+const ENTRY_BYTES: usize = 24;
 /// First inode, end inode.
 const SPAN_BYTES: usize = 16;
 /// Entries in a block.
-pub(crate) const NOTES_PER_BLOCK: usize = (BLOCK_SIZE - PREFIX_BYTES) / NOTE_BYTES;
+pub(crate) const ENTRIES_PER_BLOCK: usize = (BLOCK_SIZE - PREFIX_BYTES) / ENTRY_BYTES;
 /// Spans in a block.
 const SPANS_PER_BLOCK: usize = (BLOCK_SIZE - PREFIX_BYTES) / SPAN_BYTES;
 
 /// Entry: regions `first..end` of a chunk file may be changing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Note {
+pub(crate) struct DirtyRegions {
     pub(crate) ino: InodeId,
     pub(crate) first: u64,
     pub(crate) end: u64,
@@ -51,7 +51,7 @@ impl Span {
     }
 
     /// Whether a recovery can look for all of its inodes.
-    fn is_possible(self) -> bool {
+    fn is_within_limit(self) -> bool {
         self.end.0.saturating_sub(self.first.0) <= super::SPAN_INODES
     }
 
@@ -63,7 +63,7 @@ impl Span {
 /// The records of a log.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Records {
-    pub(crate) notes: Vec<Note>,
+    pub(crate) entries: Vec<DirtyRegions>,
     pub(crate) spans: Vec<Span>,
 }
 
@@ -139,7 +139,7 @@ impl Header {
 
 impl Records {
     pub(crate) fn len(&self) -> usize {
-        self.notes.len() + self.spans.len()
+        self.entries.len() + self.spans.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -148,11 +148,11 @@ impl Records {
 
     /// Blocks that they take in a log.
     pub(crate) fn blocks(&self) -> u64 {
-        (self.notes.len().div_ceil(NOTES_PER_BLOCK) + self.spans.len().div_ceil(SPANS_PER_BLOCK)) as u64
+        (self.entries.len().div_ceil(ENTRIES_PER_BLOCK) + self.spans.len().div_ceil(SPANS_PER_BLOCK)) as u64
     }
 
     pub(crate) fn extend(&mut self, other: &Records) {
-        self.notes.extend(&other.notes);
+        self.entries.extend(&other.entries);
         self.spans.extend(&other.spans);
     }
 
@@ -161,14 +161,14 @@ impl Records {
         let mut spans = self.spans;
         spans.sort_unstable();
         spans.dedup();
-        Records { notes: merged(self.notes), spans }
+        Records { entries: merged(self.entries), spans }
     }
 
     /// Encodes the record blocks from block `first` of the log `sequence` on.
     pub(crate) fn encode(&self, sequence: u64, first: u64) -> Vec<Block> {
-        let notes = self.notes.chunks(NOTES_PER_BLOCK).map(|part| {
-            let bytes = part.iter().flat_map(|note| encode_note(*note)).collect::<Vec<u8>>();
-            (&NOTE_MAGIC, part.len(), bytes)
+        let notes = self.entries.chunks(ENTRIES_PER_BLOCK).map(|part| {
+            let bytes = part.iter().flat_map(|note| encode_entry(*note)).collect::<Vec<u8>>();
+            (&ENTRY_MAGIC, part.len(), bytes)
         });
         let spans = self.spans.chunks(SPANS_PER_BLOCK).map(|part| {
             let bytes = part.iter().flat_map(|span| encode_span(*span)).collect::<Vec<u8>>();
@@ -185,14 +185,14 @@ impl Records {
     pub(crate) fn decode(&mut self, sequence: u64, index: u64, block: &[u8]) -> bool {
         let holds =
             |magic| is_sealed(block, magic) && u64_at(block, 16) == sequence && u64_at(block, 24) == index;
-        if holds(&NOTE_MAGIC) {
-            let notes = block[PREFIX_BYTES..].as_chunks::<NOTE_BYTES>().0.iter().map(decode_note);
-            self.notes.extend(notes.take(u32_at(block, 12) as usize));
+        if holds(&ENTRY_MAGIC) {
+            let notes = block[PREFIX_BYTES..].as_chunks::<ENTRY_BYTES>().0.iter().map(decode_entry);
+            self.entries.extend(notes.take(u32_at(block, 12) as usize));
             true
         } else if holds(&SPAN_MAGIC) {
             let spans = block[PREFIX_BYTES..].as_chunks::<SPAN_BYTES>().0.iter().map(decode_span);
             let spans = spans.take(u32_at(block, 12) as usize).collect::<Vec<Span>>();
-            let is_possible = spans.iter().all(|span| span.is_possible());
+            let is_possible = spans.iter().all(|span| span.is_within_limit());
             if is_possible {
                 self.spans.extend(spans);
             }
@@ -204,9 +204,9 @@ impl Records {
 }
 
 /// Returns the same regions in as few entries as possible, in order.
-pub(crate) fn merged(mut notes: Vec<Note>) -> Vec<Note> {
+pub(crate) fn merged(mut notes: Vec<DirtyRegions>) -> Vec<DirtyRegions> {
     notes.sort_unstable();
-    let mut merged: Vec<Note> = Vec::with_capacity(notes.len());
+    let mut merged: Vec<DirtyRegions> = Vec::with_capacity(notes.len());
     for note in notes {
         match merged.last_mut() {
             Some(last) if last.ino == note.ino && note.first <= last.end => last.end = last.end.max(note.end),
@@ -227,16 +227,16 @@ fn record_block(magic: &[u8; 8], count: usize, sequence: u64, index: u64, record
     block
 }
 
-fn encode_note(note: Note) -> [u8; NOTE_BYTES] {
-    let mut bytes = [0; NOTE_BYTES];
+fn encode_entry(note: DirtyRegions) -> [u8; ENTRY_BYTES] {
+    let mut bytes = [0; ENTRY_BYTES];
     bytes[..8].copy_from_slice(&note.ino.0.to_le_bytes());
     bytes[8..16].copy_from_slice(&note.first.to_le_bytes());
     bytes[16..].copy_from_slice(&note.end.to_le_bytes());
     bytes
 }
 
-fn decode_note(bytes: &[u8; NOTE_BYTES]) -> Note {
-    Note { ino: InodeId(u64_at(bytes, 0)), first: u64_at(bytes, 8), end: u64_at(bytes, 16) }
+fn decode_entry(bytes: &[u8; ENTRY_BYTES]) -> DirtyRegions {
+    DirtyRegions { ino: InodeId(u64_at(bytes, 0)), first: u64_at(bytes, 8), end: u64_at(bytes, 16) }
 }
 
 fn encode_span(span: Span) -> [u8; SPAN_BYTES] {
@@ -254,8 +254,8 @@ fn decode_span(bytes: &[u8; SPAN_BYTES]) -> Span {
 mod tests {
     use super::*;
 
-    fn note(n: u64) -> Note {
-        Note { ino: InodeId(n), first: n * 3, end: n * 3 + 64 }
+    fn note(n: u64) -> DirtyRegions {
+        DirtyRegions { ino: InodeId(n), first: n * 3, end: n * 3 + 64 }
     }
 
     #[test]
@@ -280,7 +280,8 @@ mod tests {
 
     #[test]
     fn records_survive_in_their_place_only() {
-        let notes = Records { notes: (0..NOTES_PER_BLOCK as u64).map(note).collect(), ..Records::default() };
+        let notes =
+            Records { entries: (0..ENTRIES_PER_BLOCK as u64).map(note).collect(), ..Records::default() };
         let spans = Records { spans: (0..SPANS_PER_BLOCK as u64).map(span).collect(), ..Records::default() };
         for records in [notes, spans] {
             let blocks = records.encode(5, 9);
@@ -298,7 +299,7 @@ mod tests {
     #[test]
     fn many_records_take_blocks_in_order() {
         let records = Records {
-            notes: (0..NOTES_PER_BLOCK as u64 + 1).map(note).collect(),
+            entries: (0..ENTRIES_PER_BLOCK as u64 + 1).map(note).collect(),
             spans: (0..SPANS_PER_BLOCK as u64 + 1).map(span).collect(),
         };
         let blocks = records.encode(1, 7);
@@ -312,8 +313,10 @@ mod tests {
 
     #[test]
     fn the_format_of_notes_is_frozen() {
-        let records =
-            Records { notes: vec![Note { ino: InodeId(3), first: 4, end: u64::MAX }], ..Records::default() };
+        let records = Records {
+            entries: vec![DirtyRegions { ino: InodeId(3), first: 4, end: u64::MAX }],
+            ..Records::default()
+        };
         let block = records.encode(1, 2)[0];
         assert_eq!(&block[..12], b"weftnote\xbb\x55\xab\x03");
         assert_eq!(&block[12..32], b"\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0");

@@ -18,11 +18,11 @@ pub(crate) struct Holds {
     /// Number of holds by the pass in which they began.
     held: Mutex<BTreeMap<u64, usize>>,
     /// Nothing retires at all.
-    everything: AtomicBool,
+    retain_all: AtomicBool,
     /// Overrides `everything`: there were too many entries.
-    let_go: AtomicBool,
+    release_all: AtomicBool,
     /// Holds of this pass and earlier ones are invalid: they retained too much.
-    broken: AtomicU64,
+    invalid_before: AtomicU64,
 }
 
 impl Holds {
@@ -30,35 +30,35 @@ impl Holds {
         self.pass.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn keep_everything(&self, keep: bool) {
+    pub(crate) fn set_retain_all(&self, keep: bool) {
         let _held = self.held.lock();
-        self.everything.store(keep, Ordering::SeqCst);
+        self.retain_all.store(keep, Ordering::SeqCst);
     }
 
     /// While set, entries retire even if everything should be retained. Entries with a hold stay.
     pub(crate) fn let_go(&self, let_go: bool) {
         let _held = self.held.lock();
-        self.let_go.store(let_go, Ordering::SeqCst);
+        self.release_all.store(let_go, Ordering::SeqCst);
     }
 
     /// Invalidates the existing holds.
-    pub(crate) fn break_holds(&self) {
+    pub(crate) fn invalidate_holds(&self) {
         let _held = self.held.lock();
-        self.broken.store(self.pass() + 1, Ordering::SeqCst);
+        self.invalid_before.store(self.pass() + 1, Ordering::SeqCst);
     }
 
     /// Whether an invalidated hold still exists.
-    pub(crate) fn has_broken(&self) -> bool {
+    pub(crate) fn has_invalidated(&self) -> bool {
         let held = self.held.lock();
         held.first_key_value().is_some_and(|(first, _)| self.is_broken(*first))
     }
 
     fn is_broken(&self, pass: u64) -> bool {
-        pass < self.broken.load(Ordering::SeqCst)
+        pass < self.invalid_before.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn keeps_everything(&self) -> bool {
-        self.everything.load(Ordering::SeqCst) && !self.let_go.load(Ordering::SeqCst)
+    pub(crate) fn retains_all(&self) -> bool {
+        self.retain_all.load(Ordering::SeqCst) && !self.release_all.load(Ordering::SeqCst)
     }
 
     /// Begins the next pass. Returns its number, and the pass before which an entry must have been
@@ -66,7 +66,7 @@ impl Holds {
     pub(crate) fn next_pass(&self, idle_passes: u64) -> (u64, u64) {
         let held = self.held.lock();
         let pass = self.pass.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.keeps_everything() {
+        if self.retains_all() {
             return (pass, 0);
         }
         let idle_before = pass.saturating_sub(idle_passes);
@@ -74,27 +74,27 @@ impl Holds {
         (pass, first_held.map_or(idle_before, |first| idle_before.min(*first)))
     }
 
-    pub(crate) fn hold(self: &Arc<Holds>) -> NoteHold {
+    pub(crate) fn hold(self: &Arc<Holds>) -> EntryHold {
         let mut held = self.held.lock();
         let pass = self.pass();
         *held.entry(pass).or_default() += 1;
-        NoteHold(Some((self.clone(), pass)))
+        EntryHold(Some((self.clone(), pass)))
     }
 }
 
 /// Retains the entries that changes rely on during its lifetime; see
-/// [`Store::hold_notes`](crate::Store::hold_notes).
+/// [`Store::hold_entries`](crate::Store::hold_notes).
 #[must_use = "notes are kept only while it lives"]
-pub struct NoteHold(Option<(Arc<Holds>, u64)>);
+pub struct EntryHold(Option<(Arc<Holds>, u64)>);
 
-impl NoteHold {
+impl EntryHold {
     /// Holds nothing: for a store without intent log.
-    pub(crate) fn of_nothing() -> NoteHold {
-        NoteHold(None)
+    pub(crate) fn empty() -> EntryHold {
+        EntryHold(None)
     }
 }
 
-impl Drop for NoteHold {
+impl Drop for EntryHold {
     fn drop(&mut self) {
         let Some((holds, pass)) = &self.0 else { return };
         let mut held = holds.held.lock();
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_relied_on_since_the_oldest_hold_stays() {
+    fn entries_used_since_the_oldest_hold_stay() {
         let holds = Arc::new(Holds::default());
         assert_eq!(holds.next_pass(0), (1, 1));
         let first = holds.hold();
@@ -130,27 +130,27 @@ mod tests {
     #[test]
     fn everything_can_be_kept() {
         let holds = Holds::default();
-        holds.keep_everything(true);
+        holds.set_retain_all(true);
         assert_eq!(holds.next_pass(0), (1, 0));
         holds.let_go(true);
         assert_eq!(holds.next_pass(0), (2, 2));
         holds.let_go(false);
         assert_eq!(holds.next_pass(0), (3, 0));
-        holds.keep_everything(false);
+        holds.set_retain_all(false);
         assert_eq!(holds.next_pass(0), (4, 4));
     }
 
     #[test]
-    fn broken_holds_are_known_as_long_as_they_live() {
+    fn invalidated_holds_are_counted_until_dropped() {
         let holds = Arc::new(Holds::default());
         let broken = holds.hold();
-        holds.break_holds();
+        holds.invalidate_holds();
         assert_eq!(holds.next_pass(0), (1, 1));
         let later = holds.hold();
         assert_eq!(holds.next_pass(0), (2, 1));
-        assert!(holds.has_broken());
+        assert!(holds.has_invalidated());
         drop(broken);
-        assert!(!holds.has_broken());
+        assert!(!holds.has_invalidated());
         drop(later);
     }
 }

@@ -7,7 +7,7 @@
 //! A span is *open* while further files may rely on it, then *closed*, and active until nothing
 //! holds it any more.
 
-use super::format::{Note, Span};
+use super::format::{DirtyRegions, Span};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,23 +28,23 @@ const MAX_OPEN_PASSES: u64 = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
     /// Written since the store was opened: the files that have relied on it are known.
-    Noted,
+    Written,
     /// Found in the log: which files relied on it and have no chunk file any more is unknown.
     Inherited,
 }
 
 /// A durable span.
-pub(crate) struct SpanInForce {
+pub(crate) struct ActiveSpan {
     span: Span,
     origin: Origin,
     since_pass: u64,
     /// The maintenance pass during which a file last began to rely on it.
     last_pass: AtomicU64,
-    /// Set and read under the lock of all spans, except in [`SpanInForce::is_open`].
+    /// Set and read under the lock of all spans, except in [`ActiveSpan::is_open`].
     open: AtomicBool,
 }
 
-impl SpanInForce {
+impl ActiveSpan {
     /// Whether a file that relies on it may continue to do so. One that has just closed stays
     /// active as long as it is held.
     pub(crate) fn is_open(&self) -> bool {
@@ -55,21 +55,21 @@ impl SpanInForce {
 #[derive(Default)]
 struct State {
     /// The oldest first; at most [`MAX_SPANS`], and those that a recovery found.
-    in_force: Vec<Arc<SpanInForce>>,
+    active: Vec<Arc<ActiveSpan>>,
     /// The highest inode of each partition that the store has seen, for each slot of chunk files.
-    frontiers: HashMap<(PartitionId, u8), InodeId>,
+    highest_inodes: HashMap<(PartitionId, u8), InodeId>,
 }
 
 impl State {
     fn see(&mut self, ino: InodeId) -> bool {
-        let frontier = self.frontiers.entry((ino.partition(), ino.slot())).or_default();
+        let frontier = self.highest_inodes.entry((ino.partition(), ino.slot())).or_default();
         let is_beyond = *frontier < ino;
         *frontier = ino.max(*frontier);
         is_beyond
     }
 
-    fn open_one(&self, ino: InodeId) -> Option<&Arc<SpanInForce>> {
-        self.in_force.iter().rev().find(|known| known.is_open() && known.span.contains(ino))
+    fn open_one(&self, ino: InodeId) -> Option<&Arc<ActiveSpan>> {
+        self.active.iter().rev().find(|known| known.is_open() && known.span.contains(ino))
     }
 }
 
@@ -99,13 +99,13 @@ impl Spans {
     pub(crate) fn propose(&self, ino: InodeId, pending: usize) -> Option<Span> {
         let mut state = self.0.lock();
         let is_beyond = state.see(ino);
-        let wanted = is_beyond && state.open_one(ino).is_none() && state.in_force.len() + pending < MAX_SPANS;
+        let wanted = is_beyond && state.open_one(ino).is_none() && state.active.len() + pending < MAX_SPANS;
         wanted.then(|| span_from(ino))
     }
 
     /// Adds spans that are durable now.
     pub(crate) fn activate(&self, spans: &[Span], pass: u64) {
-        self.add(spans, Origin::Noted, pass);
+        self.add(spans, Origin::Written, pass);
     }
 
     /// Adds spans that the log had when the store was opened.
@@ -115,7 +115,7 @@ impl Spans {
 
     fn add(&self, spans: &[Span], origin: Origin, pass: u64) {
         let in_force = |span: &Span| {
-            Arc::new(SpanInForce {
+            Arc::new(ActiveSpan {
                 span: *span,
                 origin,
                 since_pass: pass,
@@ -123,11 +123,11 @@ impl Spans {
                 open: AtomicBool::new(true),
             })
         };
-        self.0.lock().in_force.extend(spans.iter().map(in_force));
+        self.0.lock().active.extend(spans.iter().map(in_force));
     }
 
     /// Returns the open span that region 0 of a file may rely on from now on.
-    pub(crate) fn rely(&self, ino: InodeId, pass: u64) -> Option<Arc<SpanInForce>> {
+    pub(crate) fn use_open(&self, ino: InodeId, pass: u64) -> Option<Arc<ActiveSpan>> {
         let state = self.0.lock();
         let found = state.open_one(ino)?;
         found.last_pass.store(pass, Ordering::Relaxed);
@@ -138,7 +138,7 @@ impl Spans {
     /// `idle_passes`, and those that have been open for long.
     pub(crate) fn close(&self, pass: u64, idle_passes: u64) {
         let before = pass.saturating_sub(idle_passes);
-        for known in &self.0.lock().in_force {
+        for known in &self.0.lock().active {
             let is_idle = known.last_pass.load(Ordering::Relaxed) < before;
             if is_idle || known.since_pass + MAX_OPEN_PASSES < pass {
                 known.open.store(false, Ordering::Relaxed);
@@ -148,24 +148,24 @@ impl Spans {
 
     /// Drops closed spans that nothing holds. The caller prevents writes of the log.
     pub(crate) fn drop_unused(&self) {
-        self.0.lock().in_force.retain(|known| known.is_open() || Arc::strong_count(known) > 1);
+        self.0.lock().active.retain(|known| known.is_open() || Arc::strong_count(known) > 1);
     }
 
     /// Drops all spans: a new log has begun.
     pub(crate) fn clear(&self) {
-        self.0.lock().in_force.clear();
+        self.0.lock().active.clear();
     }
 
     pub(crate) fn has_inherited(&self) -> bool {
-        self.0.lock().in_force.iter().any(|known| known.origin == Origin::Inherited)
+        self.0.lock().active.iter().any(|known| known.origin == Origin::Inherited)
     }
 
     /// Returns region 0 of the inodes of inherited spans from `from` on, in order: one more than
     /// `max` of them if there are so many.
-    pub(crate) fn inherited_from(&self, from: InodeId, max: usize) -> Vec<Note> {
+    pub(crate) fn inherited_from(&self, from: InodeId, max: usize) -> Vec<DirtyRegions> {
         let state = self.0.lock();
         let mut spans: Vec<Span> = state
-            .in_force
+            .active
             .iter()
             .filter(|known| known.origin == Origin::Inherited && known.span.end > from)
             .map(|known| known.span)
@@ -173,23 +173,23 @@ impl Spans {
         drop(state);
         spans.sort_unstable();
         // Spans may overlap: each inode is returned once.
-        let mut found: Vec<Note> = Vec::new();
+        let mut found: Vec<DirtyRegions> = Vec::new();
         let mut next = from;
         for span in spans {
             let inodes = span.first.max(next).0..span.end.0;
             let room = (max + 1).saturating_sub(found.len());
-            found.extend(inodes.take(room).map(|ino| Note { ino: InodeId(ino), first: 0, end: 1 }));
+            found.extend(inodes.take(room).map(|ino| DirtyRegions { ino: InodeId(ino), first: 0, end: 1 }));
             next = next.max(span.end);
         }
         found
     }
 
     pub(crate) fn all(&self) -> Vec<Span> {
-        self.0.lock().in_force.iter().map(|known| known.span).collect()
+        self.0.lock().active.iter().map(|known| known.span).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().in_force.len()
+        self.0.lock().active.len()
     }
 }
 
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_only_so_many() {
+    fn active_spans_are_bounded() {
         let spans = Spans::default();
         for partition in 0..MAX_SPANS as u16 - 1 {
             let span = spans.propose(ino(partition, 1), 0).unwrap();
@@ -239,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn a_span_closes_when_it_is_idle_and_goes_when_nobody_holds_it() {
+    fn an_idle_span_closes_and_is_dropped_without_holders() {
         let spans = Spans::default();
         spans.activate(&[span_from(ino(0, 1))], 0);
-        let held = spans.rely(ino(0, 2), 5).unwrap();
+        let held = spans.use_open(ino(0, 2), 5).unwrap();
         spans.close(6, 1);
-        assert!(spans.rely(ino(0, 3), 5).is_some());
+        assert!(spans.use_open(ino(0, 3), 5).is_some());
         spans.close(6, 0);
-        assert!(!held.is_open() && spans.rely(ino(0, 3), 6).is_none());
+        assert!(!held.is_open() && spans.use_open(ino(0, 3), 6).is_none());
         spans.drop_unused();
         assert_eq!(spans.all(), [span_from(ino(0, 1))]);
         drop(held);
@@ -260,10 +260,10 @@ mod tests {
         spans.activate(&[span_from(ino(0, 1))], 0);
         for pass in 1..=MAX_OPEN_PASSES {
             spans.close(pass, 1);
-            assert!(spans.rely(ino(0, 1 + pass), pass).is_some());
+            assert!(spans.use_open(ino(0, 1 + pass), pass).is_some());
         }
         spans.close(MAX_OPEN_PASSES + 1, 1);
-        assert!(spans.rely(ino(0, 500), MAX_OPEN_PASSES + 1).is_none());
+        assert!(spans.use_open(ino(0, 500), MAX_OPEN_PASSES + 1).is_none());
     }
 
     #[test]
@@ -271,6 +271,6 @@ mod tests {
         let spans = Spans::default();
         spans.activate(&[span_from(ino(0, 1))], 0);
         spans.drop_unused();
-        assert!(spans.rely(ino(0, 7), 0).is_some());
+        assert!(spans.use_open(ino(0, 7), 0).is_some());
     }
 }

@@ -51,7 +51,7 @@ async fn lost() -> Vec<usize> {
 }
 
 #[test]
-fn a_file_that_rests_is_on_disk_soon_and_one_that_does_not_after_some_seconds() {
+fn idle_files_are_written_back_soon_and_busy_ones_after_seconds() {
     let mut latest_lost = Vec::new();
     for seed in 0..20 {
         let mut machine = Machine::new(seed);

@@ -11,7 +11,7 @@ use types::{ByteRange, InodeId};
 const LEN: usize = 40 * 4096 + 100;
 
 /// Writes a file, shuts down, lets `spoil` change the chunk file, and opens again.
-async fn spoilt(dir: &Path, spoil: impl FnOnce(&std::fs::File)) -> std::sync::Arc<Store> {
+async fn opened_after(dir: &Path, spoil: impl FnOnce(&std::fs::File)) -> std::sync::Arc<Store> {
     let (store, _) = open(dir).await;
     let data: Vec<u8> = (0..LEN).map(|i| (i * 7 + 1) as u8).collect();
     store.write(INO, 0, &buf(&data), IoPath::Cached, Durability::Later).await.unwrap();
@@ -26,7 +26,7 @@ async fn spoilt(dir: &Path, spoil: impl FnOnce(&std::fs::File)) -> std::sync::Ar
 #[test]
 fn a_flipped_byte_is_found_by_read_and_verify() {
     with_target(|dir| async move {
-        let store = spoilt(&dir, |file| {
+        let store = opened_after(&dir, |file| {
             let mut byte = [0];
             file.read_exact_at(&mut byte, 5 * 4096 + 17).unwrap();
             file.write_all_at(&[byte[0] ^ 0x10], 5 * 4096 + 17).unwrap();
@@ -54,7 +54,7 @@ fn a_flipped_byte_is_found_by_read_and_verify() {
 
 /// The checksum of data is computed once on the way in, and once on the way out.
 #[test]
-fn sums_that_a_buffer_knows_are_taken_and_those_that_were_compared_are_told() {
+fn checksums_travel_with_buffers() {
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;
         let data: Vec<u8> = (0..4 * 4096).map(|i| (i * 7 / 5) as u8).collect();
@@ -64,56 +64,56 @@ fn sums_that_a_buffer_knows_are_taken_and_those_that_were_compared_are_told() {
         write(4 * 4096, &buf(&data)).await;
         let found = IoBuf::alloc(8 * 4096);
         store.read(INO, 0, &found, IoPath::Cached).await.unwrap();
-        let sums = types::sums_of_blocks(&[&[0; 4 * 4096][..], &data].concat());
-        assert_eq!(found.with_sums(<[u32]>::to_vec), Some(sums), "half of it is a hole");
+        let sums = types::block_crcs(&[&[0; 4 * 4096][..], &data].concat());
+        assert_eq!(found.with_checksums(<[u32]>::to_vec), Some(sums), "half of it is a hole");
         // Data with other checksums than it arrived with was damaged since.
         let damaged = buf(&data);
-        let mut sums = types::sums_of_blocks(&data);
+        let mut sums = types::block_crcs(&data);
         sums[2] ^= 1;
-        damaged.note_sums(sums);
+        damaged.note_checksums(sums);
         write(0, &damaged).await;
         let error = read(&store, INO, 0, 4 * 4096, IoPath::Cached).await.expect_err("damage");
         assert_eq!(error.kind(), Kind::Corrupt { ino: INO, range: ByteRange::new(2 * 4096, 3 * 4096) });
         // The checksums of partially written blocks are unknown.
         write(100, &damaged).await;
         assert_eq!(read(&store, INO, 100, data.len(), IoPath::Cached).await.unwrap(), data);
-        assert!(found.with_sums(|_| ()).is_some());
+        assert!(found.with_checksums(|_| ()).is_some());
         store.read(INO, 50, &found, IoPath::Cached).await.unwrap();
-        assert!(found.with_sums(|_| ()).is_none());
+        assert!(found.with_checksums(|_| ()).is_none());
     });
 }
 
 /// A receiver that verifies its data gets the expected checksums; one that doesn't never gets
 /// damaged data.
 #[test]
-fn checksums_are_told_to_who_compares_them() {
+fn stored_checksums_are_attached_for_verifying_receivers() {
     with_target(|dir| async move {
-        let store = spoilt(&dir, |file| file.write_all_at(b"y", 5 * 4096 + 17).unwrap()).await;
+        let store = opened_after(&dir, |file| file.write_all_at(b"y", 5 * 4096 + 17).unwrap()).await;
         let comparing = |blocks: usize| {
             let buf = IoBuf::alloc(blocks * 4096);
-            buf.leave_checking();
+            buf.defer_verification();
             buf
         };
         let data: Vec<u8> = (0..LEN).map(|i| (i * 7 + 1) as u8).collect();
         let found = comparing(8);
         for path in [IoPath::Direct, IoPath::Cached] {
             store.read(INO, 0, &found, path).await.unwrap();
-            let right = types::sums_of_blocks(&data[..8 * 4096]);
-            assert_eq!(found.with_stored_sums(<[u32]>::to_vec), Some(right), "{path:?}");
-            assert!(found.with_sums(|_| ()).is_none());
+            let right = types::block_crcs(&data[..8 * 4096]);
+            assert_eq!(found.with_stored_checksums(<[u32]>::to_vec), Some(right), "{path:?}");
+            assert!(found.with_checksums(|_| ()).is_none());
         }
         assert_ne!(found.as_slice()[5 * 4096 + 17], data[5 * 4096 + 17]);
         store.read(INO, 0, &IoBuf::alloc(8 * 4096), IoPath::Cached).await.expect_err("nobody compares");
         // Holes are zeros.
         let holes = comparing(2);
         store.read(INO, 60 * 4096, &holes, IoPath::Cached).await.unwrap();
-        let zeros = types::sums_of_blocks(&[0; 2 * 4096]);
-        assert_eq!(holes.with_stored_sums(<[u32]>::to_vec), Some(zeros));
+        let zeros = types::block_crcs(&[0; 2 * 4096]);
+        assert_eq!(holes.with_stored_checksums(<[u32]>::to_vec), Some(zeros));
         // Parts of blocks have no checksums.
         store.read(INO, 5 * 4096 + 1, &comparing(1), IoPath::Cached).await.expect_err("damage");
         let part = comparing(1);
         store.read(INO, 7 * 4096 + 1, &part, IoPath::Cached).await.unwrap();
-        assert!(part.with_stored_sums(|_| ()).is_none());
+        assert!(part.with_stored_checksums(|_| ()).is_none());
         assert_eq!(part.as_slice(), &data[7 * 4096 + 1..8 * 4096 + 1]);
     });
 }
@@ -121,7 +121,7 @@ fn checksums_are_told_to_who_compares_them() {
 #[test]
 fn a_lost_tail_is_found_by_read_and_verify() {
     with_target(|dir| async move {
-        let store = spoilt(&dir, |file| file.set_len(30 * 4096).unwrap()).await;
+        let store = opened_after(&dir, |file| file.set_len(30 * 4096).unwrap()).await;
         read(&store, INO, 0, 30 * 4096, IoPath::Cached).await.unwrap();
         read(&store, INO, 30 * 4096, 4096, IoPath::Cached).await.expect_err("these were data");
         assert_eq!(store.verify(INO).await.unwrap(), [ByteRange::new(30 * 4096, 41 * 4096)]);
@@ -143,7 +143,7 @@ fn punch(path: &Path, offset: usize, len: usize) {
 #[test]
 fn what_was_punched_or_cut_is_no_hole() {
     with_target(|dir| async move {
-        let store = spoilt(&dir, |file| file.set_len(30 * 4096 + 50).unwrap()).await;
+        let store = opened_after(&dir, |file| file.set_len(30 * 4096 + 50).unwrap()).await;
         punch(&chunk_files(&dir).pop().unwrap(), 5 * 4096, 15 * 4096);
         let seek = async |from, what| store.seek(INO, from, what).await.unwrap();
         assert_eq!(seek(0, Seek::Hole).await, Some(41 * 4096), "with all that was cut off");
@@ -153,7 +153,7 @@ fn what_was_punched_or_cut_is_no_hole() {
         }
         assert_eq!(seek(41 * 4096, Seek::Data).await, None);
         assert_eq!(seek(41 * 4096 + 9, Seek::Hole).await, Some(41 * 4096 + 9));
-        let error = store.require_end(INO).await.expect_err("it was cut");
+        let error = store.require_not_truncated(INO).await.expect_err("it was cut");
         assert_eq!(error.kind(), Kind::Corrupt { ino: INO, range: ByteRange::new(31 * 4096, 32 * 4096) });
     });
 }
@@ -161,7 +161,7 @@ fn what_was_punched_or_cut_is_no_hole() {
 /// A hole that an application has made has no checksums; the search for them doesn't scan a large
 /// hole.
 #[test]
-fn what_is_a_hole_is_called_one_and_found_soon() {
+fn holes_are_reported_and_found_quickly() {
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;
         let write = async |at: u64, data: &[u8]| {
@@ -181,19 +181,19 @@ fn what_is_a_hole_is_called_one_and_found_soon() {
         assert_eq!(seek(far, Seek::Hole).await, Some(far + 100));
         assert_eq!(seek(far + 100, Seek::Data).await, None);
         assert_eq!(seek(far + 100, Seek::Hole).await, Some(far + 100));
-        store.require_end(INO).await.unwrap();
+        store.require_not_truncated(INO).await.unwrap();
         let loads = store.statistics().sum_page_loads.get();
         assert!(loads <= 2, "{loads} pages of checksums were read");
         store.truncate(INO, 4096 + 50).await.unwrap();
         assert_eq!(store.seek(INO, 4096, Seek::Data).await.unwrap(), None);
-        store.require_end(INO).await.unwrap();
+        store.require_not_truncated(INO).await.unwrap();
     });
 }
 
 #[test]
 fn data_in_a_hole_is_found() {
     with_target(|dir| async move {
-        let store = spoilt(&dir, |file| file.write_all_at(b"x", 100 * 4096).unwrap()).await;
+        let store = opened_after(&dir, |file| file.write_all_at(b"x", 100 * 4096).unwrap()).await;
         read(&store, INO, 100 * 4096, 4096, IoPath::Cached).await.expect_err("nobody wrote this");
         assert_eq!(store.verify(INO).await.unwrap(), [ByteRange::new(100 * 4096, 101 * 4096)]);
     });
@@ -202,7 +202,7 @@ fn data_in_a_hole_is_found() {
 #[test]
 fn a_partial_write_does_not_whitewash_damage() {
     with_target(|dir| async move {
-        let store = spoilt(&dir, |file| file.write_all_at(b"damage", 8192).unwrap()).await;
+        let store = opened_after(&dir, |file| file.write_all_at(b"damage", 8192).unwrap()).await;
         let part = buf(b"part");
         let written = store.write(INO, 8192 + 50, &part, IoPath::Cached, Durability::Later).await;
         assert!(matches!(written.expect_err("the rest is damaged").kind(), Kind::Corrupt { .. }));
@@ -221,7 +221,7 @@ fn a_partial_write_does_not_whitewash_damage() {
 #[test]
 fn damage_of_one_file_leaves_others_alone() {
     with_target(|dir| async move {
-        let store = spoilt(&dir, |file| file.write_all_at(b"damage", 0).unwrap()).await;
+        let store = opened_after(&dir, |file| file.write_all_at(b"damage", 0).unwrap()).await;
         let other = InodeId(99);
         store.write(other, 0, &buf(b"fine"), IoPath::Cached, Durability::Now).await.unwrap();
         read(&store, INO, 0, 10, IoPath::Cached).await.expect_err("damage");
@@ -232,9 +232,9 @@ fn damage_of_one_file_leaves_others_alone() {
 }
 
 #[test]
-fn a_damaged_last_block_is_mended_by_writing_what_it_had() {
+fn a_damaged_last_block_is_repaired_by_writing_its_content() {
     with_target(|dir| async move {
-        let store = spoilt(&dir, |file| file.write_all_at(b"damage", 40 * 4096 + 10).unwrap()).await;
+        let store = opened_after(&dir, |file| file.write_all_at(b"damage", 40 * 4096 + 10).unwrap()).await;
         let part = store.write(INO, 40 * 4096, &buf(&[7; 99]), IoPath::Cached, Durability::Later).await;
         part.expect_err("the last byte would stay");
         let whole: Vec<u8> = (40 * 4096..LEN).map(|i| (i * 7 + 1) as u8).collect();
@@ -246,16 +246,16 @@ fn a_damaged_last_block_is_mended_by_writing_what_it_had() {
 }
 
 #[test]
-fn what_is_forgotten_reads_as_zeros_and_the_rest_stays() {
+fn given_up_content_reads_as_zeros_and_the_rest_stays() {
     with_target(|dir| async move {
-        let store = spoilt(&dir, |file| {
+        let store = opened_after(&dir, |file| {
             file.write_all_at(b"damage", 8192 + 10).unwrap();
             file.set_len(39 * 4096).unwrap();
         })
         .await;
         let lost = [ByteRange::new(8192, 3 * 4096), ByteRange::new(39 * 4096, 41 * 4096)];
-        assert_eq!(store.forget(INO, ByteRange::new(0, LEN as u64)).await.unwrap(), lost);
-        assert_eq!(store.forget(INO, ByteRange::new(0, LEN as u64)).await.unwrap(), [], "once");
+        assert_eq!(store.give_up(INO, ByteRange::new(0, LEN as u64)).await.unwrap(), lost);
+        assert_eq!(store.give_up(INO, ByteRange::new(0, LEN as u64)).await.unwrap(), [], "once");
         store.close().await.unwrap();
         let (store, _) = open(&dir).await;
         assert_eq!(store.verify(INO).await.unwrap(), []);
@@ -278,10 +278,10 @@ fn a_chunk_file_that_is_gone_is_forgotten_as_a_hole() {
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;
         let range = ByteRange::new(0, 10_000);
-        assert_eq!(store.forget(INO, range).await.unwrap(), [range]);
+        assert_eq!(store.give_up(INO, range).await.unwrap(), [range]);
         assert_eq!(store.stat(INO).await.unwrap().len, 10_000);
         assert_eq!(read(&store, INO, 0, 10_000, IoPath::Cached).await.unwrap(), [0; 10_000]);
-        assert_eq!(store.forget(INO, range).await.unwrap(), []);
+        assert_eq!(store.give_up(INO, range).await.unwrap(), []);
     });
 }
 
@@ -295,7 +295,7 @@ fn what_is_written_while_a_chunk_file_is_forgotten_stays() {
         for (at, ino) in (0..300).map(|i| (i, InodeId(INO.0 + 1 + i))) {
             let rests = at % 20;
             let forget = async {
-                store.forget(ino, range).await.unwrap();
+                store.give_up(ino, range).await.unwrap();
             };
             let write = async {
                 for _ in 0..rests {
@@ -319,7 +319,7 @@ fn what_is_written_while_a_chunk_file_is_forgotten_stays() {
 #[test]
 fn a_chunk_file_that_somebody_removed_is_not_read_as_zeros() {
     with_target(|dir| async move {
-        let store = spoilt(&dir, |_| ()).await;
+        let store = opened_after(&dir, |_| ()).await;
         let (path, len) = (chunk_files(&dir).pop().unwrap(), LEN);
         read(&store, INO, 0, len, IoPath::Cached).await.unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -345,9 +345,9 @@ fn a_chunk_file_that_somebody_removed_is_not_read_as_zeros() {
 
 /// Otherwise the parts that aren't written would silently read as zeros from then on.
 #[test]
-fn a_chunk_file_that_somebody_removed_is_not_written_anew_in_part() {
+fn a_removed_chunk_file_is_not_partially_rewritten() {
     with_target(|dir| async move {
-        let store = spoilt(&dir, |_| ()).await;
+        let store = opened_after(&dir, |_| ()).await;
         std::fs::remove_file(chunk_files(&dir).pop().unwrap()).unwrap();
         let write = async || store.write(INO, 4096, &buf(&[9; 100]), IoPath::Cached, Durability::Later).await;
         let zero = async || store.allocate(INO, ByteRange::new(0, 4096), Allocate::Zero).await;
@@ -371,7 +371,7 @@ fn a_chunk_file_that_somebody_removed_is_not_written_anew_in_part() {
         std::fs::remove_file(chunk_files(&dir).pop().unwrap()).unwrap();
         let (store, _) = open(&dir).await;
         let range = ByteRange::new(0, 4196);
-        assert_eq!(store.forget(INO, range).await.unwrap(), [range]);
+        assert_eq!(store.give_up(INO, range).await.unwrap(), [range]);
         store.write(INO, 0, &buf(&[9; 100]), IoPath::Cached, Durability::Later).await.unwrap();
     });
 }

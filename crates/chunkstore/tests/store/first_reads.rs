@@ -41,7 +41,7 @@ async fn can_tell(dir: &Path) -> bool {
 }
 
 #[test]
-fn what_is_read_once_stays_out_of_the_page_cache_and_what_is_read_again_gets_in() {
+fn only_repeated_reads_enter_the_page_cache() {
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;
         store.write(ino(), 0, &buf(&content()), IoPath::Direct, Durability::Now).await.unwrap();

@@ -108,13 +108,13 @@ fn reservations_of_targets_that_share_a_disk_leave_the_reserve() {
 fn what_a_reservation_needs_is_told_before_it_is_made() {
     on_small_disk(|store| async move {
         let range = ByteRange::new(0, 4 * PIECE);
-        let room = store.room_for(INO, range, 8).await.unwrap();
-        assert_eq!((room.wanted, room.gaps), (4 * PIECE, vec![range]));
+        let room = store.space_needed(INO, range, 8).await.unwrap();
+        assert_eq!((room.needed, room.gaps), (4 * PIECE, vec![range]));
         write(&store, INO, 1, 1).await.unwrap();
         store.allocate(INO, ByteRange::at(3 * PIECE, PIECE), Allocate::Reserve).await.unwrap();
-        let room = store.room_for(INO, range, 8).await.unwrap();
+        let room = store.space_needed(INO, range, 8).await.unwrap();
         assert_eq!(room.gaps, [ByteRange::at(0, PIECE), ByteRange::at(2 * PIECE, PIECE)]);
-        assert_eq!(room.wanted, 2 * PIECE);
+        assert_eq!(room.needed, 2 * PIECE);
         let free = store.space().await.unwrap().free;
         assert_eq!(room.free, free - RESERVE);
     });
@@ -122,18 +122,18 @@ fn what_a_reservation_needs_is_told_before_it_is_made() {
 
 /// On a real file system, of whatever kind.
 #[test]
-fn what_is_given_back_takes_no_space_and_other_reservations_keep_theirs() {
+fn a_punched_reservation_frees_only_its_own_space() {
     with_target(|dir| async move {
         let (store, _) = Store::open(&dir, &identity(), Options::default()).await.unwrap();
         let reserve = async |ino, from: u64, to: u64| {
             let range = ByteRange::new(from * PIECE, to * PIECE);
-            let before = store.room_for(ino, range, 8).await.unwrap();
+            let before = store.space_needed(ino, range, 8).await.unwrap();
             store.allocate(ino, range, Allocate::Reserve).await.unwrap();
             before
         };
         let wanted = async |ino| {
             let range = ByteRange::new(0, 16 * PIECE);
-            store.room_for(ino, range, 8).await.unwrap().wanted / PIECE
+            store.space_needed(ino, range, 8).await.unwrap().needed / PIECE
         };
         write(&store, INO, 0, 1).await.unwrap();
         store.sync_all().await.unwrap();
@@ -155,14 +155,14 @@ fn what_is_given_back_takes_no_space_and_other_reservations_keep_theirs() {
         for gap in reserve(other, 0, 4).await.gaps {
             store.allocate(other, gap, Allocate::Punch).await.unwrap();
         }
-        let first = store.room_for(other, ByteRange::new(8 * PIECE, 10 * PIECE), 8).await.unwrap();
-        assert_eq!(first.wanted, 0, "an earlier reservation stays");
+        let first = store.space_needed(other, ByteRange::new(8 * PIECE, 10 * PIECE), 8).await.unwrap();
+        assert_eq!(first.needed, 0, "an earlier reservation stays");
         store.close().await.unwrap();
     });
 }
 
 #[test]
-fn what_is_there_can_be_overwritten_on_a_full_disk() {
+fn allocated_ranges_can_be_overwritten_on_a_full_disk() {
     on_small_disk(|store| async move {
         let sparse = InodeId(9);
         write(&store, sparse, 3, 1).await.unwrap();
@@ -176,7 +176,7 @@ fn what_is_there_can_be_overwritten_on_a_full_disk() {
 }
 
 #[test]
-fn what_frees_space_works_on_a_full_disk_and_makes_room() {
+fn freeing_space_works_on_a_full_disk() {
     on_small_disk(|store| async move {
         let pieces = fill(&store, INO).await;
         store.allocate(INO, ByteRange::at(0, 2 * PIECE), Allocate::Punch).await.unwrap();

@@ -17,7 +17,7 @@ fn ino(sequence: u64) -> InodeId {
 }
 
 async fn open_group(target: &Arc<Store>) -> Arc<Store> {
-    Store::open_group(target, GROUP, IfAbsent::Make).await.unwrap().expect("it is made").0
+    Store::open_group(target, GROUP, IfAbsent::Create).await.unwrap().expect("it is made").0
 }
 
 /// The mark that a store of the group exists.
@@ -30,7 +30,7 @@ async fn write(store: &Store, ino: InodeId, offset: u64, len: usize) {
 }
 
 async fn noted(store: &Store) -> Vec<(InodeId, ByteRange)> {
-    let (noted, next) = store.noted(InodeId(0), 10_000).await.unwrap();
+    let (noted, next) = store.dirty_ranges(InodeId(0), 10_000).await.unwrap();
     assert_eq!(next, None);
     noted
 }
@@ -43,7 +43,7 @@ async fn reopen(target: &Arc<Store>) -> Arc<Store> {
 async fn named(store: &Store) -> Vec<InodeId> {
     let (mut named, mut from) = (Vec::new(), Some(InodeId(0)));
     while let Some(at) = from {
-        let (part, next) = store.noted(at, 100).await.unwrap();
+        let (part, next) = store.dirty_ranges(at, 100).await.unwrap();
         assert!(part.len() <= 101, "{}", part.len());
         named.extend(part.into_iter().map(|(ino, _)| ino));
         from = next;
@@ -95,25 +95,25 @@ fn another_groups_store_is_refused() {
         open_group(&target).await.close().await.unwrap();
         let (here, there) = (Store::group_dir(&dir, GROUP), Store::group_dir(&dir, GroupId(8)));
         std::fs::rename(&here, &there).unwrap();
-        let refused = Store::open_group(&target, GroupId(8), IfAbsent::Make).await.err().unwrap();
+        let refused = Store::open_group(&target, GroupId(8), IfAbsent::Create).await.err().unwrap();
         assert_eq!(refused.kind(), Kind::WrongIdentity);
         assert!(refused.message().contains("group 7 on target 3"), "{refused}");
         // Chunks without a superblock aren't taken for a new group.
         std::fs::remove_file(there.join("group.toml")).unwrap();
-        let refused = Store::open_group(&target, GroupId(8), IfAbsent::Make).await.err().unwrap();
+        let refused = Store::open_group(&target, GroupId(8), IfAbsent::Create).await.err().unwrap();
         assert_eq!(refused.kind(), Kind::Damaged);
     });
 }
 
 #[test]
-fn notes_stay_while_they_are_held() {
+fn entries_stay_while_they_are_held() {
     with_target(|dir| async move {
         let (target, _) = open(&dir).await;
         let group = open_group(&target).await;
         write(&group, ino(1), 5 * MIB, 100).await;
         settle(&group).await;
         assert_eq!(noted(&group).await, []);
-        let hold = group.hold_notes();
+        let hold = group.hold_entries();
         write(&group, ino(2), 9 * MIB + 1, 100).await;
         settle(&group).await;
         let left = [(ino(2), ByteRange::new(0, MIB)), (ino(2), ByteRange::new(9 * MIB, 10 * MIB))];
@@ -129,7 +129,7 @@ fn everything_can_be_kept_over_restarts() {
     with_target(|dir| async move {
         let (target, _) = open(&dir).await;
         let group = open_group(&target).await;
-        group.keep_all_notes(true);
+        group.retain_all_entries(true);
         write(&group, ino(1), 0, 100).await;
         write(&group, ino(1), 3 * MIB, 100).await;
         settle(&group).await;
@@ -141,7 +141,7 @@ fn everything_can_be_kept_over_restarts() {
         let known: Vec<ByteRange> =
             noted(&group).await.iter().filter(|n| n.0 == ino(1)).map(|n| n.1).collect();
         assert_eq!(known, [ByteRange::new(0, MIB), ByteRange::new(3 * MIB, 4 * MIB)]);
-        group.keep_all_notes(false);
+        group.retain_all_entries(false);
         settle(&group).await;
         assert_eq!(noted(&group).await, []);
         group.close().await.unwrap();
@@ -156,7 +156,7 @@ fn what_changes_after_a_shutdown_is_damage_though_notes_were_kept() {
     with_target(|dir| async move {
         let (target, _) = open(&dir).await;
         let group = open_group(&target).await;
-        group.keep_all_notes(true);
+        group.retain_all_entries(true);
         for sequence in 1..=4 {
             write(&group, ino(sequence), 0, 10_000).await;
         }
@@ -177,7 +177,7 @@ fn what_changes_after_a_shutdown_is_damage_though_notes_were_kept() {
             assert_eq!(group.verify(ino(2)).await.unwrap(), [ByteRange::new(4096, 12288)]);
             assert!(group.is_missing(ino(3)).await.unwrap());
             assert_eq!(read(&group, ino(4), 0, 10_000, IoPath::Cached).await.unwrap(), [7; 10_000]);
-            assert_eq!(group.take_touched(), [], "what the metadata service knows of is on disk");
+            assert_eq!(group.take_changing_at_crash(), [], "what the metadata service knows of is on disk");
             group.close().await.unwrap();
         }
     });
@@ -190,7 +190,7 @@ fn all_of_a_deleted_file_is_noted() {
         let group = open_group(&target).await;
         write(&group, ino(1), 100 * MIB, 100).await;
         settle(&group).await;
-        let hold = group.hold_notes();
+        let hold = group.hold_entries();
         group.delete(ino(1)).await.unwrap();
         write(&group, ino(1), 200 * MIB, 100).await;
         settle(&group).await;
@@ -222,21 +222,21 @@ fn inodes_of_a_span_are_named_after_a_crash() {
         drop(group);
         group = reopen(&target).await;
         assert_eq!(named(&group).await, (1..=1024).map(ino).collect::<Vec<_>>());
-        group.keep_all_notes(false);
+        group.retain_all_entries(false);
         settle(&group).await;
         assert_eq!(noted(&group).await, []);
     });
 }
 
 #[test]
-fn too_much_to_keep_is_remembered() {
+fn an_overflow_of_entries_is_recorded() {
     with_target(|dir| async move {
         let options = Options { group_log_bytes: LOG_BYTES, ..Options::default() };
         let (target, _) = open_with(&dir, options).await;
         let group = open_group(&target).await;
-        group.keep_all_notes(true);
+        group.retain_all_entries(true);
         let mut files = 0;
-        while !group.notes_overflowed() {
+        while !group.has_overflowed() {
             files += 1;
             assert!(files < 1000, "the log takes everything");
             // Regions apart from each other, so that each has an entry of its own.
@@ -245,18 +245,18 @@ fn too_much_to_keep_is_remembered() {
         }
         drop(group);
         let (group, _) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
-        assert!(group.notes_overflowed());
+        assert!(group.has_overflowed());
         let whole = ByteRange::new(0, u64::MAX);
         let noted = noted(&group).await;
         assert!(noted.len() as u64 == files && noted.iter().all(|(_, range)| *range == whole));
-        group.keep_all_notes(false);
-        group.forget_overflow().await.unwrap();
-        assert!(!group.notes_overflowed());
+        group.retain_all_entries(false);
+        group.clear_overflow().await.unwrap();
+        assert!(!group.has_overflowed());
         settle(&group).await;
         assert_eq!(self::noted(&group).await, []);
         drop(group);
         let (group, _) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
-        assert!(!group.notes_overflowed());
+        assert!(!group.has_overflowed());
     });
 }
 
@@ -270,7 +270,7 @@ fn a_lost_log_leaves_everything_noted() {
         drop(group);
         std::fs::remove_file(Store::group_dir(&dir, GROUP).join("intent.1")).unwrap();
         let (group, report) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
-        assert!(report.log_was_missing && group.notes_overflowed());
+        assert!(report.log_was_missing && group.has_overflowed());
     });
 }
 
@@ -349,12 +349,12 @@ fn a_store_whose_making_was_cut_short_is_made_whole() {
 }
 
 #[test]
-fn a_store_that_is_lost_is_made_again_only_for_who_sends_everything() {
+fn a_lost_store_is_recreated_only_for_a_full_resync() {
     for lost in ["groups", "groups/7", "groups/7/chunks"] {
         with_target(move |dir| async move {
             let (target, _) = open(&dir).await;
             let group = open_group(&target).await;
-            assert!(!group.notes_overflowed());
+            assert!(!group.has_overflowed());
             write(&group, ino(1), 0, 100).await;
             for store in [&group, &target] {
                 store.close().await.unwrap();
@@ -363,18 +363,18 @@ fn a_store_that_is_lost_is_made_again_only_for_who_sends_everything() {
             std::fs::rename(dir.join(lost), dir.join("lost+found")).unwrap();
             let (target, _) = open(&dir).await;
             assert_eq!(target.groups().await.unwrap(), [GROUP]);
-            for if_absent in [IfAbsent::Leave, IfAbsent::Make] {
+            for if_absent in [IfAbsent::Leave, IfAbsent::Create] {
                 let refused = Store::open_group(&target, GROUP, if_absent).await.err().unwrap();
                 assert_eq!(refused.kind(), Kind::Damaged, "{lost}");
                 assert!(refused.message().contains("group 7 is gone"), "{refused}");
             }
-            let made = Store::open_group(&target, GROUP, IfAbsent::MakeAnew).await.unwrap().unwrap().0;
-            assert!(made.notes_overflowed(), "{lost}: everything has to be compared");
+            let made = Store::open_group(&target, GROUP, IfAbsent::Recreate).await.unwrap().unwrap().0;
+            assert!(made.has_overflowed(), "{lost}: everything has to be compared");
             assert_eq!(made.files(InodeId(0), 10).await.unwrap().0, []);
             // As after any other crash.
             drop(made);
             let group = reopen(&target).await;
-            assert!(group.notes_overflowed(), "{lost}");
+            assert!(group.has_overflowed(), "{lost}");
         });
     }
 }
@@ -384,7 +384,7 @@ fn a_store_that_was_forgotten_is_not_lost() {
     with_target(|dir| async move {
         let (target, _) = open(&dir).await;
         open_group(&target).await.close().await.unwrap();
-        target.forget_group(GROUP).await.unwrap();
+        target.remove_group(GROUP).await.unwrap();
         assert_eq!(target.groups().await.unwrap(), []);
         open_group(&target).await.close().await.unwrap();
         // Power fails during the removal: the mark goes first.
@@ -396,29 +396,29 @@ fn a_store_that_was_forgotten_is_not_lost() {
         std::fs::rename(&here, here.with_extension("gone")).unwrap();
         assert_eq!(target.groups().await.unwrap(), []);
         assert!(Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().is_none());
-        target.remove_forgotten_groups().await.unwrap();
+        target.finish_group_removals().await.unwrap();
         assert_eq!(target.groups().await.unwrap(), []);
         assert!(!here.with_extension("gone").exists());
         open_group(&target).await.close().await.unwrap();
         // A lost store can be removed, too.
         std::fs::remove_dir_all(&here).unwrap();
-        target.forget_group(GROUP).await.unwrap();
+        target.remove_group(GROUP).await.unwrap();
         assert_eq!(target.groups().await.unwrap(), []);
     });
 }
 
 /// A store is removed, created again before the rest of the first one is gone, and then lost.
 #[test]
-fn what_is_left_of_a_forgotten_store_does_not_hide_the_loss_of_the_next_one() {
+fn leftovers_of_a_removed_store_do_not_hide_a_later_loss() {
     with_target(|dir| async move {
         let (target, _) = open(&dir).await;
         open_group(&target).await.close().await.unwrap();
         let here = Store::group_dir(&dir, GROUP);
         std::fs::rename(&here, here.with_extension("gone")).unwrap();
-        target.remove_forgotten_groups().await.unwrap();
+        target.finish_group_removals().await.unwrap();
         assert!(!here.with_extension("gone").exists());
         assert_eq!(target.groups().await.unwrap(), [GROUP]);
-        let refused = Store::open_group(&target, GROUP, IfAbsent::Make).await.err().unwrap();
+        let refused = Store::open_group(&target, GROUP, IfAbsent::Create).await.err().unwrap();
         assert_eq!(refused.kind(), Kind::Damaged);
     });
 }
@@ -432,10 +432,10 @@ fn a_store_whose_removal_fails_half_way_is_not_lost() {
         // A file under the name of what is being removed: the store can't be renamed to it.
         let gone = Store::group_dir(&dir, GROUP).with_extension("gone");
         std::fs::write(&gone, "").unwrap();
-        target.forget_group(GROUP).await.unwrap_err();
+        target.remove_group(GROUP).await.unwrap_err();
         reopen(&target).await.close().await.unwrap();
         std::fs::remove_file(&gone).unwrap();
-        target.forget_group(GROUP).await.unwrap();
+        target.remove_group(GROUP).await.unwrap();
         assert_eq!(target.groups().await.unwrap(), []);
     });
 }

@@ -42,11 +42,11 @@ fn new_files_in_order_cost_few_durable_writes_and_survive_a_kill() {
         let (store, report) = open(&dir).await;
         assert_eq!(report.files, FILES);
         assert!(report.blocks_changed >= 2 * FILES, "{report:?}");
-        assert_eq!(store.take_touched(), (1..=FILES).map(ino).collect::<Vec<_>>());
+        assert_eq!(store.take_changing_at_crash(), (1..=FILES).map(ino).collect::<Vec<_>>());
         for sequence in 1..=FILES {
             check(&store, ino(sequence)).await;
         }
-        store.crash_is_seen_to();
+        store.mark_reconciled();
         store.close().await.unwrap();
         drop(store);
         assert!(!open(&dir).await.1.was_needed);
@@ -75,7 +75,7 @@ fn a_kill_after_a_kill_finds_the_files_again() {
 }
 
 #[test]
-fn what_is_on_disk_is_not_examined_and_what_changes_then_is() {
+fn only_files_changed_since_the_last_sync_are_examined() {
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;
         for sequence in 1..=30 {
@@ -96,7 +96,7 @@ fn what_is_on_disk_is_not_examined_and_what_changes_then_is() {
 }
 
 #[test]
-fn deleted_and_cut_files_of_a_span_leave_nothing_to_stumble_over() {
+fn deleted_and_truncated_files_of_a_span_leave_no_trace_for_recovery() {
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;
         for sequence in 1..=30 {

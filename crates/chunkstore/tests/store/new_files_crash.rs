@@ -108,7 +108,7 @@ async fn work(world: Shared) {
 /// Opens the store after a crash; returns the first damage that it finds in one of the files.
 async fn examine(world: Shared) -> Result<(), Kind> {
     let (store, _) = open_with(Path::new(DIR), Options::default()).await;
-    let touched = store.take_touched();
+    let touched = store.take_changing_at_crash();
     assert!(touched.is_sorted_by(|a, b| a < b), "each file is told once");
     let files: Vec<(InodeId, Known)> = world.borrow().files.iter().map(|(ino, file)| (*ino, *file)).collect();
     for (ino, known) in files {
@@ -222,7 +222,7 @@ fn killed_after_a_deletion(seed: u64) -> Machine {
 }
 
 #[test]
-fn a_deletion_is_not_undone_once_nothing_tells_of_it() {
+fn a_deletion_is_durable_before_its_span_is_dropped() {
     for seed in 0..SEEDS {
         let mut machine = killed_after_a_deletion(seed);
         machine
@@ -236,7 +236,7 @@ fn a_deletion_is_not_undone_once_nothing_tells_of_it() {
         let (left, touched) = machine
             .run(async {
                 let store = open().await;
-                (store.list().await.unwrap(), store.take_touched())
+                (store.list().await.unwrap(), store.take_changing_at_crash())
             })
             .unwrap();
         assert_eq!(left, first_files().take(4).collect::<Vec<_>>(), "seed {seed}");

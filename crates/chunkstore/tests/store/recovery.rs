@@ -31,15 +31,15 @@ fn everything_written_is_there_after_a_kill() {
         }
         // A shutdown before crash reconciliation of these files doesn't count as clean.
         for _ in 0..2 {
-            assert_eq!(store.take_touched(), [other, INO]);
+            assert_eq!(store.take_changing_at_crash(), [other, INO]);
             store.close().await.unwrap();
             drop(store);
             let opened = open(&dir).await;
             store = opened.0;
             assert!(opened.1.was_needed);
         }
-        assert_eq!(store.take_touched(), [other, INO]);
-        store.crash_is_seen_to();
+        assert_eq!(store.take_changing_at_crash(), [other, INO]);
+        store.mark_reconciled();
         store.close().await.unwrap();
         drop(store);
         let (_, report) = open(&dir).await;
@@ -109,7 +109,7 @@ fn a_lost_log_means_that_everything_is_examined() {
 }
 
 #[test]
-fn a_deleted_file_leaves_nothing_to_stumble_over() {
+fn a_deleted_file_leaves_no_trace_for_recovery() {
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;
         store.write(INO, 0, &buf(&[1; 10_000]), IoPath::Cached, Durability::Later).await.unwrap();
@@ -128,7 +128,7 @@ fn a_deleted_file_leaves_nothing_to_stumble_over() {
 }
 
 #[test]
-fn the_background_lets_notes_go_and_ends_with_the_store() {
+fn the_background_retires_entries_and_ends_with_the_store() {
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;
         let ended = std::sync::Arc::new(rt::sync::Event::new());

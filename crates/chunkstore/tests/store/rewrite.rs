@@ -95,8 +95,8 @@ async fn make_right(what: Damage, done: Rc<Cell<usize>>) {
         };
         let sums: Vec<u32> = data.chunks(BLOCK_SIZE).map(sum).collect();
         let (first, second) = sums.split_at(8);
-        store.expect(INO, 0, first, LEN as u64).await.unwrap();
-        store.expect(INO, 8, second, LEN as u64).await.unwrap();
+        store.expect_sums(INO, 0, first, LEN as u64).await.unwrap();
+        store.expect_sums(INO, 8, second, LEN as u64).await.unwrap();
     }
     done.set(1);
     for (at, piece) in data.chunks(PIECE).enumerate() {

@@ -65,7 +65,7 @@ async fn require_silence(store: &Arc<Store>) {
         require_vanished("a removal", store.delete(ino).await);
         require_vanished("a new length", store.truncate(ino, 1).await);
         require_vanished("a sync", store.sync(ino).await);
-        require_vanished("an expectation", store.expect(ino, 0, &[1], BLOCK).await);
+        require_vanished("an expectation", store.expect_sums(ino, 0, &[1], BLOCK).await);
         require_vanished("existence", store.has_chunk_file(ino).await);
         require_vanished("a missing file", store.is_missing(ino).await);
     }
@@ -77,22 +77,22 @@ async fn require_silence(store: &Arc<Store>) {
     require_vanished("missing files", store.missing().await);
     require_vanished("the groups", store.groups().await);
     require_vanished("room", store.space().await);
-    let error = require_vanished("a proof", store.prove_home().await);
+    let error = require_vanished("a proof", store.verify_dir().await);
     assert!(error.message().contains("target 3 is offline") && error.hint().contains("mount"), "{error}");
-    require_vanished("a quick proof", store.check_home());
-    require_vanished("a copy of a group", Store::open_group(store, GROUP, IfAbsent::Make).await);
-    require_vanished("the removal of a group", store.forget_group(GROUP).await);
+    require_vanished("a quick proof", store.check_dir());
+    require_vanished("a copy of a group", Store::open_group(store, GROUP, IfAbsent::Create).await);
+    require_vanished("the removal of a group", store.remove_group(GROUP).await);
 }
 
 #[test]
 fn an_empty_directory_in_its_place_is_no_store_without_files() {
     with_target(|dir| async move {
         let store = filled(&dir).await;
-        store.prove_home().await.unwrap();
+        store.verify_dir().await.unwrap();
         unmount(&dir);
         require_silence(&store).await;
         mount(&dir);
-        store.prove_home().await.unwrap();
+        store.verify_dir().await.unwrap();
         assert_eq!(store.list().await.unwrap(), [INO, CLOSED]);
         assert_eq!(read(&store, CLOSED, 0, 1, IoPath::Cached).await.unwrap(), [7]);
         assert_eq!(store.stat(ABSENT).await.unwrap().len, 0);
@@ -153,15 +153,15 @@ fn another_store_in_its_place_is_not_taken_for_it() {
 fn a_group_whose_folder_has_gone_is_no_group_without_files() {
     with_target(|dir| async move {
         let (target, _) = open(&dir).await;
-        let (group, _) = Store::open_group(&target, GROUP, IfAbsent::Make).await.unwrap().unwrap();
+        let (group, _) = Store::open_group(&target, GROUP, IfAbsent::Create).await.unwrap().unwrap();
         write(&group, INO).await.unwrap();
         let folder = Store::group_dir(&dir, GROUP);
         unmount(&folder);
         require_vanished("a read", read(&group, ABSENT, 0, 1, IoPath::Cached).await);
         require_vanished("a part of a list", group.files(InodeId(0), 10).await);
         require_vanished("the verifier of what is complete", group.adopt_verifier(9).await);
-        require_vanished("a quick proof", group.check_home());
-        target.prove_home().await.unwrap();
+        require_vanished("a quick proof", group.check_dir());
+        target.verify_dir().await.unwrap();
         mount(&folder);
         group.adopt_verifier(9).await.unwrap();
         group.close().await.unwrap();
@@ -177,10 +177,10 @@ fn a_superblock_that_says_something_else_is_no_proof() {
         let text = fs::read(&path).unwrap();
         // In place: it is the same file.
         fs::write(&path, String::from_utf8_lossy(&text).replace("target = 3", "target = 4")).unwrap();
-        store.check_home().unwrap();
-        require_vanished("a proof", store.prove_home().await);
+        store.check_dir().unwrap();
+        require_vanished("a proof", store.verify_dir().await);
         fs::write(&path, text).unwrap();
-        store.prove_home().await.unwrap();
+        store.verify_dir().await.unwrap();
         store.close().await.unwrap();
     });
 }

@@ -22,7 +22,7 @@ fn formatted(seed: u64) -> Machine {
 /// Opens the target and a group's store on it.
 async fn opened() -> (Arc<Store>, Arc<Store>) {
     let (target, _) = open(Path::new(DIR)).await;
-    let group = Store::open_group(&target, GROUP, IfAbsent::Make).await.unwrap().expect("it is made").0;
+    let group = Store::open_group(&target, GROUP, IfAbsent::Create).await.unwrap().expect("it is made").0;
     (target, group)
 }
 
@@ -76,12 +76,12 @@ fn what_was_shut_down_is_on_disk() {
 }
 
 #[test]
-fn who_was_brought_in_step_has_that_of_the_others() {
+fn a_resynced_replica_has_the_verifier_of_the_others() {
     let mut machine = formatted(1);
     machine
         .run(async {
             let (_, group) = opened().await;
-            group.leave_verifier();
+            group.drop_verifier();
             assert_ne!(group.verifier(), 77);
             group.adopt_verifier(77).await.unwrap();
             assert_eq!(group.verifier(), 77);
@@ -94,7 +94,7 @@ fn who_was_brought_in_step_has_that_of_the_others() {
 }
 
 #[test]
-fn a_record_that_says_nothing_promises_nothing() {
+fn an_invalid_record_gives_a_new_verifier() {
     let mut machine = formatted(1);
     let first = machine.run(verifiers()).unwrap();
     machine

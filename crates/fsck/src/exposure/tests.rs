@@ -69,7 +69,7 @@ fn left(
     });
     let copies = |id: &u32| {
         let group = &map.groups[*id as usize];
-        let good = group.with_states().filter(|(_, state)| *state == MemberState::Good);
+        let good = group.members_with_states().filter(|(_, state)| *state == MemberState::Good);
         (good.filter(|(target, _)| !is_gone(target.0)).count(), group.members.len())
     };
     groups.iter().zip(bytes).map(|(id, bytes)| (copies(id).0, copies(id).1, bytes)).collect()
@@ -77,7 +77,7 @@ fn left(
 
 proptest! {
     #[test]
-    fn it_is_what_trying_shows(
+    fn the_map_matches_brute_force(
         groups in prop::collection::vec(
             prop::sample::subsequence((1..=6u32).collect::<Vec<_>>(), 1..=3)
                 .prop_flat_map(|members| {
@@ -94,13 +94,13 @@ proptest! {
             .into_iter()
             .map(|(ids, size)| (ids.iter().map(|id| id % groups.len() as u32).collect(), size))
             .collect();
-        let mut scale = Scale::new(&map);
+        let mut scale = ExposureBuilder::new(&map);
         for (at, (ids, size)) in files.iter().enumerate() {
             let directory = format!("/d{}", at % 2);
             let layout = layout(ids);
-            scale.put(&Weighed { directory: &directory, layout: &layout, size: *size, is_estimate: false });
+            scale.add_file(&ExposureFile { directory: &directory, layout: &layout, size: *size, is_estimate: false });
         }
-        let told = scale.told();
+        let told = scale.finish();
         prop_assert_eq!(told.exposed.len(), 10);
         for exposed in &told.exposed {
             let is_gone = |target: u32| match &exposed.domain {
@@ -121,7 +121,7 @@ proptest! {
                 at_risk.add(single);
             }
             prop_assert_eq!((exposed.lost, exposed.at_risk), (lost, at_risk), "{:?}", exposed.domain);
-            let sum = |part: fn(&Heavy) -> u64| exposed.top.iter().map(part).sum::<u64>();
+            let sum = |part: fn(&HeavyDirectory) -> u64| exposed.top.iter().map(part).sum::<u64>();
             prop_assert_eq!(sum(|heavy| heavy.lost.bytes), lost.bytes);
             prop_assert_eq!(sum(|heavy| heavy.at_risk.bytes), at_risk.bytes);
             let keeps = [Domain::Node(NodeId(1)), Domain::Rack("a".into())];
@@ -131,13 +131,13 @@ proptest! {
 }
 
 #[test]
-fn what_hurts_most_comes_first() {
+fn domains_are_sorted_by_loss() {
     let map = map(&[vec![(1, 0)], vec![(3, 0), (5, 0)]]);
-    let mut scale = Scale::new(&map);
+    let mut scale = ExposureBuilder::new(&map);
     let (single, mirrored) = (layout(&[0]), layout(&[1]));
-    scale.put(&Weighed { directory: "/scratch", layout: &single, size: 1000, is_estimate: true });
-    scale.put(&Weighed { directory: "/home", layout: &mirrored, size: 5000, is_estimate: false });
-    let told = scale.told();
+    scale.add_file(&ExposureFile { directory: "/scratch", layout: &single, size: 1000, is_estimate: true });
+    scale.add_file(&ExposureFile { directory: "/home", layout: &mirrored, size: 5000, is_estimate: false });
+    let told = scale.finish();
     assert_eq!((told.all, told.estimated_files), (Amount { files: 2, bytes: 6000 }, 1));
     assert_eq!((told.at_risk_now, told.lost_now), (Amount::default(), Amount::default()));
     assert_eq!(told.exposed[0].domain, Domain::Rack("a".into()), "the largest comes first");
@@ -154,12 +154,12 @@ fn what_hurts_most_comes_first() {
 fn a_rack_takes_all_copies_in_it() {
     let mut map = map(&[vec![(1, 0), (3, 0)], vec![(1, 0), (5, 0)]]);
     let weigh = |map: &ClusterMap| {
-        let mut scale = Scale::new(map);
+        let mut scale = ExposureBuilder::new(map);
         for (at, size) in [(0, 700), (1, 5000)] {
             let layout = layout(&[at]);
-            scale.put(&Weighed { directory: "/home", layout: &layout, size, is_estimate: false });
+            scale.add_file(&ExposureFile { directory: "/home", layout: &layout, size, is_estimate: false });
         }
-        scale.told().exposed
+        scale.finish().exposed
     };
     let told = weigh(&map);
     let rack = &told[0];

@@ -5,14 +5,14 @@ use crate::abi::{SetattrIn, fattr};
 use crate::reply::{attr_out, put, statx_out};
 use crate::request::Request;
 use crate::transport::Core;
-use client::Known;
+use client::CachedAttr;
 use std::sync::atomic::Ordering;
 use types::{Errno, Error, InodeId, Result, SetAttr, SetTime, Timestamp, mode};
 
 pub(super) async fn getattr(core: &Core, rq: &Request) -> Result<usize> {
     let shared = &core.shared;
     let attr = match shared.client.permissions(rq.ino()) {
-        Some(known) if shared.callers.change_names(rq.header.pid) => known,
+        Some(known) if shared.callers.needs_only_permissions(rq.header.pid) => known,
         _ => attributes(core, rq.ino()).await?,
     };
     Ok(put(&rq.out, 0, &attr_out(&attr)))
@@ -26,7 +26,7 @@ pub(super) async fn statx(core: &Core, rq: &Request) -> Result<usize> {
 /// Returns the attributes of an inode. An application that has a directory open, or as its working
 /// directory, sees them even after another client has removed the directory, as on a local file
 /// system.
-async fn attributes(core: &Core, ino: InodeId) -> Result<Known> {
+async fn attributes(core: &Core, ino: InodeId) -> Result<CachedAttr> {
     let client = &core.shared.client;
     match client.getattr(ino).await {
         Err(error) if error.errno == Errno::ESTALE => client.removed_directory(ino).ok_or(error),
@@ -35,12 +35,12 @@ async fn attributes(core: &Core, ino: InodeId) -> Result<Known> {
 }
 
 pub(super) async fn setattr(core: &Core, rq: &Request, args: SetattrIn) -> Result<usize> {
-    let (set, size) = changes(&args)?;
+    let (set, size) = setattr_changes(&args)?;
     let attr = match size {
         // ftruncate: fails for a file whose session has ended.
         Some(size) if args.valid & fattr::FH != 0 => {
             let open = core.shared.handles.get(args.fh)?;
-            refuse_cut_after_failure(core, &open, size).await?;
+            refuse_truncate_after_failed_write(core, &open, size).await?;
             open.file.setattr(rq.credentials(), set, Some(size)).await?
         }
         _ => core.shared.client.setattr(rq.credentials(), rq.ino(), set, size).await?,
@@ -55,11 +55,11 @@ pub(super) async fn setattr(core: &Core, rq: &Request, args: SetattrIn) -> Resul
 /// `fs/fuse/file.c`). It sends the same request as for `ftruncate(2)` and ignores the answer. Data
 /// that others have appended meanwhile would be lost. The error tells an application that means the
 /// truncation to repeat it.
-async fn refuse_cut_after_failure(core: &Core, open: &OpenFile, size: u64) -> Result<()> {
-    if open.failed_end.load(Ordering::Relaxed) == 0 {
+async fn refuse_truncate_after_failed_write(core: &Core, open: &OpenFile, size: u64) -> Result<()> {
+    if open.failed_write_end.load(Ordering::Relaxed) == 0 {
         return Ok(());
     }
-    if size >= open.failed_end.swap(0, Ordering::Relaxed) {
+    if size >= open.failed_write_end.swap(0, Ordering::Relaxed) {
         return Ok(());
     }
     let now = core.shared.client.getattr(open.file.ino()).await?.size;
@@ -84,7 +84,7 @@ pub(super) async fn readlink(core: &Core, rq: &Request) -> Result<usize> {
 
 /// Returns the changes of a SETATTR. The kernel sets `KILL_SUIDGID` when a change of owner or size
 /// clears setuid and setgid.
-fn changes(args: &SetattrIn) -> Result<(SetAttr, Option<u64>), Errno> {
+fn setattr_changes(args: &SetattrIn) -> Result<(SetAttr, Option<u64>), Errno> {
     let has = |bit: u32| args.valid & bit != 0;
     let set = SetAttr {
         mode: has(fattr::MODE).then_some(args.mode & mode::PERMISSIONS),
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_valid_changes() {
+    fn only_valid_fields_change() {
         let full = SetattrIn {
             size: 9,
             mode: 0o100644,
@@ -128,20 +128,20 @@ mod tests {
             ctime: 5,
             ..Default::default()
         };
-        assert_eq!(changes(&full), Ok((SetAttr::default(), None)));
+        assert_eq!(setattr_changes(&full), Ok((SetAttr::default(), None)));
         let valid = fattr::MODE | fattr::SIZE | fattr::GID | fattr::KILL_SUIDGID;
         let expected =
             SetAttr { mode: Some(0o644), gid: Some(2), kill_suid_sgid: true, ..Default::default() };
-        assert_eq!(changes(&SetattrIn { valid, ..full }), Ok((expected, Some(9))));
+        assert_eq!(setattr_changes(&SetattrIn { valid, ..full }), Ok((expected, Some(9))));
     }
 
     #[test]
     fn times_are_given_or_now() {
         let valid = fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME;
         let args = SetattrIn { valid, atime: 7, mtime: -3i64 as u64, mtimensec: 8, ..Default::default() };
-        let (set, _) = changes(&args).unwrap();
+        let (set, _) = setattr_changes(&args).unwrap();
         assert_eq!(set.atime, Some(SetTime::Now));
         assert_eq!(set.mtime, Some(SetTime::At(Timestamp::new(-3, 8))));
-        assert_eq!(changes(&SetattrIn { mtimensec: 1_000_000_000, ..args }), Err(Errno::EINVAL));
+        assert_eq!(setattr_changes(&SetattrIn { mtimensec: 1_000_000_000, ..args }), Err(Errno::EINVAL));
     }
 }

@@ -8,7 +8,7 @@ use crate::abi::{
 use crate::reply::put;
 use crate::request::Request;
 use crate::transport::Core;
-use client::{ReadHow, WriteHow};
+use client::{ReadOptions, WriteOptions};
 use std::sync::atomic::Ordering;
 use types::{ByteRange, Errno, Result};
 
@@ -22,19 +22,19 @@ pub(super) async fn read(core: &Core, rq: &Request, args: ReadIn) -> Result<usiz
     }
     let open = core.shared.handles.get(args.fh)?;
     let buf = rq.out.slice(0..size);
-    let len = open.file.read(args.offset, buf, read_how(&args)).await?;
+    let len = open.file.read(args.offset, buf, read_options(&args)).await?;
     Ok(len.min(size))
 }
 
 pub(super) async fn write(core: &Core, rq: &Request, args: WriteIn) -> Result<usize> {
     let open = core.shared.handles.get(args.fh)?;
     let buf = rq.data.slice(0..args.size as usize);
-    let how = write_how(&args, core.shared.is_shared);
+    let how = write_options(&args, core.shared.is_shared);
     let may_be_cut = core.shared.is_shared && how.direct && !how.written_back;
     let written = open.file.write(args.offset, buf, how).await;
     if may_be_cut && written.is_err() {
         let end = args.offset.saturating_add(u64::from(args.size));
-        open.failed_end.fetch_max(end, Ordering::Relaxed);
+        open.failed_write_end.fetch_max(end, Ordering::Relaxed);
     }
     let len = written?;
     Ok(put(&rq.out, 0, &WriteOut { size: len.min(args.size as usize) as u32, padding: 0 }))
@@ -44,19 +44,19 @@ fn is_direct(flags: u32) -> bool {
     flags & libc::O_DIRECT as u32 != 0
 }
 
-fn read_how(args: &ReadIn) -> ReadHow {
-    ReadHow {
+fn read_options(args: &ReadIn) -> ReadOptions {
+    ReadOptions {
         direct: is_direct(args.flags),
-        kept: args.read_flags & abi::READ_LOCKOWNER == 0,
+        cached: args.read_flags & abi::READ_LOCKOWNER == 0,
         no_atime: args.flags & libc::O_NOATIME as u32 != 0,
     }
 }
 
-fn write_how(args: &WriteIn, shared: bool) -> WriteHow {
+fn write_options(args: &WriteIn, shared: bool) -> WriteOptions {
     let written_back = args.write_flags & abi::WRITE_CACHE != 0;
     let o_append = args.flags & libc::O_APPEND as u32 != 0;
     // O_SYNC contains O_DSYNC's bit.
-    WriteHow {
+    WriteOptions {
         // Without other writers the kernel knows the end of the file.
         append: shared && !written_back && o_append,
         o_append: o_append && !written_back,
@@ -111,9 +111,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_a_write_is_meant_is_in_its_flags() {
+    fn write_options_follow_the_flags() {
         let how = |flags: i32, write_flags| {
-            write_how(&WriteIn { flags: flags as u32, write_flags, ..Default::default() }, true)
+            write_options(&WriteIn { flags: flags as u32, write_flags, ..Default::default() }, true)
         };
         let plain = how(libc::O_WRONLY, 0);
         assert!(!plain.direct && !plain.durable && !plain.kill_suid_sgid);
@@ -124,13 +124,13 @@ mod tests {
         let back = how(libc::O_APPEND, abi::WRITE_CACHE);
         assert!(back.written_back && !back.append, "pages have their place");
         let alone = WriteIn { flags: libc::O_APPEND as u32, ..Default::default() };
-        let alone = write_how(&alone, false);
+        let alone = write_options(&alone, false);
         assert!(!alone.append && alone.o_append && !back.o_append);
     }
 
     #[test]
-    fn what_the_page_cache_reads_is_kept() {
-        let how = |read_flags| read_how(&ReadIn { read_flags, ..Default::default() });
-        assert!(how(0).kept && !how(abi::READ_LOCKOWNER).kept);
+    fn reads_of_the_page_cache_are_marked() {
+        let how = |read_flags| read_options(&ReadIn { read_flags, ..Default::default() });
+        assert!(how(0).cached && !how(abi::READ_LOCKOWNER).cached);
     }
 }

@@ -1,10 +1,10 @@
 //! Directories.
 
 use crate::abi::{OpenOut, ReadIn, fopen};
-use crate::reply::{DirWriter, Listed, put};
+use crate::reply::{DirWriter, ListedEntry, put};
 use crate::request::Request;
 use crate::transport::Core;
-use client::{Known, Listing};
+use client::{CachedAttr, Listing};
 use types::{Attr, Errno, InodeId, Result, mode};
 
 /// Offsets after `.` and after `..`; the cookies of real entries are larger.
@@ -19,7 +19,7 @@ const AFTER_DOT_DOT: u64 = 2;
 /// directory, nor always at an open. It also caches a reply that is in flight while the listing is
 /// invalidated.
 pub(super) fn opendir(core: &Core, rq: &Request) -> Result<usize> {
-    if core.shared.agreement.without_opendir() {
+    if core.shared.features.skips_opendir() {
         return Err(Errno::ENOSYS.into());
     }
     let open_flags = if core.shared.is_shared { 0 } else { fopen::KEEP_CACHE | fopen::CACHE_DIR };
@@ -55,18 +55,19 @@ fn fill(
     let dots: [(u64, InodeId, &[u8]); 2] = [(AFTER_DOT, dir, b"."), (AFTER_DOT_DOT, listing.parent, b"..")];
     for (next, ino, name) in dots {
         // The kernel knows both inodes; it uses only the names.
-        if offset < next && !writer.push(&Listed { ino, mode: mode::S_IFDIR, name, next }, None) {
+        if offset < next && !writer.push(&ListedEntry { ino, mode: mode::S_IFDIR, name, next }, None) {
             return;
         }
     }
     for (index, entry) in listing.entries.iter().enumerate() {
-        let listed = Listed { ino: entry.ino, mode: entry.mode, name: &entry.name, next: entry.cookie };
-        let trusted = listing.trusted_attributes.get(index).copied().unwrap_or(false);
-        let attr = entry.attr.map(|attr| Known { attr, trusted, name_trusted: listing.trusted });
+        let listed = ListedEntry { ino: entry.ino, mode: entry.mode, name: &entry.name, next: entry.cookie };
+        let trusted = listing.cacheable_attributes.get(index).copied().unwrap_or(false);
+        let attr =
+            entry.attr.map(|attr| CachedAttr { attr, cacheable: trusted, name_cacheable: listing.trusted });
         if !writer.push(&listed, attr.as_ref()) {
             return;
         }
-        if let Some(attr) = attr.filter(|_| writer.with_attributes()) {
+        if let Some(attr) = attr.filter(|_| writer.includes_attributes()) {
             remember(&attr.attr);
         }
     }
@@ -116,7 +117,7 @@ mod tests {
             end: true,
             parent: InodeId(7),
             trusted: true,
-            trusted_attributes: vec![true; count as usize],
+            cacheable_attributes: vec![true; count as usize],
         }
     }
 

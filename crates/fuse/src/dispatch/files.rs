@@ -1,18 +1,18 @@
 //! Opening and closing files.
 
-use super::locks::{WHOLE_FILE, drop_posix};
+use super::locks::{WHOLE_FILE, drop_posix_locks};
 use crate::abi::{self, CreateIn, FlushIn, OpenIn, OpenOut, ReleaseIn, fopen};
-use crate::init::Agreement;
+use crate::init::NegotiatedFeatures;
 use crate::locks::OpenFileId;
 use crate::reply::{entry, put};
 use crate::request::Request;
 use crate::transport::Core;
-use client::{Caching, File, Known};
+use client::{CachedAttr, Caching, File};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use types::{Credentials, Result, SetAttr};
-use wire::{LockOwner, LockSpace};
+use wire::{LockFamily, LockOwner};
 
 const O_TRUNC: u32 = libc::O_TRUNC as u32;
 const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
@@ -27,7 +27,7 @@ pub(crate) struct OpenFile {
     pub(crate) owners: Mutex<Vec<LockOwner>>,
     /// Largest end of the failed direct writes beside other clients: see [`super::attrs`]. 0: none
     /// since the last check.
-    pub(crate) failed_end: AtomicU64,
+    pub(crate) failed_write_end: AtomicU64,
 }
 
 impl OpenFile {
@@ -53,7 +53,7 @@ pub(super) async fn create(core: &Core, rq: &Request, args: CreateIn, name: &[u8
     // Another request may have created the entry first.
     if flags & O_TRUNC != 0 && attr.size > 0 {
         match truncate(&file, rq.credentials(), open_flags).await {
-            Ok(truncated) => attr = Known { name_trusted: attr.name_trusted, ..truncated },
+            Ok(truncated) => attr = CachedAttr { name_cacheable: attr.name_cacheable, ..truncated },
             Err(error) => {
                 file.release().await;
                 client.forget(attr.ino, 1);
@@ -61,17 +61,23 @@ pub(super) async fn create(core: &Core, rq: &Request, args: CreateIn, name: &[u8
             }
         }
     }
-    attr.name_trusted &= keeps;
-    reply_made(core, rq, &attr, file, flags).await
+    attr.name_cacheable &= keeps;
+    reply_created(core, rq, &attr, file, flags).await
 }
 
 pub(super) async fn tmpfile(core: &Core, rq: &Request, args: CreateIn) -> Result<usize> {
     let CreateIn { flags, mode, umask, .. } = args;
     let (attr, file) = core.shared.client.tmpfile(rq.credentials(), rq.ino(), mode, umask, flags).await?;
-    reply_made(core, rq, &attr, file, flags).await
+    reply_created(core, rq, &attr, file, flags).await
 }
 
-async fn reply_made(core: &Core, rq: &Request, attr: &Known, file: File, flags: u32) -> Result<usize> {
+async fn reply_created(
+    core: &Core,
+    rq: &Request,
+    attr: &CachedAttr,
+    file: File,
+    flags: u32,
+) -> Result<usize> {
     match enter(core, file, flags).await {
         Ok(opened) => {
             let at = put(&rq.out, 0, &entry(attr));
@@ -85,7 +91,7 @@ async fn reply_made(core: &Core, rq: &Request, attr: &Known, file: File, flags: 
     }
 }
 
-async fn truncate(file: &File, who: Credentials, open_flags: u32) -> Result<Known> {
+async fn truncate(file: &File, who: Credentials, open_flags: u32) -> Result<CachedAttr> {
     let set = SetAttr { kill_suid_sgid: open_flags & abi::OPEN_KILL_SUIDGID != 0, ..Default::default() };
     file.setattr(who, set, Some(0)).await
 }
@@ -93,14 +99,14 @@ async fn truncate(file: &File, who: Credentials, open_flags: u32) -> Result<Know
 /// Inserts an open file into the table.
 async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
     // A mapping through a file of an ended session must not see pages of another session.
-    let is_lost = core.shared.client.is_open_from_before(file.ino());
+    let is_lost = core.shared.client.is_open_in_ended_session(file.ino());
     let caching = || if is_lost { Caching::Direct } else { file.caching() };
     let shared_with = core.shared.is_shared.then(caching);
     let mut open_flags = reply_flags(flags, shared_with);
-    if !keeps_pages(open_flags, is_lost, &core.shared.agreement) {
+    if !may_keep_pages(open_flags, is_lost, &core.shared.features) {
         open_flags &= !fopen::KEEP_CACHE;
     }
-    let open = Arc::new(OpenFile { file, owners: Mutex::default(), failed_end: AtomicU64::new(0) });
+    let open = Arc::new(OpenFile { file, owners: Mutex::default(), failed_write_end: AtomicU64::new(0) });
     match core.shared.handles.insert(core.index, open.clone()) {
         Ok(fh) => Ok(OpenOut { fh, open_flags, backing_id: 0 }),
         Err(errno) => {
@@ -133,11 +139,11 @@ fn reply_flags(flags: u32, shared_with: Option<Caching>) -> u32 {
 /// Returns whether the kernel may keep its cached pages of a file that is opened with these flags.
 /// It must drop pages of a session that has ended. Older kernels write back dirty mapped pages only
 /// when they drop them, which must happen before reads bypass the cache.
-fn keeps_pages(open_flags: u32, is_lost: bool, agreement: &Agreement) -> bool {
+fn may_keep_pages(open_flags: u32, is_lost: bool, agreement: &NegotiatedFeatures) -> bool {
     if is_lost {
         return false;
     }
-    open_flags & fopen::DIRECT_IO == 0 || agreement.writes_mapped_pages_first()
+    open_flags & fopen::DIRECT_IO == 0 || agreement.direct_io_flushes_mappings()
 }
 
 pub(super) async fn flush(core: &Core, rq: &Request, args: FlushIn) -> Result<usize> {
@@ -147,7 +153,7 @@ pub(super) async fn flush(core: &Core, rq: &Request, args: FlushIn) -> Result<us
     // through which it took them.
     let owner = LockOwner(args.lock_owner);
     open.owners.lock().retain(|noted| *noted != owner);
-    drop_posix(core, rq.ino(), owner).await?;
+    drop_posix_locks(core, rq.ino(), owner).await?;
     flushed.map(|()| 0)
 }
 
@@ -156,9 +162,9 @@ pub(super) async fn release(core: &Core, args: ReleaseIn) -> Result<usize> {
     let mut unlocked = Ok(());
     if args.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
         let owner = LockOwner(args.lock_owner);
-        unlocked = open.file.drop_locks(LockSpace::Flock, owner, WHOLE_FILE).await;
+        unlocked = open.file.drop_locks(LockFamily::Flock, owner, WHOLE_FILE).await;
     }
-    unlocked = unlocked.and(drop_left(core, &open).await);
+    unlocked = unlocked.and(drop_ofd_locks(core, &open).await);
     open.file.release().await;
     unlocked.map(|()| 0)
 }
@@ -166,8 +172,8 @@ pub(super) async fn release(core: &Core, args: ReleaseIn) -> Result<usize> {
 /// Drops the byte-range locks that belong to the open file itself (`F_OFD_SETLK`), whose end the
 /// kernel reports only by RELEASE. Processes have dropped theirs by FLUSH, and may have taken new
 /// ones since, through another file.
-async fn drop_left(core: &Core, open: &OpenFile) -> Result<()> {
-    let (holders, ino) = (&core.shared.holders, open.file.ino());
+async fn drop_ofd_locks(core: &Core, open: &OpenFile) -> Result<()> {
+    let (holders, ino) = (&core.shared.lock_owners, open.file.ino());
     let owners = std::mem::take(&mut *open.owners.lock());
     let mut dropped = Ok(());
     for owner in owners {
@@ -193,30 +199,30 @@ mod tests {
     }
 
     #[test]
-    fn pages_stay_unless_they_are_of_an_ended_session_or_would_be_lost() {
-        let agreement = |flags| Agreement { flags, max_io: 4096, minor: abi::MINOR_OLDEST };
+    fn pages_are_dropped_for_ended_sessions_and_old_kernels() {
+        let agreement = |flags| NegotiatedFeatures { flags, max_io: 4096, minor: abi::MINOR_OLDEST };
         let (older, newer) = (agreement(0), agreement(abi::init::DIRECT_IO_ALLOW_MMAP));
         let (cached, direct) = (reply_flags(O_RDWR, None), reply_flags(O_RDWR | O_DIRECT, None));
         for (flags, agreement, keeps) in
             [(cached, older, true), (cached, newer, true), (direct, older, false), (direct, newer, true)]
         {
-            assert_eq!(keeps_pages(flags, false, &agreement), keeps, "{flags:#x} {agreement:?}");
-            assert!(!keeps_pages(flags, true, &agreement));
+            assert_eq!(may_keep_pages(flags, false, &agreement), keeps, "{flags:#x} {agreement:?}");
+            assert!(!may_keep_pages(flags, true, &agreement));
         }
     }
 
     #[test]
-    fn only_readers_close_quietly_and_only_without_other_clients() {
+    fn only_readers_without_other_clients_skip_flush() {
         assert_ne!(reply_flags(O_RDONLY, None) & fopen::NOFLUSH, 0);
-        assert_eq!(reply_flags(O_RDONLY, Some(Caching::Kept)) & fopen::NOFLUSH, 0);
+        assert_eq!(reply_flags(O_RDONLY, Some(Caching::Cached)) & fopen::NOFLUSH, 0);
         for writes in [O_WRONLY, O_RDWR] {
             assert_eq!(reply_flags(writes, None) & fopen::NOFLUSH, 0);
         }
     }
 
     #[test]
-    fn beside_other_clients_only_what_is_under_a_lease_is_cached() {
-        let cached = reply_flags(O_RDONLY, Some(Caching::Kept));
+    fn beside_other_clients_only_leased_files_are_cached() {
+        let cached = reply_flags(O_RDONLY, Some(Caching::Cached));
         assert_eq!(cached & (fopen::DIRECT_IO | fopen::KEEP_CACHE), fopen::KEEP_CACHE);
         for flags in [O_RDONLY, O_RDWR, O_WRONLY] {
             assert_ne!(reply_flags(flags, Some(Caching::Direct)) & fopen::DIRECT_IO, 0);

@@ -16,7 +16,7 @@ const FSGETXATTR: u32 = 0x801c_581f;
 const FSSETXATTR: u32 = 0x401c_5820;
 
 /// Each flag with its bits in `FS_IOC_GETFLAGS` and `FS_IOC_FSGETXATTR`.
-const NUMBERS: [(InodeFlags, u32, u32); 4] = [
+const FLAG_BITS: [(InodeFlags, u32, u32); 4] = [
     (InodeFlags::IMMUTABLE, 0x10, 0x8),
     (InodeFlags::APPEND, 0x20, 0x10),
     (InodeFlags::NODUMP, 0x40, 0x80),
@@ -24,34 +24,34 @@ const NUMBERS: [(InodeFlags, u32, u32); 4] = [
 ];
 
 /// Applications probe files with other ioctls and expect this answer.
-const UNKNOWN: Errno = Errno(libc::ENOTTY);
+const UNKNOWN_IOCTL: Errno = Errno(libc::ENOTTY);
 
 pub(super) async fn ioctl(core: &Core, rq: &Request, args: IoctlIn) -> Result<usize> {
-    if core.shared.agreement.minor < MINOR_FILE_ATTRIBUTES {
+    if core.shared.features.minor < MINOR_FILE_ATTRIBUTES {
         // An older kernel passes on ioctls of applications without any check.
-        return Err(UNKNOWN.into());
+        return Err(UNKNOWN_IOCTL.into());
     }
     let (client, input) = (&core.shared.client, rq.data.as_slice());
     match args.cmd {
         GETFLAGS => {
             let attr = client.getattr(rq.ino()).await?;
-            answer(rq, args, &shown(attr.flags, |(_, number, _)| *number).to_ne_bytes())
+            answer(rq, args, &to_kernel_flags(attr.flags, |(_, number, _)| *number).to_ne_bytes())
         }
         FSGETXATTR => {
             let attr = client.getattr(rq.ino()).await?;
-            let xflags = shown(attr.flags, |(_, _, number)| *number);
+            let xflags = to_kernel_flags(attr.flags, |(_, _, number)| *number);
             let found = FsXattr { xflags, projid: attr.project.0, ..FsXattr::default() };
             answer(rq, args, bytes_of(&found))
         }
         SETFLAGS => {
             let wanted = input.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)).ok_or(Errno::EINVAL)?;
-            let flags = meant(wanted, |(_, number, _)| *number)?;
+            let flags = from_kernel_flags(wanted, |(_, number, _)| *number)?;
             client.set_flags(rq.credentials(), rq.ino(), flags, None).await?;
             answer(rq, args, &[])
         }
         FSSETXATTR => {
             let wanted: FsXattr = abi::read(input).ok_or(Errno::EINVAL)?;
-            let flags = meant(wanted.xflags, |(_, _, number)| *number)?;
+            let flags = from_kernel_flags(wanted.xflags, |(_, _, number)| *number)?;
             if wanted.extsize != 0 || wanted.cowextsize != 0 {
                 let message = format!("inode {}: weft has no extents whose size could be set", rq.ino());
                 return Err(Error::new(Errno::EOPNOTSUPP, message)
@@ -61,7 +61,7 @@ pub(super) async fn ioctl(core: &Core, rq: &Request, args: IoctlIn) -> Result<us
             client.set_flags(rq.credentials(), rq.ino(), flags, project).await?;
             answer(rq, args, &[])
         }
-        _ => Err(UNKNOWN.into()),
+        _ => Err(UNKNOWN_IOCTL.into()),
     }
 }
 
@@ -74,19 +74,19 @@ fn answer(rq: &Request, args: IoctlIn, found: &[u8]) -> Result<usize> {
     Ok(at + found.len())
 }
 
-type Numbers = (InodeFlags, u32, u32);
+type FlagBits = (InodeFlags, u32, u32);
 
 /// Returns the flags as the kernel's bits.
-fn shown(flags: InodeFlags, number: impl Fn(&Numbers) -> u32) -> u32 {
-    NUMBERS.iter().filter(|row| flags.has(row.0)).map(number).fold(0, |all, one| all | one)
+fn to_kernel_flags(flags: InodeFlags, number: impl Fn(&FlagBits) -> u32) -> u32 {
+    FLAG_BITS.iter().filter(|row| flags.intersects(row.0)).map(number).fold(0, |all, one| all | one)
 }
 
 /// Returns the flags for the kernel's bits.
 ///
 /// # Errors
 /// `EOPNOTSUPP` for a flag that weft doesn't support.
-fn meant(wanted: u32, number: impl Fn(&Numbers) -> u32) -> Result<InodeFlags> {
-    let found = NUMBERS.iter().filter(|row| wanted & number(row) != 0);
+fn from_kernel_flags(wanted: u32, number: impl Fn(&FlagBits) -> u32) -> Result<InodeFlags> {
+    let found = FLAG_BITS.iter().filter(|row| wanted & number(row) != 0);
     let (flags, numbers) =
         found.fold((InodeFlags::NONE, 0), |(flags, all), row| (flags | row.0, all | number(row)));
     match wanted & !numbers {
@@ -104,20 +104,20 @@ mod tests {
 
     #[test]
     fn every_flag_has_its_numbers() {
-        assert_eq!(NUMBERS.iter().fold(InodeFlags::NONE, |all, row| all | row.0), InodeFlags::ALL);
+        assert_eq!(FLAG_BITS.iter().fold(InodeFlags::NONE, |all, row| all | row.0), InodeFlags::ALL);
         let both = InodeFlags::APPEND | InodeFlags::PROJECT_INHERIT;
-        assert_eq!(shown(both, |row| row.1), 0x2000_0020);
-        assert_eq!(shown(both, |row| row.2), 0x210);
-        assert_eq!(meant(0x2000_0020, |row| row.1), Ok(both));
-        assert_eq!(meant(0x210, |row| row.2), Ok(both));
-        assert_eq!(shown(InodeFlags::NONE, |row| row.1), 0);
+        assert_eq!(to_kernel_flags(both, |row| row.1), 0x2000_0020);
+        assert_eq!(to_kernel_flags(both, |row| row.2), 0x210);
+        assert_eq!(from_kernel_flags(0x2000_0020, |row| row.1), Ok(both));
+        assert_eq!(from_kernel_flags(0x210, |row| row.2), Ok(both));
+        assert_eq!(to_kernel_flags(InodeFlags::NONE, |row| row.1), 0);
     }
 
     #[test]
     fn other_flags_are_refused() {
         // Compressed, and a directory with encrypted names.
         for unknown in [0x4, 0x10 | 0x800] {
-            assert_eq!(meant(unknown, |row| row.1).unwrap_err().errno, Errno::EOPNOTSUPP);
+            assert_eq!(from_kernel_flags(unknown, |row| row.1).unwrap_err().errno, Errno::EOPNOTSUPP);
         }
     }
 

@@ -2,27 +2,27 @@
 
 use super::OpenFile;
 use crate::abi::{self, FileLock, LkIn, LkOut};
+use crate::caller_privileges;
 use crate::reply::put;
 use crate::request::Request;
-use crate::standing;
 use crate::transport::Core;
 use client::Cancel;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 use types::{Errno, InodeId, Result};
-use wire::{LockKind, LockOwner, LockRange, LockSpace};
+use wire::{LockFamily, LockKind, LockOwner, LockRange};
 
 /// Every present and future byte of a file.
 pub(super) const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
 /// Interval between checks for pending signals of a caller that waits for a lock.
-const SIGNAL_LOOK: Duration = Duration::from_millis(250);
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Waits of a core that are checked within that interval; with more of them, the interval grows.
-const LOOKS: u32 = 256;
+const SIGNAL_CHECKS_PER_INTERVAL: u32 = 256;
 /// Pauses before a non-blocking `flock` is tried again. A close drops the lock, but the kernel
 /// doesn't wait until this process has received the close (RELEASE). So a process that has waited
 /// for the closing process would find the lock still held.
-const UNTIL_A_CLOSE_IS_HEARD: [Duration; 3] =
+const FLOCK_RETRY_BACKOFF: [Duration; 3] =
     [Duration::from_micros(500), Duration::from_millis(2), Duration::from_millis(8)];
 /// The kernel's value for "to the end of the file".
 const OFFSET_MAX: u64 = i64::MAX as u64;
@@ -50,20 +50,20 @@ pub(super) async fn test(core: &Core, rq: &Request, args: LkIn) -> Result<usize>
 
 pub(super) async fn set(core: &Rc<Core>, rq: &Request, args: LkIn, wait: bool) -> Result<usize> {
     let open = core.shared.handles.get(args.fh)?;
-    let space = if args.lk_flags & abi::LK_FLOCK != 0 { LockSpace::Flock } else { LockSpace::Posix };
+    let space = if args.lk_flags & abi::LK_FLOCK != 0 { LockFamily::Flock } else { LockFamily::Posix };
     let (ino, owner, range, pid) = (rq.ino(), LockOwner(args.owner), range(&args.lk)?, args.lk.pid);
     let Some(kind) = kind(args.lk.kind)? else {
         return open.file.unlock(space, owner, range).await.map(|()| 0);
     };
-    if space == LockSpace::Posix {
-        note_posix(core, &open, ino, owner)?;
+    if space == LockFamily::Posix {
+        record_posix_owner(core, &open, ino, owner)?;
     }
     let nobody = Cancel::default();
     let try_it = async || open.file.lock(space, owner, pid, kind, range, false, &nobody).await;
     let is_taken = |done: &Result<()>| done.as_ref().is_err_and(|error| error.errno == Errno::EAGAIN);
     let mut tried = try_it().await;
-    if space == LockSpace::Flock && !wait {
-        for rest in UNTIL_A_CLOSE_IS_HEARD {
+    if space == LockFamily::Flock && !wait {
+        for rest in FLOCK_RETRY_BACKOFF {
             if !is_taken(&tried) {
                 break;
             }
@@ -73,17 +73,17 @@ pub(super) async fn set(core: &Rc<Core>, rq: &Request, args: LkIn, wait: bool) -
     }
     match tried {
         Err(error) if error.errno == Errno::EAGAIN && wait => {
-            let _blocked = core.block_lane_for_lock()?;
+            let _blocked = core.block_worker_for_lock()?;
             let waiting = core.shared.interrupts.register(rq.header.unique);
             let wait = open.file.lock(space, owner, pid, kind, range, true, &waiting.cancel);
-            until_signalled(core, rq.header.pid, &waiting.cancel, wait).await?;
+            wait_unless_signalled(core, rq.header.pid, &waiting.cancel, wait).await?;
         }
         done => done?,
     }
     // Again: before this lock was granted, a close of another descriptor may have removed the
     // record and the owner's locks.
-    if space == LockSpace::Posix
-        && let Err(error) = note_posix(core, &open, ino, owner)
+    if space == LockFamily::Posix
+        && let Err(error) = record_posix_owner(core, &open, ino, owner)
     {
         open.file.unlock(space, owner, range).await?;
         return Err(error);
@@ -95,7 +95,7 @@ pub(super) async fn set(core: &Rc<Core>, rq: &Request, args: LkIn, wait: bool) -
 /// announces most signals by INTERRUPT. It doesn't announce one that arrives before the request is
 /// taken from a queue of io_uring (Linux 6.18: `fuse_uring_prepare_send` doesn't check, unlike
 /// `fuse_dev_do_read`). Without this check the caller would be stuck and couldn't even be killed.
-async fn until_signalled(
+async fn wait_unless_signalled(
     core: &Core,
     caller: u32,
     cancel: &Cancel,
@@ -103,10 +103,10 @@ async fn until_signalled(
 ) -> Result<()> {
     let mut wait = pin!(wait);
     loop {
-        let rest = SIGNAL_LOOK * core.lock_waits().div_ceil(LOOKS).max(1);
+        let rest = SIGNAL_CHECK_INTERVAL * core.lock_waits().div_ceil(SIGNAL_CHECKS_PER_INTERVAL).max(1);
         match rt::timeout(rest, wait.as_mut()).await {
             Some(done) => return done,
-            None if standing::has_signal(caller) => cancel.cancel(),
+            None if caller_privileges::has_pending_signal(caller) => cancel.cancel(),
             None => {}
         }
     }
@@ -114,8 +114,8 @@ async fn until_signalled(
 
 /// Records who may hold byte-range locks before the first one is requested, so that no close in
 /// between misses it.
-fn note_posix(core: &Core, open: &OpenFile, ino: InodeId, owner: LockOwner) -> Result<()> {
-    core.shared.holders.add(ino, owner, open.id())?;
+fn record_posix_owner(core: &Core, open: &OpenFile, ino: InodeId, owner: LockOwner) -> Result<()> {
+    core.shared.lock_owners.add(ino, owner, open.id())?;
     let mut owners = open.owners.lock();
     if !owners.contains(&owner) {
         owners.push(owner);
@@ -124,8 +124,8 @@ fn note_posix(core: &Core, open: &OpenFile, ino: InodeId, owner: LockOwner) -> R
 }
 
 /// Drops all byte-range locks of an owner on a file, if it may have any.
-pub(super) async fn drop_posix(core: &Core, ino: InodeId, owner: LockOwner) -> Result<()> {
-    if !core.shared.holders.take(ino, owner) {
+pub(super) async fn drop_posix_locks(core: &Core, ino: InodeId, owner: LockOwner) -> Result<()> {
+    if !core.shared.lock_owners.take(ino, owner) {
         return Ok(());
     }
     core.shared.client.drop_locks(ino, owner, WHOLE_FILE).await

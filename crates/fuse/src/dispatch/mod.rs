@@ -33,12 +33,12 @@ pub(crate) async fn handle(core: &Rc<Core>, request: &Request) -> Outcome {
             log_failure(core, request, &error);
             if error.errno == Errno::ESTALE {
                 let (client, who) = (&core.shared.client, request.credentials());
-                return Err(match is_about_what_a_name_names(&operation) {
+                return Err(match estale_refers_to_entry_target(&operation) {
                     true => client.errno_of_replaced(who),
                     false => client.errno_of_gone(who, request.ino()),
                 });
             }
-            Err(for_application(error.errno))
+            Err(application_errno(error.errno))
         }
     }
 }
@@ -46,13 +46,13 @@ pub(crate) async fn handle(core: &Rc<Core>, request: &Request) -> Outcome {
 /// Returns whether `ESTALE` refers to the inode behind a name, and not to the directory that
 /// contains the name and that the kernel has put into the request. For a directory that is gone,
 /// the metadata service returns `ENOENT`.
-fn is_about_what_a_name_names(operation: &Operation<'_>) -> bool {
+fn estale_refers_to_entry_target(operation: &Operation<'_>) -> bool {
     matches!(operation, Operation::Lookup { .. } | Operation::Create { .. })
 }
 
 /// Returns the error number that an application sees. It hides numbers that weft's services use
 /// among themselves and numbers that the kernel rejects.
-fn for_application(errno: Errno) -> Errno {
+fn application_errno(errno: Errno) -> Errno {
     match errno {
         Errno::EADDRINUSE
         | Errno::ECANCELED
@@ -76,11 +76,11 @@ fn log_failure(core: &Core, request: &Request, error: &Error) {
     if error.message.is_empty() {
         return;
     }
-    let is_fault = matches!(for_application(error.errno), Errno::EIO | Errno::ETIMEDOUT);
+    let is_fault = matches!(application_errno(error.errno), Errno::EIO | Errno::ETIMEDOUT);
     // For a mapped page, a failed read becomes a signal, whatever the error number.
     let operation = Opcode::from_number(header.opcode);
     if (is_fault || operation == Some(Opcode::Read))
-        && let Some(suppressed) = core.shared.faults.admit(rt::monotonic_ns())
+        && let Some(suppressed) = core.shared.failure_log_limit.admit(rt::monotonic_ns())
     {
         tracing::warn!(?operation, ino = header.nodeid, pid = header.pid, suppressed, %error, "request failed");
     } else {
@@ -161,20 +161,20 @@ mod tests {
     }
 
     #[test]
-    fn applications_see_no_number_of_the_protocol() {
+    fn internal_errnos_are_hidden_from_applications() {
         for internal in [Errno::EKEYEXPIRED, Errno::EKEYREVOKED, Errno::EREMCHG, Errno::EREMOTE, Errno(512)] {
-            assert_eq!(for_application(internal), Errno::EIO);
+            assert_eq!(application_errno(internal), Errno::EIO);
         }
         for known in [Errno::ENOENT, Errno::ENOSPC, Errno::EDQUOT, Errno::ESTALE, Errno::ETIMEDOUT] {
-            assert_eq!(for_application(known), known);
+            assert_eq!(application_errno(known), known);
         }
     }
 
     #[test]
-    fn a_name_that_is_replaced_all_the_time_is_looked_up_again() {
-        assert!(is_about_what_a_name_names(&Operation::Lookup { name: b"f" }));
+    fn a_repeatedly_replaced_name_is_looked_up_again() {
+        assert!(estale_refers_to_entry_target(&Operation::Lookup { name: b"f" }));
         for in_directory in [Operation::Unlink { name: b"f" }, Operation::Rmdir { name: b"f" }] {
-            assert!(!is_about_what_a_name_names(&in_directory));
+            assert!(!estale_refers_to_entry_target(&in_directory));
         }
     }
 

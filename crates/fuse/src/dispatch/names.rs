@@ -4,7 +4,7 @@ use crate::abi::{MkdirIn, MknodIn};
 use crate::reply::{absent_entry, entry, put};
 use crate::request::Request;
 use crate::transport::Core;
-use client::{Found, Known};
+use client::{CachedAttr, Found};
 use types::{Errno, InodeId, Result};
 use wire::RenameMode;
 
@@ -74,8 +74,8 @@ fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
     }
 }
 
-fn reply(rq: &Request, keeps: bool, known: &Known) -> Result<usize> {
-    let known = Known { name_trusted: known.name_trusted && keeps, ..*known };
+fn reply(rq: &Request, keeps: bool, known: &CachedAttr) -> Result<usize> {
+    let known = CachedAttr { name_cacheable: known.name_cacheable && keeps, ..*known };
     Ok(put(&rq.out, 0, &entry(&known)))
 }
 

@@ -9,10 +9,10 @@ use wire::XattrMode;
 
 /// Name of an attribute that no file has, and that is answered without a request to a service: see
 /// `transport/uring.rs`. The kernel lets every user read attributes of `system.`.
-pub(crate) const WAKE: &str = "system.weft_wake";
+pub(crate) const WAKE_XATTR: &str = "system.weft_wake";
 
 pub(super) async fn get(core: &Core, rq: &Request, name: &[u8], size: u32) -> Result<usize> {
-    if name == WAKE.as_bytes() {
+    if name == WAKE_XATTR.as_bytes() {
         return Err(Errno::ENODATA.into());
     }
     let value = core.shared.client.getxattr(rq.credentials(), rq.ino(), name).await?;
@@ -69,7 +69,7 @@ mod tests {
     use rt::IoBuf;
 
     #[test]
-    fn sizes_are_asked_for_then_bytes() {
+    fn a_request_of_size_0_returns_the_size() {
         let empty = IoBuf::alloc(8).slice(0..0);
         let rq =
             Request { header: InHeader::default(), args: empty.clone(), data: empty, out: IoBuf::alloc(64) };

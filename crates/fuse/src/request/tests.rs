@@ -88,7 +88,7 @@ fn broken_names_are_refused() {
 }
 
 #[test]
-fn a_write_that_claims_more_than_it_brings_is_refused() {
+fn a_write_longer_than_its_data_is_refused() {
     let args = abi::WriteIn { size: 5, ..Default::default() };
     assert_eq!(decode(Opcode::Write, bytes_of(&args), b"1234"), Err(Errno::EIO));
     assert_eq!(decode(Opcode::Write, bytes_of(&args), b"12345"), Ok(Operation::Write(args)));
@@ -103,7 +103,7 @@ fn xattr_values_may_hold_nul() {
 }
 
 #[test]
-fn forgets_come_alone_and_in_batches() {
+fn single_and_batched_forgets_are_decoded() {
     let one = InHeader { opcode: Opcode::Forget as u32, nodeid: 7, ..Default::default() };
     assert_eq!(OneWay::decode(&one, &3u64.to_ne_bytes()), Some(OneWay::Forget(vec![(InodeId(7), 3)])));
     let batch = InHeader { opcode: Opcode::BatchForget as u32, ..Default::default() };

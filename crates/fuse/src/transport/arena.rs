@@ -16,7 +16,7 @@ pub(crate) struct Arena {
 impl Arena {
     /// Maps `count` pieces of `piece` bytes.
     pub(crate) fn new(piece: usize, count: usize) -> io::Result<Arena> {
-        Ok(Arena { memory: sys::map_forever(piece * count)?, piece })
+        Ok(Arena { memory: sys::map_permanently(piece * count)?, piece })
     }
 
     /// Returns the number of pieces.

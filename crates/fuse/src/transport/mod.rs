@@ -1,19 +1,19 @@
 //! Transports of requests between the kernel and this process.
 //!
-//! A transport gives every core a number of workers (`Lane`). A worker carries one request at a
+//! A transport gives every core a number of workers (`Worker`). A worker carries one request at a
 //! time: it takes a request, has it handled and sends the reply. All of that happens on one core,
 //! with buffers of the worker's own.
 
 mod arena;
 mod cpus;
 mod dev;
-mod lanes;
 #[allow(unsafe_code)] // Its commands hand buffers to the kernel; the SAFETY comment is there.
 mod uring;
+mod workers;
 
 pub(crate) use arena::Arena;
 pub(crate) use cpus::Cpus;
-pub(crate) use lanes::{Core, Outcome, wait_for_kernel};
+pub(crate) use workers::{Core, Outcome, announce_kernel_wait};
 
 use crate::session::Shared;
 use crate::sys;
@@ -44,7 +44,7 @@ const PAYLOAD_BUDGET: usize = 512 << 20;
 const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Returns the workers per core: the requested number, within the budget for buffers.
-pub(crate) fn lanes_per_core(asked: usize, cores: usize, max_io: usize) -> usize {
+pub(crate) fn workers_per_core(asked: usize, cores: usize, max_io: usize) -> usize {
     asked.min(PAYLOAD_BUDGET / (max_io * cores.max(1))).max(MIN_DEPTH)
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn uring_missing() -> Error {
 /// Starts the threads that serve a mount after its handshake.
 pub(crate) fn start(shared: &Arc<Shared>, depth: usize) -> io::Result<Vec<JoinHandle<()>>> {
     let cpus = Cpus::of_machine();
-    if shared.agreement.over_uring() {
+    if shared.features.uses_uring() {
         uring::start(shared, &cpus, depth)
     } else {
         dev::start(shared, &cpus, depth)
@@ -80,7 +80,7 @@ pub(crate) fn cores(over_uring: bool) -> usize {
 }
 
 /// Returns true for an error number that means that the connection has ended.
-fn is_end(errno: i32) -> bool {
+fn is_connection_end(errno: i32) -> bool {
     matches!(errno, libc::ENOTCONN | libc::ECANCELED | libc::ENODEV | libc::ECONNABORTED)
 }
 
@@ -91,10 +91,10 @@ mod tests {
     #[test]
     fn buffers_stay_within_their_budget() {
         const MIB: usize = 1 << 20;
-        assert_eq!(lanes_per_core(32, 2, MIB), 32);
-        assert_eq!(lanes_per_core(1000, 2, MIB), 256);
-        assert_eq!(lanes_per_core(32, 64, MIB), 8);
-        assert_eq!(lanes_per_core(32, 1024, MIB), MIN_DEPTH);
-        assert_eq!(lanes_per_core(0, 1, MIB), MIN_DEPTH);
+        assert_eq!(workers_per_core(32, 2, MIB), 32);
+        assert_eq!(workers_per_core(1000, 2, MIB), 256);
+        assert_eq!(workers_per_core(32, 64, MIB), 8);
+        assert_eq!(workers_per_core(32, 1024, MIB), MIN_DEPTH);
+        assert_eq!(workers_per_core(0, 1, MIB), MIN_DEPTH);
     }
 }

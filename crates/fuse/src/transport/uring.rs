@@ -8,14 +8,14 @@
 //!
 //! FORGET and INTERRUPT don't use the queues; a plain thread reads them from the device.
 
-use super::lanes::{Core, Lane, Outcome};
-use super::{Arena, Cpus, is_end};
+use super::workers::{Core, Outcome, Worker};
+use super::{Arena, Cpus, is_connection_end};
 use crate::abi::{self, InHeader, OutHeader, UringCmdReq, UringEntInOut, bytes_of};
 use crate::dispatch::xattrs;
 use crate::init::PAGE;
 use crate::mount::errno;
 use crate::request::{OneWay, Request};
-use crate::session::{Alive, Shared};
+use crate::session::{Shared, ThreadGuard};
 use crate::sys;
 use rt::{CoreConfig, IoBuf};
 use std::cell::RefCell;
@@ -33,7 +33,7 @@ const BUFFERS_OFFSET: usize = 1024;
 /// Number of those buffers: header and payload.
 const BUFFERS: u32 = 2;
 /// Time after which an added entry is certainly registered.
-const REGISTER_SUBMITTED: Duration = Duration::from_millis(2);
+const REGISTER_DELAY: Duration = Duration::from_millis(2);
 /// How often a registration is tried while the kernel isn't ready for it, and the pause in between.
 const REGISTER_TRIES: u32 = 100;
 const REGISTER_PAUSE: Duration = Duration::from_millis(10);
@@ -53,18 +53,19 @@ impl QueueMemory {
 /// Starts a thread for every queue, and the reader of one-way requests.
 pub(super) fn start(shared: &Arc<Shared>, cpus: &Cpus, depth: usize) -> io::Result<Vec<JoinHandle<()>>> {
     let queues = cpus.possible();
-    let depth = super::lanes_per_core(depth, queues, shared.agreement.max_io);
+    let depth = super::workers_per_core(depth, queues, shared.features.max_io);
     let memory: io::Result<Vec<_>> =
-        (0..queues).map(|_| QueueMemory::new(depth, shared.agreement.max_io)).collect();
-    let mut alive: Vec<Alive> = (0..=queues).map(|_| shared.enter()).collect();
+        (0..queues).map(|_| QueueMemory::new(depth, shared.features.max_io)).collect();
+    let mut alive: Vec<ThreadGuard> = (0..=queues).map(|_| shared.register_thread()).collect();
     shared.expect_cores(queues);
-    let mut threads = vec![start_reader(shared, alive.pop().expect("one guard for each thread was made"))?];
+    let mut threads =
+        vec![start_one_way_reader(shared, alive.pop().expect("one guard for each thread was made"))?];
     for ((queue, memory), alive) in memory?.into_iter().enumerate().zip(alive) {
         let config = CoreConfig { name: format!("fuse-{queue}"), cpu: cpus.pin(queue), batch: true };
         let shared = shared.clone();
         threads.push(rt::start_core(config, move || async move {
             run_queue(shared, queue, memory).await;
-            alive.leave();
+            alive.finish_normally();
         })?);
     }
     Ok(threads)
@@ -75,16 +76,16 @@ async fn run_queue(shared: Arc<Shared>, queue: usize, memory: QueueMemory) {
     let spares = Rc::new(RefCell::new(Vec::new()));
     let weak = Rc::downgrade(&core);
     let kept = spares.clone();
-    core.set_add_lane(move || {
+    core.set_add_worker(move || {
         let Some(core) = weak.upgrade() else { return Ok(()) };
-        let memory = QueueMemory::new(1, core.shared.agreement.max_io)?;
-        core.run_lane(Entry::new(&core.shared, queue, &memory, 0));
+        let memory = QueueMemory::new(1, core.shared.features.max_io)?;
+        core.run_worker(UringEntry::new(&core.shared, queue, &memory, 0));
         kept.borrow_mut().push(memory);
         rt::spawn(wake_queue(core.shared.clone()));
         Ok(())
     });
     for index in 0..memory.headers.count() {
-        core.run_lane(Entry::new(&core.shared, queue, &memory, index));
+        core.run_worker(UringEntry::new(&core.shared, queue, &memory, index));
     }
     core.finish().await;
     // Only now are the buffers unused.
@@ -100,17 +101,17 @@ async fn run_queue(shared: Arc<Shared>, queue: usize, memory: QueueMemory) {
 /// those requests. So a thread makes a request on this processor, which owns the queue.
 async fn wake_queue(shared: Arc<Shared>) {
     // By then the ring has submitted the registration.
-    rt::sleep(REGISTER_SUBMITTED).await;
+    rt::sleep(REGISTER_DELAY).await;
     // A new thread inherits the processors of the thread that starts it.
     let waker = std::thread::Builder::new().name("fuse-wake".into());
-    let woken = waker.spawn(move || sys::ask_for_xattr(shared.mount.mountpoint(), xattrs::WAKE).err());
+    let woken = waker.spawn(move || sys::probe_xattr(shared.mount.mountpoint(), xattrs::WAKE_XATTR).err());
     if let Err(error) = woken {
         tracing::warn!(%error, "no thread can be started to wake a queue of the kernel's requests");
     }
 }
 
 /// An entry of a queue.
-struct Entry {
+struct UringEntry {
     shared: Arc<Shared>,
     device: RawFd,
     queue: u16,
@@ -122,11 +123,11 @@ struct Entry {
     commit_id: u64,
 }
 
-impl Entry {
-    fn new(shared: &Arc<Shared>, queue: usize, memory: &QueueMemory, index: usize) -> Entry {
+impl UringEntry {
+    fn new(shared: &Arc<Shared>, queue: usize, memory: &QueueMemory, index: usize) -> UringEntry {
         let (header, payload) = (memory.headers.piece(index), memory.payloads.piece(index));
         let (shared, device) = (shared.clone(), shared.mount.device());
-        Entry { shared, device, queue: queue as u16, header, payload, unique: 0, commit_id: 0 }
+        UringEntry { shared, device, queue: queue as u16, header, payload, unique: 0, commit_id: 0 }
     }
 
     /// Registers the entry. Returns when it holds its first request.
@@ -198,8 +199,8 @@ impl Entry {
     }
 }
 
-impl Lane for Entry {
-    async fn exchange(&mut self, reply: Option<Outcome>) -> Option<Request> {
+impl Worker for UringEntry {
+    async fn next_request(&mut self, reply: Option<Outcome>) -> Option<Request> {
         let result = match reply {
             None => self.register().await,
             Some(outcome) => self.commit(outcome).await,
@@ -207,38 +208,38 @@ impl Lane for Entry {
         if result >= 0 {
             return Some(self.request());
         }
-        if !is_end(-result) {
+        if !is_connection_end(-result) {
             // Without its entries a queue would hold its processor's callers forever: ending the
             // mount is better.
             let cause = io::Error::from_raw_os_error(-result);
-            self.shared.fail(Error::new(Errno(-result), format!("FUSE queue {}: {cause}", self.queue)));
+            self.shared.abort_with(Error::new(Errno(-result), format!("FUSE queue {}: {cause}", self.queue)));
         }
         None
     }
 }
 
 /// Starts the thread that reads FORGET and INTERRUPT from the device.
-fn start_reader(shared: &Arc<Shared>, alive: Alive) -> io::Result<JoinHandle<()>> {
+fn start_one_way_reader(shared: &Arc<Shared>, alive: ThreadGuard) -> io::Result<JoinHandle<()>> {
     let shared = shared.clone();
     std::thread::Builder::new().name("fuse-oneway".into()).spawn(move || {
         read_one_way(&shared);
-        alive.leave();
+        alive.finish_normally();
     })
 }
 
 fn read_one_way(shared: &Shared) {
     // The kernel refuses reads into a buffer that is shorter than a whole WRITE.
-    let mut buf = vec![0; size_of::<InHeader>() + size_of::<abi::WriteIn>() + shared.agreement.max_io];
+    let mut buf = vec![0; size_of::<InHeader>() + size_of::<abi::WriteIn>() + shared.features.max_io];
     loop {
         let len = match sys::read(shared.mount.device(), &mut buf) {
             Ok(len) => len,
             Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::ENOENT | libc::EAGAIN)) => continue,
-            Err(e) if is_end(errno(&e).0) => return,
-            Err(e) => return shared.fail(Error::new(errno(&e), format!("{}: {e}", sys::DEVICE))),
+            Err(e) if is_connection_end(errno(&e).0) => return,
+            Err(e) => return shared.abort_with(Error::new(errno(&e), format!("{}: {e}", sys::DEVICE))),
         };
         let Some(header) = abi::read::<InHeader>(&buf[..len]) else { continue };
         match OneWay::decode(&header, &buf[size_of::<InHeader>()..len]) {
-            Some(one_way) => shared.one_way(header.opcode, one_way),
+            Some(one_way) => shared.handle_one_way(header.opcode, one_way),
             None => refuse(shared, &header),
         }
     }

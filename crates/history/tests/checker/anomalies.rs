@@ -1,6 +1,6 @@
 //! Known anomalies, each beside a similar valid history.
 
-use crate::support::{accepted, at, open, report, violation};
+use crate::notation::{accepted, at, open, report, violation};
 use history::{Event, Limits, judge};
 
 fn write(value: u64) -> Event {
@@ -89,7 +89,7 @@ fn content_from_nowhere_and_torn_content() {
     assert!(words.contains("read -> 7, which nobody wrote here"), "{words}");
     let written = [at(0, 0, 10, write(1)), at(1, 20, 30, torn([1, 0], false))];
     assert!(violation(&written).contains("parts of the contents [1, 0]"));
-    let forgiving = Limits { forgive_torn_reads: true, ..Limits::default() };
+    let forgiving = Limits { tolerate_torn_reads: true, ..Limits::default() };
     assert!(judge(&written, forgiving).is_linearizable());
 }
 
@@ -108,7 +108,7 @@ fn a_page_that_is_being_written_on_the_same_mount_may_be_seen_half_done() {
     violation(&[written.clone(), at(0, 60, 70, torn([1, 0], true))]);
     violation(&[written.clone(), at(0, 60, 90, write(2)), at(0, 120, 130, torn([2, 1], true))]);
     violation(&[written.clone(), at(0, 20, 30, Event::TornRead { values: vec![0, 1, 0], cached: true })]);
-    let limits = Limits { one_mount: true, ..Limits::default() };
+    let limits = Limits { is_one_mount: true, ..Limits::default() };
     assert!(judge(&[written, at(1, 20, 30, torn([1, 0], true))], limits).is_linearizable());
 }
 
@@ -237,6 +237,10 @@ fn a_search_that_is_given_up_says_so() {
 #[test]
 fn the_report_counts_what_was_looked_at() {
     let report = report(&[at(0, 0, 50, write(1)), at(1, 10, 20, read(0)), open(1, 30, write(2))]);
-    assert_eq!((report.operations, report.concurrent, report.open, report.objects), (3, 2, 1, 1), "{report}");
+    assert_eq!(
+        (report.operations, report.concurrent, report.uncertain, report.objects),
+        (3, 2, 1, 1),
+        "{report}"
+    );
     assert!(report.to_string().ends_with("linearizable"));
 }

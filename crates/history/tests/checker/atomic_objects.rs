@@ -1,7 +1,7 @@
 //! Long histories of an object that is atomic by construction are accepted; with one stale answer
 //! they are rejected.
 
-use crate::support::report;
+use crate::notation::report;
 use history::{Event, Record};
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Small histories of all kinds, judged by the search and by trying every order.
 
-use history::log::{self, Seen};
+use history::log::{self, Observed};
 use history::name::{Action as NameAction, Created, Found, Name, Unlinked};
 use history::register::{self, Action as BlockAction, Register};
 use history::search::search;
@@ -13,7 +13,7 @@ fn explained<M: Model>(model: &M, state: &M::State, left: &[Operation<M::Action>
     if left.iter().all(|operation| operation.returned.is_none()) {
         return true;
     }
-    let bound = left.iter().map(Operation::end).min().unwrap_or(u64::MAX);
+    let bound = left.iter().map(Operation::deadline).min().unwrap_or(u64::MAX);
     (0..left.len()).filter(|&next| left[next].called <= bound).any(|next| {
         let rest: Vec<_> = left
             .iter()
@@ -65,11 +65,11 @@ fn name() -> impl Strategy<Value = NameAction> + Clone {
     ]
 }
 
-fn log_action() -> impl Strategy<Value = Seen> + Clone {
+fn log_action() -> impl Strategy<Value = Observed> + Clone {
     let order = Just(vec![1u64, 2, 3, 4]).prop_shuffle();
     prop_oneof![
-        (1u64..5).prop_map(Seen::Append),
-        (order, 0usize..4).prop_map(|(order, length)| Seen::Read(order[..length].to_vec())),
+        (1u64..5).prop_map(Observed::Append),
+        (order, 0usize..4).prop_map(|(order, length)| Observed::Read(order[..length].to_vec())),
     ]
 }
 
@@ -77,29 +77,29 @@ fn log_action() -> impl Strategy<Value = Seen> + Clone {
 struct PlainLog;
 
 impl Model for PlainLog {
-    type Action = Seen;
+    type Action = Observed;
     type State = Vec<u64>;
 
     fn initial(&self) -> Vec<u64> {
         Vec::new()
     }
 
-    fn step(&self, state: &Vec<u64>, action: &Seen) -> Option<Vec<u64>> {
+    fn step(&self, state: &Vec<u64>, action: &Observed) -> Option<Vec<u64>> {
         match action {
-            Seen::Append(record) => Some([state.clone(), vec![*record]].concat()),
-            Seen::Read(records) => (records == state).then(|| state.clone()),
+            Observed::Append(record) => Some([state.clone(), vec![*record]].concat()),
+            Observed::Read(records) => (records == state).then(|| state.clone()),
         }
     }
 
-    fn only_looks(&self, action: &Seen) -> bool {
-        matches!(action, Seen::Read(_))
+    fn is_read_only(&self, action: &Observed) -> bool {
+        matches!(action, Observed::Read(_))
     }
 
-    fn removable(&self, _operations: &[Operation<Seen>]) -> Vec<Vec<usize>> {
+    fn removable(&self, _operations: &[Operation<Observed>]) -> Vec<Vec<usize>> {
         Vec::new()
     }
 
-    fn describe(&self, action: &Seen) -> String {
+    fn describe(&self, action: &Observed) -> String {
         format!("{action:?}")
     }
 
@@ -156,10 +156,10 @@ proptest! {
     }
 
     #[test]
-    fn of_logs(operations in history(log_action(), |action| matches!(action, Seen::Read(_)))) {
+    fn of_logs(operations in history(log_action(), |action| matches!(action, Observed::Read(_)))) {
         let operations = unique(operations, |action| match action {
-            Seen::Append(record) => Some(*record),
-            Seen::Read(_) => None,
+            Observed::Append(record) => Some(*record),
+            Observed::Read(_) => None,
         });
         let truth = explained(&PlainLog, &Vec::new(), &operations);
         let found = match log::prepare(operations) {

@@ -4,4 +4,4 @@
 mod anomalies;
 mod atomic_objects;
 mod every_order;
-mod support;
+mod notation;

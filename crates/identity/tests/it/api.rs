@@ -12,7 +12,7 @@ fn names(names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn it_is_taken_for_no_member() {
+fn an_api_certificate_names_no_member() {
     let authority = authority(CLUSTER);
     let key = PendingKey::generate().unwrap();
     let chain = authority.certify_api(key.request(), &names(&["localhost", "::1"]), now()).unwrap();
@@ -26,7 +26,7 @@ fn it_is_taken_for_no_member() {
 }
 
 #[test]
-fn it_has_names_of_hosts_only() {
+fn an_api_certificate_has_only_host_names() {
     let authority = authority(CLUSTER);
     let key = PendingKey::generate().unwrap();
     let many: Vec<String> = (0..65).map(|at| format!("h{at}")).collect();

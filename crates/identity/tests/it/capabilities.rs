@@ -1,8 +1,8 @@
 //! Capabilities: frozen format, authentication of every bit, rotation, expiry.
 
 use identity::{
-    CAPABILITY_BYTES, Capability, CapabilityKey, CapabilityKeys, Grant, MAX_CAPABILITY_KEYS, Refusal, Rights,
-    VerifiedCache,
+    CAPABILITY_BYTES, Capability, CapabilityKey, CapabilityKeys, CapabilityRefusal, Grant,
+    MAX_CAPABILITY_KEYS, Rights, VerifiedCache,
 };
 use types::{InodeId, SessionId};
 
@@ -46,7 +46,7 @@ fn the_form_is_frozen() {
 
 /// The MAC was computed with Python's `hmac` over the first 40 bytes and the last 8.
 #[test]
-fn the_form_with_an_epoch_is_frozen() {
+fn the_format_with_an_epoch_is_frozen() {
     let grant = Grant { epoch: 0x2122_2324_2526_2728, ..grant() };
     let capability = known_key().sign(&grant);
     let hex: String = capability.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -65,7 +65,7 @@ fn the_form_with_an_epoch_is_frozen() {
 }
 
 #[test]
-fn every_bit_counts() {
+fn every_bit_is_authenticated() {
     let keys = CapabilityKeys::create().unwrap();
     let mut cache = VerifiedCache::default();
     for epoch in [0, 1 << 44 | 77] {
@@ -81,7 +81,7 @@ fn every_bit_counts() {
         }
     }
     for length in [0, CAPABILITY_BYTES - 1, CAPABILITY_BYTES + 1] {
-        assert_eq!(Capability::from_bytes(&vec![1; length]), Err(Refusal::Malformed));
+        assert_eq!(Capability::from_bytes(&vec![1; length]), Err(CapabilityRefusal::Malformed));
     }
 }
 
@@ -89,12 +89,12 @@ fn every_bit_counts() {
 fn another_key_of_the_same_number_is_another_cluster() {
     let (ours, theirs) = (CapabilityKeys::create().unwrap(), CapabilityKeys::create().unwrap());
     assert_eq!(ours.ids(), theirs.ids());
-    assert_eq!(ours.verify(&theirs.sign(&grant()), NOW), Err(Refusal::Forged));
+    assert_eq!(ours.verify(&theirs.sign(&grant()), NOW), Err(CapabilityRefusal::Forged));
 }
 
 /// The MAC covers the validity.
 #[test]
-fn how_long_it_is_valid_is_signed() {
+fn the_validity_is_authenticated() {
     let grant = Grant { valid_s: 600, ..grant() };
     let capability = known_key().sign(&grant);
     assert_eq!(capability.as_bytes()[2..4], 600_u16.to_le_bytes());
@@ -102,11 +102,11 @@ fn how_long_it_is_valid_is_signed() {
     let mut altered = *capability.as_bytes();
     altered[2] ^= 1;
     let altered = Capability::from_bytes(&altered).unwrap();
-    assert_eq!(known_key().verify(&altered), Err(Refusal::Forged));
+    assert_eq!(known_key().verify(&altered), Err(CapabilityRefusal::Forged));
 }
 
 #[test]
-fn a_genuine_code_over_nonsense_is_refused() {
+fn a_valid_mac_over_an_invalid_grant_is_refused() {
     use ring::hmac;
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"0123456789abcdef0123456789abcdef");
     for (at, value) in [(0, 3), (1, 0), (1, 4), (1, 0xff)] {
@@ -115,7 +115,7 @@ fn a_genuine_code_over_nonsense_is_refused() {
         let tag = hmac::sign(&key, &bytes[..40]);
         bytes[40..56].copy_from_slice(&tag.as_ref()[..16]);
         let capability = Capability::from_bytes(&bytes).unwrap();
-        assert_eq!(known_key().verify(&capability), Err(Refusal::Malformed), "byte {at} = {value}");
+        assert_eq!(known_key().verify(&capability), Err(CapabilityRefusal::Malformed), "byte {at} = {value}");
     }
 }
 
@@ -124,7 +124,9 @@ fn a_capability_ends_when_it_says_even_if_it_is_remembered() {
     let keys = CapabilityKeys::create().unwrap();
     let capability = keys.sign(&grant());
     let mut cache = VerifiedCache::default();
-    for (now, expected) in [(NOW, Ok(grant())), (NOW + 59, Ok(grant())), (NOW + 60, Err(Refusal::Expired))] {
+    for (now, expected) in
+        [(NOW, Ok(grant())), (NOW + 59, Ok(grant())), (NOW + 60, Err(CapabilityRefusal::Expired))]
+    {
         assert_eq!(keys.verify(&capability, now), expected);
         assert_eq!(cache.verify(&keys, &capability, now), expected);
     }
@@ -145,17 +147,17 @@ fn rotation_keeps_what_is_in_use() {
     let second = keys.sign(&grant());
     assert_eq!(second.key_id(), 2);
     assert_eq!(staged.verify(&second, NOW), Ok(grant()));
-    assert_eq!(before.verify(&second, NOW), Err(Refusal::UnknownKey(2)));
+    assert_eq!(before.verify(&second, NOW), Err(CapabilityRefusal::UnknownKey(2)));
     assert_eq!(keys.verify(&first, NOW), Ok(grant()));
     for _ in 0..MAX_CAPABILITY_KEYS {
         keys.stage().unwrap();
     }
     assert_eq!(keys.ids().len(), MAX_CAPABILITY_KEYS);
-    assert_eq!(keys.verify(&first, NOW), Err(Refusal::UnknownKey(1)));
+    assert_eq!(keys.verify(&first, NOW), Err(CapabilityRefusal::UnknownKey(1)));
 }
 
 #[test]
-fn the_cache_forgets_dropped_keys_when_told() {
+fn clearing_the_cache_removes_dropped_keys() {
     let mut keys = CapabilityKeys::create().unwrap();
     let capability = keys.sign(&grant());
     let mut cache = VerifiedCache::default();
@@ -164,11 +166,11 @@ fn the_cache_forgets_dropped_keys_when_told() {
         keys.stage().unwrap();
     }
     cache.clear();
-    assert_eq!(cache.verify(&keys, &capability, NOW), Err(Refusal::UnknownKey(1)));
+    assert_eq!(cache.verify(&keys, &capability, NOW), Err(CapabilityRefusal::UnknownKey(1)));
 }
 
 #[test]
-fn a_grant_is_for_one_session_one_file_and_its_rights() {
+fn a_grant_is_limited_to_one_session_one_file_and_its_rights() {
     let check = |rights, session, inode, wanted| {
         Grant { rights, ..grant() }.check(SessionId(session), grant().holder, InodeId(inode), wanted)
     };
@@ -180,14 +182,14 @@ fn a_grant_is_for_one_session_one_file_and_its_rights() {
             assert_eq!(check(held, session, inode, wanted).is_ok(), allowed, "{wanted:?} with {held:?}");
         }
     }
-    assert_eq!(check(Rights::READ, session + 1, inode, Rights::READ), Err(Refusal::OtherSession));
-    assert_eq!(check(Rights::READ, session, inode + 1, Rights::READ), Err(Refusal::OtherInode));
+    assert_eq!(check(Rights::READ, session + 1, inode, Rights::READ), Err(CapabilityRefusal::OtherSession));
+    assert_eq!(check(Rights::READ, session, inode + 1, Rights::READ), Err(CapabilityRefusal::OtherInode));
     let stolen = grant().check(grant().session, grant().holder + 1, grant().inode, Rights::READ);
-    assert_eq!(stolen, Err(Refusal::OtherHolder));
+    assert_eq!(stolen, Err(CapabilityRefusal::OtherHolder));
 }
 
 #[test]
-fn codes_are_not_printed() {
+fn macs_are_not_printed() {
     let key = known_key();
     let printed = format!("{:?} {:?}", key.sign(&grant()), key);
     let mac: String = key.sign(&grant()).as_bytes()[40..].iter().map(|byte| format!("{byte:02x}")).collect();

@@ -2,22 +2,23 @@
 
 use crate::common::{CLUSTER, authority};
 use identity::{
-    CLOCK_SKEW_S, ClientRecords, EXPIRY_WARNING_S, Error, Identity, Issue, MAX_REVOKED, Standing, Terms,
+    CLOCK_SKEW_S, CertificateIssue, CertificateTerms, ClientRecords, ClientStatus, EXPIRY_WARNING_S, Error,
+    Identity, MAX_REVOKED,
 };
 use std::fs;
 
 const NOW: i64 = 1_800_000_000;
 const DAY: i64 = 24 * 3600;
-const YEAR: Terms = Terms { end: None, validity_s: 365 * DAY };
+const YEAR: CertificateTerms = CertificateTerms { end: None, validity_s: 365 * DAY };
 
 /// The certificate made for an issue.
-fn certificate(name: &str, issue: Issue) -> Identity {
+fn certificate(name: &str, issue: CertificateIssue) -> Identity {
     let authority = authority(CLUSTER);
     authority.issue_to_client(name, issue.validity, issue.number).unwrap().identity().clone()
 }
 
-fn standing(records: &ClientRecords, name: &str, now: i64) -> Option<Standing> {
-    records.list().iter().find(|record| record.name == name).map(|record| record.standing(now))
+fn standing(records: &ClientRecords, name: &str, now: i64) -> Option<ClientStatus> {
+    records.list().iter().find(|record| record.name == name).map(|record| record.status(now))
 }
 
 #[test]
@@ -36,7 +37,7 @@ fn a_certificate_has_the_number_that_it_was_issued_under() {
 }
 
 #[test]
-fn a_name_is_given_away_again_after_it_was_revoked() {
+fn a_revoked_name_can_be_reused() {
     let mut records = ClientRecords::default();
     let old = records.add("login1", YEAR, NOW).unwrap();
     assert!(matches!(records.add("login1", YEAR, NOW + 1), Err(Error::ClientExists { .. })));
@@ -44,7 +45,7 @@ fn a_name_is_given_away_again_after_it_was_revoked() {
     records.revoke("login1", NOW + 2).unwrap();
     let revoked = records.revoked();
     assert!(revoked.len() == 1 && revoked[0].name == "login1" && revoked[0].until >= old.number);
-    assert_eq!(standing(&records, "login1", NOW + 2), Some(Standing::Revoked));
+    assert_eq!(standing(&records, "login1", NOW + 2), Some(ClientStatus::Revoked));
     let present = certificate("login1", old);
     assert!(matches!(
         records.renew("login1", &present, old.validity.until - 9),
@@ -52,12 +53,12 @@ fn a_name_is_given_away_again_after_it_was_revoked() {
     ));
     let new = records.add("login1", YEAR, NOW + 2).unwrap();
     assert!(new.number > records.revoked()[0].until, "it would be refused, too");
-    assert_eq!(standing(&records, "login1", NOW + 2), Some(Standing::Valid));
+    assert_eq!(standing(&records, "login1", NOW + 2), Some(ClientStatus::Valid));
     // A revocation isn't needed any more once its certificates have expired.
     let ends = NOW + 2 + YEAR.validity_s;
     assert!(ends >= old.validity.until && !records.purge(ends + CLOCK_SKEW_S - 1));
     assert!(records.purge(ends + CLOCK_SKEW_S) && records.revoked().is_empty());
-    assert_eq!(standing(&records, "login1", NOW), Some(Standing::Valid));
+    assert_eq!(standing(&records, "login1", NOW), Some(ClientStatus::Valid));
 }
 
 #[test]
@@ -79,13 +80,13 @@ fn certificates_are_renewed_up_to_the_end_that_was_chosen() {
     let issue = records.add("a", YEAR, NOW).unwrap();
     let present = certificate("a", issue);
     assert_eq!(issue.validity.renew_at(), NOW + YEAR.validity_s - YEAR.validity_s / 3);
-    assert!(matches!(records.renew("a", &present, NOW + DAY), Err(Error::NotDue { .. })));
+    assert!(matches!(records.renew("a", &present, NOW + DAY), Err(Error::NotDueForRenewal { .. })));
     let due = issue.validity.renew_at();
     let next = records.renew("a", &present, due).unwrap();
     assert_eq!(next.validity.until, due + YEAR.validity_s);
     assert!(next.number > issue.number);
     assert_eq!(records.list()[0].expires, next.validity.until);
-    let terms = Terms { end: Some(NOW + 400 * DAY), ..YEAR };
+    let terms = CertificateTerms { end: Some(NOW + 400 * DAY), ..YEAR };
     let issue = records.add("b", terms, NOW).unwrap();
     let next = records.renew("b", &certificate("b", issue), issue.validity.renew_at()).unwrap();
     assert_eq!(next.validity.until, NOW + 400 * DAY);
@@ -126,23 +127,25 @@ fn a_certificate_without_a_number_is_renewed_unless_it_was_revoked() {
 }
 
 #[test]
-fn people_are_warned_thirty_days_before_the_end() {
+fn administrators_are_warned_thirty_days_before_expiry() {
     let mut records = ClientRecords::default();
     let end = NOW + 365 * DAY;
-    records.add("a", Terms { end: Some(end), ..YEAR }, NOW).unwrap();
-    assert_eq!(standing(&records, "a", end - EXPIRY_WARNING_S), Some(Standing::Valid));
-    assert_eq!(standing(&records, "a", end - EXPIRY_WARNING_S + 1), Some(Standing::ExpiresSoon));
-    assert_eq!(standing(&records, "a", end), Some(Standing::Expired));
+    records.add("a", CertificateTerms { end: Some(end), ..YEAR }, NOW).unwrap();
+    assert_eq!(standing(&records, "a", end - EXPIRY_WARNING_S), Some(ClientStatus::Valid));
+    assert_eq!(standing(&records, "a", end - EXPIRY_WARNING_S + 1), Some(ClientStatus::ExpiresSoon));
+    assert_eq!(standing(&records, "a", end), Some(ClientStatus::Expired));
     // An expired name can be reused; later it is removed.
     records.add("a", YEAR, end).unwrap();
     assert!(records.purge(end + 500 * DAY) && records.list().is_empty());
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_changes_nothing() {
+fn invalid_requests_are_refused_without_changes() {
     let mut records = ClientRecords::default();
-    let past = Terms { end: Some(NOW), ..YEAR };
-    for (name, terms) in [("", YEAR), ("a b", YEAR), ("a", past), ("a", Terms { validity_s: 0, ..YEAR })] {
+    let past = CertificateTerms { end: Some(NOW), ..YEAR };
+    for (name, terms) in
+        [("", YEAR), ("a b", YEAR), ("a", past), ("a", CertificateTerms { validity_s: 0, ..YEAR })]
+    {
         records.add(name, terms, NOW).unwrap_err();
     }
     assert_eq!(records, ClientRecords::default());
@@ -169,7 +172,7 @@ fn records_survive_their_file() {
     assert_eq!(ClientRecords::load(&path).unwrap(), ClientRecords::default());
     let mut records = ClientRecords::default();
     for name in ["b", "a", "c"] {
-        records.add(name, Terms { end: (name == "a").then_some(NOW + DAY), ..YEAR }, NOW).unwrap();
+        records.add(name, CertificateTerms { end: (name == "a").then_some(NOW + DAY), ..YEAR }, NOW).unwrap();
     }
     records.revoke("b", NOW).unwrap();
     records.store(&path).unwrap();

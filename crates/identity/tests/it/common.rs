@@ -1,6 +1,6 @@
 //! A cluster's authority and members, and handshakes in memory.
 
-use identity::tls::{Strangers, client_config, peer_identity, peer_name, server_config};
+use identity::tls::{UnauthenticatedClients, client_config, peer_identity, peer_name, server_config};
 use identity::{Authority, Credentials, Identity, Protection, Role, Validity};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
@@ -73,7 +73,7 @@ pub fn meet(client: &Credentials, server: &Credentials, meant: Option<u32>) -> R
     let protection = Protection::Encrypted;
     shake(
         client_config(client, protection).unwrap(),
-        server_config(server, protection, Strangers::Refused).unwrap(),
+        server_config(server, protection, UnauthenticatedClients::Refused).unwrap(),
         peer_name(meant.map(NodeId)),
     )
 }

@@ -4,7 +4,7 @@
 use identity::{
     Authority, CapabilityKeys, Credentials, Grant, JoinToken, MemberKind, PendingKey, Rights, Role,
 };
-use identity::{ClientRecords, Terms, TokenOffer, TokenRecords, Validity, fuzzing};
+use identity::{CertificateTerms, ClientRecords, TokenParameters, TokenRecords, Validity, fuzzing};
 use types::{InodeId, NodeId, SessionId};
 
 const NOW: i64 = 1_800_000_000;
@@ -21,7 +21,7 @@ fn client() -> Credentials {
 }
 
 fn token() -> (TokenRecords, JoinToken) {
-    let offer = TokenOffer {
+    let offer = TokenParameters {
         addresses: vec!["mgmt1.example:7500".into(), "[fd00::1]:7500".into()],
         roles: [MemberKind::Node, MemberKind::Client].into_iter().collect(),
         expires: NOW + 100,
@@ -115,7 +115,7 @@ fn damaged_keys_and_records_of_tokens_are_refused() {
         mutate::damage(&std::fs::read(&path).unwrap(), ROUNDS, fuzzing::files);
         let (mut clients, path) = (ClientRecords::default(), dir.path().join("clients.toml"));
         for (name, end) in [("a", None), ("b", Some(NOW + 9))] {
-            clients.add(name, Terms { end, validity_s: 99 }, NOW).unwrap();
+            clients.add(name, CertificateTerms { end, validity_s: 99 }, NOW).unwrap();
         }
         clients.revoke("a", NOW).unwrap();
         clients.store(&path).unwrap();

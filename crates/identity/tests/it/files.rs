@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use identity::{
-    Authority, CapabilityKeys, Credentials, Error, MemberKind, TokenOffer, TokenRecords,
+    Authority, CapabilityKeys, Credentials, Error, MemberKind, TokenParameters, TokenRecords,
     require_private_directory,
 };
 use std::fs::{self, Permissions};
@@ -124,7 +124,7 @@ fn directories_in_which_others_change_files_are_refused() {
 }
 
 #[test]
-fn what_belongs_to_another_user_is_refused() {
+fn files_of_another_user_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     node(&authority(CLUSTER), 1).store(dir.path()).unwrap();
     let file = dir.path().join("identity.pem");
@@ -156,8 +156,12 @@ fn records_and_keys_survive_their_files() {
     assert_eq!(TokenRecords::load(&tokens).unwrap(), TokenRecords::default());
     let mut records = TokenRecords::default();
     for kind in MemberKind::ALL {
-        let offer =
-            TokenOffer { addresses: vec!["a:1".into()], roles: kind.into(), expires: now() + 9, uses: 3 };
+        let offer = TokenParameters {
+            addresses: vec!["a:1".into()],
+            roles: kind.into(),
+            expires: now() + 9,
+            uses: 3,
+        };
         records.issue(&authority(CLUSTER), offer, now()).unwrap();
     }
     records.store(&tokens).unwrap();

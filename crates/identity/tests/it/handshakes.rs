@@ -1,10 +1,10 @@
 //! Which ends accept which in a handshake.
 
 use crate::common::*;
-use identity::tls::{Strangers, client_config, join_config, peer_name, server_config};
+use identity::tls::{UnauthenticatedClients, client_config, join_config, peer_name, server_config};
 use identity::{
-    Authority, Credentials, Error, Identity, JoinToken, MemberKind, PendingKey, Protection, Role, TokenOffer,
-    TokenRecords, Validity,
+    Authority, Credentials, Error, Identity, JoinToken, MemberKind, PendingKey, Protection, Role,
+    TokenParameters, TokenRecords, Validity,
 };
 use rustls::{CertificateError, ClientConfig};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn is_refused(result: Result<Met, rustls::Error>) -> String {
 }
 
 #[test]
-fn members_know_each_other() {
+fn members_authenticate_each_other() {
     let authority = authority(CLUSTER);
     let (server, client, peer) = (node(&authority, 3), client(&authority, "login1"), node(&authority, 4));
     let met = meet(&client, &server, Some(3)).unwrap();
@@ -31,7 +31,7 @@ fn members_know_each_other() {
 }
 
 #[test]
-fn a_node_that_was_not_meant_is_refused() {
+fn another_node_than_the_expected_one_is_refused() {
     let authority = authority(CLUSTER);
     let cause = is_refused(meet(&client(&authority, "a"), &node(&authority, 3), Some(4)));
     assert!(cause.contains("node 3"), "{cause}");
@@ -92,7 +92,7 @@ fn authority_pem(credentials: &Credentials) -> String {
 }
 
 #[test]
-fn the_expired_and_the_future_are_refused() {
+fn expired_and_future_certificates_are_refused() {
     let authority = authority(CLUSTER);
     let role = Role::Client("a".into());
     let of =
@@ -113,7 +113,7 @@ fn nameless(authority: &Authority) -> Arc<ClientConfig> {
 }
 
 fn token(authority: &Authority) -> JoinToken {
-    let offer = TokenOffer {
+    let offer = TokenParameters {
         addresses: vec!["mgmt:4711".into()],
         roles: MemberKind::Node.into(),
         expires: now() + 100,
@@ -123,14 +123,14 @@ fn token(authority: &Authority) -> JoinToken {
 }
 
 #[test]
-fn strangers_are_let_in_marked_or_not_at_all() {
+fn clients_without_certificates_are_accepted_without_identity_or_refused() {
     let authority = authority(CLUSTER);
     let server = node(&authority, 1);
-    let open = server_config(&server, Protection::Encrypted, Strangers::MayJoin).unwrap();
+    let open = server_config(&server, Protection::Encrypted, UnauthenticatedClients::MayJoin).unwrap();
     let met = shake(nameless(&authority), open.clone(), peer_name(None)).unwrap();
     assert_eq!(met.server_sees, None);
     assert_eq!(met.client_sees.unwrap().role, Role::Node(NodeId(1)));
-    let closed = server_config(&server, Protection::Encrypted, Strangers::Refused).unwrap();
+    let closed = server_config(&server, Protection::Encrypted, UnauthenticatedClients::Refused).unwrap();
     let error = shake(nameless(&authority), closed, peer_name(None)).unwrap_err();
     assert!(matches!(error, rustls::Error::NoCertificatesPresented), "{error}");
     // A presented certificate must be valid, even where none is required.
@@ -142,8 +142,9 @@ fn strangers_are_let_in_marked_or_not_at_all() {
 #[test]
 fn a_token_pins_the_authority_and_the_cluster() {
     let (ours, theirs) = (authority(CLUSTER), authority(CLUSTER));
-    let open =
-        |server: &Credentials| server_config(server, Protection::Encrypted, Strangers::MayJoin).unwrap();
+    let open = |server: &Credentials| {
+        server_config(server, Protection::Encrypted, UnauthenticatedClients::MayJoin).unwrap()
+    };
     let config = join_config(&token(&ours)).unwrap();
     shake(config.clone(), open(&node(&ours, 1)), peer_name(None)).unwrap();
     let error = shake(config.clone(), open(&node(&theirs, 1)), peer_name(None)).unwrap_err();
@@ -174,13 +175,13 @@ fn a_connection_is_plain_only_if_both_ends_allow_it() {
     ] {
         let met = shake(
             client_config(&client, ours).unwrap(),
-            server_config(&server, theirs, Strangers::Refused).unwrap(),
+            server_config(&server, theirs, UnauthenticatedClients::Refused).unwrap(),
             peer_name(None),
         );
         assert_eq!(met.unwrap().protection, Some(agreed), "{ours} with {theirs}");
     }
     // A joining machine sends a secret and always encrypts.
-    let open = server_config(&server, HandshakeOnly, Strangers::MayJoin).unwrap();
+    let open = server_config(&server, HandshakeOnly, UnauthenticatedClients::MayJoin).unwrap();
     let met = shake(nameless(&authority), open, peer_name(None)).unwrap();
     assert_eq!(met.protection, Some(Encrypted));
 }
@@ -188,7 +189,8 @@ fn a_connection_is_plain_only_if_both_ends_allow_it() {
 #[test]
 fn other_protocols_are_refused() {
     let authority = authority(CLUSTER);
-    let server = server_config(&node(&authority, 1), Protection::Encrypted, Strangers::Refused).unwrap();
+    let server =
+        server_config(&node(&authority, 1), Protection::Encrypted, UnauthenticatedClients::Refused).unwrap();
     let config = client_config(&client(&authority, "a"), Protection::Encrypted).unwrap();
     let mut config = Arc::unwrap_or_clone(config);
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -198,7 +200,7 @@ fn other_protocols_are_refused() {
 }
 
 #[test]
-fn who_joins_keeps_its_key() {
+fn a_joining_machine_keeps_its_key() {
     let authority = authority(CLUSTER);
     let pending = PendingKey::generate().unwrap();
     let role = Role::Node(NodeId(7));

@@ -2,15 +2,16 @@
 
 use crate::common::{CLUSTER, OTHER_CLUSTER};
 use identity::{
-    Authority, Error, JoinToken, MAX_TOKENS, MemberKind, MemberKinds, TokenOffer, TokenRecords, TokenSecret,
+    Authority, Error, JoinToken, MAX_TOKENS, MemberKind, MemberKinds, TokenParameters, TokenRecords,
+    TokenSecret,
 };
 
 const NOW: i64 = 1_800_000_000;
 const LIFE: i64 = 100;
 
-fn offer(kind: impl Into<MemberKinds>, uses: u32) -> TokenOffer {
+fn offer(kind: impl Into<MemberKinds>, uses: u32) -> TokenParameters {
     let addresses = vec!["mgmt1.example:4711".into(), "[fd00::1]:4711".into()];
-    TokenOffer { addresses, roles: kind.into(), expires: NOW + LIFE, uses }
+    TokenParameters { addresses, roles: kind.into(), expires: NOW + LIFE, uses }
 }
 
 fn issued(kind: impl Into<MemberKinds>, uses: u32) -> (TokenRecords, JoinToken) {
@@ -93,7 +94,7 @@ fn a_token_allows_its_roles_only() {
 
 /// An attacker who knows the format of a token and changes its fields.
 #[test]
-fn a_doctored_token_gains_nothing() {
+fn a_manipulated_token_is_refused() {
     let (mut records, token) = issued(MemberKind::Client, 9);
     for bit in 0..128 {
         let mut secret = token.secret.as_bytes().to_vec();
@@ -118,7 +119,7 @@ fn a_doctored_token_gains_nothing() {
 
 /// An attacker who can write the file of records, but only has a token for the weaker role.
 #[test]
-fn doctored_records_gain_nothing() {
+fn manipulated_records_are_refused() {
     let (records, token) = issued(MemberKind::Client, 1);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokens.toml");
@@ -147,9 +148,9 @@ fn useless_offers_and_too_many_are_refused() {
     let authority = Authority::create(CLUSTER, "test", NOW).unwrap();
     let mut records = TokenRecords::default();
     let useless = [
-        TokenOffer { addresses: vec![], ..offer(MemberKind::Node, 1) },
-        TokenOffer { addresses: vec!["a:1".into(); 17], ..offer(MemberKind::Node, 1) },
-        TokenOffer { expires: NOW, ..offer(MemberKind::Node, 1) },
+        TokenParameters { addresses: vec![], ..offer(MemberKind::Node, 1) },
+        TokenParameters { addresses: vec!["a:1".into(); 17], ..offer(MemberKind::Node, 1) },
+        TokenParameters { expires: NOW, ..offer(MemberKind::Node, 1) },
         offer(MemberKinds::default(), 1),
         offer(MemberKind::Node, 0),
     ];
@@ -162,7 +163,7 @@ fn useless_offers_and_too_many_are_refused() {
     let surplus = records.issue(&authority, offer(MemberKind::Node, 1), NOW);
     assert!(matches!(surplus, Err(Error::TooManyTokens(MAX_TOKENS))));
     // Expired tokens don't count against the limit.
-    let later = TokenOffer { expires: NOW + 2 * LIFE, ..offer(MemberKind::Node, 1) };
+    let later = TokenParameters { expires: NOW + 2 * LIFE, ..offer(MemberKind::Node, 1) };
     records.issue(&authority, later, NOW + LIFE).unwrap();
     assert_eq!(records.list().len(), 1);
 }

@@ -18,7 +18,7 @@
 //! Limit: a flipped byte in the last batch of the last journal is taken for a torn end if that
 //! batch contains a whole sector of zeros.
 
-use super::{Examined, corrupt, failed, names, open, required};
+use super::{VerifyReport, corrupt, failed, names, open, sync_records};
 use crate::KvError;
 use rustix::fs::SeekFrom;
 use std::fs::OpenOptions;
@@ -77,9 +77,9 @@ pub(super) fn file(path: &Path, number: u64) -> PathBuf {
 
 /// Checks all journals, and that the required ones exist. The torn end of the last one is
 /// truncated.
-pub(super) fn examine(path: &Path, examined: &mut Examined) -> Result<(), KvError> {
-    let journals = look(path)?;
-    required::check(path, &journals)?;
+pub(super) fn examine(path: &Path, examined: &mut VerifyReport) -> Result<(), KvError> {
+    let journals = read_all(path)?;
+    sync_records::check(path, &journals)?;
     for Journal { path: journal, end, is_torn, .. } in &journals {
         examined.journal_bytes += *end as u64;
         if !is_torn {
@@ -100,7 +100,7 @@ pub(super) fn examine(path: &Path, examined: &mut Examined) -> Result<(), KvErro
 ///
 /// # Errors
 /// A journal that isn't what was written, or that is missing between others.
-pub(super) fn look(path: &Path) -> Result<Vec<Journal>, KvError> {
+pub(super) fn read_all(path: &Path) -> Result<Vec<Journal>, KvError> {
     let mut journals = Vec::new();
     for name in names(path)? {
         let Some(number) = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)) else { continue };
@@ -117,8 +117,8 @@ pub(super) fn look(path: &Path) -> Result<Vec<Journal>, KvError> {
     let mut before = None;
     let mut found = Vec::with_capacity(count);
     for (number, path) in journals {
-        let bytes = used(&path)?;
-        let (end, is_torn) = match walk(&bytes, &mut before).map_err(|cause| corrupt(&path, cause))? {
+        let bytes = used_bytes(&path)?;
+        let (end, is_torn) = match scan_batches(&bytes, &mut before).map_err(|cause| corrupt(&path, cause))? {
             End::Clean(end) => (end, false),
             End::Torn(end) => (end, true),
         };
@@ -133,7 +133,7 @@ pub(super) fn look(path: &Path) -> Result<Vec<Journal>, KvError> {
 
 /// Returns the content of a journal without the hole at its end, which was preallocated and reads
 /// as zeros.
-fn used(journal: &Path) -> Result<Vec<u8>, KvError> {
+fn used_bytes(journal: &Path) -> Result<Vec<u8>, KvError> {
     let mut file = open(journal)?;
     let mut read = || -> std::io::Result<Vec<u8>> {
         let (mut end, length) = (0, file.metadata()?.len());
@@ -167,7 +167,7 @@ enum End {
 }
 
 /// Checks the batches one after another. `before`: the sequence number of the last one.
-fn walk(bytes: &[u8], before: &mut Option<u64>) -> Result<End, String> {
+fn scan_batches(bytes: &[u8], before: &mut Option<u64>) -> Result<End, String> {
     let mut at = 0;
     loop {
         match batch(&bytes[at..]) {
@@ -243,7 +243,7 @@ fn frame(bytes: &[u8]) -> Result<Frame<'_>, &'static str> {
 }
 
 /// Checks a fuzz input as it is, and again with corrected checksums, which random changes don't
-/// produce. What [`walk`] accepts must be intact.
+/// produce. What [`scan_batches`] accepts must be intact.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let mut right = bytes.to_vec();
     let mut at = 0;
@@ -255,8 +255,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         at = place + END_BYTES - 1;
     }
     for bytes in [bytes, &right] {
-        if let Ok(End::Clean(end) | End::Torn(end)) = walk(bytes, &mut None) {
-            assert_eq!(walk(&bytes[..end], &mut None), Ok(End::Clean(end)));
+        if let Ok(End::Clean(end) | End::Torn(end)) = scan_batches(bytes, &mut None) {
+            assert_eq!(scan_batches(&bytes[..end], &mut None), Ok(End::Clean(end)));
         }
     }
 }
@@ -322,6 +322,6 @@ fn is_zero(bytes: &[u8]) -> bool {
 
 /// Returns the length of the batch at the beginning, if it is one.
 #[cfg(test)]
-pub(super) fn tests_batch(bytes: &[u8]) -> Option<usize> {
+pub(super) fn batch_len(bytes: &[u8]) -> Option<usize> {
     batch(bytes).ok().map(|(length, _)| length)
 }

@@ -4,7 +4,7 @@
 //! | what | its checksum | who verifies it |
 //! |---|---|---|
 //! | block of a table | in its header | fjall, whenever it is read from disk |
-//! | table as a whole | in the list of tables | this module ([`Depth`]) |
+//! | table as a whole | in the list of tables | this module ([`VerifyDepth`]) |
 //! | list of tables (`v7`) | in `current` | this module |
 //! | batch in a journal | at its end | fjall; but it takes a flipped byte between two checksums for the torn end of a journal, and truncates what follows |
 //!
@@ -12,7 +12,7 @@
 //! lost one ([`required`]). An error names the file that is refused.
 
 pub(crate) mod journal;
-pub(crate) mod required;
+pub(crate) mod sync_records;
 pub(crate) mod tables;
 
 use crate::KvError;
@@ -37,11 +37,11 @@ const OWN_TREE: &str = "0";
 const TREE: &str = "1";
 
 /// Marks that damage was found while the engine was in use: the next start reads everything.
-const SUSPICION: &str = "damaged";
+const DAMAGE_MARKER: &str = "damaged";
 
 /// How many of the tables are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Depth {
+pub enum VerifyDepth {
     /// All of them.
     Everything,
     /// All tables of a tree that has at most this many bytes in total. For a larger tree none: each
@@ -51,7 +51,7 @@ pub enum Depth {
 
 /// What an examination has read without finding damage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Examined {
+pub struct VerifyReport {
     /// Bytes of tables that were read.
     pub table_bytes: u64,
     /// Bytes of batches in journals.
@@ -71,8 +71,8 @@ pub fn is_there(path: &Path) -> bool {
 ///
 /// # Errors
 /// [`KvError::Corrupt`] with the file that isn't what was written.
-pub fn examine(path: &Path, depth: Depth) -> Result<Examined, KvError> {
-    let mut examined = Examined::default();
+pub fn verify(path: &Path, depth: VerifyDepth) -> Result<VerifyReport, KvError> {
+    let mut examined = VerifyReport::default();
     let version = read(&path.join(VERSION_FILE))?;
     if version != VERSION {
         return Err(corrupt(&path.join(VERSION_FILE), "it doesn't say which format this is"));
@@ -93,7 +93,7 @@ pub fn examine(path: &Path, depth: Depth) -> Result<Examined, KvError> {
     if !has_tree {
         unfinished.push(trees.join(TREE));
     }
-    let holds_something = examined.journal_bytes > 0 || required::is_known_to_hold_something(path);
+    let holds_something = examined.journal_bytes > 0 || sync_records::has_data_record(path);
     match unfinished.first() {
         // fjall would take it for an unfinished tree and remove it.
         Some(tree) if holds_something => Err(tables::without_list(tree)),
@@ -103,18 +103,18 @@ pub fn examine(path: &Path, depth: Depth) -> Result<Examined, KvError> {
 
 /// Records that damage was found, so that the next start checks everything. If that fails, the
 /// damage will be found again.
-pub fn suspect(path: &Path, error: &KvError) {
-    let _ = fs::write(path.join(SUSPICION), format!("{error}\n"));
+pub fn record_damage_marker(path: &Path, error: &KvError) {
+    let _ = fs::write(path.join(DAMAGE_MARKER), format!("{error}\n"));
 }
 
 /// Returns whether damage is recorded.
-pub fn is_suspect(path: &Path) -> bool {
-    path.join(SUSPICION).exists()
+pub fn has_damage_marker(path: &Path) -> bool {
+    path.join(DAMAGE_MARKER).exists()
 }
 
 /// Removes the record of damage: everything was checked and is intact.
-pub fn acquit(path: &Path) -> Result<(), KvError> {
-    match fs::remove_file(path.join(SUSPICION)) {
+pub fn clear_damage_marker(path: &Path) -> Result<(), KvError> {
+    match fs::remove_file(path.join(DAMAGE_MARKER)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(path, &error)),
         _ => Ok(()),
     }

@@ -5,7 +5,7 @@
 //! (`sfa`). Its section `tables` contains levels of runs of tables, with the number of each table
 //! and the XXH3-128 of its file.
 
-use super::{Depth, Examined, corrupt, failed, names, open, read};
+use super::{VerifyDepth, VerifyReport, corrupt, failed, names, open, read};
 use crate::KvError;
 use std::io::{self, Read};
 use std::path::Path;
@@ -27,7 +27,7 @@ const TABLES: &str = "tables";
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A table in the list.
-struct Listed {
+struct TableRef {
     id: u64,
     sum: u128,
 }
@@ -40,7 +40,7 @@ pub(super) fn without_list(tree: &Path) -> KvError {
 /// Checks the list of a tree's tables, that the tables exist, and their content as `depth`
 /// requires. Returns false for a tree without a list: its creation was interrupted, and it has no
 /// content yet.
-pub(super) fn examine(tree: &Path, depth: Depth, examined: &mut Examined) -> Result<bool, KvError> {
+pub(super) fn examine(tree: &Path, depth: VerifyDepth, examined: &mut VerifyReport) -> Result<bool, KvError> {
     if !tree.join(CURRENT).exists() {
         let tables = tree.join(TABLES);
         let has_tables = tables.exists() && !names(&tables)?.is_empty();
@@ -53,15 +53,15 @@ pub(super) fn examine(tree: &Path, depth: Depth, examined: &mut Examined) -> Res
         bytes += path.metadata().map_err(|error| failed(&path, &error))?.len();
     }
     let reads = match depth {
-        Depth::Everything => true,
-        Depth::UpTo(limit) => bytes <= limit,
+        VerifyDepth::Everything => true,
+        VerifyDepth::UpTo(limit) => bytes <= limit,
     };
     if !reads {
         return Ok(true);
     }
     for table in &listed {
         let path = tree.join(TABLES).join(table.id.to_string());
-        if file_sum(&path)? != table.sum {
+        if file_checksum(&path)? != table.sum {
             return Err(corrupt(&path, "the table is not what was written (its XXH3-128 is another one)"));
         }
     }
@@ -69,7 +69,7 @@ pub(super) fn examine(tree: &Path, depth: Depth, examined: &mut Examined) -> Res
     Ok(true)
 }
 
-fn list(tree: &Path) -> Result<Vec<Listed>, KvError> {
+fn list(tree: &Path) -> Result<Vec<TableRef>, KvError> {
     let current_path = tree.join(CURRENT);
     let current = read(&current_path)?;
     let Ok(current) = <[u8; CURRENT_BYTES]>::try_from(current.as_slice()) else {
@@ -92,18 +92,18 @@ fn list(tree: &Path) -> Result<Vec<Listed>, KvError> {
             format!("it is not the list that {} names (its XXH3-128 is another one)", current_path.display());
         return Err(corrupt(&path, cause));
     }
-    tables_of(&path).map_err(|cause| corrupt(&path, format!("the list of tables makes no sense: {cause}")))
+    read_list(&path).map_err(|cause| corrupt(&path, format!("the list of tables makes no sense: {cause}")))
 }
 
 /// The file's checksum was right, so an error here means another format.
-fn tables_of(path: &Path) -> Result<Vec<Listed>, String> {
+fn read_list(path: &Path) -> Result<Vec<TableRef>, String> {
     let archive = sfa::Reader::new(path).map_err(|error| format!("{error:?}"))?;
     let section = archive.toc().section(b"tables").ok_or("it has no section \"tables\"")?;
     let mut reader = section.buf_reader(path).map_err(|error| error.to_string())?;
     read_tables(&mut reader).map_err(|error| error.to_string())
 }
 
-fn read_tables(reader: &mut impl Read) -> io::Result<Vec<Listed>> {
+fn read_tables(reader: &mut impl Read) -> io::Result<Vec<TableRef>> {
     let mut found = Vec::new();
     for _ in 0..number::<1>(reader)?[0] {
         for _ in 0..number::<1>(reader)?[0] {
@@ -115,7 +115,7 @@ fn read_tables(reader: &mut impl Read) -> io::Result<Vec<Listed>> {
                 let sum = u128::from_le_bytes(number(reader)?);
                 // The sequence number for the whole table.
                 number::<8>(reader)?;
-                found.push(Listed { id, sum });
+                found.push(TableRef { id, sum });
             }
         }
     }
@@ -136,7 +136,7 @@ fn number<const N: usize>(reader: &mut impl Read) -> io::Result<[u8; N]> {
     reader.read_exact(&mut bytes).map(|()| bytes)
 }
 
-fn file_sum(path: &Path) -> Result<u128, KvError> {
+fn file_checksum(path: &Path) -> Result<u128, KvError> {
     let mut file = open(path)?;
     let mut hasher = Xxh3Default::new();
     let mut piece = vec![0; PIECE_BYTES];

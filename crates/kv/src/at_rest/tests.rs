@@ -42,7 +42,7 @@ fn sample() -> tempfile::TempDir {
     // Until no write is in progress, and all tables are in the list.
     drop(engine);
     drop(Embedded::open(dir.path()).unwrap());
-    let examined = examine(dir.path(), Depth::Everything).unwrap();
+    let examined = verify(dir.path(), VerifyDepth::Everything).unwrap();
     assert!(examined.table_bytes > 4 << 20, "{examined:?}");
     dir
 }
@@ -101,7 +101,7 @@ fn a_flipped_byte_anywhere_is_found_and_its_file_named() {
         path.extension().is_some_and(|ending| ending == "jnl") && {
             let mut begin = 0;
             while let Some(length) =
-                journal::tests_batch(&bytes[begin..]).filter(|len| begin + len <= at as usize)
+                journal::batch_len(&bytes[begin..]).filter(|len| begin + len <= at as usize)
             {
                 begin += length;
             }
@@ -116,7 +116,7 @@ fn a_flipped_byte_anywhere_is_found_and_its_file_named() {
                 continue;
             }
             flip(&path, at, 0x10);
-            match examine(dir.path(), Depth::Everything) {
+            match verify(dir.path(), VerifyDepth::Everything) {
                 Err(KvError::Corrupt { path: named, .. }) => {
                     let is_tree_of_it =
                         path.ends_with("current") && Path::new(&named).parent() == path.parent();
@@ -150,14 +150,14 @@ fn a_damaged_engine_is_refused_every_time() {
 }
 
 #[test]
-fn damage_that_is_met_in_use_ends_the_use_and_is_found_by_the_next_start() {
+fn damage_found_in_use_ends_the_use_and_is_verified_at_the_next_start() {
     let dir = sample();
     let tables = dir.path().join("keyspaces/1/tables");
     for name in names(&tables).unwrap() {
         let table = tables.join(name);
         flip(&table, table.metadata().unwrap().len() / 3, 4);
     }
-    let engine = Embedded::open_after_reading(dir.path(), 0).unwrap();
+    let engine = Embedded::open_verifying(dir.path(), 0).unwrap();
     let met = (0..PAIRS).find_map(|number| match engine.get(&key(number)) {
         Ok(found) => {
             assert_eq!(found.unwrap(), value(number, VALUE_BYTES));
@@ -171,7 +171,7 @@ fn damage_that_is_met_in_use_ends_the_use_and_is_found_by_the_next_start() {
     assert!(engine.apply(&[Batch::default()]).is_err());
     assert!(engine.snapshot().unwrap().get(b"any").is_err());
     drop(engine);
-    match Embedded::open_after_reading(dir.path(), 0).err() {
+    match Embedded::open_verifying(dir.path(), 0).err() {
         Some(KvError::Corrupt { path, .. }) => assert_eq!(Path::new(&path).parent(), Some(tables.as_path())),
         other => panic!("{other:?}"),
     }
@@ -181,8 +181,8 @@ fn damage_that_is_met_in_use_ends_the_use_and_is_found_by_the_next_start() {
     }
     // If the damage was on the path to the disk, everything is intact now, and the marker is
     // removed.
-    assert!(Embedded::open_after_reading(dir.path(), 0).is_ok());
-    assert!(!is_suspect(dir.path()));
+    assert!(Embedded::open_verifying(dir.path(), 0).is_ok());
+    assert!(!has_damage_marker(dir.path()));
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn is_as_before_the_large_batch(dir: &Path) {
 }
 
 #[test]
-fn what_a_death_leaves_of_a_batch_is_cut() {
+fn a_batch_torn_by_a_process_death_is_truncated() {
     for keep in [1, 5, 13, 14, 40, 4096, 30_000, 50_000] {
         let (dir, journal, begin, end) = with_large_batch();
         let file = fs::OpenOptions::new().write(true).open(&journal).unwrap();
@@ -271,7 +271,7 @@ fn what_a_death_leaves_of_a_batch_is_cut() {
 }
 
 #[test]
-fn what_a_power_cut_leaves_of_a_batch_is_cut() {
+fn a_batch_torn_by_a_power_failure_is_truncated() {
     let pages =
         |begin: usize, end: usize| (begin.next_multiple_of(4096)..end).step_by(4096).collect::<Vec<_>>();
     for which in 0..8 {

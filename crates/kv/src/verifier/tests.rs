@@ -21,7 +21,7 @@ fn lose_memory(dir: &Path) {
 }
 
 #[test]
-fn it_lasts_as_long_as_the_memory_of_the_machine() {
+fn the_verifier_lasts_as_long_as_the_machines_memory() {
     let dir = tempfile::tempdir().unwrap();
     let first = number(dir.path());
     let engine = Embedded::open(dir.path()).unwrap();
@@ -40,7 +40,7 @@ fn a_shutdown_keeps_it_until_something_is_committed() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Embedded::open(dir.path()).unwrap();
     put(&engine);
-    engine.settle().unwrap();
+    engine.sync_for_close().unwrap();
     let first = engine.verifier();
     drop(engine);
     lose_memory(dir.path());
@@ -55,9 +55,9 @@ fn a_shutdown_keeps_it_until_something_is_committed() {
 }
 
 #[test]
-fn what_is_on_disk_before_it_is_acknowledged_is_not_lost() {
+fn commits_synced_before_acknowledgement_keep_the_verifier() {
     let dir = tempfile::tempdir().unwrap();
-    let open = || Embedded::open(dir.path()).unwrap().acknowledging(Durability::Disk);
+    let open = || Embedded::open(dir.path()).unwrap().with_durability(Durability::Disk);
     let engine = open();
     put(&engine);
     engine.persist().unwrap();
@@ -70,7 +70,7 @@ fn what_is_on_disk_before_it_is_acknowledged_is_not_lost() {
 }
 
 #[test]
-fn a_record_that_says_nothing_makes_another_one() {
+fn an_invalid_record_changes_the_verifier() {
     let dir = tempfile::tempdir().unwrap();
     let first = number(dir.path());
     fs::write(dir.path().join("verifier"), "none").unwrap();

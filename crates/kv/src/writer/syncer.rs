@@ -14,19 +14,19 @@ use std::thread::JoinHandle;
 pub(super) struct Syncer {
     shared: Arc<Shared>,
     blocking: Blocking,
-    desk: Arc<Desk>,
+    desk: Arc<SyncQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// State shared between callers and the thread.
 #[derive(Default)]
-struct Desk {
-    orders: Mutex<Orders>,
+struct SyncQueue {
+    requests: Mutex<PendingRequests>,
     news: Condvar,
 }
 
 #[derive(Default)]
-struct Orders {
+struct PendingRequests {
     /// A caller waits for a batch that only the thread commits.
     commit: bool,
     /// Callers of sync by number; one for each that waits.
@@ -46,19 +46,19 @@ impl Syncer {
 
     /// Makes the thread commit what is queued.
     pub(super) fn request_commit(&self) {
-        self.desk.orders.lock().commit = true;
-        self.call_thread();
+        self.desk.requests.lock().commit = true;
+        self.wake_thread();
     }
 
     /// Waits until the first `target` engine commits are on disk.
-    pub(super) async fn reach(&self, target: u64) -> Result<(), KvError> {
+    pub(super) async fn wait_synced(&self, target: u64) -> Result<(), KvError> {
         match self.blocking {
-            Blocking::Thread => Reach { syncer: self, target, number: None }.await,
+            Blocking::Thread => SyncWait { syncer: self, target, number: None }.await,
             Blocking::Inline => self.shared.persist(target),
         }
     }
 
-    fn call_thread(&self) {
+    fn wake_thread(&self) {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let (shared, desk) = (self.shared.clone(), self.desk.clone());
@@ -69,7 +69,7 @@ impl Syncer {
                 Err(error) => {
                     let cause = format!("no thread for reaching the disk: {error}");
                     self.shared.poison(&KvError::Io { path: "writer".into(), cause });
-                    wake_all(&mut self.desk.orders.lock());
+                    wake_all(&mut self.desk.requests.lock());
                 }
             }
         }
@@ -79,7 +79,7 @@ impl Syncer {
 
 impl Drop for Syncer {
     fn drop(&mut self) {
-        self.desk.orders.lock().stop = true;
+        self.desk.requests.lock().stop = true;
         self.desk.news.notify_one();
         // Joined, so that the engine is closed when its last owner drops it. A panic of the thread
         // was reported already.
@@ -90,10 +90,10 @@ impl Drop for Syncer {
 }
 
 /// The thread's main loop: commits and syncs until it is stopped.
-fn serve(shared: &Shared, desk: &Desk) {
+fn serve(shared: &Shared, desk: &SyncQueue) {
     loop {
         let (commit, waiters) = {
-            let mut orders = desk.orders.lock();
+            let mut orders = desk.requests.lock();
             while !orders.commit && orders.syncs.is_empty() && !orders.stop {
                 desk.news.wait(&mut orders);
             }
@@ -106,7 +106,7 @@ fn serve(shared: &Shared, desk: &Desk) {
             let mut queue = shared.queue.lock();
             queue.led = true;
             while !queue.batches.is_empty() {
-                queue = shared.round(queue);
+                queue = shared.commit_round(queue);
             }
             queue.led = false;
         }
@@ -121,17 +121,17 @@ fn serve(shared: &Shared, desk: &Desk) {
     }
 }
 
-fn wake_all(orders: &mut Orders) {
+fn wake_all(orders: &mut PendingRequests) {
     std::mem::take(&mut orders.syncs).into_values().for_each(Waker::wake);
 }
 
-struct Reach<'a> {
+struct SyncWait<'a> {
     syncer: &'a Syncer,
     target: u64,
     number: Option<u64>,
 }
 
-impl Future for Reach<'_> {
+impl Future for SyncWait<'_> {
     type Output = Result<(), KvError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -142,21 +142,21 @@ impl Future for Reach<'_> {
         if syncer.shared.persisted.load(SeqCst) >= self.target {
             return Poll::Ready(Ok(()));
         }
-        let mut orders = syncer.desk.orders.lock();
+        let mut orders = syncer.desk.requests.lock();
         let number = self.number.unwrap_or(orders.next);
         orders.next = orders.next.max(number + 1);
         orders.syncs.insert(number, context.waker().clone());
         drop(orders);
         self.number = Some(number);
-        syncer.call_thread();
+        syncer.wake_thread();
         Poll::Pending
     }
 }
 
-impl Drop for Reach<'_> {
+impl Drop for SyncWait<'_> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.syncer.desk.orders.lock().syncs.remove(&number);
+            self.syncer.desk.requests.lock().syncs.remove(&number);
         }
     }
 }

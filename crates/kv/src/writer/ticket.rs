@@ -11,11 +11,11 @@ use std::task::{Context, Poll, Waker};
 /// A batch that was enqueued.
 #[derive(Clone, Debug)]
 pub struct Ticket {
-    slot: Arc<Slot>,
+    slot: Arc<TicketState>,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct TicketState {
     number: u64,
     result: OnceLock<Result<Outcome, KvError>>,
     /// At most one per waiting future: a future that is polled again finds its own waker.
@@ -24,7 +24,7 @@ struct Slot {
 
 impl Ticket {
     pub(crate) fn pending(number: u64) -> Ticket {
-        Ticket { slot: Arc::new(Slot { number, ..Slot::default() }) }
+        Ticket { slot: Arc::new(TicketState { number, ..TicketState::default() }) }
     }
 
     /// Returns the batch's place in the order of commits. If a batch is settled without an error,
@@ -34,7 +34,7 @@ impl Ticket {
     }
 
     /// Returns true once the batch is committed, refused or failed.
-    pub fn is_settled(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.slot.result.get().is_some()
     }
 
@@ -84,7 +84,7 @@ impl Future for Commit<'_> {
     type Output = Result<Outcome, KvError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if !self.ticket.is_settled() && !self.writer.drive(self.ticket, context.waker()) {
+        if !self.ticket.is_complete() && !self.writer.drive(self.ticket, context.waker()) {
             self.waiting = true;
             return Poll::Pending;
         }
@@ -95,8 +95,8 @@ impl Future for Commit<'_> {
 
 impl Drop for Commit<'_> {
     fn drop(&mut self) {
-        if self.waiting && !self.ticket.is_settled() {
-            self.writer.abandon();
+        if self.waiting && !self.ticket.is_complete() {
+            self.writer.wake_all_waiters();
         }
     }
 }

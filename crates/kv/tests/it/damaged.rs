@@ -30,7 +30,7 @@ fn journal() -> Vec<u8> {
 }
 
 #[test]
-fn damaged_journals_are_cut_to_what_is_in_order_or_refused() {
+fn damaged_journals_are_truncated_to_intact_batches_or_refused() {
     mutate::confined(|| mutate::damage(&journal(), ROUNDS, fuzzing::journal));
 }
 
@@ -45,7 +45,7 @@ fn damaged_lists_of_tables_claim_no_memory() {
 }
 
 #[test]
-fn damaged_records_of_what_has_to_be_there_are_refused() {
+fn damaged_sync_records_are_refused() {
     mutate::confined(|| {
         let lines = "journal 3 67000123 80011\njournal 4 0 -\ntree 0 5f\ntree 1 00ff\n";
         let closed = format!("{lines}sum {:08x}\n", types::crc32c(lines.as_bytes()));
@@ -57,7 +57,7 @@ fn damaged_records_of_what_has_to_be_there_are_refused() {
 }
 
 #[test]
-fn damaged_verifiers_say_nothing() {
+fn damaged_verifiers_are_ignored() {
     mutate::confined(|| {
         let text = "00000000deadbeef 6f9c3bd2-40a1-4ad9-a0a7-a30d6a1c4f2e\n";
         mutate::damage(text.as_bytes(), ROUNDS, fuzzing::verifier);

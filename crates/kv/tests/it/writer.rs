@@ -24,10 +24,10 @@ const ALL: [(Durability, Blocking); 4] = [
 fn a_commit_is_applied_when_it_returns() {
     for (durability, blocking) in ALL {
         let (memory, writer) = over_memory(durability, blocking);
-        assert_eq!(block_on(writer.commit(put("a", "1"))).unwrap(), Outcome::Won);
+        assert_eq!(block_on(writer.commit(put("a", "1"))).unwrap(), Outcome::Applied);
         assert_eq!(memory.get(b"a").unwrap().unwrap(), "1");
         let lost = block_on(writer.commit(guarded(put("a", "2"), "owner", Some("me")))).unwrap();
-        assert_eq!(lost, Outcome::Lost);
+        assert_eq!(lost, Outcome::GuardFailed);
         assert_eq!(memory.get(b"a").unwrap().unwrap(), "1");
     }
 }
@@ -48,7 +48,7 @@ fn strict_commits_survive_a_crash_and_relaxed_ones_after_sync() {
 }
 
 #[test]
-fn sync_goes_to_the_disk_only_for_something_new() {
+fn sync_is_skipped_without_new_commits() {
     let (_, writer) = over_memory(Durability::Process, Blocking::Thread);
     block_on(writer.sync()).unwrap();
     assert_eq!(writer.stats().persists, 0);
@@ -66,9 +66,9 @@ fn what_was_enqueued_together_is_committed_together_and_in_order() {
         let second = writer.enqueue(guarded(put("a", "2"), "a", Some("1")));
         let third = writer.enqueue(guarded(put("a", "3"), "a", Some("2")));
         assert!(memory.get(b"a").unwrap().is_none());
-        assert_eq!(block_on(writer.wait(&second)).unwrap(), Outcome::Won);
-        assert_eq!(block_on(writer.wait(&third)).unwrap(), Outcome::Won);
-        assert_eq!(block_on(writer.wait(&first)).unwrap(), Outcome::Won);
+        assert_eq!(block_on(writer.wait(&second)).unwrap(), Outcome::Applied);
+        assert_eq!(block_on(writer.wait(&third)).unwrap(), Outcome::Applied);
+        assert_eq!(block_on(writer.wait(&first)).unwrap(), Outcome::Applied);
         assert_eq!(memory.get(b"a").unwrap().unwrap(), "3");
         assert_eq!(writer.stats().batches, 3);
         assert_eq!(writer.stats().commits, 1);
@@ -76,7 +76,7 @@ fn what_was_enqueued_together_is_committed_together_and_in_order() {
 }
 
 #[test]
-fn a_batch_whose_waiter_went_away_is_committed_before_later_ones() {
+fn a_batch_of_a_dropped_waiter_is_committed_before_later_ones() {
     for (durability, blocking) in ALL {
         let (memory, writer) = over_memory(durability, blocking);
         drop(writer.enqueue(put("a", "1")));
@@ -103,7 +103,7 @@ fn many_threads_lose_and_reorder_nothing() {
                         let key = format!("t{thread}");
                         let before = (i > 0).then(|| (i - 1).to_string());
                         let batch = guarded(put(&key, &i.to_string()), &key, before.as_deref());
-                        assert_eq!(block_on(writer.commit(batch)).unwrap(), Outcome::Won);
+                        assert_eq!(block_on(writer.commit(batch)).unwrap(), Outcome::Applied);
                         if i % 16 == 0 {
                             block_on(writer.sync()).unwrap();
                         }
@@ -120,7 +120,7 @@ fn many_threads_lose_and_reorder_nothing() {
 }
 
 #[test]
-fn waiting_futures_that_are_dropped_hold_nobody_up() {
+fn dropped_waiters_do_not_block_others() {
     const THREADS: usize = 4;
     let (memory, writer) = over_memory(Durability::Process, Blocking::Thread);
     let committed = AtomicUsize::new(0);
@@ -133,7 +133,7 @@ fn waiting_futures_that_are_dropped_hold_nobody_up() {
                     if i % 3 == 0 {
                         let _ = poll_once(pin!(writer.wait(&ticket)));
                     } else {
-                        assert_eq!(block_on(writer.wait(&ticket)).unwrap(), Outcome::Won);
+                        assert_eq!(block_on(writer.wait(&ticket)).unwrap(), Outcome::Applied);
                     }
                     committed.fetch_add(1, Relaxed);
                 }
@@ -150,7 +150,7 @@ fn more_than_the_queue_holds_is_committed_too() {
     let (memory, writer) = over_memory(Durability::Process, Blocking::Thread);
     let tickets: Vec<_> = (0..40_000).map(|i| writer.enqueue(put(&i.to_string(), "v"))).collect();
     block_on(writer.wait(tickets.last().unwrap())).unwrap();
-    assert!(tickets.iter().all(|ticket| matches!(ticket.result(), Some(Ok(Outcome::Won)))));
+    assert!(tickets.iter().all(|ticket| matches!(ticket.result(), Some(Ok(Outcome::Applied)))));
     assert_eq!(memory.scan(b"", b"\xff", usize::MAX).unwrap().len(), 40_000);
 }
 
@@ -215,7 +215,7 @@ impl Engine for FailsOnce {
 }
 
 #[test]
-fn who_syncs_while_a_sync_fails_is_told_so_too() {
+fn a_failed_sync_fails_for_concurrent_callers() {
     let engine = Arc::new(FailsOnce {
         memory: Memory::new(),
         asked: AtomicUsize::new(0),
@@ -238,11 +238,11 @@ fn who_syncs_while_a_sync_fails_is_told_so_too() {
 }
 
 #[test]
-fn an_enqueued_batch_waits_until_somebody_asks_for_it() {
+fn an_enqueued_batch_is_committed_only_for_a_waiter() {
     let (memory, writer) = over_memory(Durability::Process, Blocking::Inline);
     let ticket = writer.enqueue(put("a", "1"));
-    assert!(!ticket.is_settled());
+    assert!(!ticket.is_complete());
     assert!(memory.get(b"a").unwrap().is_none());
-    assert!(matches!(poll_once(pin!(writer.wait(&ticket))), Poll::Ready(Ok(Outcome::Won))));
-    assert!(ticket.is_settled());
+    assert!(matches!(poll_once(pin!(writer.wait(&ticket))), Poll::Ready(Ok(Outcome::Applied))));
+    assert!(ticket.is_complete());
 }

@@ -34,7 +34,7 @@ impl Served {
             cluster: String::new(),
             security: Security::Plain,
             map: types::MapHandle::default(),
-            sum_payloads: true,
+            checksum_payloads: true,
             limits: ServerLimits::default(),
         };
         let service: Arc<dyn net::Handler<KvRequest, KvReply>> = Arc::new(KvService::new(writer));
@@ -118,7 +118,7 @@ fn long_answers_come_in_pieces() {
 
 /// When a core ends, other cores take over its leadership.
 #[test]
-fn a_commit_whose_core_has_ended_is_carried_out_by_another() {
+fn another_core_takes_over_leadership() {
     let served = Served::new(Arc::new(Memory::new()));
     let writer = Arc::new(RemoteWriter::new(served.store.clone()));
     let enqueuing = writer.clone();
@@ -126,12 +126,12 @@ fn a_commit_whose_core_has_ended_is_carried_out_by_another() {
         (0..10).map(|n| enqueuing.enqueue(put(&format!("k{n}"), "v"))).collect::<Vec<_>>()
     });
     let tickets = tickets.unwrap();
-    assert!(!tickets[9].is_settled());
+    assert!(!tickets[9].is_complete());
     let waiting = writer.clone();
     let outcomes = rt::block_on(async move {
         rt::join_all(tickets.iter().map(|ticket| waiting.wait(ticket)).collect()).await
     });
-    assert!(outcomes.unwrap().into_iter().all(|outcome| outcome.unwrap() == Outcome::Won));
+    assert!(outcomes.unwrap().into_iter().all(|outcome| outcome.unwrap() == Outcome::Applied));
     assert_eq!(served.scan(b"k", b"l", 100).unwrap().len(), 10);
 }
 
@@ -151,7 +151,7 @@ fn several_cores_use_one_writer() {
                     let key = format!("core{core}");
                     let before = n.checked_sub(1).map(|before| before.to_string());
                     let batch = guarded(put(&key, &n.to_string()), &key, before.as_deref());
-                    assert_eq!(store.commit(batch).await.unwrap(), Outcome::Won);
+                    assert_eq!(store.commit(batch).await.unwrap(), Outcome::Applied);
                 }
             };
             rt::block_on(work).unwrap();
@@ -166,17 +166,17 @@ fn several_cores_use_one_writer() {
 }
 
 #[test]
-fn what_is_sent_again_is_not_applied_again() {
+fn a_retransmitted_apply_is_not_applied_again() {
     let served = Served::new(Arc::new(Memory::new()));
     let apply = |number: u64, batch: Batch| {
         served.ask(move |store| Box::pin(async move { store.apply(number, &[batch]).await }))
     };
-    assert_eq!(apply(1, guarded(put("a", "1"), "a", None)).unwrap(), [Outcome::Won]);
+    assert_eq!(apply(1, guarded(put("a", "1"), "a", None)).unwrap(), [Outcome::Applied]);
     // Its guard doesn't hold any more, but it is the same apply.
-    assert_eq!(apply(1, guarded(put("a", "1"), "a", None)).unwrap(), [Outcome::Won]);
-    assert_eq!(apply(2, guarded(put("a", "2"), "a", None)).unwrap(), [Outcome::Lost]);
+    assert_eq!(apply(1, guarded(put("a", "1"), "a", None)).unwrap(), [Outcome::Applied]);
+    assert_eq!(apply(2, guarded(put("a", "2"), "a", None)).unwrap(), [Outcome::GuardFailed]);
     served.apply(&[]).unwrap_err();
-    assert_eq!(apply(3, guarded(put("a", "3"), "a", Some("1"))).unwrap(), [Outcome::Won]);
+    assert_eq!(apply(3, guarded(put("a", "3"), "a", Some("1"))).unwrap(), [Outcome::Applied]);
     // A late copy of an earlier apply.
     apply(2, put("a", "4")).unwrap_err();
     assert_eq!(suite::value(&served, "a").as_deref(), Some("3"));

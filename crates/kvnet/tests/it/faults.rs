@@ -18,7 +18,7 @@ use wire::{KvReply, KvRequest};
 
 const PORT: u16 = 7000;
 const LIVENESS: Liveness =
-    Liveness { ask_after: Duration::from_millis(500), give_up_after: Duration::from_secs(1) };
+    Liveness { ping_after: Duration::from_millis(500), dead_after: Duration::from_secs(1) };
 
 async fn serve(address: SocketAddr, memory: Arc<Memory>) {
     let engine: Arc<dyn Engine> = memory;
@@ -31,7 +31,7 @@ async fn serve(address: SocketAddr, memory: Arc<Memory>) {
         cluster: String::new(),
         security: Security::Plain,
         map: types::MapHandle::default(),
-        sum_payloads: true,
+        checksum_payloads: true,
         limits: ServerLimits { liveness: LIVENESS, ..ServerLimits::default() },
     };
     let _server = Server::start(options, Router::new().with(service)).unwrap();
@@ -52,7 +52,7 @@ async fn open(address: SocketAddr) -> Arc<RemoteStore> {
 }
 
 /// State of a simulated process that survives between two runs.
-type Kept<T> = Rc<RefCell<Option<T>>>;
+type Persistent<T> = Rc<RefCell<Option<T>>>;
 
 struct Site {
     world: World,
@@ -114,10 +114,10 @@ async fn count_up(store: Store, chain: u64, done: Rc<Cell<u64>>, unknown: Rc<Cel
             writes: vec![(key.clone(), Some(step.to_string().into())), (trace, Some("done".into()))],
         };
         match store.commit(batch).await.unwrap() {
-            Outcome::Won => {}
+            Outcome::Applied => {}
             // No other task counts: it can only have lost against its own first copy.
-            Outcome::Unknown => unknown.set(unknown.get() + 1),
-            Outcome::Lost => panic!("step {step} of chain {chain} was lost"),
+            Outcome::Uncertain => unknown.set(unknown.get() + 1),
+            Outcome::GuardFailed => panic!("step {step} of chain {chain} was lost"),
         }
         done.set(step);
         if rt::random_u64().is_multiple_of(4) {
@@ -135,7 +135,7 @@ async fn count_up(store: Store, chain: u64, done: Rc<Cell<u64>>, unknown: Rc<Cel
 }
 
 #[test]
-fn every_commit_happens_once_and_in_order_whatever_dies() {
+fn commits_are_applied_once_and_in_order_despite_failures() {
     let mut unknown_in_all = 0;
     for seed in 0..10 {
         let mut site = Site::new(seed);
@@ -191,16 +191,16 @@ fn put(key: &str) -> Batch {
 
 /// Also a client whose own commits are all on disk: it may have read what others had committed.
 #[test]
-fn whoever_relies_on_what_a_power_cut_took_is_told() {
+fn clients_are_notified_of_data_lost_in_a_power_failure() {
     let mut site = Site::new(1);
     let address = site.address;
-    let held: Kept<Vec<(Store, Arc<Event>)>> = Rc::default();
+    let held: Persistent<Vec<(Store, Arc<Event>)>> = Rc::default();
     let keep = held.clone();
     run(&mut site, async move {
         let mut users = Vec::new();
         for _ in 0..2 {
             let remote = open(address).await;
-            let lost = remote.lost().clone();
+            let lost = remote.data_loss().clone();
             users.push((Store::from(Arc::new(RemoteWriter::new(remote))), lost));
         }
         let (reader, writer) = (&users[0].0, &users[1].0);
@@ -232,10 +232,10 @@ fn whoever_relies_on_what_a_power_cut_took_is_told() {
 }
 
 #[test]
-fn a_process_that_dies_takes_nothing_back() {
+fn a_process_death_loses_no_acknowledged_commit() {
     let mut site = Site::new(2);
     let address = site.address;
-    let held: Kept<Store> = Rc::default();
+    let held: Persistent<Store> = Rc::default();
     let keep = held.clone();
     run(&mut site, async move {
         let store = Store::from(Arc::new(RemoteWriter::new(open(address).await)));
@@ -246,7 +246,7 @@ fn a_process_that_dies_takes_nothing_back() {
     let store = held.borrow_mut().take().unwrap();
     run(&mut site, async move {
         assert_eq!(store.get(b"a").await.unwrap().unwrap(), "value");
-        assert_eq!(store.commit(put("b")).await.unwrap(), Outcome::Won);
+        assert_eq!(store.commit(put("b")).await.unwrap(), Outcome::Applied);
         store.sync().await.unwrap();
         assert_eq!(store.verifier(), 1);
     });
@@ -273,7 +273,7 @@ fn a_failed_engine_is_waited_for_until_it_was_opened_again() {
     assert_eq!(outcome.get(), None);
     site.kill(Duration::from_secs(1));
     site.world.advance(Duration::from_secs(5));
-    assert_eq!(outcome.get(), Some(Outcome::Won));
+    assert_eq!(outcome.get(), Some(Outcome::Applied));
 }
 
 #[test]
@@ -288,12 +288,12 @@ fn a_batch_that_fits_into_no_message_is_refused_and_no_other() {
         let large = Batch { guards: vec![], writes: vec![("k".into(), Some(vec![0; 600 << 10].into()))] };
         let tickets: Vec<_> = (0..4).map(|_| store.enqueue(large.clone())).collect();
         for ticket in &tickets {
-            assert_eq!(store.wait(ticket).await.unwrap(), Outcome::Won);
+            assert_eq!(store.wait(ticket).await.unwrap(), Outcome::Applied);
         }
         assert_eq!(store.stats().commits, 4, "each fills a message");
         let tickets: Vec<_> = (0..100).map(|n| store.enqueue(put(&n.to_string()))).collect();
         for ticket in &tickets {
-            assert_eq!(store.wait(ticket).await.unwrap(), Outcome::Won);
+            assert_eq!(store.wait(ticket).await.unwrap(), Outcome::Applied);
         }
         assert!(store.stats().commits <= 6, "the others share one: {:?}", store.stats());
     });

@@ -36,7 +36,7 @@ fn serve_for_ever(dir: &Path) {
         cluster: String::new(),
         security: Security::Plain,
         map: types::MapHandle::default(),
-        sum_payloads: true,
+        checksum_payloads: true,
         limits: ServerLimits::default(),
     };
     let service: Arc<dyn Handler<KvRequest, KvReply>> = Arc::new(KvService::new(writer));
@@ -101,7 +101,7 @@ async fn count_up(store: Store, chain: u64, progress: Arc<Progress>) {
         };
         // It can only have lost against its own first copy.
         let outcome = store.commit(batch).await.unwrap();
-        assert!(matches!(outcome, Outcome::Won | Outcome::Unknown), "{outcome:?} at step {step}");
+        assert!(matches!(outcome, Outcome::Applied | Outcome::Uncertain), "{outcome:?} at step {step}");
         assert_eq!(store.get(&key).await.unwrap().unwrap(), step.to_string());
         done.store(step, SeqCst);
     }

@@ -133,7 +133,7 @@ fn files_made_with_one_seed_differ() {
 }
 
 #[test]
-fn low_targets_serve_only_to_fill_the_stripe_and_come_last() {
+fn low_targets_only_fill_the_stripe_and_come_last() {
     let mut map = map(5);
     map.targets[0].class = CapacityClass::Low;
     map.targets[3].class = CapacityClass::Low;
@@ -238,7 +238,7 @@ fn mirrored() -> (ClusterMap, StripePattern) {
 }
 
 #[test]
-fn degraded_groups_serve_only_where_there_are_no_others() {
+fn degraded_groups_are_a_last_resort() {
     use MemberState::{Bad, Good, NeedsResync, Resyncing};
     let (mut map, pattern) = mirrored();
     let chosen = |map: &ClusterMap| {
@@ -272,7 +272,7 @@ fn degraded_groups_serve_only_where_there_are_no_others() {
 }
 
 #[test]
-fn groups_with_a_member_that_is_drained_serve_only_where_there_are_no_others() {
+fn groups_with_a_draining_member_rank_lower() {
     let (mut map, pattern) = mirrored();
     let chosen = |map: &ClusterMap| choose(map, &pattern, InodeId::new(PartitionId(0), 1), 0).unwrap();
     for (drained, left) in [(0, 2), (2, 1), (4, 3)] {
@@ -287,15 +287,15 @@ fn a_lost_group_gets_no_files_and_is_not_said_to_be_offline() {
     let (mut map, pattern) = mirrored();
     let ino = InodeId::new(PartitionId(0), 1);
     let all: Vec<GroupId> = map.groups.iter().filter(|g| g.scheme == pattern.scheme).map(|g| g.id).collect();
-    map.groups.iter_mut().filter(|group| group.id == all[0]).for_each(types::Group::lose);
+    map.groups.iter_mut().filter(|group| group.id == all[0]).for_each(types::Group::mark_lost);
     assert!(!choose(&map, &pattern, ino, 0).unwrap().contains(&all[0]));
-    map.groups.iter_mut().for_each(types::Group::lose);
+    map.groups.iter_mut().for_each(types::Group::mark_lost);
     let refused = choose(&map, &pattern, ino, 0).unwrap_err();
     assert!(refused.message.contains("has no groups of scheme"), "{refused}");
 }
 
 #[test]
-fn groups_within_one_node_serve_only_where_there_are_no_others() {
+fn groups_within_one_node_rank_lower() {
     let (mut map, pattern) = mirrored();
     let chosen = |map: &ClusterMap| choose(map, &pattern, InodeId::new(PartitionId(0), 1), 0).unwrap().len();
     map.targets[0].node = NodeId(0);
@@ -366,7 +366,7 @@ proptest! {
 }
 
 /// Reference implementation of the draws: a list that gets shorter.
-fn one_by_one(all: &[u64], chooser: Chooser, count: usize, random: &mut SplitMix64) -> Vec<GroupId> {
+fn reference_draws(all: &[u64], chooser: Chooser, count: usize, random: &mut SplitMix64) -> Vec<GroupId> {
     let mut left: Vec<(usize, u64)> = all.iter().map(|free| free / WEIGHT_UNIT + 1).enumerate().collect();
     let mut chosen = Vec::new();
     for _ in 0..count {
@@ -396,7 +396,7 @@ fn one_by_one(all: &[u64], chooser: Chooser, count: usize, random: &mut SplitMix
 
 proptest! {
     #[test]
-    fn draws_are_those_of_a_list_that_gets_shorter(
+    fn draws_match_the_reference_implementation(
         free in prop::collection::vec(prop_oneof![Just(0), 0..10 * WEIGHT_UNIT, 0..1u64 << 50], 1..40),
         count in 1usize..40,
         seed: u64,
@@ -404,8 +404,8 @@ proptest! {
     ) {
         let count = count.min(free.len());
         let candidate = |(at, free): (usize, &u64)| Candidate { id: GroupId(at as u32), free: *free };
-        let ranked = Ranked::new(free.iter().enumerate().map(candidate).collect());
+        let ranked = WeightedCandidates::new(free.iter().enumerate().map(candidate).collect());
         let found = ranked.pick(count, chooser, InodeId::ROOT, &mut SplitMix64::new(seed));
-        prop_assert_eq!(found, one_by_one(&free, chooser, count, &mut SplitMix64::new(seed)));
+        prop_assert_eq!(found, reference_draws(&free, chooser, count, &mut SplitMix64::new(seed)));
     }
 }

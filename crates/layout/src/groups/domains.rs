@@ -13,12 +13,12 @@ pub(crate) enum Rack<'a> {
     /// A named rack.
     Named(&'a str),
     /// The node's own rack, if none is known.
-    Of(NodeId),
+    OwnOf(NodeId),
 }
 
 /// The rack of a node.
 pub(crate) fn rack(map: &ClusterMap, node: NodeId) -> Rack<'_> {
-    map.node(node).and_then(|node| node.rack.as_deref()).map_or(Rack::Of(node), Rack::Named)
+    map.node(node).and_then(|node| node.rack.as_deref()).map_or(Rack::OwnOf(node), Rack::Named)
 }
 
 /// Number of nodes and racks over which members are spread: more nodes are better, and with equally
@@ -62,18 +62,18 @@ impl Spread {
 
 /// Whether a pool has targets for new files on enough nodes to put each member of a group on
 /// another node.
-pub fn spreads(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> bool {
+pub fn can_use_distinct_nodes(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> bool {
     Spread::of_pool(map, pool).nodes >= scheme.members()
 }
 
 /// Whether all members of a group are on different nodes.
-pub fn is_spread(map: &ClusterMap, group: &Group) -> bool {
+pub fn has_distinct_nodes(map: &ClusterMap, group: &Group) -> bool {
     Spread::of_ids(map, group.members.iter().copied()).nodes == group.members.len()
 }
 
 /// Mirrored groups of a pool whose members could be further apart, while all are in sync and none
 /// is being replaced.
-pub fn crowded(map: &ClusterMap, pool: PoolId) -> Vec<GroupId> {
+pub fn improvable_groups(map: &ClusterMap, pool: PoolId) -> Vec<GroupId> {
     let all = Spread::of_pool(map, pool);
     let is_at_rest = |group: &&Group| {
         let is_whole = !group.is_degraded() && group.leaving.is_none() && !group.is_lost();

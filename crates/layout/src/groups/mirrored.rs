@@ -9,7 +9,7 @@
 //! Existing groups never change. For a new target, groups are added until it has as many as the
 //! others.
 
-use super::domains::{Rack, Spread, is_spread, rack};
+use super::domains::{Rack, Spread, has_distinct_nodes, rack};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId, TargetState};
 
@@ -25,7 +25,7 @@ pub const MAX_MIRRORED: usize = 1536;
 /// Average number of groups with the same first target, in a pool of many targets: enough that many
 /// others share the load of a lost target, few enough that the store that each member has for each
 /// group costs little.
-const MAX_PRIMARIES: usize = 8;
+const PRIMARIES_PER_TARGET: usize = 8;
 
 /// Why no groups can be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +63,7 @@ pub fn mirrored_groups_within(
 ) -> Result<Vec<Group>, Shortage> {
     let takes_members = |t: &&Target| t.pool == pool && !t.drain && t.state != TargetState::Offline;
     let targets: Vec<&Target> = map.targets.iter().filter(takes_members).collect();
-    let apart = Apart::of(map, pool, scheme);
+    let apart = Separation::of(map, pool, scheme);
     if apart.places(Spread::of(map, targets.iter().copied()), targets.len()) < scheme.members() {
         return Err(Shortage::Targets(targets.len()));
     }
@@ -78,15 +78,15 @@ pub fn mirrored_groups_within(
     if lack.div_ceil(scheme.members()) > room {
         return Err(Shortage::Groups);
     }
-    let mut table = Table::new(map, &targets, scheme, apart);
+    let mut table = MembershipTable::new(map, &targets, scheme, apart);
     for group in map.groups.iter().filter(|g| g.pool == pool && g.scheme == scheme) {
         // A group from a time with too few nodes no longer counts. One from a time with too few
-        // racks does: `balance` moves its members apart.
-        if apart == Apart::Targets || is_spread(map, group) {
+        // racks does: `rebalance` moves its members apart.
+        if apart == Separation::Targets || has_distinct_nodes(map, group) {
             table.count_group(group);
         }
     }
-    for most in (1..=MAX_PRIMARIES * scheme.members()).rev() {
+    for most in (1..=PRIMARIES_PER_TARGET * scheme.members()).rev() {
         if let Some(new) = table.clone().fill(most, room) {
             let numbered = new.into_iter().zip(next.0..).map(|(members, id)| Group {
                 id: GroupId(id),
@@ -106,7 +106,7 @@ pub fn mirrored_groups_within(
 
 /// Failure domain that two members of a group must not share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Apart {
+enum Separation {
     /// A rack, and therefore a node.
     Racks,
     /// A node.
@@ -115,30 +115,30 @@ enum Apart {
     Targets,
 }
 
-impl Apart {
+impl Separation {
     /// The largest domain that the pool allows.
-    fn of(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> Apart {
+    fn of(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> Separation {
         let best = Spread::of_pool(map, pool).best(scheme);
         match scheme.members() {
-            members if best.racks == members => Apart::Racks,
-            members if best.nodes == members => Apart::Nodes,
-            _ => Apart::Targets,
+            members if best.racks == members => Separation::Racks,
+            members if best.nodes == members => Separation::Nodes,
+            _ => Separation::Targets,
         }
     }
 
     /// Number of members that targets with this spread allow.
     fn places(self, spread: Spread, targets: usize) -> usize {
         match self {
-            Apart::Racks => spread.racks,
-            Apart::Nodes => spread.nodes,
-            Apart::Targets => targets,
+            Separation::Racks => spread.racks,
+            Separation::Nodes => spread.nodes,
+            Separation::Targets => targets,
         }
     }
 }
 
 /// Location of a target.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct TargetLocation<'a> {
     id: TargetId,
     node: NodeId,
     rack: Rack<'a>,
@@ -146,12 +146,12 @@ struct Place<'a> {
 
 /// Shared groups of the targets of a pool. Targets are identified by their index in the list.
 #[derive(Clone)]
-struct Table<'a> {
+struct MembershipTable<'a> {
     /// Sorted by id.
-    targets: Vec<Place<'a>>,
+    targets: Vec<TargetLocation<'a>>,
     members: usize,
     /// Domain that members of a group must not share.
-    apart: Apart,
+    apart: Separation,
     /// Number of groups of each target.
     memberships: Vec<usize>,
     /// Number of groups with a target at each position: all targets for the first position, then
@@ -161,11 +161,16 @@ struct Table<'a> {
     shared: Vec<u16>,
 }
 
-impl<'a> Table<'a> {
-    fn new(map: &'a ClusterMap, targets: &[&Target], scheme: Scheme, apart: Apart) -> Table<'a> {
+impl<'a> MembershipTable<'a> {
+    fn new(
+        map: &'a ClusterMap,
+        targets: &[&Target],
+        scheme: Scheme,
+        apart: Separation,
+    ) -> MembershipTable<'a> {
         let (count, members) = (targets.len(), scheme.members());
-        let place = |t: &&Target| Place { id: t.id, node: t.node, rack: rack(map, t.node) };
-        Table {
+        let place = |t: &&Target| TargetLocation { id: t.id, node: t.node, rack: rack(map, t.node) };
+        MembershipTable {
             targets: targets.iter().map(place).collect(),
             members,
             apart,
@@ -195,12 +200,12 @@ impl<'a> Table<'a> {
     }
 
     /// Whether two targets must not be in one group.
-    fn must_not_meet(&self, one: usize, other: usize) -> bool {
+    fn share_domain(&self, one: usize, other: usize) -> bool {
         let (one, other) = (&self.targets[one], &self.targets[other]);
         match self.apart {
-            Apart::Racks => one.rack == other.rack,
-            Apart::Nodes => one.node == other.node,
-            Apart::Targets => one.id == other.id,
+            Separation::Racks => one.rack == other.rack,
+            Separation::Nodes => one.node == other.node,
+            Separation::Targets => one.id == other.id,
         }
     }
 
@@ -212,11 +217,11 @@ impl<'a> Table<'a> {
             *in_rack.entry(place.rack).or_insert(0) += 1;
             *on_node.entry(place.node).or_insert(0) += 1;
         }
-        let goal = |place: &Place<'_>| {
+        let goal = |place: &TargetLocation<'_>| {
             let near = match self.apart {
-                Apart::Racks => in_rack[&place.rack],
-                Apart::Nodes => on_node[&place.node],
-                Apart::Targets => 1,
+                Separation::Racks => in_rack[&place.rack],
+                Separation::Nodes => on_node[&place.node],
+                Separation::Targets => 1,
             };
             ((self.targets.len() - near).div_ceil(self.members - 1) * self.members).min(most)
         };
@@ -227,7 +232,8 @@ impl<'a> Table<'a> {
     /// `room`.
     fn fill(&mut self, most: usize, room: usize) -> Option<Vec<Vec<TargetId>>> {
         let goals = self.goals(most);
-        let missing = |table: &Table<'_>, at: usize| goals[at].saturating_sub(table.memberships[at]);
+        let missing =
+            |table: &MembershipTable<'_>, at: usize| goals[at].saturating_sub(table.memberships[at]);
         let all_missing: usize = (0..goals.len()).map(|at| missing(self, at)).sum();
         if all_missing / self.members > room {
             return None;
@@ -241,7 +247,7 @@ impl<'a> Table<'a> {
             if made.len() == room {
                 return None;
             }
-            let ordered = self.ordered(self.around(neediest, &goals)?);
+            let ordered = self.ordered(self.group_around(neediest, &goals)?);
             let members: Vec<Option<usize>> = ordered.iter().map(|at| Some(*at)).collect();
             self.count(&members);
             made.push(ordered.into_iter().map(|at| self.targets[at].id).collect());
@@ -250,12 +256,12 @@ impl<'a> Table<'a> {
 
     /// A group with this target: each further member is the target that shares the least with those
     /// chosen so far.
-    fn around(&self, first: usize, goals: &[usize]) -> Option<Vec<usize>> {
+    fn group_around(&self, first: usize, goals: &[usize]) -> Option<Vec<usize>> {
         let mut chosen = vec![first];
         while chosen.len() < self.members {
             let weight = |at: &usize| {
                 let place = &self.targets[*at];
-                let near = |has: fn(&Place<'_>, &Place<'_>) -> bool| {
+                let near = |has: fn(&TargetLocation<'_>, &TargetLocation<'_>) -> bool| {
                     chosen.iter().filter(|other| has(&self.targets[**other], place)).count()
                 };
                 let (on_node, in_rack) = (near(|a, b| a.node == b.node), near(|a, b| a.rack == b.rack));
@@ -267,7 +273,7 @@ impl<'a> Table<'a> {
                 let lacks = goals[*at].saturating_sub(has);
                 (on_node, in_rack, shares.sum::<usize>() + beyond, std::cmp::Reverse(lacks), *at)
             };
-            let may_meet = |at: &usize| !chosen.iter().any(|other| self.must_not_meet(*other, *at));
+            let may_meet = |at: &usize| !chosen.iter().any(|other| self.share_domain(*other, *at));
             let best = (0..self.targets.len()).filter(may_meet).min_by_key(weight)?;
             chosen.push(best);
         }

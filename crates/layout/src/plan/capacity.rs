@@ -35,8 +35,9 @@ pub(super) fn capacity(site: &Site) -> Capacity {
     let stored = site.sum(|kind| kind.targets() * kind.target_bytes());
     let spare = pool.spare_percent / 100.0;
     let usable_bytes = stored * share * (1.0 - spare);
-    let server = |kind: &super::site::Kind| kind.targets() * kind.target_bytes() * share * (1.0 - spare);
-    let metadata = |kind: &super::site::Kind| {
+    let server =
+        |kind: &super::site::ServerKind| kind.targets() * kind.target_bytes() * share * (1.0 - spare);
+    let metadata = |kind: &super::site::ServerKind| {
         f64::from(kind.server.metadata_drives) * kind.metadata_drive.tb * TB / METADATA_COPIES
     };
     Capacity {

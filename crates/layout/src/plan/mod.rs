@@ -40,18 +40,18 @@ mod site;
 pub use capacity::Capacity;
 pub use description::{Clients, Description, Model, Pool, Raid, Server};
 pub use presets::{DRIVES, Drive, LINKS, Link};
-pub use provision::{DEPLOYMENTS, PerTib, Promised, Provision};
-pub use rates::{Limit, Rate, Resource};
-pub use rebuild::{Place, Rebuild};
-pub use reliability::{Chain, chain};
+pub use provision::{DEPLOYMENTS, ExpectedPerformance, PerTib, Provision};
+pub use rates::{Limit, PlannedRate, Resource};
+pub use rebuild::{Rebuild, RebuildPlace};
+pub use reliability::{LossModel, solve_chain};
 pub use report::{Plan, plan};
 pub use scheme::PlannedScheme;
-pub use search::{Found, MAX_SERVERS, Target, search};
-pub use site::{Parts, parts};
+pub use search::{MAX_SERVERS, Requirement, SearchResult, search};
+pub use site::{ServerParts, server_parts};
 
 use types::{Errno, Error};
 
 /// An `EINVAL` error that names object and cause, with the remedy.
-pub(crate) fn refuse(message: impl Into<String>, hint: impl Into<String>) -> Error {
+pub(crate) fn invalid(message: impl Into<String>, hint: impl Into<String>) -> Error {
     Error::new(Errno::EINVAL, message.into()).hint(hint.into())
 }

@@ -4,7 +4,7 @@
 //! 1000 GiB that are called TiB (2.4 TiB are 2400 GiB), and cache memory is based on those. The
 //! vendor's published table uses these units (FSx for Lustre, persistent file systems, 2020).
 
-use super::{Model, refuse};
+use super::{Model, invalid};
 use serde::{Deserialize, Serialize};
 use types::Result;
 
@@ -54,7 +54,7 @@ pub struct Provision {
 
 /// Promised and expected performance of such a file system.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Promised {
+pub struct ExpectedPerformance {
     /// Promised, for the whole file system; MB/s and GiB.
     pub promised: PerTib,
     /// Expected, bytes a second: reads and writes that reach drives, while credits last.
@@ -71,15 +71,15 @@ impl Provision {
     /// Computes the promised and the expected performance.
     ///
     /// Errors: an unknown deployment, or an invalid size.
-    pub fn promise(&self, model: &Model) -> Result<Promised> {
+    pub fn expected_performance(&self, model: &Model) -> Result<ExpectedPerformance> {
         let found = DEPLOYMENTS.iter().find(|(name, _)| *name == self.deployment);
         let Some((_, per_tib)) = found else {
             let names: Vec<&str> = DEPLOYMENTS.iter().map(|(name, _)| *name).collect();
             let message = format!("provision: there is no deployment called {:?}", self.deployment);
-            return Err(refuse(message, format!("take one of {}", names.join(", "))));
+            return Err(invalid(message, format!("take one of {}", names.join(", "))));
         };
         if !(self.tib > 0.0 && self.tib <= MAX_TIB) {
-            return Err(refuse(format!("provision: tib is {}", self.tib), "it must be a positive number"));
+            return Err(invalid(format!("provision: tib is {}", self.tib), "it must be a positive number"));
         }
         let tib = self.tib * GIB_IN_SIZE / GIB_IN_TIB;
         let promised = PerTib {
@@ -90,7 +90,7 @@ impl Provision {
             drives_burst_mb_s: per_tib.drives_burst_mb_s * tib,
         };
         let given = |mb_s: f64| mb_s * MB * model.promised_share;
-        Ok(Promised {
+        Ok(ExpectedPerformance {
             promised,
             drives_burst_bytes_per_s: given(promised.drives_burst_mb_s)
                 .min(given(promised.network_burst_mb_s)),

@@ -6,7 +6,7 @@
 //! bottleneck. Files are striped over all targets alike, so that a target of the weakest kind of
 //! server slows down all others: the sum counts each target like the weakest.
 
-use super::site::{Kind, Site};
+use super::site::{ServerKind, Site};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
@@ -59,7 +59,7 @@ pub struct Limit {
 
 /// A rate, and its bottleneck.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Rate {
+pub struct PlannedRate {
     /// Bytes or requests a second.
     pub per_s: f64,
     /// The bottleneck.
@@ -68,35 +68,35 @@ pub struct Rate {
     pub limits: Vec<Limit>,
 }
 
-impl Rate {
-    fn of(limits: impl IntoIterator<Item = (Resource, Option<f64>)>) -> Rate {
+impl PlannedRate {
+    fn of(limits: impl IntoIterator<Item = (Resource, Option<f64>)>) -> PlannedRate {
         let known =
             limits.into_iter().filter_map(|(resource, per_s)| Some(Limit { resource, per_s: per_s? }));
         let mut limits: Vec<Limit> = known.collect();
         limits.sort_by(|a, b| a.per_s.total_cmp(&b.per_s));
         let lowest = limits[0];
-        Rate { per_s: lowest.per_s, binds: lowest.resource, limits }
+        PlannedRate { per_s: lowest.per_s, binds: lowest.resource, limits }
     }
 
     /// The same limits, multiplied by `share`.
-    pub(super) fn times(&self, share: f64) -> Rate {
+    pub(super) fn times(&self, share: f64) -> PlannedRate {
         let limits = self.limits.iter().map(|limit| Limit { per_s: limit.per_s * share, ..*limit }).collect();
-        Rate { per_s: self.per_s * share, binds: self.binds, limits }
+        PlannedRate { per_s: self.per_s * share, binds: self.binds, limits }
     }
 }
 
 /// All rates.
-pub(super) struct Rates {
-    pub read: Rate,
-    pub write: Rate,
-    pub random_read: Rate,
-    pub random_write: Rate,
-    pub mixed: Rate,
+pub(super) struct PlannedRates {
+    pub read: PlannedRate,
+    pub write: PlannedRate,
+    pub random_read: PlannedRate,
+    pub random_write: PlannedRate,
+    pub mixed: PlannedRate,
 }
 
 /// The rates of a site.
-pub(super) fn rates(site: &Site) -> Rates {
-    Rates {
+pub(super) fn rates(site: &Site) -> PlannedRates {
+    PlannedRates {
         read: sequential(site, 1.0, 1.0, |kind| kind.target_read()),
         write: sequential(
             site,
@@ -111,7 +111,7 @@ pub(super) fn rates(site: &Site) -> Rates {
 }
 
 /// Total rate of all targets if each has that of the weakest kind of server.
-fn over_targets(site: &Site, of_server: impl Fn(&Kind) -> Option<f64>) -> Option<f64> {
+fn over_targets(site: &Site, of_server: impl Fn(&ServerKind) -> Option<f64>) -> Option<f64> {
     let of_target = site.kinds.iter().map(|kind| Some(of_server(kind)? / kind.targets()));
     // A kind without a known rate is not a limit.
     let weakest = of_target.flatten().fold(f64::INFINITY, f64::min);
@@ -121,13 +121,13 @@ fn over_targets(site: &Site, of_server: impl Fn(&Kind) -> Option<f64>) -> Option
 /// Large transfers: for each byte, `stored` bytes reach servers and their drives, of which clients
 /// send `sent`. The primary sends a replica to another server, so a byte with n replicas takes n
 /// bytes of the servers' receiving links.
-fn sequential(site: &Site, stored: f64, sent: f64, of_target: impl Fn(&Kind) -> f64) -> Rate {
+fn sequential(site: &Site, stored: f64, sent: f64, of_target: impl Fn(&ServerKind) -> f64) -> PlannedRate {
     let model = site.model;
     let drives = over_targets(site, |kind| Some(of_target(kind) * kind.targets() / stored));
     let links = over_targets(site, |kind| Some(kind.links_bytes_per_s * model.link_share / stored));
     let cores =
         over_targets(site, |kind| Some(f64::from(kind.server.cores?) * model.core_bytes_per_s? / stored));
-    Rate::of([
+    PlannedRate::of([
         (Resource::Drives, drives),
         (Resource::ServerLinks, links),
         (Resource::Cores, cores),
@@ -149,7 +149,7 @@ fn threads(site: &Site) -> Option<f64> {
 /// Small requests, a share `reads` of them reads. A write takes the accesses of its scheme. Each
 /// read takes 1 / read IOPS of a drive's second, each write 1 / write IOPS. Each access after the
 /// first takes `copy_work` of a core's request.
-fn random(site: &Site, reads: f64) -> Rate {
+fn random(site: &Site, reads: f64) -> PlannedRate {
     let (model, scheme, writes) = (site.model, site.pool.scheme, 1.0 - reads);
     let (write_reads, write_writes) = scheme.small_write();
     let accesses = write_reads + write_writes;
@@ -171,7 +171,7 @@ fn random(site: &Site, reads: f64) -> Rate {
     let bytes = SMALL * reads.max(writes * write_writes);
     let links = over_targets(site, |kind| Some(kind.links_bytes_per_s * model.link_share / bytes));
     let clients = client_links(site).map(|rate| rate / (SMALL * reads.max(writes)));
-    Rate::of([
+    PlannedRate::of([
         (Resource::Drives, drives),
         (Resource::ServerLinks, links),
         (Resource::Cores, cores),

@@ -1,6 +1,6 @@
 //! Time until a lost target's content is rebuilt.
 
-use super::site::{Kind, Site};
+use super::site::{ServerKind, Site};
 use serde::Serialize;
 
 const MINUTE_S: f64 = 60.0;
@@ -9,7 +9,7 @@ const HOUR_S: f64 = 3600.0;
 /// Where lost content is rebuilt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum RebuildPlace {
     /// In the spare capacity of all other targets: all read and all write.
     Spare,
     /// On a replacement drive: it alone writes.
@@ -20,7 +20,7 @@ pub enum Place {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Rebuild {
     /// Destination.
-    pub place: Place,
+    pub place: RebuildPlace,
     /// Content of the largest target in bytes.
     pub bytes: f64,
     /// From the loss to the end of the rebuild, in seconds.
@@ -42,14 +42,14 @@ pub(super) fn rebuild(site: &Site) -> Option<Rebuild> {
     let largest = site.kinds.iter().max_by(|a, b| a.target_bytes().total_cmp(&b.target_bytes()))?;
     let kept = model.usable_share * (1.0 - pool.spare_percent / 100.0) * pool.full_percent / 100.0;
     let bytes = largest.target_bytes() * kept;
-    let place = if has_room(site, bytes) { Place::Spare } else { Place::Replacement };
+    let place = if has_room(site, bytes) { RebuildPlace::Spare } else { RebuildPlace::Replacement };
     let waits_seconds = match place {
-        Place::Spare => model.rebuild_after_minutes * MINUTE_S,
-        Place::Replacement => model.replaced_after_hours * HOUR_S,
+        RebuildPlace::Spare => model.rebuild_after_minutes * MINUTE_S,
+        RebuildPlace::Replacement => model.replaced_after_hours * HOUR_S,
     };
     let works = match place {
-        Place::Spare => declustered_seconds(site, bytes),
-        Place::Replacement => replaced_seconds(site, largest, bytes),
+        RebuildPlace::Spare => declustered_seconds(site, bytes),
+        RebuildPlace::Replacement => replaced_seconds(site, largest, bytes),
     };
     let paced = (bytes / model.rebuild_bytes_per_s, "pace");
     let (works, binds) =
@@ -61,7 +61,7 @@ pub(super) fn rebuild(site: &Site) -> Option<Rebuild> {
 /// that the group doesn't use yet or that has another target.
 fn has_room(site: &Site, bytes: f64) -> bool {
     let stored = site.sum(|kind| kind.targets() * kind.target_bytes());
-    let largest = site.kinds.iter().map(Kind::target_bytes).fold(0.0, f64::max);
+    let largest = site.kinds.iter().map(ServerKind::target_bytes).fold(0.0, f64::max);
     let spare = (stored - largest) * site.model.usable_share * site.pool.spare_percent / 100.0;
     let elsewhere = site.domains() > u32::from(site.pool.scheme.members());
     let beside = site.targets() > f64::from(site.domains());
@@ -81,7 +81,7 @@ fn declustered_seconds(site: &Site, bytes: f64) -> [(f64, &'static str); 2] {
 
 /// The replacement drives write, undisturbed by clients, over the links of their server, of which
 /// the rebuild has its share.
-fn replaced_seconds(site: &Site, kind: &Kind, bytes: f64) -> [(f64, &'static str); 2] {
+fn replaced_seconds(site: &Site, kind: &ServerKind, bytes: f64) -> [(f64, &'static str); 2] {
     let arrives = kind.links_bytes_per_s * site.model.link_share * site.model.rebuild_share;
     let read = bytes * site.pool.scheme.read_per_lost_byte();
     [(bytes / kind.target_write(), "drives"), (read / arrives, "server links")]
@@ -89,7 +89,7 @@ fn replaced_seconds(site: &Site, kind: &Kind, bytes: f64) -> [(f64, &'static str
 
 #[cfg(test)]
 mod tests {
-    use crate::plan::{Description, Model, Place, Pool, Server, plan};
+    use crate::plan::{Description, Model, Pool, RebuildPlace, Server, plan};
 
     fn of(servers: u32, drives: u32, spare_percent: f64, rate: f64) -> super::Rebuild {
         let server =
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn more_servers_rebuild_faster_until_the_pace_binds() {
         let (few, many) = (of(6, 12, 10.0, 1e15), of(60, 12, 10.0, 1e15));
-        assert_eq!((few.place, few.binds), (Place::Spare, "server links"));
+        assert_eq!((few.place, few.binds), (RebuildPlace::Spare, "server links"));
         // 71 and 719 other targets share the work.
         assert!((few.seconds / many.seconds / (719.0 / 71.0) - 1.0).abs() < 1e-9);
         let paced = of(60, 12, 10.0, 1e9);
@@ -111,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn without_room_a_drive_is_replaced_first() {
-        assert_eq!(of(6, 12, 0.0, 1e15).place, Place::Replacement);
+    fn without_spare_a_drive_is_replaced_first() {
+        assert_eq!(of(6, 12, 0.0, 1e15).place, RebuildPlace::Replacement);
         // Two servers of one target each: no other target can take the replica.
         let pair = of(2, 1, 90.0, 1e15);
-        assert_eq!(pair.place, Place::Replacement);
+        assert_eq!(pair.place, RebuildPlace::Replacement);
         assert_eq!(pair.waits_seconds, 72.0 * 3600.0);
         // A second target in the server of the lost one takes it.
-        assert_eq!(of(2, 2, 90.0, 1e15).place, Place::Spare);
+        assert_eq!(of(2, 2, 90.0, 1e15).place, RebuildPlace::Spare);
     }
 }

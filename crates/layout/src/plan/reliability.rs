@@ -11,8 +11,8 @@
 //! programming error is not included.
 
 use super::rebuild::Rebuild;
-use super::site::{Kind, Site};
-use super::{Raid, refuse};
+use super::site::{ServerKind, Site};
+use super::{Raid, invalid};
 use serde::Serialize;
 use types::Result;
 
@@ -22,7 +22,7 @@ const BITS: f64 = 8.0;
 
 /// The chain's parameters and results.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Chain {
+pub struct LossModel {
     /// Targets that can fail.
     pub targets: f64,
     /// Concurrent losses that the scheme tolerates.
@@ -46,21 +46,21 @@ pub struct Chain {
 /// one, the next failure from the last state.
 ///
 /// Errors: an invalid number.
-pub fn chain(
+pub fn solve_chain(
     targets: f64,
     tolerates: u16,
     failures_per_year: f64,
     rebuilds_per_year: f64,
     shares_group: f64,
     unreadable: f64,
-) -> Result<Chain> {
+) -> Result<LossModel> {
     let valid = targets >= f64::from(tolerates) + 1.0
         && failures_per_year >= 0.0
         && rebuilds_per_year > 0.0
         && (0.0..=1.0).contains(&shares_group)
         && (0.0..=1.0).contains(&unreadable);
     if !valid {
-        return Err(refuse(
+        return Err(invalid(
             "the chain of failures has a number that makes no sense",
             "more targets than tolerated losses, rates from 0, probabilities from 0 to 1",
         ));
@@ -85,7 +85,7 @@ pub fn chain(
     // 1 / 0 is infinite, and so is the result for drives that never fail.
     let mean_years_to_loss = if mean_years_to_loss.is_nan() { f64::INFINITY } else { mean_years_to_loss };
     let loss_per_year = -(-1.0 / mean_years_to_loss).exp_m1();
-    Ok(Chain {
+    Ok(LossModel {
         targets,
         tolerates,
         failures_per_year,
@@ -100,17 +100,17 @@ pub fn chain(
 /// The chain of a site. Groups cover all combinations of failure domains, so any targets in
 /// different domains share one: this is the worst case of declustering (Cidon and others:
 /// "Copysets", USENIX ATC 2013).
-pub(super) fn of_site(site: &Site, rebuild: Option<&Rebuild>) -> Result<Chain> {
+pub(super) fn of_site(site: &Site, rebuild: Option<&Rebuild>) -> Result<LossModel> {
     let targets = site.targets();
     let failures = site.sum(|kind| kind.targets() * target_failures(site, kind)) / targets;
     let rebuilds = rebuild.map_or(1.0, |rebuild| YEAR_S / rebuild.seconds.max(1.0));
     let tolerates = site.pool.scheme.tolerates();
-    chain(targets, tolerates, failures, rebuilds, shares_group(site), unreadable(site, rebuild))
+    solve_chain(targets, tolerates, failures, rebuilds, shares_group(site), unreadable(site, rebuild))
 }
 
 /// Failures of a target a year: those of its drives, or of both drives of a pair before one is
 /// replaced.
-fn target_failures(site: &Site, kind: &Kind) -> f64 {
+fn target_failures(site: &Site, kind: &ServerKind) -> f64 {
     let drive = -(-kind.drive.afr).ln_1p();
     let drives = f64::from(kind.server.drives_per_target);
     match kind.server.raid {
@@ -150,11 +150,11 @@ mod tests {
     use crate::random::SplitMix64;
 
     #[test]
-    fn one_copy_more_is_the_textbook_formula() {
+    fn one_redundant_replica_matches_the_textbook_formula() {
         // Patterson, Gibson, Katz: MTTF^2 / (N (N - 1) MTTR), exact except for terms of the order
         // of the smaller time.
         let (targets, failures, rebuilds) = (100.0, 0.01, 8766.0 / 24.0);
-        let chain = chain(targets, 1, failures, rebuilds, 1.0, 0.0).unwrap();
+        let chain = solve_chain(targets, 1, failures, rebuilds, 1.0, 0.0).unwrap();
         let textbook = rebuilds / (targets * (targets - 1.0) * failures * failures);
         assert!(
             (chain.mean_years_to_loss / textbook - 1.0).abs() < 0.01,
@@ -164,8 +164,8 @@ mod tests {
     }
 
     #[test]
-    fn no_copy_is_the_first_failure() {
-        let chain = chain(50.0, 0, 0.02, 1.0, 1.0, 0.0).unwrap();
+    fn without_redundancy_the_first_failure_loses_data() {
+        let chain = solve_chain(50.0, 0, 0.02, 1.0, 1.0, 0.0).unwrap();
         assert!((chain.mean_years_to_loss - 1.0).abs() < 1e-12);
         assert!((chain.loss_per_year - (1.0 - (-1.0f64).exp())).abs() < 1e-12);
     }
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn drives_that_never_fail_lose_nothing() {
         for tolerates in 0..3 {
-            let chain = chain(50.0, tolerates, 0.0, 100.0, 1.0, 0.5).unwrap();
+            let chain = solve_chain(50.0, tolerates, 0.0, 100.0, 1.0, 0.5).unwrap();
             assert_eq!(chain.loss_per_year, 0.0, "{tolerates}");
         }
     }
@@ -184,11 +184,12 @@ mod tests {
             [(1u16, 1.0, 0.0), (2, 0.7, 0.0), (2, 1.0, 0.05), (3, 0.5, 0.02)]
         {
             let (targets, failures, rebuilds) = (12.0, 0.5, 20.0);
-            let expected = chain(targets, tolerates, failures, rebuilds, shares, unreadable).unwrap();
+            let expected = solve_chain(targets, tolerates, failures, rebuilds, shares, unreadable).unwrap();
             let mut random = SplitMix64::new(u64::from(tolerates) + 1);
             let mut uniform = || (random.next() >> 11) as f64 / (1u64 << 53) as f64;
             let runs = 4000;
-            let mean = (0..runs).map(|_| lifetime(&expected, &mut uniform)).sum::<f64>() / f64::from(runs);
+            let mean =
+                (0..runs).map(|_| simulate_lifetime(&expected, &mut uniform)).sum::<f64>() / f64::from(runs);
             // The lifetime is nearly exponential: its mean over n runs scatters by 1 / sqrt(n), 1.6
             // %.
             let off = mean / expected.mean_years_to_loss - 1.0;
@@ -197,7 +198,7 @@ mod tests {
     }
 
     /// One lifetime of a system, event by event.
-    fn lifetime(chain: &Chain, uniform: &mut impl FnMut() -> f64) -> f64 {
+    fn simulate_lifetime(chain: &LossModel, uniform: &mut impl FnMut() -> f64) -> f64 {
         let (mut years, mut lost) = (0.0, 0u16);
         loop {
             let fails = (chain.targets - f64::from(lost)) * chain.failures_per_year;

@@ -1,9 +1,9 @@
 //! Computation of a plan from a description.
 
 use super::capacity::{Capacity, capacity};
-use super::rates::{Rate, rates};
-use super::rebuild::{Place, Rebuild, rebuild};
-use super::reliability::{Chain, of_site};
+use super::rates::{PlannedRate, rates};
+use super::rebuild::{Rebuild, RebuildPlace, rebuild};
+use super::reliability::{LossModel, of_site};
 use super::site::{Site, site};
 use super::{Description, PlannedScheme};
 use serde::Serialize;
@@ -27,28 +27,28 @@ pub struct Plan {
     /// Capacities.
     pub capacity: Capacity,
     /// Reading many large files, bytes a second.
-    pub read: Rate,
+    pub read: PlannedRate,
     /// Writing them.
-    pub write: Rate,
+    pub write: PlannedRate,
     /// Reading one large file from all clients, bytes a second.
-    pub shared_read: Rate,
+    pub shared_read: PlannedRate,
     /// Writing it.
-    pub shared_write: Rate,
+    pub shared_write: PlannedRate,
     /// Bytes a second of one program with one file, reading or writing; if the model has it.
     pub thread_bytes_per_s: Option<f64>,
     /// Random reads of 4 KiB a second.
-    pub random_read: Rate,
+    pub random_read: PlannedRate,
     /// Random writes of 4 KiB a second.
-    pub random_write: Rate,
+    pub random_write: PlannedRate,
     /// Random requests of 4 KiB a second, 70 % of them reads.
-    pub mixed: Rate,
+    pub mixed: PlannedRate,
     /// Mean latency of a random read, a random write and a mixed request, in seconds, if the number
     /// of requests in flight is known.
     pub latency_s: Option<[f64; 3]>,
     /// The rebuild of a lost target; `None` without redundancy.
     pub rebuild: Option<Rebuild>,
     /// The probability of data loss, with the model's parameters.
-    pub reliability: Chain,
+    pub reliability: LossModel,
     /// Remarks for the reader.
     pub notes: Vec<String>,
 }
@@ -93,7 +93,7 @@ pub fn plan(description: &Description) -> Result<Plan> {
     })
 }
 
-fn notes(site: &Site, capacity: &Capacity, rebuild: Option<&Rebuild>, random: &Rate) -> Vec<String> {
+fn notes(site: &Site, capacity: &Capacity, rebuild: Option<&Rebuild>, random: &PlannedRate) -> Vec<String> {
     let mut notes = Vec::new();
     let scheme = site.pool.scheme;
     match scheme {
@@ -103,15 +103,15 @@ fn notes(site: &Site, capacity: &Capacity, rebuild: Option<&Rebuild>, random: &R
         PlannedScheme::Ec { .. } => {
             notes.push(format!("{scheme} can be planned, but this version of weft doesn't make such groups"))
         }
-        PlannedScheme::Mirror(copies) if types::Scheme::of_copies(copies.min(255) as u8).is_none() => {
+        PlannedScheme::Mirror(copies) if types::Scheme::from_replicas(copies.min(255) as u8).is_none() => {
             notes.push(format!(
                 "{scheme} can be planned, but weft keeps at most {} copies",
-                types::Scheme::MAX_COPIES
+                types::Scheme::MAX_REPLICAS
             ));
         }
         PlannedScheme::Mirror(_) => {}
     }
-    if rebuild.is_some_and(|rebuild| rebuild.place == Place::Replacement) {
+    if rebuild.is_some_and(|rebuild| rebuild.place == RebuildPlace::Replacement) {
         notes.push("a lost target has no room elsewhere: it is made again when somebody has replaced its drives; raise spare_percent, or add servers".into());
     } else if rebuild.is_some() && capacity.spare_bytes < capacity.spare_for_a_server_bytes {
         notes.push("the spare takes in a target's content, not a whole server's".into());

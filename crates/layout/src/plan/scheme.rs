@@ -1,6 +1,6 @@
 //! Redundancy schemes that can be planned.
 
-use super::refuse;
+use super::invalid;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -106,7 +106,7 @@ impl FromStr for PlannedScheme {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = || {
-            refuse(
+            invalid(
                 format!("{text:?} is not a scheme that can be planned"),
                 format!("write single, mirror:2 or for example ec:4+2, with at most {MAX_MEMBERS} members"),
             )
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_byte_costs() {
+    fn costs_of_a_byte_by_scheme() {
         let ec: PlannedScheme = "ec:4+2".parse().unwrap();
         assert_eq!(
             (ec.members(), ec.tolerates(), ec.stored_per_byte(), ec.sent_per_byte()),

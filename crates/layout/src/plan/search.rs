@@ -1,6 +1,6 @@
 //! Search for the smallest configuration that meets given targets.
 
-use super::{Description, Plan, plan, refuse};
+use super::{Description, Plan, invalid, plan};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ pub const MAX_SERVERS: u32 = 10_000;
 
 /// A requirement of a plan.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Target {
+pub enum Requirement {
     /// Sequential read of at least this many bytes a second.
     Read(f64),
     /// Sequential write.
@@ -26,35 +26,35 @@ pub enum Target {
     Loss(f64),
 }
 
-impl Target {
+impl Requirement {
     /// Whether a plan meets it.
     pub fn is_met(self, plan: &Plan) -> bool {
         match self {
-            Target::Read(wanted) => plan.read.per_s >= wanted,
-            Target::Write(wanted) => plan.write.per_s >= wanted,
-            Target::ReadIops(wanted) => plan.random_read.per_s >= wanted,
-            Target::WriteIops(wanted) => plan.random_write.per_s >= wanted,
-            Target::Usable(wanted) => plan.capacity.usable_bytes >= wanted,
-            Target::Loss(wanted) => plan.reliability.loss_per_year <= wanted,
+            Requirement::Read(wanted) => plan.read.per_s >= wanted,
+            Requirement::Write(wanted) => plan.write.per_s >= wanted,
+            Requirement::ReadIops(wanted) => plan.random_read.per_s >= wanted,
+            Requirement::WriteIops(wanted) => plan.random_write.per_s >= wanted,
+            Requirement::Usable(wanted) => plan.capacity.usable_bytes >= wanted,
+            Requirement::Loss(wanted) => plan.reliability.loss_per_year <= wanted,
         }
     }
 
     /// Why a plan doesn't meet it, and a remedy.
-    fn why_not(self, plan: &Plan) -> (String, &'static str) {
-        let rate = |rate: &super::Rate, unit: f64, name: &str| {
+    fn unmet_reason(self, plan: &Plan) -> (String, &'static str) {
+        let rate = |rate: &super::PlannedRate, unit: f64, name: &str| {
             format!("{:.4} {name}, held by the {}", rate.per_s / unit, rate.binds)
         };
         let faster = "describe more or faster hardware of the kind that binds (clients don't grow with servers), or leave the clients out";
         match self {
-            Target::Read(_) => (rate(&plan.read, GB, "GB/s"), faster),
-            Target::Write(_) => (rate(&plan.write, GB, "GB/s"), faster),
-            Target::ReadIops(_) => (rate(&plan.random_read, 1e6, "M IOPS"), faster),
-            Target::WriteIops(_) => (rate(&plan.random_write, 1e6, "M IOPS"), faster),
-            Target::Usable(_) => (
+            Requirement::Read(_) => (rate(&plan.read, GB, "GB/s"), faster),
+            Requirement::Write(_) => (rate(&plan.write, GB, "GB/s"), faster),
+            Requirement::ReadIops(_) => (rate(&plan.random_read, 1e6, "M IOPS"), faster),
+            Requirement::WriteIops(_) => (rate(&plan.random_write, 1e6, "M IOPS"), faster),
+            Requirement::Usable(_) => (
                 format!("{:.4} TB usable", plan.capacity.usable_bytes / TB),
                 "describe larger drives or more of them",
             ),
-            Target::Loss(_) => (
+            Requirement::Loss(_) => (
                 format!("a probability of loss of {:.2e} a year", plan.reliability.loss_per_year),
                 "use a scheme that tolerates more losses, or keep spare room so that rebuilds begin at once",
             ),
@@ -65,32 +65,32 @@ impl Target {
 const GB: f64 = 1e9;
 const TB: f64 = 1e12;
 
-impl fmt::Display for Target {
+impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::Read(rate) => write!(f, "{} GB/s read", rate / GB),
-            Target::Write(rate) => write!(f, "{} GB/s write", rate / GB),
-            Target::ReadIops(rate) => write!(f, "{} IOPS read", rate),
-            Target::WriteIops(rate) => write!(f, "{} IOPS write", rate),
-            Target::Usable(bytes) => write!(f, "{} TB usable", bytes / TB),
-            Target::Loss(part) => write!(f, "{part:e} loss"),
+            Requirement::Read(rate) => write!(f, "{} GB/s read", rate / GB),
+            Requirement::Write(rate) => write!(f, "{} GB/s write", rate / GB),
+            Requirement::ReadIops(rate) => write!(f, "{} IOPS read", rate),
+            Requirement::WriteIops(rate) => write!(f, "{} IOPS write", rate),
+            Requirement::Usable(bytes) => write!(f, "{} TB usable", bytes / TB),
+            Requirement::Loss(part) => write!(f, "{part:e} loss"),
         }
     }
 }
 
-impl Serialize for Target {
+impl Serialize for Requirement {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl FromStr for Target {
+impl FromStr for Requirement {
     type Err = Error;
 
     /// `100 GB/s read`, `3.5M IOPS write`, `500 TiB usable`, `1e-6 loss`.
-    fn from_str(text: &str) -> Result<Target> {
+    fn from_str(text: &str) -> Result<Requirement> {
         let wrong = || {
-            refuse(
+            invalid(
                 format!("{text:?} is not a target of a plan"),
                 "write for example '100 GB/s read', '50 GB/s write', '3M IOPS read', '1M IOPS write', '500 TiB usable' or '1e-6 loss'",
             )
@@ -107,15 +107,15 @@ impl FromStr for Target {
         let target = match what {
             "read" | "write" if unit.ends_with("iops") => {
                 let iops = number * scale(unit.trim_end_matches("iops").trim(), "").ok_or_else(wrong)?;
-                if what == "read" { Target::ReadIops(iops) } else { Target::WriteIops(iops) }
+                if what == "read" { Requirement::ReadIops(iops) } else { Requirement::WriteIops(iops) }
             }
             "read" | "write" => {
                 let rate =
                     number * scale(unit.strip_suffix("/s").ok_or_else(wrong)?, "b").ok_or_else(wrong)?;
-                if what == "read" { Target::Read(rate) } else { Target::Write(rate) }
+                if what == "read" { Requirement::Read(rate) } else { Requirement::Write(rate) }
             }
-            "usable" => Target::Usable(number * scale(unit, "b").ok_or_else(wrong)?),
-            "loss" if unit.is_empty() && number <= 1.0 => Target::Loss(number),
+            "usable" => Requirement::Usable(number * scale(unit, "b").ok_or_else(wrong)?),
+            "loss" if unit.is_empty() && number <= 1.0 => Requirement::Loss(number),
             _ => return Err(wrong()),
         };
         Ok(target)
@@ -144,13 +144,13 @@ fn scale(text: &str, unit: &str) -> Option<f64> {
 
 /// Result of the search.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Found {
+pub struct SearchResult {
     /// The description with the found counts.
     pub description: Description,
     /// Its plan.
     pub plan: Plan,
     /// The target that one server less fails to meet; `None` if the scheme requires that many.
-    pub decides: Option<Target>,
+    pub decides: Option<Requirement>,
 }
 
 /// Searches for the smallest configuration: the fewest servers of the last kind described (the
@@ -159,7 +159,7 @@ pub struct Found {
 ///
 /// Errors: the description is invalid, or no number of servers up to [`MAX_SERVERS`] meets all
 /// targets.
-pub fn search(description: &Description, targets: &[Target]) -> Result<Found> {
+pub fn search(description: &Description, targets: &[Requirement]) -> Result<SearchResult> {
     // An invalid description is refused at once, and not as a target that can't be met.
     let mut largest = description.clone();
     sized(&mut largest, MAX_SERVERS, None)?;
@@ -174,29 +174,33 @@ pub fn search(description: &Description, targets: &[Target]) -> Result<Found> {
             let decides =
                 before.and_then(|plan| targets.iter().copied().find(|target| !target.is_met(&plan)));
             let (description, plan) = with_fewest_drives(tried, full, targets)?;
-            return Ok(Found { description, plan, decides });
+            return Ok(SearchResult { description, plan, decides });
         }
         before = Some(full);
     }
     let missed = targets.iter().find(|target| !target.is_met(&largest)).or(targets.first());
-    let (reached, help) = missed.map_or((String::new(), ""), |target| target.why_not(&largest));
-    let name = missed.map(Target::to_string).unwrap_or_default();
+    let (reached, help) = missed.map_or((String::new(), ""), |target| target.unmet_reason(&largest));
+    let name = missed.map(Requirement::to_string).unwrap_or_default();
     let message = format!(
         "no configuration reaches {name} with the other targets: {MAX_SERVERS} servers give {reached}"
     );
-    Err(refuse(message, help))
+    Err(invalid(message, help))
 }
 
 fn sized(description: &mut Description, count: u32, drives: Option<u32>) -> Result<()> {
     let none =
-        || refuse("the description has no servers", "add a [[server]] with count, drives, drive and link");
+        || invalid("the description has no servers", "add a [[server]] with count, drives, drive and link");
     let server = description.server.last_mut().ok_or_else(none)?;
     server.count = count;
     server.drives = drives.unwrap_or(server.drives);
     Ok(())
 }
 
-fn with_fewest_drives(described: Description, full: Plan, targets: &[Target]) -> Result<(Description, Plan)> {
+fn with_fewest_drives(
+    described: Description,
+    full: Plan,
+    targets: &[Requirement],
+) -> Result<(Description, Plan)> {
     let server = described.server.last().expect("a plan of it was made");
     let (count, step, most) = (server.count, server.drives_per_target, server.drives);
     for drives in (step..most).step_by(step as usize) {
@@ -215,7 +219,7 @@ mod tests {
     use super::*;
     use crate::plan::{Clients, Pool, Server};
 
-    fn target(text: &str) -> Target {
+    fn target(text: &str) -> Requirement {
         text.parse().unwrap()
     }
 
@@ -233,12 +237,12 @@ mod tests {
 
     #[test]
     fn targets_are_written_as_people_write_them() {
-        assert_eq!(target("100 GB/s read"), Target::Read(100e9));
-        assert_eq!(target("1.5TiB/s  write"), Target::Write(1.5 * 1024f64.powi(4)));
-        assert_eq!(target("3.5M IOPS read"), Target::ReadIops(3.5e6));
-        assert_eq!(target("250000 iops write"), Target::WriteIops(250e3));
-        assert_eq!(target("2 PB usable"), Target::Usable(2e15));
-        assert_eq!(target("1e-6 loss"), Target::Loss(1e-6));
+        assert_eq!(target("100 GB/s read"), Requirement::Read(100e9));
+        assert_eq!(target("1.5TiB/s  write"), Requirement::Write(1.5 * 1024f64.powi(4)));
+        assert_eq!(target("3.5M IOPS read"), Requirement::ReadIops(3.5e6));
+        assert_eq!(target("250000 iops write"), Requirement::WriteIops(250e3));
+        assert_eq!(target("2 PB usable"), Requirement::Usable(2e15));
+        assert_eq!(target("1e-6 loss"), Requirement::Loss(1e-6));
         for wrong in [
             "",
             "read",
@@ -250,7 +254,7 @@ mod tests {
             "2 loss",
             "inf GB/s read",
         ] {
-            assert!(wrong.parse::<Target>().is_err(), "{wrong}");
+            assert!(wrong.parse::<Requirement>().is_err(), "{wrong}");
         }
     }
 
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_number_of_servers_gives_is_refused_with_what_holds_it() {
+    fn unreachable_targets_are_refused_with_the_bottleneck() {
         let clients = Clients { count: 4, links: 1, link: "100gbe".into(), threads: None, outstanding: None };
         let few = Description { clients: Some(clients), ..described() };
         let error = search(&few, &[target("100 GB/s read")]).unwrap_err();

@@ -1,6 +1,6 @@
 //! A description with resolved names and checked numbers.
 
-use super::{Clients, DRIVES, Description, Drive, LINKS, Link, Model, Pool, Server, refuse};
+use super::{Clients, DRIVES, Description, Drive, LINKS, Link, Model, Pool, Server, invalid};
 use std::collections::BTreeMap;
 use types::Result;
 
@@ -11,7 +11,7 @@ const TB: f64 = 1e12;
 const MAX_COUNT: u32 = 1_000_000;
 
 /// A kind of server with its hardware.
-pub(super) struct Kind<'a> {
+pub(super) struct ServerKind<'a> {
     pub server: &'a Server,
     pub drive: Drive,
     pub metadata_drive: Drive,
@@ -19,7 +19,7 @@ pub(super) struct Kind<'a> {
     pub links_bytes_per_s: f64,
 }
 
-impl Kind<'_> {
+impl ServerKind<'_> {
     /// Number of targets of one server.
     pub fn targets(&self) -> f64 {
         f64::from(self.server.drives / self.server.drives_per_target)
@@ -45,7 +45,7 @@ impl Kind<'_> {
 
 /// Rates of the parts of a server, without interference between them.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Parts {
+pub struct ServerParts {
     /// Number of servers of the kind.
     pub count: u32,
     /// Number of targets of each.
@@ -66,10 +66,10 @@ pub struct Parts {
 /// links in bytes a second, if clients are described.
 ///
 /// Errors: those of a plan.
-pub fn parts(description: &Description) -> Result<(Vec<Parts>, Option<f64>)> {
+pub fn server_parts(description: &Description) -> Result<(Vec<ServerParts>, Option<f64>)> {
     let site = site(description)?;
     let model = site.model;
-    let kinds = site.kinds.iter().map(|kind| Parts {
+    let kinds = site.kinds.iter().map(|kind| ServerParts {
         count: kind.server.count,
         targets: kind.targets() as u32,
         target_bytes: kind.target_bytes() * model.usable_share,
@@ -89,7 +89,7 @@ pub fn parts(description: &Description) -> Result<(Vec<Parts>, Option<f64>)> {
 pub(super) struct Site<'a> {
     pub pool: &'a Pool,
     pub model: &'a Model,
-    pub kinds: Vec<Kind<'a>>,
+    pub kinds: Vec<ServerKind<'a>>,
     pub clients: Option<(&'a Clients, f64)>,
 }
 
@@ -110,7 +110,7 @@ impl Site<'_> {
     }
 
     /// The sum of a quantity over all servers.
-    pub fn sum(&self, of: impl Fn(&Kind) -> f64) -> f64 {
+    pub fn sum(&self, of: impl Fn(&ServerKind) -> f64) -> f64 {
         self.kinds.iter().map(|kind| f64::from(kind.server.count) * of(kind)).sum()
     }
 }
@@ -119,7 +119,7 @@ impl Site<'_> {
 pub(super) fn site(description: &Description) -> Result<Site<'_>> {
     check_model(&description.model)?;
     if description.server.is_empty() {
-        return Err(refuse(
+        return Err(invalid(
             "the description has no servers",
             "add a [[server]] with count, drives, drive and link",
         ));
@@ -141,7 +141,7 @@ pub(super) fn site(description: &Description) -> Result<Site<'_>> {
     Ok(site)
 }
 
-fn kind<'a>(description: &'a Description, server: &'a Server) -> Result<Kind<'a>> {
+fn kind<'a>(description: &'a Description, server: &'a Server) -> Result<ServerKind<'a>> {
     let name = if server.name.is_empty() { "server" } else { &server.name };
     let of = |what: &str| format!("{name}: {what}");
     check_count(&of("count"), server.count)?;
@@ -149,20 +149,20 @@ fn kind<'a>(description: &'a Description, server: &'a Server) -> Result<Kind<'a>
     check_count(&of("drives_per_target"), server.drives_per_target)?;
     check_count(&of("links"), server.links)?;
     if server.cores == Some(0) {
-        return Err(refuse(of("cores is 0"), "say how many cores answer requests, or leave cores out"));
+        return Err(invalid(of("cores is 0"), "say how many cores answer requests, or leave cores out"));
     }
     if !server.drives.is_multiple_of(server.drives_per_target) {
         let message =
             format!("{} drives don't make whole targets of {}", server.drives, server.drives_per_target);
-        return Err(refuse(of(&message), "change drives or drives_per_target"));
+        return Err(invalid(of(&message), "change drives or drives_per_target"));
     }
     if server.raid == super::Raid::Mirrored && !server.drives_per_target.is_multiple_of(2) {
         let message = format!("{} drives a target don't make pairs", server.drives_per_target);
-        return Err(refuse(of(&message), "raid = \"10\" needs an even drives_per_target"));
+        return Err(invalid(of(&message), "raid = \"10\" needs an even drives_per_target"));
     }
     if !server.metadata_drives.is_multiple_of(2) {
         let message = format!("{} metadata drives don't make pairs", server.metadata_drives);
-        return Err(refuse(of(&message), "metadata is kept in mirrored pairs: use an even number"));
+        return Err(invalid(of(&message), "metadata is kept in mirrored pairs: use an even number"));
     }
     let drive = drive(description, &server.drive, name)?;
     let metadata_drive = match &server.metadata_drive {
@@ -171,7 +171,12 @@ fn kind<'a>(description: &'a Description, server: &'a Server) -> Result<Kind<'a>
     };
     let link: Link = look_up("link", &server.link, name, &description.link, LINKS)?;
     check_rate(&format!("link {}: gb_s", server.link), link.gb_s)?;
-    Ok(Kind { server, drive, metadata_drive, links_bytes_per_s: link.gb_s * GB * f64::from(server.links) })
+    Ok(ServerKind {
+        server,
+        drive,
+        metadata_drive,
+        links_bytes_per_s: link.gb_s * GB * f64::from(server.links),
+    })
 }
 
 fn drive(description: &Description, name: &str, server: &str) -> Result<Drive> {
@@ -185,7 +190,7 @@ fn drive(description: &Description, name: &str, server: &str) -> Result<Drive> {
     }
     if !(0.0..1.0).contains(&drive.afr) || !(0.0..1.0).contains(&drive.unreadable_per_bit) {
         let hint = "afr and unreadable_per_bit are parts from 0 to below 1: 0.01 for 1 % a year";
-        return Err(refuse(of("afr or unreadable_per_bit is no probability"), hint));
+        return Err(invalid(of("afr or unreadable_per_bit is no probability"), hint));
     }
     Ok(drive)
 }
@@ -202,15 +207,15 @@ fn look_up<T: Copy>(
         let known: Vec<&str> =
             own.keys().map(String::as_str).chain(presets.iter().map(|(name, _)| *name)).collect();
         let message = format!("{of}: there is no kind of {what} called {name:?}");
-        refuse(message, format!("take one of {}, or describe it in [{what}.{name}]", known.join(", ")))
+        invalid(message, format!("take one of {}, or describe it in [{what}.{name}]", known.join(", ")))
     })
 }
 
 fn check_count(what: &str, count: u32) -> Result<()> {
     match count {
-        0 => Err(refuse(format!("{what} is 0"), "a plan needs at least one")),
+        0 => Err(invalid(format!("{what} is 0"), "a plan needs at least one")),
         1..=MAX_COUNT => Ok(()),
-        _ => Err(refuse(format!("{what} is {count}"), format!("at most {MAX_COUNT} are planned"))),
+        _ => Err(invalid(format!("{what} is {count}"), format!("at most {MAX_COUNT} are planned"))),
     }
 }
 
@@ -218,7 +223,7 @@ fn check_rate(what: &str, rate: f64) -> Result<()> {
     // The bounds keep sums and products of all of them finite.
     match rate > 0.0 && rate <= 1e15 {
         true => Ok(()),
-        false => Err(refuse(format!("{what} is {rate}"), "it must be a positive number")),
+        false => Err(invalid(format!("{what} is {rate}"), "it must be a positive number")),
     }
 }
 
@@ -232,7 +237,7 @@ fn check_model(model: &Model) -> Result<()> {
         ("rebuild_share", model.rebuild_share),
     ];
     if let Some((name, share)) = shares.into_iter().find(|(_, share)| !(*share > 0.0 && *share <= 1.0)) {
-        return Err(refuse(format!("model: {name} is {share}"), "it is a part, more than 0 and at most 1"));
+        return Err(invalid(format!("model: {name} is {share}"), "it is a part, more than 0 and at most 1"));
     }
     let numbers = [
         ("core_bytes_per_s", model.core_bytes_per_s.unwrap_or(1.0)),
@@ -246,7 +251,7 @@ fn check_model(model: &Model) -> Result<()> {
     numbers.into_iter().try_for_each(|(name, number)| check_rate(&format!("model: {name}"), number))?;
     let from_zero = [("copy_work", model.copy_work), ("rebuild_after_minutes", model.rebuild_after_minutes)];
     match from_zero.into_iter().find(|(_, number)| !(0.0..=1e9).contains(number)) {
-        Some((name, number)) => Err(refuse(format!("model: {name} is {number}"), "it must be 0 or more")),
+        Some((name, number)) => Err(invalid(format!("model: {name} is {number}"), "it must be 0 or more")),
         None => Ok(()),
     }
 }
@@ -254,14 +259,14 @@ fn check_model(model: &Model) -> Result<()> {
 fn check_pool(site: &Site) -> Result<()> {
     let Pool { scheme, spare_percent, racks, full_percent } = site.pool;
     if !(0.0..100.0).contains(spare_percent) {
-        return Err(refuse(format!("pool: spare_percent is {spare_percent}"), "write 0 to below 100"));
+        return Err(invalid(format!("pool: spare_percent is {spare_percent}"), "write 0 to below 100"));
     }
     if !(0.0..=100.0).contains(full_percent) {
-        return Err(refuse(format!("pool: full_percent is {full_percent}"), "write 0 to 100"));
+        return Err(invalid(format!("pool: full_percent is {full_percent}"), "write 0 to 100"));
     }
     if *racks > site.servers() {
         let message = format!("pool: {racks} racks for {} servers", site.servers());
-        return Err(refuse(message, "each rack needs a server: lower racks or add servers"));
+        return Err(invalid(message, "each rack needs a server: lower racks or add servers"));
     }
     let (members, domains) = (u32::from(scheme.members()), site.domains());
     if members > domains {
@@ -270,7 +275,7 @@ fn check_pool(site: &Site) -> Result<()> {
             format!("pool: a group of {scheme} has {members} members, and there are {domains} {what}");
         let hint =
             format!("no two members share a failure domain: plan {members} {what} or a narrower scheme");
-        return Err(refuse(message, hint));
+        return Err(invalid(message, hint));
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ fn layout(chunk_size: u32, count: usize) -> Layout {
 }
 
 /// Location of every byte of a file of `size` bytes, by distributing the bytes one after another.
-fn dealt(layout: &Layout, size: u64) -> Vec<(usize, u64)> {
+fn reference_locations(layout: &Layout, size: u64) -> Vec<(usize, u64)> {
     let mut lens = vec![0; layout.groups.len()];
     let mut stripe = 0;
     let mut left_in_chunk = layout.chunk_size;
@@ -42,8 +42,8 @@ fn any_range() -> impl Strategy<Value = ByteRange> {
 
 proptest! {
     #[test]
-    fn locate_and_its_inverse_match_the_deal(layout in any_layout()) {
-        for (offset, &(stripe, local)) in dealt(&layout, SIZE).iter().enumerate() {
+    fn locate_and_its_inverse_match_the_reference(layout in any_layout()) {
+        for (offset, &(stripe, local)) in reference_locations(&layout, SIZE).iter().enumerate() {
             prop_assert_eq!(locate(&layout, offset as u64), (stripe, local));
             prop_assert_eq!(file_offset(&layout, stripe, local), offset as u64);
         }
@@ -51,7 +51,7 @@ proptest! {
 
     #[test]
     fn pieces_cover_the_range_in_order(layout in any_layout(), range in any_range()) {
-        let bytes = dealt(&layout, SIZE);
+        let bytes = reference_locations(&layout, SIZE);
         let mut next = range.start;
         for piece in pieces(&layout, range) {
             prop_assert_eq!(piece.file.start, next);
@@ -69,7 +69,7 @@ proptest! {
 
     #[test]
     fn local_range_holds_what_the_stripe_has_of_the_range(layout in any_layout(), range in any_range()) {
-        let bytes = &dealt(&layout, SIZE)[range.start as usize..range.end as usize];
+        let bytes = &reference_locations(&layout, SIZE)[range.start as usize..range.end as usize];
         for stripe in 0..layout.groups.len() {
             let expected: Vec<u64> = bytes.iter().filter(|b| b.0 == stripe).map(|b| b.1).collect();
             let found = local_range(&layout, stripe, range);
@@ -79,7 +79,7 @@ proptest! {
 
     #[test]
     fn lengths_match_the_deal_and_imply_the_size(layout in any_layout(), size in 0..=SIZE) {
-        let bytes = dealt(&layout, size);
+        let bytes = reference_locations(&layout, size);
         let lens: Vec<u64> = (0..layout.groups.len())
             .map(|stripe| bytes.iter().filter(|b| b.0 == stripe).count() as u64)
             .collect();
@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn large_offsets_survive_the_way_there_and_back(
+    fn large_offsets_round_trip(
         offset in 0..i64::MAX as u64,
         power in 16u32..=26,
         count in 1usize..100,

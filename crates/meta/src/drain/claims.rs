@@ -1,6 +1,6 @@
 //! Claims on chunk files that a task is filling or reconciling: no other task touches them.
 
-use crate::chunks::Place;
+use crate::chunks::ChunkLocation;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,49 +9,49 @@ use types::InodeId;
 
 /// Names that this process doesn't use again, because a request to them may still be under way.
 /// Beyond the limit the oldest is dropped: by then every request has long timed out.
-const MAX_BURNT: usize = 65_536;
+const MAX_RETIRED_NAMES: usize = 65_536;
 
 /// Claims by location and name.
 #[derive(Default)]
 pub(crate) struct Claims(Mutex<State>);
 
 /// Lock for the crash reconciliation of a target or a group.
-pub(crate) type Turn = Arc<rt::sync::RwLock>;
+pub(crate) type ReconcileLock = Arc<rt::sync::RwLock>;
 
 /// What a chunk file is claimed for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum ClaimPurpose {
     /// A task fills or reconciles it.
-    Other,
+    FillOrReconcile,
     /// It is being deleted. `again`: its target restarted meanwhile, so it may be back.
     Deletion { again: bool },
     /// It is deleted, and its doomed record is being deleted.
-    Oblivion,
+    Deleted,
 }
 
 /// Outcome of a claim for crash reconciliation.
-pub(crate) enum Tidying<'a> {
+pub(crate) enum ReconcileClaim<'a> {
     /// The caller has the claim.
     Free(Claim<'a>),
     /// The holder of the claim handles it: it fills the chunk file, or repeats the deletion.
-    SeenTo,
+    HandledByHolder,
     /// It is deleted, and its record will be deleted in a moment: try again then.
-    Soon,
+    RetrySoon,
 }
 
 #[derive(Default)]
 struct State {
-    claimed: BTreeMap<(Place, InodeId), Use>,
+    claimed: BTreeMap<(ChunkLocation, InodeId), ClaimPurpose>,
     /// With the order in which they were added.
-    burnt: BTreeMap<(Place, InodeId), u64>,
-    burns: u64,
-    turns: BTreeMap<Place, Turn>,
+    retired: BTreeMap<(ChunkLocation, InodeId), u64>,
+    retirements: u64,
+    turns: BTreeMap<ChunkLocation, ReconcileLock>,
 }
 
 /// A claim on a chunk file, until this is dropped.
 pub(crate) struct Claim<'a> {
     claims: &'a Claims,
-    file: (Place, InodeId),
+    file: (ChunkLocation, InodeId),
 }
 
 impl Drop for Claim<'_> {
@@ -62,7 +62,7 @@ impl Drop for Claim<'_> {
 
 impl State {
     /// Takes a free chunk file; returns whether it was free.
-    fn is_taken(&mut self, file: (Place, InodeId), by: Use) -> bool {
+    fn try_take(&mut self, file: (ChunkLocation, InodeId), by: ClaimPurpose) -> bool {
         match self.claimed.entry(file) {
             Entry::Vacant(free) => {
                 free.insert(by);
@@ -80,8 +80,8 @@ impl Claim<'_> {
     pub fn is_deleted(&self) -> bool {
         let mut state = self.claims.0.lock();
         match state.claimed.get_mut(&self.file) {
-            Some(by @ Use::Deletion { again: false }) => {
-                *by = Use::Oblivion;
+            Some(by @ ClaimPurpose::Deletion { again: false }) => {
+                *by = ClaimPurpose::Deleted;
                 true
             }
             _ => false,
@@ -89,60 +89,61 @@ impl Claim<'_> {
     }
 
     /// Releases the claim, and prevents any new one on the chunk file.
-    pub fn burn(self) {
+    pub fn retire_name(self) {
         let mut state = self.claims.0.lock();
-        let order = state.burns;
-        state.burns += 1;
-        state.burnt.insert(self.file, order);
-        if state.burnt.len() > MAX_BURNT {
-            let oldest = state.burnt.iter().min_by_key(|(_, order)| **order).map(|(file, _)| *file);
-            oldest.and_then(|file| state.burnt.remove(&file));
+        let order = state.retirements;
+        state.retirements += 1;
+        state.retired.insert(self.file, order);
+        if state.retired.len() > MAX_RETIRED_NAMES {
+            let oldest = state.retired.iter().min_by_key(|(_, order)| **order).map(|(file, _)| *file);
+            oldest.and_then(|file| state.retired.remove(&file));
         }
     }
 }
 
 impl Claims {
     /// Claims a chunk file; `None` if it is claimed or burnt.
-    pub fn claim(&self, place: Place, name: InodeId) -> Option<Claim<'_>> {
+    pub fn claim(&self, place: ChunkLocation, name: InodeId) -> Option<Claim<'_>> {
         let (file, mut state) = ((place, name), self.0.lock());
-        let is_free = !state.burnt.contains_key(&file) && state.is_taken(file, Use::Other);
+        let is_free =
+            !state.retired.contains_key(&file) && state.try_take(file, ClaimPurpose::FillOrReconcile);
         drop(state);
         // Not created before the chunk file is known to be free: dropping a claim frees it.
         is_free.then(|| Claim { claims: self, file })
     }
 
     /// Claims a chunk file for deletion; `None` while it is claimed.
-    pub fn claim_to_delete(&self, place: Place, name: InodeId) -> Option<Claim<'_>> {
+    pub fn claim_to_delete(&self, place: ChunkLocation, name: InodeId) -> Option<Claim<'_>> {
         let file = (place, name);
-        let is_free = self.0.lock().is_taken(file, Use::Deletion { again: false });
+        let is_free = self.0.lock().try_take(file, ClaimPurpose::Deletion { again: false });
         is_free.then(|| Claim { claims: self, file })
     }
 
     /// Claims a chunk file for crash reconciliation, since its target restarted and may have an
     /// older state of it.
-    pub fn claim_to_tidy(&self, place: Place, name: InodeId) -> Tidying<'_> {
+    pub fn claim_to_tidy(&self, place: ChunkLocation, name: InodeId) -> ReconcileClaim<'_> {
         let (file, mut state) = ((place, name), self.0.lock());
-        if state.is_taken(file, Use::Other) {
+        if state.try_take(file, ClaimPurpose::FillOrReconcile) {
             drop(state);
-            return Tidying::Free(Claim { claims: self, file });
+            return ReconcileClaim::Free(Claim { claims: self, file });
         }
         match state.claimed.get_mut(&file) {
-            Some(Use::Deletion { again }) => *again = true,
-            Some(Use::Oblivion) => return Tidying::Soon,
-            Some(Use::Other) | None => {}
+            Some(ClaimPurpose::Deletion { again }) => *again = true,
+            Some(ClaimPurpose::Deleted) => return ReconcileClaim::RetrySoon,
+            Some(ClaimPurpose::FillOrReconcile) | None => {}
         }
-        Tidying::SeenTo
+        ReconcileClaim::HandledByHolder
     }
 
     /// The lock for the crash reconciliation of a location.
-    pub fn turn_to_tidy(&self, place: Place) -> Turn {
+    pub fn reconcile_lock(&self, place: ChunkLocation) -> ReconcileLock {
         self.0.lock().turns.entry(place).or_default().clone()
     }
 
     /// Whether it can't be claimed.
-    pub fn is_claimed(&self, place: Place, name: InodeId) -> bool {
+    pub fn is_claimed(&self, place: ChunkLocation, name: InodeId) -> bool {
         let state = self.0.lock();
-        state.claimed.contains_key(&(place, name)) || state.burnt.contains_key(&(place, name))
+        state.claimed.contains_key(&(place, name)) || state.retired.contains_key(&(place, name))
     }
 }
 
@@ -153,30 +154,30 @@ mod tests {
 
     #[test]
     fn what_is_claimed_is_free_again_unless_it_is_burnt() {
-        let (claims, place, name) = (Claims::default(), Place::Target(TargetId(1)), InodeId(2));
+        let (claims, place, name) = (Claims::default(), ChunkLocation::Target(TargetId(1)), InodeId(2));
         let claim = claims.claim(place, name).unwrap();
         assert!(claims.claim(place, name).is_none() && claims.claim_to_delete(place, name).is_none());
-        assert!(matches!(claims.claim_to_tidy(place, name), Tidying::SeenTo));
-        let elsewhere = Place::Group(GroupId(1));
+        assert!(matches!(claims.claim_to_tidy(place, name), ReconcileClaim::HandledByHolder));
+        let elsewhere = ChunkLocation::Group(GroupId(1));
         assert!(claims.claim(elsewhere, name).is_some());
         drop(claim);
-        claims.claim(place, name).unwrap().burn();
+        claims.claim(place, name).unwrap().retire_name();
         assert!(claims.claim(place, name).is_none() && claims.is_claimed(place, name));
         assert!(claims.claim_to_delete(place, name).is_some(), "it may be deleted");
     }
 
     #[test]
     fn what_is_being_deleted_when_its_target_starts_anew_is_deleted_again() {
-        let (claims, place, name) = (Claims::default(), Place::Target(TargetId(1)), InodeId(2));
+        let (claims, place, name) = (Claims::default(), ChunkLocation::Target(TargetId(1)), InodeId(2));
         let claim = claims.claim_to_delete(place, name).unwrap();
-        assert!(matches!(claims.claim_to_tidy(place, name), Tidying::SeenTo));
+        assert!(matches!(claims.claim_to_tidy(place, name), ReconcileClaim::HandledByHolder));
         assert!(!claim.is_deleted());
         drop(claim);
         let claim = claims.claim_to_delete(place, name).unwrap();
         assert!(claim.is_deleted());
-        assert!(matches!(claims.claim_to_tidy(place, name), Tidying::Soon), "too late for that");
+        assert!(matches!(claims.claim_to_tidy(place, name), ReconcileClaim::RetrySoon), "too late for that");
         assert!(claims.claim(place, name).is_none());
         drop(claim);
-        assert!(matches!(claims.claim_to_tidy(place, name), Tidying::Free(_)));
+        assert!(matches!(claims.claim_to_tidy(place, name), ReconcileClaim::Free(_)));
     }
 }

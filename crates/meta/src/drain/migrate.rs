@@ -7,15 +7,15 @@
 //! when all have moved. So the next owner of the partition continues the migration. Every
 //! intermediate state is valid, since each group has its own scheme.
 
-use super::migrations::End;
-use super::stripe::Order;
+use super::migrations::TaskEnd;
+use super::stripe::MoveRequest;
 use crate::eviction::within;
-use crate::executor::{Change, Stop};
+use crate::executor::{Abort, CommandOutput};
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
 use crate::sessions::Session;
 use crate::view::View;
-use namespace::{Goal, Placed, ReadError, Step, Writes};
+use namespace::{FilePlacement, Goal, ReadError, Step, Writes};
 use std::sync::Arc;
 use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId};
 use wire::{MetaOp, MetaReply};
@@ -29,7 +29,7 @@ impl MetaService {
             _ => return Ok(()),
         };
         if let (MetaOp::Migrate { .. }, Some(wanted)) = (op, &moving) {
-            self.migrations.ask(ino, Goal { pool: wanted.pool, scheme: wanted.scheme })?;
+            self.migrations.request(ino, Goal { pool: wanted.pool, scheme: wanted.scheme })?;
         }
         // A recorded migration that this service hasn't started yet is reported as recorded.
         if let Some(status) = self.migrations.status(ino) {
@@ -40,7 +40,7 @@ impl MetaService {
 
     /// Remembers why a file can't be migrated: the kernel passes only an error number to the
     /// application.
-    pub(crate) fn note_refusal(&self, op: &MetaOp, error: &Error) {
+    pub(crate) fn record_refusal(&self, op: &MetaOp, error: &Error) {
         if let MetaOp::Migrate { ino, .. } = op
             && matches!(error.errno, Errno::EINVAL | Errno::ENODEV | Errno::ENOSPC | Errno::EAGAIN)
         {
@@ -54,13 +54,13 @@ impl MetaService {
         let mut mover = None;
         let mut partitions = Vec::new();
         loop {
-            let _ = within(self.migrations.rest(), self.migrations.asked.wait()).await;
-            self.migrations.asked.clear();
+            let _ = within(self.migrations.rest(), self.migrations.work_available.wait()).await;
+            self.migrations.work_available.clear();
             if self.stopping.is_set() {
                 return;
             }
-            let executed = self.executed();
-            self.migrations.keep(|partition| executed.contains(&partition));
+            let executed = self.serving_partitions();
+            self.migrations.retain_partitions(|partition| executed.contains(&partition));
             if self.grace.is_on() {
                 continue;
             }
@@ -71,8 +71,8 @@ impl MetaService {
                 }
             }
             while let Some(ino) = self.migrations.next() {
-                match self.mover(&mut mover) {
-                    Ok(mover) => rt::spawn(self.clone().carry_on(mover, ino)),
+                match self.migrator_session(&mut mover) {
+                    Ok(mover) => rt::spawn(self.clone().run_migration(mover, ino)),
                     Err(error) => drop(self.migrations.ended(ino, &Err(error))),
                 }
             }
@@ -81,11 +81,11 @@ impl MetaService {
 
     /// The session that migrates files. It is created for the first file, since it shows in lists
     /// of sessions.
-    fn mover(&self, known: &mut Option<Arc<Session>>) -> Result<Arc<Session>> {
+    fn migrator_session(&self, known: &mut Option<Arc<Session>>) -> Result<Arc<Session>> {
         if let Some(mover) = known {
             return Ok(mover.clone());
         }
-        let mover = self.sessions.register_local(SessionId::drawn(rt::secret_u64()))?;
+        let mover = self.sessions.register_local(SessionId::from_random(rt::secret_u64()))?;
         Ok(known.insert(mover).clone())
     }
 
@@ -103,19 +103,19 @@ impl MetaService {
         Ok(())
     }
 
-    async fn carry_on(self: Arc<Self>, mover: Arc<Session>, ino: InodeId) {
+    async fn run_migration(self: Arc<Self>, mover: Arc<Session>, ino: InodeId) {
         let outcome = self.migrate_file(&mover, ino).await;
         if let Err(error) = &outcome {
             tracing::debug!(ino = ino.0, %error, "a file is not where it should be yet");
         }
-        if self.migrations.ended(ino, &outcome) == End::GivenUp {
+        if self.migrations.ended(ino, &outcome) == TaskEnd::GivenUp {
             let error = outcome.err().unwrap_or_else(|| Errno::EIO.into());
             tracing::warn!(ino = ino.0, %error, "a file stays in the groups where it is");
             if let Err(error) = self.forget_migration(ino).await {
                 tracing::warn!(ino = ino.0, %error, "it is tried again when the service starts anew");
             }
         }
-        self.migrations.asked.set();
+        self.migrations.work_available.set();
     }
 
     /// Migrates a file; returns the goal that it has reached.
@@ -125,13 +125,13 @@ impl MetaService {
             let Some((goal, is_noted)) = self.migrations.goal(ino) else {
                 return Err(Errno::ECANCELED.into());
             };
-            let placed = self.read(ino.partition(), |view| namespace::placed(view, ino)).await?;
+            let placed = self.read(ino.partition(), |view| namespace::file_placement(view, ino)).await?;
             let Some(file) = placed else {
                 self.forget_migration(ino).await?;
                 return Ok(goal);
             };
             let map = self.current_map();
-            let left = elsewhere(&map, &file, goal);
+            let left = stripes_to_move(&map, &file, goal);
             let (Some(layout), Some(&stripe)) = (&file.layout, left.first()) else {
                 if self.finish_migration(ino, goal).await? {
                     return Ok(goal);
@@ -140,24 +140,30 @@ impl MetaService {
             };
             let sizes = self.sizes(ino, &file, layout, &left).await?;
             let kind = (goal.pool, goal.scheme);
-            let fit = |promised: &layout::Promised| layout::fit(&map, kind, &sizes, promised);
-            self.migrations.promise(ino, sizes.iter().sum(), fit)?;
+            let fit = |promised: &layout::ReservedBytes| layout::plan_placement(&map, kind, &sizes, promised);
+            self.migrations.reserve_space(ino, sizes.iter().sum(), fit)?;
             if !is_noted {
                 self.begin_migration(ino, goal).await?;
-                self.migrations.noted(ino, goal);
+                self.migrations.goal_recorded(ino, goal);
                 continue;
             }
-            let (bytes, promised) = (sizes[0], self.migrations.promised_but_to(ino));
-            let lacks_room = |group: GroupId| layout::room(&map, group, &promised) < bytes;
+            let (bytes, promised) = (sizes[0], self.migrations.reserved_by_others(ino));
+            let lacks_room = |group: GroupId| layout::available_space(&map, group, &promised) < bytes;
             let copied = |bytes| self.migrations.copied(ino, bytes);
-            let order = Order { kind, lacks_room: &lacks_room, copied: &copied };
+            let order = MoveRequest { kind, lacks_space: &lacks_room, copied: &copied };
             self.move_stripe(mover, ino, (layout.clone(), stripe), &order).await?;
-            self.migrations.stripe_is_there(ino, bytes);
+            self.migrations.stripe_moved(ino, bytes);
         }
     }
 
     /// Bytes that the stripes to be moved occupy.
-    async fn sizes(&self, ino: InodeId, file: &Placed, layout: &Layout, left: &[usize]) -> Result<Vec<u64>> {
+    async fn sizes(
+        &self,
+        ino: InodeId,
+        file: &FilePlacement,
+        layout: &Layout,
+        left: &[usize],
+    ) -> Result<Vec<u64>> {
         if file.inline {
             return Ok(vec![0; left.len()]);
         }
@@ -167,38 +173,42 @@ impl MetaService {
 
     async fn begin_migration(&self, ino: InodeId, goal: Goal) -> Result<()> {
         // If the file is gone or has changed, the caller checks it again.
-        self.note(ino, |view| namespace::begin_migration(view, ino, goal)).await.map(drop)
+        self.commit_step(ino, |view| namespace::begin_migration(view, ino, goal)).await.map(drop)
     }
 
     /// Deletes the record; returns false if a stripe is still elsewhere.
     async fn finish_migration(&self, ino: InodeId, goal: Goal) -> Result<bool> {
         let map = self.current_map();
-        let is_there = |group: GroupId| is_of(&map, group, goal);
-        self.note(ino, |view| namespace::finish_migration(view, (ino, goal), is_there)).await
+        let is_there = |group: GroupId| has_goal(&map, group, goal);
+        self.commit_step(ino, |view| namespace::finish_migration(view, (ino, goal), is_there)).await
     }
 
     async fn forget_migration(&self, ino: InodeId) -> Result<()> {
-        self.note(ino, |view| namespace::forget_migration(view, ino).map(Step::Writes)).await.map(drop)
+        self.commit_step(ino, |view| namespace::forget_migration(view, ino).map(Step::Writes)).await.map(drop)
     }
 
-    async fn note(&self, ino: InodeId, step: impl Fn(&View<'_>) -> Result<Step, ReadError>) -> Result<bool> {
+    async fn commit_step(
+        &self,
+        ino: InodeId,
+        step: impl Fn(&View<'_>) -> Result<Step, ReadError>,
+    ) -> Result<bool> {
         let command = |view: &View<'_>| match step(view) {
-            Ok(Step::Writes(writes)) => Ok(Change { answer: true, writes }),
-            Ok(_) => Ok(Change { answer: false, writes: Writes::new() }),
-            Err(ReadError::NeedPartition(partition)) => Err(Stop::NeedPartition(partition)),
-            Err(ReadError::Store(error)) => Err(Stop::Refused(error)),
-            Err(ReadError::NotHere) => Err(Stop::NotHere),
+            Ok(Step::Writes(writes)) => Ok(CommandOutput { answer: true, writes }),
+            Ok(_) => Ok(CommandOutput { answer: false, writes: Writes::new() }),
+            Err(ReadError::NeedPartition(partition)) => Err(Abort::NeedPartition(partition)),
+            Err(ReadError::Store(error)) => Err(Abort::Refused(error)),
+            Err(ReadError::NotFetched) => Err(Abort::NotFetched),
         };
-        self.executors.transact_freely(ino.partition(), command).await
+        self.executors.transact_without_leases(ino.partition(), command).await
     }
 }
 
 /// The stripes of a file that aren't in groups of the goal.
-fn elsewhere(map: &ClusterMap, file: &Placed, goal: Goal) -> Vec<usize> {
+fn stripes_to_move(map: &ClusterMap, file: &FilePlacement, goal: Goal) -> Vec<usize> {
     let groups = file.layout.iter().flat_map(|layout| layout.groups.iter().enumerate());
-    groups.filter(|(_, group)| !is_of(map, **group, goal)).map(|(stripe, _)| stripe).collect()
+    groups.filter(|(_, group)| !has_goal(map, **group, goal)).map(|(stripe, _)| stripe).collect()
 }
 
-fn is_of(map: &ClusterMap, group: GroupId, goal: Goal) -> bool {
+fn has_goal(map: &ClusterMap, group: GroupId, goal: Goal) -> bool {
     map.group(group).is_some_and(|group| (group.pool, group.scheme) == (goal.pool, goal.scheme))
 }

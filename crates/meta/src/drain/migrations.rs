@@ -1,10 +1,10 @@
 //! Migrations to another scheme or pool that this service knows, with their progress.
 
 use crate::limits::{
-    MAX_GIVEN_UP, MAX_MIGRATIONS, MIGRATE_LONGEST_RETRY, MIGRATE_PATIENCE, MIGRATE_POLL, MIGRATE_RETRY,
+    MAX_GIVEN_UP, MAX_MIGRATIONS, MIGRATE_MAX_RETRY, MIGRATE_POLL, MIGRATE_RETRY, MIGRATE_TIMEOUT,
     MIGRATE_TRIES, MIGRATIONS_AT_ONCE,
 };
-use layout::Promised;
+use layout::ReservedBytes;
 use namespace::Goal;
 use parking_lot::Mutex;
 use rt::sync::Event;
@@ -18,7 +18,7 @@ use wire::Migration;
 pub(crate) struct Migrations {
     table: Mutex<Table>,
     /// Set when there may be work to do.
-    pub asked: Event,
+    pub work_available: Event,
 }
 
 #[derive(Default)]
@@ -32,28 +32,28 @@ struct Table {
 struct Job {
     goal: Goal,
     /// The recorded goal.
-    noted: Option<Goal>,
+    recorded_goal: Option<Goal>,
     is_running: bool,
     /// Bytes of stripes that have moved, bytes copied of the current one, and bytes in total.
     done: u64,
     copied: u64,
     bytes: u64,
     /// Space that the migration reserves at targets.
-    promised: Promised,
-    hindrance: Option<Error>,
+    reserved: ReservedBytes,
+    last_error: Option<Error>,
     /// Failures since the last progress, and when the first of them was.
     failures: u32,
-    stuck_ns: u64,
+    no_progress_since_ns: u64,
     due_ns: u64,
 }
 
 /// Outcome of a migration task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
+pub(crate) enum TaskEnd {
     /// Nothing is left to do here.
-    Over,
+    Done,
     /// It is tried again.
-    Again,
+    Retry,
     /// The file stays where it is. The record has to be deleted.
     GivenUp,
 }
@@ -62,15 +62,15 @@ impl Job {
     fn new(goal: Goal, noted: Option<Goal>) -> Job {
         Job {
             goal,
-            noted,
+            recorded_goal: noted,
             is_running: false,
             done: 0,
             copied: 0,
             bytes: 0,
-            promised: Promised::new(),
-            hindrance: None,
+            reserved: ReservedBytes::new(),
+            last_error: None,
             failures: 0,
-            stuck_ns: 0,
+            no_progress_since_ns: 0,
             due_ns: 0,
         }
     }
@@ -81,27 +81,27 @@ impl Job {
             scheme: self.goal.scheme,
             bytes: self.bytes,
             bytes_moved: (self.done + self.copied).min(self.bytes),
-            error: self.hindrance.clone(),
+            error: self.last_error.clone(),
             given_up: false,
         }
     }
 
     /// Whether further attempts are useless.
-    fn is_hopeless(&self, errno: Errno, now_ns: u64) -> bool {
-        let has_begun = self.noted == Some(self.goal);
+    fn is_permanent(&self, errno: Errno, now_ns: u64) -> bool {
+        let has_begun = self.recorded_goal == Some(self.goal);
         match errno {
             Errno::EOPNOTSUPP | Errno::EINVAL => true,
             // What is impossible is refused before it begins.
             Errno::ENOSPC | Errno::ENODEV if !has_begun => true,
             Errno::ENOSPC | Errno::ENODEV | Errno::EIO if self.failures >= MIGRATE_TRIES => true,
-            _ => now_ns - self.stuck_ns > MIGRATE_PATIENCE.as_nanos() as u64,
+            _ => now_ns - self.no_progress_since_ns > MIGRATE_TIMEOUT.as_nanos() as u64,
         }
     }
 }
 
 impl Migrations {
     /// Requests the migration of a file.
-    pub fn ask(&self, ino: InodeId, goal: Goal) -> Result<()> {
+    pub fn request(&self, ino: InodeId, goal: Goal) -> Result<()> {
         let mut table = self.table.lock();
         table.given_up.remove(&ino);
         if table.jobs.len() >= MAX_MIGRATIONS && !table.jobs.contains_key(&ino) {
@@ -109,9 +109,9 @@ impl Migrations {
             return Err(Error::new(Errno::EAGAIN, message).hint("ask again when some of them are there"));
         }
         let job = table.jobs.entry(ino).or_insert_with(|| Job::new(goal, None));
-        (job.goal, job.failures, job.due_ns, job.hindrance) = (goal, 0, 0, None);
+        (job.goal, job.failures, job.due_ns, job.last_error) = (goal, 0, 0, None);
         drop(table);
-        self.asked.set();
+        self.work_available.set();
         Ok(())
     }
 
@@ -128,7 +128,7 @@ impl Migrations {
     }
 
     /// Drops files of partitions that other services own.
-    pub fn keep(&self, is_here: impl Fn(PartitionId) -> bool) {
+    pub fn retain_partitions(&self, is_here: impl Fn(PartitionId) -> bool) {
         let mut table = self.table.lock();
         table.jobs.retain(|ino, job| job.is_running || is_here(ino.partition()));
         table.given_up.retain(|ino, _| is_here(ino.partition()));
@@ -159,12 +159,12 @@ impl Migrations {
 
     /// The goal of a file, and whether it is recorded.
     pub fn goal(&self, ino: InodeId) -> Option<(Goal, bool)> {
-        self.table.lock().jobs.get(&ino).map(|job| (job.goal, job.noted == Some(job.goal)))
+        self.table.lock().jobs.get(&ino).map(|job| (job.goal, job.recorded_goal == Some(job.goal)))
     }
 
     /// Notes that the goal of a file is recorded.
-    pub fn noted(&self, ino: InodeId, goal: Goal) {
-        self.on(ino, |job| job.noted = Some(goal));
+    pub fn goal_recorded(&self, ino: InodeId, goal: Goal) {
+        self.on(ino, |job| job.recorded_goal = Some(goal));
     }
 
     /// Progress of a file; `None` if it doesn't migrate.
@@ -176,24 +176,24 @@ impl Migrations {
 
     /// Checks that there is space for the rest of a file, and reserves it. `fit`: returns what
     /// targets would get, in addition to other reservations.
-    pub fn promise(
+    pub fn reserve_space(
         &self,
         ino: InodeId,
         bytes: u64,
-        fit: impl FnOnce(&Promised) -> Result<Promised>,
+        fit: impl FnOnce(&ReservedBytes) -> Result<ReservedBytes>,
     ) -> Result<()> {
         let mut table = self.table.lock();
         let others = table.promised_but_to(ino);
         let fits = fit(&others)?;
         if let Some(job) = table.jobs.get_mut(&ino) {
-            job.promised = fits;
+            job.reserved = fits;
             job.bytes = job.done + bytes;
         }
         Ok(())
     }
 
     /// What other files have reserved.
-    pub fn promised_but_to(&self, ino: InodeId) -> Promised {
+    pub fn reserved_by_others(&self, ino: InodeId) -> ReservedBytes {
         self.table.lock().promised_but_to(ino)
     }
 
@@ -202,10 +202,10 @@ impl Migrations {
     }
 
     /// Notes that a stripe has moved.
-    pub fn stripe_is_there(&self, ino: InodeId, bytes: u64) {
+    pub fn stripe_moved(&self, ino: InodeId, bytes: u64) {
         self.on(ino, |job| {
             job.done += bytes;
-            (job.copied, job.failures, job.hindrance) = (0, 0, None);
+            (job.copied, job.failures, job.last_error) = (0, 0, None);
         });
     }
 
@@ -216,36 +216,36 @@ impl Migrations {
     }
 
     /// Notes the end of a migration task. `pursued`: the goal that was reached, or the error.
-    pub fn ended(&self, ino: InodeId, pursued: &Result<Goal>) -> End {
+    pub fn ended(&self, ino: InodeId, pursued: &Result<Goal>) -> TaskEnd {
         let now_ns = rt::monotonic_ns();
         let mut table = self.table.lock();
-        let Some(job) = table.jobs.get_mut(&ino) else { return End::Over };
+        let Some(job) = table.jobs.get_mut(&ino) else { return TaskEnd::Done };
         job.is_running = false;
         job.copied = 0;
-        job.promised.clear();
+        job.reserved.clear();
         let error = match pursued {
             // A client may have requested another goal meanwhile.
-            Ok(goal) if *goal != job.goal => return End::Again,
+            Ok(goal) if *goal != job.goal => return TaskEnd::Retry,
             Ok(_) => {
                 table.jobs.remove(&ino);
-                return End::Over;
+                return TaskEnd::Done;
             }
             Err(error) => error,
         };
         if job.failures == 0 {
-            job.stuck_ns = now_ns;
+            job.no_progress_since_ns = now_ns;
         }
         job.failures += 1;
-        job.hindrance = Some(error.clone());
-        if !job.is_hopeless(error.errno, now_ns) {
+        job.last_error = Some(error.clone());
+        if !job.is_permanent(error.errno, now_ns) {
             let doubled = MIGRATE_RETRY * 2u32.saturating_pow(job.failures.min(16) - 1);
-            job.due_ns = now_ns + doubled.min(MIGRATE_LONGEST_RETRY).as_nanos() as u64;
-            return End::Again;
+            job.due_ns = now_ns + doubled.min(MIGRATE_MAX_RETRY).as_nanos() as u64;
+            return TaskEnd::Retry;
         }
         let given_up = Migration { given_up: true, ..job.status() };
         table.jobs.remove(&ino);
         table.give_up(ino, given_up);
-        End::GivenUp
+        TaskEnd::GivenUp
     }
 }
 
@@ -259,10 +259,10 @@ impl Table {
         }
     }
 
-    fn promised_but_to(&self, ino: InodeId) -> Promised {
-        let mut all = Promised::new();
+    fn promised_but_to(&self, ino: InodeId) -> ReservedBytes {
+        let mut all = ReservedBytes::new();
         for (_, job) in self.jobs.iter().filter(|(other, _)| **other != ino) {
-            for (target, bytes) in &job.promised {
+            for (target, bytes) in &job.reserved {
                 *all.entry(*target).or_insert(0) += bytes;
             }
         }
@@ -282,49 +282,49 @@ mod tests {
     fn a_file_is_asked_for_gets_on_and_is_there() {
         let migrations = Migrations::default();
         assert!(migrations.next().is_none() && migrations.status(INO).is_none());
-        migrations.ask(INO, GOAL).unwrap();
+        migrations.request(INO, GOAL).unwrap();
         assert_eq!((migrations.next(), migrations.next()), (Some(INO), None));
-        migrations.promise(INO, 100, |_| Ok(Promised::from([(TargetId(1), 100)]))).unwrap();
-        assert_eq!(migrations.promised_but_to(InodeId(1)), [(TargetId(1), 100)].into());
-        assert!(migrations.promised_but_to(INO).is_empty());
+        migrations.reserve_space(INO, 100, |_| Ok(ReservedBytes::from([(TargetId(1), 100)]))).unwrap();
+        assert_eq!(migrations.reserved_by_others(InodeId(1)), [(TargetId(1), 100)].into());
+        assert!(migrations.reserved_by_others(INO).is_empty());
         migrations.copied(INO, 60);
-        migrations.stripe_is_there(INO, 50);
+        migrations.stripe_moved(INO, 50);
         migrations.copied(INO, 70);
         let status = migrations.status(INO).unwrap();
         assert_eq!((status.bytes, status.bytes_moved, status.given_up), (100, 100, false));
         // A new goal that is requested during the migration isn't lost.
         let other = Goal { scheme: Scheme::Single, ..GOAL };
-        migrations.ask(INO, other).unwrap();
-        assert_eq!(migrations.ended(INO, &Ok(GOAL)), End::Again);
+        migrations.request(INO, other).unwrap();
+        assert_eq!(migrations.ended(INO, &Ok(GOAL)), TaskEnd::Retry);
         assert_eq!(migrations.next(), Some(INO));
-        assert_eq!(migrations.ended(INO, &Ok(other)), End::Over);
+        assert_eq!(migrations.ended(INO, &Ok(other)), TaskEnd::Done);
         assert!(migrations.status(INO).is_none() && migrations.next().is_none());
     }
 
     #[test]
     fn what_can_not_be_is_given_up_and_what_may_pass_is_tried_again() {
         let migrations = Migrations::default();
-        migrations.ask(INO, GOAL).unwrap();
+        migrations.request(INO, GOAL).unwrap();
         assert_eq!(migrations.next(), Some(INO));
         let full = || Err(Error::new(Errno::ENOSPC, "full"));
-        assert_eq!(migrations.ended(INO, &full()), End::GivenUp);
+        assert_eq!(migrations.ended(INO, &full()), TaskEnd::GivenUp);
         let status = migrations.status(INO).unwrap();
         assert!(status.given_up && status.error.unwrap().message.contains("full"));
         // A new request starts again, and a migration that has begun isn't given up at once.
-        migrations.ask(INO, GOAL).unwrap();
+        migrations.request(INO, GOAL).unwrap();
         assert!(!migrations.status(INO).unwrap().given_up);
-        migrations.noted(INO, GOAL);
+        migrations.goal_recorded(INO, GOAL);
         for _ in 1..MIGRATE_TRIES {
-            assert_eq!(migrations.ended(INO, &full()), End::Again);
+            assert_eq!(migrations.ended(INO, &full()), TaskEnd::Retry);
         }
-        assert_eq!(migrations.ended(INO, &full()), End::GivenUp);
+        assert_eq!(migrations.ended(INO, &full()), TaskEnd::GivenUp);
         migrations.found(INO, GOAL);
         for _ in 0..2 * MIGRATE_TRIES {
-            assert_eq!(migrations.ended(INO, &Err(Errno::EBUSY.into())), End::Again);
+            assert_eq!(migrations.ended(INO, &Err(Errno::EBUSY.into())), TaskEnd::Retry);
         }
         assert!(migrations.status(INO).unwrap().error.is_some());
         assert!(migrations.next().is_none(), "it rests");
-        migrations.keep(|_| false);
+        migrations.retain_partitions(|_| false);
         assert!(migrations.status(INO).is_none(), "it is another service's");
     }
 }

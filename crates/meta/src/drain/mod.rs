@@ -24,22 +24,22 @@
 //! - The layout changes only if both storage processes have been running all the time, as primaries
 //!   where they keep mirrored groups, if the source took no change since the last round, and if no
 //!   session has a write record for the file.
-//! - Clients never wait for long: under the lease at most [`LAST_REGIONS`] regions are copied. Only
-//!   for a file that changes faster than it is copied, up to [`MOST_LAST_REGIONS`].
+//! - Clients never wait for long: under the lease at most [`MAX_FINAL_REGIONS`] regions are copied.
+//!   Only for a file that changes faster than it is copied, up to [`MAX_FINAL_REGIONS_BUSY`].
 //!
-//! [`LAST_REGIONS`]: crate::limits::LAST_REGIONS
-//! [`MOST_LAST_REGIONS`]: crate::limits::MOST_LAST_REGIONS
+//! [`MAX_FINAL_REGIONS`]: crate::limits::LAST_REGIONS
+//! [`MAX_FINAL_REGIONS_BUSY`]: crate::limits::MOST_LAST_REGIONS
 
-mod alone;
 mod claims;
+mod exclusive;
 mod migrate;
 mod migrations;
 mod status;
 mod stripe;
 mod transfer;
 
-pub use alone::LocalMount;
-pub(crate) use claims::{Claim, Claims, Tidying};
+pub(crate) use claims::{Claim, Claims, ReconcileClaim};
+pub use exclusive::LocalMount;
 pub(crate) use migrations::Migrations;
 pub use status::DrainStatus;
 pub(crate) use status::Drains;
@@ -50,14 +50,14 @@ use crate::service::MetaService;
 use crate::sessions::Session;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use stripe::{Order, busy};
+use stripe::{MoveRequest, busy_error};
 use types::{
     ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId, TargetId, TargetState,
 };
 
 /// A file with a stripe on a draining target.
 #[derive(Clone, Copy)]
-struct Found {
+struct DrainCandidate {
     ino: InodeId,
     target: TargetId,
     /// Bytes of its stripes there.
@@ -79,7 +79,7 @@ impl MetaService {
             rest = DRAIN_POLL;
             let draining = draining(&self.current_map());
             self.drains.keep(&draining);
-            let executed = self.executed();
+            let executed = self.serving_partitions();
             if partitions != executed {
                 // Files of adopted partitions have to be checked, and those of released partitions
                 // belong to another service.
@@ -90,15 +90,15 @@ impl MetaService {
                 continue;
             }
             if mover.is_none() {
-                match self.sessions.register_local(SessionId::drawn(rt::secret_u64())) {
+                match self.sessions.register_local(SessionId::from_random(rt::secret_u64())) {
                     Ok(registered) => mover = Some(registered),
-                    Err(error) => self.drains.hindered(&draining, &error),
+                    Err(error) => self.drains.record_error(&draining, &error),
                 }
             }
             let Some(mover) = &mover else { continue };
             if let Err(error) = self.drain_pass(mover, &draining, &partitions).await {
                 tracing::warn!(%error, "draining is interrupted");
-                self.drains.hindered(&draining, &error);
+                self.drains.record_error(&draining, &error);
                 rest = DRAIN_RETRY;
             }
         }
@@ -138,7 +138,7 @@ impl MetaService {
         // Deletes the old chunk files, so that an empty target is reported as empty at once.
         self.reap().await?;
         // Partitions that this service has yet to adopt or recover may have files there.
-        let is_all = !self.lacks_some(&self.current_map()) && self.owned() == partitions;
+        let is_all = !self.lacks_partitions(&self.current_map()) && self.owned() == partitions;
         for &target in draining {
             let mut is_empty = is_all;
             for &partition in partitions {
@@ -158,7 +158,7 @@ impl MetaService {
         partition: PartitionId,
         after: InodeId,
         draining: &[TargetId],
-    ) -> Result<Option<(Vec<Found>, InodeId)>> {
+    ) -> Result<Option<(Vec<DrainCandidate>, InodeId)>> {
         rt::yield_now().await;
         let page =
             self.read(partition, |view| namespace::inodes(view, partition, after, BACKGROUND_BATCH)).await?;
@@ -175,24 +175,24 @@ impl MetaService {
                         *bytes.get_or_insert(0) += if inode.inline { 0 } else { len };
                     }
                 }
-                found.extend(bytes.map(|bytes| Found { ino: *ino, target, bytes }));
+                found.extend(bytes.map(|bytes| DrainCandidate { ino: *ino, target, bytes }));
             }
         }
         Ok(Some((found, last)))
     }
 
     /// Moves files, several at a time.
-    async fn move_all(&self, mover: &Arc<Session>, found: Vec<Found>) {
+    async fn move_all(&self, mover: &Arc<Session>, found: Vec<DrainCandidate>) {
         let left = parking_lot::Mutex::new(VecDeque::from(found));
         let worker = || async {
             loop {
                 let next = left.lock().pop_front();
                 let Some(found) = next.filter(|_| !self.stopping.is_set()) else { return };
-                match self.move_off(mover, found).await {
+                match self.move_off_target(mover, found).await {
                     Ok(()) => self.drains.moved(found.target, found.bytes),
                     Err(error) => {
                         tracing::debug!(ino = found.ino.0, target_id = found.target.0, %error, "a file stays for now");
-                        self.drains.stays(found.target, found.ino, &error);
+                        self.drains.record_failure(found.target, found.ino, &error);
                     }
                 }
             }
@@ -201,7 +201,7 @@ impl MetaService {
     }
 
     /// Moves all stripes of a file off a target.
-    async fn move_off(&self, mover: &Arc<Session>, found: Found) -> Result<()> {
+    async fn move_off_target(&self, mover: &Arc<Session>, found: DrainCandidate) -> Result<()> {
         loop {
             let partition = found.ino.partition();
             let known = self.read(partition, |view| namespace::layout_of(view, found.ino)).await?;
@@ -209,11 +209,11 @@ impl MetaService {
             let Some(stripe) = self.chunks.stripe_on(&layout, found.target)? else { return Ok(()) };
             let group = layout.groups[stripe];
             if self.chunks.is_mirrored(group)? {
-                return Err(stays_mirrored(group));
+                return Err(mirrored_error(group));
             }
             self.ensure_can_be_read(found.target)?;
             let kind = self.chunks.kind(group)?;
-            let order = Order { kind, lacks_room: &|_| false, copied: &|_| () };
+            let order = MoveRequest { kind, lacks_space: &|_| false, copied: &|_| () };
             self.move_stripe(mover, found.ino, (layout, stripe), &order).await?;
         }
     }
@@ -232,7 +232,7 @@ impl MetaService {
 }
 
 /// Why a target with replicas of mirrored groups doesn't become empty.
-fn stays_mirrored(group: GroupId) -> Error {
+fn mirrored_error(group: GroupId) -> Error {
     Error::new(
         Errno::EOPNOTSUPP,
         format!(

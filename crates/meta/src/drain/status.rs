@@ -157,11 +157,11 @@ impl Drains {
         });
     }
 
-    pub fn stays(&self, target: TargetId, ino: InodeId, error: &Error) {
+    pub fn record_failure(&self, target: TargetId, ino: InodeId, error: &Error) {
         self.on(target, |drain| drain.hindrance = Some(format!("inode {ino} stays for now: {error}")));
     }
 
-    pub fn hindered(&self, draining: &[TargetId], error: &Error) {
+    pub fn record_error(&self, draining: &[TargetId], error: &Error) {
         for &target in draining {
             self.on(target, |drain| drain.hindrance = Some(error.to_string()));
         }
@@ -194,7 +194,7 @@ mod tests {
         [10, 20, 30].into_iter().for_each(|bytes| drains.counted(target, bytes));
         drains.begin_moves(&[target]);
         drains.moved(target, 20);
-        drains.stays(target, InodeId(4), &Errno::EBUSY.into());
+        drains.record_failure(target, InodeId(4), &Errno::EBUSY.into());
         let status = only(&drains);
         assert_eq!((status.files_left, status.bytes_left, status.files_moved), (Some(2), 40, 1));
         assert!(status.hindrance.unwrap().contains('4'));

@@ -1,23 +1,23 @@
 //! Moving one stripe from group to group.
 
-use super::transfer::{End, Transfer, lacking};
-use crate::chunks::Under;
-use crate::limits::{ALONE_TIME, LAST_REGIONS, MAX_ROUNDS, MOST_LAST_REGIONS};
-use crate::rewind::Rewound;
+use super::transfer::{Endpoint, Transfer, truncated_source_error};
+use crate::chunks::EpochedFile;
+use crate::limits::{EXCLUSIVE_TIMEOUT, MAX_FINAL_REGIONS, MAX_FINAL_REGIONS_BUSY, MAX_ROUNDS};
+use crate::restore::RestoreRecord;
 use crate::service::MetaService;
 use crate::sessions::Session;
-use namespace::{Chunks, Move, Step};
+use namespace::{Chunks, Step, StripeMove};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme};
 use wire::{StorageOp, StorageReply};
 
 /// Destination of a stripe.
-pub(super) struct Order<'a> {
+pub(super) struct MoveRequest<'a> {
     /// Pool and scheme of its new group.
     pub kind: (PoolId, Scheme),
     /// Groups without enough space for it.
-    pub lacks_room: &'a dyn Fn(GroupId) -> bool,
+    pub lacks_space: &'a dyn Fn(GroupId) -> bool,
     /// Called with the number of bytes that have been copied.
     pub copied: &'a dyn Fn(u64),
 }
@@ -29,32 +29,32 @@ impl MetaService {
         mover: &Arc<Session>,
         ino: InodeId,
         (from, stripe): (Layout, usize),
-        order: &Order<'_>,
+        order: &MoveRequest<'_>,
     ) -> Result<()> {
-        let to = self.choose_place(ino, (&from, stripe), order).await?;
-        let moved = Move { ino, from, stripe, to, kind: order.kind };
-        let (place, name) = (self.chunks.place(to.0)?, ino.chunk_file(to.1));
-        let source = self.chunks.place(moved.source().0)?;
-        let source = End { place: source, name: moved.from.chunk_file(ino, stripe) };
-        self.require_whole(&moved, source).await?;
-        let Some(claim) = self.claims.claim(place, name) else { return Err(busy(ino)) };
+        let to = self.choose_location(ino, (&from, stripe), order).await?;
+        let moved = StripeMove { ino, from, stripe, to, kind: order.kind };
+        let (place, name) = (self.chunks.location(to.0)?, ino.chunk_file(to.1));
+        let source = self.chunks.location(moved.source().0)?;
+        let source = Endpoint { place: source, name: moved.from.chunk_file(ino, stripe) };
+        self.require_complete(&moved, source).await?;
+        let Some(claim) = self.claims.claim(place, name) else { return Err(busy_error(ino)) };
         let epoch = self.leases.next_epoch(ino);
         self.step(&moved, namespace::begin_move).await?;
-        let goes_on = || !self.stopping.is_set() && self.executes(ino.partition());
+        let goes_on = || !self.stopping.is_set() && self.is_serving(ino.partition());
         let ways = (&self.chunks, epoch);
-        let transfer = Transfer::new(ways, source, End { place, name }, (&goes_on, order.copied));
+        let transfer = Transfer::new(ways, source, Endpoint { place, name }, (&goes_on, order.copied));
         let outcome = self.fill_and_switch(mover, &moved, &transfer).await;
         if let Err(error) = &outcome {
             // Requests may still be under way, so this process doesn't use the name again. The
             // chunk file is deleted.
             tracing::debug!(ino = ino.0, %error, "a move is given up");
-            transfer.forget().await;
-            claim.burn();
+            transfer.stop_tracking().await;
+            claim.retire_name();
         } else {
             // Before the source's watch ends, which may take long. The chunk file belongs to the
             // file now, and crash reconciliation must include it if its target restarts.
             drop(claim);
-            transfer.forget().await;
+            transfer.stop_tracking().await;
         }
         self.doomed.set();
         outcome
@@ -63,21 +63,21 @@ impl MetaService {
     async fn fill_and_switch(
         &self,
         mover: &Arc<Session>,
-        moved: &Move,
+        moved: &StripeMove,
         transfer: &Transfer<'_>,
     ) -> Result<()> {
         transfer.begin().await?;
         transfer.copy_all().await?;
-        let mut limit = LAST_REGIONS;
+        let mut limit = MAX_FINAL_REGIONS;
         loop {
             for _ in 0..MAX_ROUNDS {
-                if transfer.copy_changes(u64::MAX).await? <= LAST_REGIONS {
+                if transfer.copy_changes(u64::MAX).await? <= MAX_FINAL_REGIONS {
                     break;
                 }
             }
             transfer.sync().await?;
             let switch = async {
-                let _alone = self.hold_alone(mover, moved.ino).await?;
+                let _alone = self.acquire_exclusive_lease(mover, moved.ino).await?;
                 let finish = async {
                     let is_little = transfer.copy_changes(limit).await? <= limit;
                     if is_little {
@@ -87,18 +87,19 @@ impl MetaService {
                 };
                 // All other users of the file wait, although their own targets may be available: so
                 // this is limited to a time that an application may be kept waiting.
-                let is_little =
-                    rt::timeout(ALONE_TIME, finish).await.unwrap_or_else(|| Err(busy(moved.ino)))?;
+                let is_little = rt::timeout(EXCLUSIVE_TIMEOUT, finish)
+                    .await
+                    .unwrap_or_else(|| Err(busy_error(moved.ino)))?;
                 if is_little {
                     self.step(moved, namespace::finish_move).await?;
                 }
                 Ok(is_little)
             };
-            if self.without_local_mount(moved.ino, switch).await? {
+            if self.with_local_mount_suspended(moved.ino, switch).await? {
                 return Ok(());
             }
-            if limit >= MOST_LAST_REGIONS {
-                return Err(busy(moved.ino));
+            if limit >= MAX_FINAL_REGIONS_BUSY {
+                return Err(busy_error(moved.ino));
             }
             limit *= 2;
         }
@@ -107,26 +108,26 @@ impl MetaService {
     /// Refuses to move a chunk file that is lost or truncated. After a move, all old chunk files
     /// are deleted. That would include a complete replica in a mirrored group, and a chunk file
     /// that is found again would belong nowhere.
-    async fn require_whole(&self, moved: &Move, source: End) -> Result<()> {
+    async fn require_complete(&self, moved: &StripeMove, source: Endpoint) -> Result<()> {
         let known = self.known_len(moved).await?;
         if known == 0 {
             return Ok(());
         }
-        let file = Under { ino: source.name, epoch: 0 };
+        let file = EpochedFile { ino: source.name, epoch: 0 };
         match self.chunks.at(source.place, file, StorageOp::Stat).await? {
             // A truncation under way only postpones the move.
-            StorageReply::Stat { len, .. } if len < known => Err(lacking(source, len, known)),
+            StorageReply::Stat { len, .. } if len < known => Err(truncated_source_error(source, len, known)),
             _ => Ok(()),
         }
     }
 
     /// Known minimum length of the chunk file that moves, in bytes, while no session changes the
     /// file.
-    async fn known_len(&self, moved: &Move) -> Result<u64> {
+    async fn known_len(&self, moved: &StripeMove) -> Result<u64> {
         let chunks = self.read(moved.ino.partition(), |view| namespace::chunks(view, moved.ino)).await?;
         Ok(match chunks {
-            Chunks::Settled { layout, known, .. } if layout == moved.from => {
-                layout::known::of_stripe(&known, moved.stripe)
+            Chunks::Stable { layout, known, .. } if layout == moved.from => {
+                layout::length_bounds::of_stripe(&known, moved.stripe)
             }
             _ => 0,
         })
@@ -135,19 +136,21 @@ impl MetaService {
     /// Commits a step of a move.
     pub(super) async fn step(
         &self,
-        moved: &Move,
-        step: impl Fn(&dyn namespace::Reader, &Move) -> Result<Step, namespace::ReadError>,
+        moved: &StripeMove,
+        step: impl Fn(&dyn namespace::Reader, &StripeMove) -> Result<Step, namespace::ReadError>,
     ) -> Result<()> {
-        use crate::executor::{Change, Stop};
+        use crate::executor::{Abort, CommandOutput};
         let command = |view: &crate::view::View<'_>| match step(view, moved) {
-            Ok(Step::Writes(writes)) => Ok(Change { answer: Ok(()), writes }),
-            Ok(Step::Changed) => Ok(Change { answer: Err(Errno::EAGAIN.into()), writes: Vec::new() }),
-            Ok(Step::Unsettled) => Ok(Change { answer: Err(busy(moved.ino)), writes: Vec::new() }),
-            Err(namespace::ReadError::NeedPartition(partition)) => Err(Stop::NeedPartition(partition)),
-            Err(namespace::ReadError::Store(error)) => Err(Stop::Refused(error)),
-            Err(namespace::ReadError::NotHere) => Err(Stop::NotHere),
+            Ok(Step::Writes(writes)) => Ok(CommandOutput { answer: Ok(()), writes }),
+            Ok(Step::Changed) => Ok(CommandOutput { answer: Err(Errno::EAGAIN.into()), writes: Vec::new() }),
+            Ok(Step::BeingWritten) => {
+                Ok(CommandOutput { answer: Err(busy_error(moved.ino)), writes: Vec::new() })
+            }
+            Err(namespace::ReadError::NeedPartition(partition)) => Err(Abort::NeedPartition(partition)),
+            Err(namespace::ReadError::Store(error)) => Err(Abort::Refused(error)),
+            Err(namespace::ReadError::NotFetched) => Err(Abort::NotFetched),
         };
-        self.executors.transact_freely(moved.ino.partition(), command).await?
+        self.executors.transact_without_leases(moved.ino.partition(), command).await?
     }
 
     /// Chooses another group for a stripe, and a slot whose chunk file doesn't exist and isn't
@@ -155,11 +158,11 @@ impl MetaService {
     ///
     /// With a restored store, a chunk file may exist there that no record names: the only content
     /// of a file that had moved to this very location. Nothing is moved over it.
-    async fn choose_place(
+    async fn choose_location(
         &self,
         ino: InodeId,
         (layout, stripe): (&Layout, usize),
-        order: &Order<'_>,
+        order: &MoveRequest<'_>,
     ) -> Result<(GroupId, u8)> {
         let doomed = self
             .read(ino.partition(), |view| {
@@ -169,17 +172,23 @@ impl MetaService {
             })
             .await?;
         let map = self.current_map();
-        let has_gone_back = self.rewound().await? != Rewound::default();
+        let has_gone_back = self.restore_record().await? != RestoreRecord::default();
         let mut present = BTreeSet::new();
         loop {
             let is_taken = |group: GroupId, slot: u8| {
-                let place = self.chunks.place(group);
+                let place = self.chunks.location(group);
                 doomed[slot as usize].contains(&group)
                     || present.contains(&(group, slot))
                     || place.is_ok_and(|place| self.claims.is_claimed(place, ino.chunk_file(slot)))
-                    || (order.lacks_room)(group)
+                    || (order.lacks_space)(group)
             };
-            let to = layout::replace(&map, layout, (stripe, order.kind), is_taken, (ino, rt::random_u64()))?;
+            let to = layout::choose_for_stripe(
+                &map,
+                layout,
+                (stripe, order.kind),
+                is_taken,
+                (ino, rt::random_u64()),
+            )?;
             if !has_gone_back || self.is_vacant(ino, to).await? {
                 return Ok(to);
             }
@@ -189,15 +198,15 @@ impl MetaService {
 
     /// Whether no chunk file exists with the new name.
     async fn is_vacant(&self, ino: InodeId, (group, slot): (GroupId, u8)) -> Result<bool> {
-        let file = Under { ino: ino.chunk_file(slot), epoch: 0 };
-        match self.chunks.in_group(group, file, StorageOp::Stat).await? {
+        let file = EpochedFile { ino: ino.chunk_file(slot), epoch: 0 };
+        match self.chunks.at_group(group, file, StorageOp::Stat).await? {
             StorageReply::Stat { len, .. } => Ok(len == 0),
             other => Err(Error::new(Errno::EPROTO, format!("group {group} answered out of turn: {other:?}"))),
         }
     }
 }
 
-pub(super) fn busy(ino: InodeId) -> Error {
+pub(super) fn busy_error(ino: InodeId) -> Error {
     Error::new(
         Errno::EBUSY,
         format!("inode {ino} changes too fast, or a client that wrote it is being settled"),

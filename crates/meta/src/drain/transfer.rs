@@ -1,11 +1,11 @@
 //! Copying a chunk file between locations while it changes.
 
-use crate::chunks::{Chunks, Place, Under};
+use crate::chunks::{ChunkLocation, Chunks, EpochedFile};
 use crate::limits::COPIES_AT_ONCE;
 use rt::IoBuf;
 use std::cell::Cell;
 use types::{BLOCK_SIZE, Errno, Error, InodeId, Result, Timestamp};
-use wire::{Path, Seek, StorageOp, StorageReply, WATCHED_REGION};
+use wire::{DIRTY_REGION_BYTES, DataPath, SeekTarget, StorageOp, StorageReply};
 
 /// Transfers of at least this many bytes bypass the page caches of both sides: they are unlikely to
 /// be read soon.
@@ -13,13 +13,13 @@ const DIRECT_FROM: u64 = 64 * 1024;
 
 /// A chunk file at a location.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct End {
-    pub place: Place,
+pub(crate) struct Endpoint {
+    pub place: ChunkLocation,
     pub name: InodeId,
 }
 
 /// Attributes of a chunk file.
-struct Found {
+struct ChunkStat {
     len: u64,
     mtime: Timestamp,
 }
@@ -27,8 +27,8 @@ struct Found {
 /// A copy under way.
 pub(crate) struct Transfer<'a> {
     chunks: &'a Chunks,
-    source: End,
-    into: End,
+    source: Endpoint,
+    destination: Endpoint,
     /// Identifies the copy at both storage services.
     token: u64,
     /// Lease epoch of all requests to the new chunk file: if this service loses the file meanwhile,
@@ -37,10 +37,10 @@ pub(crate) struct Transfer<'a> {
     /// The current round of dirty tracking at the source.
     round: Cell<u64>,
     /// Offset from which changes of the previous round are still to be copied.
-    left: Cell<Option<u64>>,
+    remaining_from: Cell<Option<u64>>,
     /// Whether this service may continue: the next owner of the partition deletes an unfinished
     /// copy.
-    goes_on: &'a dyn Fn() -> bool,
+    may_continue: &'a dyn Fn() -> bool,
     /// Called with the number of bytes that have been copied.
     copied: &'a dyn Fn(u64),
 }
@@ -48,34 +48,44 @@ pub(crate) struct Transfer<'a> {
 impl<'a> Transfer<'a> {
     pub fn new(
         (chunks, epoch): (&'a Chunks, u64),
-        source: End,
-        into: End,
+        source: Endpoint,
+        into: Endpoint,
         (goes_on, copied): (&'a dyn Fn() -> bool, &'a dyn Fn(u64)),
     ) -> Transfer<'a> {
         let (token, round, left) = (rt::random_u64(), Cell::new(0), Cell::new(None));
-        Transfer { chunks, source, into, token, epoch, round, left, goes_on, copied }
+        Transfer {
+            chunks,
+            source,
+            destination: into,
+            token,
+            epoch,
+            round,
+            remaining_from: left,
+            may_continue: goes_on,
+            copied,
+        }
     }
 
     /// Starts dirty tracking at both services: at the source for changes, at the destination to
     /// detect a restart.
     pub async fn begin(&self) -> Result<()> {
-        for end in [self.source, self.into] {
+        for end in [self.source, self.destination] {
             self.ask(end, StorageOp::Watch { token: self.token, round: 0 }).await?;
         }
         // A remnant of an earlier move that was given up.
-        self.ask(self.into, StorageOp::Delete).await.map(drop)
+        self.ask(self.destination, StorageOp::Delete).await.map(drop)
     }
 
     /// Copies all data that exists now.
     pub async fn copy_all(&self) -> Result<()> {
         let mut from = 0;
-        while let Some(start) = self.seek(from, Seek::Data).await? {
-            let end = self.seek(start, Seek::Hole).await?.filter(|end| *end > start);
+        while let Some(start) = self.seek(from, SeekTarget::Data).await? {
+            let end = self.seek(start, SeekTarget::Hole).await?.filter(|end| *end > start);
             let Some(end) = end else { return Ok(()) };
             let mut parts = Vec::new();
             let mut at = start;
             while at < end {
-                let next = ((at / WATCHED_REGION + 1) * WATCHED_REGION).min(end);
+                let next = ((at / DIRTY_REGION_BYTES + 1) * DIRTY_REGION_BYTES).min(end);
                 parts.push((at, next));
                 at = next;
                 if parts.len() == COPIES_AT_ONCE || at == end {
@@ -90,26 +100,26 @@ impl<'a> Transfer<'a> {
     /// Copies the regions that have changed since the last round; returns how many there were. If
     /// there are more than `limit`, the rest is left for the next call.
     pub async fn copy_changes(&self, limit: u64) -> Result<u64> {
-        let before = self.copy_noted(limit).await?;
-        if self.left.get().is_some() {
+        let before = self.copy_recorded_changes(limit).await?;
+        if self.remaining_from.get().is_some() {
             return Ok(before);
         }
         let (token, round) = (self.token, self.round.get() + 1);
         self.ask(self.source, StorageOp::Watch { token, round }).await?;
         self.round.set(round);
-        self.left.set(Some(0));
-        Ok(before + self.copy_noted(limit.saturating_sub(before)).await?)
+        self.remaining_from.set(Some(0));
+        Ok(before + self.copy_recorded_changes(limit.saturating_sub(before)).await?)
     }
 
     /// Copies the changes that the source recorded in the previous round and that aren't copied
     /// yet; a result above `limit` means that there are more.
-    async fn copy_noted(&self, limit: u64) -> Result<u64> {
-        let Some(mut from) = self.left.get() else { return Ok(0) };
-        let Found { len, .. } = self.stat(self.source).await?;
-        if self.stat(self.into).await?.len > len {
+    async fn copy_recorded_changes(&self, limit: u64) -> Result<u64> {
+        let Some(mut from) = self.remaining_from.get() else { return Ok(0) };
+        let ChunkStat { len, .. } = self.stat(self.source).await?;
+        if self.stat(self.destination).await?.len > len {
             // Truncated content must not exist when the file grows again: between its old and its
             // new end there may be a hole, which dirty tracking doesn't record.
-            self.ask(self.into, StorageOp::Truncate { len }).await?;
+            self.ask(self.destination, StorageOp::Truncate { len }).await?;
         }
         let (mut count, mut parts) = (0, Vec::new());
         // There is nothing to copy beyond its end: a later extension is recorded.
@@ -120,23 +130,23 @@ impl<'a> Transfer<'a> {
             count += 1;
             if count > limit {
                 self.copy_parts(&mut parts).await?;
-                self.left.set(Some(start));
+                self.remaining_from.set(Some(start));
                 return Ok(count);
             }
-            from = start + WATCHED_REGION;
+            from = start + DIRTY_REGION_BYTES;
             parts.push((start, from.min(len)));
             if parts.len() == COPIES_AT_ONCE {
                 self.copy_parts(&mut parts).await?;
             }
         }
         self.copy_parts(&mut parts).await?;
-        self.left.set(None);
+        self.remaining_from.set(None);
         Ok(count)
     }
 
     /// Syncs the copied data.
     pub async fn sync(&self) -> Result<()> {
-        self.ask(self.into, StorageOp::Sync).await.map(drop)
+        self.ask(self.destination, StorageOp::Sync).await.map(drop)
     }
 
     /// Gives the copy the length and modification time of the source, and syncs it. Verifies that
@@ -146,29 +156,30 @@ impl<'a> Transfer<'a> {
     /// # Errors
     /// `EIO`, too, if it has less: the missing part would become a hole of the copy.
     pub async fn finish(&self, known: u64) -> Result<()> {
-        let Found { len, mtime } = self.stat(self.source).await?;
+        let ChunkStat { len, mtime } = self.stat(self.source).await?;
         if len < known {
-            return Err(lacking(self.source, len, known));
+            return Err(truncated_source_error(self.source, len, known));
         }
         // A source that restarted since its changes were copied may have less now than the copy,
         // which is correct.
         let (token, round) = (self.token, self.round.get());
         self.ask(self.source, StorageOp::Changed { token, round, from: u64::MAX }).await?;
-        let copied = self.stat(self.into).await?.len;
+        let copied = self.stat(self.destination).await?.len;
         if copied > len {
-            self.ask(self.into, StorageOp::Truncate { len }).await?;
+            self.ask(self.destination, StorageOp::Truncate { len }).await?;
         } else if copied < len {
             // A hole at the end: writes zeros into the last block.
             let start = (len - 1) / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
             self.copy_part(start, len).await?;
         }
         if len > 0 {
-            self.ask(self.into, StorageOp::SetTime { time: mtime }).await?;
+            self.ask(self.destination, StorageOp::SetTime { time: mtime }).await?;
         }
         self.sync().await?;
-        self.ask(self.into, StorageOp::Changed { token: self.token, round: 0, from: u64::MAX }).await?;
-        if self.stat(self.into).await?.len != len {
-            let End { place, name } = self.into;
+        self.ask(self.destination, StorageOp::Changed { token: self.token, round: 0, from: u64::MAX })
+            .await?;
+        if self.stat(self.destination).await?.len != len {
+            let Endpoint { place, name } = self.destination;
             let message = format!("the copy {:016x} in {place} isn't as long as it should be", name.0);
             return Err(Error::new(Errno::EIO, message).hint("it is tried again by itself"));
         }
@@ -176,8 +187,8 @@ impl<'a> Transfer<'a> {
     }
 
     /// Ends dirty tracking. Failures don't matter: unused tracking state is replaced.
-    pub async fn forget(&self) {
-        for end in [self.source, self.into] {
+    pub async fn stop_tracking(&self) {
+        for end in [self.source, self.destination] {
             let _ = self.ask(end, StorageOp::Unwatch { token: self.token }).await;
         }
     }
@@ -191,18 +202,18 @@ impl<'a> Transfer<'a> {
         let len = (end - start) as usize;
         let whole = len.next_multiple_of(BLOCK_SIZE);
         let buf = IoBuf::alloc(whole);
-        let path = if end - start >= DIRECT_FROM { Path::Direct } else { Path::Cached };
+        let path = if end - start >= DIRECT_FROM { DataPath::Direct } else { DataPath::Cached };
         self.send(self.source, StorageOp::Read { offset: start, path }, Some(buf.clone())).await?;
-        if !(self.goes_on)() {
+        if !(self.may_continue)() {
             return Err(Error::new(Errno::EREMOTE, "the file is another metadata service's now"));
         }
         let write = StorageOp::Write { offset: start, path, durable: false };
-        self.send(self.into, write, Some(buf.slice(0..len))).await?;
+        self.send(self.destination, write, Some(buf.slice(0..len))).await?;
         (self.copied)(len as u64);
         Ok(())
     }
 
-    async fn seek(&self, from: u64, what: Seek) -> Result<Option<u64>> {
+    async fn seek(&self, from: u64, what: SeekTarget) -> Result<Option<u64>> {
         offset(self.ask(self.source, StorageOp::Seek { from, what }).await?)
     }
 
@@ -210,26 +221,26 @@ impl<'a> Transfer<'a> {
         offset(self.ask(self.source, StorageOp::Changed { token: self.token, round, from }).await?)
     }
 
-    async fn stat(&self, end: End) -> Result<Found> {
+    async fn stat(&self, end: Endpoint) -> Result<ChunkStat> {
         match self.ask(end, StorageOp::Stat).await? {
-            StorageReply::Stat { len, mtime, .. } => Ok(Found { len, mtime }),
-            other => Err(out_of_turn(&other)),
+            StorageReply::Stat { len, mtime, .. } => Ok(ChunkStat { len, mtime }),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
-    async fn ask(&self, end: End, op: StorageOp) -> Result<StorageReply> {
+    async fn ask(&self, end: Endpoint, op: StorageOp) -> Result<StorageReply> {
         self.send(end, op, None).await
     }
 
-    async fn send(&self, end: End, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
+    async fn send(&self, end: Endpoint, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
         // The source is only read.
-        let epoch = if end == self.into { self.epoch } else { 0 };
-        self.chunks.send(end.place, Under { ino: end.name, epoch }, op, payload).await
+        let epoch = if end == self.destination { self.epoch } else { 0 };
+        self.chunks.send(end.place, EpochedFile { ino: end.name, epoch }, op, payload).await
     }
 }
 
 /// The error for a source that is shorter than its known length.
-pub(super) fn lacking(End { place, name }: End, len: u64, known: u64) -> Error {
+pub(super) fn truncated_source_error(Endpoint { place, name }: Endpoint, len: u64, known: u64) -> Error {
     let message = format!("chunk file {:016x} in {place} has {len} bytes and had at least {known}", name.0);
     Error::new(Errno::EIO, message)
         .hint("weft fsck names the file: put the chunk file back, or restore the file from a backup")
@@ -238,10 +249,10 @@ pub(super) fn lacking(End { place, name }: End, len: u64, known: u64) -> Error {
 fn offset(reply: StorageReply) -> Result<Option<u64>> {
     match reply {
         StorageReply::Offset(offset) => Ok(offset),
-        other => Err(out_of_turn(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 
-fn out_of_turn(reply: &StorageReply) -> Error {
+fn unexpected_reply(reply: &StorageReply) -> Error {
     Error::new(Errno::EPROTO, format!("a target answered out of turn: {reply:?}"))
 }

@@ -1,6 +1,6 @@
 //! Waiting for locks across cores.
 
-use crate::support::company::Cluster;
+use crate::support::cluster::Cluster;
 use crate::support::{Client, Store, errno, on_cores, open};
 use parking_lot::Mutex;
 use rt::sim::Machine;
@@ -9,21 +9,21 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use types::{Errno, InodeId, SessionId};
-use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};
+use wire::{HeldLock, LockFamily, LockKind, LockOwner, LockRange, MetaOp, MetaReply};
 
 const WHOLE: LockRange = LockRange { start: 0, last: u64::MAX };
 
 fn lock(owner: u64, wait: bool) -> MetaOp {
-    let (space, kind, range) = (LockSpace::Posix, LockKind::Exclusive, WHOLE);
+    let (space, kind, range) = (LockFamily::Posix, LockKind::Exclusive, WHOLE);
     MetaOp::Lock { ino: InodeId(7), space, owner: LockOwner(owner), pid: owner as u32, kind, range, wait }
 }
 
 fn unlock(owner: u64) -> MetaOp {
-    MetaOp::Unlock { ino: InodeId(7), space: LockSpace::Posix, owner: LockOwner(owner), range: WHOLE }
+    MetaOp::Unlock { ino: InodeId(7), space: LockFamily::Posix, owner: LockOwner(owner), range: WHOLE }
 }
 
 #[test]
-fn a_lock_excludes_across_cores_and_everybody_gets_it() {
+fn a_lock_excludes_across_cores_and_every_waiter_gets_it() {
     let store = Store::new();
     let meta = rt::block_on(open(store.writer())).unwrap();
     let inside = Arc::new(Mutex::new((0, 0)));
@@ -52,7 +52,7 @@ fn a_lock_excludes_across_cores_and_everybody_gets_it() {
 }
 
 #[test]
-fn a_lock_in_the_way_is_refused_and_told() {
+fn a_conflicting_lock_is_refused_and_reported() {
     let store = Store::new();
     rt::block_on(async move {
         let meta = open(store.writer()).await;
@@ -126,13 +126,13 @@ fn a_wait_that_is_dropped_takes_no_lock() {
 /// As after the death of all services, when the first one that restarts has yet to adopt its
 /// partitions.
 #[test]
-fn a_service_that_does_not_know_a_session_on_record_calls_none_of_its_locks_lost() {
+fn a_service_reports_no_lost_locks_of_an_unknown_session_with_a_record() {
     let run = async {
         let cluster = Cluster::new(2).await;
         cluster.settled().await;
         let register = MetaOp::Register { in_use: vec![], promised: vec![], told: 0 };
         Client::new(&cluster.service(1), 1).call(register).await.unwrap();
-        let (ino, space, kind) = (InodeId(7), LockSpace::Posix, LockKind::Exclusive);
+        let (ino, space, kind) = (InodeId(7), LockFamily::Posix, LockKind::Exclusive);
         let held = HeldLock { ino, space, owner: LockOwner(1), pid: 1, kind, range: WHOLE };
         let says = async |session| {
             let claim = MetaOp::ReclaimLocks { locks: vec![held] };

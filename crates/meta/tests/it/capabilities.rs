@@ -3,13 +3,13 @@
 use crate::support::world::{ROOT, World, getattr, simulated};
 use crate::support::{Client, create, errno};
 use bytes::Bytes;
-use identity::{CapabilityKeys, CapabilityRing, CoreRing, Grant, Rights};
+use identity::{CapabilityKeys, CapabilityRing, CoreCapabilityCache, Grant, Rights};
 use net::{Caller, Handler, Proof, Transport};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use types::{Credentials, Errno, InodeId, Result, SessionId};
-use wire::{HeldLock, KnownSize, LeaseMode, LockKind, LockOwner, LockRange, LockSpace};
-use wire::{MetaOp, MetaReply, MetaRequest, MetaResponse, PromisedFile};
+use wire::{HeldLock, LeaseMode, LockFamily, LockKind, LockOwner, LockRange, ReportedSize};
+use wire::{MetaOp, MetaReply, MetaRequest, MetaResponse, PendingFile};
 
 const VALID_S: u16 = 60;
 /// How far the cluster's time is ahead of this machine's clock, which no capability's expiry may
@@ -20,7 +20,7 @@ fn caller(holder: u64) -> Caller {
     Caller {
         name: "client".into(),
         host: String::new(),
-        proof: Proof::NotAsked,
+        proof: Proof::NotRequired,
         holder,
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)).into(),
         transport: Transport::Tcp,
@@ -41,19 +41,19 @@ fn register() -> MetaOp {
     MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }
 }
 
-struct Verifier(Arc<CapabilityRing>, CoreRing);
+struct Verifier(Arc<CapabilityRing>, CoreCapabilityCache);
 
 impl Verifier {
     fn of(world: &World) -> Verifier {
         let ring = Arc::new(CapabilityRing::new(VALID_S));
-        ring.set_time(rt::now().secs + AHEAD_S, rt::monotonic_ns());
+        ring.set_cluster_time(rt::now().secs + AHEAD_S, rt::monotonic_ns());
         ring.set(CapabilityKeys::create().unwrap());
         world.meta.sign_with(ring.clone());
-        Verifier(ring, CoreRing::default())
+        Verifier(ring, CoreCapabilityCache::default())
     }
 
     fn now_s(&self) -> u64 {
-        self.0.time_s(rt::monotonic_ns())
+        self.0.cluster_time_s(rt::monotonic_ns())
     }
 
     fn granted(&mut self, response: &MetaResponse) -> Option<Grant> {
@@ -64,7 +64,7 @@ impl Verifier {
 }
 
 #[test]
-fn who_is_let_at_a_file_gets_a_capability_for_it() {
+fn a_session_with_access_to_a_file_gets_a_capability() {
     simulated(|world| async move {
         let mut verifier = Verifier::of(&world);
         ask(&world, 1, 5, register()).await.unwrap();
@@ -81,13 +81,13 @@ fn who_is_let_at_a_file_gets_a_capability_for_it() {
             ask(&world, 1, 5, MetaOp::Reserve { dir: ROOT, count: 1, prefix: Bytes::new() }).await.unwrap();
         let MetaReply::Reserved { first, .. } = reserved.reply else { panic!("{reserved:?}") };
         let (name, content) = (Bytes::from_static(b"promised"), Bytes::new());
-        let file = PromisedFile {
+        let file = PendingFile {
             ino: first,
             parent: ROOT,
             name,
             mode: 0o644,
             umask: 0,
-            made: types::Timestamp::default(),
+            created: types::Timestamp::default(),
             content,
         };
         let delivered = ask(&world, 1, 5, MetaOp::Deliver { file: Box::new(file) }).await.unwrap();
@@ -105,7 +105,7 @@ fn who_is_let_at_a_file_gets_a_capability_for_it() {
 }
 
 #[test]
-fn who_writes_renews_the_right_to_write() {
+fn a_writer_renews_its_write_capability() {
     simulated(|world| async move {
         let mut verifier = Verifier::of(&world);
         ask(&world, 1, 5, register()).await.unwrap();
@@ -123,7 +123,7 @@ fn who_writes_renews_the_right_to_write() {
 }
 
 #[test]
-fn nobody_speaks_for_the_session_of_another() {
+fn requests_for_the_session_of_another_client_are_refused() {
     simulated(|world| async move {
         ask(&world, 1, 5, register()).await.unwrap();
         ask(&world, 1, 5, getattr(ROOT)).await.unwrap();
@@ -136,19 +136,19 @@ fn nobody_speaks_for_the_session_of_another() {
 }
 
 #[test]
-fn nobody_comes_back_for_a_session_of_somebody_else() {
+fn registrations_for_the_session_of_another_client_are_refused() {
     simulated(|world| async move {
         ask(&world, 1, 5, register()).await.unwrap();
         let made = ask(&world, 1, 5, create(ROOT, "a")).await.unwrap();
         let MetaReply::Created { attr, .. } = made.reply else { panic!("{made:?}") };
-        let (ino, space, owner) = (attr.ino, LockSpace::Posix, LockOwner(1));
+        let (ino, space, owner) = (attr.ino, LockFamily::Posix, LockOwner(1));
         let range = LockRange { start: 0, last: u64::MAX };
         let lock = HeldLock { ino, space, owner, pid: 4, kind: LockKind::Exclusive, range };
         for op in [
             register(),
             MetaOp::ReclaimLocks { locks: vec![lock] },
             MetaOp::ReclaimOpens { inodes: vec![ino] },
-            MetaOp::ReclaimSizes { sizes: vec![KnownSize { ino, size: 1 }] },
+            MetaOp::ReclaimSizes { sizes: vec![ReportedSize { ino, size: 1 }] },
         ] {
             ask(&world, 1, 5, op.clone()).await.unwrap();
             assert_eq!(ask(&world, 1, 6, op.clone()).await.unwrap_err().errno, Errno::EACCES, "{op:?}");

@@ -44,7 +44,7 @@ fn a_strict_service_loses_nothing() {
 }
 
 #[test]
-fn a_full_device_is_told_and_what_was_committed_stays_readable() {
+fn a_full_device_is_reported_and_committed_data_stays_readable() {
     rt::block_on(async {
         let memory = Arc::new(Memory::new());
         let client = Client::new(&open(memory_writer(&memory, Durability::Process)).await, 1);

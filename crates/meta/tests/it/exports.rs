@@ -4,13 +4,13 @@ use crate::support;
 use crate::support::world::{ROOT, World, simulated};
 use crate::support::{CHUNK_MTIME, create, errno};
 use bytes::Bytes;
-use identity::{CapabilityKeys, CapabilityRing, CoreRing, Rights};
+use identity::{CapabilityKeys, CapabilityRing, CoreCapabilityCache, Rights};
 use net::{Caller, Handler, Proof, Transport};
 use std::sync::Arc;
 use types::{
     Credentials, Errno, Export, ExportAccess, ExportRule, InodeId, Result, SessionId, SetAttr, Squash,
 };
-use wire::{AccessTime, LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, Promise, PromisedFile};
+use wire::{AccessTime, AsyncCreate, LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, PendingFile};
 
 const OWNER: u32 = 1000;
 const NOBODY: u32 = types::NOBODY;
@@ -32,7 +32,7 @@ fn caller(from: From) -> Caller {
     Caller {
         name: "client".into(),
         host: String::new(),
-        proof: Proof::NotAsked,
+        proof: Proof::NotRequired,
         holder: from.session,
         address: from.address.parse::<std::net::SocketAddr>().unwrap().into(),
         transport: Transport::Tcp,
@@ -168,11 +168,11 @@ fn squashed_root_is_nobody() {
 }
 
 #[test]
-fn where_all_are_squashed_nobody_speaks_for_anybody() {
+fn with_all_users_squashed_no_request_runs_as_another_user() {
     simulated(|world| async move {
         usual_rules(&world);
         let ring = Arc::new(CapabilityRing::new(60));
-        ring.set_time(rt::now().secs, rt::monotonic_ns());
+        ring.set_cluster_time(rt::now().secs, rt::monotonic_ns());
         ring.set(CapabilityKeys::create().unwrap());
         world.meta.sign_with(ring.clone());
         for from in [FREE, NAMELESS] {
@@ -214,10 +214,13 @@ fn where_all_are_squashed_nobody_speaks_for_anybody() {
         }
         // A user that creates an existing name gets no rights to its inode by that.
         made(&world, FREE, AS_OWNER, create(ROOT, "there")).await;
-        let MetaOp::Create { parent, name, mode, umask, rdev, wish, .. } = create(ROOT, "there") else {
+        let MetaOp::Create { parent, name, mode, umask, rdev, requested_lease: wish, .. } =
+            create(ROOT, "there")
+        else {
             panic!()
         };
-        let again = MetaOp::Create { parent, name, mode, umask, rdev, wish, exclusive: false };
+        let again =
+            MetaOp::Create { parent, name, mode, umask, rdev, requested_lease: wish, exclusive: false };
         let answer = ask(&world, NAMELESS, ITSELF, again).await.unwrap();
         assert!(matches!(answer.reply, MetaReply::Entry(_)) && answer.capability.is_none());
         let own = made(&world, NAMELESS, AS_OWNER, create(ROOT, "own")).await;
@@ -230,8 +233,13 @@ fn where_all_are_squashed_nobody_speaks_for_anybody() {
         for wish in [Some(LeaseMode::Shared), None] {
             let shared = ask(&world, NAMELESS, ITSELF, open(file, wish)).await.unwrap();
             let capability = identity::Capability::from_bytes(&shared.capability.unwrap().0).unwrap();
-            let granted =
-                ring.verify(&mut CoreRing::default(), &capability, ring.time_s(rt::monotonic_ns())).unwrap();
+            let granted = ring
+                .verify(
+                    &mut CoreCapabilityCache::default(),
+                    &capability,
+                    ring.cluster_time_s(rt::monotonic_ns()),
+                )
+                .unwrap();
             assert_eq!(granted.rights, Rights::READ, "{wish:?}");
         }
         assert_eq!(
@@ -248,7 +256,7 @@ fn readers_change_nothing() {
             register(&world, from).await.unwrap();
         }
         let ring = Arc::new(CapabilityRing::new(60));
-        ring.set_time(rt::now().secs, rt::monotonic_ns());
+        ring.set_cluster_time(rt::now().secs, rt::monotonic_ns());
         ring.set(CapabilityKeys::create().unwrap());
         world.meta.sign_with(ring.clone());
         let file = made(&world, READER, AS_ROOT, create(ROOT, "file")).await.ino;
@@ -287,8 +295,9 @@ fn readers_change_nothing() {
         ask(&world, READER, ITSELF, report(begun)).await.unwrap();
         let opened = ask(&world, READER, ITSELF, open(begun, Some(LeaseMode::Read))).await.unwrap();
         let capability = identity::Capability::from_bytes(&opened.capability.unwrap().0).unwrap();
-        let granted =
-            ring.verify(&mut CoreRing::default(), &capability, ring.time_s(rt::monotonic_ns())).unwrap();
+        let granted = ring
+            .verify(&mut CoreCapabilityCache::default(), &capability, ring.cluster_time_s(rt::monotonic_ns()))
+            .unwrap();
         assert_eq!(granted.rights, Rights::READ);
         rules(&world, &[]);
         ask(&world, READER, AS_ROOT, create(ROOT, "new")).await.unwrap();
@@ -307,7 +316,7 @@ fn a_session_of_another_process_is_registered_first() {
 }
 
 #[test]
-fn ended_sessions_are_forgotten_when_nobody_can_come_back() {
+fn tombstones_are_deleted_when_no_client_can_return() {
     const DAY_S: i64 = 24 * 3600;
     simulated(|world| async move {
         register(&world, FREE).await.unwrap();
@@ -317,7 +326,7 @@ fn ended_sessions_are_forgotten_when_nobody_can_come_back() {
         for (later_s, answer) in
             [(0, Errno::ESTALE), (6 * DAY_S, Errno::ESTALE), (8 * DAY_S, Errno::ENOTCONN)]
         {
-            world.meta.forget_old_sessions(now_s + later_s).await.unwrap();
+            world.meta.delete_old_tombstones(now_s + later_s).await.unwrap();
             assert_eq!(
                 errno(ask(&world, FREE, AS_ROOT, lookup(ROOT, "x")).await),
                 answer,
@@ -352,7 +361,7 @@ fn refused_networks_have_no_sessions() {
 }
 
 #[test]
-fn only_who_is_what_it_says_is_alone_in_a_directory() {
+fn only_unrestricted_clients_get_directory_delegations() {
     simulated(|world| async move {
         usual_rules(&world);
         for from in [SQUASHED, READER, NAMELESS, FREE] {
@@ -379,7 +388,7 @@ fn only_who_is_what_it_says_is_alone_in_a_directory() {
 
 /// It could claim that other users created its files.
 #[test]
-fn who_is_not_what_it_says_has_promised_nothing() {
+fn asynchronous_creates_of_restricted_clients_are_ignored() {
     simulated(|world| async move {
         let everybody = [FREE, SQUASHED, READER, NAMELESS];
         for from in everybody {
@@ -393,16 +402,16 @@ fn who_is_not_what_it_says_has_promised_nothing() {
         for from in everybody {
             let name = Bytes::copy_from_slice(format!("{}", from.session).as_bytes());
             let (ino, mode) = (InodeId(first.0 + from.session), 0o644);
-            let file = PromisedFile {
+            let file = PendingFile {
                 ino,
                 parent: ROOT,
                 name,
                 mode,
                 umask: 0,
-                made: types::Timestamp::default(),
+                created: types::Timestamp::default(),
                 content: Bytes::new(),
             };
-            let promised = vec![Promise { credentials: Credentials::default(), file }];
+            let promised = vec![AsyncCreate { credentials: Credentials::default(), file }];
             ask(&world, from, ITSELF, MetaOp::Register { in_use: vec![], promised, told: 0 }).await.unwrap();
         }
         let local = support::Client::new(&world.meta, 9);

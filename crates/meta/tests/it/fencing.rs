@@ -25,7 +25,7 @@ fn a_replaced_service_is_refused_and_the_new_one_goes_on() {
 }
 
 #[test]
-fn what_a_replaced_service_had_on_its_way_is_not_shown() {
+fn uncommitted_writes_of_a_replaced_service_are_not_visible() {
     rt::block_on(async {
         let memory = Arc::new(Memory::new());
         let first = Client::new(&open(memory_writer(&memory, Durability::Process)).await, 1);

@@ -39,7 +39,7 @@ impl Engine for OnDisk {
         !self.is_full.load(Relaxed)
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         "/the/store".into()
     }
 }
@@ -122,7 +122,7 @@ fn other_refusals_come_before_that_of_a_full_disk() {
             umask: 0,
             rdev: 0,
             exclusive: false,
-            wish: None,
+            requested_lease: None,
         };
         assert_eq!(support::entry(client.call(op).await).unwrap().ino, file.ino);
     });

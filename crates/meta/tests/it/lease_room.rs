@@ -31,7 +31,7 @@ fn answer_recalls(client: &Client) -> Rc<Cell<u64>> {
     rt::spawn(async move {
         loop {
             for recall in recalls(&client, answered.get()).await {
-                assert_eq!(recall.keep, None);
+                assert_eq!(recall.retain, None);
                 give_up(&client, &recall, false).await;
                 answered.set(recall.number);
             }
@@ -46,7 +46,7 @@ fn leases_of(world: &World, session: u64) -> u64 {
 }
 
 #[test]
-fn who_walks_a_huge_tree_goes_on_with_caching() {
+fn a_client_that_walks_a_huge_tree_keeps_caching() {
     simulated(|world| async move {
         let files = many_files(&world).await;
         let walker = world.client(1).await;
@@ -70,7 +70,7 @@ fn who_walks_a_huge_tree_goes_on_with_caching() {
 }
 
 #[test]
-fn who_has_looked_at_too_much_can_open_files() {
+fn a_client_at_its_lease_limit_can_open_files() {
     simulated(|world| async move {
         let files = many_files(&world).await;
         let hoarder = world.client(1).await;

@@ -1,7 +1,7 @@
 //! Three clients that cache under leases and change the same few files at random: none ever relies
 //! on stale data.
 
-use crate::support::honest::{Honest, Sizes, lookup};
+use crate::support::caching_client::{CachingClient, Sizes, lookup};
 use crate::support::world::{ROOT, SECOND, World, chmod, getattr, simulated_with};
 use crate::support::{Client, bytes, create};
 use std::rc::Rc;
@@ -74,7 +74,7 @@ impl Place {
         }
     }
 
-    async fn step(&mut self, honest: &Rc<Honest>, observer: &Client) {
+    async fn step(&mut self, honest: &Rc<CachingClient>, observer: &Client) {
         let (dir, name) = (self.dir(), self.name());
         match (below(100), self.file) {
             (0..20, _) => {
@@ -113,7 +113,7 @@ async fn storm(world: World) -> (u64, u64) {
     let sizes = Sizes::default();
     let mut clients = Vec::new();
     for session in 1..=CLIENTS {
-        clients.push(Honest::new(world.client(session).await, sizes.clone()));
+        clients.push(CachingClient::new(world.client(session).await, sizes.clone()));
     }
     let mut workers = Vec::new();
     for honest in &clients {
@@ -144,12 +144,12 @@ async fn storm(world: World) -> (u64, u64) {
             assert!(attr.size >= size, "{ino}: {size}");
         }
     }
-    let sum = |of: fn(&Honest) -> u64| clients.iter().map(|honest| of(honest)).sum();
+    let sum = |of: fn(&CachingClient) -> u64| clients.iter().map(|honest| of(honest)).sum();
     (sum(|honest| honest.checks.get()), sum(|honest| honest.permissions.get()))
 }
 
 #[test]
-fn nobody_relies_on_what_is_not_so_any_more() {
+fn no_client_relies_on_stale_data() {
     let mut of_permissions = 0;
     for seed in 0..SEEDS {
         let (checks, permissions) = simulated_with(seed, storm);

@@ -44,19 +44,19 @@ fn answers_bring_leases_for_registered_sessions_only() {
 }
 
 #[test]
-fn what_is_made_to_be_written_comes_with_the_lease_for_it() {
+fn a_file_created_for_writing_comes_with_a_write_lease() {
     simulated(|world| async move {
         let one = world.client(1).await;
         let asking = |name: &str, wish| match create(ROOT, name) {
             MetaOp::Create { parent, name, mode, umask, rdev, .. } => {
-                MetaOp::Create { parent, name, mode, umask, rdev, exclusive: false, wish }
+                MetaOp::Create { parent, name, mode, umask, rdev, exclusive: false, requested_lease: wish }
             }
             other => other,
         };
         for (name, asked, granted) in [("r", None, Read), ("w", Some(Write), Write)] {
             let made = one.respond(0, asking(name, asked)).await.unwrap();
             let MetaReply::Created { attr, .. } = made.reply else { panic!() };
-            assert_eq!(made.grants[1], wire::Grant { ino: attr.ino, mode: granted });
+            assert_eq!(made.grants[1], wire::LeaseGrant { ino: attr.ino, mode: granted });
             // An existing file is opened like any other.
             one.call(MetaOp::Release { inodes: vec![attr.ino], seen: 0 }).await.unwrap();
             assert_eq!(one.grants(asking(name, asked)).await, [(ROOT, Read), (attr.ino, Read)]);
@@ -65,7 +65,7 @@ fn what_is_made_to_be_written_comes_with_the_lease_for_it() {
 }
 
 #[test]
-fn a_change_by_another_waits_for_the_yield() {
+fn a_change_by_another_session_waits_for_the_acknowledgement() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
@@ -85,7 +85,7 @@ fn a_change_by_another_waits_for_the_yield() {
             rt::sleep(2 * SECOND).await;
             assert_eq!(one.grants(getattr(ROOT)).await, [(ROOT, Read)]);
             let (call, recall) = recalled_by(&one, &two, op, after).await;
-            assert_eq!((recall.number, recall.ino, recall.keep), (after + 1, ROOT, Some(Permissions)));
+            assert_eq!((recall.number, recall.ino, recall.retain), (after + 1, ROOT, Some(Permissions)));
             assert!(!call.is_done());
             // Nothing is granted to any session meanwhile.
             assert_eq!(one.grants(getattr(ROOT)).await, []);
@@ -97,7 +97,7 @@ fn a_change_by_another_waits_for_the_yield() {
         }
         assert_eq!(one.grants(getattr(ino)).await, [(ino, Read)]);
         let (call, recall) = recalled_by(&one, &two, chmod(ino), after).await;
-        assert_eq!((recall.ino, recall.keep), (ino, None));
+        assert_eq!((recall.ino, recall.retain), (ino, None));
         // A release counts as an acknowledgement.
         one.call(MetaOp::Release { inodes: vec![ino], seen: recall.number }).await.unwrap();
         call.wait().await.unwrap();
@@ -105,7 +105,7 @@ fn a_change_by_another_waits_for_the_yield() {
 }
 
 #[test]
-fn what_was_recalled_is_not_offered_again_at_once() {
+fn a_recalled_lease_is_not_offered_during_cool_down() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         one.getattr(ROOT).await.unwrap();
@@ -126,7 +126,7 @@ fn what_was_recalled_is_not_offered_again_at_once() {
 }
 
 #[test]
-fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
+fn a_reader_gets_the_size_that_the_writer_knows() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
@@ -139,7 +139,7 @@ fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
         let MetaReply::Directory { entries, .. } = two.call(list).await.unwrap() else { panic!() };
         assert_eq!((entries.len(), entries[0].attr), (1, None));
         let (call, recall) = recalled_by(&one, &two, getattr(ino), 0).await;
-        assert_eq!(recall.keep, Some(Shared));
+        assert_eq!(recall.retain, Some(Shared));
         let report = MetaOp::EndWrite {
             ino,
             size: 77,
@@ -168,7 +168,7 @@ fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
         let call = Call::call(&three, wish(ino, Read)).await;
         for writer in [&one, &two] {
             let recall = recalls(writer, if writer.session == one.session { 1 } else { 0 }).await[0];
-            assert_eq!((recall.ino, recall.keep), (ino, None));
+            assert_eq!((recall.ino, recall.retain), (ino, None));
             give_up(writer, &recall, true).await;
         }
         call.wait().await.unwrap();
@@ -177,21 +177,21 @@ fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
 }
 
 #[test]
-fn what_only_one_can_do_is_done_by_one() {
+fn exclusive_operations_have_one_session() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         // Inline content has one writer.
         one.call(wish(ino, Write)).await.unwrap();
         let (call, recall) = recalled_by(&one, &two, wish(ino, Write), 0).await;
-        assert_eq!(recall.keep, None);
+        assert_eq!(recall.retain, None);
         give_up(&one, &recall, true).await;
         call.wait().await.unwrap();
         two.call(MetaOp::BeginWrite { ino }).await.unwrap();
         assert_eq!(two.grants(drop_inline(ino)).await, [(ino, Write)]);
         // Chunk files are shared, until one of the writers needs the exclusive lease.
         let (call, recall) = recalled_by(&two, &one, wish(ino, Write), 0).await;
-        assert_eq!(recall.keep, Some(Shared));
+        assert_eq!(recall.retain, Some(Shared));
         give_up(&two, &recall, true).await;
         call.wait().await.unwrap();
         let truncate = MetaOp::Truncate { ino, size: 0, kill_suid_sgid: false };
@@ -199,13 +199,13 @@ fn what_only_one_can_do_is_done_by_one() {
             assert_eq!(two.grants(wish(ino, Shared)).await, [(ino, Shared)]);
             let after = recalls(&two, 0).await.last().unwrap().number;
             let (call, recall) = recalled_by(&two, &one, op, after).await;
-            assert_eq!(recall.keep, None);
+            assert_eq!(recall.retain, None);
             give_up(&two, &recall, true).await;
             call.wait().await.unwrap();
             assert_eq!(one.grants(getattr(ino)).await, [(ino, Write)]);
             let known = recalls(&one, 1).await.last().map_or(1, |recall| recall.number);
             let (call, recall) = recalled_by(&one, &two, wish(ino, Shared), known).await;
-            assert_eq!(recall.keep, Some(Shared));
+            assert_eq!(recall.retain, Some(Shared));
             give_up(&one, &recall, true).await;
             call.wait().await.unwrap();
         }
@@ -213,7 +213,7 @@ fn what_only_one_can_do_is_done_by_one() {
 }
 
 #[test]
-fn a_session_that_never_yields_is_evicted_and_fenced() {
+fn a_session_that_never_acknowledges_is_evicted_and_fenced() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         one.create(ROOT, "a").await.unwrap();
@@ -266,7 +266,7 @@ async fn waits_for_one_at_work(world: &support::world::World, limit: Duration) -
 }
 
 #[test]
-fn a_session_that_works_on_a_recall_is_waited_for_but_not_without_end_while_all_targets_are_online() {
+fn a_working_session_has_a_limit_while_all_targets_are_online() {
     simulated(|world| async move {
         let waited = waits_for_one_at_work(&world, 300 * SECOND).await.unwrap();
         assert!((89..93).contains(&waited.as_secs()), "{waited:?}");
@@ -274,7 +274,7 @@ fn a_session_that_works_on_a_recall_is_waited_for_but_not_without_end_while_all_
 }
 
 #[test]
-fn a_session_that_works_on_a_recall_is_waited_for_while_a_target_is_down() {
+fn a_working_session_has_no_limit_while_a_target_is_down() {
     simulated(|world| async move {
         world.targets_are(TargetState::ProbablyOffline);
         assert_eq!(waits_for_one_at_work(&world, 300 * SECOND).await, None);
@@ -282,7 +282,7 @@ fn a_session_that_works_on_a_recall_is_waited_for_while_a_target_is_down() {
 }
 
 #[test]
-fn who_no_longer_says_that_it_works_on_a_recall_is_evicted_though_a_target_is_down() {
+fn a_session_that_stops_reporting_work_is_evicted_though_a_target_is_down() {
     simulated(|world| async move {
         world.targets_are(TargetState::Offline);
         let (one, two) = (world.client(1).await, world.client(2).await);
@@ -310,7 +310,7 @@ fn who_no_longer_says_that_it_works_on_a_recall_is_evicted_though_a_target_is_do
 
 /// Its messages arrive, but it receives none: until it notices, it relies on its leases.
 #[test]
-fn a_session_that_does_not_hear_its_recall_gets_the_time_of_a_silent_one() {
+fn a_session_that_receives_no_recall_gets_the_time_of_a_silent_one() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         one.create(ROOT, "a").await.unwrap();
@@ -347,7 +347,7 @@ fn a_session_that_is_cut_off_while_it_answers_is_waited_for() {
 }
 
 #[test]
-fn a_silent_session_is_evicted_later_and_only_if_it_is_in_the_way() {
+fn a_silent_session_is_evicted_later_and_only_for_a_conflicting_lease() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         one.create(ROOT, "a").await.unwrap();
@@ -403,7 +403,7 @@ fn a_file_without_a_name_stays_while_a_session_has_it_open() {
 }
 
 #[test]
-fn the_end_of_a_session_gives_its_leases_up() {
+fn the_end_of_a_session_releases_its_leases() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         one.create(ROOT, "a").await.unwrap();
@@ -418,7 +418,7 @@ fn the_end_of_a_session_gives_its_leases_up() {
 }
 
 #[test]
-fn an_older_letting_go_does_not_undo_a_later_grant() {
+fn an_older_release_does_not_undo_a_later_grant() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;

@@ -1,6 +1,6 @@
 //! Sessions with leases on cores of their own, whose commands conflict all the time.
 
-use crate::support::honest::{Honest, Sizes, lookup};
+use crate::support::caching_client::{CachingClient, Sizes, lookup};
 use crate::support::world::{ROOT, chmod};
 use crate::support::{Chunks, Client, Store, create, on_cores, open_with};
 use meta::SessionKind;
@@ -14,7 +14,7 @@ const CORES: usize = 3;
 const FILES: usize = 40;
 
 #[test]
-fn every_change_gets_its_turn() {
+fn every_change_completes() {
     let store = Store::new();
     let chunks = Arc::new(Chunks::default());
     let (writer, channels) = (store.writer(), chunks.channels());
@@ -30,7 +30,7 @@ fn every_change_gets_its_turn() {
     on_cores(CORES, move |core| {
         let (client, done) = (Client::new(&shared, core as u64 + 1), done.clone());
         async move {
-            let honest = Honest::new(client, Sizes::default());
+            let honest = CachingClient::new(client, Sizes::default());
             rt::spawn(honest.clone().answer_recalls());
             for i in 0..FILES {
                 work(&honest, &format!("{core}-{i}")).await;
@@ -48,7 +48,7 @@ fn every_change_gets_its_turn() {
 }
 
 /// One more file in the directory that all share.
-async fn work(honest: &Rc<Honest>, name: &str) {
+async fn work(honest: &Rc<CachingClient>, name: &str) {
     honest.change(create(ROOT, name)).await.unwrap();
     honest.ask(lookup(ROOT, name)).await.unwrap();
     honest.change(chmod(ROOT)).await.unwrap();

@@ -45,7 +45,7 @@ fn a_user_may_do_what_its_ids_and_its_groups_allow() {
 }
 
 #[test]
-fn who_was_introduced_long_ago_is_forgotten_and_may_be_introduced_again() {
+fn groups_of_the_oldest_users_are_dropped_and_may_be_reported_again() {
     simulated(|world| async move {
         let client = world.client(1).await;
         let dir = client.mkdir(ROOT, "d").await.unwrap().ino;
@@ -63,7 +63,7 @@ fn who_was_introduced_long_ago_is_forgotten_and_may_be_introduced_again() {
 }
 
 #[test]
-fn the_session_of_the_services_own_process_is_its_kernels_business() {
+fn the_kernel_checks_permissions_of_the_local_session() {
     simulated(|world| async move {
         let local = Client::new(&world.meta, 9);
         let user = Credentials { uid: 1000, gid: 1000, pid: 7 };

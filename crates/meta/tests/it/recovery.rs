@@ -63,17 +63,17 @@ fn the_size_of_a_file_whose_writer_died_comes_from_its_chunks() {
         let client = fixture.restart(2).await;
         assert_eq!(client.getattr(ino).await.unwrap().size, 10);
         let recovery = client.meta.recover().await.unwrap();
-        assert_eq!((recovery.settled, recovery.unsettled), (1, 0));
+        assert_eq!((recovery.sizes_recovered, recovery.sizes_pending), (1, 0));
         let attr = client.getattr(ino).await.unwrap();
         assert_eq!((attr.size, attr.mtime), (MIB + 4096, CHUNK_MTIME));
         assert_eq!(attr.blocks, (MIB + 4096) / 512);
-        assert_eq!(client.meta.recover().await.unwrap().settled, 0);
+        assert_eq!(client.meta.recover().await.unwrap().sizes_recovered, 0);
     })
     .unwrap();
 }
 
 #[test]
-fn an_unfinished_cut_is_made() {
+fn a_pending_truncation_is_completed() {
     rt::block_on(async {
         let fixture = Fixture::new();
         let client = fixture.restart(1).await;
@@ -82,10 +82,10 @@ fn an_unfinished_cut_is_made() {
         fixture.write(ino, &layout, [MIB, MIB, MIB]);
         client.call(MetaOp::Truncate { ino, size: MIB + 100, kill_suid_sgid: false }).await.unwrap();
         let client = fixture.restart(2).await;
-        assert_eq!(client.meta.recover().await.unwrap().settled, 1);
+        assert_eq!(client.meta.recover().await.unwrap().sizes_recovered, 1);
         assert_eq!(fixture.lens(ino, &layout), [MIB, 100, 0]);
         assert_eq!(client.getattr(ino).await.unwrap().size, MIB + 100);
-        assert_eq!(client.meta.recover().await.unwrap().settled, 0);
+        assert_eq!(client.meta.recover().await.unwrap().sizes_recovered, 0);
     })
     .unwrap();
 }
@@ -113,7 +113,7 @@ fn an_unfinished_move_to_chunks_leaves_the_inline_content() {
 }
 
 #[test]
-fn a_file_whose_target_is_down_is_settled_later() {
+fn size_recovery_waits_for_a_target_that_is_down() {
     rt::block_on(async {
         let fixture = Fixture::new();
         let client = fixture.restart(1).await;
@@ -122,16 +122,16 @@ fn a_file_whose_target_is_down_is_settled_later() {
         fixture.write(ino, &layout, [0, 5, 0]);
         fixture.chunks.down.lock().push(TargetId(layout.groups[1].0));
         let client = fixture.restart(2).await;
-        assert_eq!(client.meta.recover().await.unwrap().unsettled, 1);
+        assert_eq!(client.meta.recover().await.unwrap().sizes_pending, 1);
         fixture.chunks.down.lock().clear();
-        assert_eq!(client.meta.recover().await.unwrap().settled, 1);
+        assert_eq!(client.meta.recover().await.unwrap().sizes_recovered, 1);
         assert_eq!(client.getattr(ino).await.unwrap().size, MIB + 5);
     })
     .unwrap();
 }
 
 #[test]
-fn the_end_of_a_session_settles_and_reclaims_its_own() {
+fn the_end_of_a_session_recovers_and_reclaims_its_files() {
     rt::block_on(async {
         let fixture = Fixture::new();
         let one = fixture.restart(1).await;
@@ -144,7 +144,7 @@ fn the_end_of_a_session_settles_and_reclaims_its_own() {
         one.unlink(InodeId::ROOT, "of one").await.unwrap();
         two.unlink(InodeId::ROOT, "of two").await.unwrap();
         let recovery = two.meta.end_session(SessionId(1)).await.unwrap();
-        assert_eq!((recovery.reclaimed, recovery.settled), (1, 1));
+        assert_eq!((recovery.reclaimed, recovery.sizes_recovered), (1, 1));
         assert_eq!(two.getattr(written).await.unwrap().size, 7);
         assert_eq!(errno(two.getattr(of_one).await), Errno::ESTALE);
         assert_eq!(two.getattr(of_two).await.unwrap().nlink, 0);
@@ -188,7 +188,7 @@ fn chunks_of_reclaimed_files_are_deleted_in_the_background_once_their_target_ans
 }
 
 #[test]
-fn the_store_is_put_on_disk_without_being_asked() {
+fn the_store_is_synced_periodically() {
     rt::block_on(async {
         let fixture = Fixture::new();
         let client = fixture.restart(1).await;

@@ -36,7 +36,7 @@ fn a_repeated_change_gets_the_first_answer() {
 }
 
 #[test]
-fn copies_on_several_cores_at_once_are_carried_out_once() {
+fn concurrent_retransmissions_are_executed_once() {
     let store = Store::new();
     let meta = rt::block_on(open(store.writer())).unwrap();
     let inos = Arc::new(parking_lot::Mutex::new(vec![None; 100]));
@@ -80,7 +80,7 @@ fn a_durable_session_is_known_after_a_restart_and_another_is_not() {
 }
 
 #[test]
-fn a_change_is_made_once_however_many_of_its_session_come_before_it_is_sent_again() {
+fn a_late_retransmission_is_executed_once() {
     let store = Store::new();
     rt::block_on(async move {
         let session = SessionId(1);
@@ -109,7 +109,7 @@ fn a_change_is_made_once_however_many_of_its_session_come_before_it_is_sent_agai
 }
 
 #[test]
-fn a_copy_of_a_change_that_its_client_is_done_with_is_refused() {
+fn a_retransmission_of_a_superseded_change_is_refused() {
     let store = Store::new();
     rt::block_on(async move {
         let client = Client::new(&open(store.writer()).await, 1);
@@ -123,7 +123,7 @@ fn a_copy_of_a_change_that_its_client_is_done_with_is_refused() {
 }
 
 #[test]
-fn a_session_has_one_record_a_lane_and_ends_with_however_many() {
+fn a_session_has_one_record_a_slot() {
     let store = Store::new();
     rt::block_on(async move {
         let writer = store.writer();
@@ -146,7 +146,7 @@ fn a_session_has_one_record_a_lane_and_ends_with_however_many() {
                 |lane| (namespace::keys::operation(client.session, lane), Some("of no matter".into()));
             let writes = (first..first + 1000).map(record).collect();
             let batch = kv::Batch { guards: Vec::new(), writes };
-            assert_eq!(writer.commit(batch).await.unwrap(), kv::Outcome::Won);
+            assert_eq!(writer.commit(batch).await.unwrap(), kv::Outcome::Applied);
         }
         assert!(records() > 29_000);
         meta.end_session(client.session).await.unwrap();

@@ -4,13 +4,13 @@ use crate::support::world::{Call, ROOT, SECOND, getattr, simulated};
 use crate::support::{CHUNK_MTIME, Client, bytes, create, errno};
 use types::{Errno, InodeId, SessionId};
 use wire::LeaseMode::Read;
-use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};
+use wire::{HeldLock, LockFamily, LockKind, LockOwner, LockRange, MetaOp, MetaReply};
 
 const FILE: InodeId = InodeId(7);
 const WHOLE: LockRange = LockRange { start: 0, last: u64::MAX };
 
 fn lock_of(ino: InodeId, owner: u64, kind: LockKind, wait: bool) -> MetaOp {
-    let (space, owner, range) = (LockSpace::Posix, LockOwner(owner), WHOLE);
+    let (space, owner, range) = (LockFamily::Posix, LockOwner(owner), WHOLE);
     MetaOp::Lock { ino, space, owner, pid: 4, kind, range, wait }
 }
 
@@ -19,11 +19,11 @@ fn lock(owner: u64, kind: LockKind, wait: bool) -> MetaOp {
 }
 
 fn unlock(ino: InodeId, owner: u64) -> MetaOp {
-    MetaOp::Unlock { ino, space: LockSpace::Posix, owner: LockOwner(owner), range: WHOLE }
+    MetaOp::Unlock { ino, space: LockFamily::Posix, owner: LockOwner(owner), range: WHOLE }
 }
 
 fn reclaim(ino: InodeId, owner: u64, kind: LockKind) -> MetaOp {
-    let (space, owner, range) = (LockSpace::Posix, LockOwner(owner), WHOLE);
+    let (space, owner, range) = (LockFamily::Posix, LockOwner(owner), WHOLE);
     MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, space, owner, pid: 4, kind, range }] }
 }
 
@@ -32,7 +32,7 @@ fn register() -> MetaOp {
 }
 
 #[test]
-fn everything_waits_until_all_sessions_of_before_are_back() {
+fn commands_wait_for_the_end_of_the_grace_period() {
     simulated(|world| async move {
         for session in [1, 2] {
             world.client(session).await.getattr(ROOT).await.unwrap();
@@ -58,7 +58,7 @@ fn everything_waits_until_all_sessions_of_before_are_back() {
 }
 
 #[test]
-fn a_session_that_ends_itself_may_say_so_twice_and_needs_not_come_back_for_it() {
+fn a_session_may_end_twice_and_without_registering() {
     simulated(|world| async move {
         let [one, two] = [world.client(1).await, world.client(2).await];
         one.call(MetaOp::EndSession).await.unwrap();
@@ -77,7 +77,7 @@ fn a_session_that_ends_itself_may_say_so_twice_and_needs_not_come_back_for_it() 
 }
 
 #[test]
-fn a_session_that_does_not_come_back_is_ended_for_good() {
+fn a_session_that_does_not_return_is_evicted() {
     simulated(|world| async move {
         world.client(1).await.getattr(ROOT).await.unwrap();
         let world = world.restart().await;
@@ -105,7 +105,7 @@ fn a_session_that_does_not_come_back_is_ended_for_good() {
 
 /// However long it takes until it reaches the service, and drops its cache.
 #[test]
-fn a_session_that_lives_has_its_time_from_when_it_is_heard_of() {
+fn the_grace_period_starts_again_at_first_contact() {
     simulated(|world| async move {
         world.client(1).await.getattr(ROOT).await.unwrap();
         let world = world.restart().await;
@@ -125,7 +125,7 @@ fn a_session_that_lives_has_its_time_from_when_it_is_heard_of() {
 
 /// Before that, size recovery of its files waits for slow storage services.
 #[test]
-fn a_session_that_is_coming_back_is_not_late() {
+fn a_session_whose_registration_is_under_way_is_not_late() {
     simulated(|world| async move {
         let writer = world.client(1).await;
         let ino = writer.create(ROOT, "log").await.unwrap().ino;
@@ -146,7 +146,7 @@ fn a_session_that_is_coming_back_is_not_late() {
 
 /// Its other messages don't extend the grace period for ever.
 #[test]
-fn a_session_that_is_heard_of_and_does_not_come_back_is_ended() {
+fn a_session_in_contact_that_does_not_register_is_evicted() {
     simulated(|world| async move {
         world.client(1).await.getattr(ROOT).await.unwrap();
         let world = world.restart().await;
@@ -236,7 +236,7 @@ fn a_session_with_very_many_files_open_comes_back_with_all_of_them() {
 }
 
 #[test]
-fn a_session_that_the_service_does_not_expect_says_in_vain_what_it_has_open() {
+fn reported_opens_of_an_unexpected_session_are_ignored() {
     simulated(|world| async move {
         let stranger = Client::new(&world.meta, 7);
         stranger.call(MetaOp::ReclaimOpens { inodes: vec![FILE] }).await.unwrap();
@@ -251,7 +251,7 @@ fn a_session_that_the_service_does_not_expect_says_in_vain_what_it_has_open() {
 }
 
 #[test]
-fn nobody_is_granted_a_lock_before_those_who_had_one_have_it_again() {
+fn no_lock_is_granted_before_locks_are_reclaimed() {
     simulated(|world| async move {
         let [one, two] = [world.client(1).await, world.client(2).await];
         one.call(lock(5, LockKind::Exclusive, false)).await.unwrap();
@@ -282,7 +282,7 @@ fn nobody_is_granted_a_lock_before_those_who_had_one_have_it_again() {
 }
 
 #[test]
-fn circles_of_waits_are_found_after_a_restart() {
+fn deadlocks_are_detected_after_a_restart() {
     simulated(|world| async move {
         for session in [1, 2] {
             world
@@ -312,7 +312,7 @@ fn circles_of_waits_are_found_after_a_restart() {
 }
 
 #[test]
-fn locks_of_a_session_that_does_not_come_back_are_free_and_can_not_be_had_again() {
+fn locks_of_an_evicted_session_are_free_and_can_not_be_reclaimed() {
     simulated(|world| async move {
         world.client(1).await.call(lock(5, LockKind::Exclusive, false)).await.unwrap();
         let world = world.restart().await;

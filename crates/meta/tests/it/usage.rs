@@ -7,9 +7,9 @@ use namespace::keys;
 use namespace::record::{Next, decode};
 use prost::Message;
 use types::{InodeId, PartitionId, SetAttr, SetTime, Timestamp};
-use wire::{AccessTime, MetaOp, MetaReply, Usage};
+use wire::{AccessTime, MetaOp, MetaReply, MetadataUsage};
 
-async fn usage(client: &Client) -> Usage {
+async fn usage(client: &Client) -> MetadataUsage {
     match client.call(MetaOp::Usage).await.unwrap() {
         MetaReply::Usage(usage) => usage,
         other => panic!("{other:?}"),
@@ -33,7 +33,7 @@ fn forget_counts(world: &World) {
 fn inodes_are_counted_when_they_are_made_and_deleted() {
     simulated(|world| async move {
         let client = world.client(1).await;
-        assert_eq!(usage(&client).await, Usage { inodes: 1, store: None });
+        assert_eq!(usage(&client).await, MetadataUsage { inodes: 1, store: None });
         for dir in 0..10 {
             let dir = client.mkdir(ROOT, &format!("d{dir}")).await.unwrap().ino;
             for file in 0..10 {

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_certificate_is_told_thirty_days_before() {
+    fn expiring_certificates_are_findings_thirty_days_before() {
         let nodes = |days: i64| BTreeMap::from([(NodeId(2), NOW + days * DAY)]);
         let of_nodes = |days| Certificates { nodes: nodes(days), clients: vec![], authority: None };
         assert!(told(&of_nodes(30)).is_empty());
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_told_of_unless_their_end_was_meant_and_has_come() {
+    fn expired_clients_are_findings_unless_expiry_was_planned() {
         use ClientState::{Expired, ExpiresSoon, Revoked, Valid};
         let last_s = Some(NOW + DAY);
         let clients = vec![

@@ -1,7 +1,7 @@
 //! Findings about mirrored groups.
 
 use super::found;
-use crate::limits::LOST_AFTER;
+use crate::limits::REPLACE_MEMBER_AFTER;
 use crate::liveness::Liveness;
 use std::collections::BTreeMap;
 use types::{ClusterMap, Group, GroupId, GroupUsage, MemberState, Pool, TargetId, TargetState};
@@ -14,7 +14,7 @@ const NAMED: usize = 8;
 pub(super) fn group_findings(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
     let mut findings: Vec<HealthFinding> = unreachable(map).into_iter().collect();
     findings.extend(mirrored(map).filter_map(revived));
-    findings.extend(out_of_step(map, liveness));
+    findings.extend(not_in_sync(map, liveness));
     findings.extend(map.pools.iter().filter_map(|pool| crowded(map, pool)));
     findings.extend(map.pools.iter().filter_map(|pool| in_one_rack(map, pool)));
     findings
@@ -48,7 +48,11 @@ pub(super) fn lost(map: &ClusterMap, usage: Option<&GroupUsage>) -> Option<Healt
 fn unreachable(map: &ClusterMap) -> Option<HealthFinding> {
     let is_there = |target: TargetId| map.target(target).is_some_and(|t| t.state != TargetState::Offline);
     let good = |group: &Group| -> Vec<TargetId> {
-        group.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id).collect()
+        group
+            .members_with_states()
+            .filter(|(_, state)| *state == MemberState::Good)
+            .map(|(id, _)| id)
+            .collect()
     };
     let lost: Vec<&Group> = mirrored(map).filter(|g| !good(g).into_iter().any(is_there)).collect();
     if lost.is_empty() {
@@ -65,17 +69,17 @@ fn unreachable(map: &ClusterMap) -> Option<HealthFinding> {
     let hint = format!(
         "bring back one of the targets that have everything: {}{}",
         joined(&holders),
-        last_resort(map, &lost)
+        recovery_hint(map, &lost)
     );
     Some(found(Verdict::Critical, what, hint))
 }
 
 /// Hint if all members in sync are lost for good: a reachable member that missed writes.
-fn last_resort(map: &ClusterMap, lost: &[&Group]) -> String {
+fn recovery_hint(map: &ClusterMap, lost: &[&Group]) -> String {
     let is_online = |id: TargetId| map.target(id).is_some_and(|t| t.state == TargetState::Online);
     let candidate = |group: &&Group| {
         let has_most = |state| matches!(state, MemberState::NeedsResync | MemberState::Resyncing);
-        let from = group.with_states().find(|(id, state)| has_most(*state) && is_online(*id));
+        let from = group.members_with_states().find(|(id, state)| has_most(*state) && is_online(*id));
         from.map(|(from, _)| (group.id, from))
     };
     match lost.iter().find_map(candidate) {
@@ -98,10 +102,10 @@ fn revived(group: &Group) -> Option<HealthFinding> {
 }
 
 /// One finding for each target that isn't in sync in some of its groups.
-fn out_of_step(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
+fn not_in_sync(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
     let mut states: BTreeMap<(TargetId, bool), Vec<GroupId>> = BTreeMap::new();
     for group in mirrored(map) {
-        for (target, state) in group.with_states().filter(|(_, state)| *state != MemberState::Good) {
+        for (target, state) in group.members_with_states().filter(|(_, state)| *state != MemberState::Good) {
             let is_bad = matches!(state, MemberState::Bad | MemberState::Rebuilding);
             states.entry((target, is_bad)).or_default().push(group.id);
         }
@@ -130,7 +134,7 @@ fn out_of_step(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
             }
             false => format!(
                 "bring target {target} back: it comes back in step by itself then; {}",
-                replaced(map, &groups, target)
+                replacement_hint(map, &groups, target)
             ),
         };
         found(Verdict::Warning, what, hint)
@@ -139,10 +143,11 @@ fn out_of_step(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
 }
 
 /// When a member that stays unreachable is replaced, as text.
-fn replaced(map: &ClusterMap, groups: &[GroupId], target: TargetId) -> String {
-    let after_s = map.settings.resync.replace_after_s.unwrap_or(LOST_AFTER.as_secs());
-    let is_stuck =
-        |id: &GroupId| map.group(*id).is_some_and(|group| layout::successor(map, group, target).is_none());
+fn replacement_hint(map: &ClusterMap, groups: &[GroupId], target: TargetId) -> String {
+    let after_s = map.settings.resync.replace_after_s.unwrap_or(REPLACE_MEMBER_AFTER.as_secs());
+    let is_stuck = |id: &GroupId| {
+        map.group(*id).is_some_and(|group| layout::replacement_target(map, group, target).is_none())
+    };
     match groups.iter().filter(|id| is_stuck(id)).count() {
         _ if after_s == 0 => "if it is lost: weft target drain lets others take its place".into(),
         0 => format!("others take its place when it has been gone for {} min", after_s.div_ceil(60)),
@@ -188,14 +193,14 @@ fn progress(told: &[&ResyncProgress]) -> String {
 /// Groups of a pool that don't survive the loss of one node.
 fn crowded(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
     let of_pool = || mirrored(map).filter(|group| group.pool == pool.id);
-    let ids: Vec<GroupId> = of_pool().filter(|g| !layout::is_spread(map, g)).map(|g| g.id).collect();
-    let scheme = of_pool().find(|g| !layout::is_spread(map, g))?.scheme;
+    let ids: Vec<GroupId> = of_pool().filter(|g| !layout::has_distinct_nodes(map, g)).map(|g| g.id).collect();
+    let scheme = of_pool().find(|g| !layout::has_distinct_nodes(map, g))?.scheme;
     let what = format!(
         "{} of pool {} have several members on one node: they survive the loss of a disk, not of that node",
         named(&ids),
         pool.name
     );
-    let hint = match layout::spreads(map, pool.id, scheme) {
+    let hint = match layout::can_use_distinct_nodes(map, pool.id, scheme) {
         true => format!("move members to other nodes: weft group rebalance --pool {}", pool.name),
         false => format!("add targets on other nodes: weft target add PATH --pool {}", pool.name),
     };
@@ -270,7 +275,7 @@ mod tests {
 
     fn after(change: impl FnOnce(&mut ClusterMap, &mut Liveness)) -> Vec<HealthFinding> {
         let (mut map, mut liveness) = (map(), Liveness::new(0));
-        liveness.registered(NodeId(1), 1, 0);
+        liveness.note_registration(NodeId(1), 1, 0);
         change(&mut map, &mut liveness);
         let findings = group_findings(&map, &liveness);
         assert!(findings.iter().all(|f| !f.hint.is_empty()));
@@ -278,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_out_of_step_is_a_warning_with_its_progress() {
+    fn a_member_not_in_sync_is_a_warning_with_progress() {
         assert_eq!(after(|_, _| ()), []);
         let resyncing =
             |map: &mut ClusterMap| map.groups[0].states = vec![MemberState::Good, MemberState::Resyncing];
@@ -298,7 +303,7 @@ mod tests {
         };
         let found = after(|map, liveness| {
             resyncing(map);
-            liveness.goes_by(NodeId(1), 1, Epoch(1), &[progress]);
+            liveness.note_map(NodeId(1), 1, Epoch(1), &[progress]);
         });
         assert!(
             found[0].what.ends_with("one is being brought in step, 3 files left, at most 20 MiB, about 10 s"),
@@ -309,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_nobody_serves_is_critical() {
+    fn an_unavailable_group_is_critical() {
         let found = after(|map, _| {
             map.groups[0].states = vec![MemberState::Good, MemberState::NeedsResync];
             map.targets[0].state = TargetState::Offline;
@@ -334,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_goes_on_from_what_there_is_says_so_until_that_is_put_right() {
+    fn a_recovered_group_is_a_warning_until_reconciled() {
         let found = after(|map, _| {
             map.groups[0].states = vec![MemberState::Good, MemberState::Bad];
             map.groups[0].revived = Some(TargetId(1));
@@ -347,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn members_on_one_node_are_said() {
+    fn members_on_one_node_are_a_finding() {
         let found = after(|map, _| map.targets[1].node = NodeId(1));
         assert!(found[0].what.contains("several members on one node"), "{found:?}");
         assert!(found[0].hint.contains("weft target add"));
@@ -371,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn members_in_one_rack_are_said_where_there_is_another() {
+    fn members_in_one_rack_are_a_finding_if_avoidable() {
         assert_eq!(after(|map, _| in_racks(map, &["a", "a"])), [], "there is no other");
         assert_eq!(after(|map, _| in_racks(map, &["a", "b", "a"])), [], "they are apart");
         let found = after(|map, _| in_racks(map, &["a", "a", "b"]));

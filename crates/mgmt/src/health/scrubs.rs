@@ -36,7 +36,7 @@ mod tests {
     use types::TargetId;
 
     #[test]
-    fn damage_is_told_of_until_a_search_finds_none() {
+    fn damage_is_a_finding_until_a_scrub_finds_none() {
         let progress = |damaged, mended, missing| ScrubProgress {
             target: TargetId(4),
             damaged,

@@ -23,8 +23,8 @@ fn world() -> (ClusterMap, Liveness, Reachability) {
         ..ClusterMap::default()
     };
     let mut liveness = Liveness::new(0);
-    liveness.registered(NodeId(1), 4, 0);
-    liveness.registered(NodeId(2), 5, 0);
+    liveness.note_registration(NodeId(1), 4, 0);
+    liveness.note_registration(NodeId(2), 5, 0);
     (map, liveness, Reachability::default())
 }
 
@@ -41,7 +41,7 @@ fn try_until(
 ) -> Vec<HealthFinding> {
     for second in 0..=until_s {
         let now_ns = second * S;
-        liveness.heard(NodeId(2), 5, 0, &[], now_ns);
+        liveness.note_heartbeat(NodeId(2), 5, 0, &[], now_ns);
         for probe in reachability.due(map, liveness, now_ns) {
             let outcome = outcome(&probe.address);
             reachability.note(&probe, outcome, now_ns);
@@ -61,7 +61,7 @@ fn a_node_that_sends_heartbeats_and_cant_be_reached_is_critical() {
         assert!(found[0].what.contains(part), "{part}: {}", found[0].what);
     }
     assert!(found[0].hint.contains("firewall"), "{}", found[0].hint);
-    let strange = |_: &str| fail(ProbeFailure::Strange("it is node 7".into()));
+    let strange = |_: &str| fail(ProbeFailure::WrongPeer("it is node 7".into()));
     let found = try_until(&mut world(), 7, strange);
     assert!(found[0].what.contains("it is node 7") && found[0].hint.contains("another machine"), "{found:?}");
     assert_eq!(try_until(&mut world(), 60, |_| ProbeOutcome::Reached), []);
@@ -85,13 +85,13 @@ fn one_address_of_two_is_a_warning_unless_the_other_is_not_used() {
 #[test]
 fn an_address_that_is_not_of_the_machine_is_the_remedy() {
     let mut world = world();
-    world.1.set_elsewhere(NodeId(2), true);
+    world.1.set_has_foreign_addresses(NodeId(2), true);
     let found = try_until(&mut world, 7, |_| fail(ProbeFailure::TimedOut));
     assert!(found[0].hint.contains("has none of its addresses"), "{}", found[0].hint);
 }
 
 #[test]
-fn a_silent_node_is_not_called_unreachable() {
+fn a_node_without_heartbeats_is_not_reported_unreachable() {
     let mut world = world();
     assert_eq!(try_until(&mut world, 4, |_| fail(ProbeFailure::TimedOut)), []);
     let (map, liveness, reachability) = &mut world;
@@ -117,7 +117,7 @@ fn each_address_is_tried_once_at_a_time_and_again_later() {
     assert!(reachability.note(&due[0], ProbeOutcome::Reached, 4 * S), "it answers again");
     assert_eq!(reachability.due(&map, &liveness, 11 * S), due[1..]);
     // Another process, or other addresses: earlier outcomes don't apply.
-    liveness.registered(NodeId(2), 6, 12 * S);
+    liveness.note_registration(NodeId(2), 6, 12 * S);
     assert!(reachability.due(&map, &liveness, 12 * S).iter().all(|probe| probe.instance == 6));
     assert!(!reachability.note(&due[1], fail(ProbeFailure::Refused), 12 * S), "that was the old process");
     map.nodes[1].addresses = vec!["10.9.0.2:7500".into()];
@@ -142,7 +142,7 @@ fn no_more_are_tried_at_a_time_than_the_limit() {
     let (mut map, mut liveness, mut reachability) = world();
     for id in 3..100 {
         map.nodes.push(Node { id: NodeId(id), ..map.nodes[1].clone() });
-        liveness.registered(NodeId(id), 1, 0);
+        liveness.note_registration(NodeId(id), 1, 0);
     }
     let first = reachability.due(&map, &liveness, 0);
     assert_eq!((first.len(), reachability.due(&map, &liveness, S).len()), (MAX_PROBES, 0));
@@ -157,7 +157,7 @@ fn unreachable(cause: &str) -> Vec<UnreachableNode> {
 }
 
 #[test]
-fn what_members_report_counts_until_it_is_old_or_taken_back() {
+fn reports_count_until_expired_or_withdrawn() {
     let (map, liveness, mut reachability) = world();
     reachability.report(77, ("web1:4711", "10.0.4.1:40000"), unreachable("10.0.0.2:7500: timed out"), S);
     let found = reachability.findings(&map, &liveness, 2 * S);

@@ -21,7 +21,7 @@ impl Roster {
     }
 
     /// Creates a group for each target without one.
-    pub(super) fn group_new_targets(&mut self) {
+    pub(super) fn add_single_groups(&mut self) {
         let new = layout::single_groups(&self.map);
         self.map.groups.extend(new);
         self.map.groups.sort_by_key(|g| g.id);
@@ -30,15 +30,15 @@ impl Roster {
 
     /// Adds targets that are served for the first time since `before` to mirrored groups. No group
     /// is made on a target before it is served.
-    pub(crate) fn group_first_served(&mut self, before: &ClusterMap) {
+    pub(crate) fn add_first_served_targets(&mut self, before: &ClusterMap) {
         let was_served = |id| before.target(id).is_some_and(|known| known.capacity > 0);
         let is_new = |t: &&Target| t.state != TargetState::Offline && t.capacity > 0 && !was_served(t.id);
         let pools: BTreeSet<PoolId> = self.map.targets.iter().filter(is_new).map(|t| t.pool).collect();
-        pools.into_iter().for_each(|pool| self.top_up(pool));
+        pools.into_iter().for_each(|pool| self.add_missing_groups(pool));
     }
 
     /// Adds new targets of a pool to groups of the schemes in use there.
-    pub(super) fn top_up(&mut self, pool: PoolId) {
+    pub(super) fn add_missing_groups(&mut self, pool: PoolId) {
         let in_use = |g: &&types::Group| g.pool == pool && g.scheme.is_mirrored();
         let schemes: BTreeSet<Scheme> = self.map.groups.iter().filter(in_use).map(|g| g.scheme).collect();
         for scheme in schemes {
@@ -75,7 +75,7 @@ impl Roster {
     pub fn require_no_member(&self, target: TargetId, what: &str) -> Result<()> {
         let has_it = |g: &&types::Group| g.scheme.is_mirrored() && g.members.contains(&target);
         match self.map.groups.iter().find(has_it) {
-            Some(group) => Err(refusal::member_of(target, group.id, what)),
+            Some(group) => Err(refusal::is_group_member(target, group.id, what)),
             None => Ok(()),
         }
     }

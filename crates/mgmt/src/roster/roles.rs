@@ -20,7 +20,7 @@ impl Roster {
         let had = |role: Role| known.roles.contains(&role);
         let is_kept = has(Role::Mgmt) == had(Role::Mgmt) && (has(Role::Meta) || !has(Role::Mgmt));
         if roles.is_empty() || !is_kept {
-            return Err(refusal::other_roles(known, &roles));
+            return Err(refusal::invalid_roles(known, &roles));
         }
         if !has(Role::Storage) {
             self.require_no_targets(known)?;

@@ -7,8 +7,8 @@ use wire::mgmt::TargetSpace;
 const S: u64 = 1_000_000_000;
 const NOW_S: i64 = 1_800_000_000;
 
-fn host() -> Host {
-    Host { uuid: "ours".into(), version: "0.4.2".into() }
+fn host() -> ManagementIdentity {
+    ManagementIdentity { uuid: "ours".into(), version: "0.4.2".into() }
 }
 
 /// A cluster with management on node 1.
@@ -28,7 +28,7 @@ fn fresh() -> Roster {
         pools: vec![Pool { id: PoolId(1), name: "default".into(), spare: 0 }],
         ..Default::default()
     };
-    Roster { numbers: Numbers::above(&map), map }
+    Roster { numbers: NextNumbers::above(&map), map }
 }
 
 fn join(name: &str, address: &str) -> Join {
@@ -78,7 +78,7 @@ fn with_two_nodes() -> (Roster, Liveness) {
     }
     for (node, address, targets) in [(2, "10.0.0.2:7500", &[1, 2][..]), (3, "10.0.0.3:7500", &[3])] {
         roster.register(&register(node, 10, address, targets), &liveness, &host(), NOW_S).unwrap();
-        liveness.registered(NodeId(node), 10, S);
+        liveness.note_registration(NodeId(node), 10, S);
         for id in targets {
             roster.target_mut(TargetId(*id)).unwrap().state = TargetState::Online;
         }
@@ -181,7 +181,7 @@ fn a_disk_moves_when_its_node_is_down() {
 }
 
 #[test]
-fn a_target_that_was_removed_keeps_no_other_from_being_served() {
+fn a_removed_target_does_not_block_registration() {
     let (mut roster, liveness) = with_two_nodes();
     let before = roster.map.targets.clone();
     let ask = register(2, 10, "10.0.0.2:7500", &[1, 77, 2]);
@@ -304,7 +304,7 @@ fn racks_are_set_and_taken_away() {
 }
 
 #[test]
-fn what_is_no_name_of_a_rack_is_refused() {
+fn invalid_rack_names_are_refused() {
     let long = "r".repeat(MAX_NAME + 1);
     for wrong in ["", "a b", "r/1", "-r", "\u{e4}", "none", "None", &long] {
         let mut roster = fresh();
@@ -328,15 +328,15 @@ fn a_target_gets_its_part_in_groups_when_it_is_served_for_the_first_time() {
     assert!(has_part(&roster, TargetId(1)));
     let added = roster.add_target(NodeId(3), "/t4", "default").unwrap();
     let before = roster.map.clone();
-    roster.group_first_served(&before);
+    roster.add_first_served_targets(&before);
     assert!(!has_part(&roster, added), "nothing serves it");
     let target = roster.target_mut(added).unwrap();
     (target.state, target.capacity, target.free) = (TargetState::Online, 100, 50);
-    roster.group_first_served(&before);
+    roster.add_first_served_targets(&before);
     assert!(has_part(&roster, added));
     // It is briefly offline.
     let served = roster.map.clone();
-    roster.group_first_served(&served);
+    roster.add_first_served_targets(&served);
     assert_eq!(roster.map, served);
 }
 
@@ -372,10 +372,10 @@ fn roles_are_set_where_nothing_relies_on_them() {
 }
 
 #[test]
-fn nothing_is_given_up_of_a_target_that_is_back_or_whose_groups_were_not_counted() {
+fn a_returned_or_uncounted_target_is_not_removed() {
     let (mut roster, _) = with_two_nodes();
     let (target, group) = (TargetId(3), GroupId(3));
-    let (alone, nothing) = (only_on(&roster.map, target), BTreeSet::new());
+    let (alone, nothing) = (sole_in_sync_groups(&roster.map, target), BTreeSet::new());
     assert_eq!(alone, [group].into());
     let remove = |roster: &mut Roster| roster.remove_offline_target(target, &alone, &alone);
     assert_eq!(refused(&mut roster, remove).errno, Errno::EBUSY);

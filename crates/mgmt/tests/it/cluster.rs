@@ -56,7 +56,7 @@ fn a_wrong_token_is_refused_and_none_is_used_up_by_a_refusal() {
 }
 
 #[test]
-fn only_the_registered_process_of_a_node_is_heard() {
+fn only_heartbeats_of_the_registered_process_count() {
     in_cluster(async |cluster| {
         let node = cluster.join("a", 7501).await;
         assert_eq!(cluster.refused(cluster.beat(node, 1, &[])).await.errno, Errno::ENOTCONN);
@@ -73,7 +73,7 @@ fn only_the_registered_process_of_a_node_is_heard() {
 }
 
 #[test]
-fn a_target_goes_only_when_it_holds_nothing() {
+fn only_an_empty_target_can_be_removed() {
     in_cluster(async |cluster| {
         let node = cluster.join("a", 7501).await;
         cluster.ask(MgmtRequest::Register(cluster.registration(node, 1, 7501, &[]))).await.unwrap();
@@ -98,7 +98,7 @@ fn a_target_goes_only_when_it_holds_nothing() {
 }
 
 #[test]
-fn who_watches_sees_every_change() {
+fn watchers_see_every_change() {
     in_cluster(async |cluster| {
         let after = cluster.map().epoch;
         let watching = Channel::in_process(cluster.management.clone() as Arc<dyn net::Handler<_, _>>);
@@ -122,7 +122,7 @@ fn who_watches_sees_every_change() {
 }
 
 #[test]
-fn everything_is_there_after_a_restart_of_management() {
+fn state_survives_a_restart_of_management() {
     in_cluster(async |mut cluster| {
         let node = cluster.join("a", 7501).await;
         cluster.ask(MgmtRequest::Register(cluster.registration(node, 1, 7501, &[]))).await.unwrap();
@@ -144,7 +144,7 @@ fn everything_is_there_after_a_restart_of_management() {
 }
 
 #[test]
-fn a_pool_that_nobody_names_can_be_emptied() {
+fn an_unreferenced_pool_can_be_emptied() {
     in_cluster(async |cluster| {
         let node = cluster.join("b", 7501).await;
         let add =
@@ -224,7 +224,7 @@ fn clients_of_other_clusters_are_sent_away() {
 }
 
 #[test]
-fn people_see_what_there_is() {
+fn lists_show_nodes_targets_and_pools() {
     in_cluster(async |cluster| {
         let Ok(MgmtReply::Health(health)) = cluster.ask(MgmtRequest::Health).await else { panic!() };
         assert_eq!(health.verdict, Verdict::Critical, "a cluster without targets can't hold files");

@@ -9,7 +9,7 @@ use wire::{MgmtReply, MgmtRequest};
 const HOUR_NS: i64 = 3600 * 1_000_000_000;
 
 #[test]
-fn a_clock_of_management_that_is_set_sets_no_time_of_the_cluster() {
+fn setting_the_clock_does_not_change_cluster_time() {
     let mut world = World::new(7);
     let host = world.add_host("management");
     let start = async {

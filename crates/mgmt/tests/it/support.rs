@@ -1,7 +1,7 @@
 //! Management of a cluster, and requests to it.
 
 use kv::{Blocking, Durability, Memory, Writer};
-use mgmt::{FirstNode, Gate, Management, Metadata, Renewed, Superblock};
+use mgmt::{FirstNode, Management, MembershipAuthority, Metadata, RenewedCertificate, Superblock};
 use net::{Channel, LocalFuture};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub const VERSION: &str = "0.4.0";
 /// An authority that admits joins with the secret "sesame", counts them, and records revoked
 /// clients.
 #[derive(Default)]
-pub struct Sesame {
+pub struct TestAuthority {
     pub admitted: Mutex<Vec<NodeId>>,
     /// Groups that a file, or a chunk file still to be deleted, refers to.
     pub used: Mutex<Used>,
@@ -48,7 +48,7 @@ pub struct Used {
     pub counts: u64,
 }
 
-impl Gate for Sesame {
+impl MembershipAuthority for TestAuthority {
     fn check(&self, join: &Join, _now_s: i64) -> Result<()> {
         match join.secret == "sesame" {
             true => Ok(()),
@@ -87,26 +87,29 @@ impl Gate for Sesame {
         present: Option<&identity::Identity>,
         _csr: &str,
         _now_s: i64,
-    ) -> Result<Renewed> {
+    ) -> Result<RenewedCertificate> {
         let shown = present.map_or_else(|| "nothing".to_string(), |present| present.role.to_string());
-        Ok(Renewed { chain: format!("{member} for {shown}"), ends_s: rt::now().secs + 1_000_000_000 })
+        Ok(RenewedCertificate {
+            chain: format!("{member} for {shown}"),
+            ends_s: rt::now().secs + 1_000_000_000,
+        })
     }
 }
 
 /// A metadata service with one file, on target 1; for offline targets it returns the authority's
 /// `used`.
-pub struct OneFile(Arc<Sesame>);
+pub struct OneFile(Arc<TestAuthority>);
 
 impl Metadata for OneFile {
-    fn tidy(&self, _target: TargetId, _touched: Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile(&self, _target: TargetId, _touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn tidy_group(&self, _group: types::GroupId, _touched: Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile_group(&self, _group: types::GroupId, _touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+    fn find_file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async move { Ok((target == TargetId(1)).then_some(InodeId(7))) })
     }
 
@@ -117,12 +120,12 @@ impl Metadata for OneFile {
             let files = groups.intersection(&used.by_files).count() as u64;
             let all: BTreeSet<GroupId> = used.by_files.union(&used.by_deleted).copied().collect();
             let used = groups.intersection(&all).copied().collect();
-            Ok(GroupUsage { files, bytes: 5 * files, used })
+            Ok(GroupUsage { files, bytes: 5 * files, referenced: used })
         })
     }
 
     /// The first pool is referred to.
-    fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+    fn find_pool_reference(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async move { Ok((pool == PoolId(1)).then_some(InodeId::ROOT)) })
     }
 
@@ -164,7 +167,7 @@ pub struct Cluster {
     pub writer: Arc<Writer>,
     pub superblock: Superblock,
     pub management: Arc<Management>,
-    pub gate: Arc<Sesame>,
+    pub gate: Arc<TestAuthority>,
 }
 
 impl Cluster {
@@ -172,7 +175,7 @@ impl Cluster {
         let memory = Arc::new(Memory::new());
         let writer = Arc::new(Writer::with_blocking(memory.clone(), Durability::Process, Blocking::Inline));
         let superblock = Superblock::random("test");
-        let gate = Arc::new(Sesame::default());
+        let gate = Arc::new(TestAuthority::default());
         let management = open(&writer, &superblock, &gate).await;
         Cluster { memory, writer, superblock, management, gate }
     }
@@ -197,7 +200,7 @@ impl Cluster {
         match self.ask(MgmtRequest::Join(join(name, port, "sesame"))).await {
             Ok(MgmtReply::Joined(joined)) => {
                 assert_eq!(joined.certificate, format!("certificate of {}", joined.node));
-                assert_eq!(Superblock::from_facts(&joined.facts), Some(self.superblock.clone()));
+                assert_eq!(Superblock::from_constants(&joined.facts), Some(self.superblock.clone()));
                 joined.node
             }
             other => panic!("{other:?}"),
@@ -251,7 +254,11 @@ impl Cluster {
     }
 }
 
-pub async fn open(writer: &Arc<Writer>, superblock: &Superblock, gate: &Arc<Sesame>) -> Arc<Management> {
+pub async fn open(
+    writer: &Arc<Writer>,
+    superblock: &Superblock,
+    gate: &Arc<TestAuthority>,
+) -> Arc<Management> {
     let first = FirstNode {
         name: "first".into(),
         addresses: vec!["127.0.0.1:7500".into()],
@@ -261,7 +268,7 @@ pub async fn open(writer: &Arc<Writer>, superblock: &Superblock, gate: &Arc<Sesa
     };
     let management = Management::open_cluster(writer.clone(), superblock, &first, Path::new("/state")).await;
     let management = Arc::new(management.unwrap());
-    management.set_gate(gate.clone());
+    management.set_authority(gate.clone());
     management.set_metadata(Arc::new(OneFile(gate.clone())));
     management
 }

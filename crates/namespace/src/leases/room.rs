@@ -6,7 +6,7 @@
 //!
 //! [`ROOM_RECALLS`], [`EXAMINED`] and [`VICTIMS`] bound the work for one grant.
 
-use super::{Holder, LeaseTable, Pending, Send};
+use super::{Holder, LeaseTable, RecallState, Send};
 use std::collections::VecDeque;
 use std::ops::Bound;
 use types::{InodeId, SessionId};
@@ -28,7 +28,7 @@ const SLACK: usize = 32;
 
 /// Leases and marks of a session.
 #[derive(Default)]
-pub(super) struct Own {
+pub(super) struct SessionLeases {
     /// Leases and marks.
     pub holders: usize,
     /// Those of them that are recalled to make room.
@@ -43,7 +43,7 @@ struct Aged {
     place: u32,
 }
 
-impl Own {
+impl SessionLeases {
     fn staying(&self) -> usize {
         self.holders - self.leaving
     }
@@ -58,19 +58,19 @@ impl Own {
 impl Holder {
     /// Whether the lease may be recalled to make room. A `Shared` lease is useful only while a file
     /// is open, and the client releases it by itself.
-    fn may_leave(&self) -> bool {
+    fn is_recallable(&self) -> bool {
         let is_kept = matches!(self.mode, Some(LeaseMode::Read | LeaseMode::Permissions | LeaseMode::Write));
         is_kept && self.recall.is_none()
     }
 }
 
 /// From this count on, old leases are recalled.
-fn crowded(limit: usize) -> usize {
+fn recall_threshold(limit: usize) -> usize {
     limit - limit / 4
 }
 
 /// From this count on, leases are granted on request only: the rest is for files that are opened.
-fn offered(limit: usize) -> usize {
+fn offer_threshold(limit: usize) -> usize {
     limit - limit / 8
 }
 
@@ -79,8 +79,9 @@ impl LeaseTable {
         self.total < self.limits.total && self.count(session) < self.limits.per_session
     }
 
-    pub(super) fn has_room_unasked(&self, session: SessionId) -> bool {
-        self.total < offered(self.limits.total) && self.count(session) < offered(self.limits.per_session)
+    pub(super) fn has_room_for_offers(&self, session: SessionId) -> bool {
+        self.total < offer_threshold(self.limits.total)
+            && self.count(session) < offer_threshold(self.limits.per_session)
     }
 
     fn count(&self, session: SessionId) -> usize {
@@ -97,10 +98,10 @@ impl LeaseTable {
     /// lease ends as soon as its recall is acknowledged.
     pub fn make_room(&mut self, session: SessionId, send: Send<'_>) {
         for _ in 0..ROOM_RECALLS {
-            let own = self.by_session.get(&session).map_or(0, Own::staying);
-            let victim = if own > crowded(self.limits.per_session) {
+            let own = self.by_session.get(&session).map_or(0, SessionLeases::staying);
+            let victim = if own > recall_threshold(self.limits.per_session) {
                 Some(session)
-            } else if self.total - self.leaving > crowded(self.limits.total) {
+            } else if self.total - self.recalled_for_room > recall_threshold(self.limits.total) {
                 self.victim(session)
             } else {
                 None
@@ -114,15 +115,15 @@ impl LeaseTable {
     /// in turn that does. So the working sets of small sessions survive the tree walk of a large
     /// one.
     fn victim(&mut self, asker: SessionId) -> Option<SessionId> {
-        let share = (self.total - self.leaving) / self.by_session.len().max(1);
-        let has_share = |own: &Own| own.staying() >= share.max(1) && !own.ages.is_empty();
+        let share = (self.total - self.recalled_for_room) / self.by_session.len().max(1);
+        let has_share = |own: &SessionLeases| own.staying() >= share.max(1) && !own.ages.is_empty();
         if self.by_session.get(&asker).is_some_and(has_share) {
             return Some(asker);
         }
         for _ in 0..VICTIMS {
-            let mut after = self.by_session.range((Bound::Excluded(self.turn), Bound::Unbounded));
+            let mut after = self.by_session.range((Bound::Excluded(self.last_victim), Bound::Unbounded));
             let (&session, own) = after.next().or_else(|| self.by_session.first_key_value())?;
-            self.turn = session;
+            self.last_victim = session;
             if has_share(own) {
                 return Some(session);
             }
@@ -135,27 +136,27 @@ impl LeaseTable {
         for _ in 0..EXAMINED {
             let Some(oldest) = own.ages.pop_front() else { return };
             let holder = self.inodes.get_mut(&oldest.ino).and_then(|entry| entry.holder(session));
-            let Some(holder) = holder.filter(|holder| holder.place == oldest.place) else { continue };
-            if !holder.may_leave() {
+            let Some(holder) = holder.filter(|holder| holder.age_number == oldest.place) else { continue };
+            if !holder.is_recallable() {
                 // It gets a new number with its next use.
-                holder.place = 0;
-            } else if holder.spared > 0 {
-                holder.spared -= 1;
+                holder.age_number = 0;
+            } else if holder.skips > 0 {
+                holder.skips -= 1;
                 own.ages.push_back(oldest);
             } else {
                 let number = send(session, oldest.ino, None);
-                let pending = Pending { number, keep: None, waited_for: false, for_room: true };
-                (holder.recall, holder.place) = (Some(pending), 0);
+                let pending = RecallState { number, keep: None, is_waited_for: false, to_make_room: true };
+                (holder.recall, holder.age_number) = (Some(pending), 0);
                 own.leaving += 1;
-                self.leaving += 1;
+                self.recalled_for_room += 1;
                 return;
             }
         }
     }
 
     /// Notes that a recall to make room was acknowledged.
-    pub(super) fn has_left(&mut self, session: SessionId) {
-        self.leaving -= 1;
+    pub(super) fn recall_for_room_completed(&mut self, session: SessionId) {
+        self.recalled_for_room -= 1;
         if let Some(own) = self.by_session.get_mut(&session) {
             own.leaving -= 1;
         }
@@ -164,20 +165,20 @@ impl LeaseTable {
     /// Notes that a lease was granted, or requested again.
     pub(super) fn note_use(&mut self, session: SessionId, ino: InodeId) {
         let holder = self.inodes.get_mut(&ino).and_then(|entry| entry.holder(session));
-        let Some(holder) = holder.filter(|holder| holder.may_leave()) else { return };
-        if holder.place != 0 {
-            holder.spared = 1;
+        let Some(holder) = holder.filter(|holder| holder.is_recallable()) else { return };
+        if holder.age_number != 0 {
+            holder.skips = 1;
             return;
         }
-        self.places = self.places.wrapping_add(1).max(1);
-        holder.place = self.places;
-        holder.spared = u8::from(holder.mode == Some(LeaseMode::Write));
+        self.last_age_number = self.last_age_number.wrapping_add(1).max(1);
+        holder.age_number = self.last_age_number;
+        holder.skips = u8::from(holder.mode == Some(LeaseMode::Write));
         let Some(own) = self.by_session.get_mut(&session) else { return };
-        own.ages.push_back(Aged { ino, place: self.places });
+        own.ages.push_back(Aged { ino, place: self.last_age_number });
         if own.ages.len() > 2 * own.holders + SLACK {
             own.ages.retain(|aged| {
                 let holder = self.inodes.get(&aged.ino).and_then(|entry| entry.find(session));
-                holder.is_some_and(|holder| holder.place == aged.place)
+                holder.is_some_and(|holder| holder.age_number == aged.place)
             });
         }
     }

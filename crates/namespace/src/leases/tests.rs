@@ -1,21 +1,21 @@
 use super::*;
 use LeaseMode::{Permissions, Read, Shared, Write};
 
-mod against_a_model;
+mod model;
 mod room;
 
 const INO: InodeId = InodeId(7);
 const LIMITS: Limits = Limits { total: 100, per_session: 50 };
 
-fn asker(session: u64, recalls: u64, now_ns: u64) -> Asker {
-    Asker { session: SessionId(session), recalls, now_ns, answers: true }
+fn asker(session: u64, recalls: u64, now_ns: u64) -> Requester {
+    Requester { session: SessionId(session), recalls, now_ns, acknowledges: true }
 }
 
 /// A table, and the recalls that it sent.
 struct Fixture {
     table: LeaseTable,
     sent: Vec<(u64, Option<LeaseMode>)>,
-    due: Vec<Due>,
+    due: Vec<PendingRecall>,
     now_ns: u64,
 }
 
@@ -24,7 +24,7 @@ impl Fixture {
         Fixture { table: LeaseTable::new(LIMITS), sent: vec![], due: vec![], now_ns: 0 }
     }
 
-    fn asker(&self, session: u64) -> Asker {
+    fn asker(&self, session: u64) -> Requester {
         asker(session, self.sent.len() as u64, self.now_ns)
     }
 
@@ -37,10 +37,10 @@ impl Fixture {
             sent.len() as u64
         };
         self.due.clear();
-        self.table.acquire(asker, INO, Wish::Mode(wish), &mut send, &mut self.due)
+        self.table.acquire(asker, INO, LeaseRequest::Mode(wish), &mut send, &mut self.due)
     }
 
-    fn make_way(&mut self, session: u64, access: Access) {
+    fn make_way(&mut self, session: u64, access: InodeAccess) {
         let asker = self.asker(session);
         let sent = &mut self.sent;
         let mut send = |session: SessionId, _, keep| {
@@ -63,7 +63,7 @@ impl Fixture {
     }
 
     fn give_up(&mut self, session: u64, number: usize, in_use: bool) {
-        let answer = Yield { number: number as u64, ino: INO, in_use };
+        let answer = RecallAck { number: number as u64, ino: INO, in_use };
         self.table.yielded(SessionId(session), &answer, self.now_ns);
     }
 
@@ -107,13 +107,13 @@ fn a_recall_takes_no_more_than_needed() {
     assert_eq!(fixture.acquire(1, Write), None);
     fixture.give_up(2, 2, true);
     assert_eq!(fixture.acquire(1, Write), Some(Write));
-    fixture.make_way(2, Access::Look);
+    fixture.make_way(2, InodeAccess::Read);
     assert_eq!(fixture.sent[2], (1, Some(Shared)));
     fixture.give_up(1, 3, true);
-    fixture.make_way(2, Access::Look);
-    fixture.make_way(2, Access::Share);
+    fixture.make_way(2, InodeAccess::Read);
+    fixture.make_way(2, InodeAccess::SharedWrite);
     assert!(fixture.due.is_empty());
-    fixture.make_way(2, Access::Change);
+    fixture.make_way(2, InodeAccess::Write);
     assert_eq!(fixture.sent[3], (1, None));
 }
 
@@ -121,14 +121,14 @@ fn a_recall_takes_no_more_than_needed() {
 fn a_recall_that_asks_for_more_replaces_an_unanswered_one() {
     let mut fixture = Fixture::new();
     fixture.acquire(1, Write);
-    fixture.make_way(2, Access::Look);
+    fixture.make_way(2, InodeAccess::Read);
     let first = fixture.due[0];
     // A repeated request waits for the same acknowledgement.
-    fixture.make_way(3, Access::Look);
+    fixture.make_way(3, InodeAccess::Read);
     assert_eq!((fixture.due.as_slice(), fixture.sent.len()), ([first].as_slice(), 1));
-    fixture.make_way(3, Access::Change);
+    fixture.make_way(3, InodeAccess::Write);
     assert_eq!(fixture.sent[1], (1, None));
-    assert!(!fixture.table.is_due(&first), "whoever waited for that looks again");
+    assert!(!fixture.table.is_pending(&first), "whoever waited for that looks again");
     fixture.give_up(1, 1, false);
     assert_eq!(fixture.mode(1), Some(Write), "the old one doesn't answer the new one");
     fixture.give_up(1, 2, false);
@@ -136,10 +136,10 @@ fn a_recall_that_asks_for_more_replaces_an_unanswered_one() {
 }
 
 #[test]
-fn nothing_is_granted_into_an_unanswered_recall() {
+fn nothing_conflicting_is_granted_during_a_recall() {
     let mut fixture = Fixture::new();
     fixture.acquire(1, Read);
-    fixture.make_way(2, Access::Change);
+    fixture.make_way(2, InodeAccess::Write);
     assert_eq!(fixture.acquire(3, Read), None);
     assert_eq!(fixture.due.len(), 1, "it waits with the one who changes it");
     assert_eq!(fixture.acquire(1, Read), None);
@@ -154,20 +154,20 @@ fn nothing_is_granted_into_an_unanswered_recall() {
 fn a_recalled_inode_cools_down() {
     let mut fixture = Fixture::new();
     fixture.acquire(1, Read);
-    fixture.make_way(2, Access::Change);
+    fixture.make_way(2, InodeAccess::Write);
     fixture.now_ns = 5;
     fixture.give_up(1, 1, false);
     let asker_at = |now_ns| asker(2, 0, now_ns);
     assert_eq!(fixture.table.offer(asker_at(COOL_DOWN_NS + 4), INO), None);
     assert_eq!(fixture.table.offer(asker_at(COOL_DOWN_NS + 5), INO), Some(Read));
     // A lease that is requested is granted at once.
-    fixture.make_way(1, Access::Change);
+    fixture.make_way(1, InodeAccess::Write);
     fixture.give_up(2, 2, false);
     assert_eq!(fixture.acquire(1, Read), Some(Read));
 }
 
 #[test]
-fn those_who_fill_a_directory_leave_its_permissions_to_each_other() {
+fn sessions_that_add_names_keep_permission_leases() {
     let mut fixture = Fixture::new();
     let offer = |fixture: &mut Fixture, session| {
         let asker = fixture.asker(session);
@@ -189,7 +189,7 @@ fn those_who_fill_a_directory_leave_its_permissions_to_each_other() {
     assert_eq!(offer(&mut fixture, 2), Some(Read));
     assert_eq!(fixture.mode(1), Some(Permissions), "the one beside the other");
     // A change of permissions ends both.
-    fixture.make_way(3, Access::Change);
+    fixture.make_way(3, InodeAccess::Write);
     assert_eq!(fixture.sent[1..], [(1, None), (2, None)]);
     assert_eq!(offer(&mut fixture, 4), None);
     fixture.give_up(1, 2, false);
@@ -198,11 +198,11 @@ fn those_who_fill_a_directory_leave_its_permissions_to_each_other() {
 }
 
 #[test]
-fn a_change_of_permissions_takes_what_a_change_of_names_would_leave() {
+fn a_change_of_permissions_recalls_permission_leases() {
     let mut fixture = Fixture::new();
     fixture.acquire(1, Read);
     fixture.make_way_for_names(2);
-    fixture.make_way(3, Access::Change);
+    fixture.make_way(3, InodeAccess::Write);
     assert_eq!(fixture.sent, [(1, Some(Permissions)), (1, None)]);
     // A session that adds names now waits for the same acknowledgement.
     fixture.make_way_for_names(2);
@@ -244,7 +244,7 @@ fn the_last_user_lets_a_file_without_a_name_go() {
 fn a_file_that_is_opened_while_its_lease_is_recalled_stays_in_use() {
     let mut fixture = Fixture::new();
     fixture.acquire(1, Read);
-    fixture.make_way(2, Access::Change);
+    fixture.make_way(2, InodeAccess::Write);
     let opener = fixture.asker(1);
     fixture.table.mark_in_use(opener, INO);
     fixture.give_up(1, 1, false);
@@ -252,16 +252,16 @@ fn a_file_that_is_opened_while_its_lease_is_recalled_stays_in_use() {
 }
 
 #[test]
-fn what_is_passed_on_is_in_the_way_of_the_others() {
+fn a_transferred_lease_conflicts_with_others() {
     let mut fixture = Fixture::new();
     fixture.acquire(1, Write);
-    fixture.make_way(2, Access::Look);
+    fixture.make_way(2, InodeAccess::Read);
     let waits_for = fixture.due[0];
     let keeper = fixture.asker(9);
     assert!(fixture.table.pass_on(SessionId(1), keeper, INO));
-    assert!(!fixture.table.is_due(&waits_for), "whoever waited for that looks again");
+    assert!(!fixture.table.is_pending(&waits_for), "whoever waited for that looks again");
     assert_eq!((fixture.mode(1), fixture.mode(9)), (None, Some(Write)));
-    fixture.make_way(2, Access::Look);
+    fixture.make_way(2, InodeAccess::Read);
     assert_eq!(fixture.due[0].session, SessionId(9));
     // The same from a session without a lease.
     assert!(fixture.table.pass_on(SessionId(3), keeper, INO));
@@ -286,7 +286,7 @@ impl Fixture {
 }
 
 #[test]
-fn the_epoch_is_another_one_when_the_right_to_write_has_passed_on() {
+fn the_epoch_increases_when_the_right_to_write_passes_on() {
     let (mut fixture, mut count) = (Fixture::new(), 0);
     fixture.acquire(1, Read);
     fixture.acquire(2, Read);
@@ -308,7 +308,7 @@ fn the_epoch_is_another_one_when_the_right_to_write_has_passed_on() {
     fixture.table.end_session(SessionId(2));
     assert_eq!(fixture.epoch(&mut count), 4, "nor what the end of a session does");
     assert_eq!(fixture.acquire(1, Write), Some(Write));
-    fixture.make_way(2, Access::Change);
+    fixture.make_way(2, InodeAccess::Write);
     fixture.give_up(1, fixture.sent.len(), false);
     assert_eq!(fixture.epoch(&mut count), 5);
     fixture.table.forget_partition(INO.partition());
@@ -316,7 +316,7 @@ fn the_epoch_is_another_one_when_the_right_to_write_has_passed_on() {
 }
 
 #[test]
-fn an_epoch_that_is_spent_is_followed_by_another() {
+fn a_tainted_epoch_is_followed_by_another() {
     let (mut fixture, mut count) = (Fixture::new(), 0);
     fixture.acquire(1, Write);
     assert_eq!(fixture.epoch(&mut count), 1);
@@ -343,7 +343,7 @@ impl Fixture {
 }
 
 #[test]
-fn who_wants_to_be_alone_in_a_directory_has_others_give_it_up() {
+fn a_directory_delegation_recalls_other_leases() {
     for other in [Permissions, Read, Shared, Write] {
         let mut fixture = Fixture::new();
         fixture.acquire(2, other);
@@ -371,7 +371,7 @@ fn who_wants_to_be_alone_in_a_directory_has_others_give_it_up() {
 }
 
 #[test]
-fn nobody_is_asked_for_a_directory_right_after_a_recall() {
+fn no_recall_for_a_delegation_during_cool_down() {
     let mut fixture = Fixture::new();
     assert_eq!(fixture.take_alone(1), Some(Write));
     fixture.make_way_for_names(2);
@@ -388,32 +388,32 @@ fn nobody_is_asked_for_a_directory_right_after_a_recall() {
 }
 
 #[test]
-fn who_looks_into_a_directory_leaves_its_permissions_to_who_was_alone_there() {
+fn a_lookup_leaves_permissions_to_the_delegation_holder() {
     let mut fixture = Fixture::new();
     fixture.take_alone(1);
-    fixture.make_way(1, Access::Look);
+    fixture.make_way(1, InodeAccess::Read);
     assert_eq!(fixture.due, [], "nobody is in its own way");
-    fixture.make_way(2, Access::Look);
-    fixture.make_way(3, Access::Look);
+    fixture.make_way(2, InodeAccess::Read);
+    fixture.make_way(3, InodeAccess::Read);
     assert_eq!(fixture.sent, [(1, Some(Permissions))], "one recall for both");
     assert_eq!(fixture.due.len(), 1);
     fixture.give_up(1, 1, false);
     assert_eq!(fixture.mode(1), Some(Permissions));
-    fixture.make_way(2, Access::Look);
+    fixture.make_way(2, InodeAccess::Read);
     assert_eq!(fixture.due, []);
     // While that recall is pending, a change of names waits for the same acknowledgement, and a
     // change of permissions recalls those, too.
     let mut fixture = Fixture::new();
     fixture.take_alone(1);
-    fixture.make_way(2, Access::Look);
+    fixture.make_way(2, InodeAccess::Read);
     fixture.make_way_for_names(3);
     assert_eq!((fixture.sent.len(), fixture.due.len()), (1, 1));
-    fixture.make_way(3, Access::Change);
+    fixture.make_way(3, InodeAccess::Write);
     assert_eq!(fixture.sent[1..], [(1, None)]);
 }
 
 #[test]
-fn there_is_no_room_to_be_alone_where_nothing_is_offered() {
+fn no_delegation_at_the_offer_threshold() {
     let mut table = LeaseTable::new(Limits { total: 8, per_session: 8 });
     let mut take = |ino| {
         let mut nobody =

@@ -1,12 +1,12 @@
 use super::*;
+use LockFamily::{Flock, Posix};
 use LockKind::{Exclusive, Shared};
-use LockSpace::{Flock, Posix};
 use OnConflict::{Refuse, Wait};
 
 const INO: InodeId = InodeId(7);
 
 /// Holder `number`; two in each session.
-fn holder(space: LockSpace, number: u64) -> Holder {
+fn holder(space: LockFamily, number: u64) -> Holder {
     Holder { session: SessionId(number / 2), space, owner: LockOwner(number) }
 }
 
@@ -29,18 +29,18 @@ fn flock(number: u64, kind: LockKind) -> LockRequest {
 }
 
 fn grant(table: &mut LockTable, request: LockRequest) {
-    assert_eq!(table.lock(&request, Refuse), Outcome { verdict: Verdict::Granted, granted: vec![] });
+    assert_eq!(table.lock(&request, Refuse), LockResult { outcome: LockOutcome::Granted, granted: vec![] });
 }
 
 fn wait(table: &mut LockTable, request: LockRequest) -> WaitId {
     match table.lock(&request, Wait) {
-        Outcome { verdict: Verdict::Waiting(wait), granted } if granted.is_empty() => wait,
+        LockResult { outcome: LockOutcome::Waiting(wait), granted } if granted.is_empty() => wait,
         other => panic!("{request:?} should wait: {other:?}"),
     }
 }
 
-fn verdict(table: &mut LockTable, request: LockRequest, on_conflict: OnConflict) -> Verdict {
-    table.lock(&request, on_conflict).verdict
+fn verdict(table: &mut LockTable, request: LockRequest, on_conflict: OnConflict) -> LockOutcome {
+    table.lock(&request, on_conflict).outcome
 }
 
 /// The locks of a holder on `INO`, by offset.
@@ -73,8 +73,8 @@ fn ranges_reach_both_ends_of_the_file() {
     grant(&mut table, posix(0, Exclusive, u64::MAX, u64::MAX));
     grant(&mut table, posix(0, Exclusive, 0, u64::MAX - 1));
     assert_eq!(held(&table, holder(Posix, 0)), [(Exclusive, 0, u64::MAX)]);
-    assert_eq!(verdict(&mut table, posix(1, Shared, u64::MAX, u64::MAX), Refuse), Verdict::WouldBlock);
-    assert_eq!(verdict(&mut table, posix(1, Shared, 5, 4), Refuse), Verdict::Refused(Errno::EINVAL));
+    assert_eq!(verdict(&mut table, posix(1, Shared, u64::MAX, u64::MAX), Refuse), LockOutcome::WouldBlock);
+    assert_eq!(verdict(&mut table, posix(1, Shared, 5, 4), Refuse), LockOutcome::Refused(Errno::EINVAL));
     assert_eq!(table.unlock(INO, holder(Posix, 0), range(5, 4)), Err(Errno::EINVAL));
 }
 
@@ -83,7 +83,7 @@ fn only_an_exclusive_lock_conflicts_and_only_within_its_space() {
     let mut table = LockTable::new();
     grant(&mut table, posix(0, Shared, 0, 9));
     grant(&mut table, posix(1, Shared, 0, 9));
-    assert_eq!(verdict(&mut table, posix(1, Exclusive, 9, 12), Refuse), Verdict::WouldBlock);
+    assert_eq!(verdict(&mut table, posix(1, Exclusive, 9, 12), Refuse), LockOutcome::WouldBlock);
     assert_eq!(held(&table, holder(Posix, 1)), [(Shared, 0, 9)]);
     grant(&mut table, posix(1, Exclusive, 10, 12));
     grant(&mut table, flock(2, Exclusive));
@@ -119,7 +119,7 @@ fn a_downgrade_lets_readers_in() {
     let reader = wait(&mut table, posix(1, Shared, 0, 9));
     let writer = wait(&mut table, posix(2, Exclusive, 0, 9));
     let outcome = table.lock(&posix(0, Shared, 0, 9), Refuse);
-    assert_eq!(outcome, Outcome { verdict: Verdict::Granted, granted: vec![reader] });
+    assert_eq!(outcome, LockResult { outcome: LockOutcome::Granted, granted: vec![reader] });
     assert_eq!(table.release_owner(INO, holder(Posix, 0)), []);
     assert_eq!(table.release_owner(INO, holder(Posix, 1)), [writer]);
 }
@@ -147,7 +147,7 @@ fn a_cancelled_wait_is_gone() {
 }
 
 #[test]
-fn a_circle_of_waits_is_refused_across_inodes() {
+fn a_cycle_of_waits_is_refused_across_inodes() {
     let on = |ino, request| LockRequest { ino: InodeId(ino), ..request };
     let mut table = LockTable::new();
     for number in 0..3 {
@@ -156,10 +156,10 @@ fn a_circle_of_waits_is_refused_across_inodes() {
     wait(&mut table, on(1, posix(0, Exclusive, 0, 9)));
     wait(&mut table, on(2, posix(1, Shared, 3, 3)));
     let closing = on(0, posix(2, Shared, 9, 9));
-    assert_eq!(verdict(&mut table, closing, Refuse), Verdict::WouldBlock);
-    assert_eq!(verdict(&mut table, closing, Wait), Verdict::Deadlock);
+    assert_eq!(verdict(&mut table, closing, Refuse), LockOutcome::WouldBlock);
+    assert_eq!(verdict(&mut table, closing, Wait), LockOutcome::Deadlock);
     assert_eq!(table.waits.len(), 2, "a refused wait leaves nothing behind");
-    assert_eq!(verdict(&mut table, on(0, posix(5, Shared, 9, 9)), Wait), Verdict::Waiting(WaitId(3)));
+    assert_eq!(verdict(&mut table, on(0, posix(5, Shared, 9, 9)), Wait), LockOutcome::Waiting(WaitId(3)));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn two_readers_that_both_upgrade_deadlock_with_fcntl() {
     grant(&mut table, posix(0, Shared, 0, 9));
     grant(&mut table, posix(1, Shared, 0, 9));
     wait(&mut table, posix(0, Exclusive, 0, 9));
-    assert_eq!(verdict(&mut table, posix(1, Exclusive, 0, 9), Wait), Verdict::Deadlock);
+    assert_eq!(verdict(&mut table, posix(1, Exclusive, 0, 9), Wait), LockOutcome::Deadlock);
     assert_eq!(held(&table, holder(Posix, 1)), [(Shared, 0, 9)]);
 }
 
@@ -179,7 +179,7 @@ fn two_readers_that_both_upgrade_take_turns_with_flock() {
     grant(&mut table, flock(1, Shared));
     let first = wait(&mut table, flock(0, Exclusive));
     assert_eq!(held(&table, holder(Flock, 0)), [], "the shared lock is given up");
-    assert_eq!(table.lock(&flock(1, Exclusive), Refuse).verdict, Verdict::Granted);
+    assert_eq!(table.lock(&flock(1, Exclusive), Refuse).outcome, LockOutcome::Granted);
     assert_eq!(table.release_owner(INO, holder(Flock, 1)), [first]);
 }
 
@@ -190,9 +190,9 @@ fn a_refused_flock_conversion_has_lost_the_lock() {
     let reader = wait(&mut table, flock(1, Shared));
     let writer = wait(&mut table, flock(2, Exclusive));
     let outcome = table.lock(&flock(0, Shared), Refuse);
-    assert_eq!(outcome, Outcome { verdict: Verdict::Granted, granted: vec![reader] });
+    assert_eq!(outcome, LockResult { outcome: LockOutcome::Granted, granted: vec![reader] });
     let outcome = table.lock(&flock(1, Exclusive), Refuse);
-    assert_eq!(outcome, Outcome { verdict: Verdict::WouldBlock, granted: vec![] });
+    assert_eq!(outcome, LockResult { outcome: LockOutcome::WouldBlock, granted: vec![] });
     assert_eq!(held(&table, holder(Flock, 1)), []);
     assert_eq!(table.release_owner(INO, holder(Flock, 0)), [writer]);
 }
@@ -224,7 +224,7 @@ fn the_end_of_a_session_ends_its_waits_and_grants_others() {
 
 /// Gives holder 0 `count` locks on bytes `10 i .. 10 i + 2`, past the limits.
 fn fill(table: &mut LockTable, ino: InodeId, count: usize) {
-    let lock = |i: usize| Held {
+    let lock = |i: usize| LockEntry {
         holder: holder(Posix, 0),
         pid: 100,
         kind: Shared,
@@ -240,7 +240,7 @@ fn an_inode_has_a_limit_that_unlocking_respects_too() {
     let owner = holder(Posix, 0);
     fill(&mut table, INO, MAX_LOCKS_PER_INODE - GROWTH);
     let waiting = wait(&mut table, posix(1, Exclusive, 0, 0));
-    assert_eq!(verdict(&mut table, posix(2, Exclusive, 5, 5), Wait), Verdict::Refused(Errno::ENOLCK));
+    assert_eq!(verdict(&mut table, posix(2, Exclusive, 5, 5), Wait), LockOutcome::Refused(Errno::ENOLCK));
     assert_eq!(table.unlock(INO, owner, range(11, 11)), Err(Errno::ENOLCK));
     grant(&mut table, LockRequest { ino: InodeId(8), ..posix(0, Shared, 0, 0) });
     assert_eq!(table.unlock(INO, owner, range(20, 22)), Ok(vec![]));
@@ -257,10 +257,10 @@ fn a_table_has_a_limit() {
     for number in 0..MAX_LOCKS / per_inode {
         fill(&mut table, InodeId(100 + number as u64), per_inode);
     }
-    assert_eq!(verdict(&mut table, posix(1, Shared, 0, 0), Refuse), Verdict::Refused(Errno::ENOLCK));
+    assert_eq!(verdict(&mut table, posix(1, Shared, 0, 0), Refuse), LockOutcome::Refused(Errno::ENOLCK));
     assert_eq!(table.unlock(InodeId(100), holder(Posix, 0), range(1, 1)), Err(Errno::ENOLCK));
     assert_eq!(table.release_owner(InodeId(100), holder(Posix, 0)), []);
     grant(&mut table, posix(1, Shared, 0, 0));
 }
 
-mod against_a_model;
+mod model;

@@ -37,7 +37,7 @@ pub(crate) fn open(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
 
 /// Position of a write into inline content.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct InlinePosition {
     pub offset: u64,
     /// The offset must be the end of the file.
     pub at_end: bool,
@@ -48,12 +48,12 @@ pub(crate) fn write_inline(
     tx: &mut Tx<'_>,
     ino: InodeId,
     data: &Bytes,
-    Place { offset, at_end }: Place,
+    InlinePosition { offset, at_end }: InlinePosition,
     kill_suid_sgid: bool,
 ) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     if at_end && offset != inode.size {
-        return Err(ended_lease(ino));
+        return Err(ended_lease_error(ino));
     }
     let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
     // With a layout, a session is moving the content to chunk files: a write here would be lost.
@@ -115,9 +115,9 @@ pub(crate) fn begin_write(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
         inode.layout = Some((&layout).into());
         tx.put_inode(ino, &inode);
     }
-    let note = own_note(tx, ino)?;
+    let note = own_write_record(tx, ino)?;
     if !note.writing {
-        put_own_note(tx, ino, Writing { writing: true, ..note });
+        put_own_write_record(tx, ino, Writing { writing: true, ..note });
     }
     Ok(MetaReply::File(file_info(tx, ino, &inode)?))
 }
@@ -133,8 +133,8 @@ pub(crate) fn drop_inline(tx: &mut Tx<'_>, ino: InodeId, size: u64, mtime: Times
     if inode.layout.is_none() {
         return Err(Errno::EINVAL.into());
     }
-    if !own_note(tx, ino)?.writing {
-        return Err(ended_lease(ino));
+    if !own_write_record(tx, ino)?.writing {
+        return Err(ended_lease_error(ino));
     }
     if inode.inline {
         inode.inline = false;
@@ -153,14 +153,14 @@ pub(crate) fn drop_inline(tx: &mut Tx<'_>, ino: InodeId, size: u64, mtime: Times
 /// truncated the file since.
 pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
-    let note = own_note(tx, ino)?;
+    let note = own_write_record(tx, ino)?;
     let is_on_record = note != Writing::default();
     let told = if is_on_record { check_size(report.size)? } else { 0 };
     let size = inode.size.max(told);
     let grown = size != inode.size;
     inode.size = size;
     if is_on_record && let Some(layout) = chunk_layout(&inode)? {
-        let known = layout::known::grown(&layout, &inode.known(&layout), report.lens, size);
+        let known = layout::length_bounds::raised(&layout, &inode.known(&layout), report.lens, size);
         inode.set_known(&layout, known);
     }
     if !inode.inline {
@@ -181,7 +181,7 @@ pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Ou
     }
     tx.put_inode(ino, &inode);
     if report.done && note.writing {
-        put_own_note(tx, ino, Writing { writing: false, ..note });
+        put_own_write_record(tx, ino, Writing { writing: false, ..note });
     }
     Ok(MetaReply::Attr(inode.attr(ino)))
 }
@@ -203,15 +203,15 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, ino: InodeId, size: u64, kill_suid_sgid:
     // While the content is inline, chunk files belong to an unfinished move of the content, which
     // will start again.
     if inode.layout.is_some() && !inode.inline && shrinks {
-        let note = own_note(tx, ino)?;
+        let note = own_write_record(tx, ino)?;
         // Of two pending truncations, the smaller size covers both.
         let truncate_to = Some(note.truncate_to.map_or(size, |earlier| earlier.min(size)));
-        put_own_note(tx, ino, Writing { truncate_to, ..note });
+        put_own_write_record(tx, ino, Writing { truncate_to, ..note });
     }
     if let Some(layout) = chunk_layout(&inode)? {
         // In the commit that changes the size: what is truncated here must not count as missing
         // later.
-        let known = layout::known::cut(&layout, &inode.known(&layout), size);
+        let known = layout::length_bounds::truncated(&layout, &inode.known(&layout), size);
         inode.set_known(&layout, known);
     }
     inode.size = size;
@@ -225,9 +225,9 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, ino: InodeId, size: u64, kill_suid_sgid:
 
 /// Records that the session has cut the chunk files.
 pub(crate) fn truncate_done(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
-    let note = own_note(tx, ino)?;
+    let note = own_write_record(tx, ino)?;
     if note.truncate_to.is_some() {
-        put_own_note(tx, ino, Writing { truncate_to: None, ..note });
+        put_own_write_record(tx, ino, Writing { truncate_to: None, ..note });
     }
     Ok(MetaReply::Unit)
 }
@@ -238,7 +238,7 @@ fn file_info(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<FileInfo> {
     let inline = if inode.inline { Some(inline_content(tx, ino, inode)?) } else { None };
     let (attr, inline_limit) = (inode.attr(ino), inline_limit(inode));
     let known = layout.as_ref().map_or(Vec::new(), |layout| inode.known(layout));
-    Ok(FileInfo { attr, layout, known, inline, inline_limit, epoch: 0, uncut: false })
+    Ok(FileInfo { attr, layout, length_bounds: known, inline, inline_limit, epoch: 0, uncut: false })
 }
 
 /// The layout of a file whose content is in chunk files.
@@ -279,12 +279,12 @@ pub(super) fn put_inline(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, conte
 }
 
 /// This session's write record of a file; empty if there is none.
-fn own_note(tx: &Tx<'_>, ino: InodeId) -> Outcome<Writing> {
+fn own_write_record(tx: &Tx<'_>, ino: InodeId) -> Outcome<Writing> {
     Ok(tx.get(&keys::writing(ino, tx.env.session))?.unwrap_or_default())
 }
 
 /// Stores this session's write record of a file; deletes an empty one.
-fn put_own_note(tx: &mut Tx<'_>, ino: InodeId, note: Writing) {
+fn put_own_write_record(tx: &mut Tx<'_>, ino: InodeId, note: Writing) {
     let key = keys::writing(ino, tx.env.session);
     if note == Writing::default() {
         tx.delete(key);
@@ -294,7 +294,7 @@ fn put_own_note(tx: &mut Tx<'_>, ino: InodeId, note: Writing) {
 }
 
 /// The error for a request under a lease that the session doesn't have any more.
-fn ended_lease(ino: InodeId) -> Failure {
+fn ended_lease_error(ino: InodeId) -> Failure {
     let message = format!("the lease under which inode {ino} was to be changed has ended");
     Failure::Refused(Error::new(Errno::EKEYEXPIRED, message).hint("ask for the lease and begin anew"))
 }

@@ -6,7 +6,7 @@ use crate::record::{self, Inode, Migrating};
 use crate::tx::{Outcome, Tx};
 use crate::{ReadError, Reader, flags, keys};
 use types::{ClusterMap, Errno, Error, Group, InodeId, Layout, PoolId, Scheme, StripePattern};
-use wire::{Description, MetaReply, Migration, PatternChange};
+use wire::{EntryDescription, MetaReply, Migration, PatternChange};
 
 /// Returns all metadata of an inode.
 pub(crate) fn describe(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
@@ -19,7 +19,7 @@ pub(crate) fn describe(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
 pub(crate) fn set_pattern(tx: &mut Tx<'_>, dir: InodeId, change: &PatternChange) -> Outcome<MetaReply> {
     let mut directory = tx.directory(dir)?;
     flags::may_change((dir, &directory))?;
-    let pattern = changed(&pattern_of(&directory)?, change, tx.env.map)?;
+    let pattern = apply_change(&pattern_of(&directory)?, change, tx.env.map)?;
     directory.pattern = Some((&pattern).into());
     directory.touch(tx.env.now);
     tx.put_inode(dir, &directory);
@@ -36,8 +36,8 @@ pub(crate) fn migrate(
 ) -> Outcome<MetaReply> {
     let inode = tx.regular(ino)?;
     let change = PatternChange { pool: pool.clone(), scheme: scheme.clone(), ..PatternChange::default() };
-    let StripePattern { pool, scheme, .. } = changed(&pattern_of(&inode)?, &change, tx.env.map)?;
-    Ok(begun(Goal { pool, scheme }))
+    let StripePattern { pool, scheme, .. } = apply_change(&pattern_of(&inode)?, &change, tx.env.map)?;
+    Ok(migration_reply(Goal { pool, scheme }))
 }
 
 /// The recorded goal of a file's migration. The metadata service that migrates it adds the
@@ -45,17 +45,21 @@ pub(crate) fn migrate(
 pub(crate) fn migration_of(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     tx.inode(ino)?;
     Ok(match tx.get::<Migrating>(&keys::migrating(ino))? {
-        Some(note) => begun(note.try_into()?),
+        Some(note) => migration_reply(note.try_into()?),
         None => MetaReply::Migration(None),
     })
 }
 
-fn begun(Goal { pool, scheme }: Goal) -> MetaReply {
+fn migration_reply(Goal { pool, scheme }: Goal) -> MetaReply {
     let migration = Migration { pool, scheme, bytes: 0, bytes_moved: 0, error: None, given_up: false };
     MetaReply::Migration(Some(Box::new(migration)))
 }
 
-fn changed(old: &StripePattern, change: &PatternChange, map: &ClusterMap) -> Result<StripePattern, Error> {
+fn apply_change(
+    old: &StripePattern,
+    change: &PatternChange,
+    map: &ClusterMap,
+) -> Result<StripePattern, Error> {
     let mut pattern = *old;
     if let Some(name) = &change.pool {
         pattern.pool = map.pool_named(name).map(|pool| pool.id).ok_or_else(|| no_such_pool(name, map))?;
@@ -124,7 +128,7 @@ fn no_such_pool(name: &str, map: &ClusterMap) -> Error {
 fn description(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<MetaReply> {
     let pattern = pattern_of(inode)?;
     let inline = if inode.inline { Some(inline_content(tx, ino, inode)?.len() as u64) } else { None };
-    Ok(MetaReply::Description(Box::new(Description {
+    Ok(MetaReply::Description(Box::new(EntryDescription {
         attr: inode.attr(ino),
         pattern,
         pool: pool_name(pattern.pool, tx.env.map),

@@ -39,7 +39,7 @@ pub(crate) fn readdir(
         let at_home = entries.iter().map(|entry| entry.ino).filter(|ino| ino.partition() == dir.partition());
         tx.reader.expect(&mut at_home.map(|ino| keys::inode(ino).to_vec()))?;
         for entry in &mut entries {
-            entry.attr = attr_at_home(tx, dir, entry.ino)?;
+            entry.attr = local_attr(tx, dir, entry.ino)?;
         }
     }
     Ok(MetaReply::Directory { entries, end, parent })
@@ -83,7 +83,7 @@ fn stored_page(
 
 /// The attributes of an inode in the directory's own partition. Locking other partitions isn't
 /// worthwhile for a listing: the caller looks those inodes up when it needs them.
-fn attr_at_home(tx: &Tx<'_>, dir: InodeId, ino: InodeId) -> Outcome<Option<Attr>> {
+fn local_attr(tx: &Tx<'_>, dir: InodeId, ino: InodeId) -> Outcome<Option<Attr>> {
     if ino.partition() != dir.partition() {
         return Ok(None);
     }

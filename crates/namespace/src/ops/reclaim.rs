@@ -4,7 +4,7 @@ use crate::attributes::MAX_XATTR_NAMES;
 use crate::background::MAX_WRITERS;
 use crate::keys;
 use crate::record::{Inode, Orphan};
-use crate::relocate::doomed_with;
+use crate::stripe_move::doomed_with;
 use crate::tx::{Outcome, Tx};
 use types::InodeId;
 use wire::MetaReply;

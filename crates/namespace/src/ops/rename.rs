@@ -1,6 +1,6 @@
 //! Renames.
 
-use super::make;
+use super::create;
 use super::unlink::{check_empty, drop_name};
 use crate::flags::{self, Numbered};
 use crate::record::{Entry, Inode};
@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 1 << 20;
 
 /// A name in a directory.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct EntryRef<'a> {
     pub dir: InodeId,
     pub name: &'a [u8],
 }
@@ -44,8 +44,8 @@ impl Side {
 /// Moves a name, replaces the target name, or exchanges the two; a whiteout may stay behind.
 pub(crate) fn rename(
     tx: &mut Tx<'_>,
-    from: Place<'_>,
-    to: Place<'_>,
+    from: EntryRef<'_>,
+    to: EntryRef<'_>,
     mode: RenameMode,
 ) -> Outcome<MetaReply> {
     check_name(from.name)?;
@@ -118,15 +118,15 @@ fn move_to_free(
     let (from, links) = (source.dir, source.links());
     tx.fill(slot, source.entry());
     vacate(tx, from, source.slot, mode)?;
-    let moved = settle_moved(tx, source.ino, source.inode, to);
-    settle_directories(tx, (from, -links), (to, links))?;
+    let moved = store_moved(tx, source.ino, source.inode, to);
+    store_directories(tx, (from, -links), (to, links))?;
     Ok(MetaReply::Renamed { moved, other: None })
 }
 
 /// Removes the name from its old place in directory `dir`, or leaves a whiteout there.
 fn vacate(tx: &mut Tx<'_>, dir: InodeId, slot: Slot, mode: RenameMode) -> Outcome<()> {
     if mode == RenameMode::Whiteout {
-        let whiteout = make::whiteout(tx, dir)?;
+        let whiteout = create::whiteout(tx, dir)?;
         tx.fill(slot, whiteout);
     } else {
         tx.clear(slot);
@@ -145,9 +145,9 @@ fn replace(tx: &mut Tx<'_>, source: Side, target: Side, mode: RenameMode) -> Out
     let (from_links, to_links) = (-source.links(), source.links() - target.links());
     tx.fill(target.slot, source.entry());
     vacate(tx, from, source.slot, mode)?;
-    let moved = settle_moved(tx, source.ino, source.inode, to);
+    let moved = store_moved(tx, source.ino, source.inode, to);
     let replaced = drop_name(tx, target.ino, target.inode);
-    settle_directories(tx, (from, from_links), (to, to_links))?;
+    store_directories(tx, (from, from_links), (to, to_links))?;
     Ok(MetaReply::Renamed { moved, other: Some(replaced.attr(target.ino)) })
 }
 
@@ -158,14 +158,14 @@ fn exchange(tx: &mut Tx<'_>, source: Side, target: Side) -> Outcome<MetaReply> {
     let (source_entry, target_entry) = (source.entry(), target.entry());
     tx.fill(source.slot, target_entry);
     tx.fill(target.slot, source_entry);
-    let moved = settle_moved(tx, source.ino, source.inode, to);
-    let other = settle_moved(tx, target.ino, target.inode, from);
-    settle_directories(tx, (from, -links), (to, links))?;
+    let moved = store_moved(tx, source.ino, source.inode, to);
+    let other = store_moved(tx, target.ino, target.inode, from);
+    store_directories(tx, (from, -links), (to, links))?;
     Ok(MetaReply::Renamed { moved, other: Some(other) })
 }
 
 /// Stores an inode whose name is now in directory `to`.
-fn settle_moved(tx: &mut Tx<'_>, ino: InodeId, mut inode: Inode, to: InodeId) -> types::Attr {
+fn store_moved(tx: &mut Tx<'_>, ino: InodeId, mut inode: Inode, to: InodeId) -> types::Attr {
     inode.touch(tx.env.now);
     if inode.is_directory() {
         inode.parent = to.0;
@@ -175,7 +175,7 @@ fn settle_moved(tx: &mut Tx<'_>, ino: InodeId, mut inode: Inode, to: InodeId) ->
 }
 
 /// Stores the directories that lost and got an entry, with their new link counts.
-fn settle_directories(tx: &mut Tx<'_>, from: (InodeId, i32), to: (InodeId, i32)) -> Outcome<()> {
+fn store_directories(tx: &mut Tx<'_>, from: (InodeId, i32), to: (InodeId, i32)) -> Outcome<()> {
     let now = tx.env.now;
     let mut settle = |dir: InodeId, links: i32| {
         tx.change_inode(dir, |directory| {

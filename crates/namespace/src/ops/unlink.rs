@@ -19,7 +19,7 @@ pub(crate) fn unlink(tx: &mut Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<M
     if inode.is_directory() {
         return Err(Errno::EISDIR.into());
     }
-    settle(tx, (parent, directory), slot, (ino, inode))
+    store(tx, (parent, directory), slot, (ino, inode))
 }
 
 /// Removes an empty directory.
@@ -38,7 +38,7 @@ pub(crate) fn rmdir(tx: &mut Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<Me
     }
     check_empty(tx, ino)?;
     directory.nlink = directory.nlink.saturating_sub(1);
-    settle(tx, (parent, directory), slot, (ino, inode))
+    store(tx, (parent, directory), slot, (ino, inode))
 }
 
 fn find(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<(Slot, InodeId, Inode)> {
@@ -48,7 +48,7 @@ fn find(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<(Slot, InodeId, In
     Ok((slot, entry.id(), inode))
 }
 
-fn settle(
+fn store(
     tx: &mut Tx<'_>,
     (parent, mut directory): (InodeId, Inode),
     slot: Slot,

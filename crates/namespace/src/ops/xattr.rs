@@ -62,7 +62,7 @@ pub(crate) fn set(tx: &mut Tx<'_>, ino: InodeId, name: &[u8], new: NewValue<'_>)
     if new.kill_sgid {
         inode.mode &= !mode::S_ISGID;
     }
-    settle(tx, ino, inode)
+    store(tx, ino, inode)
 }
 
 fn set_plain(
@@ -113,10 +113,10 @@ pub(crate) fn remove(tx: &mut Tx<'_>, ino: InodeId, name: &[u8]) -> Outcome<Meta
         check_can_have_acl(&inode)?;
         permissions::remove_acl(tx, ino, &mut inode, name)?;
     }
-    settle(tx, ino, inode)
+    store(tx, ino, inode)
 }
 
-fn settle(tx: &mut Tx<'_>, ino: InodeId, mut inode: Inode) -> Outcome<MetaReply> {
+fn store(tx: &mut Tx<'_>, ino: InodeId, mut inode: Inode) -> Outcome<MetaReply> {
     inode.touch(tx.env.now);
     tx.put_inode(ino, &inode);
     Ok(MetaReply::Attr(inode.attr(ino)))

@@ -7,14 +7,14 @@ use std::task::{Context, Poll, Waker};
 use types::Error;
 
 /// How a call on one connection ended.
-pub(super) enum Outcome {
+pub(super) enum CallOutcome {
     /// The reply's body; a payload is in the call's buffer.
     Reply(Vec<u8>),
     /// The service's error.
     Failed(Error),
     /// The reply's payload doesn't match its checksum, which the server hadn't verified: the
     /// request must be sent again.
-    Differs,
+    ChecksumMismatch,
     /// The connection ended; the outcome of the request is uncertain.
     Lost,
     /// The time-out has passed.
@@ -22,7 +22,7 @@ pub(super) enum Outcome {
 }
 
 /// Permits that a call holds on its connection, released when the answer arrives.
-pub(super) struct Held {
+pub(super) struct CallPermits {
     pub(super) _credit: Permit,
     /// Released as soon as the caller stops waiting: a payload that arrives later is discarded.
     pub(super) bytes: Option<Permit>,
@@ -37,7 +37,7 @@ pub(super) struct Call {
     /// Destination of a reply's payload.
     pub(super) buffer: Option<IoBuf>,
     /// This end verifies the payload's checksum if the server hasn't.
-    pub(super) compares: bool,
+    pub(super) verifies_checksum: bool,
     /// The request has a payload, which is in use until the frame has been sent.
     pub(super) sends_payload: bool,
     /// A payload is being received into `buffer`.
@@ -47,7 +47,7 @@ pub(super) struct Call {
     /// Where its payload is in shared memory. The server may use it until it has answered, even
     /// after the caller has left.
     pub(super) piece: Option<Piece>,
-    pub(super) held: Held,
+    pub(super) permits: CallPermits,
     pub(super) state: CallState,
     /// The encoded request, and later the reply's bytes.
     pub(super) body: Vec<u8>,
@@ -65,14 +65,14 @@ impl Call {
         self.state = CallState::Abandoned;
         self.buffer = None;
         self.parts = Vec::new();
-        self.held.bytes = None;
+        self.permits.bytes = None;
     }
 }
 
 /// Whether a caller waits for the call.
 pub(super) enum CallState {
     Waiting(Option<Waker>),
-    Done(Outcome),
+    Done(CallOutcome),
     /// No caller waits: the answer is discarded.
     Abandoned,
 }
@@ -140,7 +140,7 @@ impl Calls {
     }
 
     /// Completes a call and wakes its caller.
-    pub(super) fn finish(&mut self, id: u64, outcome: Outcome) {
+    pub(super) fn finish(&mut self, id: u64, outcome: CallOutcome) {
         let Some(call) = self.get(id) else { return };
         match std::mem::replace(&mut call.state, CallState::Done(outcome)) {
             CallState::Waiting(waker) => waker.into_iter().for_each(Waker::wake),
@@ -150,7 +150,7 @@ impl Calls {
     }
 
     /// Polls for the outcome of a call.
-    pub(super) fn poll(&mut self, id: u64, cx: &mut Context<'_>) -> Poll<Outcome> {
+    pub(super) fn poll(&mut self, id: u64, cx: &mut Context<'_>) -> Poll<CallOutcome> {
         let call = self.get(id).expect("a call stays until its end is taken");
         match &mut call.state {
             CallState::Waiting(waker) => {
@@ -161,10 +161,10 @@ impl Calls {
                 Poll::Pending
             }
             CallState::Abandoned => unreachable!("an abandoned call isn't polled"),
-            CallState::Done(Outcome::TimedOut) => {
+            CallState::Done(CallOutcome::TimedOut) => {
                 // The server still executes the request: its slot is freed when the answer arrives.
                 call.abandon();
-                Poll::Ready(Outcome::TimedOut)
+                Poll::Ready(CallOutcome::TimedOut)
             }
             CallState::Done(_) => match self.remove(id).map(|call| call.state) {
                 Some(CallState::Done(outcome)) => Poll::Ready(outcome),

@@ -1,17 +1,17 @@
 //! One connection to a peer: its calls, and the tasks that send, receive and watch.
 
 use super::PeerOptions;
-use super::calls::{Call, CallState, Calls, Held, Outcome};
+use super::calls::{Call, CallOutcome, CallPermits, CallState, Calls};
 use super::status::LinkCounters;
 use crate::Liveness;
 use crate::arena::{Arena, Piece};
 use crate::budget::Budget;
 use crate::either::{Either, either};
 use crate::fault::Fault;
-use crate::inbound::{Heard, Inbound, matches_or_fault};
+use crate::inbound::{Inbound, ReceiveStats, matches_or_fault};
 use crate::limits::{
-    COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, IDLE_LIMIT, MAX_BYTES_IN_FLIGHT, MAX_WAITS_IN_FLIGHT,
-    WATCH_INTERVAL,
+    COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, IDLE_CONNECTION_LIMIT, MAX_BYTES_IN_FLIGHT,
+    MAX_WAITING_REQUESTS, WATCH_INTERVAL,
 };
 use crate::outbox::Outbox;
 use crate::signal::Signal;
@@ -24,13 +24,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{Epoch, Error};
-use wire::frame::{Header, Kind, MAX_ANSWER_BYTES};
-use wire::{Answer, Message, Service};
+use wire::frame::{FrameKind, Header, MAX_ANSWER_BYTES};
+use wire::{AnswerKind, Message, Service};
 
 /// A request as a connection sends it.
-pub(super) struct Outgoing {
+pub(super) struct OutgoingRequest {
     pub(super) service: Service,
-    pub(super) answer: Answer,
+    pub(super) answer: AnswerKind,
     pub(super) epoch: Epoch,
     pub(super) payload: Option<IoBuf>,
     /// The server may leave it to this end to verify the checksum of the answer's payload.
@@ -39,7 +39,7 @@ pub(super) struct Outgoing {
     pub(super) deadline_ns: u64,
 }
 
-impl Outgoing {
+impl OutgoingRequest {
     /// Time left until the request times out.
     pub(super) fn left(&self) -> Duration {
         if self.deadline_ns == u64::MAX {
@@ -61,7 +61,7 @@ pub(super) struct Connection {
     /// Requests in flight that may wait for other clients, see [`Answer::Waits`].
     waits: Rc<Budget>,
     bytes: Rc<Budget>,
-    heard: Rc<Heard>,
+    heard: Rc<ReceiveStats>,
     liveness: Liveness,
     counters: Arc<LinkCounters>,
     /// Bytes sent and received that are already included in the counters.
@@ -71,7 +71,7 @@ pub(super) struct Connection {
     /// The first reason for its end.
     fault: RefCell<Option<Fault>>,
     /// Number of running tasks that use the stream.
-    users: Cell<u8>,
+    stream_tasks: Cell<u8>,
     /// When the unanswered ping was sent; 0: there is none.
     pinged_at_ns: Cell<u64>,
     changed: Signal,
@@ -97,14 +97,14 @@ impl Connection {
             liveness: options.liveness,
             calls: RefCell::default(),
             requests: Budget::new(credits),
-            waits: Budget::new(MAX_WAITS_IN_FLIGHT),
+            waits: Budget::new(MAX_WAITING_REQUESTS),
             bytes: Budget::new(MAX_BYTES_IN_FLIGHT),
             heard: inbound.heard(),
             counters,
             accounted: Cell::default(),
             ending: Cell::new(false),
             fault: RefCell::new(None),
-            users: Cell::new(2),
+            stream_tasks: Cell::new(2),
             pinged_at_ns: Cell::new(0),
             changed: Signal::default(),
             watched: Cell::new(false),
@@ -113,12 +113,12 @@ impl Connection {
         let sender = connection.clone();
         rt::spawn(async move {
             let result = sender.outbox.run(&sender.stream, None).await;
-            sender.leave(result.err());
+            sender.stream_task_ended(result.err());
         });
         let receiver = connection.clone();
         rt::spawn(async move {
             let fault = receiver.receive(inbound).await;
-            receiver.leave(Some(fault.err().unwrap_or(Fault::Closed)));
+            receiver.stream_task_ended(Some(fault.err().unwrap_or(Fault::Closed)));
         });
         rt::spawn(connection.clone().watch());
         connection
@@ -137,41 +137,41 @@ impl Connection {
     /// Waits until the connection is closed, and returns the reason. Until then it may access the
     /// buffers of its calls.
     pub(super) async fn closed(&self) -> String {
-        self.changed.wait_until(|| self.users.get() == 0).await;
+        self.changed.wait_until(|| self.stream_tasks.get() == 0).await;
         self.fault.borrow().as_ref().map_or_else(|| "it was closed".into(), |fault| fault.to_string())
     }
 
     /// Waits until the connection no longer uses the buffer of a call whose future was dropped.
-    pub(super) async fn let_go(&self) {
+    pub(super) async fn wait_until_released(&self) {
         if self.fault.borrow().is_some() {
-            self.changed.wait_until(|| self.users.get() == 0).await;
+            self.changed.wait_until(|| self.stream_tasks.get() == 0).await;
         }
     }
 
     /// Whether the connection ended with a fault that the network path may have caused.
-    pub(super) fn broke_on_the_way(&self) -> bool {
+    pub(super) fn has_path_failure(&self) -> bool {
         self.stream.transport() != Transport::SharedMemory
-            && self.fault.borrow().as_ref().is_some_and(Fault::may_be_the_ways)
+            && self.fault.borrow().as_ref().is_some_and(Fault::may_be_path_failure)
     }
 
     /// Whether this side ended it without a fault.
-    pub(super) fn was_given_up(&self) -> bool {
-        matches!(&*self.fault.borrow(), Some(Fault::GivenUp))
+    pub(super) fn was_abandoned(&self) -> bool {
+        matches!(&*self.fault.borrow(), Some(Fault::Abandoned))
     }
 
     /// Ends the connection in good order: running calls may still be answered.
-    pub(super) fn say_goodbye(&self) {
+    pub(super) fn close_gracefully(&self) {
         if !self.ending.replace(true) {
-            self.outbox.push(Header::new(Kind::Goodbye, 0), &[], None, None);
+            self.outbox.push(Header::new(FrameKind::Close, 0), &[], None, None);
             self.outbox.close();
-            self.announce();
+            self.notify_all();
         }
     }
 
     /// Ends the connection at once because the peer has another address now. Its calls are
     /// retransmitted on the next connection.
-    pub(super) fn give_up_address(&self) {
-        self.abort(Some(Fault::Moved));
+    pub(super) fn close_for_address_change(&self) {
+        self.abort(Some(Fault::AddressChanged));
     }
 
     /// Ends the connection at once.
@@ -182,59 +182,59 @@ impl Connection {
         self.ending.set(true);
         self.outbox.abort();
         self.stream.shutdown();
-        self.take_no_more();
+        self.close_request_budgets();
         self.bytes.close();
-        self.announce();
+        self.notify_all();
     }
 
     /// Makes all requests for credits fail.
-    fn take_no_more(&self) {
+    fn close_request_budgets(&self) {
         self.requests.close();
         self.waits.close();
     }
 
     /// Wakes all tasks to check the connection's state.
-    fn announce(&self) {
+    fn notify_all(&self) {
         self.changed.notify();
         self.busy.notify();
     }
 
     /// Notes that a task that uses the stream has ended; with the last one the calls are lost.
-    fn leave(&self, fault: Option<Fault>) {
+    fn stream_task_ended(&self, fault: Option<Fault>) {
         self.abort(fault);
-        self.users.set(self.users.get() - 1);
-        if self.users.get() == 0 {
+        self.stream_tasks.set(self.stream_tasks.get() - 1);
+        if self.stream_tasks.get() == 0 {
             self.account();
             let ids = self.calls.borrow().ids();
-            ids.into_iter().for_each(|id| self.calls.borrow_mut().finish(id, Outcome::Lost));
+            ids.into_iter().for_each(|id| self.calls.borrow_mut().finish(id, CallOutcome::Lost));
             self.changed.notify();
         }
     }
 
     /// Sends a request and waits for its answer. `body` is the encoded request.
-    pub(super) async fn exchange(self: &Rc<Self>, request: &Outgoing, body: Vec<u8>) -> Outcome {
+    pub(super) async fn exchange(self: &Rc<Self>, request: &OutgoingRequest, body: Vec<u8>) -> CallOutcome {
         let amount = request.payload.as_ref().map_or(0, IoBuf::len);
-        let held = match self.admit(amount, request).await {
+        let held = match self.acquire_permits(amount, request).await {
             Ok(held) => held,
             Err(outcome) => return outcome,
         };
         // The time spent waiting so far isn't available to the server.
         let left = request.left();
         if left.is_zero() {
-            return Outcome::TimedOut;
+            return CallOutcome::TimedOut;
         }
-        let fills = request.answer == Answer::Fills;
+        let fills = request.answer == AnswerKind::FillsPayload;
         let arena = self.arena.as_ref().filter(|_| amount > COPIED_PAYLOAD_BYTES);
         // Without a free piece the payload goes over the socket, as it would without shared memory.
         let piece = arena.and_then(|arena| arena.take(amount));
         let header = Header {
             service: request.service as u8,
-            wanted_bytes: if fills { amount as u32 } else { 0 },
+            reply_payload_bytes: if fills { amount as u32 } else { 0 },
             deadline_ms: if left == Duration::MAX { 0 } else { (left.as_millis() as u32).max(1) },
             epoch: request.epoch,
-            place: piece.as_ref().map_or(0, Piece::place),
+            payload_place: piece.as_ref().map_or(0, Piece::place),
             unchecked: fills && request.compares,
-            ..Header::new(Kind::Request, self.calls.borrow().next_id())
+            ..Header::new(FrameKind::Request, self.calls.borrow().next_id())
         };
         let sent_payload = request.payload.as_ref().filter(|_| !fills);
         let frame = match (&piece, sent_payload) {
@@ -248,12 +248,12 @@ impl Connection {
             deadline_ns: request.deadline_ns,
             frame,
             buffer: request.payload.clone().filter(|_| fills),
-            compares: fills && request.compares,
+            verifies_checksum: fills && request.compares,
             sends_payload: sent_payload.is_some() && piece.is_none(),
             receiving: false,
             bulk: fills && amount > DIRECT_RECEIVE_BYTES && piece.is_none(),
             piece,
-            held,
+            permits: held,
             state: CallState::Waiting(None),
             body,
             parts: Vec::new(),
@@ -262,7 +262,7 @@ impl Connection {
         if !self.watched.replace(true) {
             self.busy.notify();
         }
-        let guard = Guard { connection: self, id, waits: request.answer == Answer::Waits };
+        let guard = CallGuard { connection: self, id, waits: request.answer == AnswerKind::Unbounded };
         poll_fn(|cx| guard.connection.calls.borrow_mut().poll(guard.id, cx)).await
     }
 
@@ -270,18 +270,22 @@ impl Connection {
     ///
     /// A request that may wait for other clients uses a separate budget. What it waits for may be a
     /// request on this very connection, such as the unlock of a file that others wait to lock.
-    async fn admit(&self, amount: usize, request: &Outgoing) -> Result<Held, Outcome> {
+    async fn acquire_permits(
+        &self,
+        amount: usize,
+        request: &OutgoingRequest,
+    ) -> Result<CallPermits, CallOutcome> {
         let requests = match request.answer {
-            Answer::Waits => &self.waits,
-            Answer::Plain | Answer::Fills => &self.requests,
+            AnswerKind::Unbounded => &self.waits,
+            AnswerKind::NoPayload | AnswerKind::FillsPayload => &self.requests,
         };
         let both = async { Some((requests.acquire(1).await?, self.bytes.acquire(amount).await?)) };
         let permits = match requests.try_acquire(1).zip(self.bytes.try_acquire(amount)) {
             Some(both) => Some(both),
-            None => rt::timeout(request.left(), both).await.ok_or(Outcome::TimedOut)?,
+            None => rt::timeout(request.left(), both).await.ok_or(CallOutcome::TimedOut)?,
         };
-        let (credit, bytes) = permits.filter(|_| self.is_usable()).ok_or(Outcome::Lost)?;
-        Ok(Held { _credit: credit, bytes: Some(bytes) })
+        let (credit, bytes) = permits.filter(|_| self.is_usable()).ok_or(CallOutcome::Lost)?;
+        Ok(CallPermits { _credit: credit, bytes: Some(bytes) })
     }
 
     async fn receive(&self, mut inbound: Inbound) -> Result<(), Fault> {
@@ -289,32 +293,32 @@ impl Connection {
             inbound.expect_bulk(self.calls.borrow().expects_bulk());
             let Some(header) = inbound.header().await? else { return Ok(()) };
             match header.kind {
-                Kind::Reply => self.receive_reply(&header, &mut inbound).await?,
-                Kind::Part => self.receive_part(&header, &mut inbound).await?,
-                Kind::Error => self.receive_error(&header, &mut inbound).await?,
+                FrameKind::Reply => self.receive_reply(&header, &mut inbound).await?,
+                FrameKind::Part => self.receive_part(&header, &mut inbound).await?,
+                FrameKind::Error => self.receive_error(&header, &mut inbound).await?,
                 kind => {
                     inbound.body(&header).await?;
                     inbound.skip(header.inline_bytes()).await?;
-                    self.obey(kind)?;
+                    self.handle_control_frame(kind)?;
                 }
             }
             self.account();
         }
     }
 
-    fn obey(&self, kind: Kind) -> Result<(), Fault> {
+    fn handle_control_frame(&self, kind: FrameKind) -> Result<(), Fault> {
         match kind {
-            Kind::Ping => {
-                self.outbox.push(Header::new(Kind::Pong, 0), &[], None, None);
+            FrameKind::Ping => {
+                self.outbox.push(Header::new(FrameKind::Pong, 0), &[], None, None);
             }
-            Kind::Pong => {
+            FrameKind::Pong => {
                 let since = rt::monotonic_ns().saturating_sub(self.pinged_at_ns.take());
                 self.counters.round_trip_ns.store(since, Ordering::Relaxed);
             }
-            Kind::Goodbye => {
+            FrameKind::Close => {
                 self.ending.set(true);
-                self.take_no_more();
-                self.announce();
+                self.close_request_budgets();
+                self.notify_all();
             }
             kind => return Err(Fault::unexpected(format!("a server sent a frame of kind {kind:?}"))),
         }
@@ -326,7 +330,7 @@ impl Connection {
         let body = inbound.body(header).await?;
         {
             let mut calls = self.calls.borrow_mut();
-            let call = calls.get(header.id).ok_or_else(|| not_asked(header.id))?;
+            let call = calls.get(header.id).ok_or_else(|| unknown_request(header.id))?;
             if call.parts.len() + body.len() > MAX_ANSWER_BYTES {
                 let message = format!("an answer has more than {MAX_ANSWER_BYTES} bytes");
                 return Err(Fault::unexpected(message));
@@ -344,7 +348,7 @@ impl Connection {
         let payload_bytes = header.payload_bytes as usize;
         let (buffer, compares) = {
             let mut calls = self.calls.borrow_mut();
-            let call = calls.get(header.id).ok_or_else(|| not_asked(header.id))?;
+            let call = calls.get(header.id).ok_or_else(|| unknown_request(header.id))?;
             match call.parts.is_empty() {
                 true => call.body.clear(),
                 false => call.body = std::mem::take(&mut call.parts),
@@ -352,15 +356,15 @@ impl Connection {
             call.body.extend_from_slice(body.as_slice());
             let wanted = matches!(call.state, CallState::Waiting(_));
             call.receiving = wanted && call.buffer.is_some();
-            (call.buffer.clone().filter(|_| wanted), call.compares)
+            (call.buffer.clone().filter(|_| wanted), call.verifies_checksum)
         };
         if header.unchecked && (!compares || header.payload_sum.is_none()) {
             let what = if compares { "without a checksum" } else { "which wasn't asked for" };
             return Err(Fault::unexpected(format!("a payload comes unchecked, {what}")));
         }
         let matches = match buffer {
-            Some(buffer) if buffer.len() == payload_bytes && header.place != 0 => {
-                self.take_out(header, &buffer)?
+            Some(buffer) if buffer.len() == payload_bytes && header.payload_place != 0 => {
+                self.copy_from_shared(header, &buffer)?
             }
             Some(buffer) if buffer.len() == payload_bytes => {
                 inbound.unchecked_payload(header, &buffer).await?
@@ -375,22 +379,22 @@ impl Connection {
                 true
             }
         };
-        self.answered(header.id, |body| match matches {
-            true => Outcome::Reply(std::mem::take(body)),
-            false => Outcome::Differs,
+        self.complete(header.id, |body| match matches {
+            true => CallOutcome::Reply(std::mem::take(body)),
+            false => CallOutcome::ChecksumMismatch,
         });
         Ok(())
     }
 
     /// Copies a payload out of the shared memory, and verifies the copy. False: it doesn't match a
     /// checksum that the server hasn't verified.
-    fn take_out(&self, header: &Header, buffer: &IoBuf) -> Result<bool, Fault> {
+    fn copy_from_shared(&self, header: &Header, buffer: &IoBuf) -> Result<bool, Fault> {
         let mut calls = self.calls.borrow_mut();
         let piece = calls.get(header.id).and_then(|call| call.piece.as_ref());
-        let Some(piece) = piece.filter(|piece| piece.place() == header.place) else {
+        let Some(piece) = piece.filter(|piece| piece.place() == header.payload_place) else {
             return Err(Fault::unexpected(format!(
                 "a reply is at page {} of the memory, nobody asked there",
-                header.place - 1
+                header.payload_place - 1
             )));
         };
         piece.copy_out(buffer);
@@ -401,12 +405,12 @@ impl Connection {
         let body = inbound.body(header).await?;
         let error = Error::decode(body.as_slice())?;
         inbound.skip(header.inline_bytes()).await?;
-        self.answered(header.id, |_| Outcome::Failed(error));
+        self.complete(header.id, |_| CallOutcome::Failed(error));
         Ok(())
     }
 
     /// Completes a call with the server's answer.
-    fn answered(&self, id: u64, outcome: impl FnOnce(&mut Vec<u8>) -> Outcome) {
+    fn complete(&self, id: u64, outcome: impl FnOnce(&mut Vec<u8>) -> CallOutcome) {
         let mut calls = self.calls.borrow_mut();
         let Some(call) = calls.get(id) else { return };
         call.receiving = false;
@@ -425,26 +429,26 @@ impl Connection {
     /// Handles calls that time out, and a silent peer, while there are calls. Ends a connection
     /// that has been idle for long.
     async fn watch(self: Rc<Self>) {
-        while self.users.get() > 0 {
+        while self.stream_tasks.get() > 0 {
             if self.calls.borrow().len() == 0 {
                 if self.ending.get() {
                     return self.abort(None);
                 }
                 self.watched.set(false);
                 let busy = self.busy.wait_until(|| self.watched.get() || self.ending.get());
-                if rt::timeout(IDLE_LIMIT, busy).await.is_none() {
+                if rt::timeout(IDLE_CONNECTION_LIMIT, busy).await.is_none() {
                     // The server can give its place to another connection. The next call makes a
                     // new one.
-                    self.say_goodbye();
+                    self.close_gracefully();
                 }
-                self.heard.at_ns.set(rt::monotonic_ns());
+                self.heard.last_receive_ns.set(rt::monotonic_ns());
                 self.pinged_at_ns.set(0);
             }
-            let closed = self.changed.wait_until(|| self.users.get() == 0);
+            let closed = self.changed.wait_until(|| self.stream_tasks.get() == 0);
             if let Either::First(()) = either(closed, rt::sleep(WATCH_INTERVAL)).await {
                 return;
             }
-            self.look_around();
+            self.check_calls();
         }
     }
 
@@ -456,16 +460,16 @@ impl Connection {
         self.counters.bytes_received.fetch_add(now.1 - before.1, Ordering::Relaxed);
     }
 
-    fn look_around(&self) {
+    fn check_calls(&self) {
         self.account();
         let now = rt::monotonic_ns();
-        let silence = Duration::from_nanos(now.saturating_sub(self.heard.at_ns.get()));
-        if silence > self.liveness.give_up_after {
+        let silence = Duration::from_nanos(now.saturating_sub(self.heard.last_receive_ns.get()));
+        if silence > self.liveness.dead_after {
             return self.abort(Some(Fault::Silent));
         }
-        if silence > self.liveness.ask_after && self.pinged_at_ns.get() == 0 {
+        if silence > self.liveness.ping_after && self.pinged_at_ns.get() == 0 {
             self.pinged_at_ns.set(now);
-            self.outbox.push(Header::new(Kind::Ping, 0), &[], None, None);
+            self.outbox.push(Header::new(FrameKind::Ping, 0), &[], None, None);
         }
         let mut calls = self.calls.borrow_mut();
         for id in calls.ids() {
@@ -476,26 +480,26 @@ impl Connection {
             }
             if call.receiving || call.sends_payload && !self.outbox.has_sent(call.frame) {
                 // Its buffer is in use until the connection is closed.
-                return self.abort(Some(Fault::Stuck));
+                return self.abort(Some(Fault::TransferTimedOut));
             }
-            calls.finish(id, Outcome::TimedOut);
+            calls.finish(id, CallOutcome::TimedOut);
         }
     }
 }
 
 /// The fault of a server that answers a request that it wasn't sent.
-fn not_asked(id: u64) -> Fault {
+fn unknown_request(id: u64) -> Fault {
     Fault::unexpected(format!("an answer to request {id}, which wasn't asked"))
 }
 
 /// Abandons a call when its future is dropped; cancels it at the server if it may wait.
-struct Guard<'a> {
+struct CallGuard<'a> {
     connection: &'a Rc<Connection>,
     id: u64,
     waits: bool,
 }
 
-impl Drop for Guard<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         let connection = self.connection;
         let busy = {
@@ -505,7 +509,7 @@ impl Drop for Guard<'_> {
             let busy = unsent || call.receiving;
             match call.state {
                 // It isn't answered yet.
-                CallState::Waiting(_) | CallState::Done(Outcome::TimedOut) => call.abandon(),
+                CallState::Waiting(_) | CallState::Done(CallOutcome::TimedOut) => call.abandon(),
                 CallState::Done(_) => drop(calls.remove(self.id)),
                 CallState::Abandoned => return,
             }
@@ -514,9 +518,9 @@ impl Drop for Guard<'_> {
         if busy {
             // The caller may reuse the buffer at once. The other calls are retransmitted on the
             // next connection.
-            connection.abort(Some(Fault::GivenUp));
+            connection.abort(Some(Fault::Abandoned));
         } else if self.waits {
-            connection.outbox.push(Header::new(Kind::Cancel, self.id), &[], None, None);
+            connection.outbox.push(Header::new(FrameKind::Cancel, self.id), &[], None, None);
         }
     }
 }

@@ -12,7 +12,7 @@ const STRIDE: u32 = 720_720;
 
 /// The numbers used by this process.
 #[derive(Default)]
-struct Numbers {
+struct CoreNumbers {
     used: Mutex<BTreeSet<u32>>,
     /// Start value for threads that aren't pinned, so that they spread.
     next_unpinned: AtomicU32,
@@ -22,14 +22,14 @@ struct Numbers {
 /// the connection. Released when dropped.
 pub(super) struct CoreIndex {
     pub(super) number: u32,
-    numbers: Arc<Numbers>,
+    numbers: Arc<CoreNumbers>,
 }
 
 impl CoreIndex {
     /// Claims a number for a connection of this thread.
     pub(super) fn claim() -> CoreIndex {
         let cpu = rt::pinned_cpu().map(|cpu| cpu as u32);
-        let numbers = rt::process_wide::<Numbers>();
+        let numbers = rt::process_wide::<CoreNumbers>();
         let first = cpu.unwrap_or_else(|| numbers.next_unpinned.fetch_add(1, Ordering::Relaxed)) % STRIDE;
         let mut used = numbers.used.lock();
         let free =

@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::inbound::Inbound;
 use crate::limits::{CONNECT_TIMEOUT, MAX_REQUESTS_IN_FLIGHT, SHARED_MEMORY_BYTES};
 use crate::stream::Stream;
-use crate::tls::Refusal;
+use crate::tls::TlsRefusal;
 use rt::{IoBuf, SharedMemory};
 use std::fmt;
 use std::io;
@@ -16,10 +16,10 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{Errno, Error};
 use wire::Message;
-use wire::frame::{Header, Hello, Kind, OnHost, VERSION, Welcome};
+use wire::frame::{FrameKind, Header, Hello, LocalEndpoint, VERSION, Welcome};
 
 /// A connection that has been welcomed.
-pub(super) struct Dialled {
+pub(super) struct NewConnection {
     pub(super) stream: Rc<Stream>,
     pub(super) inbound: Inbound,
     /// Memory shared with a server on this machine.
@@ -27,7 +27,7 @@ pub(super) struct Dialled {
     pub(super) credits: usize,
     pub(super) round_trip_ns: u64,
     /// How to reach the server from its own machine, if this process runs there.
-    pub(super) on_host: Option<OnHost>,
+    pub(super) on_host: Option<LocalEndpoint>,
     /// Name that the server gives itself.
     server: String,
 }
@@ -40,7 +40,7 @@ pub enum ProbeFailure {
     /// Nothing answers.
     TimedOut,
     /// The process that answers is not the peer, or refuses this process.
-    Strange(String),
+    WrongPeer(String),
     /// Something else.
     Failed(String),
 }
@@ -50,7 +50,7 @@ impl fmt::Display for ProbeFailure {
         match self {
             ProbeFailure::Refused => f.write_str("connection refused"),
             ProbeFailure::TimedOut => f.write_str("timed out"),
-            ProbeFailure::Strange(cause) | ProbeFailure::Failed(cause) => f.write_str(cause),
+            ProbeFailure::WrongPeer(cause) | ProbeFailure::Failed(cause) => f.write_str(cause),
         }
     }
 }
@@ -60,7 +60,7 @@ impl From<DialError> for ProbeFailure {
         match error {
             DialError::Failed(cause) => ProbeFailure::Failed(cause),
             DialError::Refused(error) | DialError::Strange(error) => {
-                ProbeFailure::Strange(error.message.to_string())
+                ProbeFailure::WrongPeer(error.message.to_string())
             }
         }
     }
@@ -79,7 +79,7 @@ pub(super) enum DialError {
 impl DialError {
     /// Without authentication a refusal may come from another process, of another cluster for
     /// example.
-    fn of_somebody(self, security: &Security) -> DialError {
+    fn or_wrong_peer(self, security: &Security) -> DialError {
         match (self, security) {
             (DialError::Refused(e), Security::Plain) if e.errno == Errno::EACCES => DialError::Strange(e),
             (error, _) => error,
@@ -103,10 +103,14 @@ impl From<Fault> for DialError {
 }
 
 /// Connects to one address, as core `core` of this process.
-pub(super) async fn dial(shared: &Shared, address: SocketAddr, core: u32) -> Result<Dialled, DialError> {
+pub(super) async fn dial(
+    shared: &Shared,
+    address: SocketAddr,
+    core: u32,
+) -> Result<NewConnection, DialError> {
     let connected = shared.options.security.connect(address, CONNECT_TIMEOUT).await;
-    let stream = connected.map_err(|e| no_stream(shared, address, &e))?;
-    meet(shared, stream, core).await
+    let stream = connected.map_err(|e| connect_error(shared, address, &e))?;
+    handshake(shared, stream, core).await
 }
 
 /// Connects to one address as [`dial`] does, and closes the connection.
@@ -115,39 +119,43 @@ pub(super) async fn probe(shared: &Shared, address: SocketAddr, core: u32) -> Re
     let stream = connected.map_err(|e| match e.kind() {
         io::ErrorKind::ConnectionRefused => ProbeFailure::Refused,
         io::ErrorKind::TimedOut => ProbeFailure::TimedOut,
-        _ => no_stream(shared, address, &e).into(),
+        _ => connect_error(shared, address, &e).into(),
     })?;
-    Ok(meet(shared, stream, core).await?.server)
+    Ok(handshake(shared, stream, core).await?.server)
 }
 
 /// Connects to a server on this machine.
-pub(super) async fn dial_on_host(shared: &Shared, way: &OnHost, core: u32) -> Result<Dialled, DialError> {
+pub(super) async fn dial_on_host(
+    shared: &Shared,
+    way: &LocalEndpoint,
+    core: u32,
+) -> Result<NewConnection, DialError> {
     let (memory, fd) = SharedMemory::create(SHARED_MEMORY_BYTES).map_err(Fault::from)?;
     let connected = shared.options.security.connect_on_host(way, fd, CONNECT_TIMEOUT).await;
-    let dialled = meet(shared, connected.map_err(Fault::from)?, core).await?;
-    Ok(Dialled { arena: Some(Arena::new(memory)), ..dialled })
+    let dialled = handshake(shared, connected.map_err(Fault::from)?, core).await?;
+    Ok(NewConnection { arena: Some(Arena::new(memory)), ..dialled })
 }
 
 /// Sends the hello and waits for the welcome.
-async fn meet(shared: &Shared, stream: Stream, core: u32) -> Result<Dialled, DialError> {
+async fn handshake(shared: &Shared, stream: Stream, core: u32) -> Result<NewConnection, DialError> {
     let stream = Rc::new(stream);
     let mut inbound = Inbound::new(stream.clone());
     let began = rt::monotonic_ns();
     send_hello(shared, &stream, core).await?;
     let mut waited = false;
     let welcome = loop {
-        let answer = rt::timeout(shared.options.liveness.give_up_after, next(&mut inbound)).await;
+        let answer = rt::timeout(shared.options.liveness.dead_after, receive_welcome(&mut inbound)).await;
         let answer = answer.unwrap_or(Err(DialError::from(Fault::Silent)));
-        match answer.map_err(|e| e.of_somebody(&shared.options.security))? {
+        match answer.map_err(|e| e.or_wrong_peer(&shared.options.security))? {
             Some(welcome) => break welcome,
             None => waited = true,
         }
     };
     let round_trip_ns = if waited { 0 } else { rt::monotonic_ns() - began };
     let credits = (welcome.credits as usize).clamp(1, MAX_REQUESTS_IN_FLIGHT);
-    let on_host = welcome.on_host.filter(|way| rt::net::host().as_ref() == Some(&way.host));
+    let on_host = welcome.on_host.filter(|way| rt::net::host_id().as_ref() == Some(&way.host));
     let server = welcome.name;
-    Ok(Dialled { stream, inbound, arena: None, credits, round_trip_ns, on_host, server })
+    Ok(NewConnection { stream, inbound, arena: None, credits, round_trip_ns, on_host, server })
 }
 
 /// Number of connections that this process has made. Each connection gets a higher incarnation than
@@ -156,12 +164,13 @@ async fn meet(shared: &Shared, stream: Stream, core: u32) -> Result<Dialled, Dia
 struct Incarnations(AtomicU64);
 
 /// A refusal by one end is permanent; all other failures may be temporary.
-fn no_stream(shared: &Shared, address: SocketAddr, e: &io::Error) -> DialError {
+fn connect_error(shared: &Shared, address: SocketAddr, e: &io::Error) -> DialError {
     match (e.kind(), &shared.options.security) {
         (io::ErrorKind::PermissionDenied, Security::Tls(tls)) => {
-            let message = format!("{} at {address}: {e} (this end is {})", shared.options.name, tls.own());
-            let error = Error::new(Errno::EACCES, message).hint(Refusal::remedy_for(e));
-            if Refusal::is_of_us(e) { DialError::Refused(error) } else { DialError::Strange(error) }
+            let message =
+                format!("{} at {address}: {e} (this end is {})", shared.options.name, tls.own_identity());
+            let error = Error::new(Errno::EACCES, message).hint(TlsRefusal::remedy_for(e));
+            if TlsRefusal::is_of_us(e) { DialError::Refused(error) } else { DialError::Strange(error) }
         }
         _ => DialError::Failed(e.to_string()),
     }
@@ -180,26 +189,26 @@ async fn send_hello(shared: &Shared, stream: &Stream, core: u32) -> Result<(), D
     };
     let mut body = Vec::new();
     hello.encode(&mut body);
-    let mut frame = Header::new(Kind::Hello, 0).with_body(&body).encode().to_vec();
+    let mut frame = Header::new(FrameKind::Hello, 0).with_body(&body).encode().to_vec();
     frame.extend_from_slice(&body);
     stream.send(vec![IoBuf::from_slice(&frame)]).await.map_err(|e| Fault::from(e).into())
 }
 
 /// Receives the answer to the hello; `None` for a ping, after which the answer is still to come.
-async fn next(inbound: &mut Inbound) -> Result<Option<Welcome>, DialError> {
+async fn receive_welcome(inbound: &mut Inbound) -> Result<Option<Welcome>, DialError> {
     let header = inbound.header().await?.ok_or(Fault::Closed)?;
     let body = inbound.body(&header).await?;
     inbound.skip(header.inline_bytes()).await?;
     match header.kind {
-        Kind::Welcome => Ok(Some(Welcome::decode(body.as_slice()).map_err(Fault::from)?)),
-        Kind::Ping => Ok(None),
-        Kind::Error => {
+        FrameKind::Welcome => Ok(Some(Welcome::decode(body.as_slice()).map_err(Fault::from)?)),
+        FrameKind::Ping => Ok(None),
+        FrameKind::Error => {
             let error = Error::decode(body.as_slice()).map_err(Fault::from)?;
             // The server has its maximum of connections at the moment.
             let may_come = error.errno == Errno::EBUSY;
             Err(if may_come { DialError::Failed(error.to_string()) } else { DialError::Refused(error) })
         }
-        Kind::Goodbye => Err(DialError::Failed("the server is stopping".into())),
+        FrameKind::Close => Err(DialError::Failed("the server is stopping".into())),
         kind => Err(Fault::unexpected(format!("a hello was answered by a frame of kind {kind:?}")).into()),
     }
 }

@@ -3,13 +3,13 @@
 
 use super::connection::Connection;
 use super::core_index::CoreIndex;
-use super::dial::{DialError, Dialled, dial, dial_on_host};
+use super::dial::{DialError, NewConnection, dial, dial_on_host};
 use super::peer::SameHost;
 use super::peer::Shared;
 use super::status::LinkCounters;
 use crate::either::{Either, either};
 use crate::limits::{
-    FAILED_ADDRESS_REST, FIRST_BACKOFF, LONGEST_ADDRESS_REST, LONGEST_BACKOFF, POOLED_BODIES,
+    FAILED_ADDRESS_BACKOFF, FIRST_BACKOFF, LONGEST_ADDRESS_BACKOFF, LONGEST_BACKOFF, POOLED_BODIES,
     POOLED_BODY_BYTES,
 };
 use crate::signal::Signal;
@@ -41,18 +41,18 @@ struct Failure {
     /// When, by the monotonic clock.
     at_ns: u64,
     /// How long the address is tried after the others.
-    rest: Duration,
+    backoff: Duration,
 }
 
 impl Failure {
     /// A failure that happens now.
     fn now(rest: Duration) -> Failure {
-        Failure { at_ns: rt::monotonic_ns(), rest }
+        Failure { at_ns: rt::monotonic_ns(), backoff: rest }
     }
 
     /// Whether the address is still tried after the others.
     fn is_recent(&self) -> bool {
-        rt::monotonic_ns().saturating_sub(self.at_ns) < self.rest.as_nanos() as u64
+        rt::monotonic_ns().saturating_sub(self.at_ns) < self.backoff.as_nanos() as u64
     }
 }
 
@@ -101,30 +101,30 @@ impl Link {
             bodies: RefCell::default(),
         });
         links.0.borrow_mut().insert(shared.id, link.clone());
-        rt::spawn(Keeper { link: link.clone(), links }.keep());
+        rt::spawn(LinkTask { link: link.clone(), links }.keep());
         link
     }
 
     /// Returns a connection that accepts calls. Waits for one at most `left`, and no longer than
     /// the peer may be unreachable.
     pub(super) async fn connection(&self, left: Duration) -> Result<Rc<Connection>> {
-        if let Some(connection) = self.usable() {
+        if let Some(connection) = self.usable_connection() {
             return Ok(connection);
         }
         // Retrying a refused client more often than the longest backoff doesn't help.
         if let Some(refusal) = self.refused_within(LONGEST_BACKOFF) {
             return Err(refusal);
         }
-        let _waiting = Waiting::new(self);
+        let _waiting = WaitingCall::new(self);
         let before = self.refusals.borrow().count;
         let answer = self.changed.wait_for(|| {
             let refusals = self.refusals.borrow();
             match &refusals.last {
                 Some((error, _)) if refusals.count > before => Some(Err(error.clone())),
-                _ => self.usable().map(Ok),
+                _ => self.usable_connection().map(Ok),
             }
         });
-        let patience = self.shared.reach.patience(self.shared.options.timeout, rt::monotonic_ns());
+        let patience = self.shared.reachability.wait_limit(self.shared.options.timeout, rt::monotonic_ns());
         let left = left.min(patience);
         // A peer that refuses the client is not unreachable, however long it has been refusing.
         let given_up = || self.refused_within(Duration::MAX).unwrap_or_else(|| self.timed_out());
@@ -175,7 +175,7 @@ impl Link {
     }
 
     /// Returns a buffer to the pool.
-    pub(super) fn give_body(&self, mut body: Vec<u8>) {
+    pub(super) fn return_body(&self, mut body: Vec<u8>) {
         let mut bodies = self.bodies.borrow_mut();
         if bodies.len() < POOLED_BODIES && body.capacity() <= POOLED_BODY_BYTES {
             body.clear();
@@ -183,19 +183,19 @@ impl Link {
         }
     }
 
-    fn usable(&self) -> Option<Rc<Connection>> {
+    fn usable_connection(&self) -> Option<Rc<Connection>> {
         self.connection.borrow().as_ref().filter(|connection| connection.is_usable()).cloned()
     }
 
     /// Tries each address once. Returns an error when all have failed, with the refusal if it is a
     /// lasting one. A wrong process at one address proves nothing about a peer that may come back
     /// at another address.
-    async fn connect(self: &Rc<Self>) -> Result<Placed, Option<Error>> {
+    async fn connect(self: &Rc<Self>) -> Result<AddressedConnection, Option<Error>> {
         self.shared.look_up().await;
         let (mut refusal, mut strange, mut may_come) = (None, None, false);
         for (rank, address) in self.ordered_addresses() {
             match self.try_address(address).await {
-                Ok(connection) => return Ok(Placed::new(connection, rank, address)),
+                Ok(connection) => return Ok(AddressedConnection::new(connection, rank, address)),
                 Err(DialError::Failed(_)) => may_come = true,
                 Err(DialError::Refused(error)) => refusal = Some(error),
                 Err(DialError::Strange(error)) => strange = Some(error),
@@ -220,11 +220,11 @@ impl Link {
 
     /// Replaces a connection to a server on this machine by one over shared memory, if that is
     /// enabled. The server ends the connection over TCP.
-    async fn prefer_shared_memory(&self, dialled: Dialled) -> Dialled {
+    async fn prefer_shared_memory(&self, dialled: NewConnection) -> NewConnection {
         let wanted = self.shared.options.same_host == SameHost::SharedMemory;
         let Some(way) = dialled.on_host.clone().filter(|_| wanted) else { return dialled };
         let address = Address::Abstract(way.socket.clone());
-        if self.rests(address.clone()) {
+        if self.failed_recently(address.clone()) {
             return dialled;
         }
         match dial_on_host(&self.shared, &way, self.index.number).await {
@@ -233,7 +233,12 @@ impl Link {
         }
     }
 
-    fn without_shared_memory(&self, dialled: Dialled, address: Address, reason: String) -> Dialled {
+    fn without_shared_memory(
+        &self,
+        dialled: NewConnection,
+        address: Address,
+        reason: String,
+    ) -> NewConnection {
         let name = &self.shared.options.name;
         tracing::warn!(
             "{name} is on this machine, but reached over TCP: shared memory can't be used: {reason}"
@@ -242,13 +247,13 @@ impl Link {
         dialled
     }
 
-    fn adopt(self: &Rc<Self>, dialled: Dialled, address: Address) -> Rc<Connection> {
-        let Dialled { stream, inbound, arena, credits, round_trip_ns, .. } = dialled;
+    fn adopt(self: &Rc<Self>, dialled: NewConnection, address: Address) -> Rc<Connection> {
+        let NewConnection { stream, inbound, arena, credits, round_trip_ns, .. } = dialled;
         self.counters.round_trip_ns.store(round_trip_ns, Ordering::Relaxed);
         self.counters.connect(address.clone(), stream.transport());
         let is_here = address.inet().is_none_or(|address| address.ip().is_loopback());
-        self.shared.is_on_this_host.store(is_here, Ordering::Relaxed);
-        self.shared.reach.reached();
+        self.shared.is_same_host.store(is_here, Ordering::Relaxed);
+        self.shared.reachability.note_reachable();
         let options = &self.shared.options;
         let connection = Connection::start(stream, inbound, arena, credits, options, self.counters.clone());
         self.watch_end(connection.clone(), address);
@@ -259,9 +264,9 @@ impl Link {
 
     fn note_failure(&self, address: Address, reason: String) {
         tracing::debug!(peer = self.shared.options.name, %address, reason, "a connection failed");
-        self.shared.reach.failed(rt::monotonic_ns());
+        self.shared.reachability.failed(rt::monotonic_ns());
         let mut failures = self.failures.borrow_mut();
-        let rest = failures.get(&address).map_or(FAILED_ADDRESS_REST, |before| before.rest);
+        let rest = failures.get(&address).map_or(FAILED_ADDRESS_BACKOFF, |before| before.backoff);
         failures.insert(address.clone(), Failure::now(rest));
         self.counters.fail(address, reason);
     }
@@ -269,15 +274,15 @@ impl Link {
     /// Notes that a connection broke after an address was good enough to make it: its frames may be
     /// too large for that path, or get damaged on it. So other addresses are preferred, each time
     /// for longer.
-    fn note_break(&self, placed: &Placed) {
+    fn note_broken_connection(&self, placed: &AddressedConnection) {
         let mut failures = self.failures.borrow_mut();
         let address = Address::from(placed.address);
         let lasted = rt::monotonic_ns().saturating_sub(placed.since_ns);
         let rest = match failures.get(&address) {
-            Some(before) if lasted < LONGEST_ADDRESS_REST.as_nanos() as u64 => before.rest * 2,
-            _ => FAILED_ADDRESS_REST,
+            Some(before) if lasted < LONGEST_ADDRESS_BACKOFF.as_nanos() as u64 => before.backoff * 2,
+            _ => FAILED_ADDRESS_BACKOFF,
         };
-        failures.insert(address, Failure::now(rest.min(LONGEST_ADDRESS_REST)));
+        failures.insert(address, Failure::now(rest.min(LONGEST_ADDRESS_BACKOFF)));
     }
 
     /// The addresses in order of preference; those that failed recently come last.
@@ -289,22 +294,23 @@ impl Link {
             None => failure.is_recent(),
         };
         self.failures.borrow_mut().retain(known);
-        ways.order(self.ordinal, |address| self.rests((*address).into()))
+        ways.order(self.ordinal, |address| self.failed_recently((*address).into()))
     }
 
     /// Whether an address failed recently.
-    fn rests(&self, address: Address) -> bool {
+    fn failed_recently(&self, address: Address) -> bool {
         self.failures.borrow().get(&address).is_some_and(Failure::is_recent)
     }
 
     /// Waits until an address with a better rank may be tried.
-    async fn better_than(&self, rank: usize) -> (usize, SocketAddr) {
+    async fn wait_for_better_address(&self, rank: usize) -> (usize, SocketAddr) {
         if rank == 0 {
             return std::future::pending().await;
         }
         loop {
-            rt::sleep(FAILED_ADDRESS_REST).await;
-            let rested = |better: &(usize, SocketAddr)| better.0 < rank && !self.rests(better.1.into());
+            rt::sleep(FAILED_ADDRESS_BACKOFF).await;
+            let rested =
+                |better: &(usize, SocketAddr)| better.0 < rank && !self.failed_recently(better.1.into());
             if let Some(better) = self.ordered_addresses().into_iter().find(rested) {
                 return better;
             }
@@ -312,10 +318,10 @@ impl Link {
     }
 
     /// Waits until the peer no longer has this address.
-    async fn is_left(&self, address: SocketAddr) {
+    async fn wait_until_address_removed(&self, address: SocketAddr) {
         loop {
             // Before the check, so that no change is missed between the two.
-            let moved = self.shared.moved.wait();
+            let moved = self.shared.addresses_changed.wait();
             if self.shared.ways().rank(address).is_none() {
                 return;
             }
@@ -340,17 +346,17 @@ impl Link {
 }
 
 /// A call that waits for a connection, which makes the link connect.
-struct Waiting<'a>(&'a Link);
+struct WaitingCall<'a>(&'a Link);
 
-impl<'a> Waiting<'a> {
-    fn new(link: &'a Link) -> Waiting<'a> {
+impl<'a> WaitingCall<'a> {
+    fn new(link: &'a Link) -> WaitingCall<'a> {
         link.waiting.set(link.waiting.get() + 1);
         link.changed.notify();
-        Waiting(link)
+        WaitingCall(link)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         self.0.waiting.set(self.0.waiting.get() - 1);
     }
@@ -358,25 +364,25 @@ impl Drop for Waiting<'_> {
 
 /// Keeps a link connected while it is needed. The link is dropped with its keeper: with the peer,
 /// or with the core.
-struct Keeper {
+struct LinkTask {
     link: Rc<Link>,
     /// The links of the core.
     links: Rc<Links>,
 }
 
-impl Keeper {
+impl LinkTask {
     async fn keep(self) {
         let link = self.link.clone();
         let shared = link.shared.clone();
-        if let Either::Second(()) = either(link.stay_connected(), shared.gone.wait()).await
-            && let Some(connection) = link.usable()
+        if let Either::Second(()) = either(link.stay_connected(), shared.dropped.wait()).await
+            && let Some(connection) = link.usable_connection()
         {
-            connection.say_goodbye();
+            connection.close_gracefully();
         }
     }
 }
 
-impl Drop for Keeper {
+impl Drop for LinkTask {
     fn drop(&mut self) {
         let Link { shared, counters, .. } = &*self.link;
         let link = self.links.0.borrow_mut().remove(&shared.id);
@@ -386,7 +392,7 @@ impl Drop for Keeper {
 }
 
 /// A connection, and the address that it was made to.
-struct Placed {
+struct AddressedConnection {
     connection: Rc<Connection>,
     address: SocketAddr,
     /// Rank of the address: 0 is best.
@@ -395,9 +401,9 @@ struct Placed {
     since_ns: u64,
 }
 
-impl Placed {
-    fn new(connection: Rc<Connection>, rank: usize, address: SocketAddr) -> Placed {
-        Placed { connection, address, rank, since_ns: rt::monotonic_ns() }
+impl AddressedConnection {
+    fn new(connection: Rc<Connection>, rank: usize, address: SocketAddr) -> AddressedConnection {
+        AddressedConnection { connection, address, rank, since_ns: rt::monotonic_ns() }
     }
 }
 
@@ -407,25 +413,28 @@ impl Link {
     ///
     /// A link that had to take an address of lower rank moves back once a better one answers. The
     /// server then ends the old connection, and the calls in flight on it are retransmitted.
-    async fn use_up(self: &Rc<Self>, mut placed: Placed) -> bool {
+    async fn use_until_ended(self: &Rc<Self>, mut placed: AddressedConnection) -> bool {
         loop {
             let connection = placed.connection.clone();
-            let elsewhere = either(self.better_than(placed.rank), self.is_left(placed.address));
+            let elsewhere = either(
+                self.wait_for_better_address(placed.rank),
+                self.wait_until_address_removed(placed.address),
+            );
             match either(connection.ending(), elsewhere).await {
                 Either::First(()) => {
-                    if connection.broke_on_the_way() {
-                        self.note_break(&placed);
+                    if connection.has_path_failure() {
+                        self.note_broken_connection(&placed);
                     }
-                    return connection.was_given_up();
+                    return connection.was_abandoned();
                 }
                 Either::Second(Either::Second(())) => {
-                    connection.give_up_address();
+                    connection.close_for_address_change();
                     return true;
                 }
                 Either::Second(Either::First((rank, address))) => {
                     if let Ok(better) = self.try_address(address).await {
-                        connection.say_goodbye();
-                        placed = Placed::new(better, rank, address);
+                        connection.close_gracefully();
+                        placed = AddressedConnection::new(better, rank, address);
                     }
                 }
             }
@@ -435,13 +444,13 @@ impl Link {
     async fn stay_connected(self: &Rc<Self>) {
         let mut pause = FIRST_BACKOFF;
         loop {
-            self.changed.wait_until(|| self.waiting.get() > 0 && self.usable().is_none()).await;
+            self.changed.wait_until(|| self.waiting.get() > 0 && self.usable_connection().is_none()).await;
             let mut lasted = false;
             match self.connect().await {
                 Ok(placed) => {
                     self.note_outcome(None);
                     let began = rt::monotonic_ns();
-                    let given_up = self.use_up(placed).await;
+                    let given_up = self.use_until_ended(placed).await;
                     let age_ns = rt::monotonic_ns() - began;
                     lasted = age_ns > LONGEST_BACKOFF.as_nanos() as u64 || given_up;
                 }

@@ -2,7 +2,7 @@
 //! addresses than before.
 
 use super::peer::Shared;
-use crate::limits::LOOKUP_PATIENCE;
+use crate::limits::LOOKUP_TIMEOUT;
 use rt::sync::Event;
 use std::fmt;
 use std::net::SocketAddr;
@@ -43,7 +43,7 @@ impl Shared {
         if !self.lookup.is_under_way.swap(true, Ordering::AcqRel) && !start(self.clone(), lookup) {
             return;
         }
-        let _ = rt::timeout(LOOKUP_PATIENCE, ended).await;
+        let _ = rt::timeout(LOOKUP_TIMEOUT, ended).await;
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::dial::{self, ProbeFailure};
 use super::lookup::{Lookup, LookupState};
-use super::reach::Reach;
+use super::reach::Reachability;
 use super::status::{AddressFailure, LinkCounters, PeerStatus};
-use crate::limits::{DEFAULT_CALL_TIMEOUT, SILENCE_BEFORE_DEATH, SILENCE_BEFORE_PING};
-use crate::networks::Ways;
+use crate::limits::{DEFAULT_CALL_TIMEOUT, SILENCE_BEFORE_PING, SILENCE_TIMEOUT};
+use crate::networks::RankedAddresses;
 use crate::{Distance, Liveness, Networks, Security};
 use parking_lot::Mutex;
 use rt::sync::Event;
@@ -52,7 +52,7 @@ pub struct PeerOptions {
     /// Transport to a peer on this machine.
     pub same_host: SameHost,
     /// Networks that this machine is attached to; a peer on one of them is near.
-    pub near: Vec<Subnet>,
+    pub near_networks: Vec<Subnet>,
     /// How long a call is retried before it fails with `ETIMEDOUT`.
     pub timeout: Duration,
     /// Identity of this process.
@@ -75,11 +75,11 @@ impl PeerOptions {
             lookup: None,
             networks: Networks::default(),
             same_host: SameHost::default(),
-            near: Vec::new(),
+            near_networks: Vec::new(),
             timeout: DEFAULT_CALL_TIMEOUT,
             identity,
             security: Security::Plain,
-            liveness: Liveness { ask_after: SILENCE_BEFORE_PING, give_up_after: SILENCE_BEFORE_DEATH },
+            liveness: Liveness { ping_after: SILENCE_BEFORE_PING, dead_after: SILENCE_TIMEOUT },
             sum_payloads: true,
         }
     }
@@ -98,14 +98,14 @@ pub(super) struct Shared {
     pub(super) options: PeerOptions,
     pub(super) addresses: Mutex<Vec<SocketAddr>>,
     /// Set and cleared when the addresses change.
-    pub(super) moved: Event,
+    pub(super) addresses_changed: Event,
     pub(super) lookup: LookupState,
     pub(super) epoch: AtomicU64,
-    pub(super) reach: Reach,
+    pub(super) reachability: Reachability,
     /// The last connection used an address that only this machine can reach.
-    pub(super) is_on_this_host: AtomicBool,
+    pub(super) is_same_host: AtomicBool,
     /// The peer was dropped.
-    pub(super) gone: Event,
+    pub(super) dropped: Event,
     /// One for each core that has called the peer.
     pub(super) links: Mutex<Vec<Arc<LinkCounters>>>,
 }
@@ -117,13 +117,13 @@ impl Peer {
         let shared = Shared {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             addresses: Mutex::new(options.addresses.clone()),
-            moved: Event::new(),
+            addresses_changed: Event::new(),
             lookup: LookupState::default(),
             options,
             epoch: AtomicU64::new(0),
-            reach: Reach::default(),
-            is_on_this_host: AtomicBool::new(false),
-            gone: Event::new(),
+            reachability: Reachability::default(),
+            is_same_host: AtomicBool::new(false),
+            dropped: Event::new(),
             links: Mutex::default(),
         };
         Arc::new(Peer { shared: Arc::new(shared) })
@@ -142,9 +142,9 @@ impl Peer {
 
     /// Why calls wait for this peer, if none of its addresses has been reachable for at least this
     /// time. `None` also when it hasn't been called recently.
-    pub fn out_of_reach(&self, at_least: Duration) -> Option<String> {
-        let gone = self.shared.reach.lost_for(rt::monotonic_ns())?;
-        (gone >= at_least).then(|| self.shared.trouble())
+    pub fn unreachable_reason(&self, at_least: Duration) -> Option<String> {
+        let gone = self.shared.reachability.unreachable_for(rt::monotonic_ns())?;
+        (gone >= at_least).then(|| self.shared.last_failure())
     }
 
     /// Probes one address, as a connection with this core number would: TLS handshake, hello and
@@ -170,7 +170,7 @@ impl Peer {
 
     /// The connections to the peer, and why addresses failed.
     pub fn status(&self) -> PeerStatus {
-        let unused = self.shared.unused();
+        let unused = self.shared.unusable_addresses();
         PeerStatus {
             name: self.shared.options.name.clone(),
             addresses: self.shared.addresses.lock().clone(),
@@ -183,13 +183,13 @@ impl Peer {
     /// a connection was made.
     pub(super) fn distance(&self) -> Distance {
         let shared = &self.shared;
-        if shared.is_on_this_host.load(Ordering::Relaxed) {
+        if shared.is_same_host.load(Ordering::Relaxed) {
             return Distance::SameHost;
         }
-        let near = &shared.options.near;
+        let near = &shared.options.near_networks;
         let is_near = |address: &SocketAddr| near.iter().any(|network| network.contains(address.ip()));
         let addresses = shared.addresses.lock();
-        if addresses.iter().any(is_near) { Distance::SameNetwork } else { Distance::Far }
+        if addresses.iter().any(is_near) { Distance::SameNetwork } else { Distance::Remote }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -199,20 +199,20 @@ impl Peer {
 
 impl Shared {
     /// The addresses in this end's order of preference.
-    pub(super) fn ways(&self) -> Ways {
-        self.options.networks.ways(&self.addresses.lock())
+    pub(super) fn ways(&self) -> RankedAddresses {
+        self.options.networks.rank_addresses(&self.addresses.lock())
     }
 
     pub(super) fn set_addresses(&self, addresses: Vec<SocketAddr>) {
         let is_other = std::mem::replace(&mut *self.addresses.lock(), addresses.clone()) != addresses;
         if is_other {
-            self.moved.set();
-            self.moved.clear();
+            self.addresses_changed.set();
+            self.addresses_changed.clear();
         }
     }
 
     /// The result of the last attempts.
-    fn trouble(&self) -> String {
+    fn last_failure(&self) -> String {
         let links = self.links.lock();
         let last = links.iter().find_map(|link| {
             let place = link.place.lock();
@@ -226,7 +226,7 @@ impl Shared {
     }
 
     /// Addresses that may not be used, and why.
-    pub(super) fn unused(&self) -> Vec<AddressFailure> {
+    pub(super) fn unusable_addresses(&self) -> Vec<AddressFailure> {
         let reason = format!("not in the networks to be used, {}", self.options.networks);
         let unused = self.ways().unused.into_iter();
         unused.map(|address| AddressFailure { address: address.into(), reason: reason.clone() }).collect()
@@ -235,6 +235,6 @@ impl Shared {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.shared.gone.set();
+        self.shared.dropped.set();
     }
 }

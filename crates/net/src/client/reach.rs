@@ -5,46 +5,46 @@
 //! host would wait a hundred times. When a peer has been unreachable for longer than the time-out,
 //! a call waits for one more attempt.
 
-use crate::limits::{LOST_PEER_MEMORY, LOST_PEER_PATIENCE};
+use crate::limits::{UNREACHABLE_PEER_MEMORY, UNREACHABLE_PEER_WAIT};
 use parking_lot::Mutex;
 use std::time::Duration;
 
 /// Whether the peer was found unreachable, and since when.
 #[derive(Default)]
-pub(super) struct Reach(Mutex<Option<Lost>>);
+pub(super) struct Reachability(Mutex<Option<Unreachable>>);
 
 /// An unreachable peer; nanoseconds of the monotonic clock.
-struct Lost {
+struct Unreachable {
     since_ns: u64,
     /// When it was last found unreachable.
-    found_ns: u64,
+    last_attempt_ns: u64,
 }
 
-impl Lost {
+impl Unreachable {
     fn is_recent(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.found_ns) <= LOST_PEER_MEMORY.as_nanos() as u64
+        now_ns.saturating_sub(self.last_attempt_ns) <= UNREACHABLE_PEER_MEMORY.as_nanos() as u64
     }
 }
 
-impl Reach {
+impl Reachability {
     /// Notes that a connection was made.
-    pub(super) fn reached(&self) {
+    pub(super) fn note_reachable(&self) {
         self.0.lock().take();
     }
 
     /// Notes that there is no connection, and returns how long a call may wait for one.
-    pub(super) fn patience(&self, timeout: Duration, now_ns: u64) -> Duration {
+    pub(super) fn wait_limit(&self, timeout: Duration, now_ns: u64) -> Duration {
         let mut lost = self.0.lock();
         let since_ns =
             lost.as_ref().filter(|lost| lost.is_recent(now_ns)).map_or(now_ns, |lost| lost.since_ns);
-        *lost = Some(Lost { since_ns, found_ns: now_ns });
+        *lost = Some(Unreachable { since_ns, last_attempt_ns: now_ns });
         let gone = Duration::from_nanos(now_ns.saturating_sub(since_ns));
-        timeout.saturating_sub(gone).max(LOST_PEER_PATIENCE.min(timeout))
+        timeout.saturating_sub(gone).max(UNREACHABLE_PEER_WAIT.min(timeout))
     }
 
     /// How long the peer has been unreachable; `None` when it is reachable, or no call has tried
     /// recently.
-    pub(super) fn lost_for(&self, now_ns: u64) -> Option<Duration> {
+    pub(super) fn unreachable_for(&self, now_ns: u64) -> Option<Duration> {
         let lost = self.0.lock();
         let lost = lost.as_ref().filter(|lost| lost.is_recent(now_ns))?;
         Some(Duration::from_nanos(now_ns.saturating_sub(lost.since_ns)))
@@ -53,7 +53,7 @@ impl Reach {
     /// Notes that an address didn't answer.
     pub(super) fn failed(&self, now_ns: u64) {
         if let Some(lost) = &mut *self.0.lock() {
-            lost.found_ns = now_ns;
+            lost.last_attempt_ns = now_ns;
         }
     }
 }
@@ -69,26 +69,26 @@ mod tests {
     }
 
     #[test]
-    fn calls_wait_for_a_lost_peer_together() {
-        let reach = Reach::default();
-        assert_eq!(reach.patience(TIMEOUT, at(100)), TIMEOUT);
+    fn calls_share_the_wait_for_an_unreachable_peer() {
+        let reach = Reachability::default();
+        assert_eq!(reach.wait_limit(TIMEOUT, at(100)), TIMEOUT);
         (101..140).for_each(|second| reach.failed(at(second)));
-        assert_eq!(reach.patience(TIMEOUT, at(140)), TIMEOUT - Duration::from_secs(40));
+        assert_eq!(reach.wait_limit(TIMEOUT, at(140)), TIMEOUT - Duration::from_secs(40));
         (141..170).for_each(|second| reach.failed(at(second)));
-        assert_eq!(reach.patience(TIMEOUT, at(170)), LOST_PEER_PATIENCE);
-        assert_eq!(reach.patience(Duration::from_secs(1), at(170)), Duration::from_secs(1));
-        assert_eq!(reach.lost_for(at(170)), Some(Duration::from_secs(70)));
-        reach.reached();
-        assert_eq!(reach.lost_for(at(170)), None);
-        assert_eq!(reach.patience(TIMEOUT, at(171)), TIMEOUT);
+        assert_eq!(reach.wait_limit(TIMEOUT, at(170)), UNREACHABLE_PEER_WAIT);
+        assert_eq!(reach.wait_limit(Duration::from_secs(1), at(170)), Duration::from_secs(1));
+        assert_eq!(reach.unreachable_for(at(170)), Some(Duration::from_secs(70)));
+        reach.note_reachable();
+        assert_eq!(reach.unreachable_for(at(170)), None);
+        assert_eq!(reach.wait_limit(TIMEOUT, at(171)), TIMEOUT);
     }
 
     #[test]
-    fn nobody_knows_what_a_peer_does_that_nobody_called() {
-        let reach = Reach::default();
-        reach.patience(TIMEOUT, at(100));
+    fn reachability_is_unknown_without_recent_calls() {
+        let reach = Reachability::default();
+        reach.wait_limit(TIMEOUT, at(100));
         (101..=160).for_each(|second| reach.failed(at(second)));
-        assert_eq!(reach.lost_for(at(1000)), None);
-        assert_eq!(reach.patience(TIMEOUT, at(1000)), TIMEOUT);
+        assert_eq!(reach.unreachable_for(at(1000)), None);
+        assert_eq!(reach.wait_limit(TIMEOUT, at(1000)), TIMEOUT);
     }
 }

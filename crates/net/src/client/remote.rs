@@ -1,7 +1,7 @@
 //! A service in another process.
 
-use super::calls::Outcome;
-use super::connection::{Connection, Outgoing};
+use super::calls::CallOutcome;
+use super::connection::{Connection, OutgoingRequest};
 use super::link::Link;
 use super::peer::Peer;
 use crate::either::{Either, either};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::{Epoch, Errno, Error, Result};
 use wire::frame::{MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
-use wire::{Answer, Message, Request};
+use wire::{AnswerKind, Message, Request};
 
 /// Sends requests to a peer.
 pub(crate) struct RemoteService {
@@ -36,17 +36,19 @@ impl RemoteService {
         let mut body = link.take_body();
         request.encode(&mut body);
         check_size(self.peer.name(), body.len(), payload.as_ref())?;
-        let answer = request.answer_payload();
+        let answer = request.answer_kind();
         let timeout = self.peer.shared().options.timeout;
-        let mut outgoing = Outgoing {
+        let mut outgoing = OutgoingRequest {
             service: Req::SERVICE,
             answer,
             epoch: Epoch(link.shared.epoch.load(Ordering::Relaxed)),
             payload,
-            compares: types::checksums_are_on(),
+            compares: types::checksums_enabled(),
             deadline_ns: match answer {
-                Answer::Waits => u64::MAX,
-                Answer::Plain | Answer::Fills => rt::monotonic_ns().saturating_add(timeout.as_nanos() as u64),
+                AnswerKind::Unbounded => u64::MAX,
+                AnswerKind::NoPayload | AnswerKind::FillsPayload => {
+                    rt::monotonic_ns().saturating_add(timeout.as_nanos() as u64)
+                }
             },
         };
         loop {
@@ -55,21 +57,21 @@ impl RemoteService {
                 on.replace(Some(connection.clone()));
             }
             match connection.exchange(&outgoing, body).await {
-                Outcome::Reply(reply) => {
+                CallOutcome::Reply(reply) => {
                     let decoded = Rep::decode(&reply);
-                    link.give_body(reply);
+                    link.return_body(reply);
                     return Ok(decoded?);
                 }
-                Outcome::Failed(error) => return Err(error),
-                Outcome::TimedOut => return Err(link.timed_out()),
-                Outcome::Differs => {
+                CallOutcome::Failed(error) => return Err(error),
+                CallOutcome::TimedOut => return Err(link.timed_out()),
+                CallOutcome::ChecksumMismatch => {
                     // Then the server verifies the data itself: it may have been read while it was
                     // written, or be damaged.
                     outgoing.compares = false;
                     body = link.take_body();
                     request.encode(&mut body);
                 }
-                Outcome::Lost => {
+                CallOutcome::Lost => {
                     body = link.take_body();
                     request.encode(&mut body);
                     if outgoing.left().is_zero() {
@@ -95,7 +97,7 @@ impl RemoteService {
                 // connection.
                 let connection: Option<Rc<Connection>> = on.take();
                 if let Some(connection) = connection {
-                    connection.let_go().await;
+                    connection.wait_until_released().await;
                 }
                 None
             }
@@ -120,7 +122,7 @@ impl<Req: Request + 'static, Rep: Message + 'static> Handler<Req, Rep> for Remot
         Box::pin(self.call(request, payload, None))
     }
 
-    fn handle_unless<'a>(
+    fn handle_or_abandon<'a>(
         &'a self,
         given_up: LocalFuture<'a, ()>,
         request: Req,

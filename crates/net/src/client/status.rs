@@ -60,12 +60,12 @@ pub(super) struct LinkCounters {
     pub(super) bytes_received: AtomicU64,
     /// Nanoseconds; 0: unknown.
     pub(super) round_trip_ns: AtomicU64,
-    pub(super) place: Mutex<Place>,
+    pub(super) place: Mutex<LinkState>,
 }
 
 /// The address that a link is connected to, and those that failed.
 #[derive(Default)]
-pub(super) struct Place {
+pub(super) struct LinkState {
     pub(super) connected: Option<(Address, Transport)>,
     /// At most one for each address of the peer.
     pub(super) failures: Vec<AddressFailure>,

@@ -1,6 +1,6 @@
 use super::*;
-use crate::limits::{BUSIER_BY, BUSIER_THAN_OTHER_RACKS_BY};
-use crate::limits::{READ_PATIENCE, READ_REGION_BYTES, SILENCE_MEMORY};
+use crate::limits::{HEDGE_DELAY, READ_REGION_BYTES, UNRESPONSIVE_MEMORY};
+use crate::limits::{MAX_LOAD_IMBALANCE, MAX_LOAD_IMBALANCE_BETWEEN_RACKS};
 use crate::{Distance, Handler, LocalFuture, OwnRack, StorageChannel};
 use parking_lot::Mutex;
 use rt::sim::Machine;
@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::RwLock;
 use types::{InodeId, MemberState, PoolId, Scheme, SessionId, TargetState};
-use wire::{Number, StorageOp};
+use wire::{SlotSequence, StorageOp};
 
 const GROUP: GroupId = GroupId(7);
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ struct Member {
     /// Version of the group that the member has; `None`: that of the current map.
     behind: Mutex<Option<Epoch>>,
     way: Mutex<Way>,
-    asked: Mutex<Vec<(TargetId, InGroup, Option<Number>)>>,
+    asked: Mutex<Vec<(TargetId, GroupContext, Option<SlotSequence>)>>,
     changed: Event,
     distance: Mutex<Distance>,
 }
@@ -42,7 +42,7 @@ impl Member {
 
     async fn answer(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
         let group = request.group.expect("only the group is asked for");
-        self.asked.lock().push((request.target, group, request.number));
+        self.asked.lock().push((request.target, group, request.slot_sequence));
         loop {
             let changed = self.changed.wait();
             match *self.way.lock() {
@@ -74,7 +74,7 @@ impl Handler<StorageRequest, StorageReply> for Member {
         Box::pin(self.answer(request, payload))
     }
 
-    fn handle_unless<'a>(
+    fn handle_or_abandon<'a>(
         &'a self,
         given_up: LocalFuture<'a, ()>,
         request: StorageRequest,
@@ -160,14 +160,14 @@ impl Pair {
                 way: Mutex::new(Way::Answers),
                 asked: Mutex::default(),
                 changed: Event::new(),
-                distance: Mutex::new(Distance::Far),
+                distance: Mutex::new(Distance::Remote),
             })
         };
         let members = [1, 2].map(member);
         let ways = members.iter().zip([TargetId(1), TargetId(2)]);
         let channels: StorageChannels =
             ways.map(|(member, id)| (id, StorageChannel::in_process(member.clone()))).collect();
-        let channels = channels.in_rack(Arc::new(rack));
+        let channels = channels.with_rack(Arc::new(rack));
         Arc::new(Pair { map, members, channels })
     }
 
@@ -191,21 +191,21 @@ impl Pair {
     /// buffer.
     async fn write(&self) -> Result<u8> {
         let buf = IoBuf::alloc(1);
-        let op = StorageOp::Write { offset: 0, path: wire::Path::Cached, durable: false };
+        let op = StorageOp::Write { offset: 0, path: wire::DataPath::Cached, durable: false };
         let request = StorageRequest {
-            number: Some(Number { lane: 3, sequence: 4 }),
+            slot_sequence: Some(SlotSequence { slot: 3, sequence: 4 }),
             ..StorageRequest::new(SessionId(9), TargetId(0), InodeId(5), op)
         };
-        let to = ToGroup { map: &self.map, group: GROUP, patience: PATIENCE };
+        let to = GroupDestination { map: &self.map, group: GROUP, time_out: PATIENCE };
         self.channels.call_group(to, request, Some(buf.clone())).await.map(|_| buf.as_slice()[0])
     }
 
     /// Sends a read; returns the number of the member that answered.
     async fn read(&self, ino: u64, offset: u64) -> Result<u8> {
         let buf = IoBuf::alloc(1);
-        let op = StorageOp::Read { offset, path: wire::Path::Cached };
+        let op = StorageOp::Read { offset, path: wire::DataPath::Cached };
         let request = StorageRequest::new(SessionId(9), TargetId(0), InodeId(ino), op);
-        let to = ToGroup { map: &self.map, group: GROUP, patience: PATIENCE };
+        let to = GroupDestination { map: &self.map, group: GROUP, time_out: PATIENCE };
         self.channels.call_group(to, request, Some(buf.clone())).await.map(|_| buf.as_slice()[0])
     }
 
@@ -228,9 +228,12 @@ impl Pair {
     /// Group versions of a member's requests; the sequence number must be the same each time.
     fn asked(&self, member: usize) -> Vec<u64> {
         let asked = std::mem::take(&mut *self.members[member - 1].asked.lock());
-        let since = |(target, group, number): (TargetId, InGroup, Option<Number>)| {
-            assert_eq!((target, group.group, group.part), (TargetId(member as u32), GROUP, Part::Primary));
-            assert_eq!(number, Some(Number { lane: 3, sequence: 4 }));
+        let since = |(target, group, number): (TargetId, GroupContext, Option<SlotSequence>)| {
+            assert_eq!(
+                (target, group.group, group.role),
+                (TargetId(member as u32), GROUP, GroupRole::Primary)
+            );
+            assert_eq!(number, Some(SlotSequence { slot: 3, sequence: 4 }));
             group.since.0
         };
         asked.into_iter().map(since).collect()
@@ -255,7 +258,7 @@ fn later(ms: u64, pair: &Arc<Pair>, what: impl FnOnce(&Pair) + 'static) {
 }
 
 #[test]
-fn the_primary_is_asked_in_the_version_that_is_known() {
+fn requests_carry_the_known_group_version() {
     run(async |pair| {
         assert_eq!(pair.write().await, Ok(1));
         assert_eq!((pair.asked(1), pair.asked(2)), (vec![1], vec![]));
@@ -266,7 +269,7 @@ fn the_primary_is_asked_in_the_version_that_is_known() {
 }
 
 #[test]
-fn who_is_refused_waits_for_another_map() {
+fn a_refused_request_waits_for_another_map() {
     run(async |pair| {
         // The member already has a map that its clients get later.
         *pair.members[0].behind.lock() = Some(Epoch(2));
@@ -278,7 +281,7 @@ fn who_is_refused_waits_for_another_map() {
 }
 
 #[test]
-fn who_was_behind_is_asked_again() {
+fn a_primary_with_an_old_map_is_asked_again() {
     run(async |pair| {
         pair.change(|_| {});
         *pair.members[0].behind.lock() = Some(Epoch(1));
@@ -290,7 +293,7 @@ fn who_was_behind_is_asked_again() {
 }
 
 #[test]
-fn a_primary_that_hangs_is_left_when_there_is_another() {
+fn a_hanging_primary_is_abandoned_when_there_is_another() {
     run(async |pair| {
         pair.members[0].be(Way::Hangs);
         later(1500, &pair, |pair| pair.fail_over());
@@ -302,7 +305,7 @@ fn a_primary_that_hangs_is_left_when_there_is_another() {
 }
 
 #[test]
-fn a_primary_that_stays_so_is_waited_for() {
+fn an_unreplaced_primary_is_waited_for() {
     run(async |pair| {
         pair.members[0].be(Way::Hangs);
         // The member ejects the other one, which takes a while.
@@ -319,7 +322,7 @@ fn a_primary_that_stays_so_is_waited_for() {
 }
 
 #[test]
-fn an_error_of_a_member_that_was_replaced_counts_for_nothing() {
+fn an_error_of_a_replaced_primary_is_ignored() {
     for errno in [Errno::ETIMEDOUT, Errno::EIO, Errno::ENXIO, Errno::EHOSTDOWN] {
         run(async move |pair| {
             pair.members[0].be(Way::Hangs);
@@ -341,7 +344,7 @@ fn an_error_of_a_member_that_was_replaced_counts_for_nothing() {
 }
 
 #[test]
-fn without_a_primary_it_is_said_who_is_missing_and_why() {
+fn without_a_primary_the_error_names_the_missing_members() {
     run(async |pair| {
         pair.change(|group| group.states = vec![MemberState::Bad, MemberState::NeedsResync]);
         let began_ns = rt::monotonic_ns();
@@ -379,7 +382,7 @@ fn a_primary_that_never_answers_ends_the_wait() {
 }
 
 #[test]
-fn a_group_that_is_gone_is_said_to_be() {
+fn a_removed_group_is_reported() {
     run(async |pair| {
         let mut next = ClusterMap::clone(&pair.map.read().unwrap());
         next.groups.clear();
@@ -411,7 +414,7 @@ fn a_large_file_is_read_from_all_members_and_a_region_from_one() {
 #[test]
 fn the_nearest_member_is_read_from() {
     run(async |pair| {
-        for distance in [Distance::SameNetwork, Distance::SameHost, Distance::Here] {
+        for distance in [Distance::SameNetwork, Distance::SameHost, Distance::InProcess] {
             *pair.members[1].distance.lock() = distance;
             for region in 0..4 {
                 assert_eq!(pair.read(5, region * READ_REGION_BYTES).await, Ok(2), "{distance:?}");
@@ -422,19 +425,19 @@ fn the_nearest_member_is_read_from() {
         }
         // A member that isn't in sync isn't asked, near or not.
         pair.change(|group| group.states = vec![MemberState::Good, MemberState::Resyncing]);
-        *pair.members[0].distance.lock() = Distance::Far;
+        *pair.members[0].distance.lock() = Distance::Remote;
         pair.counts();
         assert_eq!((pair.read(5, 0).await, pair.counts()), (Ok(1), [1, 0]));
     });
 }
 
 #[test]
-fn a_member_in_the_own_rack_is_read_from() {
+fn a_member_in_the_same_rack_is_preferred_for_reads() {
     let told = || OwnRack::new(Some("r2".into()), Box::new(|_| false));
     let found = || OwnRack::new(None, Box::new(|node| node.name == "n2"));
     for rack in [told, found] {
         run_with(Pair::in_rack(rack()), async |pair| {
-            for distance in [Distance::Far, Distance::SameNetwork] {
+            for distance in [Distance::Remote, Distance::SameNetwork] {
                 *pair.members[0].distance.lock() = distance;
                 for region in 0..4 {
                     assert_eq!(pair.read(5, region * READ_REGION_BYTES).await, Ok(2), "{distance:?}");
@@ -443,7 +446,7 @@ fn a_member_in_the_own_rack_is_read_from() {
             // A member on the client's machine is nearer still.
             *pair.members[0].distance.lock() = Distance::SameHost;
             assert_eq!(pair.read(5, 0).await, Ok(1));
-            *pair.members[0].distance.lock() = Distance::Far;
+            *pair.members[0].distance.lock() = Distance::Remote;
             // Members that are not in sync, or down, aren't asked.
             pair.change(|group| group.states = vec![MemberState::Good, MemberState::Resyncing]);
             assert_eq!(pair.read(5, 0).await, Ok(1));
@@ -455,7 +458,7 @@ fn a_member_in_the_own_rack_is_read_from() {
 }
 
 #[test]
-fn a_rack_is_found_anew_when_nodes_move() {
+fn a_rack_is_looked_up_again_when_nodes_move() {
     run_with(Pair::in_rack(OwnRack::new(None, Box::new(|node| node.name == "n2"))), async |pair| {
         assert_eq!(pair.read(5, 0).await, Ok(2));
         let mut next = ClusterMap::clone(&pair.map.read().unwrap());
@@ -469,34 +472,37 @@ fn a_rack_is_found_anew_when_nodes_move() {
 }
 
 #[test]
-fn a_rack_with_much_to_do_is_helped_by_another() {
+fn reads_spill_over_from_a_busy_rack() {
     run_with(Pair::in_rack(OwnRack::new(Some("r2".into()), Box::new(|_| false))), async |pair| {
-        let count = 2 * BUSIER_THAN_OTHER_RACKS_BY as u64;
+        let count = 2 * MAX_LOAD_IMBALANCE_BETWEEN_RACKS as u64;
         pair.members.iter().for_each(|member| member.be(Way::Hangs));
         let reads: Vec<_> = (0..count).map(|n| pair.begin_to_read(5, n * READ_REGION_BYTES)).collect();
-        rt::sleep(READ_PATIENCE / 2).await;
+        rt::sleep(HEDGE_DELAY / 2).await;
         let counts = pair.counts();
         pair.members.iter().for_each(|member| member.be(Way::Answers));
-        rt::sleep(READ_PATIENCE / 4).await;
+        rt::sleep(HEDGE_DELAY / 4).await;
         assert!(reads.iter().all(|read| matches!(read.take(), Some(Ok(_)))));
         // The client's rack has as many more as its lead allows.
         let lead = counts[1] - counts[0];
-        assert!(lead as u32 > BUSIER_BY && lead as u32 <= BUSIER_THAN_OTHER_RACKS_BY + 1, "{counts:?}");
+        assert!(
+            lead as u32 > MAX_LOAD_IMBALANCE && lead as u32 <= MAX_LOAD_IMBALANCE_BETWEEN_RACKS + 1,
+            "{counts:?}"
+        );
         assert!(counts[0] > 0, "{counts:?}");
     });
 }
 
 #[test]
-fn a_member_with_much_to_do_is_spared() {
+fn a_busy_member_is_passed_over() {
     run(async |pair| {
         // By region, all of these belong to one member.
         let regions = (0..20).map(|n| 2 * n * READ_REGION_BYTES);
         pair.members.iter().for_each(|member| member.be(Way::Hangs));
         let reads: Vec<_> = regions.map(|offset| pair.begin_to_read(5, offset)).collect();
-        rt::sleep(READ_PATIENCE / 2).await;
+        rt::sleep(HEDGE_DELAY / 2).await;
         let mut counts = pair.counts();
         pair.members.iter().for_each(|member| member.be(Way::Answers));
-        rt::sleep(READ_PATIENCE / 4).await;
+        rt::sleep(HEDGE_DELAY / 4).await;
         assert!(reads.iter().all(|read| matches!(read.take(), Some(Ok(_)))));
         counts.sort_unstable();
         assert!(counts[0] + counts[1] == 20 && counts[0] >= 7, "{counts:?}");
@@ -504,7 +510,7 @@ fn a_member_with_much_to_do_is_spared() {
 }
 
 #[test]
-fn who_cannot_tell_sends_readers_on_at_once() {
+fn a_member_that_cannot_answer_redirects_readers_at_once() {
     for errno in [Errno::EREMOTE, Errno::EREMCHG, Errno::EIO, Errno::ETIMEDOUT, Errno::EHOSTDOWN] {
         for (failing, other) in [(0, 2), (1, 1)] {
             run(async move |pair| {
@@ -513,7 +519,7 @@ fn who_cannot_tell_sends_readers_on_at_once() {
                 for region in 0..4 {
                     assert_eq!(pair.read(5, region * READ_REGION_BYTES).await, Ok(other), "{errno:?}");
                 }
-                assert!(rt::monotonic_ns() - began_ns < READ_PATIENCE.as_nanos() as u64, "by simulated time");
+                assert!(rt::monotonic_ns() - began_ns < HEDGE_DELAY.as_nanos() as u64, "by simulated time");
             });
         }
     }
@@ -529,18 +535,18 @@ fn who_cannot_tell_sends_readers_on_at_once() {
 }
 
 #[test]
-fn a_silent_member_holds_up_a_reader_for_a_moment_and_later_ones_not_at_all() {
+fn a_silent_member_delays_only_the_first_read() {
     run(async |pair| {
         let region = |n| n * READ_REGION_BYTES;
         pair.members[0].be(Way::Hangs);
-        for (round, before) in [(0, READ_PATIENCE), (1, Duration::ZERO)] {
+        for (round, before) in [(0, HEDGE_DELAY), (1, Duration::ZERO)] {
             let began_ns = rt::monotonic_ns();
             assert_eq!((pair.read(5, region(0)).await, pair.read(5, region(1)).await), (Ok(2), Ok(2)));
             let took = Duration::from_nanos(rt::monotonic_ns() - began_ns);
-            assert!(took >= before && took < before + READ_PATIENCE / 2, "round {round}: {took:?}");
+            assert!(took >= before && took < before + HEDGE_DELAY / 2, "round {round}: {took:?}");
         }
         // The member may be back by then.
-        rt::sleep(SILENCE_MEMORY).await;
+        rt::sleep(UNRESPONSIVE_MEMORY).await;
         pair.members[0].be(Way::Answers);
         let answered = [pair.read(5, region(0)).await.unwrap(), pair.read(5, region(1)).await.unwrap()];
         assert!(answered == [1, 2] || answered == [2, 1], "{answered:?}");
@@ -550,28 +556,28 @@ fn a_silent_member_holds_up_a_reader_for_a_moment_and_later_ones_not_at_all() {
 /// One member is gone for good and isn't ejected, since nothing is written; the other one is only
 /// slow.
 #[test]
-fn a_slow_member_answers_in_the_place_of_a_silent_one() {
+fn a_slow_member_answers_instead_of_a_silent_one() {
     run(async |pair| {
         pair.members.iter().for_each(|member| member.be(Way::Hangs));
         let reads = [pair.begin_to_read(5, 0), pair.begin_to_read(5, READ_REGION_BYTES)];
-        rt::sleep(4 * READ_PATIENCE).await;
+        rt::sleep(4 * HEDGE_DELAY).await;
         pair.members[0].be(Way::Answers);
-        rt::sleep(READ_PATIENCE / 10).await;
+        rt::sleep(HEDGE_DELAY / 10).await;
         assert_eq!(reads.map(|read| read.take()), [Some(Ok(1)), Some(Ok(1))]);
     });
 }
 
 #[test]
-fn where_nobody_can_tell_readers_wait_for_another_version() {
+fn reads_wait_for_another_version_when_no_member_can_answer() {
     run(async |pair| {
         pair.members[0].be(Way::Hangs);
         pair.members[1].be(Way::Fails(Errno::EREMOTE));
         let reads = [pair.begin_to_read(5, 0), pair.begin_to_read(5, READ_REGION_BYTES)];
-        rt::sleep(5 * READ_PATIENCE).await;
+        rt::sleep(5 * HEDGE_DELAY).await;
         assert!(reads.iter().all(|read| read.get().is_none()));
         pair.fail_over();
         pair.members[1].be(Way::Answers);
-        rt::sleep(READ_PATIENCE / 2).await;
+        rt::sleep(HEDGE_DELAY / 2).await;
         assert_eq!(reads.map(|read| read.take()), [Some(Ok(2)), Some(Ok(2))]);
     });
 }
@@ -579,38 +585,38 @@ fn where_nobody_can_tell_readers_wait_for_another_version() {
 /// As by a primary while a member that may know more doesn't answer, until management knows that
 /// the member is gone.
 #[test]
-fn a_primary_that_cannot_tell_yet_is_asked_again_whatever_the_silent_member_does() {
+fn a_primary_that_cannot_answer_yet_is_asked_again_despite_a_silent_member() {
     run(async |pair| {
         pair.members[0].be(Way::Fails(Errno::EREMCHG));
         pair.members[1].be(Way::Hangs);
         let reads = [pair.begin_to_read(5, 0), pair.begin_to_read(5, READ_REGION_BYTES)];
-        rt::sleep(4 * READ_PATIENCE).await;
+        rt::sleep(4 * HEDGE_DELAY).await;
         assert!(reads.iter().all(|read| read.get().is_none()));
         pair.members[0].be(Way::Answers);
-        rt::sleep(READ_PATIENCE).await;
+        rt::sleep(HEDGE_DELAY).await;
         assert_eq!(reads.map(|read| read.take()), [Some(Ok(1)), Some(Ok(1))]);
     });
 }
 
 #[test]
-fn readers_that_nobody_answers_are_told_so_in_time() {
+fn reads_without_an_answer_time_out() {
     run(async |pair| {
         pair.members.iter().for_each(|member| member.be(Way::Hangs));
         let began_ns = rt::monotonic_ns();
         let error = pair.read(5, 0).await.unwrap_err();
         assert_eq!(error.errno, Errno::ETIMEDOUT);
         let took = Duration::from_nanos(rt::monotonic_ns() - began_ns);
-        assert!(took >= PATIENCE && took < PATIENCE + 3 * READ_PATIENCE, "{took:?}");
+        assert!(took >= PATIENCE && took < PATIENCE + 3 * HEDGE_DELAY, "{took:?}");
     });
 }
 
 #[test]
 fn services_read_from_the_primary() {
     run(async |pair| {
-        *pair.members[1].distance.lock() = Distance::Here;
-        let op = StorageOp::Read { offset: 0, path: wire::Path::Cached };
+        *pair.members[1].distance.lock() = Distance::InProcess;
+        let op = StorageOp::Read { offset: 0, path: wire::DataPath::Cached };
         let request = StorageRequest::new(SessionId(0), TargetId(0), InodeId(5), op);
-        let to = ToGroup { map: &pair.map, group: GROUP, patience: PATIENCE };
+        let to = GroupDestination { map: &pair.map, group: GROUP, time_out: PATIENCE };
         let answer = pair.channels.call_group(to, request, Some(IoBuf::alloc(1))).await;
         assert_eq!((answer, pair.counts()), (Ok(StorageReply::Unit), [1, 0]));
     });

@@ -1,6 +1,6 @@
 //! New connections: identifies the client and chooses the core that serves it.
 
-use super::core::{Arrival, Place, Shared};
+use super::core::{ConnectionSlot, IncomingConnection, Shared};
 use crate::either::{Either, either};
 use crate::fault::Fault;
 use crate::inbound::Inbound;
@@ -15,13 +15,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use types::{Errno, Error};
 use wire::Message;
-use wire::frame::{Header, Hello, Kind, VERSION};
+use wire::frame::{FrameKind, Header, Hello, VERSION};
 
 /// The longest body of a hello, bytes.
 const MAX_HELLO_BYTES: u32 = 16 << 10;
 
 /// Longest name that a client may give itself, bytes: a host name (253) and a process number.
-const MAX_CLIENT_TEXT: usize = 320;
+const MAX_CLIENT_NAME_BYTES: usize = 320;
 
 /// Accepts connections until the server stops.
 pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
@@ -38,17 +38,17 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
                     tracing::warn!(%address, "a connection was closed: too many are being made");
                     continue;
                 }
-                let place = shared.place();
+                let place = shared.reserve_slot();
                 // Without a limit, a client that sends requests and reads no answers would hold the
                 // core's memory for ever.
-                let stall_limit = shared.options.limits.liveness.give_up_after;
+                let stall_limit = shared.options.limits.liveness.dead_after;
                 if !on_host && let Err(e) = socket.set_stall_limit(stall_limit) {
                     tracing::debug!(%address, "no limit for stalled sends: {e}");
                 }
                 handshakes.set(handshakes.get() + 1);
                 let (shared, handshakes) = (shared.clone(), handshakes.clone());
                 rt::spawn(async move {
-                    greet(shared, socket, address, place, on_host).await;
+                    do_handshake(shared, socket, address, place, on_host).await;
                     handshakes.set(handshakes.get() - 1);
                 });
             }
@@ -62,11 +62,11 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
 
 /// Hands a connection to its core after the hello. `place` is `None` if the server has its maximum
 /// of connections; the client gets that as an error.
-async fn greet(
+async fn do_handshake(
     shared: Arc<Shared>,
     socket: Socket,
     address: Address,
-    mut place: Option<Place>,
+    mut place: Option<ConnectionSlot>,
     on_host: bool,
 ) {
     let handshake = async {
@@ -81,13 +81,15 @@ async fn greet(
                 (stream, proof, Some(Arc::new(memory)))
             }
         };
-        let heard = hear_hello(&shared, stream, proof, address.clone(), place.is_some()).await?;
+        let heard = receive_hello(&shared, stream, proof, address.clone(), place.is_some()).await?;
         Ok::<_, Fault>(heard.map(|(stream, caller, incarnation)| (stream, memory, caller, incarnation)))
     };
     let outcome = rt::timeout(HELLO_TIMEOUT, handshake).await;
     match (outcome.unwrap_or(Err(Fault::Silent)), place) {
-        (Ok(Some((stream, memory, caller, incarnation))), Some(place)) => match stream.park() {
-            Ok(stream) => shared.hand_over(Arrival { stream, memory, caller, incarnation, place }),
+        (Ok(Some((stream, memory, caller, incarnation))), Some(place)) => match stream.detach() {
+            Ok(stream) => {
+                shared.assign_to_core(IncomingConnection { stream, memory, caller, incarnation, place })
+            }
             Err(e) => tracing::warn!(%address, "a connection can't be handed to its core: {e}"),
         },
         (Ok(_), _) => {} // It was told why.
@@ -99,7 +101,7 @@ async fn greet(
 }
 
 /// Receives and checks the hello. `None`: the client was refused.
-async fn hear_hello(
+async fn receive_hello(
     shared: &Shared,
     stream: Stream,
     proof: Proof,
@@ -109,7 +111,7 @@ async fn hear_hello(
     let stream = Rc::new(stream);
     let mut inbound = Inbound::new(stream.clone());
     let header = inbound.header().await?.ok_or(Fault::Closed)?;
-    if header.kind != Kind::Hello || header.body_bytes > MAX_HELLO_BYTES || header.payload_bytes > 0 {
+    if header.kind != FrameKind::Hello || header.body_bytes > MAX_HELLO_BYTES || header.payload_bytes > 0 {
         return Err(Fault::unexpected("the first frame is no hello"));
     }
     let hello = Hello::decode(inbound.body(&header).await?.as_slice())?;
@@ -145,9 +147,9 @@ fn check(shared: &Shared, hello: &Hello, has_place: bool) -> Result<(), Error> {
         return Err(Error::new(Errno::EPROTO, message).hint("install the same version of weft on both"));
     }
     // The name is displayed, and appears in logs.
-    if hello.name.len() > MAX_CLIENT_TEXT || hello.name.chars().any(char::is_control) {
+    if hello.name.len() > MAX_CLIENT_NAME_BYTES || hello.name.chars().any(char::is_control) {
         let message = format!(
-            "a client's text for itself has {} bytes: at most {MAX_CLIENT_TEXT} without control characters are allowed",
+            "a client's text for itself has {} bytes: at most {MAX_CLIENT_NAME_BYTES} without control characters are allowed",
             hello.name.len()
         );
         return Err(Error::new(Errno::EINVAL, message).hint("give the machine a shorter, plain host name"));
@@ -173,7 +175,7 @@ fn check(shared: &Shared, hello: &Hello, has_place: bool) -> Result<(), Error> {
 pub(super) async fn refuse(stream: &Stream, error: &Error) -> Result<(), Fault> {
     let mut body = Vec::new();
     error.encode(&mut body);
-    let mut frame = Header::new(Kind::Error, 0).with_body(&body).encode().to_vec();
+    let mut frame = Header::new(FrameKind::Error, 0).with_body(&body).encode().to_vec();
     frame.extend_from_slice(&body);
     stream.send(vec![IoBuf::from_slice(&frame)]).await?;
     Ok(())

@@ -4,55 +4,60 @@
 //! Invariant: no service sees a request before it was admitted here.
 
 use crate::Caller;
-use crate::limits::{MAP_PATIENCE, MAP_POLL, REFUSAL_LOG_INTERVAL};
+use crate::limits::{MAP_POLL, MAP_WAIT_LIMIT, REFUSAL_LOG_INTERVAL};
 use identity::Role as Member;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{ClusterMap, Epoch, Errno, Error, MapHandle, NodeId, Result, Role};
 use wire::Service;
-use wire::authorization::{Callers, Principal, Roles, Rule};
+use wire::authorization::{AuthorizationRule, Callers, Principal, Roles};
 
 /// Result of the authorization of a request.
-pub(super) enum Verdict {
+pub(super) enum AuthorizationOutcome {
     Admitted,
     Refused(Error),
     /// Not admitted by the server's map, but the caller has a later one.
-    MapIsOlder,
+    NeedsNewerMap,
 }
 
 /// Authorizes requests for all cores of a server.
-pub(super) struct Admission {
+pub(super) struct Authorizer {
     map: MapHandle,
     /// Time of the last logged refusal, by the monotonic clock.
     logged_ns: AtomicU64,
 }
 
 /// The number of the requested service, and the request's row in its table.
-type Asked<'a> = (u8, &'a Rule);
+type RequestedOperation<'a> = (u8, &'a AuthorizationRule);
 
-impl Admission {
+impl Authorizer {
     /// Authorizes by the current version of this map.
-    pub(super) fn by(map: MapHandle) -> Admission {
-        Admission { map, logged_ns: AtomicU64::new(0) }
+    pub(super) fn by(map: MapHandle) -> Authorizer {
+        Authorizer { map, logged_ns: AtomicU64::new(0) }
     }
 
     /// Authorizes a request of a caller that has the map `epoch`.
-    pub(super) fn judge(&self, caller: &Caller, asked: Asked<'_>, epoch: Epoch) -> Verdict {
+    pub(super) fn authorize(
+        &self,
+        caller: &Caller,
+        asked: RequestedOperation<'_>,
+        epoch: Epoch,
+    ) -> AuthorizationOutcome {
         let (principal, callers) = (caller.proof.principal(), &asked.1.callers);
         // Requests of clients, by far the most, don't depend on the map.
-        match callers.by_certificate(principal) {
-            Some(true) => return Verdict::Admitted,
-            Some(false) => return Verdict::Refused(self.refusal(caller, asked, None)),
+        match callers.admits_by_certificate(principal) {
+            Some(true) => return AuthorizationOutcome::Admitted,
+            Some(false) => return AuthorizationOutcome::Refused(self.refusal(caller, asked, None)),
             None => {}
         }
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
-        if callers.include(principal, &map) {
-            return Verdict::Admitted;
+        if callers.admit(principal, &map) {
+            return AuthorizationOutcome::Admitted;
         }
-        if map.epoch < epoch.max(callers.decided_by()) {
-            return Verdict::MapIsOlder;
+        if map.epoch < epoch.max(callers.oldest_deciding_epoch()) {
+            return AuthorizationOutcome::NeedsNewerMap;
         }
-        Verdict::Refused(self.refusal(caller, asked, Some(&map)))
+        AuthorizationOutcome::Refused(self.refusal(caller, asked, Some(&map)))
     }
 
     /// The error for every request of a client whose certificate was revoked.
@@ -79,46 +84,56 @@ impl Admission {
     }
 
     /// Authorizes by the map that the caller has, as soon as the server gets it.
-    pub(super) async fn await_map(&self, caller: &Caller, asked: Asked<'_>, epoch: Epoch) -> Result<()> {
+    pub(super) async fn authorize_with_newer_map(
+        &self,
+        caller: &Caller,
+        asked: RequestedOperation<'_>,
+        epoch: Epoch,
+    ) -> Result<()> {
         let began_ns = rt::monotonic_ns();
         loop {
             rt::sleep(MAP_POLL).await;
-            let is_over = rt::monotonic_ns() - began_ns > MAP_PATIENCE.as_nanos() as u64;
-            match self.judge(caller, asked, if is_over { Epoch(0) } else { epoch }) {
-                Verdict::Admitted => return Ok(()),
-                Verdict::Refused(error) => return Err(error),
-                Verdict::MapIsOlder if is_over => {
+            let is_over = rt::monotonic_ns() - began_ns > MAP_WAIT_LIMIT.as_nanos() as u64;
+            match self.authorize(caller, asked, if is_over { Epoch(0) } else { epoch }) {
+                AuthorizationOutcome::Admitted => return Ok(()),
+                AuthorizationOutcome::Refused(error) => return Err(error),
+                AuthorizationOutcome::NeedsNewerMap if is_over => {
                     let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
                     return Err(self.refusal(caller, asked, Some(&map)));
                 }
-                Verdict::MapIsOlder => {}
+                AuthorizationOutcome::NeedsNewerMap => {}
             }
         }
     }
 
     /// `map`: the map that decided, in addition to the certificate.
     #[cold]
-    fn refusal(&self, caller: &Caller, (service, rule): Asked<'_>, map: Option<&ClusterMap>) -> Error {
-        let Rule { operation, callers } = rule;
-        if let Some(map) = map.filter(|map| callers.know_another_version(map)) {
+    fn refusal(
+        &self,
+        caller: &Caller,
+        (service, rule): RequestedOperation<'_>,
+        map: Option<&ClusterMap>,
+    ) -> Error {
+        let AuthorizationRule { operation, callers } = rule;
+        if let Some(map) = map.filter(|map| callers.have_other_group_version(map)) {
             return Error::new(Errno::EREMCHG, format!("the group has another version in map {}", map.epoch));
         }
         let (name, principal) = (&caller.name, caller.proof.principal());
         let service = Service::from_number(service).map_or("an unknown service", Service::name);
         let standing = match (principal, map) {
-            (Principal::Node(node), Some(map)) => standing(map, node),
+            (Principal::Node(node), Some(map)) => node_roles(map, node),
             _ => String::new(),
         };
         let message = format!(
             "{name} may not ask for {operation} ({service} service): that is for {callers}{standing}"
         );
         self.log(caller, &message);
-        Error::new(Errno::EACCES, message).hint(remedy(principal, callers))
+        Error::new(Errno::EACCES, message).hint(hint_for(principal, callers))
     }
 }
 
 /// The map's entry of a node, for messages.
-fn standing(map: &ClusterMap, node: NodeId) -> String {
+fn node_roles(map: &ClusterMap, node: NodeId) -> String {
     match map.node(node) {
         None => format!(", and node {node} is not in cluster map {}", map.epoch),
         Some(known) => {
@@ -129,17 +144,17 @@ fn standing(map: &ClusterMap, node: NodeId) -> String {
     }
 }
 
-fn remedy(principal: Principal, callers: &Callers) -> &'static str {
+fn hint_for(principal: Principal, callers: &Callers) -> &'static str {
     match (principal, callers) {
-        (Principal::Stranger, _) => "let it join: weft node join TOKEN",
-        (_, Callers::Console) => "run the command on the management node",
+        (Principal::NoCertificate, _) => "let it join: weft node join TOKEN",
+        (_, Callers::LocalAdmin) => "run the command on the management node",
         (Principal::Node(_), Callers::Clients) => {
             "mount with a client's cluster file: weft client add NAME, on the management node, makes one"
         }
         (Principal::Node(_), Callers::Nodes(roles)) if *roles == Roles::MGMT => {
             "run the command on the management node"
         }
-        (Principal::Node(_), Callers::Nodes(_) | Callers::Itself(..)) => {
+        (Principal::Node(_), Callers::Nodes(_) | Callers::NamedNode(..)) => {
             "weft node list shows the roles of nodes, weft node set NODE --roles changes them"
         }
         (Principal::Client, _) => "use weft mount; run commands of administrators on the management node",

@@ -1,15 +1,15 @@
 //! One core of a server and the connections assigned to it.
 
-use super::admission::Admission;
+use super::admission::Authorizer;
 use super::connection::Connection;
-use super::room::Room;
+use super::room::AdmissionBudget;
 use super::router::Router;
 use super::{ServerOptions, accept};
 use crate::Caller;
 use crate::either::either;
 use crate::limits::MAX_SHARED_MEMORY_IN_ALL;
 use crate::signal::Signal;
-use crate::stream::Parked;
+use crate::stream::DetachedStream;
 use identity::Role;
 use parking_lot::Mutex;
 use rt::SharedMemory;
@@ -21,13 +21,13 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use wire::frame::OnHost;
+use wire::frame::LocalEndpoint;
 
 /// State shared by the cores of a server.
 pub(super) struct Shared {
     pub(super) options: ServerOptions,
     pub(super) router: Router,
-    pub(super) admission: Admission,
+    pub(super) admission: Authorizer,
     /// Set when the server must stop.
     pub(super) stop: Event,
     /// One for each core.
@@ -36,34 +36,34 @@ pub(super) struct Shared {
     /// Bytes of memory that clients on this machine share.
     mapped: AtomicUsize,
     /// How clients on this machine reach the server.
-    pub(super) on_host: Option<OnHost>,
+    pub(super) on_host: Option<LocalEndpoint>,
 }
 
 /// Connections being moved to a core. Bounded by the number of connections.
 #[derive(Default)]
 struct Inbox {
-    arrivals: Mutex<Vec<Arrival>>,
-    came: Event,
+    arrivals: Mutex<Vec<IncomingConnection>>,
+    arrived: Event,
 }
 
 /// A connection that has sent its hello.
-pub(super) struct Arrival {
-    pub(super) stream: Parked,
+pub(super) struct IncomingConnection {
+    pub(super) stream: DetachedStream,
     /// Memory that a client on this machine shares.
     pub(super) memory: Option<Arc<SharedMemory>>,
     pub(super) caller: Caller,
     pub(super) incarnation: u64,
-    pub(super) place: Place,
+    pub(super) place: ConnectionSlot,
 }
 
 /// A connection's place among those that the server may have; freed when dropped.
-pub(super) struct Place {
+pub(super) struct ConnectionSlot {
     shared: Arc<Shared>,
     /// Bytes mapped for the connection.
     mapped: usize,
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Counts memory that a client shares; fails if that would exceed the server's limit.
     pub(super) fn map(&mut self, bytes: usize) -> io::Result<()> {
         self.mapped += bytes;
@@ -78,7 +78,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.shared.mapped.fetch_sub(self.mapped, Ordering::Relaxed);
@@ -86,10 +86,10 @@ impl Drop for Place {
 }
 
 impl Shared {
-    pub(super) fn new(options: ServerOptions, router: Router, on_host: Option<OnHost>) -> Shared {
+    pub(super) fn new(options: ServerOptions, router: Router, on_host: Option<LocalEndpoint>) -> Shared {
         let inboxes = (0..options.cores.max(1)).map(|_| Inbox::default()).collect();
         let (connections, mapped) = Default::default();
-        let admission = Admission::by(options.map.clone());
+        let admission = Authorizer::by(options.map.clone());
         Shared { options, router, admission, stop: Event::new(), inboxes, connections, mapped, on_host }
     }
 
@@ -98,17 +98,17 @@ impl Shared {
     }
 
     /// Reserves a place for another connection; `None` if the server has its maximum.
-    pub(super) fn place(self: &Arc<Self>) -> Option<Place> {
-        let taken = Place { shared: self.clone(), mapped: 0 };
+    pub(super) fn reserve_slot(self: &Arc<Self>) -> Option<ConnectionSlot> {
+        let taken = ConnectionSlot { shared: self.clone(), mapped: 0 };
         let before = self.connections.fetch_add(1, Ordering::Relaxed);
         (before < self.options.limits.connections).then_some(taken)
     }
 
     /// Moves a connection to the core that serves its client core.
-    pub(super) fn hand_over(&self, arrival: Arrival) {
+    pub(super) fn assign_to_core(&self, arrival: IncomingConnection) {
         let inbox = &self.inboxes[arrival.caller.core as usize % self.inboxes.len()];
         inbox.arrivals.lock().push(arrival);
-        inbox.came.set();
+        inbox.arrived.set();
     }
 }
 
@@ -132,7 +132,7 @@ impl ClientCore {
 /// State shared by the connections of one core.
 pub(super) struct ServerCore {
     pub(super) shared: Arc<Shared>,
-    pub(super) room: Room,
+    pub(super) room: AdmissionBudget,
     /// The newest connection of each client core. Each connection is owned by its tasks, and
     /// dropped with them.
     clients: RefCell<BTreeMap<ClientCore, Weak<Connection>>>,
@@ -163,7 +163,7 @@ impl ServerCore {
     }
 
     /// Removes a connection that has ended.
-    pub(super) fn forget(&self, connection: &Rc<Connection>) {
+    pub(super) fn unregister(&self, connection: &Rc<Connection>) {
         let mut clients = self.clients.borrow_mut();
         let key = connection.key();
         if clients.get(&key).is_some_and(|known| known.as_ptr() == Rc::as_ptr(connection)) {
@@ -176,7 +176,7 @@ impl ServerCore {
 /// Serves the connections of one core until the server stops.
 pub(super) async fn run_core(shared: Arc<Shared>, index: usize, listeners: Vec<Listener>) {
     let core = Rc::new(ServerCore {
-        room: Room::new(shared.options.limits.payload_bytes_per_core),
+        room: AdmissionBudget::new(shared.options.limits.payload_bytes_per_core),
         shared: shared.clone(),
         clients: RefCell::default(),
         changed: Signal::default(),
@@ -186,14 +186,14 @@ pub(super) async fn run_core(shared: Arc<Shared>, index: usize, listeners: Vec<L
     }
     let inbox = &shared.inboxes[index];
     while !shared.stop.is_set() {
-        inbox.came.clear();
+        inbox.arrived.clear();
         let arrivals = std::mem::take(&mut *inbox.arrivals.lock());
         for arrival in arrivals {
             rt::spawn(Connection::serve(core.clone(), arrival));
         }
-        either(inbox.came.wait(), shared.stop.wait()).await;
+        either(inbox.arrived.wait(), shared.stop.wait()).await;
     }
-    core.end_all().await;
+    core.drain_all().await;
 }
 
 impl ServerCore {
@@ -202,7 +202,7 @@ impl ServerCore {
     }
 
     /// Ends all connections in good order, within the stop time-out.
-    async fn end_all(&self) {
+    async fn drain_all(&self) {
         let connections = self.connections();
         connections.iter().for_each(|connection| connection.drain());
         let all_gone = self.changed.wait_until(|| self.clients.borrow().is_empty());

@@ -12,7 +12,7 @@ pub use router::Router;
 
 use self::core::{Shared, run_core};
 use crate::limits::{
-    IDLE_BEFORE_DEATH, IDLE_BEFORE_PING, MAX_CONNECTIONS, MAX_PAYLOAD_BYTES_PER_CORE, MAX_REQUESTS_IN_FLIGHT,
+    IDLE_BEFORE_PING, IDLE_TIMEOUT, MAX_CONNECTIONS, MAX_PAYLOAD_BYTES_PER_CORE, MAX_REQUESTS_IN_FLIGHT,
     STOP_TIMEOUT,
 };
 use crate::{Liveness, Security};
@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{Errno, Error, MapHandle, Result};
-use wire::frame::OnHost;
+use wire::frame::LocalEndpoint;
 
 /// Options of a server.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub struct ServerOptions {
     pub map: MapHandle,
     /// Whether payloads get a checksum when they are sent. Checksums of received payloads are
     /// always verified.
-    pub sum_payloads: bool,
+    pub checksum_payloads: bool,
     /// Limits of the server.
     pub limits: ServerLimits,
 }
@@ -71,7 +71,7 @@ impl Default for ServerLimits {
             requests_per_connection: MAX_REQUESTS_IN_FLIGHT,
             connections: MAX_CONNECTIONS,
             payload_bytes_per_core: MAX_PAYLOAD_BYTES_PER_CORE,
-            liveness: Liveness { ask_after: IDLE_BEFORE_PING, give_up_after: IDLE_BEFORE_DEATH },
+            liveness: Liveness { ping_after: IDLE_BEFORE_PING, dead_after: IDLE_TIMEOUT },
             stop_timeout: STOP_TIMEOUT,
         }
     }
@@ -135,12 +135,12 @@ impl Drop for Server {
 }
 
 /// Listens for processes of this machine. If that fails they connect over TCP.
-fn listen_on_host(name: &str) -> Option<(Listener, OnHost)> {
-    let host = rt::net::host()?;
+fn listen_on_host(name: &str) -> Option<(Listener, LocalEndpoint)> {
+    let host = rt::net::host_id()?;
     let socket = format!("weft-{:016x}{:016x}", rt::random_u64(), rt::random_u64());
-    let user = rt::net::user();
+    let user = rt::net::user_id();
     match Listener::bind(Address::Abstract(socket.clone())) {
-        Ok(listener) => Some((listener, OnHost { host, socket, user })),
+        Ok(listener) => Some((listener, LocalEndpoint { host, socket, user })),
         Err(e) => {
             tracing::warn!("{name}: clients on this machine can't use shared memory: no Unix socket: {e}");
             None

@@ -1,7 +1,7 @@
 //! The running requests of one connection.
 
 use crate::Deadline;
-use crate::limits::GIVEN_UP_FOR;
+use crate::limits::ABANDONED_AFTER;
 use crate::signal::Signal;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 pub(super) struct Requests {
     running: Cell<usize>,
     /// The latest deadline of all requests that don't wait.
-    latest: Cell<Option<Deadline>>,
+    latest_deadline: Cell<Option<Deadline>>,
     /// Requests without a time limit, by id, with the handle that cancels each.
     waiting: RefCell<BTreeMap<u64, Rc<Cancel>>>,
     changed: Signal,
@@ -26,7 +26,7 @@ pub(super) struct Cancel {
 }
 
 /// A running request; counted until this is dropped.
-pub(super) struct Running {
+pub(super) struct RunningRequest {
     requests: Rc<Requests>,
     id: u64,
     /// For a request that may wait.
@@ -51,21 +51,22 @@ impl Requests {
     }
 
     /// Number of running requests that don't wait.
-    pub(super) fn working(&self) -> usize {
+    pub(super) fn non_waiting(&self) -> usize {
         self.running() - self.waiting()
     }
 
     /// Begins a request; `deadline` is when its client abandons it.
-    pub(super) fn begin(self: &Rc<Self>, id: u64, waits: bool, deadline: Deadline) -> Running {
+    pub(super) fn begin(self: &Rc<Self>, id: u64, waits: bool, deadline: Deadline) -> RunningRequest {
         self.running.set(self.running.get() + 1);
         if !waits {
-            self.latest.set(Some(self.latest.get().map_or(deadline, |latest| latest.max(deadline))));
+            self.latest_deadline
+                .set(Some(self.latest_deadline.get().map_or(deadline, |latest| latest.max(deadline))));
         }
         let cancel = waits.then(Rc::<Cancel>::default);
         if let Some(cancel) = &cancel {
             self.waiting.borrow_mut().insert(id, cancel.clone());
         }
-        Running { requests: self.clone(), id, cancel }
+        RunningRequest { requests: self.clone(), id, cancel }
     }
 
     /// Cancels a request that waits; other requests run to their end, and unknown ids are ignored.
@@ -82,13 +83,14 @@ impl Requests {
 
     /// Whether the clients of all running requests have abandoned them, so that none will be
     /// retransmitted.
-    pub(super) fn are_given_up(&self) -> bool {
-        let latest = self.latest.get();
-        self.waiting.borrow().is_empty() && latest.is_none_or(|latest| latest.is_over_for(GIVEN_UP_FOR))
+    pub(super) fn are_abandoned(&self) -> bool {
+        let latest = self.latest_deadline.get();
+        self.waiting.borrow().is_empty()
+            && latest.is_none_or(|latest| latest.passed_longer_ago_than(ABANDONED_AFTER))
     }
 
     /// Waits until no request runs.
-    pub(super) async fn ended(&self) {
+    pub(super) async fn all_ended(&self) {
         self.changed.wait_until(|| self.running.get() == 0).await;
     }
 }
@@ -105,7 +107,7 @@ impl Cancel {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         let requests = &self.requests;
         if self.cancel.is_some() {

@@ -9,46 +9,46 @@
 use crate::Caller;
 use crate::budget::{Budget, Permit};
 use crate::either::{Either, either};
-use crate::limits::{KEPT_ROOM_IS_ONE_OF, SMALL_REQUEST_BYTES};
+use crate::limits::{RESERVED_BUDGET_DIVISOR, SMALL_REQUEST_BYTES};
 use identity::Role;
 use std::rc::Rc;
 
 /// The admission budget of a core.
-pub(super) struct Room {
-    for_all: Rc<Budget>,
-    for_nodes: Rc<Budget>,
-    for_small: Rc<Budget>,
+pub(super) struct AdmissionBudget {
+    shared: Rc<Budget>,
+    reserved_for_nodes: Rc<Budget>,
+    reserved_for_small: Rc<Budget>,
 }
 
-impl Room {
+impl AdmissionBudget {
     /// A budget of `total` bytes.
-    pub(super) fn new(total: usize) -> Room {
-        let kept = total / KEPT_ROOM_IS_ONE_OF;
-        Room {
-            for_all: Budget::new(total - 2 * kept),
-            for_nodes: Budget::new(kept),
-            for_small: Budget::new(kept),
+    pub(super) fn new(total: usize) -> AdmissionBudget {
+        let kept = total / RESERVED_BUDGET_DIVISOR;
+        AdmissionBudget {
+            shared: Budget::new(total - 2 * kept),
+            reserved_for_nodes: Budget::new(kept),
+            reserved_for_small: Budget::new(kept),
         }
     }
 
     /// The reserved part that a request may use, if any.
-    fn kept(&self, caller: &Caller, amount: usize) -> Option<&Rc<Budget>> {
+    fn reserved(&self, caller: &Caller, amount: usize) -> Option<&Rc<Budget>> {
         if matches!(caller.proof.role(), Some(Role::Node(_))) {
-            return Some(&self.for_nodes);
+            return Some(&self.reserved_for_nodes);
         }
-        (amount < SMALL_REQUEST_BYTES).then_some(&self.for_small)
+        (amount < SMALL_REQUEST_BYTES).then_some(&self.reserved_for_small)
     }
 
     /// Takes a permit for a request if one is available at once.
-    pub(super) fn try_take(&self, caller: &Caller, amount: usize) -> Option<Permit> {
-        let kept = || self.kept(caller, amount)?.try_acquire(amount);
-        self.for_all.try_acquire(amount).or_else(kept)
+    pub(super) fn try_acquire(&self, caller: &Caller, amount: usize) -> Option<Permit> {
+        let kept = || self.reserved(caller, amount)?.try_acquire(amount);
+        self.shared.try_acquire(amount).or_else(kept)
     }
 
     /// Waits for a permit for a request.
     pub(super) async fn take(&self, caller: &Caller, amount: usize) -> Option<Permit> {
-        let from_all = self.for_all.acquire(amount);
-        match self.kept(caller, amount) {
+        let from_all = self.shared.acquire(amount);
+        match self.reserved(caller, amount) {
             None => from_all.await,
             Some(kept) => match either(kept.acquire(amount), from_all).await {
                 Either::First(permit) | Either::Second(permit) => permit,

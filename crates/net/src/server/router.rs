@@ -5,8 +5,8 @@ use rt::IoBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use types::Result;
-use wire::authorization::Rule;
-use wire::{Answer, Malformed, Message, Request};
+use wire::authorization::AuthorizationRule;
+use wire::{AnswerKind, Malformed, Message, Request};
 
 /// Upper bound of service numbers, exclusive.
 const SERVICES: usize = 8;
@@ -43,11 +43,11 @@ impl Router {
 type Run = dyn FnOnce(Rc<Caller>, Deadline, Option<IoBuf>) -> LocalFuture<'static, Result<Vec<u8>>>;
 
 /// A decoded request, ready to run.
-pub(super) struct Job {
+pub(super) struct PreparedRequest {
     /// Whether the answer has a payload, and whether the request may wait.
-    pub(super) answer: Answer,
+    pub(super) answer: AnswerKind,
     /// Who may send the request.
-    pub(super) rule: Rule,
+    pub(super) rule: AuthorizationRule,
     /// Executes it.
     pub(super) run: Box<Run>,
 }
@@ -55,7 +55,7 @@ pub(super) struct Job {
 /// The route to one service.
 pub(super) trait Route: Send + Sync {
     /// Decodes a request.
-    fn decode(&self, body: &[u8]) -> Result<Job, Malformed>;
+    fn decode(&self, body: &[u8]) -> Result<PreparedRequest, Malformed>;
 }
 
 struct HandlerRoute<Req, Rep> {
@@ -63,18 +63,18 @@ struct HandlerRoute<Req, Rep> {
 }
 
 impl<Req: Request + 'static, Rep: Message + 'static> Route for HandlerRoute<Req, Rep> {
-    fn decode(&self, body: &[u8]) -> Result<Job, Malformed> {
+    fn decode(&self, body: &[u8]) -> Result<PreparedRequest, Malformed> {
         let request = Req::decode(body)?;
-        let (answer, rule) = (request.answer_payload(), request.rule());
+        let (answer, rule) = (request.answer_kind(), request.rule());
         let handler = self.handler.clone();
         let run = move |caller: Rc<Caller>, deadline, payload| -> LocalFuture<'static, Result<Vec<u8>>> {
             Box::pin(async move {
-                let reply = handler.handle_until(&caller, deadline, request, payload).await?;
+                let reply = handler.handle_with_deadline(&caller, deadline, request, payload).await?;
                 let mut body = Vec::new();
                 reply.encode(&mut body);
                 Ok(body)
             })
         };
-        Ok(Job { answer, rule, run: Box::new(run) })
+        Ok(PreparedRequest { answer, rule, run: Box::new(run) })
     }
 }

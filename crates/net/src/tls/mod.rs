@@ -8,13 +8,15 @@
 mod session;
 
 use crate::revocations::Revocations;
-use identity::tls::{Strangers, client_config, join_config, peer_identity, peer_name, server_config};
+use identity::tls::{
+    UnauthenticatedClients, client_config, join_config, peer_identity, peer_name, server_config,
+};
 use identity::{Credentials, Identity, JoinToken, Protection};
 use parking_lot::RwLock;
 use rt::IoBuf;
 use rt::net::Socket;
 use rustls::{ClientConfig, ServerConfig};
-use session::{Plain, Session, Step};
+use session::{Plaintext, Session, Step};
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
@@ -34,14 +36,14 @@ pub struct Tls {
 
 /// State shared by all clones.
 struct Shared {
-    ends: RwLock<Ends>,
+    configs: RwLock<HandshakeConfigs>,
     /// `None` for a process without a certificate.
-    how: Option<(Protection, Strangers)>,
+    options: Option<(Protection, UnauthenticatedClients)>,
     revocations: Revocations,
 }
 
 /// Configuration of handshakes that begin now.
-struct Ends {
+struct HandshakeConfigs {
     client: Arc<ClientConfig>,
     /// `None` for a process without a certificate.
     server: Option<Arc<ServerConfig>>,
@@ -49,13 +51,13 @@ struct Ends {
     own: Arc<str>,
 }
 
-impl Ends {
+impl HandshakeConfigs {
     fn of(
         credentials: &Credentials,
-        (protection, strangers): (Protection, Strangers),
-    ) -> identity::Result<Ends> {
+        (protection, strangers): (Protection, UnauthenticatedClients),
+    ) -> identity::Result<HandshakeConfigs> {
         let identity = credentials.identity();
-        Ok(Ends {
+        Ok(HandshakeConfigs {
             client: client_config(credentials, protection)?,
             server: Some(server_config(credentials, protection, strangers)?),
             own: format!("{identity}, certificate {}", identity.serial).into(),
@@ -77,12 +79,12 @@ impl Tls {
     pub fn member(
         credentials: &Credentials,
         protection: Protection,
-        strangers: Strangers,
+        strangers: UnauthenticatedClients,
     ) -> identity::Result<Tls> {
         let how = (protection, strangers);
         let shared = Shared {
-            ends: RwLock::new(Ends::of(credentials, how)?),
-            how: Some(how),
+            configs: RwLock::new(HandshakeConfigs::of(credentials, how)?),
+            options: Some(how),
             revocations: Revocations::default(),
         };
         Ok(Tls { shared: Arc::new(shared), node: None, admit: None })
@@ -94,9 +96,9 @@ impl Tls {
     /// # Errors
     /// The certificate can't be used; nothing has changed then.
     pub fn renew(&self, credentials: &Credentials) -> identity::Result<()> {
-        if let Some(how) = self.shared.how {
-            let ends = Ends::of(credentials, how)?;
-            *self.shared.ends.write() = ends;
+        if let Some(how) = self.shared.options {
+            let ends = HandshakeConfigs::of(credentials, how)?;
+            *self.shared.configs.write() = ends;
         }
         Ok(())
     }
@@ -110,8 +112,9 @@ impl Tls {
     /// connect, to management, and accepts no connections.
     pub fn joining(token: &JoinToken) -> identity::Result<Tls> {
         let own = "a machine with a token to join".into();
-        let ends = Ends { client: join_config(token)?, server: None, own };
-        let shared = Shared { ends: RwLock::new(ends), how: None, revocations: Revocations::default() };
+        let ends = HandshakeConfigs { client: join_config(token)?, server: None, own };
+        let shared =
+            Shared { configs: RwLock::new(ends), options: None, revocations: Revocations::default() };
         Ok(Tls { shared: Arc::new(shared), node: None, admit: None })
     }
 
@@ -122,64 +125,64 @@ impl Tls {
 
     /// The same, but only members that `admit` accepts may connect: a certificate is valid for
     /// years, and some members are removed earlier. Called once for each connection.
-    pub fn admitting(&self, admit: impl Fn(&Identity) -> bool + Send + Sync + 'static) -> Tls {
+    pub fn with_admission_check(&self, admit: impl Fn(&Identity) -> bool + Send + Sync + 'static) -> Tls {
         Tls { admit: Some(Arc::new(admit)), ..self.clone() }
     }
 
     /// Identity in this end's certificate, for messages.
-    pub(crate) fn own(&self) -> Arc<str> {
-        self.shared.ends.read().own.clone()
+    pub(crate) fn own_identity(&self) -> Arc<str> {
+        self.shared.configs.read().own.clone()
     }
 
     fn client(&self) -> Arc<ClientConfig> {
-        self.shared.ends.read().client.clone()
+        self.shared.configs.read().client.clone()
     }
 
     /// Does the client's handshake. The caller bounds the time.
-    pub(crate) async fn connect(&self, socket: Socket) -> io::Result<Known> {
+    pub(crate) async fn connect(&self, socket: Socket) -> io::Result<Authenticated> {
         let session = Session::client(self.client(), peer_name(self.node))?;
-        Shaking { socket, session, on_host: false }.meet_server().await
+        Handshake { socket, session, on_host: false }.handshake_as_client().await
     }
 
     /// The same over a Unix socket. After the handshake that carries plaintext, whatever protection
     /// other connections have.
     pub(crate) async fn connect_on_host(&self, socket: Socket) -> io::Result<Socket> {
         let session = Session::client(self.client(), peer_name(self.node))?;
-        match (Shaking { socket, session, on_host: true }).meet_server().await?.way {
-            Way::Plain(socket) => Ok(socket),
-            Way::Encrypted(_) => Err(refused("a Unix socket is not encrypted")),
+        match (Handshake { socket, session, on_host: true }).handshake_as_client().await?.way {
+            SecuredSocket::Plain(socket) => Ok(socket),
+            SecuredSocket::Encrypted(_) => Err(refused("a Unix socket is not encrypted")),
         }
     }
 
     /// Does the server's handshake over a Unix socket.
     pub(crate) async fn accept_on_host(&self, socket: Socket) -> io::Result<(Socket, Option<Identity>)> {
-        let Known { identity, way } = self.meet(socket, true).await?;
+        let Authenticated { identity, way } = self.meet(socket, true).await?;
         match way {
-            Way::Plain(socket) => Ok((socket, identity)),
-            Way::Encrypted(_) => Err(refused("a Unix socket is not encrypted")),
+            SecuredSocket::Plain(socket) => Ok((socket, identity)),
+            SecuredSocket::Encrypted(_) => Err(refused("a Unix socket is not encrypted")),
         }
     }
 
     /// Does the server's handshake. The caller bounds the time.
-    pub(crate) async fn accept(&self, socket: Socket) -> io::Result<Known> {
+    pub(crate) async fn accept(&self, socket: Socket) -> io::Result<Authenticated> {
         self.meet(socket, false).await
     }
 
-    async fn meet(&self, socket: Socket, on_host: bool) -> io::Result<Known> {
-        let server = self.shared.ends.read().server.clone();
+    async fn meet(&self, socket: Socket, on_host: bool) -> io::Result<Authenticated> {
+        let server = self.shared.configs.read().server.clone();
         let server =
             server.ok_or_else(|| refused("this process has no certificate to be connected to with"))?;
         let session = Session::server(server)?;
         let admit = |identity: &Identity| {
-            !self.shared.revocations.include(identity)
+            !self.shared.revocations.is_revoked(identity)
                 && self.admit.as_ref().is_none_or(|admit| admit(identity))
         };
-        Shaking { socket, session, on_host }.meet_client(&admit).await
+        Handshake { socket, session, on_host }.handshake_as_server(&admit).await
     }
 }
 
 fn refused(cause: impl Into<String>) -> io::Error {
-    Refusal { cause: cause.into(), remedy: CHECK_BOTH, is_of_us: false }.into()
+    TlsRefusal { cause: cause.into(), remedy: CHECK_BOTH, is_of_this_end: false }.into()
 }
 
 /// Remedy when it isn't known which end is wrong.
@@ -191,67 +194,67 @@ const NEW_CERTIFICATE: &str = "ask for another certificate: on the management no
 
 /// A refusal of one end by the other, which is permanent.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct TlsRefusal {
     cause: String,
     remedy: &'static str,
     /// The intended peer refuses this end.
-    is_of_us: bool,
+    is_of_this_end: bool,
 }
 
-impl Refusal {
+impl TlsRefusal {
     /// Whether an error is the refusal of this end by the intended peer. Otherwise another process
     /// may have been reached.
     pub(crate) fn is_of_us(error: &io::Error) -> bool {
         error
             .get_ref()
-            .and_then(|inner| inner.downcast_ref::<Refusal>())
-            .is_some_and(|refusal| refusal.is_of_us)
+            .and_then(|inner| inner.downcast_ref::<TlsRefusal>())
+            .is_some_and(|refusal| refusal.is_of_this_end)
     }
 
     /// The hint for an error.
     pub(crate) fn remedy_for(error: &io::Error) -> &'static str {
-        let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>());
+        let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsRefusal>());
         refusal.map_or(CHECK_BOTH, |refusal| refusal.remedy)
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for TlsRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TLS: {}", self.cause)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for TlsRefusal {}
 
-impl From<Refusal> for io::Error {
-    fn from(refusal: Refusal) -> io::Error {
+impl From<TlsRefusal> for io::Error {
+    fn from(refusal: TlsRefusal) -> io::Error {
         io::Error::new(io::ErrorKind::PermissionDenied, refusal)
     }
 }
 
 /// A connection after its handshake.
-pub(crate) struct Known {
+pub(crate) struct Authenticated {
     /// The peer's identity; `None` for one without a certificate.
     pub(crate) identity: Option<Identity>,
-    pub(crate) way: Way,
+    pub(crate) way: SecuredSocket,
 }
 
 /// How the bytes after a handshake are transported.
-pub(crate) enum Way {
+pub(crate) enum SecuredSocket {
     Encrypted(Box<TlsSocket>),
     Plain(Socket),
 }
 
 /// A handshake in progress.
-struct Shaking {
+struct Handshake {
     socket: Socket,
     session: Session,
     /// Over a Unix socket.
     on_host: bool,
 }
 
-impl Shaking {
-    async fn meet_server(mut self) -> io::Result<Known> {
+impl Handshake {
+    async fn handshake_as_client(mut self) -> io::Result<Authenticated> {
         self.shake().await?;
         let protection = self.agreed()?;
         let verdict = IoBuf::alloc(1);
@@ -267,20 +270,20 @@ impl Shaking {
                 let cause = "the server doesn't let us in any more: this member was removed from the \
                              cluster, or its certificate revoked"
                     .into();
-                Err(Refusal { cause, remedy: NEW_CERTIFICATE, is_of_us: true }.into())
+                Err(TlsRefusal { cause, remedy: NEW_CERTIFICATE, is_of_this_end: true }.into())
             }
-            word if word == self.word_for(protection) => self.known(protection),
+            word if word == self.acceptance_byte(protection) => self.known(protection),
             _ => Err(refused("the ends disagree on encryption")),
         }
     }
 
-    async fn meet_client(mut self, admit: &dyn Fn(&Identity) -> bool) -> io::Result<Known> {
+    async fn handshake_as_server(mut self, admit: &dyn Fn(&Identity) -> bool) -> io::Result<Authenticated> {
         self.shake().await?;
         let protection = self.agreed()?;
         let removed = self.identity()?.filter(|identity| !admit(identity));
-        let verdict = if removed.is_some() { NOT_ADMITTED } else { self.word_for(protection) };
+        let verdict = if removed.is_some() { NOT_ADMITTED } else { self.acceptance_byte(protection) };
         let verdict = IoBuf::from_slice(&[verdict]);
-        let sent = self.session.encrypt(&mut Plain::new(vec![verdict]))?;
+        let sent = self.session.encrypt(&mut Plaintext::new(vec![verdict]))?;
         self.socket.send(sent.into_iter().collect()).await?;
         match removed {
             Some(identity) => Err(refused(format!("{identity} is not let in any more"))),
@@ -290,7 +293,7 @@ impl Shaking {
 
     async fn shake(&mut self) -> io::Result<()> {
         loop {
-            let step = self.session.shake();
+            let step = self.session.continue_handshake();
             // After an error there may be an alert to send, too.
             let control = self.session.take_control();
             if !control.is_empty() {
@@ -298,14 +301,14 @@ impl Shaking {
             }
             match step? {
                 _ if !self.session.is_handshaking() => return Ok(()),
-                Step::Hungry => self.receive().await?,
-                Step::Again | Step::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Step::NeedsBytes => self.receive().await?,
+                Step::Continue | Step::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
     }
 
     async fn receive(&mut self) -> io::Result<()> {
-        match self.socket.recv(self.session.room()).await? {
+        match self.socket.recv(self.session.receive_buffer()).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             bytes => {
                 self.session.received(bytes);
@@ -316,8 +319,8 @@ impl Shaking {
 
     /// The byte by which the server accepts the client. It differs on a Unix socket, so that a byte
     /// for one kind of connection can't be relayed to the other.
-    fn word_for(&self, protection: Protection) -> u8 {
-        if self.on_host { ON_HOST } else { byte_of(protection) }
+    fn acceptance_byte(&self, protection: Protection) -> u8 {
+        if self.on_host { ON_HOST } else { protection_byte(protection) }
     }
 
     fn agreed(&self) -> io::Result<Protection> {
@@ -328,16 +331,16 @@ impl Shaking {
         peer_identity(self.session.peer_certificates()).map_err(|e| refused(e.to_string()))
     }
 
-    fn known(self, protection: Protection) -> io::Result<Known> {
+    fn known(self, protection: Protection) -> io::Result<Authenticated> {
         let identity = peer_identity(self.session.peer_certificates()).map_err(|e| refused(e.to_string()))?;
         let way = match protection {
             Protection::Encrypted if !self.on_host => {
-                Way::Encrypted(Box::new(TlsSocket::new(self.socket, self.session)))
+                SecuredSocket::Encrypted(Box::new(TlsSocket::new(self.socket, self.session)))
             }
-            _ if self.session.is_drained() => Way::Plain(self.socket),
+            _ if self.session.is_drained() => SecuredSocket::Plain(self.socket),
             _ => return Err(refused("the peer spoke before it was accepted")),
         };
-        Ok(Known { identity, way })
+        Ok(Authenticated { identity, way })
     }
 }
 
@@ -348,7 +351,7 @@ const NOT_ADMITTED: u8 = 0;
 const ON_HOST: u8 = 3;
 
 /// The server's last handshake byte to a client that it accepts.
-fn byte_of(protection: Protection) -> u8 {
+fn protection_byte(protection: Protection) -> u8 {
     match protection {
         Protection::Encrypted => 1,
         Protection::HandshakeOnly => 2,
@@ -374,7 +377,7 @@ impl TlsSocket {
                 let mut session = self.session.borrow_mut();
                 match session.decrypt(&buf)? {
                     None => return Ok(0),
-                    Some(0) => session.room(),
+                    Some(0) => session.receive_buffer(),
                     Some(bytes) => return Ok(bytes),
                 }
             };
@@ -400,7 +403,7 @@ impl TlsSocket {
 
     /// Sends everything.
     pub(crate) async fn send(&self, pieces: Vec<IoBuf>) -> io::Result<()> {
-        let mut plain = Plain::new(pieces);
+        let mut plain = Plaintext::new(pieces);
         loop {
             let records = self.session.borrow_mut().encrypt(&mut plain)?;
             match records {
@@ -421,18 +424,18 @@ impl TlsSocket {
     }
 
     /// Prepares the connection for a move to another core. No operation is in progress.
-    pub(crate) fn park(self) -> io::Result<ParkedTls> {
-        Ok(ParkedTls { socket: self.socket, session: self.session.into_inner() })
+    pub(crate) fn park(self) -> io::Result<DetachedTls> {
+        Ok(DetachedTls { socket: self.socket, session: self.session.into_inner() })
     }
 }
 
 /// An encrypted connection that is being moved to another core.
-pub(crate) struct ParkedTls {
+pub(crate) struct DetachedTls {
     socket: Socket,
     session: Session,
 }
 
-impl ParkedTls {
+impl DetachedTls {
     /// Resumes the connection on its new core.
     pub(crate) fn unpark(self) -> TlsSocket {
         TlsSocket::new(self.socket, self.session)

@@ -4,8 +4,8 @@
 //! memory that the caller passes; plaintext that doesn't fit there is buffered. Plaintext to send
 //! is encrypted into one buffer, many records at a time.
 
-use super::{CHECK_BOTH, NEW_CERTIFICATE, Refusal};
-use crate::appetite::Appetite;
+use super::{CHECK_BOTH, NEW_CERTIFICATE, TlsRefusal};
+use crate::appetite::ReceiveSizing;
 use crate::limits::{IDLE_STAGE_BYTES, TLS_BULK_STAGE_BYTES, TLS_SEND_BYTES, TLS_STAGE_BYTES};
 use rt::IoBuf;
 use rustls::client::UnbufferedClientConnection;
@@ -37,14 +37,14 @@ pub(super) struct Session {
     /// Bytes of the stage that are received and not yet processed, from `start` to `filled`.
     start: usize,
     filled: usize,
-    /// Decrypted bytes that didn't fit into the last caller's buffer, from `kept_from` on.
-    kept: Vec<u8>,
-    kept_from: usize,
+    /// Decrypted bytes that didn't fit into the last caller's buffer, from `undelivered_from` on.
+    undelivered: Vec<u8>,
+    undelivered_from: usize,
     /// Control records that wait to be sent.
     control: Vec<u8>,
     /// The last receive filled a large buffer completely.
     bulk: bool,
-    appetite: Appetite,
+    appetite: ReceiveSizing,
     /// The error that made the session unusable.
     broken: Option<rustls::Error>,
 }
@@ -58,9 +58,9 @@ enum End {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// More of the staged bytes may be processable.
-    Again,
+    Continue,
     /// More bytes must be received.
-    Hungry,
+    NeedsBytes,
     /// The peer has closed its side.
     Closed,
 }
@@ -82,11 +82,11 @@ impl Session {
             stage: IoBuf::alloc(IDLE_STAGE_BYTES),
             start: 0,
             filled: 0,
-            kept: Vec::new(),
-            kept_from: 0,
+            undelivered: Vec::new(),
+            undelivered_from: 0,
             control: Vec::new(),
             bulk: false,
-            appetite: Appetite::default(),
+            appetite: ReceiveSizing::default(),
             broken: None,
         }
     }
@@ -117,12 +117,12 @@ impl Session {
 
     /// Whether all received bytes have been delivered.
     pub(super) fn is_drained(&self) -> bool {
-        self.start == self.filled && self.kept_from == self.kept.len()
+        self.start == self.filled && self.undelivered_from == self.undelivered.len()
     }
 
     /// Where the next bytes from the socket belong. Never empty: the header of a record that
     /// doesn't fit into a large stage makes the session refuse it.
-    pub(super) fn room(&mut self) -> IoBuf {
+    pub(super) fn receive_buffer(&mut self) -> IoBuf {
         if self.start == self.filled {
             (self.start, self.filled) = (0, 0);
             let size = match (self.bulk, self.appetite.is_large()) {
@@ -135,7 +135,7 @@ impl Session {
             }
             if size == IDLE_STAGE_BYTES {
                 // The buffer may have grown while the connection was busy.
-                self.kept.shrink_to_fit();
+                self.undelivered.shrink_to_fit();
             }
             return self.stage.clone();
         }
@@ -163,12 +163,12 @@ impl Session {
         std::mem::take(&mut self.control)
     }
 
-    /// Continues a handshake. Returns [`Step::Hungry`] when more bytes must be received, or when it
-    /// is complete.
-    pub(super) fn shake(&mut self) -> io::Result<Step> {
+    /// Continues a handshake. Returns [`Step::NeedsBytes`] when more bytes must be received, or
+    /// when it is complete.
+    pub(super) fn continue_handshake(&mut self) -> io::Result<Step> {
         loop {
-            match self.step(&mut Target { into: None, done: 0 })? {
-                Step::Again if self.kept.is_empty() => {}
+            match self.step(&mut PlaintextSink { into: None, done: 0 })? {
+                Step::Continue if self.undelivered.is_empty() => {}
                 step => return Ok(step),
             }
         }
@@ -178,11 +178,11 @@ impl Session {
     /// has closed its side, 0 when no complete record is available.
     pub(super) fn decrypt(&mut self, into: &IoBuf) -> io::Result<Option<usize>> {
         let done = self.take_kept(into);
-        let mut target = Target { into: Some(into), done };
+        let mut target = PlaintextSink { into: Some(into), done };
         while target.done < into.len() {
             match self.step(&mut target)? {
-                Step::Again => {}
-                Step::Hungry => break,
+                Step::Continue => {}
+                Step::NeedsBytes => break,
                 Step::Closed if target.done == 0 => return Ok(None),
                 Step::Closed => break,
             }
@@ -191,29 +191,29 @@ impl Session {
     }
 
     fn take_kept(&mut self, into: &IoBuf) -> usize {
-        let part = (self.kept.len() - self.kept_from).min(into.len());
-        into.copy_from(0, &self.kept[self.kept_from..self.kept_from + part]);
-        self.kept_from += part;
-        if self.kept_from == self.kept.len() {
-            self.kept.clear();
-            self.kept_from = 0;
+        let part = (self.undelivered.len() - self.undelivered_from).min(into.len());
+        into.copy_from(0, &self.undelivered[self.undelivered_from..self.undelivered_from + part]);
+        self.undelivered_from += part;
+        if self.undelivered_from == self.undelivered.len() {
+            self.undelivered.clear();
+            self.undelivered_from = 0;
         }
         part
     }
 
     /// Processes records up to the next one with data, or returns why it can't.
-    fn step(&mut self, target: &mut Target<'_>) -> io::Result<Step> {
+    fn step(&mut self, target: &mut PlaintextSink<'_>) -> io::Result<Step> {
         self.check()?;
         let staged = self.start..self.filled;
         let records = &mut exclusive(&mut self.stage, self.filled)[staged];
-        let kept = &mut self.kept;
+        let kept = &mut self.undelivered;
         let (discard, result) =
             self.end.step(records, |plain| target.take(plain, kept), &mut self.control, None);
         self.start += discard;
         match result {
             // Part of a protocol message would have to stay staged while other records are sent. A
             // conforming peer doesn't send that.
-            Ok(Step::Hungry) if !self.is_handshaking() && self.has_whole_record() => {
+            Ok(Step::NeedsBytes) if !self.is_handshaking() && self.has_whole_record() => {
                 Err(self.fail(general("a message of the protocol came in parts")))
             }
             Ok(step) => Ok(step),
@@ -246,7 +246,7 @@ impl Session {
     ///
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] while the handshake isn't complete.
-    pub(super) fn encrypt(&mut self, plain: &mut Plain) -> io::Result<Option<IoBuf>> {
+    pub(super) fn encrypt(&mut self, plain: &mut Plaintext) -> io::Result<Option<IoBuf>> {
         self.check()?;
         if self.is_handshaking() {
             // Part of a message may be staged, which the library would expect among the bytes that
@@ -267,12 +267,12 @@ impl Session {
             let mut written = 0;
             while written == 0 {
                 end += put(buffer, end, &std::mem::take(&mut self.control))?;
-                let write = Write { part, into: &mut buffer[end..], written: &mut written };
-                let kept = &mut self.kept;
+                let write = PlaintextWrite { part, into: &mut buffer[end..], written: &mut written };
+                let kept = &mut self.undelivered;
                 let keep = |plain: &[u8]| kept.extend_from_slice(plain);
                 // Passes no received bytes: a receive into the staging buffer may be in progress.
                 let step = self.end.step(&mut [], keep, &mut self.control, Some(write)).1.map_err(failure)?;
-                if written == 0 && step != Step::Again {
+                if written == 0 && step != Step::Continue {
                     return Err(io::ErrorKind::NotConnected.into());
                 }
             }
@@ -306,11 +306,11 @@ impl End {
         records: &mut [u8],
         plain: impl FnMut(&[u8]),
         control: &mut Vec<u8>,
-        write: Option<Write<'_>>,
+        write: Option<PlaintextWrite<'_>>,
     ) -> (usize, Result<Step, rustls::Error>) {
         match self {
-            End::Client(end) => settle(end.process_tls_records(records), plain, control, write),
-            End::Server(end) => settle(end.process_tls_records(records), plain, control, write),
+            End::Client(end) => handle_state(end.process_tls_records(records), plain, control, write),
+            End::Server(end) => handle_state(end.process_tls_records(records), plain, control, write),
         }
     }
 
@@ -324,13 +324,13 @@ impl End {
 }
 
 /// Destination of decrypted bytes.
-struct Target<'a> {
+struct PlaintextSink<'a> {
     into: Option<&'a IoBuf>,
     /// Bytes written so far.
     done: usize,
 }
 
-impl Target<'_> {
+impl PlaintextSink<'_> {
     /// Writes plaintext; appends bytes that don't fit to `kept`.
     fn take(&mut self, plain: &[u8], kept: &mut Vec<u8>) {
         let part = self.into.map_or(0, |into| plain.len().min(into.len() - self.done));
@@ -343,7 +343,7 @@ impl Target<'_> {
 }
 
 /// Plaintext to send once the protocol allows it.
-struct Write<'a> {
+struct PlaintextWrite<'a> {
     part: &'a [u8],
     into: &'a mut [u8],
     /// Stays 0 until then.
@@ -351,11 +351,11 @@ struct Write<'a> {
 }
 
 /// Handles one connection state of the library.
-fn settle<D>(
+fn handle_state<D>(
     status: UnbufferedStatus<'_, '_, D>,
     mut plain: impl FnMut(&[u8]),
     control: &mut Vec<u8>,
-    write: Option<Write<'_>>,
+    write: Option<PlaintextWrite<'_>>,
 ) -> (usize, Result<Step, rustls::Error>) {
     let mut discard = status.discard;
     let step = match status.state {
@@ -367,25 +367,25 @@ fn settle<D>(
                     discard += record.discard;
                 }
                 Some(Err(error)) => break Err(error),
-                None => break Ok(Step::Again),
+                None => break Ok(Step::Continue),
             }
         },
         Ok(ConnectionState::EncodeTlsData(mut records)) => {
-            encode(&mut records, control).map(|()| Step::Again)
+            encode(&mut records, control).map(|()| Step::Continue)
         }
         // The caller sends the control records before anything else.
         Ok(ConnectionState::TransmitTlsData(records)) => {
             records.done();
-            Ok(Step::Again)
+            Ok(Step::Continue)
         }
-        Ok(ConnectionState::BlockedHandshake) => Ok(Step::Hungry),
+        Ok(ConnectionState::BlockedHandshake) => Ok(Step::NeedsBytes),
         Ok(ConnectionState::WriteTraffic(mut traffic)) => match write {
-            Some(Write { part, into, written }) => traffic
+            Some(PlaintextWrite { part, into, written }) => traffic
                 .encrypt(part, into)
                 .map(|bytes| *written = bytes)
                 .map_err(general)
-                .map(|()| Step::Hungry),
-            None => Ok(Step::Hungry),
+                .map(|()| Step::NeedsBytes),
+            None => Ok(Step::NeedsBytes),
         },
         Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Step::Closed),
         Ok(other) => Err(general(format!("a state that nobody asked for: {other:?}"))),
@@ -437,11 +437,11 @@ pub(super) fn failure(error: rustls::Error) -> io::Error {
         ) => (format!("our certificate was refused: {alert:?}"), CHECK_BOTH),
         error => return io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {error}")),
     };
-    Refusal { cause, remedy, is_of_us }.into()
+    TlsRefusal { cause, remedy, is_of_this_end: is_of_us }.into()
 }
 
 /// Bytes to send, in pieces.
-pub(super) struct Plain {
+pub(super) struct Plaintext {
     pieces: Vec<IoBuf>,
     /// The rest: the pieces from `first` on, without the first `skip` bytes of that one.
     first: usize,
@@ -450,9 +450,9 @@ pub(super) struct Plain {
     gathered: Vec<u8>,
 }
 
-impl Plain {
-    pub(super) fn new(pieces: Vec<IoBuf>) -> Plain {
-        Plain { pieces, first: 0, skip: 0, gathered: Vec::new() }
+impl Plaintext {
+    pub(super) fn new(pieces: Vec<IoBuf>) -> Plaintext {
+        Plaintext { pieces, first: 0, skip: 0, gathered: Vec::new() }
     }
 
     /// Bytes left.

@@ -1,5 +1,5 @@
 use super::*;
-use identity::tls::{Strangers, client_config, peer_name, server_config};
+use identity::tls::{UnauthenticatedClients, client_config, peer_name, server_config};
 use identity::{Authority, Credentials, Protection, Role, Validity};
 use proptest::prelude::*;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -28,12 +28,12 @@ static MEMBERS: LazyLock<(Credentials, Credentials)> = LazyLock::new(|| {
 fn configs() -> (Arc<ClientConfig>, Arc<ServerConfig>) {
     let (node, client) = &*MEMBERS;
     let client = client_config(client, Protection::Encrypted).unwrap();
-    (client, server_config(node, Protection::Encrypted, Strangers::Refused).unwrap())
+    (client, server_config(node, Protection::Encrypted, UnauthenticatedClients::Refused).unwrap())
 }
 
 /// Delivers bytes from the network into a session, as many as it has space for.
 fn deliver(session: &mut Session, bytes: &mut Vec<u8>) {
-    let room = session.room();
+    let room = session.receive_buffer();
     let part = bytes.len().min(room.len());
     room.copy_from(0, &bytes[..part]);
     drop(room);
@@ -50,7 +50,7 @@ fn shaken_in(chunk: usize, configs: (Arc<ClientConfig>, Arc<ServerConfig>)) -> (
         for (session, [mine, theirs]) in [(&mut client, [0, 1]), (&mut server, [1, 0])] {
             let mut part: Vec<u8> = on_the_way[mine].drain(..chunk.min(on_the_way[mine].len())).collect();
             deliver(session, &mut part);
-            assert_eq!(session.shake().unwrap(), Step::Hungry);
+            assert_eq!(session.continue_handshake().unwrap(), Step::NeedsBytes);
             on_the_way[theirs].extend(session.take_control());
         }
     }
@@ -64,7 +64,7 @@ fn shaken() -> (Session, Session) {
 /// The bytes sent over the network for these pieces.
 fn encrypted(session: &mut Session, pieces: &[&[u8]]) -> Vec<u8> {
     let pieces = pieces.iter().map(|piece| IoBuf::from_slice(piece).slice(0..piece.len())).collect();
-    let mut plain = Plain::new(pieces);
+    let mut plain = Plaintext::new(pieces);
     let mut sent = Vec::new();
     while let Some(records) = session.encrypt(&mut plain).unwrap() {
         sent.extend_from_slice(records.as_slice());
@@ -96,7 +96,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn handshakes_bear_any_cutting() {
+fn handshakes_work_with_any_fragmentation() {
     for chunk in [1, 2, 7, 100, 1000, usize::MAX] {
         let (mut client, mut server) = shaken_in(chunk, configs());
         let sent = encrypted(&mut client, &[b"hello"]);
@@ -113,7 +113,7 @@ proptest! {
 
     /// For all sizes of pieces, of received chunks and of reads.
     #[test]
-    fn what_is_sent_arrives(
+    fn sent_bytes_arrive(
         sizes in prop::collection::vec(prop_oneof![0..3usize, 60..200usize, 16_000..17_000usize, 0..600_000usize], 0..6),
         chunk in prop_oneof![1_000..3_000usize, 16_000..200_000usize],
         read in prop_oneof![50..5_000usize, 10_000..300_000usize],
@@ -150,7 +150,7 @@ fn altered_bytes_never_become_data() {
         // The session stays unusable, and the peer gets an alert.
         assert!(
             server.decrypt(&IoBuf::alloc(1)).is_err()
-                && server.encrypt(&mut Plain::new(vec![IoBuf::alloc(1)])).is_err()
+                && server.encrypt(&mut Plaintext::new(vec![IoBuf::alloc(1)])).is_err()
         );
         assert!(!server.take_control().is_empty());
     }
@@ -180,22 +180,22 @@ proptest! {
         let mut server = Session::server(configs().1).unwrap();
         deliver(&mut server, &mut bytes);
         // It may wait for more, but never completes.
-        let _ = server.shake();
+        let _ = server.continue_handshake();
         prop_assert!(server.is_handshaking());
-        prop_assert!(server.encrypt(&mut Plain::new(vec![IoBuf::alloc(1)])).is_err(), "it speaks before it knows to whom");
+        prop_assert!(server.encrypt(&mut Plaintext::new(vec![IoBuf::alloc(1)])).is_err(), "it speaks before it knows to whom");
     }
 }
 
 /// The library leaves the part of such a message in the stage, and would look for it there.
 #[test]
-fn nothing_is_encrypted_while_a_message_of_the_handshake_has_come_in_part() {
+fn nothing_is_encrypted_while_a_handshake_message_is_incomplete() {
     let mut server = Session::server(configs().1).unwrap();
     // A record with the first four bytes of a client hello of 1,000 bytes.
     let mut part = vec![22, 3, 1, 0, 4, 1, 0, 3, 232];
     deliver(&mut server, &mut part);
-    assert_eq!(server.shake().unwrap(), Step::Hungry);
+    assert_eq!(server.continue_handshake().unwrap(), Step::NeedsBytes);
     assert!(server.is_handshaking());
-    let refused = server.encrypt(&mut Plain::new(vec![IoBuf::alloc(1)])).unwrap_err();
+    let refused = server.encrypt(&mut Plaintext::new(vec![IoBuf::alloc(1)])).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::NotConnected);
 }
 
@@ -273,7 +273,7 @@ fn worn(records: u64) -> Arc<CryptoProvider> {
 
 /// A busy connection uses up its keys within minutes: 2^24 records.
 #[test]
-fn keys_are_renewed_under_way() {
+fn keys_are_updated_on_a_live_connection() {
     for (of_client, of_server) in [(5, u64::MAX), (u64::MAX, 5), (5, 5), (2, 3)] {
         let (mut client, mut server) = shaken_in(usize::MAX, wearing_out(of_client, of_server));
         for size in [1, 200_000, 5, 70_000, 400_000, 9] {
@@ -307,14 +307,14 @@ impl Rogue {
                 client.write_tls(&mut sent).unwrap();
             }
             deliver(&mut server, &mut sent);
-            server.shake().unwrap();
+            server.continue_handshake().unwrap();
             client.read_tls(&mut &server.take_control()[..]).unwrap();
             client.process_new_packets().unwrap();
         }
         let mut sent = Vec::new();
         client.write_tls(&mut sent).unwrap();
         deliver(&mut server, &mut sent);
-        server.shake().unwrap();
+        server.continue_handshake().unwrap();
         (Rogue { secrets: client.dangerous_extract_secrets().unwrap().tx }, server)
     }
 
@@ -342,7 +342,7 @@ const HANDSHAKE: u8 = 22;
 const DATA: u8 = 23;
 
 #[test]
-fn records_made_by_hand_are_understood() {
+fn hand_made_records_are_accepted() {
     let (mut rogue, mut server) = Rogue::shaken();
     let records = [rogue.record(DATA, b"one"), rogue.record(DATA, b""), rogue.record(DATA, b"two")].concat();
     assert_eq!(decrypted(&mut server, records, 10, 100).unwrap(), b"onetwo");
@@ -351,7 +351,7 @@ fn records_made_by_hand_are_understood() {
 /// A key update (24) whose four bytes of header and one of body are in two records; together with
 /// complete messages, and alone.
 #[test]
-fn a_message_of_the_protocol_in_parts_ends_the_connection() {
+fn a_fragmented_control_message_ends_the_connection() {
     for complete_before in [&b""[..], &[24, 0, 0, 1, 0]] {
         for split in 1..5 {
             let (mut rogue, mut server) = Rogue::shaken();
@@ -361,13 +361,13 @@ fn a_message_of_the_protocol_in_parts_ends_the_connection() {
             let result = server.decrypt(&IoBuf::alloc(10));
             assert!(result.is_err(), "{split} bytes were taken");
             // Sending is refused meanwhile as well, and nothing panics.
-            assert!(server.encrypt(&mut Plain::new(vec![IoBuf::from_slice(b"x")])).is_err());
+            assert!(server.encrypt(&mut Plaintext::new(vec![IoBuf::from_slice(b"x")])).is_err());
         }
     }
 }
 
 #[test]
-fn a_change_of_keys_in_one_piece_is_fine() {
+fn a_key_update_in_one_record_is_accepted() {
     let (mut rogue, mut server) = Rogue::shaken();
     let mut records = rogue.record(HANDSHAKE, &[24, 0, 0, 1, 1]);
     deliver(&mut server, &mut records);

@@ -3,8 +3,8 @@
 
 use net::fuzzing;
 use types::{Epoch, InodeId, SessionId, TargetId};
-use wire::frame::{Header, Hello, Kind};
-use wire::{Message, Path, Request, StorageOp, StorageRequest};
+use wire::frame::{FrameKind, Header, Hello};
+use wire::{DataPath, Message, Request, StorageOp, StorageRequest};
 
 /// Random changes of each stream.
 const ROUNDS: usize = 500;
@@ -20,20 +20,20 @@ fn stream() -> Vec<u8> {
     let hello =
         Hello { protocol: 1, cluster: "c".into(), name: "login1".into(), cores: 1, ..Hello::default() };
     let hello = body(&hello);
-    let read = StorageOp::Read { offset: 4096, path: Path::Cached };
+    let read = StorageOp::Read { offset: 4096, path: DataPath::Cached };
     let read = body(&StorageRequest::new(SessionId(7), TargetId(12), InodeId(77), read));
     let service = StorageRequest::SERVICE as u8;
-    let request = |id| Header { service, epoch: Epoch(3), ..Header::new(Kind::Request, id) };
+    let request = |id| Header { service, epoch: Epoch(3), ..Header::new(FrameKind::Request, id) };
     let payload = [7; 25];
     let parts = [
-        Header::new(Kind::Hello, 0).with_body(&hello).encode().to_vec(),
+        Header::new(FrameKind::Hello, 0).with_body(&hello).encode().to_vec(),
         hello,
-        Header { wanted_bytes: 4096, ..request(1).with_body(&read) }.encode().to_vec(),
+        Header { reply_payload_bytes: 4096, ..request(1).with_body(&read) }.encode().to_vec(),
         read.clone(),
         request(2).with_body(&read).with_payload(&payload).encode().to_vec(),
         read,
         payload.to_vec(),
-        Header::new(Kind::Ping, 3).encode().to_vec(),
+        Header::new(FrameKind::Ping, 3).encode().to_vec(),
     ];
     parts.concat()
 }

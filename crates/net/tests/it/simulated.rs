@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::{Errno, Result, crc32c};
-use wire::authorization::{Callers, Rule};
-use wire::{Answer, Malformed, Message, Request, Service};
+use wire::authorization::{AuthorizationRule, Callers};
+use wire::{AnswerKind, Malformed, Message, Request, Service};
 
 const PORT: u16 = 7000;
 const SERVERS: u64 = 2;
@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(4);
 /// A call may end this much later than its time-out: calls are checked at intervals.
 const SLACK: Duration = Duration::from_millis(500);
 const LIVENESS: Liveness =
-    Liveness { ask_after: Duration::from_millis(500), give_up_after: Duration::from_secs(1) };
+    Liveness { ping_after: Duration::from_millis(500), dead_after: Duration::from_secs(1) };
 /// Longest duration of the handler.
 const MAX_WORK_NS: u64 = 30_000_000;
 
@@ -60,12 +60,12 @@ impl Message for Step {
 impl Request for Step {
     const SERVICE: Service = Service::Storage;
 
-    fn answer_payload(&self) -> Answer {
-        if self.fills { Answer::Fills } else { Answer::Plain }
+    fn answer_kind(&self) -> AnswerKind {
+        if self.fills { AnswerKind::FillsPayload } else { AnswerKind::NoPayload }
     }
 
-    fn rule(&self) -> Rule {
-        Rule { operation: "step", callers: Callers::Members }
+    fn rule(&self) -> AuthorizationRule {
+        AuthorizationRule { operation: "step", callers: Callers::Members }
     }
 }
 
@@ -173,7 +173,7 @@ async fn serve_by(listen: Vec<SocketAddr>, handler: Arc<dyn Handler<Step, Done>>
         cluster: String::new(),
         security: Security::Plain,
         map: types::MapHandle::default(),
-        sum_payloads: true,
+        checksum_payloads: true,
         limits: ServerLimits { liveness: LIVENESS, ..ServerLimits::default() },
     };
     let _server = Server::start(options, Router::new().with(handler)).unwrap();
@@ -372,7 +372,7 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn two_hosts_keep_apart_what_belongs_to_a_process() {
+fn process_wide_values_are_separate_on_simulated_hosts() {
     let mut run = Run::new(1);
     let other = run.world.add_host("other client");
     let (_, address, _) = run.servers[0];
@@ -394,7 +394,7 @@ fn two_hosts_keep_apart_what_belongs_to_a_process() {
 }
 
 #[test]
-fn a_connection_without_calls_makes_room_and_is_made_again() {
+fn an_idle_connection_is_closed_and_made_again() {
     let mut world = World::new(5);
     let (client, server) = (world.add_host("client"), world.add_host("server"));
     let address = SocketAddr::from((world.ip(server), PORT));
@@ -425,7 +425,7 @@ fn a_connection_without_calls_makes_room_and_is_made_again() {
 type Sighting = (Option<rt::net::Address>, u64);
 
 #[test]
-fn a_link_goes_back_to_the_better_address_once_it_answers_again() {
+fn a_link_returns_to_a_better_address_when_it_answers() {
     let mut world = World::new(7);
     let (client, server) = (world.add_host("client"), world.add_host("server"));
     let [better, lesser] = [PORT, PORT + 1].map(|port| SocketAddr::from((world.ip(server), port)));
@@ -470,7 +470,7 @@ impl Handler<Step, Done> for Patient {
         unreachable!("requests over a connection have a deadline")
     }
 
-    fn handle_until<'a>(
+    fn handle_with_deadline<'a>(
         &'a self,
         _: &'a Caller,
         deadline: Deadline,
@@ -479,7 +479,7 @@ impl Handler<Step, Done> for Patient {
     ) -> LocalFuture<'a, Result<Done>> {
         Box::pin(async move {
             self.begun.store(true, Ordering::SeqCst);
-            while !deadline.is_over() {
+            while !deadline.has_passed() {
                 rt::sleep(Duration::from_millis(10)).await;
             }
             self.over.store(true, Ordering::SeqCst);
@@ -489,7 +489,7 @@ impl Handler<Step, Done> for Patient {
 }
 
 #[test]
-fn what_a_call_has_waited_for_before_it_was_sent_is_no_time_of_the_server() {
+fn time_waited_before_sending_is_not_available_to_the_server() {
     let mut world = World::new(3);
     let (client, server) = (world.add_host("client"), world.add_host("server"));
     let address = SocketAddr::from((world.ip(server), PORT));

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// The parts of a range of a file without space on disk: neither data nor a reservation.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Gaps {
+pub struct UnallocatedRanges {
     /// Bytes of all gaps.
     pub bytes: u64,
     /// The first gaps, up to the requested number.
@@ -13,10 +13,10 @@ pub struct Gaps {
     range: Range<u64>,
 }
 
-impl Gaps {
+impl UnallocatedRanges {
     /// Begins a walk over the extents of a file.
-    pub(crate) fn of(range: Range<u64>, most: usize) -> Gaps {
-        Gaps { bytes: 0, first: Vec::new(), most, range }
+    pub(crate) fn of(range: Range<u64>, most: usize) -> UnallocatedRanges {
+        UnallocatedRanges { bytes: 0, first: Vec::new(), most, range }
     }
 
     /// The part of the range that hasn't been visited.
@@ -32,7 +32,7 @@ impl Gaps {
     }
 
     /// Ends the walk: there are no more extents.
-    pub(crate) fn finish(mut self) -> Gaps {
+    pub(crate) fn finish(mut self) -> UnallocatedRanges {
         let gap = self.range.clone();
         self.add(gap);
         self.range.start = self.range.end;
@@ -56,9 +56,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_what_lies_between_extents() {
+    fn unallocated_ranges_lie_between_extents() {
         let found = |extents: &[Range<u64>]| {
-            let mut gaps = Gaps::of(10..100, 2);
+            let mut gaps = UnallocatedRanges::of(10..100, 2);
             extents.iter().for_each(|extent| gaps.skip(extent.clone()));
             let gaps = gaps.finish();
             (gaps.bytes, gaps.first)

@@ -1,8 +1,8 @@
 //! Detects that a path leads to another file than before.
 
-use super::real::RealHold;
+use super::real::RealPathGuard;
 use crate::context::{self, Runtime};
-use crate::sim::SimHold;
+use crate::sim::SimPathGuard;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -11,28 +11,28 @@ use std::path::{Path, PathBuf};
 /// The file stays open, so no other file gets its device and inode number meanwhile. Used to detect
 /// that a file system was unmounted, or that another directory took the same name.
 #[derive(Debug)]
-pub struct HeldPath {
+pub struct PathGuard {
     path: PathBuf,
     inner: Inner,
 }
 
 #[derive(Debug)]
 enum Inner {
-    Real(RealHold),
-    Sim(SimHold),
+    Real(RealPathGuard),
+    Sim(SimPathGuard),
 }
 
-impl HeldPath {
+impl PathGuard {
     /// Opens and holds the file or directory at a path.
     ///
     /// # Errors
     /// `ENOENT` if there is none.
-    pub fn new(path: &Path) -> io::Result<HeldPath> {
+    pub fn new(path: &Path) -> io::Result<PathGuard> {
         let inner = match context::require()? {
-            Runtime::Core(_) => Inner::Real(RealHold::new(path)?),
-            Runtime::Sim(world) => Inner::Sim(SimHold::new(&world, path)?),
+            Runtime::Core(_) => Inner::Real(RealPathGuard::new(path)?),
+            Runtime::Sim(world) => Inner::Sim(SimPathGuard::new(&world, path)?),
         };
-        Ok(HeldPath { path: path.to_path_buf(), inner })
+        Ok(PathGuard { path: path.to_path_buf(), inner })
     }
 
     /// The path.
@@ -46,9 +46,9 @@ impl HeldPath {
     /// # Errors
     /// `ENOENT` if it leads nowhere; `EIO` if the file system has failed, as XFS reports for every
     /// file after a shutdown.
-    pub fn is_in_place(&self) -> io::Result<bool> {
+    pub fn leads_to_same_file(&self) -> io::Result<bool> {
         match &self.inner {
-            Inner::Real(hold) => hold.is_at(&self.path),
+            Inner::Real(hold) => hold.leads_to_same_file(&self.path),
             Inner::Sim(hold) => hold.is_at(&self.path),
         }
     }

@@ -4,12 +4,12 @@ mod gaps;
 mod held;
 mod real;
 
-pub use held::HeldPath;
+pub use held::PathGuard;
 
 use crate::buf::IoBuf;
 use crate::context::{self, Runtime};
 use crate::sim::{self, SimFile};
-pub use gaps::Gaps;
+pub use gaps::UnallocatedRanges;
 use real::RealFile;
 use std::ffi::{CStr, OsString};
 use std::io;
@@ -97,7 +97,7 @@ impl File {
     /// Fills `buf` from `offset` and returns the number of bytes read: fewer than its length only
     /// at the end of the file.
     pub async fn read_at(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
-        buf.forget_sums();
+        buf.discard_checksums();
         match &self.inner {
             Inner::Real(file) => file.read_at(buf, offset).await,
             Inner::Sim(file) => file.read_at(buf, offset).await,
@@ -159,7 +159,7 @@ impl File {
     ///
     /// # Errors
     /// `EOPNOTSUPP` or `ENOTTY` if the local file system doesn't list extents (XFS and ext4 do).
-    pub async fn gaps(&self, range: Range<u64>, most: usize) -> io::Result<Gaps> {
+    pub async fn unallocated_ranges(&self, range: Range<u64>, most: usize) -> io::Result<UnallocatedRanges> {
         match &self.inner {
             Inner::Real(file) => file.gaps(range, most),
             Inner::Sim(file) => file.gaps(range, most).await,
@@ -277,7 +277,7 @@ pub async fn sync_filesystem(path: &Path) -> io::Result<()> {
 /// Verifier of the file system that holds `path`: as long as it is the same, no unsynced content
 /// was lost. It changes when the machine reboots, and when the file system is mounted again, as
 /// after a failure of its disk.
-pub async fn memory_of(path: &Path) -> io::Result<String> {
+pub async fn unsynced_data_verifier(path: &Path) -> io::Result<String> {
     match context::require()? {
         Runtime::Core(_) => real::memory_of(path),
         Runtime::Sim(world) => sim::memory_of(&world).await,
@@ -285,12 +285,12 @@ pub async fn memory_of(path: &Path) -> io::Result<String> {
 }
 
 /// The same for code without a runtime; always of the real machine, never of a simulated one.
-pub fn memory_of_machine(path: &Path) -> io::Result<String> {
+pub fn unsynced_data_verifier_of_machine(path: &Path) -> io::Result<String> {
     real::memory_of(path)
 }
 
 /// Total bytes, and free bytes available, of the file system that holds `path`.
-pub async fn space(path: &Path) -> io::Result<(u64, u64)> {
+pub async fn file_system_space(path: &Path) -> io::Result<(u64, u64)> {
     match context::require()? {
         Runtime::Core(_) => real::space(path),
         Runtime::Sim(world) => sim::space(&world).await,
@@ -298,7 +298,7 @@ pub async fn space(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// A number that identifies the file system that holds `path` among those mounted on this machine.
-pub fn disk_of(path: &Path) -> io::Result<u64> {
+pub fn file_system_id(path: &Path) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
     match context::require()? {
         Runtime::Core(_) => Ok(std::fs::metadata(path)?.dev()),

@@ -4,10 +4,10 @@
 //! operation. They also remain where the ring would move a quick call to a kernel thread, which
 //! costs more than the call itself.
 
-use super::{Durability, Fallocate, FileStat, Gaps, MAX_ATTRIBUTE_BYTES, OpenOptions};
+use super::{Durability, Fallocate, FileStat, MAX_ATTRIBUTE_BYTES, OpenOptions, UnallocatedRanges};
 use crate::blocking;
 use crate::buf::IoBuf;
-use crate::driver::{Keep, OnDrop, checked, large};
+use crate::driver::{KeepAlive, OnDrop, large, to_result};
 use crate::op::{self, Op};
 use io_uring::{opcode, types::Fd, types::FsyncFlags};
 use std::ffi::{CStr, CString};
@@ -210,7 +210,7 @@ impl RealFile {
         };
         loop {
             let entry = opcode::Fallocate::new(self.raw(), len).offset(offset).mode(mode).build();
-            let keep = Keep { fd: Some(self.fd.clone()), ..Keep::default() };
+            let keep = KeepAlive { fd: Some(self.fd.clone()), ..KeepAlive::default() };
             // SAFETY: the entry points to no memory.
             match unsafe { op::run(large(entry), keep) }.await {
                 Err(e) if is_transient(&e) => {}
@@ -219,8 +219,8 @@ impl RealFile {
         }
     }
 
-    pub(super) fn gaps(&self, range: Range<u64>, most: usize) -> io::Result<Gaps> {
-        let mut gaps = Gaps::of(range, most);
+    pub(super) fn gaps(&self, range: Range<u64>, most: usize) -> io::Result<UnallocatedRanges> {
+        let mut gaps = UnallocatedRanges::of(range, most);
         let mut map = Box::new(ExtentMap {
             start: 0,
             length: 0,
@@ -322,8 +322,8 @@ impl RealFile {
         Fd(self.fd.as_raw_fd())
     }
 
-    fn keep(&self, buf: IoBuf) -> Keep {
-        Keep { buf: Some(buf), fd: Some(self.fd.clone()), ..Keep::default() }
+    fn keep(&self, buf: IoBuf) -> KeepAlive {
+        KeepAlive { buf: Some(buf), fd: Some(self.fd.clone()), ..KeepAlive::default() }
     }
 }
 
@@ -361,10 +361,10 @@ async fn open_on_ring(path: &Path, flags: libc::c_int) -> io::Result<OwnedFd> {
     loop {
         let path = path.clone();
         let entry = opcode::OpenAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).flags(flags).build();
-        let keep = Keep { paths: [Some(path), None], ..Keep::default() };
+        let keep = KeepAlive { paths: [Some(path), None], ..KeepAlive::default() };
         // SAFETY: the entry points to the path's heap memory, which `keep` owns.
         let open = unsafe { Op::start(large(entry), keep, OnDrop::Close)? };
-        match checked(open.await) {
+        match to_result(open.await) {
             // SAFETY: the kernel has just opened the descriptor for us.
             Ok(fd) => return Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }),
             Err(e) if is_transient(&e) => {}
@@ -383,7 +383,7 @@ fn expect_random_reads(fd: &OwnedFd) {
 async fn fsync_on_ring(fd: &Arc<OwnedFd>, flags: FsyncFlags) -> io::Result<()> {
     loop {
         let entry = opcode::Fsync::new(Fd(fd.as_raw_fd())).flags(flags).build();
-        let keep = Keep { fd: Some(fd.clone()), ..Keep::default() };
+        let keep = KeepAlive { fd: Some(fd.clone()), ..KeepAlive::default() };
         // SAFETY: the entry points to no memory.
         match unsafe { op::run(large(entry), keep) }.await {
             Err(e) if is_transient(&e) => {}
@@ -398,7 +398,7 @@ pub(super) async fn rename(from: &Path, to: &Path) -> io::Result<()> {
     let here = Fd(libc::AT_FDCWD);
     let entry = opcode::RenameAt::new(here, from.as_ptr(), here, to.as_ptr()).build();
     // SAFETY: the entry points to the paths' heap memory, which `keep` owns.
-    unsafe { op::run(large(entry), Keep { paths: [Some(from), Some(to)], ..Keep::default() }) }
+    unsafe { op::run(large(entry), KeepAlive { paths: [Some(from), Some(to)], ..KeepAlive::default() }) }
         .await
         .map(drop)
 }
@@ -408,7 +408,9 @@ pub(super) async fn remove_file(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     let entry = opcode::UnlinkAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).build();
     // SAFETY: the entry points to the path's heap memory, which `keep` owns.
-    unsafe { op::run(large(entry), Keep { paths: [Some(path), None], ..Keep::default() }) }.await.map(drop)
+    unsafe { op::run(large(entry), KeepAlive { paths: [Some(path), None], ..KeepAlive::default() }) }
+        .await
+        .map(drop)
 }
 
 /// Removes an empty directory through the ring.
@@ -416,7 +418,9 @@ pub(super) async fn remove_dir(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     let entry = opcode::UnlinkAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).flags(libc::AT_REMOVEDIR).build();
     // SAFETY: the entry points to the path's heap memory, which `keep` owns.
-    unsafe { op::run(large(entry), Keep { paths: [Some(path), None], ..Keep::default() }) }.await.map(drop)
+    unsafe { op::run(large(entry), KeepAlive { paths: [Some(path), None], ..KeepAlive::default() }) }
+        .await
+        .map(drop)
 }
 
 pub(super) async fn sync_dir(path: &Path) -> io::Result<()> {
@@ -469,13 +473,13 @@ fn mount_of(path: &Path) -> io::Result<Mount> {
 
 /// A descriptor of a file or directory, with its identity, which is unique while it is open.
 #[derive(Debug)]
-pub(super) struct RealHold {
+pub(super) struct RealPathGuard {
     _fd: OwnedFd,
     place: (libc::dev_t, libc::ino_t),
 }
 
-impl RealHold {
-    pub(super) fn new(path: &Path) -> io::Result<RealHold> {
+impl RealPathGuard {
+    pub(super) fn new(path: &Path) -> io::Result<RealPathGuard> {
         let fd = open_now(path, libc::O_PATH | libc::O_CLOEXEC)?;
         // SAFETY: an all-zero stat is valid, and the call fills it.
         let found = unsafe {
@@ -483,10 +487,10 @@ impl RealHold {
             check(libc::fstat(fd.as_raw_fd(), &mut found))?;
             found
         };
-        Ok(RealHold { _fd: fd, place: (found.st_dev, found.st_ino) })
+        Ok(RealPathGuard { _fd: fd, place: (found.st_dev, found.st_ino) })
     }
 
-    pub(super) fn is_at(&self, path: &Path) -> io::Result<bool> {
+    pub(super) fn leads_to_same_file(&self, path: &Path) -> io::Result<bool> {
         let path = c_path(path)?;
         // SAFETY: an all-zero stat is valid, the path is a C string, and the call fills the
         // structure.

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_way_to_the_kernel_and_back() {
+    fn addresses_survive_a_round_trip_through_the_kernel_format() {
         for text in ["192.0.2.7:443", "[2001:db8::1]:1", "[fe80::1%3]:65535"] {
             let address = Address::Inet(text.parse().unwrap());
             assert_eq!(RawAddress::new(&address).unwrap().decode().unwrap(), address);

@@ -2,7 +2,7 @@
 
 use super::check;
 use super::socket::RealSocket;
-use crate::driver::{OnDrop, checked, large};
+use crate::driver::{OnDrop, large, to_result};
 use crate::op::Op;
 use io_uring::opcode;
 use std::cell::UnsafeCell;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 const CONTROL_WORDS: usize = (size_of::<libc::cmsghdr>() + size_of::<u64>()) / size_of::<u64>();
 
 /// A message of one byte with space for one descriptor, and everything that its header points to.
-struct Parcel {
+struct DescriptorMessage {
     header: UnsafeCell<libc::msghdr>,
     vector: UnsafeCell<libc::iovec>,
     byte: UnsafeCell<u8>,
@@ -25,8 +25,8 @@ struct Parcel {
     received: bool,
 }
 
-impl Parcel {
-    fn new(sent: Option<OwnedFd>) -> Rc<Parcel> {
+impl DescriptorMessage {
+    fn new(sent: Option<OwnedFd>) -> Rc<DescriptorMessage> {
         // SAFETY: all-zero values are valid for both.
         let (header, vector) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         let mut control = [0; CONTROL_WORDS];
@@ -41,7 +41,7 @@ impl Parcel {
                 libc::CMSG_DATA(message).cast::<RawFd>().write(fd.as_raw_fd());
             }
         }
-        let parcel = Rc::new(Parcel {
+        let parcel = Rc::new(DescriptorMessage {
             header: UnsafeCell::new(header),
             vector: UnsafeCell::new(vector),
             byte: UnsafeCell::new(0),
@@ -77,13 +77,13 @@ impl Parcel {
         }
     }
 
-    fn was_cut(&self) -> bool {
+    fn was_truncated(&self) -> bool {
         // SAFETY: the kernel is done with the parcel.
         unsafe { (*self.header.get()).msg_flags & libc::MSG_CTRUNC != 0 }
     }
 }
 
-impl Drop for Parcel {
+impl Drop for DescriptorMessage {
     fn drop(&mut self) {
         // The receiving future was dropped before the descriptor arrived.
         if self.received {
@@ -100,28 +100,28 @@ fn message_bytes() -> usize {
 
 impl RealSocket {
     pub(super) async fn send_fd(&self, fd: OwnedFd) -> io::Result<()> {
-        let parcel = Parcel::new(Some(fd));
+        let parcel = DescriptorMessage::new(Some(fd));
         let entry =
             opcode::SendMsg::new(self.raw(), parcel.header.get()).flags(libc::MSG_NOSIGNAL as u32).build();
         // SAFETY: the entry points to the parcel, which owns what it points to, and which the
         // operation keeps.
         let op = unsafe { Op::start(large(entry), self.keep(None).with(Box::new(parcel)), OnDrop::Cancel)? };
-        checked(op.await).map(drop)
+        to_result(op.await).map(drop)
     }
 
     pub(super) async fn recv_fd(&self) -> io::Result<OwnedFd> {
-        let parcel = Parcel::new(None);
+        let parcel = DescriptorMessage::new(None);
         let entry = opcode::RecvMsg::new(self.raw(), parcel.header.get())
             .flags(libc::MSG_CMSG_CLOEXEC as u32)
             .build();
         let kept = Box::new(parcel.clone());
         // SAFETY: as above.
         let op = unsafe { Op::start(large(entry), self.keep(None).with(kept), OnDrop::Cancel)? };
-        let received = checked(op.await)?;
+        let received = to_result(op.await)?;
         let fd = parcel.take();
         match fd {
             _ if received == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ if parcel.was_cut() => Err(invalid("more descriptors came than were asked for")),
+            _ if parcel.was_truncated() => Err(invalid("more descriptors came than were asked for")),
             Some(fd) => Ok(fd),
             None => Err(invalid("no descriptor came")),
         }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 /// Identifies this machine until it reboots, together with the network namespace. Processes with
 /// the same value can share memory, and reach each other by abstract Unix sockets. `None` when it
 /// isn't known, and on a simulated host.
-pub fn host() -> Option<String> {
+pub fn host_id() -> Option<String> {
     static HOST: OnceLock<Option<String>> = OnceLock::new();
     if super::is_simulated() {
         return None;
@@ -26,7 +26,7 @@ pub(crate) fn boot_id() -> io::Result<String> {
 }
 
 /// The user id that this process runs as, which the peer of a Unix socket sees.
-pub fn user() -> u32 {
+pub fn user_id() -> u32 {
     // SAFETY: a plain system call that can't fail.
     unsafe { libc::geteuid() }
 }

@@ -25,12 +25,12 @@ pub fn local_addresses() -> io::Result<Vec<IpAddr>> {
             .and_then(|raw| raw.decode().ok())
             .and_then(|address| address.inet())
             .map(|inet| inet.ip());
-        found.extend(ip.filter(|ip| up && is_for_others(ip) && !found.contains(ip)));
+        found.extend(ip.filter(|ip| up && is_reachable_by_others(ip) && !found.contains(ip)));
     }
     Ok(found)
 }
 
-fn is_for_others(ip: &IpAddr) -> bool {
+fn is_reachable_by_others(ip: &IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
         IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_listed_can_be_bound_and_is_no_loopback() {
+    fn listed_addresses_can_be_bound_and_are_not_loopback() {
         for ip in local_addresses().unwrap() {
             assert!(!ip.is_loopback());
             std::net::UdpSocket::bind((ip, 0)).unwrap_or_else(|e| panic!("{ip}: {e}"));

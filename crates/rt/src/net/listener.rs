@@ -2,7 +2,7 @@
 
 use super::address::RawAddress;
 use super::{Address, RealSocket, check, is_transient};
-use crate::driver::{Keep, OnDrop, checked, large};
+use crate::driver::{KeepAlive, OnDrop, large, to_result};
 use crate::op::Op;
 use io_uring::{opcode, types::Fd};
 use std::io;
@@ -16,16 +16,18 @@ use std::time::{Duration, Instant};
 /// Longest time to wait for an address in use. It may be in use for a moment after a crash. A
 /// process that tries to connect to the dead one on the same machine may have got that very port as
 /// its own, and so have connected to itself.
-const ADDRESS_PATIENCE: Duration = Duration::from_secs(6);
+const ADDRESS_IN_USE_TIMEOUT: Duration = Duration::from_secs(6);
 /// Pause between two attempts.
-const ADDRESS_REST: Duration = Duration::from_millis(100);
+const ADDRESS_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-fn bind_patiently(address: SocketAddr) -> io::Result<TcpListener> {
+fn bind_with_retry(address: SocketAddr) -> io::Result<TcpListener> {
     let began = Instant::now();
     loop {
         match TcpListener::bind(address) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && began.elapsed() < ADDRESS_PATIENCE => {
-                std::thread::sleep(ADDRESS_REST);
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse && began.elapsed() < ADDRESS_IN_USE_TIMEOUT =>
+            {
+                std::thread::sleep(ADDRESS_RETRY_INTERVAL);
             }
             bound => return bound,
         }
@@ -43,7 +45,7 @@ impl RealListener {
     /// [`RealListener::local_addr`]). A path must not exist.
     pub(super) fn bind(address: Address) -> io::Result<RealListener> {
         let fd: OwnedFd = match address {
-            Address::Inet(address) => bind_patiently(address)?.into(),
+            Address::Inet(address) => bind_with_retry(address)?.into(),
             Address::Unix(path) => UnixListener::bind(path)?.into(),
             Address::Abstract(name) => {
                 let address = UnixAddress::from_abstract_name(name)?;
@@ -70,10 +72,10 @@ impl RealListener {
             let entry = opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
                 .flags(libc::SOCK_CLOEXEC)
                 .build();
-            let keep = Keep { fd: Some(self.fd.clone()), ..Keep::default() };
+            let keep = KeepAlive { fd: Some(self.fd.clone()), ..KeepAlive::default() };
             // SAFETY: the entry points to no memory.
             let accept = unsafe { Op::start(large(entry), keep, OnDrop::CancelAndClose)? };
-            match checked(accept.await) {
+            match to_result(accept.await) {
                 Ok(fd) => {
                     // SAFETY: the kernel has just opened the descriptor for us.
                     let socket = RealSocket::from_fd(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });

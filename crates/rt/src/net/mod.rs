@@ -13,7 +13,7 @@ mod socket;
 
 pub use address::Address;
 pub(crate) use host::boot_id;
-pub use host::{host, user};
+pub use host::{host_id, user_id};
 pub use interfaces::local_addresses;
 
 use crate::buf::IoBuf;
@@ -129,7 +129,7 @@ impl Socket {
     /// Receives available data, at least one byte, into `buf` and returns the length; 0 is the end
     /// of the stream.
     pub async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
-        buf.forget_sums();
+        buf.discard_checksums();
         match &self.inner {
             Inner::Real(socket) => socket.recv(buf).await,
             Inner::Sim(socket) => socket.recv(buf).await,
@@ -138,7 +138,7 @@ impl Socket {
 
     /// Fills `buf`; fails with `UnexpectedEof` if the stream ends before.
     pub async fn recv_exact(&self, buf: IoBuf) -> io::Result<()> {
-        buf.forget_sums();
+        buf.discard_checksums();
         match &self.inner {
             Inner::Real(socket) => socket.recv_exact(buf).await,
             Inner::Sim(socket) => socket.recv_exact(buf).await,

@@ -3,7 +3,7 @@
 use super::address::RawAddress;
 use super::{Address, check, is_transient};
 use crate::buf::IoBuf;
-use crate::driver::{Keep, OnDrop, checked, large};
+use crate::driver::{KeepAlive, OnDrop, large, to_result};
 use crate::op::Op;
 use io_uring::squeue::Entry128;
 use io_uring::{opcode, types::Fd};
@@ -43,7 +43,7 @@ impl RealSocket {
         // SAFETY: the entry points to the boxed address, which `keep` owns.
         let connect = unsafe { Op::start(large(entry), socket.keep(None).with(raw), OnDrop::Cancel)? };
         match crate::timeout(timeout, connect).await {
-            Some(result) => checked(result).map(|_| socket),
+            Some(result) => to_result(result).map(|_| socket),
             None => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
         }
     }
@@ -54,14 +54,14 @@ impl RealSocket {
         let socket = RealSocket { fd: Arc::new(fd) };
         // A Unix socket refuses the option, and doesn't need it.
         let _ = socket.set_option(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
-        socket.avoid_pacing();
+        socket.replace_bbr();
         socket
     }
 
     /// Replaces BBR, if it is the system's default. BBR sends by a timer, at its estimated rate,
     /// which on the short paths of a cluster costs a quarter to a third of the throughput of bulk
     /// transfers. Any other choice of the administrator stays.
-    fn avoid_pacing(&self) {
+    fn replace_bbr(&self) {
         if self.congestion_control().is_some_and(|name| name.starts_with("bbr")) {
             let name = CONGESTION_CONTROL.as_ptr().cast();
             let len = CONGESTION_CONTROL.len() as libc::socklen_t;
@@ -170,7 +170,7 @@ impl RealSocket {
     /// Sends all the bytes of all the pieces, in order. The caller must not change them until this
     /// returns.
     pub(super) async fn send(&self, pieces: Vec<IoBuf>) -> io::Result<()> {
-        let mut rest = Rest { pieces, first: 0, skip: 0 };
+        let mut rest = UnsentPieces { pieces, first: 0, skip: 0 };
         rest.advance(0);
         while !rest.is_empty() {
             let sent = match &rest.pieces[rest.first..] {
@@ -214,10 +214,10 @@ impl RealSocket {
 
     /// # Safety
     /// As for [`Op::start`].
-    async unsafe fn run(&self, entry: Entry128, keep: Keep) -> io::Result<usize> {
+    async unsafe fn run(&self, entry: Entry128, keep: KeepAlive) -> io::Result<usize> {
         // SAFETY: passed on to the caller.
         let op = unsafe { Op::start(entry, keep, OnDrop::Cancel)? };
-        checked(op.await)
+        to_result(op.await)
     }
 
     fn set_option(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
@@ -232,20 +232,20 @@ impl RealSocket {
         Fd(self.fd.as_raw_fd())
     }
 
-    pub(super) fn keep(&self, buf: Option<IoBuf>) -> Keep {
-        Keep { buf, fd: Some(self.fd.clone()), ..Keep::default() }
+    pub(super) fn keep(&self, buf: Option<IoBuf>) -> KeepAlive {
+        KeepAlive { buf, fd: Some(self.fd.clone()), ..KeepAlive::default() }
     }
 }
 
 /// The unsent part of a send: the pieces from `first` on, without the first `skip` bytes of that
 /// one.
-struct Rest {
+struct UnsentPieces {
     pieces: Vec<IoBuf>,
     first: usize,
     skip: usize,
 }
 
-impl Rest {
+impl UnsentPieces {
     fn is_empty(&self) -> bool {
         self.first == self.pieces.len()
     }
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn short_counts_are_resumed_where_they_ended() {
         let pieces = [3, 0, 5, 0].map(IoBuf::alloc).to_vec();
-        let mut rest = Rest { pieces, first: 0, skip: 0 };
+        let mut rest = UnsentPieces { pieces, first: 0, skip: 0 };
         rest.advance(0);
         assert_eq!((rest.first, rest.skip), (0, 0));
         rest.advance(2);

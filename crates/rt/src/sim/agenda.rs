@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::task::Waker;
 
 /// Minimum and maximum duration, in nanoseconds.
-pub(super) type Span = (u64, u64);
+pub(super) type DurationRange = (u64, u64);
 
 /// The effect of a disk operation; returns the waker of its task. The number is the host's time of
 /// day.
@@ -26,20 +26,20 @@ pub(super) enum Event {
 }
 
 /// The world's clock, which hosts can't see, and all pending events.
-pub(super) struct Agenda {
+pub(super) struct EventQueue {
     pub(super) rng: Rng,
     pub(super) clock_ns: u64,
     events: BTreeMap<(u64, u64), Event>,
     next_number: u64,
 }
 
-impl Agenda {
-    pub(super) fn new(rng: Rng) -> Agenda {
-        Agenda { rng, clock_ns: 0, events: BTreeMap::new(), next_number: 0 }
+impl EventQueue {
+    pub(super) fn new(rng: Rng) -> EventQueue {
+        EventQueue { rng, clock_ns: 0, events: BTreeMap::new(), next_number: 0 }
     }
 
     /// Schedules an event after a random time.
-    pub(super) fn after(&mut self, span: Span, event: Event) {
+    pub(super) fn after(&mut self, span: DurationRange, event: Event) {
         let at = self.clock_ns + self.rng.between(span.0, span.1);
         self.at(at, event);
     }

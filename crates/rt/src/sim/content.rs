@@ -1,7 +1,7 @@
 //! A sparse file's bytes. Copies share pages, so that storing a durable and a visible version is
 //! cheap.
 
-use crate::disk::{Fallocate, Gaps};
+use crate::disk::{Fallocate, UnallocatedRanges};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
@@ -37,9 +37,9 @@ impl Content {
     }
 
     /// The unallocated parts of a range.
-    pub(super) fn gaps(&self, range: Range<u64>, most: usize) -> Gaps {
+    pub(super) fn gaps(&self, range: Range<u64>, most: usize) -> UnallocatedRanges {
         let pages = pages_of(&range);
-        let mut gaps = Gaps::of(range, most);
+        let mut gaps = UnallocatedRanges::of(range, most);
         let with_data = self.pages.range(pages.clone()).map(|(page, _)| *page);
         let taken: BTreeSet<u64> = with_data.chain(self.reserved.range(pages).copied()).collect();
         taken.into_iter().for_each(|page| gaps.skip(page * PAGE..(page + 1) * PAGE));

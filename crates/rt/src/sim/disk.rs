@@ -30,7 +30,7 @@ pub(super) struct Disk {
     /// The number of the last change.
     sequence: u64,
     /// Files that lost a name and may have no other.
-    doomed: BTreeSet<u64>,
+    unlinked: BTreeSet<u64>,
     /// Number of power failures.
     crashes: u64,
     /// Digest of all writes.
@@ -46,7 +46,7 @@ impl Disk {
             next_ino: 1,
             names: Names::default(),
             sequence: 0,
-            doomed: BTreeSet::new(),
+            unlinked: BTreeSet::new(),
             crashes: 0,
             written: 0,
         }
@@ -188,14 +188,14 @@ impl Disk {
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let sequence = self.next_sequence();
         let replaced = self.names.rename(sequence, from, to)?;
-        self.doomed.extend(replaced);
+        self.unlinked.extend(replaced);
         Ok(())
     }
 
     pub(super) fn remove(&mut self, path: &Path) -> io::Result<()> {
         let sequence = self.next_sequence();
         let ino = self.names.remove(sequence, path)?;
-        self.doomed.insert(ino);
+        self.unlinked.insert(ino);
         Ok(())
     }
 
@@ -238,7 +238,7 @@ impl Disk {
         let reachable = self.names.reachable();
         self.inodes.retain(|ino, _| reachable.contains(ino));
         self.inodes.values_mut().for_each(|inode| inode.opens = 0);
-        self.doomed.clear();
+        self.unlinked.clear();
     }
 
     fn used(&self) -> u64 {
@@ -254,12 +254,12 @@ impl Disk {
     /// Frees files without a name, an open handle or an unsynced name change that could bring them
     /// back.
     fn collect(&mut self) {
-        if self.doomed.is_empty() {
+        if self.unlinked.is_empty() {
             return;
         }
         let reachable = self.names.reachable();
         let inodes = &mut self.inodes;
-        self.doomed.retain(|ino| {
+        self.unlinked.retain(|ino| {
             if reachable.contains(ino) {
                 return true;
             }

@@ -2,10 +2,10 @@
 
 use super::content::PAGE;
 use super::names::{Node, errno};
-use super::simulation::{Closed, Simulation, Speed};
+use super::simulation::{DroppedObject, Simulation, Speed};
 use crate::buf::{IO_ALIGNMENT, IoBuf};
 use crate::context::{self, Runtime};
-use crate::disk::{Durability, Fallocate, FileStat, Gaps, OpenOptions};
+use crate::disk::{Durability, Fallocate, FileStat, OpenOptions, UnallocatedRanges};
 use std::ffi::{CStr, OsString};
 use std::io;
 use std::ops::Range;
@@ -100,7 +100,7 @@ impl SimFile {
         world.submit(Speed::Quick, move |disk, now_ns| disk.allocate(ino, how, offset..end, now_ns)).await
     }
 
-    pub(crate) async fn gaps(&self, range: Range<u64>, most: usize) -> io::Result<Gaps> {
+    pub(crate) async fn gaps(&self, range: Range<u64>, most: usize) -> io::Result<UnallocatedRanges> {
         let ino = self.ino;
         let found =
             self.world()?.submit(Speed::Quick, move |disk, _| Ok(disk.inode(ino)?.visible.gaps(range, most)));
@@ -187,19 +187,19 @@ impl SimFile {
 
 impl Drop for SimFile {
     fn drop(&mut self) {
-        context::with_sim(|world| world.close(Closed::File { boot: self.boot, ino: self.ino }));
+        context::with_sim(|world| world.close(DroppedObject::File { boot: self.boot, ino: self.ino }));
     }
 }
 
 /// The file or directory that a path led to when this was made.
 #[derive(Debug)]
-pub(crate) struct SimHold {
+pub(crate) struct SimPathGuard {
     node: Node,
 }
 
-impl SimHold {
-    pub(crate) fn new(world: &Simulation, path: &Path) -> io::Result<SimHold> {
-        Ok(SimHold { node: world.with_disk(|disk| disk.node(path))? })
+impl SimPathGuard {
+    pub(crate) fn new(world: &Simulation, path: &Path) -> io::Result<SimPathGuard> {
+        Ok(SimPathGuard { node: world.with_disk(|disk| disk.node(path))? })
     }
 
     pub(crate) fn is_at(&self, path: &Path) -> io::Result<bool> {

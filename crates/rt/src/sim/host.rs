@@ -70,9 +70,9 @@ pub(super) struct Host {
     pub(super) timers: Timers,
     pub(super) locals: Locals,
     /// False while its processes are stopped.
-    pub(super) runs: bool,
+    pub(super) is_running: bool,
     /// Tasks that become ready when the host is resumed.
-    pub(super) parked: Vec<u64>,
+    pub(super) stopped_tasks: Vec<u64>,
 }
 
 impl Host {
@@ -83,8 +83,8 @@ impl Host {
             clock,
             timers: Timers::default(),
             locals: Locals::default(),
-            runs: true,
-            parked: Vec::new(),
+            is_running: true,
+            stopped_tasks: Vec::new(),
         }
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_reaches_a_time_when_it_says_so() {
+    fn a_clock_shows_a_time_when_it_was_predicted() {
         for drift in [-500_000, -3, 0, 1, 7, 999, 1_000_000] {
             let mut clock = Clock::new(17, 1_000);
             clock.set(1_000_003, -5, drift);

@@ -44,7 +44,7 @@ pub use network::NetworkOptions;
 pub use world::World;
 
 pub(crate) use file::{
-    SimFile, SimHold, create_dir_all, memory_of, read_dir, remove_file, rename, space, sync_dir,
+    SimFile, SimPathGuard, create_dir_all, memory_of, read_dir, remove_file, rename, space, sync_dir,
     sync_filesystem,
 };
 pub(crate) use simulation::Simulation;
@@ -54,7 +54,7 @@ use std::fmt;
 
 /// Where and when the calling code runs: the name of its host, and nanoseconds since its world was
 /// made. `None` outside of a world.
-pub fn whereabouts() -> Option<(String, u64)> {
+pub fn current_host_and_time() -> Option<(String, u64)> {
     crate::context::with_sim(|world| (world.name_of_current(), world.clock_ns()))
 }
 

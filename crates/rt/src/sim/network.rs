@@ -5,7 +5,7 @@
 //! arise from breaks, as they do over TCP.
 
 use super::HostId;
-use super::agenda::{Agenda, Event, Span};
+use super::agenda::{DurationRange, Event, EventQueue};
 use super::rng::mix;
 use super::stream::{Connection, End, EndId, EndState, Segment, Side};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -61,17 +61,17 @@ impl Default for NetworkOptions {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet {
     from: EndId,
-    what: What,
+    what: PacketKind,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum PacketKind {
     /// The client requests a connection (SYN).
     Connect,
     /// The server's kernel accepts it.
-    Agree,
+    Accept,
     /// The client acknowledges that.
-    Confirm,
+    Acknowledge,
     /// The next segment of the stream.
     Segment,
     /// The other program has received this many bytes.
@@ -173,7 +173,7 @@ impl Network {
     }
 
     /// Closes a listener; resets connections that haven't been accepted.
-    pub(super) fn close_listener(&mut self, agenda: &mut Agenda, host: HostId, port: u16) {
+    pub(super) fn close_listener(&mut self, agenda: &mut EventQueue, host: HostId, port: u16) {
         let Some(listening) = self.listeners.remove(&(host, port)) else { return };
         self.woken.extend(listening.waiting);
         for end in listening.backlog {
@@ -182,7 +182,12 @@ impl Network {
     }
 
     /// Starts to connect.
-    pub(super) fn connect(&mut self, agenda: &mut Agenda, from: HostId, to: SocketAddr) -> io::Result<EndId> {
+    pub(super) fn connect(
+        &mut self,
+        agenda: &mut EventQueue,
+        from: HostId,
+        to: SocketAddr,
+    ) -> io::Result<EndId> {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
         let host = self.host_of(from, to.ip())?;
         let (least, most) = self.options.window_bytes;
@@ -193,27 +198,28 @@ impl Network {
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
         self.connections.insert(connection, Connection::new(client, server));
         let end = EndId { connection, side: Side::Client };
-        self.post(agenda, end, What::Connect);
+        self.post(agenda, end, PacketKind::Connect);
         Ok(end)
     }
 
     /// An end, while its process holds it.
     pub(super) fn end_mut(&mut self, id: EndId) -> io::Result<&mut End> {
         let end = self.connections.get_mut(&id.connection).map(|connection| connection.end_mut(id.side));
-        end.filter(|end| end.state != EndState::Gone).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+        end.filter(|end| end.state != EndState::Closed)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
     /// Notes that the program has received `bytes` bytes; after a delay, the sender may send as
     /// many more.
-    pub(super) fn received(&mut self, agenda: &mut Agenda, end: EndId, bytes: usize) {
+    pub(super) fn received(&mut self, agenda: &mut EventQueue, end: EndId, bytes: usize) {
         if bytes > 0 {
-            self.post(agenda, end, What::Received(bytes));
+            self.post(agenda, end, PacketKind::Received(bytes));
         }
     }
 
     /// Sends as much of `bytes` as fits into the window, cut anywhere.
-    pub(super) fn send(&mut self, agenda: &mut Agenda, end: EndId, bytes: &[u8]) -> io::Result<usize> {
-        let sent = self.end_mut(end)?.room()?.min(bytes.len());
+    pub(super) fn send(&mut self, agenda: &mut EventQueue, end: EndId, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.end_mut(end)?.send_window()?.min(bytes.len());
         let mut left = &bytes[..sent];
         while !left.is_empty() {
             let most = match agenda.rng.below(SMALL_PIECES) {
@@ -227,7 +233,7 @@ impl Network {
             let (piece, rest) = left.split_at(len);
             let now_ns = agenda.clock_ns;
             self.end_mut(end)?.push(Segment::Bytes(piece.to_vec()), now_ns);
-            self.post(agenda, end, What::Segment);
+            self.post(agenda, end, PacketKind::Segment);
             left = rest;
         }
         mix(&mut self.sent, agenda.clock_ns);
@@ -237,7 +243,7 @@ impl Network {
     }
 
     /// Schedules a check of whether data that an end sent makes progress, if the end has a limit.
-    fn watch(&mut self, agenda: &mut Agenda, id: EndId) {
+    fn watch(&mut self, agenda: &mut EventQueue, id: EndId) {
         let Ok(end) = self.end_mut(id) else { return };
         if let Some(until) = end.stalled_until_ns()
             && !std::mem::replace(&mut end.stall_watched, true)
@@ -247,30 +253,30 @@ impl Network {
     }
 
     /// Breaks a connection whose peer has received nothing for longer than the limit.
-    pub(super) fn look_after(&mut self, agenda: &mut Agenda, id: EndId) {
+    pub(super) fn check_stall(&mut self, agenda: &mut EventQueue, id: EndId) {
         let Some(connection) = self.connections.get_mut(&id.connection) else { return };
         let end = connection.end_mut(id.side);
         end.stall_watched = false;
         match end.stalled_until_ns() {
-            Some(until) if until <= agenda.clock_ns => end.break_off(libc::ETIMEDOUT, &mut self.woken),
+            Some(until) if until <= agenda.clock_ns => end.break_connection(libc::ETIMEDOUT, &mut self.woken),
             _ => self.watch(agenda, id),
         }
     }
 
     /// Shuts down both directions, as far as this end can.
-    pub(super) fn shut_down(&mut self, agenda: &mut Agenda, id: EndId) {
+    pub(super) fn shut_down(&mut self, agenda: &mut EventQueue, id: EndId) {
         let Some(connection) = self.connections.get_mut(&id.connection) else { return };
         let end = connection.end_mut(id.side);
-        if end.state == EndState::Gone || std::mem::replace(&mut end.shut, true) {
+        if end.state == EndState::Closed || std::mem::replace(&mut end.is_shut_down, true) {
             return;
         }
         end.wake(&mut self.woken);
         end.push(Segment::End, agenda.clock_ns);
-        self.post(agenda, id, What::Segment);
+        self.post(agenda, id, PacketKind::Segment);
     }
 
     /// Closes an end. Unreceived bytes make that a reset, as in Linux.
-    pub(super) fn close(&mut self, agenda: &mut Agenda, id: EndId) {
+    pub(super) fn close(&mut self, agenda: &mut EventQueue, id: EndId) {
         let Ok(end) = self.end_mut(id) else { return };
         if end.has_unread() || end.state == EndState::Opening {
             self.abort(agenda, id);
@@ -281,25 +287,25 @@ impl Network {
     }
 
     /// Breaks a connection from one end. Some of the segments on their way may still arrive.
-    fn abort(&mut self, agenda: &mut Agenda, id: EndId) {
+    fn abort(&mut self, agenda: &mut EventQueue, id: EndId) {
         let Ok(end) = self.end_mut(id) else { return };
-        let arrive = agenda.rng.below(end.on_its_way() as u64 + 1);
-        end.lose_beyond(arrive as usize);
-        self.post(agenda, id, What::Reset);
+        let arrive = agenda.rng.below(end.segments_in_flight() as u64 + 1);
+        end.drop_segments_after(arrive as usize);
+        self.post(agenda, id, PacketKind::Reset);
         self.forget(id);
     }
 
     fn forget(&mut self, id: EndId) {
         let Some(connection) = self.connections.get_mut(&id.connection) else { return };
-        connection.end_mut(id.side).state = EndState::Gone;
+        connection.end_mut(id.side).state = EndState::Closed;
         if connection.is_over() {
             self.connections.remove(&id.connection);
         }
     }
 
-    fn post(&self, agenda: &mut Agenda, from: EndId, what: What) {
+    fn post(&self, agenda: &mut EventQueue, from: EndId, what: PacketKind) {
         let slow = agenda.rng.in_a_million(self.options.slow_per_million);
-        let span: Span = if slow { self.options.slow_ns } else { self.options.delay_ns };
+        let span: DurationRange = if slow { self.options.slow_ns } else { self.options.delay_ns };
         agenda.after(span, Event::Packet(Packet { from, what }));
     }
 
@@ -309,7 +315,7 @@ impl Network {
     }
 
     /// A packet arrives, or is held.
-    pub(super) fn deliver(&mut self, agenda: &mut Agenda, packet: Packet) {
+    pub(super) fn deliver(&mut self, agenda: &mut EventQueue, packet: Packet) {
         let Some(connection) = self.connections.get(&packet.from.connection) else { return };
         let side = packet.from.side.other();
         let (from, to) = (connection.end(packet.from.side).host, connection.end(side).host);
@@ -319,27 +325,27 @@ impl Network {
         }
         let id = EndId { connection: packet.from.connection, side };
         match packet.what {
-            What::Connect => self.deliver_connect(agenda, id),
-            What::Agree => self.deliver_agree(agenda, id),
-            What::Confirm => self.deliver_confirm(agenda, id),
-            What::Segment => self.deliver_segment(agenda, id),
-            What::Received(bytes) => {
+            PacketKind::Connect => self.deliver_connect(agenda, id),
+            PacketKind::Accept => self.deliver_agree(agenda, id),
+            PacketKind::Acknowledge => self.deliver_confirm(agenda, id),
+            PacketKind::Segment => self.deliver_segment(agenda, id),
+            PacketKind::Received(bytes) => {
                 if let Some(connection) = self.connections.get_mut(&id.connection) {
                     connection.end_mut(side).acknowledge(bytes, agenda.clock_ns, &mut self.woken);
                 }
             }
-            What::Reset => self.deliver_reset(id),
+            PacketKind::Reset => self.deliver_reset(id),
         }
     }
 
-    fn deliver_connect(&mut self, agenda: &mut Agenda, server: EndId) {
+    fn deliver_connect(&mut self, agenda: &mut EventQueue, server: EndId) {
         let Some(connection) = self.connections.get(&server.connection) else { return };
         let end = connection.end(Side::Server);
         let listens = self.listeners.contains_key(&(end.host, end.address.port()));
-        self.post(agenda, server, if listens { What::Agree } else { What::Reset });
+        self.post(agenda, server, if listens { PacketKind::Accept } else { PacketKind::Reset });
     }
 
-    fn deliver_agree(&mut self, agenda: &mut Agenda, client: EndId) {
+    fn deliver_agree(&mut self, agenda: &mut EventQueue, client: EndId) {
         let Ok(end) = self.end_mut(client) else {
             return; // It has given up.
         };
@@ -347,18 +353,18 @@ impl Network {
         let mut woken = Vec::new();
         end.wake(&mut woken);
         self.woken.append(&mut woken);
-        self.post(agenda, client, What::Confirm);
+        self.post(agenda, client, PacketKind::Acknowledge);
     }
 
-    fn deliver_confirm(&mut self, agenda: &mut Agenda, server: EndId) {
+    fn deliver_confirm(&mut self, agenda: &mut EventQueue, server: EndId) {
         match self.end_mut(server) {
             Ok(_) => self.establish(agenda, server),
-            Err(_) => self.post(agenda, server, What::Reset),
+            Err(_) => self.post(agenda, server, PacketKind::Reset),
         }
     }
 
     /// Opens the server's end, if it isn't open yet.
-    fn establish(&mut self, agenda: &mut Agenda, server: EndId) {
+    fn establish(&mut self, agenda: &mut EventQueue, server: EndId) {
         let Some(connection) = self.connections.get_mut(&server.connection) else { return };
         let end = connection.end_mut(Side::Server);
         if end.state != EndState::Opening {
@@ -374,7 +380,7 @@ impl Network {
         }
     }
 
-    fn deliver_segment(&mut self, agenda: &mut Agenda, id: EndId) {
+    fn deliver_segment(&mut self, agenda: &mut EventQueue, id: EndId) {
         // The first segment may overtake the end of the handshake.
         if id.side == Side::Server {
             self.establish(agenda, id);
@@ -386,10 +392,10 @@ impl Network {
         let Some(connection) = self.connections.get_mut(&id.connection) else { return };
         let Some(segment) = connection.end_mut(id.side.other()).next_arrival(agenda.clock_ns) else { return };
         let end = connection.end_mut(id.side);
-        if end.state == EndState::Gone {
+        if end.state == EndState::Closed {
             let is_end = matches!(segment, Segment::End);
             if !is_end {
-                self.post(agenda, id, What::Reset);
+                self.post(agenda, id, PacketKind::Reset);
             }
             return;
         }
@@ -400,10 +406,10 @@ impl Network {
         let Some(connection) = self.connections.get_mut(&id.connection) else { return };
         let end = connection.end_mut(id.side);
         match (end.state, id.side) {
-            (EndState::Gone, _) => {}
+            (EndState::Closed, _) => {}
             (EndState::Opening, Side::Server) => self.forget(id),
-            (EndState::Opening, Side::Client) => end.break_off(libc::ECONNREFUSED, &mut self.woken),
-            (EndState::Open, _) => end.break_off(libc::ECONNRESET, &mut self.woken),
+            (EndState::Opening, Side::Client) => end.break_connection(libc::ECONNREFUSED, &mut self.woken),
+            (EndState::Open, _) => end.break_connection(libc::ECONNRESET, &mut self.woken),
         }
     }
 
@@ -420,20 +426,20 @@ impl Network {
     }
 
     /// Restores the path from one host to another.
-    pub(super) fn heal(&mut self, agenda: &mut Agenda, from: HostId, to: HostId) {
+    pub(super) fn heal(&mut self, agenda: &mut EventQueue, from: HostId, to: HostId) {
         if self.cuts.remove(&(from, to)) {
             self.release_held(agenda);
         }
     }
 
     /// Starts a host's kernel (again): it answers held packets.
-    pub(super) fn power_on(&mut self, agenda: &mut Agenda, host: HostId) {
+    pub(super) fn power_on(&mut self, agenda: &mut EventQueue, host: HostId) {
         if !std::mem::replace(&mut self.powered[host.0], true) {
             self.release_held(agenda);
         }
     }
 
-    fn release_held(&mut self, agenda: &mut Agenda) {
+    fn release_held(&mut self, agenda: &mut EventQueue) {
         let mut decided: BTreeMap<u64, bool> = BTreeMap::new();
         for packet in std::mem::take(&mut self.held) {
             let Some(connection) = self.connections.get(&packet.from.connection) else { continue };
@@ -476,7 +482,7 @@ impl Network {
     }
 
     /// Ends the process of a host: its kernel closes or resets its connections.
-    pub(super) fn kill(&mut self, agenda: &mut Agenda, host: HostId) {
+    pub(super) fn kill(&mut self, agenda: &mut EventQueue, host: HostId) {
         self.listeners.retain(|(of, _), _| *of != host);
         for end in self.ends_of(host) {
             if agenda.rng.coin() { self.abort(agenda, end) } else { self.close(agenda, end) }
@@ -485,13 +491,13 @@ impl Network {
 
     /// Cuts a host's power: its peers notice nothing until it answers again and doesn't know their
     /// connections.
-    pub(super) fn crash(&mut self, agenda: &mut Agenda, host: HostId) {
+    pub(super) fn crash(&mut self, agenda: &mut EventQueue, host: HostId) {
         self.listeners.retain(|(of, _), _| *of != host);
         self.powered[host.0] = false;
         for id in self.ends_of(host) {
             if let Ok(end) = self.end_mut(id) {
-                let arrive = agenda.rng.below(end.on_its_way() as u64 + 1);
-                end.lose_beyond(arrive as usize);
+                let arrive = agenda.rng.below(end.segments_in_flight() as u64 + 1);
+                end.drop_segments_after(arrive as usize);
             }
             self.forget(id);
         }

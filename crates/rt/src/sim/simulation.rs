@@ -1,6 +1,6 @@
 //! The scheduler of a simulated world, with the interface for the code inside of it.
 
-use super::agenda::{Agenda, Event, Span};
+use super::agenda::{DurationRange, Event, EventQueue};
 use super::disk::Disk;
 use super::host::{Clock, Host};
 use super::network::Network;
@@ -22,11 +22,11 @@ use types::Timestamp;
 
 /// Simulated time that a poll takes. More than 0, so that a task that yields in a loop sees time
 /// pass.
-const STEP_NS: Span = (100, 2_000);
+const STEP_NS: DurationRange = (100, 2_000);
 /// Time that an operation on cached data or names takes.
-const QUICK_NS: Span = (2_000, 500_000);
+const QUICK_NS: DurationRange = (2_000, 500_000);
 /// Time that a sync takes.
-const SYNC_NS: Span = (50_000, 5_000_000);
+const SYNC_NS: DurationRange = (50_000, 5_000_000);
 
 /// Duration class of a disk operation.
 #[derive(Clone, Copy)]
@@ -61,7 +61,7 @@ impl Wake for SimHeader {
 }
 
 /// An object that its owner has dropped.
-pub(super) enum Closed {
+pub(super) enum DroppedObject {
     File { boot: u64, ino: u64 },
     Socket(super::stream::EndId),
     Listener { boot: u64, port: u16 },
@@ -76,11 +76,11 @@ pub(crate) struct Simulation {
     /// detected.
     boots: RefCell<Vec<u64>>,
     /// Objects to close at the next step: destructors run anywhere, also while `state` is borrowed.
-    closing: RefCell<Vec<Closed>>,
+    closing: RefCell<Vec<DroppedObject>>,
 }
 
 pub(super) struct State {
-    pub(super) agenda: Agenda,
+    pub(super) event_queue: EventQueue,
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
     steps: u64,
@@ -100,7 +100,7 @@ impl Simulation {
     /// A world without hosts.
     pub(super) fn new(seed: u64) -> Simulation {
         let state = State {
-            agenda: Agenda::new(Rng::new(seed)),
+            event_queue: EventQueue::new(Rng::new(seed)),
             hosts: Vec::new(),
             network: Network::default(),
             steps: 0,
@@ -121,8 +121,8 @@ impl Simulation {
     /// Adds a host whose monotonic clock begins at `zero_ns`.
     pub(super) fn add_host(&self, name: &str, zero_ns: u64) -> HostId {
         let mut state = self.state.borrow_mut();
-        let disk = Disk::new(Rng::new(state.agenda.rng.next()));
-        let clock = Clock::new(state.agenda.clock_ns, zero_ns);
+        let disk = Disk::new(Rng::new(state.event_queue.rng.next()));
+        let clock = Clock::new(state.event_queue.clock_ns, zero_ns);
         state.hosts.push(Host::new(name, disk, clock));
         state.network.add_host();
         self.boots.borrow_mut().push(next_boot());
@@ -134,9 +134,9 @@ impl Simulation {
     }
 
     /// Changes the network, and then wakes the tasks affected.
-    pub(super) fn with_network<R>(&self, f: impl FnOnce(&mut Network, &mut Agenda) -> R) -> R {
+    pub(super) fn with_network<R>(&self, f: impl FnOnce(&mut Network, &mut EventQueue) -> R) -> R {
         let (result, woken) = self.with_state(|state| {
-            let result = f(&mut state.network, &mut state.agenda);
+            let result = f(&mut state.network, &mut state.event_queue);
             (result, state.network.take_woken())
         });
         woken.into_iter().for_each(Waker::wake);
@@ -156,23 +156,23 @@ impl Simulation {
     /// The running host's monotonic clock.
     pub(crate) fn monotonic_ns(&self) -> u64 {
         let state = self.state.borrow();
-        state.hosts[self.current().0].clock.monotonic_ns(state.agenda.clock_ns)
+        state.hosts[self.current().0].clock.monotonic_ns(state.event_queue.clock_ns)
     }
 
     /// The running host's time of day.
     pub(crate) fn time_of_day(&self) -> Timestamp {
         let state = self.state.borrow();
         let clock = state.hosts[self.current().0].clock;
-        Timestamp::from_nanos(clock.time_of_day_ns(state.agenda.clock_ns) as i64)
+        Timestamp::from_nanos(clock.time_of_day_ns(state.event_queue.clock_ns) as i64)
     }
 
     pub(crate) fn random(&self) -> u64 {
-        self.state.borrow_mut().agenda.rng.next()
+        self.state.borrow_mut().event_queue.rng.next()
     }
 
     /// Nanoseconds since the world began.
     pub(super) fn clock_ns(&self) -> u64 {
-        self.state.borrow().agenda.clock_ns
+        self.state.borrow().event_queue.clock_ns
     }
 
     pub(super) fn steps(&self) -> u64 {
@@ -184,7 +184,7 @@ impl Simulation {
     pub(super) fn fingerprint(&self) -> u64 {
         let state = self.state.borrow();
         let mut fingerprint = state.fingerprint;
-        mix(&mut fingerprint, state.agenda.rng.position());
+        mix(&mut fingerprint, state.event_queue.rng.position());
         mix(&mut fingerprint, state.network.sent_digest());
         state.hosts.iter().for_each(|host| mix(&mut fingerprint, host.disk.written_digest()));
         fingerprint
@@ -206,7 +206,7 @@ impl Simulation {
     }
 
     /// Closes an object at the next step.
-    pub(super) fn close(&self, what: Closed) {
+    pub(super) fn close(&self, what: DroppedObject) {
         self.closing.borrow_mut().push(what);
     }
 
@@ -246,7 +246,7 @@ impl Simulation {
     pub(super) fn step_until(&self, end_ns: u64) -> Result<bool, Deadlock> {
         self.fire_due();
         if !self.with_state(State::collect_ready) {
-            self.with_state(|state| state.jump(end_ns))?;
+            self.with_state(|state| state.advance_clock(end_ns))?;
             return Ok(false);
         }
         let Some((id, host, waker, mut future)) = self.with_state(State::choose) else { return Ok(true) };
@@ -271,16 +271,16 @@ impl Simulation {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    fn close_now(&self, what: Closed) {
+    fn close_now(&self, what: DroppedObject) {
         let host_of = |boot| self.boots.borrow().iter().position(|known| *known == boot).map(HostId);
         match what {
-            Closed::File { boot, ino } => {
+            DroppedObject::File { boot, ino } => {
                 if let Some(host) = host_of(boot) {
                     self.with_disk_of(host, |disk| disk.close(ino));
                 }
             }
-            Closed::Socket(end) => self.with_network(|network, agenda| network.close(agenda, end)),
-            Closed::Listener { boot, port } => {
+            DroppedObject::Socket(end) => self.with_network(|network, agenda| network.close(agenda, end)),
+            DroppedObject::Listener { boot, port } => {
                 if let Some(host) = host_of(boot) {
                     self.with_network(|network, agenda| network.close_listener(agenda, host, port));
                 }
@@ -308,7 +308,7 @@ impl Simulation {
             answer.waker.take()
         });
         let host = self.current();
-        self.state.borrow_mut().agenda.after(span, Event::Disk(host, effect));
+        self.state.borrow_mut().event_queue.after(span, Event::Disk(host, effect));
         Submitted { slot }
     }
 
@@ -334,11 +334,11 @@ impl Simulation {
     /// Executes or discards each disk operation in flight of a host, at random.
     pub(super) fn end_operations(&self, host: HostId) {
         let effects = self.with_state(|state| {
-            let now_ns = state.hosts[host.0].clock.time_of_day_ns(state.agenda.clock_ns);
-            let operations = state.agenda.take_disk_operations(host);
+            let now_ns = state.hosts[host.0].clock.time_of_day_ns(state.event_queue.clock_ns);
+            let operations = state.event_queue.take_disk_operations(host);
             let mut left = Vec::new();
             for effect in operations {
-                if state.agenda.rng.coin() {
+                if state.event_queue.rng.coin() {
                     effect(&mut state.hosts[host.0].disk, now_ns);
                 } else {
                     left.push(effect);
@@ -360,16 +360,16 @@ impl State {
     fn make_ready(&mut self, id: u64) {
         let Some(task) = self.tasks.get(&id) else { return };
         let host = &mut self.hosts[task.host.0];
-        if host.runs {
+        if host.is_running {
             self.ready.push(id);
         } else {
-            host.parked.push(id);
+            host.stopped_tasks.push(id);
         }
     }
 
     fn set_running(&mut self, host: HostId, runs: bool) {
-        self.hosts[host.0].runs = runs;
-        let parked = std::mem::take(&mut self.hosts[host.0].parked);
+        self.hosts[host.0].is_running = runs;
+        let parked = std::mem::take(&mut self.hosts[host.0].stopped_tasks);
         let ready = std::mem::take(&mut self.ready);
         ready.into_iter().chain(parked).for_each(|id| self.make_ready(id));
     }
@@ -384,10 +384,10 @@ impl State {
 
     /// Takes one of the ready tasks out to be polled.
     fn choose(&mut self) -> Option<(u64, HostId, Waker, LocalTask)> {
-        let choice = self.agenda.rng.below(self.ready.len() as u64) as usize;
+        let choice = self.event_queue.rng.below(self.ready.len() as u64) as usize;
         let id = self.ready.swap_remove(choice);
         self.steps += 1;
-        self.agenda.clock_ns += self.agenda.rng.between(STEP_NS.0, STEP_NS.1);
+        self.event_queue.clock_ns += self.event_queue.rng.between(STEP_NS.0, STEP_NS.1);
         self.note(id);
         let task = self.tasks.get_mut(&id)?;
         task.header.queued.store(false, Ordering::Release);
@@ -395,34 +395,34 @@ impl State {
     }
 
     /// Lets time pass up to the next event, or to `end_ns` if that is earlier.
-    fn jump(&mut self, end_ns: u64) -> Result<(), Deadlock> {
+    fn advance_clock(&mut self, end_ns: u64) -> Result<(), Deadlock> {
         let timer = |host: &Host| host.timers.next_deadline().map(|deadline| host.clock.world_ns(deadline));
         let timers = self.hosts.iter().filter_map(timer).min();
-        let next = [self.agenda.next_due(), timers].into_iter().flatten().min().unwrap_or(u64::MAX);
+        let next = [self.event_queue.next_due(), timers].into_iter().flatten().min().unwrap_or(u64::MAX);
         let next = next.min(end_ns);
         if next == u64::MAX {
-            return Err(Deadlock { tasks: self.tasks.len(), clock_ns: self.agenda.clock_ns });
+            return Err(Deadlock { tasks: self.tasks.len(), clock_ns: self.event_queue.clock_ns });
         }
-        self.agenda.clock_ns = self.agenda.clock_ns.max(next);
+        self.event_queue.clock_ns = self.event_queue.clock_ns.max(next);
         Ok(())
     }
 
     fn take_due(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
-        while let Some((at, number, event)) = self.agenda.take_due() {
+        while let Some((at, number, event)) = self.event_queue.take_due() {
             match event {
                 Event::Disk(host, effect) => {
                     let host = &mut self.hosts[host.0];
                     woken.extend(effect(&mut host.disk, host.clock.time_of_day_ns(at)));
                 }
-                Event::Packet(packet) => self.network.deliver(&mut self.agenda, packet),
-                Event::Stall(end) => self.network.look_after(&mut self.agenda, end),
+                Event::Packet(packet) => self.network.deliver(&mut self.event_queue, packet),
+                Event::Stall(end) => self.network.check_stall(&mut self.event_queue, end),
             }
             self.note(number);
         }
         woken.extend(self.network.take_woken());
         for host in &mut self.hosts {
-            host.timers.take_due(host.clock.monotonic_ns(self.agenda.clock_ns), &mut woken);
+            host.timers.take_due(host.clock.monotonic_ns(self.event_queue.clock_ns), &mut woken);
         }
         woken
     }
@@ -432,14 +432,14 @@ impl State {
             std::mem::take(&mut self.tasks).into_iter().partition(|(_, task)| task.host == host);
         self.tasks = others;
         self.ready.retain(|id| self.tasks.contains_key(id));
-        self.hosts[host.0].parked.clear();
+        self.hosts[host.0].stopped_tasks.clear();
         (of_host.into_values().collect(), std::mem::take(&mut self.hosts[host.0].locals))
     }
 
     /// Adds a decision to the digest.
     fn note(&mut self, what: u64) {
         mix(&mut self.fingerprint, what);
-        mix(&mut self.fingerprint, self.agenda.clock_ns);
+        mix(&mut self.fingerprint, self.event_queue.clock_ns);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Simulated sockets, with the interface of this crate's functions.
 
-use super::agenda::Agenda;
+use super::agenda::EventQueue;
 use super::network::Network;
-use super::simulation::{Closed, Simulation};
+use super::simulation::{DroppedObject, Simulation};
 use super::stream::{End, EndId, EndState, Side};
 use crate::buf::IoBuf;
 use crate::context::{self, Runtime};
@@ -155,14 +155,17 @@ impl SimSocket {
         }
     }
 
-    fn with_network<R>(&self, f: impl FnOnce(&mut Network, &mut Agenda) -> io::Result<R>) -> io::Result<R> {
+    fn with_network<R>(
+        &self,
+        f: impl FnOnce(&mut Network, &mut EventQueue) -> io::Result<R>,
+    ) -> io::Result<R> {
         world()?.with_network(f)
     }
 }
 
 impl Drop for SimSocket {
     fn drop(&mut self) {
-        context::with_sim(|world| world.close(Closed::Socket(self.end)));
+        context::with_sim(|world| world.close(DroppedObject::Socket(self.end)));
     }
 }
 
@@ -242,7 +245,7 @@ impl SimListener {
 
 impl Drop for SimListener {
     fn drop(&mut self) {
-        let closed = Closed::Listener { boot: self.boot, port: self.address.port() };
+        let closed = DroppedObject::Listener { boot: self.boot, port: self.address.port() };
         context::with_sim(|world| world.close(closed));
     }
 }

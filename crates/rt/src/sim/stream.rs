@@ -39,7 +39,7 @@ pub(super) enum EndState {
     Opening,
     Open,
     /// Its process has closed it; its kernel answers with a reset.
-    Gone,
+    Closed,
 }
 
 /// A part of the stream, delivered in order.
@@ -63,7 +63,7 @@ pub(super) struct End {
     /// The connection broke.
     error: Option<i32>,
     /// This side has shut the connection down.
-    pub(super) shut: bool,
+    pub(super) is_shut_down: bool,
     /// Segments sent by this end that haven't arrived.
     outgoing: VecDeque<Segment>,
     /// Bytes sent by this end that the other program hasn't received yet, as far as this end knows.
@@ -92,7 +92,7 @@ impl End {
             received: VecDeque::new(),
             ended: false,
             error: None,
-            shut: false,
+            is_shut_down: false,
             outgoing: VecDeque::new(),
             unacknowledged: 0,
             window,
@@ -134,16 +134,16 @@ impl End {
         }
         match self.error() {
             Some(error) => Err(error),
-            None if self.ended || self.shut => Ok(Some(0)),
+            None if self.ended || self.is_shut_down => Ok(Some(0)),
             None => Ok(None),
         }
     }
 
     /// Number of bytes that may be sent now.
-    pub(super) fn room(&self) -> io::Result<usize> {
+    pub(super) fn send_window(&self) -> io::Result<usize> {
         match self.error() {
             Some(error) => Err(error),
-            None if self.shut => Err(io::Error::from_raw_os_error(libc::EPIPE)),
+            None if self.is_shut_down => Err(io::Error::from_raw_os_error(libc::EPIPE)),
             None => Ok(self.window.saturating_sub(self.unacknowledged)),
         }
     }
@@ -168,11 +168,11 @@ impl End {
     }
 
     /// Drops all segments on their way except the first `segments`.
-    pub(super) fn lose_beyond(&mut self, segments: usize) {
+    pub(super) fn drop_segments_after(&mut self, segments: usize) {
         self.outgoing.truncate(segments);
     }
 
-    pub(super) fn on_its_way(&self) -> usize {
+    pub(super) fn segments_in_flight(&self) -> usize {
         self.outgoing.len()
     }
 
@@ -199,7 +199,7 @@ impl End {
     }
 
     /// Breaks the connection at this end.
-    pub(super) fn break_off(&mut self, errno: i32, woken: &mut Vec<Waker>) {
+    pub(super) fn break_connection(&mut self, errno: i32, woken: &mut Vec<Waker>) {
         self.error.get_or_insert(errno);
         self.outgoing.clear();
         self.wake(woken);
@@ -234,8 +234,8 @@ impl Connection {
 
     /// Whether no program can observe the connection any more.
     pub(super) fn is_over(&self) -> bool {
-        let gone = |end: &End| end.state == EndState::Gone;
-        let never_began = self.server.state == EndState::Opening && self.client.on_its_way() == 0;
+        let gone = |end: &End| end.state == EndState::Closed;
+        let never_began = self.server.state == EndState::Opening && self.client.segments_in_flight() == 0;
         gone(&self.client) && (gone(&self.server) || never_began)
     }
 }

@@ -70,7 +70,7 @@ impl World {
     /// monotonic clock doesn't jump.
     pub fn set_clock(&mut self, host: HostId, ahead_ns: i64, drift_ppm: i32) {
         self.simulation.with_state(|state| {
-            let now_ns = state.agenda.clock_ns;
+            let now_ns = state.event_queue.clock_ns;
             state.hosts[host.0].clock.set(now_ns, ahead_ns, drift_ppm);
         });
     }

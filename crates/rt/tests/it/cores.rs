@@ -76,7 +76,7 @@ fn timers_fire_in_order_of_their_deadlines() {
 }
 
 #[test]
-fn a_dropped_sleep_wakes_nobody() {
+fn a_dropped_sleep_wakes_no_task() {
     let polls = rt::block_on(async {
         let mut long = Box::pin(rt::sleep(Duration::from_millis(200)));
         poll_fn(|cx| {

@@ -1,7 +1,7 @@
 //! Files on the machine's own file system.
 #![allow(unsafe_code)] // For the raw driver command.
 
-use rt::{Fallocate, File, HeldPath, IoBuf, OpenOptions};
+use rt::{Fallocate, File, IoBuf, OpenOptions, PathGuard};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::os::fd::AsRawFd;
@@ -206,12 +206,12 @@ fn space_is_reserved_punched_and_zeroed() {
 }
 
 #[test]
-fn gaps_are_what_has_neither_data_nor_a_reservation() {
+fn unallocated_ranges_have_neither_data_nor_a_reservation() {
     in_temp_dir(|dir| async move {
         let file = File::open(&dir.join("f"), writable()).await.unwrap();
         let block = BLOCK as u64;
         let all = 0..64 * block;
-        match file.gaps(all.clone(), 8).await {
+        match file.unallocated_ranges(all.clone(), 8).await {
             Err(error) => return println!("skipped: extents are not listed here: {error}"),
             Ok(gaps) => assert_eq!((gaps.bytes, gaps.first), (64 * block, vec![all.clone()])),
         }
@@ -220,12 +220,16 @@ fn gaps_are_what_has_neither_data_nor_a_reservation() {
         file.set_len(64 * block).await.unwrap();
         file.sync_data().await.unwrap();
         file.allocate(Fallocate::Reserve, 32 * block, 4 * block).await.unwrap();
-        let gaps = file.gaps(all.clone(), 8).await.unwrap();
+        let gaps = file.unallocated_ranges(all.clone(), 8).await.unwrap();
         assert_eq!(gaps.first, [0..8 * block, 9 * block..32 * block, 36 * block..64 * block]);
         assert_eq!(gaps.bytes, 59 * block);
-        assert_eq!(file.gaps(all.clone(), 1).await.unwrap().bytes, 59 * block, "all are counted");
+        assert_eq!(
+            file.unallocated_ranges(all.clone(), 1).await.unwrap().bytes,
+            59 * block,
+            "all are counted"
+        );
         file.allocate(Fallocate::Punch, 32 * block, 4 * block).await.unwrap();
-        assert_eq!(file.gaps(all, 8).await.unwrap().bytes, 63 * block);
+        assert_eq!(file.unallocated_ranges(all, 8).await.unwrap().bytes, 63 * block);
     });
 }
 
@@ -245,7 +249,7 @@ fn names_are_made_renamed_and_removed() {
         rt::remove_file(&deep.join("y")).await.unwrap();
         let missing = File::open(&deep.join("y"), OpenOptions { read: true, ..OpenOptions::default() }).await;
         assert_eq!(missing.unwrap_err().kind(), std::io::ErrorKind::NotFound);
-        let (capacity, free) = rt::space(&dir).await.unwrap();
+        let (capacity, free) = rt::file_system_space(&dir).await.unwrap();
         assert!(free <= capacity && capacity > 0);
     });
 }
@@ -280,31 +284,31 @@ fn files_are_shared_between_cores() {
 }
 
 #[test]
-fn what_was_noted_of_a_buffer_is_forgotten_when_it_is_read_into() {
+fn checksums_of_a_buffer_are_discarded_when_it_is_read_into() {
     in_temp_dir(|dir| async move {
         let file = File::open(&dir.join("f"), writable()).await.unwrap();
         let buf = filled(BLOCK, 1);
-        buf.note_sums(vec![17]);
+        buf.note_checksums(vec![17]);
         file.write_at(buf.clone(), 0).await.unwrap();
-        assert_eq!(buf.with_sums(|sums| sums[0]), Some(17));
+        assert_eq!(buf.with_checksums(|sums| sums[0]), Some(17));
         file.read_at(buf.clone(), 0).await.unwrap();
-        assert_eq!(buf.with_sums(|sums| sums[0]), None);
+        assert_eq!(buf.with_checksums(|sums| sums[0]), None);
     });
 }
 
 #[test]
-fn a_held_path_tells_whether_it_leads_to_the_same_file() {
+fn a_path_guard_detects_another_file() {
     in_temp_dir(|dir| async move {
         let (inside, away) = (dir.join("d"), dir.join("away"));
         std::fs::create_dir(&inside).unwrap();
-        let held = HeldPath::new(&inside).unwrap();
-        assert!(held.is_in_place().unwrap());
+        let held = PathGuard::new(&inside).unwrap();
+        assert!(held.leads_to_same_file().unwrap());
         std::fs::rename(&inside, &away).unwrap();
-        assert_eq!(held.is_in_place().unwrap_err().kind(), std::io::ErrorKind::NotFound);
+        assert_eq!(held.leads_to_same_file().unwrap_err().kind(), std::io::ErrorKind::NotFound);
         std::fs::create_dir(&inside).unwrap();
-        assert!(!held.is_in_place().unwrap(), "another directory has its name");
+        assert!(!held.leads_to_same_file().unwrap(), "another directory has its name");
         std::fs::remove_dir(&inside).unwrap();
         std::fs::rename(&away, &inside).unwrap();
-        assert!(held.is_in_place().unwrap());
+        assert!(held.leads_to_same_file().unwrap());
     });
 }

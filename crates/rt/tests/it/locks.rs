@@ -19,7 +19,7 @@ async fn poll_once<F: Future>(future: &mut Pin<Box<F>>) -> Option<F::Output> {
 }
 
 #[test]
-fn writers_exclude_everybody_across_cores() {
+fn writers_are_exclusive_across_cores() {
     const ROUNDS: usize = 3000;
     struct Shared {
         lock: RwLock,
@@ -130,7 +130,7 @@ fn a_dropped_waiter_lets_those_behind_it_pass() {
 }
 
 #[test]
-fn a_grant_that_nobody_picks_up_is_passed_on() {
+fn an_unclaimed_grant_is_passed_on() {
     rt::block_on(async {
         let lock = RwLock::new();
         let held = lock.write().await;
@@ -147,7 +147,7 @@ fn a_grant_that_nobody_picks_up_is_passed_on() {
 }
 
 #[test]
-fn an_event_lets_everybody_go_even_if_cleared_at_once() {
+fn an_event_releases_all_waiters_even_if_cleared_at_once() {
     rt::block_on(async {
         let event = Event::new();
         let mut first = Box::pin(event.wait());

@@ -346,7 +346,7 @@ fn the_peer_of_a_killed_process_sees_the_end_or_a_reset() {
 }
 
 #[test]
-fn a_host_without_power_is_silent_and_then_knows_nothing() {
+fn a_crashed_host_is_silent_and_then_resets_old_connections() {
     let mut two = two(1);
     two.start_echo();
     let socket = two.connect();
@@ -391,7 +391,7 @@ fn a_cut_holds_what_is_sent_until_it_is_healed() {
 }
 
 #[test]
-fn what_is_sent_against_a_one_way_cut_arrives_but_is_not_acknowledged() {
+fn data_sent_against_a_one_way_cut_arrives_but_is_not_acknowledged() {
     const WINDOW: usize = 10_000;
     let mut two = two(1);
     let options = NetworkOptions { window_bytes: (WINDOW, WINDOW), ..NetworkOptions::default() };
@@ -418,7 +418,7 @@ fn what_is_sent_against_a_one_way_cut_arrives_but_is_not_acknowledged() {
 }
 
 #[test]
-fn a_connection_whose_peer_takes_nothing_ends_at_its_limit() {
+fn a_connection_whose_peer_does_not_read_ends_at_the_stall_limit() {
     for reads in [false, true] {
         let mut two = two(1);
         let socket = match reads {
@@ -454,7 +454,7 @@ fn a_connection_whose_peer_takes_nothing_ends_at_its_limit() {
 }
 
 #[test]
-fn a_connection_across_a_cut_is_made_after_healing_if_anybody_still_waits() {
+fn a_connection_across_a_cut_is_made_after_healing_unless_it_timed_out() {
     let mut two = two(1);
     two.start_echo();
     two.world.cut_one_way(two.server, two.client);
@@ -496,7 +496,7 @@ fn connections_break_on_demand_and_at_random() {
 }
 
 #[test]
-fn a_stopped_process_does_nothing_while_its_kernel_takes_what_comes() {
+fn a_stopped_process_does_nothing_while_its_kernel_receives() {
     let mut two = two(1);
     two.start_echo();
     let socket = two.connect();
@@ -593,7 +593,7 @@ fn each_host_has_its_own_disk_tasks_and_values() {
 }
 
 #[test]
-fn waiting_for_a_byte_that_nobody_sends_is_a_deadlock() {
+fn waiting_for_a_byte_that_is_never_sent_is_a_deadlock() {
     let mut two = two(1);
     two.start_echo();
     let socket = two.connect();

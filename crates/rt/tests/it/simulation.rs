@@ -288,7 +288,7 @@ fn operations_under_way_at_a_kill_happen_or_not() {
 }
 
 #[test]
-fn a_file_from_before_a_crash_is_dead() {
+fn a_file_opened_before_a_crash_is_invalid() {
     let mut machine = Machine::new(1);
     let file = machine.run(open("/f")).unwrap();
     machine.kill();
@@ -309,7 +309,7 @@ fn a_full_disk_refuses_writes_until_space_is_freed() {
             assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
             let full = second.allocate(Fallocate::Reserve, 0, 40 << 10).await.unwrap_err();
             assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
-            assert_eq!(rt::space(Path::new("/")).await.unwrap(), (64 << 10, 24 << 10));
+            assert_eq!(rt::file_system_space(Path::new("/")).await.unwrap(), (64 << 10, 24 << 10));
             // Overwriting allocates no more space.
             first.write_at(filled(40 << 10, 2), 0).await.unwrap();
             rt::remove_file(Path::new("/first")).await.unwrap();

@@ -194,7 +194,7 @@ fn open_descriptors() -> usize {
 }
 
 #[test]
-fn a_descriptor_that_nobody_takes_is_closed() {
+fn an_unreceived_descriptor_is_closed() {
     // Other tests of this process open and close descriptors, too, so the test checks for growth
     // over many rounds.
     let before = open_descriptors();
@@ -217,18 +217,18 @@ fn a_descriptor_that_nobody_takes_is_closed() {
 }
 
 #[test]
-fn what_was_noted_of_a_buffer_is_forgotten_when_it_is_received_into() {
+fn checksums_of_a_buffer_are_discarded_when_it_is_received_into() {
     rt::block_on(async {
         let (one, two) = pair().await;
         two.send(vec![IoBuf::from_slice(&[1; 3 * 4096])]).await.unwrap();
         let buf = IoBuf::alloc(4096);
         for part in [true, false] {
-            buf.note_sums(vec![17]);
+            buf.note_checksums(vec![17]);
             match part {
                 true => assert!(one.recv(buf.clone()).await.unwrap() > 0),
                 false => one.recv_exact(buf.clone()).await.unwrap(),
             }
-            assert_eq!(buf.with_sums(|sums| sums[0]), None);
+            assert_eq!(buf.with_checksums(|sums| sums[0]), None);
         }
     })
     .unwrap();

@@ -5,8 +5,8 @@ use rt::sim::{HostId, NetworkOptions, World};
 use std::time::Duration;
 
 /// Longest time that a process stays down, and longest time between two faults.
-pub(super) const MAX_DEAD_MS: u64 = 2_000;
-pub(super) const MAX_QUIET_MS: u64 = 1_000;
+pub(super) const MAX_DOWN_MS: u64 = 2_000;
+pub(super) const MAX_FAULT_INTERVAL_MS: u64 = 1_000;
 /// Probability, in millionths, that a segment of a stream breaks its connection.
 const RESETS_PER_MILLION: u32 = 300;
 /// In a bad network: probability of a delay, in millionths, and its length. It may exceed the time
@@ -15,25 +15,25 @@ const BAD_SLOW_PER_MILLION: u32 = 100_000;
 const BAD_SLOW_NS: (u64, u64) = (10_000_000, 1_500_000_000);
 /// With management: longest duration of some faults, so that management reassigns partitions and
 /// ejects members from groups.
-pub(super) const MAX_LONG_MS: u64 = 30_000;
+pub(super) const MAX_LONG_FAULT_MS: u64 = 30_000;
 /// Longest time that clients are cut off before the power failure of the store's host.
 const MAX_CUT_OFF_MS: u64 = 20;
 /// Maximum number of cut-offs until a commit occurs during one.
-const CUT_OFFS: u32 = 20;
+const MAX_CUT_OFFS: u32 = 20;
 /// Maximum number of crashes of all processes in a row, the time within which the processes of one
 /// round crash, and the time between rounds. The latter may be shorter or longer than clients need
 /// to recover.
-const MAX_DEATHS_OF_ALL: u64 = 4;
-const MAX_DYING_MS: u64 = 20;
-const MAX_BETWEEN_DEATHS_MS: u64 = 8_000;
+const MAX_KILL_ALL_ROUNDS: u64 = 4;
+const MAX_KILL_ALL_SPREAD_MS: u64 = 20;
+const MAX_KILL_ALL_INTERVAL_MS: u64 = 8_000;
 /// Time until a process that ended itself is restarted.
-const UNIT_LOOK: Duration = Duration::from_millis(100);
+const RESTART_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest offset of a clock, and its maximum drift in millionths.
-const MAX_AHEAD_NS: u64 = 10_000_000_000;
+const MAX_CLOCK_OFFSET_NS: u64 = 10_000_000_000;
 const MAX_DRIFT_PPM: u64 = 2_000;
 
-pub(super) fn set_askew(world: &mut World, host: HostId) {
-    let ahead_ns = (world.random() % MAX_AHEAD_NS) as i64;
+pub(super) fn skew_clock(world: &mut World, host: HostId) {
+    let ahead_ns = (world.random() % MAX_CLOCK_OFFSET_NS) as i64;
     let drift_ppm = (world.random() % (2 * MAX_DRIFT_PPM)) as i32 - MAX_DRIFT_PPM as i32;
     world.set_clock(host, ahead_ns, drift_ppm);
 }
@@ -51,7 +51,7 @@ impl Run {
         hosts[self.below(hosts.len() as u64) as usize]
     }
 
-    pub(super) fn let_pass(&mut self, limit_ms: u64) {
+    pub(super) fn advance_up_to(&mut self, limit_ms: u64) {
         let time = Duration::from_millis(self.below(limit_ms));
         self.advance(time);
     }
@@ -64,24 +64,24 @@ impl Run {
         }
         let mut left = time;
         while !left.is_zero() {
-            let step = left.min(UNIT_LOOK);
+            let step = left.min(RESTART_CHECK_INTERVAL);
             self.world.advance(step);
             left -= step;
-            for index in self.site.take_outdated() {
-                self.tell("begins anew", self.metas[index]);
+            for index in self.site.take_metas_to_restart() {
+                self.log_fault("begins anew", self.metas[index]);
                 self.world.kill(self.metas[index]);
                 self.start_meta(index);
             }
-            self.let_be_heard();
+            self.reconnect_restarted_metas();
         }
     }
 
     /// Reconnects clients with metadata hosts that have opened the store since its host lost power.
     /// A metadata host that continues without that stays cut off, which makes the run fail.
-    fn let_be_heard(&mut self) {
+    fn reconnect_restarted_metas(&mut self) {
         let opened = self.site.opened();
-        for index in self.unheard.intersection(&opened).copied().collect::<Vec<_>>() {
-            self.unheard.remove(&index);
+        for index in self.cut_off_metas.intersection(&opened).copied().collect::<Vec<_>>() {
+            self.cut_off_metas.remove(&index);
             for client in self.clients.clone() {
                 self.world.reset_connections(self.metas[index], client);
                 self.world.heal(self.metas[index], client);
@@ -89,24 +89,24 @@ impl Run {
         }
     }
 
-    fn is_unheard(&self, a: HostId, b: HostId) -> bool {
+    fn is_cut_off(&self, a: HostId, b: HostId) -> bool {
         let is_way = |meta: HostId| {
             (a == meta && self.clients.contains(&b)) || (b == meta && self.clients.contains(&a))
         };
-        self.unheard.iter().any(|index| is_way(self.metas[*index]))
+        self.cut_off_metas.iter().any(|index| is_way(self.metas[*index]))
     }
 
     /// Advances time by a random amount without new faults, while applications make long pauses.
-    pub(super) fn let_pass_calmly(&mut self, limit_ms: u64) {
+    pub(super) fn advance_up_to_with_pauses(&mut self, limit_ms: u64) {
         let time = Duration::from_millis(self.below(limit_ms));
-        self.pass(time);
+        self.advance_with_pauses(time);
     }
 
     /// Advances time by the given amount, while applications make long pauses.
-    pub(super) fn pass(&mut self, time: Duration) {
-        self.journal.calm.set(true);
+    pub(super) fn advance_with_pauses(&mut self, time: Duration) {
+        self.journal.long_pauses.set(true);
         self.advance(time);
-        self.journal.calm.set(false);
+        self.journal.long_pauses.set(false);
     }
 
     fn all_hosts(&self) -> Vec<HostId> {
@@ -114,11 +114,11 @@ impl Run {
         metas.chain(self.metas.iter().skip(1)).chain(&self.store).copied().collect()
     }
 
-    pub(super) fn tell(&self, what: &str, host: HostId) {
+    pub(super) fn log_fault(&self, what: &str, host: HostId) {
         tracing::info!(clock_s = self.clock_s(), host = self.world.name(host), "{what}");
     }
 
-    fn tell_of_two(&self, what: &str, a: HostId, b: HostId) {
+    fn log_link_fault(&self, what: &str, a: HostId, b: HostId) {
         let (one, other) = (self.world.name(a), self.world.name(b));
         tracing::info!(clock_s = self.clock_s(), one, other, "{what}");
     }
@@ -128,14 +128,14 @@ impl Run {
     }
 
     /// Injects a fault, or repairs faults.
-    pub(super) fn disturb(&mut self) -> Result<(), String> {
+    pub(super) fn inject_fault(&mut self) -> Result<(), String> {
         let hosts = self.all_hosts();
         let (a, b) = (self.one_of(&hosts), self.one_of(&hosts));
         if self.has_racks() && self.below(4) == 0 {
-            return self.strike_rack();
+            return self.fail_rack();
         }
         if self.options.strike_resyncs && self.below(3) > 0 {
-            return self.strike_resync();
+            return self.inject_resync_faults();
         }
         if self.options.kill_all && self.below(3) == 0 {
             self.kill_all();
@@ -149,30 +149,30 @@ impl Run {
         };
         match self.below(kinds) {
             10 | 11 => self.kill_store(),
-            14.. => self.strike_storages()?,
+            14.. => self.crash_storages()?,
             12 => self.slow_down(),
             13 => {
-                self.tell("its clock goes wrong", a);
-                set_askew(&mut self.world, a);
+                self.log_fault("its clock goes wrong", a);
+                skew_clock(&mut self.world, a);
             }
-            0 | 1 if self.options.scheme.is_mirrored() => self.strike_storages()?,
+            0 | 1 if self.options.scheme.is_mirrored() => self.crash_storages()?,
             0 | 1 => self.kill_storage(),
             2 if self.options.meta_dies => self.kill_meta(),
             3 if self.options.clients_die => self.kill_client(),
             4 => {
-                self.tell_of_two("no way between them", a, b);
+                self.log_link_fault("no way between them", a, b);
                 self.world.cut(a, b);
             }
             5 => {
-                self.tell_of_two("no way from one to the other", a, b);
+                self.log_link_fault("no way from one to the other", a, b);
                 self.world.cut_one_way(a, b);
             }
             6 => {
-                self.tell_of_two("connections between them break", a, b);
+                self.log_link_fault("connections between them break", a, b);
                 self.world.reset_connections(a, b);
             }
             7 => {
-                self.tell("stopped", a);
+                self.log_fault("stopped", a);
                 self.world.stop(a);
             }
             _ => {
@@ -183,14 +183,14 @@ impl Run {
         self.summary.cuts += 1;
         // Long enough for management to count a host as offline.
         if self.management.is_some() && self.below(4) == 0 {
-            self.let_pass_calmly(MAX_LONG_MS);
+            self.advance_up_to_with_pauses(MAX_LONG_FAULT_MS);
         }
         Ok(())
     }
 
     fn kill_storage(&mut self) {
         let index = self.below(self.storages.len() as u64) as usize;
-        self.tell("killed", self.storages[index]);
+        self.log_fault("killed", self.storages[index]);
         let has_power = match self.options.power_cuts {
             PowerCuts::Unsynced => false,
             PowerCuts::Fsynced => self.below(2) == 0,
@@ -201,18 +201,18 @@ impl Run {
             false => self.world.crash(self.storages[index]),
         }
         self.summary.kills += 1;
-        self.let_pass(MAX_DEAD_MS);
-        self.tell("started", self.storages[index]);
+        self.advance_up_to(MAX_DOWN_MS);
+        self.log_fault("started", self.storages[index]);
         self.start_storage(index);
     }
 
     /// Storage hosts with replicas crash or lose power: one, some, or all at once.
-    fn strike_storages(&mut self) -> Result<(), String> {
+    fn crash_storages(&mut self) -> Result<(), String> {
         let is_alone = self.options.power_cuts == PowerCuts::OneAtATime;
         if is_alone {
             // Each member may be the only one with data that the others haven't synced.
             self.repair();
-            self.await_step()?;
+            self.await_in_sync()?;
         }
         let mut left: Vec<usize> = (0..self.storages.len()).collect();
         let count = match self.below(8) {
@@ -222,24 +222,24 @@ impl Run {
             6 => 3.min(left.len()),
             _ => left.len(),
         };
-        let limit = [MAX_DEAD_MS, MAX_LONG_MS][self.below(2) as usize];
+        let limit = [MAX_DOWN_MS, MAX_LONG_FAULT_MS][self.below(2) as usize];
         let mut dead = Vec::new();
         for _ in 0..count {
             let index = left.remove(self.below(left.len() as u64) as usize);
-            self.strike(index);
+            self.crash_storage(index);
             dead.push((self.below(limit), index));
         }
         dead.sort_unstable();
         let mut passed = 0;
         for (after_ms, index) in dead {
-            self.journal.calm.set(limit == MAX_LONG_MS);
+            self.journal.long_pauses.set(limit == MAX_LONG_FAULT_MS);
             self.world.advance(Duration::from_millis(after_ms - passed));
-            self.journal.calm.set(false);
+            self.journal.long_pauses.set(false);
             passed = after_ms;
-            self.tell("started", self.storages[index]);
+            self.log_fault("started", self.storages[index]);
             self.start_storage(index);
         }
-        if is_alone { self.await_step() } else { Ok(()) }
+        if is_alone { self.await_in_sync() } else { Ok(()) }
     }
 
     fn has_racks(&self) -> bool {
@@ -248,17 +248,17 @@ impl Run {
 
     /// All storage hosts of a rack crash or lose power at once, or are cut off from all other
     /// hosts.
-    fn strike_rack(&mut self) -> Result<(), String> {
+    fn fail_rack(&mut self) -> Result<(), String> {
         let is_alone = self.options.power_cuts == PowerCuts::OneAtATime;
         if is_alone {
             // The other racks have all data, since no two members are in one rack.
             self.repair();
-            self.await_step()?;
+            self.await_in_sync()?;
         }
         let rack = self.below(self.options.racks as u64) as usize;
         let racks = self.options.racks;
         let inside: Vec<usize> = (0..self.storages.len()).filter(|index| index % racks == rack).collect();
-        let limit = [MAX_DEAD_MS, MAX_LONG_MS][self.below(2) as usize];
+        let limit = [MAX_DOWN_MS, MAX_LONG_FAULT_MS][self.below(2) as usize];
         tracing::info!(clock_s = self.clock_s(), rack, "a rack fails");
         let is_cut = self.below(3) == 0;
         let own: Vec<HostId> = inside.iter().map(|index| self.storages[*index]).collect();
@@ -268,21 +268,21 @@ impl Run {
             own.iter().flat_map(|a| others.iter().chain(&management).map(move |b| (*a, *b))).collect();
         match is_cut {
             true => ways.iter().for_each(|(a, b)| self.world.cut(*a, *b)),
-            false => inside.iter().for_each(|index| self.strike(*index)),
+            false => inside.iter().for_each(|index| self.crash_storage(*index)),
         }
         self.summary.cuts += 1;
         match limit {
-            MAX_LONG_MS => self.let_pass_calmly(limit),
-            _ => self.let_pass(limit),
+            MAX_LONG_FAULT_MS => self.advance_up_to_with_pauses(limit),
+            _ => self.advance_up_to(limit),
         }
         match is_cut {
             true => ways.iter().for_each(|(a, b)| self.world.heal(*a, *b)),
             false => inside.iter().for_each(|index| self.start_storage(*index)),
         }
-        if is_alone { self.await_step() } else { Ok(()) }
+        if is_alone { self.await_in_sync() } else { Ok(()) }
     }
 
-    pub(super) fn strike(&mut self, index: usize) {
+    pub(super) fn crash_storage(&mut self, index: usize) {
         let host = self.storages[index];
         let has_power = match self.options.power_cuts {
             PowerCuts::Never => true,
@@ -291,10 +291,10 @@ impl Run {
         };
         self.summary.kills += 1;
         if has_power {
-            self.tell("killed", host);
+            self.log_fault("killed", host);
             self.world.kill(host);
         } else {
-            self.tell("lost its power", host);
+            self.log_fault("lost its power", host);
             self.world.crash(host);
         }
     }
@@ -302,21 +302,21 @@ impl Run {
     fn kill_meta(&mut self) {
         self.summary.kills += 1;
         if self.management.is_none() {
-            self.tell("killed", self.metas[0]);
+            self.log_fault("killed", self.metas[0]);
             self.world.kill(self.metas[0]);
             self.site.engine.kill();
-            self.let_pass(MAX_DEAD_MS);
+            self.advance_up_to(MAX_DOWN_MS);
             return self.start_meta(0);
         }
         let index = self.below(self.metas.len() as u64) as usize;
-        let limit = [MAX_DEAD_MS, MAX_LONG_MS][self.below(2) as usize];
-        self.tell("killed", self.metas[index]);
+        let limit = [MAX_DOWN_MS, MAX_LONG_FAULT_MS][self.below(2) as usize];
+        self.log_fault("killed", self.metas[index]);
         self.world.kill(self.metas[index]);
         match limit {
-            MAX_LONG_MS => self.let_pass_calmly(limit),
-            _ => self.let_pass(limit),
+            MAX_LONG_FAULT_MS => self.advance_up_to_with_pauses(limit),
+            _ => self.advance_up_to(limit),
         }
-        self.tell("started", self.metas[index]);
+        self.log_fault("started", self.metas[index]);
         self.start_meta(index);
     }
 
@@ -326,12 +326,12 @@ impl Run {
         if self.options.store_power && self.below(2) == 0 {
             return self.cut_power_of_store(host);
         }
-        self.tell("killed", host);
+        self.log_fault("killed", host);
         self.world.kill(host);
         self.site.engine.kill();
         self.summary.kills += 1;
-        self.let_pass(MAX_DEAD_MS);
-        self.tell("started", host);
+        self.advance_up_to(MAX_DOWN_MS);
+        self.log_fault("started", host);
         self.start_store();
         self.start_management();
     }
@@ -348,7 +348,8 @@ impl Run {
             .iter()
             .flat_map(|meta| self.clients.iter().map(move |client| (*meta, *client)))
             .collect();
-        let last = if self.unheard.is_empty() { self.commits_that_nobody_hears_of(&ways) } else { 0 };
+        let last =
+            if self.cut_off_metas.is_empty() { self.commits_while_clients_are_cut_off(&ways) } else { 0 };
         ways.iter().for_each(|(meta, client)| self.world.cut_one_way(*meta, *client));
         let lost = self.below(last + 1);
         tracing::info!(
@@ -357,44 +358,44 @@ impl Run {
             unsynced = self.site.engine.unsynced(),
             "commits of which no program has been told"
         );
-        self.tell("lost its power", host);
+        self.log_fault("lost its power", host);
         self.world.crash(host);
         let (applied, unsynced) = (self.site.engine.applied(), self.site.engine.unsynced());
         self.site.engine.crash(unsynced.saturating_sub(lost as usize));
         self.summary.lost_commits += applied - self.site.engine.applied();
-        if let Some(office) = &self.site.office {
+        if let Some(office) = &self.site.management_state {
             office.engine.crash(0);
         }
         self.summary.kills += 1;
-        self.site.clear_opened();
-        self.unheard = (0..self.metas.len()).collect();
-        self.let_pass(MAX_DEAD_MS);
-        self.tell("started", host);
+        self.site.clear_metas_with_store();
+        self.cut_off_metas = (0..self.metas.len()).collect();
+        self.advance_up_to(MAX_DOWN_MS);
+        self.log_fault("started", host);
         self.start_store();
         self.start_management();
     }
 
     /// Cuts clients off from all metadata hosts until commits occur, for a limited time. Returns
     /// the number of these commits.
-    fn commits_that_nobody_hears_of(&mut self, ways: &[(HostId, HostId)]) -> u64 {
-        for _ in 0..CUT_OFFS {
+    fn commits_while_clients_are_cut_off(&mut self, ways: &[(HostId, HostId)]) -> u64 {
+        for _ in 0..MAX_CUT_OFFS {
             ways.iter().for_each(|(meta, client)| self.world.cut_one_way(*meta, *client));
             let before = self.site.engine.applied();
-            self.let_pass(MAX_CUT_OFF_MS);
+            self.advance_up_to(MAX_CUT_OFF_MS);
             let last = self.site.engine.applied() - before;
             if last > 0 {
                 return last;
             }
             // No change was in flight.
             ways.iter().for_each(|(meta, client)| self.world.heal(*meta, *client));
-            self.let_pass(MAX_CUT_OFF_MS);
+            self.advance_up_to(MAX_CUT_OFF_MS);
         }
         0
     }
 
     /// Crashes and restarts the processes of all services, several times in a row.
     fn kill_all(&mut self) {
-        for _ in 0..=self.below(MAX_DEATHS_OF_ALL) {
+        for _ in 0..=self.below(MAX_KILL_ALL_ROUNDS) {
             tracing::info!(clock_s = self.clock_s(), "all services are killed");
             let mut hosts: Vec<HostId> =
                 self.storages.iter().chain(&self.metas).chain(&self.store).copied().collect();
@@ -402,12 +403,12 @@ impl Run {
             while !hosts.is_empty() {
                 let index = self.below(hosts.len() as u64) as usize;
                 self.world.kill(hosts.swap_remove(index));
-                self.let_pass(MAX_DYING_MS);
+                self.advance_up_to(MAX_KILL_ALL_SPREAD_MS);
             }
             self.site.engine.kill();
-            self.let_pass(MAX_DEAD_MS);
+            self.advance_up_to(MAX_DOWN_MS);
             self.start_all();
-            self.let_pass(MAX_BETWEEN_DEATHS_MS);
+            self.advance_up_to(MAX_KILL_ALL_INTERVAL_MS);
         }
     }
 
@@ -423,7 +424,7 @@ impl Run {
                 storage if storage < storages => self.start_storage(storage),
                 meta => self.start_meta(meta - storages),
             }
-            self.let_pass(MAX_DEAD_MS / 4);
+            self.advance_up_to(MAX_DOWN_MS / 4);
         }
     }
 
@@ -436,11 +437,11 @@ impl Run {
 
     fn kill_client(&mut self) {
         let index = self.below(self.clients.len() as u64) as usize;
-        self.tell("killed", self.clients[index]);
+        self.log_fault("killed", self.clients[index]);
         self.world.kill(self.clients[index]);
         self.summary.kills += 1;
-        self.let_pass(MAX_DEAD_MS);
-        self.tell("started", self.clients[index]);
+        self.advance_up_to(MAX_DOWN_MS);
+        self.log_fault("started", self.clients[index]);
         self.start_client(index);
     }
 
@@ -451,7 +452,7 @@ impl Run {
         for (index, &a) in hosts.iter().enumerate() {
             self.world.resume(a);
             for &b in &hosts[index..] {
-                if !self.is_unheard(a, b) {
+                if !self.is_cut_off(a, b) {
                     self.world.heal(a, b);
                 }
             }

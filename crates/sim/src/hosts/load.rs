@@ -1,6 +1,6 @@
 //! The workload of the applications on the clients, and the history of what they observed.
 
-use client::{Client, File, ReadHow, Succession, WriteHow};
+use client::{Client, File, ReadOptions, SessionFailover, WriteOptions};
 use history::{Event, Record};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
@@ -22,18 +22,18 @@ const FILES: u64 = 2;
 const BLOCKS: u64 = 4;
 /// Size of a log record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Records {
+pub(super) enum RecordSize {
     /// Chunk boundaries coincide with record boundaries.
     Short,
     /// Many records span two chunks.
     Long,
 }
 
-impl Records {
+impl RecordSize {
     fn bytes(self) -> usize {
         match self {
-            Records::Short => 512,
-            Records::Long => 20_000,
+            RecordSize::Short => 512,
+            RecordSize::Long => 20_000,
         }
     }
 
@@ -41,16 +41,16 @@ impl Records {
     /// but each read still covers the whole log.
     fn per_log(self) -> u64 {
         match self {
-            Records::Short => 48,
-            Records::Long => 12,
+            RecordSize::Short => 48,
+            RecordSize::Long => 12,
         }
     }
 
     /// Returns the bytes per read of a log: more than its size.
     fn read_bytes(self) -> usize {
         match self {
-            Records::Short => 128 << 10,
-            Records::Long => 1 << 20,
+            RecordSize::Short => 128 << 10,
+            RecordSize::Long => 1 << 20,
         }
     }
 }
@@ -58,12 +58,12 @@ impl Records {
 const NAMES: u64 = 3;
 /// Number of small files that a client creates in a row, and in one directory: enough to trigger a
 /// request for a directory delegation.
-const SMALL_AT_ONCE: u64 = 6;
-const SMALL_PER_DIR: u64 = 24;
+const SMALL_FILES_IN_A_ROW: u64 = 6;
+const SMALL_FILES_PER_DIR: u64 = 24;
 /// Number of name prefixes in directories in which all clients create small files.
-const KINDS: u64 = 3;
+const NAME_PREFIXES: u64 = 3;
 /// Size of a small file in bytes.
-const SMALL: usize = 64;
+const SMALL_FILE_BYTES: usize = 64;
 /// Longest time that a small file stays empty: longer than its asynchronous create is delayed.
 const MAX_EMPTY_NS: u64 = 50_000_000;
 /// Maximum number of operations per open file.
@@ -71,17 +71,17 @@ const MAX_PER_OPEN: u64 = 4;
 /// Longest pause between two operations of an application.
 const MAX_PAUSE_NS: u64 = 50_000_000;
 /// The same during long periods without a new fault, which reveal little.
-const MAX_CALM_PAUSE_NS: u64 = 1_000_000_000;
+const MAX_LONG_PAUSE_NS: u64 = 1_000_000_000;
 /// Longest time between a write and its fsync: as long as a storage host is without power.
 const MAX_UNSYNCED_NS: u64 = 3_000_000_000;
 /// Longest time between an append and the flush of the file with write-behind: longer than the
 /// write-behind delay.
-const MAX_KEPT_NS: u64 = 1_500_000_000;
+const MAX_WRITE_BEHIND_NS: u64 = 1_500_000_000;
 
 /// The history that all applications record. The clock counts calls and returns, which suffices to
 /// order them.
 #[derive(Default)]
-pub(super) struct Journal {
+pub(super) struct HistoryRecorder {
     pub(super) records: RefCell<Vec<Record>>,
     clock: Cell<u64>,
     /// Number of operations that returned.
@@ -89,7 +89,7 @@ pub(super) struct Journal {
     next_value: Cell<u64>,
     /// Blocks whose content on disk is uncertain: applications don't read them until they have been
     /// written and synced.
-    in_doubt: RefCell<BTreeSet<(u64, u64)>>,
+    uncertain_blocks: RefCell<BTreeSet<(u64, u64)>>,
     /// Number of records that were appended, or whose append was attempted.
     appended: Cell<u64>,
     /// Small files that were created or attempted: the creating host, and the file's number on that
@@ -100,11 +100,11 @@ pub(super) struct Journal {
     /// Sessions that replaced one that the cluster had ended.
     pub(super) replaced: Cell<u64>,
     /// Whether applications make long pauses.
-    pub(super) calm: Cell<bool>,
+    pub(super) long_pauses: Cell<bool>,
     pub(super) stop: Cell<bool>,
 }
 
-impl Journal {
+impl HistoryRecorder {
     fn tick(&self) -> u64 {
         self.clock.set(self.clock.get() + 1);
         self.clock.get()
@@ -117,20 +117,20 @@ impl Journal {
     }
 
     /// Marks the outcome of a returned operation as uncertain. Returns its return time.
-    fn doubt(&self, index: usize) -> Option<u64> {
+    fn mark_uncertain(&self, index: usize) -> Option<u64> {
         self.records.borrow_mut()[index].returned_ns.take()
     }
 
     /// Marks the outcome as certain again.
-    fn vouch(&self, index: usize, returned: u64) {
+    fn mark_certain(&self, index: usize, returned: u64) {
         self.records.borrow_mut()[index].returned_ns = Some(returned);
     }
 }
 
 /// One application.
-pub(super) struct Program {
-    pub(super) client: Arc<Succession>,
-    pub(super) journal: Rc<Journal>,
+pub(super) struct Application {
+    pub(super) client: Arc<SessionFailover>,
+    pub(super) recorder: Rc<HistoryRecorder>,
     pub(super) host: u32,
     pub(super) number: u32,
     /// Number of clients that the blocks are assigned to round-robin for writing; 1: all clients
@@ -138,13 +138,13 @@ pub(super) struct Program {
     pub(super) writers: u32,
     /// This application's index and the number of applications that partition the blocks among
     /// them, for reads and writes. Each write is followed by an fsync.
-    pub(super) owns: Option<(u32, u32)>,
+    pub(super) exclusive_share: Option<(u32, u32)>,
     /// Number of directories over which everything is spread; 0: all is in the root directory.
     pub(super) dirs: u64,
     /// Whether it also appends to logs.
     pub(super) logs: bool,
     /// Size of appended records. With long records, most operations are appends.
-    pub(super) records: Records,
+    pub(super) records: RecordSize,
     /// Whether everything that it writes is on disk when the call returns.
     pub(super) durable: bool,
     /// Whether its client uses write-behind.
@@ -165,7 +165,7 @@ pub(super) async fn prepare(client: &Client, dirs: u64, holes: bool, durable: bo
         if !holes {
             let zeros = IoBuf::alloc((BLOCKS * STRIDE) as usize);
             zeros.zero(0..zeros.len());
-            client.write(&handle, 0, zeros, WriteHow { durable, ..WriteHow::default() }).await?;
+            client.write(&handle, 0, zeros, WriteOptions { durable, ..WriteOptions::default() }).await?;
         }
         client.release(handle).await;
         client.setattr(ROOT_USER, attr.ino, SetAttr::default(), Some(BLOCKS * STRIDE)).await?;
@@ -199,7 +199,7 @@ fn below(limit: u64) -> u64 {
 /// Returns whether a change that failed with this error may have been executed. `EIO`: the session
 /// was ended, as happens when a client is paused or cut off for long, and its open files are lost.
 /// `ESTALE` and `ESHUTDOWN`: the same, and the mount gets no successor session.
-fn is_open(error: &Error) -> bool {
+fn is_uncertain(error: &Error) -> bool {
     matches!(error.errno, Errno::ETIMEDOUT | Errno::EIO | Errno::ESTALE | Errno::ESHUTDOWN)
 }
 
@@ -207,41 +207,41 @@ fn refused(what: &str, error: &Error) -> Event {
     Event::Refused { what: format!("{what}: {error}"), errno: error.errno.0 }
 }
 
-impl Program {
+impl Application {
     /// Executes operations until `stop` is set.
     pub(super) async fn run(self) {
         let mut replaced = 0;
-        while !self.journal.stop.get() {
+        while !self.recorder.stop.get() {
             if self.number == 0 {
-                let so_far = self.client.lineage().replacements;
-                self.journal.replaced.set(self.journal.replaced.get() + so_far - replaced);
+                let so_far = self.client.history().replacements;
+                self.recorder.replaced.set(self.recorder.replaced.get() + so_far - replaced);
                 replaced = so_far;
             }
             match below(3) {
-                _ if self.records == Records::Long && below(3) > 0 => self.use_log().await,
+                _ if self.records == RecordSize::Long && below(3) > 0 => self.use_log().await,
                 0 => self.use_name(below(NAMES)).await,
                 1 if self.logs && below(2) == 0 => self.use_log().await,
                 2 if below(4) == 0 => self.use_small().await,
                 _ => self.use_file(below(FILES), 1 + below(MAX_PER_OPEN)).await,
             }
-            let max_pause_ns = if self.journal.calm.get() { MAX_CALM_PAUSE_NS } else { MAX_PAUSE_NS };
+            let max_pause_ns = if self.recorder.long_pauses.get() { MAX_LONG_PAUSE_NS } else { MAX_PAUSE_NS };
             rt::sleep(std::time::Duration::from_nanos(below(max_pause_ns))).await;
         }
     }
 
     /// Reads every block and looks up every name, so that the end of the history shows the final
     /// state.
-    pub(super) async fn look_at_everything(&self) {
+    pub(super) async fn read_everything(&self) {
         for name in 0..NAMES {
-            self.look(name).await;
+            self.lookup_name(name).await;
         }
-        for log in 0..self.journal.appended.get().div_ceil(self.records.per_log()) {
+        for log in 0..self.recorder.appended.get().div_ceil(self.records.per_log()) {
             if let Some(handle) = self.open_log(log).await {
                 self.read_log(&handle, log).await;
                 handle.release().await;
             }
         }
-        let small = self.journal.small.borrow().clone();
+        let small = self.recorder.small.borrow().clone();
         for (maker, number) in small {
             self.read_small(maker, number).await;
         }
@@ -263,7 +263,7 @@ impl Program {
         event: Event,
         operation: impl Future<Output = Option<Event>>,
     ) -> usize {
-        let journal = &self.journal;
+        let journal = &self.recorder;
         let (client, thread) = (self.host, self.number);
         let record = Record { client, thread, object, called_ns: journal.tick(), returned_ns: None, event };
         let index = journal.records.borrow().len();
@@ -308,7 +308,7 @@ impl Program {
             Err(error) => Err(error),
         };
         if let Err(error) = &opened
-            && !is_open(error)
+            && !is_uncertain(error)
         {
             let event = refused("open", error);
             self.record(object_of(file, 0), event.clone(), async { Some(event) }).await;
@@ -321,9 +321,9 @@ impl Program {
         for _ in 0..times {
             let block = below(BLOCKS);
             let number = file * BLOCKS + block;
-            if let Some((own, owners)) = self.owns {
+            if let Some((own, owners)) = self.exclusive_share {
                 if number % u64::from(owners) == u64::from(own) {
-                    self.use_own(&handle, file, block).await;
+                    self.use_exclusive_block(&handle, file, block).await;
                 }
                 continue;
             }
@@ -337,16 +337,16 @@ impl Program {
     }
 
     /// Uses a block that no other application uses.
-    async fn use_own(&self, handle: &File, file: u64, block: u64) {
-        let is_in_doubt = self.journal.in_doubt.borrow().contains(&(file, block));
+    async fn use_exclusive_block(&self, handle: &File, file: u64, block: u64) {
+        let is_in_doubt = self.recorder.uncertain_blocks.borrow().contains(&(file, block));
         if !is_in_doubt && below(2) == 0 {
             return self.read(handle, file, block).await;
         }
-        self.journal.in_doubt.borrow_mut().insert((file, block));
-        let value = self.journal.new_value();
+        self.recorder.uncertain_blocks.borrow_mut().insert((file, block));
+        let value = self.recorder.new_value();
         let write = async {
             let buf = IoBuf::from_slice(&value.to_le_bytes().repeat(BLOCK / 8));
-            let how = WriteHow { direct: below(2) == 0, ..WriteHow::default() };
+            let how = WriteOptions { direct: below(2) == 0, ..WriteOptions::default() };
             let written = handle.write(block * STRIDE, buf, how).await;
             // Time for a power failure.
             rt::sleep(std::time::Duration::from_nanos(below(MAX_UNSYNCED_NS))).await;
@@ -356,10 +356,10 @@ impl Program {
             };
             match synced {
                 Ok(()) => {
-                    self.journal.in_doubt.borrow_mut().remove(&(file, block));
+                    self.recorder.uncertain_blocks.borrow_mut().remove(&(file, block));
                     Some(Event::Write { value })
                 }
-                Err(error) if is_open(&error) => None,
+                Err(error) if is_uncertain(&error) => None,
                 Err(error) => Some(refused("write and fsync", &error)),
             }
         };
@@ -369,10 +369,10 @@ impl Program {
     async fn read(&self, handle: &File, file: u64, block: u64) {
         let read = async {
             let buf = IoBuf::alloc(BLOCK);
-            match handle.read(block * STRIDE, buf.clone(), ReadHow::default()).await {
-                Ok(BLOCK) => Some(found(buf.as_slice())),
+            match handle.read(block * STRIDE, buf.clone(), ReadOptions::default()).await {
+                Ok(BLOCK) => Some(decode_block(buf.as_slice())),
                 Ok(short) => Some(Event::Refused { what: format!("read: {short} bytes"), errno: 0 }),
-                Err(error) if is_open(&error) => None,
+                Err(error) if is_uncertain(&error) => None,
                 Err(error) => Some(refused("read", &error)),
             }
         };
@@ -380,14 +380,15 @@ impl Program {
     }
 
     async fn write(&self, handle: &File, file: u64, block: u64) {
-        let value = self.journal.new_value();
+        let value = self.recorder.new_value();
         let written = Event::Write { value };
         let write = async {
             let buf = IoBuf::from_slice(&value.to_le_bytes().repeat(BLOCK / 8));
-            let how = WriteHow { direct: below(2) == 0, durable: self.durable, ..WriteHow::default() };
+            let how =
+                WriteOptions { direct: below(2) == 0, durable: self.durable, ..WriteOptions::default() };
             match handle.write(block * STRIDE, buf, how).await {
                 Ok(_) => Some(Event::Write { value }),
-                Err(error) if is_open(&error) => None,
+                Err(error) if is_uncertain(&error) => None,
                 Err(error) => Some(refused("write", &error)),
             }
         };
@@ -395,7 +396,7 @@ impl Program {
     }
 
     async fn use_log(&self) {
-        let log = self.journal.appended.get() / self.records.per_log();
+        let log = self.recorder.appended.get() / self.records.per_log();
         let Some(handle) = self.open_log(log).await else { return };
         let mut unsure = Vec::new();
         for _ in 0..1 + below(MAX_PER_OPEN) {
@@ -403,7 +404,7 @@ impl Program {
                 0 => {
                     let index = self.append(&handle, log).await;
                     if self.behind {
-                        match self.journal.doubt(index) {
+                        match self.recorder.mark_uncertain(index) {
                             Some(returned) => unsure.push((index, returned)),
                             // A failure reported here may be that of an earlier append, and no
                             // flush reports it again.
@@ -416,10 +417,10 @@ impl Program {
         }
         if self.behind {
             if below(4) == 0 {
-                rt::sleep(std::time::Duration::from_nanos(below(MAX_KEPT_NS))).await;
+                rt::sleep(std::time::Duration::from_nanos(below(MAX_WRITE_BEHIND_NS))).await;
             }
             if handle.flush().await.is_ok() {
-                unsure.into_iter().for_each(|(index, returned)| self.journal.vouch(index, returned));
+                unsure.into_iter().for_each(|(index, returned)| self.recorder.mark_certain(index, returned));
             }
         }
         handle.release().await;
@@ -435,7 +436,7 @@ impl Program {
                 self.client.forget(attr.ino, 1);
                 Some(handle)
             }
-            Err(error) if is_open(&error) => None,
+            Err(error) if is_uncertain(&error) => None,
             Err(error) => {
                 let event = refused("create", &error);
                 self.record(name, event.clone(), async { Some(event) }).await;
@@ -445,14 +446,14 @@ impl Program {
     }
 
     async fn append(&self, handle: &File, log: u64) -> usize {
-        let record = self.journal.new_value();
-        self.journal.appended.set(self.journal.appended.get() + 1);
+        let record = self.recorder.new_value();
+        self.recorder.appended.set(self.recorder.appended.get() + 1);
         let append = async {
             let buf = IoBuf::from_slice(&record.to_le_bytes().repeat(self.records.bytes() / 8));
-            let how = WriteHow { append: true, durable: self.durable, ..WriteHow::default() };
+            let how = WriteOptions { append: true, durable: self.durable, ..WriteOptions::default() };
             match handle.write(0, buf, how).await {
                 Ok(_) => Some(Event::Append { record }),
-                Err(error) if is_open(&error) => None,
+                Err(error) if is_uncertain(&error) => None,
                 Err(error) => Some(refused("append", &error)),
             }
         };
@@ -462,9 +463,9 @@ impl Program {
     async fn read_log(&self, handle: &File, log: u64) {
         let read = async {
             let buf = IoBuf::alloc(self.records.read_bytes());
-            match handle.read(0, buf.clone(), ReadHow::default()).await {
-                Ok(len) => Some(found_in_log(&buf.as_slice()[..len], self.records.bytes())),
-                Err(error) if is_open(&error) => None,
+            match handle.read(0, buf.clone(), ReadOptions::default()).await {
+                Ok(len) => Some(decode_log(&buf.as_slice()[..len], self.records.bytes())),
+                Err(error) if is_uncertain(&error) => None,
                 Err(error) => Some(refused("read of a log", &error)),
             }
         };
@@ -474,14 +475,14 @@ impl Program {
     /// Creates some small files, or reads one of any client. Each is a register: its content is
     /// empty, or the value written right after its creation.
     async fn use_small(&self) {
-        let known = self.journal.small.borrow().len() as u64;
+        let known = self.recorder.small.borrow().len() as u64;
         if known > 0 && below(2) == 0 {
-            let (maker, number) = self.journal.small.borrow()[below(known) as usize];
+            let (maker, number) = self.recorder.small.borrow()[below(known) as usize];
             return self.read_small(maker, number).await;
         }
-        for _ in 0..SMALL_AT_ONCE {
+        for _ in 0..SMALL_FILES_IN_A_ROW {
             let number = {
-                let mut small = self.journal.small.borrow_mut();
+                let mut small = self.recorder.small.borrow_mut();
                 let number = small.iter().filter(|(maker, _)| *maker == self.host).count() as u64;
                 small.push((self.host, number));
                 number
@@ -491,7 +492,7 @@ impl Program {
     }
 
     async fn make_small(&self, number: u64) {
-        let value = self.journal.new_value();
+        let value = self.recorder.new_value();
         let (dir, name) = small_name(self.host, number);
         let make = async {
             let made = async {
@@ -507,8 +508,8 @@ impl Program {
                 if below(4) == 0 {
                     rt::sleep(std::time::Duration::from_nanos(below(MAX_EMPTY_NS))).await;
                 }
-                let buf = IoBuf::from_slice(&value.to_le_bytes().repeat(SMALL / 8));
-                let how = WriteHow { durable: self.durable, ..WriteHow::default() };
+                let buf = IoBuf::from_slice(&value.to_le_bytes().repeat(SMALL_FILE_BYTES / 8));
+                let how = WriteOptions { durable: self.durable, ..WriteOptions::default() };
                 let written = handle.write(0, buf, how).await;
                 let flushed = handle.flush().await;
                 handle.release().await;
@@ -516,7 +517,7 @@ impl Program {
             };
             match made.await {
                 Ok(()) => Some(Event::Write { value }),
-                Err(error) if is_open(&error) => None,
+                Err(error) if is_uncertain(&error) => None,
                 Err(error) => Some(refused("making a small file", &error)),
             }
         };
@@ -538,17 +539,17 @@ impl Program {
                 let attr = self.client.lookup(ROOT_USER, parent, name.as_bytes()).await?;
                 let handle = self.client.open(ROOT_USER, attr.ino, 0).await;
                 self.client.forget(attr.ino, 1);
-                let (handle, buf) = (handle?, IoBuf::alloc(SMALL));
-                let read = handle.read(0, buf.clone(), ReadHow::default()).await;
+                let (handle, buf) = (handle?, IoBuf::alloc(SMALL_FILE_BYTES));
+                let read = handle.read(0, buf.clone(), ReadOptions::default()).await;
                 handle.release().await;
                 Ok::<_, Error>((read?, buf))
             };
             match content.await {
                 Ok((0, _)) => Some(Event::Read { value: 0 }),
-                Ok((SMALL, buf)) => Some(found(buf.as_slice())),
+                Ok((SMALL_FILE_BYTES, buf)) => Some(decode_block(buf.as_slice())),
                 Ok((short, _)) => Some(Event::Refused { what: format!("read: {short} bytes"), errno: 0 }),
                 Err(error) if error.errno == Errno::ENOENT => Some(Event::Read { value: 0 }),
-                Err(error) if is_open(&error) => None,
+                Err(error) if is_uncertain(&error) => None,
                 Err(error) => Some(refused("reading a small file", &error)),
             }
         };
@@ -559,7 +560,7 @@ impl Program {
         match below(3) {
             0 => self.create(name).await,
             1 => self.unlink(name).await,
-            _ => self.look(name).await,
+            _ => self.lookup_name(name).await,
         }
     }
 
@@ -584,7 +585,7 @@ impl Program {
                     Some(Event::Create { inode: Some(attr.ino.0) })
                 }
                 Err(error) if error.errno == Errno::EEXIST => Some(Event::CreateExists),
-                Err(error) if is_open(&error) => None,
+                Err(error) if is_uncertain(&error) => None,
                 Err(error) => Some(refused("create", &error)),
             }
         };
@@ -601,14 +602,14 @@ impl Program {
             match removed {
                 Ok(_) => Some(Event::Unlink),
                 Err(error) if error.errno == Errno::ENOENT => Some(Event::UnlinkMissing),
-                Err(error) if is_open(&error) => None,
+                Err(error) if is_uncertain(&error) => None,
                 Err(error) => Some(refused("unlink", &error)),
             }
         };
         self.record(name.clone(), Event::Unlink, unlink).await;
     }
 
-    async fn look(&self, number: u64) {
+    async fn lookup_name(&self, number: u64) {
         let name = format!("name{number}");
         let look = async {
             let found = match self.parent(number).await {
@@ -621,7 +622,7 @@ impl Program {
                     Some(Event::Look { inode: attr.ino.0 })
                 }
                 Err(error) if error.errno == Errno::ENOENT => Some(Event::LookMissing),
-                Err(error) if is_open(&error) => None,
+                Err(error) if is_uncertain(&error) => None,
                 Err(error) => Some(refused("lookup", &error)),
             }
         };
@@ -636,11 +637,11 @@ fn object_of(file: u64, block: u64) -> String {
 /// Returns the directory and the name of a small file: a directory of its maker, or one that all
 /// clients share, where consecutive files have the same name prefix.
 fn small_name(maker: u32, number: u64) -> (String, String) {
-    let turn = number / SMALL_PER_DIR;
+    let turn = number / SMALL_FILES_PER_DIR;
     match turn % 2 {
         0 => (format!("small{maker}-{turn}"), format!("f{number}")),
         _ => {
-            let kind = (number / SMALL_AT_ONCE + u64::from(maker)) % KINDS;
+            let kind = (number / SMALL_FILES_IN_A_ROW + u64::from(maker)) % NAME_PREFIXES;
             (format!("together{turn}"), format!("x{kind}.{maker}{number:04}"))
         }
     }
@@ -651,10 +652,10 @@ fn log_name(log: u64) -> String {
 }
 
 /// Decodes the content of a log.
-fn found_in_log(bytes: &[u8], record_bytes: usize) -> Event {
+fn decode_log(bytes: &[u8], record_bytes: usize) -> Event {
     let mut records = Vec::new();
     for (at, bytes) in bytes.chunks(record_bytes).enumerate() {
-        match found(bytes) {
+        match decode_block(bytes) {
             Event::Read { value } if value > 0 && bytes.len() == record_bytes => records.push(value),
             other => {
                 let rest = format!("at record {at}, {} bytes: {other:?}", bytes.len());
@@ -666,7 +667,7 @@ fn found_in_log(bytes: &[u8], record_bytes: usize) -> Event {
 }
 
 /// Decodes the content of a block.
-fn found(bytes: &[u8]) -> Event {
+fn decode_block(bytes: &[u8]) -> Event {
     let mut values: Vec<u64> = Vec::new();
     for word in bytes.chunks_exact(8) {
         let value = u64::from_le_bytes(word.try_into().expect("chunks have 8 bytes"));

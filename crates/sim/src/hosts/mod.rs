@@ -11,12 +11,12 @@
 //! replicas on disk must be identical byte for byte. The other scenario ([`crate::run_seed`])
 //! checks which data of unmirrored files survives a power failure.
 
-mod company;
-mod copies;
 mod faults;
 mod load;
-mod member;
+mod management;
+mod node_process;
 mod process;
+mod replicas;
 mod resyncs;
 mod run;
 

@@ -1,12 +1,12 @@
 //! The processes of a cluster, each on its own host.
 
-use super::company::Office;
+use super::management::ManagementState;
 use crate::cluster::{
     HASH_KEY, LOG_BYTES, PARTITIONS, PATTERN, StorageChannel, cluster_map, directory, identity, store_error,
     targets,
 };
 use chunkstore::{Options, Store};
-use client::{Client, ClientOptions, Succession};
+use client::{Client, ClientOptions, SessionFailover};
 use identity::{CapabilityKeys, CapabilityRing};
 use kv::{Blocking, Durability, Engine, Memory, RemoteWriter, Writer};
 use kvnet::{KvService, RemoteStore};
@@ -30,23 +30,23 @@ const PORT: u16 = 7000;
 /// Validity of a capability, in seconds.
 const CAPABILITY_VALIDITY_S: u16 = 8;
 /// Validity of a capability if clocks differ by some seconds, in seconds.
-const ASKEW_CAPABILITY_VALIDITY_S: u16 = 30;
+const SKEWED_CAPABILITY_VALIDITY_S: u16 = 30;
 /// UUID of the simulated cluster.
 const CLUSTER: &str = "00000000-0000-4000-8000-000000000001";
 /// Longest time that a call is repeated.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Short intervals, so that time-outs of silent connections are frequent in a run.
 const LIVENESS: Liveness =
-    Liveness { ask_after: Duration::from_millis(500), give_up_after: Duration::from_secs(1) };
+    Liveness { ping_after: Duration::from_millis(500), dead_after: Duration::from_secs(1) };
 /// Pause of a metadata service between attempts to start; a start fails while a target doesn't
 /// answer.
 pub(super) const RESTART_PAUSE: Duration = Duration::from_millis(500);
 /// Interval at which the metadata service checks for targets that need crash reconciliation.
-const TIDY_INTERVAL: Duration = Duration::from_millis(100);
+const RECONCILE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A start of a target, and the files on it that may need crash reconciliation.
 #[derive(Clone)]
-pub(super) struct Touched {
+pub(super) struct DirtyAtStart {
     pub(super) target: TargetId,
     pub(super) start: u64,
     pub(super) left: wire::mgmt::Touched,
@@ -54,17 +54,17 @@ pub(super) struct Touched {
 
 /// Addresses and options of the cluster, and state that outlives processes besides the disks.
 #[derive(Clone)]
-pub(super) struct Site {
+pub(super) struct HostsCluster {
     pub(super) engine: Arc<Memory>,
     /// Metadata hosts. If there are several, management assigns the partitions to them.
     pub(super) meta_ips: Vec<Ipv4Addr>,
     /// The host of the store, if it isn't the metadata host: management's host if there is one.
     pub(super) store_ip: Option<Ipv4Addr>,
-    pub(super) office: Option<Office>,
+    pub(super) management_state: Option<ManagementState>,
     /// Storage hosts; targets are assigned to them round-robin.
     pub(super) storage_ips: Vec<Ipv4Addr>,
     /// Files that were dirty on a target when it started.
-    pub(super) touched: Arc<Mutex<Vec<Touched>>>,
+    pub(super) dirty_at_start: Arc<Mutex<Vec<DirtyAtStart>>>,
     /// Number of racks; storage hosts are assigned to them round-robin.
     pub(super) racks: usize,
     /// Redundancy of files. Mirrored files need a management service.
@@ -74,18 +74,18 @@ pub(super) struct Site {
     /// Whether clients use write-behind.
     pub(super) write_behind: bool,
     /// Time-out of clients' requests.
-    pub(super) patience: Duration,
+    pub(super) client_timeout: Duration,
     /// Metadata hosts whose process depends on commits that the store's host lost: the process must
     /// restart.
-    pub(super) outdated: Arc<Mutex<BTreeSet<usize>>>,
+    pub(super) metas_to_restart: Arc<Mutex<BTreeSet<usize>>>,
     /// Metadata hosts that have opened the store since its host lost power.
-    pub(super) opened: Arc<Mutex<BTreeSet<usize>>>,
+    pub(super) metas_with_store: Arc<Mutex<BTreeSet<usize>>>,
     /// Storage hosts whose process hasn't registered with management yet: what the host may have
     /// lost is unknown.
     pub(super) unregistered: Arc<Mutex<BTreeSet<usize>>>,
 }
 
-impl Site {
+impl HostsCluster {
     /// Returns the storage hosts whose last start management doesn't know.
     pub(super) fn unregistered(&self) -> BTreeSet<usize> {
         lock(&self.unregistered).clone()
@@ -101,21 +101,21 @@ impl Site {
     }
 
     /// Returns the metadata hosts whose process must restart, each once.
-    pub(super) fn take_outdated(&self) -> BTreeSet<usize> {
-        std::mem::take(&mut lock(&self.outdated))
+    pub(super) fn take_metas_to_restart(&self) -> BTreeSet<usize> {
+        std::mem::take(&mut lock(&self.metas_to_restart))
     }
 
     pub(super) fn opened(&self) -> BTreeSet<usize> {
-        lock(&self.opened).clone()
+        lock(&self.metas_with_store).clone()
     }
 
     /// Records that the store's host lost power.
-    pub(super) fn clear_opened(&self) {
-        lock(&self.opened).clear();
+    pub(super) fn clear_metas_with_store(&self) {
+        lock(&self.metas_with_store).clear();
     }
 
-    fn lock_touched(&self) -> MutexGuard<'_, Vec<Touched>> {
-        self.touched.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_dirty_at_start(&self) -> MutexGuard<'_, Vec<DirtyAtStart>> {
+        self.dirty_at_start.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn storage_of(&self, target: TargetId) -> usize {
@@ -149,7 +149,7 @@ impl Site {
     /// Runs a storage host's process.
     pub(super) async fn serve_storage(self, index: usize) -> Result<()> {
         if self.scheme.is_mirrored() {
-            return self.serve_copies(index).await;
+            return self.serve_mirrored_storage(index).await;
         }
         let mut stores = Vec::new();
         for target in self.targets_of(index) {
@@ -159,17 +159,17 @@ impl Site {
             stores.push(store);
         }
         let service = Arc::new(StorageService::under_lease(Arc::new(ServingLease::forever())));
-        service.demand_capabilities(ring(self.office.is_some()));
+        service.require_capabilities(ring(self.management_state.is_some()));
         let handler: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
         let name = format!("storage host {index}");
         let _server = serve(name, self.storage_ips[index], Router::new().with(handler))?;
         for store in &stores {
             service.add(store.clone())?;
         }
-        service.all_added();
+        service.set_targets_complete();
         // Concurrently: one may wait for a partition that no service executes.
         let opened = stores.iter().map(|store| async {
-            self.be_tidied(store).await;
+            self.await_reconciliation(store).await;
             service.open_to_clients(store.target());
         });
         rt::join_all(opened.collect()).await;
@@ -178,23 +178,24 @@ impl Site {
 
     /// Waits until the metadata services have reconciled what was dirty on a target when it
     /// started.
-    async fn be_tidied(&self, store: &Store) {
+    async fn await_reconciliation(&self, store: &Store) {
         let (target, start) = (store.target(), rt::random_u64());
-        let mut left = wire::mgmt::Touched { files: store.take_touched(), new: store.take_new_at_crash() };
+        let mut left =
+            wire::mgmt::Touched { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
         left.files.sort_unstable();
         {
-            let mut touched = self.lock_touched();
+            let mut touched = self.lock_dirty_at_start();
             touched.retain(|other| other.target != target);
-            touched.push(Touched { target, start, left });
+            touched.push(DirtyAtStart { target, start, left });
         }
         let is_left = || {
-            let touched = self.lock_touched();
+            let touched = self.lock_dirty_at_start();
             touched.iter().any(|other| other.start == start && !other.left.is_empty())
         };
         while is_left() {
-            rt::sleep(TIDY_INTERVAL).await;
+            rt::sleep(RECONCILE_INTERVAL).await;
         }
-        store.crash_is_seen_to();
+        store.mark_reconciled();
     }
 
     /// Runs the metadata host's process. It starts once the targets answer.
@@ -219,14 +220,14 @@ impl Site {
         .await?;
         meta.sign_with(ring(false));
         meta.recover().await?;
-        self.tidy(&meta).await?;
+        self.reconcile(&meta).await?;
         rt::spawn(meta.clone().background());
         let service: Arc<dyn Handler<MetaRequest, MetaResponse>> = meta.clone();
         let _server = serve("metadata".into(), self.meta_ips[0], Router::new().with(service))?;
         loop {
-            rt::sleep(TIDY_INTERVAL).await;
+            rt::sleep(RECONCILE_INTERVAL).await;
             // The next iteration retries failures.
-            let _ = self.tidy(&meta).await;
+            let _ = self.reconcile(&meta).await;
         }
     }
 
@@ -252,8 +253,8 @@ impl Site {
         let channel = Channel::remote(peer("store".into(), ip, identity));
         let remote = RemoteStore::open(channel, "the store's host").await;
         let remote = remote.map_err(|error| Error::new(Errno::EIO, error.to_string()))?;
-        lock(&self.opened).insert(index);
-        let (lost, outdated) = (remote.lost().clone(), self.outdated.clone());
+        lock(&self.metas_with_store).insert(index);
+        let (lost, outdated) = (remote.data_loss().clone(), self.metas_to_restart.clone());
         rt::spawn(async move {
             lost.wait().await;
             lock(&outdated).insert(index);
@@ -263,17 +264,17 @@ impl Site {
 
     /// Reconciles the files in partitions that the service executes. The service that executes the
     /// partition later retries failures.
-    pub(super) async fn tidy(&self, meta: &MetaService) -> Result<()> {
-        let executed = meta.executed();
-        let touched = self.lock_touched().clone();
-        for Touched { target, start, mut left } in touched {
+    pub(super) async fn reconcile(&self, meta: &MetaService) -> Result<()> {
+        let executed = meta.serving_partitions();
+        let touched = self.lock_dirty_at_start().clone();
+        for DirtyAtStart { target, start, mut left } in touched {
             left.files.retain(|ino| executed.contains(&ino.partition()));
             left.new.retain(|(first, _)| executed.contains(&first.partition()));
             if left.is_empty() {
                 continue;
             }
-            meta.tidy(target, &left).await?;
-            let mut touched = self.lock_touched();
+            meta.reconcile_target(target, &left).await?;
+            let mut touched = self.lock_dirty_at_start();
             let entry = touched.iter_mut().find(|other| other.start == start);
             entry.into_iter().for_each(|entry| {
                 entry.left.files.retain(|ino| !left.files.contains(ino));
@@ -285,14 +286,14 @@ impl Site {
 
     /// Mounts on the current host. The mount gets a successor session when the cluster ends its
     /// session.
-    pub(super) async fn mount(&self) -> Result<Arc<Succession>> {
+    pub(super) async fn mount(&self) -> Result<Arc<SessionFailover>> {
         let site = self.clone();
         let begin = move || -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> {
             let site = site.clone();
-            Box::pin(async move { site.session(SessionId::drawn(rt::random_u64())).await })
+            Box::pin(async move { site.session(SessionId::from_random(rt::random_u64())).await })
         };
         let first = begin().await?;
-        let mount = Succession::new(first, Box::new(begin));
+        let mount = SessionFailover::new(first, Box::new(begin));
         rt::spawn(mount.clone().run());
         Ok(mount)
     }
@@ -307,7 +308,7 @@ impl Site {
     /// Registers a session. Its background tasks don't run yet.
     async fn session(&self, session: SessionId) -> Result<Arc<Client>> {
         let identity = new_identity("client");
-        let (meta, map) = match &self.office {
+        let (meta, map) = match &self.management_state {
             None => (Channel::remote(peer("metadata".into(), self.meta_ips[0], &identity)).into(), map()),
             Some(_) => self.mapped(&identity).await?,
         };
@@ -316,7 +317,7 @@ impl Site {
             true => {
                 let rack = self.rack(session.0 as usize);
                 let own_rack = Arc::new(OwnRack::new(rack, Box::new(|_| false)));
-                self.storage_by_map(&identity, &map, WhenOffline::Try, None).in_rack(own_rack)
+                self.storage_by_map(&identity, &map, WhenOffline::Try, None).with_rack(own_rack)
             }
             false => self.storage_channels(&identity).into(),
         };
@@ -327,9 +328,9 @@ impl Site {
             map,
             server_cache: false,
             write_behind: self.write_behind,
-            alone: false,
+            only_session: false,
         });
-        client.set_patience(self.patience);
+        client.set_request_timeout(self.client_timeout);
         client.register().await?;
         Ok(client)
     }
@@ -360,10 +361,10 @@ fn map() -> MapHandle {
 
 /// Returns the cluster's signing keys. Signatures expire so soon that they are renewed continually.
 pub(super) fn ring(clocks_differ: bool) -> Arc<CapabilityRing> {
-    let validity_s = if clocks_differ { ASKEW_CAPABILITY_VALIDITY_S } else { CAPABILITY_VALIDITY_S };
+    let validity_s = if clocks_differ { SKEWED_CAPABILITY_VALIDITY_S } else { CAPABILITY_VALIDITY_S };
     let ring = CapabilityRing::new(validity_s);
     // Members get the cluster's time from management. Without management all clocks are correct.
-    ring.set_time(rt::now().secs, rt::monotonic_ns());
+    ring.set_cluster_time(rt::now().secs, rt::monotonic_ns());
     let text = format!("format = 1\nsigning = 1\n[[key]]\nid = 1\nsecret = \"{}\"\n", "07".repeat(32));
     ring.set(CapabilityKeys::parse(&text).expect("it is well-formed"));
     Arc::new(ring)
@@ -397,7 +398,7 @@ pub(super) fn serve(name: String, ip: Ipv4Addr, router: Router) -> Result<Arc<Se
         cluster: CLUSTER.into(),
         security: Security::Plain,
         map: types::MapHandle::default(),
-        sum_payloads: true,
+        checksum_payloads: true,
         limits: ServerLimits { liveness: LIVENESS, ..ServerLimits::default() },
     };
     Server::start(options, router)

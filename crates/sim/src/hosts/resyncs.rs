@@ -1,27 +1,27 @@
 //! Faults that target mirrored groups during a resync.
 
-use super::faults::MAX_DEAD_MS;
+use super::faults::MAX_DOWN_MS;
 use super::run::Run;
 use std::time::Duration;
 use types::{ClusterMap, Group, MemberState};
 
 /// Longest time that a host is down, so that it needs a resync. It may exceed the time after which
 /// management counts the host as offline.
-const MAX_AWAY_MS: u64 = 20_000;
+const MAX_HOST_DOWN_MS: u64 = 20_000;
 /// Interval and number of checks for a member of the host in state resyncing.
-const LOOK: Duration = Duration::from_millis(10);
-const LOOKS: u32 = 1_000;
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_CHECKS: u32 = 1_000;
 /// Longest time from the detection of the resync to the power failure of the in-sync member.
-const MAX_INTO_RESYNC_MS: u64 = 60;
+const MAX_UNTIL_POWER_LOSS_MS: u64 = 60;
 /// Latest times after that power failure: the crash of management, the power failure of the
 /// resyncing member, and the restart of hosts.
-const MAX_UNTIL_MANAGEMENT_DIES_MS: u64 = 12_000;
+const MAX_UNTIL_MANAGEMENT_CRASH_MS: u64 = 12_000;
 const MAX_UNTIL_SECOND_LOSS_MS: u64 = 20_000;
-const MAX_UNTIL_BACK_MS: u64 = 25_000;
+const MAX_UNTIL_RESTART_MS: u64 = 25_000;
 
 /// A fault or repair after the only in-sync member has lost power.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
+enum FollowUp {
     LosePower(usize),
     Start(usize),
     KillManagement,
@@ -31,33 +31,33 @@ impl Run {
     /// Restarts a host, so that a resync of it begins. During the resync, the host of the only
     /// in-sync member loses power. Then management crashes and the first host loses power, in a
     /// random order and at random times.
-    pub(super) fn strike_resync(&mut self) -> Result<(), String> {
+    pub(super) fn inject_resync_faults(&mut self) -> Result<(), String> {
         self.repair();
         let first = self.below(self.storages.len() as u64) as usize;
-        self.strike(first);
-        self.let_pass_calmly(MAX_AWAY_MS);
-        self.tell("started", self.storages[first]);
+        self.crash_storage(first);
+        self.advance_up_to_with_pauses(MAX_HOST_DOWN_MS);
+        self.log_fault("started", self.storages[first]);
         self.start_storage(first);
         let Some(last) = self.await_resync(first)? else { return Ok(()) };
-        self.let_pass(MAX_INTO_RESYNC_MS);
+        self.advance_up_to(MAX_UNTIL_POWER_LOSS_MS);
         self.lose_power(last);
         let second_loss = self.below(MAX_UNTIL_SECOND_LOSS_MS);
         let mut steps = vec![
-            (self.below(MAX_UNTIL_BACK_MS), Step::Start(last)),
-            (self.below(MAX_UNTIL_MANAGEMENT_DIES_MS), Step::KillManagement),
-            (second_loss, Step::LosePower(first)),
-            (second_loss + self.below(MAX_DEAD_MS), Step::Start(first)),
+            (self.below(MAX_UNTIL_RESTART_MS), FollowUp::Start(last)),
+            (self.below(MAX_UNTIL_MANAGEMENT_CRASH_MS), FollowUp::KillManagement),
+            (second_loss, FollowUp::LosePower(first)),
+            (second_loss + self.below(MAX_DOWN_MS), FollowUp::Start(first)),
         ];
         steps.sort_unstable();
         let mut passed = 0;
         for (at_ms, step) in steps {
-            self.pass(Duration::from_millis(at_ms - passed));
+            self.advance_with_pauses(Duration::from_millis(at_ms - passed));
             passed = at_ms;
             match step {
-                Step::LosePower(index) => self.lose_power(index),
-                Step::KillManagement => self.kill_store(),
-                Step::Start(index) => {
-                    self.tell("started", self.storages[index]);
+                FollowUp::LosePower(index) => self.lose_power(index),
+                FollowUp::KillManagement => self.kill_store(),
+                FollowUp::Start(index) => {
+                    self.log_fault("started", self.storages[index]);
                     self.start_storage(index);
                 }
             }
@@ -66,7 +66,7 @@ impl Run {
     }
 
     fn lose_power(&mut self, index: usize) {
-        self.tell("lost its power", self.storages[index]);
+        self.log_fault("lost its power", self.storages[index]);
         self.summary.kills += 1;
         self.world.crash(self.storages[index]);
     }
@@ -74,13 +74,13 @@ impl Run {
     /// Waits until a member on a host is being resynced from the only in-sync member. Returns the
     /// host of the latter.
     fn await_resync(&mut self, host: usize) -> Result<Option<usize>, String> {
-        for _ in 0..LOOKS {
-            let map = self.map_of_management()?;
+        for _ in 0..MAX_CHECKS {
+            let map = self.management_map()?;
             let last = map.groups.iter().find_map(|group| last_in_sync(&map, group, host));
             if last.is_some() {
                 return Ok(last);
             }
-            self.world.advance(LOOK);
+            self.world.advance(CHECK_INTERVAL);
         }
         Ok(None)
     }
@@ -88,7 +88,7 @@ impl Run {
 
 /// Returns the host of a group's only in-sync member, if a member on `host` is being resynced.
 fn last_in_sync(map: &ClusterMap, group: &Group, host: usize) -> Option<usize> {
-    let members: Vec<_> = group.with_states().map(|(id, state)| (host_of(map, id), state)).collect();
+    let members: Vec<_> = group.members_with_states().map(|(id, state)| (host_of(map, id), state)).collect();
     let is_resynced = members.contains(&(Some(host), MemberState::Resyncing));
     let mut in_sync = members.iter().filter(|(_, state)| *state == MemberState::Good);
     match (in_sync.next(), in_sync.next()) {

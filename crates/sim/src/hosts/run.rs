@@ -1,13 +1,13 @@
 //! One run: a cluster, its workload, and faults.
 
-use super::company::Office;
-use super::copies::{self, Copies};
-use super::faults::{MAX_DEAD_MS, MAX_LONG_MS, MAX_QUIET_MS, set_askew, usual_network};
-use super::load::{Journal, Program, Records, prepare};
-use super::member::NAMES_TIMEOUT;
-use super::process::{CALL_TIMEOUT, RESTART_PAUSE, Site, set_pattern};
-use crate::command::{Form, Replay, ShownOnPanic};
-use client::Succession;
+use super::faults::{MAX_DOWN_MS, MAX_FAULT_INTERVAL_MS, MAX_LONG_FAULT_MS, skew_clock, usual_network};
+use super::load::{Application, HistoryRecorder, RecordSize, prepare};
+use super::management::ManagementState;
+use super::node_process::METADATA_TIMEOUT;
+use super::process::{CALL_TIMEOUT, HostsCluster, RESTART_PAUSE, set_pattern};
+use super::replicas::{self, Replicas};
+use crate::command::{PrintOnPanic, Replay, Simulation};
+use client::SessionFailover;
 use history::{Event, Limits, Record, judge};
 use kv::Memory;
 use rt::sim::{HostId, World};
@@ -38,10 +38,10 @@ const DIRECTORIES: u64 = 6;
 /// more to evict missing ones.
 const RECOVERY_OF_SEVERAL: Duration = Duration::from_secs(60);
 /// Longest time until mirrored groups are in sync without faults, and the interval of the checks.
-const STEP_LIMIT: Duration = Duration::from_secs(300);
-const STEP_LOOK: Duration = Duration::from_secs(2);
+const SYNC_LIMIT: Duration = Duration::from_secs(300);
+const SYNC_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time within which remaining background work finishes after the applications have ended.
-const QUIET: Duration = Duration::from_secs(30);
+const SETTLE_TIME: Duration = Duration::from_secs(30);
 /// Longest time that a client searches for a service that executes a partition.
 const SEARCH_TIME: Duration = Duration::from_secs(60);
 
@@ -216,7 +216,7 @@ impl fmt::Display for HostsViolation {
 }
 
 fn replay(seed: u64, options: HostsOptions) -> Replay {
-    Replay { seed, form: Form::Hosts(options) }
+    Replay { seed, form: Simulation::Hosts(options) }
 }
 
 pub(super) struct Run {
@@ -229,11 +229,11 @@ pub(super) struct Run {
     /// The host of the store, if it isn't the metadata host: management's host, or a host that
     /// serves nothing else.
     pub(super) store: Option<HostId>,
-    pub(super) site: Site,
-    pub(super) journal: Rc<Journal>,
+    pub(super) site: HostsCluster,
+    pub(super) journal: Rc<HistoryRecorder>,
     next_session: u64,
     /// Metadata hosts whose messages to clients are blocked until the hosts have restarted.
-    pub(super) unheard: BTreeSet<usize>,
+    pub(super) cut_off_metas: BTreeSet<usize>,
     pub(super) summary: HostsSummary,
 }
 
@@ -242,7 +242,7 @@ pub(super) struct Run {
 /// # Errors
 /// Returns the first violation.
 pub fn run_hosts_seed(seed: u64, options: HostsOptions) -> Result<HostsSummary, Box<HostsViolation>> {
-    let _shown = ShownOnPanic(replay(seed, options));
+    let _shown = PrintOnPanic(replay(seed, options));
     let mut run = Run::new(seed, options);
     run.all().map_err(|cause| Box::new(HostsViolation { seed, options, step: run.world.steps(), cause }))
 }
@@ -261,30 +261,31 @@ impl Run {
         let management = has_management.then(|| world.add_host("management"));
         if has_management {
             let all = metas.iter().chain(&storages).chain(&clients).chain(&management);
-            all.copied().collect::<Vec<_>>().into_iter().for_each(|host| set_askew(&mut world, host));
+            all.copied().collect::<Vec<_>>().into_iter().for_each(|host| skew_clock(&mut world, host));
         }
         // Added last, so that the other hosts are the same without it. With several metadata
         // services the store is on management's host.
         let store = management.or_else(|| options.far_store.then(|| world.add_host("store")));
-        let office = management.map(|host| Office { ip: world.ip(host), engine: Arc::new(Memory::new()) });
-        let site = Site {
+        let office =
+            management.map(|host| ManagementState { ip: world.ip(host), engine: Arc::new(Memory::new()) });
+        let site = HostsCluster {
             engine: Arc::new(Memory::new()),
             meta_ips: metas.iter().map(|host| world.ip(*host)).collect(),
-            office,
+            management_state: office,
             store_ip: store.map(|host| world.ip(host)),
             storage_ips: storages.iter().map(|host| world.ip(*host)).collect(),
-            touched: Arc::default(),
+            dirty_at_start: Arc::default(),
             racks: options.racks,
             scheme: options.scheme,
             notes: options.notes,
             write_behind: options.write_behind,
-            patience: if options.scheme.is_mirrored() || options.kill_all {
-                NAMES_TIMEOUT
+            client_timeout: if options.scheme.is_mirrored() || options.kill_all {
+                METADATA_TIMEOUT
             } else {
                 CALL_TIMEOUT
             },
-            outdated: Arc::default(),
-            opened: Arc::default(),
+            metas_to_restart: Arc::default(),
+            metas_with_store: Arc::default(),
             unregistered: Arc::default(),
         };
         Run {
@@ -298,7 +299,7 @@ impl Run {
             site,
             journal: Rc::default(),
             next_session: 1,
-            unheard: BTreeSet::new(),
+            cut_off_metas: BTreeSet::new(),
             summary: HostsSummary::default(),
         }
     }
@@ -309,16 +310,16 @@ impl Run {
             self.start_client(index);
         }
         for _ in 0..self.options.faults {
-            self.let_pass(MAX_QUIET_MS);
-            self.disturb()?;
+            self.advance_up_to(MAX_FAULT_INTERVAL_MS);
+            self.inject_fault()?;
         }
         self.repair();
-        self.see_progress()?;
-        self.await_step()?;
+        self.ensure_progress()?;
+        self.await_in_sync()?;
         self.journal.stop.set(true);
         self.world.advance(CALL_TIMEOUT * CALLS_PER_OPERATION);
         self.look_at_everything()?;
-        self.compare_copies()?;
+        self.compare_replicas()?;
         self.judge()
     }
 
@@ -400,7 +401,7 @@ impl Run {
             return self.world.spawn(self.metas[index], site.serve_meta());
         }
         self.world.spawn(self.metas[index], async move {
-            let Err(error) = site.serve_share(index).await else { return };
+            let Err(error) = site.serve_metadata_node(index).await else { return };
             panic!("metadata host {index} doesn't start: {error}");
         });
     }
@@ -425,8 +426,8 @@ impl Run {
         self.management.is_some() || self.options.long_records
     }
 
-    fn records(&self) -> Records {
-        if self.options.long_records { Records::Long } else { Records::Short }
+    fn records(&self) -> RecordSize {
+        if self.options.long_records { RecordSize::Long } else { RecordSize::Short }
     }
 
     /// Whether applications sync their writes.
@@ -436,7 +437,7 @@ impl Run {
 
     /// Returns the number of applications that partition the blocks among them and fsync each
     /// write; 0 in the other modes.
-    fn owners(&self) -> u32 {
+    fn exclusive_shares(&self) -> u32 {
         let is_so = self.options.power_cuts == PowerCuts::Fsynced;
         if is_so { self.options.clients * self.options.programs } else { 0 }
     }
@@ -452,7 +453,7 @@ impl Run {
         let writers = if self.options.shared_writes { 1 } else { self.options.clients };
         let (dirs, logs, records, durable) = (self.dirs(), self.logs(), self.records(), self.are_durable());
         let behind = self.options.write_behind;
-        let (owners, first) = (self.owners(), index as u32 * programs);
+        let (owners, first) = (self.exclusive_shares(), index as u32 * programs);
         self.world.spawn(self.clients[index], async move {
             let mount = loop {
                 match site.mount().await {
@@ -464,13 +465,13 @@ impl Run {
             let program = |number| {
                 let (client, journal) = (mount.clone(), journal.clone());
                 let owns = (owners > 0).then_some((first + number, owners));
-                Program {
+                Application {
                     client,
-                    journal,
+                    recorder: journal,
                     host: index as u32,
                     number,
                     writers,
-                    owns,
+                    exclusive_share: owns,
                     dirs,
                     logs,
                     records,
@@ -485,8 +486,8 @@ impl Run {
 
     /// Checks, after all faults are repaired, that operations return and that none has taken too
     /// long.
-    fn see_progress(&mut self) -> Result<(), String> {
-        self.journal.calm.set(self.management.is_some());
+    fn ensure_progress(&mut self) -> Result<(), String> {
+        self.journal.long_pauses.set(self.management.is_some());
         self.advance(if self.management.is_some() { RECOVERY_OF_SEVERAL } else { RECOVERY });
         let before = self.journal.returned.get();
         self.world.advance(PROGRESS);
@@ -507,25 +508,25 @@ impl Run {
         let (dirs, logs, records) = (self.dirs(), self.logs(), self.records());
         let limited = async move {
             let client = match rt::timeout(START_LIMIT, site.client(session)).await? {
-                Ok(client) => Succession::of_one(client),
+                Ok(client) => SessionFailover::single(client),
                 Err(error) => return Some(Err(error)),
             };
             let (number, writers, durable, behind) = (u32::MAX, 1, false, false);
             let seen = journal.clone();
-            let program = Program {
+            let program = Application {
                 client,
-                journal,
+                recorder: journal,
                 host: 0,
                 number,
                 writers,
-                owns: None,
+                exclusive_share: None,
                 dirs,
                 logs,
                 records,
                 durable,
                 behind,
             };
-            let mut looking = pin!(program.look_at_everything());
+            let mut looking = pin!(program.read_everything());
             loop {
                 let before = seen.returned.get();
                 if rt::timeout(START_LIMIT, looking.as_mut()).await.is_some() {
@@ -540,37 +541,37 @@ impl Run {
     }
 
     /// Returns management's current map.
-    pub(super) fn map_of_management(&mut self) -> Result<Arc<ClusterMap>, String> {
+    pub(super) fn management_map(&mut self) -> Result<Arc<ClusterMap>, String> {
         let site = self.site.clone();
         self.run_on(self.clients[0], "asking management", site.map_of_management())
     }
 
     /// Waits until all members are in sync. No faults are active meanwhile.
-    pub(super) fn await_step(&mut self) -> Result<(), String> {
+    pub(super) fn await_in_sync(&mut self) -> Result<(), String> {
         if !self.options.scheme.is_mirrored() {
             return Ok(());
         }
-        let end_ns = self.world.clock_ns() + STEP_LIMIT.as_nanos() as u64;
+        let end_ns = self.world.clock_ns() + SYNC_LIMIT.as_nanos() as u64;
         loop {
             // The map counts the members of a host as in sync until its new process has registered.
             let unregistered = self.site.unregistered();
-            let map = self.map_of_management()?;
+            let map = self.management_map()?;
             let missing = match unregistered.first() {
                 Some(index) => Some(format!("storage host {index} hasn't registered")),
-                None => copies::out_of_step(&map),
+                None => replicas::describe_out_of_sync(&map),
             };
             let Some(missing) = missing else { return Ok(()) };
             if self.world.clock_ns() > end_ns {
                 return Err(format!(
-                    "after {STEP_LIMIT:?} in which all hosts worked, not in step: {missing}"
+                    "after {SYNC_LIMIT:?} in which all hosts worked, not in step: {missing}"
                 ));
             }
-            self.world.advance(STEP_LOOK);
+            self.world.advance(SYNC_CHECK_INTERVAL);
         }
     }
 
     /// Checks that no two members are in one rack, if there are enough racks.
-    fn ensure_apart(&self, map: &ClusterMap) -> Result<(), String> {
+    fn ensure_rack_separation(&self, map: &ClusterMap) -> Result<(), String> {
         if self.options.racks < self.options.scheme.members() {
             return Ok(());
         }
@@ -585,34 +586,34 @@ impl Run {
     }
 
     /// Checks that all replicas are identical. The applications have ended.
-    fn compare_copies(&mut self) -> Result<(), String> {
+    fn compare_replicas(&mut self) -> Result<(), String> {
         if !self.options.scheme.is_mirrored() {
             return Ok(());
         }
-        self.world.advance(QUIET);
-        self.await_step()?;
-        let map = self.map_of_management()?;
-        self.ensure_apart(&map)?;
-        let mut all: BTreeMap<TargetId, Copies> = BTreeMap::new();
+        self.world.advance(SETTLE_TIME);
+        self.await_in_sync()?;
+        let map = self.management_map()?;
+        self.ensure_rack_separation(&map)?;
+        let mut all: BTreeMap<TargetId, Replicas> = BTreeMap::new();
         for host in self.storages.clone() {
             let name = self.world.name(host);
-            let (target, copies) = self.run_on(host, "reading copies", copies::copies_here())?;
+            let (target, copies) = self.run_on(host, "reading copies", replicas::read_local_replicas())?;
             all.insert(target, copies);
             // The process must not run while its checksums are checked.
             self.world.kill(host);
-            let wrong = self.run_on(host, "checking copies", copies::wrong_here())?;
+            let wrong = self.run_on(host, "checking copies", replicas::local_checksum_mismatches())?;
             if !wrong.is_empty() {
                 return Err(format!("{name}: checksums don't match: {}", wrong.join(", ")));
             }
         }
-        self.summary.copies = copies::compare(&map, &all)?;
+        self.summary.copies = replicas::compare(&map, &all)?;
         Ok(())
     }
 
     fn judge(&mut self) -> Result<HostsSummary, String> {
         let mut records = self.journal.records.borrow().clone();
         if self.are_durable() || self.options.long_records {
-            forgive_torn(&mut records);
+            drop_allowed_torn_reads(&mut records);
         }
         let report = judge(&records, Limits::default());
         if !report.is_linearizable() {
@@ -621,9 +622,9 @@ impl Run {
         let longest = Duration::from_nanos(self.journal.longest_ns.get());
         // A paused process can't return; a pause lasts as long as other faults.
         let (call, fault_ms) = match self.management {
-            None if !self.options.kill_all => (CALL_TIMEOUT, MAX_QUIET_MS + MAX_DEAD_MS),
+            None if !self.options.kill_all => (CALL_TIMEOUT, MAX_FAULT_INTERVAL_MS + MAX_DOWN_MS),
             // A request waits until a service executes its partition.
-            _ => (NAMES_TIMEOUT + SEARCH_TIME, MAX_QUIET_MS + MAX_LONG_MS),
+            _ => (METADATA_TIMEOUT + SEARCH_TIME, MAX_FAULT_INTERVAL_MS + MAX_LONG_FAULT_MS),
         };
         let limit = call * CALLS_PER_OPERATION + Duration::from_millis(fault_ms) * self.options.faults;
         if longest > limit {
@@ -631,7 +632,7 @@ impl Run {
         }
         self.summary.replaced = self.journal.replaced.get();
         self.summary.operations = self.journal.returned.get();
-        self.summary.open = report.open as u64;
+        self.summary.open = report.uncertain as u64;
         self.summary.concurrent = report.concurrent as u64;
         let answers = types::crc32c(format!("{records:?}").as_bytes());
         self.summary.fingerprint = self.world.fingerprint() ^ u64::from(answers);
@@ -641,7 +642,7 @@ impl Run {
 
 /// Drops torn reads that are allowed. A write that never returned may be on disk in part if the
 /// power failed or its client crashed.
-fn forgive_torn(records: &mut Vec<Record>) {
+fn drop_allowed_torn_reads(records: &mut Vec<Record>) {
     let is_open = |record: &Record, value: u64| {
         record.returned_ns.is_none()
             && matches!(record.event, Event::Write { value: v } | Event::Append { record: v } if v == value)

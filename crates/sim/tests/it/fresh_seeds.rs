@@ -2,7 +2,7 @@
 //! failure shows the command that replays it; `WEFT_SIM_SEED=N` runs only that seed, in all
 //! configurations.
 
-use crate::hosts::{mirrored, striking};
+use crate::hosts::{mirrored, resync_faults};
 use sim::hosts::{HostsOptions, PowerCuts, run_hosts_seed};
 use sim::{RunOptions, run_seed};
 
@@ -56,6 +56,6 @@ fn fresh_seeds_pass_with_mirrored_files() {
 }
 
 #[test]
-fn fresh_seeds_pass_while_resyncs_are_struck() {
-    hosts_pass(HostsOptions { programs: 1, ..striking(2) });
+fn fresh_seeds_pass_with_faults_during_resyncs() {
+    hosts_pass(HostsOptions { programs: 1, ..resync_faults(2) });
 }

@@ -27,12 +27,12 @@ fn seeds_pass(seeds: &[u64], options: HostsOptions) {
 }
 
 #[test]
-fn what_programs_of_one_client_see_has_an_order() {
+fn one_client_is_linearizable() {
     seeds_pass(&SEEDS, HostsOptions::default());
 }
 
 #[test]
-fn what_programs_of_several_clients_see_has_an_order() {
+fn several_clients_are_linearizable() {
     seeds_pass(
         first_of(&SEEDS, 3),
         HostsOptions { clients: 3, programs: 2, meta_dies: false, ..HostsOptions::default() },
@@ -40,7 +40,7 @@ fn what_programs_of_several_clients_see_has_an_order() {
 }
 
 #[test]
-fn what_programs_see_has_an_order_when_the_store_is_on_another_host() {
+fn linearizable_with_the_store_on_another_host() {
     seeds_pass(
         first_of(&SEEDS, 3),
         HostsOptions { clients: 2, programs: 2, far_store: true, ..HostsOptions::default() },
@@ -50,7 +50,7 @@ fn what_programs_see_has_an_order_when_the_store_is_on_another_host() {
 /// Applications append to logs by consecutive small writes; the content of a log is certain after a
 /// flush.
 #[test]
-fn what_programs_see_has_an_order_where_writes_are_kept_for_a_moment() {
+fn linearizable_with_write_behind() {
     seeds_pass(
         first_of(&SEEDS, 3),
         HostsOptions { clients: 3, metas: 2, write_behind: true, ..HostsOptions::default() },
@@ -61,7 +61,7 @@ fn what_programs_see_has_an_order_where_writes_are_kept_for_a_moment() {
 /// failure of delayed writes, and a later flush doesn't make them certain. The simulation once
 /// assumed that it did.
 #[test]
-fn a_failure_that_is_told_once_covers_all_that_was_kept() {
+fn a_write_behind_error_is_reported_once() {
     let options = HostsOptions {
         clients: 3,
         metas: 3,
@@ -74,7 +74,7 @@ fn a_failure_that_is_told_once_covers_all_that_was_kept() {
 
 /// The host loses commits that metadata services have built on, but that no application has seen.
 #[test]
-fn what_programs_see_has_an_order_when_the_host_of_the_store_loses_its_power() {
+fn linearizable_over_power_loss_of_the_store() {
     let options = HostsOptions { clients: 2, metas: 3, store_power: true, ..HostsOptions::default() };
     let mut lost = 0;
     for seed in [1, 14, 21, 23, 24, 30] {
@@ -89,7 +89,7 @@ fn what_programs_see_has_an_order_when_the_host_of_the_store_loses_its_power() {
 /// The host loses power again before the metadata services are reconnected to clients. The
 /// simulation once reconnected them early, so applications saw commits that were lost.
 #[test]
-fn a_host_of_the_store_that_loses_its_power_twice_takes_nothing_that_was_told() {
+fn two_power_losses_of_the_store_lose_nothing_visible() {
     let options = HostsOptions { clients: 3, metas: 3, store_power: true, ..HostsOptions::default() };
     run_hosts_seed(41062, options).unwrap_or_else(|violation| panic!("{violation}"));
 }
@@ -97,7 +97,7 @@ fn a_host_of_the_store_that_loses_its_power_twice_takes_nothing_that_was_told() 
 /// Clients overwrite each other's blocks. Each of these seeds once had a write that was repeated
 /// after its connection broke, and undid another client's later write that had observed it.
 #[test]
-fn what_clients_write_over_each_other_has_an_order() {
+fn conflicting_writes_are_linearizable() {
     let options = HostsOptions { clients: 3, faults: 60, shared_writes: true, ..HostsOptions::default() };
     for &seed in first_of(&[128, 141, 185, 187], 2) {
         run_hosts_seed(seed, options).unwrap_or_else(|violation| panic!("{violation}"));
@@ -108,7 +108,7 @@ fn what_clients_write_over_each_other_has_an_order() {
 /// partitions. Seed 1: a service that had been counted as offline continued with a partition that
 /// it had lost and got back.
 #[test]
-fn what_programs_see_of_several_metadata_services_has_an_order() {
+fn several_metadata_services_are_linearizable() {
     let options = HostsOptions { clients: 2, programs: 2, metas: 3, ..HostsOptions::default() };
     let mut kills = 0;
     for seed in [0, 1, 3] {
@@ -127,7 +127,7 @@ fn what_programs_see_of_several_metadata_services_has_an_order() {
 /// was counted as online again answered from stale memory. 1046: the reply to a report that ended a
 /// session's changes of a file was lost, so the report of later appends didn't extend the file.
 #[test]
-fn what_programs_see_over_the_store_of_another_host_has_an_order() {
+fn metadata_services_with_a_shared_store_are_linearizable() {
     let mixed = HostsOptions { clients: 3, metas: 2, ..HostsOptions::default() };
     let shared = HostsOptions { shared_writes: true, ..mixed };
     for (options, seeds) in
@@ -147,7 +147,7 @@ pub(crate) fn mirrored(copies: u8, power_cuts: PowerCuts) -> HostsOptions {
 /// Some or all storage hosts crash or lose power at once, and unsynced data is lost or torn; links
 /// are cut, clocks differ, management crashes. Replicas get in sync again and are identical.
 #[test]
-fn what_programs_see_of_mirrored_files_has_an_order() {
+fn mirrored_files_are_linearizable() {
     let (mut kills, mut copies) = (0, 0);
     // The last one takes as long as many others: its groups get in sync between power failures.
     let runs = [
@@ -172,7 +172,7 @@ fn what_programs_see_of_mirrored_files_has_an_order() {
 /// Racks crash, lose power or are cut off as a whole. In the last run applications sync nothing,
 /// and other racks have all data that a rack loses.
 #[test]
-fn a_rack_that_fails_takes_nothing_with_it() {
+fn a_rack_failure_loses_nothing() {
     let runs = [(2, 3, PowerCuts::Never), (3, 3, PowerCuts::Synced), (2, 2, PowerCuts::OneAtATime)];
     for (seed, (members, racks, power_cuts)) in runs.into_iter().enumerate() {
         let options = HostsOptions { racks, storages: 6, ..mirrored(members, power_cuts) };
@@ -186,7 +186,7 @@ fn a_rack_that_fails_takes_nothing_with_it() {
 /// Power failures between a write and its fsync: an fsync that succeeds guarantees the written
 /// data. The second and third seed fail if clients don't check verifiers.
 #[test]
-fn what_an_fsync_has_promised_outlives_power_cuts() {
+fn fsynced_data_survives_power_cuts() {
     let single = HostsOptions { clients: 2, power_cuts: PowerCuts::Fsynced, ..HostsOptions::default() };
     let runs = [
         (1, single),
@@ -200,17 +200,17 @@ fn what_an_fsync_has_promised_outlives_power_cuts() {
 }
 
 /// Returns options with faults that target resyncs.
-pub(crate) fn striking(copies: u8) -> HostsOptions {
+pub(crate) fn resync_faults(copies: u8) -> HostsOptions {
     HostsOptions { strike_resyncs: true, faults: 4, ..mirrored(copies, PowerCuts::Fsynced) }
 }
 
 /// The only in-sync member loses power during the resync of another one; management crashes, and
 /// the other member loses power. Data that an fsync guaranteed must still be present.
 #[test]
-fn a_resync_that_is_struck_undoes_no_fsync() {
+fn a_power_cut_during_resync_loses_no_fsynced_data() {
     let (mut kills, mut copies) = (0, 0);
     for &(seed, members) in first_of(&[(0, 2), (1, 2), (2, 3), (3, 2)], 2) {
-        match run_hosts_seed(seed, striking(members)) {
+        match run_hosts_seed(seed, resync_faults(members)) {
             Ok(summary) => {
                 kills += summary.kills;
                 copies += summary.copies;
@@ -226,7 +226,7 @@ fn a_resync_that_is_struck_undoes_no_fsync() {
 /// record precedes it (8, 9). The same happens if the process that received the sizes crashes and
 /// the next one receives the remaining data (52001, 52022, 52048).
 #[test]
-fn long_records_are_appended_once_and_as_a_whole_when_all_services_die() {
+fn long_appends_are_atomic_over_crashes_of_all_services() {
     let options = HostsOptions {
         clients: 2,
         clients_die: false,
@@ -242,7 +242,7 @@ fn long_records_are_appended_once_and_as_a_whole_when_all_services_die() {
 
 /// Negative control: without reports of what may differ, members don't get in sync.
 #[test]
-fn copies_that_differ_are_noticed() {
+fn differing_replicas_are_detected() {
     let options = HostsOptions { notes: false, ..mirrored(2, PowerCuts::Synced) };
     let violation = (0..10).find_map(|seed| run_hosts_seed(seed, options).err());
     let cause = violation.expect("some seed of ten fails").cause;
@@ -251,7 +251,7 @@ fn copies_that_differ_are_noticed() {
 
 /// Negative control: the checks must detect missing data, otherwise they can't detect bugs.
 #[test]
-fn writes_that_a_power_cut_takes_are_noticed() {
+fn lost_writes_are_detected() {
     let options = HostsOptions { power_cuts: PowerCuts::Unsynced, ..HostsOptions::default() };
     let violation = (0..40).find_map(|seed| run_hosts_seed(seed, options).err());
     assert!(violation.expect("some seed of forty fails").cause.contains("violation"));

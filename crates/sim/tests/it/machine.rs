@@ -26,7 +26,7 @@ fn the_same_seed_gives_the_same_run() {
 /// Negative control: the checks must detect a missing intent log, otherwise they can't detect a
 /// broken one.
 #[test]
-fn without_the_intent_log_damage_is_noticed() {
+fn damage_without_an_intent_log_is_detected() {
     let options = RunOptions { intent_log: false, ..SMALL };
     let violation =
         (0..20).find_map(|seed| run_seed(seed, options).err()).expect("some seed of twenty fails");

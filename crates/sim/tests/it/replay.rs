@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use sim::RunOptions;
-use sim::command::{Command as Arguments, Form, Replay};
+use sim::command::{Command as Arguments, Replay, Simulation};
 use sim::hosts::{HostsOptions, PowerCuts, run_hosts_seed};
 use std::process::{Command, Stdio};
 use types::Scheme;
@@ -83,16 +83,16 @@ fn all_options() -> HostsOptions {
 #[test]
 fn the_command_that_is_shown_has_all_options() {
     let forms = [
-        Form::Machine(RunOptions::default()),
-        Form::Machine(RunOptions { rounds: 3, operations: 7, intent_log: false }),
-        Form::Hosts(HostsOptions::default()),
-        Form::Hosts(all_options()),
+        Simulation::Machine(RunOptions::default()),
+        Simulation::Machine(RunOptions { rounds: 3, operations: 7, intent_log: false }),
+        Simulation::Hosts(HostsOptions::default()),
+        Simulation::Hosts(all_options()),
     ];
     for (seed, form) in (u64::MAX - 9..).zip(forms) {
         let shown = Replay { seed, form }.to_string();
         let words = ["sim"].into_iter().chain(words_of(&shown));
         let parsed = Arguments::try_parse_from(words).unwrap_or_else(|error| panic!("{shown}: {error}"));
-        assert_eq!((parsed.seeds(), parsed.form()), (seed..seed + 1, form), "{shown}");
+        assert_eq!((parsed.seeds(), parsed.simulation()), (seed..seed + 1, form), "{shown}");
     }
 }
 

@@ -1,16 +1,18 @@
 //! Compares replicas without reading their content: existence, lengths, and checksums of their
 //! files.
 
-use super::primary::WHOLE;
-use super::ranges::Hold;
+use super::primary::WHOLE_FILE;
+use super::range_locks::LockMode;
 use super::replica::Replica;
-use super::{Mirrors, turns};
-use crate::service::perform;
+use super::{MirrorService, version_fence};
+use crate::service::execute;
 use chunkstore::Store;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId};
-use wire::{Healed, InGroup, MAX_REGIONS, Part, Regions, StorageOp, StorageReply, Survey};
+use wire::{
+    GroupContext, GroupRole, MAX_REGIONS, Regions, RepairResult, ReplicaState, StorageOp, StorageReply,
+};
 
 /// Bytes that one sum covers; where sums differ, blocks are compared one by one.
 const UNIT_BYTES: u64 = 1 << 20;
@@ -19,21 +21,21 @@ const UNIT_BYTES: u64 = 1 << 20;
 const PIECE_BYTES: u64 = 256 << 20;
 
 /// One page of a file listing.
-pub(crate) struct Page {
+pub(crate) struct FilePage {
     pub(crate) files: Vec<InodeId>,
     /// Where the next page begins.
     pub(crate) next: Option<InodeId>,
 }
 
-impl Mirrors {
+impl MirrorService {
     /// Whether a replica is the primary's, by the current map, and may act as such.
     pub(crate) fn is_primary(&self, replica: &Replica) -> bool {
-        self.lease.holds(rt::monotonic_ns()) && !replica.is_unclean() && self.primary_view(replica).is_ok()
+        self.lease.is_valid(rt::monotonic_ns()) && !replica.is_unclean() && self.primary_view(replica).is_ok()
     }
 
     /// Returns the files that any in-sync member has, from `from` on and in the order of stores.
     /// Fails if a member doesn't answer.
-    pub(crate) async fn files_of_all(self: &Arc<Self>, replica: &Replica, from: InodeId) -> Result<Page> {
+    pub(crate) async fn files_of_all(self: &Arc<Self>, replica: &Replica, from: InodeId) -> Result<FilePage> {
         let failed = |error| replica.failed(&error);
         let (own, next) = replica.store.files(from, MAX_REGIONS).await.map_err(failed)?;
         let mut files: BTreeSet<InodeId> = own.into_iter().collect();
@@ -42,7 +44,7 @@ impl Mirrors {
         let group = view.group()?;
         for target in others(group, replica.target) {
             let op = StorageOp::Regions { from, which: Regions::All };
-            match self.ask_member(target, (InodeId(0), op), as_member(group), None).await? {
+            match self.call_member(target, (InodeId(0), op), member_request(group), None).await? {
                 StorageReply::Regions { regions, next } => {
                     files.extend(regions.into_iter().map(|(ino, _)| ino));
                     ends.extend(next);
@@ -51,12 +53,12 @@ impl Mirrors {
             }
         }
         // Beyond the end of the shortest page, the others may have more.
-        let next = ends.into_iter().min_by_key(|ino| Store::place_in_order(*ino));
+        let next = ends.into_iter().min_by_key(|ino| Store::list_order(*ino));
         let is_before =
-            |ino: &InodeId| next.is_none_or(|next| Store::place_in_order(*ino) < Store::place_in_order(next));
+            |ino: &InodeId| next.is_none_or(|next| Store::list_order(*ino) < Store::list_order(next));
         let mut files: Vec<InodeId> = files.into_iter().filter(is_before).collect();
-        files.sort_by_key(|ino| Store::place_in_order(*ino));
-        Ok(Page { files, next })
+        files.sort_by_key(|ino| Store::list_order(*ino));
+        Ok(FilePage { files, next })
     }
 
     /// Compares a file on all in-sync members and repairs differences. Also returns whether one of
@@ -65,8 +67,8 @@ impl Mirrors {
         self: &Arc<Self>,
         replica: &Arc<Replica>,
         ino: InodeId,
-    ) -> Result<(Healed, bool)> {
-        let (mut healed, mut is_missing, mut at, mut end) = (Healed::default(), false, 0, 1);
+    ) -> Result<(RepairResult, bool)> {
+        let (mut healed, mut is_missing, mut at, mut end) = (RepairResult::default(), false, 0, 1);
         while at < end {
             let piece = ByteRange::at(at, PIECE_BYTES);
             let surveys = self.surveys(replica, ino, piece).await?;
@@ -75,14 +77,14 @@ impl Mirrors {
             if is_equal(&surveys) {
                 continue;
             }
-            if end > 0 && surveys.iter().any(|survey| !survey.is_there) {
+            if end > 0 && surveys.iter().any(|survey| !survey.exists) {
                 is_missing = true;
                 // This repairs all of it.
-                healed += self.heal(replica.clone(), ino, ByteRange::new(0, 1)).await?;
+                healed += self.repair(replica.clone(), ino, ByteRange::new(0, 1)).await?;
                 continue;
             }
             for range in differences(&surveys, piece) {
-                healed += self.heal(replica.clone(), ino, range).await?;
+                healed += self.repair(replica.clone(), ino, range).await?;
             }
         }
         Ok((healed, is_missing))
@@ -94,16 +96,16 @@ impl Mirrors {
         replica: &Replica,
         ino: InodeId,
         piece: ByteRange,
-    ) -> Result<Vec<Survey>> {
-        let _held = replica.ranges.acquire(ino, WHOLE, Hold::Shared).await;
+    ) -> Result<Vec<ReplicaState>> {
+        let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Shared).await;
         let view = self.primary_view(replica)?;
         let group = view.group()?;
-        if replica.has_left(group.since) {
-            return Err(turns::another_version(replica.group));
+        if replica.is_stepping_down(group.since) {
+            return Err(version_fence::version_mismatch(replica.group));
         }
         let op = StorageOp::Survey { range: piece, unit: UNIT_BYTES, read: false };
-        let own = perform(&replica.store, ino, op.clone(), None).await;
-        let ask = |target| self.ask_member(target, (ino, op.clone()), as_member(group), None);
+        let own = execute(&replica.store, ino, op.clone(), None).await;
+        let ask = |target| self.call_member(target, (ino, op.clone()), member_request(group), None);
         let asked = rt::join_all(others(group, replica.target).map(ask).collect()).await;
         let mut surveys = Vec::new();
         for reply in std::iter::once(own.map_err(|error| replica.failed(&error))).chain(asked) {
@@ -117,14 +119,15 @@ impl Mirrors {
 }
 
 fn others(group: &Group, own: TargetId) -> impl Iterator<Item = TargetId> {
-    let good =
-        group.with_states().filter(move |(target, state)| *target != own && *state == MemberState::Good);
+    let good = group
+        .members_with_states()
+        .filter(move |(target, state)| *target != own && *state == MemberState::Good);
     good.map(|(target, _)| target)
 }
 
-fn as_member(group: &Group) -> InGroup {
-    let part = Part::Member { sequence: 0, settled: 0 };
-    InGroup { group: group.id, since: group.since, part }
+fn member_request(group: &Group) -> GroupContext {
+    let part = GroupRole::Member { sequence: 0, settled: 0 };
+    GroupContext { group: group.id, since: group.since, role: part }
 }
 
 fn out_of_turn(reply: &StorageReply) -> Error {
@@ -133,9 +136,10 @@ fn out_of_turn(reply: &StorageReply) -> Error {
 }
 
 /// Whether replicas are equal.
-fn is_equal(surveys: &[Survey]) -> bool {
+fn is_equal(surveys: &[ReplicaState]) -> bool {
     let Some((first, rest)) = surveys.split_first() else { return true };
-    let is_whole = |survey: &Survey| survey.sum_end <= survey.len.next_multiple_of(types::BLOCK_SIZE as u64);
+    let is_whole =
+        |survey: &ReplicaState| survey.sum_end <= survey.len.next_multiple_of(types::BLOCK_SIZE as u64);
     // An absent file equals an empty one.
     is_whole(first)
         && rest
@@ -145,8 +149,8 @@ fn is_equal(surveys: &[Survey]) -> bool {
 
 /// Returns the units in which replicas differ; where only the lengths differ, the unit in which the
 /// shortest ends.
-fn differences(surveys: &[Survey], piece: ByteRange) -> Vec<ByteRange> {
-    let sum = |survey: &Survey, at: usize| survey.sums.get(at).copied().unwrap_or(0);
+fn differences(surveys: &[ReplicaState], piece: ByteRange) -> Vec<ByteRange> {
+    let sum = |survey: &ReplicaState, at: usize| survey.sums.get(at).copied().unwrap_or(0);
     let units = surveys.iter().map(|survey| survey.sums.len()).max().unwrap_or(0);
     let differs = |at: &usize| surveys.windows(2).any(|pair| sum(&pair[0], *at) != sum(&pair[1], *at));
     let mut starts: BTreeSet<u64> =
@@ -166,12 +170,12 @@ fn differences(surveys: &[Survey], piece: ByteRange) -> Vec<ByteRange> {
 mod tests {
     use super::*;
 
-    fn survey(len: u64, sums: &[u32]) -> Survey {
-        Survey { is_there: true, len, sum_end: len, sums: sums.into(), ..Survey::default() }
+    fn survey(len: u64, sums: &[u32]) -> ReplicaState {
+        ReplicaState { exists: true, len, sum_end: len, sums: sums.into(), ..ReplicaState::default() }
     }
 
     #[test]
-    fn what_differs_is_named_by_units() {
+    fn differences_are_listed_by_units() {
         let mib = UNIT_BYTES;
         let (one, two) = (survey(3 * mib, &[1, 2, 3]), survey(3 * mib, &[1, 9, 3]));
         assert!(is_equal(&[one.clone(), one.clone()]));
@@ -183,6 +187,6 @@ mod tests {
             differences(&[one, short], piece),
             [ByteRange::at(0, mib), ByteRange::at(mib, mib), ByteRange::at(2 * mib, mib)]
         );
-        assert!(is_equal(&[Survey::default(), survey(0, &[])]), "none is as good as an empty one");
+        assert!(is_equal(&[ReplicaState::default(), survey(0, &[])]), "none is as good as an empty one");
     }
 }

@@ -1,8 +1,8 @@
 //! Members that leave their group, and the removal of their replicas.
 
 use super::replica::Replica;
-use super::{MemberChange, Mirrors};
-use crate::tally::Tally;
+use super::{MemberChange, MirrorService};
+use crate::counters::TargetCounters;
 use chunkstore::Store;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,59 +12,64 @@ use types::{ClusterMap, Epoch, GroupId, MemberState, TargetId};
 const REST: Duration = Duration::from_millis(500);
 
 /// How long a leaving primary waits for changes under way: all other requests wait behind it.
-const QUIET_TIME: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Pause before it tries again, in which other requests proceed: a long change may be the repair of
 /// a large file.
-const BUSY_REST: Duration = Duration::from_secs(5);
+const BUSY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Releases a member that the group doesn't need any more, unless that is under way.
-pub(super) fn let_go(mirrors: &Arc<Mirrors>, replica: &Arc<Replica>, since: Epoch, leaving: TargetId) {
+pub(super) fn release_member(
+    mirrors: &Arc<MirrorService>,
+    replica: &Arc<Replica>,
+    since: Epoch,
+    leaving: TargetId,
+) {
     let key = (replica.group, leaving);
-    if !mirrors.busy.lock().insert(key) {
+    if !mirrors.resyncing.lock().insert(key) {
         return;
     }
     let (mirrors, replica) = (mirrors.clone(), replica.clone());
     rt::spawn(async move {
         if leaving == replica.target {
-            mirrors.resign(&replica, since).await;
+            mirrors.step_down_to_leave(&replica, since).await;
         } else {
             let reason = "another target has taken its place";
-            mirrors.decide(&replica, since, leaving, MemberState::Bad, reason).await;
+            mirrors.report_member(&replica, since, leaving, MemberState::Bad, reason).await;
         }
-        mirrors.busy.lock().remove(&key);
+        mirrors.resyncing.lock().remove(&key);
     });
 }
 
-impl Mirrors {
+impl MirrorService {
     /// Steps down as the primary. All changes have ended by then, so the replicas are equal and the
     /// next primary can continue at once. From the request to management until its decision is
     /// known, this member changes and reads nothing.
-    async fn resign(&self, replica: &Replica, since: Epoch) {
-        let Some(_alone) = rt::timeout(QUIET_TIME, replica.gate.write()).await else {
+    async fn step_down_to_leave(&self, replica: &Replica, since: Epoch) {
+        let Some(_alone) = rt::timeout(DRAIN_TIMEOUT, replica.role_lock.write()).await else {
             tracing::debug!(group = %replica.group, "a primary that leaves waits for what is under way");
-            return rt::sleep(BUSY_REST).await;
+            return rt::sleep(BUSY_PAUSE).await;
         };
         let is_wanted = |group: &types::Group| {
-            group.since == since && group.dismissed() == Some(replica.target) && !group.is_degraded()
+            group.since == since && group.removable_member() == Some(replica.target) && !group.is_degraded()
         };
         let Ok(view) = self.primary_view(replica) else { return };
         if !view.group().is_ok_and(is_wanted) {
             return;
         }
-        replica.leave(since);
+        replica.announce_step_down(since);
         let change = MemberChange {
             group: replica.group,
-            since,
+            version: since,
             target: replica.target,
             state: MemberState::Bad,
             reason: "another target has taken its place".into(),
-            orderly: true,
+            is_orderly: true,
         };
         while self.since(replica.group) == since {
-            match self.links.management.set_member(change.clone()).await {
+            match self.context.management.set_member(change.clone()).await {
                 Ok(map) if map.group(replica.group).is_some_and(|group| group.since == since) => {
-                    replica.stay(since);
+                    replica.cancel_step_down(since);
                     return;
                 }
                 Ok(_) => return,
@@ -77,24 +82,24 @@ impl Mirrors {
     }
 
     /// Removes a target's replica of a group that it isn't a member of.
-    async fn forget(&self, store: &Arc<Store>, group: GroupId) -> chunkstore::Result<()> {
+    async fn remove_replica(&self, store: &Arc<Store>, group: GroupId) -> chunkstore::Result<()> {
         let key = (store.target(), group);
-        let slot = self.slot(key);
-        let _alone = slot.opening.write().await;
+        let slot = self.entry(key);
+        let _alone = slot.open_lock.write().await;
         // It may have become a member again meanwhile.
-        if !is_over(&self.map(), group, key.0) {
+        if !is_obsolete(&self.map(), group, key.0) {
             return Ok(());
         }
         let removed = async {
             if let Some(replica) = slot.replica.get() {
                 replica.store.close().await?;
             }
-            store.forget_group(group).await
+            store.remove_group(group).await
         }
         .await;
         // Even after a failure: a closed store can't serve, and the target may become a member
         // again one day.
-        self.slots.write().remove(&key);
+        self.entries.write().remove(&key);
         removed?;
         tracing::info!(target_id = %key.0, %group, "what a target had of a group that it has left is removed");
         Ok(())
@@ -103,12 +108,17 @@ impl Mirrors {
 
 /// Removes a target's replicas of groups that it isn't a member of, where the members have
 /// everything.
-pub(super) async fn sweep(mirrors: &Mirrors, map: &ClusterMap, store: &Arc<Store>, tally: &Tally) {
+pub(super) async fn sweep(
+    mirrors: &MirrorService,
+    map: &ClusterMap,
+    store: &Arc<Store>,
+    tally: &TargetCounters,
+) {
     let swept = async {
-        store.remove_forgotten_groups().await?;
+        store.finish_group_removals().await?;
         for group in store.groups().await? {
-            if is_over(map, group, store.target()) {
-                mirrors.forget(store, group).await?;
+            if is_obsolete(map, group, store.target()) {
+                mirrors.remove_replica(store, group).await?;
             }
         }
         chunkstore::Result::Ok(())
@@ -120,7 +130,7 @@ pub(super) async fn sweep(mirrors: &Mirrors, map: &ClusterMap, store: &Arc<Store
 
 /// Whether a target's replica of a group isn't needed: the target is no member and the members have
 /// everything, or the content of the group was given up.
-fn is_over(map: &ClusterMap, group: GroupId, target: TargetId) -> bool {
+fn is_obsolete(map: &ClusterMap, group: GroupId, target: TargetId) -> bool {
     map.group(group).is_some_and(|group| {
         let is_replaced = !group.members.contains(&target)
             && !group.is_degraded()

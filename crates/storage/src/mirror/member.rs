@@ -1,32 +1,32 @@
 //! A member: executes what the primary sends.
 
-use super::differing::told_by_member;
-use super::primary::{do_on, exclusive_range};
-use super::ranges::Hold;
+use super::block_digests::member_digests;
+use super::primary::{exclusive_range, execute_on};
+use super::range_locks::LockMode;
 use super::replica::Replica;
-use super::{Mirrors, View, detached, turns};
-use crate::once::Turn as Once;
-use crate::service::{done, perform, perform_known};
+use super::{GroupView, MirrorService, detached, version_fence};
+use crate::drc::DrcLookup as Once;
+use crate::service::{change_reply, execute, execute_request};
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
 use wire::spec::{Effect, ReadSource, StorageSpec};
-use wire::{InGroup, MAX_REGIONS, Regions, StorageOp, StorageReply, StorageRequest};
+use wire::{GroupContext, MAX_REGIONS, Regions, StorageOp, StorageReply, StorageRequest};
 
-impl Mirrors {
+impl MirrorService {
     /// Answers a request of the primary to a member.
-    pub(crate) async fn as_member(
+    pub(crate) async fn handle_as_member(
         self: &Arc<Self>,
         replica: Arc<Replica>,
-        asked: InGroup,
+        asked: GroupContext,
         (sequence, settled): (u64, u64),
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let view = self.agreed(&asked).await?;
+        let view = self.view_at_version(&asked).await?;
         let state = state_here(&replica, &view)?;
-        self.watches.end_in(replica.target, replica.group);
-        replica.holds.settle(asked.since, settled);
+        self.watches.end_for_replica(replica.target, replica.group);
+        replica.unsettled.settle(asked.since, settled);
         if replica.is_unclean() {
             let message = format!("target {}: group {} was left by a crash", replica.target, replica.group);
             return Err(Error::new(Errno::EIO, message).hint("its primary brings it in step by itself"));
@@ -38,11 +38,11 @@ impl Mirrors {
                 Box::pin(regions(&replica, from, Regions::All)).await
             }
             _ if may_read(&spec, state) => {
-                replica.turns.enter(replica.group, asked.since, false).await?;
-                let looked = perform_known(&replica.store, &request, payload).await;
+                replica.version_fence.enter(replica.group, asked.since, false).await?;
+                let looked = execute_request(&replica.store, &request, payload).await;
                 looked.map_err(|error| replica.failed(&error))
             }
-            _ if state.gets_writes() && (spec.is_change() || spec.is_sync()) => {
+            _ if state.receives_writes() && (spec.is_change() || spec.is_sync()) => {
                 // To its end, as the primary's: a change that was begun leaves nothing half done.
                 let mirrors = self.clone();
                 detached::run(async move {
@@ -50,67 +50,70 @@ impl Mirrors {
                 })
                 .await
             }
-            _ => Err(turns::another_version(replica.group)),
+            _ => Err(version_fence::version_mismatch(replica.group)),
         }
     }
 
     async fn change_as_member(
         &self,
         replica: &Replica,
-        asked: InGroup,
+        asked: GroupContext,
         sequence: u64,
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         // The primary has admitted the request; here it is only counted, so that a fence waits for
         // it.
-        let _running = self.fences.count(request.session);
-        let _turn = replica.turns.enter(replica.group, asked.since, true).await?;
+        let _running = self.fences.enter_admitted(request.session);
+        let _turn = replica.version_fence.enter(replica.group, asked.since, true).await?;
         // The primary orders changes; here the lock only separates them from reads.
         let mut _held = None;
         if let Some(range) = exclusive_range(&request.op, payload.as_ref()) {
             let change = (asked.since, sequence);
-            replica.holds.begin(change, (request.ino, range), replica.store.hold_notes());
-            replica.epochs.note(request.ino, request.epoch);
-            _held = Some(replica.ranges.acquire(request.ino, range, Hold::Alone).await);
+            replica.unsettled.begin(change, (request.ino, range), replica.store.hold_entries());
+            replica.epochs.observe(request.ino, request.epoch);
+            _held = Some(replica.ranges.acquire(request.ino, range, LockMode::Exclusive).await);
         }
         let failed = |error| replica.failed(&error);
-        let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) else {
-            return do_on(replica, &request, &payload, None)
+        let (Some(number), StorageOp::Write { .. }) = (request.slot_sequence, &request.op) else {
+            return execute_on(replica, &request, &payload, None)
                 .await
                 .map(|()| StorageReply::Unit)
                 .map_err(failed);
         };
         let rows = replica.store.recent();
         let doing = match replica.once.begin(rows, request.session, number, request.ino).await? {
-            Once::Do(doing) => doing,
-            Once::Answered(answer) => return answer.map(|()| StorageReply::Unit),
-            Once::Unwritten(error) => return Err(failed(error)),
+            Once::Execute(doing) => doing,
+            Once::Cached(answer) => return answer.map(|()| StorageReply::Unit),
+            Once::RowFailed(error) => return Err(failed(error)),
         };
-        let outcome = do_on(replica, &request, &payload, Some(&doing)).await.map_err(failed);
+        let outcome = execute_on(replica, &request, &payload, Some(&doing)).await.map_err(failed);
         doing.end(outcome).await.map(|()| StorageReply::Unit)
     }
 
     /// Answers the primary that resyncs this replica.
-    pub(crate) async fn as_resynced(
+    pub(crate) async fn handle_as_resynced(
         self: &Arc<Self>,
         replica: Arc<Replica>,
-        asked: InGroup,
+        asked: GroupContext,
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let view = self.agreed(&asked).await?;
+        let view = self.view_at_version(&asked).await?;
         if !matches!(state_here(&replica, &view)?, MemberState::Resyncing | MemberState::Rebuilding) {
-            return Err(turns::another_version(replica.group));
+            return Err(version_fence::version_mismatch(replica.group));
         }
-        self.watches.end_in(replica.target, replica.group);
+        self.watches.end_for_replica(replica.target, replica.group);
         match request.op {
             StorageOp::Regions { from, which } => regions(&replica, from, which).await,
             StorageOp::Digests { range } => {
-                let _turn = replica.turns.enter(replica.group, asked.since, false).await?;
-                Ok(told_by_member(&replica, request.ino, range).await)
+                let _turn = replica.version_fence.enter(replica.group, asked.since, false).await?;
+                Ok(member_digests(&replica, request.ino, range).await)
             }
-            _ => detached::run(async move { bring_in_step(&replica, asked, request, payload).await }).await,
+            _ => {
+                detached::run(async move { execute_resync_request(&replica, asked, request, payload).await })
+                    .await
+            }
         }
     }
 }
@@ -119,12 +122,12 @@ impl Mirrors {
 fn may_read(spec: &StorageSpec, state: MemberState) -> bool {
     match spec.effect {
         Effect::Read(ReadSource::AnyReplica | ReadSource::OneReplica) => state == MemberState::Good,
-        Effect::Read(ReadSource::AllReplicas) => state.gets_writes(),
+        Effect::Read(ReadSource::AllReplicas) => state.receives_writes(),
         Effect::Change | Effect::Sync | Effect::Control => false,
     }
 }
 
-fn state_here(replica: &Replica, view: &View) -> Result<MemberState> {
+fn state_here(replica: &Replica, view: &GroupView) -> Result<MemberState> {
     let group = view.group()?;
     replica.follow(group);
     group.state_of(replica.target).ok_or_else(|| {
@@ -133,17 +136,17 @@ fn state_here(replica: &Replica, view: &View) -> Result<MemberState> {
     })
 }
 
-async fn bring_in_step(
+async fn execute_resync_request(
     replica: &Replica,
-    asked: InGroup,
+    asked: GroupContext,
     request: StorageRequest,
     payload: Option<IoBuf>,
 ) -> Result<StorageReply> {
-    let _turn = replica.turns.enter(replica.group, asked.since, true).await?;
+    let _turn = replica.version_fence.enter(replica.group, asked.since, true).await?;
     let store = &replica.store;
-    if let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) {
+    if let (Some(number), StorageOp::Write { .. }) = (request.slot_sequence, &request.op) {
         // It carries no data: it only reports that the primary has executed the change.
-        replica.once.adopt(store.recent(), request.session, number, request.ino).await?;
+        replica.once.adopt_completed(store.recent(), request.session, number, request.ino).await?;
         return Ok(StorageReply::Unit);
     }
     let spec = request.op.spec();
@@ -151,21 +154,21 @@ async fn bring_in_step(
     let outcome = match request.op {
         StorageOp::Truncate { len } => store.set_len(request.ino, len).await.map(|()| StorageReply::Unit),
         StorageOp::Adopt { instead_of, .. } if instead_of != store.verifier() => {
-            return Err(started_anew(replica.target));
+            return Err(member_restarted(replica.target));
         }
         StorageOp::Adopt { verifier, .. } => {
             store.adopt_verifier(verifier).await.map(|()| StorageReply::Unit)
         }
-        op => perform(store, request.ino, op, payload).await,
+        op => execute(store, request.ino, op, payload).await,
     };
     match outcome {
-        Ok(StorageReply::Unit) if is_verified => Ok(done(store)),
+        Ok(StorageReply::Unit) if is_verified => Ok(change_reply(store)),
         outcome => outcome.map_err(|error| replica.failed(&error)),
     }
 }
 
 /// The error when a member restarted: it may have lost what was sent to it before.
-pub(super) fn started_anew(target: TargetId) -> Error {
+pub(super) fn member_restarted(target: TargetId) -> Error {
     Error::new(Errno::EAGAIN, format!("target {target} was started anew while it was brought in step"))
         .hint("it is brought in step again by itself")
 }
@@ -179,10 +182,10 @@ async fn regions(replica: &Replica, from: InodeId, which: Regions) -> Result<Sto
             let (files, next) = store.files(from, MAX_REGIONS).await.map_err(failed)?;
             (files.into_iter().map(|ino| (ino, ByteRange::new(0, u64::MAX))).collect(), next)
         }
-        Regions::Noted => store.noted(from, MAX_REGIONS).await.map_err(failed)?,
+        Regions::Dirty => store.dirty_ranges(from, MAX_REGIONS).await.map_err(failed)?,
     };
     // Checked last, so that an overflow during the listing counts, too.
-    if which == Regions::Noted && store.notes_overflowed() {
+    if which == Regions::Dirty && store.has_overflowed() {
         let message = format!("target {}: more has changed than was noted", replica.target);
         return Err(Error::new(Errno::EOVERFLOW, message).hint("its primary looks at everything by itself"));
     }

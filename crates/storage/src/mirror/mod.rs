@@ -12,40 +12,40 @@
 //! - nothing is executed under a version of the group once something has begun under a newer one;
 //! - the intent log lists all regions in which replicas may differ.
 
-mod clients;
+mod block_digests;
+mod client_activity;
 mod compare;
 mod detached;
-mod differing;
-mod holds;
+mod directed_repair;
+mod forced_recovery;
 mod leaving;
 mod member;
-mod mend;
+mod member_resync;
 mod pace;
 mod primary;
 mod progress;
-mod ranges;
+mod range_locks;
 mod reader;
+mod reconciliation;
 mod repair;
+mod repair_plan;
 mod replica;
-mod resync;
-mod revive;
-mod room;
+mod resync_scheduler;
 mod salvage;
 mod sequences;
-mod step;
-mod tidy;
-mod turns;
-mod verdict;
+mod space;
+mod unsettled;
+mod version_fence;
 
 pub(crate) use replica::Replica;
-pub(crate) use resync::keep_in_step;
+pub(crate) use resync_scheduler::run_resyncs;
 
+use crate::counters::TargetCounters;
+use crate::dirty_tracking::DirtyTrackers;
 use crate::fences::Fences;
 use crate::lease::ServingLease;
-use crate::tally::Tally;
-use crate::watches::Watches;
 use chunkstore::{IfAbsent, Store};
-use clients::Clients;
+use client_activity::ClientActivity;
 use net::{LocalFuture, StorageChannels};
 use parking_lot::{Mutex, RwLock};
 use progress::Progress;
@@ -59,29 +59,29 @@ use types::{
     TargetState,
 };
 use wire::mgmt::Touched;
-use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
+use wire::{GroupContext, GroupRole, StorageOp, StorageReply, StorageRequest};
 
 /// How long a request waits for the map if it has a newer version of its group than this process
-/// knows: management distributes maps within a moment. Less than [`MEMBER_PATIENCE`], so that a
+/// knows: management distributes maps within a moment. Less than [`MEMBER_TIMEOUT`], so that a
 /// process that only receives the map late isn't taken for dead.
-const MAP_PATIENCE: Duration = Duration::from_secs(3);
+const MAP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How often it checks.
 const MAP_POLL: Duration = Duration::from_millis(10);
 
 /// How long the primary waits for a member before it asks management to eject it: a client waits as
 /// long. Longer than the stalls of a healthy disk.
-const MEMBER_PATIENCE: Duration = Duration::from_secs(5);
+const MEMBER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The same where the member has to sync data to disk, which takes longer the more there is.
-const SYNC_PATIENCE: Duration = Duration::from_secs(25);
+const SYNC_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// How long a client's request waits for management: less than the client's usual time-out, so that
 /// it learns the reason.
-const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(45);
+const MANAGEMENT_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// How often the primary checks meanwhile whether the member's node is reachable.
-const PRESENCE_LOOK: Duration = Duration::from_secs(1);
+const REACHABILITY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A change of a member's state, as the primary of its group reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -89,7 +89,7 @@ pub struct MemberChange {
     /// The group.
     pub group: GroupId,
     /// The version of the group that the primary knows.
-    pub since: Epoch,
+    pub version: Epoch,
     /// The member.
     pub target: TargetId,
     /// Its new state.
@@ -97,11 +97,11 @@ pub struct MemberChange {
     /// Explanation for administrators.
     pub reason: String,
     /// The report is about the primary itself, which has nothing under way and begins nothing more.
-    pub orderly: bool,
+    pub is_orderly: bool,
 }
 
 /// The functions of management that mirrored groups need.
-pub trait Groups: Send + Sync {
+pub trait GroupManagement: Send + Sync {
     /// Reports that a member has changed. When it returns, all processes that may serve know the
     /// change. The map of this process is then at least the one with the change, or has another
     /// version of the group if that had changed before.
@@ -110,56 +110,56 @@ pub trait Groups: Send + Sync {
     /// Requests crash reconciliation of these files in a group whose in-sync members have all
     /// crashed: the metadata service enforces its state on them. When it returns, the result is on
     /// disk.
-    fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>>;
+    fn reconcile_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>>;
 }
 
 /// What a service needs to have members of mirrored groups.
-pub struct GroupLinks {
+pub struct GroupPeers {
     /// The current map of this process.
     pub map: MapHandle,
     /// Channels to other members.
     pub members: Arc<StorageChannels>,
     /// Management, which decides which members count as in sync.
-    pub management: Arc<dyn Groups>,
+    pub management: Arc<dyn GroupManagement>,
 }
 
 /// The replicas of a service.
-pub(crate) struct Mirrors {
-    links: GroupLinks,
+pub(crate) struct MirrorService {
+    context: GroupPeers,
     lease: Arc<ServingLease>,
     pub(crate) fences: Arc<Fences>,
-    slots: RwLock<BTreeMap<(TargetId, GroupId), Arc<Slot>>>,
+    entries: RwLock<BTreeMap<(TargetId, GroupId), Arc<ReplicaEntry>>>,
     /// Groups that a start has found on targets; each is open unless opening it has failed.
-    found: Mutex<BTreeMap<TargetId, Vec<GroupId>>>,
+    found_groups: Mutex<BTreeMap<TargetId, Vec<GroupId>>>,
     progress: Progress,
     /// The dirty tracking of the service.
-    watches: Arc<Watches>,
+    watches: Arc<DirtyTrackers>,
     /// Whether clients have sent requests to this node lately.
-    pub(crate) clients: Clients,
+    pub(crate) client_activity: ClientActivity,
     /// Held by the resync task that sends data while clients have requests, and for the clients'
     /// share of the time afterwards.
-    yielding: rt::sync::RwLock,
+    resync_turn: rt::sync::RwLock,
     /// Members that are being resynced.
-    busy: Mutex<BTreeSet<(GroupId, TargetId)>>,
+    resyncing: Mutex<BTreeSet<(GroupId, TargetId)>>,
     /// Files under repair because a request has met damage.
-    healing: Mutex<BTreeSet<(GroupId, InodeId)>>,
+    repairing: Mutex<BTreeSet<(GroupId, InodeId)>>,
 }
 
 /// The table entry of one replica.
 #[derive(Default)]
-struct Slot {
+struct ReplicaEntry {
     /// Held by the task that opens it.
-    opening: rt::sync::RwLock,
+    open_lock: rt::sync::RwLock,
     replica: OnceLock<Arc<Replica>>,
 }
 
 /// A group in one cluster map.
-pub(crate) struct View {
+pub(crate) struct GroupView {
     map: Arc<ClusterMap>,
     group: GroupId,
 }
 
-impl View {
+impl GroupView {
     fn has_other_primary(&self, replica: &Replica) -> Result<bool> {
         Ok(self.group()?.primary() != Some(replica.target))
     }
@@ -172,35 +172,35 @@ impl View {
     }
 }
 
-impl Mirrors {
+impl MirrorService {
     pub(crate) fn new(
-        links: GroupLinks,
+        links: GroupPeers,
         lease: Arc<ServingLease>,
         fences: Arc<Fences>,
-        watches: Arc<Watches>,
-    ) -> Mirrors {
-        Mirrors {
-            links,
+        watches: Arc<DirtyTrackers>,
+    ) -> MirrorService {
+        MirrorService {
+            context: links,
             lease,
             fences,
-            slots: RwLock::default(),
-            found: Mutex::default(),
+            entries: RwLock::default(),
+            found_groups: Mutex::default(),
             progress: Progress::default(),
             watches,
-            clients: Clients::default(),
-            yielding: rt::sync::RwLock::new(),
-            busy: Mutex::default(),
-            healing: Mutex::default(),
+            client_activity: ClientActivity::default(),
+            resync_turn: rt::sync::RwLock::new(),
+            resyncing: Mutex::default(),
+            repairing: Mutex::default(),
         }
     }
 
     /// Returns the current map.
     fn map(&self) -> Arc<ClusterMap> {
-        self.links.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.context.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn view(&self, group: GroupId) -> View {
-        View { map: self.map(), group }
+    fn view(&self, group: GroupId) -> GroupView {
+        GroupView { map: self.map(), group }
     }
 
     /// Returns the current version of a group; zero for an unknown one.
@@ -212,7 +212,7 @@ impl Mirrors {
     ///
     /// # Errors
     /// `EREMCHG` if the request has another version.
-    async fn agreed(&self, asked: &InGroup) -> Result<View> {
+    async fn view_at_version(&self, asked: &GroupContext) -> Result<GroupView> {
         let began_ns = rt::monotonic_ns();
         loop {
             let view = self.view(asked.group);
@@ -222,8 +222,8 @@ impl Mirrors {
                 return Ok(view);
             }
             let waited = rt::monotonic_ns() - began_ns;
-            if since > asked.since || waited > MAP_PATIENCE.as_nanos() as u64 {
-                return Err(turns::another_version(asked.group));
+            if since > asked.since || waited > MAP_TIMEOUT.as_nanos() as u64 {
+                return Err(version_fence::version_mismatch(asked.group));
             }
             rt::sleep(MAP_POLL).await;
         }
@@ -235,15 +235,15 @@ impl Mirrors {
     /// # Errors
     /// `EREMCHG` if the request has another version of the group, `ENXIO` if the group doesn't
     /// exist.
-    pub(crate) async fn require_member(&self, target: TargetId, asked: &InGroup) -> Result<()> {
+    pub(crate) async fn require_member(&self, target: TargetId, asked: &GroupContext) -> Result<()> {
         let key = (target, asked.group);
-        if self.slots.read().get(&key).is_some_and(|slot| slot.replica.get().is_some()) {
+        if self.entries.read().get(&key).is_some_and(|slot| slot.replica.get().is_some()) {
             return Ok(());
         }
-        let view = self.agreed(asked).await?;
+        let view = self.view_at_version(asked).await?;
         match view.group()?.members.contains(&target) {
             true => Ok(()),
-            false => Err(turns::another_version(asked.group)),
+            false => Err(version_fence::version_mismatch(asked.group)),
         }
     }
 
@@ -254,46 +254,46 @@ impl Mirrors {
     pub(crate) async fn replica(
         &self,
         target: &Arc<Store>,
-        tally: &Arc<Tally>,
+        tally: &Arc<TargetCounters>,
         group: GroupId,
         if_absent: IfAbsent,
     ) -> Result<Arc<Replica>> {
-        if let Some(replica) = self.slot((target.target(), group)).replica.get() {
+        if let Some(replica) = self.entry((target.target(), group)).replica.get() {
             return Ok(replica.clone());
         }
         // Rare, and large: kept out of the future of every request.
-        Box::pin(self.open_alone(target, tally, (group, if_absent))).await
+        Box::pin(self.open_exclusively(target, tally, (group, if_absent))).await
     }
 
-    async fn open_alone(
+    async fn open_exclusively(
         &self,
         target: &Arc<Store>,
-        tally: &Arc<Tally>,
+        tally: &Arc<TargetCounters>,
         (group, if_absent): (GroupId, IfAbsent),
     ) -> Result<Arc<Replica>> {
         let key = (target.target(), group);
         loop {
-            let slot = self.slot(key);
-            let _alone = slot.opening.write().await;
+            let slot = self.entry(key);
+            let _alone = slot.open_lock.write().await;
             // The replica may have been removed meanwhile, together with its entry.
-            if Arc::ptr_eq(&slot, &self.slot(key)) {
+            if Arc::ptr_eq(&slot, &self.entry(key)) {
                 return self.open(target, tally, (group, if_absent), &slot).await;
             }
         }
     }
 
-    fn slot(&self, key: (TargetId, GroupId)) -> Arc<Slot> {
-        let known = self.slots.read().get(&key).cloned();
-        known.unwrap_or_else(|| self.slots.write().entry(key).or_default().clone())
+    fn entry(&self, key: (TargetId, GroupId)) -> Arc<ReplicaEntry> {
+        let known = self.entries.read().get(&key).cloned();
+        known.unwrap_or_else(|| self.entries.write().entry(key).or_default().clone())
     }
 
     /// Opens a replica whose entry is locked, unless it is open already.
     async fn open(
         &self,
         target: &Arc<Store>,
-        tally: &Arc<Tally>,
+        tally: &Arc<TargetCounters>,
         (group, if_absent): (GroupId, IfAbsent),
-        slot: &Slot,
+        slot: &ReplicaEntry,
     ) -> Result<Arc<Replica>> {
         if let Some(replica) = slot.replica.get() {
             return Ok(replica.clone());
@@ -305,31 +305,31 @@ impl Mirrors {
             return Err(Error::new(Errno::EIO, format!("target {}: group {group} can't be made", key.0)));
         };
         tracing::debug!(target_id = %key.0, %group, ?report, "replica opened");
-        rt::spawn(background(store.clone()));
+        rt::spawn(run_background(store.clone()));
         let is_fenced = |session| self.fences.is_fenced(session);
         let leftovers = report
             .was_needed
-            .then(|| Touched { files: store.take_touched(), new: store.take_new_at_crash() });
+            .then(|| Touched { files: store.take_changing_at_crash(), new: store.take_created_at_crash() });
         let replica = Arc::new(Replica::new(group, store, leftovers, tally.clone(), is_fenced));
         Ok(slot.replica.get_or_init(|| replica).clone())
     }
 
     /// Records the groups that were found on a target; all that can be opened are open.
-    pub(crate) fn found_on(&self, target: TargetId, groups: Vec<GroupId>) {
-        self.found.lock().insert(target, groups);
+    pub(crate) fn record_found(&self, target: TargetId, groups: Vec<GroupId>) {
+        self.found_groups.lock().insert(target, groups);
     }
 
     /// Whether the target's replicas of all groups in which it counts as in sync are open, and none
     /// of them waits for crash recovery.
-    pub(crate) fn is_settled_on(&self, map: &ClusterMap, target: TargetId) -> bool {
+    pub(crate) fn is_reconciled_on(&self, map: &ClusterMap, target: TargetId) -> bool {
         let is_good =
             |group: &Group| group.scheme.is_mirrored() && group.state_of(target) == Some(MemberState::Good);
         let mut good = map.groups.iter().filter(|group| is_good(group)).peekable();
         if good.peek().is_none() {
             return true;
         }
-        let found = self.found.lock().get(&target).cloned();
-        let (Some(found), slots) = (found, self.slots.read()) else { return false };
+        let found = self.found_groups.lock().get(&target).cloned();
+        let (Some(found), slots) = (found, self.entries.read()) else { return false };
         good.all(|group| match slots.get(&(target, group.id)).and_then(|slot| slot.replica.get()) {
             Some(replica) => !replica.is_unclean(),
             // It didn't exist at the start, and no request has needed it since.
@@ -339,7 +339,7 @@ impl Mirrors {
 
     /// Returns the open replicas.
     pub(crate) fn open_replicas(&self) -> Vec<Arc<Replica>> {
-        self.slots.read().values().filter_map(|slot| slot.replica.get().cloned()).collect()
+        self.entries.read().values().filter_map(|slot| slot.replica.get().cloned()).collect()
     }
 
     /// Returns the progress of the resyncs that run from here.
@@ -348,17 +348,17 @@ impl Mirrors {
     }
 
     /// Waits until the node's lease from management is valid.
-    async fn lease_holds(&self, target: TargetId) -> Result<()> {
-        if self.lease.holds(rt::monotonic_ns()) { Ok(()) } else { self.lease.wait(target).await }
+    async fn wait_for_lease(&self, target: TargetId) -> Result<()> {
+        if self.lease.is_valid(rt::monotonic_ns()) { Ok(()) } else { self.lease.wait(target).await }
     }
 
     /// Sends a request to a member as the primary. It is sent whether or not the caller continues
     /// to wait, and a member whose group has another version refuses it.
-    async fn ask_member(
+    async fn call_member(
         self: &Arc<Self>,
         member: TargetId,
         asked: (InodeId, StorageOp),
-        in_group: InGroup,
+        in_group: GroupContext,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let request = StorageRequest {
@@ -371,37 +371,37 @@ impl Mirrors {
     /// Sends a request to a member, and waits for the answer while the member may still give it.
     async fn send(self: &Arc<Self>, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
         let patience = match request.op.spec().waits_for_disk {
-            true => SYNC_PATIENCE,
-            false => MEMBER_PATIENCE,
+            true => SYNC_TIMEOUT,
+            false => MEMBER_TIMEOUT,
         };
-        let (member, members) = (request.target, self.links.members.clone());
+        let (member, members) = (request.target, self.context.members.clone());
         // In a task of its own, which keeps the payload's memory until the transport releases it.
         let mut answer = pin!(detached::run(async move { members.call(request, payload).await }));
         let began_ns = rt::monotonic_ns();
-        let mut rest = MEMBER_PATIENCE;
+        let mut rest = MEMBER_TIMEOUT;
         loop {
             if let Some(answer) = rt::timeout(rest, answer.as_mut()).await {
                 return answer;
             }
             let waited = Duration::from_nanos(rt::monotonic_ns() - began_ns);
             // A slow disk gets its time; an unreachable node doesn't.
-            if waited >= patience || !self.is_heard_of(member) {
+            if waited >= patience || !self.is_reachable(member) {
                 let message = format!("target {member} hasn't answered within {} s", waited.as_secs());
                 return Err(Error::new(Errno::ETIMEDOUT, message)
                     .hint("look at its node: weft node list, and its log"));
             }
-            rest = PRESENCE_LOOK;
+            rest = REACHABILITY_INTERVAL;
         }
     }
 
     /// Whether management reaches a target's node.
-    fn is_heard_of(&self, target: TargetId) -> bool {
+    fn is_reachable(&self, target: TargetId) -> bool {
         self.map().target(target).is_some_and(|target| target.state == TargetState::Online)
     }
 
     /// Reports a member's state to management, unless the group has another version by now. Returns
     /// when the version has changed, or after a short pause when management couldn't be reached.
-    async fn decide(
+    async fn report_member(
         &self,
         replica: &Replica,
         since: Epoch,
@@ -410,18 +410,19 @@ impl Mirrors {
         reason: &str,
     ) {
         /// Pause before the next request to management.
-        const REST: Duration = Duration::from_millis(500);
-        let _alone = replica.deciding.write().await;
+        const RETRY_PAUSE: Duration = Duration::from_millis(500);
+        let _alone = replica.report_lock.write().await;
         if self.since(replica.group) != since {
             return;
         }
         let (group, reason_given) = (replica.group, reason.to_string());
-        let change = MemberChange { group, since, target, state, reason: reason_given, orderly: false };
+        let change =
+            MemberChange { group, version: since, target, state, reason: reason_given, is_orderly: false };
         tracing::warn!(group = %replica.group, target_id = %target, ?state, "a member of a group changes: {reason}");
         loop {
-            match self.links.management.set_member(change.clone()).await {
+            match self.context.management.set_member(change.clone()).await {
                 Ok(map) => {
-                    replica.is_known_to_all(map.group(replica.group).map_or(since, |group| group.since));
+                    replica.confirm_ejections(map.group(replica.group).map_or(since, |group| group.since));
                     if self.since(replica.group) != since {
                         return;
                     }
@@ -434,15 +435,15 @@ impl Mirrors {
                     if self.since(replica.group) == since || self.primary_view(replica).is_err() {
                         break;
                     }
-                    rt::sleep(REST).await;
+                    rt::sleep(RETRY_PAUSE).await;
                 }
             }
         }
-        rt::sleep(REST).await;
+        rt::sleep(RETRY_PAUSE).await;
     }
 }
 
-impl Mirrors {
+impl MirrorService {
     /// Waits until no process counts an ejected member as in sync any more. The map that ejects a
     /// member may arrive here before it arrives there, and clients may still read from that member.
     /// A change that it has missed must not be acknowledged or shown to any reader until management
@@ -451,39 +452,39 @@ impl Mirrors {
     /// # Errors
     /// `EREMCHG` when this isn't the primary any more. `ETIMEDOUT` when management can't be
     /// reached.
-    async fn known_to_all(&self, replica: &Replica) -> Result<()> {
-        match replica.has_doubtful() {
+    async fn wait_for_confirmation(&self, replica: &Replica) -> Result<()> {
+        match replica.has_unconfirmed_ejection() {
             // Rare, and large: kept out of the future of every request.
-            true => Box::pin(self.wait_for_word(replica)).await,
+            true => Box::pin(self.ask_for_confirmation(replica)).await,
             false => Ok(()),
         }
     }
 
-    async fn wait_for_word(&self, replica: &Replica) -> Result<()> {
+    async fn ask_for_confirmation(&self, replica: &Replica) -> Result<()> {
         /// Pause before the next request to management.
         const REST: Duration = Duration::from_millis(200);
         let began_ns = rt::monotonic_ns();
-        while replica.has_doubtful() {
+        while replica.has_unconfirmed_ejection() {
             // Every other request to management gets the same confirmation.
-            let _alone = replica.deciding.write().await;
+            let _alone = replica.report_lock.write().await;
             let view = self.primary_view(replica)?;
-            if !replica.has_doubtful() {
+            if !replica.has_unconfirmed_ejection() {
                 break;
             }
             let change = MemberChange {
                 group: replica.group,
-                since: view.group()?.since,
+                version: view.group()?.since,
                 target: replica.target,
                 state: MemberState::Good,
                 reason: "it goes on as the primary".to_string(),
-                orderly: false,
+                is_orderly: false,
             };
-            match self.links.management.set_member(change).await {
+            match self.context.management.set_member(change).await {
                 Ok(map) => {
                     let told = map.group(replica.group).map_or(Epoch(0), |group| group.since);
-                    replica.is_known_to_all(told);
+                    replica.confirm_ejections(told);
                 }
-                Err(error) if rt::monotonic_ns() - began_ns > MANAGEMENT_PATIENCE.as_nanos() as u64 => {
+                Err(error) if rt::monotonic_ns() - began_ns > MANAGEMENT_TIMEOUT.as_nanos() as u64 => {
                     let message = format!(
                         "group {} waits for management's word on who knows its members: {}",
                         replica.group, error.message
@@ -502,11 +503,11 @@ impl Mirrors {
     }
 }
 
-async fn background(store: Arc<Store>) {
+async fn run_background(store: Arc<Store>) {
     store.background().await;
 }
 
 /// Whether a request is one that the primary sends to members.
-pub(crate) fn is_between_members(request: &StorageRequest) -> bool {
-    request.group.is_some_and(|group| group.part != Part::Primary)
+pub(crate) fn is_from_primary(request: &StorageRequest) -> bool {
+    request.group.is_some_and(|group| group.role != GroupRole::Primary)
 }

@@ -6,29 +6,29 @@ use types::ResyncSettings;
 /// Default limit for one member while clients have requests, bytes per second: a part of what a
 /// current disk and network deliver, so that applications can proceed. No limit while clients are
 /// idle.
-const YIELDING_RATE: u64 = 256 << 20;
+const DEFAULT_BUSY_RATE: u64 = 256 << 20;
 
 /// Share of the time, as 1 in so many, in which a node may send resync data while clients have
 /// requests, for all members together. Slow work on a busy machine slows down by itself, so that
 /// clients keep four fifths of the time. A rate in the settings, or a deadline that requires more,
 /// takes precedence.
-const YIELDING_PART: u64 = 5;
+const BUSY_TIME_DIVISOR: u64 = 5;
 
 /// The longest pause for clients: a disk that stalled once doesn't delay everything.
-const LONGEST_YIELD_NS: u64 = 2 * NS_PER_S;
+const MAX_YIELD_NS: u64 = 2 * NS_PER_S;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// Token bucket of sent bytes that time hasn't paid for yet. Idle time accumulates no credit.
-pub(super) struct Pace {
+pub(super) struct RateLimiter {
     began_ns: u64,
-    paid_ns: Cell<u64>,
+    refilled_ns: Cell<u64>,
     debt: Cell<u64>,
 }
 
 /// The current limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Allowed {
+pub(super) struct RateLimit {
     /// Bytes per second.
     pub(super) rate: u64,
     /// Whether clients get most of the time.
@@ -37,17 +37,17 @@ pub(super) struct Allowed {
 
 /// Returns until when clients go first after a transfer from `from_ns` to `to_ns`.
 pub(super) fn yields_until_ns(from_ns: u64, to_ns: u64) -> u64 {
-    let rest_ns = to_ns.saturating_sub(from_ns).saturating_mul(YIELDING_PART - 1).min(LONGEST_YIELD_NS);
+    let rest_ns = to_ns.saturating_sub(from_ns).saturating_mul(BUSY_TIME_DIVISOR - 1).min(MAX_YIELD_NS);
     to_ns.saturating_add(rest_ns)
 }
 
-impl Pace {
-    pub(super) fn new(now_ns: u64) -> Pace {
-        Pace { began_ns: now_ns, paid_ns: Cell::new(now_ns), debt: Cell::new(0) }
+impl RateLimiter {
+    pub(super) fn new(now_ns: u64) -> RateLimiter {
+        RateLimiter { began_ns: now_ns, refilled_ns: Cell::new(now_ns), debt: Cell::new(0) }
     }
 
     /// Records sent bytes.
-    pub(super) fn sent(&self, bytes: u64) {
+    pub(super) fn record_sent(&self, bytes: u64) {
         self.debt.set(self.debt.get().saturating_add(bytes));
     }
 
@@ -59,29 +59,29 @@ impl Pace {
         left: Option<u64>,
         are_busy: bool,
         now_ns: u64,
-    ) -> Allowed {
+    ) -> RateLimit {
         let rate = match settings.rate {
             Some(rate) => rate.max(1),
-            None if are_busy => YIELDING_RATE,
-            None => return Allowed { rate: u64::MAX, yields: false },
+            None if are_busy => DEFAULT_BUSY_RATE,
+            None => return RateLimit { rate: u64::MAX, yields: false },
         };
         let (Some(within_s), Some(left)) = (settings.within_s, left) else {
-            return Allowed { rate, yields: settings.rate.is_none() };
+            return RateLimit { rate, yields: settings.rate.is_none() };
         };
         let end_ns = self.began_ns.saturating_add(within_s.saturating_mul(NS_PER_S));
         let rest_ns = end_ns.saturating_sub(now_ns);
         if rest_ns == 0 {
             // After the deadline, it runs as fast as the disks allow.
-            return Allowed { rate: u64::MAX, yields: false };
+            return RateLimit { rate: u64::MAX, yields: false };
         }
         let due = u128::from(left) + u128::from(self.debt.get());
         let due = u64::try_from(due * u128::from(NS_PER_S) / u128::from(rest_ns)).unwrap_or(u64::MAX);
-        Allowed { rate: rate.max(due), yields: settings.rate.is_none() && due <= rate }
+        RateLimit { rate: rate.max(due), yields: settings.rate.is_none() && due <= rate }
     }
 
     /// Returns how long nothing may be sent at this rate, nanoseconds.
-    pub(super) fn rest_ns(&self, rate: u64, now_ns: u64) -> u64 {
-        let passed_ns = now_ns.saturating_sub(self.paid_ns.replace(now_ns));
+    pub(super) fn pause_ns(&self, rate: u64, now_ns: u64) -> u64 {
+        let passed_ns = now_ns.saturating_sub(self.refilled_ns.replace(now_ns));
         let paid = u128::from(passed_ns) * u128::from(rate) / u128::from(NS_PER_S);
         let debt = self.debt.get().saturating_sub(u64::try_from(paid).unwrap_or(u64::MAX));
         self.debt.set(debt);
@@ -89,8 +89,8 @@ impl Pace {
     }
 
     /// Discards the credit for the time until now.
-    pub(super) fn pass(&self, now_ns: u64) {
-        self.paid_ns.set(now_ns);
+    pub(super) fn skip(&self, now_ns: u64) {
+        self.refilled_ns.set(now_ns);
     }
 }
 
@@ -102,42 +102,48 @@ mod tests {
 
     #[test]
     fn a_rate_holds_from_the_moment_it_is_set() {
-        let pace = Pace::new(0);
-        pace.sent(10 * MIB);
-        assert_eq!(pace.rest_ns(MIB, 0), 10 * NS_PER_S);
-        assert_eq!(pace.rest_ns(MIB, 4 * NS_PER_S), 6 * NS_PER_S);
-        assert_eq!(pace.rest_ns(6 * MIB, 4 * NS_PER_S), NS_PER_S, "it was raised");
-        assert_eq!(pace.rest_ns(6 * MIB, 100 * NS_PER_S), 0);
-        pace.sent(6 * MIB);
-        assert_eq!(pace.rest_ns(6 * MIB, 100 * NS_PER_S), NS_PER_S, "nothing was saved up");
-        pace.pass(200 * NS_PER_S);
-        assert_eq!(pace.rest_ns(6 * MIB, 200 * NS_PER_S), NS_PER_S, "a pause pays for nothing");
+        let pace = RateLimiter::new(0);
+        pace.record_sent(10 * MIB);
+        assert_eq!(pace.pause_ns(MIB, 0), 10 * NS_PER_S);
+        assert_eq!(pace.pause_ns(MIB, 4 * NS_PER_S), 6 * NS_PER_S);
+        assert_eq!(pace.pause_ns(6 * MIB, 4 * NS_PER_S), NS_PER_S, "it was raised");
+        assert_eq!(pace.pause_ns(6 * MIB, 100 * NS_PER_S), 0);
+        pace.record_sent(6 * MIB);
+        assert_eq!(pace.pause_ns(6 * MIB, 100 * NS_PER_S), NS_PER_S, "nothing was saved up");
+        pace.skip(200 * NS_PER_S);
+        assert_eq!(pace.pause_ns(6 * MIB, 200 * NS_PER_S), NS_PER_S, "a pause pays for nothing");
     }
 
     #[test]
-    fn clients_have_four_fifths_of_the_time_unless_the_settings_say_otherwise() {
+    fn clients_get_four_fifths_of_the_time_by_default() {
         assert_eq!(yields_until_ns(1000, 1100), 1500);
-        assert_eq!(yields_until_ns(0, 3 * NS_PER_S), 3 * NS_PER_S + LONGEST_YIELD_NS);
-        let pace = Pace::new(0);
+        assert_eq!(yields_until_ns(0, 3 * NS_PER_S), 3 * NS_PER_S + MAX_YIELD_NS);
+        let pace = RateLimiter::new(0);
         let settings = ResyncSettings::default();
-        let (free, slow) =
-            (Allowed { rate: u64::MAX, yields: false }, Allowed { rate: YIELDING_RATE, yields: true });
+        let (free, slow) = (
+            RateLimit { rate: u64::MAX, yields: false },
+            RateLimit { rate: DEFAULT_BUSY_RATE, yields: true },
+        );
         assert_eq!(pace.allowed(&settings, Some(MIB), false, 0), free, "nobody asks for anything");
         assert_eq!(pace.allowed(&settings, Some(MIB), true, 0), slow);
         let set = ResyncSettings { rate: Some(MIB), ..settings.clone() };
         for are_busy in [false, true] {
             let allowed = pace.allowed(&set, Some(MIB), are_busy, 0);
-            assert_eq!(allowed, Allowed { rate: MIB, yields: false });
+            assert_eq!(allowed, RateLimit { rate: MIB, yields: false });
         }
         let hurried = ResyncSettings { within_s: Some(10), ..settings };
-        assert_eq!(pace.allowed(&hurried, Some(10 * YIELDING_RATE), true, 0), slow);
-        let late = pace.allowed(&hurried, Some(20 * YIELDING_RATE), true, 0);
-        assert_eq!(late, Allowed { rate: 2 * YIELDING_RATE, yields: false }, "it has to be done in time");
+        assert_eq!(pace.allowed(&hurried, Some(10 * DEFAULT_BUSY_RATE), true, 0), slow);
+        let late = pace.allowed(&hurried, Some(20 * DEFAULT_BUSY_RATE), true, 0);
+        assert_eq!(
+            late,
+            RateLimit { rate: 2 * DEFAULT_BUSY_RATE, yields: false },
+            "it has to be done in time"
+        );
     }
 
     #[test]
-    fn what_must_be_done_in_time_goes_faster() {
-        let pace = Pace::new(0);
+    fn a_deadline_raises_the_rate() {
+        let pace = RateLimiter::new(0);
         let hurried = ResyncSettings { rate: Some(MIB), within_s: Some(10), ..ResyncSettings::default() };
         let rate = |left, now_ns| pace.allowed(&hurried, left, true, now_ns).rate;
         assert_eq!(rate(Some(100 * MIB), 0), 10 * MIB);
@@ -145,7 +151,7 @@ mod tests {
         assert_eq!(rate(Some(5 * MIB), 0), MIB, "never slower than the rate");
         assert_eq!(rate(Some(7 * MIB), 60 * NS_PER_S), u64::MAX, "it is late");
         assert_eq!(rate(None, 0), MIB, "it is counted yet");
-        pace.sent(50 * MIB);
+        pace.record_sent(50 * MIB);
         assert_eq!(rate(Some(50 * MIB), 0), 10 * MIB, "what was sent is waited for as well");
     }
 }

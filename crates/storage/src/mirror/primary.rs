@@ -1,13 +1,13 @@
 //! The primary: admits requests, and replicates changes to all members.
 
-use super::mend::Mender;
-use super::repair::Look;
+use super::directed_repair::DirectedRepair;
+use super::repair::ReadRequest;
 use super::replica::Replica;
 use super::sequences::Ticket;
-use super::{MAP_PATIENCE, MAP_POLL, MemberChange, Mirrors, View, detached, turns};
+use super::{GroupView, MAP_POLL, MAP_TIMEOUT, MemberChange, MirrorService, detached, version_fence};
 use crate::convert;
-use crate::once::{Doing, Turn as Once};
-use crate::service::{done, perform_known};
+use crate::drc::{DrcLookup as Once, Execution};
+use crate::service::{change_reply, execute_request};
 use chunkstore::{At, Kind, StoreError};
 use net::Deadline;
 use rt::IoBuf;
@@ -16,52 +16,53 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use types::{ByteRange, Epoch, Errno, Error, Group, MemberState, Result, SessionId, TargetId};
-use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
+use wire::{GroupContext, GroupRole, StorageOp, StorageReply, StorageRequest};
 
 /// The whole range of a file.
-pub(super) const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
+pub(super) const WHOLE_FILE: ByteRange = ByteRange { start: 0, end: u64::MAX };
 
-impl Mirrors {
+impl MirrorService {
     /// Answers a request to the primary.
-    pub(crate) async fn as_primary(
+    pub(crate) async fn handle_as_primary(
         self: &Arc<Self>,
         replica: Arc<Replica>,
-        asked: InGroup,
+        asked: GroupContext,
         request: StorageRequest,
         deadline: Deadline,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let view = self.agreed(&asked).await?;
+        let view = self.view_at_version(&asked).await?;
         // What a reservation needs on all members only the primary tells.
         let spec = request.op.spec();
         if request.session != SessionId(0) && spec.is_for_any_replica() && view.has_other_primary(&replica)? {
-            return self.as_reader(&replica, asked, request, payload).await;
+            return self.handle_as_reader(&replica, asked, request, payload).await;
         }
-        self.lease_holds(replica.target).await?;
+        self.wait_for_lease(replica.target).await?;
         self.primary_view(&replica)?;
         if replica.is_unclean() {
-            Box::pin(self.put_others_out(&replica)).await?;
+            Box::pin(self.eject_others(&replica)).await?;
         }
-        self.known_to_all(&replica).await?;
-        if replica.revival.is_due(self.primary_view(&replica)?.group()?, replica.target) {
-            Box::pin(self.revive(&replica)).await?;
+        self.wait_for_confirmation(&replica).await?;
+        if replica.forced_recovery.is_due(self.primary_view(&replica)?.group()?, replica.target) {
+            Box::pin(self.prepare_forced_recovery(&replica)).await?;
         }
         // The metadata service is admitted earlier, because it runs the crash reconciliation; but a
         // migration must copy the final content.
         let is_mover = matches!(request.op, StorageOp::Watch { .. });
-        if replica.leftovers.are_there() && (request.session != SessionId(0) || is_mover) {
-            Box::pin(self.tidied(&replica)).await?;
+        if replica.unreconciled.is_pending() && (request.session != SessionId(0) || is_mover) {
+            Box::pin(self.wait_until_reconciled(&replica)).await?;
         }
-        if !replica.leftovers.are_there() {
+        if !replica.unreconciled.is_pending() {
             replica.open_to_clients();
         }
         if request.session != SessionId(0) && replica.once.has_closed_files() {
             let rows = replica.store.recent();
-            Box::pin(replica.once.wait_for(rows, request.session, request.ino, request.number)).await?;
+            Box::pin(replica.once.wait_until_open(rows, request.session, request.ino, request.slot_sequence))
+                .await?;
         }
         // A write that executes after its application got an error could overwrite what the
         // application wrote then.
-        if deadline.is_over() {
+        if deadline.has_passed() {
             return Err(deadline.error());
         }
         if let Some(answer) = self.watches.answer(&request) {
@@ -69,17 +70,20 @@ impl Mirrors {
         }
         match request.op {
             _ if spec.is_read_only() => {
-                let looked = self.look(&replica, request, payload).await;
-                looked.map_err(|error| self.unless_left(&replica, asked.since, error))
+                let looked = self.execute_read(&replica, request, payload).await;
+                looked.map_err(|error| self.redirect_if_replaced(&replica, asked.since, error))
             }
             StorageOp::Heal { range } if request.session == SessionId(0) => {
-                Box::pin(self.heal(replica, request.ino, range)).await.map(StorageReply::Healed)
+                Box::pin(self.repair(replica, request.ino, range)).await.map(StorageReply::Healed)
             }
             StorageOp::Mend { from, to, range } if request.session == SessionId(0) => {
-                detached::run(Mender::new(self.clone(), replica, request.ino).mend(from, to, range)).await
+                detached::run(
+                    DirectedRepair::new(self.clone(), replica, request.ino).repair_from(from, to, range),
+                )
+                .await
             }
             StorageOp::Forget { range } if request.session == SessionId(0) => {
-                detached::run(Mender::new(self.clone(), replica, request.ino).forget(range)).await
+                detached::run(DirectedRepair::new(self.clone(), replica, request.ino).give_up(range)).await
             }
             _ if spec.is_change() || spec.is_sync() => {
                 detached::run(change(self.clone(), replica, request, payload)).await
@@ -90,36 +94,36 @@ impl Mirrors {
     }
 
     /// Returns the group in the current map, if this replica is its primary.
-    pub(super) fn primary_view(&self, replica: &Replica) -> Result<View> {
+    pub(super) fn primary_view(&self, replica: &Replica) -> Result<GroupView> {
         let view = self.view(replica.group);
         let group = view.group()?;
         replica.follow(group);
         match group.primary() == Some(replica.target) {
             true => Ok(view),
-            false => Err(turns::another_version(replica.group)),
+            false => Err(version_fence::version_mismatch(replica.group)),
         }
     }
 
     /// Ejects the other in-sync members from the group, so that they are resynced: after a crash of
     /// the primary, each side may have changes that the other lacks.
-    pub(super) async fn put_others_out(&self, replica: &Replica) -> Result<()> {
+    pub(super) async fn eject_others(&self, replica: &Replica) -> Result<()> {
         loop {
             let view = self.primary_view(replica)?;
             let group = view.group()?;
             let other = group
-                .with_states()
+                .members_with_states()
                 .find(|(target, state)| *target != replica.target && *state == MemberState::Good);
             let Some((other, _)) = other else {
-                replica.is_seen_to();
+                replica.mark_reconciled();
                 return Ok(());
             };
             let reason = format!("target {} was left by a crash and goes on as the primary", replica.target);
-            self.decide(replica, group.since, other, MemberState::NeedsResync, &reason).await;
+            self.report_member(replica, group.since, other, MemberState::NeedsResync, &reason).await;
         }
     }
 
     /// Executes a read-only request while no change that isn't on all members is visible.
-    async fn look(
+    async fn execute_read(
         self: &Arc<Self>,
         replica: &Replica,
         request: StorageRequest,
@@ -127,50 +131,51 @@ impl Mirrors {
     ) -> Result<StorageReply> {
         let _running = self.fences.enter(request.session)?;
         let entered = replica.epochs.enter(request.ino, request.epoch, false).await?;
-        let range = look_range(&request.op, payload.as_ref())?;
-        let _held = replica.ranges.acquire(request.ino, range, super::ranges::Hold::Shared).await;
+        let range = read_range(&request.op, payload.as_ref())?;
+        let _held = replica.ranges.acquire(request.ino, range, super::range_locks::LockMode::Shared).await;
         // After the wait, another member may be the primary.
-        self.lease_holds(replica.target).await?;
+        self.wait_for_lease(replica.target).await?;
         let view = self.primary_view(replica)?;
         let group = view.group()?;
-        let is_due = replica.revival.is_due(group, replica.target);
-        if replica.has_left(group.since) || replica.has_doubtful() || is_due {
-            return Err(turns::another_version(replica.group));
+        let is_due = replica.forced_recovery.is_due(group, replica.target);
+        if replica.is_stepping_down(group.since) || replica.has_unconfirmed_ejection() || is_due {
+            return Err(version_fence::version_mismatch(replica.group));
         }
-        replica.turns.enter(replica.group, group.since, false).await?;
-        let look = Look { group, request: &request, payload: &payload };
-        let mut reply = match self.look_or_heal(replica, look).await {
+        replica.version_fence.enter(replica.group, group.since, false).await?;
+        let look = ReadRequest { group, request: &request, payload: &payload };
+        let mut reply = match self.read_or_repair(replica, look).await {
             Ok(reply) => reply,
             // What is missing may have been truncated under a later lease.
             Err(error) => return entered.check().and(Err(error)),
         };
         if let StorageReply::Room(room) = &mut reply {
-            room.others = Box::pin(self.room_of_others(group, replica.target, &request)).await;
+            room.others = Box::pin(self.space_of_others(group, replica.target, &request)).await;
         }
         // The disk may have taken longer than this member was the primary.
         self.primary_view(replica)?;
-        if !self.lease.holds(rt::monotonic_ns()) {
-            return Err(turns::another_version(replica.group));
+        if !self.lease.is_valid(rt::monotonic_ns()) {
+            return Err(version_fence::version_mismatch(replica.group));
         }
         entered.check().map(|()| reply)
     }
 
     /// Asks other in-sync members for what this replica can't read. The caller holds the range
     /// here, so nothing changes there either.
-    pub(super) async fn look_elsewhere(
+    pub(super) async fn read_from_others(
         self: &Arc<Self>,
         group: &Group,
         own: TargetId,
         request: &StorageRequest,
         payload: Option<IoBuf>,
     ) -> Option<StorageReply> {
-        let others =
-            group.with_states().filter(|(target, state)| *target != own && *state == MemberState::Good);
+        let others = group
+            .members_with_states()
+            .filter(|(target, state)| *target != own && *state == MemberState::Good);
         for (target, _) in others {
             // A separate buffer: the answer may arrive when the caller no longer waits for it.
             let buf = payload.as_ref().map(|payload| IoBuf::alloc(payload.len()));
-            let part = Part::Member { sequence: 0, settled: 0 };
-            let in_group = InGroup { group: group.id, since: group.since, part };
+            let part = GroupRole::Member { sequence: 0, settled: 0 };
+            let in_group = GroupContext { group: group.id, since: group.since, role: part };
             let asked = StorageRequest {
                 known: request.known,
                 group: Some(in_group),
@@ -190,47 +195,53 @@ impl Mirrors {
     /// when another member is the primary. If this member is to go and no other is in sync, it
     /// stays and refuses what it can't do. Unreachable members can't replace it: they are ejected
     /// instead, as soon as management knows that they don't serve.
-    pub(super) async fn expel(&self, replica: &Replica, target: TargetId, state: MemberState, reason: &str) {
+    pub(super) async fn eject(&self, replica: &Replica, target: TargetId, state: MemberState, reason: &str) {
         while let Ok(view) = self.primary_view(replica)
             && let Ok(group) = view.group()
-            && group.state_of(target).is_some_and(MemberState::gets_writes)
+            && group.state_of(target).is_some_and(MemberState::receives_writes)
         {
-            let good = group.with_states().filter(|(_, state)| *state == MemberState::Good);
+            let good = group.members_with_states().filter(|(_, state)| *state == MemberState::Good);
             let others: Vec<TargetId> = good.map(|(id, _)| id).filter(|id| *id != target).collect();
             let is_own = target == replica.target;
             match others.first() {
-                None if is_own => return replica.stay(group.since),
-                Some(other) if is_own && !others.iter().any(|id| self.is_heard_of(*id)) => {
+                None if is_own => return replica.cancel_step_down(group.since),
+                Some(other) if is_own && !others.iter().any(|id| self.is_reachable(*id)) => {
                     let reason =
                         format!("target {other} isn't heard of, and can't take the place of the primary");
-                    self.decide(replica, group.since, *other, MemberState::NeedsResync, &reason).await;
+                    self.report_member(replica, group.since, *other, MemberState::NeedsResync, &reason).await;
                 }
-                _ => self.decide(replica, group.since, target, state, reason).await,
+                _ => self.report_member(replica, group.since, target, state, reason).await,
             }
         }
     }
 
     /// Turns an error of this disk into `EREMCHG` when there is, or will be, another primary that
     /// may execute the request.
-    fn unless_left(&self, replica: &Replica, since: Epoch, error: Error) -> Error {
-        let is_over = replica.has_left(since) || self.since(replica.group) > since;
-        if error.errno == Errno::EIO && is_over { turns::another_version(replica.group) } else { error }
+    fn redirect_if_replaced(&self, replica: &Replica, since: Epoch, error: Error) -> Error {
+        let is_over = replica.is_stepping_down(since) || self.since(replica.group) > since;
+        if error.errno == Errno::EIO && is_over {
+            version_fence::version_mismatch(replica.group)
+        } else {
+            error
+        }
     }
 
     /// Handles a failure of this disk before any part of a change has begun: this member steps down
     /// if another one has everything.
-    async fn fails_here(&self, replica: &Replica, error: &StoreError) -> Error {
+    async fn handle_row_failure(&self, replica: &Replica, error: &StoreError) -> Error {
         let refusal = replica.failed(error);
         let since = self.since(replica.group);
-        let Ok(view) = self.primary_view(replica) else { return turns::another_version(replica.group) };
+        let Ok(view) = self.primary_view(replica) else {
+            return version_fence::version_mismatch(replica.group);
+        };
         let Ok(group) = view.group() else { return refusal };
-        let mut others = group.with_states().filter(|(target, _)| *target != replica.target);
-        if others.any(|(target, state)| state == MemberState::Good && self.is_heard_of(target)) {
-            self.give_way(replica, group, error).await;
+        let mut others = group.members_with_states().filter(|(target, _)| *target != replica.target);
+        if others.any(|(target, state)| state == MemberState::Good && self.is_reachable(target)) {
+            self.step_down(replica, group, error).await;
         }
         // The last in-sync member stays, and returns the reason.
         match self.since(replica.group) > since {
-            true => turns::another_version(replica.group),
+            true => version_fence::version_mismatch(replica.group),
             false => refusal,
         }
     }
@@ -238,47 +249,52 @@ impl Mirrors {
     /// Handles a replica that a target should have but can't open or create, so that it can't
     /// serve. If the target is the primary, it steps down in favour of a member that has
     /// everything. Returns the answer for the requester.
-    pub(crate) async fn without_replica(&self, target: TargetId, asked: &InGroup, error: Error) -> Error {
-        let view = match self.agreed(asked).await {
+    pub(crate) async fn step_down_without_replica(
+        &self,
+        target: TargetId,
+        asked: &GroupContext,
+        error: Error,
+    ) -> Error {
+        let view = match self.view_at_version(asked).await {
             Ok(view) => view,
             Err(outdated) => return outdated,
         };
         let Ok(group) = view.group() else { return error };
-        let mut others = group.with_states().filter(|(other, _)| *other != target);
-        let is_replaced = others.any(|(other, state)| state == MemberState::Good && self.is_heard_of(other));
+        let mut others = group.members_with_states().filter(|(other, _)| *other != target);
+        let is_replaced = others.any(|(other, state)| state == MemberState::Good && self.is_reachable(other));
         if group.primary() != Some(target) || !is_replaced {
             return error;
         }
         let change = MemberChange {
             group: group.id,
-            since: group.since,
+            version: group.since,
             target,
             state: MemberState::NeedsResync,
             reason: error.message.to_string(),
-            orderly: false,
+            is_orderly: false,
         };
         tracing::warn!(group = %group.id, target_id = %target, "a primary gives way: {}", error.message);
-        if let Err(undecided) = self.links.management.set_member(change).await {
+        if let Err(undecided) = self.context.management.set_member(change).await {
             tracing::warn!(group = %group.id, error = %undecided, "management doesn't decide on a member of a group");
         }
         match self.since(group.id) > group.since {
-            true => turns::another_version(group.id),
+            true => version_fence::version_mismatch(group.id),
             false => error,
         }
     }
 
     /// Steps down, so that another in-sync member becomes the primary.
-    async fn give_way(&self, replica: &Replica, group: &Group, error: &StoreError) {
+    async fn step_down(&self, replica: &Replica, group: &Group, error: &StoreError) {
         // The new primary may begin before this process knows it: no reads here any more.
-        replica.leave(group.since);
-        self.expel(replica, replica.target, MemberState::NeedsResync, error.message()).await;
+        replica.announce_step_down(group.since);
+        self.eject(replica, replica.target, MemberState::NeedsResync, error.message()).await;
     }
 
     /// Waits for a newer version of a group; false when none arrives for a while.
-    async fn await_newer(&self, replica: &Replica, since: Epoch) -> bool {
+    async fn wait_for_newer(&self, replica: &Replica, since: Epoch) -> bool {
         let began_ns = rt::monotonic_ns();
         while self.since(replica.group) <= since {
-            if rt::monotonic_ns() - began_ns > MAP_PATIENCE.as_nanos() as u64 {
+            if rt::monotonic_ns() - began_ns > MAP_TIMEOUT.as_nanos() as u64 {
                 return false;
             }
             rt::sleep(MAP_POLL).await;
@@ -289,7 +305,7 @@ impl Mirrors {
 
 /// Executes a change or a sync. It runs to its end, whether or not the requester waits for it.
 async fn change(
-    mirrors: Arc<Mirrors>,
+    mirrors: Arc<MirrorService>,
     replica: Arc<Replica>,
     request: StorageRequest,
     payload: Option<IoBuf>,
@@ -298,51 +314,56 @@ async fn change(
     if matches!(request.op, StorageOp::Write { .. }) && payload.is_none() {
         return Err(Error::new(Errno::EINVAL, "a write came without its payload"));
     }
-    let _noted = mirrors.watches.changing(&request, payload.as_ref().map_or(0, IoBuf::len));
-    let one =
-        |doing| Change { mirrors: &mirrors, replica: &replica, request: &request, payload: &payload, doing };
-    let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) else {
+    let _noted = mirrors.watches.track(&request, payload.as_ref().map_or(0, IoBuf::len));
+    let one = |doing| ReplicatedChange {
+        mirrors: &mirrors,
+        replica: &replica,
+        request: &request,
+        payload: &payload,
+        execution: doing,
+    };
+    let (Some(number), StorageOp::Write { .. }) = (request.slot_sequence, &request.op) else {
         let entered = replica.epochs.enter(request.ino, request.epoch, request.op.spec().is_change()).await?;
         one(None).replicate().await?;
-        return entered.check().map(|()| done(&replica.store));
+        return entered.check().map(|()| change_reply(&replica.store));
     };
     // A change that was executed before gets its old answer, whatever the epoch of the repetition.
-    if let Some(answer) = replica.once.answer(request.session, number) {
-        return answer.map(|()| replica.once.again(&replica.store, request.session, number));
+    if let Some(answer) = replica.once.cached_answer(request.session, number) {
+        return answer.map(|()| replica.once.cached_reply(&replica.store, request.session, number));
     }
     let _entered = replica.epochs.enter(request.ino, request.epoch, true).await?;
     let begun = replica.once.begin(replica.store.recent(), request.session, number, request.ino).await?;
     let doing = match begun {
-        Once::Do(doing) => doing,
-        Once::Answered(answer) => {
-            return answer.map(|()| replica.once.again(&replica.store, request.session, number));
+        Once::Execute(doing) => doing,
+        Once::Cached(answer) => {
+            return answer.map(|()| replica.once.cached_reply(&replica.store, request.session, number));
         }
-        Once::Unwritten(error) => return Err(Box::pin(mirrors.fails_here(&replica, &error)).await),
+        Once::RowFailed(error) => return Err(Box::pin(mirrors.handle_row_failure(&replica, &error)).await),
     };
     match one(Some(&doing)).replicate().await {
         // The current primary decides whether it takes effect.
         Err(error) if error.errno == Errno::EREMCHG => {
             if mirrors.primary_view(&replica).is_err() {
-                doing.leave();
+                doing.discard();
             }
             Err(error)
         }
-        outcome => doing.end(outcome).await.map(|()| done(&replica.store)),
+        outcome => doing.end(outcome).await.map(|()| change_reply(&replica.store)),
     }
 }
 
 /// One change that is being replicated to all members.
-struct Change<'a> {
-    mirrors: &'a Arc<Mirrors>,
+struct ReplicatedChange<'a> {
+    mirrors: &'a Arc<MirrorService>,
     replica: &'a Replica,
     request: &'a StorageRequest,
     payload: &'a Option<IoBuf>,
     /// For a numbered write.
-    doing: Option<&'a Doing<'a>>,
+    execution: Option<&'a Execution<'a>>,
 }
 
 /// Outcome of a change on the primary's own disk.
-enum Local {
+enum LocalOutcome {
     Done,
     /// A newer version of the group has begun first: the change is executed under that, if at all.
     Outdated,
@@ -352,23 +373,26 @@ enum Local {
 /// Members that failed or didn't answer.
 type Failures = Vec<(TargetId, MemberState, Error)>;
 
-impl Change<'_> {
+impl ReplicatedChange<'_> {
     /// Executes the change on all replicas that count. Under each version of the group it is sent
     /// to those that don't have it yet.
     async fn replicate(&self) -> Result<()> {
         let (mirrors, replica) = (self.mirrors, self.replica);
-        let _entered = replica.gate.read().await;
+        let _entered = replica.role_lock.read().await;
         let _held = match exclusive_range(&self.request.op, self.payload.as_ref()) {
-            Some(range) => {
-                Some(replica.ranges.acquire(self.request.ino, range, super::ranges::Hold::Alone).await)
-            }
+            Some(range) => Some(
+                replica
+                    .ranges
+                    .acquire(self.request.ino, range, super::range_locks::LockMode::Exclusive)
+                    .await,
+            ),
             None => None,
         };
-        let _noted = replica.store.hold_notes();
+        let _noted = replica.store.hold_entries();
         let mut ticket: Option<Ticket<'_>> = None;
         let (mut have, mut is_done_here) = (Vec::new(), false);
         loop {
-            if !is_done_here && let Err(error) = mirrors.lease_holds(replica.target).await {
+            if !is_done_here && let Err(error) = mirrors.wait_for_lease(replica.target).await {
                 // Where others have the change, this replica gets it, too, or isn't the primary any
                 // more.
                 if have.is_empty() {
@@ -378,9 +402,9 @@ impl Change<'_> {
             }
             let view = mirrors.primary_view(replica)?;
             let group = view.group()?;
-            if replica.revival.is_due(group, replica.target) {
+            if replica.forced_recovery.is_due(group, replica.target) {
                 // The request is older than the moment when this replica missed something.
-                return Err(turns::another_version(replica.group));
+                return Err(version_fence::version_mismatch(replica.group));
             }
             if self.request.op.spec().is_change() {
                 let next = replica.sequences.begin(group.since);
@@ -392,37 +416,37 @@ impl Change<'_> {
                 }
             }
             let to: Vec<(TargetId, MemberState)> = group
-                .with_states()
+                .members_with_states()
                 .filter(|(target, state)| {
-                    *target != replica.target && state.gets_writes() && !have.contains(target)
+                    *target != replica.target && state.receives_writes() && !have.contains(target)
                 })
                 .collect();
             if is_done_here && to.is_empty() {
-                return mirrors.known_to_all(replica).await;
+                return mirrors.wait_for_confirmation(replica).await;
             }
             let mut sends =
                 pin!(self.send_all(group, &to, ticket.as_ref().map_or(0, |ticket| ticket.sequence)));
             let (local, failures) = match is_done_here {
-                true => (Local::Done, sends.as_mut().await),
-                false => both(pin!(self.do_here(group.since)), sends.as_mut()).await,
+                true => (LocalOutcome::Done, sends.as_mut().await),
+                false => join_both(pin!(self.execute_here(group.since)), sends.as_mut()).await,
             };
             let failed = |target: &TargetId| failures.iter().any(|(failed, ..)| failed == target);
             have.extend(to.iter().map(|(target, _)| *target).filter(|target| !failed(target)));
             match local {
-                Local::Done => is_done_here = true,
-                Local::Outdated => {
-                    Box::pin(mirrors.await_newer(replica, group.since)).await;
+                LocalOutcome::Done => is_done_here = true,
+                LocalOutcome::Outdated => {
+                    Box::pin(mirrors.wait_for_newer(replica, group.since)).await;
                     continue;
                 }
-                Local::Failed(error) => {
-                    return Box::pin(self.failed_here(group, error, &have, failures)).await;
+                LocalOutcome::Failed(error) => {
+                    return Box::pin(self.handle_local_failure(group, error, &have, failures)).await;
                 }
             }
             if failures.is_empty() {
-                return mirrors.known_to_all(replica).await;
+                return mirrors.wait_for_confirmation(replica).await;
             }
             for (target, state, error) in failures {
-                Box::pin(self.lose(group, target, state, &error)).await;
+                Box::pin(self.eject_failed(group, target, state, &error)).await;
             }
         }
     }
@@ -430,8 +454,11 @@ impl Change<'_> {
     /// Sends the change to members concurrently; returns those that failed.
     async fn send_all(&self, group: &Group, to: &[(TargetId, MemberState)], sequence: u64) -> Failures {
         let settled = self.replica.sequences.settled(group.since);
-        let in_group =
-            InGroup { group: group.id, since: group.since, part: Part::Member { sequence, settled } };
+        let in_group = GroupContext {
+            group: group.id,
+            since: group.since,
+            role: GroupRole::Member { sequence, settled },
+        };
         let send = |(target, _): &(TargetId, MemberState)| {
             let request = StorageRequest {
                 target: *target,
@@ -447,32 +474,34 @@ impl Change<'_> {
         outcome.filter_map(|((target, state), answer)| Some((*target, *state, answer.err()?))).collect()
     }
 
-    async fn do_here(&self, since: Epoch) -> Local {
+    async fn execute_here(&self, since: Epoch) -> LocalOutcome {
         let replica = self.replica;
-        let Ok(_turn) = replica.turns.enter(replica.group, since, true).await else { return Local::Outdated };
-        match do_on(replica, self.request, self.payload, self.doing).await {
-            Ok(()) => Local::Done,
-            Err(error) => Local::Failed(error),
+        let Ok(_turn) = replica.version_fence.enter(replica.group, since, true).await else {
+            return LocalOutcome::Outdated;
+        };
+        match execute_on(replica, self.request, self.payload, self.execution).await {
+            Ok(()) => LocalOutcome::Done,
+            Err(error) => LocalOutcome::Failed(error),
         }
     }
 
     /// Ejects a member that failed the change, unless it only has another version of the group. A
     /// change is sent once under each version: a late, unanswered copy could overwrite a newer
     /// write, and is refused under the next version.
-    async fn lose(&self, group: &Group, target: TargetId, state: MemberState, error: &Error) {
-        if error.errno == Errno::EREMCHG && self.mirrors.await_newer(self.replica, group.since).await {
+    async fn eject_failed(&self, group: &Group, target: TargetId, state: MemberState, error: &Error) {
+        if error.errno == Errno::EREMCHG && self.mirrors.wait_for_newer(self.replica, group.since).await {
             return;
         }
-        let state = fallen(state);
+        let state = state_after_miss(state);
         while self.mirrors.since(group.id) == group.since {
-            self.mirrors.decide(self.replica, group.since, target, state, &error.message).await;
+            self.mirrors.report_member(self.replica, group.since, target, state, &error.message).await;
         }
     }
 
     /// Handles a failure on the primary's own disk. No difference between replicas may stay
     /// unrecorded: if another in-sync member has the change, this one is ejected; if none has it,
     /// those that may have a part of it are.
-    async fn failed_here(
+    async fn handle_local_failure(
         &self,
         group: &Group,
         error: StoreError,
@@ -482,40 +511,40 @@ impl Change<'_> {
         let (mirrors, replica) = (self.mirrors, self.replica);
         let refusal = replica.failed(&error);
         if have.iter().any(|target| group.state_of(*target) == Some(MemberState::Good)) {
-            mirrors.give_way(replica, group, &error).await;
-            return Err(turns::another_version(replica.group));
+            mirrors.step_down(replica, group, &error).await;
+            return Err(version_fence::version_mismatch(replica.group));
         }
         // An earlier change has failed here, and the others act on that already.
-        if replica.has_left(group.since) {
-            mirrors.give_way(replica, group, &error).await;
-            return Err(turns::another_version(replica.group));
+        if replica.is_stepping_down(group.since) {
+            mirrors.step_down(replica, group, &error).await;
+            return Err(version_fence::version_mismatch(replica.group));
         }
         let is_newer = |(.., error): &(TargetId, MemberState, Error)| error.errno == Errno::EREMCHG;
-        if failures.iter().any(is_newer) && mirrors.await_newer(replica, group.since).await {
-            return Err(turns::another_version(replica.group));
+        if failures.iter().any(is_newer) && mirrors.wait_for_newer(replica, group.since).await {
+            return Err(version_fence::version_mismatch(replica.group));
         }
         let nothing_was_done =
             matches!(error.kind(), Kind::NoSpace | Kind::TooLarge | Kind::Corrupt { .. } | Kind::Closed);
         for (target, state, error) in failures {
             let is_same = nothing_was_done && matches!(error.errno, Errno::ENOSPC | Errno::EFBIG);
             if !is_same {
-                mirrors.expel(replica, target, fallen(state), &error.message).await;
+                mirrors.eject(replica, target, state_after_miss(state), &error.message).await;
             }
         }
         for target in have {
-            let state = fallen(group.state_of(*target).unwrap_or(MemberState::Bad));
-            mirrors.expel(replica, *target, state, error.message()).await;
+            let state = state_after_miss(group.state_of(*target).unwrap_or(MemberState::Bad));
+            mirrors.eject(replica, *target, state, error.message()).await;
         }
         Err(refusal)
     }
 }
 
 /// What of the file is looked at.
-pub(super) fn look_range(op: &StorageOp, payload: Option<&IoBuf>) -> Result<ByteRange> {
+pub(super) fn read_range(op: &StorageOp, payload: Option<&IoBuf>) -> Result<ByteRange> {
     match (op, payload) {
         (StorageOp::Read { offset, .. }, Some(payload)) => Ok(ByteRange::at(*offset, payload.len() as u64)),
         (StorageOp::Read { .. }, None) => Err(Error::new(Errno::EINVAL, "a read came without a buffer")),
-        _ => Ok(WHOLE),
+        _ => Ok(WHOLE_FILE),
     }
 }
 
@@ -525,7 +554,7 @@ pub(super) fn exclusive_range(op: &StorageOp, payload: Option<&IoBuf>) -> Option
 }
 
 /// Returns the state of a member after it has missed something.
-pub(super) fn fallen(state: MemberState) -> MemberState {
+pub(super) fn state_after_miss(state: MemberState) -> MemberState {
     match state {
         MemberState::Good | MemberState::NeedsResync | MemberState::Resyncing => MemberState::NeedsResync,
         MemberState::Bad | MemberState::Rebuilding => MemberState::Bad,
@@ -533,21 +562,21 @@ pub(super) fn fallen(state: MemberState) -> MemberState {
 }
 
 /// Executes a change on this replica.
-pub(super) async fn do_on(
+pub(super) async fn execute_on(
     replica: &Replica,
     request: &StorageRequest,
     payload: &Option<IoBuf>,
-    doing: Option<&Doing<'_>>,
+    doing: Option<&Execution<'_>>,
 ) -> chunkstore::Result<()> {
     let store = &replica.store;
     let (Some(doing), StorageOp::Write { offset, path, durable }) = (doing, &request.op) else {
-        return perform_known(store, request, payload.clone()).await.map(drop);
+        return execute_request(store, request, payload.clone()).await.map(drop);
     };
     let data = payload.clone().unwrap_or_else(|| IoBuf::alloc(0));
     let (path, durability) = (convert::path(*path), convert::durability(*durable));
     // Large, and only for files that several clients write: kept out of the future of every change.
-    let at = At { ino: request.ino, offset: *offset, known: request.known };
-    Box::pin(store.write_at(at, &data, path, durability, doing.note_done())).await?;
+    let at = At { ino: request.ino, offset: *offset, min_len: request.known };
+    Box::pin(store.write_at(at, &data, path, durability, doing.write_done_row())).await?;
     // The row must be on disk, too: without it the change would be executed again after a power
     // failure.
     if *durable { store.recent().sync().await } else { Ok(()) }
@@ -555,7 +584,7 @@ pub(super) async fn do_on(
 
 /// Runs two futures concurrently. They are pinned by the caller: passed by value they would need
 /// their space here a second time.
-async fn both<A, B>(
+async fn join_both<A, B>(
     mut first: Pin<&mut impl Future<Output = A>>,
     mut second: Pin<&mut impl Future<Output = B>>,
 ) -> (A, B) {

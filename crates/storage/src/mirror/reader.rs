@@ -6,53 +6,53 @@
 //! another member, content would go back in time. So where a change isn't known to be settled, the
 //! member sends the client to the primary, where the read waits.
 
-use super::primary::look_range;
-use super::ranges::Hold;
+use super::primary::read_range;
+use super::range_locks::LockMode;
 use super::repair::has_file;
 use super::replica::Replica;
-use super::{Mirrors, turns};
-use crate::service::perform_known;
+use super::{MirrorService, version_fence};
+use crate::service::execute_request;
 use chunkstore::Kind;
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{Epoch, Errno, Error, MemberState, Result};
-use wire::{InGroup, StorageReply, StorageRequest};
+use wire::{GroupContext, StorageReply, StorageRequest};
 
-impl Mirrors {
+impl MirrorService {
     /// Answers a client that reads from a member of its choice.
     ///
     /// # Errors
     /// `EREMOTE` where only the primary knows. `EREMCHG` when the group has another version.
-    pub(super) async fn as_reader(
+    pub(super) async fn handle_as_reader(
         self: &Arc<Self>,
         replica: &Replica,
-        asked: InGroup,
+        asked: GroupContext,
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let range = look_range(&request.op, payload.as_ref())?;
+        let range = read_range(&request.op, payload.as_ref())?;
         self.require_readable(replica, asked.since)?;
         let _running = self.fences.enter(request.session)?;
         let entered = replica.epochs.enter(request.ino, request.epoch, false).await?;
         // Before the wait, too: a change in progress stays unsettled for some time.
-        let is_open = || replica.holds.is_open(request.ino, range) || replica.once.has_closed_files();
+        let is_open = || replica.unsettled.is_open(request.ino, range) || replica.once.has_closed_files();
         if is_open() {
             return Err(ask_the_primary(replica));
         }
-        let _held = replica.ranges.acquire(request.ino, range, Hold::Shared).await;
+        let _held = replica.ranges.acquire(request.ino, range, LockMode::Shared).await;
         if is_open() {
             return Err(ask_the_primary(replica));
         }
-        replica.turns.enter(replica.group, asked.since, false).await?;
+        replica.version_fence.enter(replica.group, asked.since, false).await?;
         let ino = request.ino;
-        let reply = match perform_known(&replica.store, &request, payload).await {
+        let reply = match execute_request(&replica.store, &request, payload).await {
             // The primary knows whether other members have the file.
             Ok(_) if !has_file(replica, ino).await => return Err(ask_the_primary(replica)),
             Ok(reply) => reply,
             Err(error) => {
                 replica.failed(&error);
                 if matches!(error.kind(), Kind::Io | Kind::Corrupt { .. }) {
-                    self.heal_later(replica, ino, range);
+                    self.repair_later(replica, ino, range);
                 }
                 return Err(ask_the_primary(replica));
             }
@@ -67,10 +67,10 @@ impl Mirrors {
         let group = view.group()?;
         replica.follow(group);
         if group.since != since {
-            return Err(turns::another_version(replica.group));
+            return Err(version_fence::version_mismatch(replica.group));
         }
         let is_good = group.state_of(replica.target) == Some(MemberState::Good);
-        match is_good && !replica.is_unclean() && self.lease.holds(rt::monotonic_ns()) {
+        match is_good && !replica.is_unclean() && self.lease.is_valid(rt::monotonic_ns()) {
             true => Ok(()),
             false => Err(ask_the_primary(replica)),
         }

@@ -4,13 +4,13 @@
 //! in the middle leaves unrepaired parts as they were, or refused ([`StorageOp::Rewrite`]). A
 //! member that can't be repaired is ejected.
 
-use super::primary::{WHOLE, do_on, fallen};
-use super::ranges::Hold;
+use super::primary::{WHOLE_FILE, execute_on, state_after_miss};
+use super::range_locks::LockMode;
+use super::repair_plan::{BlockRepair, RepairPlan, SurveyedReplica, plan};
 use super::replica::Replica;
 use super::sequences::Ticket;
-use super::verdict::{Copy, Fix, Plan, plan};
-use super::{Mirrors, detached, turns};
-use crate::service::{perform, perform_known};
+use super::{MirrorService, detached, version_fence};
+use crate::service::{execute, execute_request};
 use chunkstore::{IoPath, Kind, StoreError};
 use rt::IoBuf;
 use std::cell::RefCell;
@@ -18,7 +18,9 @@ use std::sync::Arc;
 use types::{
     BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, SessionId, TargetId, Timestamp,
 };
-use wire::{Healed, InGroup, Part, Path, StorageOp, StorageReply, StorageRequest, Survey};
+use wire::{
+    DataPath, GroupContext, GroupRole, RepairResult, ReplicaState, StorageOp, StorageReply, StorageRequest,
+};
 
 /// Bytes that are surveyed and repaired at a time. The file is locked against changes that long.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -28,7 +30,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 const MAX_RESTORED_BYTES: u64 = 2 << 30;
 
 /// Files that are repaired at a time because requests have met damage; the scrub finds the others.
-const MAX_HEALED_AT_ONCE: usize = 64;
+const MAX_REPAIRS_AT_ONCE: usize = 64;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -36,15 +38,15 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 const MAX_END: u64 = i64::MAX as u64;
 
 /// A read-only request and its group.
-pub(super) struct Look<'a> {
+pub(super) struct ReadRequest<'a> {
     pub(super) group: &'a Group,
     pub(super) request: &'a StorageRequest,
     pub(super) payload: &'a Option<IoBuf>,
 }
 
 /// The file while the primary repairs it.
-struct Healing<'a> {
-    mirrors: &'a Arc<Mirrors>,
+struct FileRepair<'a> {
+    mirrors: &'a Arc<MirrorService>,
     replica: &'a Replica,
     ino: InodeId,
     group: Group,
@@ -53,45 +55,46 @@ struct Healing<'a> {
     tickets: RefCell<Vec<Ticket<'a>>>,
 }
 
-impl Mirrors {
+impl MirrorService {
     /// Answers a read-only request from the primary's replica, or from another one where this one
     /// is damaged, fails or is missing; then it is repaired.
-    pub(super) async fn look_or_heal(
+    pub(super) async fn read_or_repair(
         self: &Arc<Self>,
         replica: &Replica,
-        look: Look<'_>,
+        look: ReadRequest<'_>,
     ) -> Result<StorageReply> {
         let (request, payload) = (look.request, look.payload);
-        let done = perform_known(&replica.store, request, payload.clone()).await;
+        let done = execute_request(&replica.store, request, payload.clone()).await;
         let refusal = match done {
             Ok(reply) if has_file(replica, request.ino).await => {
                 return match request.session {
-                    SessionId(0) => Box::pin(self.told_to_service(replica, &look, reply)).await,
+                    SessionId(0) => Box::pin(self.checked_length(replica, &look, reply)).await,
                     _ => Ok(reply),
                 };
             }
-            Ok(reply) if !Box::pin(self.others_have(replica, &look)).await? => return Ok(reply),
-            Ok(_) => lost(replica, request.ino),
+            Ok(reply) if !Box::pin(self.exists_elsewhere(replica, &look)).await? => return Ok(reply),
+            Ok(_) => missing_file(replica, request.ino),
             Err(error) if is_damage(&error) => replica.failed(&error),
             Err(error) => return Err(replica.failed(&error)),
         };
-        let found = Box::pin(self.look_elsewhere(look.group, replica.target, request, payload.clone())).await;
-        self.heal_later(replica, request.ino, concerned(request, payload));
+        let found =
+            Box::pin(self.read_from_others(look.group, replica.target, request, payload.clone())).await;
+        self.repair_later(replica, request.ino, affected_range(request, payload));
         found.ok_or(refusal)
     }
 
     /// Answers a service's request for a length, which decides about the file, as when a migration
     /// has copied all of it. Where the end is damaged here, another replica answers. If none does,
     /// a plausible length is returned, but a wrong one isn't.
-    async fn told_to_service(
+    async fn checked_length(
         self: &Arc<Self>,
         replica: &Replica,
-        look: &Look<'_>,
+        look: &ReadRequest<'_>,
         reply: StorageReply,
     ) -> Result<StorageReply> {
         let StorageReply::Stat { len, .. } = reply else { return Ok(reply) };
         let (store, ino, last) = (&replica.store, look.request.ino, len.saturating_sub(1));
-        let (error, own) = match store.require_end(ino).await {
+        let (error, own) = match store.require_not_truncated(ino).await {
             Err(error) => (error, None),
             Ok(()) => match store.read(ino, last, &IoBuf::alloc(1), IoPath::Cached).await {
                 Err(error) => (error, Some(reply)),
@@ -102,8 +105,8 @@ impl Mirrors {
         if !is_damage(&error) {
             return Err(refusal);
         }
-        let found = Box::pin(self.look_elsewhere(look.group, replica.target, look.request, None)).await;
-        self.heal_later(replica, ino, ByteRange::new(last, MAX_END));
+        let found = Box::pin(self.read_from_others(look.group, replica.target, look.request, None)).await;
+        self.repair_later(replica, ino, ByteRange::new(last, MAX_END));
         found.or(own).ok_or(refusal)
     }
 
@@ -113,61 +116,61 @@ impl Mirrors {
     /// # Errors
     /// `EREMCHG` when an in-sync member doesn't answer although its node is reachable: the
     /// requester retries. Unreachable members aren't waited for.
-    async fn others_have(self: &Arc<Self>, replica: &Replica, look: &Look<'_>) -> Result<bool> {
+    async fn exists_elsewhere(self: &Arc<Self>, replica: &Replica, look: &ReadRequest<'_>) -> Result<bool> {
         let others = look
             .group
-            .with_states()
+            .members_with_states()
             .filter(|(target, state)| *target != replica.target && *state == MemberState::Good);
         let mut is_told = true;
         for (target, _) in others {
-            let part = Part::Member { sequence: 0, settled: 0 };
-            let in_group = InGroup { group: look.group.id, since: look.group.since, part };
-            let answer = self.ask_member(target, (look.request.ino, StorageOp::Stat), in_group, None);
-            let told = match self.is_heard_of(target) {
+            let part = GroupRole::Member { sequence: 0, settled: 0 };
+            let in_group = GroupContext { group: look.group.id, since: look.group.since, role: part };
+            let answer = self.call_member(target, (look.request.ino, StorageOp::Stat), in_group, None);
+            let told = match self.is_reachable(target) {
                 true => Some(answer.await),
-                false => rt::timeout(super::PRESENCE_LOOK, answer).await,
+                false => rt::timeout(super::REACHABILITY_INTERVAL, answer).await,
             };
             match told {
                 Some(Ok(StorageReply::Stat { len, .. })) if len > 0 => return Ok(true),
                 Some(Ok(_)) => {}
-                _ => is_told &= !self.is_heard_of(target),
+                _ => is_told &= !self.is_reachable(target),
             }
         }
-        if is_told { Ok(false) } else { Err(turns::another_version(replica.group)) }
+        if is_told { Ok(false) } else { Err(version_fence::version_mismatch(replica.group)) }
     }
 
     /// Requests the repair of damage that a request has met, whichever member this is. Requests
     /// that wait for the range go first.
-    pub(crate) fn heal_later(self: &Arc<Self>, replica: &Replica, ino: InodeId, range: ByteRange) {
+    pub(crate) fn repair_later(self: &Arc<Self>, replica: &Replica, ino: InodeId, range: ByteRange) {
         let key = (replica.group, ino);
         {
-            let mut healing = self.healing.lock();
-            if healing.len() >= MAX_HEALED_AT_ONCE || !healing.insert(key) {
+            let mut healing = self.repairing.lock();
+            if healing.len() >= MAX_REPAIRS_AT_ONCE || !healing.insert(key) {
                 return;
             }
         }
         let (mirrors, group, target) = (self.clone(), replica.group, replica.target);
         let tally = replica.tally.clone();
         rt::spawn(async move {
-            match mirrors.ask_to_heal(target, group, ino, range).await {
-                Ok(healed) => tally.heal(&healed),
+            match mirrors.request_repair(target, group, ino, range).await {
+                Ok(healed) => tally.count_repair(&healed),
                 Err(error) => {
                     tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't mended yet");
                 }
             }
-            mirrors.healing.lock().remove(&key);
+            mirrors.repairing.lock().remove(&key);
         });
     }
 
     /// Repairs the damage that the resync of a member has met here, place by place, now that the
     /// member is in sync.
-    pub(super) fn heal_all_later(self: &Arc<Self>, replica: &Replica, damage: Vec<(InodeId, ByteRange)>) {
+    pub(super) fn repair_all_later(self: &Arc<Self>, replica: &Replica, damage: Vec<(InodeId, ByteRange)>) {
         let (mirrors, group, target) = (self.clone(), replica.group, replica.target);
         let tally = replica.tally.clone();
         rt::spawn(async move {
             for (ino, range) in damage {
-                match mirrors.ask_to_heal(target, group, ino, range).await {
-                    Ok(healed) => tally.heal(&healed),
+                match mirrors.request_repair(target, group, ino, range).await {
+                    Ok(healed) => tally.count_repair(&healed),
                     Err(error) => {
                         tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't mended yet");
                     }
@@ -177,25 +180,25 @@ impl Mirrors {
     }
 
     /// Asks the primary to repair a range; `asker`: the member that has found the damage.
-    pub(crate) async fn ask_to_heal(
+    pub(crate) async fn request_repair(
         self: &Arc<Self>,
         asker: TargetId,
         group: types::GroupId,
         ino: InodeId,
         range: ByteRange,
-    ) -> Result<Healed> {
+    ) -> Result<RepairResult> {
         let view = self.view(group);
         let known = view.group()?;
-        let Some(primary) = known.primary() else { return Err(turns::another_version(group)) };
+        let Some(primary) = known.primary() else { return Err(version_fence::version_mismatch(group)) };
         let op = StorageOp::Heal { range };
-        let in_group = InGroup { group, since: known.since, part: Part::Primary };
+        let in_group = GroupContext { group, since: known.since, role: GroupRole::Primary };
         let request =
             StorageRequest { group: Some(in_group), ..StorageRequest::new(SessionId(0), primary, ino, op) };
         let open = self.open_replicas();
         let own = open.iter().find(|replica| (replica.group, replica.target) == (group, primary));
         let reply = match own {
-            Some(replica) => StorageReply::Healed(self.heal(replica.clone(), ino, range).await?),
-            None => self.links.members.call(request, None).await?,
+            Some(replica) => StorageReply::Healed(self.repair(replica.clone(), ino, range).await?),
+            None => self.context.members.call(request, None).await?,
         };
         match reply {
             StorageReply::Healed(mended) => {
@@ -209,19 +212,19 @@ impl Mirrors {
 
     /// Repairs a range of a file of whose group this is the primary. Runs to its end, whether or
     /// not the caller waits for it.
-    pub(crate) async fn heal(
+    pub(crate) async fn repair(
         self: &Arc<Self>,
         replica: Arc<Replica>,
         ino: InodeId,
         range: ByteRange,
-    ) -> Result<Healed> {
+    ) -> Result<RepairResult> {
         let mirrors = self.clone();
         detached::run(async move {
-            let (mut mended, mut at) = (Healed::default(), range.start / PIECE_BYTES * PIECE_BYTES);
+            let (mut mended, mut at) = (RepairResult::default(), range.start / PIECE_BYTES * PIECE_BYTES);
             let range = ByteRange::new(at, range.end.min(MAX_END).next_multiple_of(BLOCK));
             loop {
                 let piece = ByteRange::at(at, PIECE_BYTES).intersect(range);
-                let (found, end) = mirrors.heal_piece(&replica, ino, piece).await?;
+                let (found, end) = mirrors.repair_piece(&replica, ino, piece).await?;
                 mended += found;
                 at = piece.end;
                 if at >= range.end.min(end) {
@@ -233,33 +236,33 @@ impl Mirrors {
     }
 
     /// Repairs one piece; also returns where the file ends.
-    async fn heal_piece(
+    async fn repair_piece(
         self: &Arc<Self>,
         replica: &Replica,
         ino: InodeId,
         piece: ByteRange,
-    ) -> Result<(Healed, u64)> {
+    ) -> Result<(RepairResult, u64)> {
         if replica.is_unclean() {
-            self.put_others_out(replica).await?;
+            self.eject_others(replica).await?;
         }
-        let _entered = replica.gate.read().await;
-        let _held = replica.ranges.acquire(ino, WHOLE, Hold::Alone).await;
-        self.lease_holds(replica.target).await?;
+        let _entered = replica.role_lock.read().await;
+        let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Exclusive).await;
+        self.wait_for_lease(replica.target).await?;
         let group = self.primary_view(replica)?.group()?.clone();
-        let _noted = replica.store.hold_notes();
+        let _noted = replica.store.hold_entries();
         let ticket = replica.sequences.begin(group.since);
-        if replica.has_left(group.since) || self.since(replica.group) != group.since {
-            return Err(turns::another_version(replica.group));
+        if replica.is_stepping_down(group.since) || self.since(replica.group) != group.since {
+            return Err(version_fence::version_mismatch(replica.group));
         }
-        let _turn = replica.turns.enter(replica.group, group.since, true).await?;
-        let healing = Healing { mirrors: self, replica, ino, group, tickets: RefCell::new(vec![ticket]) };
+        let _turn = replica.version_fence.enter(replica.group, group.since, true).await?;
+        let healing = FileRepair { mirrors: self, replica, ino, group, tickets: RefCell::new(vec![ticket]) };
         let copies = healing.survey(piece).await?;
         let end = copies.iter().map(|copy| copy.survey.len.max(copy.survey.sum_end)).max().unwrap_or(0);
         let plan = plan(&copies, piece);
-        if plan.is_nothing() {
-            return Ok((Healed::default(), end));
+        if plan.is_empty() {
+            return Ok((RepairResult::default(), end));
         }
-        Ok((healing.carry_out(&copies, &plan).await?, end))
+        Ok((healing.execute_plan(&copies, &plan).await?, end))
     }
 }
 
@@ -269,7 +272,7 @@ pub(super) async fn has_file(replica: &Replica, ino: InodeId) -> bool {
 }
 
 /// The error for a read of a chunk file that other members have, when none of them answers.
-fn lost(replica: &Replica, ino: InodeId) -> Error {
+fn missing_file(replica: &Replica, ino: InodeId) -> Error {
     let message = format!("target {}: the chunk file of inode {ino} is gone", replica.target);
     Error::new(Errno::EIO, message).hint("bring up the other members of its group: weft group list")
 }
@@ -285,8 +288,8 @@ pub(super) fn expected_parts(len: u64) -> impl Iterator<Item = ByteRange> {
 
 /// Returns the checksums of a part in wire format. After the last one of the survey there are
 /// holes.
-pub(super) fn expected_sums(survey: &Survey, part: ByteRange) -> Result<IoBuf> {
-    if !survey.is_there {
+pub(super) fn expected_sums(survey: &ReplicaState, part: ByteRange) -> Result<IoBuf> {
+    if !survey.exists {
         return Err(Error::new(Errno::EAGAIN, "the copy that was right is gone").hint("it is tried again"));
     }
     let blocks = part.len().div_ceil(BLOCK) as usize;
@@ -305,12 +308,12 @@ fn is_damage(error: &StoreError) -> bool {
 }
 
 /// Whether the error doesn't concern the disk under repair.
-fn is_of_others(error: &Error) -> bool {
+fn is_caused_elsewhere(error: &Error) -> bool {
     matches!(error.errno, Errno::EAGAIN | Errno::EREMCHG)
 }
 
 /// Returns the range of the file that a read-only request is about.
-fn concerned(request: &StorageRequest, payload: &Option<IoBuf>) -> ByteRange {
+fn affected_range(request: &StorageRequest, payload: &Option<IoBuf>) -> ByteRange {
     match (&request.op, payload) {
         (StorageOp::Read { offset, .. }, Some(payload)) => ByteRange::at(*offset, payload.len() as u64),
         // Existence and length are checked with any piece.
@@ -320,36 +323,36 @@ fn concerned(request: &StorageRequest, payload: &Option<IoBuf>) -> ByteRange {
 
 /// Returns the modification time for the repaired replicas: the newest of the replicas that stay
 /// unchanged, or of all if each of them changes.
-fn time_after(copies: &[Copy], plan: &Plan) -> Option<Timestamp> {
+fn time_after(copies: &[SurveyedReplica], plan: &RepairPlan) -> Option<Timestamp> {
     let newest = |which: &dyn Fn(usize) -> bool| {
-        let some = copies.iter().enumerate().filter(|(at, copy)| copy.survey.is_there && which(*at));
+        let some = copies.iter().enumerate().filter(|(at, copy)| copy.survey.exists && which(*at));
         some.map(|(_, copy)| copy.survey.mtime).max()
     };
     newest(&|at| !plan.changes(at)).or_else(|| newest(&|_| true))
 }
 
-impl Healing<'_> {
+impl FileRepair<'_> {
     /// Surveys a piece on all in-sync members. Fails if one of them doesn't answer.
-    async fn survey(&self, piece: ByteRange) -> Result<Vec<Copy>> {
-        let good = self.group.with_states().filter(|(_, state)| *state == MemberState::Good);
+    async fn survey(&self, piece: ByteRange) -> Result<Vec<SurveyedReplica>> {
+        let good = self.group.members_with_states().filter(|(_, state)| *state == MemberState::Good);
         let look = |(target, _): (TargetId, MemberState)| async move {
             let survey = self.survey_one(target, piece, true).await;
-            survey.map(|survey| Copy { target, survey })
+            survey.map(|survey| SurveyedReplica { target, survey })
         };
         let looked = rt::join_all(good.map(look).collect()).await;
         looked.into_iter().collect()
     }
 
-    async fn survey_one(&self, target: TargetId, piece: ByteRange, read: bool) -> Result<Survey> {
+    async fn survey_one(&self, target: TargetId, piece: ByteRange, read: bool) -> Result<ReplicaState> {
         let op = StorageOp::Survey { range: piece, unit: BLOCK, read };
         let reply = match target == self.replica.target {
             true => {
-                let looked = perform(&self.replica.store, self.ino, op, None).await;
+                let looked = execute(&self.replica.store, self.ino, op, None).await;
                 looked.map_err(|error| self.replica.failed(&error))?
             }
             false => {
-                let in_group = self.in_group(Part::Member { sequence: 0, settled: 0 });
-                self.mirrors.ask_member(target, (self.ino, op), in_group, None).await?
+                let in_group = self.in_group(GroupRole::Member { sequence: 0, settled: 0 });
+                self.mirrors.call_member(target, (self.ino, op), in_group, None).await?
             }
         };
         match reply {
@@ -359,16 +362,16 @@ impl Healing<'_> {
         }
     }
 
-    fn in_group(&self, part: Part) -> InGroup {
-        InGroup { group: self.group.id, since: self.group.since, part }
+    fn in_group(&self, part: GroupRole) -> GroupContext {
+        GroupContext { group: self.group.id, since: self.group.since, role: part }
     }
 
-    async fn carry_out(&self, copies: &[Copy], plan: &Plan) -> Result<Healed> {
+    async fn execute_plan(&self, copies: &[SurveyedReplica], plan: &RepairPlan) -> Result<RepairResult> {
         let (group, ino) = (self.group.id, self.ino);
         let found = (plan.missing.len() + plan.fixes.len() + plan.resized.len()) as u64;
-        let mut mended = Healed {
+        let mut mended = RepairResult {
             damaged: found + (plan.lost.len() + plan.unclear.len()) as u64,
-            mended: 0,
+            repaired: 0,
             unclear: plan.unclear.len() as u64,
         };
         for range in &plan.lost {
@@ -388,23 +391,24 @@ impl Healing<'_> {
         let is_copied = |(_, state): (TargetId, MemberState)| {
             matches!(state, MemberState::Resyncing | MemberState::Rebuilding)
         };
-        if differs && self.group.with_states().any(is_copied) {
+        if differs && self.group.members_with_states().any(is_copied) {
             return Ok(mended);
         }
         for &member in &plan.missing {
-            mended.mended += u64::from(self.restore(copies, member).await?);
+            mended.repaired += u64::from(self.restore(copies, member).await?);
         }
         for fix in &plan.fixes {
             let target = copies[fix.member].target;
             let done = self.fix(copies, fix, plan.len).await;
-            mended.mended += u64::from(self.judge(target, (fix.range, "a damaged range"), done).await?);
+            mended.repaired +=
+                u64::from(self.finish_repair(target, (fix.range, "a damaged range"), done).await?);
         }
         let len = plan.len.unwrap_or(0);
         for &member in &plan.resized {
             let target = copies[member].target;
             let done = self.resize(copies, member, len).await;
             let what = (ByteRange::new(copies[member].survey.len.min(len), len), "a wrong length");
-            mended.mended += u64::from(self.judge(target, what, done).await?);
+            mended.repaired += u64::from(self.finish_repair(target, what, done).await?);
         }
         self.set_times(copies, plan).await?;
         Ok(mended)
@@ -412,20 +416,20 @@ impl Healing<'_> {
 
     /// Gives the repaired replicas the modification time of their source: no application has
     /// changed the file.
-    async fn set_times(&self, copies: &[Copy], plan: &Plan) -> Result<()> {
+    async fn set_times(&self, copies: &[SurveyedReplica], plan: &RepairPlan) -> Result<()> {
         let Some(time) = time_after(copies, plan) else { return Ok(()) };
         for member in (0..copies.len()).filter(|at| plan.changes(*at)) {
             let target = copies[member].target;
             let done = self.change(target, StorageOp::SetTime { time }, None).await;
             if done.is_err() {
-                self.judge(target, (WHOLE, "the time of a mended copy"), done).await?;
+                self.finish_repair(target, (WHOLE_FILE, "the time of a mended copy"), done).await?;
             }
         }
         Ok(())
     }
 
     /// Logs a repair; ejects a member that couldn't be repaired.
-    async fn judge(
+    async fn finish_repair(
         &self,
         target: TargetId,
         (range, what): (ByteRange, &str),
@@ -439,25 +443,25 @@ impl Healing<'_> {
             }
             // The source, or another version of the group: the member under repair isn't at fault,
             // and what isn't repaired is refused.
-            Err(error) if is_of_others(&error) => return Err(error),
+            Err(error) if is_caused_elsewhere(&error) => return Err(error),
             Err(error) => error,
         };
         let message = format!("{what} of inode {ino} can't be mended: {}", error.message);
         tracing::error!(%group, target_id = %target, inode = %ino, %range, "target {target}: {message}; hint: check its disk");
         if target == self.replica.target {
             // A repair may be half done here: no reads any more.
-            self.replica.leave(self.group.since);
+            self.replica.announce_step_down(self.group.since);
         }
         let state = match error.errno {
             Errno::EIO => MemberState::Bad,
-            _ => fallen(MemberState::Good),
+            _ => state_after_miss(MemberState::Good),
         };
-        self.mirrors.expel(self.replica, target, state, &message).await;
-        Err(turns::another_version(group))
+        self.mirrors.eject(self.replica, target, state, &message).await;
+        Err(version_fence::version_mismatch(group))
     }
 
     /// Rewrites the blocks of a range from a replica in which they are intact.
-    async fn fix(&self, copies: &[Copy], fix: &Fix, len: Option<u64>) -> Result<()> {
+    async fn fix(&self, copies: &[SurveyedReplica], fix: &BlockRepair, len: Option<u64>) -> Result<()> {
         let target = copies[fix.member].target;
         let source = &copies[fix.from];
         let end = len.unwrap_or(source.survey.len);
@@ -476,9 +480,9 @@ impl Healing<'_> {
             let read = self.replica.store.read(self.ino, range.start, &buf, IoPath::Direct).await;
             read.map_err(|error| source_failed(self.replica.failed(&error)))?;
         } else {
-            let op = StorageOp::Read { offset: range.start, path: Path::Direct };
-            let in_group = self.in_group(Part::Member { sequence: 0, settled: 0 });
-            let asked = self.mirrors.ask_member(source, (self.ino, op), in_group, Some(buf.clone())).await;
+            let op = StorageOp::Read { offset: range.start, path: DataPath::Direct };
+            let in_group = self.in_group(GroupRole::Member { sequence: 0, settled: 0 });
+            let asked = self.mirrors.call_member(source, (self.ino, op), in_group, Some(buf.clone())).await;
             asked.map_err(source_failed)?;
         }
         Ok(buf)
@@ -492,9 +496,9 @@ impl Healing<'_> {
 
     /// Sets the length of a member's replica. Rewrites its last block, which the wrong length may
     /// have damaged.
-    async fn resize(&self, copies: &[Copy], member: usize, len: u64) -> Result<()> {
+    async fn resize(&self, copies: &[SurveyedReplica], member: usize, len: u64) -> Result<()> {
         let target = copies[member].target;
-        let right = copies.iter().find(|copy| copy.survey.is_there && copy.survey.len == len);
+        let right = copies.iter().find(|copy| copy.survey.exists && copy.survey.len == len);
         let (Some(source), true) = (right, len > 0) else {
             return self.change(target, StorageOp::Truncate { len }, None).await;
         };
@@ -504,24 +508,24 @@ impl Healing<'_> {
     }
 
     /// Writes a whole file to a member that lacks it.
-    async fn restore(&self, copies: &[Copy], member: usize) -> Result<bool> {
+    async fn restore(&self, copies: &[SurveyedReplica], member: usize) -> Result<bool> {
         let target = copies[member].target;
-        let sources: Vec<&Copy> = copies.iter().filter(|copy| copy.survey.is_there).collect();
+        let sources: Vec<&SurveyedReplica> = copies.iter().filter(|copy| copy.survey.exists).collect();
         let len = sources.iter().map(|copy| copy.survey.len).max().unwrap_or(0);
         let what = (ByteRange::new(0, len), "a missing chunk file");
         if len > MAX_RESTORED_BYTES {
             let message = format!("{} bytes are missing of one chunk file", len);
-            return self.judge(target, what, Err(Error::new(Errno::EIO, message))).await;
+            return self.finish_repair(target, what, Err(Error::new(Errno::EIO, message))).await;
         }
         let done = self.restore_from(&sources, target, len).await;
-        let done = done.map_err(|error| match is_of_others(&error) {
+        let done = done.map_err(|error| match is_caused_elsewhere(&error) {
             true => error,
             false => Error::new(Errno::EIO, error.message.to_string()),
         });
-        self.judge(target, what, done).await
+        self.finish_repair(target, what, done).await
     }
 
-    async fn restore_from(&self, sources: &[&Copy], target: TargetId, len: u64) -> Result<()> {
+    async fn restore_from(&self, sources: &[&SurveyedReplica], target: TargetId, len: u64) -> Result<()> {
         self.expect(sources, target, len).await?;
         for start in (0..len).step_by(PIECE_BYTES as usize) {
             let piece = ByteRange::at(start, PIECE_BYTES).intersect(ByteRange::new(0, len));
@@ -542,7 +546,7 @@ impl Healing<'_> {
 
     /// Sends a member the checksums of its future file, from the longest replica: from then on,
     /// blocks that aren't there yet are refused.
-    async fn expect(&self, sources: &[&Copy], target: TargetId, len: u64) -> Result<()> {
+    async fn expect(&self, sources: &[&SurveyedReplica], target: TargetId, len: u64) -> Result<()> {
         let longest = sources.iter().find(|source| source.survey.len == len);
         let Some(longest) = longest else { return Err(Error::new(Errno::EAGAIN, "no member has it")) };
         for part in expected_parts(len) {
@@ -560,12 +564,12 @@ impl Healing<'_> {
         self.tickets.borrow_mut().push(ticket);
         let settled = self.replica.sequences.settled(self.group.since);
         let request = StorageRequest {
-            group: Some(self.in_group(Part::Member { sequence, settled })),
+            group: Some(self.in_group(GroupRole::Member { sequence, settled })),
             ..StorageRequest::new(SessionId(0), target, self.ino, op)
         };
         if target != self.replica.target {
             return self.mirrors.send(request, payload).await.map(drop);
         }
-        do_on(self.replica, &request, &payload, None).await.map_err(|error| self.replica.failed(&error))
+        execute_on(self.replica, &request, &payload, None).await.map_err(|error| self.replica.failed(&error))
     }
 }

@@ -6,14 +6,14 @@
 //! resynced member, as it is here: the older content there would be taken for the written one. All
 //! of that is repaired or reported as soon as the member is in sync, as damage that a scrub finds.
 
-use super::primary::WHOLE;
-use super::ranges::Hold;
-use super::step::Step;
+use super::member_resync::MemberResync;
+use super::primary::WHOLE_FILE;
+use super::range_locks::LockMode;
 use crate::convert;
 use rt::IoBuf;
 use std::collections::BTreeMap;
 use types::{BLOCK_SIZE, ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
-use wire::{InGroup, Part, Path, StorageOp, StorageReply, Survey};
+use wire::{DataPath, GroupContext, GroupRole, ReplicaState, StorageOp, StorageReply};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -24,18 +24,18 @@ enum Source {
     /// Another in-sync member.
     Other(TargetId),
     /// The resynced member has it.
-    Kept,
-    Nobody,
+    Member,
+    Lost,
 }
 
 /// Surveys of the replicas in a piece: sums are of single blocks.
-struct Copies {
-    here: Survey,
-    others: BTreeMap<TargetId, Survey>,
-    theirs: Survey,
+struct Surveys {
+    here: ReplicaState,
+    others: BTreeMap<TargetId, ReplicaState>,
+    member: ReplicaState,
 }
 
-impl Step<'_> {
+impl MemberResync<'_> {
     /// Sends a piece that can't be read as a whole here. The caller holds it; `refusal` is the read
     /// error.
     pub(super) async fn salvage(&self, ino: InodeId, piece: ByteRange, refusal: Error) -> Result<()> {
@@ -43,7 +43,7 @@ impl Step<'_> {
         let failed = |error| self.replica.failed(&error);
         let here = self.replica.store.survey(ino, blocks, BLOCK, true).await.map_err(failed)?;
         let here = convert::survey(here);
-        if !here.is_there {
+        if !here.exists {
             return Err(refusal);
         }
         let look = StorageOp::Survey { range: blocks, unit: BLOCK, read: true };
@@ -55,7 +55,7 @@ impl Step<'_> {
                 others.insert(target, survey(reply)?);
             }
         }
-        let copies = Copies { here, others, theirs };
+        let copies = Surveys { here, others, member: theirs };
         for (range, source) in sources(&copies, blocks) {
             self.send_from(ino, range.intersect(piece), source).await?;
         }
@@ -69,8 +69,8 @@ impl Step<'_> {
         }
         let buf = IoBuf::alloc(range.len() as usize);
         match source {
-            Source::Kept => return Ok(()),
-            Source::Nobody => {
+            Source::Member => return Ok(()),
+            Source::Lost => {
                 tracing::error!(
                     group = %replica.group, target_id = %replica.target, inode = %ino, %range,
                     "no good copy is left of this range; hint: weft fsck names the file; restore it from a backup"
@@ -82,7 +82,7 @@ impl Step<'_> {
                 read.map_err(|error| replica.failed(&error))?;
             }
             Source::Other(target) => {
-                let op = StorageOp::Read { offset: range.start, path: Path::Direct };
+                let op = StorageOp::Read { offset: range.start, path: DataPath::Direct };
                 self.ask_other(target, ino, op, Some(buf.clone())).await?;
             }
         }
@@ -91,9 +91,9 @@ impl Step<'_> {
 
     /// Restores the length of the chunk file here if another program has removed or truncated it,
     /// so that the member doesn't lose its content by that.
-    pub(super) async fn straighten(&self, ino: InodeId) -> Result<()> {
+    pub(super) async fn restore_length(&self, ino: InodeId) -> Result<()> {
         let (replica, store) = (self.replica, &self.replica.store);
-        if !self.is_bent(ino).await? {
+        if !self.is_shortened(ino).await? {
             return Ok(());
         }
         let group = replica.group;
@@ -102,18 +102,18 @@ impl Step<'_> {
             let end = self.len(ino).await?.max(1);
             for at in [0, end - 1] {
                 let range = ByteRange::at(at, 1);
-                self.mirrors.ask_to_heal(replica.target, group, ino, range).await?;
+                self.mirrors.request_repair(replica.target, group, ino, range).await?;
             }
-            if !self.is_bent(ino).await? {
-                self.damaged.borrow_mut().push((ino, WHOLE));
+            if !self.is_shortened(ino).await? {
+                self.damaged.borrow_mut().push((ino, WHOLE_FILE));
                 return Ok(());
             }
         }
-        let _held = replica.ranges.acquire(ino, WHOLE, Hold::Alone).await;
+        let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Exclusive).await;
         let look = StorageOp::Survey { range: ByteRange::new(0, BLOCK), unit: BLOCK, read: false };
         let theirs = survey(self.ask(ino, look, None).await?)?;
         let failed = |error| replica.failed(&error);
-        let is_stretched = store.stretch(ino, theirs.len).await.map_err(failed)?;
+        let is_stretched = store.restore_length(ino, theirs.len).await.map_err(failed)?;
         // An open file here is sent from its handle, and rewritten from the member afterwards: it
         // is lost when it is closed.
         if is_stretched || store.is_replaced(ino).await.map_err(failed)? {
@@ -121,16 +121,16 @@ impl Step<'_> {
                 %group, target_id = %replica.target, inode = %ino,
                 "the chunk file of inode {ino} was removed or cut by somebody else; what the member that is brought in step has of it is kept"
             );
-            self.damaged.borrow_mut().push((ino, WHOLE));
+            self.damaged.borrow_mut().push((ino, WHOLE_FILE));
         }
         Ok(())
     }
 
     /// Whether the chunk file here is shorter than its checksums say, or missing although it exists
     /// elsewhere.
-    async fn is_bent(&self, ino: InodeId) -> Result<bool> {
+    async fn is_shortened(&self, ino: InodeId) -> Result<bool> {
         let (replica, store) = (self.replica, &self.replica.store);
-        let _held = replica.ranges.acquire(ino, WHOLE, Hold::Shared).await;
+        let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Shared).await;
         let failed = |error| replica.failed(&error);
         if !self.is_here(ino).await? {
             return Ok(store.is_missing(ino).await.map_err(failed)? || self.longest(ino).await? > 0);
@@ -148,17 +148,19 @@ impl Step<'_> {
             match self.ask_other(target, ino, StorageOp::Stat, None).await {
                 Ok(StorageReply::Stat { len, .. }) => longest = longest.max(len),
                 Ok(_) => {}
-                Err(error) if self.mirrors.is_heard_of(target) => return Err(error),
-                Err(error) => self.part_from(target, error).await?,
+                Err(error) if self.mirrors.is_reachable(target) => return Err(error),
+                Err(error) => self.eject_unreachable(target, error).await?,
             }
         }
         Ok(longest)
     }
 
     /// Ejects another member whose node is unreachable; fails while it is still in sync.
-    async fn part_from(&self, target: TargetId, error: Error) -> Result<()> {
+    async fn eject_unreachable(&self, target: TargetId, error: Error) -> Result<()> {
         let since = self.mirrors.primary_view(self.replica)?.group()?.since;
-        self.mirrors.decide(self.replica, since, target, MemberState::NeedsResync, &error.message).await;
+        self.mirrors
+            .report_member(self.replica, since, target, MemberState::NeedsResync, &error.message)
+            .await;
         match self.others()?.contains(&target) {
             true => Err(error),
             false => Ok(()),
@@ -174,7 +176,7 @@ impl Step<'_> {
     /// Returns the in-sync members besides this one.
     fn others(&self) -> Result<Vec<TargetId>> {
         let view = self.mirrors.primary_view(self.replica)?;
-        let good = view.group()?.with_states().filter(|(target, state)| {
+        let good = view.group()?.members_with_states().filter(|(target, state)| {
             *target != self.replica.target && *target != self.member && *state == MemberState::Good
         });
         Ok(good.map(|(target, _)| target).collect())
@@ -189,13 +191,13 @@ impl Step<'_> {
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let group = self.mirrors.primary_view(self.replica)?.group()?.clone();
-        let part = Part::Member { sequence: 0, settled: 0 };
-        let in_group = InGroup { group: group.id, since: group.since, part };
-        self.mirrors.ask_member(target, (ino, op), in_group, payload).await
+        let part = GroupRole::Member { sequence: 0, settled: 0 };
+        let in_group = GroupContext { group: group.id, since: group.since, role: part };
+        self.mirrors.call_member(target, (ino, op), in_group, payload).await
     }
 }
 
-fn survey(reply: StorageReply) -> Result<Survey> {
+fn survey(reply: StorageReply) -> Result<ReplicaState> {
     match reply {
         StorageReply::Survey(survey) => Ok(survey),
         other => Err(Error::new(Errno::EPROTO, format!("a member answered out of turn: {other:?}"))
@@ -204,7 +206,7 @@ fn survey(reply: StorageReply) -> Result<Survey> {
 }
 
 /// Returns the sources of the blocks of a piece, as ranges in order.
-fn sources(copies: &Copies, piece: ByteRange) -> Vec<(ByteRange, Source)> {
+fn sources(copies: &Surveys, piece: ByteRange) -> Vec<(ByteRange, Source)> {
     let mut found: Vec<(ByteRange, Source)> = Vec::new();
     for (index, at) in (piece.start..piece.end).step_by(BLOCK_SIZE).enumerate() {
         let block = ByteRange::at(at, BLOCK);
@@ -217,10 +219,10 @@ fn sources(copies: &Copies, piece: ByteRange) -> Vec<(ByteRange, Source)> {
     found
 }
 
-fn source(copies: &Copies, index: usize, block: ByteRange) -> Source {
+fn source(copies: &Surveys, index: usize, block: ByteRange) -> Source {
     let is_good =
-        |survey: &Survey| survey.is_there && !survey.damaged.iter().any(|range| range.overlaps(block));
-    let sum = |survey: &Survey| survey.sums.get(index).copied().unwrap_or(0);
+        |survey: &ReplicaState| survey.exists && !survey.damaged.iter().any(|range| range.overlaps(block));
+    let sum = |survey: &ReplicaState| survey.sums.get(index).copied().unwrap_or(0);
     if is_good(&copies.here) {
         return Source::Here;
     }
@@ -228,9 +230,9 @@ fn source(copies: &Copies, index: usize, block: ByteRange) -> Source {
         return Source::Other(*target);
     }
     // A hole has no checksum, and neither has a block whose checksum was lost.
-    match is_good(&copies.theirs) && sum(&copies.here) != 0 && sum(&copies.here) == sum(&copies.theirs) {
-        true => Source::Kept,
-        false => Source::Nobody,
+    match is_good(&copies.member) && sum(&copies.here) != 0 && sum(&copies.here) == sum(&copies.member) {
+        true => Source::Member,
+        false => Source::Lost,
     }
 }
 
@@ -238,41 +240,48 @@ fn source(copies: &Copies, index: usize, block: ByteRange) -> Source {
 mod tests {
     use super::*;
 
-    fn copy(sums: &[u32], damaged: &[u64]) -> Survey {
+    fn copy(sums: &[u32], damaged: &[u64]) -> ReplicaState {
         let len = sums.len() as u64 * BLOCK;
         let damaged = damaged.iter().map(|block| ByteRange::at(block * BLOCK, BLOCK)).collect();
-        Survey { is_there: true, len, sum_end: len, sums: sums.into(), damaged, ..Survey::default() }
+        ReplicaState {
+            exists: true,
+            len,
+            sum_end: len,
+            sums: sums.into(),
+            damaged,
+            ..ReplicaState::default()
+        }
     }
 
-    fn found(here: Survey, other: Option<Survey>, theirs: Survey) -> Vec<(u64, Source)> {
+    fn found(here: ReplicaState, other: Option<ReplicaState>, theirs: ReplicaState) -> Vec<(u64, Source)> {
         let others = other.into_iter().map(|survey| (TargetId(3), survey)).collect();
-        let copies = Copies { here, others, theirs };
+        let copies = Surveys { here, others, member: theirs };
         let all = sources(&copies, ByteRange::new(0, 4 * BLOCK));
         all.into_iter().map(|(range, source)| (range.end / BLOCK, source)).collect()
     }
 
     #[test]
-    fn a_damaged_block_comes_from_whoever_certainly_has_it() {
+    fn a_damaged_block_comes_from_a_proven_source() {
         let here = || copy(&[1, 2, 3, 4], &[1, 2]);
         let (old, same) = (copy(&[1, 7, 3, 4], &[]), copy(&[1, 2, 3, 4], &[2]));
         assert_eq!(
             found(here(), None, old.clone()),
-            [(1, Source::Here), (2, Source::Nobody), (3, Source::Kept), (4, Source::Here)]
+            [(1, Source::Here), (2, Source::Lost), (3, Source::Member), (4, Source::Here)]
         );
         assert_eq!(
             found(here(), None, same.clone()),
-            [(1, Source::Here), (2, Source::Kept), (3, Source::Nobody), (4, Source::Here)]
+            [(1, Source::Here), (2, Source::Member), (3, Source::Lost), (4, Source::Here)]
         );
         assert_eq!(
             found(here(), Some(same), old),
-            [(1, Source::Here), (2, Source::Other(TargetId(3))), (3, Source::Kept), (4, Source::Here)]
+            [(1, Source::Here), (2, Source::Other(TargetId(3))), (3, Source::Member), (4, Source::Here)]
         );
     }
 
     #[test]
-    fn without_checksums_nothing_tells_that_the_member_has_it() {
+    fn without_checksums_the_member_is_no_source() {
         let here = copy(&[1, 0, 0, 4], &[1, 2]);
         let hole = copy(&[1, 0, 0, 4], &[]);
-        assert_eq!(found(here, None, hole), [(1, Source::Here), (3, Source::Nobody), (4, Source::Here)]);
+        assert_eq!(found(here, None, hole), [(1, Source::Here), (3, Source::Lost), (4, Source::Here)]);
     }
 }

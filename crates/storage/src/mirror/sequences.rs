@@ -20,12 +20,12 @@ pub(crate) struct Sequences {
 struct State {
     version: Epoch,
     /// Sequence numbers of this version that were assigned.
-    given: u64,
+    assigned: u64,
     outstanding: BTreeSet<u64>,
     /// Unfinished changes of older versions.
     older: usize,
     /// The version and number that members were last told.
-    told: (Epoch, u64),
+    last_sent: (Epoch, u64),
 }
 
 /// A change until it is on all replicas, or the intent log retains its region.
@@ -37,11 +37,11 @@ pub(crate) struct Ticket<'a> {
 }
 
 impl State {
-    fn turn_to(&mut self, version: Epoch) {
+    fn advance_to(&mut self, version: Epoch) {
         if version > self.version {
             self.older += self.outstanding.len();
             self.outstanding.clear();
-            self.given = 0;
+            self.assigned = 0;
             self.version = version;
         }
     }
@@ -50,7 +50,7 @@ impl State {
     /// versions are on all replicas, too.
     fn settled(&self) -> u64 {
         match self.older {
-            0 => self.outstanding.first().copied().unwrap_or(self.given + 1),
+            0 => self.outstanding.first().copied().unwrap_or(self.assigned + 1),
             _ => 0,
         }
     }
@@ -60,14 +60,14 @@ impl Sequences {
     /// Begins a change that is sent to the members of a version.
     pub(crate) fn begin(&self, version: Epoch) -> Ticket<'_> {
         let mut state = self.state.lock();
-        state.turn_to(version);
+        state.advance_to(version);
         if version < state.version {
             // It counts as one of those that the newer version waits for.
             state.older += 1;
             return Ticket { sequences: self, version, sequence: 0 };
         }
-        state.given += 1;
-        let sequence = state.given;
+        state.assigned += 1;
+        let sequence = state.assigned;
         state.outstanding.insert(sequence);
         Ticket { sequences: self, version, sequence }
     }
@@ -75,17 +75,17 @@ impl Sequences {
     /// Returns the settled number that members of a version may be told.
     pub(crate) fn settled(&self, version: Epoch) -> u64 {
         let mut state = self.state.lock();
-        state.turn_to(version);
+        state.advance_to(version);
         let settled = if version == state.version { state.settled() } else { 0 };
-        state.told = state.told.max((version, settled));
+        state.last_sent = state.last_sent.max((version, settled));
         settled
     }
 
     /// Whether the settled number has grown since members were last told.
-    pub(crate) fn is_news(&self, version: Epoch) -> bool {
+    pub(crate) fn has_unsent(&self, version: Epoch) -> bool {
         let mut state = self.state.lock();
-        state.turn_to(version);
-        version == state.version && (version, state.settled()) > state.told.max((version, 0))
+        state.advance_to(version);
+        version == state.version && (version, state.settled()) > state.last_sent.max((version, 0))
     }
 
     /// Waits until no change of an older version is left.
@@ -93,7 +93,7 @@ impl Sequences {
         loop {
             let waiting = {
                 let mut state = self.state.lock();
-                state.turn_to(version);
+                state.advance_to(version);
                 if state.older == 0 {
                     return;
                 }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_settled_grows_with_the_oldest() {
+    fn the_settled_number_grows_with_the_oldest_change() {
         let sequences = Sequences::default();
         assert_eq!(sequences.settled(Epoch(1)), 1);
         let first = sequences.begin(Epoch(1));
@@ -133,9 +133,9 @@ mod tests {
         drop(second);
         assert_eq!(sequences.settled(Epoch(1)), 1);
         drop(first);
-        assert!(sequences.is_news(Epoch(1)));
+        assert!(sequences.has_unsent(Epoch(1)));
         assert_eq!(sequences.settled(Epoch(1)), 3);
-        assert!(!sequences.is_news(Epoch(1)));
+        assert!(!sequences.has_unsent(Epoch(1)));
     }
 
     #[test]

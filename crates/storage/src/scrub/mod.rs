@@ -7,11 +7,11 @@
 //! settings give, and more slowly while the target is in use.
 
 mod record;
-mod round;
+mod run;
 
 use crate::service::StorageService;
-use record::Record;
-use round::Round;
+use record::ScrubRecord;
+use run::ScrubRun;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,14 +27,14 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const EVERY_S: u64 = 30 * 24 * 3600;
 
 /// Default read rate of a target, in bytes per second: a part of what a single disk delivers.
-const RATE: u64 = 64 << 20;
+const DEFAULT_RATE: u64 = 64 << 20;
 
 /// Scrub progress of the targets of a service.
 #[derive(Default)]
 pub(crate) struct Scrubs(Mutex<std::collections::BTreeMap<TargetId, ScrubProgress>>);
 
 impl Scrubs {
-    fn tell(&self, progress: ScrubProgress) {
+    fn publish(&self, progress: ScrubProgress) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(progress.target, progress);
     }
 
@@ -46,14 +46,14 @@ impl Scrubs {
 impl StorageService {
     /// Scrubs all targets when it is due, by the settings of the map, until the service is gone.
     /// Runs beside requests, on one core.
-    pub async fn keep_searching(service: Arc<StorageService>, map: MapHandle) {
+    pub async fn run_scrubs(service: Arc<StorageService>, map: MapHandle) {
         let service = Arc::downgrade(&service);
         let mut known = BTreeSet::new();
         loop {
             let Some(service) = service.upgrade() else { return };
             let targets: Vec<TargetId> = service.stores().map(|store| store.target()).collect();
             for target in targets.into_iter().filter(|target| known.insert(*target)) {
-                rt::spawn(keep_searching_one(Arc::downgrade(&service), map.clone(), target));
+                rt::spawn(run_scrubs_of(Arc::downgrade(&service), map.clone(), target));
             }
             drop(service);
             rt::sleep(LOOK_INTERVAL).await;
@@ -66,10 +66,10 @@ impl StorageService {
         for progress in &mut all {
             // Damage that reads have met since the scrub began counts as well.
             if let Some(served) = self.find(progress.target) {
-                let (damaged, mended) = served.tally.healed();
+                let (damaged, mended) = served.counters.repairs();
                 progress.damaged += damaged;
                 progress.mended += mended;
-                progress.missing += served.store.lacking_count();
+                progress.missing += served.store.incomplete_count();
             }
         }
         all
@@ -81,17 +81,17 @@ fn settings(map: &MapHandle) -> ScrubSettings {
 }
 
 /// Scrubs one target, periodically.
-async fn keep_searching_one(service: std::sync::Weak<StorageService>, map: MapHandle, target: TargetId) {
+async fn run_scrubs_of(service: std::sync::Weak<StorageService>, map: MapHandle, target: TargetId) {
     let dir = match service.upgrade().as_deref().and_then(|service| service.find(target)) {
         Some(served) => served.store.dir().to_path_buf(),
         None => return,
     };
     let now_s = rt::now().secs;
-    let mut record = Record::load(&dir, now_s).await;
+    let mut record = ScrubRecord::load(&dir, now_s).await;
     loop {
         {
             let Some(service) = service.upgrade() else { return };
-            service.scrubs.tell(record.progress(target, false, None));
+            service.scrubs.publish(record.progress(target, false, None));
         }
         rt::sleep(LOOK_INTERVAL).await;
         let Some(service) = service.upgrade() else { return };
@@ -103,16 +103,16 @@ async fn keep_searching_one(service: std::sync::Weak<StorageService>, map: MapHa
         if !record.is_under_way() || record.asked < settings.asked {
             record.begin(settings.asked, rt::now().secs);
             if let Some(served) = service.find(target) {
-                served.tally.forget_healed();
+                served.counters.reset_repairs();
             }
             tracing::info!(target_id = %target, "target {target} is searched for damage");
         }
-        let round = Round { service: &service, map: &map, target, dir: &dir };
+        let round = ScrubRun { service: &service, map: &map, target, dir: &dir };
         let outcome = round.run(&mut record).await;
-        round.keep(&record).await;
+        round.store_record(&record).await;
         if let Err(error) = outcome {
             tracing::warn!(target_id = %target, %error, "the search of target {target} for damage rests");
-            service.scrubs.tell(record.progress(target, true, Some(error.message.to_string())));
+            service.scrubs.publish(record.progress(target, true, Some(error.message.to_string())));
             rt::sleep(10 * LOOK_INTERVAL).await;
         }
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
 use types::{GroupId, InodeId, ScrubSettings, TargetId};
-use wire::Healed;
+use wire::RepairResult;
 use wire::mgmt::ScrubProgress;
 
 /// The file's name.
@@ -17,7 +17,7 @@ const MAX_BYTES: u64 = 64 << 10;
 
 /// Targets whose scrubs are due at one time begin one after the other within this part of the
 /// interval.
-const SPREAD: u64 = 10;
+const START_SPREAD: u64 = 10;
 
 /// Phases of a scrub, in order, for each group and for the target's own chunk files.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ pub(super) struct Position {
 /// The content of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Record {
+pub(super) struct ScrubRecord {
     /// When the target was first seen, seconds.
     pub(super) since_s: i64,
     pub(super) asked: u64,
@@ -63,12 +63,12 @@ pub(super) struct Record {
     pub(super) stray: u64,
 }
 
-impl Record {
+impl ScrubRecord {
     /// Loads the stored record. Returns a new one if none exists or it can't be read: then the
     /// scrub starts from the beginning.
-    pub(super) async fn load(dir: &Path, now_s: i64) -> Record {
+    pub(super) async fn load(dir: &Path, now_s: i64) -> ScrubRecord {
         let kept = read(dir).await.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        kept.unwrap_or(Record { since_s: now_s, ..Record::default() })
+        kept.unwrap_or(ScrubRecord { since_s: now_s, ..ScrubRecord::default() })
     }
 
     /// Stores the record atomically. A failure is logged, and the scrub continues.
@@ -98,16 +98,23 @@ impl Record {
             return true;
         }
         let every_s = settings.every_s.unwrap_or(EVERY_S);
-        let late_s = every_s / SPREAD * (u64::from(target.0) % SPREAD) / SPREAD;
+        let late_s = every_s / START_SPREAD * (u64::from(target.0) % START_SPREAD) / START_SPREAD;
         let passed_s = now_s.saturating_sub(self.began_s.max(self.since_s));
         every_s > 0 && u64::try_from(passed_s).is_ok_and(|passed_s| passed_s >= every_s + late_s)
     }
 
     pub(super) fn begin(&mut self, asked: u64, now_s: i64) {
-        let Record { since_s, ended_s, bytes_before, .. } = *self;
+        let ScrubRecord { since_s, ended_s, bytes_before, .. } = *self;
         let position = Some(Position::default());
-        *self =
-            Record { since_s, ended_s, bytes_before, asked, began_s: now_s, position, ..Record::default() };
+        *self = ScrubRecord {
+            since_s,
+            ended_s,
+            bytes_before,
+            asked,
+            began_s: now_s,
+            position,
+            ..ScrubRecord::default()
+        };
     }
 
     pub(super) fn end(&mut self, now_s: i64) {
@@ -116,9 +123,9 @@ impl Record {
         self.bytes_before = Some(self.bytes_done);
     }
 
-    pub(super) fn add(&mut self, healed: Healed) {
+    pub(super) fn add(&mut self, healed: RepairResult) {
         self.damaged += healed.damaged;
-        self.mended += healed.mended;
+        self.mended += healed.repaired;
     }
 
     pub(super) fn progress(
@@ -158,9 +165,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_is_due_by_schedule_and_when_it_is_asked_for() {
+    fn a_scrub_is_due_by_schedule_and_on_request() {
         let target = TargetId(20);
-        let mut record = Record { since_s: 1000, ..Record::default() };
+        let mut record = ScrubRecord { since_s: 1000, ..ScrubRecord::default() };
         let every = |every_s| ScrubSettings { every_s, ..ScrubSettings::default() };
         assert!(!record.is_due(&every(Some(100)), target, 1099));
         assert!(record.is_due(&every(Some(100)), target, 1100));
@@ -178,19 +185,19 @@ mod tests {
     }
 
     #[test]
-    fn it_is_kept_over_a_restart() {
+    fn the_record_survives_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_path_buf();
         let run = async move {
-            let mut record = Record::load(&path, 7).await;
-            assert_eq!(record, Record { since_s: 7, ..Record::default() });
+            let mut record = ScrubRecord::load(&path, 7).await;
+            assert_eq!(record, ScrubRecord { since_s: 7, ..ScrubRecord::default() });
             record.begin(1, 8);
             record.position =
                 Some(Position { group: Some(GroupId(5)), phase: Phase::Compare, ino: InodeId(9) });
             record.store(&path, TargetId(1)).await;
-            assert_eq!(Record::load(&path, 99).await, record);
+            assert_eq!(ScrubRecord::load(&path, 99).await, record);
             std::fs::write(path.join(NAME), b"{").unwrap();
-            assert_eq!(Record::load(&path, 99).await.since_s, 99, "what can't be read is begun anew");
+            assert_eq!(ScrubRecord::load(&path, 99).await.since_s, 99, "what can't be read is begun anew");
         };
         rt::block_on(run).unwrap();
     }

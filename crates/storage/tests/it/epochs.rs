@@ -7,7 +7,9 @@ use std::sync::Arc;
 use storage::StorageService;
 use testkit::targets;
 use types::{ByteRange, Errno, InodeId, Result, SessionId, TargetId};
-use wire::{Allocate, Number, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
+use wire::{
+    AllocateMode, DataPath as Way, SeekTarget, SlotSequence, StorageOp, StorageReply, StorageRequest,
+};
 
 const TARGET: TargetId = TargetId(1);
 const INO: InodeId = InodeId(9);
@@ -57,10 +59,10 @@ fn every_kind_of_late_request_is_refused_and_changes_nothing() {
             WRITE,
             READ,
             StorageOp::Truncate { len: 0 },
-            StorageOp::Allocate { range: ByteRange::new(0, 4096), how: Allocate::Punch },
+            StorageOp::Allocate { range: ByteRange::new(0, 4096), how: AllocateMode::Punch },
             StorageOp::Delete,
             StorageOp::Stat,
-            StorageOp::Seek { from: 0, what: Seek::Data },
+            StorageOp::Seek { from: 0, what: SeekTarget::Data },
         ];
         under(&service, 7, WRITE).await.unwrap();
         for op in late.clone() {
@@ -76,8 +78,8 @@ fn every_kind_of_late_request_is_refused_and_changes_nothing() {
 
 /// A read or a length request begins the next epoch, too.
 #[test]
-fn what_was_read_is_not_changed_by_what_comes_late() {
-    for op in [READ, StorageOp::Stat, StorageOp::Seek { from: 0, what: Seek::Hole }] {
+fn late_requests_do_not_change_what_was_read() {
+    for op in [READ, StorageOp::Stat, StorageOp::Seek { from: 0, what: SeekTarget::Hole }] {
         with_service(move |service| async move {
             under(&service, 1, WRITE).await.unwrap();
             under(&service, 2, op).await.unwrap();
@@ -102,12 +104,15 @@ fn a_late_write_does_not_bring_a_deleted_chunk_file_back() {
 }
 
 #[test]
-fn a_numbered_write_that_was_done_is_answered_so_in_any_epoch() {
+fn an_executed_numbered_write_is_answered_in_any_epoch() {
     with_service(|service| async move {
         let write = async |epoch, sequence, byte| {
-            let number = Some(Number { lane: 0, sequence });
-            let request =
-                StorageRequest { epoch, number, ..StorageRequest::new(SessionId(5), TARGET, INO, WRITE) };
+            let number = Some(SlotSequence { slot: 0, sequence });
+            let request = StorageRequest {
+                epoch,
+                slot_sequence: number,
+                ..StorageRequest::new(SessionId(5), TARGET, INO, WRITE)
+            };
             ask(&service, request, Some(IoBuf::from_slice(&[byte; 4096]))).await
         };
         write(1, 1, 1).await.unwrap();

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod capabilities;
 mod epochs;
 mod measure;
 mod mirrors;
-mod permits;
 mod restart;
 mod service;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use storage::StorageService;
 use tempfile::TempDir;
 use types::{Errno, InodeId, NodeId, Result, SessionId, TargetId};
-use wire::{Measure, RateOf, StorageOp, StorageReply, StorageRequest};
+use wire::{Measure, RateQuantity, StorageOp, StorageReply, StorageRequest};
 
 const TARGET: TargetId = TargetId(3);
 const HOUR_MS: u64 = 600_000;
@@ -50,14 +50,17 @@ fn a_drive_gives_four_figures() {
     with_service(|service| async move {
         let answer = measure(&service, Measure::Drive { size: 2 << 20 }, 30).await.unwrap();
         let StorageReply::Rates(rates) = answer else { panic!("{answer:?}") };
-        let kinds: Vec<RateOf> = rates.iter().map(|rate| rate.of).collect();
-        assert_eq!(kinds, [RateOf::Write, RateOf::Read, RateOf::RandomWrite, RateOf::RandomRead]);
+        let kinds: Vec<RateQuantity> = rates.iter().map(|rate| rate.of).collect();
+        assert_eq!(
+            kinds,
+            [RateQuantity::Write, RateQuantity::Read, RateQuantity::RandomWrite, RateQuantity::RandomRead]
+        );
         assert!(rates.iter().all(|rate| rate.rate > 0), "{rates:?}");
     });
 }
 
 #[test]
-fn one_at_a_time_and_stopped_when_nobody_waits() {
+fn measurements_are_exclusive_and_end_with_their_caller() {
     with_service(|service| async move {
         let long = measure(&service, Measure::Drive { size: 2 << 20 }, HOUR_MS);
         let mut long = Box::pin(long);
@@ -94,15 +97,15 @@ fn a_network_is_measured_over_as_many_ways_as_are_asked_for() {
     with_service(|service| async move {
         let (other, made) = (service.clone(), Arc::new(std::sync::atomic::AtomicU32::new(0)));
         let counted = made.clone();
-        service.measure_networks_by(Box::new(move |node| {
+        service.set_network_connector(Box::new(move |node| {
             assert_eq!(node, NodeId(2));
             counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             Ok(Channel::in_process(other.clone()))
         }));
         let network = Measure::Network { to: NodeId(2), streams: 3 };
         let StorageReply::Rates(rates) = measure(&service, network, 10).await.unwrap() else { panic!() };
-        let kinds: Vec<(RateOf, u32)> = rates.iter().map(|rate| (rate.of, rate.streams)).collect();
-        assert_eq!(kinds, [(RateOf::Network, 3), (RateOf::RoundTrips, 1)]);
+        let kinds: Vec<(RateQuantity, u32)> = rates.iter().map(|rate| (rate.of, rate.streams)).collect();
+        assert_eq!(kinds, [(RateQuantity::Network, 3), (RateQuantity::RoundTrips, 1)]);
         assert_eq!(made.load(std::sync::atomic::Ordering::Relaxed), 3);
         let too_many = Measure::Network { to: NodeId(2), streams: 65 };
         assert_eq!(measure(&service, too_many, 10).await.unwrap_err().errno, Errno::EINVAL);

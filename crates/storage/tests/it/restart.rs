@@ -7,7 +7,7 @@ use std::path::Path;
 use storage::StorageService;
 use testkit::targets;
 use types::{Errno, InodeId, Result, SessionId, TargetId};
-use wire::{Number, Path as Way, StorageOp, StorageReply, StorageRequest};
+use wire::{DataPath as Way, SlotSequence, StorageOp, StorageReply, StorageRequest};
 
 const TARGET: TargetId = TargetId(1);
 const INO: InodeId = InodeId(9);
@@ -22,8 +22,9 @@ async fn start(dir: &Path) -> StorageService {
 
 async fn write(service: &StorageService, session: u64, sequence: u32, byte: u8) -> Result<StorageReply> {
     let op = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
-    let number = Some(Number { lane: 0, sequence });
-    let request = StorageRequest { number, ..StorageRequest::new(SessionId(session), TARGET, INO, op) };
+    let number = Some(SlotSequence { slot: 0, sequence });
+    let request =
+        StorageRequest { slot_sequence: number, ..StorageRequest::new(SessionId(session), TARGET, INO, op) };
     service.handle(request, Some(IoBuf::from_slice(&[byte; 4096]))).await
 }
 
@@ -56,7 +57,7 @@ fn a_write_that_is_repeated_does_not_undo_another() {
 }
 
 #[test]
-fn a_session_that_was_ended_stays_so() {
+fn an_ended_session_stays_fenced_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_path_buf();
     let run = async move {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use storage::{Counters, ServingLease, StorageService};
 use testkit::targets;
 use types::{ByteRange, Errno, InodeId, Result, SessionId, TargetId};
-use wire::{Allocate, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
+use wire::{AllocateMode, DataPath as Way, SeekTarget, StorageOp, StorageReply, StorageRequest};
 
 const INO: InodeId = InodeId(9);
 /// Names of the entries of a target's directory.
@@ -72,9 +72,9 @@ fn a_request_waits_for_the_targets_of_a_start() {
         });
         rt::sleep(Duration::from_millis(20)).await;
         assert!(answer.borrow().is_none());
-        service.add(store(Path::new(targets::SIMULATED), 1).await).unwrap();
+        service.add(store(Path::new(targets::SIMULATED_DIR), 1).await).unwrap();
         service.open_to_clients(TargetId(1));
-        service.all_added();
+        service.set_targets_complete();
         while answer.borrow().is_none() {
             rt::sleep(Duration::from_millis(1)).await;
         }
@@ -117,14 +117,14 @@ fn every_request_has_its_answer() {
         let data = IoBuf::from_slice(&[5; 10_000]);
         let write = StorageOp::Write { offset: 0, path: Way::Direct, durable: true };
         assert!(matches!(ask(&service, 1, write, Some(data)).await, Ok(StorageReply::Done { .. })));
-        let punch = StorageOp::Allocate { range: ByteRange::new(0, 4096), how: Allocate::Punch };
+        let punch = StorageOp::Allocate { range: ByteRange::new(0, 4096), how: AllocateMode::Punch };
         assert!(matches!(ask(&service, 1, punch, None).await, Ok(StorageReply::Done { .. })));
         assert!(matches!(
             ask(&service, 1, StorageOp::Truncate { len: 9000 }, None).await,
             Ok(StorageReply::Done { .. })
         ));
         assert!(matches!(ask(&service, 1, StorageOp::Sync, None).await, Ok(StorageReply::Done { .. })));
-        let seek = StorageOp::Seek { from: 0, what: Seek::Data };
+        let seek = StorageOp::Seek { from: 0, what: SeekTarget::Data };
         assert_eq!(ask(&service, 1, seek, None).await, Ok(StorageReply::Offset(Some(4096))));
         let Ok(StorageReply::Stat { len: 9000, .. }) = ask(&service, 1, StorageOp::Stat, None).await else {
             panic!("the length is what it was cut to")
@@ -178,7 +178,7 @@ fn errors_name_target_and_remedy() {
 
 /// Damage of a file with one replica can't be repaired, but is reported.
 #[test]
-fn a_search_tells_what_is_damaged_and_what_is_gone() {
+fn a_scrub_reports_damaged_and_missing_files() {
     with_service(|service, path| async move {
         for target in [1, 2] {
             let op = StorageOp::Write { offset: 0, path: Way::Cached, durable: true };
@@ -196,7 +196,7 @@ fn a_search_tells_what_is_damaged_and_what_is_gone() {
         let mut map = types::ClusterMap::default();
         map.settings.scrub.asked = 1;
         let handle: types::MapHandle = Arc::new(std::sync::RwLock::new(Arc::new(map)));
-        rt::spawn(StorageService::keep_searching(service.clone(), handle));
+        rt::spawn(StorageService::run_scrubs(service.clone(), handle));
         while service.scrubs().len() < 2 || service.scrubs().iter().any(|p| p.asked == 0 || p.is_running) {
             rt::sleep(Duration::from_millis(20)).await;
         }
@@ -238,8 +238,8 @@ fn a_target_whose_disk_is_gone_answers_nothing_until_it_is_back() {
         for target in [1, 2] {
             ask(&service, target, write(), Some(IoBuf::from_slice(&[7; 5000]))).await.unwrap();
         }
-        service.prove(one).await;
-        assert!(service.is_proven(one));
+        service.check_target(one).await;
+        assert!(service.is_available(one));
         let of = |ino: u64, op: StorageOp, payload: Option<IoBuf>| {
             let handler: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
             let request = StorageRequest::new(SessionId(0), one, InodeId(ino), op);
@@ -263,13 +263,13 @@ fn a_target_whose_disk_is_gone_answers_nothing_until_it_is_back() {
             assert!(error.message.contains("target 1 is offline") && error.hint.contains("mount"), "{error}");
         }
         of(0, StorageOp::Fence { session: SessionId(77) }, None).await.unwrap();
-        assert!(!service.is_proven(one) && service.is_proven(TargetId(2)));
-        service.prove(one).await;
-        assert!(!service.is_proven(one));
+        assert!(!service.is_available(one) && service.is_available(TargetId(2)));
+        service.check_target(one).await;
+        assert!(!service.is_available(one));
         ask(&service, 2, StorageOp::Stat, None).await.unwrap();
         mount(&path.join("1"));
-        service.prove(one).await;
-        assert!(service.is_proven(one));
+        service.check_target(one).await;
+        assert!(service.is_available(one));
         let buf = IoBuf::alloc(5000);
         of(INO.0, read(), Some(buf.clone())).await.unwrap();
         assert!(buf.as_slice().iter().all(|byte| *byte == 7));
@@ -278,9 +278,9 @@ fn a_target_whose_disk_is_gone_answers_nothing_until_it_is_back() {
 
 /// The periodic check finds it without any request.
 #[test]
-fn a_disk_that_goes_is_noticed_by_itself() {
+fn a_vanished_disk_is_detected_without_requests() {
     with_service(|service, path| async move {
-        rt::spawn(StorageService::keep_proving(service.clone()));
+        rt::spawn(StorageService::run_target_checks(service.clone()));
         let write = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
         ask(&service, 1, write, Some(IoBuf::from_slice(&[7; 5000]))).await.unwrap();
         unmount(&path.join("1"));
@@ -297,13 +297,13 @@ fn a_disk_that_goes_is_noticed_by_itself() {
 }
 
 #[test]
-fn a_search_finds_nothing_out_about_a_target_whose_disk_is_gone() {
+fn a_scrub_of_a_target_without_its_disk_reports_nothing() {
     search_in_vain(unmount, mount);
 }
 
 /// The disk in its place is a copy of it from before anything was written.
 #[test]
-fn a_search_finds_nothing_out_about_a_target_whose_disk_was_swapped_for_a_copy() {
+fn a_scrub_of_a_swapped_disk_reports_nothing() {
     let swap = |dir: &Path| {
         unmount(dir);
         std::fs::copy(dir.with_extension("away").join(SUPERBLOCK), dir.join(SUPERBLOCK)).unwrap();
@@ -319,7 +319,7 @@ fn a_search_finds_nothing_out_about_a_target_whose_disk_was_swapped_for_a_copy()
 
 /// All files are those that were opened, but the superblock names another target.
 #[test]
-fn a_search_finds_nothing_out_about_a_target_whose_superblock_is_another_ones() {
+fn a_scrub_of_a_foreign_superblock_reports_nothing() {
     let write = |dir: &Path, from: &str, to: &str| {
         let path = dir.join(SUPERBLOCK);
         let text = std::fs::read_to_string(&path).unwrap();
@@ -340,7 +340,7 @@ fn search_in_vain(change: impl FnOnce(&Path) + 'static, change_back: impl FnOnce
         let mut map = types::ClusterMap::default();
         map.settings.scrub.asked = 1;
         let handle: types::MapHandle = Arc::new(std::sync::RwLock::new(Arc::new(map)));
-        rt::spawn(StorageService::keep_searching(service.clone(), handle));
+        rt::spawn(StorageService::run_scrubs(service.clone(), handle));
         let progress = || service.scrubs().into_iter().find(|p| p.target == TargetId(1)).unwrap_or_default();
         while progress().hindrance.is_none() && progress().ended_s == 0 {
             rt::sleep(Duration::from_millis(20)).await;

@@ -17,7 +17,7 @@ fn at(ip: &str, local: bool) -> ClientOrigin<'static> {
 }
 
 #[test]
-fn a_rule_for_a_client_goes_before_those_for_places() {
+fn client_rules_precede_network_rules() {
     use ExportAccess::{None, Ro, Rw};
     let rules =
         [rule("local", Ro), rule("10.1.2.3", None), rule("client:login1", Rw), rule("client:guest", None)];
@@ -80,7 +80,7 @@ fn rules_are_read_as_they_are_written() {
 }
 
 #[test]
-fn squashed_users_are_somebody_else() {
+fn squashed_users_become_anonymous() {
     let user = |uid, gid| Credentials { uid, gid, pid: 7 };
     let export = |squash| Export { squash, anon_uid: 99, anon_gid: 98, ..Export::default() };
     for (squash, before, after) in [

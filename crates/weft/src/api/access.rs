@@ -2,7 +2,7 @@
 //! node's directory.
 
 use super::http::HttpRequest;
-use crate::node_config::write_whole;
+use crate::node_config::write_atomically;
 use crate::output::os_error;
 use std::io::Read;
 use std::path::Path;
@@ -44,17 +44,18 @@ pub struct Tokens {
 
 impl Tokens {
     /// Reads the tokens from a node's directory, and creates one of each kind if its file has none.
-    pub fn of(dir: &Path) -> Result<Tokens> {
-        let mut administrate = lines_of(&dir.join(TOKEN_FILE))?;
-        let read = lines_of(&dir.join(READ_TOKENS_FILE))?;
+    pub fn load_or_create(dir: &Path) -> Result<Tokens> {
+        let mut administrate = read_or_create_tokens(&dir.join(TOKEN_FILE))?;
+        let read = read_or_create_tokens(&dir.join(READ_TOKENS_FILE))?;
         Ok(Tokens { administrate: administrate.swap_remove(0), read })
     }
 
     fn rights(&self, token: &str) -> Option<Rights> {
         // Every token is compared, even after a match, so that the time doesn't depend on which one
         // matches.
-        let is_reader = self.read.iter().fold(false, |found, known| found | is_same(known, token));
-        match is_same(&self.administrate, token) {
+        let is_reader =
+            self.read.iter().fold(false, |found, known| found | equals_in_constant_time(known, token));
+        match equals_in_constant_time(&self.administrate, token) {
             true => Some(Rights::Administrate),
             false => is_reader.then_some(Rights::Read),
         }
@@ -66,7 +67,7 @@ impl Tokens {
 ///
 /// # Errors
 /// `EACCES` if another user may read the file: such a token proves nothing.
-fn lines_of(path: &Path) -> Result<Vec<String>> {
+fn read_or_create_tokens(path: &Path) -> Result<Vec<String>> {
     let failed = |e: std::io::Error| os_error(path.display(), &e);
     let mut text = String::new();
     match std::fs::File::open(path) {
@@ -83,12 +84,12 @@ fn lines_of(path: &Path) -> Result<Vec<String>> {
         return Ok(tokens);
     }
     let token: String = rt::secret_bytes::<TOKEN_BYTES>().iter().map(|byte| format!("{byte:02x}")).collect();
-    write_whole(path, &format!("{token}\n"), 0o600)?;
+    write_atomically(path, &format!("{token}\n"), 0o600)?;
     Ok(vec![token])
 }
 
 /// Compares in constant time for tokens of the same length.
-fn is_same(token: &str, given: &str) -> bool {
+fn equals_in_constant_time(token: &str, given: &str) -> bool {
     let (given, token) = (given.as_bytes(), token.as_bytes());
     given.len() == token.len() && given.iter().zip(token).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
@@ -123,15 +124,15 @@ mod tests {
     fn tokens_are_made_once_and_kept_in_files_of_their_owner() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
-        let made = Tokens::of(dir.path()).unwrap();
+        let made = Tokens::load_or_create(dir.path()).unwrap();
         assert!(made.read.len() == 1 && made.read[0] != made.administrate);
-        assert!(Tokens::of(dir.path()).unwrap() == made);
+        assert!(Tokens::load_or_create(dir.path()).unwrap() == made);
         for name in [TOKEN_FILE, READ_TOKENS_FILE] {
             let mode = std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{name}");
         }
         std::fs::write(dir.path().join(READ_TOKENS_FILE), "# monitoring\none\n\n two \n").unwrap();
-        assert_eq!(Tokens::of(dir.path()).unwrap().read, ["one", "two"]);
+        assert_eq!(Tokens::load_or_create(dir.path()).unwrap().read, ["one", "two"]);
     }
 
     #[test]

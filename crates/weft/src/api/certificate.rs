@@ -18,7 +18,7 @@ use types::{Node, Result};
 const CA_FILE: &str = "api.ca.pem";
 
 /// Age at which the certificate is renewed: a third of its validity.
-const RENEW_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
+const RENEWAL_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Backoff after management failed to issue a certificate.
 const RETRY: Duration = Duration::from_secs(3600);
@@ -43,7 +43,7 @@ impl Certificate {
     /// cluster of `credentials`.
     pub fn new(credentials: Credentials, certify: Certify) -> Result<Certificate> {
         let config = make(&credentials, &certify)?;
-        let current = Mutex::new(Current { config, renew_ns: after(RENEW_AFTER) });
+        let current = Mutex::new(Current { config, renew_ns: after(RENEWAL_AGE) });
         Ok(Certificate { credentials, certify, current })
     }
 
@@ -53,7 +53,7 @@ impl Certificate {
         if rt::monotonic_ns() > current.renew_ns {
             current.renew_ns = after(RETRY);
             match make(&self.credentials, &self.certify) {
-                Ok(config) => *current = Current { config, renew_ns: after(RENEW_AFTER) },
+                Ok(config) => *current = Current { config, renew_ns: after(RENEWAL_AGE) },
                 Err(error) => tracing::warn!(
                     hint = &*error.hint,
                     "the certificate of the HTTP interface isn't renewed yet: {}",
@@ -77,19 +77,19 @@ fn make(credentials: &Credentials, certify: &Certify) -> Result<Arc<ServerConfig
 
 /// Returns the names by which a node's interface is reached: those of the machine itself, those
 /// that the cluster map has for the node, and those that its administrator added.
-pub fn names(node: Option<&Node>, added: &[String]) -> Vec<String> {
+pub fn certificate_names(node: Option<&Node>, added: &[String]) -> Vec<String> {
     let mut names: BTreeSet<String> = ["localhost", "127.0.0.1", "::1"].map(String::from).into();
     if let Some(node) = node {
         let addresses = node.addresses.iter().filter_map(|address| address.parse::<SocketAddr>().ok());
         names.extend(addresses.map(|address| address.ip().to_canonical().to_string()));
         // A node's name needn't be a valid host name.
-        names.extend(Some(node.name.clone()).filter(|name| is_host(name)));
+        names.extend(Some(node.name.clone()).filter(|name| is_valid_host_name(name)));
     }
     names.extend(added.iter().cloned());
     names.into_iter().collect()
 }
 
-fn is_host(name: &str) -> bool {
+fn is_valid_host_name(name: &str) -> bool {
     name.parse::<IpAddr>().is_err() && rustls::pki_types::DnsName::try_from(name).is_ok()
 }
 
@@ -102,5 +102,5 @@ pub fn write_ca(dir: &Path, credentials: &Credentials) -> Result<()> {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(os_error(path.display(), &e)),
         _ => {}
     }
-    crate::node_config::write_whole(&path, &pem, 0o644)
+    crate::node_config::write_atomically(&path, &pem, 0o644)
 }

@@ -39,16 +39,16 @@ impl Response {
         Response { status: 200, body: Some(body), allow: None }
     }
 
-    pub fn done() -> Response {
+    pub fn no_content() -> Response {
         Response { status: 204, body: None, allow: None }
     }
 
-    pub fn refused(status: u16, error: &str, hint: &str) -> Response {
+    pub fn error(status: u16, error: &str, hint: &str) -> Response {
         Response { status, body: Some(json!({ "error": error, "hint": hint })), allow: None }
     }
 
     /// Converts an error of management to an HTTP response.
-    pub fn failed(error: &Error) -> Response {
+    pub fn from_error(error: &Error) -> Response {
         let status = match error.errno {
             Errno::ENOENT | Errno::ENODEV => 404,
             Errno::EACCES | Errno::EPERM => 403,
@@ -60,15 +60,15 @@ impl Response {
             _ => 500,
         };
         let text = if error.message.is_empty() { error.errno.name() } else { &error.message };
-        Response::refused(status, text, &error.hint)
+        Response::error(status, text, &error.hint)
     }
 
     pub fn write(&self, stream: &mut impl Write) -> io::Result<()> {
-        self.write_for(stream, false)
+        self.write_response(stream, false)
     }
 
     /// Writes the response. `is_head`: only its head, with the length that the body would have.
-    pub fn write_for(&self, stream: &mut impl Write, is_head: bool) -> io::Result<()> {
+    pub fn write_response(&self, stream: &mut impl Write, is_head: bool) -> io::Result<()> {
         let reason = match self.status {
             200 => "OK",
             204 => "No Content",
@@ -105,7 +105,7 @@ impl Response {
 pub(super) fn read_request(stream: &mut impl Read) -> io::Result<Result<HttpRequest, Response>> {
     let mut bytes = Vec::new();
     let malformed = |what: &str| {
-        Ok(Err(Response::refused(400, what, "docs/reference/openapi.json says what can be asked")))
+        Ok(Err(Response::error(400, what, "docs/reference/openapi.json says what can be asked")))
     };
     loop {
         let mut part = [0; 4096];

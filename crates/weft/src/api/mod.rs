@@ -12,38 +12,38 @@
 //! - read-only callers don't block administrators.
 
 mod access;
+mod admission;
 mod certificate;
+mod deadline;
 mod http;
 #[cfg(test)]
 mod http_fuzzing;
 mod openapi;
 mod routes;
-mod slots;
 #[cfg(test)]
 mod tests;
-mod timed;
 
 pub use access::Tokens;
-pub use certificate::{Certificate, names, write_ca};
+pub use certificate::{Certificate, certificate_names, write_ca};
 
 use crate::control::Service;
 use crate::output::os_error;
+use admission::{Network, RunningRequests, WaitingConnections};
+use deadline::{Deadline, DeadlineStream};
 use http::{Response, read_request};
 use identity::Role;
 use rustls::{ServerConnection, StreamOwned};
-use slots::{Network, Running, Waiting};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use timed::{Deadline, Timed};
 use types::{MapHandle, NodeId, Result};
 
 /// Longest time for the handshake and the request together.
-const REQUEST_TIME: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest time for a peer to receive the response.
-const ANSWER_TIME: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -59,7 +59,7 @@ pub struct ApiOptions {
     /// The cluster map, which has the roles of calling nodes.
     pub map: MapHandle,
     /// Longest time for a request to arrive.
-    pub request_time: Duration,
+    pub request_timeout: Duration,
 }
 
 impl ApiOptions {
@@ -70,22 +70,23 @@ impl ApiOptions {
         tokens: Tokens,
         map: MapHandle,
     ) -> ApiOptions {
-        ApiOptions { listen, tls, tokens, map, request_time: REQUEST_TIME }
+        ApiOptions { listen, tls, tokens, map, request_timeout: REQUEST_TIMEOUT }
     }
 }
 
 struct Api {
     options: ApiOptions,
     service: Arc<dyn Service>,
-    waiting: Mutex<Waiting<TcpStream>>,
-    running: Running,
+    waiting: Mutex<WaitingConnections<TcpStream>>,
+    running: RunningRequests,
 }
 
 /// Starts the interface on its own threads, which run until the process ends. Returns the addresses
 /// that it listens on.
 pub fn start(options: ApiOptions, service: Arc<dyn Service>) -> Result<Vec<SocketAddr>> {
     let listen = options.listen.clone();
-    let api = Arc::new(Api { options, service, waiting: Mutex::default(), running: Running::default() });
+    let api =
+        Arc::new(Api { options, service, waiting: Mutex::default(), running: RunningRequests::default() });
     let mut addresses = Vec::new();
     for address in listen {
         let failed = |e: std::io::Error| os_error(format_args!("can't listen at {address} (api)"), &e);
@@ -100,13 +101,13 @@ pub fn start(options: ApiOptions, service: Arc<dyn Service>) -> Result<Vec<Socke
 }
 
 /// A connection, and its number among the waiting ones.
-struct Arrival {
+struct PendingConnection {
     stream: TcpStream,
     number: u64,
 }
 
 impl Api {
-    fn waiting(&self) -> MutexGuard<'_, Waiting<TcpStream>> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingConnections<TcpStream>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -135,7 +136,7 @@ impl Api {
         }
         let api = self.clone();
         let serve = move || {
-            if let Err(e) = api.serve(Arrival { stream, number }) {
+            if let Err(e) = api.serve(PendingConnection { stream, number }) {
                 tracing::debug!(%peer, "a connection to the HTTP interface ended: {e}");
             }
             api.waiting().leave(number);
@@ -145,9 +146,9 @@ impl Api {
         }
     }
 
-    fn serve(&self, Arrival { stream, number }: Arrival) -> std::io::Result<()> {
-        let deadline = Deadline::after(self.options.request_time);
-        let mut stream = Timed::by(stream, &deadline);
+    fn serve(&self, PendingConnection { stream, number }: PendingConnection) -> std::io::Result<()> {
+        let deadline = Deadline::after(self.options.request_timeout);
+        let mut stream = DeadlineStream::by(stream, &deadline);
         let Some(certificate) = &self.options.tls else {
             return self.answer(&mut stream, &deadline, number, None);
         };
@@ -183,7 +184,8 @@ impl Api {
         let Some(rights) = access::rights_of(&self.options.tokens, node, &map, &request) else {
             tracing::warn!(path = request.path, "a request to the HTTP interface without a token is refused");
             let hint = "send Authorization: Bearer TOKEN, from the file api.token or api.read-tokens";
-            return Response::refused(401, "the token is missing or wrong", hint).write_for(stream, is_head);
+            return Response::error(401, "the token is missing or wrong", hint)
+                .write_response(stream, is_head);
         };
         // The connection was evicted while its request arrived.
         if !self.waiting().leave(number) {
@@ -193,17 +195,15 @@ impl Api {
         // hold a bounded number of threads.
         let slot = self.running.take(rights);
         let response = match &slot {
-            _ if !rights.allow(&request.method) => Response::refused(
+            _ if !rights.allow(&request.method) => Response::error(
                 403,
                 "this token or certificate may only read",
                 "use the token in api.token, on the management node",
             ),
-            None => {
-                Response::refused(503, "too many requests are being carried out", "ask again in a moment")
-            }
+            None => Response::error(503, "too many requests are being carried out", "ask again in a moment"),
             Some(_) => routes::answer(&*self.service, &request),
         };
-        deadline.extend(ANSWER_TIME);
-        response.write_for(stream, is_head)
+        deadline.extend(RESPONSE_TIMEOUT);
+        response.write_response(stream, is_head)
     }
 }

@@ -59,7 +59,7 @@ pub(super) const ROUTES: &[Route] = routes! {
         c.add_target()
     };
     "GET" "/v1/targets/{target}" "A target" None => Some("Target"), |c| {
-        c.one(MgmtRequest::ListTargets, "targets", "id").map(Some)
+        c.find_in_list(MgmtRequest::ListTargets, "targets", "id").map(Some)
     };
     "PATCH" "/v1/targets/{target}" "Another pool for a target, or drain it, or call that off" Some("TargetChange") => None, |c| {
         c.change_target()
@@ -69,7 +69,7 @@ pub(super) const ROUTES: &[Route] = routes! {
     };
     "GET" "/v1/pools" "All pools" None => Some("[Pool]"), |c| c.list(MgmtRequest::ListPools, "pools");
     "GET" "/v1/pools/{pool}" "A pool, by name" None => Some("Pool"), |c| {
-        c.one(MgmtRequest::ListPools, "pools", "name").map(Some)
+        c.find_in_list(MgmtRequest::ListPools, "pools", "name").map(Some)
     };
     "PATCH" "/v1/pools/{pool}" "Another name for a pool, or the share of its targets that new files leave free" Some("PoolChange") => None, |c| {
         c.change_pool()
@@ -81,7 +81,7 @@ pub(super) const ROUTES: &[Route] = routes! {
         c.list(MgmtRequest::ListGroups, "groups")
     };
     "GET" "/v1/groups/{group}" "A redundancy group" None => Some("Group"), |c| {
-        c.one(MgmtRequest::ListGroups, "groups", "id").map(Some)
+        c.find_in_list(MgmtRequest::ListGroups, "groups", "id").map(Some)
     };
     "POST" "/v1/groups" "Make the groups of a scheme that a pool should have, as far as they aren't there" Some("NewGroups") => Some("[Group]"), |c| {
         c.make_groups()
@@ -111,7 +111,7 @@ pub(super) const ROUTES: &[Route] = routes! {
         c.list(MgmtRequest::ListSessions, "sessions")
     };
     "DELETE" "/v1/sessions/{session}" "End a session by force: its client comes back with another one, and loses its open files and locks" None => None, |c| {
-        let session = c.name.parse().map(SessionId).map_err(|_| c.no_such("session"))?;
+        let session = c.name.parse().map(SessionId).map_err(|_| c.not_found("session"))?;
         c.change(MgmtRequest::EvictSession { session })
     };
     "GET" "/v1/exports" "What certain clients may do" None => Some("[Export]"), |c| {
@@ -166,7 +166,7 @@ impl Call<'_> {
     }
 
     /// Returns the item of a list whose field `key` matches the path's parameter.
-    fn one(&self, request: MgmtRequest, field: &str, key: &str) -> Result<Value> {
+    fn find_in_list(&self, request: MgmtRequest, field: &str, key: &str) -> Result<Value> {
         let list = self.list(request, field)?.unwrap_or_default();
         let is_it = |item: &&Value| match &item[key] {
             Value::String(text) => text == self.name,
@@ -175,21 +175,21 @@ impl Call<'_> {
         list.as_array()
             .and_then(|list| list.iter().find(is_it))
             .cloned()
-            .ok_or_else(|| self.no_such(&field[..field.len() - 1]))
+            .ok_or_else(|| self.not_found(&field[..field.len() - 1]))
     }
 
     fn node(&self) -> Result<Value> {
-        let by = |key| self.one(MgmtRequest::ListNodes, "nodes", key);
+        let by = |key| self.find_in_list(MgmtRequest::ListNodes, "nodes", key);
         by("id").or_else(|_| by("name"))
     }
 
     fn node_id(&self) -> Result<NodeId> {
         let id = self.node()?["id"].as_u64().and_then(|id| u32::try_from(id).ok());
-        id.map(NodeId).ok_or_else(|| self.no_such("node"))
+        id.map(NodeId).ok_or_else(|| self.not_found("node"))
     }
 
     fn target(&self) -> Result<TargetId> {
-        self.name.parse().map(TargetId).map_err(|_| self.no_such("target"))
+        self.name.parse().map(TargetId).map_err(|_| self.not_found("target"))
     }
 
     fn change_target(&self) -> Result<Option<Value>> {
@@ -243,13 +243,13 @@ impl Call<'_> {
             None => None,
             Some(Value::Null) => Some(None),
             Some(Value::String(rack)) => Some(Some(rack.clone())),
-            Some(_) => return Err(wrong("rack", "a text or null")),
+            Some(_) => return Err(invalid_field("rack", "a text or null")),
         };
         let roles = match self.body.get("roles") {
             None => None,
             Some(roles) => Some(
                 serde_json::from_value(roles.clone())
-                    .map_err(|_| wrong("roles", "a list of mgmt, meta and storage"))?,
+                    .map_err(|_| invalid_field("roles", "a list of mgmt, meta and storage"))?,
             ),
         };
         // A change needs at least one field; without rack and roles, the name is required.
@@ -257,7 +257,7 @@ impl Call<'_> {
             true => Some(self.text("name")?),
             false => None,
         };
-        match MgmtRequest::change_node(node, name, rack, roles) {
+        match MgmtRequest::node_change_request(node, name, rack, roles) {
             Some(request) => self.change(request),
             None => Ok(None),
         }
@@ -267,7 +267,7 @@ impl Call<'_> {
         let pool = || self.name.to_string();
         if let Some(percent) = self.body.get("spare") {
             let percent = percent.as_u64().and_then(|percent| u8::try_from(percent).ok());
-            let percent = percent.ok_or_else(|| wrong("spare", "a number of percent"))?;
+            let percent = percent.ok_or_else(|| invalid_field("spare", "a number of percent"))?;
             self.change(MgmtRequest::SetSpare { pool: pool(), percent })?;
             if !self.body.contains_key("name") {
                 return Ok(None);
@@ -279,7 +279,7 @@ impl Call<'_> {
     /// Changes the settings that the body names, and keeps the others.
     fn change_resync(&self) -> Result<Option<Value>> {
         let mut known = self.manage(MgmtRequest::ListResyncs)?["settings"].take();
-        let Some(fields) = known.as_object_mut() else { return Err(wrong("settings", "known")) };
+        let Some(fields) = known.as_object_mut() else { return Err(invalid_field("settings", "known")) };
         fields.extend(self.body.iter().map(|(name, value)| (name.clone(), value.clone())));
         let settings = serde_json::from_value(known).map_err(|cause| {
             Error::new(Errno::EINVAL, format!("the body holds no settings: {cause}"))
@@ -302,7 +302,10 @@ impl Call<'_> {
 
     fn zone(&self) -> Result<Option<u32>> {
         let zone = |value: &Value| value.as_u64().and_then(|zone| u32::try_from(zone).ok());
-        self.body.get("numa").map(|value| zone(value).ok_or_else(|| wrong("numa", "a number"))).transpose()
+        self.body
+            .get("numa")
+            .map(|value| zone(value).ok_or_else(|| invalid_field("numa", "a number")))
+            .transpose()
     }
 
     /// Deserializes the body as part of a management request.
@@ -318,27 +321,31 @@ impl Call<'_> {
     }
 
     fn text(&self, field: &str) -> Result<String> {
-        self.body.get(field).and_then(Value::as_str).map(str::to_string).ok_or_else(|| wrong(field, "a text"))
+        self.body
+            .get(field)
+            .and_then(Value::as_str)
+            .map(str::to_string)
+            .ok_or_else(|| invalid_field(field, "a text"))
     }
 
     fn number(&self, field: &str) -> Result<u32> {
         let number =
             self.body.get(field).and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
-        number.ok_or_else(|| wrong(field, "a number"))
+        number.ok_or_else(|| invalid_field(field, "a number"))
     }
 
     fn flag(&self, field: &str) -> Result<Option<bool>> {
         let value = self.body.get(field);
-        value.map(|value| value.as_bool().ok_or_else(|| wrong(field, "true or false"))).transpose()
+        value.map(|value| value.as_bool().ok_or_else(|| invalid_field(field, "true or false"))).transpose()
     }
 
-    fn no_such(&self, what: &str) -> Error {
+    fn not_found(&self, what: &str) -> Error {
         Error::new(Errno::ENOENT, format!("there is no {what} {}", self.name))
             .hint(format!("GET /v1/{what}s shows all"))
     }
 }
 
-fn wrong(field: &str, kind: &str) -> Error {
+fn invalid_field(field: &str, kind: &str) -> Error {
     Error::new(Errno::EINVAL, format!("{field:?} must be there and be {kind}"))
         .hint("docs/reference/openapi.json says what the body holds")
 }
@@ -348,35 +355,35 @@ pub(super) fn answer(service: &dyn Service, request: &HttpRequest) -> Response {
     // The answer to HEAD is that to GET; only the body isn't sent.
     let method = if request.method == "HEAD" { "GET" } else { &request.method };
     let path = request.path.as_str();
-    let at_path = || ROUTES.iter().filter(move |route| fits(route.path, path).is_some());
+    let at_path = || ROUTES.iter().filter(move |route| match_path(route.path, path).is_some());
     let Some(route) = at_path().find(|route| route.method == method) else {
-        return not_there(at_path().map(|route| route.method).collect());
+        return no_route(at_path().map(|route| route.method).collect());
     };
-    let name = fits(route.path, path).unwrap_or_default();
+    let name = match_path(route.path, path).unwrap_or_default();
     let body = match body_of(route, request) {
         Ok(body) => body,
-        Err(error) => return Response::failed(&error),
+        Err(error) => return Response::from_error(&error),
     };
     if method != "GET" {
         tracing::info!(method = route.method, path, "administrator, by HTTP");
     }
     match (route.run)(&Call { service, name, body: &body }) {
         Ok(Some(value)) => Response::ok(value),
-        Ok(None) => Response::done(),
-        Err(error) => Response::failed(&error),
+        Ok(None) => Response::no_content(),
+        Err(error) => Response::from_error(&error),
     }
 }
 
 /// Returns 404 for an unknown path, and 405 for a path that has only other methods.
-fn not_there(methods: Vec<&str>) -> Response {
+fn no_route(methods: Vec<&str>) -> Response {
     if methods.is_empty() {
-        return Response::refused(
+        return Response::error(
             404,
             "there is nothing at this path",
             "GET /v1/openapi.json tells what there is",
         );
     }
-    let refused = Response::refused(405, "this can't be done there", "GET /v1/openapi.json tells what can");
+    let refused = Response::error(405, "this can't be done there", "GET /v1/openapi.json tells what can");
     let mut allow = methods;
     if allow.contains(&"GET") {
         allow.push("HEAD");
@@ -412,7 +419,7 @@ fn body_of(route: &Route, request: &HttpRequest) -> Result<Map<String, Value>> {
 }
 
 /// Returns the parameter of a path that matches the route; empty for a route without one.
-fn fits<'a>(route: &str, path: &'a str) -> Option<&'a str> {
+fn match_path<'a>(route: &str, path: &'a str) -> Option<&'a str> {
     match route.split_once('{') {
         None => (route == path).then_some(""),
         Some((before, _)) => path.strip_prefix(before).filter(|name| !name.is_empty() && !name.contains('/')),

@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use super::admission::{MAX_RUNNING, RESERVED_FOR_ADMINISTRATORS};
 use super::openapi::document;
 use super::routes::ROUTES;
-use super::slots::{KEPT_FOR_ADMINISTRATORS, MAX_RUNNING};
-use super::{ApiOptions, Certificate, REQUEST_TIME, Tokens, names, start};
+use super::{ApiOptions, Certificate, REQUEST_TIMEOUT, Tokens, certificate_names, start};
 use crate::control::{Request, Service};
 use kv::{Durability, Memory, Writer};
-use mgmt::{FirstNode, Gate, Management, Metadata, Superblock};
+use mgmt::{FirstNode, Management, MembershipAuthority, Metadata, Superblock};
 use net::{Channel, LocalFuture};
 use serde_json::{Value, json};
 use std::io::{ErrorKind, Read, Write};
@@ -24,9 +24,9 @@ use wire::mgmt::{
 };
 use wire::{MgmtReply, MgmtRequest};
 
-struct Open;
+struct OpenGate;
 
-impl Gate for Open {
+impl MembershipAuthority for OpenGate {
     fn check(&self, _: &Join, _: i64) -> Result<()> {
         Ok(())
     }
@@ -70,16 +70,16 @@ fn a_client() -> ClientInfo {
     ClientInfo { name: "a".into(), state, ends_s: 9, last_s: None, added_s: 1, sessions }
 }
 
-impl Metadata for Open {
-    fn tidy(&self, _: TargetId, _: wire::mgmt::Touched) -> LocalFuture<'_, Result<()>> {
+impl Metadata for OpenGate {
+    fn reconcile(&self, _: TargetId, _: wire::mgmt::Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn tidy_group(&self, _: types::GroupId, _: wire::mgmt::Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile_group(&self, _: types::GroupId, _: wire::mgmt::Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn file_on(&self, _: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+    fn find_file_on(&self, _: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async { Ok(None) })
     }
 
@@ -90,7 +90,7 @@ impl Metadata for Open {
         Box::pin(async { Ok(types::GroupUsage::default()) })
     }
 
-    fn names_pool(&self, _: types::PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+    fn find_pool_reference(&self, _: types::PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async { Ok(Some(InodeId::ROOT)) })
     }
 
@@ -149,7 +149,7 @@ impl Service for Node {
 fn a_token_has_256_bits_and_is_for_its_owner() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
-    let token_in = |dir: &std::path::Path| Tokens::of(dir).map(|tokens| tokens.administrate);
+    let token_in = |dir: &std::path::Path| Tokens::load_or_create(dir).map(|tokens| tokens.administrate);
     let token = token_in(dir.path()).unwrap();
     assert_eq!((token.len(), token_in(dir.path()).unwrap()), (64, token.clone()));
     let path = dir.path().join("api.token");
@@ -163,7 +163,7 @@ fn a_token_has_256_bits_and_is_for_its_owner() {
 /// Starts a cluster with a storage node that has five targets. Returns it with the address of its
 /// interface.
 fn cluster() -> (Arc<Node>, SocketAddr) {
-    cluster_with(REQUEST_TIME)
+    cluster_with(REQUEST_TIMEOUT)
 }
 
 fn tokens() -> Tokens {
@@ -182,8 +182,8 @@ fn cluster_with(request_time: Duration) -> (Arc<Node>, SocketAddr) {
         Management::open_cluster(writer, &superblock, &first, Path::new("/state")).await.unwrap()
     });
     let node = Arc::new(Node(Arc::new(management.unwrap())));
-    node.0.set_gate(Arc::new(Open));
-    node.0.set_metadata(Arc::new(Open));
+    node.0.set_authority(Arc::new(OpenGate));
+    node.0.set_metadata(Arc::new(OpenGate));
     let (addresses, clock_s) = (vec!["127.0.0.1:7501".to_string()], rt::now().secs);
     let (roles, version) = (vec![Role::Storage], "0.1.0".to_string());
     let join = Join {
@@ -228,7 +228,8 @@ fn cluster_with(request_time: Duration) -> (Arc<Node>, SocketAddr) {
     };
     node.ask(register((1..=5).map(report).collect())).unwrap();
     let listen = vec!["127.0.0.1:0".parse().unwrap()];
-    let options = ApiOptions { request_time, ..ApiOptions::new(listen, None, tokens(), node.0.map()) };
+    let options =
+        ApiOptions { request_timeout: request_time, ..ApiOptions::new(listen, None, tokens(), node.0.map()) };
     let address = start(options, node.clone()).unwrap()[0];
     (node, address)
 }
@@ -254,10 +255,10 @@ fn call_as(token: &str, address: SocketAddr, method: &str, path: &str, body: &st
 }
 
 /// Lists the differences between a value and a schema; empty if there are none.
-fn differs(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<String> {
+fn schema_violations(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<String> {
     if let Some(name) = schema["$ref"].as_str() {
         let schema = document.pointer(name.trim_start_matches('#')).unwrap_or_else(|| panic!("{name}"));
-        return differs(document, schema, value, at);
+        return schema_violations(document, schema, value, at);
     }
     if let Some(allowed) = schema["enum"].as_array() {
         return if allowed.contains(value) { vec![] } else { vec![format!("{at}: {value} is not allowed")] };
@@ -281,7 +282,7 @@ fn differs(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<Str
     }
     let mut found = Vec::new();
     for (index, item) in value.as_array().into_iter().flatten().enumerate() {
-        found.extend(differs(document, &schema["items"], item, &format!("{at}/{index}")));
+        found.extend(schema_violations(document, &schema["items"], item, &format!("{at}/{index}")));
     }
     for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if value.get(name).is_none() {
@@ -290,7 +291,9 @@ fn differs(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<Str
     }
     for (name, item) in value.as_object().into_iter().flatten() {
         match schema["properties"].get(name) {
-            Some(property) => found.extend(differs(document, property, item, &format!("{at}/{name}"))),
+            Some(property) => {
+                found.extend(schema_violations(document, property, item, &format!("{at}/{name}")))
+            }
             None if schema["additionalProperties"] == json!(false) => {
                 found.push(format!("{at}: {name} is unknown"))
             }
@@ -350,7 +353,7 @@ fn calls() -> Vec<(&'static str, &'static str, &'static str, Value)> {
 }
 
 #[test]
-fn the_server_answers_everything_that_is_described_as_it_is_described() {
+fn answers_match_the_api_description() {
     let (node, address) = cluster();
     let spare = Join {
         secret: String::new(),
@@ -372,7 +375,7 @@ fn the_server_answers_everything_that_is_described_as_it_is_described() {
             path.split_once('{').map_or_else(|| path.to_string(), |(before, _)| format!("{before}{name}"));
         if !body.is_null() {
             let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
-            assert_eq!(differs(&document, schema, &body, path), Vec::<String>::new());
+            assert_eq!(schema_violations(&document, schema, &body, path), Vec::<String>::new());
         }
         if path == "/v1/clients/{client}" {
             // A revocation waits until the nodes have applied it.
@@ -397,7 +400,11 @@ fn the_server_answers_everything_that_is_described_as_it_is_described() {
         };
         if let Some(refused) = refused {
             let schema = &operation["responses"]["default"]["content"]["application/json"]["schema"];
-            assert_eq!((status, differs(&document, schema, &answer, path)), (refused, vec![]), "{answer}");
+            assert_eq!(
+                (status, schema_violations(&document, schema, &answer, path)),
+                (refused, vec![]),
+                "{answer}"
+            );
             asked.push((method, path));
             continue;
         }
@@ -405,7 +412,7 @@ fn the_server_answers_everything_that_is_described_as_it_is_described() {
         assert!(described.is_object(), "{method} {full} answers with {status}: {answer}");
         if status == 200 {
             let schema = &described["content"]["application/json"]["schema"];
-            assert_eq!(differs(&document, schema, &answer, path), Vec::<String>::new(), "{answer}");
+            assert_eq!(schema_violations(&document, schema, &answer, path), Vec::<String>::new(), "{answer}");
         }
         asked.push((method, path));
     }
@@ -466,7 +473,7 @@ fn what_is_refused_has_a_status_and_says_why() {
         let (found, answer) = call(address, method, path, &body);
         assert_eq!(found, status, "{method} {path}: {answer}");
         let schema = super::openapi::reference("Error");
-        assert_eq!(differs(&document, &schema, &answer, path), Vec::<String>::new());
+        assert_eq!(schema_violations(&document, &schema, &answer, path), Vec::<String>::new());
         assert!(!answer["hint"].as_str().unwrap().is_empty(), "{answer}");
     }
 }
@@ -488,7 +495,7 @@ fn name_and_rack_of_a_node_change_together_or_not_at_all() {
 }
 
 #[test]
-fn who_has_no_token_and_who_speaks_no_http_gets_nothing() {
+fn unauthenticated_and_malformed_requests_are_refused() {
     let (_, address) = cluster();
     for token in
         ["", "Authorization: Bearer sesamo\r\n", "Authorization: Bearer s\r\n", "Authorization: sesame\r\n"]
@@ -562,7 +569,7 @@ fn head_is_get_without_a_body() {
 }
 
 #[test]
-fn idle_connections_keep_nobody_out() {
+fn idle_connections_do_not_block_others() {
     let (_, address) = cluster_with(Duration::from_secs(3600));
     let mut idle: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
     assert_eq!(call(address, "GET", "/v1/nodes", &json!(null)).0, 200);
@@ -589,18 +596,18 @@ fn a_request_that_comes_little_by_little_is_given_up() {
 
 /// A service that answers `Status` when the test lets it.
 #[derive(Default)]
-struct Slow {
+struct BlockingService {
     state: Mutex<(usize, bool)>,
     changed: Condvar,
 }
 
-impl Slow {
+impl BlockingService {
     fn wait_until(&self, is_it: impl Fn(&(usize, bool)) -> bool) {
         drop(self.changed.wait_while(self.state.lock().unwrap(), |state| !is_it(state)).unwrap());
     }
 }
 
-impl Service for Slow {
+impl Service for BlockingService {
     fn answer(&self, request: Request) -> Result<Value> {
         if !matches!(request, Request::Status) {
             return Ok(json!([]));
@@ -615,12 +622,12 @@ impl Service for Slow {
 }
 
 #[test]
-fn readers_that_wait_for_answers_leave_room_for_an_administrator() {
-    let slow = Arc::new(Slow::default());
+fn waiting_readers_leave_slots_for_administrators() {
+    let slow = Arc::new(BlockingService::default());
     let listen = vec!["127.0.0.1:0".parse().unwrap()];
     let options = ApiOptions::new(listen, None, tokens(), types::MapHandle::default());
     let address = start(options, slow.clone()).unwrap()[0];
-    let readers: Vec<_> = (1..=MAX_RUNNING - KEPT_FOR_ADMINISTRATORS)
+    let readers: Vec<_> = (1..=MAX_RUNNING - RESERVED_FOR_ADMINISTRATORS)
         .map(|count| {
             let reader = std::thread::spawn(move || call_as("look", address, "GET", "/v1/status", "").0);
             // One after the other, since few connections may wait.
@@ -671,7 +678,7 @@ fn programs_know_the_interface_by_its_names_and_the_authority() {
     let (node, _) = cluster();
     let map = node.0.map();
     let of_node = map.read().unwrap().node(NodeId(1)).cloned().unwrap();
-    let names = names(Some(&of_node), &["weft.example.com".into()]);
+    let names = certificate_names(Some(&of_node), &["weft.example.com".into()]);
     assert_eq!(names, ["127.0.0.1", "::1", "first", "localhost", "weft.example.com"]);
     let certify = move |csr: &[u8]| -> Result<String> { Ok(ours.certify_api(csr, &names, rt::now().secs)?) };
     let certificate = Certificate::new(credentials, Box::new(certify)).unwrap();

@@ -1,8 +1,8 @@
 //! The file system check of a stopped cluster, and the options of both offline and online checks.
 
-use super::core::Served;
+use super::core::ProcessServices;
 use super::engine::open_engine;
-use super::services::{Plan, Services};
+use super::services::{Services, ServicesPlan};
 use crate::control::{CheckOrders, CheckProgress};
 use crate::output::os_error;
 use kv::Engine;
@@ -23,12 +23,12 @@ pub fn check(
     state: &StateDir,
     orders: CheckOrders,
     progress: impl Fn(&str, u64, u64) + 'static,
-) -> Result<fsck::Report> {
-    let plan = Plan::existing(state)?;
+) -> Result<fsck::CheckReport> {
+    let plan = ServicesPlan::existing(state)?;
     let checked = rt::block_on(async move {
         let services = Services::open(&plan).await?;
-        let note = |loss: &fsck::Loss| note_loss(orders.forget.as_deref(), loss);
-        let orders = orders_of(&orders, &note);
+        let note = |loss: &fsck::Loss| record_loss(orders.forget.as_deref(), loss);
+        let orders = check_options(&orders, &note);
         let report = services.check(&plan, &orders, &progress).await;
         let closed = services.close().await;
         report.and_then(|report| closed.map(|()| report))
@@ -45,11 +45,11 @@ pub fn check_names(
     state: &StateDir,
     orders: &CheckOrders,
     progress: &dyn Fn(&str, u64, u64),
-) -> Result<fsck::Report> {
+) -> Result<fsck::CheckReport> {
     let engine = open_engine(&state.paths, &state.superblock)?;
     let of_store = (state.superblock.partitions, state.superblock.hash_key);
     let unused = |_: &fsck::Loss| Ok(());
-    let mut report = check_names_in(&engine, of_store, &orders_of(orders, &unused), progress)?;
+    let mut report = check_names_in(&engine, of_store, &check_options(orders, &unused), progress)?;
     report.unjudged.push("chunk files: weft fsck checks them while the nodes run".into());
     Ok(report)
 }
@@ -60,9 +60,9 @@ pub fn check_names(
 fn check_names_in(
     engine: &dyn Engine,
     of_store: (u16, (u64, u64)),
-    orders: &fsck::Orders<'_>,
+    orders: &fsck::CheckOptions<'_>,
     progress: &dyn Fn(&str, u64, u64),
-) -> Result<fsck::Report> {
+) -> Result<fsck::CheckReport> {
     if orders.repair {
         meta::release_partitions(engine)?;
     }
@@ -70,11 +70,11 @@ fn check_names_in(
 }
 
 /// Converts the options of a command to those of the check.
-pub(super) fn orders_of<'a>(
+pub(super) fn check_options<'a>(
     orders: &'a CheckOrders,
     note: &'a dyn Fn(&fsck::Loss) -> Result<()>,
-) -> fsck::Orders<'a> {
-    fsck::Orders {
+) -> fsck::CheckOptions<'a> {
+    fsck::CheckOptions {
         repair: orders.repair,
         forget: orders.forget.as_ref().map(|_| note),
         below: orders.path.as_deref(),
@@ -84,7 +84,7 @@ pub(super) fn orders_of<'a>(
 }
 
 /// Records data that is about to be given up, one line of JSON per range, and syncs it.
-pub(super) fn note_loss(file: Option<&Path>, loss: &fsck::Loss) -> Result<()> {
+pub(super) fn record_loss(file: Option<&Path>, loss: &fsck::Loss) -> Result<()> {
     let Some(file) = file else { return Err(Error::new(Errno::EINVAL, "there is no list of what is lost")) };
     let mut line = serde_json::to_vec(loss).map_err(|e| Error::new(Errno::EIO, e.to_string()))?;
     line.push(b'\n');
@@ -128,28 +128,28 @@ impl LossList {
 /// Checks of a running process. At most one repairs at a time, so that two don't repair the same
 /// object.
 #[derive(Default)]
-pub struct Checks {
-    is_mending: AtomicBool,
+pub struct OnlineChecks {
+    is_repairing: AtomicBool,
     progress: Mutex<CheckProgress>,
 }
 
 /// Permission to repair, given back on drop.
-pub struct Place<'a>(&'a AtomicBool);
+pub struct RepairPermit<'a>(&'a AtomicBool);
 
-impl Drop for Place<'_> {
+impl Drop for RepairPermit<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
 }
 
-impl Checks {
+impl OnlineChecks {
     /// Reserves the right to repair.
     ///
     /// # Errors
     /// `EBUSY` if another check repairs already.
-    pub fn begin(&self) -> Result<Place<'_>> {
-        match self.is_mending.swap(true, Ordering::AcqRel) {
-            false => Ok(Place(&self.is_mending)),
+    pub fn begin(&self) -> Result<RepairPermit<'_>> {
+        match self.is_repairing.swap(true, Ordering::AcqRel) {
+            false => Ok(RepairPermit(&self.is_repairing)),
             true => {
                 Err(Error::new(Errno::EBUSY, "another repair is under way").hint("try again when it is done"))
             }
@@ -157,7 +157,7 @@ impl Checks {
     }
 
     /// Records the progress of the check.
-    pub fn tell(&self, what: &str, done: u64, total: u64) {
+    pub fn set_progress(&self, what: &str, done: u64, total: u64) {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         *progress = CheckProgress { what: what.to_owned(), done, total };
     }
@@ -175,8 +175,8 @@ mod tests {
     use types::{ClusterMap, InodeId, PartitionId, Timestamp};
 
     #[test]
-    fn one_mends_at_a_time() {
-        let checks = Checks::default();
+    fn one_repair_at_a_time() {
+        let checks = OnlineChecks::default();
         let first = checks.begin().unwrap();
         assert!(matches!(checks.begin(), Err(error) if error.errno == Errno::EBUSY));
         drop(first);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn services_that_live_on_lose_their_partitions_before_the_first_repair() {
+    fn running_services_lose_their_partitions_before_the_first_repair() {
         const PARTITION: PartitionId = PartitionId(1);
         let (hash_key, partitions, map) = ((1, 2), 4, ClusterMap::default());
         let env = namespace::Env {
@@ -210,7 +210,7 @@ mod tests {
         let engine = kv::Memory::new();
         engine.apply(&[kv::Batch { guards: Vec::new(), writes }]).unwrap();
         let check = |repair| {
-            let orders = fsck::Orders { repair, ..fsck::Orders::default() };
+            let orders = fsck::CheckOptions { repair, ..fsck::CheckOptions::default() };
             check_names_in(&engine, (partitions, hash_key), &orders, &|_, _, _| ())
         };
         let epoch_and_more = || engine.get(&owner).unwrap().unwrap()[2..].to_vec();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_is_on_record_line_by_line() {
+    fn losses_are_recorded_line_by_line() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("lost");
         let loss = |path: &str| fsck::Loss {
@@ -230,14 +230,14 @@ mod tests {
             ino: types::InodeId(5),
             range: types::ByteRange::new(0, 4096),
         };
-        assert!(note_loss(Some(&file), &loss("/a")).is_err(), "nobody has made the list");
+        assert!(record_loss(Some(&file), &loss("/a")).is_err(), "nobody has made the list");
         std::fs::write(&file, "").unwrap();
         for path in ["/a", "/with\nnewline"] {
-            note_loss(Some(&file), &loss(path)).unwrap();
+            record_loss(Some(&file), &loss(path)).unwrap();
         }
         let text = std::fs::read_to_string(&file).unwrap();
         let told: Vec<fsck::Loss> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(told, [loss("/a"), loss("/with\nnewline")]);
-        assert!(note_loss(None, &loss("/a")).is_err());
+        assert!(record_loss(None, &loss("/a")).is_err());
     }
 }

@@ -19,22 +19,22 @@ type Job = Box<dyn FnOnce() -> Task + Send>;
 /// The number of concurrent commands is limited by the connections that the control socket and the
 /// HTTP interface accept.
 pub struct CommandCore {
-    waiting: Arc<Waiting>,
+    waiting: Arc<JobQueue>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct JobQueue {
     jobs: Mutex<Vec<Job>>,
-    some: Event,
+    not_empty: Event,
 }
 
 impl CommandCore {
     /// Starts the core.
     pub fn start() -> Result<CommandCore> {
-        let waiting = Arc::new(Waiting::default());
+        let waiting = Arc::new(JobQueue::default());
         let theirs = waiting.clone();
         let config = CoreConfig { name: "weft-cmd".into(), ..CoreConfig::default() };
-        start_core(config, move || theirs.carry_out()).map_err(|e| os_error("can't start a thread", &e))?;
+        start_core(config, move || theirs.run_jobs()).map_err(|e| os_error("can't start a thread", &e))?;
         Ok(CommandCore { waiting })
     }
 
@@ -53,7 +53,7 @@ impl CommandCore {
             })
         };
         self.waiting.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(job));
-        self.waiting.some.set();
+        self.waiting.not_empty.set();
         told.recv().map_err(|_| {
             Error::new(Errno::ECANCELED, "the process ends before it has carried out the command")
                 .hint("try again when it runs")
@@ -61,11 +61,11 @@ impl CommandCore {
     }
 }
 
-impl Waiting {
-    async fn carry_out(self: Arc<Self>) {
+impl JobQueue {
+    async fn run_jobs(self: Arc<Self>) {
         loop {
-            self.some.wait().await;
-            self.some.clear();
+            self.not_empty.wait().await;
+            self.not_empty.clear();
             let jobs = std::mem::take(&mut *self.jobs.lock().unwrap_or_else(PoisonError::into_inner));
             jobs.into_iter().for_each(|job| rt::spawn(job()));
         }

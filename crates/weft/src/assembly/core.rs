@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use types::{Errno, Error, Result};
 
 /// The services of a process.
-pub trait Served: Send + Sync + Sized + 'static {
+pub trait ProcessServices: Send + Sync + Sized + 'static {
     /// Parameters for opening the services.
     type Plan: Send + 'static;
 
@@ -31,7 +31,7 @@ pub struct BackgroundCore<S> {
     thread: JoinHandle<()>,
 }
 
-impl<S: Served> BackgroundCore<S> {
+impl<S: ProcessServices> BackgroundCore<S> {
     /// Opens the services and starts their background work.
     pub fn start(plan: S::Plan) -> Result<BackgroundCore<S>> {
         let shut_down = Arc::new(Event::new());
@@ -41,7 +41,7 @@ impl<S: Served> BackgroundCore<S> {
         let config = CoreConfig { name: "weft-bg".into(), ..CoreConfig::default() };
         let main = move || run::<S>(plan, opening, until, closing);
         let thread = start_core(config, main).map_err(|e| os_error("can't start a thread", &e))?;
-        let services = opened.recv().map_err(|_| died())??;
+        let services = opened.recv().map_err(|_| background_thread_died())??;
         Ok(BackgroundCore { services, shut_down, closed, thread })
     }
 
@@ -54,13 +54,13 @@ impl<S: Served> BackgroundCore<S> {
     /// disk when this returns.
     pub fn shut_down(self) -> Result<()> {
         self.shut_down.set();
-        let outcome = self.closed.recv().map_err(|_| died())?;
-        self.thread.join().map_err(|_| died())?;
+        let outcome = self.closed.recv().map_err(|_| background_thread_died())?;
+        self.thread.join().map_err(|_| background_thread_died())?;
         outcome
     }
 }
 
-async fn run<S: Served>(
+async fn run<S: ProcessServices>(
     plan: S::Plan,
     opening: SyncSender<Result<Arc<S>>>,
     until: Arc<Event>,
@@ -80,7 +80,7 @@ async fn run<S: Served>(
     let _ = closing.send(services.close().await);
 }
 
-fn died() -> Error {
+fn background_thread_died() -> Error {
     Error::new(Errno::ECANCELED, "the background thread ended before its time")
         .hint("the lines above, or in the log, say why")
 }

@@ -1,6 +1,6 @@
 //! Opens the metadata store, or reports why that failed and what to do.
 
-use super::copies::newest_usable;
+use super::backups::newest_usable_backup;
 use super::stop::Stop;
 use crate::output::os_error;
 use kv::{Embedded, Engine, KvError, Writer, at_rest};
@@ -17,8 +17,8 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Longest time that the previous process may take to close the store, and the interval at which a
 /// start tries again.
-const ENDING_PATIENCE: Duration = Duration::from_secs(15);
-const ENDING_LOOK: Duration = Duration::from_millis(20);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Opens the store of a state directory, or creates it the first time.
 ///
@@ -29,21 +29,21 @@ pub fn open_engine(paths: &StatePaths, superblock: &Superblock) -> Result<Embedd
     let meta = paths.meta();
     if paths.meta_made().exists() && !at_rest::is_there(&meta) {
         let missing = KvError::Corrupt { path: meta.display().to_string(), cause: "it is missing".into() };
-        return Err(refusal(paths, superblock, missing));
+        return Err(open_error(paths, superblock, missing));
     }
     let began = Instant::now();
     loop {
         match Embedded::open(&meta) {
             // The caller has locked the state directory, so the previous process is exiting: the
             // kernel closes its descriptors one after the other.
-            Err(KvError::Locked { .. }) if began.elapsed() < ENDING_PATIENCE => sleep(ENDING_LOOK),
-            opened => return opened.map_err(|error| refusal(paths, superblock, error)),
+            Err(KvError::Locked { .. }) if began.elapsed() < LOCK_TIMEOUT => sleep(LOCK_POLL_INTERVAL),
+            opened => return opened.map_err(|error| open_error(paths, superblock, error)),
         }
     }
 }
 
 /// Records that the store exists and has its initial content.
-pub fn note_engine(paths: &StatePaths) -> Result<()> {
+pub fn mark_store_created(paths: &StatePaths) -> Result<()> {
     let path = paths.meta_made();
     if path.exists() {
         return Ok(());
@@ -57,7 +57,7 @@ pub fn note_engine(paths: &StatePaths) -> Result<()> {
 }
 
 /// Converts an error of opening the store, with a hint.
-pub fn refusal(paths: &StatePaths, superblock: &Superblock, error: KvError) -> Error {
+pub fn open_error(paths: &StatePaths, superblock: &Superblock, error: KvError) -> Error {
     match &error {
         KvError::Corrupt { .. } => {
             Error::new(Errno::EIO, error.to_string()).hint(restore_hint(paths, superblock))
@@ -68,10 +68,10 @@ pub fn refusal(paths: &StatePaths, superblock: &Superblock, error: KvError) -> E
 
 fn restore_hint(paths: &StatePaths, superblock: &Superblock) -> String {
     let dir = paths.root().display();
-    match newest_usable(paths, &superblock.uuid) {
+    match newest_usable_backup(paths, &superblock.uuid) {
         Some((path, created_s)) => {
             let age_s = rt::now().secs.saturating_sub(created_s);
-            let age = crate::output::age(age_s);
+            let age = crate::output::format_age(age_s);
             let path = path.display();
             format!(
                 "weft meta restore {path} --dir {dir} puts the copy of {age} ago in its place, and keeps what is there beside"
@@ -93,7 +93,7 @@ pub fn watch(
     stop: Sender<Stop>,
 ) -> Result<()> {
     let engine: Weak<dyn Engine> = Arc::downgrade(engine);
-    end_with(move || engine.upgrade().map(|engine| engine.damage()), paths, superblock, stop)
+    stop_on_fault(move || engine.upgrade().map(|engine| engine.damage()), paths, superblock, stop)
 }
 
 /// Like [`watch`], and also ends the process when the store doesn't accept writes any more. It
@@ -107,12 +107,12 @@ pub fn watch_writer(
 ) -> Result<()> {
     let writer = Arc::downgrade(writer);
     let fault = move || writer.upgrade().map(|writer| writer.engine().damage().or_else(|| writer.failure()));
-    end_with(fault, paths, superblock, stop)
+    stop_on_fault(fault, paths, superblock, stop)
 }
 
 /// Ends the process with the first error of `fault`. `fault` returns `None` when there is nothing
 /// left to watch.
-fn end_with(
+fn stop_on_fault(
     fault: impl Fn() -> Option<Option<KvError>> + Send + 'static,
     paths: &StatePaths,
     superblock: &Superblock,
@@ -123,7 +123,7 @@ fn end_with(
         while let Some(found) = fault() {
             if let Some(error) = found {
                 // The channel has no receiver once the process is shutting down.
-                let _ = stop.send(Stop::Outcast(refusal(&paths, &superblock, error)));
+                let _ = stop.send(Stop::Fatal(open_error(&paths, &superblock, error)));
                 return;
             }
             std::thread::sleep(WATCH_INTERVAL);
@@ -157,7 +157,7 @@ mod tests {
         assert!(told.recv_timeout(3 * WATCH_INTERVAL).is_err());
         memory.fail_with(Memory::no_space());
         commit().unwrap_err();
-        let Stop::Outcast(error) = told.recv().unwrap() else { panic!("another end") };
+        let Stop::Fatal(error) = told.recv().unwrap() else { panic!("another end") };
         assert_eq!(error.errno, Errno::ENOSPC);
     }
 }

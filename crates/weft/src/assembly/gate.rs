@@ -1,19 +1,20 @@
 //! Admission of members on the management node: tokens and certificates.
 
-use super::key_store::KeyStore;
+use super::key_store::CapabilityKeyStore;
 use crate::node_config::{ClusterFile, NodeConfig, Protection};
 use identity::{
-    Authority, CLIENT_VALIDITY_S, ClientRecord, ClientRecords, Credentials, Identity, Issue, JoinToken,
-    MemberKind, Role, Standing, TOKEN_VALIDITY_S, Terms, TokenOffer, TokenRecord, TokenRecords, Validity,
+    Authority, CLIENT_VALIDITY_S, CertificateIssue, CertificateTerms, ClientRecord, ClientRecords,
+    ClientStatus, Credentials, Identity, JoinToken, MemberKind, Role, TOKEN_VALIDITY_S, TokenParameters,
+    TokenRecord, TokenRecords, Validity,
 };
-use mgmt::{Renewed, StatePaths, Superblock};
+use mgmt::{RenewedCertificate, StatePaths, Superblock};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::{Errno, Error, NodeId, Result, RevokedClient};
 use wire::mgmt::{ClientInfo, ClientState, Join, NewClient, NewToken, TokenInfo};
 
 /// Default number of nodes that may join with one token.
-const USES: u32 = 1;
+const DEFAULT_TOKEN_USES: u32 = 1;
 
 /// Name in the certificate of clients that share a cluster file.
 const SHARED_NAME: &str = "clients";
@@ -22,14 +23,14 @@ const SHARED_NAME: &str = "clients";
 const MAX_VALIDITY_S: u64 = 100 * 365 * 24 * 3600;
 
 /// Issues tokens and certificates.
-pub struct Gate {
+pub struct MembershipAuthority {
     authority: Authority,
     /// Expiry of the authority's own certificate, in Unix seconds: no other certificate outlives
     /// it.
     authority_ends_s: i64,
     tokens: Mutex<Records<TokenRecords>>,
     clients: Mutex<Records<ClientRecords>>,
-    keys: Mutex<KeyStore>,
+    keys: Mutex<CapabilityKeyStore>,
     superblock: Superblock,
     addresses: Vec<String>,
     protection: Protection,
@@ -57,21 +58,25 @@ impl<R: Clone> Records<R> {
     }
 }
 
-fn locked<R>(records: &Mutex<Records<R>>) -> MutexGuard<'_, Records<R>> {
+fn lock_records<R>(records: &Mutex<Records<R>>) -> MutexGuard<'_, Records<R>> {
     records.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Gate {
+impl MembershipAuthority {
     /// Reads authority, tokens and clients of the management node.
-    pub fn load(paths: &StatePaths, superblock: &Superblock, config: &NodeConfig) -> Result<Gate> {
+    pub fn load(
+        paths: &StatePaths,
+        superblock: &Superblock,
+        config: &NodeConfig,
+    ) -> Result<MembershipAuthority> {
         let authority = Authority::load(&paths.authority())?;
         let (tokens, clients) = (paths.tokens(), paths.clients());
-        Ok(Gate {
+        Ok(MembershipAuthority {
             authority_ends_s: authority.certificate().validity()?.until,
             authority,
             tokens: Mutex::new(Records { records: TokenRecords::load(&tokens)?, path: tokens }),
             clients: Mutex::new(Records { records: ClientRecords::load(&clients)?, path: clients }),
-            keys: Mutex::new(KeyStore::load(&paths.capability_keys())?),
+            keys: Mutex::new(CapabilityKeyStore::load(&paths.capability_keys())?),
             superblock: superblock.clone(),
             addresses: config.addresses.clone(),
             protection: config.protection,
@@ -89,12 +94,16 @@ impl Gate {
             return Ok(self.cluster_file_with(String::new()));
         }
         let terms = self.terms(None, None, now_s)?;
-        let issue = locked(&self.clients)
+        let issue = lock_records(&self.clients)
             .change(|records| records.add_shared(SHARED_NAME, terms, now_s), ClientRecords::store)?;
         self.cluster_file_of(SHARED_NAME, issue)
     }
 
-    fn cluster_file_of(&self, name: &str, Issue { number, validity }: Issue) -> Result<ClusterFile> {
+    fn cluster_file_of(
+        &self,
+        name: &str,
+        CertificateIssue { number, validity }: CertificateIssue,
+    ) -> Result<ClusterFile> {
         let credentials = self.authority.issue_to_client(name, validity, number)?;
         Ok(self.cluster_file_with(credentials.to_text()))
     }
@@ -113,29 +122,30 @@ impl Gate {
 
     /// Returns the terms that an administrator sets for certificates: none outlives the authority's
     /// own.
-    fn terms(&self, expires_s: Option<u64>, validity_s: Option<u64>, now_s: i64) -> Result<Terms> {
-        let validity_s = validity_s.map(|s| seconds("validity", s)).transpose()?.unwrap_or(CLIENT_VALIDITY_S);
-        let end = expires_s.map(|s| seconds("expires", s)).transpose()?.map(|s| now_s + s);
+    fn terms(&self, expires_s: Option<u64>, validity_s: Option<u64>, now_s: i64) -> Result<CertificateTerms> {
+        let validity_s =
+            validity_s.map(|s| checked_seconds("validity", s)).transpose()?.unwrap_or(CLIENT_VALIDITY_S);
+        let end = expires_s.map(|s| checked_seconds("expires", s)).transpose()?.map(|s| now_s + s);
         // The authority's end is set only if it limits the default validity: an end on record is
         // otherwise the administrator's own.
         let end = match end {
             Some(end) => Some(end.min(self.authority_ends_s)),
             None => (now_s + validity_s > self.authority_ends_s).then_some(self.authority_ends_s),
         };
-        Ok(Terms { end, validity_s })
+        Ok(CertificateTerms { end, validity_s })
     }
 
     /// Issues a token for nodes.
     pub fn node_token(&self, wanted: &NewToken, now_s: i64) -> Result<String> {
-        let valid_s = wanted.expires_s.map(|s| seconds("expires", s)).transpose()?;
-        let offer = TokenOffer {
+        let valid_s = wanted.expires_s.map(|s| checked_seconds("expires", s)).transpose()?;
+        let offer = TokenParameters {
             addresses: self.addresses.clone(),
             roles: MemberKind::Node.into(),
             expires: now_s + valid_s.unwrap_or(TOKEN_VALIDITY_S),
-            uses: wanted.uses.unwrap_or(USES),
+            uses: wanted.uses.unwrap_or(DEFAULT_TOKEN_USES),
         };
         let issue = |records: &mut TokenRecords| records.issue(&self.authority, offer, now_s);
-        Ok(locked(&self.tokens).change(issue, TokenRecords::store)?.to_string())
+        Ok(lock_records(&self.tokens).change(issue, TokenRecords::store)?.to_string())
     }
 
     /// Checks that clients have certificates.
@@ -161,9 +171,9 @@ impl Gate {
     }
 }
 
-impl mgmt::Gate for Gate {
+impl mgmt::MembershipAuthority for MembershipAuthority {
     fn check(&self, join: &Join, now_s: i64) -> Result<()> {
-        let mut trial = locked(&self.tokens).records.clone();
+        let mut trial = lock_records(&self.tokens).records.clone();
         Ok(self.redeem(&mut trial, join, now_s)?)
     }
 
@@ -177,7 +187,7 @@ impl mgmt::Gate for Gate {
             }
         };
         let redeem = |records: &mut TokenRecords| self.redeem(records, join, now_s);
-        locked(&self.tokens).change(redeem, TokenRecords::store)?;
+        lock_records(&self.tokens).change(redeem, TokenRecords::store)?;
         Ok(chain)
     }
 
@@ -203,7 +213,7 @@ impl mgmt::Gate for Gate {
     }
 
     fn tokens(&self, now_s: i64) -> Result<Vec<TokenInfo>> {
-        let tokens = locked(&self.tokens);
+        let tokens = lock_records(&self.tokens);
         let in_force = tokens.records.list().iter().filter(|token| token.expires > now_s);
         Ok(in_force.map(token_info).collect())
     }
@@ -215,7 +225,7 @@ impl mgmt::Gate for Gate {
         };
         let number = u64::from_str_radix(id, 16).map_err(|_| unknown())?;
         let revoke = |records: &mut TokenRecords| Ok(records.revoke(number));
-        match locked(&self.tokens).change(revoke, TokenRecords::store)? {
+        match lock_records(&self.tokens).change(revoke, TokenRecords::store)? {
             true => Ok(()),
             false => Err(unknown()),
         }
@@ -224,22 +234,22 @@ impl mgmt::Gate for Gate {
     fn add_client(&self, wanted: &NewClient, now_s: i64) -> Result<String> {
         self.require_certificates()?;
         let terms = self.terms(wanted.expires_s, wanted.validity_s, now_s)?;
-        let issue = locked(&self.clients)
+        let issue = lock_records(&self.clients)
             .change(|records| records.add(&wanted.name, terms, now_s), ClientRecords::store)?;
         Ok(self.cluster_file_of(&wanted.name, issue)?.render())
     }
 
     fn clients(&self, now_s: i64) -> Result<Vec<ClientInfo>> {
-        let clients = locked(&self.clients);
+        let clients = lock_records(&self.clients);
         Ok(clients.records.list().iter().map(|record| client_info(record, now_s)).collect())
     }
 
     fn revoke_client(&self, name: &str, now_s: i64) -> Result<()> {
-        locked(&self.clients).change(|records| records.revoke(name, now_s), ClientRecords::store)
+        lock_records(&self.clients).change(|records| records.revoke(name, now_s), ClientRecords::store)
     }
 
     fn revoked(&self, now_s: i64) -> Vec<RevokedClient> {
-        let mut clients = locked(&self.clients);
+        let mut clients = lock_records(&self.clients);
         let Records { records, path } = &mut *clients;
         if records.purge(now_s)
             && let Err(error) = records.store(path)
@@ -249,7 +259,13 @@ impl mgmt::Gate for Gate {
         records.revoked()
     }
 
-    fn renew(&self, member: &Role, present: Option<&Identity>, csr: &str, now_s: i64) -> Result<Renewed> {
+    fn renew(
+        &self,
+        member: &Role,
+        present: Option<&Identity>,
+        csr: &str,
+        now_s: i64,
+    ) -> Result<RenewedCertificate> {
         self.require_certificates()?;
         let request = request_bytes(csr)?;
         match member {
@@ -260,17 +276,17 @@ impl mgmt::Gate for Gate {
                     return Err(identity::Error::NotRenewed { member: member.to_string() }.into());
                 }
                 let chain = self.authority.certify(&request, member, validity)?;
-                Ok(Renewed { chain, ends_s: validity.until })
+                Ok(RenewedCertificate { chain, ends_s: validity.until })
             }
             Role::Client(name) => {
                 let present = present.ok_or_else(|| {
                     Error::new(Errno::EACCES, format!("{member} shows no certificate"))
                         .hint("a client renews its certificate over its own connection")
                 })?;
-                let Issue { number, validity } = locked(&self.clients)
+                let CertificateIssue { number, validity } = lock_records(&self.clients)
                     .change(|records| records.renew(name, present, now_s), ClientRecords::store)?;
                 let chain = self.authority.certify_client(&request, name, validity, number)?;
-                Ok(Renewed { chain, ends_s: validity.until })
+                Ok(RenewedCertificate { chain, ends_s: validity.until })
             }
         }
     }
@@ -296,11 +312,11 @@ fn token_info(token: &TokenRecord) -> TokenInfo {
 fn client_info(record: &ClientRecord, now_s: i64) -> ClientInfo {
     ClientInfo {
         name: record.name.clone(),
-        state: match record.standing(now_s) {
-            Standing::Valid => ClientState::Valid,
-            Standing::ExpiresSoon => ClientState::ExpiresSoon,
-            Standing::Expired => ClientState::Expired,
-            Standing::Revoked => ClientState::Revoked,
+        state: match record.status(now_s) {
+            ClientStatus::Valid => ClientState::Valid,
+            ClientStatus::ExpiresSoon => ClientState::ExpiresSoon,
+            ClientStatus::Expired => ClientState::Expired,
+            ClientStatus::Revoked => ClientState::Revoked,
         },
         ends_s: record.expires,
         last_s: record.terms.end,
@@ -310,7 +326,7 @@ fn client_info(record: &ClientRecord, now_s: i64) -> ClientInfo {
 }
 
 /// Converts a duration that an administrator gave, within the range of dates.
-fn seconds(what: &str, seconds: u64) -> Result<i64> {
+fn checked_seconds(what: &str, seconds: u64) -> Result<i64> {
     match i64::try_from(seconds).ok().filter(|_| seconds <= MAX_VALIDITY_S) {
         Some(seconds) => Ok(seconds),
         None => Err(Error::new(Errno::EINVAL, format!("--{what} is more than a hundred years"))
@@ -338,13 +354,13 @@ fn hex_bytes(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mgmt::Gate as _;
+    use mgmt::MembershipAuthority as _;
     use types::Role as Does;
 
     const NOW: i64 = 1_800_000_000;
     const DAY_S: u64 = 24 * 3600;
 
-    fn gate(dir: &Path, protection: Protection) -> Gate {
+    fn gate(dir: &Path, protection: Protection) -> MembershipAuthority {
         let (paths, superblock) = (StatePaths::new(dir), Superblock::random("test"));
         if !paths.authority().exists() {
             let authority = Authority::create(&superblock.uuid, &superblock.name, NOW).unwrap();
@@ -369,7 +385,7 @@ mod tests {
             targets: vec![],
             backups: None,
         };
-        Gate::load(&paths, &superblock, &config).unwrap()
+        MembershipAuthority::load(&paths, &superblock, &config).unwrap()
     }
 
     fn joining(secret: &str) -> Join {

@@ -1,12 +1,12 @@
 //! The capability keys on the management node: their file and their rotation.
 
-use identity::{CapabilityKeys, KEY_ROTATION_S, KEY_SPREAD_S};
+use identity::{CapabilityKeys, KEY_DISTRIBUTION_S, KEY_ROTATION_S};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 use types::Result;
 
 /// The keys, and the state of their rotation.
-pub struct KeyStore {
+pub struct CapabilityKeyStore {
     keys: CapabilityKeys,
     path: PathBuf,
     /// When the file was last written, in Unix seconds: a key was staged or promoted then.
@@ -15,9 +15,9 @@ pub struct KeyStore {
     staged: bool,
 }
 
-impl KeyStore {
+impl CapabilityKeyStore {
     /// Reads the keys; creates the first one of a new cluster.
-    pub fn load(path: &Path) -> Result<KeyStore> {
+    pub fn load(path: &Path) -> Result<CapabilityKeyStore> {
         let made = !path.exists();
         if made {
             CapabilityKeys::create()?.store(path)?;
@@ -28,7 +28,7 @@ impl KeyStore {
         let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let changed_s = since.and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or(rt::now().secs);
         let staged = keys.is_staged();
-        Ok(KeyStore { keys, path: path.to_path_buf(), changed_s, staged })
+        Ok(CapabilityKeyStore { keys, path: path.to_path_buf(), changed_s, staged })
     }
 
     /// Returns the keys at this time. A new key is staged once a day, and signs when all nodes have
@@ -37,7 +37,7 @@ impl KeyStore {
         let age_s = now_s - self.changed_s;
         let mut next = self.keys.clone();
         let staged = match self.staged {
-            true if age_s >= KEY_SPREAD_S => {
+            true if age_s >= KEY_DISTRIBUTION_S => {
                 next.promote();
                 false
             }
@@ -68,19 +68,19 @@ mod tests {
     fn a_key_is_handed_out_before_it_signs() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys.toml");
-        let mut store = KeyStore::load(&path).unwrap();
+        let mut store = CapabilityKeyStore::load(&path).unwrap();
         let began_s = store.changed_s;
         let first = store.at(began_s + KEY_ROTATION_S - 1).unwrap().clone();
         assert_eq!(first.ids(), [1]);
         let day_s = began_s + KEY_ROTATION_S;
         let staged = store.at(day_s).unwrap().clone();
         assert!(staged.ids() == [1, 2] && staged.is_staged());
-        assert!(store.at(day_s + KEY_SPREAD_S - 1).unwrap().is_staged());
+        assert!(store.at(day_s + KEY_DISTRIBUTION_S - 1).unwrap().is_staged());
         // A process that is started in between continues the rotation.
-        let mut again = KeyStore::load(&path).unwrap();
+        let mut again = CapabilityKeyStore::load(&path).unwrap();
         again.changed_s = day_s;
         for store in [&mut store, &mut again] {
-            let promoted = store.at(day_s + KEY_SPREAD_S).unwrap();
+            let promoted = store.at(day_s + KEY_DISTRIBUTION_S).unwrap();
             assert!(promoted.ids() == [1, 2] && !promoted.is_staged());
         }
     }
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn keys_that_cant_be_changed_stay_in_use() {
         let dir = tempfile::tempdir().unwrap();
-        let mut store = KeyStore::load(&dir.path().join("keys.toml")).unwrap();
+        let mut store = CapabilityKeyStore::load(&dir.path().join("keys.toml")).unwrap();
         let day_s = store.changed_s + KEY_ROTATION_S;
         // The file can't be written, because a directory has the name of its draft.
         let draft = dir.path().join("keys.toml.draft");

@@ -10,10 +10,10 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use types::{ClusterMap, Errno, Error, InodeId, Node, NodeId, NodeState, Result, SessionId, TargetId};
 use wire::mgmt::CeilingInfo;
-use wire::{Measure, MgmtRequest, Rate, RateOf, StorageOp, StorageReply, StorageRequest};
+use wire::{Measure, MeasuredRate, MgmtRequest, RateQuantity, StorageOp, StorageReply, StorageRequest};
 
 /// Interval of checks whether the caller still waits.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Time that a measurement may take beyond its own duration: writing and removing the file, and
 /// connecting.
@@ -21,7 +21,7 @@ const MARGIN: Duration = Duration::from_secs(120);
 
 /// Upper bound of the parts of a measurement (a drive has four). None takes longer than the
 /// requested time.
-const PARTS: u32 = 5;
+const MAX_PARTS: u32 = 5;
 
 impl MeasureOrder {
     /// Returns the node that measures, according to the map.
@@ -60,7 +60,7 @@ impl MeasureOrder {
             MeasureOrder::Cpu { milliseconds, .. } => (TargetId(0), Measure::Cpu, milliseconds),
         };
         let op = StorageOp::Measure { what, milliseconds };
-        let patience = Duration::from_millis(milliseconds).saturating_mul(PARTS).saturating_add(MARGIN);
+        let patience = Duration::from_millis(milliseconds).saturating_mul(MAX_PARTS).saturating_add(MARGIN);
         (StorageRequest::new(SessionId(0), target, InodeId(0), op), patience)
     }
 
@@ -75,11 +75,7 @@ impl MeasureOrder {
     }
 
     /// Has the service behind the channel measure, and management store the results.
-    pub async fn carry_out(
-        self,
-        service: StorageChannel,
-        management: MgmtChannel,
-    ) -> Result<Vec<CeilingInfo>> {
+    pub async fn execute(self, service: StorageChannel, management: MgmtChannel) -> Result<Vec<CeilingInfo>> {
         let (request, patience) = self.request();
         let answer = rt::timeout(patience, service.call(request, None)).await.ok_or_else(|| {
             Error::new(Errno::ETIMEDOUT, format!("{} has not been measured in time", self.place(1)))
@@ -90,7 +86,7 @@ impl MeasureOrder {
                 .hint("install the same version of weft on all machines"));
         };
         let measured = bench::rfc3339(rt::now().secs);
-        let info = |(index, rate): (usize, &Rate)| CeilingInfo {
+        let info = |(index, rate): (usize, &MeasuredRate)| CeilingInfo {
             limit: limit_name(rate.of).into(),
             place: self.place(index),
             rate: rate.rate as f64,
@@ -104,32 +100,32 @@ impl MeasureOrder {
 }
 
 /// Returns the name that [`bench::Limit`] serializes to.
-fn limit_name(of: RateOf) -> &'static str {
+fn limit_name(of: RateQuantity) -> &'static str {
     match of {
-        RateOf::Write => "storage-write",
-        RateOf::Read => "storage-read",
-        RateOf::RandomWrite => "storage-random-write",
-        RateOf::RandomRead => "storage-random-read",
-        RateOf::Network => "network",
-        RateOf::RoundTrips => "round-trips",
-        RateOf::MemoryCopy => "memory-copy",
-        RateOf::Checksum => "checksum",
-        RateOf::Encoding => "encoding",
+        RateQuantity::Write => "storage-write",
+        RateQuantity::Read => "storage-read",
+        RateQuantity::RandomWrite => "storage-random-write",
+        RateQuantity::RandomRead => "storage-random-read",
+        RateQuantity::Network => "network",
+        RateQuantity::RoundTrips => "round-trips",
+        RateQuantity::MemoryCopy => "memory-copy",
+        RateQuantity::Checksum => "checksum",
+        RateQuantity::Encoding => "encoding",
     }
 }
 
 /// Runs the work on a core of the calling thread, until it is done or the caller has closed its
 /// connection.
-pub fn while_asked(
+pub fn run_while_connected(
     asker: UnixStream,
     work: impl Future<Output = Result<Vec<CeilingInfo>>> + 'static,
 ) -> Result<Value> {
     let watched = async move {
         let mut work = Box::pin(work);
         loop {
-            match rt::timeout(LOOK, work.as_mut()).await {
+            match rt::timeout(POLL_INTERVAL, work.as_mut()).await {
                 Some(outcome) => return outcome,
-                None if has_gone(&asker) => {
+                None if is_disconnected(&asker) => {
                     return Err(Error::new(Errno::ECANCELED, "nobody waits for the measurement any more"));
                 }
                 None => {}
@@ -142,7 +138,7 @@ pub fn while_asked(
 }
 
 /// Returns whether the other end has closed the connection. It sends nothing after its request.
-fn has_gone(mut asker: &UnixStream) -> bool {
+fn is_disconnected(mut asker: &UnixStream) -> bool {
     if asker.set_nonblocking(true).is_err() {
         return true;
     }
@@ -156,29 +152,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_goes_away_ends_the_work() {
+    fn a_closed_connection_aborts_the_measurement() {
         let (asker, other) = UnixStream::pair().unwrap();
         let stays = other.try_clone().unwrap();
         drop(other);
-        assert!(!has_gone(&asker));
+        assert!(!is_disconnected(&asker));
         drop(stays);
-        assert!(has_gone(&asker));
-        let ended = while_asked(asker, std::future::pending());
+        assert!(is_disconnected(&asker));
+        let ended = run_while_connected(asker, std::future::pending());
         assert_eq!(ended.unwrap_err().errno, Errno::ECANCELED);
     }
 
     #[test]
     fn limits_have_the_names_of_results() {
         let all = [
-            RateOf::Write,
-            RateOf::Read,
-            RateOf::RandomWrite,
-            RateOf::RandomRead,
-            RateOf::Network,
-            RateOf::RoundTrips,
-            RateOf::MemoryCopy,
-            RateOf::Checksum,
-            RateOf::Encoding,
+            RateQuantity::Write,
+            RateQuantity::Read,
+            RateQuantity::RandomWrite,
+            RateQuantity::RandomRead,
+            RateQuantity::Network,
+            RateQuantity::RoundTrips,
+            RateQuantity::MemoryCopy,
+            RateQuantity::Checksum,
+            RateQuantity::Encoding,
         ];
         for of in all {
             let name = Value::String(limit_name(of).into());

@@ -4,7 +4,7 @@
 use super::peers::Peers;
 use kv::{RemoteWriter, Store};
 use kvnet::RemoteStore;
-use meta::{Company, MetaOptions, MetaService};
+use meta::{MetaOptions, MetaService, PeerContext};
 use mgmt::Superblock;
 use net::{Channel, StorageChannels, WhenOffline};
 use std::sync::{Arc, PoisonError};
@@ -31,7 +31,7 @@ pub struct MetaParts<'a> {
 }
 
 /// Opens the metadata store of the management node.
-pub async fn far_store(map: &MapHandle, peers: &Peers) -> Result<(Store, Arc<RemoteStore>)> {
+pub async fn remote_store(map: &MapHandle, peers: &Peers) -> Result<(Store, Arc<RemoteStore>)> {
     let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
     let keeper = map.nodes.iter().find(|node| node.roles.contains(&Role::Mgmt));
     let keeper = keeper.ok_or_else(|| {
@@ -54,15 +54,15 @@ pub fn service(store: Store, parts: MetaParts<'_>) -> Arc<MetaService> {
     // Calls to an offline node fail at once, and the service repeats them later.
     let storage = StorageChannels::mapped(map.clone(), WhenOffline::Refuse, Box::new(connect));
     let options = MetaOptions { node, hash_key: superblock.hash_key, partitions: superblock.partitions };
-    let company = Company {
+    let company = PeerContext {
         connect: Box::new(move |other| peers.partitions(other)),
         term: Box::new(move || lease.term(rt::monotonic_ns())),
     };
-    MetaService::in_company(store, options, map, storage, company)
+    MetaService::open_shared(store, options, map, storage, company)
 }
 
 /// Returns whether a target is offline, according to the map.
-pub fn some_are_offline(map: &MapHandle) -> bool {
+pub fn has_offline_targets(map: &MapHandle) -> bool {
     let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
     map.targets.iter().any(|target| target.state == TargetState::Offline)
 }

@@ -1,6 +1,6 @@
 //! Requests of management to the metadata services of the cluster.
 
-use super::follow::out_of_turn as answered_out_of_turn;
+use super::current_map::unexpected_reply as answered_out_of_turn;
 use super::peers::{MgmtChannel, Peers};
 use kv::Writer;
 use meta::{MetaService, PartitionsChannel};
@@ -17,10 +17,10 @@ use wire::mgmt::{DrainProgress, SessionInfo, Touched};
 use wire::{MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
 
 /// Longest wait for a service that is only asked for information.
-const ANSWER_TIME: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The metadata services, as management sees them.
-pub struct Metadata {
+pub struct MetadataServices {
     /// Node of management.
     pub node: NodeId,
     /// Metadata service of this process, if there is one.
@@ -35,12 +35,12 @@ pub struct Metadata {
     pub partitions: u16,
 }
 
-impl Metadata {
+impl MetadataServices {
     fn current(&self) -> Arc<ClusterMap> {
         self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn way(&self, node: &Node) -> PartitionsChannel {
+    fn channel(&self, node: &Node) -> PartitionsChannel {
         match &self.service {
             Some(service) if node.id == self.node => Channel::in_process(service.clone()),
             _ => self.peers.partitions(node),
@@ -51,7 +51,7 @@ impl Metadata {
     fn owner(&self, partition: PartitionId) -> Result<PartitionsChannel> {
         let map = self.current();
         match map.owner(partition) {
-            Some(node) if node.state != NodeState::Offline => Ok(self.way(node)),
+            Some(node) if node.state != NodeState::Offline => Ok(self.channel(node)),
             _ => Err(Error::new(Errno::EAGAIN, format!("nobody executes partition {partition} for now"))
                 .hint("weft meta list shows who is to; start weft serve there")),
         }
@@ -60,11 +60,15 @@ impl Metadata {
     /// Returns all services that aren't known to be offline.
     fn all(&self) -> Vec<PartitionsChannel> {
         let is_up = |node: &&Node| node.roles.contains(&Role::Meta) && node.state != NodeState::Offline;
-        self.current().nodes.iter().filter(is_up).map(|node| self.way(node)).collect()
+        self.current().nodes.iter().filter(is_up).map(|node| self.channel(node)).collect()
     }
 
     /// Has the service of each partition reconcile its part of the files after a crash.
-    async fn tidy_parts(&self, touched: Touched, tidy: impl Fn(Touched) -> PartitionsRequest) -> Result<()> {
+    async fn reconcile_partitions(
+        &self,
+        touched: Touched,
+        tidy: impl Fn(Touched) -> PartitionsRequest,
+    ) -> Result<()> {
         // A service that has size recovery left refuses with an error, and the node asks again.
         for (partition, part) in touched.by_partition() {
             if partition.0 < self.partitions {
@@ -75,18 +79,18 @@ impl Metadata {
     }
 }
 
-impl mgmt::Metadata for Metadata {
-    fn tidy(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+impl mgmt::Metadata for MetadataServices {
+    fn reconcile(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, Result<()>> {
         let tidy = move |touched| PartitionsRequest::Tidy { target, touched };
-        Box::pin(self.tidy_parts(touched, tidy))
+        Box::pin(self.reconcile_partitions(touched, tidy))
     }
 
-    fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
         let tidy = move |touched| PartitionsRequest::TidyGroup { group, touched };
-        Box::pin(self.tidy_parts(touched, tidy))
+        Box::pin(self.reconcile_partitions(touched, tidy))
     }
 
-    fn file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+    fn find_file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async move {
             for partition in (0..self.partitions).map(PartitionId) {
                 let ask = PartitionsRequest::FileOn { target, partition };
@@ -110,7 +114,7 @@ impl mgmt::Metadata for Metadata {
         })
     }
 
-    fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+    fn find_pool_reference(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async move {
             for partition in (0..self.partitions).map(PartitionId) {
                 let ask = PartitionsRequest::NamesPool { pool, partition };
@@ -127,7 +131,7 @@ impl mgmt::Metadata for Metadata {
     fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
         Box::pin(async move {
             let ask = |way: PartitionsChannel| async move {
-                rt::timeout(ANSWER_TIME, way.call(PartitionsRequest::Drains, None)).await
+                rt::timeout(ANSWER_TIMEOUT, way.call(PartitionsRequest::Drains, None)).await
             };
             let mut all: BTreeMap<TargetId, DrainProgress> = BTreeMap::new();
             let mut silent = (0..self.partitions).find_map(|p| self.owner(PartitionId(p)).err());
@@ -144,7 +148,7 @@ impl mgmt::Metadata for Metadata {
             for (target, progress) in answers.into_iter().flatten() {
                 *told.entry(target).or_default() += 1;
                 match all.get_mut(&target) {
-                    Some(known) => add(known, progress),
+                    Some(known) => add_drain_progress(known, progress),
                     None => _ = all.insert(target, progress),
                 }
             }
@@ -165,14 +169,14 @@ impl mgmt::Metadata for Metadata {
     fn sessions(&self) -> LocalFuture<'_, Result<Vec<SessionInfo>>> {
         Box::pin(async move {
             let ask = |way: PartitionsChannel| async move {
-                rt::timeout(ANSWER_TIME, way.call(PartitionsRequest::Sessions, None)).await
+                rt::timeout(ANSWER_TIMEOUT, way.call(PartitionsRequest::Sessions, None)).await
             };
             let mut all: BTreeMap<SessionId, SessionInfo> = BTreeMap::new();
             for answer in rt::join_all(self.all().into_iter().map(ask).collect()).await {
                 let Some(Ok(PartitionsReply::Sessions(sessions))) = answer else { continue };
                 for info in sessions {
                     match all.get_mut(&info.session) {
-                        Some(known) => join(known, &info),
+                        Some(known) => merge_session_info(known, &info),
                         None => _ = all.insert(info.session, info),
                     }
                 }
@@ -183,8 +187,8 @@ impl mgmt::Metadata for Metadata {
 
     fn executed<'a>(&'a self, node: &'a Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
         Box::pin(async move {
-            let way = self.way(node);
-            let answer = rt::timeout(ANSWER_TIME, way.call(PartitionsRequest::Executed, None)).await;
+            let way = self.channel(node);
+            let answer = rt::timeout(ANSWER_TIMEOUT, way.call(PartitionsRequest::Executed, None)).await;
             match answer.ok_or(Errno::ETIMEDOUT)?? {
                 PartitionsReply::Executed(partitions) => Ok(partitions),
                 other => Err(out_of_turn(&other)),
@@ -210,9 +214,9 @@ impl mgmt::Metadata for Metadata {
 }
 
 /// Management, which metadata services ask for groups.
-pub struct AskManagement(pub MgmtChannel);
+pub struct ManagementGroupMaker(pub MgmtChannel);
 
-impl meta::GroupMaker for AskManagement {
+impl meta::GroupCreator for ManagementGroupMaker {
     fn make<'a>(&'a self, pool: &'a str, scheme: Scheme) -> LocalFuture<'a, Result<()>> {
         Box::pin(async move {
             match self.0.call(MgmtRequest::MakeGroups { pool: pool.into(), scheme }, None).await? {
@@ -224,30 +228,30 @@ impl meta::GroupMaker for AskManagement {
 }
 
 /// The metadata service of a cluster in one process.
-pub struct OnlyMetadata {
+pub struct LocalMetadata {
     /// The service.
     pub service: Arc<MetaService>,
     /// Set once recovery from an earlier run is complete.
     pub recovered: Arc<Event>,
 }
 
-impl mgmt::Metadata for OnlyMetadata {
-    fn tidy(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+impl mgmt::Metadata for LocalMetadata {
+    fn reconcile(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
             // Size recovery reads the chunk files; only then may reconciliation cut them.
             self.recovered.wait().await;
-            self.service.tidy(target, &touched).await
+            self.service.reconcile_target(target, &touched).await
         })
     }
 
-    fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
             self.recovered.wait().await;
-            self.service.tidy_group(group, &touched).await
+            self.service.reconcile_group(group, &touched).await
         })
     }
 
-    fn file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+    fn find_file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(self.service.file_on(target))
     }
 
@@ -256,8 +260,8 @@ impl mgmt::Metadata for OnlyMetadata {
         Box::pin(async { Err(Errno::EOPNOTSUPP.into()) })
     }
 
-    fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
-        Box::pin(self.service.names_pool(pool))
+    fn find_pool_reference(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+        Box::pin(self.service.inode_naming_pool(pool))
     }
 
     fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
@@ -269,7 +273,7 @@ impl mgmt::Metadata for OnlyMetadata {
     }
 
     fn executed<'a>(&'a self, _node: &'a Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
-        Box::pin(async { Ok(self.service.executed()) })
+        Box::pin(async { Ok(self.service.serving_partitions()) })
     }
 
     fn evict(&self, session: SessionId) -> LocalFuture<'_, Result<()>> {
@@ -278,7 +282,7 @@ impl mgmt::Metadata for OnlyMetadata {
 }
 
 /// Merges what two services know about one session.
-fn join(known: &mut SessionInfo, other: &SessionInfo) {
+fn merge_session_info(known: &mut SessionInfo, other: &SessionInfo) {
     known.idle_s = match (known.idle_s, other.idle_s) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
@@ -289,7 +293,7 @@ fn join(known: &mut SessionInfo, other: &SessionInfo) {
 }
 
 /// Adds up the drain progress of two services.
-fn add(known: &mut DrainProgress, other: DrainProgress) {
+fn add_drain_progress(known: &mut DrainProgress, other: DrainProgress) {
     known.empty &= other.empty;
     known.files_left = known.files_left.zip(other.files_left).map(|(a, b)| a + b);
     known.bytes_left += other.bytes_left;
@@ -327,12 +331,15 @@ mod tests {
             ..DrainProgress::default()
         };
         let mut sum = one.clone();
-        add(&mut sum, empty.clone());
+        add_drain_progress(&mut sum, empty.clone());
         assert_eq!(sum, DrainProgress { files_moved: 3, ..one.clone() });
-        add(&mut sum, DrainProgress { hindrance: Some("why".into()), ..DrainProgress::default() });
+        add_drain_progress(
+            &mut sum,
+            DrainProgress { hindrance: Some("why".into()), ..DrainProgress::default() },
+        );
         assert_eq!((sum.files_left, sum.remaining_s, sum.hindrance.as_deref()), (None, None, Some("why")));
         let mut both = empty.clone();
-        add(&mut both, empty);
+        add_drain_progress(&mut both, empty);
         assert!(both.empty && both.files_left == Some(0) && both.files_moved == 6);
     }
 }

@@ -4,51 +4,51 @@
 //! [`Cluster::serve`] waits on the main thread for the first event that ends the cluster: a signal,
 //! `weft down`, or an `umount`.
 
+mod backups;
 mod check;
+mod cluster_view;
 mod commands;
-mod copies;
 mod core;
+mod current_map;
 mod engine;
-mod follow;
 mod gate;
 mod group_links;
-mod head;
 mod key_store;
+mod locality;
+mod management_addresses;
+mod management_node;
 mod measure;
 mod meta_node;
 mod metadata;
 mod mount;
 mod mount_view;
-mod near;
 mod node;
 mod node_view;
 mod online_check;
 mod panics;
 mod peers;
-mod places;
 mod reachability;
 mod renewal;
 mod services;
-mod status;
 mod stop;
 mod storage_node;
 mod stores;
 mod usage;
 
+pub use self::backups::{Backups, DEFAULT_RETAINED_BACKUPS};
 pub use self::check::{check, check_names};
-pub use self::copies::{Copies, DEFAULT_KEPT};
+pub use self::cluster_view::ClusterView;
 pub use self::engine::open_engine;
-pub use self::gate::{Gate, hex_text};
-pub use self::mount::{BareClient, MountProcess, unreachable};
+pub use self::gate::{MembershipAuthority, hex_text};
+pub use self::management_addresses::ManagementAddresses;
+pub use self::mount::{MountProcess, UnmountedClient, unreachable_error};
 pub use self::node::NodeProcess;
-pub use self::peers::{Oneself, Peers, joining};
-pub use self::places::Places;
-pub use self::status::View;
+pub use self::peers::{LocalIdentity, Peers, joining_security};
 
 use self::commands::CommandCore;
 use self::core::BackgroundCore;
-use self::services::{Plan, Services};
-use self::stop::{Stop, Stops};
+use self::services::{Services, ServicesPlan};
+use self::stop::{Stop, StopReasons};
 use crate::cli::{UpArgs, fuse_transport};
 use crate::control::{self, ClusterStatus};
 use crate::output::os_error;
@@ -62,10 +62,10 @@ use types::{Errno, Error, Result};
 /// A mounted cluster.
 pub struct Cluster {
     // Dropped in this order: the lock of the state directory is released last.
-    view: Arc<View>,
+    view: Arc<ClusterView>,
     session: Arc<Session>,
     core: BackgroundCore<Services>,
-    stops: Stops,
+    stops: StopReasons,
     state: StateDir,
 }
 
@@ -73,9 +73,9 @@ impl Cluster {
     /// Opens the services of `state` and mounts them.
     pub fn assemble(state: StateDir, args: &UpArgs) -> Result<Cluster> {
         prepare_process()?;
-        let stops = Stops::listen()?;
+        let stops = StopReasons::listen()?;
         let commands = CommandCore::start()?;
-        let core = BackgroundCore::<Services>::start(Plan::new(&state, args)?)?;
+        let core = BackgroundCore::<Services>::start(ServicesPlan::new(&state, args)?)?;
         let session = match Session::mount(core.services().client.clone(), mount_options(args)) {
             Ok(session) => Arc::new(session),
             Err(error) => {
@@ -86,7 +86,8 @@ impl Cluster {
         stops.watch(session.clone())?;
         let services = core.services().clone();
         engine::watch(core.services().engine(), &state.paths, &state.superblock, stops.sender())?;
-        let view = Arc::new(View::new(&state, args, (services, commands), session.clone(), stops.sender()));
+        let view =
+            Arc::new(ClusterView::new(&state, args, (services, commands), session.clone(), stops.sender()));
         let cluster = Cluster { view, session, core, stops, state };
         match cluster.announce() {
             Ok(()) => Ok(cluster),
@@ -111,7 +112,7 @@ impl Cluster {
     /// Lets commands find this process.
     fn announce(&self) -> Result<()> {
         let paths = &self.state.paths;
-        note_pid(paths);
+        write_pid_file(paths);
         mgmt::keep_start_reserve(paths);
         control::start(&paths.socket(), self.view.clone())?;
         let (name, uuid) = (&self.state.superblock.name, &self.state.superblock.uuid);
@@ -129,12 +130,12 @@ impl Cluster {
             _ => self.session.unmount(),
         };
         let reason = match &mut stop {
-            Stop::Outcast(error) => Err(error.clone()),
+            Stop::Fatal(error) => Err(error.clone()),
             _ => Ok(()),
         };
         let ended = reason.and(self.core.shut_down().and(unmounted));
         mgmt::keep_start_reserve(&self.state.paths);
-        forget(&self.state.paths);
+        remove_runtime_files(&self.state.paths);
         match &ended {
             Ok(()) => tracing::info!("stopped"),
             Err(error) => tracing::error!(hint = &*error.hint, "not stopped in good order: {error}"),
@@ -148,14 +149,14 @@ impl Cluster {
 
 /// Writes the process id for people and scripts. No command needs it, so a full disk doesn't
 /// prevent the start.
-fn note_pid(paths: &StatePaths) {
+fn write_pid_file(paths: &StatePaths) {
     if let Err(error) = fs::write(paths.pid(), format!("{}\n", std::process::id())) {
         tracing::warn!(%error, "{} is not written", paths.pid().display());
     }
 }
 
 /// Removes the files by which commands find this process; a leftover is harmless.
-fn forget(paths: &StatePaths) {
+fn remove_runtime_files(paths: &StatePaths) {
     for path in [paths.socket(), paths.pid()] {
         if let Err(e) = fs::remove_file(&path) {
             tracing::debug!("{}: {e}", path.display());
@@ -175,18 +176,18 @@ fn mount_options(args: &UpArgs) -> MountOptions {
 
 /// Applies process settings that the services rely on.
 pub fn prepare_process() -> Result<()> {
-    panics::end_the_process();
+    panics::abort_on_panic();
     rustix::process::chdir("/").map_err(|e| os_error("/", &e.into()))?;
     let mut files = getrlimit(Resource::Nofile);
     files.current = files.maximum;
     if let Err(e) = setrlimit(Resource::Nofile, files) {
         tracing::warn!("the limit of open files stays as it is: {e}");
     }
-    require_rings()
+    require_io_uring()
 }
 
 /// Checks that the kernel offers io_uring.
-fn require_rings() -> Result<()> {
+fn require_io_uring() -> Result<()> {
     rt::block_on(async {}).map_err(|e| {
         Error::new(Errno::EOPNOTSUPP, format!("io_uring is not available: {e}"))
             .hint("sysctl kernel.io_uring_disabled=0; a container must allow its system calls (seccomp)")

@@ -1,23 +1,23 @@
 //! A client: `weft mount`, and the same without a mount.
 
-use super::core::{BackgroundCore, Served};
-use super::follow::{MapInForce, out_of_turn};
+use super::core::{BackgroundCore, ProcessServices};
+use super::current_map::{CurrentMap, unexpected_reply};
+use super::locality::is_on_this_host;
+use super::management_addresses::ManagementAddresses;
 use super::mount_view::{MountSocket, MountView};
-use super::near::is_on_this_host;
-use super::peers::{MgmtChannel, Oneself, Peers, security};
-use super::places::Places;
+use super::peers::{LocalIdentity, MgmtChannel, Peers, member_security};
 use super::reachability::keep_reporting;
-use super::renewal::{Keeping, Renewal};
-use super::stop::{Stop, Stops};
-use super::{panics, prepare_process, require_rings};
+use super::renewal::{CertificateFile, Renewal};
+use super::stop::{Stop, StopReasons};
+use super::{panics, prepare_process, require_io_uring};
 use crate::cli::{MountArgs, fuse_transport};
 use crate::control::MountHow;
 use crate::mount_watch;
 use crate::node_config::ClusterFile;
-use client::{Client, ClientOptions, Succession};
+use client::{Client, ClientOptions, SessionFailover};
 use fuse::{MountOptions, Session};
 use identity::Credentials;
-use identity::tls::Strangers;
+use identity::tls::UnauthenticatedClients;
 use net::{MetaChannels, Networks, OwnRack, SameHost, StorageChannels, WhenOffline};
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -46,7 +46,7 @@ pub struct MountPlan {
 
 /// All components of a client.
 pub struct ClientServices {
-    client: Arc<Succession>,
+    client: Arc<SessionFailover>,
     management: MgmtChannel,
     map: MapHandle,
     peers: Arc<Peers>,
@@ -57,7 +57,7 @@ pub struct ClientServices {
 }
 
 /// Settings that all sessions of a mount share.
-struct Sessions {
+struct SessionFactory {
     peers: Arc<Peers>,
     map: MapHandle,
     server_cache: bool,
@@ -66,7 +66,7 @@ struct Sessions {
     own_rack: Arc<OwnRack>,
 }
 
-impl Sessions {
+impl SessionFactory {
     /// Begins a session.
     async fn begin(&self) -> Result<Arc<Client>> {
         let to = self.peers.clone();
@@ -76,17 +76,17 @@ impl Sessions {
         // An offline node may return within the time-out.
         let connect = Box::new(move |node: &types::Node| to.storage(node));
         let storage = StorageChannels::mapped(self.map.clone(), WhenOffline::Try, connect);
-        let storage = storage.in_rack(self.own_rack.clone());
+        let storage = storage.with_rack(self.own_rack.clone());
         let client = Client::new(ClientOptions {
-            session: SessionId::drawn(rt::secret_u64()),
+            session: SessionId::from_random(rt::secret_u64()),
             meta,
             storage,
             map: self.map.clone(),
             server_cache: self.server_cache,
             write_behind: self.write_behind,
-            alone: false,
+            only_session: false,
         });
-        client.set_patience(self.timeout);
+        client.set_request_timeout(self.timeout);
         client.register().await?;
         Ok(client)
     }
@@ -101,7 +101,7 @@ async fn attach(management: &MgmtChannel, cluster: &str) -> Result<(Arc<ClusterM
     };
     match management.call(attach, None).await? {
         MgmtReply::Welcome { map, export, .. } => Ok((map, export)),
-        other => Err(out_of_turn(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 
@@ -161,11 +161,11 @@ impl MountPlan {
         })
     }
 
-    fn oneself(&self, credentials: Option<&Credentials>) -> Result<Oneself> {
-        Ok(Oneself {
+    fn oneself(&self, credentials: Option<&Credentials>) -> Result<LocalIdentity> {
+        Ok(LocalIdentity {
             cluster: self.file.cluster.clone(),
             name: client_name(),
-            security: security(self.file.protection, credentials, Strangers::Refused)?,
+            security: member_security(self.file.protection, credentials, UnauthenticatedClients::Refused)?,
             networks: Networks::parse(&self.networks)?,
             same_host: self.same_host,
         })
@@ -178,21 +178,22 @@ fn client_name() -> String {
     format!("{host}:{}", std::process::id())
 }
 
-impl Served for ClientServices {
+impl ProcessServices for ClientServices {
     type Plan = MountPlan;
 
     async fn open(plan: &MountPlan) -> Result<ClientServices> {
         let credentials = plan.file.credentials()?;
         let oneself = plan.oneself(credentials.as_ref())?;
-        let keeping = Keeping::Mount(plan.path.clone());
+        let keeping = CertificateFile::Mount(plan.path.clone());
         let renewal = Renewal::new(&oneself.security, credentials.as_ref(), keeping);
-        let places = Places::in_file(plan.path.clone(), &plan.file.cluster, &plan.file.management);
+        let places =
+            ManagementAddresses::from_file(plan.path.clone(), &plan.file.cluster, &plan.file.management);
         let peers = Peers::new(oneself, places, plan.timeout)?;
         let management = peers.management();
         let cluster = plan.file.cluster.clone();
         let (map, export) = attach(&management, &cluster).await?;
         let map: MapHandle = Arc::new(RwLock::new(map));
-        let session = Sessions {
+        let session = SessionFactory {
             peers: peers.clone(),
             map: map.clone(),
             server_cache: plan.server_cache,
@@ -210,17 +211,17 @@ impl Served for ClientServices {
                 session.begin().await
             })
         };
-        let client = Succession::new(first, Box::new(begin));
+        let client = SessionFailover::new(first, Box::new(begin));
         Ok(ClientServices { client, management, map, peers, timeout: plan.timeout, export, renewal })
     }
 
     fn spawn_background(self: &Arc<Self>) {
-        let map = MapInForce::new(self.map.clone(), self.peers.clone(), None);
+        let map = CurrentMap::new(self.map.clone(), self.peers.clone(), None);
         rt::spawn(map.follow(self.management.clone()));
         rt::spawn(keep_reporting(self.peers.clone(), self.management.clone()));
         rt::spawn(self.client.clone().run());
         if let Some(renewal) = self.renewal.clone() {
-            rt::spawn(renewal.keep(self.management.clone()));
+            rt::spawn(renewal.run(self.management.clone()));
         }
     }
 
@@ -240,7 +241,7 @@ impl Served for ClientServices {
 pub struct MountProcess {
     session: Arc<Session>,
     core: BackgroundCore<ClientServices>,
-    stops: Stops,
+    stops: StopReasons,
     control: Option<MountSocket>,
     /// Ends with this process.
     _watcher: Option<Child>,
@@ -250,13 +251,13 @@ impl MountProcess {
     /// Connects to the cluster and mounts it.
     pub fn start(args: &MountArgs, file: ClusterFile) -> Result<MountProcess> {
         prepare_process()?;
-        let stops = Stops::listen()?;
+        let stops = StopReasons::listen()?;
         let how = MountHow::of(args, &file);
         let plan = MountPlan::new(&how, file)?;
         let own_rack = plan.own_rack.clone();
         let core = BackgroundCore::<ClientServices>::start(plan)?;
         let session = fuse_options(args, &core.services().export)
-            .and_then(|options| Session::mount_sessions(core.services().client.clone(), options));
+            .and_then(|options| Session::mount_with_failover(core.services().client.clone(), options));
         let session = match session {
             Ok(session) => Arc::new(session),
             Err(error) => {
@@ -298,20 +299,20 @@ impl MountProcess {
 }
 
 /// A client's session without a mount.
-pub struct BareClient(BackgroundCore<ClientServices>);
+pub struct UnmountedClient(BackgroundCore<ClientServices>);
 
-impl BareClient {
+impl UnmountedClient {
     /// Connects to the cluster of a cluster file as a mount does, and begins a session. From now on
     /// a panic ends the process.
-    pub fn start(how: &MountHow, file: ClusterFile) -> Result<BareClient> {
-        panics::end_the_process();
-        require_rings()?;
+    pub fn start(how: &MountHow, file: ClusterFile) -> Result<UnmountedClient> {
+        panics::abort_on_panic();
+        require_io_uring()?;
         let plan = MountPlan::new(how, file.clone())?;
-        BackgroundCore::start(plan).map(BareClient).map_err(|error| unreachable(&file, error))
+        BackgroundCore::start(plan).map(UnmountedClient).map_err(|error| unreachable_error(&file, error))
     }
 
     /// Returns the sessions of this client.
-    pub fn sessions(&self) -> &Arc<Succession> {
+    pub fn sessions(&self) -> &Arc<SessionFailover> {
         &self.0.services().client
     }
 
@@ -322,7 +323,7 @@ impl BareClient {
 }
 
 /// Returns the error of a mount whose cluster is unreachable.
-pub fn unreachable(file: &ClusterFile, cause: Error) -> Error {
+pub fn unreachable_error(file: &ClusterFile, cause: Error) -> Error {
     if cause.errno != Errno::ETIMEDOUT {
         return cause;
     }

@@ -4,7 +4,7 @@ use super::peers::Peers;
 use super::stop::Stop;
 use crate::control::{self, MountHow, MountSession, ReplacedInfo, Request, Service, mount_sockets};
 use crate::output::os_error;
-use client::{Lineage, Succession};
+use client::{SessionFailover, SessionHistory};
 use net::OwnRack;
 use serde::Serialize;
 use serde_json::Value;
@@ -20,7 +20,7 @@ use wire::MgmtRequest;
 /// Answers the commands of a mount's control socket.
 pub struct MountView {
     peers: Arc<Peers>,
-    sessions: Arc<Succession>,
+    sessions: Arc<SessionFailover>,
     /// Location of the mount: the map says which rack that is.
     place: (MapHandle, Arc<OwnRack>),
     how: MountHow,
@@ -34,7 +34,7 @@ impl MountView {
     /// Creates the view of a mount with these connections and sessions.
     pub fn new(
         peers: Arc<Peers>,
-        sessions: Arc<Succession>,
+        sessions: Arc<SessionFailover>,
         place: (MapHandle, Arc<OwnRack>),
         how: MountHow,
         stops: Sender<Stop>,
@@ -53,7 +53,7 @@ impl MountView {
     fn ceilings(&self) -> Result<Value> {
         let management = self.peers.management();
         let reply = rt::block_on(async move { management.call(MgmtRequest::ListCeilings, None).await });
-        written(&reply.map_err(|e| os_error("io_uring", &e))??)
+        to_json(&reply.map_err(|e| os_error("io_uring", &e))??)
     }
 
     /// Opens the control socket. Only `weft net show` and `weft session show` need it, so a failure
@@ -85,10 +85,10 @@ fn open_at(socket: &Path, view: Arc<MountView>) -> Result<()> {
 impl Service for MountView {
     fn answer(&self, request: Request) -> Result<Value> {
         match request {
-            Request::Net => written(&self.peers.infos()),
-            Request::MountHow => written(&self.how),
+            Request::Net => to_json(&self.peers.infos()),
+            Request::MountHow => to_json(&self.how),
             Request::Session => {
-                written(&MountSession { rack: self.rack(), ..session_info(&self.sessions.lineage()) })
+                to_json(&MountSession { rack: self.rack(), ..session_info(&self.sessions.history()) })
             }
             Request::Manage { request: MgmtRequest::ListCeilings } => self.ceilings(),
             _ => Err(Error::new(Errno::EOPNOTSUPP, "a mount tells of its connections and sessions only")
@@ -103,12 +103,12 @@ impl Service for MountView {
     }
 }
 
-fn written(answer: &impl Serialize) -> Result<Value> {
+fn to_json(answer: &impl Serialize) -> Result<Value> {
     serde_json::to_value(answer)
         .map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
 }
 
-fn session_info(lineage: &Lineage) -> MountSession {
+fn session_info(lineage: &SessionHistory) -> MountSession {
     let replaced = lineage.last.as_ref().map(|last| ReplacedInfo {
         session: last.session.0,
         at_s: last.at.secs,
@@ -121,7 +121,7 @@ fn session_info(lineage: &Lineage) -> MountSession {
         rack: None,
         replacements: lineage.replacements,
         replaced,
-        files_of_before: lineage.files_of_before,
+        files_of_before: lineage.files_of_ended_sessions,
     }
 }
 

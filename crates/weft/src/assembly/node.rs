@@ -1,27 +1,27 @@
 //! A node of a cluster: `weft serve`.
 
+use super::backups::{Backups, DEFAULT_RETAINED_BACKUPS};
 use super::commands::CommandCore;
-use super::copies::{Copies, DEFAULT_KEPT};
-use super::core::{BackgroundCore, Served};
+use super::core::{BackgroundCore, ProcessServices};
+use super::current_map::fetch_map;
 use super::engine;
-use super::follow::current_map;
 use super::group_links;
-use super::head::{Head, open_management};
+use super::management_addresses::ManagementAddresses;
+use super::management_node::{ManagementNode, open_management};
 use super::meta_node::{self, MetaParts};
-use super::metadata::AskManagement;
-use super::node_view::{NodeView, elsewhere_notice};
-use super::peers::{MgmtChannel, Oneself, Peers, security};
-use super::places::Places;
+use super::metadata::ManagementGroupMaker;
+use super::node_view::{NodeView, foreign_address_notice};
+use super::peers::{LocalIdentity, MgmtChannel, Peers, member_security};
 use super::reachability::keep_reporting;
-use super::renewal::{Keeping, Renewal};
-use super::stop::{Stop, Stops};
+use super::renewal::{CertificateFile, Renewal};
+use super::stop::{Stop, StopReasons};
 use super::storage_node::{StorageNode, StorageOptions};
-use super::{forget, note_pid, prepare_process};
+use super::{prepare_process, remove_runtime_files, write_pid_file};
 use crate::control::{self, CheckOrders, ClusterStatus, Counters};
 use crate::node_config::{NodeConfig, Protection};
 use crate::output::os_error;
 use identity::Credentials;
-use identity::tls::Strangers;
+use identity::tls::UnauthenticatedClients;
 use kvnet::KvService;
 use meta::MetaService;
 use mgmt::{StateDir, StatePaths, Superblock};
@@ -37,21 +37,21 @@ use wire::{MetaRequest, MetaResponse, PartitionsReply, PartitionsRequest};
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Longest time that a start waits for management.
-const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(60);
+const MANAGEMENT_START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Parameters of a node.
 pub struct NodePlan {
     pub paths: StatePaths,
     pub superblock: Superblock,
     pub config: NodeConfig,
-    pub outcast: Sender<Error>,
+    pub fatal_error: Sender<Error>,
 }
 
 /// All services of a node.
 pub struct NodeServices {
     /// The server that listens for connections.
     server: Arc<Server>,
-    head: Option<Head>,
+    management_node: Option<ManagementNode>,
     /// Metadata service of this node, if it has that role.
     meta: Option<Arc<MetaService>>,
     /// Targets and heartbeats.
@@ -73,21 +73,24 @@ impl NodePlan {
         }
     }
 
-    fn oneself(&self, credentials: Option<&Credentials>) -> Result<Oneself> {
+    fn oneself(&self, credentials: Option<&Credentials>) -> Result<LocalIdentity> {
         let config = &self.config;
-        let strangers =
-            if config.roles.contains(&Role::Mgmt) { Strangers::MayJoin } else { Strangers::Refused };
-        Ok(Oneself {
+        let strangers = if config.roles.contains(&Role::Mgmt) {
+            UnauthenticatedClients::MayJoin
+        } else {
+            UnauthenticatedClients::Refused
+        };
+        Ok(LocalIdentity {
             cluster: self.superblock.uuid.clone(),
             name: format!("node {} ({})", config.node, config.name),
-            security: security(config.protection, credentials, strangers)?,
+            security: member_security(config.protection, credentials, strangers)?,
             networks: Networks::parse(&config.networks)?,
             // Messages between nodes are small.
             same_host: SameHost::OverTcp,
         })
     }
 
-    fn server_options(&self, oneself: &Oneself, map: MapHandle) -> ServerOptions {
+    fn server_options(&self, oneself: &LocalIdentity, map: MapHandle) -> ServerOptions {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         ServerOptions {
             listen: self.config.listen.clone(),
@@ -96,7 +99,7 @@ impl NodePlan {
             cluster: oneself.cluster.clone(),
             security: oneself.security.clone(),
             map,
-            sum_payloads: true,
+            checksum_payloads: true,
             limits: ServerLimits::default(),
         }
     }
@@ -104,10 +107,10 @@ impl NodePlan {
     /// Opens the metadata store of another node. If that store loses its last writes, this process
     /// must be restarted.
     async fn far_store(&self, map: &MapHandle, peers: &Peers) -> Result<kv::Store> {
-        let (store, remote) = meta_node::far_store(map, peers).await?;
-        let outcast = self.outcast.clone();
+        let (store, remote) = meta_node::remote_store(map, peers).await?;
+        let outcast = self.fatal_error.clone();
         rt::spawn(async move {
-            remote.lost().wait().await;
+            remote.data_loss().wait().await;
             let message = "the metadata store's machine was started anew and may have lost the last changes, of which this node knows";
             // The channel has no receiver if the process is shutting down already.
             let _ = outcast.send(Error::new(types::Errno::ESTALE, message).hint("start weft serve again"));
@@ -117,7 +120,7 @@ impl NodePlan {
 
     /// Returns a function that opens separate connections, for network measurements: regular
     /// connections between two processes are limited to one per core.
-    fn connect_anew(&self, oneself: &Oneself, map: &MapHandle) -> storage::Connect {
+    fn separate_connections(&self, oneself: &LocalIdentity, map: &MapHandle) -> storage::Connect {
         let (from, management, map) = (oneself.clone(), self.config.management.clone(), map.clone());
         Box::new(move |to| {
             let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -125,13 +128,17 @@ impl NodePlan {
                 Error::new(types::Errno::ENOENT, format!("there is no node {to}"))
                     .hint("weft node list shows all")
             })?;
-            Ok(Peers::new(from.clone(), Places::fixed(&management), CALL_TIMEOUT)?.storage(node))
+            Ok(Peers::new(from.clone(), ManagementAddresses::fixed(&management), CALL_TIMEOUT)?.storage(node))
         })
     }
 
     /// Returns the addresses of management from this node's configuration file.
-    fn places(&self) -> Arc<Places> {
-        Places::in_file(self.paths.node_config(), &self.superblock.uuid, &self.config.management)
+    fn places(&self) -> Arc<ManagementAddresses> {
+        ManagementAddresses::from_file(
+            self.paths.node_config(),
+            &self.superblock.uuid,
+            &self.config.management,
+        )
     }
 
     fn storage_options(&self) -> StorageOptions {
@@ -147,13 +154,13 @@ impl NodePlan {
     }
 }
 
-impl Served for NodeServices {
+impl ProcessServices for NodeServices {
     type Plan = NodePlan;
 
     async fn open(plan: &NodePlan) -> Result<NodeServices> {
         let credentials = plan.credentials()?;
         let oneself = plan.oneself(credentials.as_ref())?;
-        let keeping = Keeping::Node(plan.paths.identity());
+        let keeping = CertificateFile::Node(plan.paths.identity());
         let renewal = Renewal::new(&oneself.security, credentials.as_ref(), keeping);
         let peers = Peers::new(oneself.clone(), plan.places(), CALL_TIMEOUT)?;
         let opened = match plan.config.roles.contains(&Role::Mgmt) {
@@ -166,7 +173,7 @@ impl Served for NodeServices {
         };
         let map = match &opened {
             Some((_, management)) => management.map(),
-            None => Arc::new(RwLock::new(first_map(&management).await?)),
+            None => Arc::new(RwLock::new(wait_for_map(&management).await?)),
         };
         // In management's own process, only management updates the map.
         let followed = match &opened {
@@ -177,12 +184,12 @@ impl Served for NodeServices {
             plan.storage_options(),
             management.clone(),
             (followed, peers.clone()),
-            plan.outcast.clone(),
+            plan.fatal_error.clone(),
         );
         if opened.is_some() {
             // Opening targets needs a map before this node follows management.
             let known = map.read().unwrap_or_else(PoisonError::into_inner).clone();
-            storage.map.take_over(known);
+            storage.map.install(known);
         }
         let mut router = Router::new().with(storage.service.clone());
         storage.service.serve_groups(group_links::of_node(
@@ -192,7 +199,7 @@ impl Served for NodeServices {
             &storage.service,
             management.clone(),
         ));
-        storage.service.measure_networks_by(plan.connect_anew(&oneself, &map));
+        storage.service.set_network_connector(plan.separate_connections(&oneself, &map));
         let mut meta = None;
         if plan.config.roles.contains(&Role::Meta) {
             let store = match &opened {
@@ -209,7 +216,7 @@ impl Served for NodeServices {
             };
             let service = meta_node::service(store, parts);
             service.sign_with(storage.ring.clone());
-            service.set_group_maker(Arc::new(AskManagement(management.clone())));
+            service.set_group_creator(Arc::new(ManagementGroupMaker(management.clone())));
             let clients: Arc<dyn Handler<MetaRequest, MetaResponse>> = service.clone();
             let services: Arc<dyn Handler<PartitionsRequest, PartitionsReply>> = service.clone();
             router = router.with(clients).with(services);
@@ -220,9 +227,9 @@ impl Served for NodeServices {
                 let store = Arc::new(KvService::new(writer.clone()));
                 router = router.with(store).with(management.clone());
                 let own = (plan.config.node, meta.clone());
-                let kept = plan.config.backups.unwrap_or(DEFAULT_KEPT);
-                let copies = Copies::new(writer.engine().clone(), &plan.superblock, &plan.paths, kept);
-                Some(Head::new(
+                let kept = plan.config.backups.unwrap_or(DEFAULT_RETAINED_BACKUPS);
+                let copies = Backups::new(writer.engine().clone(), &plan.superblock, &plan.paths, kept);
+                Some(ManagementNode::new(
                     writer,
                     management,
                     &plan.superblock,
@@ -236,25 +243,25 @@ impl Served for NodeServices {
         };
         let server = Server::start(plan.server_options(&oneself, map.clone()), router)?;
         storage.open().await?;
-        Ok(NodeServices { server, head, meta, storage, management, map, peers, renewal })
+        Ok(NodeServices { server, management_node: head, meta, storage, management, map, peers, renewal })
     }
 
     fn spawn_background(self: &Arc<Self>) {
         rt::spawn(self.storage.map.clone().follow(self.management.clone()));
         if let Some(renewal) = self.renewal.clone() {
-            rt::spawn(renewal.keep(self.management.clone()));
+            rt::spawn(renewal.run(self.management.clone()));
         }
-        match &self.head {
+        match &self.management_node {
             Some(head) => head.spawn_background(),
             None => rt::spawn(keep_reporting(self.peers.clone(), self.management.clone())),
         }
         if let Some(service) = self.meta.clone() {
             let map = self.map.clone();
-            match self.head.as_ref().map(|head| head.management.clone()) {
+            match self.management_node.as_ref().map(|head| head.management.clone()) {
                 Some(management) => {
                     rt::spawn(meta_node::run(service, move || !management.missing_nodes().is_empty()));
                 }
-                None => rt::spawn(meta_node::run(service, move || meta_node::some_are_offline(&map))),
+                None => rt::spawn(meta_node::run(service, move || meta_node::has_offline_targets(&map))),
             }
         }
         self.storage.spawn_background();
@@ -265,7 +272,7 @@ impl Served for NodeServices {
             meta.stop();
         }
         let outcome = self.storage.close().await;
-        match &self.head {
+        match &self.management_node {
             Some(head) => outcome.and(head.close().await),
             None => outcome,
         }
@@ -273,12 +280,12 @@ impl Served for NodeServices {
 }
 
 /// Fetches the map, and waits until management is reachable.
-async fn first_map(management: &MgmtChannel) -> Result<Arc<ClusterMap>> {
+async fn wait_for_map(management: &MgmtChannel) -> Result<Arc<ClusterMap>> {
     let began_ns = rt::monotonic_ns();
     loop {
-        match current_map(management).await {
+        match fetch_map(management).await {
             Err(error) if error.errno == types::Errno::ETIMEDOUT => {
-                if rt::monotonic_ns() - began_ns > MANAGEMENT_PATIENCE.as_nanos() as u64 {
+                if rt::monotonic_ns() - began_ns > MANAGEMENT_START_TIMEOUT.as_nanos() as u64 {
                     return Err(error.hint("start weft serve on the management node, or correct node.toml"));
                 }
                 tracing::warn!(%error, "waiting for management");
@@ -303,21 +310,21 @@ impl NodeServices {
     }
 
     /// Runs the file system check while the cluster is in use.
-    pub async fn check(&self, orders: &CheckOrders) -> Result<fsck::Report> {
+    pub async fn check(&self, orders: &CheckOrders) -> Result<fsck::CheckReport> {
         self.head()?.check(orders).await
     }
 
     /// Returns the management role, which has access to all metadata.
-    pub fn head(&self) -> Result<&Head> {
-        self.head.as_ref().ok_or_else(|| {
+    pub fn head(&self) -> Result<&ManagementNode> {
+        self.management_node.as_ref().ok_or_else(|| {
             Error::new(types::Errno::EINVAL, "this node doesn't keep the cluster's metadata")
                 .hint("run this command on the management node")
         })
     }
 
     /// Returns the component that makes metadata backups.
-    pub fn copies(&self) -> Result<&Arc<Copies>> {
-        self.head.as_ref().map(|head| &head.copies).ok_or_else(|| {
+    pub fn copies(&self) -> Result<&Arc<Backups>> {
+        self.management_node.as_ref().map(|head| &head.copies).ok_or_else(|| {
             Error::new(types::Errno::EINVAL, "this node doesn't keep the cluster's metadata")
                 .hint("run weft meta backup on the management node")
         })
@@ -333,7 +340,7 @@ impl NodeServices {
 pub struct NodeProcess {
     view: Arc<NodeView>,
     core: BackgroundCore<NodeServices>,
-    stops: Stops,
+    stops: StopReasons,
     state: StateDir,
 }
 
@@ -341,8 +348,8 @@ impl NodeProcess {
     /// Starts the services of a node's directory.
     pub fn start(state: StateDir, config: NodeConfig) -> Result<NodeProcess> {
         prepare_process()?;
-        let stops = Stops::listen()?;
-        if let Some(notice) = elsewhere_notice(&config) {
+        let stops = StopReasons::listen()?;
+        if let Some(notice) = foreign_address_notice(&config) {
             tracing::warn!(hint = notice.hint, "{}", notice.what);
         }
         let commands = CommandCore::start()?;
@@ -351,17 +358,17 @@ impl NodeProcess {
             paths: state.paths.clone(),
             superblock: state.superblock.clone(),
             config: config.clone(),
-            outcast,
+            fatal_error: outcast,
         };
         let core = BackgroundCore::<NodeServices>::start(plan)?;
         let stop = stops.sender();
         let forward = move || {
             if let Ok(error) = told.recv() {
                 // The channel has no receiver once the process is shutting down.
-                let _ = stop.send(Stop::Outcast(error));
+                let _ = stop.send(Stop::Fatal(error));
             }
         };
-        if let Some(head) = &core.services().head {
+        if let Some(head) = &core.services().management_node {
             engine::watch_writer(head.writer(), &state.paths, &state.superblock, stops.sender())?;
         }
         let watching = std::thread::Builder::new().name("weft-outcast".into()).spawn(forward);
@@ -391,7 +398,7 @@ impl NodeProcess {
 
     fn announce(&self) -> Result<()> {
         let paths = &self.state.paths;
-        note_pid(paths);
+        write_pid_file(paths);
         mgmt::keep_start_reserve(paths);
         control::start(&paths.socket(), self.view.clone())?;
         self.view.start_api()?;
@@ -404,13 +411,13 @@ impl NodeProcess {
     fn end(self, mut stop: Stop) -> Result<()> {
         tracing::info!("stopping: {stop}");
         let reason = match &mut stop {
-            Stop::Outcast(error) => Err(error.clone()),
+            Stop::Fatal(error) => Err(error.clone()),
             _ => Ok(()),
         };
         self.core.services().stop_serving();
         let ended = self.core.shut_down().and(reason);
         mgmt::keep_start_reserve(&self.state.paths);
-        forget(&self.state.paths);
+        remove_runtime_files(&self.state.paths);
         match &ended {
             Ok(()) => tracing::info!("stopped"),
             Err(error) => tracing::error!(hint = &*error.hint, "not stopped in good order: {error}"),

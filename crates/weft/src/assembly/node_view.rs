@@ -1,10 +1,10 @@
 //! Answers of a node to commands.
 
 use super::commands::CommandCore;
-use super::follow::out_of_turn;
+use super::current_map::unexpected_reply;
 use super::gate::hex_text;
-use super::measure::while_asked;
-use super::near;
+use super::locality;
+use super::measure::run_while_connected;
 use super::node::NodeServices;
 use super::stop::Stop;
 use crate::api;
@@ -64,7 +64,7 @@ impl NodeView {
             Protection::Plain => None,
             _ => Some(self.api_certificate()?),
         };
-        let (listen, tokens) = (self.config.api.clone(), api::Tokens::of(&self.dir)?);
+        let (listen, tokens) = (self.config.api.clone(), api::Tokens::load_or_create(&self.dir)?);
         let options = api::ApiOptions::new(listen, tls, tokens, self.services.map.clone());
         let addresses = api::start(options, self.clone())?;
         tracing::info!(?addresses, "administrators are answered by HTTP");
@@ -80,10 +80,10 @@ impl NodeView {
         let certify = move |csr: &[u8]| -> Result<String> {
             let view = view.upgrade().ok_or(Errno::ECANCELED)?;
             let (node, csr) = (view.config.node, hex_text(csr));
-            let names = api::names(view.map().node(node), &view.config.api_names);
+            let names = api::certificate_names(view.map().node(node), &view.config.api_names);
             match view.ask_management(MgmtRequest::CertifyApi { node, csr, names })? {
                 MgmtReply::Certificate { chain } => Ok(chain),
-                other => Err(out_of_turn(&other)),
+                other => Err(unexpected_reply(&other)),
             }
         };
         api::Certificate::new(credentials, Box::new(certify))
@@ -121,7 +121,7 @@ impl NodeView {
             counters: Counters { storage_requests, ..self.services.counters() },
             targets: df.targets,
             unserved: self.services.storage.unserved(),
-            warnings: elsewhere_notice(&self.config).into_iter().collect(),
+            warnings: foreign_address_notice(&self.config).into_iter().collect(),
         }
     }
 
@@ -184,7 +184,7 @@ impl NodeView {
 
     /// Sends a request to management, in this process or on another node.
     fn manage(&self, request: MgmtRequest) -> Result<Value> {
-        json(&self.ask_management(request)?)
+        to_json(&self.ask_management(request)?)
     }
 
     fn ask_management(&self, request: MgmtRequest) -> Result<MgmtReply> {
@@ -197,21 +197,21 @@ impl NodeView {
     fn check(&self, orders: CheckOrders) -> Result<Value> {
         let services = self.services.clone();
         let checked = rt::block_on(async move { services.check(&orders).await });
-        json(&checked.map_err(|e| os_error("io_uring", &e))??)
+        to_json(&checked.map_err(|e| os_error("io_uring", &e))??)
     }
 
     /// Returns the exposure map; runs like [`NodeView::check`].
     fn exposure(&self) -> Result<Value> {
         let services = self.services.clone();
         let weighed = rt::block_on(async move { services.head()?.exposure().await });
-        json(&weighed.map_err(|e| os_error("io_uring", &e))??)
+        to_json(&weighed.map_err(|e| os_error("io_uring", &e))??)
     }
 
     /// Returns what would be lost with a target; runs like [`NodeView::check`].
     fn losses(&self, order: LossOrder) -> Result<Value> {
         let services = self.services.clone();
         let listed = rt::block_on(async move { services.head()?.losses(&order).await });
-        json(&listed.map_err(|e| os_error("io_uring", &e))??)
+        to_json(&listed.map_err(|e| os_error("io_uring", &e))??)
     }
 
     /// Adds a directory as a target, and to node.toml, so that the next start finds it.
@@ -222,13 +222,13 @@ impl NodeView {
         }
         let id = self.services.storage.add_target(target.clone())?;
         TargetConfig { new: false, ..target }.append(&self.dir)?;
-        json(&id)
+        to_json(&id)
     }
 }
 
 /// Returns a warning if none of the node's announced addresses belongs to this machine.
-pub fn elsewhere_notice(config: &NodeConfig) -> Option<Notice> {
-    let own = near::elsewhere(&config.addresses)?;
+pub fn foreign_address_notice(config: &NodeConfig) -> Option<Notice> {
+    let own = locality::addresses_if_unannounced(&config.addresses)?;
     let own: Vec<String> = own.iter().map(ToString::to_string).collect();
     let what = format!(
         "none of the addresses at which others are told to reach this node ({}) is one of this machine, which has {}",
@@ -239,7 +239,7 @@ pub fn elsewhere_notice(config: &NodeConfig) -> Option<Notice> {
     Some(Notice { what, hint: hint.into() })
 }
 
-fn json(value: &impl serde::Serialize) -> Result<Value> {
+fn to_json(value: &impl serde::Serialize) -> Result<Value> {
     serde_json::to_value(value)
         .map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
 }
@@ -247,21 +247,21 @@ fn json(value: &impl serde::Serialize) -> Result<Value> {
 impl Service for NodeView {
     fn answer(&self, request: Request) -> Result<Value> {
         match request {
-            Request::Status => json(&self.status()),
-            Request::Targets => json(&self.targets()),
-            Request::Pools => json(&self.pools()),
-            Request::Df => json(&self.df()),
-            Request::Net => json(&self.services.peers.infos()),
+            Request::Status => to_json(&self.status()),
+            Request::Targets => to_json(&self.targets()),
+            Request::Pools => to_json(&self.pools()),
+            Request::Df => to_json(&self.df()),
+            Request::Net => to_json(&self.services.peers.infos()),
             Request::Manage { request } => self.manage(request),
             Request::AddTarget { target } => self.add_target(target),
             Request::Check { orders } => self.check(orders),
-            Request::CheckProgress => json(&self.services.head()?.checks.progress()),
+            Request::CheckProgress => to_json(&self.services.head()?.checks.progress()),
             Request::Exposure => self.exposure(),
             Request::Losses { order } => self.losses(order),
             Request::Backup { place, changes_only } => {
-                json(&self.services.copies()?.make(place.as_deref(), changes_only)?)
+                to_json(&self.services.copies()?.make(place.as_deref(), changes_only)?)
             }
-            Request::BackupProgress => json(&self.services.copies()?.progress()),
+            Request::BackupProgress => to_json(&self.services.copies()?.progress()),
             Request::Session | Request::MountHow => {
                 Err(Error::new(Errno::EOPNOTSUPP, "a node has no session")
                     .hint("weft session show MOUNTPOINT asks a mount, weft session list shows all"))
@@ -282,7 +282,7 @@ impl Service for NodeView {
             true => Channel::in_process(services.storage.service.clone()),
             false => services.peers.storage(node),
         };
-        while_asked(asker, order.carry_out(channel, services.management.clone()))
+        run_while_connected(asker, order.execute(channel, services.management.clone()))
     }
 
     fn stop(&self, connection: UnixStream) {

@@ -1,19 +1,19 @@
 //! The check of a cluster that is in use: metadata is local, chunk files are on all nodes.
 
-use super::check::{Checks, LossList, note_loss, orders_of};
+use super::check::{LossList, OnlineChecks, check_options, record_loss};
 use crate::control::{CheckOrders, LossOrder};
-use fsck::{Online, Seat, Targets};
+use fsck::{Online, ReplicaLocation, Targets};
 use kv::Engine;
 use net::StorageChannels;
 use rt::IoBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use types::{ByteRange, ClusterMap, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId, crc32c};
-use wire::{InGroup, Part, Path, Regions, StorageOp, StorageReply, StorageRequest};
+use wire::{DataPath, GroupContext, GroupRole, Regions, StorageOp, StorageReply, StorageRequest};
 
 /// Wait before a file that looks damaged is checked again: most writes are reported to the metadata
 /// service sooner.
-const REST: Duration = Duration::from_secs(2);
+const RECHECK_DELAY: Duration = Duration::from_secs(2);
 
 /// Access to metadata and chunk files for the check.
 pub struct OnlineCheck {
@@ -25,14 +25,14 @@ pub struct OnlineCheck {
 }
 
 /// Bytes that one request repairs: about a second of a slow disk.
-const PART_BYTES: u64 = 64 << 20;
+const REPAIR_PART_BYTES: u64 = 64 << 20;
 
 /// Attempts after a group's version has changed: this process may get the map later than the
 /// members.
-const TRIES: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// Wait before the next attempt.
-const TRY_AGAIN: Duration = Duration::from_millis(200);
+const RETRY_DELAY: Duration = Duration::from_millis(200);
 
 impl OnlineCheck {
     /// Runs the check on the calling core.
@@ -43,13 +43,13 @@ impl OnlineCheck {
         &self,
         engine: &dyn Engine,
         orders: &CheckOrders,
-        checks: &Checks,
-    ) -> Result<fsck::Report> {
+        checks: &OnlineChecks,
+    ) -> Result<fsck::CheckReport> {
         let _alone = if orders.repair { Some(checks.begin()?) } else { None };
-        let note = |loss: &fsck::Loss| note_loss(orders.forget.as_deref(), loss);
-        let progress = |what: &str, done: u64, total: u64| checks.tell(what, done, total);
-        let map = self.map_now();
-        self.with(engine, &map, orders_of(orders, &note), &progress, async |online| {
+        let note = |loss: &fsck::Loss| record_loss(orders.forget.as_deref(), loss);
+        let progress = |what: &str, done: u64, total: u64| checks.set_progress(what, done, total);
+        let map = self.current_map();
+        self.with(engine, &map, check_options(orders, &note), &progress, async |online| {
             fsck::check_online(online).await
         })
         .await
@@ -57,18 +57,20 @@ impl OnlineCheck {
 
     /// Returns what would be lost with each target and node.
     pub async fn exposure(&self, engine: &dyn Engine) -> Result<fsck::Exposure> {
-        let map = self.map_now();
-        self.with(engine, &map, fsck::Orders::default(), &|_, _, _| (), async |online| fsck::exposure(online))
-            .await
+        let map = self.current_map();
+        self.with(engine, &map, fsck::CheckOptions::default(), &|_, _, _| (), async |online| {
+            fsck::exposure(online)
+        })
+        .await
     }
 
     /// Returns what would be lost by the removal of an offline target. The complete list is written
     /// to the file of the order, if it names one.
     pub async fn losses(&self, engine: &dyn Engine, order: &LossOrder) -> Result<fsck::Losses> {
-        let map = self.map_now();
+        let map = self.current_map();
         let mut list = order.list.as_deref().map(LossList::open).transpose()?;
         let mut tell = |file: &fsck::LostFile| list.as_mut().map_or(Ok(()), |list| list.add(file));
-        let orders = fsck::Orders::default();
+        let orders = fsck::CheckOptions::default();
         let losses = self
             .with(engine, &map, orders, &|_, _, _| (), async |online| {
                 fsck::losses(online, order.target, &mut tell)
@@ -78,7 +80,7 @@ impl OnlineCheck {
         Ok(losses)
     }
 
-    fn map_now(&self) -> Arc<ClusterMap> {
+    fn current_map(&self) -> Arc<ClusterMap> {
         self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -86,7 +88,7 @@ impl OnlineCheck {
         &self,
         engine: &dyn Engine,
         map: &ClusterMap,
-        orders: fsck::Orders<'_>,
+        orders: fsck::CheckOptions<'_>,
         progress: fsck::Progress<'_>,
         run: impl AsyncFnOnce(&Online<'_>) -> Result<T>,
     ) -> Result<T> {
@@ -97,16 +99,17 @@ impl OnlineCheck {
             })
         };
         let (partitions, hash_key) = (self.partitions, self.hash_key);
-        run(&Online { freeze: &freeze, partitions, hash_key, map, targets: self, orders, progress }).await
+        run(&Online { take_snapshot: &freeze, partitions, hash_key, map, targets: self, orders, progress })
+            .await
     }
 
     /// Sends the request to the primary of the seat's group, or to the seat's target if it has no
     /// group.
-    async fn ask_all(&self, seat: Seat, ino: InodeId, op: StorageOp) -> Result<StorageReply> {
-        let Some(id) = seat.group else { return self.ask(seat, ino, op, None).await };
+    async fn call_primary(&self, seat: ReplicaLocation, ino: InodeId, op: StorageOp) -> Result<StorageReply> {
+        let Some(id) = seat.group else { return self.call_member(seat, ino, op, None).await };
         let mut tries = 0;
         loop {
-            let map = self.map_now();
+            let map = self.current_map();
             let group =
                 map.group(id).ok_or_else(|| Error::new(Errno::ENXIO, format!("there is no group {id}")))?;
             let primary = group.primary().ok_or_else(|| {
@@ -114,20 +117,20 @@ impl OnlineCheck {
                     .hint("weft group list shows what it waits for")
             })?;
             let mut request = StorageRequest::new(SessionId(0), primary, ino, op.clone());
-            request.group = Some(InGroup { group: id, since: group.since, part: Part::Primary });
+            request.group = Some(GroupContext { group: id, since: group.since, role: GroupRole::Primary });
             match self.storage.call(request, None).await {
-                Err(error) if error.errno == Errno::EREMCHG && tries < TRIES => {
+                Err(error) if error.errno == Errno::EREMCHG && tries < MAX_ATTEMPTS => {
                     tries += 1;
-                    rt::sleep(TRY_AGAIN).await;
+                    rt::sleep(RETRY_DELAY).await;
                 }
                 answer => return answer,
             }
         }
     }
 
-    async fn ask(
+    async fn call_member(
         &self,
-        seat: Seat,
+        seat: ReplicaLocation,
         ino: InodeId,
         op: StorageOp,
         payload: Option<IoBuf>,
@@ -135,18 +138,18 @@ impl OnlineCheck {
         let mut tries = 0;
         loop {
             let mut request = StorageRequest::new(SessionId(0), seat.target, ino, op.clone());
-            let map = self.map_now();
-            request.group = seat.group.map(|group| InGroup {
+            let map = self.current_map();
+            request.group = seat.group.map(|group| GroupContext {
                 group,
                 since: map.group(group).map_or(types::Epoch(0), |group| group.since),
                 // As a member's own part: a primary whose replica is damaged would answer from
                 // another replica.
-                part: Part::Member { sequence: 0, settled: 0 },
+                role: GroupRole::Member { sequence: 0, settled: 0 },
             });
             match self.storage.call(request, payload.clone()).await {
-                Err(error) if error.errno == Errno::EREMCHG && tries < TRIES => {
+                Err(error) if error.errno == Errno::EREMCHG && tries < MAX_ATTEMPTS => {
                     tries += 1;
-                    rt::sleep(TRY_AGAIN).await;
+                    rt::sleep(RETRY_DELAY).await;
                 }
                 answer => return answer,
             }
@@ -155,28 +158,32 @@ impl OnlineCheck {
 }
 
 impl Targets for OnlineCheck {
-    fn len(&self, seat: Seat, ino: InodeId) -> fsck::Later<'_, u64> {
+    fn len(&self, seat: ReplicaLocation, ino: InodeId) -> fsck::TargetFuture<'_, u64> {
         Box::pin(async move {
-            match self.ask(seat, ino, StorageOp::Stat, None).await? {
+            match self.call_member(seat, ino, StorageOp::Stat, None).await? {
                 StorageReply::Stat { len, .. } => Ok(len),
                 other => Err(Error::new(Errno::EPROTO, format!("{seat} answered out of turn: {other:?}"))),
             }
         })
     }
 
-    fn read(&self, seat: Seat, ino: InodeId, range: ByteRange) -> fsck::Later<'_, u32> {
+    fn read(&self, seat: ReplicaLocation, ino: InodeId, range: ByteRange) -> fsck::TargetFuture<'_, u32> {
         Box::pin(async move {
             let buffer = IoBuf::alloc((range.end - range.start) as usize);
-            let op = StorageOp::Read { offset: range.start, path: Path::Direct };
-            self.ask(seat, ino, op, Some(buffer.clone())).await?;
+            let op = StorageOp::Read { offset: range.start, path: DataPath::Direct };
+            self.call_member(seat, ino, op, Some(buffer.clone())).await?;
             Ok(crc32c(buffer.as_slice()))
         })
     }
 
-    fn list(&self, seat: Seat, from: InodeId) -> fsck::Later<'_, (Vec<InodeId>, Option<InodeId>)> {
+    fn list(
+        &self,
+        seat: ReplicaLocation,
+        from: InodeId,
+    ) -> fsck::TargetFuture<'_, (Vec<InodeId>, Option<InodeId>)> {
         Box::pin(async move {
             let op = StorageOp::Regions { from, which: Regions::All };
-            match self.ask(seat, InodeId(0), op, None).await? {
+            match self.call_member(seat, InodeId(0), op, None).await? {
                 StorageReply::Regions { regions, next } => {
                     Ok((regions.into_iter().map(|(ino, _)| ino).collect(), next))
                 }
@@ -185,7 +192,13 @@ impl Targets for OnlineCheck {
         })
     }
 
-    fn mend(&self, from: Seat, to: TargetId, ino: InodeId, range: ByteRange) -> fsck::Later<'_, ()> {
+    fn mend(
+        &self,
+        from: ReplicaLocation,
+        to: TargetId,
+        ino: InodeId,
+        range: ByteRange,
+    ) -> fsck::TargetFuture<'_, ()> {
         Box::pin(async move {
             let mut parts = parts(range);
             // A file that is only cut has no content to copy.
@@ -194,17 +207,22 @@ impl Targets for OnlineCheck {
             }
             for range in parts {
                 let op = StorageOp::Mend { from: from.target, to, range };
-                self.ask_all(from, ino, op).await?;
+                self.call_primary(from, ino, op).await?;
             }
             Ok(())
         })
     }
 
-    fn forget(&self, seat: Seat, ino: InodeId, range: ByteRange) -> fsck::Later<'_, Vec<ByteRange>> {
+    fn give_up(
+        &self,
+        seat: ReplicaLocation,
+        ino: InodeId,
+        range: ByteRange,
+    ) -> fsck::TargetFuture<'_, Vec<ByteRange>> {
         Box::pin(async move {
             let mut lost = Vec::new();
             for range in parts(range) {
-                match self.ask_all(seat, ino, StorageOp::Forget { range }).await? {
+                match self.call_primary(seat, ino, StorageOp::Forget { range }).await? {
                     StorageReply::Regions { regions, .. } => {
                         lost.extend(regions.into_iter().map(|(_, range)| range));
                     }
@@ -218,17 +236,17 @@ impl Targets for OnlineCheck {
         })
     }
 
-    fn discard(&self, seat: Seat, ino: InodeId, how: fsck::Discard) -> fsck::Later<'_, ()> {
+    fn discard(&self, seat: ReplicaLocation, ino: InodeId, how: fsck::Discard) -> fsck::TargetFuture<'_, ()> {
         let op = match how {
-            fsck::Discard::SetAside => StorageOp::SetAside,
+            fsck::Discard::MoveAside => StorageOp::SetAside,
             fsck::Discard::Delete => StorageOp::Delete,
         };
-        Box::pin(async move { self.ask_all(seat, ino, op).await.map(drop) })
+        Box::pin(async move { self.call_primary(seat, ino, op).await.map(drop) })
     }
 
-    fn rest(&self) -> fsck::Later<'_, ()> {
+    fn pause(&self) -> fsck::TargetFuture<'_, ()> {
         Box::pin(async {
-            rt::sleep(REST).await;
+            rt::sleep(RECHECK_DELAY).await;
             Ok(())
         })
     }
@@ -239,7 +257,7 @@ fn parts(range: ByteRange) -> Vec<ByteRange> {
     let mut parts = Vec::new();
     let mut at = range.start;
     while at < range.end {
-        let part = ByteRange::new(at, ((at / PART_BYTES + 1) * PART_BYTES).min(range.end));
+        let part = ByteRange::new(at, ((at / REPAIR_PART_BYTES + 1) * REPAIR_PART_BYTES).min(range.end));
         at = part.end;
         parts.push(part);
     }

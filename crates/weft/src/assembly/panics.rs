@@ -5,7 +5,7 @@ use std::panic;
 /// From now on a panic of any thread ends the process, with its message on standard error and in
 /// the log. A process that lost a thread would never answer some requests. If the process ends and
 /// is restarted (`Restart=` in its unit), all clients continue.
-pub fn end_the_process() {
+pub fn abort_on_panic() {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         usual(info);
@@ -27,7 +27,7 @@ mod tests {
     #[test]
     fn a_panic_of_a_thread_ends_the_process_with_its_message() {
         if std::env::var_os(PANICS).is_some() {
-            end_the_process();
+            abort_on_panic();
             let thread = std::thread::spawn(|| panic!("this request is too much"));
             let _ = thread.join();
             std::thread::sleep(Duration::from_secs(60));

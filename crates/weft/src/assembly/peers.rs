@@ -1,10 +1,10 @@
 //! Connections of a process to the other processes of its cluster.
 
-use super::near::own_networks;
-use super::places::Places;
+use super::locality::local_networks;
+use super::management_addresses::ManagementAddresses;
 use crate::control::{LinkInfo, PeerInfo};
 use crate::node_config::Protection;
-use identity::tls::Strangers;
+use identity::tls::UnauthenticatedClients;
 use identity::{Credentials, JoinToken};
 use mgmt::limits::PROBE_TIMEOUT;
 use mgmt::{DueProbe, FIRST_NODE, ProbeOutcome};
@@ -34,7 +34,7 @@ const UNREACHABLE_AFTER: Duration = Duration::from_secs(3);
 
 /// The identity of this process and the settings of its connections.
 #[derive(Clone)]
-pub struct Oneself {
+pub struct LocalIdentity {
     /// UUID of the cluster; empty for a process that joins.
     pub cluster: String,
     /// Name of this process in messages of others.
@@ -52,15 +52,15 @@ pub struct Peers {
     identity: ClientIdentity,
     /// Identity for probes of addresses: servers take it for another client, so a probe doesn't
     /// fence the regular connections.
-    probing: ClientIdentity,
+    probe_identity: ClientIdentity,
     /// Addresses of management.
-    places: Arc<Places>,
+    places: Arc<ManagementAddresses>,
     security: Security,
     networks: Networks,
     same_host: SameHost,
     timeout: Duration,
     /// Networks that this machine is in.
-    near: Vec<Subnet>,
+    local_networks: Vec<Subnet>,
     management: Arc<Peer>,
     /// Epoch of the latest map. Services decide on requests by this map or a newer one.
     epoch: AtomicU64,
@@ -71,27 +71,31 @@ pub struct Peers {
 impl Peers {
     /// Creates it without connections. `timeout`: time-out of requests to metadata and storage
     /// services, including retransmissions.
-    pub fn new(oneself: Oneself, places: Arc<Places>, timeout: Duration) -> Result<Arc<Peers>> {
+    pub fn new(
+        oneself: LocalIdentity,
+        places: Arc<ManagementAddresses>,
+        timeout: Duration,
+    ) -> Result<Arc<Peers>> {
         let client = rt::secret_u64();
         let identity = ClientIdentity { cluster: oneself.cluster, name: oneself.name, client };
         let known = places.clone();
         let options = PeerOptions {
             timeout: MANAGEMENT_TIMEOUT.min(timeout),
             // A former address of management may belong to another member now.
-            security: to_node(&oneself.security, FIRST_NODE),
+            security: restricted_to(&oneself.security, FIRST_NODE),
             networks: oneself.networks.clone(),
             lookup: Some(Lookup::new(move || known.resolve().unwrap_or_default())),
             ..PeerOptions::new("management", places.resolve()?, identity.clone())
         };
         Ok(Arc::new(Peers {
-            probing: ClientIdentity { client: rt::secret_u64(), ..identity.clone() },
+            probe_identity: ClientIdentity { client: rt::secret_u64(), ..identity.clone() },
             identity,
             places,
             security: oneself.security,
             networks: oneself.networks,
             same_host: oneself.same_host,
             timeout,
-            near: own_networks(),
+            local_networks: local_networks(),
             management: Peer::new(options),
             epoch: AtomicU64::new(0),
             nodes: Mutex::default(),
@@ -146,7 +150,7 @@ impl Peers {
     pub fn unreachable(&self) -> Vec<UnreachableNode> {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let named = |(node, peer): (&NodeId, &Arc<Peer>)| {
-            Some(UnreachableNode { node: *node, cause: peer.out_of_reach(UNREACHABLE_AFTER)? })
+            Some(UnreachableNode { node: *node, cause: peer.unreachable_reason(UNREACHABLE_AFTER)? })
         };
         let mut all: Vec<UnreachableNode> = nodes.iter().filter_map(named).collect();
         all.sort_by_key(|named| named.node);
@@ -163,7 +167,7 @@ impl Peers {
             return ProbeOutcome::NotUsed;
         }
         let options = PeerOptions {
-            identity: self.probing.clone(),
+            identity: self.probe_identity.clone(),
             same_host: SameHost::OverTcp,
             ..self.options_of(probe.node, format!("node {}", probe.node), vec![address])
         };
@@ -171,7 +175,7 @@ impl Peers {
         match Peer::new(options).probe(address, probe.index, PROBE_TIMEOUT).await {
             // Without protection the server has proved no identity, only its name can be compared.
             Ok(server) if is_plain && !server.starts_with(&format!("node {} ", probe.node)) => {
-                ProbeOutcome::Failed(ProbeFailure::Strange(format!("{server} answers there")))
+                ProbeOutcome::Failed(ProbeFailure::WrongPeer(format!("{server} answers there")))
             }
             Ok(_) => ProbeOutcome::Reached,
             Err(failure) => ProbeOutcome::Failed(failure),
@@ -200,10 +204,10 @@ impl Peers {
     fn options_of(&self, node: NodeId, name: String, addresses: Vec<SocketAddr>) -> PeerOptions {
         PeerOptions {
             timeout: self.timeout,
-            security: to_node(&self.security, node),
+            security: restricted_to(&self.security, node),
             networks: self.networks.clone(),
             same_host: self.same_host,
-            near: self.near.clone(),
+            near_networks: self.local_networks.clone(),
             ..PeerOptions::new(name, addresses, self.identity.clone())
         }
     }
@@ -221,7 +225,7 @@ impl Peers {
 }
 
 /// Restricts the protection to connections that reach this node.
-fn to_node(security: &Security, node: NodeId) -> Security {
+fn restricted_to(security: &Security, node: NodeId) -> Security {
     match security {
         Security::Plain => Security::Plain,
         Security::Tls(tls) => Security::Tls(tls.to_node(node)),
@@ -256,10 +260,10 @@ fn addresses(node: &Node) -> Vec<SocketAddr> {
 }
 
 /// Returns how a member protects its connections.
-pub fn security(
+pub fn member_security(
     protection: Protection,
     credentials: Option<&Credentials>,
-    strangers: Strangers,
+    strangers: UnauthenticatedClients,
 ) -> Result<Security> {
     let how = match protection {
         Protection::Plain => return Ok(Security::Plain),
@@ -274,7 +278,7 @@ pub fn security(
 }
 
 /// Returns how a process that has only a token protects its connections.
-pub fn joining(protection: Protection, token: &JoinToken) -> Result<Security> {
+pub fn joining_security(protection: Protection, token: &JoinToken) -> Result<Security> {
     match protection {
         Protection::Plain => Ok(Security::Plain),
         _ => Ok(Security::Tls(net::Tls::joining(token)?)),
@@ -290,12 +294,12 @@ mod tests {
 
     const CLUSTER: &str = "01234567-89ab-4def-8123-456789abcdef";
 
-    fn places() -> Arc<Places> {
-        Places::fixed(&["127.0.0.1:7500".to_string()])
+    fn places() -> Arc<ManagementAddresses> {
+        ManagementAddresses::fixed(&["127.0.0.1:7500".to_string()])
     }
 
-    fn peers(security: Security, places: Arc<Places>) -> Arc<Peers> {
-        let oneself = Oneself {
+    fn peers(security: Security, places: Arc<ManagementAddresses>) -> Arc<Peers> {
+        let oneself = LocalIdentity {
             cluster: CLUSTER.into(),
             name: "node 1 (m)".into(),
             security,
@@ -314,7 +318,7 @@ mod tests {
             cluster: CLUSTER.into(),
             security,
             map: MapHandle::default(),
-            sum_payloads: true,
+            checksum_payloads: true,
             limits: ServerLimits::default(),
         };
         Server::start(options, Router::new()).unwrap()
@@ -334,13 +338,13 @@ mod tests {
         let of_node = |id: u32| {
             let role = identity::Role::Node(NodeId(id));
             let credentials = authority.issue(&role, Validity::of_node(rt::now().secs)).unwrap();
-            security(Protection::Tls, Some(&credentials), Strangers::Refused).unwrap()
+            member_security(Protection::Tls, Some(&credentials), UnauthenticatedClients::Refused).unwrap()
         };
         for (ours, theirs) in [(of_node(1), of_node(2)), (Security::Plain, Security::Plain)] {
             let (own, server) = (peers(ours, places()), serve(2, theirs));
             assert_eq!(probed(&own, 2, &server), ProbeOutcome::Reached);
             let other = probed(&own, 3, &server);
-            assert!(matches!(other, ProbeOutcome::Failed(ProbeFailure::Strange(_))), "{other:?}");
+            assert!(matches!(other, ProbeOutcome::Failed(ProbeFailure::WrongPeer(_))), "{other:?}");
             server.stop();
         }
     }
@@ -349,7 +353,7 @@ mod tests {
     fn servers_refuse_clients_that_are_revoked_by_the_map_that_is_followed() {
         let authority = Authority::create(CLUSTER, "test", rt::now().secs).unwrap();
         let member = |credentials: &Credentials| {
-            security(Protection::Tls, Some(credentials), Strangers::Refused).unwrap()
+            member_security(Protection::Tls, Some(credentials), UnauthenticatedClients::Refused).unwrap()
         };
         let node = authority.issue(&identity::Role::Node(NodeId(1)), Validity::of_node(rt::now().secs));
         let client = authority.issue_to_client("a", Validity::of_client(rt::now().secs), 5);
@@ -359,7 +363,7 @@ mod tests {
         let revoked = vec![RevokedClient { name: "a".into(), until: 5 }];
         own.follow(&Arc::new(ClusterMap { epoch: Epoch(2), revoked, ..ClusterMap::default() }));
         let refused = probed(&client, 1, &server);
-        assert!(matches!(refused, ProbeOutcome::Failed(ProbeFailure::Strange(_))), "{refused:?}");
+        assert!(matches!(refused, ProbeOutcome::Failed(ProbeFailure::WrongPeer(_))), "{refused:?}");
         server.stop();
     }
 

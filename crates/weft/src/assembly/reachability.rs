@@ -11,23 +11,23 @@ use wire::MgmtRequest;
 use wire::mgmt::UnreachableNode;
 
 /// Interval of checks which addresses to probe.
-const PROBE_LOOK: Duration = Duration::from_millis(500);
+const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Interval of checks which nodes are unreachable from this process.
-const REPORT_LOOK: Duration = Duration::from_secs(2);
+const REPORT_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Probes addresses of nodes for ever. Each probe is a separate task, so one that hangs delays no
 /// other.
 pub async fn keep_probing(management: Arc<Management>, peers: Arc<Peers>) {
     loop {
         for probe in management.due_probes() {
-            rt::spawn(try_one(management.clone(), peers.clone(), probe));
+            rt::spawn(probe_and_record(management.clone(), peers.clone(), probe));
         }
-        rt::sleep(PROBE_LOOK).await;
+        rt::sleep(PROBE_INTERVAL).await;
     }
 }
 
-async fn try_one(management: Arc<Management>, peers: Arc<Peers>, probe: DueProbe) {
+async fn probe_and_record(management: Arc<Management>, peers: Arc<Peers>, probe: DueProbe) {
     let outcome = peers.probe(&probe).await;
     management.note_probe(&probe, outcome);
 }
@@ -37,7 +37,7 @@ async fn try_one(management: Arc<Management>, peers: Arc<Peers>, probe: DueProbe
 pub async fn keep_reporting(peers: Arc<Peers>, management: MgmtChannel) {
     let (mut reported, mut reported_ns): (Vec<NodeId>, u64) = (Vec::new(), 0);
     loop {
-        rt::sleep(REPORT_LOOK).await;
+        rt::sleep(REPORT_CHECK_INTERVAL).await;
         let nodes = peers.unreachable();
         let ids: Vec<NodeId> = nodes.iter().map(|named| named.node).collect();
         let age_ns = rt::monotonic_ns().saturating_sub(reported_ns);

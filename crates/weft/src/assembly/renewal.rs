@@ -5,7 +5,7 @@
 //! which also replaces the old one in its file. If the file can't be written, the process continues
 //! with the certificate in memory, retries, and logs a warning.
 
-use super::follow::out_of_turn;
+use super::current_map::unexpected_reply;
 use super::gate::hex_text;
 use super::peers::MgmtChannel;
 use crate::node_config::ClusterFile;
@@ -17,11 +17,11 @@ use types::{Errno, Error, Result, Timestamp};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Longest wait between two checks: the system clock may be set meanwhile.
-const LOOK_INTERVAL_S: i64 = 3600;
+const MAX_CHECK_INTERVAL_S: i64 = 3600;
 
 /// Where a process stores its certificate.
 #[derive(Clone)]
-pub enum Keeping {
+pub enum CertificateFile {
     /// A node, in this directory.
     Node(PathBuf),
     /// A mount, in this cluster file.
@@ -33,18 +33,18 @@ pub enum Keeping {
 pub struct Renewal {
     tls: Tls,
     credentials: Credentials,
-    keeping: Keeping,
+    certificate_file: CertificateFile,
     /// Whether the certificate is in its file.
-    is_kept: bool,
+    is_stored: bool,
     /// Last refusal, which is logged only once.
     refused: Option<String>,
 }
 
 /// Outcome of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Look {
+enum CheckOutcome {
     /// The renewal isn't due.
-    Early,
+    NotDue,
     /// The certificate was renewed, and new connections show it.
     Renewed,
     /// The renewal is due, and failed.
@@ -54,13 +54,17 @@ enum Look {
 impl Renewal {
     /// Creates it for a process that shows these credentials; `None` if connections are
     /// unprotected.
-    pub fn new(security: &Security, credentials: Option<&Credentials>, keeping: Keeping) -> Option<Renewal> {
+    pub fn new(
+        security: &Security,
+        credentials: Option<&Credentials>,
+        keeping: CertificateFile,
+    ) -> Option<Renewal> {
         match (security, credentials) {
             (Security::Tls(tls), Some(credentials)) => Some(Renewal {
                 tls: tls.clone(),
                 credentials: credentials.clone(),
-                keeping,
-                is_kept: true,
+                certificate_file: keeping,
+                is_stored: true,
                 refused: None,
             }),
             _ => None,
@@ -68,40 +72,40 @@ impl Renewal {
     }
 
     /// Renews the certificate for ever.
-    pub async fn keep(mut self, management: MgmtChannel) {
+    pub async fn run(mut self, management: MgmtChannel) {
         loop {
-            let look = self.look(&management, rt::now().secs).await;
-            rt::sleep(self.rest(look, rt::now().secs)).await;
+            let look = self.check_and_renew(&management, rt::now().secs).await;
+            rt::sleep(self.next_check_in(look, rt::now().secs)).await;
         }
     }
 
     /// Returns the time until the next check.
-    fn rest(&self, look: Look, now_s: i64) -> Duration {
+    fn next_check_in(&self, look: CheckOutcome, now_s: i64) -> Duration {
         let validity = self.credentials.validity();
         let seconds = match look {
-            Look::Early | Look::Renewed => validity.renew_at() - now_s,
+            CheckOutcome::NotDue | CheckOutcome::Renewed => validity.renew_at() - now_s,
             // More often if less time is left.
-            Look::Failed => (validity.until - now_s) / 8,
+            CheckOutcome::Failed => (validity.until - now_s) / 8,
         };
-        Duration::from_secs(seconds.clamp(1, LOOK_INTERVAL_S).unsigned_abs())
+        Duration::from_secs(seconds.clamp(1, MAX_CHECK_INTERVAL_S).unsigned_abs())
     }
 
     /// Renews the certificate if that is due.
-    async fn look(&mut self, management: &MgmtChannel, now_s: i64) -> Look {
-        if !self.is_kept {
+    async fn check_and_renew(&mut self, management: &MgmtChannel, now_s: i64) -> CheckOutcome {
+        if !self.is_stored {
             self.store();
         }
         if now_s < self.credentials.validity().renew_at() {
-            return Look::Early;
+            return CheckOutcome::NotDue;
         }
         match self.renew(management).await {
             Ok(()) => {
                 self.refused = None;
-                Look::Renewed
+                CheckOutcome::Renewed
             }
             Err(error) => {
-                self.note_refusal(&error);
-                Look::Failed
+                self.log_refusal(&error);
+                CheckOutcome::Failed
             }
         }
     }
@@ -112,7 +116,7 @@ impl Renewal {
         let request = MgmtRequest::Renew { member: identity.to_string(), csr: hex_text(key.request()) };
         let chain = match management.call(request, None).await? {
             MgmtReply::Certificate { chain } => chain,
-            other => return Err(out_of_turn(&other)),
+            other => return Err(unexpected_reply(&other)),
         };
         let renewed = key.certified(&chain)?;
         if renewed.identity().role != identity.role || renewed.identity().cluster != identity.cluster {
@@ -124,22 +128,22 @@ impl Renewal {
         self.tls.renew(&renewed)?;
         let ends = Timestamp::new(renewed.identity().expires, 0);
         tracing::info!("the certificate of {identity} is renewed; it ends on {ends}");
-        (self.credentials, self.is_kept) = (renewed, false);
+        (self.credentials, self.is_stored) = (renewed, false);
         self.store();
         Ok(())
     }
 
     /// Writes the certificate to its file.
     fn store(&mut self) {
-        let stored = match &self.keeping {
-            Keeping::Node(dir) => self.credentials.store(dir).map_err(Error::from),
-            Keeping::Mount(path) => ClusterFile::renew(path, &self.credentials),
+        let stored = match &self.certificate_file {
+            CertificateFile::Node(dir) => self.credentials.store(dir).map_err(Error::from),
+            CertificateFile::Mount(path) => ClusterFile::renew(path, &self.credentials),
         };
         match stored {
-            Ok(()) => self.is_kept = true,
+            Ok(()) => self.is_stored = true,
             Err(error) => {
-                let place = match &self.keeping {
-                    Keeping::Node(path) | Keeping::Mount(path) => path.display(),
+                let place = match &self.certificate_file {
+                    CertificateFile::Node(path) | CertificateFile::Mount(path) => path.display(),
                 };
                 tracing::warn!(
                     hint = &*error.hint,
@@ -151,7 +155,7 @@ impl Renewal {
         }
     }
 
-    fn note_refusal(&mut self, error: &Error) {
+    fn log_refusal(&mut self, error: &Error) {
         let ends = Timestamp::new(self.credentials.identity().expires, 0);
         if self.refused.as_deref() == Some(&*error.message) {
             tracing::debug!(%error, "the certificate is not renewed yet");
@@ -171,7 +175,7 @@ impl Renewal {
 mod tests {
     use super::*;
     use crate::node_config::Protection;
-    use identity::tls::Strangers;
+    use identity::tls::UnauthenticatedClients;
     use identity::{Authority, CLOCK_SKEW_S, Validity};
     use net::{Channel, Handler, LocalFuture};
     use std::os::unix::fs::PermissionsExt;
@@ -183,7 +187,7 @@ mod tests {
     const LIFETIME_S: i64 = 3000;
 
     /// Issues certificates from this time on, or refuses all.
-    struct Office {
+    struct TestAuthority {
         authority: Authority,
         now_s: i64,
         is_open: bool,
@@ -193,7 +197,7 @@ mod tests {
         Validity { from: now_s - CLOCK_SKEW_S, until: now_s + LIFETIME_S }
     }
 
-    impl Handler<MgmtRequest, MgmtReply> for Office {
+    impl Handler<MgmtRequest, MgmtReply> for TestAuthority {
         fn handle(&self, request: MgmtRequest, _: Option<rt::IoBuf>) -> LocalFuture<'_, Result<MgmtReply>> {
             let MgmtRequest::Renew { member, csr } = request else { panic!("{request:?}") };
             let digits = csr.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
@@ -219,14 +223,15 @@ mod tests {
         };
         file.write(path).unwrap();
         let how = identity::Protection::Encrypted;
-        let tls = Tls::member(&credentials, how, Strangers::Refused).unwrap();
-        Renewal::new(&Security::Tls(tls), Some(&credentials), Keeping::Mount(path.into())).unwrap()
+        let tls = Tls::member(&credentials, how, UnauthenticatedClients::Refused).unwrap();
+        Renewal::new(&Security::Tls(tls), Some(&credentials), CertificateFile::Mount(path.into())).unwrap()
     }
 
-    fn look(renewal: &mut Renewal, authority: Authority, now_s: i64, is_open: bool) -> Look {
-        let office: MgmtChannel = Channel::in_process(Arc::new(Office { authority, now_s, is_open }));
+    fn look(renewal: &mut Renewal, authority: Authority, now_s: i64, is_open: bool) -> CheckOutcome {
+        let office: MgmtChannel = Channel::in_process(Arc::new(TestAuthority { authority, now_s, is_open }));
         let mut moved = renewal.clone();
-        let (look, moved) = rt::block_on(async move { (moved.look(&office, now_s).await, moved) }).unwrap();
+        let (look, moved) =
+            rt::block_on(async move { (moved.check_and_renew(&office, now_s).await, moved) }).unwrap();
         *renewal = moved;
         look
     }
@@ -245,11 +250,11 @@ mod tests {
         let mut renewal = mounted(&path, &authority, began_s);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
         let due_s = began_s + LIFETIME_S - LIFETIME_S / 3;
-        assert_eq!(look(&mut renewal, authority, due_s - 1, true), Look::Early);
-        assert_eq!(renewal.rest(Look::Early, due_s - 7), Duration::from_secs(7));
-        assert_eq!(look(&mut renewal, again(), due_s, false), Look::Failed);
-        assert_eq!(renewal.rest(Look::Failed, due_s), Duration::from_secs(1000 / 8));
-        assert_eq!(look(&mut renewal, again(), due_s, true), Look::Renewed);
+        assert_eq!(look(&mut renewal, authority, due_s - 1, true), CheckOutcome::NotDue);
+        assert_eq!(renewal.next_check_in(CheckOutcome::NotDue, due_s - 7), Duration::from_secs(7));
+        assert_eq!(look(&mut renewal, again(), due_s, false), CheckOutcome::Failed);
+        assert_eq!(renewal.next_check_in(CheckOutcome::Failed, due_s), Duration::from_secs(1000 / 8));
+        assert_eq!(look(&mut renewal, again(), due_s, true), CheckOutcome::Renewed);
         let file = ClusterFile::read(&path).unwrap();
         let credentials = Credentials::from_text(&file.credentials).unwrap();
         assert_eq!(credentials.identity().expires, due_s + LIFETIME_S);
@@ -257,11 +262,11 @@ mod tests {
         assert_eq!((file.networks.len(), &*file.name), (1, "test"));
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o400, "the mode that the administrator gave it");
-        assert_eq!(look(&mut renewal, again(), due_s + 1, true), Look::Early);
+        assert_eq!(look(&mut renewal, again(), due_s + 1, true), CheckOutcome::NotDue);
     }
 
     #[test]
-    fn a_file_that_cant_be_written_is_made_up_for() {
+    fn an_unwritable_file_is_written_later() {
         let (authority, dir) = authority();
         let again = || Authority::load(dir.path()).unwrap();
         let (folder, began_s) = (dir.path().join("etc"), rt::now().secs);
@@ -271,10 +276,10 @@ mod tests {
         let gone = dir.path().join("gone");
         std::fs::rename(&folder, &gone).unwrap();
         let due_s = began_s + LIFETIME_S - LIFETIME_S / 3;
-        assert_eq!(look(&mut renewal, authority, due_s, true), Look::Renewed);
+        assert_eq!(look(&mut renewal, authority, due_s, true), CheckOutcome::Renewed);
         assert_eq!(renewal.credentials.identity().expires, due_s + LIFETIME_S);
         std::fs::rename(&gone, &folder).unwrap();
-        assert_eq!(look(&mut renewal, again(), due_s + 1, true), Look::Early);
+        assert_eq!(look(&mut renewal, again(), due_s + 1, true), CheckOutcome::NotDue);
         let file = ClusterFile::read(&path).unwrap();
         let credentials = Credentials::from_text(&file.credentials).unwrap();
         assert_eq!(credentials.identity().expires, due_s + LIFETIME_S);
@@ -289,11 +294,11 @@ mod tests {
         let home = dir.path().join("identity");
         credentials.store(&home).unwrap();
         let how = identity::Protection::Encrypted;
-        let tls = Tls::member(&credentials, how, Strangers::Refused).unwrap();
-        let keeping = Keeping::Node(home.clone());
+        let tls = Tls::member(&credentials, how, UnauthenticatedClients::Refused).unwrap();
+        let keeping = CertificateFile::Node(home.clone());
         let mut renewal = Renewal::new(&Security::Tls(tls), Some(&credentials), keeping).unwrap();
         let due_s = began_s + LIFETIME_S;
-        assert_eq!(look(&mut renewal, authority, due_s, true), Look::Renewed);
+        assert_eq!(look(&mut renewal, authority, due_s, true), CheckOutcome::Renewed);
         assert_eq!(Credentials::load(&home).unwrap().identity().expires, due_s + LIFETIME_S);
     }
 }

@@ -1,15 +1,15 @@
 //! The services of a cluster in one process, opened from the bottom up and closed from the top
 //! down.
 
-use super::check::Checks;
-use super::copies::{Copies, DEFAULT_KEPT};
-use super::core::Served;
-use super::engine::{note_engine, open_engine};
+use super::backups::{Backups, DEFAULT_RETAINED_BACKUPS};
+use super::check::OnlineChecks;
+use super::core::ProcessServices;
+use super::engine::{mark_store_created, open_engine};
 use super::group_links;
-use super::metadata::{AskManagement, OnlyMetadata};
+use super::metadata::{LocalMetadata, ManagementGroupMaker};
 use super::online_check::OnlineCheck;
-use super::stores::{make_target, open_target, refusal, work_of};
-use super::usage::{Usages, targets_of};
+use super::stores::{create_target, open_target, store_error, target_work};
+use super::usage::{TargetUsages, target_directories};
 use crate::cli::{self, UpArgs};
 use chunkstore::{Identity, Store};
 use client::{Client, ClientOptions};
@@ -27,7 +27,7 @@ use wire::mgmt::Touched;
 const DEFAULT_TARGETS: usize = 4;
 
 /// Parameters of the services.
-pub struct Plan {
+pub struct ServicesPlan {
     superblock: Superblock,
     paths: StatePaths,
     /// Existing targets; `None` at the first start.
@@ -36,15 +36,15 @@ pub struct Plan {
     wanted: TargetList,
     durability: Durability,
     server_cache: bool,
-    kept_copies: u32,
+    retained_backups: u32,
 }
 
-impl Plan {
+impl ServicesPlan {
     /// Returns the plan for a state directory and a command line.
     ///
     /// # Errors
     /// Options that contradict the existing cluster.
-    pub fn new(state: &StateDir, args: &UpArgs) -> Result<Plan> {
+    pub fn new(state: &StateDir, args: &UpArgs) -> Result<ServicesPlan> {
         let paths = state.paths.clone();
         let list = TargetList::read(&paths)?;
         if let Some(list) = &list {
@@ -62,14 +62,14 @@ impl Plan {
             cli::Durability::Relaxed => Durability::Process,
             cli::Durability::Strict => Durability::Disk,
         };
-        Ok(Plan {
+        Ok(ServicesPlan {
             superblock: state.superblock.clone(),
             paths,
             list,
             wanted,
             durability,
             server_cache: !args.no_server_cache,
-            kept_copies: args.backups,
+            retained_backups: args.backups,
         })
     }
 
@@ -77,7 +77,7 @@ impl Plan {
     ///
     /// # Errors
     /// A cluster that was never started.
-    pub fn existing(state: &StateDir) -> Result<Plan> {
+    pub fn existing(state: &StateDir) -> Result<ServicesPlan> {
         let paths = state.paths.clone();
         let list = TargetList::read(&paths)?.ok_or_else(|| {
             let message = format!("the cluster in {} has no targets yet", paths.root().display());
@@ -85,14 +85,14 @@ impl Plan {
         })?;
         let superblock = state.superblock.clone();
         let wanted = list.clone();
-        Ok(Plan {
+        Ok(ServicesPlan {
             superblock,
             paths,
             list: Some(list),
             wanted,
             durability: Durability::Process,
             server_cache: true,
-            kept_copies: DEFAULT_KEPT,
+            retained_backups: DEFAULT_RETAINED_BACKUPS,
         })
     }
 
@@ -108,13 +108,13 @@ impl Plan {
     async fn targets(&self) -> Result<&TargetList> {
         let Some(list) = &self.list else {
             for (id, directory) in self.wanted.targets() {
-                make_target(directory, &self.identity(id)).await?;
+                create_target(directory, &self.identity(id)).await?;
             }
             self.wanted.create(&self.paths)?;
             return Ok(&self.wanted);
         };
         for (id, directory) in list.targets() {
-            Store::check(directory, &self.identity(id)).await.map_err(refusal)?;
+            Store::check(directory, &self.identity(id)).await.map_err(store_error)?;
         }
         Ok(list)
     }
@@ -141,37 +141,38 @@ pub struct Services {
     /// Session of the mount.
     pub client: Arc<Client>,
     /// Backups of the metadata.
-    pub copies: Arc<Copies>,
+    pub copies: Arc<Backups>,
     /// Checks that run while the cluster is served.
-    pub checks: Checks,
+    pub checks: OnlineChecks,
 }
 
 /// The mount of this process, for the migrator. The weak reference doesn't keep the client alive.
-struct MountHere(Weak<Client>);
+struct LocalMountHandle(Weak<Client>);
 
-impl LocalMount for MountHere {
-    fn while_aside<'a>(&'a self, ino: InodeId, work: LocalFuture<'a, ()>) -> LocalFuture<'a, Result<()>> {
+impl LocalMount for LocalMountHandle {
+    fn while_suspended<'a>(&'a self, ino: InodeId, work: LocalFuture<'a, ()>) -> LocalFuture<'a, Result<()>> {
         Box::pin(async move {
             match self.0.upgrade() {
-                Some(client) => client.while_aside(ino, work).await,
+                Some(client) => client.with_exclusive(ino, work).await,
                 None => Err(Error::new(Errno::ECANCELED, "the file system is being unmounted")),
             }
         })
     }
 }
 
-impl Served for Services {
-    type Plan = Plan;
+impl ProcessServices for Services {
+    type Plan = ServicesPlan;
 
     /// Opens all services, and recovers from a crash if there was one.
-    async fn open(plan: &Plan) -> Result<Services> {
+    async fn open(plan: &ServicesPlan) -> Result<Services> {
         let list = plan.targets().await?;
-        let engine = open_engine(&plan.paths, &plan.superblock)?.acknowledging(plan.durability);
+        let engine = open_engine(&plan.paths, &plan.superblock)?.with_durability(plan.durability);
         let writer = Arc::new(Writer::new(Arc::new(engine), plan.durability));
         let management = Arc::new(Management::open(writer.clone(), list).await?);
-        note_engine(&plan.paths)?;
-        let copies = Copies::new(writer.engine().clone(), &plan.superblock, &plan.paths, plan.kept_copies);
-        copies.tell(&management);
+        mark_store_created(&plan.paths)?;
+        let copies =
+            Backups::new(writer.engine().clone(), &plan.superblock, &plan.paths, plan.retained_backups);
+        copies.register_with(&management);
         let stores = plan.open_stores(list).await?;
         let storage = Arc::new(StorageService::new(stores.values().cloned()));
         let channel: StorageChannel = Channel::in_process(storage.clone());
@@ -192,14 +193,15 @@ impl Served for Services {
         meta.recover().await?;
         let recovered = Arc::new(rt::sync::Event::new());
         recovered.set();
-        meta.set_group_maker(Arc::new(AskManagement(Channel::in_process(management.clone()))));
-        management.set_metadata(Arc::new(OnlyMetadata { service: meta.clone(), recovered }));
+        meta.set_group_creator(Arc::new(ManagementGroupMaker(Channel::in_process(management.clone()))));
+        management.set_metadata(Arc::new(LocalMetadata { service: meta.clone(), recovered }));
         for (&target, store) in &stores {
-            let touched = Touched { files: store.take_touched(), new: store.take_new_at_crash() };
-            meta.tidy(target, &touched).await?;
-            store.crash_is_seen_to();
+            let touched =
+                Touched { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
+            meta.reconcile_target(target, &touched).await?;
+            store.mark_reconciled();
         }
-        let session = SessionId::drawn(rt::secret_u64());
+        let session = SessionId::from_random(rt::secret_u64());
         meta.register_session(session, SessionKind::Local).await?;
         let client = Client::new(ClientOptions {
             session,
@@ -208,10 +210,19 @@ impl Served for Services {
             map: management.map(),
             server_cache: plan.server_cache,
             write_behind: false,
-            alone: true,
+            only_session: true,
         });
-        meta.set_local_mount(Arc::new(MountHere(Arc::downgrade(&client))));
-        Ok(Services { writer, stores, storage, management, meta, client, copies, checks: Checks::default() })
+        meta.set_local_mount(Arc::new(LocalMountHandle(Arc::downgrade(&client))));
+        Ok(Services {
+            writer,
+            stores,
+            storage,
+            management,
+            meta,
+            client,
+            copies,
+            checks: OnlineChecks::default(),
+        })
     }
 
     /// Starts the background work of every service on the calling core.
@@ -219,25 +230,26 @@ impl Served for Services {
         rt::spawn(self.management.clone().background());
         rt::spawn(self.meta.clone().background());
         rt::spawn(self.client.clone().background());
-        rt::spawn(self.copies.clone().daily());
+        rt::spawn(self.copies.clone().run_daily_backups());
         for store in self.stores.values() {
             rt::spawn(store.clone().background());
         }
-        let usages = Arc::new(Usages::default());
-        usages.clone().keep_adding_up(targets_of(Arc::downgrade(&self.storage)));
-        self.management.set_own_usage(Arc::new(move |target, space| usages.own(target, space)));
+        let usages = Arc::new(TargetUsages::default());
+        usages.clone().measure_periodically(target_directories(Arc::downgrade(&self.storage)));
+        self.management.set_own_usage(Arc::new(move |target, space| usages.upper_bound(target, space)));
         let storage = Arc::downgrade(&self.storage);
-        let is_proven = move |id| storage.upgrade().is_none_or(|storage| storage.is_proven(id));
-        self.management.set_proof(Arc::new(is_proven));
-        rt::spawn(StorageService::keep_proving(self.storage.clone()));
-        rt::spawn(StorageService::keep_groups_in_step(self.storage.clone()));
-        rt::spawn(StorageService::keep_searching(self.storage.clone(), self.management.map()));
+        let is_proven = move |id| storage.upgrade().is_none_or(|storage| storage.is_available(id));
+        self.management.set_target_check(Arc::new(is_proven));
+        rt::spawn(StorageService::run_target_checks(self.storage.clone()));
+        rt::spawn(StorageService::run_group_resyncs(self.storage.clone()));
+        rt::spawn(StorageService::run_scrubs(self.storage.clone(), self.management.map()));
         let services = self.clone();
         rt::spawn(async move {
             loop {
-                services.management.tell_scrubs(services.storage.scrubs());
-                let work = |store: &Arc<Store>| (store.target(), store.dir().to_path_buf(), work_of(store));
-                services.management.tell_work(services.storage.stores().map(work));
+                services.management.note_own_scrubs(services.storage.scrubs());
+                let work =
+                    |store: &Arc<Store>| (store.target(), store.dir().to_path_buf(), target_work(store));
+                services.management.note_own_io(services.storage.stores().map(work));
                 rt::sleep(mgmt::limits::HEARTBEAT_INTERVAL).await;
             }
         });
@@ -251,10 +263,10 @@ impl Served for Services {
         outcome = outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()));
         outcome = outcome.and(self.storage.close_groups().await);
         for store in self.stores.values() {
-            outcome = outcome.and(store.close().await.map_err(refusal));
+            outcome = outcome.and(store.close().await.map_err(store_error));
         }
         outcome = outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()));
-        outcome.and(self.writer.engine().settle().map_err(|e| mgmt::Error::from(e).into()))
+        outcome.and(self.writer.engine().sync_for_close().map_err(|e| mgmt::Error::from(e).into()))
     }
 }
 
@@ -262,24 +274,24 @@ impl Services {
     /// Runs the file system check. No requests may be served meanwhile, nor after a repair.
     pub async fn check(
         &self,
-        plan: &Plan,
-        orders: &fsck::Orders<'_>,
+        plan: &ServicesPlan,
+        orders: &fsck::CheckOptions<'_>,
         progress: fsck::Progress<'_>,
-    ) -> Result<fsck::Report> {
+    ) -> Result<fsck::CheckReport> {
         let map = self.management.map().read().unwrap_or_else(PoisonError::into_inner).clone();
-        let (copies, unopened) = fsck::open_copies(&self.stores).await?;
+        let (copies, unopened) = fsck::open_replicas(&self.stores).await?;
         let subject = fsck::Subject {
             engine: &**self.writer.engine(),
             partitions: plan.superblock.partitions,
             hash_key: plan.superblock.hash_key,
             map: &map,
             stores: &self.stores,
-            copies: &copies,
+            replicas: &copies,
             unopened: &unopened,
         };
         let mut report = fsck::check(&subject, orders, progress).await;
         for copy in copies.values() {
-            let closed = copy.close().await.map_err(refusal);
+            let closed = copy.close().await.map_err(store_error);
             report = report.and_then(|report| closed.map(|()| report));
         }
         report

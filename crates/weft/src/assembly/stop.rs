@@ -21,7 +21,7 @@ pub enum Stop {
     Unmounted(Result<()>),
     /// The process must not continue: management evicted its node, for example, or the metadata
     /// store is damaged.
-    Outcast(Error),
+    Fatal(Error),
     /// The start failed halfway.
     Failure,
 }
@@ -36,21 +36,21 @@ impl fmt::Display for Stop {
             Stop::Command(_) => write!(f, "weft down"),
             Stop::Unmounted(Ok(())) => write!(f, "unmounted"),
             Stop::Unmounted(Err(error)) => write!(f, "the mount has failed: {error}"),
-            Stop::Outcast(error) => write!(f, "{error}"),
+            Stop::Fatal(error) => write!(f, "{error}"),
             Stop::Failure => write!(f, "not up entirely"),
         }
     }
 }
 
 /// Collects the reasons. Each source sends at most a few, so the channel needs no bound.
-pub struct Stops {
+pub struct StopReasons {
     sender: Sender<Stop>,
     receiver: Receiver<Stop>,
 }
 
-impl Stops {
+impl StopReasons {
     /// Catches the signals that ask a process to end, from now until the process ends.
-    pub fn listen() -> Result<Stops> {
+    pub fn listen() -> Result<StopReasons> {
         let (sender, receiver) = channel();
         let mut signals =
             Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|e| os_error("can't catch signals", &e))?;
@@ -66,7 +66,7 @@ impl Stops {
             .name("weft-signals".into())
             .spawn(forward)
             .map_err(|e| os_error("can't start a thread", &e))?;
-        Ok(Stops { sender, receiver })
+        Ok(StopReasons { sender, receiver })
     }
 
     /// Makes the end of the mount a reason.

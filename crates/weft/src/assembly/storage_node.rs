@@ -1,12 +1,12 @@
 //! The storage role of a node: its targets, and their registration with management.
 
-use super::follow::{MapInForce, current_map, out_of_turn};
-use super::near;
+use super::current_map::{CurrentMap, fetch_map, unexpected_reply};
+use super::locality;
 use super::peers::{MgmtChannel, Peers};
-use super::stores::{make_target, open_target, refusal, work_of};
-use super::usage::{Usages, targets_of};
+use super::stores::{create_target, open_target, store_error, target_work};
+use super::usage::{TargetUsages, target_directories};
 use crate::control::Unserved;
-use crate::node_config::{TargetConfig, note_made, note_removed};
+use crate::node_config::{TargetConfig, mark_targets_created, remove_targets};
 use crate::numa;
 use chunkstore::{Identity, Store};
 use identity::{CAPABILITY_VALIDITY_S, CapabilityKeys, CapabilityRing};
@@ -29,7 +29,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Interval of checks whether management waits for a report of this node: a change that needs
 /// several reports then takes a second or two.
-const NEWS_LOOK: Duration = Duration::from_millis(100);
+const MAP_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Configuration of a storage node.
 #[derive(Clone)]
@@ -64,15 +64,15 @@ pub struct StorageNode {
     pub ring: Arc<CapabilityRing>,
     /// The map that this node uses. If management is in the same process, other components read
     /// management's own map, which is never older.
-    pub map: Arc<MapInForce>,
+    pub map: Arc<CurrentMap>,
     /// Whether this process has registered with management.
     has_registered: AtomicBool,
     /// Directories that an administrator wants to make targets, with the channels for the outcomes.
-    wanted: Mutex<Vec<(TargetConfig, SyncSender<Result<TargetId>>)>>,
-    some_wanted: Event,
+    requested_targets: Mutex<Vec<(TargetConfig, SyncSender<Result<TargetId>>)>>,
+    has_requested_targets: Event,
     /// Directories whose targets could not be opened, and why.
     unserved: Mutex<BTreeMap<PathBuf, Error>>,
-    usages: Arc<Usages>,
+    usages: Arc<TargetUsages>,
     /// Receives the error if management refuses to go on with this process.
     outcast: Sender<Error>,
 }
@@ -86,11 +86,11 @@ impl StorageNode {
         outcast: Sender<Error>,
     ) -> Arc<StorageNode> {
         // A node without the storage role has nothing to fence, but sends heartbeats all the same.
-        let lease = Arc::new(ServingLease::ended());
+        let lease = Arc::new(ServingLease::not_granted());
         let ring = Arc::new(CapabilityRing::new(CAPABILITY_VALIDITY_S));
         let service = Arc::new(StorageService::under_lease(lease.clone()));
-        service.demand_capabilities(ring.clone());
-        let map = MapInForce::new(map, peers, Some(service.clone()));
+        service.require_capabilities(ring.clone());
+        let map = CurrentMap::new(map, peers, Some(service.clone()));
         Arc::new(StorageNode {
             options,
             instance: rt::secret_u64(),
@@ -100,8 +100,8 @@ impl StorageNode {
             ring,
             map,
             has_registered: AtomicBool::new(false),
-            wanted: Mutex::default(),
-            some_wanted: Event::new(),
+            requested_targets: Mutex::default(),
+            has_requested_targets: Event::new(),
             unserved: Mutex::default(),
             usages: Arc::default(),
             outcast,
@@ -112,12 +112,12 @@ impl StorageNode {
     /// for targets with pending crash reconciliation.
     pub async fn open(&self) -> Result<()> {
         if !self.options.roles.contains(&Role::Storage) {
-            self.service.all_added();
+            self.service.set_targets_complete();
             return self.register().await;
         }
         let mut made = Vec::new();
         for target in &self.options.targets {
-            match self.open_one(target).await {
+            match self.open_configured_target(target).await {
                 Ok(_) if target.new => made.push(target.path.clone()),
                 Ok(_) => {}
                 // The other targets are served.
@@ -128,9 +128,9 @@ impl StorageNode {
             }
         }
         if !made.is_empty() {
-            note_made(&self.options.dir, &made)?;
+            mark_targets_created(&self.options.dir, &made)?;
         }
-        self.service.all_added();
+        self.service.set_targets_complete();
         self.register().await
     }
 
@@ -151,17 +151,17 @@ impl StorageNode {
     /// Opens a target; creates it if an administrator has just added it. Otherwise an empty
     /// directory means that a disk isn't mounted, or that the node's directory was restored on
     /// another machine.
-    async fn open_one(&self, target: &TargetConfig) -> Result<TargetId> {
-        numa::require_same(self.options.numa, target)?;
+    async fn open_configured_target(&self, target: &TargetConfig) -> Result<TargetId> {
+        numa::require_same_zone(self.options.numa, target)?;
         let path = target.path.to_string_lossy().into_owned();
-        let identity = match Store::identify(&target.path).await.map_err(refusal)? {
+        let identity = match Store::identify(&target.path).await.map_err(store_error)? {
             Some(identity) => {
-                self.require_ours(&target.path, &identity)?;
+                self.require_same_cluster(&target.path, &identity)?;
                 mgmt::require_known(&self.map.current(), identity.target, &path)?;
                 identity
             }
-            None if target.new => self.make(target, &path).await?,
-            None => return Err(vanished(target)),
+            None if target.new => self.create_target(target, &path).await?,
+            None => return Err(missing_target_error(target)),
         };
         let count = self.options.targets.len().max(self.service.stores().count() + 1);
         let store = open_target(&target.path, &identity, count).await?;
@@ -169,9 +169,9 @@ impl StorageNode {
         Ok(identity.target)
     }
 
-    async fn make(&self, target: &TargetConfig, path: &str) -> Result<Identity> {
+    async fn create_target(&self, target: &TargetConfig, path: &str) -> Result<Identity> {
         mgmt::require_target_or_vacant(&target.path)?;
-        let map = current_map(&self.management).await?;
+        let map = fetch_map(&self.management).await?;
         let known = map.targets.iter().find(|t| t.node == self.options.node && t.path == path);
         if let Some(known) = known.filter(|t| t.capacity > 0) {
             let message = format!("{path} should hold target {} and holds nothing", known.id);
@@ -184,15 +184,15 @@ impl StorageNode {
             MgmtRequest::AddTarget { node: self.options.node, path: path.into(), pool: target.pool.clone() };
         let id = match self.management.call(add, None).await? {
             MgmtReply::Added { target } => target,
-            other => return Err(out_of_turn(&other)),
+            other => return Err(unexpected_reply(&other)),
         };
         let identity = Identity { cluster: self.options.cluster.clone(), target: id };
-        make_target(&target.path, &identity).await?;
+        create_target(&target.path, &identity).await?;
         tracing::info!(target_id = id.0, "target {id} was made in {path}");
         Ok(identity)
     }
 
-    fn require_ours(&self, path: &Path, identity: &Identity) -> Result<()> {
+    fn require_same_cluster(&self, path: &Path, identity: &Identity) -> Result<()> {
         if identity.cluster == self.options.cluster {
             return Ok(());
         }
@@ -204,7 +204,7 @@ impl StorageNode {
     /// Refuses a target that belongs to another node by the map. A target changes its node only
     /// when a process registers with it: then management treats that process's replicas of mirrored
     /// groups as possibly left by a crash.
-    fn require_here(&self, map: &ClusterMap, target: TargetId, path: &Path) -> Result<()> {
+    fn require_own_target(&self, map: &ClusterMap, target: TargetId, path: &Path) -> Result<()> {
         let shown = path.display();
         mgmt::require_claimable(map, self.options.node, target, &shown.to_string())?;
         match map.target(target).and_then(|known| map.node(known.node)) {
@@ -223,7 +223,7 @@ impl StorageNode {
         // Management knows which replicas here are affected by a crash until they are reconciled. A
         // management that was restarted meanwhile must learn that again.
         let again =
-            self.has_registered.load(Ordering::Relaxed) && self.service.is_settled(&self.map.current());
+            self.has_registered.load(Ordering::Relaxed) && self.service.is_reconciled(&self.map.current());
         if !again {
             // After the answer, management assumes that this node serves under no map older than
             // the one in it.
@@ -240,30 +240,36 @@ impl StorageNode {
             clock_s: rt::now().secs,
             targets: self.reports(),
             again,
-            is_elsewhere: near::elsewhere(&self.options.addresses).is_some(),
+            is_elsewhere: locality::addresses_if_unannounced(&self.options.addresses).is_some(),
         });
         match self.management.call(register, None).await? {
             MgmtReply::Registered(registered) => {
                 self.has_registered.store(true, Ordering::Relaxed);
-                self.ring.set_time(registered.time_s, rt::monotonic_ns());
-                self.go_on(sent_ns, registered.lease_ms, Some(registered.map), &registered.keys)
+                self.ring.set_cluster_time(registered.time_s, rt::monotonic_ns());
+                self.apply_answer(sent_ns, registered.lease_ms, Some(registered.map), &registered.keys)
             }
-            other => Err(out_of_turn(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
     /// Applies management's answer. The map comes first: under a lease that came with a map, no
     /// request may use an older one.
-    fn go_on(&self, sent_ns: u64, lease_ms: u64, map: Option<Arc<ClusterMap>>, keys: &Secret) -> Result<()> {
+    fn apply_answer(
+        &self,
+        sent_ns: u64,
+        lease_ms: u64,
+        map: Option<Arc<ClusterMap>>,
+        keys: &Secret,
+    ) -> Result<()> {
         if let Some(map) = map {
-            self.map.take_over(map);
+            self.map.install(map);
         }
-        let taken = self.take_keys(keys);
+        let taken = self.install_keys(keys);
         self.lease.renew(sent_ns, rt::monotonic_ns(), Duration::from_millis(lease_ms));
         taken
     }
 
-    fn take_keys(&self, keys: &Secret) -> Result<()> {
+    fn install_keys(&self, keys: &Secret) -> Result<()> {
         let parsed = CapabilityKeys::parse(&keys.0).map_err(|cause| {
             Error::new(Errno::EPROTO, format!("management's keys of capabilities can't be used: {cause}"))
                 .hint("install the same version of weft on all machines")
@@ -276,7 +282,7 @@ impl StorageNode {
         let report = |store: &Arc<Store>| {
             let target = store.target();
             let space = |s: Space| {
-                let own = self.usages.own(target, s);
+                let own = self.usages.upper_bound(target, s);
                 TargetSpace { capacity: s.capacity, free: s.free, device: s.device, own }
             };
             TargetReport {
@@ -287,10 +293,10 @@ impl StorageNode {
                 // and the space of whatever is there doesn't count.
                 space: self
                     .service
-                    .is_proven(target)
+                    .is_available(target)
                     .then(|| space_of(store.dir()).ok().map(space))
                     .flatten(),
-                work: Some(work_of(store)),
+                work: Some(target_work(store)),
             }
         };
         self.service.stores().map(report).collect()
@@ -298,30 +304,30 @@ impl StorageNode {
 
     /// Starts the background work on the calling core.
     pub fn spawn_background(self: &Arc<Self>) {
-        rt::spawn(self.clone().keep_in_touch());
-        rt::spawn(self.clone().make_wanted());
-        self.usages.clone().keep_adding_up(targets_of(Arc::downgrade(&self.service)));
-        rt::spawn(StorageService::keep_proving(self.service.clone()));
-        rt::spawn(StorageService::keep_groups_in_step(self.service.clone()));
-        rt::spawn(StorageService::keep_searching(self.service.clone(), self.map.handle()));
+        rt::spawn(self.clone().send_heartbeats());
+        rt::spawn(self.clone().add_requested_targets());
+        self.usages.clone().measure_periodically(target_directories(Arc::downgrade(&self.service)));
+        rt::spawn(StorageService::run_target_checks(self.service.clone()));
+        rt::spawn(StorageService::run_group_resyncs(self.service.clone()));
+        rt::spawn(StorageService::run_scrubs(self.service.clone(), self.map.handle()));
         for store in self.service.stores() {
-            rt::spawn(self.clone().bring_up(store.clone()));
+            rt::spawn(self.clone().reconcile_and_open(store.clone()));
         }
     }
 
     /// Has the metadata service reconcile a target after a crash, and then opens the target to
     /// clients.
-    async fn bring_up(self: Arc<Self>, store: Arc<Store>) {
+    async fn reconcile_and_open(self: Arc<Self>, store: Arc<Store>) {
         let target = store.target();
-        let left = Touched { files: store.take_touched(), new: store.take_new_at_crash() };
-        for touched in left.pieces() {
+        let left = Touched { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
+        for touched in left.split() {
             let tidy = MgmtRequest::Tidy { target, touched };
             while let Err(error) = self.management.call(tidy.clone(), None).await {
                 tracing::warn!(target_id = target.0, %error, "target {target} is not put right yet");
                 rt::sleep(RETRY).await;
             }
         }
-        store.crash_is_seen_to();
+        store.mark_reconciled();
         self.service.open_to_clients(target);
         tracing::info!(target_id = target.0, tidied = left.files.len(), "target {target} is served");
         // Only now: notes of changes at the time of the crash must not be retired before they have
@@ -331,14 +337,14 @@ impl StorageNode {
 
     /// Sends heartbeats for ever. Without answers the lease expires, and the service refuses
     /// changes until there is one again.
-    async fn keep_in_touch(self: Arc<Self>) {
+    async fn send_heartbeats(self: Arc<Self>) {
         let (mut silent, mut epoch) = (false, self.map.epoch());
         let mut known = self.own_targets(&self.map.current());
         loop {
-            self.until_next_heartbeat(epoch).await;
+            self.wait_for_next_heartbeat(epoch).await;
             epoch = self.map.epoch();
             let told = self.heartbeat().await;
-            known = self.forget_removed(known);
+            known = self.drop_removed_targets(known);
             match told {
                 Ok(()) if silent => tracing::info!("management answers again"),
                 Ok(()) => {}
@@ -352,7 +358,7 @@ impl StorageNode {
                 Err(error) if !silent => tracing::warn!(%error, "management doesn't answer"),
                 Err(_) => {}
             }
-            silent = !self.lease.holds(rt::monotonic_ns());
+            silent = !self.lease.is_valid(rt::monotonic_ns());
         }
     }
 
@@ -365,9 +371,12 @@ impl StorageNode {
     /// Removes targets from the node's file that an earlier map had and the current one hasn't.
     /// Targets that a restored map lacks stay: their data may be wanted. Returns the epoch and
     /// targets of the current map.
-    fn forget_removed(&self, (epoch, known): (Epoch, BTreeSet<TargetId>)) -> (Epoch, BTreeSet<TargetId>) {
+    fn drop_removed_targets(
+        &self,
+        (epoch, known): (Epoch, BTreeSet<TargetId>),
+    ) -> (Epoch, BTreeSet<TargetId>) {
         let now = self.own_targets(&self.map.current());
-        if now.1.is_superset(&known) || mgmt::is_rewound(epoch, now.0) {
+        if now.1.is_superset(&known) || mgmt::was_restored_between(epoch, now.0) {
             return now;
         }
         let is_removed =
@@ -378,7 +387,7 @@ impl StorageNode {
         for store in self.service.stores().filter(|store| !is_removed(store)) {
             removed.retain(|dir| dir != store.dir());
         }
-        match note_removed(&self.options.dir, &removed) {
+        match remove_targets(&self.options.dir, &removed) {
             Ok(()) => tracing::info!(?removed, "removed targets were taken out of node.toml"),
             Err(error) => {
                 let hint = "take their paths out of node.toml yourself";
@@ -391,18 +400,18 @@ impl StorageNode {
     /// Waits for the next heartbeat. It is sent earlier if management waits for this node's
     /// confirmation that a local target isn't in sync in a group: each step of moving a member
     /// needs one.
-    async fn until_next_heartbeat(&self, told: Epoch) {
+    async fn wait_for_next_heartbeat(&self, told: Epoch) {
         let began_ns = rt::monotonic_ns();
         while rt::monotonic_ns() - began_ns < HEARTBEAT_INTERVAL.as_nanos() as u64 {
-            rt::sleep(NEWS_LOOK).await;
-            if self.map.epoch() > told && self.has_member_out() {
+            rt::sleep(MAP_POLL_INTERVAL).await;
+            if self.map.epoch() > told && self.has_member_out_of_sync() {
                 return;
             }
         }
     }
 
     /// Returns whether a local target is a group member that isn't in sync.
-    fn has_member_out(&self) -> bool {
+    fn has_member_out_of_sync(&self) -> bool {
         let map = self.map.current();
         self.service.stores().any(|store| {
             let state_here = |group: &types::Group| group.state_of(store.target());
@@ -423,10 +432,10 @@ impl StorageNode {
         });
         match self.management.call(beat, None).await {
             Ok(MgmtReply::Alive(alive)) => {
-                self.ring.set_time(alive.time_s, rt::monotonic_ns());
-                self.go_on(sent_ns, alive.lease_ms, alive.map, &alive.keys)
+                self.ring.set_cluster_time(alive.time_s, rt::monotonic_ns());
+                self.apply_answer(sent_ns, alive.lease_ms, alive.map, &alive.keys)
             }
-            Ok(other) => Err(out_of_turn(&other)),
+            Ok(other) => Err(unexpected_reply(&other)),
             // Management was restarted.
             Err(error) if error.errno == Errno::ENOTCONN => self.register().await,
             Err(error) => Err(error),
@@ -437,32 +446,33 @@ impl StorageNode {
     /// be a core of this process.
     pub fn add_target(&self, target: TargetConfig) -> Result<TargetId> {
         let (told, telling) = std::sync::mpsc::sync_channel(1);
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).push((target, told));
-        self.some_wanted.set();
+        self.requested_targets.lock().unwrap_or_else(PoisonError::into_inner).push((target, told));
+        self.has_requested_targets.set();
         let ended = |_| Error::new(Errno::ECANCELED, "the node is stopping").hint("try again when it runs");
         telling.recv().map_err(ended)?
     }
 
-    async fn make_wanted(self: Arc<Self>) {
+    async fn add_requested_targets(self: Arc<Self>) {
         loop {
-            self.some_wanted.wait().await;
-            self.some_wanted.clear();
-            let wanted = std::mem::take(&mut *self.wanted.lock().unwrap_or_else(PoisonError::into_inner));
+            self.has_requested_targets.wait().await;
+            self.has_requested_targets.clear();
+            let wanted =
+                std::mem::take(&mut *self.requested_targets.lock().unwrap_or_else(PoisonError::into_inner));
             for (target, told) in wanted {
-                let outcome = self.clone().add_and_bring_up(&target).await;
+                let outcome = self.clone().add_and_open(&target).await;
                 // The caller may have closed its connection.
                 let _ = told.send(outcome);
             }
         }
     }
 
-    async fn add_and_bring_up(self: Arc<Self>, target: &TargetConfig) -> Result<TargetId> {
+    async fn add_and_open(self: Arc<Self>, target: &TargetConfig) -> Result<TargetId> {
         let map = self.map.current();
         for store in self.service.stores().filter(|store| store.dir() == target.path) {
             if map.target(store.target()).is_some() {
                 // A target that was only unmounted is served again by itself; one that failed needs
                 // a restart.
-                store.check_home().map_err(refusal)?;
+                store.check_dir().map_err(store_error)?;
                 return Ok(store.target());
             }
             // The target was removed from the cluster, so its directory is free again.
@@ -470,12 +480,12 @@ impl StorageNode {
                 tracing::warn!(%error, "what was target {} is left", store.target());
             }
         }
-        if let Some(identity) = Store::identify(&target.path).await.map_err(refusal)? {
+        if let Some(identity) = Store::identify(&target.path).await.map_err(store_error)? {
             // Before the target is opened, which may change it.
-            self.require_ours(&target.path, &identity)?;
-            self.require_here(&map, identity.target, &target.path)?;
+            self.require_same_cluster(&target.path, &identity)?;
+            self.require_own_target(&map, identity.target, &target.path)?;
         }
-        let id = self.open_one(target).await?;
+        let id = self.open_configured_target(target).await?;
         self.lock_unserved().remove(&target.path);
         let store = self.service.stores().find(|store| store.target() == id).cloned();
         if let Some(store) = store {
@@ -487,7 +497,7 @@ impl StorageNode {
                     error.message
                 );
             }
-            rt::spawn(self.clone().bring_up(store));
+            rt::spawn(self.clone().reconcile_and_open(store));
         }
         // The heartbeat reports the target to management.
         self.heartbeat().await?;
@@ -499,7 +509,7 @@ impl StorageNode {
     pub async fn close(&self) -> Result<()> {
         let mut outcome = self.service.close_groups().await;
         for store in self.service.stores() {
-            outcome = outcome.and(store.close().await.map_err(refusal));
+            outcome = outcome.and(store.close().await.map_err(store_error));
         }
         let goodbye = MgmtRequest::Goodbye { node: self.options.node, instance: self.instance };
         // Management also notices the missing heartbeats.
@@ -513,7 +523,7 @@ impl StorageNode {
     }
 }
 
-fn vanished(target: &TargetConfig) -> Error {
+fn missing_target_error(target: &TargetConfig) -> Error {
     let path = target.path.display();
     Error::new(Errno::ENOENT, format!("{path} should hold a target and holds nothing")).hint(format!(
         "mount its disk, and start the node again; weft target add {path} makes an empty target there"
@@ -523,7 +533,7 @@ fn vanished(target: &TargetConfig) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::assembly::{Gate, Oneself, Places};
+    use crate::assembly::{LocalIdentity, ManagementAddresses, MembershipAuthority};
     use crate::node_config::{NodeConfig, Protection};
     use identity::Authority;
     use kv::{Durability, Memory, Writer};
@@ -566,7 +576,7 @@ mod tests {
             targets: vec![],
             backups: None,
         };
-        let gate = Gate::load(&paths, &superblock, &config)?;
+        let gate = MembershipAuthority::load(&paths, &superblock, &config)?;
         let version = env!("CARGO_PKG_VERSION").to_string();
         let first = FirstNode {
             name: "m".into(),
@@ -577,16 +587,16 @@ mod tests {
         };
         let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
         let management = Management::open_cluster(writer, &superblock, &first, paths.root()).await?;
-        management.set_gate(Arc::new(gate));
+        management.set_authority(Arc::new(gate));
         let management = Arc::new(management);
-        let oneself = Oneself {
+        let oneself = LocalIdentity {
             cluster: superblock.uuid.clone(),
             name: "m".into(),
             security: Security::Plain,
             networks: Networks::parse(&[])?,
             same_host: SameHost::OverTcp,
         };
-        let peers = Peers::new(oneself, Places::fixed(&addresses), RETRY)?;
+        let peers = Peers::new(oneself, ManagementAddresses::fixed(&addresses), RETRY)?;
         let options = StorageOptions {
             cluster: superblock.uuid,
             node: FIRST_NODE,
@@ -613,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_heartbeat_brings_is_in_force_when_it_has_ended() {
+    fn the_map_of_a_heartbeat_is_installed_when_it_returns() {
         let run = async {
             let cluster = cluster().await.unwrap();
             cluster.node.register().await.unwrap();
@@ -622,14 +632,14 @@ mod tests {
             cluster.node.heartbeat().await.unwrap();
             assert_eq!(cluster.node.map.epoch(), cluster.management.current().epoch);
             // An older map that arrives late changes nothing.
-            cluster.node.map.take_over(Arc::new(ClusterMap::default()));
+            cluster.node.map.install(Arc::new(ClusterMap::default()));
             assert_eq!(cluster.handle.read().unwrap().nodes[0].name, "other");
         };
         rt::block_on(run).unwrap();
     }
 
     /// Management, and what a node reported when it registered.
-    struct Registry {
+    struct RecordingManagement {
         management: Arc<Management>,
         lease: Arc<ServingLease>,
         /// For each registration: whether it was by the same process again, and whether its lease
@@ -637,7 +647,7 @@ mod tests {
         told: Mutex<Vec<(bool, bool)>>,
     }
 
-    impl net::Handler<MgmtRequest, MgmtReply> for Registry {
+    impl net::Handler<MgmtRequest, MgmtReply> for RecordingManagement {
         fn handle(
             &self,
             request: MgmtRequest,
@@ -649,7 +659,7 @@ mod tests {
                         self.told
                             .lock()
                             .unwrap()
-                            .push((register.again, self.lease.holds(rt::monotonic_ns())));
+                            .push((register.again, self.lease.is_valid(rt::monotonic_ns())));
                         // Management doesn't know these targets.
                         MgmtRequest::Register(Register { targets: vec![], ..register })
                     }
@@ -661,34 +671,36 @@ mod tests {
     }
 
     #[test]
-    fn a_process_whose_copies_are_not_seen_to_yet_registers_as_one_that_was_started_anew() {
+    fn a_process_with_unreconciled_replicas_registers_as_a_new_one() {
         let run = async {
             let cluster = cluster().await.unwrap();
             let lease = cluster.node.lease.clone();
-            let registry = Arc::new(Registry {
+            let registry = Arc::new(RecordingManagement {
                 management: cluster.management.clone(),
                 lease: lease.clone(),
                 told: Mutex::default(),
             });
-            let node =
-                StorageNode { management: Channel::in_process(registry.clone()), ..owned(cluster.node) };
+            let node = StorageNode {
+                management: Channel::in_process(registry.clone()),
+                ..without_arc(cluster.node)
+            };
             let told = async || {
                 node.register().await.unwrap();
-                assert!(lease.holds(rt::monotonic_ns()));
+                assert!(lease.is_valid(rt::monotonic_ns()));
                 registry.told.lock().unwrap().pop()
             };
             assert_eq!(told().await, Some((false, false)));
             assert_eq!(told().await, Some((true, true)));
             let dir = TempDir::new().unwrap();
             let identity = Identity { cluster: node.options.cluster.clone(), target: TargetId(3) };
-            make_target(dir.path(), &identity).await.unwrap();
+            create_target(dir.path(), &identity).await.unwrap();
             let store = open_target(dir.path(), &identity, 1).await.unwrap();
             let single = types::Group::single(types::GroupId(7), types::PoolId(1), TargetId(3));
             let mut map = ClusterMap::clone(&node.map.current());
             // Newer than any map of management.
             map.epoch.0 += 100;
             map.groups = vec![types::Group { scheme: types::Scheme::Mirror(2), ..single }];
-            node.map.take_over(Arc::new(map));
+            node.map.install(Arc::new(map));
             node.service.serve_groups(crate::assembly::group_links::of_one_process(
                 cluster.handle.clone(),
                 [].into_iter(),
@@ -705,20 +717,20 @@ mod tests {
     }
 
     /// Returns the node without its `Arc`, of which there is no other reference.
-    fn owned(node: Arc<StorageNode>) -> StorageNode {
+    fn without_arc(node: Arc<StorageNode>) -> StorageNode {
         Arc::into_inner(node).unwrap()
     }
 
     #[test]
-    fn a_node_goes_by_the_time_of_the_cluster() {
+    fn a_node_uses_the_time_of_the_cluster() {
         let run = async {
             let cluster = cluster().await.unwrap();
             let ring = &cluster.node.ring;
-            let off_s = || ring.time_s(rt::monotonic_ns()).abs_diff(rt::now().secs as u64);
-            ring.set_time(0, rt::monotonic_ns());
+            let off_s = || ring.cluster_time_s(rt::monotonic_ns()).abs_diff(rt::now().secs as u64);
+            ring.set_cluster_time(0, rt::monotonic_ns());
             cluster.node.register().await.unwrap();
             assert!(off_s() < 60, "{} s off after it has registered", off_s());
-            ring.set_time(0, rt::monotonic_ns());
+            ring.set_cluster_time(0, rt::monotonic_ns());
             cluster.node.heartbeat().await.unwrap();
             assert!(off_s() < 60, "{} s off after a heartbeat", off_s());
         };
@@ -732,7 +744,7 @@ mod tests {
             let (cluster, dir) = (cluster().await.unwrap(), TempDir::new().unwrap());
             let node = &cluster.node;
             let identity = Identity { cluster: node.options.cluster.clone(), target: TargetId(3) };
-            make_target(dir.path(), &identity).await.unwrap();
+            create_target(dir.path(), &identity).await.unwrap();
             node.service.add(open_target(dir.path(), &identity, 1).await.unwrap()).unwrap();
             let (file, path) = (node.options.dir.join("node.toml"), dir.path());
             std::fs::write(&file, format!("[[target]]\npath = {path:?}\npool = \"default\"\n")).unwrap();
@@ -740,9 +752,9 @@ mod tests {
             // The former map had the target, and the current one hasn't.
             let miss = |before: u64, now: u64| {
                 let map = ClusterMap { epoch: Epoch(now), ..ClusterMap::default() };
-                node.map.take_over(Arc::new(map));
+                node.map.install(Arc::new(map));
                 assert_eq!(node.map.epoch(), Epoch(now));
-                node.forget_removed((Epoch(before), BTreeSet::from([TargetId(3)])));
+                node.drop_removed_targets((Epoch(before), BTreeSet::from([TargetId(3)])));
             };
             miss(7, LATER);
             assert!(is_listed(), "its data may be wanted");
@@ -762,7 +774,7 @@ mod tests {
         });
         let cluster = cluster.unwrap();
         cluster.node.lease.end();
-        let holds = || cluster.node.lease.holds(rt::monotonic_ns());
+        let holds = || cluster.node.lease.is_valid(rt::monotonic_ns());
         // A reader of the map blocks the thread that installs another one.
         let reading = cluster.handle.read().unwrap();
         let node = cluster.node.clone();

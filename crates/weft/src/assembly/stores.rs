@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{BLOCK_SIZE, Errno, Error, Result};
-use wire::mgmt::TargetWork;
+use wire::mgmt::IoCounters;
 
 /// Memory for cached checksums of all targets together, in bytes; covers a thousand times as much
 /// data.
@@ -28,19 +28,19 @@ const RESERVED_FILES: u64 = 1024;
 const MIN_OPEN_CHUNK_FILES: usize = 16;
 
 /// Longest wait for a target that another process has open, and the interval of attempts.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-const LOCK_LOOK: Duration = Duration::from_millis(50);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Bounds of the number of blocks that a target remembers as read, at 2 bytes each.
 const MIN_SEEN_BLOCKS: usize = 1 << 16;
 const MAX_SEEN_BLOCKS: usize = 1 << 24;
 
 /// Makes a directory a target, unless an interrupted first start did so already.
-pub async fn make_target(directory: &Path, identity: &Identity) -> Result<()> {
+pub async fn create_target(directory: &Path, identity: &Identity) -> Result<()> {
     mgmt::require_target_or_vacant(directory)?;
     match Store::format(directory, identity).await {
-        Err(e) if e.kind() == Kind::NotEmpty => Store::check(directory, identity).await.map_err(refusal),
-        made => made.map_err(refusal),
+        Err(e) if e.kind() == Kind::NotEmpty => Store::check(directory, identity).await.map_err(store_error),
+        made => made.map_err(store_error),
     }
 }
 
@@ -53,18 +53,18 @@ pub async fn open_target(directory: &Path, identity: &Identity, count: usize) ->
     drive::remove_leftovers(directory);
     let options = StoreOptions { lock, ..store_options(count) };
     let opened = Store::open(directory, identity, options).await;
-    let (store, report) = opened.map_err(refusal)?;
+    let (store, report) = opened.map_err(store_error)?;
     tracing::debug!(target_id = identity.target.0, ?report, "target opened");
     Ok(store)
 }
 
 /// Locks a target. Waits a moment, since a killed process may be about to release the lock.
 async fn lock(directory: &Path) -> Result<File> {
-    let until_ns = rt::monotonic_ns() + LOCK_PATIENCE.as_nanos() as u64;
+    let until_ns = rt::monotonic_ns() + LOCK_TIMEOUT.as_nanos() as u64;
     loop {
         match mgmt::lock_target(directory) {
             Err(mgmt::Error::TargetInUse { .. }) if rt::monotonic_ns() < until_ns => {
-                rt::sleep(LOCK_LOOK).await
+                rt::sleep(LOCK_POLL_INTERVAL).await
             }
             taken => return Ok(taken?),
         }
@@ -90,7 +90,7 @@ fn memory_pages() -> usize {
 }
 
 /// Converts a target's error to the error of the service boundary.
-pub fn refusal(error: StoreError) -> Error {
+pub fn store_error(error: StoreError) -> Error {
     let errno = match error.kind() {
         Kind::NoSpace => Errno::ENOSPC,
         Kind::NotATarget => Errno::ENOENT,
@@ -102,9 +102,9 @@ pub fn refusal(error: StoreError) -> Error {
 }
 
 /// Returns the work of a target since it was opened.
-pub fn work_of(store: &Store) -> TargetWork {
+pub fn target_work(store: &Store) -> IoCounters {
     let counts = store.statistics();
-    TargetWork {
+    IoCounters {
         reads: counts.reads.get(),
         read_bytes: counts.read_bytes.get(),
         writes: counts.writes.get(),

@@ -18,45 +18,45 @@ use storage::StorageService;
 use types::TargetId;
 
 /// Files per batch.
-const AT_ONCE: u64 = 128;
+const BATCH_FILES: u64 = 128;
 /// Pause after each batch: a disk whose inodes aren't cached serves other users most of the time,
 /// and a million files take some minutes.
-const PAUSE: Duration = Duration::from_millis(10);
+const BATCH_PAUSE: Duration = Duration::from_millis(10);
 /// Interval of checks whether a target is due.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Shortest pause after a target was added up.
-const REST: Duration = Duration::from_secs(600);
+const MIN_PAUSE: Duration = Duration::from_secs(600);
 /// Shortest pause as a multiple of the time that adding up took.
-const REST_SHARE: u32 = 10;
+const PAUSE_FACTOR: u32 = 10;
 /// Unit of `st_blocks` in `stat(2)`, in bytes.
-const UNIT: u64 = 512;
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// Known usage of the targets of a process.
 #[derive(Default)]
-pub struct Usages(Mutex<BTreeMap<TargetId, Usage>>);
+pub struct TargetUsages(Mutex<BTreeMap<TargetId, Usage>>);
 
 #[derive(Clone, Copy)]
 struct Usage {
     /// Bytes of the target's files when they were added up.
     bytes: u64,
     /// Used bytes of the whole disk when that began.
-    of_disk: u64,
+    disk_used: u64,
     /// When the target is added up again.
     due: Instant,
 }
 
-impl Usages {
+impl TargetUsages {
     /// Returns an upper bound of the target's current usage in bytes, given the space of its disk;
     /// `None` until its files have been added up.
-    pub fn own(&self, target: TargetId, space: Space) -> Option<u64> {
+    pub fn upper_bound(&self, target: TargetId, space: Space) -> Option<u64> {
         let known = self.all().get(&target).copied()?;
         let used = space.capacity.saturating_sub(space.free);
-        Some(known.bytes.saturating_add(used.saturating_sub(known.of_disk)).min(used))
+        Some(known.bytes.saturating_add(used.saturating_sub(known.disk_used)).min(used))
     }
 
     /// Adds up the files of all targets again and again, as long as `targets` returns some. Uses a
     /// separate thread, because reading an inode blocks on the disk.
-    pub fn keep_adding_up(
+    pub fn measure_periodically(
         self: Arc<Self>,
         targets: impl Fn() -> Option<Vec<(TargetId, PathBuf)>> + Send + 'static,
     ) {
@@ -64,7 +64,7 @@ impl Usages {
             while let Some(targets) = targets() {
                 for (target, dir) in targets {
                     if self.all().get(&target).is_none_or(|known| Instant::now() >= known.due) {
-                        self.add_up(target, &dir);
+                        self.measure(target, &dir);
                     }
                 }
                 thread::sleep(LOOK_INTERVAL);
@@ -75,14 +75,14 @@ impl Usages {
         }
     }
 
-    fn add_up(&self, target: TargetId, dir: &Path) {
+    fn measure(&self, target: TargetId, dir: &Path) {
         let begun = Instant::now();
         let measured = mgmt::space_of(dir).and_then(|space| Ok((bytes_below(dir)?, space)));
-        let due = Instant::now() + REST.max(begun.elapsed() * REST_SHARE);
+        let due = Instant::now() + MIN_PAUSE.max(begun.elapsed() * PAUSE_FACTOR);
         match measured {
             Ok((bytes, space)) => {
                 let of_disk = space.capacity.saturating_sub(space.free);
-                self.all().insert(target, Usage { bytes, of_disk, due });
+                self.all().insert(target, Usage { bytes, disk_used: of_disk, due });
             }
             Err(error) => {
                 tracing::debug!(target_id = target.0, %error, "what target {target} takes isn't known")
@@ -97,10 +97,10 @@ impl Usages {
 
 /// Returns a function that lists the directories of a service's targets, as long as the service
 /// exists.
-pub fn targets_of(service: Weak<StorageService>) -> impl Fn() -> Option<Vec<(TargetId, PathBuf)>> {
+pub fn target_directories(service: Weak<StorageService>) -> impl Fn() -> Option<Vec<(TargetId, PathBuf)>> {
     move || {
         let service = service.upgrade()?;
-        let there = service.stores().filter(|store| store.check_home().is_ok());
+        let there = service.stores().filter(|store| store.check_dir().is_ok());
         Some(there.map(|store| (store.target(), store.dir().to_path_buf())).collect())
     }
 }
@@ -118,12 +118,12 @@ fn bytes_below(dir: &Path) -> io::Result<u64> {
         for entry in entries {
             let entry = entry?;
             looked_at += 1;
-            if looked_at % AT_ONCE == 0 {
-                thread::sleep(PAUSE);
+            if looked_at % BATCH_FILES == 0 {
+                thread::sleep(BATCH_PAUSE);
             }
             match entry.metadata() {
                 Ok(found) if found.is_dir() => left.push(entry.path()),
-                Ok(found) => bytes += found.blocks() * UNIT,
+                Ok(found) => bytes += found.blocks() * STAT_BLOCK_BYTES,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -144,17 +144,21 @@ mod tests {
         fs::write(home.path().join("other"), vec![1; 9 << 20]).unwrap();
         fs::write(dir.join("own"), vec![1; 1 << 20]).unwrap();
         fs::write(dir.join("groups/100001/chunks/7"), vec![1; 2 << 20]).unwrap();
-        let usages = Usages::default();
+        let usages = TargetUsages::default();
         let space = |used: u64| Space { capacity: 100 << 20, free: (100 << 20) - used, device: 1, own: None };
-        assert_eq!(usages.own(TargetId(1), space(40 << 20)), None, "nothing is known yet");
-        usages.add_up(TargetId(1), &dir);
+        assert_eq!(usages.upper_bound(TargetId(1), space(40 << 20)), None, "nothing is known yet");
+        usages.measure(TargetId(1), &dir);
         let mut all = usages.all();
         let known = all.get_mut(&TargetId(1)).unwrap();
         assert!((3 << 20..4 << 20).contains(&known.bytes), "{} bytes", known.bytes);
-        (known.bytes, known.of_disk) = (3 << 20, 40 << 20);
+        (known.bytes, known.disk_used) = (3 << 20, 40 << 20);
         drop(all);
         for (used, own) in [(40, 3), (45, 8), (30, 3), (2, 2)] {
-            assert_eq!(usages.own(TargetId(1), space(used << 20)), Some(own << 20), "{used} MiB are used");
+            assert_eq!(
+                usages.upper_bound(TargetId(1), space(used << 20)),
+                Some(own << 20),
+                "{used} MiB are used"
+            );
         }
     }
 }

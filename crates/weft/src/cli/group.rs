@@ -86,37 +86,37 @@ pub struct ResyncSetArgs {
 pub struct ResyncChange {
     /// Most bytes per second to one member, for example 200MiB; or: default
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
-    pub rate: Option<Wanted>,
+    pub rate: Option<NewSetting>,
     /// Exceed the rate if the resync would take longer than this, for example 1h; or: off
     #[arg(long, value_name = "TIME", value_parser = parse_within)]
-    pub within: Option<Wanted>,
+    pub within: Option<NewSetting>,
     /// Replace a member that is gone for this long by another target, for example 30m; or: never,
     /// default
     #[arg(long, value_name = "TIME", value_parser = parse_after)]
-    pub replace_after: Option<Wanted>,
+    pub replace_after: Option<NewSetting>,
 }
 
 /// A new value of a setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum Wanted {
+pub enum NewSetting {
     Default,
     Value(u64),
 }
 
-fn parse_rate(text: &str) -> Result<Wanted, String> {
-    if text == "default" { Ok(Wanted::Default) } else { parse_size(text).map(Wanted::Value) }
+fn parse_rate(text: &str) -> Result<NewSetting, String> {
+    if text == "default" { Ok(NewSetting::Default) } else { parse_size(text).map(NewSetting::Value) }
 }
 
-fn parse_within(text: &str) -> Result<Wanted, String> {
-    if text == "off" { Ok(Wanted::Default) } else { parse_seconds(text).map(Wanted::Value) }
+fn parse_within(text: &str) -> Result<NewSetting, String> {
+    if text == "off" { Ok(NewSetting::Default) } else { parse_seconds(text).map(NewSetting::Value) }
 }
 
-fn parse_after(text: &str) -> Result<Wanted, String> {
+fn parse_after(text: &str) -> Result<NewSetting, String> {
     match text {
-        "default" => Ok(Wanted::Default),
-        "never" => Ok(Wanted::Value(0)),
-        text => parse_seconds(text).map(Wanted::Value),
+        "default" => Ok(NewSetting::Default),
+        "never" => Ok(NewSetting::Value(0)),
+        text => parse_seconds(text).map(NewSetting::Value),
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
         for text in ["", "5", "h", "1.5h", "-1s", "0s", "999999999999999999d", "1 h", "3\u{20ac}"] {
             assert!(parse_seconds(text).is_err(), "{text}");
         }
-        assert_eq!(parse_after("never"), Ok(Wanted::Value(0)));
-        assert_eq!(parse_rate("default"), Ok(Wanted::Default));
+        assert_eq!(parse_after("never"), Ok(NewSetting::Value(0)));
+        assert_eq!(parse_rate("default"), Ok(NewSetting::Default));
     }
 }

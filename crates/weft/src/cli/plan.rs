@@ -1,7 +1,7 @@
 //! `weft plan`.
 
 use clap::Args;
-use layout::plan::{PlannedScheme, Target};
+use layout::plan::{PlannedScheme, Requirement};
 use std::path::PathBuf;
 
 /// `weft plan`.
@@ -13,7 +13,7 @@ pub struct PlanArgs {
     /// Find the fewest servers that reach this goal: '100 GB/s read', '3M IOPS write', '500 TiB
     /// usable', '1e-6 loss'
     #[arg(long, value_name = "TARGET")]
-    pub target: Vec<Target>,
+    pub target: Vec<Requirement>,
     /// Number of servers, of the last kind described; without a description, of the kind that the
     /// next options give
     #[arg(long, value_name = "N")]

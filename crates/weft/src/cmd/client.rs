@@ -1,8 +1,8 @@
 //! `weft client`: the clients of a cluster, and their certificates.
 
-use super::manage::{ask, unexpected};
+use super::manage::{ask, unexpected_reply};
 use crate::cli::{ClientAddArgs, ClientCommand, ClientRevokeArgs};
-use crate::output::{Align, note, os_error, print, print_json, show, table};
+use crate::output::{Align, os_error, print, print_json, print_to_stderr, show, table};
 use serde::Serialize;
 use std::fs;
 use std::io::Write;
@@ -19,7 +19,7 @@ pub fn run(command: ClientCommand) -> Result<()> {
         ClientCommand::List(query) => {
             let clients = match ask(&query.dir, MgmtRequest::ListClients)? {
                 MgmtReply::Clients { clients } => clients,
-                other => return Err(unexpected(&other)),
+                other => return Err(unexpected_reply(&other)),
             };
             show(query.json, &clients, || clients_table(&clients))
         }
@@ -48,7 +48,7 @@ fn add(args: &ClientAddArgs) -> Result<()> {
     let wanted = NewClient { name: args.name.clone(), expires_s: args.expires, validity_s: args.validity };
     let added = match ask(&args.dir, MgmtRequest::AddClient(wanted)) {
         Ok(MgmtReply::Token { token }) => Ok(token),
-        Ok(other) => Err(unexpected(&other)),
+        Ok(other) => Err(unexpected_reply(&other)),
         Err(error) => Err(error),
     };
     let content = match (added, &draft) {
@@ -91,18 +91,18 @@ fn revoke(args: &ClientRevokeArgs) -> Result<()> {
     let request = MgmtRequest::RevokeClient { name: args.name.clone() };
     let outcome = match ask(&args.query.dir, request)? {
         MgmtReply::Revoked(outcome) => outcome,
-        other => return Err(unexpected(&other)),
+        other => return Err(unexpected_reply(&other)),
     };
     if args.query.json {
         return print_json(&outcome);
     }
-    let (told, warning) = sentences(&args.name, &outcome);
+    let (told, warning) = revocation_text(&args.name, &outcome);
     print(&told);
-    note(&warning);
+    print_to_stderr(&warning);
     Ok(())
 }
 
-fn sentences(name: &str, RevocationInfo { sessions, unaware }: &RevocationInfo) -> (String, String) {
+fn revocation_text(name: &str, RevocationInfo { sessions, unaware }: &RevocationInfo) -> (String, String) {
     let sessions = match sessions.len() {
         0 => "it had no session".to_string(),
         1 => "its session is ended".to_string(),
@@ -180,11 +180,11 @@ mod tests {
     }
 
     #[test]
-    fn a_revocation_tells_whom_it_has_not_reached() {
+    fn a_revocation_names_the_nodes_it_has_not_reached() {
         let outcome = RevocationInfo { sessions: vec![SessionId(7)], unaware: vec![NodeId(3)] };
-        let (told, warning) = sentences("a", &outcome);
+        let (told, warning) = revocation_text("a", &outcome);
         assert_eq!(told, "client a is refused from now on; its session is ended\n");
         assert!(warning.contains("node 3"), "{warning}");
-        assert_eq!(sentences("a", &RevocationInfo::default()).1, "");
+        assert_eq!(revocation_text("a", &RevocationInfo::default()).1, "");
     }
 }

@@ -1,11 +1,13 @@
 //! `weft cluster init`, `weft cluster token`, `weft node join`: how machines become members.
 
 use super::manage::{ask, change};
-use crate::assembly::{Gate, Oneself, Peers, Places, hex_text, joining};
+use crate::assembly::{
+    LocalIdentity, ManagementAddresses, MembershipAuthority, Peers, hex_text, joining_security,
+};
 use crate::cli::{
     ClusterCommand, ClusterSetArgs, InitArgs, JoinArgs, Switch, TokenArgs, TokenCommand, TokenRevokeArgs,
 };
-use crate::node_config::{NodeConfig, Protection, reachable, resolve};
+use crate::node_config::{NodeConfig, Protection, announced_addresses, resolve};
 use crate::output::{Align, os_error, print, print_json, show, table};
 use identity::{Authority, JoinToken, PendingKey};
 use mgmt::{
@@ -22,7 +24,7 @@ use wire::{MgmtReply, MgmtRequest};
 
 /// Destination for determining the machine's own address when there is no specific peer. Any
 /// address beyond its own networks will do; nothing is sent there.
-const ELSEWHERE: SocketAddr =
+const ROUTE_PROBE_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 7500);
 
 /// Time-out of the request to management.
@@ -52,7 +54,7 @@ struct Made {
 
 fn init(args: &InitArgs) -> Result<()> {
     check_name("cluster", &args.name)?;
-    let rack = rack_named(args.rack.as_deref())?;
+    let rack = parse_rack(args.rack.as_deref())?;
     let dir = absolute(&args.dir)?;
     let roles = roles(&args.roles);
     if !roles.contains(&Role::Mgmt) || !roles.contains(&Role::Meta) {
@@ -61,7 +63,7 @@ fn init(args: &InitArgs) -> Result<()> {
             Error::new(Errno::EOPNOTSUPP, message).hint("--roles mgmt,meta or --roles mgmt,meta,storage")
         );
     }
-    let addresses = addresses(&args.address, &args.listen, ELSEWHERE, &args.network)?;
+    let addresses = addresses(&args.address, &args.listen, ROUTE_PROBE_ADDRESS, &args.network)?;
     let superblock = Superblock::random(&args.name);
     let config = NodeConfig {
         cluster: superblock.uuid.clone(),
@@ -84,7 +86,7 @@ fn init(args: &InitArgs) -> Result<()> {
     };
     let mut token = String::new();
     let state = StateDir::create_member(&dir, &superblock, |paths| {
-        token = furnish(paths, &superblock, &config)?;
+        token = fill_first_node(paths, &superblock, &config)?;
         Ok::<_, Error>(())
     })?;
     let made = Made {
@@ -96,21 +98,21 @@ fn init(args: &InitArgs) -> Result<()> {
         addresses: config.addresses,
         token,
     };
-    show(args.json, &made, || what_next(&made, args.protection))
+    show(args.json, &made, || next_steps(&made, args.protection))
 }
 
 /// Fills the directory of the first node. Returns the first token.
-fn furnish(paths: &StatePaths, superblock: &Superblock, config: &NodeConfig) -> Result<String> {
+fn fill_first_node(paths: &StatePaths, superblock: &Superblock, config: &NodeConfig) -> Result<String> {
     let now_s = rt::now().secs;
     Authority::create(&superblock.uuid, &superblock.name, now_s)?.store(&paths.authority())?;
-    let gate = Gate::load(paths, superblock, config)?;
+    let gate = MembershipAuthority::load(paths, superblock, config)?;
     gate.own_credentials(FIRST_NODE, now_s)?.store(&paths.identity())?;
     gate.cluster_file(now_s)?.write(&paths.cluster_file())?;
     config.create(paths.root(), &superblock.name)?;
     gate.node_token(&NewToken::default(), now_s)
 }
 
-fn what_next(made: &Made, protection: Protection) -> String {
+fn next_steps(made: &Made, protection: Protection) -> String {
     let (dir, file) = (made.dir.display(), made.cluster_file.display());
     let protection = match protection {
         Protection::Tls => String::new(),
@@ -136,7 +138,7 @@ fn token(args: &TokenArgs) -> Result<()> {
         Some(TokenCommand::List(query)) => {
             let tokens = match ask(&query.dir, MgmtRequest::ListTokens)? {
                 MgmtReply::Tokens { tokens } => tokens,
-                other => return Err(super::manage::unexpected(&other)),
+                other => return Err(super::manage::unexpected_reply(&other)),
             };
             show(query.json, &tokens, || tokens_table(&tokens))
         }
@@ -166,7 +168,7 @@ fn new_token(args: &TokenArgs) -> Result<()> {
             print(&format!("{}\n", token.trim_end()));
             Ok(())
         }
-        (false, other) => Err(super::manage::unexpected(&other)),
+        (false, other) => Err(super::manage::unexpected_reply(&other)),
     }
 }
 
@@ -182,7 +184,7 @@ struct Member {
 /// `weft node join`.
 pub fn join(args: &JoinArgs) -> Result<()> {
     let dir = absolute(&args.dir)?;
-    let rack = rack_named(args.rack.as_deref())?;
+    let rack = parse_rack(args.rack.as_deref())?;
     // Before the token is used up.
     require_vacant(&dir)?;
     let token: JoinToken = token_text(&args.token)?.parse().map_err(Error::from)?;
@@ -199,12 +201,12 @@ pub fn join(args: &JoinArgs) -> Result<()> {
         clock_s: rt::now().secs,
         rack: rack.clone(),
     };
-    let joined = ask_to_join(&token, args, request)?;
+    let joined = request_join(&token, args, request)?;
     if joined.facts.uuid != token.cluster {
         return Err(Error::new(Errno::EPROTO, "the cluster that answered is not that of the token")
             .hint("use a token of the cluster at that address"));
     }
-    let superblock = Superblock::from_facts(&joined.facts)
+    let superblock = Superblock::from_constants(&joined.facts)
         .ok_or_else(|| Error::new(Errno::EPROTO, "the cluster's answer makes no sense"))?;
     let config = NodeConfig {
         cluster: superblock.uuid.clone(),
@@ -248,22 +250,22 @@ pub fn join(args: &JoinArgs) -> Result<()> {
     Ok(())
 }
 
-fn ask_to_join(token: &JoinToken, args: &JoinArgs, request: Join) -> Result<Joined> {
-    let oneself = Oneself {
+fn request_join(token: &JoinToken, args: &JoinArgs, request: Join) -> Result<Joined> {
+    let oneself = LocalIdentity {
         cluster: String::new(),
         name: format!("{} (joining)", request.name),
-        security: joining(args.protection, token)?,
+        security: joining_security(args.protection, token)?,
         networks: Networks::parse(&args.network)?,
         same_host: SameHost::OverTcp,
     };
     let addresses = token.addresses.clone();
     let asked = rt::block_on(async move {
-        let peers = Peers::new(oneself, Places::fixed(&addresses), JOIN_TIMEOUT)?;
+        let peers = Peers::new(oneself, ManagementAddresses::fixed(&addresses), JOIN_TIMEOUT)?;
         peers.management().call(MgmtRequest::Join(request), None).await
     });
     match asked.map_err(|e| os_error("io_uring", &e))? {
         Ok(MgmtReply::Joined(joined)) => Ok(joined),
-        Ok(other) => Err(super::manage::unexpected(&other)),
+        Ok(other) => Err(super::manage::unexpected_reply(&other)),
         Err(error) if error.errno == Errno::ETIMEDOUT => {
             let hint =
                 "check that weft serve runs on the management node, and that --protection is the cluster's";
@@ -290,7 +292,7 @@ pub fn roles(asked: &[crate::cli::Role]) -> Vec<Role> {
 }
 
 /// Returns the rack of a new node; `none` means no rack.
-fn rack_named(asked: Option<&str>) -> Result<Option<String>> {
+fn parse_rack(asked: Option<&str>) -> Result<Option<String>> {
     match asked.filter(|rack| *rack != "none") {
         Some(rack) => check_rack(rack).map(|()| Some(rack.to_string())),
         None => Ok(None),
@@ -304,7 +306,8 @@ fn addresses(
     networks: &[String],
 ) -> Result<Vec<String>> {
     let networks = Networks::parse(networks)?;
-    let addresses = if given.is_empty() { reachable(listen, towards, &networks)? } else { given.to_vec() };
+    let addresses =
+        if given.is_empty() { announced_addresses(listen, towards, &networks)? } else { given.to_vec() };
     addresses.iter().try_for_each(|address| check_address(address))?;
     Ok(addresses)
 }

@@ -17,20 +17,20 @@ const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024;
 
 /// Shows one file or directory.
 pub fn run(args: &EntryInfoArgs) -> Result<()> {
-    let value = describe(&args.path)?;
+    let value = read_entry_info(&args.path)?;
     if args.json {
         return print_json(&value);
     }
-    let entry = serde_json::from_value(value).map_err(|e| not_understood(&args.path, &e))?;
+    let entry = serde_json::from_value(value).map_err(|e| invalid_answer(&args.path, &e))?;
     print(&screen(&args.path, &entry));
     Ok(())
 }
 
 /// Returns the mount's information about `path`, with the path.
-pub fn describe(path: &Path) -> Result<Value> {
+pub fn read_entry_info(path: &Path) -> Result<Value> {
     let mut buffer = vec![0; MAX_ATTRIBUTE_BYTES];
-    let length = rustix::fs::getxattr(path, ATTRIBUTE, &mut buffer[..]).map_err(|e| foreign(path, e))?;
-    let mut value: Value = serde_json::from_slice(&buffer[..length]).map_err(|e| not_understood(path, &e))?;
+    let length = rustix::fs::getxattr(path, ATTRIBUTE, &mut buffer[..]).map_err(|e| xattr_error(path, e))?;
+    let mut value: Value = serde_json::from_slice(&buffer[..length]).map_err(|e| invalid_answer(path, &e))?;
     value["path"] = json!(path.to_string_lossy());
     locate_chunk_files(&mut value);
     Ok(value)
@@ -65,7 +65,7 @@ fn locate_chunk_files(value: &mut Value) {
 }
 
 /// Returns the error for a failed call on a path that should be on a weft file system.
-pub fn foreign(path: &Path, cause: rustix::io::Errno) -> Error {
+pub fn xattr_error(path: &Path, cause: rustix::io::Errno) -> Error {
     use rustix::io::Errno as Os;
     if matches!(cause, Os::NODATA | Os::OPNOTSUPP | Os::NOSYS) {
         return Error::new(Errno::EOPNOTSUPP, format!("{} is not on a weft file system", path.display()))
@@ -74,7 +74,7 @@ pub fn foreign(path: &Path, cause: rustix::io::Errno) -> Error {
     os_error(path.display(), &cause.into())
 }
 
-fn not_understood(path: &Path, cause: &serde_json::Error) -> Error {
+fn invalid_answer(path: &Path, cause: &serde_json::Error) -> Error {
     Error::new(Errno::EPROTO, format!("the answer about {} is not understood: {cause}", path.display()))
         .hint("command and mounted file system may be of different versions")
 }
@@ -334,9 +334,9 @@ mod tests {
     #[test]
     fn other_file_systems_are_told_apart() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let error = describe(file.path()).unwrap_err();
+        let error = read_entry_info(file.path()).unwrap_err();
         assert!(error.message.ends_with("is not on a weft file system"), "{error}");
-        let error = describe(Path::new("/nonexistent")).unwrap_err();
+        let error = read_entry_info(Path::new("/nonexistent")).unwrap_err();
         assert_eq!(error.errno, Errno::ENOENT);
     }
 }

@@ -1,6 +1,6 @@
 //! `weft entry set-pattern`: changes the stripe pattern that a directory gives new files.
 
-use super::entry_info::{describe, foreign};
+use super::entry_info::{read_entry_info, xattr_error};
 use crate::cli::{PatternArgs, SetPatternArgs, value_name};
 use crate::output::{print, print_json};
 use rustix::fs::XattrFlags;
@@ -15,7 +15,7 @@ pub fn run(args: &SetPatternArgs) -> Result<()> {
     let change = change_of(&args.change).to_string();
     rustix::fs::setxattr(&args.dir, ATTRIBUTE, change.as_bytes(), XattrFlags::empty())
         .map_err(|e| refused(args, e))?;
-    let entry = describe(&args.dir)?;
+    let entry = read_entry_info(&args.dir)?;
     if args.json {
         return print_json(&entry["pattern"]);
     }
@@ -62,7 +62,7 @@ fn refused(args: &SetPatternArgs, cause: rustix::io::Errno) -> Error {
             Error::new(Errno::EPERM, format!("not permitted to set the pattern of {dir}"))
                 .hint("its owner and root may")
         }
-        _ => foreign(&args.dir, cause),
+        _ => xattr_error(&args.dir, cause),
     }
 }
 

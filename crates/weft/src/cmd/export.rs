@@ -1,6 +1,6 @@
 //! `weft export`: access rights of clients.
 
-use super::manage::{ask, change, unexpected};
+use super::manage::{ask, change, unexpected_reply};
 use crate::cli::{Access, ExportArgs, ExportCommand, ExportSetArgs, Squash};
 use crate::output::{Align, show, table};
 use types::{Export, ExportAccess, ExportRule, Result};
@@ -12,7 +12,7 @@ pub fn run(command: ExportCommand) -> Result<()> {
         ExportCommand::List(query) => {
             let exports = match ask(&query.dir, MgmtRequest::ListExports)? {
                 MgmtReply::Exports { exports } => exports,
-                other => return Err(unexpected(&other)),
+                other => return Err(unexpected_reply(&other)),
             };
             show(query.json, &exports, || rules_table(&exports))
         }
@@ -47,8 +47,8 @@ fn rules_table(exports: &[ExportRule]) -> String {
         };
         let (squash, anonymous) = match rule.export.squash {
             types::Squash::None => ("none", "-".to_string()),
-            types::Squash::Root => ("root", whom(&rule.export)),
-            types::Squash::All => ("all", whom(&rule.export)),
+            types::Squash::Root => ("root", anonymous_ids(&rule.export)),
+            types::Squash::All => ("all", anonymous_ids(&rule.export)),
         };
         [rule.clients.to_string(), access.into(), squash.into(), anonymous]
     };
@@ -61,7 +61,7 @@ fn rules_table(exports: &[ExportRule]) -> String {
     table(heading, &exports.iter().map(row).collect::<Vec<_>>())
 }
 
-fn whom(export: &Export) -> String {
+fn anonymous_ids(export: &Export) -> String {
     format!("{}:{}", export.anon_uid, export.anon_gid)
 }
 

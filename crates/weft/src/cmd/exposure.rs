@@ -4,7 +4,7 @@ use crate::cli::HealthArgs;
 use crate::control::{Control, Request, not_running};
 use crate::output::{print, print_json};
 use crate::size::format_size;
-use ::fsck::{Amount, Domain, Exposed, Exposure};
+use ::fsck::{Amount, Domain, DomainExposure, Exposure};
 use std::time::Duration;
 use types::{Errno, Error, NodeId, Result, TargetId};
 
@@ -30,7 +30,7 @@ pub fn parse_domain(text: &str) -> std::result::Result<Domain, String> {
 /// Shows the exposure map.
 pub fn run(args: &HealthArgs) -> Result<()> {
     let mut control = Control::connect(&args.dir)?.ok_or_else(|| not_running(&args.dir))?;
-    let mut exposure: Exposure = control.exchange_within(Request::Exposure, PATIENCE)?;
+    let mut exposure: Exposure = control.exchange_with_timeout(Request::Exposure, PATIENCE)?;
     if let Some(of) = &args.of {
         exposure.exposed.retain(|exposed| exposed.domain == *of);
         if exposure.exposed.is_empty() {
@@ -80,7 +80,7 @@ fn screen(exposure: &Exposure) -> String {
     text + &exposure.exposed.iter().map(one).collect::<String>()
 }
 
-fn one(exposed: &Exposed) -> String {
+fn one(exposed: &DomainExposure) -> String {
     let node = match (&exposed.domain, &*exposed.node) {
         (_, "") | (Domain::Rack(_), _) => String::new(),
         (Domain::Node(_), name) => format!(" ({name})"),
@@ -108,7 +108,7 @@ fn one(exposed: &Exposed) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::fsck::Heavy;
+    use ::fsck::HeavyDirectory;
 
     #[test]
     fn domains_are_named_as_people_name_them() {
@@ -123,13 +123,13 @@ mod tests {
     #[test]
     fn what_is_exposed_is_said_with_its_places() {
         let (lost, at_risk) = (Amount { files: 2, bytes: 2048 }, Amount::default());
-        let exposed = Exposed {
+        let exposed = DomainExposure {
             domain: Domain::Target(TargetId(3)),
             node: "a".into(),
             keeps_metadata: false,
             lost,
             at_risk,
-            top: vec![Heavy { path: "/scratch".into(), lost, at_risk }],
+            top: vec![HeavyDirectory { path: "/scratch".into(), lost, at_risk }],
         };
         let exposure = Exposure { all: lost, exposed: vec![exposed], ..Exposure::default() };
         let expected = "2 KiB of 2 files on targets\n\

@@ -5,9 +5,9 @@ use crate::assembly::{check, check_names, prepare_process};
 use crate::cli::FsckArgs;
 use crate::control::{CheckOrders, CheckProgress, Control, Request};
 use crate::node_config::{self, NodeConfig};
-use crate::output::{complain, os_error, print, print_json};
+use crate::output::{os_error, print, print_error, print_json};
 use crate::size::format_size;
-use ::fsck::{Finding, Kind, Report, Verdict};
+use ::fsck::{CheckReport, Finding, Kind, Verdict};
 use mgmt::{StateDir, StatePaths, Superblock};
 use serde::Serialize;
 use std::fs::File;
@@ -19,10 +19,10 @@ use std::time::Duration;
 use types::{Errno, Error, Result, Role};
 
 /// Longest time for the check of a running cluster: it reads all of its data.
-const PATIENCE: Duration = Duration::from_secs(14 * 24 * 3600);
+const TIMEOUT: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// Interval of progress updates.
-const TELL_INTERVAL: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Exit status if damage was found and all of it repaired, as in fsck(8).
 const EXIT_REPAIRED: i32 = 1;
@@ -35,7 +35,7 @@ const EXIT_FAILED: i32 = 8;
 struct Answer<'a> {
     verdict: Verdict,
     #[serde(flatten)]
-    report: &'a Report,
+    report: &'a CheckReport,
 }
 
 /// Runs the check, and reports the result in the exit status: this returns only if no damage was
@@ -48,7 +48,7 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     let report = match open_and_check(args) {
         Ok(report) => report,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             exit(EXIT_FAILED)
         }
     };
@@ -64,14 +64,14 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     }
 }
 
-fn open_and_check(args: &FsckArgs) -> Result<Report> {
+fn open_and_check(args: &FsckArgs) -> Result<CheckReport> {
     let dir = std::path::absolute(&args.dir).map_err(|e| os_error(args.dir.display(), &e))?;
     require_cluster(&dir)?;
     if args.path.as_ref().is_some_and(|path| !path.starts_with('/')) {
         return Err(Error::new(Errno::EINVAL, "a path to check begins with /, the root of the file system")
             .hint("leave out where it is mounted"));
     }
-    let forget = args.forget.as_ref().map(|file| make_list(file)).transpose()?;
+    let forget = args.forget.as_ref().map(|file| create_loss_list(file)).transpose()?;
     let orders = CheckOrders {
         repair: args.repair,
         forget: forget.clone(),
@@ -81,7 +81,7 @@ fn open_and_check(args: &FsckArgs) -> Result<Report> {
     };
     let report = match Control::connect(&dir)? {
         Some(control) => ask(control, &dir, orders),
-        None => check_here(&dir, orders),
+        None => check_offline(&dir, orders),
     };
     if let Some(file) = forget
         && file.metadata().is_ok_and(|meta| meta.len() == 0)
@@ -94,7 +94,7 @@ fn open_and_check(args: &FsckArgs) -> Result<Report> {
 
 /// Creates the list of data that will be given up. If it can't be written, the command fails before
 /// the check.
-pub fn make_list(file: &Path) -> Result<PathBuf> {
+pub fn create_loss_list(file: &Path) -> Result<PathBuf> {
     let failed = |e| os_error(format_args!("can't make {}", file.display()), &e);
     let file = std::path::absolute(file).map_err(failed)?;
     let made = File::options().write(true).create_new(true).open(&file);
@@ -103,22 +103,22 @@ pub fn make_list(file: &Path) -> Result<PathBuf> {
     })
 }
 
-fn tell(what: &str, done: u64, total: u64) {
+fn show_progress(what: &str, done: u64, total: u64) {
     let _ = write!(std::io::stderr(), "\r\x1b[K{what}: {done} of {total}");
 }
 
-fn ask(mut control: Control, dir: &Path, orders: CheckOrders) -> Result<Report> {
+fn ask(mut control: Control, dir: &Path, orders: CheckOrders) -> Result<CheckReport> {
     let (done, is_done) = channel::<()>();
     let asked = dir.to_path_buf();
     let tell_all = move || {
-        while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(TELL_INTERVAL) {
+        while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(PROGRESS_INTERVAL) {
             if let Ok(CheckProgress { what, done, total }) = Control::ask(&asked, Request::CheckProgress) {
-                tell(&what, done, total);
+                show_progress(&what, done, total);
             }
         }
     };
     let teller = std::io::stderr().is_terminal().then(|| std::thread::spawn(tell_all));
-    let report = control.exchange_within(Request::Check { orders }, PATIENCE);
+    let report = control.exchange_with_timeout(Request::Check { orders }, TIMEOUT);
     drop(done);
     if let Some(teller) = teller {
         // The thread returns nothing.
@@ -128,11 +128,11 @@ fn ask(mut control: Control, dir: &Path, orders: CheckOrders) -> Result<Report> 
     report
 }
 
-fn check_here(dir: &Path, orders: CheckOrders) -> Result<Report> {
+fn check_offline(dir: &Path, orders: CheckOrders) -> Result<CheckReport> {
     let shown = std::io::stderr().is_terminal();
     let progress = move |what: &str, done, total| {
         if shown {
-            tell(what, done, total);
+            show_progress(what, done, total);
         }
     };
     let report = if node_config::is_node(dir) {
@@ -173,7 +173,7 @@ fn require_cluster(dir: &Path) -> Result<()> {
     Err(error.hint("name the state directory of a cluster with --dir"))
 }
 
-fn screen(report: &Report) -> String {
+fn screen(report: &CheckReport) -> String {
     let findings: String = report.findings.iter().map(line).collect();
     let unjudged: String = report.unjudged.iter().map(|copy| format!("not judged: {copy}\n")).collect();
     let left = report.findings.iter().filter(|finding| !finding.repaired).count();
@@ -183,7 +183,7 @@ fn screen(report: &Report) -> String {
         Verdict::Repaired => format!("{repaired} faults repaired"),
         Verdict::Damaged => format!("{left} faults left, {repaired} repaired"),
     };
-    let Report { files, directories, chunk_files, bytes, .. } = report;
+    let CheckReport { files, directories, chunk_files, bytes, .. } = report;
     let read = format_size(*bytes);
     format!(
         "{findings}{unjudged}{verdict}: {files} files, {directories} directories, {chunk_files} chunk files with {read} checked\n"
@@ -219,11 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_comes_with_its_remedy() {
-        assert!(screen(&Report::default()).starts_with("clean: 0 files"));
-        let behind = Report { unjudged: vec!["the copy of group 5".into()], ..Report::default() };
+    fn remaining_damage_is_shown_with_a_remedy() {
+        assert!(screen(&CheckReport::default()).starts_with("clean: 0 files"));
+        let behind = CheckReport { unjudged: vec!["the copy of group 5".into()], ..CheckReport::default() };
         assert!(screen(&behind).starts_with("not judged: the copy of group 5\nclean: 0 files"));
-        let mut report = Report { findings: vec![finding(true)], ..Report::default() };
+        let mut report = CheckReport { findings: vec![finding(true)], ..CheckReport::default() };
         assert!(screen(&report).starts_with("repaired: /a, bytes 0..4096: it is wrong\n1 faults repaired: "));
         report.findings.push(finding(false));
         assert!(
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_called_so() {
+    fn lost_content_is_labelled() {
         let mut lost = finding(false);
         lost.lost = true;
         lost.node = Some("n1".into());
@@ -247,13 +247,13 @@ mod tests {
     fn the_list_of_what_is_lost_must_be_a_new_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("lost");
-        make_list(&file).unwrap();
-        assert_eq!(make_list(&file).unwrap_err().errno, Errno::EEXIST);
-        assert_eq!(make_list(&dir.path().join("absent/lost")).unwrap_err().errno, Errno::ENOENT);
+        create_loss_list(&file).unwrap();
+        assert_eq!(create_loss_list(&file).unwrap_err().errno, Errno::EEXIST);
+        assert_eq!(create_loss_list(&dir.path().join("absent/lost")).unwrap_err().errno, Errno::ENOENT);
     }
 
     #[test]
-    fn where_no_cluster_is_nothing_is_made() {
+    fn a_check_creates_nothing_without_a_cluster() {
         let dir = tempfile::tempdir().unwrap();
         let absent = dir.path().join("absent");
         for dir in [dir.path(), &absent] {

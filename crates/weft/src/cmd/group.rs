@@ -1,11 +1,11 @@
 //! `weft group`: redundancy groups and the states of their members.
 
-use super::manage::{ask, unexpected};
+use super::manage::{ask, unexpected_reply};
 use crate::cli::{GroupArgs, GroupCommand, GroupRebalanceArgs, GroupRecoverArgs, QueryArgs};
-use crate::output::{Align, list, note, show, table};
+use crate::output::{Align, list, print_to_stderr, show, table};
 use crate::size::format_size;
 use types::{ClusterMap, Epoch, Errno, Error, Group, GroupId, MemberState, Result, TargetId};
-use wire::mgmt::{GroupInfo, MembershipMove, ResyncProgress};
+use wire::mgmt::{GroupInfo, MemberReplacement, ResyncProgress};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Runs the command.
@@ -20,7 +20,7 @@ pub fn run(command: GroupCommand) -> Result<()> {
             let make = MgmtRequest::MakeGroups { pool: args.pool, scheme: args.scheme };
             let groups = groups(&args.query, make)?;
             if !args.query.json {
-                warn_of_crowds(&args.query, &groups)?;
+                warn_if_not_spread(&args.query, &groups)?;
             }
             show(args.query.json, &groups, || groups_table(&groups))
         }
@@ -34,11 +34,11 @@ fn rebalance(args: &GroupRebalanceArgs) -> Result<()> {
     let ask_for = MgmtRequest::RebalanceGroups { pool: args.pool.clone(), dry_run: args.dry_run };
     let (moves, crowded) = match ask(&args.query.dir, ask_for)? {
         MgmtReply::Moves { moves, crowded } => (moves, crowded),
-        other => return Err(unexpected(&other)),
+        other => return Err(unexpected_reply(&other)),
     };
     if !crowded.is_empty() {
         let ids: Vec<String> = crowded.iter().map(GroupId::to_string).collect();
-        note(&format!(
+        print_to_stderr(&format!(
             "note: members of {} groups stay on one node or in one rack, since no target further away has room for them now: {}; what has begun to be moved makes \
              room, or add a target there (weft target add), and call this again\n",
             crowded.len(),
@@ -54,7 +54,7 @@ fn rebalance(args: &GroupRebalanceArgs) -> Result<()> {
                 .into();
         }
         let row =
-            |next: &MembershipMove| [next.group.to_string(), next.from.to_string(), next.to.to_string()];
+            |next: &MemberReplacement| [next.group.to_string(), next.from.to_string(), next.to.to_string()];
         let heading = [("GROUP", Align::Right), ("FROM TARGET", Align::Right), ("TO TARGET", Align::Right)];
         table(heading, &moves.iter().map(row).collect::<Vec<_>>())
     })
@@ -75,19 +75,19 @@ fn recover(args: &GroupRecoverArgs) -> Result<()> {
 fn groups(query: &QueryArgs, request: MgmtRequest) -> Result<Vec<GroupInfo>> {
     match ask(&query.dir, request)? {
         MgmtReply::Groups { groups } => Ok(groups),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 
 /// Warns if all members of a group are on one node.
-fn warn_of_crowds(query: &QueryArgs, groups: &[GroupInfo]) -> Result<()> {
+fn warn_if_not_spread(query: &QueryArgs, groups: &[GroupInfo]) -> Result<()> {
     let map = match ask(&query.dir, MgmtRequest::WatchMap { after: Epoch(0) })? {
         MgmtReply::Map { map } => map,
-        other => return Err(unexpected(&other)),
+        other => return Err(unexpected_reply(&other)),
     };
     let crowded = crowded(&map, groups);
     if crowded > 0 {
-        note(&format!(
+        print_to_stderr(&format!(
             "note: {crowded} of these groups have several members on one node: they survive the loss of a disk, not of that node\n"
         ));
     }
@@ -97,7 +97,7 @@ fn warn_of_crowds(query: &QueryArgs, groups: &[GroupInfo]) -> Result<()> {
 fn crowded(map: &ClusterMap, groups: &[GroupInfo]) -> usize {
     groups
         .iter()
-        .filter(|info| info.group.scheme.is_mirrored() && !layout::is_spread(map, &info.group))
+        .filter(|info| info.group.scheme.is_mirrored() && !layout::has_distinct_nodes(map, &info.group))
         .count()
 }
 
@@ -151,7 +151,7 @@ fn groups_table(groups: &[GroupInfo]) -> String {
             info.group.scheme.to_string(),
             group_word(&info.group).into(),
             primary_word(info.primary),
-            info.group.with_states().map(member).collect::<Vec<_>>().join(","),
+            info.group.members_with_states().map(member).collect::<Vec<_>>().join(","),
             racks(info),
         ]
     };
@@ -176,7 +176,7 @@ fn group_screen(info: &GroupInfo) -> String {
         ("scheme", group.scheme.to_string()),
         ("primary", primary_word(info.primary)),
     ];
-    for (at, (target, state)) in group.with_states().enumerate() {
+    for (at, (target, state)) in group.members_with_states().enumerate() {
         let progress = info.resyncs.iter().find(|progress| progress.target == target);
         let told = progress.map_or_else(String::new, |progress| format!("; {}", sentence(progress)));
         let rack = info.racks.get(at).map_or_else(String::new, |rack| format!(", rack {}", rack_word(rack)));
@@ -233,7 +233,7 @@ mod tests {
         assert!(lines[1].contains("good") && lines[1].ends_with("3,4"), "{table}");
         assert!(lines[2].contains("degraded") && lines[2].ends_with("3,4(bad)"), "{table}");
         let mut lost = info(vec![]);
-        lost.group.lose();
+        lost.group.mark_lost();
         let table = groups_table(&[lost]);
         assert!(table.lines().nth(1).is_some_and(|line| line.contains("lost")), "{table}");
     }

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_somebody_else_stays() {
+    fn a_foreign_file_stays() {
         let prefix = tempfile::tempdir().unwrap();
         fs::create_dir(prefix.path().join("sbin")).unwrap();
         let theirs = prefix.path().join("sbin").join(HELPER_NAME);

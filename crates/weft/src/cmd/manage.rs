@@ -6,19 +6,19 @@ use crate::cli::{
     PoolSetArgs, QueryArgs, SessionCommand, Switch, TargetArgs, TargetCommand, TargetSetArgs,
 };
 use crate::control::{Control, Request};
-use crate::output::{Align, age, list, print, print_json, show, table};
+use crate::output::{Align, format_age, list, print, print_json, show, table};
 use crate::size::format_size;
 use std::collections::BTreeMap;
 use std::path::Path;
 use types::{Errno, Error, NodeState, Result, SessionId, TargetId};
 use wire::mgmt::{
-    CeilingShare, CopiesInfo, Health, MeasuredPlace, MetaInfo, NodeInfo, PoolInfo, SessionInfo, TargetInfo,
+    BackupsInfo, CeilingShare, Health, MeasuredPlace, MetaInfo, NodeInfo, PoolInfo, SessionInfo, TargetInfo,
     TargetRate, Verdict,
 };
 use wire::{MgmtReply, MgmtRequest};
 
 /// Number of targets whose utilization `weft health` shows.
-const BUSIEST_TOLD: usize = 4;
+const BUSIEST_SHOWN: usize = 4;
 
 /// Sends a request to management through the node in `dir`.
 pub fn ask(dir: &Path, request: MgmtRequest) -> Result<MgmtReply> {
@@ -26,7 +26,7 @@ pub fn ask(dir: &Path, request: MgmtRequest) -> Result<MgmtReply> {
 }
 
 /// Returns the error for a reply of an unexpected type.
-pub fn unexpected(reply: &MgmtReply) -> Error {
+pub fn unexpected_reply(reply: &MgmtReply) -> Error {
     Error::new(Errno::EPROTO, format!("management answered out of turn: {reply:?}"))
         .hint("command and running process may be of different versions")
 }
@@ -61,7 +61,7 @@ fn set_node(args: NodeSetArgs) -> Result<()> {
     let node = find_node(&args.query, &args.node)?.node.id;
     let rack = args.change.rack.map(|rack| Some(rack).filter(|rack| !rack.is_empty() && rack != "none"));
     let roles = (!args.change.roles.is_empty()).then(|| super::cluster::roles(&args.change.roles));
-    match MgmtRequest::change_node(node, args.change.name, rack, roles) {
+    match MgmtRequest::node_change_request(node, args.change.name, rack, roles) {
         Some(request) => change(&args.query, request),
         None => Ok(()),
     }
@@ -70,7 +70,7 @@ fn set_node(args: NodeSetArgs) -> Result<()> {
 fn nodes(query: &QueryArgs) -> Result<Vec<NodeInfo>> {
     match ask(&query.dir, MgmtRequest::ListNodes)? {
         MgmtReply::Nodes { nodes } => Ok(nodes),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 
@@ -158,7 +158,7 @@ pub fn target(command: TargetCommand) -> Result<()> {
 pub fn find_target(dir: &Path, target: TargetId) -> Result<TargetInfo> {
     let targets = match ask(dir, MgmtRequest::ListTargets)? {
         MgmtReply::Targets { targets } => targets,
-        other => return Err(unexpected(&other)),
+        other => return Err(unexpected_reply(&other)),
     };
     targets.into_iter().find(|t| t.target.id == target).ok_or_else(|| {
         Error::new(Errno::ENOENT, format!("there is no target {target}")).hint("weft target list shows all")
@@ -179,7 +179,7 @@ fn target_screen(info: &TargetInfo) -> String {
         ("pool", info.pool_name.clone()),
         ("state", super::target_list::state_name(t.state).into()),
         ("capacity", super::target_list::class_name(t.class).into()),
-        ("drain", info.progress.as_ref().map_or_else(|| "no".into(), super::target_drain::sentence)),
+        ("drain", info.progress.as_ref().map_or_else(|| "no".into(), super::target_drain::progress_text)),
         ("size", format_size(t.capacity)),
         ("free", format_size(t.free)),
     ])
@@ -207,7 +207,7 @@ pub fn meta(command: MetaCommand) -> Result<()> {
     };
     let metas = match ask(&query.dir, request)? {
         MgmtReply::Metas { metas } => metas,
-        other => return Err(unexpected(&other)),
+        other => return Err(unexpected_reply(&other)),
     };
     show(query.json, &metas, || metas_table(&metas))
 }
@@ -255,7 +255,7 @@ fn set_pool(args: PoolSetArgs) -> Result<()> {
 fn show_pool(args: &PoolArgs) -> Result<()> {
     let pools = match ask(&args.query.dir, MgmtRequest::ListPools)? {
         MgmtReply::Pools { pools } => pools,
-        other => return Err(unexpected(&other)),
+        other => return Err(unexpected_reply(&other)),
     };
     let pool: PoolInfo = pools.into_iter().find(|p| p.name == args.pool).ok_or_else(|| {
         Error::new(Errno::ENOENT, format!("there is no pool {}", args.pool)).hint("weft pool list shows all")
@@ -281,7 +281,7 @@ pub fn session(command: SessionCommand) -> Result<()> {
         SessionCommand::List(query) => {
             let sessions = match ask(&query.dir, MgmtRequest::ListSessions)? {
                 MgmtReply::Sessions { sessions } => sessions,
-                other => return Err(unexpected(&other)),
+                other => return Err(unexpected_reply(&other)),
             };
             show(query.json, &sessions, || sessions_table(&sessions))
         }
@@ -293,7 +293,7 @@ pub fn session(command: SessionCommand) -> Result<()> {
 }
 
 /// Replaces control characters in a client's text, which could move the terminal's cursor.
-fn plain(text: &str) -> String {
+fn without_control_characters(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
@@ -302,7 +302,15 @@ fn sessions_table(sessions: &[SessionInfo]) -> String {
         let idle = s.idle_s.map_or_else(|| "-".into(), |s| format!("{s} s ago"));
         let count = |n: Option<u64>| n.map_or_else(|| "-".into(), |n| n.to_string());
         let (leases, in_use) = (count(s.leases), count(s.in_use));
-        [s.session.to_string(), idle, leases, in_use, s.client.clone(), plain(&s.host), s.address.clone()]
+        [
+            s.session.to_string(),
+            idle,
+            leases,
+            in_use,
+            s.client.clone(),
+            without_control_characters(&s.host),
+            s.address.clone(),
+        ]
     };
     let heading = [
         ("SESSION", Align::Right),
@@ -320,7 +328,7 @@ fn sessions_table(sessions: &[SessionInfo]) -> String {
 pub fn health(query: &HealthArgs) -> Result<()> {
     let health = match ask(&query.dir, MgmtRequest::Health)? {
         MgmtReply::Health(health) => health,
-        other => return Err(unexpected(&other)),
+        other => return Err(unexpected_reply(&other)),
     };
     match query.json {
         true => print_json(&health)?,
@@ -333,7 +341,7 @@ pub fn health(query: &HealthArgs) -> Result<()> {
     }
 }
 
-fn word(verdict: Verdict) -> &'static str {
+fn verdict_name(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Healthy => "healthy",
         Verdict::Warning => "warning",
@@ -342,13 +350,14 @@ fn word(verdict: Verdict) -> &'static str {
 }
 
 fn health_screen(health: &Health) -> String {
-    let line =
-        |f: &wire::mgmt::HealthFinding| format!("{}: {}\n  hint: {}\n", word(f.verdict), f.what, f.hint);
+    let line = |f: &wire::mgmt::HealthFinding| {
+        format!("{}: {}\n  hint: {}\n", verdict_name(f.verdict), f.what, f.hint)
+    };
     let findings: String = health.findings.iter().map(line).collect();
     let copies = health.copies.as_ref().map(copies_line).unwrap_or_default();
     let ceilings = ceilings_lines(&health.ceilings);
     let shares = share_lines(&health.rates);
-    format!("{}\n{findings}{copies}{ceilings}{shares}", word(health.verdict))
+    format!("{}\n{findings}{copies}{ceilings}{shares}", verdict_name(health.verdict))
 }
 
 /// Shows the busiest drives, named by their targets, with the utilization of the limiting ceiling;
@@ -361,13 +370,13 @@ fn share_lines(rates: &[TargetRate]) -> String {
         busy.sort_by(|a, b| b.1.share.total_cmp(&a.1.share));
         let told = busy
             .iter()
-            .take(BUSIEST_TOLD)
-            .map(|(rate, of)| format!("{} {:.0} % ({})", on_drive(rate), 100.0 * of.share, of.limit));
+            .take(BUSIEST_SHOWN)
+            .map(|(rate, of)| format!("{} {:.0} % ({})", drive_label(rate), 100.0 * of.share, of.limit));
         let told: Vec<String> = told.collect();
         match (busy.len(), busy.last()) {
             (0, _) | (_, None) => String::new(),
-            (all, Some((_, least))) if all > BUSIEST_TOLD => {
-                let others = format!("; {} others down to {:.0} %", all - BUSIEST_TOLD, 100.0 * least.share);
+            (all, Some((_, least))) if all > BUSIEST_SHOWN => {
+                let others = format!("; {} others down to {:.0} %", all - BUSIEST_SHOWN, 100.0 * least.share);
                 format!("{what}: {}{others}\n", told.join(", "))
             }
             _ => format!("{what}: {}\n", told.join(", ")),
@@ -378,7 +387,7 @@ fn share_lines(rates: &[TargetRate]) -> String {
 }
 
 /// Names a drive by its targets.
-fn on_drive(rate: &TargetRate) -> String {
+fn drive_label(rate: &TargetRate) -> String {
     let others: String = rate.one_drive_with.iter().map(|other| format!("+{other}")).collect();
     format!("target {}{others}", rate.target)
 }
@@ -405,10 +414,10 @@ fn ceilings_lines(places: &[MeasuredPlace]) -> String {
     days.into_iter().map(line).collect()
 }
 
-fn copies_line(copies: &CopiesInfo) -> String {
+fn copies_line(copies: &BackupsInfo) -> String {
     match (&copies.newest, copies.age_s) {
         (Some(newest), Some(age_s)) => {
-            format!("the newest copy of the metadata is {} old: {newest}\n", age(age_s as i64))
+            format!("the newest copy of the metadata is {} old: {newest}\n", format_age(age_s as i64))
         }
         _ if copies.kept == 0 => "no daily copies of the metadata are made (backups = 0)\n".into(),
         _ => format!("there is no copy of the metadata in {} yet\n", copies.folder),
@@ -420,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ceilings_are_told_by_the_day() {
+    fn ceilings_are_grouped_by_day() {
         let place = |place: &str, measured: Option<&str>| MeasuredPlace {
             place: place.into(),
             measured: measured.map(Into::into),
@@ -494,10 +503,10 @@ mod tests {
             rates: vec![],
         };
         assert_eq!(health_screen(&health), "healthy\n");
-        let copies = CopiesInfo { folder: "/b".into(), kept: 7, newest: None, age_s: None, failure: None };
+        let copies = BackupsInfo { folder: "/b".into(), kept: 7, newest: None, age_s: None, failure: None };
         health.copies = Some(copies.clone());
         assert_eq!(health_screen(&health), "healthy\nthere is no copy of the metadata in /b yet\n");
-        health.copies = Some(CopiesInfo { newest: Some("/b/c".into()), age_s: Some(7300), ..copies });
+        health.copies = Some(BackupsInfo { newest: Some("/b/c".into()), age_s: Some(7300), ..copies });
         assert_eq!(health_screen(&health), "healthy\nthe newest copy of the metadata is 2 hours old: /b/c\n");
     }
 }

@@ -1,7 +1,7 @@
 //! `weft meta backup`: a backup of the metadata, made by the process that owns the store, or by
 //! this one if no process does.
 
-use crate::assembly::{Copies, DEFAULT_KEPT, open_engine};
+use crate::assembly::{Backups, DEFAULT_RETAINED_BACKUPS, open_engine};
 use crate::cli::BackupArgs;
 use crate::control::{Control, CopyMade, CopyProgress, Request};
 use crate::output::{os_error, show};
@@ -43,7 +43,7 @@ fn ask(mut control: Control, dir: &Path, place: Option<PathBuf>, changes_only: b
         }
     };
     let teller = std::io::stderr().is_terminal().then(|| std::thread::spawn(tell));
-    let made = control.exchange_within(Request::Backup { place, changes_only }, PATIENCE);
+    let made = control.exchange_with_timeout(Request::Backup { place, changes_only }, PATIENCE);
     drop(done);
     if let Some(teller) = teller {
         // The thread returns nothing.
@@ -56,7 +56,7 @@ fn ask(mut control: Control, dir: &Path, place: Option<PathBuf>, changes_only: b
 fn make(dir: &Path, place: Option<&Path>, changes_only: bool) -> Result<CopyMade> {
     let state = StateDir::open(dir)?;
     let engine = Arc::new(open_engine(&state.paths, &state.superblock)?);
-    Copies::new(engine, &state.superblock, &state.paths, DEFAULT_KEPT).make(place, changes_only)
+    Backups::new(engine, &state.superblock, &state.paths, DEFAULT_RETAINED_BACKUPS).make(place, changes_only)
 }
 
 /// Shows progress on the terminal.

@@ -1,7 +1,7 @@
 //! `weft meta backups list`: the metadata backups in a folder.
 
 use crate::cli::BackupsListArgs;
-use crate::output::{Align, age, os_error, show, table};
+use crate::output::{Align, format_age, os_error, show, table};
 use crate::size::format_size;
 use backup::Chain;
 use mgmt::StatePaths;
@@ -44,7 +44,7 @@ pub fn run(args: &BackupsListArgs) -> Result<()> {
     })
 }
 
-fn listed(entry: backup::Entry, now_s: i64, verify: bool) -> Listed {
+fn listed(entry: backup::BackupFile, now_s: i64, verify: bool) -> Listed {
     let (head, fault) = match entry.head {
         Ok(head) => {
             let chain = Chain::find(&entry.path);
@@ -75,7 +75,7 @@ fn screen(listed: &[Listed]) -> String {
         };
         [
             copy.created_s.map_or_else(|| "-".into(), |s| Timestamp::new(s, 0).compact_utc()),
-            copy.age_s.map_or_else(|| "-".into(), age),
+            copy.age_s.map_or_else(|| "-".into(), format_age),
             kind.into(),
             format_size(copy.bytes),
             copy.fault.clone().unwrap_or_else(|| "usable".into()),

@@ -2,11 +2,11 @@
 
 use super::meta_backup::tell;
 use crate::cli::RestoreArgs;
-use crate::output::{age, note, os_error, show};
+use crate::output::{format_age, os_error, print_to_stderr, show};
 use backup::{Chain, Progress, Reader, Rewrite};
 use bytes::Bytes;
 use kv::{Embedded, Engine, KvError, at_rest};
-use meta::Rewind;
+use meta::RestoreRewriter;
 use mgmt::{StateDir, StatePaths, Superblock, require_vacant};
 use serde::Serialize;
 use std::fs;
@@ -22,7 +22,7 @@ use types::{Errno, Error, Result, Timestamp};
 const TELL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Serialize)]
-struct Outcome {
+struct RestoreResult {
     file: String,
     /// Point in time of the backup's content, in seconds since 1970.
     created_s: i64,
@@ -41,12 +41,12 @@ struct Outcome {
 pub fn run(args: &RestoreArgs) -> Result<()> {
     let dir = std::path::absolute(&args.dir).map_err(|e| os_error(args.dir.display(), &e))?;
     let chain = Chain::find(&args.file)?;
-    warn_if_exposed(&args.file);
+    warn_if_readable_by_others(&args.file);
     let now_s = rt::now().secs;
-    let mut outcome = Outcome {
+    let mut outcome = RestoreResult {
         file: chain.path().display().to_string(),
-        created_s: chain.head().created_s,
-        age_s: now_s.saturating_sub(chain.head().created_s),
+        created_s: chain.header().created_s,
+        age_s: now_s.saturating_sub(chain.header().created_s),
         copies: chain.paths().count(),
         keys: 0,
         bytes: 0,
@@ -58,31 +58,31 @@ pub fn run(args: &RestoreArgs) -> Result<()> {
         (outcome.keys, outcome.bytes) = (foot.keys, foot.bytes);
         return show(args.json, &outcome, || screen(&outcome, &dir));
     }
-    let state = open_or_furnish(&dir, &chain)?;
+    let state = open_or_extract(&dir, &chain)?;
     let done = with_progress(|progress| {
-        let rewind = Rewind::new(state.superblock.partitions, chain.head().created_s, now_s);
-        let mut records = Records { rewind, now_s, current: current(&state.paths) };
+        let rewind = RestoreRewriter::new(state.superblock.partitions, chain.header().created_s, now_s);
+        let mut records = RestoreTransform { rewind, now_s, current: current(&state.paths) };
         backup::restore(&chain, &state.paths.meta(), &mut records, now_s, progress)
     })?;
-    (outcome.keys, outcome.bytes, outcome.before) = (done.keys, done.bytes, done.before);
+    (outcome.keys, outcome.bytes, outcome.before) = (done.keys, done.bytes, done.previous_engine);
     outcome.restored = true;
     show(args.json, &outcome, || screen(&outcome, &dir))
 }
 
 /// Opens and locks the cluster's state directory. An empty one is first filled with the files from
 /// the backup.
-fn open_or_furnish(dir: &Path, chain: &Chain) -> Result<StateDir> {
+fn open_or_extract(dir: &Path, chain: &Chain) -> Result<StateDir> {
     let paths = StatePaths::new(dir);
     if Superblock::read(&paths.superblock())?.is_none() {
         require_vacant(dir)?;
         // Before anything is created from it.
         chain.verify()?;
-        furnish(dir, chain.path())?;
+        extract_files(dir, chain.path())?;
     }
     let state = StateDir::open(dir)?;
-    let (found, wanted) = (&chain.head().cluster, &state.superblock.uuid);
+    let (found, wanted) = (&chain.header().cluster, &state.superblock.uuid);
     if found != wanted {
-        let error = backup::Error::OtherCluster {
+        let error = backup::Error::WrongCluster {
             path: chain.path().to_path_buf(),
             found: found.clone(),
             wanted: wanted.clone(),
@@ -94,7 +94,7 @@ fn open_or_furnish(dir: &Path, chain: &Chain) -> Result<StateDir> {
 
 /// Writes the files from a backup. The superblock comes last: with it the directory is a cluster's
 /// state directory.
-fn furnish(dir: &Path, copy: &Path) -> Result<()> {
+fn extract_files(dir: &Path, copy: &Path) -> Result<()> {
     let reader = Reader::open(copy)?;
     let superblock = StatePaths::new("").superblock();
     let (last, others): (Vec<_>, Vec<_>) =
@@ -127,10 +127,10 @@ fn write_file(path: &Path, mode: u32, content: &[u8]) -> Result<()> {
 }
 
 /// Warns if other users can read the backup. The restore continues: it is the last resort.
-fn warn_if_exposed(copy: &Path) {
+fn warn_if_readable_by_others(copy: &Path) {
     let looked = fs::metadata(copy).map(|meta| identity::require_private_file(copy, &meta));
     if let Ok(Err(error)) = looked {
-        note(&format!("note: {error}; the copy has the keys of the cluster\n"));
+        print_to_stderr(&format!("note: {error}; the copy has the keys of the cluster\n"));
     }
 }
 
@@ -143,32 +143,32 @@ fn current(paths: &StatePaths) -> Vec<(Vec<u8>, Bytes)> {
     let read = || -> Result<Vec<_>, KvError> {
         let engine = Embedded::open(&paths.meta())?;
         let value = |key: &[u8]| Ok(engine.get(key)?.map(|value| (key.to_vec(), value)));
-        mgmt::CURRENT.iter().filter_map(|key| value(key).transpose()).collect()
+        mgmt::LIVE_RECORDS.iter().filter_map(|key| value(key).transpose()).collect()
     };
     // An unreadable store is the usual reason for a restore.
     read().unwrap_or_default()
 }
 
 /// Rewrites records of the metadata services and of management during a restore.
-struct Records {
-    rewind: Rewind,
+struct RestoreTransform {
+    rewind: RestoreRewriter,
     /// Seconds since 1970.
     now_s: i64,
     /// Records that replace those of the backup.
     current: Vec<(Vec<u8>, Bytes)>,
 }
 
-impl Rewrite for Records {
+impl Rewrite for RestoreTransform {
     fn record(&mut self, key: &[u8], value: Bytes) -> Result<Option<Bytes>> {
         let current = self.current.iter().find(|(known, _)| known == key).map(|(_, current)| current);
-        match mgmt::rewound(key, current.unwrap_or(&value), self.now_s) {
+        match mgmt::restored_record(key, current.unwrap_or(&value), self.now_s) {
             Some(rewound) => Ok(Some(rewound?.into())),
             None => self.rewind.record(key, value),
         }
     }
 
-    fn rest(&mut self) -> Result<Vec<(Vec<u8>, Bytes)>> {
-        self.rewind.rest()
+    fn additional_records(&mut self) -> Result<Vec<(Vec<u8>, Bytes)>> {
+        self.rewind.additional_records()
     }
 }
 
@@ -192,9 +192,9 @@ fn with_progress<T, E>(work: impl FnOnce(&Progress) -> Result<T, E>) -> Result<T
     })
 }
 
-fn screen(outcome: &Outcome, dir: &Path) -> String {
+fn screen(outcome: &RestoreResult, dir: &Path) -> String {
     let moment = Timestamp::new(outcome.created_s, 0).compact_utc();
-    let what = format!("{} keys as they were at {moment}, {} ago", outcome.keys, age(outcome.age_s));
+    let what = format!("{} keys as they were at {moment}, {} ago", outcome.keys, format_age(outcome.age_s));
     if !outcome.restored {
         return format!("{} can be restored: {what}\n", outcome.file);
     }

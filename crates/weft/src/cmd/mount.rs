@@ -1,9 +1,9 @@
 //! `weft mount`.
 
-use crate::assembly::{MountProcess, unreachable};
+use crate::assembly::{MountProcess, unreachable_error};
 use crate::cli::MountArgs;
 use crate::node_config::ClusterFile;
-use crate::output::{note, os_error};
+use crate::output::{os_error, print_to_stderr};
 use crate::{detach, logging, mountpoint};
 use identity::Credentials;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn warn_of_expiry(file: &ClusterFile, path: &Path) -> Result<()> {
     if let Some(credentials) = file.credentials()?
         && let Some(warning) = expiry_warning(&credentials, path, rt::now().secs)
     {
-        note(&warning);
+        print_to_stderr(&warning);
     }
     Ok(())
 }
@@ -74,7 +74,7 @@ fn start(args: &MountArgs, ready: impl FnOnce()) -> Result<MountProcess> {
     let file = ClusterFile::read(&args.cluster)?;
     mountpoint::prepare(&args.mountpoint)?;
     ready();
-    MountProcess::start(args, file.clone()).map_err(|error| unreachable(&file, error))
+    MountProcess::start(args, file.clone()).map_err(|error| unreachable_error(&file, error))
 }
 
 /// Returns the arguments with absolute paths: the process leaves its working directory.

@@ -67,7 +67,7 @@ fn screen(peers: &[PeerInfo]) -> String {
         ("OVER", Align::Left),
     ];
     let mut text = table(heading, &rows);
-    let not_used: Vec<String> = peers.iter().flat_map(not_used).collect();
+    let not_used: Vec<String> = peers.iter().flat_map(unusable_addresses).collect();
     if !not_used.is_empty() {
         text += "\nnot used:\n";
         not_used.iter().for_each(|line| text += line);
@@ -76,7 +76,7 @@ fn screen(peers: &[PeerInfo]) -> String {
 }
 
 /// Lists unusable addresses of a peer with their causes; those that concern all cores only once.
-fn not_used(peer: &PeerInfo) -> Vec<String> {
+fn unusable_addresses(peer: &PeerInfo) -> Vec<String> {
     let mut lines: Vec<String> = peer.unused.iter().map(|why| format!("  {}: {why}\n", peer.name)).collect();
     for link in &peer.links {
         let core = link.core;

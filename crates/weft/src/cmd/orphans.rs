@@ -20,7 +20,7 @@ const SUPERBLOCK: &str = "target.toml";
 
 /// A chunk file that was moved aside, and the outcome for it.
 #[derive(Serialize)]
-struct Told {
+struct OrphanInfo {
     /// Directory of the target.
     target: PathBuf,
     group: Option<u32>,
@@ -34,7 +34,7 @@ struct Told {
 pub fn run(dir: &Path, what: OrphansArg, json: bool) -> Result<()> {
     let targets = targets(dir)?;
     require_targets(&targets)?;
-    let all = rt::block_on(see_to_all(targets, what)).map_err(|e| os_error("io_uring", &e))??;
+    let all = rt::block_on(process_targets(targets, what)).map_err(|e| os_error("io_uring", &e))??;
     show(json, &all, || screen(&all))
 }
 
@@ -61,15 +61,15 @@ fn targets(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(list.map(own).unwrap_or_default())
 }
 
-async fn see_to_all(targets: Vec<PathBuf>, what: OrphansArg) -> Result<Vec<Told>> {
+async fn process_targets(targets: Vec<PathBuf>, what: OrphansArg) -> Result<Vec<OrphanInfo>> {
     let mut all = Vec::new();
     for target in targets {
-        see_to(&target, what, &mut all).await?;
+        process_target(&target, what, &mut all).await?;
     }
     Ok(all)
 }
 
-async fn see_to(target: &Path, what: OrphansArg, all: &mut Vec<Told>) -> Result<()> {
+async fn process_target(target: &Path, what: OrphansArg, all: &mut Vec<OrphanInfo>) -> Result<()> {
     let failed = |e| os_error(target.display(), &e);
     let is_restored = matches!(what, OrphansArg::Restore);
     let _served_by_nobody = is_restored.then(|| lock_target(target).map_err(in_use)).transpose()?;
@@ -80,20 +80,20 @@ async fn see_to(target: &Path, what: OrphansArg, all: &mut Vec<Told>) -> Result<
                 orphan.delete(target).await.map_err(failed)?;
                 "deleted".into()
             }
-            OrphansArg::Restore => match orphan.put_back(target).await.map_err(failed)? {
+            OrphansArg::Restore => match orphan.restore(target).await.map_err(failed)? {
                 true => "restored".into(),
                 false => hindrance(&orphan, target).await.map_err(failed)?,
             },
         };
         let group = orphan.group.map(|group| group.0);
-        all.push(Told { target: target.into(), group, ino: orphan.ino.0, bytes: orphan.bytes, state });
+        all.push(OrphanInfo { target: target.into(), group, ino: orphan.ino.0, bytes: orphan.bytes, state });
     }
     Ok(())
 }
 
 /// Returns why an orphan isn't restored.
 async fn hindrance(orphan: &Orphan, target: &Path) -> io::Result<String> {
-    let Some((place, bytes)) = orphan.in_its_place(target).await? else {
+    let Some((place, bytes)) = orphan.current_chunk_file(target).await? else {
         return Ok("kept: other checksums have its place, or its group is not here any more".into());
     };
     let other = match orphan.bytes > bytes {
@@ -114,11 +114,11 @@ fn in_use(error: mgmt::Error) -> Error {
     }
 }
 
-fn screen(all: &[Told]) -> String {
+fn screen(all: &[OrphanInfo]) -> String {
     if all.is_empty() {
         return "nothing was moved aside\n".into();
     }
-    let row = |told: &Told| {
+    let row = |told: &OrphanInfo| {
         let group = told.group.map_or("-".into(), |group| group.to_string());
         let name = format!("{:016x}", told.ino);
         let bytes = format_size(told.bytes);
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     fn seen(target: &Path, what: OrphansArg) -> Result<usize> {
-        let all = rt::block_on(see_to_all(vec![target.to_path_buf()], what)).unwrap();
+        let all = rt::block_on(process_targets(vec![target.to_path_buf()], what)).unwrap();
         all.map(|all| all.len())
     }
 
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_of_a_chunk_file_replaces_its_beginning_and_is_told_beside_another() {
+    fn an_orphan_replaces_its_truncated_chunk_file_and_conflicts_with_another() {
         let dir = tempfile::tempdir().unwrap();
         let orphan = Orphan { group: None, ino: types::InodeId(1), bytes: 20 };
         let (kept, place) = (orphan.path(dir.path()), dir.path().join("chunks/05/e5/0000000000000001"));
@@ -178,7 +178,7 @@ mod tests {
         std::fs::write(&kept, content).unwrap();
         let state = |in_place: &str| {
             std::fs::write(&place, in_place).unwrap();
-            let all = see_to_all(vec![dir.path().to_path_buf()], OrphansArg::Restore);
+            let all = process_targets(vec![dir.path().to_path_buf()], OrphansArg::Restore);
             rt::block_on(all).unwrap().unwrap().remove(0).state
         };
         let other = state("another one");

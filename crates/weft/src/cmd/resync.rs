@@ -1,7 +1,7 @@
 //! `weft group resync`: settings and progress of the resync of group members.
 
-use super::manage::{ask, unexpected};
-use crate::cli::{QueryArgs, ResyncCommand, ResyncSetArgs, Wanted};
+use super::manage::{ask, unexpected_reply};
+use crate::cli::{NewSetting, QueryArgs, ResyncCommand, ResyncSetArgs};
 use crate::output::{Align, print_json, show, table};
 use crate::size::format_size;
 use serde::Serialize;
@@ -32,7 +32,7 @@ pub fn run(command: ResyncCommand) -> Result<()> {
 fn status(query: &QueryArgs) -> Result<Status> {
     match ask(&query.dir, MgmtRequest::ListResyncs)? {
         MgmtReply::Resyncs { settings, members } => Ok(Status { settings, members }),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 
@@ -44,9 +44,9 @@ fn change(query: &QueryArgs, edit: impl FnOnce(&mut ResyncSettings)) -> Result<(
 }
 
 fn apply(settings: &mut ResyncSettings, args: &ResyncSetArgs) {
-    let value = |wanted: Wanted| match wanted {
-        Wanted::Default => None,
-        Wanted::Value(value) => Some(value),
+    let value = |wanted: NewSetting| match wanted {
+        NewSetting::Default => None,
+        NewSetting::Value(value) => Some(value),
     };
     if let Some(rate) = args.change.rate {
         settings.rate = value(rate);
@@ -70,7 +70,10 @@ fn screen(status: &Status) -> String {
     let replaced = match settings.replace_after_s {
         Some(0) => "lost members are not replaced".into(),
         Some(seconds) => format!("lost members are replaced after {}", duration(seconds)),
-        None => format!("lost members are replaced after {}", duration(mgmt::limits::LOST_AFTER.as_secs())),
+        None => format!(
+            "lost members are replaced after {}",
+            duration(mgmt::limits::REPLACE_MEMBER_AFTER.as_secs())
+        ),
     };
     let paused = if settings.paused { "; it is paused (weft group resync resume)" } else { "" };
     let head = format!("each member is sent {rate}{within}; {replaced}{paused}\n");

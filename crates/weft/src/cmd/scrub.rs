@@ -1,8 +1,8 @@
 //! `weft scrub`: background scrubbing.
 
-use super::manage::{ask, change, unexpected};
+use super::manage::{ask, change, unexpected_reply};
 use crate::cli::{QueryArgs, ScrubCommand};
-use crate::output::{Align, age, show, table};
+use crate::output::{Align, format_age, show, table};
 use crate::size::format_size;
 use serde::Serialize;
 use types::{Result, ScrubSettings};
@@ -40,7 +40,7 @@ pub fn run(command: ScrubCommand) -> Result<()> {
 fn status(query: &QueryArgs) -> Result<Status> {
     match ask(&query.dir, MgmtRequest::ListScrubs)? {
         MgmtReply::Scrubs { settings, scrubs } => Ok(Status { settings, targets: scrubs }),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected_reply(&other)),
     }
 }
 
@@ -53,7 +53,7 @@ fn set(query: &QueryArgs, edit: impl FnOnce(&mut ScrubSettings)) -> Result<()> {
 fn screen(status: &Status, now_s: i64) -> String {
     let ended = |progress: &ScrubProgress| match progress.ended_s {
         0 => "never".into(),
-        ended_s => format!("{} ago", age(now_s.saturating_sub(ended_s))),
+        ended_s => format!("{} ago", format_age(now_s.saturating_sub(ended_s))),
     };
     let state = |progress: &ScrubProgress| match &progress.hindrance {
         Some(why) => format!("rests: {why}"),

@@ -3,7 +3,7 @@
 use super::status::screen;
 use crate::assembly::NodeProcess;
 use crate::cli::ServeArgs;
-use crate::node_config::{NodeConfig, no_node};
+use crate::node_config::{NodeConfig, no_node_error};
 use crate::output::{os_error, print};
 use crate::{detach, logging, numa};
 use mgmt::StateDir;
@@ -12,7 +12,7 @@ use types::Result;
 /// Serves, in the foreground or in the background.
 pub fn run(args: &ServeArgs) -> Result<()> {
     let dir = args.dir.canonicalize().map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => no_node(&args.dir),
+        std::io::ErrorKind::NotFound => no_node_error(&args.dir),
         _ => os_error(args.dir.display(), &e),
     })?;
     let args = ServeArgs { dir, ..args.clone() };

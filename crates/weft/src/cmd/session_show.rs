@@ -49,7 +49,7 @@ mod tests {
     use crate::control::ReplacedInfo;
 
     #[test]
-    fn what_became_of_sessions_is_told() {
+    fn replaced_sessions_are_shown() {
         let first = MountSession {
             session: 7,
             missing: None,

@@ -40,7 +40,7 @@ pub fn run(args: &TargetAddArgs) -> Result<()> {
             if path.is_dir() {
                 lock_target(&path)?;
             }
-            numa::require_same(config.numa, &target)?;
+            numa::require_same_zone(config.numa, &target)?;
             target.append(&dir)?;
             None
         }

@@ -2,7 +2,7 @@
 
 use super::manage::{ask, find_target};
 use crate::cli::TargetDrainArgs;
-use crate::output::{note, print, print_json};
+use crate::output::{print, print_json, print_to_stderr};
 use crate::size::format_size;
 use std::time::Duration;
 use types::{Errno, Error, Result, TargetId};
@@ -31,9 +31,9 @@ pub fn run(args: &TargetDrainArgs) -> Result<()> {
                 "bring it back (weft node list, weft health) and the drain goes on; or give up what it alone has: weft target remove {target} --dry-run lists the files, and weft target remove {target} says what else is needed"
             )));
         }
-        let line = sentence(progress);
+        let line = progress_text(progress);
         if line != told {
-            note(&format!("target {target}: {line}\n"));
+            print_to_stderr(&format!("target {target}: {line}\n"));
             told = line;
         }
         std::thread::sleep(POLL);
@@ -42,7 +42,7 @@ pub fn run(args: &TargetDrainArgs) -> Result<()> {
     if args.query.json {
         return print_json(&progress);
     }
-    print(&format!("target {target}: {}\n", sentence(progress)));
+    print(&format!("target {target}: {}\n", progress_text(progress)));
     Ok(())
 }
 
@@ -54,7 +54,7 @@ fn progress_of(info: &TargetInfo) -> Result<&DrainProgress> {
 }
 
 /// Describes the progress of a drain.
-pub fn sentence(progress: &DrainProgress) -> String {
+pub fn progress_text(progress: &DrainProgress) -> String {
     if progress.empty {
         return "it gets no new files, and holds no data any more".into();
     }
@@ -106,13 +106,13 @@ mod tests {
             hindrance: Some("inode 7 stays for now".into()),
             ..DrainProgress::default()
         };
-        let text = sentence(&progress);
+        let text = progress_text(&progress);
         for part in ["3 files", "5 MiB", "2 with", "10 min", "inode 7"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let member = DrainProgress { groups_left: 3, ..progress.clone() };
-        assert!(sentence(&member).contains("in 3 mirrored groups yet"));
-        assert!(sentence(&DrainProgress::default()).contains("counted"));
-        assert!(sentence(&DrainProgress { empty: true, ..progress }).contains("no data"));
+        assert!(progress_text(&member).contains("in 3 mirrored groups yet"));
+        assert!(progress_text(&DrainProgress::default()).contains("counted"));
+        assert!(progress_text(&DrainProgress { empty: true, ..progress }).contains("no data"));
     }
 }

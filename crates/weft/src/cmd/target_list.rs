@@ -18,7 +18,7 @@ pub fn run(args: &QueryArgs) -> Result<()> {
         return print_json(&targets.iter().map(told).collect::<Vec<_>>());
     }
     let line = |(target, progress)| {
-        format!("target {target} is being drained: {}\n", super::target_drain::sentence(progress))
+        format!("target {target} is being drained: {}\n", super::target_drain::progress_text(progress))
     };
     print(&format!("{}{}", targets_table(&targets), drains.iter().map(line).collect::<String>()));
     Ok(())

@@ -1,6 +1,6 @@
 //! `weft target remove`.
 
-use super::fsck::make_list;
+use super::fsck::create_loss_list;
 use super::manage::find_target;
 use crate::cli::TargetRemoveArgs;
 use crate::control::{Control, LossOrder, Request, not_running};
@@ -38,12 +38,12 @@ pub fn run(args: &TargetRemoveArgs) -> Result<()> {
 
 fn ask<T: DeserializeOwned>(args: &TargetRemoveArgs, request: Request) -> Result<T> {
     let dir = &args.query.dir;
-    Control::connect(dir)?.ok_or_else(|| not_running(dir))?.exchange_within(request, PATIENCE)
+    Control::connect(dir)?.ok_or_else(|| not_running(dir))?.exchange_with_timeout(request, PATIENCE)
 }
 
 /// Returns what would be lost. If a list is requested, it is complete when this returns.
 fn losses(args: &TargetRemoveArgs) -> Result<Losses> {
-    let list = args.list.as_deref().map(make_list).transpose()?;
+    let list = args.list.as_deref().map(create_loss_list).transpose()?;
     let order = LossOrder { target: TargetId(args.target), list: list.clone() };
     let losses = ask(args, Request::Losses { order });
     if let Some(file) = list

@@ -8,7 +8,7 @@
 use crate::cli::UmountArgs;
 use crate::control::{Control, PeerInfo, Request};
 use crate::mountpoint;
-use crate::output::{note, os_error};
+use crate::output::{os_error, print_to_stderr};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::{UnmountFlags, unmount};
 use std::io::ErrorKind;
@@ -21,17 +21,17 @@ use types::{Errno, Error, Result};
 
 /// Longest time for a client to answer. A dedicated thread does that, so only a very busy machine
 /// delays it.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(15);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Interval of checks that the client answers during the unmount.
-const ASK_INTERVAL: Duration = Duration::from_secs(5);
+const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Interval of checks whether the unmount is complete: short compared with a usual unmount.
 const POLL: Duration = Duration::from_millis(2);
 
 /// Longest wait for the process of the mount after the unmount, until its session has ended at the
 /// servers. Longer than the session's end takes with servers that answer.
-const SESSION_PATIENCE: Duration = Duration::from_secs(20);
+const SESSION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Time after which the user is informed of the wait.
 const SESSION_NOTICE: Duration = Duration::from_secs(3);
@@ -44,17 +44,17 @@ pub fn run(args: &UmountArgs) -> Result<()> {
         std::process::exit(ended.map_or_else(|e| e.raw_os_error(), |()| 0));
     }
     let path = mountpoint::resolve(&args.mountpoint)?;
-    if !mountpoint::is_ours(&path)? {
+    if !mountpoint::is_weft_mount(&path)? {
         return Err(Error::new(
             Errno::EINVAL,
             format!("no weft file system is mounted at {}", path.display()),
         )
         .hint("findmnt -t fuse.weft shows all"));
     }
-    if args.force { by_force(&path) } else { in_order(&path) }
+    if args.force { force_unmount(&path) } else { unmount_orderly(&path) }
 }
 
-fn by_force(path: &Path) -> Result<()> {
+fn force_unmount(path: &Path) -> Result<()> {
     // The kernel fails all pending and future requests.
     if let Some(control) = mountpoint::abort_file(path)?
         && let Err(e) = std::fs::write(&control, "1")
@@ -64,14 +64,14 @@ fn by_force(path: &Path) -> Result<()> {
     match unmount(path, UnmountFlags::FORCE | UnmountFlags::DETACH) {
         Ok(()) => Ok(()),
         // A concurrent ordinary unmount was completed by the abort, and was faster.
-        Err(rustix::io::Errno::INVAL) if !mountpoint::is_ours(path)? => Ok(()),
+        Err(rustix::io::Errno::INVAL) if !mountpoint::is_weft_mount(path)? => Ok(()),
         Err(e) => {
             Err(os_error(format_args!("can't unmount {}", path.display()), &e.into()).hint("run as root"))
         }
     }
 }
 
-fn in_order(path: &Path) -> Result<()> {
+fn unmount_orderly(path: &Path) -> Result<()> {
     // Without a control socket the client can't be queried.
     let watched = client_answers(path)?;
     let process = Control::of_mount(path).ok().flatten().and_then(|control| control.process().ok());
@@ -81,10 +81,10 @@ fn in_order(path: &Path) -> Result<()> {
     let mut half = Command::new(program);
     half.args(["umount", "--bare"]).arg(path).stdin(Stdio::null());
     let half = half.spawn().map_err(|e| os_error("can't start a process", &e))?;
-    let ended = wait(half, ASK_INTERVAL, ask)?;
+    let ended = wait(half, CLIENT_CHECK_INTERVAL, ask)?;
     let cause = match ended.code() {
         Some(0) if connection.is_some_and(|file| file.exists()) => {
-            note(&format!(
+            print_to_stderr(&format!(
                 "{} is still mounted in another mount namespace: its session goes on\n",
                 path.display()
             ));
@@ -109,11 +109,11 @@ fn wait_for_end(process: &OwnedFd, path: &Path) -> Result<()> {
     if has_ended(process, SESSION_NOTICE)? {
         return Ok(());
     }
-    note(&format!("{shown} is unmounted; waiting until its session has ended at the servers\n"));
-    if has_ended(process, SESSION_PATIENCE - SESSION_NOTICE)? {
+    print_to_stderr(&format!("{shown} is unmounted; waiting until its session has ended at the servers\n"));
+    if has_ended(process, SESSION_TIMEOUT - SESSION_NOTICE)? {
         return Ok(());
     }
-    note(&format!(
+    print_to_stderr(&format!(
         "{shown} is unmounted, but its session has not ended, since servers don't answer; they end it by themselves\n\
          hint: weft health shows which servers\n"
     ));
@@ -162,8 +162,8 @@ fn wait(mut half: Child, interval: Duration, ask: impl Fn() -> Result<()>) -> Re
 /// `ETIMEDOUT` if it should answer and doesn't.
 fn client_answers(path: &Path) -> Result<bool> {
     let Ok(Some(mut control)) = Control::of_mount(path) else { return Ok(false) };
-    match control.exchange_within::<Vec<PeerInfo>>(Request::Net, CLIENT_PATIENCE) {
-        Err(error) if is_silence(error.errno) => {
+    match control.exchange_with_timeout::<Vec<PeerInfo>>(Request::Net, CLIENT_TIMEOUT) {
+        Err(error) if is_timeout(error.errno) => {
             let message = format!("the client of {} doesn't answer: is its process stopped?", path.display());
             let hint = "let it go on (kill -CONT); or weft umount --force: what programs wrote and the client has not sent is lost then";
             Err(Error::new(Errno::ETIMEDOUT, message).hint(hint))
@@ -174,7 +174,7 @@ fn client_answers(path: &Path) -> Result<bool> {
 }
 
 /// Returns whether this is the error of a receive that timed out.
-fn is_silence(errno: Errno) -> bool {
+fn is_timeout(errno: Errno) -> bool {
     let kind = std::io::Error::from_raw_os_error(errno.0).kind();
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_while_the_client_is_asked_has_ended() {
+    fn an_unmount_that_ends_during_a_query_is_complete() {
         let child = half("sleep", "0.1");
         let state = format!("/proc/{}/stat", child.id());
         let slow = || {

@@ -14,8 +14,8 @@ use types::Result;
 /// Name of a cluster that `weft up` creates.
 const CLUSTER_NAME: &str = "weft";
 /// Longest wait for a process whose mount was unmounted, and the interval of checks.
-const STOPPING_PATIENCE: Duration = Duration::from_secs(15);
-const STOPPING_LOOK: Duration = Duration::from_millis(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Starts the cluster, in the foreground or in the background.
 pub fn run(args: &UpArgs) -> Result<()> {
@@ -56,9 +56,9 @@ fn in_background(args: &UpArgs) -> Result<()> {
 
 fn assemble(args: &UpArgs, opened: impl FnOnce(&StateDir)) -> Result<Cluster> {
     logging::init();
-    crate::mountpoint::require_apart(&args.dir, &args.mount)?;
+    crate::mountpoint::require_disjoint(&args.dir, &args.mount)?;
     for target in &args.target_dir {
-        crate::mountpoint::require_apart(target, &args.mount)?;
+        crate::mountpoint::require_disjoint(target, &args.mount)?;
         mgmt::require_target_or_vacant(target)?;
     }
     crate::mountpoint::prepare(&args.mount)?;
@@ -75,9 +75,9 @@ fn open(dir: &Path) -> Result<StateDir> {
     loop {
         match StateDir::open_or_create(dir, CLUSTER_NAME) {
             Err(mgmt::Error::InUse { .. })
-                if began.elapsed() < STOPPING_PATIENCE && !crate::mountpoint::is_mounted_from(dir)? =>
+                if began.elapsed() < STOP_TIMEOUT && !crate::mountpoint::is_mounted_from(dir)? =>
             {
-                std::thread::sleep(STOPPING_LOOK);
+                std::thread::sleep(STOP_POLL_INTERVAL);
             }
             opened => return Ok(opened?),
         }

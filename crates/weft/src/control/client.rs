@@ -85,20 +85,20 @@ impl Control {
     }
 
     /// Like [`Control::exchange`], with a time-out for the answer.
-    pub fn exchange_within<T: DeserializeOwned>(
+    pub fn exchange_with_timeout<T: DeserializeOwned>(
         &mut self,
         request: Request,
         patience: Duration,
     ) -> Result<T> {
-        let value = self.line_within(request, patience).map_err(|e| self.failed(&e))?;
+        let value = self.line_with_timeout(request, patience).map_err(|e| self.failed(&e))?;
         serde_json::from_value(Result::from(value)?).map_err(|e| self.failed(&e.into()))
     }
 
     fn line(&mut self, request: Request) -> io::Result<Answer> {
-        self.line_within(request, LINE_TIMEOUT)
+        self.line_with_timeout(request, LINE_TIMEOUT)
     }
 
-    fn line_within(&mut self, request: Request, patience: Duration) -> io::Result<Answer> {
+    fn line_with_timeout(&mut self, request: Request, patience: Duration) -> io::Result<Answer> {
         self.stream.set_read_timeout(Some(patience))?;
         self.stream.set_write_timeout(Some(LINE_TIMEOUT))?;
         let mut line = serde_json::to_string(&request)?;
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_those_who_came_before() {
+    fn connections_do_not_block_each_other() {
         let (_base, dir) = cluster();
         let (asked, awaited) = channel();
         start(&StatePaths::new(&dir).socket(), Arc::new(Slow { asked, awaited: Mutex::new(awaited) }))
@@ -243,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cluster_is_said_so() {
+    fn a_directory_without_a_cluster_is_reported() {
         let base = tempfile::tempdir().unwrap();
         let error = Control::ask::<Value>(base.path(), Request::Status).unwrap_err();
         assert!(error.message.contains("there is no weft cluster in"), "{error}");
     }
 
     #[test]
-    fn a_cluster_that_is_down_is_said_so() {
+    fn a_stopped_cluster_is_reported() {
         let (_base, dir) = cluster();
         let error = Control::ask::<Value>(&dir, Request::Status).unwrap_err();
         assert!(error.message.contains("is not running") && error.hint.contains("weft up"), "{error}");

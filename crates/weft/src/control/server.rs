@@ -28,7 +28,7 @@ pub trait Service: Send + Sync + 'static {
 
 /// Most connections that are served at a time; further ones wait. Each has a thread, since an
 /// answer may take as long as management does.
-const MAX_CONVERSATIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 
 /// Opens the control socket and answers requests, until the process ends. Connections don't wait
 /// for each other.
@@ -38,7 +38,7 @@ const MAX_CONVERSATIONS: usize = 16;
 pub fn start(socket: &Path, service: Arc<dyn Service>) -> Result<()> {
     let listener =
         listen(socket).map_err(|e| os_error(format_args!("can't open {}", socket.display()), &e))?;
-    let places = Arc::new(Places::default());
+    let places = Arc::new(ConnectionSlots::default());
     let serve = move || {
         for connection in listener.incoming() {
             let place = places.clone().take();
@@ -61,24 +61,24 @@ pub fn start(socket: &Path, service: Arc<dyn Service>) -> Result<()> {
 
 /// Number of connections that are being served.
 #[derive(Default)]
-struct Places {
+struct ConnectionSlots {
     taken: Mutex<usize>,
     given_back: Condvar,
 }
 
-struct Place(Arc<Places>);
+struct ConnectionSlot(Arc<ConnectionSlots>);
 
-impl Places {
+impl ConnectionSlots {
     /// Waits for a free place.
-    fn take(self: Arc<Places>) -> Place {
+    fn take(self: Arc<ConnectionSlots>) -> ConnectionSlot {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = self.given_back.wait_while(taken, |taken| *taken == MAX_CONVERSATIONS);
+        let free = self.given_back.wait_while(taken, |taken| *taken == MAX_CONNECTIONS);
         *free.unwrap_or_else(PoisonError::into_inner) += 1;
-        Place(self)
+        ConnectionSlot(self)
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.0.given_back.notify_one();

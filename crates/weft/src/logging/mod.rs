@@ -4,11 +4,11 @@
 //! lines that can't be written are counted ([`sink`]), a log statement that is too frequent is
 //! suppressed ([`quota`]), and a log file is rotated while the process runs.
 
-mod place;
+mod location;
 mod quota;
 mod sink;
 
-pub use self::place::{of_mount, of_service};
+pub use self::location::{of_mount, of_service};
 
 use self::quota::Quotas;
 use self::sink::Sink;
@@ -41,18 +41,18 @@ pub fn init() {
 /// Redirects the log, and standard error with it, to the end of a file. While the file can't be
 /// opened, the process runs without a log and retries.
 pub fn redirect(log: &Path) {
-    with_log(|state| state.sink.redirect(log, attach));
+    with_log(|state| state.sink.redirect(log, make_stderr));
 }
 
 /// Redirects the log of the process that serves a state directory to the file of [`of_service`].
 pub fn redirect_service(dir: &Path) {
     let log = of_service(dir);
     redirect(&log);
-    place::link_from(dir, &log);
+    location::link_from(dir, &log);
 }
 
 /// Makes a file standard error: messages of panics and libraries go there.
-fn attach(file: &File) {
+fn make_stderr(file: &File) {
     // Can't fail with two open descriptors; and there would be no place to report it to.
     let _ = rustix::stdio::dup2_stderr(file);
 }
@@ -132,7 +132,7 @@ mod tests {
         if std::env::var_os(CHILD).is_some() {
             init();
             tracing::error!("a line");
-            crate::output::note("a note\n");
+            crate::output::print_to_stderr("a note\n");
             return;
         }
         let full = File::options().write(true).open("/dev/full").unwrap();

@@ -16,7 +16,7 @@ const BURST: u32 = 64;
 const REFILL: Duration = Duration::from_secs(10);
 
 /// Stored length of a suppressed line, in bytes.
-const MAX_KEPT_BYTES: usize = 2048;
+const MAX_STORED_BYTES: usize = 2048;
 
 /// The quotas of all statements that have logged. There are at most as many as log statements in
 /// the program, some hundreds, so a list suffices.
@@ -51,7 +51,7 @@ impl<K: Clone + PartialEq> Quotas<K> {
         if !admitted {
             quota.suppressed += 1;
             quota.newest.clear();
-            quota.newest.extend_from_slice(&line[..line.len().min(MAX_KEPT_BYTES)]);
+            quota.newest.extend_from_slice(&line[..line.len().min(MAX_STORED_BYTES)]);
         }
         admitted
     }
@@ -154,6 +154,6 @@ mod tests {
         for _ in 0..=BURST {
             quotas.admit(&"place", &long, begin);
         }
-        assert_eq!(quotas.due(begin + REFILL)[0].len(), MAX_KEPT_BYTES + 1);
+        assert_eq!(quotas.due(begin + REFILL)[0].len(), MAX_STORED_BYTES + 1);
     }
 }

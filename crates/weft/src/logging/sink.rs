@@ -23,7 +23,7 @@ pub struct Sink {
     /// Cause of the loss.
     cause: String,
     /// Whether the last line was written incompletely.
-    is_torn: bool,
+    is_incomplete: bool,
 }
 
 enum Out {
@@ -34,20 +34,20 @@ enum Out {
 impl Sink {
     /// Creates a sink for standard error.
     pub const fn stderr() -> Sink {
-        Sink { out: Out::Stderr, lost: 0, cause: String::new(), is_torn: false }
+        Sink { out: Out::Stderr, lost: 0, cause: String::new(), is_incomplete: false }
     }
 
     /// Redirects lines to the end of a file from now on. `attach` gets each file that is opened for
     /// it, or the null device if that fails.
     pub fn redirect(&mut self, path: &Path, attach: fn(&File)) {
         self.out = Out::File(LogFile::new(path, MAX_LOG_BYTES, attach));
-        self.is_torn = false;
+        self.is_incomplete = false;
     }
 
     /// Writes a line, or counts it as lost.
     pub fn put(&mut self, line: &[u8], now: Instant) {
         let mut text = Vec::with_capacity(line.len());
-        if self.is_torn {
+        if self.is_incomplete {
             text.push(b'\n');
         }
         if self.lost > 0 {
@@ -60,11 +60,11 @@ impl Sink {
             Out::File(file) => file.put(&text, now),
         };
         match outcome {
-            Ok(()) => (self.lost, self.is_torn) = (0, false),
+            Ok(()) => (self.lost, self.is_incomplete) = (0, false),
             Err(error) => {
                 self.lost += 1;
                 self.cause = error.to_string();
-                self.is_torn |= written > 0;
+                self.is_incomplete |= written > 0;
             }
         }
     }
@@ -130,7 +130,7 @@ impl LogFile {
     /// Renames the file and opens an empty one. If the rename fails, the file is truncated: the log
     /// is bounded in either case.
     fn rotate(&mut self, now: Instant) {
-        if fs::rename(&self.path, old_of(&self.path)).is_ok() {
+        if fs::rename(&self.path, previous_log(&self.path)).is_ok() {
             return self.open(Some(now));
         }
         if let State::Open { file, bytes } = &mut self.state
@@ -167,7 +167,7 @@ fn open(path: &Path) -> io::Result<(PathBuf, File, Option<u64>)> {
 }
 
 /// Returns the path of the previous log.
-fn old_of(path: &Path) -> PathBuf {
+fn previous_log(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".old");
     name.into()
@@ -189,7 +189,8 @@ mod tests {
         for number in 100..150 {
             sink.put(format!("line {number}\n").as_bytes(), Instant::now());
         }
-        let (new, old) = (fs::read_to_string(&path).unwrap(), fs::read_to_string(old_of(&path)).unwrap());
+        let (new, old) =
+            (fs::read_to_string(&path).unwrap(), fs::read_to_string(previous_log(&path)).unwrap());
         assert!(new.len() <= 100 && old.len() <= 100, "{} and {}", new.len(), old.len());
         assert!(new.ends_with("line 149\n"), "{new}");
         assert!((old + &new).contains("line 145\nline 146\nline 147\n"), "no line is lost between them");
@@ -197,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_there_is_continued_and_rotated() {
+    fn an_existing_log_is_continued_and_rotated() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("weft.log");
         fs::write(&path, "x".repeat(200)).unwrap();
         let mut sink = sink(&path, 100);
         sink.put(b"line\n", Instant::now());
         assert_eq!(fs::read_to_string(&path).unwrap(), "line\n");
-        assert_eq!(fs::metadata(old_of(&path)).unwrap().len(), 200);
+        assert_eq!(fs::metadata(previous_log(&path)).unwrap().len(), 200);
     }
 
     #[test]
@@ -225,7 +226,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("weft.log");
         // A directory with the name of the old log makes the rename fail.
-        fs::create_dir(old_of(&path)).unwrap();
+        fs::create_dir(previous_log(&path)).unwrap();
         let mut sink = sink(&path, 10);
         for line in [b"line 1\n", b"line 2\n"] {
             sink.put(line, Instant::now());

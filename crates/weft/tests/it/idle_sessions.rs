@@ -1,9 +1,9 @@
 //! Memory of servers for idle clients: 200 sessions with two connections each, and 10,000 open
 //! files; on one node with all roles, and on four processes that share them.
 
-use client::{Client, ClientOptions, Handle, ReadHow, WriteHow};
+use client::{Client, ClientOptions, Handle, ReadOptions, WriteOptions};
 use identity::Credentials;
-use identity::tls::Strangers;
+use identity::tls::UnauthenticatedClients;
 use net::{
     Channel, ClientIdentity, MetaChannels, Peer, PeerOptions, Security, StorageChannels, Tls, WhenOffline,
 };
@@ -132,7 +132,8 @@ impl Cluster {
 /// Starts a client that servers can't distinguish from a mounted one.
 async fn session(file: &ClusterFile, address: SocketAddr, number: u64) -> Arc<Client> {
     let credentials = Credentials::from_text(&file.credentials).unwrap();
-    let tls = Tls::member(&credentials, identity::Protection::Encrypted, Strangers::Refused).unwrap();
+    let tls =
+        Tls::member(&credentials, identity::Protection::Encrypted, UnauthenticatedClients::Refused).unwrap();
     let name = format!("client {number}");
     let identity = ClientIdentity { cluster: file.cluster.clone(), name, client: 1 + number };
     // One peer per process, for all of its services.
@@ -169,7 +170,7 @@ async fn session(file: &ClusterFile, address: SocketAddr, number: u64) -> Arc<Cl
         map,
         server_cache: true,
         write_behind: false,
-        alone: false,
+        only_session: false,
     });
     client.register().await.unwrap();
     rt::spawn(client.clone().background());
@@ -188,7 +189,7 @@ async fn open_files(client: &Client, number: u64, handles: &mut Vec<Arc<Handle>>
         let handle = made.unwrap().1;
         if file % WRITTEN == 0 {
             let content = IoBuf::from_slice(&[1; CONTENT_BYTES]);
-            client.write(&handle, 0, content, WriteHow::default()).await.unwrap();
+            client.write(&handle, 0, content, WriteOptions::default()).await.unwrap();
         }
         handles.push(handle);
     }
@@ -239,7 +240,10 @@ fn measure(cluster: &Cluster) -> Cost {
         for (client, opened) in all.iter().zip(handles.chunks(FILES_OF_SESSION)) {
             for handle in opened.iter().step_by(WRITTEN) {
                 let content = IoBuf::from_slice(&[0; CONTENT_BYTES]);
-                assert_eq!(client.read(handle, 0, content, ReadHow::default()).await.unwrap(), CONTENT_BYTES);
+                assert_eq!(
+                    client.read(handle, 0, content, ReadOptions::default()).await.unwrap(),
+                    CONTENT_BYTES
+                );
             }
         }
         connected.send(()).unwrap();
@@ -285,7 +289,7 @@ fn idle_sessions_and_open_files_cost_little() {
 /// Management with metadata, a second metadata service, and two storage nodes: each client has
 /// connections to all.
 #[test]
-fn they_cost_little_where_several_processes_share_the_work() {
+fn idle_sessions_cost_little_on_several_processes() {
     let cost = measure(&Cluster::start("mgmt,meta", &["meta", "storage", "storage"]));
     println!(
         "{SESSIONS} sessions: {} KiB, with open files: {} KiB",

@@ -31,7 +31,7 @@ fn init(dir: &Path) -> Output {
     weft(&line).output().unwrap()
 }
 
-fn told(output: &Output) -> String {
+fn stderr_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -61,10 +61,10 @@ fn what_a_node_keeps_is_for_its_owner_with_any_umask() {
     let base = tempfile::tempdir().unwrap();
     let (dir, target) = (base.path().join("node"), base.path().join("target"));
     let made = init(&dir);
-    assert!(made.status.success(), "{}", told(&made));
+    assert!(made.status.success(), "{}", stderr_text(&made));
     let (node, disk) = (dir.to_str().unwrap(), target.to_str().unwrap());
     let added = weft(&["target", "add", disk, "--dir", node]).output().unwrap();
-    assert!(added.status.success(), "{}", told(&added));
+    assert!(added.status.success(), "{}", stderr_text(&added));
     let serve = weft(&["serve", "--dir", node]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let _served = Served(serve);
     let began = Instant::now();
@@ -73,11 +73,11 @@ fn what_a_node_keeps_is_for_its_owner_with_any_umask() {
         if String::from_utf8_lossy(&listed.stdout).contains(disk) {
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "{}", told(&listed));
+        assert!(began.elapsed() < PATIENCE, "{}", stderr_text(&listed));
         sleep(Duration::from_millis(100));
     }
     let copied = weft(&["meta", "backup", "--dir", node]).output().unwrap();
-    assert!(copied.status.success(), "{}", told(&copied));
+    assert!(copied.status.success(), "{}", stderr_text(&copied));
 
     let mut found = vec![];
     for root in [&dir, &target] {
@@ -102,16 +102,24 @@ fn a_directory_that_others_may_change_becomes_no_node() {
     fs::create_dir(&dir).unwrap();
     fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
     let refused = init(&dir);
-    assert!(!refused.status.success() && told(&refused).contains("chmod go-w"), "{}", told(&refused));
+    assert!(
+        !refused.status.success() && stderr_text(&refused).contains("chmod go-w"),
+        "{}",
+        stderr_text(&refused)
+    );
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "nothing is made there");
     fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
     if chown(&dir, Some(12_345), None).is_ok() {
         let refused = init(&dir);
-        assert!(!refused.status.success() && told(&refused).contains("uid 12345"), "{}", told(&refused));
+        assert!(
+            !refused.status.success() && stderr_text(&refused).contains("uid 12345"),
+            "{}",
+            stderr_text(&refused)
+        );
         chown(&dir, Some(0), None).unwrap();
     }
     let made = init(&dir);
-    assert!(made.status.success(), "{}", told(&made));
+    assert!(made.status.success(), "{}", stderr_text(&made));
 }
 
 #[test]
@@ -124,5 +132,9 @@ fn a_cluster_file_that_others_may_read_mounts_nothing() {
     fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
     let mut mount = weft(&["mount", file.to_str().unwrap(), mountpoint.to_str().unwrap(), "--timeout", "1"]);
     let refused = mount.output().unwrap();
-    assert!(!refused.status.success() && told(&refused).contains("chmod 600"), "{}", told(&refused));
+    assert!(
+        !refused.status.success() && stderr_text(&refused).contains("chmod 600"),
+        "{}",
+        stderr_text(&refused)
+    );
 }

@@ -35,12 +35,12 @@ pub struct Welcome {
     /// Number of the server's cores.
     pub cores: u32,
     /// How processes on the same machine can connect instead.
-    pub on_host: Option<OnHost>,
+    pub on_host: Option<LocalEndpoint>,
 }
 
 /// Unix socket by which processes on the same machine can connect.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct OnHost {
+pub struct LocalEndpoint {
     /// Identifies the machine: processes on other machines have another value.
     pub host: String,
     /// Abstract name of the socket.
@@ -80,12 +80,12 @@ struct WelcomeFields {
     #[prost(uint32, tag = "4")]
     cores: u32,
     #[prost(message, optional, tag = "5")]
-    on_host: Option<OnHostFields>,
+    on_host: Option<LocalEndpointFields>,
 }
 
 /// Field numbers never change.
 #[derive(Clone, PartialEq, prost::Message)]
-struct OnHostFields {
+struct LocalEndpointFields {
     #[prost(string, tag = "1")]
     host: String,
     #[prost(string, tag = "2")]
@@ -110,14 +110,19 @@ impl Message for Hello {
 impl Message for Welcome {
     fn encode(&self, out: &mut Vec<u8>) {
         let Welcome { protocol, name, credits, cores, on_host } = self.clone();
-        let on_host = on_host.map(|OnHost { host, socket, user }| OnHostFields { host, socket, user });
+        let on_host =
+            on_host.map(|LocalEndpoint { host, socket, user }| LocalEndpointFields { host, socket, user });
         WelcomeFields { protocol, name, credits, cores, on_host }.encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<Welcome, Malformed> {
         let WelcomeFields { protocol, name, credits, cores, on_host } = fields(bytes)?;
-        let bounded = |way: OnHostFields| -> Result<OnHost, Malformed> {
-            Ok(OnHost { host: bounded_name(way.host)?, socket: bounded_name(way.socket)?, user: way.user })
+        let bounded = |way: LocalEndpointFields| -> Result<LocalEndpoint, Malformed> {
+            Ok(LocalEndpoint {
+                host: bounded_name(way.host)?,
+                socket: bounded_name(way.socket)?,
+                user: way.user,
+            })
         };
         let on_host = on_host.map(bounded).transpose()?;
         Ok(Welcome { protocol, name: bounded_name(name)?, credits, cores, on_host })

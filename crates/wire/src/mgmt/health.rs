@@ -23,7 +23,7 @@ pub struct Health {
     pub findings: Vec<HealthFinding>,
     /// Daily backups of the metadata; absent where none are made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub copies: Option<CopiesInfo>,
+    pub copies: Option<BackupsInfo>,
     /// The metadata store; absent where unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreInfo>,
@@ -37,7 +37,7 @@ pub struct Health {
 
 /// Daily backups of the metadata.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CopiesInfo {
+pub struct BackupsInfo {
     /// Their folder, on the management node.
     pub folder: String,
     /// Number of retained backups; 0: none are made.

@@ -6,7 +6,7 @@ use types::TargetId;
 /// I/O counters of a target since its node's process opened it, for applications, resync and
 /// migration alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct TargetWork {
+pub struct IoCounters {
     /// Number of reads.
     pub reads: u64,
     /// Bytes read.

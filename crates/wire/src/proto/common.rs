@@ -1,7 +1,7 @@
 //! Encodings that several messages share.
 
-use crate::Number;
-use crate::{LeaseMode, LockKind, LockSpace, Malformed, RenameMode, XattrMode};
+use crate::SlotSequence;
+use crate::{LeaseMode, LockFamily, LockKind, Malformed, RenameMode, XattrMode};
 use bytes::Bytes;
 use prost::Message;
 use prost::bytes::{Buf, BufMut};
@@ -23,7 +23,7 @@ pub const MAX_ENTRIES: usize = 16 * 1024;
 pub const MAX_LIST_ITEMS: usize = 64 * 1024;
 
 /// Returns a part of a message, or an error if it is missing.
-pub(crate) fn need<T>(part: Option<T>, what: &str) -> Result<T, Malformed> {
+pub(crate) fn required<T>(part: Option<T>, what: &str) -> Result<T, Malformed> {
     part.ok_or_else(|| Malformed::new(format!("no {what}")))
 }
 
@@ -46,12 +46,12 @@ pub(crate) fn bounded<T>(list: Vec<T>, what: &str) -> Result<Vec<T>, Malformed> 
 }
 
 /// Packs slot and sequence id; sequence ids begin with 1, so the result is never 0.
-pub(crate) fn packed(number: Number) -> u64 {
-    u64::from(number.lane) << 32 | u64::from(number.sequence)
+pub(crate) fn packed(number: SlotSequence) -> u64 {
+    u64::from(number.slot) << 32 | u64::from(number.sequence)
 }
 
-pub(crate) fn unpacked(packed: u64) -> Option<Number> {
-    let number = Number { lane: (packed >> 32) as u32, sequence: packed as u32 };
+pub(crate) fn unpacked(packed: u64) -> Option<SlotSequence> {
+    let number = SlotSequence { slot: (packed >> 32) as u32, sequence: packed as u32 };
     (packed != 0).then_some(number)
 }
 
@@ -107,7 +107,7 @@ impl Numbered for LeaseMode {
 // Numbers never change.
 numbered! {
     LockKind, "kind of lock": Shared = 1, Exclusive = 2;
-    LockSpace, "space of locks": Posix = 1, Flock = 2;
+    LockFamily, "space of locks": Posix = 1, Flock = 2;
     RenameMode, "mode of renaming": Replace = 1, NoReplace = 2, Exchange = 3, Whiteout = 4;
     XattrMode, "mode of setting an attribute": Any = 1, Create = 2, Replace = 3;
     Chooser, "chooser": RoundRobin = 1, Random = 2, CapacityWeighted = 3;
@@ -220,7 +220,7 @@ fn point(secs: i64, nanos: u32) -> Result<Timestamp, Malformed> {
 
 /// Returns a time of a message, or an error if it is missing.
 pub(crate) fn time(fields: Option<TimeFields>, what: &str) -> Result<Timestamp, Malformed> {
-    need(fields, what)?.try_into()
+    required(fields, what)?.try_into()
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
@@ -341,7 +341,7 @@ impl TryFrom<AttrFields> for Attr {
     type Error = Malformed;
 
     fn try_from(f: AttrFields) -> Result<Attr, Malformed> {
-        if FileKind::of_mode(f.mode).is_none() {
+        if FileKind::from_mode(f.mode).is_none() {
             return Err(Malformed::new(format!("attributes of unknown file type {:o}", f.mode)));
         }
         Ok(Attr {

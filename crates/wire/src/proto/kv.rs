@@ -1,17 +1,17 @@
 //! Requests to the metadata store and their answers. Guards and writes of all batches are one list
 //! each, so that they can't claim more memory than the limit of lists.
 
-use super::common::{List, MAX_LIST_ITEMS, Numbered, bounded, need, numbered};
+use super::common::{List, MAX_LIST_ITEMS, Numbered, bounded, numbered, required};
 use super::fields;
-use crate::authorization::{self, Rule};
+use crate::authorization::{self, AuthorizationRule};
 use crate::kv::{KvAnswer, KvBatch, KvOutcome, KvReply, KvRequest, MAX_KV_BATCHES};
-use crate::{Answer, Malformed, Message, Request, Service};
+use crate::{AnswerKind, Malformed, Message, Request, Service};
 use bytes::Bytes;
 use prost::Message as _;
 
 // Numbers never change.
 numbered! {
-    KvOutcome, "outcome of a batch": Won = 1, Lost = 2, Unknown = 3;
+    KvOutcome, "outcome of a batch": Applied = 1, GuardFailed = 2, Unknown = 3;
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -166,7 +166,7 @@ impl TryFrom<OpFields> for KvRequest {
             OpFields::Scan(f) => KvRequest::Scan { from: f.from, to: f.to, limit: f.limit },
             OpFields::Apply(f) => {
                 let pair = |item: ItemFields| Ok((item.key, item.value));
-                let batches = deal(
+                let batches = distribute(
                     List::take(f.batches, Ok)?,
                     List::take(f.guards, pair)?,
                     List::take(f.writes, pair)?,
@@ -181,7 +181,11 @@ impl TryFrom<OpFields> for KvRequest {
 type Item = (Bytes, Option<Bytes>);
 
 /// Distributes guards and writes to their batches.
-fn deal(counts: Vec<BatchFields>, guards: Vec<Item>, writes: Vec<Item>) -> Result<Vec<KvBatch>, Malformed> {
+fn distribute(
+    counts: Vec<BatchFields>,
+    guards: Vec<Item>,
+    writes: Vec<Item>,
+) -> Result<Vec<KvBatch>, Malformed> {
     let sum = |count: fn(&BatchFields) -> u32| counts.iter().map(|c| u64::from(count(c))).sum::<u64>();
     if sum(|c| c.guards) != guards.len() as u64 || sum(|c| c.writes) != writes.len() as u64 {
         return Err(Malformed::new("batches with other guards or writes than there are"));
@@ -201,18 +205,18 @@ impl Message for KvRequest {
 
     fn decode(bytes: &[u8]) -> Result<KvRequest, Malformed> {
         let RequestFields { op } = fields(bytes)?;
-        need(op, "request to the store that is known here")?.try_into()
+        required(op, "request to the store that is known here")?.try_into()
     }
 }
 
 impl Request for KvRequest {
     const SERVICE: Service = Service::KeyValue;
 
-    fn answer_payload(&self) -> Answer {
-        Answer::Plain
+    fn answer_kind(&self) -> AnswerKind {
+        AnswerKind::NoPayload
     }
 
-    fn rule(&self) -> Rule {
+    fn rule(&self) -> AuthorizationRule {
         authorization::key_value(self)
     }
 }
@@ -234,16 +238,16 @@ impl Message for KvReply {
             }
             KvAnswer::Done => AnswerFields::Done(()),
         };
-        let KvReply { instance, verifier, has_room, .. } = *self;
+        let KvReply { instance, verifier, has_space: has_room, .. } = *self;
         ReplyFields { instance, verifier, is_full: !has_room, answer: Some(answer) }.encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<KvReply, Malformed> {
         let ReplyFields { instance, verifier, is_full, answer } = fields(bytes)?;
-        let answer = match need(answer, "answer of the store that is known here")? {
+        let answer = match required(answer, "answer of the store that is known here")? {
             AnswerFields::Values(f) => KvAnswer::Values(List::take(f.items, |item| Ok(item.value))?),
             AnswerFields::Pairs(f) => {
-                let pair = |item: ItemFields| Ok((item.key, need(item.value, "value of a pair")?));
+                let pair = |item: ItemFields| Ok((item.key, required(item.value, "value of a pair")?));
                 KvAnswer::Pairs { pairs: List::take(f.items, pair)?, more: f.more }
             }
             AnswerFields::Outcomes(f) => {
@@ -252,6 +256,6 @@ impl Message for KvReply {
             }
             AnswerFields::Done(()) => KvAnswer::Done,
         };
-        Ok(KvReply { instance, verifier, has_room: !is_full, answer })
+        Ok(KvReply { instance, verifier, has_space: !is_full, answer })
     }
 }

@@ -1,12 +1,16 @@
 //! Fields of every request to a metadata service and of every answer.
 
-use super::common::{AttrFields, CredentialsFields, List, MAX_LIST_ITEMS, Numbered, need, packed, unpacked};
+use super::common::{
+    AttrFields, CredentialsFields, List, MAX_LIST_ITEMS, Numbered, packed, required, unpacked,
+};
 use super::fields;
 use super::meta_op::OpFields;
 use super::meta_reply::ReplyFields;
 use super::storage::CapabilityFields;
-use crate::authorization::{self, Rule};
-use crate::{Answer, Capability, DirectoryState, Grant, LeaseMode, Malformed, Message, Request, Service};
+use crate::authorization::{self, AuthorizationRule};
+use crate::{
+    AnswerKind, Capability, DirectoryState, LeaseGrant, LeaseMode, Malformed, Message, Request, Service,
+};
 use crate::{MetaRequest, MetaResponse};
 use bytes::Bytes;
 use prost::Message as _;
@@ -97,9 +101,9 @@ impl Message for MetaRequest {
         Ok(MetaRequest {
             session: SessionId(session),
             number: unpacked(number),
-            credentials: need(credentials, "credentials")?.into(),
+            credentials: required(credentials, "credentials")?.into(),
             privileged,
-            op: need(op, "metadata operation that is known here")?.try_into()?,
+            op: required(op, "metadata operation that is known here")?.try_into()?,
         })
     }
 }
@@ -107,14 +111,14 @@ impl Message for MetaRequest {
 impl Request for MetaRequest {
     const SERVICE: Service = Service::Metadata;
 
-    fn answer_payload(&self) -> Answer {
+    fn answer_kind(&self) -> AnswerKind {
         match self.op.spec().has_no_deadline {
-            true => Answer::Waits,
-            false => Answer::Plain,
+            true => AnswerKind::Unbounded,
+            false => AnswerKind::NoPayload,
         }
     }
 
-    fn rule(&self) -> Rule {
+    fn rule(&self) -> AuthorizationRule {
         authorization::metadata(self)
     }
 }
@@ -122,10 +126,12 @@ impl Request for MetaRequest {
 impl Message for MetaResponse {
     fn encode(&self, out: &mut Vec<u8>) {
         let MetaResponse { reply, grants, recalls, capability, directories, verifier } = self;
-        let grant = |grant: &Grant| GrantFields { ino: grant.ino.0, mode: grant.mode.number() };
-        let directory =
-            |state: &DirectoryState| DirectoryFields { attr: Some((&state.attr).into()), order: state.order };
-        let (permissions, grants): (Vec<&Grant>, Vec<&Grant>) =
+        let grant = |grant: &LeaseGrant| GrantFields { ino: grant.ino.0, mode: grant.mode.number() };
+        let directory = |state: &DirectoryState| DirectoryFields {
+            attr: Some((&state.attr).into()),
+            order: state.state_number,
+        };
+        let (permissions, grants): (Vec<&LeaseGrant>, Vec<&LeaseGrant>) =
             grants.iter().partition(|grant| grant.mode == LeaseMode::Permissions);
         ResponseFields {
             grants: List::of(&grants, |of| grant(of)),
@@ -145,17 +151,17 @@ impl Message for MetaResponse {
             _ => fields(Bytes::copy_from_slice(bytes))?,
         };
         let ResponseFields { grants, permissions, recalls, capability, directories, verifier, reply } = found;
-        let grant = |f: GrantFields| Ok(Grant { ino: InodeId(f.ino), mode: LeaseMode::take(f.mode)? });
+        let grant = |f: GrantFields| Ok(LeaseGrant { ino: InodeId(f.ino), mode: LeaseMode::take(f.mode)? });
         let directory = |f: DirectoryFields| {
-            let attr = need(f.attr, "attributes of a directory")?.try_into()?;
-            Ok(DirectoryState { attr, order: f.order })
+            let attr = required(f.attr, "attributes of a directory")?.try_into()?;
+            Ok(DirectoryState { attr, state_number: f.order })
         };
         let mut grants = List::take(grants, grant)?;
         let permission =
-            |f: PermissionsFields| Ok(Grant { ino: InodeId(f.ino), mode: LeaseMode::Permissions });
+            |f: PermissionsFields| Ok(LeaseGrant { ino: InodeId(f.ino), mode: LeaseMode::Permissions });
         grants.extend(List::take(permissions, permission)?);
         Ok(MetaResponse {
-            reply: need(reply, "metadata answer that is known here")?.try_into()?,
+            reply: required(reply, "metadata answer that is known here")?.try_into()?,
             grants,
             recalls,
             capability: capability.as_ref().map(Capability::from),

@@ -1,11 +1,11 @@
 //! Fields of the requests to a metadata service. Numbers never change.
 
-use super::common::{CredentialsFields, List, MAX_LIST_ITEMS, Numbered, TimeFields, name, need, time};
+use super::common::{CredentialsFields, List, MAX_LIST_ITEMS, Numbered, TimeFields, name, required, time};
 use crate::{
-    AccessTime, HeldLock, KnownSize, LockKind, LockOwner, LockRange, LockSpace, Malformed, MetaOp,
-    PatternChange, Yield,
+    AccessTime, HeldLock, LockFamily, LockKind, LockOwner, LockRange, Malformed, MetaOp, PatternChange,
+    RecallAck, ReportedSize,
 };
-use crate::{Promise, PromisedFile};
+use crate::{AsyncCreate, PendingFile};
 use bytes::Bytes;
 use types::{Chooser, InodeFlags, InodeId, ProjectId, SetAttr, SetTime};
 
@@ -316,7 +316,7 @@ pub(crate) struct NextRecallsFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct YieldFields {
+pub(crate) struct RecallAckFields {
     #[prost(uint64, tag = "1")]
     pub number: u64,
     #[prost(uint64, tag = "2")]
@@ -326,13 +326,13 @@ pub(crate) struct YieldFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct StillYieldingFields {
+pub(crate) struct RecallsInProgressFields {
     #[prost(uint64, tag = "1")]
     pub seen: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct IntroduceFields {
+pub(crate) struct SupplyGroupsFields {
     #[prost(uint64, tag = "1")]
     pub ino: u64,
     #[prost(uint32, repeated, tag = "2")]
@@ -358,21 +358,21 @@ pub(crate) struct RegisterFields {
     #[prost(uint64, repeated, tag = "1")]
     pub in_use: Vec<u64>,
     #[prost(message, optional, tag = "2")]
-    pub promised: Option<List<PromiseFields, MAX_LIST_ITEMS>>,
+    pub promised: Option<List<AsyncCreateFields, MAX_LIST_ITEMS>>,
     #[prost(uint64, tag = "3")]
     pub told: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct PromiseFields {
+pub(crate) struct AsyncCreateFields {
     #[prost(message, optional, tag = "1")]
     pub credentials: Option<CredentialsFields>,
     #[prost(message, optional, tag = "2")]
-    pub file: Option<PromisedFields>,
+    pub file: Option<PendingFileFields>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct PromisedFields {
+pub(crate) struct PendingFileFields {
     #[prost(uint64, tag = "1")]
     pub ino: u64,
     #[prost(uint64, tag = "2")]
@@ -406,7 +406,7 @@ pub(crate) struct FollowFields {
     #[prost(uint64, repeated, tag = "2")]
     pub in_use: Vec<u64>,
     #[prost(message, optional, tag = "3")]
-    pub promised: Option<List<PromiseFields, MAX_LIST_ITEMS>>,
+    pub promised: Option<List<AsyncCreateFields, MAX_LIST_ITEMS>>,
     #[prost(uint64, tag = "4")]
     pub told: u64,
 }
@@ -485,7 +485,7 @@ impl TryFrom<SetattrFields> for MetaOp {
 
     fn try_from(SetattrFields { ino, set }: SetattrFields) -> Result<MetaOp, Malformed> {
         let SetFields { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid, flags, project } =
-            need(set, "attributes to set")?;
+            required(set, "attributes to set")?;
         if let Some(unknown) = flags.filter(|flags| flags & !InodeFlags::ALL.0 != 0) {
             return Err(Malformed::new(format!("unknown flags of an inode: {unknown:#x}")));
         }
@@ -518,7 +518,7 @@ impl TryFrom<SetTimeFields> for SetTime {
     type Error = Malformed;
 
     fn try_from(fields: SetTimeFields) -> Result<SetTime, Malformed> {
-        Ok(match need(fields.kind, "time to set that is known here")? {
+        Ok(match required(fields.kind, "time to set that is known here")? {
             SetTimeKind::Now(()) => SetTime::Now,
             SetTimeKind::At(time) => SetTime::At(time.try_into()?),
         })
@@ -555,11 +555,11 @@ impl TryFrom<LockFields> for HeldLock {
     fn try_from(f: LockFields) -> Result<HeldLock, Malformed> {
         Ok(HeldLock {
             ino: InodeId(f.ino),
-            space: LockSpace::take(f.space)?,
+            space: LockFamily::take(f.space)?,
             owner: LockOwner(f.owner),
             pid: f.pid,
             kind: LockKind::take(f.kind)?,
-            range: need(f.range, "range of a lock")?.try_into()?,
+            range: required(f.range, "range of a lock")?.try_into()?,
         })
     }
 }
@@ -578,27 +578,27 @@ impl TryFrom<AccessFields> for AccessTime {
     }
 }
 
-impl From<&KnownSize> for SizeFields {
-    fn from(&KnownSize { ino, size }: &KnownSize) -> SizeFields {
+impl From<&ReportedSize> for SizeFields {
+    fn from(&ReportedSize { ino, size }: &ReportedSize) -> SizeFields {
         SizeFields { ino: ino.0, size }
     }
 }
 
-impl From<SizeFields> for KnownSize {
-    fn from(SizeFields { ino, size }: SizeFields) -> KnownSize {
-        KnownSize { ino: InodeId(ino), size }
+impl From<SizeFields> for ReportedSize {
+    fn from(SizeFields { ino, size }: SizeFields) -> ReportedSize {
+        ReportedSize { ino: InodeId(ino), size }
     }
 }
 
-impl From<&Yield> for YieldFields {
-    fn from(&Yield { number, ino, in_use }: &Yield) -> YieldFields {
-        YieldFields { number, ino: ino.0, in_use }
+impl From<&RecallAck> for RecallAckFields {
+    fn from(&RecallAck { number, ino, in_use }: &RecallAck) -> RecallAckFields {
+        RecallAckFields { number, ino: ino.0, in_use }
     }
 }
 
-impl From<YieldFields> for Yield {
-    fn from(YieldFields { number, ino, in_use }: YieldFields) -> Yield {
-        Yield { number, ino: InodeId(ino), in_use }
+impl From<RecallAckFields> for RecallAck {
+    fn from(RecallAckFields { number, ino, in_use }: RecallAckFields) -> RecallAck {
+        RecallAck { number, ino: InodeId(ino), in_use }
     }
 }
 
@@ -616,7 +616,7 @@ impl TryFrom<SetPatternFields> for MetaOp {
 
     fn try_from(SetPatternFields { dir, change }: SetPatternFields) -> Result<MetaOp, Malformed> {
         let ChangeFields { pool, chunk_size, stripe_count, inline_limit, chooser, scheme } =
-            need(change, "change")?;
+            required(change, "change")?;
         let (pool, chooser) = (pool.map(name).transpose()?, chooser.map(Chooser::take).transpose()?);
         let scheme = scheme.map(name).transpose()?;
         let change = PatternChange { pool, chunk_size, stripe_count, inline_limit, chooser, scheme };
@@ -624,35 +624,46 @@ impl TryFrom<SetPatternFields> for MetaOp {
     }
 }
 
-impl From<&PromisedFile> for PromisedFields {
-    fn from(file: &PromisedFile) -> PromisedFields {
-        let PromisedFile { ino, parent, ref name, mode, umask, made, ref content } = *file;
+impl From<&PendingFile> for PendingFileFields {
+    fn from(file: &PendingFile) -> PendingFileFields {
+        let PendingFile { ino, parent, ref name, mode, umask, created: made, ref content } = *file;
         let (name, content) = (name.clone(), content.clone());
-        PromisedFields { ino: ino.0, parent: parent.0, name, mode, umask, content, made: Some(made.into()) }
+        PendingFileFields {
+            ino: ino.0,
+            parent: parent.0,
+            name,
+            mode,
+            umask,
+            content,
+            made: Some(made.into()),
+        }
     }
 }
 
-impl TryFrom<PromisedFields> for PromisedFile {
+impl TryFrom<PendingFileFields> for PendingFile {
     type Error = Malformed;
 
-    fn try_from(f: PromisedFields) -> Result<PromisedFile, Malformed> {
+    fn try_from(f: PendingFileFields) -> Result<PendingFile, Malformed> {
         let (ino, parent, name) = (InodeId(f.ino), InodeId(f.parent), name(f.name)?);
         let made = time(f.made, "time of a promised file")?;
-        Ok(PromisedFile { ino, parent, name, mode: f.mode, umask: f.umask, made, content: f.content })
+        Ok(PendingFile { ino, parent, name, mode: f.mode, umask: f.umask, created: made, content: f.content })
     }
 }
 
-impl From<&Promise> for PromiseFields {
-    fn from(promise: &Promise) -> PromiseFields {
-        PromiseFields { credentials: Some(promise.credentials.into()), file: Some((&promise.file).into()) }
+impl From<&AsyncCreate> for AsyncCreateFields {
+    fn from(promise: &AsyncCreate) -> AsyncCreateFields {
+        AsyncCreateFields {
+            credentials: Some(promise.credentials.into()),
+            file: Some((&promise.file).into()),
+        }
     }
 }
 
-impl TryFrom<PromiseFields> for Promise {
+impl TryFrom<AsyncCreateFields> for AsyncCreate {
     type Error = Malformed;
 
-    fn try_from(f: PromiseFields) -> Result<Promise, Malformed> {
-        let credentials = need(f.credentials, "credentials")?.into();
-        Ok(Promise { credentials, file: need(f.file, "promised file")?.try_into()? })
+    fn try_from(f: AsyncCreateFields) -> Result<AsyncCreate, Malformed> {
+        let credentials = required(f.credentials, "credentials")?.into();
+        Ok(AsyncCreate { credentials, file: required(f.file, "promised file")?.try_into()? })
     }
 }

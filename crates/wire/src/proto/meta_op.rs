@@ -3,11 +3,11 @@
 //! Kinds with the same fields share one message; a kind that needs more gets its own message, which
 //! keeps the numbers of the old fields.
 
-use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, need, partitions, time};
+use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, partitions, required, time};
 use super::meta_args::*;
 use crate::{
-    AccessTime, HeldLock, LeaseMode, LockKind, LockOwner, LockSpace, Malformed, MetaOp, Promise, RenameMode,
-    XattrMode,
+    AccessTime, AsyncCreate, HeldLock, LeaseMode, LockFamily, LockKind, LockOwner, Malformed, MetaOp,
+    RenameMode, XattrMode,
 };
 use types::InodeId;
 
@@ -73,7 +73,7 @@ pub(crate) enum OpFields {
     #[prost(message, tag = "38")]
     NextRecalls(NextRecallsFields),
     #[prost(message, tag = "39")]
-    Yield(List<YieldFields, MAX_LIST_ITEMS>),
+    Yield(List<RecallAckFields, MAX_LIST_ITEMS>),
     #[prost(message, tag = "40")]
     Release(ReleaseFields),
     #[prost(message, tag = "41")]
@@ -89,11 +89,11 @@ pub(crate) enum OpFields {
     #[prost(message, tag = "50")]
     ReclaimLocks(List<LockFields, MAX_LIST_ITEMS>),
     #[prost(message, tag = "51")]
-    StillYielding(StillYieldingFields),
+    StillYielding(RecallsInProgressFields),
     #[prost(message, tag = "48")]
     Follow(FollowFields),
     #[prost(message, tag = "52")]
-    Introduce(IntroduceFields),
+    Introduce(SupplyGroupsFields),
     #[prost(message, tag = "53")]
     MayOpen(MayOpenFields),
     #[prost(message, tag = "54")]
@@ -105,7 +105,7 @@ pub(crate) enum OpFields {
     #[prost(message, tag = "57")]
     Reserve(ReserveFields),
     #[prost(message, tag = "58")]
-    Deliver(PromisedFields),
+    Deliver(PendingFileFields),
     #[prost(message, tag = "59")]
     ReclaimOpens(InodesFields),
     #[prost(message, tag = "60")]
@@ -125,7 +125,7 @@ impl From<&MetaOp> for OpFields {
             MetaOp::Lookup { parent, name } => OpFields::Lookup(NamedFields::of(parent, name)),
             MetaOp::Getattr { ino } => OpFields::Getattr(InodeFields::of(ino)),
             MetaOp::Setattr { ino, set } => OpFields::Setattr(SetattrFields::of(ino, set)),
-            &MetaOp::Create { parent, ref name, mode, umask, rdev, exclusive, wish } => {
+            &MetaOp::Create { parent, ref name, mode, umask, rdev, exclusive, requested_lease: wish } => {
                 let (parent, name, wish) = (parent.0, name.clone(), wish.map(Numbered::number));
                 OpFields::Create(CreateFields { parent, name, mode, umask, rdev, exclusive, wish })
             }
@@ -199,7 +199,7 @@ impl From<&MetaOp> for OpFields {
             }
             &MetaOp::NextRecalls { after } => OpFields::NextRecalls(NextRecallsFields { after }),
             MetaOp::Yield { yields } => {
-                OpFields::Yield(List::of(yields, YieldFields::from).unwrap_or_default())
+                OpFields::Yield(List::of(yields, RecallAckFields::from).unwrap_or_default())
             }
             MetaOp::Release { inodes, seen } => {
                 let inodes = inodes.iter().map(|ino| ino.0).collect();
@@ -215,7 +215,7 @@ impl From<&MetaOp> for OpFields {
             MetaOp::Sync => OpFields::Sync(()),
             MetaOp::Register { in_use, promised, told } => OpFields::Register(RegisterFields {
                 in_use: in_use.iter().map(|ino| ino.0).collect(),
-                promised: List::of(promised, PromiseFields::from),
+                promised: List::of(promised, AsyncCreateFields::from),
                 told: *told,
             }),
             MetaOp::ReclaimLocks { locks } => {
@@ -228,13 +228,13 @@ impl From<&MetaOp> for OpFields {
             MetaOp::MigrationOf { ino } => OpFields::MigrationOf(InodeFields::of(ino)),
             &MetaOp::MayOpen { ino, wanted } => OpFields::MayOpen(MayOpenFields { ino: ino.0, wanted }),
             &MetaOp::Introduce { ino, ref groups } => {
-                OpFields::Introduce(IntroduceFields { ino: ino.0, groups: groups.clone() })
+                OpFields::Introduce(SupplyGroupsFields { ino: ino.0, groups: groups.clone() })
             }
-            &MetaOp::StillYielding { seen } => OpFields::StillYielding(StillYieldingFields { seen }),
+            &MetaOp::StillYielding { seen } => OpFields::StillYielding(RecallsInProgressFields { seen }),
             MetaOp::Follow { partitions, in_use, promised, told } => OpFields::Follow(FollowFields {
                 partitions: partitions.iter().map(|partition| u32::from(partition.0)).collect(),
                 in_use: in_use.iter().map(|ino| ino.0).collect(),
-                promised: List::of(promised, PromiseFields::from),
+                promised: List::of(promised, AsyncCreateFields::from),
                 told: *told,
             }),
             &MetaOp::Reserve { dir, count, ref prefix } => {
@@ -266,7 +266,7 @@ impl TryFrom<OpFields> for MetaOp {
                 umask: f.umask,
                 rdev: f.rdev,
                 exclusive: f.exclusive,
-                wish: f.wish.map(LeaseMode::take).transpose()?,
+                requested_lease: f.wish.map(LeaseMode::take).transpose()?,
             },
             OpFields::Mkdir(f) => {
                 let (parent, name) = (InodeId(f.parent), name(f.name)?);
@@ -285,7 +285,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Unlink(f) => MetaOp::Unlink { parent: InodeId(f.parent), name: name(f.name)? },
             OpFields::Rmdir(f) => MetaOp::Rmdir { parent: InodeId(f.parent), name: name(f.name)? },
             OpFields::Rename(f) => {
-                let (from, to) = (need(f.from, "name to rename")?, need(f.to, "name to rename to")?);
+                let (from, to) = (required(f.from, "name to rename")?, required(f.to, "name to rename to")?);
                 MetaOp::Rename {
                     parent: InodeId(from.parent),
                     name: name(from.name)?,
@@ -334,24 +334,24 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Reclaim(f) => MetaOp::Reclaim { ino: InodeId(f.ino) },
             OpFields::Lock(f) => MetaOp::Lock {
                 ino: InodeId(f.ino),
-                space: LockSpace::take(f.space)?,
+                space: LockFamily::take(f.space)?,
                 owner: LockOwner(f.owner),
                 pid: f.pid,
                 kind: LockKind::take(f.kind)?,
-                range: need(f.range, "range of a lock")?.try_into()?,
+                range: required(f.range, "range of a lock")?.try_into()?,
                 wait: f.wait,
             },
             OpFields::Unlock(f) => MetaOp::Unlock {
                 ino: InodeId(f.ino),
-                space: LockSpace::take(f.space)?,
+                space: LockFamily::take(f.space)?,
                 owner: LockOwner(f.owner),
-                range: need(f.range, "range of a lock")?.try_into()?,
+                range: required(f.range, "range of a lock")?.try_into()?,
             },
             OpFields::TestLock(f) => MetaOp::TestLock {
                 ino: InodeId(f.ino),
                 owner: LockOwner(f.owner),
                 kind: LockKind::take(f.kind)?,
-                range: need(f.range, "range of a lock")?.try_into()?,
+                range: required(f.range, "range of a lock")?.try_into()?,
             },
             OpFields::NextRecalls(f) => MetaOp::NextRecalls { after: f.after },
             OpFields::Yield(list) => MetaOp::Yield { yields: List::take(Some(list), |f| Ok(f.into()))? },
@@ -369,7 +369,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Sync(()) => MetaOp::Sync,
             OpFields::Register(f) => MetaOp::Register {
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
-                promised: List::take(f.promised, Promise::try_from)?,
+                promised: List::take(f.promised, AsyncCreate::try_from)?,
                 told: f.told,
             },
             OpFields::ReclaimLocks(list) => {
@@ -390,7 +390,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Follow(f) => MetaOp::Follow {
                 partitions: partitions(f.partitions)?,
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
-                promised: List::take(f.promised, Promise::try_from)?,
+                promised: List::take(f.promised, AsyncCreate::try_from)?,
                 told: f.told,
             },
             OpFields::Reserve(f) => {

@@ -1,12 +1,12 @@
 //! Answers of a metadata service.
 
 use super::common::{AttrFields, LayoutFields, List, MAX_ENTRIES, MAX_LIST_ITEMS, NameFields, PatternFields};
-use super::common::{Numbered, name, need, partitions, pool};
+use super::common::{Numbered, name, partitions, pool, required};
 use super::error::ErrorFields;
 use super::meta_args::LockRangeFields;
 use crate::{
-    Description, DirEntry, FileInfo, LeaseMode, LockKind, Malformed, MetaReply, Migration, Recall,
-    StoreSpace, Usage,
+    DirEntry, EntryDescription, FileInfo, LeaseMode, LockKind, Malformed, MetaReply, MetadataUsage,
+    Migration, Recall, StoreSpace,
 };
 use bytes::Bytes;
 use types::{InodeId, Scheme};
@@ -40,9 +40,9 @@ pub(crate) enum ReplyFields {
     #[prost(message, tag = "21")]
     Description(DescriptionFields),
     #[prost(message, tag = "22")]
-    Elsewhere(ElsewhereFields),
+    Elsewhere(RedirectFields),
     #[prost(message, tag = "25")]
-    Adopted(AdoptedFields),
+    Adopted(TakenOverFields),
     #[prost(message, tag = "26")]
     Migration(MigrationFields),
     #[prost(message, tag = "27")]
@@ -146,11 +146,11 @@ pub(crate) struct FileFields {
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct LockFields {
     #[prost(message, optional, tag = "1")]
-    held: Option<HeldFields>,
+    held: Option<HeldLockFields>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct HeldFields {
+pub(crate) struct HeldLockFields {
     #[prost(uint32, tag = "1")]
     kind: u32,
     #[prost(message, optional, tag = "2")]
@@ -209,7 +209,7 @@ pub(crate) struct MovingFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct ElsewhereFields {
+pub(crate) struct RedirectFields {
     #[prost(uint64, tag = "1")]
     ino: u64,
     #[prost(uint32, tag = "2")]
@@ -217,7 +217,7 @@ pub(crate) struct ElsewhereFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct AdoptedFields {
+pub(crate) struct TakenOverFields {
     #[prost(uint32, repeated, tag = "1")]
     partitions: Vec<u32>,
 }
@@ -227,7 +227,7 @@ impl From<&MetaReply> for ReplyFields {
         match reply {
             MetaReply::Unit => ReplyFields::Unit(()),
             MetaReply::Entry(attr) => ReplyFields::Entry(attr.into()),
-            MetaReply::Created { attr, inline_limit, bare } => {
+            MetaReply::Created { attr, inline_limit, has_no_xattrs: bare } => {
                 let attr = Some(attr.into());
                 ReplyFields::Created(CreatedFields { attr, inline_limit: *inline_limit, bare: *bare })
             }
@@ -247,7 +247,7 @@ impl From<&MetaReply> for ReplyFields {
             }
             MetaReply::File(file) => ReplyFields::File(file.into()),
             MetaReply::Lock(held) => {
-                let fields = |(kind, range, pid): (LockKind, crate::LockRange, u32)| HeldFields {
+                let fields = |(kind, range, pid): (LockKind, crate::LockRange, u32)| HeldLockFields {
                     kind: kind.number(),
                     range: Some(range.into()),
                     pid,
@@ -262,7 +262,7 @@ impl From<&MetaReply> for ReplyFields {
                 ReplyFields::Migration(MigrationFields { moving: moving.as_deref().map(Into::into) })
             }
             MetaReply::Elsewhere { ino, mode } => {
-                ReplyFields::Elsewhere(ElsewhereFields { ino: ino.0, mode: *mode })
+                ReplyFields::Elsewhere(RedirectFields { ino: ino.0, mode: *mode })
             }
             MetaReply::Reserved { first, count, attr, inline_limit, range } => {
                 let (first, count, attr, inline_limit) = (first.0, *count, Some(attr.into()), *inline_limit);
@@ -270,13 +270,13 @@ impl From<&MetaReply> for ReplyFields {
                 ReplyFields::Reserved(ReservedFields { first, count, attr, inline_limit, range })
             }
             &MetaReply::Process(number) => ReplyFields::Process(number),
-            &MetaReply::Usage(Usage { inodes, store }) => {
+            &MetaReply::Usage(MetadataUsage { inodes, store }) => {
                 let store = store.map(|StoreSpace { used, free }| StoreFields { used, free });
                 ReplyFields::Usage(UsageFields { inodes, store })
             }
             MetaReply::Adopted { partitions } => {
                 let partitions = partitions.iter().map(|partition| u32::from(partition.0)).collect();
-                ReplyFields::Adopted(AdoptedFields { partitions })
+                ReplyFields::Adopted(TakenOverFields { partitions })
             }
         }
     }
@@ -290,12 +290,12 @@ impl TryFrom<ReplyFields> for MetaReply {
             ReplyFields::Unit(()) => MetaReply::Unit,
             ReplyFields::Entry(attr) => MetaReply::Entry(attr.try_into()?),
             ReplyFields::Created(f) => {
-                let attr = need(f.attr, "attributes")?.try_into()?;
-                MetaReply::Created { attr, inline_limit: f.inline_limit, bare: f.bare }
+                let attr = required(f.attr, "attributes")?.try_into()?;
+                MetaReply::Created { attr, inline_limit: f.inline_limit, has_no_xattrs: f.bare }
             }
             ReplyFields::Attr(attr) => MetaReply::Attr(attr.try_into()?),
             ReplyFields::Renamed(f) => MetaReply::Renamed {
-                moved: need(f.moved, "attributes of what moved")?.try_into()?,
+                moved: required(f.moved, "attributes of what moved")?.try_into()?,
                 other: f.other.map(TryInto::try_into).transpose()?,
             },
             ReplyFields::Bytes(bytes) => MetaReply::Bytes(bytes),
@@ -308,7 +308,7 @@ impl TryFrom<ReplyFields> for MetaReply {
             ReplyFields::File(f) => MetaReply::File(f.try_into()?),
             ReplyFields::Lock(LockFields { held: None }) => MetaReply::Lock(None),
             ReplyFields::Lock(LockFields { held: Some(f) }) => {
-                let range = need(f.range, "range of a lock")?.try_into()?;
+                let range = required(f.range, "range of a lock")?.try_into()?;
                 MetaReply::Lock(Some((LockKind::take(f.kind)?, range, f.pid)))
             }
             ReplyFields::Recalls(list) => MetaReply::Recalls(List::take(Some(list), Recall::try_from)?),
@@ -321,14 +321,14 @@ impl TryFrom<ReplyFields> for MetaReply {
             ReplyFields::Reserved(f) => MetaReply::Reserved {
                 first: InodeId(f.first),
                 count: f.count,
-                attr: need(f.attr, "attributes")?.try_into()?,
+                attr: required(f.attr, "attributes")?.try_into()?,
                 inline_limit: f.inline_limit,
                 range: f.range.map(InodeId),
             },
             ReplyFields::Process(number) => MetaReply::Process(number),
             ReplyFields::Usage(UsageFields { inodes, store }) => {
                 let store = store.map(|StoreFields { used, free }| StoreSpace { used, free });
-                MetaReply::Usage(Usage { inodes, store })
+                MetaReply::Usage(MetadataUsage { inodes, store })
             }
             ReplyFields::Adopted(f) => MetaReply::Adopted { partitions: partitions(f.partitions)? },
         })
@@ -393,7 +393,7 @@ impl From<&FileInfo> for FileFields {
             inline_limit: file.inline_limit,
             epoch: file.epoch,
             uncut: file.uncut,
-            known: file.known.clone(),
+            known: file.length_bounds.clone(),
         }
     }
 }
@@ -403,15 +403,15 @@ impl TryFrom<FileFields> for FileInfo {
 
     fn try_from(f: FileFields) -> Result<FileInfo, Malformed> {
         let layout = f.layout.map(TryInto::try_into).transpose()?;
-        let attr = need(f.attr, "attributes")?.try_into()?;
+        let attr = required(f.attr, "attributes")?.try_into()?;
         let FileFields { inline, inline_limit, epoch, uncut, known, .. } = f;
-        Ok(FileInfo { attr, layout, known, inline, inline_limit, epoch, uncut })
+        Ok(FileInfo { attr, layout, length_bounds: known, inline, inline_limit, epoch, uncut })
     }
 }
 
 impl From<&Recall> for RecallFields {
     fn from(recall: &Recall) -> RecallFields {
-        let &Recall { number, ino, keep } = recall;
+        let &Recall { number, ino, retain: keep } = recall;
         let keep_permissions = keep == Some(LeaseMode::Permissions);
         let keep = keep.filter(|_| !keep_permissions).map(Numbered::number);
         RecallFields { number, ino: ino.0, keep, keep_permissions }
@@ -426,12 +426,12 @@ impl TryFrom<RecallFields> for Recall {
             Some(mode) => Some(LeaseMode::take(mode)?),
             None => f.keep_permissions.then_some(LeaseMode::Permissions),
         };
-        Ok(Recall { number: f.number, ino: InodeId(f.ino), keep })
+        Ok(Recall { number: f.number, ino: InodeId(f.ino), retain: keep })
     }
 }
 
-impl From<&Description> for DescriptionFields {
-    fn from(description: &Description) -> DescriptionFields {
+impl From<&EntryDescription> for DescriptionFields {
+    fn from(description: &EntryDescription) -> DescriptionFields {
         DescriptionFields {
             attr: Some((&description.attr).into()),
             pattern: Some((&description.pattern).into()),
@@ -442,13 +442,13 @@ impl From<&Description> for DescriptionFields {
     }
 }
 
-impl TryFrom<DescriptionFields> for Description {
+impl TryFrom<DescriptionFields> for EntryDescription {
     type Error = Malformed;
 
-    fn try_from(f: DescriptionFields) -> Result<Description, Malformed> {
-        Ok(Description {
-            attr: need(f.attr, "attributes")?.try_into()?,
-            pattern: need(f.pattern, "pattern")?.try_into()?,
+    fn try_from(f: DescriptionFields) -> Result<EntryDescription, Malformed> {
+        Ok(EntryDescription {
+            attr: required(f.attr, "attributes")?.try_into()?,
+            pattern: required(f.pattern, "pattern")?.try_into()?,
             pool: name(f.pool)?,
             layout: f.layout.map(TryInto::try_into).transpose()?,
             inline: f.inline,

@@ -1,18 +1,18 @@
 //! Requests between metadata services.
 
 use super::common::{List, MAX_LIST_ITEMS, Numbered, bounded, name, numbered};
-use super::{common::need, fields};
-use crate::authorization::{self, Rule};
+use super::{common::required, fields};
+use crate::authorization::{self, AuthorizationRule};
 use crate::mgmt::Touched;
-use crate::partitions::{Access, PartitionsReply, PartitionsRequest};
-use crate::{Answer, Malformed, Message, Request, Service};
+use crate::partitions::{InodeAccess, PartitionsReply, PartitionsRequest};
+use crate::{AnswerKind, Malformed, Message, Request, Service};
 use bytes::Bytes;
 use prost::Message as _;
 use types::{GroupId, InodeId, PartitionId, PoolId, SessionId, TargetId};
 
 // Numbers never change.
 numbered! {
-    Access, "access to an inode": Look = 1, Share = 2, Change = 3;
+    InodeAccess, "access to an inode": Read = 1, SharedWrite = 2, Write = 3;
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -24,15 +24,15 @@ struct RequestFields {
 #[derive(Clone, PartialEq, prost::Oneof)]
 enum AskFields {
     #[prost(message, tag = "10")]
-    Borrow(LoanFields),
+    Borrow(LockFields),
     #[prost(message, tag = "11")]
-    Return(LoanFields),
+    Return(LockFields),
     #[prost(message, tag = "12")]
-    MakeWay(MakeWayFields),
+    MakeWay(RecallConflictingFields),
     #[prost(message, tag = "13")]
     Ended(SessionFields),
     #[prost(message, tag = "14")]
-    Tidy(TidyFields),
+    Tidy(ReconcileFields),
     #[prost(message, tag = "15")]
     FileOn(FileOnFields),
     #[prost(message, tag = "16")]
@@ -44,13 +44,13 @@ enum AskFields {
     #[prost(message, tag = "19")]
     Drains(()),
     #[prost(message, tag = "20")]
-    NamesPool(NamesPoolFields),
+    NamesPool(FindPoolReferenceFields),
     #[prost(message, tag = "21")]
-    TidyGroup(TidyGroupFields),
+    TidyGroup(ReconcileGroupFields),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct LoanFields {
+struct LockFields {
     #[prost(uint32, tag = "1")]
     partition: u32,
     #[prost(fixed64, tag = "2")]
@@ -66,7 +66,7 @@ struct KeyFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct MakeWayFields {
+struct RecallConflictingFields {
     #[prost(uint64, tag = "1")]
     session: u64,
     #[prost(message, optional, tag = "2")]
@@ -111,7 +111,7 @@ fn new_fields(touched: &Touched) -> Option<List<NewFields, MAX_LIST_ITEMS>> {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct TidyGroupFields {
+struct ReconcileGroupFields {
     #[prost(uint32, tag = "1")]
     group: u32,
     #[prost(uint64, repeated, tag = "2")]
@@ -121,7 +121,7 @@ struct TidyGroupFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct TidyFields {
+struct ReconcileFields {
     #[prost(uint32, tag = "1")]
     target: u32,
     #[prost(uint64, repeated, tag = "2")]
@@ -139,7 +139,7 @@ struct FileOnFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct NamesPoolFields {
+struct FindPoolReferenceFields {
     #[prost(uint32, tag = "1")]
     pool: u32,
     #[prost(uint32, tag = "2")]
@@ -157,7 +157,7 @@ enum AnswerFields {
     #[prost(message, tag = "10")]
     Done(()),
     #[prost(message, tag = "11")]
-    Lent(LentFields),
+    Lent(LockedFields),
     #[prost(bool, tag = "12")]
     Clear(bool),
     #[prost(message, tag = "13")]
@@ -173,7 +173,7 @@ enum AnswerFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct LentFields {
+struct LockedFields {
     #[prost(bytes = "bytes", tag = "1")]
     owner: Bytes,
     #[prost(bool, tag = "2")]
@@ -198,7 +198,7 @@ fn partition(number: u32) -> Result<PartitionId, Malformed> {
     Ok(PartitionId(number))
 }
 
-fn access((ino, access): &(InodeId, Access)) -> AccessFields {
+fn access((ino, access): &(InodeId, InodeAccess)) -> AccessFields {
     AccessFields { ino: ino.0, access: access.number() }
 }
 
@@ -206,31 +206,36 @@ impl From<&PartitionsRequest> for AskFields {
     fn from(request: &PartitionsRequest) -> AskFields {
         match request {
             PartitionsRequest::Borrow { partition, token } => {
-                AskFields::Borrow(LoanFields { partition: partition.0.into(), token: *token, written: None })
+                AskFields::Borrow(LockFields { partition: partition.0.into(), token: *token, written: None })
             }
             PartitionsRequest::Return { partition, token, written } => {
                 let written = List::of(written, |key| KeyFields { key: key.clone() });
-                AskFields::Return(LoanFields { partition: partition.0.into(), token: *token, written })
+                AskFields::Return(LockFields { partition: partition.0.into(), token: *token, written })
             }
-            PartitionsRequest::MakeWay { session, accesses, wait } => AskFields::MakeWay(MakeWayFields {
-                session: session.0,
-                accesses: List::of(accesses, access),
-                wait: *wait,
-            }),
+            PartitionsRequest::MakeWay { session, accesses, wait } => {
+                AskFields::MakeWay(RecallConflictingFields {
+                    session: session.0,
+                    accesses: List::of(accesses, access),
+                    wait: *wait,
+                })
+            }
             PartitionsRequest::Ended { session } => AskFields::Ended(SessionFields { session: session.0 }),
             PartitionsRequest::Tidy { target, touched } => {
                 let files = touched.files.iter().map(|ino| ino.0).collect();
-                AskFields::Tidy(TidyFields { target: target.0, files, new: new_fields(touched) })
+                AskFields::Tidy(ReconcileFields { target: target.0, files, new: new_fields(touched) })
             }
             PartitionsRequest::TidyGroup { group, touched } => {
                 let files = touched.files.iter().map(|ino| ino.0).collect();
-                AskFields::TidyGroup(TidyGroupFields { group: group.0, files, new: new_fields(touched) })
+                AskFields::TidyGroup(ReconcileGroupFields { group: group.0, files, new: new_fields(touched) })
             }
             PartitionsRequest::FileOn { target, partition } => {
                 AskFields::FileOn(FileOnFields { target: target.0, partition: partition.0.into() })
             }
             PartitionsRequest::NamesPool { pool, partition } => {
-                AskFields::NamesPool(NamesPoolFields { pool: pool.0.into(), partition: partition.0.into() })
+                AskFields::NamesPool(FindPoolReferenceFields {
+                    pool: pool.0.into(),
+                    partition: partition.0.into(),
+                })
             }
             PartitionsRequest::Sessions => AskFields::Sessions(()),
             PartitionsRequest::Evict { session } => AskFields::Evict(SessionFields { session: session.0 }),
@@ -255,7 +260,7 @@ impl TryFrom<AskFields> for PartitionsRequest {
             },
             AskFields::MakeWay(f) => PartitionsRequest::MakeWay {
                 session: SessionId(f.session),
-                accesses: List::take(f.accesses, |f| Ok((InodeId(f.ino), Access::take(f.access)?)))?,
+                accesses: List::take(f.accesses, |f| Ok((InodeId(f.ino), InodeAccess::take(f.access)?)))?,
                 wait: f.wait,
             },
             AskFields::Ended(f) => PartitionsRequest::Ended { session: SessionId(f.session) },
@@ -288,26 +293,26 @@ impl Message for PartitionsRequest {
 
     fn decode(bytes: &[u8]) -> Result<PartitionsRequest, Malformed> {
         let RequestFields { ask } = fields(bytes)?;
-        need(ask, "request of a metadata service that is known here")?.try_into()
+        required(ask, "request of a metadata service that is known here")?.try_into()
     }
 }
 
 impl Request for PartitionsRequest {
     const SERVICE: Service = Service::Partitions;
 
-    fn answer_payload(&self) -> Answer {
+    fn answer_kind(&self) -> AnswerKind {
         match self {
             // The duration of these depends on others; the caller has its own deadline.
             PartitionsRequest::MakeWay { wait: true, .. }
             | PartitionsRequest::Tidy { .. }
             | PartitionsRequest::TidyGroup { .. }
             | PartitionsRequest::FileOn { .. }
-            | PartitionsRequest::NamesPool { .. } => Answer::Waits,
-            _ => Answer::Plain,
+            | PartitionsRequest::NamesPool { .. } => AnswerKind::Unbounded,
+            _ => AnswerKind::NoPayload,
         }
     }
 
-    fn rule(&self) -> Rule {
+    fn rule(&self) -> AuthorizationRule {
         authorization::partitions(self)
     }
 }
@@ -316,8 +321,8 @@ impl Message for PartitionsReply {
     fn encode(&self, out: &mut Vec<u8>) {
         let answer = match self {
             PartitionsReply::Done => AnswerFields::Done(()),
-            PartitionsReply::Lent { owner, quiet } => {
-                AnswerFields::Lent(LentFields { owner: owner.clone(), quiet: *quiet })
+            PartitionsReply::Lent { owner, no_leases: quiet } => {
+                AnswerFields::Lent(LockedFields { owner: owner.clone(), quiet: *quiet })
             }
             PartitionsReply::Clear(clear) => AnswerFields::Clear(*clear),
             PartitionsReply::File(ino) => AnswerFields::File(FileFields { ino: ino.map(|ino| ino.0) }),
@@ -339,9 +344,9 @@ impl Message for PartitionsReply {
 
     fn decode(bytes: &[u8]) -> Result<PartitionsReply, Malformed> {
         let ReplyFields { answer } = fields(bytes)?;
-        Ok(match need(answer, "answer of a metadata service that is known here")? {
+        Ok(match required(answer, "answer of a metadata service that is known here")? {
             AnswerFields::Done(()) => PartitionsReply::Done,
-            AnswerFields::Lent(f) => PartitionsReply::Lent { owner: name(f.owner)?, quiet: f.quiet },
+            AnswerFields::Lent(f) => PartitionsReply::Lent { owner: name(f.owner)?, no_leases: f.quiet },
             AnswerFields::Clear(clear) => PartitionsReply::Clear(clear),
             AnswerFields::File(f) => PartitionsReply::File(f.ino.map(InodeId)),
             AnswerFields::Sessions(json) => {

@@ -1,13 +1,14 @@
 //! Requests to a storage service and their answers. The types here allocate no memory of their own.
 
-use super::common::{List, Numbered, RangeFields, TimeFields, need, numbered, packed, time, unpacked};
+use super::common::{List, Numbered, RangeFields, TimeFields, numbered, packed, required, time, unpacked};
 use super::fields;
-use super::room::RoomFields;
-use crate::authorization::{self, Rule};
+use super::space::ReservationSpaceFields;
+use crate::authorization::{self, AuthorizationRule};
 use crate::spec::Payload;
 use crate::{
-    Allocate, Answer, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_LIST_ITEMS, MAX_RATES, MAX_SURVEYED,
-    Malformed, Measure, Message, Part, Path, Rate, RateOf, Regions, Request, Seek, Service, Survey,
+    AllocateMode, AnswerKind, CAPABILITY_BYTES, Capability, DataPath, GroupContext, GroupRole,
+    MAX_LIST_ITEMS, MAX_RATES, MAX_SURVEYED, Malformed, Measure, MeasuredRate, Message, RateQuantity,
+    Regions, RepairResult, ReplicaState, Request, SeekTarget, Service,
 };
 use crate::{StorageOp, StorageReply, StorageRequest};
 use prost::Message as _;
@@ -15,11 +16,11 @@ use types::{ByteRange, Epoch, GroupId, InodeId, NodeId, SessionId, TargetId};
 
 // Numbers never change.
 numbered! {
-    Path, "way of data": Direct = 1, Cached = 2;
-    Allocate, "kind of allocation": Reserve = 1, Punch = 2, Zero = 3;
-    Seek, "aim of a seek": Data = 1, Hole = 2;
-    Regions, "kind of regions": Noted = 1, All = 2;
-    RateOf, "kind of rate": Write = 1, Read = 2, RandomWrite = 3, RandomRead = 4, Network = 5, RoundTrips = 6, MemoryCopy = 7, Checksum = 8, Encoding = 9;
+    DataPath, "way of data": Direct = 1, Cached = 2;
+    AllocateMode, "kind of allocation": Reserve = 1, Punch = 2, Zero = 3;
+    SeekTarget, "aim of a seek": Data = 1, Hole = 2;
+    Regions, "kind of regions": Dirty = 1, All = 2;
+    RateQuantity, "kind of rate": Write = 1, Read = 2, RandomWrite = 3, RandomRead = 4, Network = 5, RoundTrips = 6, MemoryCopy = 7, Checksum = 8, Encoding = 9;
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -85,11 +86,11 @@ enum OpFields {
     #[prost(message, tag = "26")]
     Survey(SurveyFields),
     #[prost(message, tag = "27")]
-    Heal(HealFields),
+    Heal(RepairFields),
     #[prost(message, tag = "30")]
-    Mend(MendFields),
+    Mend(CopyReplicaFields),
     #[prost(message, tag = "31")]
-    Forget(ForgetFields),
+    Forget(DiscardLostFields),
     #[prost(message, tag = "32")]
     MarkLost(MarkLostFields),
     #[prost(message, tag = "33")]
@@ -162,7 +163,7 @@ struct AdoptFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct MendFields {
+struct CopyReplicaFields {
     #[prost(uint32, tag = "1")]
     from: u32,
     #[prost(uint32, tag = "2")]
@@ -172,7 +173,7 @@ struct MendFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct ForgetFields {
+struct DiscardLostFields {
     #[prost(message, optional, tag = "1")]
     range: Option<RangeFields>,
 }
@@ -245,7 +246,7 @@ struct SurveyFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct HealFields {
+struct RepairFields {
     #[prost(message, optional, tag = "1")]
     range: Option<RangeFields>,
 }
@@ -344,11 +345,11 @@ enum AnswerFields {
     #[prost(message, tag = "15")]
     Survey(SurveyedFields),
     #[prost(message, tag = "16")]
-    Healed(HealedFields),
+    Healed(RepairResultFields),
     #[prost(message, tag = "17")]
     Rates(RatesFields),
     #[prost(message, tag = "18")]
-    Room(RoomFields),
+    Room(ReservationSpaceFields),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -367,8 +368,8 @@ struct RateFields {
     streams: u32,
 }
 
-impl From<&Rate> for RateFields {
-    fn from(rate: &Rate) -> RateFields {
+impl From<&MeasuredRate> for RateFields {
+    fn from(rate: &MeasuredRate) -> RateFields {
         RateFields { of: rate.of.number(), rate: rate.rate, streams: rate.streams }
     }
 }
@@ -393,7 +394,7 @@ struct SurveyedFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct HealedFields {
+struct RepairResultFields {
     #[prost(uint64, tag = "1")]
     damaged: u64,
     #[prost(uint64, tag = "2")]
@@ -518,11 +519,11 @@ impl From<&StorageOp> for OpFields {
             StorageOp::Survey { range, unit, read } => {
                 OpFields::Survey(SurveyFields { range: Some(range.into()), unit, read })
             }
-            StorageOp::Heal { range } => OpFields::Heal(HealFields { range: Some(range.into()) }),
+            StorageOp::Heal { range } => OpFields::Heal(RepairFields { range: Some(range.into()) }),
             StorageOp::Mend { from, to, range } => {
-                OpFields::Mend(MendFields { from: from.0, to: to.0, range: Some(range.into()) })
+                OpFields::Mend(CopyReplicaFields { from: from.0, to: to.0, range: Some(range.into()) })
             }
-            StorageOp::Forget { range } => OpFields::Forget(ForgetFields { range: Some(range.into()) }),
+            StorageOp::Forget { range } => OpFields::Forget(DiscardLostFields { range: Some(range.into()) }),
             StorageOp::Adopt { verifier, instead_of } => {
                 OpFields::Adopt(AdoptFields { verifier, instead_of })
             }
@@ -547,22 +548,24 @@ impl TryFrom<OpFields> for StorageOp {
 
     fn try_from(op: OpFields) -> Result<StorageOp, Malformed> {
         Ok(match op {
-            OpFields::Read(f) => StorageOp::Read { offset: f.offset, path: Path::take(f.path)? },
+            OpFields::Read(f) => StorageOp::Read { offset: f.offset, path: DataPath::take(f.path)? },
             OpFields::Write(f) => {
-                StorageOp::Write { offset: f.offset, path: Path::take(f.path)?, durable: f.durable }
+                StorageOp::Write { offset: f.offset, path: DataPath::take(f.path)?, durable: f.durable }
             }
             OpFields::Truncate(f) => StorageOp::Truncate { len: f.len },
             OpFields::Allocate(f) => {
-                let range = need(f.range, "range to allocate")?.try_into()?;
-                StorageOp::Allocate { range, how: Allocate::take(f.how)? }
+                let range = required(f.range, "range to allocate")?.try_into()?;
+                StorageOp::Allocate { range, how: AllocateMode::take(f.how)? }
             }
             OpFields::Delete(()) => StorageOp::Delete,
             OpFields::Sync(()) => StorageOp::Sync,
             OpFields::SyncTarget(()) => StorageOp::SyncTarget,
             OpFields::Stat(()) => StorageOp::Stat,
-            OpFields::Seek(f) => StorageOp::Seek { from: f.from, what: Seek::take(f.what)? },
+            OpFields::Seek(f) => StorageOp::Seek { from: f.from, what: SeekTarget::take(f.what)? },
             OpFields::Space(()) => StorageOp::Space,
-            OpFields::Room(f) => StorageOp::Room { range: need(f.range, "range to reserve")?.try_into()? },
+            OpFields::Room(f) => {
+                StorageOp::Room { range: required(f.range, "range to reserve")?.try_into()? }
+            }
             OpFields::Fence(f) => StorageOp::Fence { session: SessionId(f.session) },
             OpFields::Watch(f) => StorageOp::Watch { token: f.token, round: f.round },
             OpFields::Changed(f) => StorageOp::Changed { token: f.token, round: f.round, from: f.from },
@@ -572,63 +575,75 @@ impl TryFrom<OpFields> for StorageOp {
                 StorageOp::Regions { from: InodeId(f.from), which: Regions::take(f.which)? }
             }
             OpFields::Survey(f) => {
-                let range = need(f.range, "range to survey")?.try_into()?;
+                let range = required(f.range, "range to survey")?.try_into()?;
                 StorageOp::Survey { range, unit: f.unit, read: f.read }
             }
-            OpFields::Heal(f) => StorageOp::Heal { range: need(f.range, "range to mend")?.try_into()? },
+            OpFields::Heal(f) => StorageOp::Heal { range: required(f.range, "range to mend")?.try_into()? },
             OpFields::Mend(f) => {
-                let range = need(f.range, "range to mend")?.try_into()?;
+                let range = required(f.range, "range to mend")?.try_into()?;
                 StorageOp::Mend { from: TargetId(f.from), to: TargetId(f.to), range }
             }
-            OpFields::Forget(f) => StorageOp::Forget { range: need(f.range, "range to forget")?.try_into()? },
+            OpFields::Forget(f) => {
+                StorageOp::Forget { range: required(f.range, "range to forget")?.try_into()? }
+            }
             OpFields::Adopt(f) => StorageOp::Adopt { verifier: f.verifier, instead_of: f.instead_of },
             OpFields::MarkLost(f) => {
-                StorageOp::MarkLost { range: need(f.range, "range that is lost")?.try_into()? }
+                StorageOp::MarkLost { range: required(f.range, "range that is lost")?.try_into()? }
             }
             OpFields::Measure(f) => StorageOp::Measure { what: f.measure()?, milliseconds: f.milliseconds },
             OpFields::Traffic(()) => StorageOp::Traffic,
             OpFields::Rewrite(f) => {
-                StorageOp::Rewrite { range: need(f.range, "range to rewrite")?.try_into()?, len: f.len }
+                StorageOp::Rewrite { range: required(f.range, "range to rewrite")?.try_into()?, len: f.len }
             }
             OpFields::Expect(f) => StorageOp::Expect { first: f.first, len: f.len },
             OpFields::SetAside(()) => StorageOp::SetAside,
             OpFields::SetTime(f) => StorageOp::SetTime { time: time(f.time, "time of a copy")? },
             OpFields::Digests(f) => {
-                StorageOp::Digests { range: need(f.range, "range of digests")?.try_into()? }
+                StorageOp::Digests { range: required(f.range, "range of digests")?.try_into()? }
             }
         })
     }
 }
 
-impl From<InGroup> for GroupFields {
-    fn from(InGroup { group, since, part }: InGroup) -> GroupFields {
+impl From<GroupContext> for GroupFields {
+    fn from(GroupContext { group, since, role: part }: GroupContext) -> GroupFields {
         let (part, sequence, settled) = match part {
-            Part::Primary => (1, 0, 0),
-            Part::Member { sequence, settled } => (2, sequence, settled),
-            Part::Resync => (3, 0, 0),
+            GroupRole::Primary => (1, 0, 0),
+            GroupRole::Member { sequence, settled } => (2, sequence, settled),
+            GroupRole::Resync => (3, 0, 0),
         };
         GroupFields { group: group.0, since: since.0, part, sequence, settled }
     }
 }
 
-impl TryFrom<GroupFields> for InGroup {
+impl TryFrom<GroupFields> for GroupContext {
     type Error = Malformed;
 
-    fn try_from(fields: GroupFields) -> Result<InGroup, Malformed> {
+    fn try_from(fields: GroupFields) -> Result<GroupContext, Malformed> {
         let GroupFields { group, since, part, sequence, settled } = fields;
         let part = match part {
-            1 => Part::Primary,
-            2 => Part::Member { sequence, settled },
-            3 => Part::Resync,
+            1 => GroupRole::Primary,
+            2 => GroupRole::Member { sequence, settled },
+            3 => GroupRole::Resync,
             other => return Err(Malformed::new(format!("unknown part of a member {other}"))),
         };
-        Ok(InGroup { group: GroupId(group), since: Epoch(since), part })
+        Ok(GroupContext { group: GroupId(group), since: Epoch(since), role: part })
     }
 }
 
 impl Message for StorageRequest {
     fn encode(&self, out: &mut Vec<u8>) {
-        let StorageRequest { session, target, ino, number, capability, epoch, group, known, op } = self;
+        let StorageRequest {
+            session,
+            target,
+            ino,
+            slot_sequence: number,
+            capability,
+            epoch,
+            group,
+            known,
+            op,
+        } = self;
         let (number, op) = (number.map_or(0, packed), Some(op.into()));
         let group = group.map(GroupFields::from);
         let capability = capability.as_ref().map(CapabilityFields::from);
@@ -643,12 +658,12 @@ impl Message for StorageRequest {
             session: SessionId(session),
             target: TargetId(target),
             ino: InodeId(ino),
-            number: unpacked(number),
+            slot_sequence: unpacked(number),
             capability: capability.as_ref().map(Capability::from),
             epoch,
-            group: group.map(InGroup::try_from).transpose()?,
+            group: group.map(GroupContext::try_from).transpose()?,
             known,
-            op: need(op, "storage operation that is known here")?.try_into()?,
+            op: required(op, "storage operation that is known here")?.try_into()?,
         })
     }
 }
@@ -656,23 +671,23 @@ impl Message for StorageRequest {
 impl Request for StorageRequest {
     const SERVICE: Service = Service::Storage;
 
-    fn answer_payload(&self) -> Answer {
+    fn answer_kind(&self) -> AnswerKind {
         let spec = self.op.spec();
         match spec.payload {
-            Payload::Returned => Answer::Fills,
-            _ if spec.has_no_deadline => Answer::Waits,
-            _ => Answer::Plain,
+            Payload::Returned => AnswerKind::FillsPayload,
+            _ if spec.has_no_deadline => AnswerKind::Unbounded,
+            _ => AnswerKind::NoPayload,
         }
     }
 
-    fn rule(&self) -> Rule {
+    fn rule(&self) -> AuthorizationRule {
         authorization::storage(self)
     }
 }
 
-fn surveyed(survey: &Survey) -> SurveyedFields {
+fn surveyed(survey: &ReplicaState) -> SurveyedFields {
     SurveyedFields {
-        is_there: survey.is_there,
+        is_there: survey.exists,
         len: survey.len,
         sum_end: survey.sum_end,
         mtime: Some(survey.mtime.into()),
@@ -682,16 +697,16 @@ fn surveyed(survey: &Survey) -> SurveyedFields {
     }
 }
 
-impl TryFrom<SurveyedFields> for Survey {
+impl TryFrom<SurveyedFields> for ReplicaState {
     type Error = Malformed;
 
-    fn try_from(f: SurveyedFields) -> Result<Survey, Malformed> {
+    fn try_from(f: SurveyedFields) -> Result<ReplicaState, Malformed> {
         let (sums, rest) = f.sums.as_chunks::<4>();
         if !rest.is_empty() || sums.len() > MAX_SURVEYED {
             return Err(Malformed::new(format!("a survey with {} bytes of sums", f.sums.len())));
         }
-        Ok(Survey {
-            is_there: f.is_there,
+        Ok(ReplicaState {
+            exists: f.is_there,
             len: f.len,
             sum_end: f.sum_end,
             mtime: time(f.mtime, "mtime")?,
@@ -722,8 +737,8 @@ impl Message for StorageReply {
                 })
             }
             StorageReply::Survey(survey) => AnswerFields::Survey(surveyed(survey)),
-            &StorageReply::Healed(Healed { damaged, mended, unclear }) => {
-                AnswerFields::Healed(HealedFields { damaged, mended, unclear })
+            &StorageReply::Healed(RepairResult { damaged, repaired: mended, unclear }) => {
+                AnswerFields::Healed(RepairResultFields { damaged, mended, unclear })
             }
             StorageReply::Room(room) => AnswerFields::Room(room.into()),
             StorageReply::Rates(rates) => {
@@ -736,7 +751,7 @@ impl Message for StorageReply {
 
     fn decode(bytes: &[u8]) -> Result<StorageReply, Malformed> {
         let ReplyFields { verifier, answer } = fields(bytes)?;
-        Ok(match need(answer, "storage answer that is known here")? {
+        Ok(match required(answer, "storage answer that is known here")? {
             AnswerFields::Unit(()) if verifier != 0 => StorageReply::Done { verifier },
             AnswerFields::Unit(()) => StorageReply::Unit,
             AnswerFields::Stat(f) => StorageReply::Stat {
@@ -748,17 +763,18 @@ impl Message for StorageReply {
             AnswerFields::Offset(f) => StorageReply::Offset(f.offset),
             AnswerFields::Space(f) => StorageReply::Space { capacity: f.capacity, free: f.free },
             AnswerFields::Regions(f) => {
-                let region = |f: FoundRegion| Ok((InodeId(f.ino), need(f.range, "region")?.try_into()?));
+                let region = |f: FoundRegion| Ok((InodeId(f.ino), required(f.range, "region")?.try_into()?));
                 StorageReply::Regions { regions: List::take(f.regions, region)?, next: f.next.map(InodeId) }
             }
             AnswerFields::Survey(f) => StorageReply::Survey(f.try_into()?),
-            AnswerFields::Healed(HealedFields { damaged, mended, unclear }) => {
-                StorageReply::Healed(Healed { damaged, mended, unclear })
+            AnswerFields::Healed(RepairResultFields { damaged, mended, unclear }) => {
+                StorageReply::Healed(RepairResult { damaged, repaired: mended, unclear })
             }
             AnswerFields::Room(f) => StorageReply::Room(f.try_into()?),
             AnswerFields::Rates(f) => {
-                let rate =
-                    |f: RateFields| Ok(Rate { of: RateOf::take(f.of)?, rate: f.rate, streams: f.streams });
+                let rate = |f: RateFields| {
+                    Ok(MeasuredRate { of: RateQuantity::take(f.of)?, rate: f.rate, streams: f.streams })
+                };
                 StorageReply::Rates(List::take(f.rates, rate)?)
             }
         })

@@ -36,14 +36,14 @@ impl MgmtRequest {
     pub fn spec(&self) -> MgmtSpec {
         use MgmtRequest as R;
         match self {
-            R::Join(_) => op("join", Callers::Anyone),
-            R::Register(register) => op("register", Callers::Itself(register.node, Roles::ALL)),
-            R::Heartbeat(beat) => op("heartbeat", Callers::Itself(beat.node, Roles::ALL)),
-            R::Goodbye { node, .. } => op("goodbye", Callers::Itself(*node, Roles::ALL)),
+            R::Join(_) => op("join", Callers::Any),
+            R::Register(register) => op("register", Callers::NamedNode(register.node, Roles::ALL)),
+            R::Heartbeat(beat) => op("heartbeat", Callers::NamedNode(beat.node, Roles::ALL)),
+            R::Goodbye { node, .. } => op("goodbye", Callers::NamedNode(*node, Roles::ALL)),
             R::Attach { .. } => op("attach", Callers::Members),
             R::WatchMap { .. } => op("watch-map", Callers::Members).without_deadline(),
             R::ReportUnreachable { .. } => op("report-unreachable", Callers::Members),
-            R::AddTarget { node, .. } => op("add-target", Callers::Itself(*node, Roles::STORAGE)),
+            R::AddTarget { node, .. } => op("add-target", Callers::NamedNode(*node, Roles::STORAGE)),
             R::Tidy { target, .. } => op("tidy", Callers::NodeOf(*target)).without_deadline(),
             R::TidyGroup { group, .. } => {
                 let callers = Callers::Group { group: *group, since: Epoch(0), or: Roles::NONE };
@@ -86,15 +86,15 @@ impl MgmtRequest {
             R::ListScrubs => op("list-scrubs", NODES),
             R::NoteCeilings { .. } => op("note-ceilings", ADMIN),
             R::ListCeilings => op("list-ceilings", Callers::Members),
-            R::NewToken(_) => op("new-token", Callers::Console),
+            R::NewToken(_) => op("new-token", Callers::LocalAdmin),
             R::ListTokens => op("list-tokens", NODES),
             R::RevokeToken { .. } => op("revoke-token", ADMIN),
-            R::AddClient(_) => op("add-client", Callers::Console),
+            R::AddClient(_) => op("add-client", Callers::LocalAdmin),
             R::ListClients => op("list-clients", NODES),
             R::RevokeClient { .. } => op("revoke-client", ADMIN),
             // Management looks further: a member renews its own certificate.
             R::Renew { .. } => op("renew", Callers::Members),
-            R::CertifyApi { node, .. } => op("certify-api", Callers::Itself(*node, Roles::ALL)),
+            R::CertifyApi { node, .. } => op("certify-api", Callers::NamedNode(*node, Roles::ALL)),
         }
     }
 }

@@ -212,7 +212,7 @@ impl StorageOp {
             StorageOp::Regions { which: Regions::All, .. } => {
                 op("regions", Control).by(Roles::MGMT).by_members()
             }
-            StorageOp::Regions { which: Regions::Noted, .. } => {
+            StorageOp::Regions { which: Regions::Dirty, .. } => {
                 op("regions", Control).by(Roles::MGMT).by_members().in_mirrored_groups()
             }
             StorageOp::Settled => op("settled", Control).by_members().in_mirrored_groups(),

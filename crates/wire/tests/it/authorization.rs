@@ -4,7 +4,7 @@ use super::messages::samples::{kv_requests, meta_ops, partitions_requests, stora
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use types::*;
-use wire::authorization::{Callers, Principal, Rule};
+use wire::authorization::{AuthorizationRule, Callers, Principal};
 use wire::mgmt::{Heartbeat, Join, NewClient, NewToken, Register, Touched};
 use wire::*;
 
@@ -174,30 +174,30 @@ fn in_session(op: MetaOp, session: SessionId) -> MetaRequest {
     MetaRequest { session, number: None, credentials: Credentials::default(), privileged: false, op }
 }
 
-fn of_storage(op: StorageOp, session: SessionId, part: Option<Part>) -> StorageRequest {
-    let group = part.map(|part| InGroup { group: GROUP, since: SINCE, part });
+fn of_storage(op: StorageOp, session: SessionId, part: Option<GroupRole>) -> StorageRequest {
+    let group = part.map(|part| GroupContext { group: GROUP, since: SINCE, role: part });
     StorageRequest { group, ..StorageRequest::new(session, TARGET, InodeId(9), op) }
 }
 
 /// Every request, by service and form.
-fn tables() -> Vec<(&'static str, Vec<Rule>)> {
+fn tables() -> Vec<(&'static str, Vec<AuthorizationRule>)> {
     let client = SessionId(7);
     let register = MetaOp::Register { in_use: vec![], promised: vec![], told: 0 };
     let metadata = |session| {
         let ops = meta_ops().into_iter().chain([register.clone()]);
         ops.map(|op| in_session(op, session).rule()).collect()
     };
-    let storage = |session, part: Option<Part>| {
+    let storage = |session, part: Option<GroupRole>| {
         storage_ops().into_iter().map(|op| of_storage(op, session, part).rule()).collect()
     };
-    let member = Some(Part::Member { sequence: 1, settled: 0 });
+    let member = Some(GroupRole::Member { sequence: 1, settled: 0 });
     vec![
         ("management", management_requests().iter().map(Request::rule).collect()),
         ("metadata, in a client's session", metadata(client)),
         ("metadata, in session 0", metadata(SessionId(0))),
         ("storage, in a client's session", storage(client, None)),
         ("storage, in session 0", storage(SessionId(0), None)),
-        ("storage, in session 0, of a group's primary", storage(SessionId(0), Some(Part::Primary))),
+        ("storage, in session 0, of a group's primary", storage(SessionId(0), Some(GroupRole::Primary))),
         ("storage, of a member of a group", storage(client, member)),
         ("key-value store", kv_requests().iter().map(Request::rule).collect()),
         ("partitions", partitions_requests().iter().map(Request::rule).collect()),
@@ -206,7 +206,7 @@ fn tables() -> Vec<(&'static str, Vec<Rule>)> {
 
 /// The columns: callers. Requests name the last storage node.
 const CALLERS: [(&str, Principal); 6] = [
-    ("no certificate", Principal::Stranger),
+    ("no certificate", Principal::NoCertificate),
     ("client", Principal::Client),
     ("storage node", Principal::Node(OTHER_STORAGE)),
     ("storage node concerned", Principal::Node(STORAGE)),
@@ -229,8 +229,8 @@ fn document() -> String {
         write!(page, "\n## {service}\n\n| operation | {} | who |\n", names.join(" | "))
             .expect("a string takes it");
         writeln!(page, "|---|{}---|", "---|".repeat(CALLERS.len())).expect("a string takes it");
-        for Rule { operation, callers } in rules {
-            let marks = CALLERS.map(|(_, principal)| match callers.include(principal, &map) {
+        for AuthorizationRule { operation, callers } in rules {
+            let marks = CALLERS.map(|(_, principal)| match callers.admit(principal, &map) {
                 true => "yes",
                 false => "",
             });
@@ -242,7 +242,7 @@ fn document() -> String {
 }
 
 #[test]
-fn the_page_says_what_the_table_says() {
+fn the_document_matches_the_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/authorization.md");
     if std::env::var_os("WEFT_NEW_AUTHORIZATION").is_some() {
         std::fs::write(path, document()).unwrap();
@@ -277,8 +277,8 @@ fn every_operation_has_a_row() {
 
 fn admitted(principal: Principal) -> BTreeSet<(&'static str, &'static str)> {
     let map = map();
-    let of = |(service, rules): (&'static str, Vec<Rule>)| {
-        let allowed = rules.into_iter().filter(|rule| rule.callers.include(principal, &map));
+    let of = |(service, rules): (&'static str, Vec<AuthorizationRule>)| {
+        let allowed = rules.into_iter().filter(|rule| rule.callers.admit(principal, &map));
         allowed.map(|rule| (service, rule.operation)).collect::<Vec<_>>()
     };
     tables().into_iter().flat_map(of).collect()
@@ -301,7 +301,7 @@ const SEEN_BY_MEMBERS: [&str; 12] = [
 ];
 
 #[test]
-fn a_storage_node_reaches_nothing_but_what_it_serves() {
+fn a_storage_node_is_limited_to_its_own_targets_and_groups() {
     let of_management =
         |names: &[&'static str]| names.iter().map(|name| ("management", *name)).collect::<Vec<_>>();
     let mut expected: BTreeSet<_> = of_management(&SEEN_BY_MEMBERS).into_iter().collect();
@@ -361,8 +361,8 @@ fn a_storage_node_reaches_nothing_but_what_it_serves() {
 }
 
 #[test]
-fn clients_and_strangers_reach_what_is_theirs() {
-    assert_eq!(admitted(Principal::Stranger), BTreeSet::from([("management", "join")]));
+fn clients_and_unauthenticated_callers_are_limited_to_their_operations() {
+    assert_eq!(admitted(Principal::NoCertificate), BTreeSet::from([("management", "join")]));
     let client = admitted(Principal::Client);
     let of_management: BTreeSet<_> =
         client.iter().filter(|(service, _)| *service == "management").map(|(_, name)| *name).collect();
@@ -400,51 +400,51 @@ fn metadata_is_for_metadata_nodes_and_changes_of_the_cluster_for_management() {
 }
 
 #[test]
-fn what_a_node_may_do_changes_with_the_map() {
+fn permissions_of_a_node_follow_the_map() {
     let persist = KvRequest::Persist.rule().callers;
-    let write = StorageOp::Write { offset: 0, path: Path::Cached, durable: false };
-    let part = Some(Part::Member { sequence: 1, settled: 0 });
+    let write = StorageOp::Write { offset: 0, path: DataPath::Cached, durable: false };
+    let part = Some(GroupRole::Member { sequence: 1, settled: 0 });
     let write = of_storage(write, SessionId(7), part).rule().callers;
     let (other, mut map) = (Principal::Node(OTHER_STORAGE), map());
-    assert!(!persist.include(other, &map) && !write.include(other, &map));
-    assert_eq!((persist.by_certificate(other), write.by_certificate(other)), (None, None));
-    assert_eq!(write.decided_by(), SINCE);
+    assert!(!persist.admit(other, &map) && !write.admit(other, &map));
+    assert_eq!((persist.admits_by_certificate(other), write.admits_by_certificate(other)), (None, None));
+    assert_eq!(write.oldest_deciding_epoch(), SINCE);
 
     map.nodes[2].roles = vec![Role::Meta, Role::Storage];
-    assert!(persist.include(other, &map));
+    assert!(persist.admit(other, &map));
     map.groups[0].members[1] = TargetId(3);
-    assert!(write.include(other, &map));
-    assert!(!write.know_another_version(&map));
+    assert!(write.admit(other, &map));
+    assert!(!write.have_other_group_version(&map));
     map.groups[0].since = Epoch(51);
-    assert!(write.know_another_version(&map));
+    assert!(write.have_other_group_version(&map));
 
     // A disk that has moved to another node takes its permissions along.
     let tidy = MgmtRequest::Tidy { target: TARGET, touched: Touched::default() }.rule().callers;
-    assert!(tidy.include(Principal::Node(STORAGE), &map) && !tidy.include(other, &map));
+    assert!(tidy.admit(Principal::Node(STORAGE), &map) && !tidy.admit(other, &map));
     map.targets[1].node = OTHER_STORAGE;
-    assert!(!tidy.include(Principal::Node(STORAGE), &map) && tidy.include(other, &map));
+    assert!(!tidy.admit(Principal::Node(STORAGE), &map) && tidy.admit(other, &map));
 }
 
 #[test]
 fn a_removed_node_has_nothing_but_its_certificate() {
     let (removed, map) = (Principal::Node(REMOVED), map());
     for (service, rules) in tables() {
-        for Rule { operation, callers } in rules {
-            let by_certificate = matches!(callers, Callers::Anyone | Callers::Members);
-            assert_eq!(callers.include(removed, &map), by_certificate, "{service}: {operation}");
+        for AuthorizationRule { operation, callers } in rules {
+            let by_certificate = matches!(callers, Callers::Any | Callers::Members);
+            assert_eq!(callers.admit(removed, &map), by_certificate, "{service}: {operation}");
         }
     }
     // Management itself informs the node that it was removed.
     let beat = MgmtRequest::Heartbeat(Heartbeat { node: REMOVED, ..heartbeat() });
-    assert!(beat.rule().callers.include(removed, &map));
+    assert!(beat.rule().callers.admit(removed, &map));
 }
 
 #[test]
-fn without_proof_everything_is_served_but_what_nobody_may_ask_for() {
+fn without_authentication_all_but_forbidden_operations_are_admitted() {
     for (service, rules) in tables() {
-        for Rule { operation, callers } in rules {
-            let refused = matches!(callers, Callers::Console | Callers::Nobody);
-            assert_eq!(callers.include(Principal::Unproved, &map()), !refused, "{service}: {operation}");
+        for AuthorizationRule { operation, callers } in rules {
+            let refused = matches!(callers, Callers::LocalAdmin | Callers::NoCaller);
+            assert_eq!(callers.admit(Principal::Unauthenticated, &map()), !refused, "{service}: {operation}");
         }
     }
 }

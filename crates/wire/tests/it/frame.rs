@@ -2,16 +2,18 @@
 
 use proptest::prelude::*;
 use types::{Epoch, crc32c};
-use wire::frame::{HEADER_BYTES, Header, Hello, Kind, MAX_BODY_BYTES, MAX_PAYLOAD_BYTES, OnHost, Welcome};
+use wire::frame::{
+    FrameKind, HEADER_BYTES, Header, Hello, LocalEndpoint, MAX_BODY_BYTES, MAX_PAYLOAD_BYTES, Welcome,
+};
 use wire::{Malformed, Message, Service};
 
 fn write_request() -> Header {
     Header {
         service: Service::Storage as u8,
-        wanted_bytes: 0x0003_0201,
+        reply_payload_bytes: 0x0003_0201,
         deadline_ms: 60_000,
         epoch: Epoch(0x0102_0304_0506_0708),
-        ..Header::new(Kind::Request, 0x1112_1314_1516_1718)
+        ..Header::new(FrameKind::Request, 0x1112_1314_1516_1718)
     }
     .with_body(b"body")
     .with_payload(b"123456789")
@@ -76,7 +78,7 @@ fn wrong_frames_are_refused_with_their_cause() {
 }
 
 #[test]
-fn what_a_later_version_may_add_is_passed_over() {
+fn reserved_bytes_of_later_versions_are_ignored() {
     let mut bytes = write_request().encode();
     bytes[6] = 200; // a service
     bytes[7] |= 0x80; // a flag
@@ -87,7 +89,7 @@ fn what_a_later_version_may_add_is_passed_over() {
 }
 
 #[test]
-fn who_compares_a_payload_with_its_checksum_is_a_flag() {
+fn the_unchecked_flag_is_encoded() {
     let header = write_request();
     let unchecked = Header { unchecked: true, ..header };
     assert_eq!((header.encode()[7], unchecked.encode()[7]), (1, 3));
@@ -102,18 +104,18 @@ fn body_and_payload_are_checked_against_the_header() {
     assert!(header.check_body(b"bod").is_err());
     assert_eq!(header.check_payload(b"123456789"), Ok(()));
     assert!(header.check_payload(b"123456780").is_err());
-    assert_eq!(header.check_summed_payload(9, 0xe306_9283), Ok(()));
-    assert!(header.check_summed_payload(9, 0xe306_9284).is_err());
-    assert!(header.check_summed_payload(8, 0xe306_9283).is_err());
+    assert_eq!(header.check_payload_crc(9, 0xe306_9283), Ok(()));
+    assert!(header.check_payload_crc(9, 0xe306_9284).is_err());
+    assert!(header.check_payload_crc(8, 0xe306_9283).is_err());
     let unsummed = Header { payload_sum: None, ..header };
     assert_eq!(unsummed.check_payload(b"123456780"), Ok(()));
     assert!(unsummed.check_payload(b"12345678").is_err());
-    assert_eq!(Header::new(Kind::Ping, 1).check_body(b""), Ok(()));
+    assert_eq!(Header::new(FrameKind::Ping, 1).check_body(b""), Ok(()));
 }
 
 #[test]
 fn every_kind_has_its_number() {
-    let kinds: Vec<Kind> = (0..=255).filter_map(Kind::from_number).collect();
+    let kinds: Vec<FrameKind> = (0..=255).filter_map(FrameKind::from_number).collect();
     assert_eq!(kinds.iter().map(|kind| *kind as u8).collect::<Vec<_>>(), (1..=10).collect::<Vec<_>>());
 }
 
@@ -127,25 +129,25 @@ fn names_of_peers_are_bounded() {
 prop_compose! {
     fn headers()(
         kind in 1u8..=10, service: u8, id: u64, body_bytes in 0..=MAX_BODY_BYTES, payload_bytes in 0..=MAX_PAYLOAD_BYTES,
-        wanted_bytes in 0..=MAX_PAYLOAD_BYTES, deadline_ms: u32, body_sum: u32, payload_sum: Option<u32>, unchecked: bool, epoch: u64,
-        place: u32,
+        reply_payload_bytes in 0..=MAX_PAYLOAD_BYTES, deadline_ms: u32, body_sum: u32, payload_sum: Option<u32>, unchecked: bool, epoch: u64,
+        payload_place: u32,
     ) -> Header {
-        let kind = Kind::from_number(kind).expect("a kind in range");
+        let kind = FrameKind::from_number(kind).expect("a kind in range");
         let epoch = Epoch(epoch);
         Header {
-            kind, service, id, body_bytes, payload_bytes, wanted_bytes, deadline_ms, body_sum, payload_sum, unchecked, epoch, place,
+            kind, service, id, body_bytes, payload_bytes, reply_payload_bytes, deadline_ms, body_sum, payload_sum, unchecked, epoch, payload_place,
         }
     }
 }
 
 proptest! {
     #[test]
-    fn headers_come_back(header in headers()) {
+    fn headers_round_trip(header in headers()) {
         prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
     }
 
     #[test]
-    fn any_bytes_with_a_right_sum_are_decoded_or_refused(start in prop::collection::vec(any::<u8>(), 55)) {
+    fn arbitrary_bytes_with_a_valid_checksum_never_panic(start in prop::collection::vec(any::<u8>(), 55)) {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..5].copy_from_slice(b"WEFT\x01");
         bytes[5..60].copy_from_slice(&start);
@@ -156,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn handshakes_come_back(
+    fn handshakes_round_trip(
         protocol: u32, cluster in ".{0,40}", name in ".{0,40}", client: u64, core: u32, cores: u32, incarnation: u64, credits: u32,
     ) {
         let mut out = Vec::new();
@@ -164,7 +166,7 @@ proptest! {
         hello.encode(&mut out);
         prop_assert_eq!(Hello::decode(&out), Ok(hello));
         out.clear();
-        let on_host = (cores % 2 == 1).then(|| OnHost { host: name.clone(), socket: name.clone(), user: core });
+        let on_host = (cores % 2 == 1).then(|| LocalEndpoint { host: name.clone(), socket: name.clone(), user: core });
         let welcome = Welcome { protocol, name, credits, cores, on_host };
         welcome.encode(&mut out);
         prop_assert_eq!(Welcome::decode(&out), Ok(welcome));

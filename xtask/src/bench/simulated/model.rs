@@ -1,10 +1,10 @@
 //! The simulation of the same cluster.
 
-use super::rebuilt::{Copied, GROUP_BYTES, SLOWER};
-use super::site::{RECORD_BYTES, Site};
+use super::real_cluster::{RECORD_BYTES, RealCluster};
+use super::server_loss::{GROUP_BYTES, ResyncResult, SLOWER};
 use super::{Case, Options};
 use crate::e2e::{Failure, TestResult};
-use scale::{Farm, Hardware, Load, Rebuild, Resource};
+use scale::{Hardware, Load, Rebuild, Resource, SimulatedCluster};
 use types::Scheme;
 
 /// Number of seeds, each with other files: real clusters have few files, whose placement is random.
@@ -23,18 +23,18 @@ const TLS_RECORD: f64 = 16384.0;
 
 /// Throughput of connections over links, in bytes of content per second in each direction.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
-pub(super) struct Wires {
+pub(super) struct LinkRates {
     pub(super) server: f64,
     pub(super) client: f64,
 }
 
-impl Wires {
+impl LinkRates {
     /// Measured on a connection over a server's link; clients' links behave in the same way.
-    pub(super) fn measured(site: &Site, options: &Options) -> TestResult<Wires> {
+    pub(super) fn measured(site: &RealCluster, options: &Options) -> TestResult<LinkRates> {
         let mut streams = (0..STREAMS).map(|_| site.stream()).collect::<TestResult<Vec<f64>>>()?;
         streams.sort_by(f64::total_cmp);
         let server = streams[streams.len() / 2] * TLS_RECORD / (TLS_RECORD + TLS_ADDS);
-        Ok(Wires { server, client: server * options.client_mbit as f64 / options.server_mbit as f64 })
+        Ok(LinkRates { server, client: server * options.client_mbit as f64 / options.server_mbit as f64 })
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Simulated {
 }
 
 /// Returns a cluster model in which only links take time.
-fn farm(servers: u8, scheme: Scheme, wires: Wires) -> TestResult<Farm> {
+fn farm(servers: u8, scheme: Scheme, wires: LinkRates) -> TestResult<SimulatedCluster> {
     let hardware = Hardware {
         servers: servers.into(),
         targets: 1,
@@ -59,14 +59,14 @@ fn farm(servers: u8, scheme: Scheme, wires: Wires) -> TestResult<Farm> {
         client_link: wires.client,
         scheme,
     };
-    Farm::new(hardware).map_err(refused)
+    SimulatedCluster::new(hardware).map_err(refused)
 }
 
-fn refused(why: scale::Refusal) -> Failure {
+fn refused(why: scale::SimulationError) -> Failure {
     Failure::Failed(why.to_string())
 }
 
-pub(super) fn simulate(case: Case, wires: Wires) -> TestResult<Simulated> {
+pub(super) fn simulate(case: Case, wires: LinkRates) -> TestResult<Simulated> {
     let whole = farm(case.servers, case.scheme, wires)?;
     let farm = if case.degraded { whole.without(0) } else { whole };
     // A client and a server have one connection per core; here all nodes share the cores.
@@ -96,9 +96,10 @@ pub(super) fn simulate(case: Case, wires: Wires) -> TestResult<Simulated> {
 }
 
 /// Simulates the loss of the first server and its replacement by the others.
-pub(super) fn rebuild(servers: u8, scheme: Scheme, wires: Wires) -> TestResult<Copied> {
+pub(super) fn rebuild(servers: u8, scheme: Scheme, wires: LinkRates) -> TestResult<ResyncResult> {
     let slower = |rate| rate / SLOWER as f64;
-    let farm = farm(servers, scheme, Wires { server: slower(wires.server), client: slower(wires.client) })?;
+    let farm =
+        farm(servers, scheme, LinkRates { server: slower(wires.server), client: slower(wires.client) })?;
     let how = Rebuild {
         lost: 0,
         group_bytes: GROUP_BYTES,
@@ -108,5 +109,5 @@ pub(super) fn rebuild(servers: u8, scheme: Scheme, wires: Wires) -> TestResult<C
         pace: f64::INFINITY,
     };
     let found = scale::rebuild(&farm, how, None).map_err(refused)?;
-    Ok(Copied { bytes: found.bytes, seconds: found.seconds })
+    Ok(ResyncResult { bytes: found.bytes, seconds: found.seconds })
 }

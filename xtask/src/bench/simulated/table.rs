@@ -1,8 +1,8 @@
 //! The table.
 
-use super::model::{Simulated, Wires};
-use super::site::Real;
-use super::{COMMAND, Case, Options, rebuilt};
+use super::model::{LinkRates, Simulated};
+use super::real_cluster::Real;
+use super::{COMMAND, Case, Options, server_loss};
 use scale::Resource;
 use std::fmt;
 use std::process::Command;
@@ -56,9 +56,9 @@ fn binding(resource: Resource) -> &'static str {
 /// All rows.
 #[derive(Default)]
 pub(super) struct Table {
-    pub(super) wires: Wires,
+    pub(super) wires: LinkRates,
     pub(super) rows: Vec<Row>,
-    pub(super) rebuilt: Vec<rebuilt::Row>,
+    pub(super) rebuilt: Vec<server_loss::Row>,
 }
 
 impl Table {
@@ -98,7 +98,7 @@ impl Table {
 }
 
 /// Describes what was run, where and when, which the table needs to be meaningful.
-fn setting(options: &Options, wires: Wires) -> String {
+fn setting(options: &Options, wires: LinkRates) -> String {
     let date = Command::new("date").args(["-u", "+%F"]).output();
     let date = date.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_string()).unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -113,7 +113,7 @@ fn setting(options: &Options, wires: Wires) -> String {
         options.seconds,
         wires.server / MB,
         wires.client / MB,
-        rebuilt::SLOWER,
+        server_loss::SLOWER,
     )
 }
 
@@ -138,7 +138,7 @@ mod tests {
             simulated: Simulated { bytes_per_s: 30e6, busiest: (Resource::ClientLinks, 1.0) },
         };
         let table = Table {
-            wires: Wires::default(),
+            wires: LinkRates::default(),
             rows: vec![row(30e6), row(28e6), row(20e6)],
             rebuilt: Vec::new(),
         };

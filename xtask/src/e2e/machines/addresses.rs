@@ -166,7 +166,7 @@ fn blocked_port(stage: &Stage) -> TestResult {
     let told =
         cluster.wait_for_finding(&["critical", "sends heartbeats, but can't be reached", &name, &address])?;
     ensure!(told.contains("timed out") && told.contains("firewall"), "cause and remedy: {told}");
-    cluster.network.heal()?;
+    cluster.network.restore_links()?;
     cluster.wait_until_healthy()?;
     // Only for the client: management itself detects nothing.
     block(&format!("ip saddr {}", cluster.node(Part::Client(0)).address))?;
@@ -177,7 +177,7 @@ fn blocked_port(stage: &Stage) -> TestResult {
     });
     let client = cluster.node(Part::Client(0)).address.to_string();
     let told = cluster.wait_for_finding(&["can't reach node", &name, &client, &address]);
-    cluster.network.heal()?;
+    cluster.network.restore_links()?;
     waits.join().map_err(|_| Failure::Failed("the writer panicked".into()))?;
     told?;
     cluster.wait_until_used(&file, &content, &cluster.mount(0).join("after"))?;

@@ -19,7 +19,7 @@ const BEGUN: Duration = Duration::from_secs(1);
 const NOTICED: Duration = Duration::from_secs(10);
 
 /// Longest time until health reports a load: some heartbeats, and the slowness of a busy machine.
-const TOLD: Duration = Duration::from_secs(60);
+const REPORTED_WITHIN: Duration = Duration::from_secs(60);
 
 impl Cluster {
     /// Returns the largest utilisation of the drive of both targets in `weft health`, which is the
@@ -81,7 +81,7 @@ fn bench_ceilings(stage: &Stage) -> TestResult {
     ensure_eq!(cluster.bench(&["storage", "--last"])?.len(), 4, "figures of targets after a restart");
     ensure_eq!(cluster.bench(&["net", "--last"])?.len(), 12, "figures of networks after a restart");
     load_on_a_mount(&cluster)?;
-    let told = process::eventually(TOLD, || cluster.most_share().is_some_and(|share| share > 0.0));
+    let told = process::eventually(REPORTED_WITHIN, || cluster.most_share().is_some_and(|share| share > 0.0));
     ensure!(told, "health tells of no share of a ceiling: {}", cluster.health_text()?);
     let told = cluster.measured()?;
     ensure_eq!(told, ["target 1", "node 1", "node 2", "node 3"], "places that health says are measured");

@@ -7,8 +7,8 @@ use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq, skip};
 use super::super::stage::Stage;
 use super::super::{Rng, Scope, TestCase, suites};
 use super::load::{ensure_no_errors, fsx_pieces, plan, under_load, work_beside};
-use super::mirror::{FSX_OPERATIONS, ensure_in_step};
-use super::twice::differences;
+use super::mirror::{FSX_OPERATIONS, ensure_in_sync};
+use super::two_mounts::differences;
 use super::{Cluster, Part, Shape};
 use crate::sys;
 use std::fs::{self, File};
@@ -44,8 +44,8 @@ const UNDER_LOAD_BYTES: usize = 3 << 20;
 const WRITE_BYTES: usize = 256 << 10;
 
 /// Minimum number of completed files before the power failure, and longest time to wait for them.
-const PROMISED: usize = 5;
-const PATIENCE: Duration = Duration::from_secs(60);
+const MIN_COMPLETED: usize = 5;
+const COMPLETED_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A fault of a storage node's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(super) fn start_plain(stage: &Stage, name: &str) -> TestResult<Cluster> {
 }
 
 impl Cluster {
-    pub(super) fn strike_disk(&mut self, node: usize, fault: DiskFault) -> TestResult {
+    pub(super) fn fail_disk(&mut self, node: usize, fault: DiskFault) -> TestResult {
         match fault {
             DiskFault::Full => self.disks[node].fill(),
             DiskFault::Broken => self.disks[node].shut_down(),
@@ -93,7 +93,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn mend_disk(&mut self, node: usize, fault: DiskFault) -> TestResult {
+    pub(super) fn repair_disk(&mut self, node: usize, fault: DiskFault) -> TestResult {
         match fault {
             DiskFault::Full => self.disks[node].relieve(),
             DiskFault::Broken | DiskFault::WithoutPower => {
@@ -115,17 +115,17 @@ fn history(stage: &Stage) -> TestResult {
             let plan = plan(THREADS, 0, round);
             let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
                 thread::sleep(AROUND);
-                cluster.strike_disk(node, fault)?;
+                cluster.fail_disk(node, fault)?;
                 thread::sleep(FAULT);
                 if fault == DiskFault::Broken {
                     ensure!(cluster.degraded_groups()? > 0, "a disk that is broken still counts as good");
                 }
-                cluster.mend_disk(node, fault)?;
+                cluster.repair_disk(node, fault)?;
                 thread::sleep(AROUND);
                 Ok(())
             })?;
             ensure_no_errors(&outcome, &format!("although only one disk was {fault:?}, {name}"), &cluster)?;
-            ensure_in_step(&cluster, &name)?;
+            ensure_in_sync(&cluster, &name)?;
         }
     }
     cluster.stop()
@@ -142,11 +142,11 @@ fn beside_faults(
         for (index, fault) in DiskFault::ALL.into_iter().enumerate() {
             let node = (first + index) % usize::from(STORAGE);
             thread::sleep(AROUND);
-            cluster.strike_disk(node, fault)?;
+            cluster.fail_disk(node, fault)?;
             thread::sleep(FAULT);
-            cluster.mend_disk(node, fault)?;
+            cluster.repair_disk(node, fault)?;
             // Two missing members of one group would be too many.
-            cluster.wait_until_copies_are_good()?;
+            cluster.wait_until_in_sync()?;
         }
         Ok(())
     })
@@ -167,7 +167,7 @@ fn fio(stage: &Stage) -> TestResult {
         let folders = cluster.shared_folder(&format!("fio-{round}"))?;
         let work = |_| suites::fio_write_and_verify(stage, &folders[0], &folders[1]);
         let times = beside_faults(&mut cluster, round as usize, work)?;
-        ensure_in_step(&cluster, &format!("round {round} of fio, {times} times"))?;
+        ensure_in_sync(&cluster, &format!("round {round} of fio, {times} times"))?;
         fs::remove_dir_all(&folders[0]).at(folders[0].display())?;
     }
     cluster.stop()
@@ -180,7 +180,7 @@ fn fsx(stage: &Stage) -> TestResult {
         let folders = cluster.shared_folder(&format!("fsx-{round}"))?;
         let work = fsx_pieces(stage, &folders, round, FSX_OPERATIONS);
         let times = beside_faults(&mut cluster, round as usize, work)?;
-        ensure_in_step(&cluster, &format!("round {round} of fsx, {times} times"))?;
+        ensure_in_sync(&cluster, &format!("round {round} of fsx, {times} times"))?;
         let different = differences(&folders[0], &folders[1]).at("comparing")?;
         ensure_eq!(different, Vec::<String>::new(), "what two mounts show of fsx's files");
         fs::remove_dir_all(&folders[0]).at(folders[0].display())?;
@@ -189,7 +189,7 @@ fn fsx(stage: &Stage) -> TestResult {
 }
 
 /// Files that an application has written and synced successfully.
-struct Promised {
+struct SyncedFile {
     path: PathBuf,
     seed: u64,
 }
@@ -199,13 +199,13 @@ struct Promised {
 struct Load {
     stop: AtomicBool,
     /// Number of completed files.
-    promised: AtomicUsize,
+    completed: AtomicUsize,
 }
 
 /// Writes files on one mount until it is stopped. `durably`: each write is synced, and complete
 /// files are guaranteed. Otherwise nothing is synced, so that an arbitrary part is on disk when the
 /// power fails.
-fn write_files(folder: &Path, writer: u64, durably: bool, load: &Load) -> TestResult<Vec<Promised>> {
+fn write_files(folder: &Path, writer: u64, durably: bool, load: &Load) -> TestResult<Vec<SyncedFile>> {
     let flags = if durably { libc::O_DSYNC } else { 0 };
     let mut written = Vec::new();
     for number in 0.. {
@@ -222,8 +222,8 @@ fn write_files(folder: &Path, writer: u64, durably: bool, load: &Load) -> TestRe
         }
         if durably {
             file.sync_all().at(path.display())?;
-            written.push(Promised { path, seed });
-            load.promised.fetch_add(1, Ordering::Relaxed);
+            written.push(SyncedFile { path, seed });
+            load.completed.fetch_add(1, Ordering::Relaxed);
         }
     }
     Ok(written)
@@ -241,12 +241,12 @@ fn all_lose_power(stage: &Stage) -> TestResult {
                 .map(|writer: u64| {
                     let (folder, load) = (&folders[writer as usize % 2], &load);
                     scope.spawn(move || {
-                        sys::keep_files_to_oneself().at("the writer's files")?;
+                        sys::unshare_files().at("the writer's files")?;
                         write_files(folder, round << 8 | writer, writer < 2, load)
                     })
                 })
                 .collect();
-            let befallen = power_goes(&mut cluster, round, &load);
+            let befallen = cut_power(&mut cluster, round, &load);
             load.stop.store(true, Ordering::Relaxed);
             let ended = writers.into_iter().map(|writer| {
                 writer.join().unwrap_or_else(|_| Err(Failure::Failed("a writer panicked".into())))
@@ -254,10 +254,10 @@ fn all_lose_power(stage: &Stage) -> TestResult {
             let written: TestResult<Vec<_>> = ended.collect();
             befallen.and(written)
         })?;
-        let promised: Vec<Promised> = written.into_iter().flatten().collect();
-        ensure!(promised.len() >= PROMISED, "only {} files were promised", promised.len());
-        ensure_in_step(&cluster, &format!("round {round}, {} promised files", promised.len()))?;
-        for Promised { path, seed } in &promised {
+        let promised: Vec<SyncedFile> = written.into_iter().flatten().collect();
+        ensure!(promised.len() >= MIN_COMPLETED, "only {} files were promised", promised.len());
+        ensure_in_sync(&cluster, &format!("round {round}, {} promised files", promised.len()))?;
+        for SyncedFile { path, seed } in &promised {
             // Read through the other mount.
             let name = path.file_name().unwrap_or_default();
             let elsewhere = folders.iter().find(|folder| !path.starts_with(folder)).unwrap_or(&folders[0]);
@@ -288,22 +288,22 @@ fn ensure_readable(folders: &[PathBuf]) -> TestResult {
 
 /// Cuts the power of all storage nodes after some load, and restores it. The load then ends: until
 /// the replicas are in sync it would fill the disks.
-fn power_goes(cluster: &mut Cluster, round: u64, load: &Load) -> TestResult {
+fn cut_power(cluster: &mut Cluster, round: u64, load: &Load) -> TestResult {
     // At a different time in each round: background syncs run every half second.
     thread::sleep(Duration::from_millis(1500 + round * 370 % 1000));
     // On a slow machine, wait until there are files to check afterwards.
-    let until = Instant::now() + PATIENCE;
-    while load.promised.load(Ordering::Relaxed) < PROMISED && Instant::now() < until {
+    let until = Instant::now() + COMPLETED_DEADLINE;
+    while load.completed.load(Ordering::Relaxed) < MIN_COMPLETED && Instant::now() < until {
         thread::sleep(Duration::from_millis(50));
     }
     for node in 0..usize::from(STORAGE) {
-        cluster.strike_disk(node, DiskFault::WithoutPower)?;
+        cluster.fail_disk(node, DiskFault::WithoutPower)?;
     }
     for node in 0..usize::from(STORAGE) {
-        cluster.mend_disk(node, DiskFault::WithoutPower)?;
+        cluster.repair_disk(node, DiskFault::WithoutPower)?;
     }
     load.stop.store(true, Ordering::Relaxed);
-    cluster.wait_until_copies_are_good()?;
+    cluster.wait_until_in_sync()?;
     thread::sleep(Duration::from_secs(1));
     Ok(())
 }

@@ -232,7 +232,7 @@ fn client_cut_off(stage: &Stage) -> TestResult {
     theirs.write_all_at(b"theirs", 0).at("a write of what a client held that is cut off")?;
     sys::flock(&theirs, libc::LOCK_EX).at("the lock of a client that is cut off")?;
     fs::write(dirs[1].join("new"), "content").at("new")?;
-    cluster.network.heal()?;
+    cluster.network.restore_links()?;
 
     cluster.wait_until_replaced(0, 0)?;
     expect_errno(file.write_all_at(b"late", 0), libc::EIO, "a write to a file of before")?;

@@ -15,28 +15,28 @@ pub enum Fault {
     /// Its node can neither receive nor send.
     Cut,
     /// Its node can't receive.
-    Deaf,
+    NoReceive,
     /// Its node can't send.
-    Mute,
+    NoSend,
 }
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Fault; 5] = [Fault::Killed, Fault::Stopped, Fault::Cut, Fault::Deaf, Fault::Mute];
+    pub const ALL: [Fault; 5] = [Fault::Killed, Fault::Stopped, Fault::Cut, Fault::NoReceive, Fault::NoSend];
 }
 
 /// Duration of a fault of a storage node with mirrored files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lasting {
+pub enum FaultDuration {
     /// Over before a member needs to be ejected.
-    Moment,
+    Short,
     /// Until a group continues without the node, and some time more.
-    Missed,
+    UntilDegraded,
     /// Until after the node counts as offline: its lease of some seconds has also expired.
-    Long,
+    UntilOffline,
 }
 
-impl Lasting {
+impl FaultDuration {
     const MOMENT: Duration = Duration::from_secs(2);
     const WHILE: Duration = Duration::from_secs(3);
     const LONG: Duration = Duration::from_secs(20);
@@ -44,22 +44,22 @@ impl Lasting {
 
 impl Cluster {
     /// Applies a fault to a storage node for some time, and repairs it.
-    pub fn befall(&mut self, node: usize, fault: Fault, lasting: Lasting) -> TestResult {
+    pub fn apply_fault(&mut self, node: usize, fault: Fault, lasting: FaultDuration) -> TestResult {
         let part = Part::Storage(node);
-        self.strike(part, fault)?;
+        self.inject(part, fault)?;
         match lasting {
-            Lasting::Moment => thread::sleep(Lasting::MOMENT),
-            Lasting::Missed => {
-                self.wait_until_missed(node)?;
-                thread::sleep(Lasting::WHILE);
+            FaultDuration::Short => thread::sleep(FaultDuration::MOMENT),
+            FaultDuration::UntilDegraded => {
+                self.wait_until_degraded(node)?;
+                thread::sleep(FaultDuration::WHILE);
             }
-            Lasting::Long => thread::sleep(Lasting::LONG),
+            FaultDuration::UntilOffline => thread::sleep(FaultDuration::LONG),
         }
-        self.mend(part, fault)
+        self.repair(part, fault)
     }
 
     /// Applies a fault.
-    pub fn strike(&mut self, part: Part, fault: Fault) -> TestResult {
+    pub fn inject(&mut self, part: Part, fault: Fault) -> TestResult {
         match fault {
             Fault::Killed => {
                 self.service(part).kill();
@@ -67,17 +67,17 @@ impl Cluster {
             }
             Fault::Stopped => self.service(part).freeze(),
             Fault::Cut => self.network.isolate(self.node(part)),
-            Fault::Deaf => self.network.deafen(self.node(part)),
-            Fault::Mute => self.network.silence(self.node(part)),
+            Fault::NoReceive => self.network.cut_incoming(self.node(part)),
+            Fault::NoSend => self.network.cut_outgoing(self.node(part)),
         }
     }
 
     /// Repairs a fault. Repairing a cut restores the links of all nodes.
-    pub fn mend(&mut self, part: Part, fault: Fault) -> TestResult {
+    pub fn repair(&mut self, part: Part, fault: Fault) -> TestResult {
         match fault {
             Fault::Killed => self.restart(part),
             Fault::Stopped => self.service(part).thaw(),
-            Fault::Cut | Fault::Deaf | Fault::Mute => self.network.heal(),
+            Fault::Cut | Fault::NoReceive | Fault::NoSend => self.network.restore_links(),
         }
     }
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "fsck_of_a_running_cluster", scope: Scope::Own, minutes: 5, run: running_cluster },
-    TestCase { name: "fsck_mends_a_running_cluster", scope: Scope::Own, minutes: 5, run: mended_cluster },
+    TestCase { name: "fsck_mends_a_running_cluster", scope: Scope::Own, minutes: 5, run: repaired_cluster },
     TestCase { name: "damage_while_shut_down", scope: Scope::Own, minutes: 5, run: damaged_while_shut_down },
 ];
 
@@ -149,14 +149,14 @@ enum Members {
 }
 
 /// Kinds of corruption, one per file.
-const SPOILT: [&str; 5] = ["flipped", "cut", "deleted", "swapped-a", "swapped-b"];
+const CORRUPTIONS: [&str; 5] = ["flipped", "cut", "deleted", "swapped-a", "swapped-b"];
 
 /// Replicas corrupted behind the services' backs are found while the cluster runs, repaired from
 /// the other replica, and correct afterwards.
-fn mended_cluster(stage: &Stage) -> TestResult {
+fn repaired_cluster(stage: &Stage) -> TestResult {
     let (mut cluster, folder) = mirrored_cluster(stage, "mend")?;
     exposed(&cluster)?;
-    spoilt_and_mended(&mut cluster, &folder, Members::Different, |cluster| {
+    corrupt_and_repair(&mut cluster, &folder, Members::Different, |cluster| {
         cluster.service(Part::Storage(0)).terminate()?;
         cluster.service(Part::Storage(1)).terminate().map(drop)
     })?;
@@ -167,15 +167,15 @@ fn mended_cluster(stage: &Stage) -> TestResult {
 /// the other one has missed writes.
 fn damaged_while_shut_down(stage: &Stage) -> TestResult {
     let (mut cluster, folder) = mirrored_cluster(stage, "shut")?;
-    spoilt_and_mended(&mut cluster, &folder, Members::Last, |cluster| {
+    corrupt_and_repair(&mut cluster, &folder, Members::Last, |cluster| {
         cluster.service(Part::Storage(0)).terminate()?;
-        for name in SPOILT {
+        for name in CORRUPTIONS {
             let path = folder.join(name);
             let file = File::options().write(true).open(&path).at(path.display())?;
             let begin = &content(name)[..5000];
             file.write_all_at(begin, 0).and_then(|()| file.sync_all()).at(path.display())?;
         }
-        cluster.wait_until_missed(0)?;
+        cluster.wait_until_degraded(0)?;
         cluster.service(Part::Storage(1)).terminate().map(drop)
     })?;
     cluster.stop()
@@ -186,7 +186,7 @@ fn mirrored_cluster(stage: &Stage, name: &str) -> TestResult<(Cluster, PathBuf)>
     let cluster = Cluster::start(stage, name, 2, 1)?;
     cluster.mirror_everything(2)?;
     let folder = cluster.shared_folder("mirrored")?.remove(0);
-    for name in SPOILT {
+    for name in CORRUPTIONS {
         let path = folder.join(name);
         let file = File::create(&path).at(path.display())?;
         file.write_all_at(&content(name), 0).and_then(|()| file.sync_all()).at(path.display())?;
@@ -199,21 +199,21 @@ fn content(name: &str) -> Vec<u8> {
     Rng::new(name.len() as u64 + u64::from(name.as_bytes()[name.len() - 1])).bytes(FILE_BYTES)
 }
 
-fn spoilt_and_mended(
+fn corrupt_and_repair(
     cluster: &mut Cluster,
     folder: &Path,
     members: Members,
     shut_down: impl FnOnce(&mut Cluster) -> TestResult,
 ) -> TestResult {
     let find = |name: &&str| chunk_files(cluster, &folder.join(name));
-    let files: Vec<Vec<PathBuf>> = SPOILT.iter().map(find).collect::<TestResult<_>>()?;
+    let files: Vec<Vec<PathBuf>> = CORRUPTIONS.iter().map(find).collect::<TestResult<_>>()?;
     shut_down(cluster)?;
     let right: Vec<_> = files.iter().map(|copies| read_all(copies)).collect();
-    spoil(&files, members)?;
+    corrupt(&files, members)?;
     [Part::Storage(0), Part::Storage(1)].iter().try_for_each(|part| cluster.restart(*part))?;
-    cluster.wait_until_copies_are_good()?;
+    cluster.wait_until_in_sync()?;
     let told = cluster.fsck()?;
-    for ((name, copies), right) in SPOILT.iter().zip(&files).zip(right) {
+    for ((name, copies), right) in CORRUPTIONS.iter().zip(&files).zip(right) {
         let object = format!("/mirrored/{name}");
         let findings = told["findings"].as_array().into_iter().flatten();
         let mut of_it = findings.filter(|finding| finding["object"] == *object);
@@ -235,8 +235,8 @@ fn spoilt_and_mended(
         fs::copy(&path, &copy).and_then(|_| fs::rename(&copy, &path)).at(path.display())?;
     }
     cluster.ensure_clean()?;
-    cluster.ensure_copies_are_equal()?;
-    for name in SPOILT {
+    cluster.ensure_replicas_are_equal()?;
+    for name in CORRUPTIONS {
         let path = folder.join(name);
         ensure!(fs::read(&path).at(path.display())? == content(name), "{name} is not what was written");
     }
@@ -250,7 +250,7 @@ fn read_all(paths: &[PathBuf]) -> Vec<Vec<u8>> {
 
 /// Corrupts one replica of each file: either on different members for different files, or all on
 /// the last member.
-fn spoil(files: &[Vec<PathBuf>], members: Members) -> TestResult {
+fn corrupt(files: &[Vec<PathBuf>], members: Members) -> TestResult {
     let copy = |file: usize| match members {
         Members::Different if file != 1 => &files[file][0],
         _ => &files[file][files[file].len() - 1],
@@ -274,7 +274,7 @@ fn spoil(files: &[Vec<PathBuf>], members: Members) -> TestResult {
 fn exposed(cluster: &Cluster) -> TestResult {
     let told = cluster.ask_management(|management| cluster.commands.exposure(management))?;
     let told: Value = serde_json::from_str(&told).map_err(|e| format!("weft health --exposure: {e}"))?;
-    let bytes = (SPOILT.len() * FILE_BYTES) as u64;
+    let bytes = (CORRUPTIONS.len() * FILE_BYTES) as u64;
     ensure_eq!(told["all"]["bytes"].as_u64(), Some(bytes), "bytes in {told}");
     let all = told["exposed"].as_array().cloned().unwrap_or_default();
     let targets: Vec<&Value> = all.iter().filter(|one| one["domain"]["target"].is_u64()).collect();

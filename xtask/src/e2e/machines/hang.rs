@@ -29,7 +29,7 @@ const TIMEOUT_SECS: u64 = 3;
 /// Longest time of one operation then: the time-out for each of its few calls, plus the slowness of
 /// a busy machine. It is less than the default time-out, so that a wait that ignores the option is
 /// detected.
-const PATIENCE: Duration = Duration::from_secs(50);
+const OPERATION_DEADLINE: Duration = Duration::from_secs(50);
 
 /// Longest time until the cluster works for a client again after its services are restored.
 const RECOVERY: Duration = Duration::from_secs(90);
@@ -40,13 +40,13 @@ const END_DEADLINE: Duration = Duration::from_secs(60);
 const FILE_BYTES: usize = 3 << 20;
 
 /// One operation of an application.
-struct Deed {
+struct Operation {
     name: &'static str,
-    run: fn(&Ground) -> io::Result<()>,
+    run: fn(&Fixture) -> io::Result<()>,
 }
 
 /// The folder of the operations, and files that were opened in it before the faults.
-struct Ground {
+struct Fixture {
     dir: PathBuf,
     /// Open for reading and writing, with unsynced data.
     open: File,
@@ -55,8 +55,8 @@ struct Ground {
     open_dir: File,
 }
 
-impl Ground {
-    fn prepare(dir: &Path) -> io::Result<Ground> {
+impl Fixture {
+    fn prepare(dir: &Path) -> io::Result<Fixture> {
         fs::create_dir_all(dir.join("dir/below"))?;
         for name in ["big", "other", "to-truncate"] {
             fs::write(dir.join(name), Rng::new(7).bytes(FILE_BYTES))?;
@@ -87,7 +87,7 @@ impl Ground {
         open.write_all_at(&Rng::new(8).bytes(FILE_BYTES), 0)?;
         let direct = both.clone().custom_flags(libc::O_DIRECT).open(dir.join("direct"))?;
         direct.write_all_at(AlignedBuffer::new(FILE_BYTES).bytes(), 0)?;
-        Ok(Ground { dir: dir.to_path_buf(), open, direct, open_dir: File::open(dir)? })
+        Ok(Fixture { dir: dir.to_path_buf(), open, direct, open_dir: File::open(dir)? })
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -100,21 +100,21 @@ fn writable(path: PathBuf) -> io::Result<File> {
 }
 
 /// All kinds of operations that an application may perform on a file system.
-const DEEDS: &[Deed] = &[
-    Deed { name: "stat", run: |g| fs::metadata(g.at("big")).map(drop) },
-    Deed {
+const OPERATIONS: &[Operation] = &[
+    Operation { name: "stat", run: |g| fs::metadata(g.at("big")).map(drop) },
+    Operation {
         name: "stat of a missing name",
         run: |g| match fs::metadata(g.at("missing")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other.map(drop),
         },
     },
-    Deed { name: "statfs", run: |g| sys::space(&g.dir).map(drop) },
-    Deed { name: "readdir", run: |g| fs::read_dir(g.at("dir"))?.try_for_each(|entry| entry.map(drop)) },
-    Deed { name: "open and read", run: |g| File::open(g.at("big"))?.read(&mut [0; 65536]).map(drop) },
-    Deed { name: "read of a small file", run: |g| fs::read(g.at("small")).map(drop) },
-    Deed { name: "create and write", run: |g| fs::write(g.at("a/created"), vec![1; 1 << 20]) },
-    Deed {
+    Operation { name: "statfs", run: |g| sys::space(&g.dir).map(drop) },
+    Operation { name: "readdir", run: |g| fs::read_dir(g.at("dir"))?.try_for_each(|entry| entry.map(drop)) },
+    Operation { name: "open and read", run: |g| File::open(g.at("big"))?.read(&mut [0; 65536]).map(drop) },
+    Operation { name: "read of a small file", run: |g| fs::read(g.at("small")).map(drop) },
+    Operation { name: "create and write", run: |g| fs::write(g.at("a/created"), vec![1; 1 << 20]) },
+    Operation {
         name: "write and fsync",
         run: |g| {
             let mut file = writable(g.at("other"))?;
@@ -122,61 +122,70 @@ const DEEDS: &[Deed] = &[
             file.sync_all()
         },
     },
-    Deed { name: "append", run: |g| File::options().append(true).open(g.at("other"))?.write_all(b"end") },
-    Deed { name: "truncate", run: |g| writable(g.at("to-truncate"))?.set_len(1 << 20) },
-    Deed { name: "fallocate", run: |g| sys::fallocate(&writable(g.at("other"))?, 0, 0, 4 << 20) },
-    Deed { name: "mkdir", run: |g| fs::create_dir(g.at("b/made")) },
-    Deed { name: "rename", run: |g| fs::rename(g.at("f/to-rename"), g.at("f/renamed")) },
-    Deed { name: "unlink", run: |g| fs::remove_file(g.at("g/to-unlink")) },
-    Deed { name: "link", run: |g| fs::hard_link(g.at("small"), g.at("c/link")) },
-    Deed { name: "symlink", run: |g| symlink("small", g.at("d/symlink")) },
-    Deed { name: "readlink", run: |g| fs::read_link(g.at("symlink")).map(drop) },
-    Deed { name: "mkfifo", run: |g| sys::mknod(&g.at("e/fifo"), libc::S_IFIFO | 0o644, 0) },
-    Deed { name: "chmod", run: |g| fs::set_permissions(g.at("small"), fs::Permissions::from_mode(0o600)) },
-    Deed { name: "setxattr", run: |g| sys::set_xattr(&g.at("small"), "user.a", b"c", 0) },
-    Deed { name: "getxattr", run: |g| sys::get_xattr(&g.at("small"), "user.a").map(drop) },
-    Deed { name: "listxattr", run: |g| sys::list_xattrs(&g.at("small")).map(drop) },
-    Deed {
+    Operation {
+        name: "append",
+        run: |g| File::options().append(true).open(g.at("other"))?.write_all(b"end"),
+    },
+    Operation { name: "truncate", run: |g| writable(g.at("to-truncate"))?.set_len(1 << 20) },
+    Operation { name: "fallocate", run: |g| sys::fallocate(&writable(g.at("other"))?, 0, 0, 4 << 20) },
+    Operation { name: "mkdir", run: |g| fs::create_dir(g.at("b/made")) },
+    Operation { name: "rename", run: |g| fs::rename(g.at("f/to-rename"), g.at("f/renamed")) },
+    Operation { name: "unlink", run: |g| fs::remove_file(g.at("g/to-unlink")) },
+    Operation { name: "link", run: |g| fs::hard_link(g.at("small"), g.at("c/link")) },
+    Operation { name: "symlink", run: |g| symlink("small", g.at("d/symlink")) },
+    Operation { name: "readlink", run: |g| fs::read_link(g.at("symlink")).map(drop) },
+    Operation { name: "mkfifo", run: |g| sys::mknod(&g.at("e/fifo"), libc::S_IFIFO | 0o644, 0) },
+    Operation {
+        name: "chmod",
+        run: |g| fs::set_permissions(g.at("small"), fs::Permissions::from_mode(0o600)),
+    },
+    Operation { name: "setxattr", run: |g| sys::set_xattr(&g.at("small"), "user.a", b"c", 0) },
+    Operation { name: "getxattr", run: |g| sys::get_xattr(&g.at("small"), "user.a").map(drop) },
+    Operation { name: "listxattr", run: |g| sys::list_xattrs(&g.at("small")).map(drop) },
+    Operation {
         name: "write to an open file and fsync",
         run: |g| {
             g.open.write_all_at(&[3; 1 << 20], 0)?;
             g.open.sync_all()
         },
     },
-    Deed { name: "read from an open file", run: |g| g.open.read_at(&mut [0; 65536], 1 << 20).map(drop) },
-    Deed { name: "direct read", run: |g| g.direct.read_at(AlignedBuffer::new(1 << 20).bytes(), 0).map(drop) },
-    Deed {
+    Operation { name: "read from an open file", run: |g| g.open.read_at(&mut [0; 65536], 1 << 20).map(drop) },
+    Operation {
+        name: "direct read",
+        run: |g| g.direct.read_at(AlignedBuffer::new(1 << 20).bytes(), 0).map(drop),
+    },
+    Operation {
         name: "direct write",
         run: |g| g.direct.write_all_at(AlignedBuffer::new(1 << 20).bytes(), 1 << 20),
     },
-    Deed { name: "stat of an open file", run: |g| g.open.metadata().map(drop) },
-    Deed { name: "seek for data", run: |g| sys::seek(&g.open, 0, libc::SEEK_DATA).map(drop) },
-    Deed {
+    Operation { name: "stat of an open file", run: |g| g.open.metadata().map(drop) },
+    Operation { name: "seek for data", run: |g| sys::seek(&g.open, 0, libc::SEEK_DATA).map(drop) },
+    Operation {
         name: "copy_file_range",
         run: |g| {
             sys::copy_file_range(&File::open(g.at("big"))?, 0, &writable(g.at("other"))?, 0, 1 << 20)
                 .map(drop)
         },
     },
-    Deed { name: "flock", run: |g| sys::flock(&File::open(g.at("small"))?, libc::LOCK_EX) },
-    Deed {
+    Operation { name: "flock", run: |g| sys::flock(&File::open(g.at("small"))?, libc::LOCK_EX) },
+    Operation {
         name: "fcntl lock that waits",
         run: |g| {
             let whole = RangeLock { kind: libc::F_WRLCK, start: 0, length: 0, pid: 0 };
             sys::range_lock(&writable(g.at("other"))?, libc::F_SETLKW, whole).map(drop)
         },
     },
-    Deed { name: "fsync of a directory", run: |g| g.open_dir.sync_all() },
-    Deed { name: "syncfs", run: |g| sys::sync_file_system(&g.open_dir) },
+    Operation { name: "fsync of a directory", run: |g| g.open_dir.sync_all() },
+    Operation { name: "syncfs", run: |g| sys::sync_file_system(&g.open_dir) },
 ];
 
 /// Name, duration and result of an operation.
-type Ending = (&'static str, Duration, io::Result<()>);
+type OperationOutcome = (&'static str, Duration, io::Result<()>);
 
 /// Runs all operations concurrently, and waits until all have ended. Operations that don't end fail
 /// the test, after their mount was aborted.
-fn do_all(ground: &Arc<Ground>, mount: &Path) -> TestResult<Vec<Ending>> {
-    let running: Vec<_> = DEEDS
+fn run_all(ground: &Arc<Fixture>, mount: &Path) -> TestResult<Vec<OperationOutcome>> {
+    let running: Vec<_> = OPERATIONS
         .iter()
         .map(|deed| {
             let ground = Arc::clone(ground);
@@ -188,10 +197,12 @@ fn do_all(ground: &Arc<Ground>, mount: &Path) -> TestResult<Vec<Ending>> {
             (deed.name, thread)
         })
         .collect();
-    let ended = process::eventually(PATIENCE, || running.iter().all(|(_, thread)| thread.is_finished()));
+    let ended =
+        process::eventually(OPERATION_DEADLINE, || running.iter().all(|(_, thread)| thread.is_finished()));
     if !ended {
         let hung = running.iter().filter(|(_, thread)| !thread.is_finished()).map(|(name, _)| *name);
-        let message = format!("no end within {} s: {:?}", PATIENCE.as_secs(), hung.collect::<Vec<_>>());
+        let message =
+            format!("no end within {} s: {:?}", OPERATION_DEADLINE.as_secs(), hung.collect::<Vec<_>>());
         mounts::abort(mount);
         return Err(Failure::Failed(message));
     }
@@ -200,7 +211,7 @@ fn do_all(ground: &Arc<Ground>, mount: &Path) -> TestResult<Vec<Ending>> {
 }
 
 /// Returns whether an application may get this error while services are unavailable.
-fn is_honest(error: &io::Error) -> bool {
+fn is_truthful_error(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT))
 }
 
@@ -226,13 +237,13 @@ fn calls_end(stage: &Stage) -> TestResult {
 }
 
 fn calls_end_when(cluster: &mut Cluster, dir: &Path, fault: Fault, parts: &[Part]) -> TestResult {
-    let ground = Arc::new(Ground::prepare(dir).at("the files to begin with")?);
-    parts.iter().try_for_each(|part| cluster.strike(*part, fault))?;
-    let endings = do_all(&ground, &cluster.mount(0));
-    parts.iter().try_for_each(|part| cluster.mend(*part, fault))?;
+    let ground = Arc::new(Fixture::prepare(dir).at("the files to begin with")?);
+    parts.iter().try_for_each(|part| cluster.inject(*part, fault))?;
+    let endings = run_all(&ground, &cluster.mount(0));
+    parts.iter().try_for_each(|part| cluster.repair(*part, fault))?;
     let endings = endings.map_err(|failure| told(failure, &format!("{parts:?} {fault:?}"), cluster))?;
     let odd: Vec<_> =
-        endings.iter().filter(|(_, _, done)| done.as_ref().is_err_and(|e| !is_honest(e))).collect();
+        endings.iter().filter(|(_, _, done)| done.as_ref().is_err_and(|e| !is_truthful_error(e))).collect();
     ensure!(odd.is_empty(), "errors while {parts:?} were {fault:?}: {odd:?}");
     let failed = endings.iter().filter(|(_, _, done)| done.is_err()).count();
     ensure!(failed > 0, "nothing failed while {parts:?} were {fault:?}: were they?");
@@ -244,8 +255,8 @@ fn calls_end_when(cluster: &mut Cluster, dir: &Path, fault: Fault, parts: &[Part
 fn recovered(cluster: &Cluster, dir: &Path) -> TestResult {
     let mut last = None;
     let works = process::eventually(RECOVERY, || {
-        let outcome = Ground::prepare(dir).at("the files of before").and_then(|ground| {
-            let endings = do_all(&Arc::new(ground), dir)?;
+        let outcome = Fixture::prepare(dir).at("the files of before").and_then(|ground| {
+            let endings = run_all(&Arc::new(ground), dir)?;
             let failed: Vec<_> = endings.into_iter().filter(|(_, _, done)| done.is_err()).collect();
             ensure!(failed.is_empty(), "{failed:?}");
             Ok(())
@@ -321,7 +332,7 @@ fn unmounts_end(stage: &Stage) -> TestResult {
         }
         let busy = [reader(&file(1))?, reader(&file(2))?];
         for part in cluster.servers() {
-            cluster.strike(part, fault)?;
+            cluster.inject(part, fault)?;
         }
         // Data that can't be written any more.
         let unwritten = fs::write(file(0), [5; 4096]);
@@ -331,10 +342,10 @@ fn unmounts_end(stage: &Stage) -> TestResult {
             cluster.umount(1, true)?;
             cluster.ensure_client_ends(1)?;
             // The client itself is also stopped.
-            cluster.strike(Part::Client(2), Fault::Stopped)?;
+            cluster.inject(Part::Client(2), Fault::Stopped)?;
             cluster.ensure_umount_gives_up(2)?;
             cluster.umount(2, true)?;
-            cluster.mend(Part::Client(2), Fault::Stopped)?;
+            cluster.repair(Part::Client(2), Fault::Stopped)?;
             cluster.ensure_client_ends(2)
         })();
         if ended.is_err() {
@@ -358,7 +369,7 @@ fn killed_client(stage: &Stage) -> TestResult {
     for round in stage.rounds((1, 10)) {
         let round = format!("round {round}");
         kill_waiting_client(&mut cluster, &dirs[0]).map_err(|failure| told(failure, &round, &cluster))?;
-        kill_forgetting_client(&mut cluster, &dirs).map_err(|failure| told(failure, &round, &cluster))?;
+        kill_invalidating_client(&mut cluster, &dirs).map_err(|failure| told(failure, &round, &cluster))?;
     }
     cluster.stop()
 }
@@ -373,16 +384,16 @@ fn told(failure: Failure, when: &str, cluster: &Cluster) -> Failure {
 /// Every kind of call waits.
 fn kill_waiting_client(cluster: &mut Cluster, dir: &Path) -> TestResult {
     let mount = cluster.mount(0);
-    let ground = Arc::new(Ground::prepare(dir).at("the files to begin with")?);
+    let ground = Arc::new(Fixture::prepare(dir).at("the files to begin with")?);
     let servers = cluster.servers();
-    servers.iter().try_for_each(|part| cluster.strike(*part, Fault::Stopped))?;
+    servers.iter().try_for_each(|part| cluster.inject(*part, Fault::Stopped))?;
     let busy = reader(&dir.join("big"))?;
     let deeds = thread::spawn({
         let mount = mount.clone();
-        move || do_all(&ground, &mount).map(|endings| endings.len())
+        move || run_all(&ground, &mount).map(|endings| endings.len())
     });
     thread::sleep(Duration::from_secs(1));
-    let dead = kill_and_see(cluster, 0);
+    let dead = kill_and_ensure_end(cluster, 0);
     let free = process::eventually(END_DEADLINE, || deeds.is_finished());
     mounts::abort(&mount);
     drop(deeds.join());
@@ -390,18 +401,18 @@ fn kill_waiting_client(cluster: &mut Cluster, dir: &Path) -> TestResult {
     ensure!(free, "programs still wait for a mount whose client was killed");
     end_reader(busy)?;
     process::run_ok(Command::new("umount").arg(&mount), COMMAND_DEADLINE)?;
-    servers.iter().try_for_each(|part| cluster.mend(*part, Fault::Stopped))?;
+    servers.iter().try_for_each(|part| cluster.repair(*part, Fault::Stopped))?;
     cluster.restart(Part::Client(0))?;
     recovered(cluster, dir)
 }
 
 /// The client waits for the kernel to invalidate pages, and the kernel waits for these pages, which
 /// stopped storage nodes don't deliver.
-fn kill_forgetting_client(cluster: &mut Cluster, dirs: &[PathBuf]) -> TestResult {
+fn kill_invalidating_client(cluster: &mut Cluster, dirs: &[PathBuf]) -> TestResult {
     let mount = cluster.mount(0);
-    drop(Ground::prepare(&dirs[1]).at("the files to begin with")?);
+    drop(Fixture::prepare(&dirs[1]).at("the files to begin with")?);
     let storage = [Part::Storage(0), Part::Storage(1)];
-    storage.iter().try_for_each(|part| cluster.strike(*part, Fault::Stopped))?;
+    storage.iter().try_for_each(|part| cluster.inject(*part, Fault::Stopped))?;
     let readers: Vec<Child> = ["big", "other", "to-truncate"]
         .iter()
         .map(|name| {
@@ -420,20 +431,20 @@ fn kill_forgetting_client(cluster: &mut Cluster, dirs: &[PathBuf]) -> TestResult
         .map(|name| {
             let path = dirs[1].join(name);
             thread::spawn(move || {
-                sys::keep_files_to_oneself()?;
+                sys::unshare_files()?;
                 writable(path)?.write_all(b"x")
             })
         })
         .collect();
     thread::sleep(Duration::from_secs(1));
-    let dead = kill_and_see(cluster, 0);
+    let dead = kill_and_ensure_end(cluster, 0);
     mounts::abort(&mount);
     for mut reader in readers {
         let ended = process::wait(&mut reader, END_DEADLINE).at("cat")?;
         ensure!(ended.is_some(), "a reader of a killed client's mount goes on");
     }
     dead?;
-    storage.iter().try_for_each(|part| cluster.mend(*part, Fault::Stopped))?;
+    storage.iter().try_for_each(|part| cluster.repair(*part, Fault::Stopped))?;
     let written = process::eventually(RECOVERY, || writers.iter().all(|writer| writer.is_finished()));
     ensure!(written, "the other mount's writers still wait for the killed client");
     cluster.restart(Part::Client(0))?;
@@ -441,7 +452,7 @@ fn kill_forgetting_client(cluster: &mut Cluster, dirs: &[PathBuf]) -> TestResult
 }
 
 /// Kills a client; its process must end soon, by itself.
-fn kill_and_see(cluster: &mut Cluster, client: usize) -> TestResult {
+fn kill_and_ensure_end(cluster: &mut Cluster, client: usize) -> TestResult {
     let service = cluster.service(Part::Client(client));
     let pid = service.pid().ok_or_else(|| "the client has ended before it was killed".to_string())?;
     sys::kill(pid, libc::SIGKILL).at("kill")?;

@@ -79,7 +79,7 @@ impl View {
     fn new(of: &Path, at: PathBuf, namespace: &Namespace) -> TestResult<View> {
         fs::create_dir(&at).at(at.display())?;
         let mapping = File::open(namespace.folder().join("ns/user")).at("the user namespace")?;
-        cleanup::hold(Resource::Disk(at.clone()));
+        cleanup::register(Resource::Disk(at.clone()));
         let view = View(at);
         sys::mount_idmapped(of, &view.0, &mapping).at("mount_setattr")?;
         Ok(view)
@@ -89,7 +89,7 @@ impl View {
 impl Drop for View {
     fn drop(&mut self) {
         mounts::force_unmount(&self.0);
-        cleanup::released(&Resource::Disk(self.0.clone()));
+        cleanup::unregister(&Resource::Disk(self.0.clone()));
     }
 }
 

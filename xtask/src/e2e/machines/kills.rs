@@ -6,7 +6,7 @@ use super::super::stage::Stage;
 use super::super::{Scope, TestCase};
 use super::faults::Fault;
 use super::load::{ensure_no_errors, plan, under_load, under_watched_load};
-use super::twice::differences;
+use super::two_mounts::differences;
 use super::{Cluster, Part, Shape};
 use std::thread;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(in super::super) const TESTS: &[TestCase] = &[
         name: "metadata_out_of_order_under_load",
         scope: Scope::Own,
         minutes: 6,
-        run: metadata_out_of_order,
+        run: metadata_faults,
     },
     TestCase { name: "client_killed_under_load", scope: Scope::Own, minutes: 5, run: clients_killed },
     TestCase {
@@ -87,9 +87,9 @@ pub(super) fn killed_once(stage: &Stage, cluster: &mut Cluster, part: Part, roun
     let plan = plan(THREADS, FAULT.as_secs() * 2 + AFTER_SECS, round);
     let outcome = under_load(stage, cluster, &name, plan, |cluster| {
         thread::sleep(FAULT);
-        cluster.strike(part, Fault::Killed)?;
+        cluster.inject(part, Fault::Killed)?;
         thread::sleep(FAULT / 2);
-        cluster.mend(part, Fault::Killed)
+        cluster.repair(part, Fault::Killed)
     })?;
     ensure_no_errors(&outcome, &format!("although {part:?} came back in time, {name}"), cluster)?;
     cluster.wait_until_healthy()?;
@@ -98,13 +98,13 @@ pub(super) fn killed_once(stage: &Stage, cluster: &mut Cluster, part: Part, roun
 
 /// A metadata node is stopped, or its network drops packets in one or both directions, for a short
 /// time or until its partitions are reassigned. No application gets an error.
-fn metadata_out_of_order(stage: &Stage) -> TestResult {
+fn metadata_faults(stage: &Stage) -> TestResult {
     if !stage.full {
         return skip("--full only: it has passed too few times to be relied on in every build");
     }
     let shape = Shape { metadata: 2, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "metadata", shape)?;
-    let faults = [Fault::Stopped, Fault::Cut, Fault::Deaf, Fault::Mute];
+    let faults = [Fault::Stopped, Fault::Cut, Fault::NoReceive, Fault::NoSend];
     for round in stage.rounds(METADATA_ROUNDS) {
         // Every fault for a short and for a long time; the first two rounds are one of each.
         let fault = faults[(round / 2) as usize % faults.len()];
@@ -114,9 +114,9 @@ fn metadata_out_of_order(stage: &Stage) -> TestResult {
         let plan = plan(THREADS, (FAULT + time).as_secs() + AFTER_SECS, round);
         let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
             thread::sleep(FAULT);
-            cluster.strike(part, fault)?;
+            cluster.inject(part, fault)?;
             thread::sleep(time);
-            cluster.mend(part, fault)
+            cluster.repair(part, fault)
         })?;
         let when = format!("although {part:?} was {fault:?} for {time:?} only, {name}");
         ensure_no_errors(&outcome, &when, &cluster)?;
@@ -138,13 +138,13 @@ fn clients_killed(stage: &Stage) -> TestResult {
         let session = cluster.session(1)?["session"].as_u64();
         under_watched_load(stage, &mut cluster, &name, plan, |cluster, load| {
             thread::sleep(FAULT);
-            cluster.strike(Part::Client(1), Fault::Killed)?;
+            cluster.inject(Part::Client(1), Fault::Killed)?;
             cluster.wait_until_ended(session)?;
             load.wait_for_calls(0, CALLS)
         })?;
         // Only now: before the end of the load, threads of this mount would have used the bare
         // folder.
-        cluster.mend(Part::Client(1), Fault::Killed)?;
+        cluster.repair(Part::Client(1), Fault::Killed)?;
         let folders = [cluster.mount(0).join(&name), cluster.mount(1).join(&name)];
         let different = differences(&folders[0], &folders[1]).at("comparing")?;
         ensure_eq!(different, Vec::<String>::new(), "what a new mount and an old one show");
@@ -198,9 +198,9 @@ fn history_under_faults(stage: &Stage, name: &str, shape: Shape, parts: &[Part])
         let outcome = under_load(stage, &mut cluster, &format!("seed-{seed}"), plan, |cluster| {
             for (part, fault) in &misfortunes {
                 thread::sleep(REST);
-                cluster.strike(*part, *fault)?;
+                cluster.inject(*part, *fault)?;
                 thread::sleep(FAULT);
-                cluster.mend(*part, *fault)?;
+                cluster.repair(*part, *fault)?;
             }
             Ok(())
         })?;

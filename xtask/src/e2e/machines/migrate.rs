@@ -4,7 +4,7 @@ use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
 use super::super::{Rng, Scope, TestCase, suites};
 use super::faults::Fault;
-use super::twice::differences;
+use super::two_mounts::differences;
 use super::{Cluster, Part, Shape};
 use crate::process;
 use serde_json::Value;
@@ -85,8 +85,8 @@ fn files_in_use(stage: &Stage) -> TestResult {
             let moving = scope.spawn(move || carry_out(&mut command));
             // By then the migration has begun, but hasn't come far.
             thread::sleep(Duration::from_millis(700));
-            cluster.strike(part, Fault::Killed)?;
-            cluster.mend(part, Fault::Killed)?;
+            cluster.inject(part, Fault::Killed)?;
+            cluster.repair(part, Fault::Killed)?;
             moving.join().map_err(|_| Failure::Failed("the thread panicked".into()))?
         })?;
         println!("{moved} files moved to {scheme} although {part:?} was killed meanwhile");
@@ -100,8 +100,8 @@ fn files_in_use(stage: &Stage) -> TestResult {
         cluster.ensure_all_are(&still(0), scheme)?;
         ensure_contents(&still(0), &contents)?;
     }
-    cluster.wait_until_copies_are_good()?;
-    cluster.ensure_copies_are_equal()?;
+    cluster.wait_until_in_sync()?;
+    cluster.ensure_replicas_are_equal()?;
     ensure_eq!(differences(&folders[0], &folders[1]).at("comparing")?, Vec::<String>::new(), "two mounts");
     cluster.ensure_clean()?;
     cluster.stop()

@@ -6,9 +6,9 @@ use super::super::disk::{Disk, DiskKind};
 use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
 use super::super::{Rng, Scope, TestCase, suites};
-use super::faults::{Fault, Lasting};
+use super::faults::{Fault, FaultDuration};
 use super::load::{ensure_no_errors, fsx_pieces, plan, under_load, work_beside};
-use super::twice::differences;
+use super::two_mounts::differences;
 use super::{Cluster, Part, Shape};
 use crate::process;
 use std::fs::{self, File};
@@ -25,7 +25,12 @@ pub(in super::super) const TESTS: &[TestCase] = &[
         minutes: 10,
         run: history_under_faults,
     },
-    TestCase { name: "mirrored_history_two_nodes_in_turn", scope: Scope::Own, minutes: 10, run: two_in_turn },
+    TestCase {
+        name: "mirrored_history_two_nodes_in_turn",
+        scope: Scope::Own,
+        minutes: 10,
+        run: two_nodes_in_turn,
+    },
     TestCase {
         name: "mirrored_fio_while_a_node_is_missing",
         scope: Scope::Own,
@@ -38,7 +43,7 @@ pub(in super::super) const TESTS: &[TestCase] = &[
         minutes: 10,
         run: fsx_under_faults,
     },
-    TestCase { name: "mirrored_file_while_its_node_is_gone", scope: Scope::Own, minutes: 10, run: node_gone },
+    TestCase { name: "mirrored_file_while_its_node_is_gone", scope: Scope::Own, minutes: 10, run: node_down },
     TestCase { name: "mirrored_holes_while_a_node_is_missing", scope: Scope::Own, minutes: 6, run: holes },
     TestCase { name: "mirrored_node_lost_for_good", scope: Scope::Own, minutes: 6, run: node_lost },
     TestCase {
@@ -57,7 +62,7 @@ const STORAGE: u8 = 4;
 const FAULTS: [Fault; 5] = Fault::ALL;
 /// Disks shared with other data: its percentage, and the disks' size. The files that occupy the
 /// space are never written.
-const TAKEN_PERCENT: u64 = 94;
+const OCCUPIED_PERCENT: u64 = 94;
 const LARGE_DISK_BYTES: u64 = 40 << 30;
 /// Time that all nodes are down at once.
 const ALL_DOWN: Duration = Duration::from_secs(2);
@@ -73,7 +78,7 @@ pub(super) const FSX_OPERATIONS: u32 = 3000;
 const FILE_BYTES: usize = 6 << 20;
 /// Number of files with data in only one stripe, and its size. They are enough that each node is
 /// the secondary of groups whose primary has no chunk file.
-const HOLLOW_FILES: usize = 24;
+const SPARSE_FILES: usize = 24;
 const SHORT_BYTES: usize = 64 << 10;
 const DEADLINE: Duration = Duration::from_secs(600);
 
@@ -85,14 +90,15 @@ fn start(stage: &Stage, name: &str) -> TestResult<Cluster> {
 }
 
 /// Returns node, fault and duration of a round: kinds, durations and nodes in turn.
-fn misfortune(round: u64) -> (usize, Fault, Lasting) {
+fn fault_of_round(round: u64) -> (usize, Fault, FaultDuration) {
     let number = round as usize - 1;
-    let lasting = [Lasting::Missed, Lasting::Moment, Lasting::Long][number / FAULTS.len() % 3];
+    let lasting = [FaultDuration::UntilDegraded, FaultDuration::Short, FaultDuration::UntilOffline]
+        [number / FAULTS.len() % 3];
     (number % usize::from(STORAGE), FAULTS[number % FAULTS.len()], lasting)
 }
 
 /// Returns the faults of one node after the other in a round.
-fn misfortunes(round: u64) -> [(usize, Fault); 2] {
+fn faults_of_round(round: u64) -> [(usize, Fault); 2] {
     let number = round as usize;
     // In some round, each of the other nodes follows each node.
     let distance = 1 + number / usize::from(STORAGE) % usize::from(STORAGE - 1);
@@ -101,13 +107,13 @@ fn misfortunes(round: u64) -> [(usize, Fault); 2] {
 }
 
 /// Checks that the replicas get in sync without intervention and are identical.
-pub(super) fn ensure_in_step(cluster: &Cluster, when: &str) -> TestResult {
+pub(super) fn ensure_in_sync(cluster: &Cluster, when: &str) -> TestResult {
     let told = |failure| match failure {
         Failure::Failed(message) => Failure::Failed(format!("{when}: {message}")),
         skipped => skipped,
     };
-    cluster.wait_until_copies_are_good().map_err(told)?;
-    let compared = cluster.ensure_copies_are_equal().map_err(told)?;
+    cluster.wait_until_in_sync().map_err(told)?;
+    let compared = cluster.ensure_replicas_are_equal().map_err(told)?;
     println!(
         "{when}: {} chunk files with {} bytes are the same on all members",
         compared.files, compared.bytes
@@ -120,7 +126,7 @@ fn copies_on_disk(stage: &Stage) -> TestResult {
     let folders = cluster.shared_folder("fio")?;
     suites::fio_write_and_verify(stage, &folders[0], &folders[1])?;
     ensure_eq!(cluster.degraded_groups()?, 0, "degraded groups although nothing happened");
-    ensure_in_step(&cluster, "after fio")?;
+    ensure_in_sync(&cluster, "after fio")?;
     // Deletions and new lengths also reach all replicas.
     for entry in fs::read_dir(&folders[1]).at("the folder")?.flatten() {
         let path = entry.path();
@@ -131,25 +137,25 @@ fn copies_on_disk(stage: &Stage) -> TestResult {
     let gone = fs::read_dir(&folders[0]).at("the folder")?.flatten().next();
     let gone = gone.ok_or_else(|| "fio has left no files".to_string())?;
     fs::remove_file(gone.path()).at("a file")?;
-    ensure_in_step(&cluster, "after files were cut and deleted")?;
+    ensure_in_sync(&cluster, "after files were cut and deleted")?;
     cluster.stop()
 }
 
 fn history_under_faults(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-history")?;
     for round in stage.rounds(ROUNDS) {
-        let (node, fault, lasting) = misfortune(round);
+        let (node, fault, lasting) = fault_of_round(round);
         let name = format!("round-{round}");
         let plan = plan(THREADS, 0, round);
         let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
             thread::sleep(AROUND);
-            cluster.befall(node, fault, lasting)?;
+            cluster.apply_fault(node, fault, lasting)?;
             thread::sleep(AROUND);
             Ok(())
         })?;
         let when = format!("although only node {node} was {fault:?} ({lasting:?}), {name}");
         ensure_no_errors(&outcome, &when, &cluster)?;
-        ensure_in_step(&cluster, &name)?;
+        ensure_in_sync(&cluster, &name)?;
     }
     cluster.stop()
 }
@@ -157,41 +163,41 @@ fn history_under_faults(stage: &Stage) -> TestResult {
 /// Two nodes fail one after the other. The first one receives what it missed before the second one
 /// fails. In every other round the second one fails as soon as the first is back: requests that
 /// need data only it has wait for it.
-fn two_in_turn(stage: &Stage) -> TestResult {
+fn two_nodes_in_turn(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-turn")?;
     for round in stage.rounds(ROUNDS) {
-        let [first, second] = misfortunes(round);
+        let [first, second] = faults_of_round(round);
         let name = format!("round-{round}");
         let plan = plan(THREADS, 0, round);
         let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
             thread::sleep(AROUND);
-            cluster.befall(first.0, first.1, Lasting::Missed)?;
+            cluster.apply_fault(first.0, first.1, FaultDuration::UntilDegraded)?;
             if round % 2 == 0 {
-                cluster.wait_until_copies_are_good()?;
+                cluster.wait_until_in_sync()?;
             }
-            cluster.befall(second.0, second.1, Lasting::Missed)?;
+            cluster.apply_fault(second.0, second.1, FaultDuration::UntilDegraded)?;
             thread::sleep(AROUND);
             Ok(())
         })?;
         let when = format!("although both came back in time: {first:?}, then {second:?}, {name}");
         ensure_no_errors(&outcome, &when, &cluster)?;
-        ensure_in_step(&cluster, &name)?;
+        ensure_in_sync(&cluster, &name)?;
     }
     cluster.stop()
 }
 
 /// Two nodes fail one after the other, while other work runs.
-fn beside_faults(
+fn with_faults(
     cluster: &mut Cluster,
     round: u64,
     work: impl FnMut(u64) -> TestResult + Send,
 ) -> TestResult<u64> {
     work_beside(cluster, work, |cluster| {
-        for (node, fault) in misfortunes(round) {
+        for (node, fault) in faults_of_round(round) {
             thread::sleep(AROUND);
-            cluster.befall(node, fault, Lasting::Missed)?;
+            cluster.apply_fault(node, fault, FaultDuration::UntilDegraded)?;
             // Two missing members of one group would be too many.
-            cluster.wait_until_copies_are_good()?;
+            cluster.wait_until_in_sync()?;
         }
         Ok(())
     })
@@ -202,8 +208,8 @@ fn fio_under_faults(stage: &Stage) -> TestResult {
     for round in stage.rounds(ROUNDS) {
         let folders = cluster.shared_folder(&format!("fio-{round}"))?;
         let work = |_| suites::fio_write_and_verify(stage, &folders[0], &folders[1]);
-        let times = beside_faults(&mut cluster, round, work)?;
-        ensure_in_step(&cluster, &format!("round {round} of fio, {times} times"))?;
+        let times = with_faults(&mut cluster, round, work)?;
+        ensure_in_sync(&cluster, &format!("round {round} of fio, {times} times"))?;
         fs::remove_dir_all(&folders[0]).at(folders[0].display())?;
     }
     cluster.stop()
@@ -214,8 +220,8 @@ fn fsx_under_faults(stage: &Stage) -> TestResult {
     for round in stage.rounds(ROUNDS) {
         let folders = cluster.shared_folder(&format!("fsx-{round}"))?;
         let work = fsx_pieces(stage, &folders, round, FSX_OPERATIONS);
-        let times = beside_faults(&mut cluster, round, work)?;
-        ensure_in_step(&cluster, &format!("round {round} of fsx, {times} times"))?;
+        let times = with_faults(&mut cluster, round, work)?;
+        ensure_in_sync(&cluster, &format!("round {round} of fsx, {times} times"))?;
         let different = differences(&folders[0], &folders[1]).at("comparing")?;
         ensure_eq!(different, Vec::<String>::new(), "what two mounts show of fsx's files");
     }
@@ -224,7 +230,7 @@ fn fsx_under_faults(stage: &Stage) -> TestResult {
 
 /// While a node is down, files are read and changed as if it were up; after its return it is
 /// resynced.
-fn node_gone(stage: &Stage) -> TestResult {
+fn node_down(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-gone")?;
     let folders = cluster.shared_folder("files")?;
     let path = |mount: usize, file: usize| folders[mount].join(file.to_string());
@@ -240,7 +246,7 @@ fn node_gone(stage: &Stage) -> TestResult {
     for (file, content) in expected.iter().enumerate() {
         write(0, file, 0, content)?;
     }
-    cluster.strike(Part::Storage(0), Fault::Killed)?;
+    cluster.inject(Part::Storage(0), Fault::Killed)?;
     for (file, content) in expected.iter_mut().enumerate() {
         let path = path(1, file);
         ensure!(fs::read(&path).at(path.display())? == *content, "file {file} isn't what was written");
@@ -251,11 +257,11 @@ fn node_gone(stage: &Stage) -> TestResult {
     }
     ensure!(cluster.degraded_groups()? > 0, "no group has noticed that a node is gone");
     fs::remove_file(path(0, 0)).at("a file")?;
-    cluster.mend(Part::Storage(0), Fault::Killed)?;
-    ensure_in_step(&cluster, "after the node is back")?;
+    cluster.repair(Part::Storage(0), Fault::Killed)?;
+    ensure_in_sync(&cluster, "after the node is back")?;
     // Now any single node may remain.
     for missing in 0..usize::from(STORAGE) {
-        cluster.strike(Part::Storage(missing), Fault::Killed)?;
+        cluster.inject(Part::Storage(missing), Fault::Killed)?;
         for (file, content) in expected.iter().enumerate().skip(1) {
             // Reopened with direct I/O, so that no page cache answers.
             let seen = read_directly(&path(missing % 2, file))?;
@@ -265,8 +271,8 @@ fn node_gone(stage: &Stage) -> TestResult {
                 Part::Storage(missing)
             );
         }
-        cluster.mend(Part::Storage(missing), Fault::Killed)?;
-        cluster.wait_until_copies_are_good()?;
+        cluster.repair(Part::Storage(missing), Fault::Killed)?;
+        cluster.wait_until_in_sync()?;
     }
     cluster.stop()
 }
@@ -277,7 +283,7 @@ fn node_gone(stage: &Stage) -> TestResult {
 fn holes(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-holes")?;
     // One that the transport detects as dead, and one that it treats as slow.
-    for (node, fault) in [Fault::Killed, Fault::Deaf].into_iter().enumerate() {
+    for (node, fault) in [Fault::Killed, Fault::NoReceive].into_iter().enumerate() {
         let folders = cluster.shared_folder(&format!("without-{node}"))?;
         let open = |file: usize| {
             let path = folders[0].join(file.to_string());
@@ -286,15 +292,15 @@ fn holes(stage: &Stage) -> TestResult {
             open.write_all_at(&[7; SHORT_BYTES], 0).at(path.display())?;
             Ok(open)
         };
-        let files = (0..HOLLOW_FILES).map(open).collect::<TestResult<Vec<File>>>()?;
-        cluster.strike(Part::Storage(node), fault)?;
+        let files = (0..SPARSE_FILES).map(open).collect::<TestResult<Vec<File>>>()?;
+        cluster.inject(Part::Storage(node), fault)?;
         for (number, file) in files.iter().enumerate() {
             // The client examines all stripes.
             let longer = file.set_len(SHORT_BYTES as u64 + 1).and_then(|()| file.sync_all());
             longer.at(format!("file {number} although only node {node} was {fault:?}"))?;
         }
-        cluster.mend(Part::Storage(node), fault)?;
-        ensure_in_step(&cluster, &format!("after node {node} was {fault:?}"))?;
+        cluster.repair(Part::Storage(node), fault)?;
+        ensure_in_sync(&cluster, &format!("after node {node} was {fault:?}"))?;
     }
     cluster.stop()
 }
@@ -321,14 +327,14 @@ fn all_killed(stage: &Stage) -> TestResult {
         let storage: Vec<Part> = (0..usize::from(STORAGE)).map(Part::Storage).collect();
         let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
             thread::sleep(AROUND);
-            storage.iter().try_for_each(|part| cluster.strike(*part, Fault::Killed))?;
+            storage.iter().try_for_each(|part| cluster.inject(*part, Fault::Killed))?;
             thread::sleep(ALL_DOWN);
-            storage.iter().try_for_each(|part| cluster.mend(*part, Fault::Killed))?;
+            storage.iter().try_for_each(|part| cluster.repair(*part, Fault::Killed))?;
             thread::sleep(AROUND);
             Ok(())
         })?;
         ensure_no_errors(&outcome, &format!("although all came back, {name}"), &cluster)?;
-        ensure_in_step(&cluster, &name)?;
+        ensure_in_sync(&cluster, &name)?;
     }
     cluster.stop()
 }
@@ -337,7 +343,7 @@ fn all_killed(stage: &Stage) -> TestResult {
 /// When it returns after all, its data is removed. Then another node's target is drained and
 /// removed.
 fn node_lost(stage: &Stage) -> TestResult {
-    lose_for_good(stage, start(stage, "mirror-lost")?)
+    fail_permanently(stage, start(stage, "mirror-lost")?)
 }
 
 /// The same on disks that other data almost fills: the lost data is small, and there is space for
@@ -346,7 +352,7 @@ fn lost_on_full_disks(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 0, storage: STORAGE, clients: 2, timeout: None };
     let disk = |folder: &Path| {
         let disk = Disk::new(folder, "disk", DiskKind::Xfs, LARGE_DISK_BYTES)?;
-        disk.take(LARGE_DISK_BYTES / 100 * TAKEN_PERCENT)?;
+        disk.take(LARGE_DISK_BYTES / 100 * OCCUPIED_PERCENT)?;
         // In a subfolder, as on a disk that is shared.
         let own = disk.path().join("weft");
         fs::create_dir(&own).and_then(|()| symlink(&own, folder.join("target"))).at(own.display())?;
@@ -354,10 +360,10 @@ fn lost_on_full_disks(stage: &Stage) -> TestResult {
     };
     let cluster = Cluster::build_with(stage, "mirror-lost-full", shape, Some(&disk), &[])?;
     cluster.mirror_everything(2)?;
-    lose_for_good(stage, cluster)
+    fail_permanently(stage, cluster)
 }
 
-fn lose_for_good(stage: &Stage, mut cluster: Cluster) -> TestResult {
+fn fail_permanently(stage: &Stage, mut cluster: Cluster) -> TestResult {
     cluster.replace_after("5s")?;
     let folders = cluster.shared_folder("files")?;
     let path = |mount: usize, file: usize| folders[mount].join(file.to_string());
@@ -374,19 +380,19 @@ fn lose_for_good(stage: &Stage, mut cluster: Cluster) -> TestResult {
     };
     let (lost, folder) = cluster.target_of(0)?;
     let outcome = under_load(stage, &mut cluster, "lost", plan(THREADS, 45, 7), |cluster| {
-        cluster.strike(Part::Storage(0), Fault::Killed)?;
+        cluster.inject(Part::Storage(0), Fault::Killed)?;
         cluster.wait_until_out_of_groups(lost)
     })?;
     ensure_no_errors(&outcome, "although others have taken the place of a lost node", &cluster)?;
-    let compared = cluster.ensure_copies_are_equal()?;
+    let compared = cluster.ensure_replicas_are_equal()?;
     println!("without the lost node: {} files with {} bytes are the same", compared.files, compared.bytes);
     ensure_all_there("without the lost node")?;
 
-    cluster.mend(Part::Storage(0), Fault::Killed)?;
+    cluster.repair(Part::Storage(0), Fault::Killed)?;
     let left = || fs::read_dir(folder.join("groups")).map(|found| found.count());
     let swept = process::eventually(DEADLINE, || matches!(left(), Ok(0)));
     ensure!(swept, "what the lost node had is there yet: {:?}", left());
-    ensure_in_step(&cluster, "after the lost node is back")?;
+    ensure_in_sync(&cluster, "after the lost node is back")?;
 
     let (emptied, _) = cluster.target_of(1)?;
     let outcome = under_load(stage, &mut cluster, "drained", plan(THREADS, 30, 8), |cluster| {
@@ -394,7 +400,7 @@ fn lose_for_good(stage: &Stage, mut cluster: Cluster) -> TestResult {
         cluster.wait_until_out_of_groups(emptied)
     })?;
     ensure_no_errors(&outcome, "although a target was emptied", &cluster)?;
-    ensure_in_step(&cluster, "after a target was emptied")?;
+    ensure_in_sync(&cluster, "after a target was emptied")?;
     ensure_all_there("after a target was emptied")?;
     let mut last = None;
     let removed = process::eventually(DEADLINE, || last.insert(cluster.remove_target(emptied)).is_ok());

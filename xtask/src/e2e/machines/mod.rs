@@ -2,11 +2,12 @@
 //! storage nodes and mounts, each in its own network namespace.
 
 mod addresses;
-mod behind;
+mod async_create;
+mod bench_by_clients;
+mod bench_client_core;
 mod ceilings;
 mod clients;
 mod commands;
-mod copies;
 mod disks;
 mod evicted;
 mod exports;
@@ -16,21 +17,20 @@ mod hang;
 mod idmapped;
 mod kills;
 mod load;
-mod mapped;
+mod lost_target;
+mod mapped_database;
 mod migrate;
 mod mirror;
 mod namespaces;
-mod power;
-mod promised;
+mod power_loss;
+mod prefix_delegations;
 mod racks;
-mod ranges;
-mod removed;
+mod replicas;
 mod scrub;
 mod tests;
-mod through;
-mod together;
-mod twice;
-mod unmounted;
+mod two_mounts;
+mod unmounted_disk;
+mod write_behind;
 
 use super::cleanup::{self, Resource};
 use super::disk::Disk;
@@ -50,7 +50,9 @@ use std::process::Command;
 use std::time::Duration;
 
 pub(super) use addresses::TESTS as ADDRESS_TESTS;
-pub(super) use behind::TESTS as BEHIND_TESTS;
+pub(super) use async_create::TESTS as PROMISE_TESTS;
+pub(super) use bench_by_clients::TESTS as TOGETHER_TESTS;
+pub(super) use bench_client_core::TESTS as THROUGH_TESTS;
 pub(super) use ceilings::TESTS as CEILING_TESTS;
 pub(super) use clients::TESTS as CLIENT_TESTS;
 pub(super) use disks::TESTS as DISK_TESTS;
@@ -60,21 +62,19 @@ pub(super) use fsck::TESTS as FSCK_TESTS;
 pub(super) use hang::TESTS as HANG_TESTS;
 pub(super) use idmapped::TESTS as IDMAPPED_TESTS;
 pub(super) use kills::TESTS as KILL_TESTS;
-pub(super) use mapped::TESTS as MAPPED_TESTS;
+pub(super) use lost_target::TESTS as REMOVAL_TESTS;
+pub(super) use mapped_database::TESTS as MAPPED_TESTS;
 pub(super) use migrate::TESTS as MIGRATE_TESTS;
 pub(super) use mirror::TESTS as MIRROR_TESTS;
 pub(super) use namespaces::TESTS as NAMESPACE_TESTS;
-pub(super) use power::TESTS as POWER_TESTS;
-pub(super) use promised::TESTS as PROMISE_TESTS;
+pub(super) use power_loss::TESTS as POWER_TESTS;
+pub(super) use prefix_delegations::TESTS as RANGE_TESTS;
 pub(super) use racks::TESTS as RACK_TESTS;
-pub(super) use ranges::TESTS as RANGE_TESTS;
-pub(super) use removed::TESTS as REMOVAL_TESTS;
 pub(super) use scrub::TESTS as SCRUB_TESTS;
 pub(super) use tests::TESTS;
-pub(super) use through::TESTS as THROUGH_TESTS;
-pub(super) use together::TESTS as TOGETHER_TESTS;
-pub(super) use twice::TESTS as TWICE_TESTS;
-pub(super) use unmounted::TESTS as UNMOUNT_TESTS;
+pub(super) use two_mounts::TESTS as TWICE_TESTS;
+pub(super) use unmounted_disk::TESTS as UNMOUNT_TESTS;
+pub(super) use write_behind::TESTS as BEHIND_TESTS;
 
 /// Longest time until a service serves requests.
 const START_DEADLINE: Duration = Duration::from_secs(60);
@@ -251,7 +251,7 @@ impl Cluster {
         let cluster_file = self.write_cluster_file(index, &[])?;
         let arguments = self.commands.mount(&cluster_file, &mount, self.timeout, self.mount_options);
         let recipe = self.recipe(node, arguments)?;
-        cleanup::hold(Resource::Mount(mount.clone()));
+        cleanup::register(Resource::Mount(mount.clone()));
         self.clients.push(Service::start(node, recipe)?);
         self.wait_until_mounted(index)
     }
@@ -416,7 +416,7 @@ impl Cluster {
                 let log = client.last_lines();
                 return Err(format!("client {index} left a mount or ended with {status}:\n    {log}").into());
             }
-            cleanup::released(&Resource::Mount(mount));
+            cleanup::unregister(&Resource::Mount(mount));
         }
         let storage = std::mem::take(&mut self.storage).into_iter();
         let metadata = std::mem::take(&mut self.metadata).into_iter();
@@ -448,7 +448,7 @@ impl Drop for Cluster {
             mounts::abort(&mount);
             self.clients[index].kill();
             mounts::force_unmount(&mount);
-            cleanup::released(&Resource::Mount(mount));
+            cleanup::unregister(&Resource::Mount(mount));
         }
     }
 }

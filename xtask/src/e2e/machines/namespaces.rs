@@ -61,14 +61,14 @@ impl Opener {
         command.args(["helper", "open"]).arg(dir);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.at("the open helper")?;
-        cleanup::hold(Resource::Process(child.id() as i32));
+        cleanup::register(Resource::Process(child.id() as i32));
         let names = child.stdin.take().expect("standard input was asked to be a pipe");
         let answers = child.stdout.take().expect("standard output was asked to be a pipe");
         Ok(Opener { child, names, answers: BufReader::new(answers) })
     }
 
     /// Sends a name without waiting for the answer.
-    fn tell(&mut self, name: &str) -> TestResult {
+    fn send_name(&mut self, name: &str) -> TestResult {
         self.names.write_all(format!("{name}\n").as_bytes()).at("a name for the open helper")
     }
 
@@ -85,7 +85,7 @@ impl Drop for Opener {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(process::wait(&mut self.child, DEADLINE));
-        cleanup::released(&Resource::Process(self.child.id() as i32));
+        cleanup::unregister(&Resource::Process(self.child.id() as i32));
     }
 }
 
@@ -164,9 +164,9 @@ fn a_race_to_make_files_opens_none_of_others(cluster: &Cluster, helper: &Path) -
         let name = format!("{:016x}", random.next());
         // Under a directory delegation root's mount asks no service, so the user starts first. The
         // random delay varies the point of the race.
-        by_user.tell(&name)?;
+        by_user.send_name(&name)?;
         thread::sleep(Duration::from_micros(random.below(MOST_LATE_US)));
-        by_root.tell(&name)?;
+        by_root.send_name(&name)?;
         let (root, user) = (by_root.answer()?, by_user.answer()?);
         ensure_eq!(root, OPENED, "open of {name} by root");
         let owner = fs::metadata(folders[0].join(&name)).at(&name)?.uid();

@@ -6,7 +6,7 @@ use super::super::stage::Stage;
 use super::super::{Rng, Scope, TestCase};
 use super::faults::Fault;
 use super::load::{ensure_no_errors, plan, under_load};
-use super::mirror::{ensure_in_step, read_directly};
+use super::mirror::{ensure_in_sync, read_directly};
 use super::{COMMAND_DEADLINE, Cluster, Part, Shape};
 use crate::process;
 use serde_json::Value;
@@ -47,7 +47,7 @@ fn rack_lost(stage: &Stage) -> TestResult {
         files.write(0, file, 0)?;
     }
     move_apart(&cluster)?;
-    ensure_in_step(&cluster, "after members were moved apart")?;
+    ensure_in_sync(&cluster, "after members were moved apart")?;
     for (round, rack) in ["r1", "r2"].into_iter().enumerate() {
         lose(stage, &mut cluster, &files, rack, round)?;
     }
@@ -70,7 +70,7 @@ fn move_apart(cluster: &Cluster) -> TestResult {
     let before = lost_with(cluster, "rack:r1")? + lost_with(cluster, "rack:r2")?;
     ensure!(before > 0, "no file is in one rack only, although groups didn't know of racks");
     rebalance(cluster)?;
-    cluster.wait_until_copies_are_good()?;
+    cluster.wait_until_in_sync()?;
     for rack in ["rack:r1", "rack:r2"] {
         ensure_eq!(lost_with(cluster, rack)?, 0, "bytes that would be lost with {rack}");
     }
@@ -106,7 +106,7 @@ fn lose(stage: &Stage, cluster: &mut Cluster, files: &Files, rack: &str, round: 
     let load = plan(2, GONE.as_secs() + 2 * AROUND_SECS, version);
     let outcome = under_load(stage, cluster, &format!("without-{rack}"), load, |cluster| {
         thread::sleep(Duration::from_secs(AROUND_SECS));
-        nodes.iter().try_for_each(|part| cluster.strike(*part, Fault::Killed))?;
+        nodes.iter().try_for_each(|part| cluster.inject(*part, Fault::Killed))?;
         thread::sleep(GONE);
         for file in 0..FILES {
             files.ensure_is(1, file, version - 1)?;
@@ -117,10 +117,10 @@ fn lose(stage: &Stage, cluster: &mut Cluster, files: &Files, rack: &str, round: 
             cluster.members_of_groups()?.len(),
             "groups that miss a member"
         );
-        nodes.iter().try_for_each(|part| cluster.mend(*part, Fault::Killed))
+        nodes.iter().try_for_each(|part| cluster.repair(*part, Fault::Killed))
     })?;
     ensure_no_errors(&outcome, &format!("although only rack {rack} was gone"), cluster)?;
-    ensure_in_step(cluster, &format!("after rack {rack} is back"))?;
+    ensure_in_sync(cluster, &format!("after rack {rack} is back"))?;
     for file in 0..FILES {
         files.ensure_is(0, file, version)?;
     }

@@ -17,7 +17,7 @@ pub(in super::super) const TESTS: &[TestCase] = &[TestCase {
     name: "mirrored_damage_is_searched_and_mended",
     scope: Scope::Own,
     minutes: 6,
-    run: damage_is_searched,
+    run: scrub_finds_damage,
 }];
 
 /// Number of nodes: more than a group has members, so that the damaged node is primary of some
@@ -36,14 +36,14 @@ const DEADLINE: Duration = Duration::from_secs(300);
 const QUIET: Duration = Duration::from_secs(12);
 
 /// Longest time until the first damage detected by reads is repaired and reported to management.
-const TOLD_AFTER: Duration = Duration::from_secs(60);
+const FIRST_REPORT_WITHIN: Duration = Duration::from_secs(60);
 /// Time without a further report after which all are assumed to have arrived: some heartbeats.
-const TOLD_ALL_AFTER: Duration = Duration::from_secs(8);
+const REPORTS_COMPLETE_AFTER: Duration = Duration::from_secs(8);
 
 /// Number of kinds of corruption; the last two affect two chunk files.
-const WAYS: usize = 8;
+const CORRUPTION_KINDS: usize = 8;
 
-fn damage_is_searched(stage: &Stage) -> TestResult {
+fn scrub_finds_damage(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 0, storage: STORAGE, clients: 2, timeout: None };
     let cluster = Cluster::build(stage, "scrub", shape)?;
     cluster.mirror_everything(2)?;
@@ -54,10 +54,10 @@ fn damage_is_searched(stage: &Stage) -> TestResult {
         let path = folders[0].join(file.to_string());
         fs::write(&path, content(file)).at(path.display())?;
     }
-    cluster.ensure_copies_are_equal()?;
+    cluster.ensure_replicas_are_equal()?;
     std::thread::sleep(QUIET);
     let (_, target) = cluster.target_of(0)?;
-    let spoilt = spoil_all(&target.join("groups"))?;
+    let spoilt = corrupt_all(&target.join("groups"))?;
     ensure!(spoilt > files / 4, "only {spoilt} chunk files are on this node");
     // Some files are read before the scrub reaches them, by a machine that has none of them cached.
     let read = |file: u64| {
@@ -67,12 +67,12 @@ fn damage_is_searched(stage: &Stage) -> TestResult {
     };
     (0..files).filter(|file| file % UNREAD != 0).try_for_each(read)?;
     let mut met = found(&cluster.scrubs()?);
-    process::eventually(TOLD_AFTER, || {
+    process::eventually(FIRST_REPORT_WITHIN, || {
         met = cluster.scrubs().map_or(met, |told| found(&told));
         met.mended > 0
     });
     loop {
-        std::thread::sleep(TOLD_ALL_AFTER);
+        std::thread::sleep(REPORTS_COMPLETE_AFTER);
         let more = found(&cluster.scrubs()?);
         if more.mended == met.mended {
             break;
@@ -80,7 +80,7 @@ fn damage_is_searched(stage: &Stage) -> TestResult {
         met = more;
     }
     ensure!(met.mended > 0, "no read has met any damage: {met:?}");
-    let first = cluster.search()?;
+    let first = cluster.scrub_all()?;
     ensure!(
         met.mended + first.mended >= spoilt,
         "{spoilt} chunk files were spoilt; reads found {met:?}, and a search {first:?}"
@@ -89,9 +89,9 @@ fn damage_is_searched(stage: &Stage) -> TestResult {
     let told = cluster.health_text()?;
     ensure!(told.contains("damaged places"), "weft health doesn't tell what was found: {told}");
     (0..files).try_for_each(read)?;
-    cluster.ensure_copies_are_equal()?;
+    cluster.ensure_replicas_are_equal()?;
     ensure_eq!(cluster.degraded_groups()?, 0, "groups of which a member had to be taken out");
-    let second = cluster.search()?;
+    let second = cluster.scrub_all()?;
     ensure_eq!((second.damaged, second.missing), (0, 0), "what the first search has left");
     cluster.wait_until_healthy()?;
     cluster.ensure_clean()?;
@@ -100,21 +100,21 @@ fn damage_is_searched(stage: &Stage) -> TestResult {
 
 /// Result of a scrub of all targets.
 #[derive(Debug, Clone, Copy)]
-struct Found {
+struct ScrubTotals {
     damaged: u64,
     mended: u64,
     missing: u64,
 }
 
-fn found(told: &Value) -> Found {
+fn found(told: &Value) -> ScrubTotals {
     let sum = |field: &str| -> u64 {
         told["targets"].as_array().into_iter().flatten().filter_map(|target| target[field].as_u64()).sum()
     };
-    Found { damaged: sum("damaged"), mended: sum("mended"), missing: sum("missing") }
+    ScrubTotals { damaged: sum("damaged"), mended: sum("mended"), missing: sum("missing") }
 }
 
 /// Corrupts each chunk file below a folder. Returns their number.
-fn spoil_all(root: &Path) -> TestResult<u64> {
+fn corrupt_all(root: &Path) -> TestResult<u64> {
     let (mut folders, mut files) = (vec![root.to_path_buf()], Vec::<PathBuf>::new());
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).at(folder.display())?.flatten() {
@@ -130,7 +130,7 @@ fn spoil_all(root: &Path) -> TestResult<u64> {
     for (at, path) in files.iter().enumerate() {
         let open = || File::options().write(true).open(path).at(path.display());
         let sums = |path: &Path| path.with_extension("sum");
-        match at % WAYS {
+        match at % CORRUPTION_KINDS {
             0 => open()?.write_all_at(b"not what was written", 5000 + at as u64).at(path.display())?,
             1 => open()?.set_len(at as u64 * 100).at(path.display())?,
             2 => fs::remove_file(path).at(path.display())?,
@@ -142,7 +142,7 @@ fn spoil_all(root: &Path) -> TestResult<u64> {
             4 | 6 if at + 1 < files.len() => {
                 swap(path, &files[at + 1])?;
                 let both = [sums(path), sums(&files[at + 1])];
-                if at % WAYS == 6 && both.iter().all(|path| path.exists()) {
+                if at % CORRUPTION_KINDS == 6 && both.iter().all(|path| path.exists()) {
                     swap(&both[0], &both[1])?;
                 }
             }
@@ -164,7 +164,7 @@ fn swap(one: &Path, other: &Path) -> TestResult {
 
 impl Cluster {
     /// Scrubs all targets once. Returns the result.
-    fn search(&self) -> TestResult<Found> {
+    fn scrub_all(&self) -> TestResult<ScrubTotals> {
         self.ask_management(|management| self.commands.scrub(management, "start"))?;
         let mut told = Value::Null;
         let has_ended = process::eventually(DEADLINE, || {

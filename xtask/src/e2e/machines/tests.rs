@@ -79,7 +79,7 @@ fn client_cut(stage: &Stage) -> TestResult {
             let (client, storage) = (network.node(Role::Client, 0), network.node(Role::Storage, 1));
             network.cut(client, storage)?;
             thread::sleep(FAULT);
-            network.heal()
+            network.restore_links()
         })?;
         ensure_no_errors(&outcome, "although the network was healed in time", &cluster)?;
     }

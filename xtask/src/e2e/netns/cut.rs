@@ -22,12 +22,12 @@ impl Network {
     }
 
     /// Drops everything that the node receives; it can still send.
-    pub fn deafen(&self, node: &Node) -> TestResult {
+    pub fn cut_incoming(&self, node: &Node) -> TestResult {
         drop_at(node, &format!("add rule {TABLE} arriving iifname != \"lo\" drop"))
     }
 
     /// Drops everything that the node sends; it can still receive.
-    pub fn silence(&self, node: &Node) -> TestResult {
+    pub fn cut_outgoing(&self, node: &Node) -> TestResult {
         drop_at(node, &format!("add rule {TABLE} leaving oifname != \"lo\" drop"))
     }
 
@@ -39,7 +39,7 @@ impl Network {
     }
 
     /// Removes all cuts on all nodes.
-    pub fn heal(&self) -> TestResult {
+    pub fn restore_links(&self) -> TestResult {
         // Adding the table first makes its deletion succeed even if it didn't exist.
         let all =
             |node: &Node| node.namespace.run("nft", &[&format!("add table {TABLE}; delete table {TABLE}")]);
@@ -47,12 +47,12 @@ impl Network {
     }
 
     /// Takes the node's link down, which the node itself notices.
-    pub fn unplug(&self, node: &Node) -> TestResult {
+    pub fn link_down(&self, node: &Node) -> TestResult {
         self.switch.ip(&["link", "set", &node.port(), "down"])
     }
 
     /// Brings the node's link up again.
-    pub fn plug(&self, node: &Node) -> TestResult {
+    pub fn link_up(&self, node: &Node) -> TestResult {
         self.switch.ip(&["link", "set", &node.port(), "up"])
     }
 }

@@ -16,6 +16,6 @@ mod tests;
 
 pub(super) use namespace::remove;
 pub use network::{Network, Node, Plan, Role};
-pub use rate::Carried;
+pub use rate::Traffic;
 pub use service::{Recipe, Service};
 pub(super) use tests::TESTS;

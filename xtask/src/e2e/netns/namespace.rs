@@ -22,7 +22,7 @@ pub struct Namespace {
 impl Namespace {
     /// Creates a namespace with its loopback up.
     pub fn new(name: String) -> TestResult<Namespace> {
-        cleanup::hold(Resource::Namespace(name.clone()));
+        cleanup::register(Resource::Namespace(name.clone()));
         let namespace = Namespace { name };
         ip(&["netns", "add", &namespace.name])?;
         namespace.ip(&["link", "set", "lo", "up"])?;
@@ -60,7 +60,7 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         remove(&self.name);
-        cleanup::released(&Resource::Namespace(self.name.clone()));
+        cleanup::unregister(&Resource::Namespace(self.name.clone()));
     }
 }
 

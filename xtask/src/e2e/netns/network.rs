@@ -92,8 +92,9 @@ impl Node {
     pub fn inside<T: Send>(&self, call: impl FnOnce() -> T + Send) -> TestResult<T> {
         let network = File::open(self.namespace.path()).at(self)?;
         // A separate thread, since a thread that has changed its network can't be reused.
-        let outcome =
-            thread::scope(|scope| scope.spawn(|| sys::enter_network(&network).map(|()| call())).join());
+        let outcome = thread::scope(|scope| {
+            scope.spawn(|| sys::enter_network_namespace(&network).map(|()| call())).join()
+        });
         outcome.map_err(|_| Failure::Failed(format!("a call in {self}'s network panicked")))?.at(self)
     }
 

@@ -46,10 +46,10 @@ impl Service {
         let errors = log.try_clone().at(self.recipe.log.display())?;
         let mut command = node.command(&self.recipe.program);
         command.args(&self.recipe.arguments).stdin(Stdio::null()).stdout(log).stderr(errors);
-        sys::let_be_interrupted(&mut command);
+        sys::unblock_interrupts(&mut command);
         // `nsenter` executes the program, so the child's id is the program's.
         let child = command.spawn().at(process::describe(&command))?;
-        cleanup::hold(Resource::Process(child.id() as i32));
+        cleanup::register(Resource::Process(child.id() as i32));
         self.child = Some(child);
         Ok(())
     }
@@ -69,7 +69,7 @@ impl Service {
         if let Some(mut child) = self.child.take() {
             drop(child.kill());
             drop(process::wait(&mut child, STOP_DEADLINE));
-            cleanup::released(&Resource::Process(child.id() as i32));
+            cleanup::unregister(&Resource::Process(child.id() as i32));
         }
     }
 

@@ -28,10 +28,10 @@ pub(in super::super) const TESTS: &[TestCase] = &[
 const PORT: u16 = 7000;
 
 /// Time after which a packet counts as dropped: on this machine delivery takes microseconds.
-const SILENCE: Duration = Duration::from_millis(200);
+const DROP_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Longest time for an expected event.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Returns whether a packet from one node arrives at the other.
 fn arrives(from: &Node, to: &Node, patience: Duration) -> TestResult<bool> {
@@ -54,8 +54,8 @@ fn arrives(from: &Node, to: &Node, patience: Duration) -> TestResult<bool> {
     }
 }
 
-fn ensure_ways(from: &Node, to: &Node, there: bool, back: bool, when: &str) -> TestResult {
-    let patience = |open: bool| if open { PATIENCE } else { SILENCE };
+fn ensure_links(from: &Node, to: &Node, there: bool, back: bool, when: &str) -> TestResult {
+    let patience = |open: bool| if open { DEADLINE } else { DROP_TIMEOUT };
     ensure_eq!(arrives(from, to, patience(there))?, there, "{from} to {to} {when}");
     ensure_eq!(arrives(to, from, patience(back))?, back, "{to} to {from} {when}");
     Ok(())
@@ -67,37 +67,38 @@ fn nodes_can_be_cut_apart(_stage: &Stage) -> TestResult {
     let bystander = network.node(Role::Management, 0);
     for from in network.nodes() {
         for to in network.nodes() {
-            ensure!(arrives(from, to, PATIENCE)?, "nothing arrives from {from} at {to}");
+            ensure!(arrives(from, to, DEADLINE)?, "nothing arrives from {from} at {to}");
         }
     }
     let (mut near, mut far) = connect(client, storage)?;
 
     network.cut_one_way(storage, client)?;
-    ensure_ways(storage, client, false, true, "when cut one way")?;
-    network.heal()?;
-    ensure_ways(storage, client, true, true, "when healed")?;
+    ensure_links(storage, client, false, true, "when cut one way")?;
+    network.restore_links()?;
+    ensure_links(storage, client, true, true, "when healed")?;
 
     network.cut(storage, client)?;
-    ensure_ways(storage, client, false, false, "when cut both ways")?;
-    ensure_ways(bystander, client, true, true, "when others are cut")?;
-    ensure_ways(bystander, storage, true, true, "when others are cut")?;
+    ensure_links(storage, client, false, false, "when cut both ways")?;
+    ensure_links(bystander, client, true, true, "when others are cut")?;
+    ensure_links(bystander, storage, true, true, "when others are cut")?;
     // Data written to a connection during the cut isn't lost.
     near.write_all(b"x").at("a write into a cut")?;
-    far.set_read_timeout(Some(SILENCE)).at("the far end")?;
+    far.set_read_timeout(Some(DROP_TIMEOUT)).at("the far end")?;
     ensure!(far.read(&mut [0; 1]).is_err(), "a byte came through a cut");
-    network.heal()?;
-    far.set_read_timeout(Some(PATIENCE)).at("the far end")?;
+    network.restore_links()?;
+    far.set_read_timeout(Some(DEADLINE)).at("the far end")?;
     far.read_exact(&mut [0; 1]).at("the byte that was written into the cut")?;
 
     network.isolate(storage)?;
-    ensure_ways(bystander, storage, false, false, "when isolated")?;
-    ensure!(arrives(storage, storage, PATIENCE)?, "an isolated node can't talk to itself");
-    network.heal()?;
-    network.unplug(storage)?;
-    ensure_ways(bystander, storage, false, false, "when unplugged")?;
-    network.plug(storage)?;
+    ensure_links(bystander, storage, false, false, "when isolated")?;
+    ensure!(arrives(storage, storage, DEADLINE)?, "an isolated node can't talk to itself");
+    network.restore_links()?;
+    network.link_down(storage)?;
+    ensure_links(bystander, storage, false, false, "when unplugged")?;
+    network.link_up(storage)?;
     // ARP resolves neighbours again; the first packets may be lost meanwhile.
-    let plugged = process::eventually(PATIENCE, || arrives(bystander, storage, SILENCE).unwrap_or(false));
+    let plugged =
+        process::eventually(DEADLINE, || arrives(bystander, storage, DROP_TIMEOUT).unwrap_or(false));
     ensure!(plugged, "nothing arrives at a node that was plugged in again");
     ensure_gone(network)
 }
@@ -106,7 +107,7 @@ fn nodes_can_be_cut_apart(_stage: &Stage) -> TestResult {
 fn connect(from: &Node, to: &Node) -> TestResult<(TcpStream, TcpStream)> {
     let listener = to.inside(|| TcpListener::bind((to.address, PORT)))?.at(to)?;
     let address = SocketAddr::from((to.address, PORT));
-    let near = from.inside(|| TcpStream::connect_timeout(&address, PATIENCE))?.at(from)?;
+    let near = from.inside(|| TcpStream::connect_timeout(&address, DEADLINE))?.at(from)?;
     let (far, _) = listener.accept().at(to)?;
     Ok((near, far))
 }
@@ -129,13 +130,13 @@ fn services_of_nodes(stage: &Stage) -> TestResult {
     let script = "ip -4 -o addr show dev eth0; exec sleep 1000";
     let recipe = Recipe { program: "sh".into(), arguments: ["-c", script].map(Into::into).to_vec(), log };
     let mut service = Service::start(node, recipe)?;
-    let told = process::eventually(PATIENCE, || service.log().contains(&node.address.to_string()));
+    let told = process::eventually(DEADLINE, || service.log().contains(&node.address.to_string()));
     ensure!(told, "the service isn't in its node's network: {}", service.log());
     let pid = service.pid().expect("it was just started");
     service.freeze()?;
-    ensure!(process::eventually(PATIENCE, || state(pid) == Some('T')), "SIGSTOP has no effect on {pid}");
+    ensure!(process::eventually(DEADLINE, || state(pid) == Some('T')), "SIGSTOP has no effect on {pid}");
     service.thaw()?;
-    ensure!(process::eventually(PATIENCE, || state(pid) == Some('S')), "SIGCONT has no effect on {pid}");
+    ensure!(process::eventually(DEADLINE, || state(pid) == Some('S')), "SIGCONT has no effect on {pid}");
     service.kill();
     ensure_eq!(state(pid), None, "the state of a killed service");
     ensure!(!service.is_running(), "a killed service runs");
@@ -145,10 +146,10 @@ fn services_of_nodes(stage: &Stage) -> TestResult {
     ensure!(!status.success(), "sleep ended well on SIGTERM");
     // Removing a namespace kills the processes in it.
     let mut forgotten = node.command("sleep").arg("1000").stdin(Stdio::null()).spawn().at("sleep")?;
-    let entered = process::eventually(PATIENCE, || is_inside(forgotten.id(), &node.namespace.path()));
+    let entered = process::eventually(DEADLINE, || is_inside(forgotten.id(), &node.namespace.path()));
     ensure!(entered, "sleep didn't enter its namespace");
     ensure_gone(network)?;
-    let ended = process::wait(&mut forgotten, PATIENCE).at("sleep")?;
+    let ended = process::wait(&mut forgotten, DEADLINE).at("sleep")?;
     drop(forgotten.kill());
     ensure!(ended.is_some(), "a process outlives its node");
     Ok(())
@@ -168,23 +169,23 @@ fn mounts_of_nodes(stage: &Stage) -> TestResult {
         arguments: words.map(Into::into).to_vec(),
         log: folder.join("output"),
     };
-    cleanup::hold(Resource::Mount(mount.clone()));
+    cleanup::register(Resource::Mount(mount.clone()));
     let mut service = Service::start(node, recipe)?;
-    let mounted = process::eventually(PATIENCE, || mounts::is_weft(&mount));
+    let mounted = process::eventually(DEADLINE, || mounts::is_weft(&mount));
     ensure!(mounted, "the node's mount isn't seen here: {}", service.last_lines());
     fs::write(mount.join("before"), "before").at("a write to the node's mount")?;
     service.freeze()?;
     let mut touch = Command::new("touch").arg(mount.join("frozen")).spawn().at("touch")?;
-    let early = process::wait(&mut touch, SILENCE).at("touch")?;
+    let early = process::wait(&mut touch, DROP_TIMEOUT).at("touch")?;
     ensure_eq!(early, None, "a frozen process has served");
     service.thaw()?;
-    let status = process::wait(&mut touch, PATIENCE).at("touch")?;
+    let status = process::wait(&mut touch, DEADLINE).at("touch")?;
     ensure!(status.is_some_and(|status| status.success()), "touch ended with {status:?} after the thaw");
     ensure!(mount.join("frozen").exists(), "what touch made isn't there");
     let status = service.terminate()?;
     ensure!(status.success(), "weft ended with {status}: {}", service.last_lines());
     ensure!(mounts::find(&mount).is_none(), "a mount outlives its process");
-    cleanup::released(&Resource::Mount(mount));
+    cleanup::unregister(&Resource::Mount(mount));
     ensure_gone(network)
 }
 
@@ -210,10 +211,10 @@ fn leftovers_of_a_dead_run(_stage: &Stage) -> TestResult {
     let name = leftovers::run_name(99).replace(&std::process::id().to_string(), &dead_id.to_string());
     let left = Namespace::new(format!("{name}-storage-1"))?;
     let mut inside = left.command("sleep").arg("1000").stdin(Stdio::null()).spawn().at("sleep")?;
-    let entered = process::eventually(PATIENCE, || is_inside(inside.id(), &left.path()));
+    let entered = process::eventually(DEADLINE, || is_inside(inside.id(), &left.path()));
     ensure!(entered, "sleep didn't enter its namespace");
     let network = Network::new(Plan { management: 1, metadata: 0, storage: 0, clients: 0 })?;
-    let ended = process::wait(&mut inside, PATIENCE).at("sleep")?;
+    let ended = process::wait(&mut inside, DEADLINE).at("sleep")?;
     drop(inside.kill());
     ensure!(ended.is_some(), "a dead run's process goes on");
     ensure!(!left.path().exists(), "a dead run's namespace is still there");

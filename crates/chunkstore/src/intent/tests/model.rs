@@ -45,7 +45,7 @@ struct Model {
     relied_on: BTreeMap<Region, u64>,
     time: u64,
     /// The pass in progress: when it began, and what retires.
-    retiring: Option<(u64, BTreeMap<InodeId, Vec<Note>>)>,
+    retiring: Option<(u64, BTreeMap<InodeId, Vec<DirtyRegions>>)>,
 }
 
 impl Model {
@@ -70,14 +70,14 @@ impl Model {
                     let next = self.next.entry(partition).or_default();
                     *next += 1 + skip;
                     let ino = InodeId::new(PartitionId(partition), *next);
-                    self.log.note_new(ino, &self.statistics).await.unwrap();
+                    self.log.mark_new_file(ino, &self.statistics).await.unwrap();
                     self.files.push(ino);
                     self.relied_on.insert((ino, 0), self.time);
                 }
             }
             Op::Change { file, first, regions } if !self.files.is_empty() => {
                 let ino = self.files[file % self.files.len()];
-                self.log.note(ino, range(first, first + regions), &self.statistics).await.unwrap();
+                self.log.mark_dirty(ino, range(first, first + regions), &self.statistics).await.unwrap();
                 self.relied_on.extend((first..first + regions).map(|region| ((ino, region), self.time)));
             }
             Op::BeginPass { idle } if self.retiring.is_none() => {
@@ -102,29 +102,29 @@ impl Model {
             self.relied_on
                 .retain(|(other, region), changed| other != ino || !is_noted(*region) || *changed > began);
         }
-        self.log.tidy(&self.statistics).await.unwrap();
+        self.log.compact(&self.statistics).await.unwrap();
     }
 
     async fn kill(&mut self) {
         self.retiring = None;
         let found = IntentLog::open(TARGET, &self.dir).await.unwrap().unwrap();
-        let Past::InUse(records) = found.past else { panic!("the log is in use") };
+        let ShutdownState::InUse(records) = found.past else { panic!("the log is in use") };
         let is_in_span = |ino: &InodeId| records.spans.iter().any(|span| span.contains(*ino));
         let in_spans: BTreeSet<InodeId> = self.files.iter().copied().filter(is_in_span).collect();
-        let inherited = Inherited { in_spans: in_spans.into_iter().collect(), records };
+        let inherited = KeptRecords { in_spans: in_spans.into_iter().collect(), records };
         found.log.resume(&inherited).await.unwrap();
         self.log = found.log;
     }
 
     async fn check(&self, op: Op) {
-        let Records { notes, spans } = on_disk(&self.dir).await;
+        let Records { entries: notes, spans } = on_disk(&self.dir).await;
         for (ino, region) in self.relied_on.keys() {
             let in_span = *region == 0 && spans.iter().any(|span| span.contains(*ino));
             let in_note = || notes.iter().any(|n| n.ino == *ino && n.first <= *region && *region < n.end);
             assert!(in_span || in_note(), "{op:?}: region {region} of inode {ino:?} isn't noted");
         }
         let logged = self.log.logged_count();
-        assert!(logged <= self.log.note_count() && notes.len() <= logged + TIDY_RETIRED_NOTES);
+        assert!(logged <= self.log.entry_count() && notes.len() <= logged + COMPACT_RETIRED_ENTRIES);
     }
 
     /// Once everything is on disk, no entry is left, and every count is as in the beginning.

@@ -30,13 +30,13 @@ fn with_log<F: Future<Output = ()> + 'static>(
 fn new_files_in_order_share_one_durable_write() {
     with_log(|dir, log, statistics| async move {
         for sequence in 10..10 + SPAN_INODES {
-            log.note_new(ino(sequence), &statistics).await.unwrap();
-            log.note(ino(sequence), ByteRange::new(0, REGION_BYTES), &statistics).await.unwrap();
+            log.mark_new_file(ino(sequence), &statistics).await.unwrap();
+            log.mark_dirty(ino(sequence), ByteRange::new(0, REGION_BYTES), &statistics).await.unwrap();
         }
         assert_eq!((statistics.intent_writes.get(), statistics.intents.get()), (1, 1));
-        assert_eq!((log.note_count(), log.logged_count()), (SPAN_INODES as usize, 0));
-        assert_eq!(on_disk(&dir).await, Records { notes: vec![], spans: vec![span(10)] });
-        log.note_new(ino(10 + SPAN_INODES), &statistics).await.unwrap();
+        assert_eq!((log.entry_count(), log.logged_count()), (SPAN_INODES as usize, 0));
+        assert_eq!(on_disk(&dir).await, Records { entries: vec![], spans: vec![span(10)] });
+        log.mark_new_file(ino(10 + SPAN_INODES), &statistics).await.unwrap();
         assert_eq!(statistics.intent_writes.get(), 2);
         assert_eq!(on_disk(&dir).await.spans, [span(10), span(10 + SPAN_INODES)]);
     });
@@ -45,11 +45,11 @@ fn new_files_in_order_share_one_durable_write() {
 #[test]
 fn new_files_at_the_same_time_share_one_span() {
     with_log(|dir, log, statistics| async move {
-        let all = (10..200).map(|sequence| log.note_new(ino(sequence), &statistics)).collect();
+        let all = (10..200).map(|sequence| log.mark_new_file(ino(sequence), &statistics)).collect();
         rt::join_all(all).await.into_iter().for_each(|noted| noted.unwrap());
         assert_eq!(statistics.intent_writes.get(), 1);
-        assert_eq!(on_disk(&dir).await, Records { notes: vec![], spans: vec![span(10)] });
-        assert_eq!(log.note_count(), 190);
+        assert_eq!(on_disk(&dir).await, Records { entries: vec![], spans: vec![span(10)] });
+        assert_eq!(log.entry_count(), 190);
     });
 }
 
@@ -60,14 +60,14 @@ async fn note_at_the_same_time(noted: Noted) {
     let log = fresh_log(Path::new("/log")).await;
     let statistics = Statistics::default();
     let note = async |sequence| {
-        log.note_new(ino(sequence), &statistics).await.unwrap();
+        log.mark_new_file(ino(sequence), &statistics).await.unwrap();
         noted.borrow_mut().push(ino(sequence));
     };
     rt::join_all((10..16).map(note).collect()).await;
 }
 
 #[test]
-fn who_relies_on_a_span_has_waited_for_its_write() {
+fn a_file_waits_for_the_write_of_its_span() {
     let mut outcomes = [0; 2];
     for seed in 0..400 {
         let mut machine = Machine::new(seed);
@@ -88,75 +88,75 @@ fn who_relies_on_a_span_has_waited_for_its_write() {
 #[test]
 fn only_the_first_region_is_in_the_span() {
     with_log(|dir, log, statistics| async move {
-        log.note_new(ino(10), &statistics).await.unwrap();
-        log.note(ino(10), range(0, 2), &statistics).await.unwrap();
+        log.mark_new_file(ino(10), &statistics).await.unwrap();
+        log.mark_dirty(ino(10), range(0, 2), &statistics).await.unwrap();
         // Ahead, since the file is written sequentially.
-        let second = Note { ino: ino(10), first: 1, end: 65 };
-        assert_eq!(on_disk(&dir).await, Records { notes: vec![second], spans: vec![span(10)] });
-        log.note(ino(11), range(500, 501), &statistics).await.unwrap();
+        let second = DirtyRegions { ino: ino(10), first: 1, end: 65 };
+        assert_eq!(on_disk(&dir).await, Records { entries: vec![second], spans: vec![span(10)] });
+        log.mark_dirty(ino(11), range(500, 501), &statistics).await.unwrap();
         assert_eq!(statistics.intent_writes.get(), 3);
-        assert_eq!(on_disk(&dir).await.notes[1], Note { ino: ino(11), first: 500, end: 501 });
+        assert_eq!(on_disk(&dir).await.entries[1], DirtyRegions { ino: ino(11), first: 500, end: 501 });
     });
 }
 
 #[test]
 fn files_that_are_not_new_begin_no_span() {
     with_log(|dir, log, statistics| async move {
-        log.see(ino(20));
-        log.note(ino(30), range(0, 1), &statistics).await.unwrap();
-        log.note_new(ino(19), &statistics).await.unwrap();
+        log.observe(ino(20));
+        log.mark_dirty(ino(30), range(0, 1), &statistics).await.unwrap();
+        log.mark_new_file(ino(19), &statistics).await.unwrap();
         assert_eq!(on_disk(&dir).await.spans, []);
-        assert_eq!((log.note_count(), log.logged_count()), (2, 2));
+        assert_eq!((log.entry_count(), log.logged_count()), (2, 2));
     });
 }
 
 #[test]
 fn a_retired_file_of_an_open_span_is_noted_again_without_a_write() {
     with_log(|dir, log, statistics| async move {
-        log.note_new(ino(10), &statistics).await.unwrap();
+        log.mark_new_file(ino(10), &statistics).await.unwrap();
         pass(&log, 1, &statistics).await;
-        log.note_new(ino(11), &statistics).await.unwrap();
+        log.mark_new_file(ino(11), &statistics).await.unwrap();
         pass(&log, 1, &statistics).await;
-        assert_eq!(log.note_count(), 1);
-        log.note(ino(10), range(0, 1), &statistics).await.unwrap();
-        assert_eq!((log.note_count(), statistics.intent_writes.get()), (2, 1));
+        assert_eq!(log.entry_count(), 1);
+        log.mark_dirty(ino(10), range(0, 1), &statistics).await.unwrap();
+        assert_eq!((log.entry_count(), statistics.intent_writes.get()), (2, 1));
         assert_eq!(on_disk(&dir).await.spans, [span(10)]);
     });
 }
 
 #[test]
-fn a_closed_span_is_relied_on_by_nobody_and_goes_with_its_last_file() {
+fn a_closed_span_is_dropped_with_its_last_file() {
     with_log(|dir, log, statistics| async move {
-        log.note_new(ino(10), &statistics).await.unwrap();
-        log.note_new(ino(11), &statistics).await.unwrap();
+        log.mark_new_file(ino(10), &statistics).await.unwrap();
+        log.mark_new_file(ino(11), &statistics).await.unwrap();
         // The file is changed while its entry retires, and the span with it.
         assert_eq!(log.begin_retiring(0).len(), 2);
-        log.note(ino(11), range(0, 1), &statistics).await.unwrap();
+        log.mark_dirty(ino(11), range(0, 1), &statistics).await.unwrap();
         log.retire(ino(10));
-        log.tidy(&statistics).await.unwrap();
-        let own = Note { ino: ino(11), first: 0, end: 64 };
-        assert_eq!(on_disk(&dir).await, Records { notes: vec![own], spans: vec![span(10)] });
+        log.compact(&statistics).await.unwrap();
+        let own = DirtyRegions { ino: ino(11), first: 0, end: 64 };
+        assert_eq!(on_disk(&dir).await, Records { entries: vec![own], spans: vec![span(10)] });
         log.reactivate(ino(11));
-        log.tidy(&statistics).await.unwrap();
-        assert_eq!(on_disk(&dir).await.notes, [own]);
+        log.compact(&statistics).await.unwrap();
+        assert_eq!(on_disk(&dir).await.entries, [own]);
         assert_eq!(log.span_count(), 0);
         pass(&log, 0, &statistics).await;
         assert_eq!(on_disk(&dir).await, Records::default());
-        assert_eq!((log.note_count(), log.logged_count()), (0, 0));
+        assert_eq!((log.entry_count(), log.logged_count()), (0, 0));
     });
 }
 
 #[test]
 fn a_failed_retirement_keeps_the_span() {
     with_log(|dir, log, statistics| async move {
-        log.note_new(ino(10), &statistics).await.unwrap();
+        log.mark_new_file(ino(10), &statistics).await.unwrap();
         log.begin_retiring(0);
         log.reactivate(ino(10));
-        log.tidy(&statistics).await.unwrap();
-        assert_eq!((log.note_count(), log.logged_count(), log.span_count()), (1, 0, 1));
+        log.compact(&statistics).await.unwrap();
+        assert_eq!((log.entry_count(), log.logged_count(), log.span_count()), (1, 0, 1));
         assert_eq!(on_disk(&dir).await.spans, [span(10)]);
         pass(&log, 0, &statistics).await;
-        assert_eq!((log.note_count(), log.span_count()), (0, 0));
+        assert_eq!((log.entry_count(), log.span_count()), (0, 0));
         assert_eq!(on_disk(&dir).await, Records::default());
     });
 }
@@ -165,24 +165,24 @@ fn a_failed_retirement_keeps_the_span() {
 fn a_file_that_changes_all_the_time_does_not_keep_a_span_in_force() {
     with_log(|dir, log, statistics| async move {
         for sequence in 10..20 {
-            log.note_new(ino(sequence), &statistics).await.unwrap();
+            log.mark_new_file(ino(sequence), &statistics).await.unwrap();
         }
         for _ in 0..4 {
-            log.note(ino(15), range(0, 1), &statistics).await.unwrap();
+            log.mark_dirty(ino(15), range(0, 1), &statistics).await.unwrap();
             pass(&log, 1, &statistics).await;
         }
-        assert_eq!((log.note_count(), log.span_count()), (1, 0));
-        log.note(ino(15), range(0, 1), &statistics).await.unwrap();
+        assert_eq!((log.entry_count(), log.span_count()), (1, 0));
+        log.mark_dirty(ino(15), range(0, 1), &statistics).await.unwrap();
         assert_eq!(statistics.intent_writes.get(), 2, "one of the span, one of the file");
-        assert!(on_disk(&dir).await.notes.contains(&Note { ino: ino(15), first: 0, end: 64 }));
+        assert!(on_disk(&dir).await.entries.contains(&DirtyRegions { ino: ino(15), first: 0, end: 64 }));
     });
 }
 
 #[test]
-fn retired_spans_do_not_heap_up_in_the_log() {
+fn retired_spans_are_compacted() {
     with_log(|dir, log, statistics| async move {
         for i in 0..200 {
-            log.note_new(ino(10 + i * SPAN_INODES), &statistics).await.unwrap();
+            log.mark_new_file(ino(10 + i * SPAN_INODES), &statistics).await.unwrap();
             pass(&log, 1, &statistics).await;
             assert!(log.span_count() <= 3);
             assert!(on_disk(&dir).await.spans.len() <= 8);
@@ -191,13 +191,13 @@ fn retired_spans_do_not_heap_up_in_the_log() {
 }
 
 #[test]
-fn too_many_spans_give_way_to_notes() {
+fn beyond_the_span_limit_files_get_entries() {
     with_log(|dir, log, statistics| async move {
         for partition in 0..MAX_SPANS as u16 + 50 {
-            log.note_new(InodeId::new(PartitionId(partition), 1), &statistics).await.unwrap();
+            log.mark_new_file(InodeId::new(PartitionId(partition), 1), &statistics).await.unwrap();
         }
         assert_eq!((log.span_count(), log.logged_count()), (MAX_SPANS, 50));
-        let Records { notes, spans } = on_disk(&dir).await;
+        let Records { entries: notes, spans } = on_disk(&dir).await;
         assert_eq!((notes.len(), spans.len()), (50, MAX_SPANS));
         assert!(statistics.intent_compactions.get() > 0, "they outlast a rewrite of the log");
     });
@@ -206,18 +206,18 @@ fn too_many_spans_give_way_to_notes() {
 #[test]
 fn spans_are_inherited() {
     with_log(|dir, log, statistics| async move {
-        log.note_new(ino(10), &statistics).await.unwrap();
-        log.note(ino(12), range(3, 4), &statistics).await.unwrap();
+        log.mark_new_file(ino(10), &statistics).await.unwrap();
+        log.mark_dirty(ino(12), range(3, 4), &statistics).await.unwrap();
         drop(log);
         let found = IntentLog::open(TARGET, &dir).await.unwrap().unwrap();
-        let Past::InUse(records) = found.past else { panic!("the log is in use") };
-        let inherited = Inherited { records, in_spans: vec![ino(10), ino(12)] };
+        let ShutdownState::InUse(records) = found.past else { panic!("the log is in use") };
+        let inherited = KeptRecords { records, in_spans: vec![ino(10), ino(12)] };
         found.log.resume(&inherited).await.unwrap();
         assert_eq!(on_disk(&dir).await, inherited.records);
-        assert_eq!((found.log.note_count(), found.log.logged_count(), found.log.span_count()), (3, 1, 1));
+        assert_eq!((found.log.entry_count(), found.log.logged_count(), found.log.span_count()), (3, 1, 1));
         // The store has seen the file, which is in the span all the same.
-        found.log.note_new(ino(11), &statistics).await.unwrap();
-        assert_eq!((found.log.note_count(), found.log.logged_count()), (4, 1));
+        found.log.mark_new_file(ino(11), &statistics).await.unwrap();
+        assert_eq!((found.log.entry_count(), found.log.logged_count()), (4, 1));
         pass(&found.log, 0, &statistics).await;
         assert_eq!(on_disk(&dir).await, Records::default());
     });
@@ -237,7 +237,8 @@ fn a_log_of_a_version_without_spans_is_read() {
         block[32..56].copy_from_slice(b"\x07\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x40\0\0\0\0\0\0\0");
         let file = std::fs::OpenOptions::new().write(true).open(&paths(&dir)[current]).unwrap();
         file.write_all_at(&block, BLOCK_SIZE as u64).unwrap();
-        let expected = Records { notes: vec![Note { ino: InodeId(7), first: 0, end: 64 }], spans: vec![] };
+        let expected =
+            Records { entries: vec![DirtyRegions { ino: InodeId(7), first: 0, end: 64 }], spans: vec![] };
         assert_eq!(on_disk(&dir).await, expected);
     });
 }

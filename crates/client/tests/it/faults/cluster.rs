@@ -2,7 +2,7 @@
 
 use super::tap::Tap;
 use chunkstore::Store;
-use client::{Client, ClientOptions, Handle, Known, ReadHow, WriteHow};
+use client::{CachedAttr, Client, ClientOptions, Handle, ReadOptions, WriteOptions};
 use meta::LocalMount;
 use net::{Channel, Handler, LocalFuture};
 use rt::IoBuf;
@@ -10,14 +10,14 @@ use rt::sim::Machine;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use testkit::channel::{MetaHandler, Pace, StorageHandler, to_storage};
+use testkit::application::runs;
+use testkit::channel::{Latency, MetaHandler, StorageHandler, to_storage};
 use testkit::clients;
 use testkit::cluster::{self, ClusterBuilder, set_pattern};
 use testkit::map::{self, MapBuilder};
-use testkit::program::runs;
 use types::{Credentials, InodeId, MapHandle, Result, SessionId, SetAttr, TargetId};
 use wire::mgmt::Touched;
-use wire::{MetaOp, MetaRequest, MetaResponse, Number, StorageReply, StorageRequest};
+use wire::{MetaOp, MetaRequest, MetaResponse, SlotSequence, StorageReply, StorageRequest};
 
 /// Targets of the cluster; every file is striped over all of them.
 pub(crate) const TARGETS: u32 = 4;
@@ -27,7 +27,7 @@ const PATTERN: &[u8] = br#"{"chunk_size":65536}"#;
 /// The client's first session.
 const SESSION: SessionId = SessionId(1);
 /// A slot that no other change uses.
-const LATE: Number = Number { lane: 60_000, sequence: 1 };
+const LATE: SlotSequence = SlotSequence { slot: 60_000, sequence: 1 };
 
 /// A running cluster.
 pub(crate) struct Cluster {
@@ -35,7 +35,7 @@ pub(crate) struct Cluster {
     /// The client's requests to storage.
     pub(crate) storage: Arc<Tap<StorageRequest, StorageReply>>,
     /// The client's requests to the metadata service.
-    pub(crate) names: Arc<Tap<MetaRequest, MetaResponse>>,
+    pub(crate) meta: Arc<Tap<MetaRequest, MetaResponse>>,
     services: cluster::Cluster,
 }
 
@@ -43,8 +43,8 @@ pub(crate) struct Cluster {
 struct Here(Weak<Client>);
 
 impl LocalMount for Here {
-    fn while_aside<'a>(&'a self, ino: InodeId, work: LocalFuture<'a, ()>) -> LocalFuture<'a, Result<()>> {
-        Box::pin(async move { self.0.upgrade().unwrap().while_aside(ino, work).await })
+    fn while_suspended<'a>(&'a self, ino: InodeId, work: LocalFuture<'a, ()>) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move { self.0.upgrade().unwrap().with_exclusive(ino, work).await })
     }
 }
 
@@ -67,16 +67,18 @@ pub(crate) fn with_cluster_of_seed<F: Future<Output = ()> + 'static>(
 }
 
 impl Cluster {
-    async fn of(site: cluster::Site, session: SessionId) -> Cluster {
+    async fn of(site: cluster::StorageCluster, session: SessionId) -> Cluster {
         let services = site.serve().await;
         let meta = services.metadata.service();
         for store in &services.stores {
-            meta.tidy(store.target(), &Touched::of(store.take_touched())).await.unwrap();
-            store.crash_is_seen_to();
+            meta.reconcile_target(store.target(), &Touched::of(store.take_changing_at_crash()))
+                .await
+                .unwrap();
+            store.mark_reconciled();
         }
         let (storage, names) = (Tap::new(services.storage.clone()), Tap::new(meta));
         let client = client_over(&services.map, session, names.clone(), storage.clone());
-        Cluster { client, storage, names, services }
+        Cluster { client, storage, meta: names, services }
     }
 
     /// Shuts everything down cleanly and starts it again.
@@ -88,7 +90,7 @@ impl Cluster {
             store.close().await.unwrap();
         }
         metadata.writer().sync().await.unwrap();
-        Cluster::of(builder().over(metadata.engine().clone()).open().await, SessionId(2)).await
+        Cluster::of(builder().with_engine(metadata.engine().clone()).open().await, SessionId(2)).await
     }
 
     /// Starts the migrator, which drains targets and also migrates files in use by the client.
@@ -100,10 +102,10 @@ impl Cluster {
 
     /// Drains a target; returns true if it is empty in time.
     pub(crate) async fn empty(&self, target: TargetId) -> bool {
-        map::change(&self.services.map, |map| {
+        map::update(&self.services.map, |map| {
             map.targets.iter_mut().for_each(|t| t.drain = t.id == target);
         });
-        self.services.becomes_empty(target).await
+        self.services.wait_until_empty(target).await
     }
 
     /// Number of chunk files on a target.
@@ -122,18 +124,18 @@ impl Cluster {
     }
 
     /// Number of chunk files of a target in which requests have found missing data.
-    pub(crate) fn lacking(&self, target: TargetId) -> u64 {
-        self.services.store(target).lacking_count()
+    pub(crate) fn missing_data(&self, target: TargetId) -> u64 {
+        self.services.store(target).incomplete_count()
     }
 
     /// Another client, which has only the state of the services.
-    pub(crate) fn stranger(&self) -> Arc<Client> {
+    pub(crate) fn other_client(&self) -> Arc<Client> {
         let meta = self.services.metadata.service();
         client_over(&self.services.map, SessionId(99), meta, self.storage.clone())
     }
 
     /// Delivers a request that the client has abandoned.
-    pub(crate) async fn ask_late(&self, op: MetaOp) {
+    pub(crate) async fn deliver_late(&self, op: MetaOp) {
         let (session, credentials) = (SESSION, Credentials::default());
         let request = MetaRequest { session, number: Some(LATE), credentials, privileged: false, op };
         self.services.metadata.service().handle(request, None).await.unwrap();
@@ -159,16 +161,16 @@ impl Cluster {
         byte: u8,
     ) -> Result<usize> {
         let data = IoBuf::from_slice(&vec![byte; len]);
-        self.client.write(file, offset as u64, data, WriteHow::default()).await
+        self.client.write(file, offset as u64, data, WriteOptions::default()).await
     }
 
     /// Appends `len` times the same byte.
     pub(crate) async fn append(&self, file: &Arc<Handle>, len: usize, byte: u8) -> Result<usize> {
-        let how = WriteHow { append: true, ..WriteHow::default() };
+        let how = WriteOptions { append: true, ..WriteOptions::default() };
         self.client.write(file, 0, IoBuf::from_slice(&vec![byte; len]).slice(0..len), how).await
     }
 
-    pub(crate) async fn set_size(&self, ino: InodeId, size: usize) -> Result<Known> {
+    pub(crate) async fn set_size(&self, ino: InodeId, size: usize) -> Result<CachedAttr> {
         let root = Credentials::default();
         self.client.setattr(root, ino, SetAttr::default(), Some(size as u64)).await
     }
@@ -177,14 +179,14 @@ impl Cluster {
     pub(crate) async fn runs(&self, file: &Arc<Handle>) -> Vec<(u8, usize)> {
         let size = self.client.getattr(file.ino()).await.unwrap().size as usize;
         let buf = IoBuf::alloc(size);
-        assert_eq!(self.client.read(file, 0, buf.clone(), ReadHow::default()).await.unwrap(), size);
+        assert_eq!(self.client.read(file, 0, buf.clone(), ReadOptions::default()).await.unwrap(), size);
         runs(buf.as_slice())
     }
 }
 
 fn builder() -> ClusterBuilder {
     let map = MapBuilder::new(TARGETS).single_groups().build();
-    ClusterBuilder::new(map).pace(Pace::AtOnce).without_background()
+    ClusterBuilder::new(map).latency(Latency::Zero).without_background()
 }
 
 /// A client that believes it is the only one.
@@ -195,7 +197,7 @@ fn client_over(
     storage: StorageHandler,
 ) -> Arc<Client> {
     let (meta, storage) = (Channel::in_process(meta), to_storage(targets(), &storage));
-    Client::new(ClientOptions { alone: true, ..clients::options(session, map, meta, storage) })
+    Client::new(ClientOptions { only_session: true, ..clients::options(session, map, meta, storage) })
 }
 
 pub(crate) fn targets() -> impl Iterator<Item = TargetId> {

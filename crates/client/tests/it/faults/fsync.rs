@@ -12,7 +12,7 @@ const SYNC_TIME: Duration = Duration::from_millis(100);
 const LATER: Duration = Duration::from_millis(10);
 
 #[test]
-fn an_fsync_beside_another_waits_for_the_disks_too() {
+fn a_concurrent_fsync_waits_for_the_disks() {
     with_cluster(|cluster| async move {
         let (_, file) = cluster.create("f").await;
         cluster.fill(&file, 0, CHUNK * TARGETS as usize, b'a').await.unwrap();
@@ -55,7 +55,7 @@ fn an_fsync_that_failed_on_one_target_syncs_all_again_the_next_time() {
 /// A target loses power and unsynced writes, and is drained before the application syncs: the file
 /// isn't there any more, but the loss is.
 #[test]
-fn an_fsync_tells_of_what_was_lost_where_the_file_was_before_it_moved() {
+fn fsync_reports_a_loss_at_a_location_before_migration() {
     with_cluster(|cluster| async move {
         let (_, file) = cluster.create("f").await;
         cluster.fill(&file, 0, CHUNK * TARGETS as usize, b'a').await.unwrap();
@@ -80,7 +80,7 @@ fn an_fsync_tells_of_what_was_lost_where_the_file_was_before_it_moved() {
 /// The metadata store loses power and unsynced state of a file, and its service reports that when
 /// it is asked to sync.
 #[test]
-fn an_fsync_tells_of_what_went_with_the_metadata_store() {
+fn fsync_reports_a_loss_of_the_metadata_store() {
     with_cluster(|cluster| async move {
         let (_, file) = cluster.create("f").await;
         let (_, synced) = cluster.create("synced").await;
@@ -93,7 +93,7 @@ fn an_fsync_tells_of_what_went_with_the_metadata_store() {
             MetaOp::Sync => MetaResponse { verifier: response.verifier + 1, ..response },
             _ => response,
         };
-        cluster.names.change_answers(later);
+        cluster.meta.change_answers(later);
         let told = cluster.client.fsync(&file, false).await;
         assert_eq!(told.map_err(|error| error.errno), Err(Errno::EIO));
         cluster.client.fsync(&file, false).await.unwrap();

@@ -3,16 +3,16 @@
 //! The services and stores are the real ones, on a simulated machine. Between them and the client
 //! sits a [`tap::Tap`], which can refuse or delay requests and counts the answered ones.
 
-mod aside;
 mod cluster;
-mod copies;
-mod cuts;
+mod copy_file_range;
+mod exclusive_access;
 mod fsync;
-mod gone;
+mod missing_chunk_files;
 mod mode_bits;
 mod new_files;
-mod reports;
-mod reserved;
+mod partial_failures;
+mod reservations;
 mod shutdown;
 mod tap;
 mod times;
+mod uncertain_reports;

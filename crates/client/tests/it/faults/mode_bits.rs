@@ -1,7 +1,7 @@
 //! Writes that have to clear setuid and setgid.
 
 use super::cluster::{CHUNK, Cluster, with_cluster};
-use client::{Handle, WriteHow};
+use client::{Handle, WriteOptions};
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{Credentials, SetAttr};
@@ -9,17 +9,17 @@ use wire::MetaOp;
 
 /// Writes as the kernel does for an unprivileged application.
 async fn write(cluster: &Cluster, file: &Arc<Handle>) {
-    let how = WriteHow { kill_suid_sgid: true, ..WriteHow::default() };
+    let how = WriteOptions { kill_suid_sgid: true, ..WriteOptions::default() };
     let data = IoBuf::from_slice(&vec![b'a'; CHUNK]);
     cluster.client.write(file, 0, data, how).await.unwrap();
 }
 
 fn setattrs(cluster: &Cluster) -> usize {
-    cluster.names.succeeded(|request| matches!(request.op, MetaOp::Setattr { .. }))
+    cluster.meta.succeeded(|request| matches!(request.op, MetaOp::Setattr { .. }))
 }
 
 #[test]
-fn writes_to_a_file_without_setuid_ask_for_no_change_of_its_mode() {
+fn writes_without_setuid_send_no_mode_change() {
     with_cluster(|cluster| async move {
         let (_, file) = cluster.create("f").await;
         for _ in 0..3 {
@@ -30,7 +30,7 @@ fn writes_to_a_file_without_setuid_ask_for_no_change_of_its_mode() {
 }
 
 #[test]
-fn the_first_write_to_a_file_with_setuid_clears_it_and_later_ones_ask_for_nothing() {
+fn only_the_first_write_clears_setuid() {
     with_cluster(|cluster| async move {
         let (ino, file) = cluster.create("f").await;
         write(&cluster, &file).await;
@@ -47,7 +47,7 @@ fn the_first_write_to_a_file_with_setuid_clears_it_and_later_ones_ask_for_nothin
 }
 
 #[test]
-fn setuid_that_was_there_before_the_open_is_cleared_too() {
+fn setuid_from_before_the_open_is_cleared() {
     with_cluster(|cluster| async move {
         let (ino, file) = cluster.create("f").await;
         write(&cluster, &file).await;

@@ -9,18 +9,18 @@ const CAPABILITY: &[u8] = b"security.capability";
 #[test]
 fn a_small_new_file_costs_two_requests() {
     with_cluster(|cluster| async move {
-        let before = cluster.names.succeeded(|_| true);
+        let before = cluster.meta.succeeded(|_| true);
         let (ino, file) = cluster.create("f").await;
         let missing = cluster.client.getxattr(Credentials::default(), ino, CAPABILITY).await;
         assert_eq!(missing.unwrap_err().errno, Errno::ENODATA);
         cluster.fill(&file, 0, 100, b'a').await.unwrap();
-        assert_eq!(cluster.names.succeeded(|_| true) - before, 2);
+        assert_eq!(cluster.meta.succeeded(|_| true) - before, 2);
         assert_eq!(cluster.runs(&file).await, [(b'a', 100)]);
     });
 }
 
 #[test]
-fn a_file_that_is_there_already_is_opened_as_it_is() {
+fn an_existing_file_is_opened_unchanged() {
     with_cluster(|cluster| async move {
         let (_, file) = cluster.create("f").await;
         cluster.fill(&file, 0, 100, b'a').await.unwrap();

@@ -20,16 +20,16 @@ fn a_shutdown_that_cannot_report_one_file_reports_the_others_and_reclaims_orphan
         cluster.client.unlink(Credentials::default(), InodeId::ROOT, b"orphan").await.unwrap();
         cluster.client.release(file).await;
         cluster.client.forget(orphan, 1);
-        let stranger = cluster.stranger();
+        let stranger = cluster.other_client();
         assert_eq!(stranger.getattr(orphan).await.unwrap().nlink, 0);
 
         let refused = files[FILES / 2].0;
-        cluster.names.refuse_next(
+        cluster.meta.refuse_next(
             Errno::EIO,
             move |request| matches!(request.op, MetaOp::EndWrite { ino, .. } if ino == refused),
         );
         assert_eq!(cluster.client.shutdown().await.unwrap_err().errno, Errno::EIO);
-        assert!(cluster.names.has_refused_all());
+        assert!(cluster.meta.has_refused_all());
         for (ino, _) in files.iter().filter(|(ino, _)| *ino != refused) {
             assert_eq!(stranger.getattr(*ino).await.unwrap().size, CHUNK as u64, "inode {ino}");
         }

@@ -1,6 +1,6 @@
 //! A cluster on a simulated machine whose files have two replicas.
 
-use super::group::{Groups, copy, take_out};
+use super::group::{Groups, copy, eject};
 use chunkstore::Store;
 use client::Client;
 use client::ClientOptions;
@@ -11,13 +11,13 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::channel::{Pace, StorageHandler};
+use testkit::channel::{Latency, StorageHandler};
 use testkit::clients;
 use testkit::cluster::{self, ClusterBuilder, set_pattern};
 use testkit::map::{self, MapBuilder};
 use types::{ClusterMap, GroupId, InodeId, MapHandle, TargetId};
 
-pub(crate) use testkit::program::{Program, RDONLY, RDWR, ROOT, runs};
+pub(crate) use testkit::application::{Application, RDONLY, RDWR, ROOT, runs};
 
 pub(crate) const TARGETS: u32 = 3;
 /// Chunk size, in bytes.
@@ -41,9 +41,10 @@ pub(crate) fn with_cluster<F: Future<Output = ()> + 'static>(test: impl FnOnce(R
 impl Cluster {
     async fn start() -> Cluster {
         let copies = GROUPS.iter().flat_map(|&group| pair(group).map(|target| copy(target, GroupId(group))));
-        let site = ClusterBuilder::new(cluster_map()).copies(copies).pace(Pace::AtOnce).create().await;
+        let site =
+            ClusterBuilder::new(cluster_map()).extra_stores(copies).latency(Latency::Zero).create().await;
         let (map, groups) = (site.map.clone(), Groups::new(site.storage.clone(), site.map.clone()));
-        let services = site.serve_over(groups.clone()).await;
+        let services = site.serve_with_storage(groups.clone()).await;
         let cluster = Cluster { services, map, groups };
         let first = cluster.client().await;
         set_pattern(&first, PATTERN).await;
@@ -82,12 +83,12 @@ impl Cluster {
     /// Ejects a target from its groups; all members know it.
     pub(crate) fn take_out(&self, target: u32) {
         for group in GROUPS.into_iter().filter(|&group| pair(group).contains(&TargetId(target))) {
-            take_out(&self.map, GroupId(group), TargetId(target));
+            eject(&self.map, GroupId(group), TargetId(target));
         }
     }
 
     pub(crate) fn change(&self, edit: impl FnOnce(&mut ClusterMap)) {
-        map::change(&self.map, edit);
+        map::update(&self.map, edit);
     }
 
     /// Chunk files of a target's replica of a group.

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use storage::StorageService;
-use testkit::map::change;
+use testkit::map::update;
 use types::{Errno, GroupId, MapHandle, MemberState, Result, TargetId};
-use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
+use wire::{GroupContext, GroupRole, StorageOp, StorageReply, StorageRequest};
 
 /// The name of a replica as a target of its own.
 pub(crate) fn copy(target: TargetId, group: GroupId) -> TargetId {
@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How a target handles requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Behaviour {
     Answers,
     /// It neither executes nor answers.
     Hangs,
@@ -40,7 +40,7 @@ pub(crate) struct Groups {
     service: Arc<StorageService>,
     /// As the members know it; clients may have an older one.
     pub(crate) map: MapHandle,
-    ways: Mutex<BTreeMap<TargetId, Way>>,
+    ways: Mutex<BTreeMap<TargetId, Behaviour>>,
     changed: Event,
     asked: Mutex<Vec<StorageRequest>>,
     held: Mutex<Option<Held>>,
@@ -63,9 +63,9 @@ impl Groups {
     }
 
     /// Waits for a matching request.
-    pub(crate) async fn until_asked(&self, what: impl Fn(&StorageRequest) -> bool) -> StorageRequest {
+    pub(crate) async fn wait_for_request(&self, what: impl Fn(&StorageRequest) -> bool) -> StorageRequest {
         for _ in 0..60_000 {
-            if let Some(found) = self.asked().into_iter().find(&what) {
+            if let Some(found) = self.requests().into_iter().find(&what) {
                 return found;
             }
             rt::sleep(Duration::from_millis(1)).await;
@@ -83,22 +83,22 @@ impl Groups {
         }
     }
 
-    pub(crate) fn be(&self, target: u32, way: Way) {
+    pub(crate) fn set_behaviour(&self, target: u32, way: Behaviour) {
         self.ways.lock().insert(TargetId(target), way);
         self.changed.set();
         self.changed.clear();
     }
 
     /// All requests so far, in order.
-    pub(crate) fn asked(&self) -> Vec<StorageRequest> {
+    pub(crate) fn requests(&self) -> Vec<StorageRequest> {
         std::mem::take(&mut *self.asked.lock())
     }
 
-    fn way(&self, target: TargetId) -> Way {
-        self.ways.lock().get(&target).copied().unwrap_or(Way::Answers)
+    fn way(&self, target: TargetId) -> Behaviour {
+        self.ways.lock().get(&target).copied().unwrap_or(Behaviour::Answers)
     }
 
-    async fn wait_while(&self, target: TargetId, is: impl Fn(Way) -> bool) {
+    async fn wait_while(&self, target: TargetId, is: impl Fn(Behaviour) -> bool) {
         loop {
             let changed = self.changed.wait();
             if !is(self.way(target)) {
@@ -117,23 +117,23 @@ impl Groups {
     async fn answer(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
         self.asked.lock().push(request.clone());
         let target = request.target;
-        self.wait_while(target, |way| way == Way::Hangs).await;
+        self.wait_while(target, |way| way == Behaviour::Hangs).await;
         self.wait_while_held(&request).await;
         let answer = match request.group {
             Some(group) => self.in_group(group, &request, payload).await,
             None => self.on_target(&request, payload).await,
         };
-        self.wait_while(target, |way| way != Way::Answers).await;
+        self.wait_while(target, |way| way != Behaviour::Answers).await;
         answer
     }
 
     async fn in_group(
         &self,
-        InGroup { group: id, since, part }: InGroup,
+        GroupContext { group: id, since, role: part }: GroupContext,
         request: &StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        assert_eq!(part, Part::Primary, "clients and services ask the primary");
+        assert_eq!(part, GroupRole::Primary, "clients and services ask the primary");
         let map = self.map.read().unwrap().clone();
         let group = map.group(id).unwrap();
         let looks = matches!(request.op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. });
@@ -147,11 +147,11 @@ impl Groups {
             return self.service.handle(request, payload).await;
         }
         let mut answer = Err(Errno::EIO.into());
-        let good = group.with_states().filter(|(_, state)| *state == MemberState::Good);
+        let good = group.members_with_states().filter(|(_, state)| *state == MemberState::Good);
         for (member, _) in good {
             // The primary ejects a member that doesn't answer.
-            if member != request.target && self.way(member) != Way::Answers {
-                take_out(&self.map, id, member);
+            if member != request.target && self.way(member) != Behaviour::Answers {
+                eject(&self.map, id, member);
                 continue;
             }
             let request = StorageRequest { target: copy(member, id), group: None, ..request.clone() };
@@ -181,11 +181,11 @@ impl Groups {
 }
 
 /// Ejects a member from a group, as management does.
-pub(crate) fn take_out(map: &MapHandle, group: GroupId, member: TargetId) {
-    change(map, |map| {
+pub(crate) fn eject(map: &MapHandle, group: GroupId, member: TargetId) {
+    update(map, |map| {
         let epoch = map.epoch;
         let group = map.groups.iter_mut().find(|known| known.id == group).unwrap();
-        let mut members: Vec<_> = group.with_states().collect();
+        let mut members: Vec<_> = group.members_with_states().collect();
         let at = members.iter().position(|(id, _)| *id == member).unwrap();
         let (is_primary, _) = (group.primary() == Some(member), members[at].1 = MemberState::NeedsResync);
         if is_primary {
@@ -207,7 +207,7 @@ impl Handler<StorageRequest, StorageReply> for Groups {
     }
 
     /// A request that hangs can be abandoned.
-    fn handle_unless<'a>(
+    fn handle_or_abandon<'a>(
         &'a self,
         given_up: LocalFuture<'a, ()>,
         request: StorageRequest,

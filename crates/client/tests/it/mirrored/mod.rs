@@ -7,7 +7,7 @@
 mod cluster;
 mod failover;
 mod group;
-mod lost;
-mod migrate;
-mod services;
+mod lost_group;
+mod metadata_service;
+mod migration;
 mod sync;

@@ -1,19 +1,19 @@
 //! Syncs while a member of mirrored groups is down.
 
-use super::cluster::{CHUNK, Program, ROOT, with_cluster};
-use super::group::Way;
+use super::cluster::{Application, CHUNK, ROOT, with_cluster};
+use super::group::Behaviour;
 use types::{Errno, InodeId};
 use wire::{StorageOp, XattrMode};
 
 #[test]
-fn everything_is_asked_to_be_on_disk() {
+fn syncfs_reaches_all_targets() {
     with_cluster(async |cluster| {
         let client = cluster.client().await;
-        let file = client.make("a").await;
-        client.put(&file, 0, CHUNK, 1).await;
-        cluster.groups.asked();
+        let file = client.create_file("a").await;
+        client.fill(&file, 0, CHUNK, 1).await;
+        cluster.groups.requests();
         client.syncfs().await.unwrap();
-        let asked = cluster.groups.asked();
+        let asked = cluster.groups.requests();
         let mut targets: Vec<u32> = asked
             .iter()
             .filter(|request| matches!(request.op, StorageOp::SyncTarget) && request.group.is_none())
@@ -25,17 +25,17 @@ fn everything_is_asked_to_be_on_disk() {
 }
 
 #[test]
-fn a_member_that_is_gone_doesnt_hinder_it() {
+fn syncfs_succeeds_without_a_dead_member() {
     with_cluster(async |cluster| {
         let client = cluster.client().await;
-        let file = client.make("a").await;
-        client.put(&file, 0, 3 * CHUNK, 1).await;
-        cluster.groups.be(3, Way::Hangs);
+        let file = client.create_file("a").await;
+        client.fill(&file, 0, 3 * CHUNK, 1).await;
+        cluster.groups.set_behaviour(3, Behaviour::Hangs);
         // It is the primary of group 13, in which management replaces it; in group 12 the primary
         // detects its failure.
         let held = cluster.clone();
         super::cluster::later(1000, move || {
-            super::group::take_out(&held.map, types::GroupId(13), types::TargetId(3));
+            super::group::eject(&held.map, types::GroupId(13), types::TargetId(3));
         });
         client.syncfs().await.unwrap();
         let map = cluster.map.read().unwrap().clone();
@@ -52,15 +52,15 @@ fn a_member_that_is_gone_doesnt_hinder_it() {
 }
 
 #[test]
-fn the_only_copy_has_to_be_there() {
+fn syncfs_needs_the_only_replica() {
     with_cluster(async |cluster| {
         let client = cluster.client().await;
         let dir = client.mkdir(ROOT, InodeId::ROOT, b"single", 0o755, 0).await.unwrap().ino;
         let pattern = br#"{"scheme":"single","stripe_count":3}"#;
         client.setxattr(ROOT, dir, b"weft.pattern", pattern, XattrMode::Any, false).await.unwrap();
         let file = client.create(ROOT, dir, b"a", 0o100_644, 0, 2).await.unwrap().1;
-        client.put(&file, 0, 3 * CHUNK, 1).await;
-        cluster.groups.be(3, Way::Hangs);
+        client.fill(&file, 0, 3 * CHUNK, 1).await;
+        cluster.groups.set_behaviour(3, Behaviour::Hangs);
         cluster.take_out(3);
         assert_eq!(client.syncfs().await.unwrap_err().errno, Errno::ETIMEDOUT);
     });

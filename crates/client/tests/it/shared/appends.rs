@@ -1,7 +1,7 @@
 //! `O_APPEND` by several clients.
 
-use super::cluster::{Program, RDONLY, RDWR, ROOT, with_cluster_of_seed};
-use client::{Succession, WriteHow};
+use super::cluster::{Application, RDONLY, RDWR, ROOT, with_cluster_of_seed};
+use client::{SessionFailover, WriteOptions};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ fn records_that_three_clients_append_never_overlap() {
     for seed in 1..=4 {
         with_cluster_of_seed(seed, |cluster| async move {
             let clients = cluster.clients::<3>().await;
-            let mut files = vec![clients[0].make("log").await];
+            let mut files = vec![clients[0].create_file("log").await];
             for client in &clients[1..] {
                 files.push(client.open_named("log", RDWR).await);
             }
@@ -34,7 +34,7 @@ fn records_that_three_clients_append_never_overlap() {
             rt::join_all(programs.collect()).await;
             let reader = cluster.client().await;
             let log = reader.open_named("log", RDONLY).await;
-            let bytes = reader.bytes(&log).await;
+            let bytes = reader.read_all(&log).await;
             assert_eq!(bytes.len(), 3 * RECORDS as usize * RECORD);
             let mut next: BTreeMap<u8, u32> = BTreeMap::new();
             for record in bytes.chunks(RECORD) {
@@ -69,9 +69,9 @@ async fn rest_for_up_to(most_us: u64) {
 }
 
 /// Appends records until `stop` is set; returns the acknowledged ones.
-async fn append_records(mount: Arc<Succession>, program: u32, stop: Rc<Cell<bool>>) -> Vec<String> {
+async fn append_records(mount: Arc<SessionFailover>, program: u32, stop: Rc<Cell<bool>>) -> Vec<String> {
     let mut acknowledged = Vec::new();
-    let append = WriteHow { append: true, ..WriteHow::default() };
+    let append = WriteOptions { append: true, ..WriteOptions::default() };
     for number in 0.. {
         if stop.get() {
             break;
@@ -91,7 +91,7 @@ async fn append_records(mount: Arc<Succession>, program: u32, stop: Rc<Cell<bool
 }
 
 #[test]
-fn what_was_appended_and_acknowledged_outlives_the_ends_of_sessions() {
+fn acknowledged_appends_survive_evictions() {
     for seed in 1..=SEEDS {
         with_cluster_of_seed(seed, move |cluster| async move {
             let mounts = [cluster.mount().await.0, cluster.mount().await.0];
@@ -119,7 +119,7 @@ fn what_was_appended_and_acknowledged_outlives_the_ends_of_sessions() {
             }
             let reader = cluster.client().await;
             let log = reader.open_named("log", RDONLY).await;
-            let text = String::from_utf8(reader.bytes(&log).await).unwrap();
+            let text = String::from_utf8(reader.read_all(&log).await).unwrap();
             let lines: Vec<&str> = text.split_inclusive('\n').collect();
             for record in acknowledged.borrow().iter() {
                 let times = lines.iter().filter(|line| *line == record).count();

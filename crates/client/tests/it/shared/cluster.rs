@@ -1,7 +1,7 @@
 //! A cluster on a simulated machine with several clients.
 
-use super::late::Holding;
-use client::{Client, ClientOptions, Succession};
+use super::delayed_requests::HoldingNetwork;
+use client::{Client, ClientOptions, SessionFailover};
 use kv::{Batch, Engine};
 use net::Channel;
 use rt::sim::Machine;
@@ -12,14 +12,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use testkit::channel::{Cuttable, MetaHandler, Route, StorageHandler, to_storage};
+use testkit::channel::{CuttableRoute, MetaHandler, Route, StorageHandler, to_storage};
 use testkit::cluster::{ClusterBuilder, set_pattern};
 use testkit::map::{self, MapBuilder};
 use testkit::{clients, cluster};
 use types::{ClusterMap, Errno, Error, InodeId, Result, SessionId, TargetId, TargetState};
 use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest};
 
-pub(crate) use testkit::program::{Program, RDONLY, RDWR, ROOT, runs};
+pub(crate) use testkit::application::{Application, RDONLY, RDWR, ROOT, runs};
 
 /// Targets; every file is striped over all of them.
 pub(crate) const TARGETS: u32 = 3;
@@ -90,13 +90,13 @@ impl Cluster {
     }
 
     /// Kills the metadata service, and starts another.
-    pub(crate) async fn restart_names(&self) {
+    pub(crate) async fn restart_metadata(&self) {
         self.metadata.restart().await;
     }
 
     /// Cuts the power of the metadata store's machine, which loses unsynced changes; then the
     /// service is started again.
-    pub(crate) async fn lose_power_of_names(&self) {
+    pub(crate) async fn cut_power_of_metadata(&self) {
         self.metadata.lose_power().await;
     }
 
@@ -106,8 +106,8 @@ impl Cluster {
     }
 
     /// Waits until a target is empty; panics after a time-out.
-    pub(crate) async fn emptied(&self, target: u32) {
-        let is_empty = self.0.becomes_empty(TargetId(target)).await;
+    pub(crate) async fn wait_until_empty(&self, target: u32) {
+        let is_empty = self.0.wait_until_empty(TargetId(target)).await;
         assert!(is_empty, "{:?}", self.metadata.service().drains());
     }
 
@@ -142,8 +142,10 @@ impl Cluster {
     }
 
     /// Adds a client whose connection to the metadata service can be cut.
-    pub(crate) async fn client_to_cut(&self) -> (Arc<Client>, Arc<Cuttable<MetaRequest, MetaResponse>>) {
-        let way = Cuttable::new(self.metadata.handler());
+    pub(crate) async fn client_with_cuttable_meta(
+        &self,
+    ) -> (Arc<Client>, Arc<CuttableRoute<MetaRequest, MetaResponse>>) {
+        let way = CuttableRoute::new(self.metadata.handler());
         (clients::start(self.options_over(way.clone(), self.slow_storage())).await, way)
     }
 
@@ -153,10 +155,10 @@ impl Cluster {
     }
 
     /// Adds a client whose connection to the storage services can be cut.
-    pub(crate) async fn client_to_cut_from_storage(
+    pub(crate) async fn client_with_cuttable_storage(
         &self,
-    ) -> (Arc<Client>, Arc<Cuttable<StorageRequest, StorageReply>>) {
-        let way = Cuttable::new(self.slow_storage());
+    ) -> (Arc<Client>, Arc<CuttableRoute<StorageRequest, StorageReply>>) {
+        let way = CuttableRoute::new(self.slow_storage());
         (clients::start(self.options_over(self.metadata.handler(), way.clone())).await, way)
     }
 
@@ -166,40 +168,42 @@ impl Cluster {
     }
 
     /// Like [`Cluster::client_over`], with write-behind.
-    pub(crate) async fn client_over_that_keeps(&self, storage: StorageHandler) -> Arc<Client> {
+    pub(crate) async fn client_with_write_behind_over(&self, storage: StorageHandler) -> Arc<Client> {
         let options = self.options_over(self.metadata.handler(), storage);
         clients::start(ClientOptions { write_behind: true, ..options }).await
     }
 
     /// Adds a client with write-behind.
-    pub(crate) async fn client_that_keeps(
+    pub(crate) async fn client_with_write_behind(
         &self,
-    ) -> (Arc<Client>, Arc<Cuttable<StorageRequest, StorageReply>>) {
-        let way = Cuttable::new(self.slow_storage());
+    ) -> (Arc<Client>, Arc<CuttableRoute<StorageRequest, StorageReply>>) {
+        let way = CuttableRoute::new(self.slow_storage());
         let options = self.options_over(self.metadata.handler(), way.clone());
         (clients::start(ClientOptions { write_behind: true, ..options }).await, way)
     }
 
     /// Adds a client whose changes of chunk files can be held up.
-    pub(crate) async fn client_over_a_holding_network(&self) -> (Arc<Client>, Arc<Holding>) {
-        let way = Holding::new(self.storage.clone());
+    pub(crate) async fn client_over_a_holding_network(&self) -> (Arc<Client>, Arc<HoldingNetwork>) {
+        let way = HoldingNetwork::new(self.storage.clone());
         (clients::start(self.options_over(self.metadata.handler(), way.clone())).await, way)
     }
 
     /// Adds a mount with session failover. Its connection to the metadata service can be cut.
-    pub(crate) async fn mount(&self) -> (Arc<Succession>, Arc<Cuttable<MetaRequest, MetaResponse>>) {
-        self.mount_let_in_by(Arc::default()).await
+    pub(crate) async fn mount(
+        &self,
+    ) -> (Arc<SessionFailover>, Arc<CuttableRoute<MetaRequest, MetaResponse>>) {
+        self.mount_with_refusals(Arc::default()).await
     }
 
     /// Like [`Cluster::mount`]; another session is refused while `refused` is set.
-    pub(crate) async fn mount_let_in_by(
+    pub(crate) async fn mount_with_refusals(
         &self,
         refused: Arc<AtomicBool>,
-    ) -> (Arc<Succession>, Arc<Cuttable<MetaRequest, MetaResponse>>) {
-        let way = Cuttable::new(self.metadata.handler());
+    ) -> (Arc<SessionFailover>, Arc<CuttableRoute<MetaRequest, MetaResponse>>) {
+        let way = CuttableRoute::new(self.metadata.handler());
         let (names, storage, map) = (way.clone(), self.slow_storage(), self.map.clone());
         let begin = move || -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> {
-            let session = SessionId::drawn(rt::random_u64());
+            let session = SessionId::from_random(rt::random_u64());
             let meta = Channel::in_process(names.clone());
             let client = Client::new(clients::options(session, &map, meta, to_storage(targets(), &storage)));
             let refused = refused.clone();
@@ -211,24 +215,24 @@ impl Cluster {
             })
         };
         let first = begin().await.unwrap();
-        let mount = Succession::new(first, Box::new(begin));
+        let mount = SessionFailover::new(first, Box::new(begin));
         rt::spawn(mount.clone().run());
         (mount, way)
     }
 
     /// Ends the session of a mount, as an administrator does, and waits for its successor.
-    pub(crate) async fn replace_session(&self, mount: &Succession) {
-        let before = mount.lineage();
+    pub(crate) async fn replace_session(&self, mount: &SessionFailover) {
+        let before = mount.history();
         self.evict(mount);
-        while mount.lineage().replacements == before.replacements {
+        while mount.history().replacements == before.replacements {
             rt::sleep(Duration::from_millis(1)).await;
         }
     }
 
     /// Kills the metadata service, deletes the record of a mount's session from its store, and
     /// starts another service.
-    pub(crate) async fn restart_names_without(&self, mount: &Succession) {
-        let (engine, session) = (self.metadata.engine(), mount.lineage().session);
+    pub(crate) async fn restart_metadata_without(&self, mount: &SessionFailover) {
+        let (engine, session) = (self.metadata.engine(), mount.history().session);
         let pairs = engine.scan(&[], &[0xff; 16], usize::MAX).unwrap();
         let keys = pairs.into_iter().map(|(key, _)| key.to_vec());
         // The keys of records of written files end with the session, too, but also contain a file.
@@ -237,16 +241,16 @@ impl Cluster {
         assert_eq!(records.len(), 1, "the record of the session");
         let writes = records.into_iter().map(|key| (key, None)).collect();
         engine.apply(&[Batch { guards: vec![], writes }]).unwrap();
-        self.restart_names().await;
+        self.restart_metadata().await;
     }
 
     /// Ends the session of a mount, as an administrator does.
-    pub(crate) fn evict(&self, mount: &Succession) {
-        self.metadata.service().evict_session(mount.lineage().session).unwrap();
+    pub(crate) fn evict(&self, mount: &SessionFailover) {
+        self.metadata.service().evict_session(mount.history().session).unwrap();
     }
 
     /// Sets the state of all targets in the cluster map.
-    pub(crate) fn targets_are(&self, state: TargetState) {
+    pub(crate) fn set_target_state(&self, state: TargetState) {
         let mut map = self.map.write().unwrap();
         let mut changed = (**map).clone();
         changed.targets.iter_mut().for_each(|target| target.state = state);

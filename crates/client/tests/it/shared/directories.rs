@@ -23,12 +23,12 @@ async fn told(cluster: &Cluster, client: &Client, dir: InodeId) -> Attr {
     let before = cluster.requests();
     let known = client.getattr(dir).await.unwrap();
     assert_eq!(cluster.requests(), before, "the service was asked");
-    assert!(known.trusted);
+    assert!(known.cacheable);
     known.attr
 }
 
 #[test]
-fn after_every_change_of_names_nobody_has_to_be_asked() {
+fn attributes_after_a_change_cost_no_request() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;
         let dir = mkdir(&one, InodeId::ROOT, "d").await;
@@ -57,7 +57,7 @@ fn after_every_change_of_names_nobody_has_to_be_asked() {
 }
 
 #[test]
-fn what_is_changed_otherwise_is_asked_for_again() {
+fn other_changes_invalidate_cached_attributes() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;
         let dir = mkdir(&one, InodeId::ROOT, "d").await;
@@ -74,7 +74,7 @@ fn what_is_changed_otherwise_is_asked_for_again() {
         // A service that has lost all leases.
         rt::sleep(Duration::from_secs(2)).await;
         mkdir(&one, dir, "e").await;
-        cluster.restart_names().await;
+        cluster.restart_metadata().await;
         mkdir(&two, dir, "g").await;
         assert_eq!(one.getattr(dir).await.unwrap().nlink, 7);
     });
@@ -98,7 +98,7 @@ impl Grown {
 /// Several tasks of two clients add directories to one, and one task changes its mode. The
 /// attributes that each sees include everything that had ended before.
 #[test]
-fn what_is_told_is_never_older_than_what_has_been_answered() {
+fn cached_attributes_are_never_outdated() {
     let told_at_once = Arc::new(AtomicU64::new(0));
     for seed in SEEDS {
         let told_here = told_at_once.clone();
@@ -158,7 +158,7 @@ async fn asks_for_absent(cluster: &Cluster, client: &Client, dir: InodeId, name:
 }
 
 #[test]
-fn names_that_a_directory_made_here_lacks_are_not_asked_for() {
+fn absent_names_of_a_complete_directory_cost_no_request() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;
         let dir = mkdir(&one, InodeId::ROOT, "d").await;
@@ -181,7 +181,7 @@ fn names_that_a_directory_made_here_lacks_are_not_asked_for() {
 /// Two clients create names with growing numbers, in directories that one of them created, and look
 /// all of them up: names created before are found.
 #[test]
-fn names_that_were_made_are_found_whoever_made_them() {
+fn created_names_are_found_by_every_client() {
     let answered_here = Arc::new(AtomicU64::new(0));
     for seed in SEEDS {
         let answered_here = answered_here.clone();
@@ -230,7 +230,7 @@ async fn fill_in_turns(clients: &[Arc<Client>; 2], dir: InodeId) {
 }
 
 #[test]
-fn those_who_fill_a_directory_know_who_may_do_what_there_and_ask_for_the_rest() {
+fn clients_that_fill_a_directory_cache_its_permissions() {
     with_cluster(|cluster| async move {
         let clients: [Arc<Client>; 2] = cluster.clients().await;
         let dir = mkdir(&clients[0], InodeId::ROOT, "d").await;
@@ -241,13 +241,13 @@ fn those_who_fill_a_directory_know_who_may_do_what_there_and_ask_for_the_rest() 
             let before = cluster.requests();
             for client in &clients {
                 let known = client.permissions(dir).unwrap();
-                assert!(known.mode & 0o7777 == 0o755 && !known.trusted && !known.name_trusted);
+                assert!(known.mode & 0o7777 == 0o755 && !known.cacheable && !known.name_cacheable);
             }
             assert_eq!(cluster.requests(), before, "the service was asked");
             mkdir(maker, dir, &format!("turn{turn}")).await;
             assert_eq!(cluster.requests(), before + 1, "the change itself, and no recall");
             let attr = other.getattr(dir).await.unwrap();
-            assert_eq!((attr.nlink, attr.trusted), (2 + 2 * FILLERS.len() as u32 + turn as u32 + 1, false));
+            assert_eq!((attr.nlink, attr.cacheable), (2 + 2 * FILLERS.len() as u32 + turn as u32 + 1, false));
             assert!(other.find(ROOT, dir, format!("turn{turn}").as_bytes()).await.is_ok());
         }
     });
@@ -273,7 +273,7 @@ fn a_change_of_permissions_ends_what_the_others_know_of_them() {
         }
         // The end of the change does so, too, and a service that has lost all leases.
         fill_in_turns(&clients, dir).await;
-        cluster.restart_names().await;
+        cluster.restart_metadata().await;
         rt::sleep(Duration::from_secs(20)).await;
         assert!(clients.iter().all(|client| client.permissions(dir).is_none()));
     });

@@ -1,7 +1,7 @@
 //! Inode flags that one client sets apply to all clients.
 
-use super::cluster::{Program, RDONLY, ROOT, with_cluster};
-use client::WriteHow;
+use super::cluster::{Application, RDONLY, ROOT, with_cluster};
+use client::WriteOptions;
 use rt::IoBuf;
 use std::time::Duration;
 use types::{ByteRange, Credentials, Errno, InodeFlags, InodeId};
@@ -18,8 +18,8 @@ const USER: Credentials = Credentials { uid: 1000, gid: 100, pid: 1 };
 fn a_file_that_another_client_makes_immutable_is_not_opened_for_writing() {
     with_cluster(|cluster| async move {
         let [one, other] = cluster.clients().await;
-        let file = one.make("f").await;
-        one.put(&file, 0, 100, b'x').await;
+        let file = one.create_file("f").await;
+        one.fill(&file, 0, 100, b'x').await;
         let ino = file.ino();
         let set = async |flags| other.set_flags(ROOT, ino, flags, None).await.unwrap();
         // Each change recalls the lease of `one`, under which it opens without a request.
@@ -32,7 +32,7 @@ fn a_file_that_another_client_makes_immutable_is_not_opened_for_writing() {
                 assert_eq!(refused.map(drop).unwrap_err().errno, Errno::EPERM, "turn {turn}");
             }
             // A file that was open stays writable.
-            one.put(&file, 0, 50, b'y').await;
+            one.fill(&file, 0, 50, b'y').await;
             set(InodeFlags::NONE).await;
         }
         one.release(file).await;
@@ -41,10 +41,10 @@ fn a_file_that_another_client_makes_immutable_is_not_opened_for_writing() {
 
 /// A listing grants leases, and contains no flags.
 #[test]
-fn flags_of_before_a_recall_are_asked_for_again() {
+fn flags_are_queried_again_after_a_recall() {
     with_cluster(|cluster| async move {
         let [one, other] = cluster.clients().await;
-        let file = other.make("f").await;
+        let file = other.create_file("f").await;
         let ino = file.ino();
         other.release(file).await;
         let known = one.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap();
@@ -53,7 +53,7 @@ fn flags_of_before_a_recall_are_asked_for_again() {
         let lists_with_a_lease = async || {
             let listing = one.readdir(InodeId::ROOT, 0, 1000, true).await.unwrap();
             let at = listing.entries.iter().position(|entry| entry.ino == ino).unwrap();
-            listing.trusted_attributes[at]
+            listing.cacheable_attributes[at]
         };
         // After a recall, the service grants no unrequested lease for a second.
         let mut has_lease = false;
@@ -76,7 +76,7 @@ fn flags_of_before_a_recall_are_asked_for_again() {
 fn an_immutable_file_that_is_found_instead_of_being_made_is_not_opened_for_writing() {
     with_cluster(|cluster| async move {
         let [one, other] = cluster.clients().await;
-        let file = other.make("f").await;
+        let file = other.create_file("f").await;
         let set = async |flags| other.set_flags(ROOT, file.ino(), flags, None).await.unwrap();
         let create = async |flags| {
             let made = one.create(ROOT, InodeId::ROOT, b"f", 0o100_644, 0, flags).await;
@@ -98,15 +98,15 @@ fn an_immutable_file_that_is_found_instead_of_being_made_is_not_opened_for_writi
 fn an_append_only_file_is_only_appended_to() {
     with_cluster(|cluster| async move {
         let [one, other] = cluster.clients().await;
-        let file = one.make("f").await;
+        let file = one.create_file("f").await;
         let ino = file.ino();
-        one.put(&file, 0, 100, b'x').await;
+        one.fill(&file, 0, 100, b'x').await;
         other.set_flags(ROOT, ino, InodeFlags::APPEND, None).await.unwrap();
         assert_eq!(one.open(ROOT, ino, WRONLY).await.map(drop).unwrap_err().errno, Errno::EPERM);
         let log = one.open(ROOT, ino, WRONLY | O_APPEND).await.unwrap();
         let write = async |how| one.write(&log, 0, IoBuf::from_slice(b"yy"), how).await;
-        assert_eq!(write(WriteHow::default()).await.unwrap_err().errno, Errno::EPERM);
-        assert_eq!(write(WriteHow { append: true, ..WriteHow::default() }).await.unwrap(), 2);
+        assert_eq!(write(WriteOptions::default()).await.unwrap_err().errno, Errno::EPERM);
+        assert_eq!(write(WriteOptions { append: true, ..WriteOptions::default() }).await.unwrap(), 2);
         for mode in [PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE] {
             let emptied = one.fallocate(&log, mode, ByteRange::new(0, 50)).await;
             assert_eq!(emptied.unwrap_err().errno, Errno::EPERM, "mode {mode:#x}");
@@ -120,7 +120,7 @@ fn an_append_only_file_is_only_appended_to() {
 }
 
 #[test]
-fn no_file_is_promised_in_a_directory_that_becomes_immutable() {
+fn no_async_create_in_an_immutable_directory() {
     with_cluster(|cluster| async move {
         let [one, other] = cluster.clients().await;
         let dir = one.mkdir(ROOT, InodeId::ROOT, b"d", 0o777, 0).await.unwrap().ino;

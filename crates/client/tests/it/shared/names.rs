@@ -1,7 +1,7 @@
 //! Names that one client creates, moves and removes.
 
-use super::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
-use client::{Client, Found, Invalidate, Standing};
+use super::cluster::{Application, CHUNK, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
+use client::{Client, Found, Invalidate, UserPrivileges};
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,11 +11,11 @@ use types::{Attr, ByteRange, Credentials, Errno, InodeId, SetAttr};
 use wire::{RenameMode, XattrMode};
 
 #[test]
-fn names_made_moved_and_removed_by_one_are_so_for_the_other() {
+fn name_changes_of_one_client_are_seen_by_the_other() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;
         assert_eq!(two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap_err().errno, Errno::ENOENT);
-        let file = one.make("f").await;
+        let file = one.create_file("f").await;
         assert_eq!(two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().ino, file.ino());
         one.rename(ROOT, InodeId::ROOT, b"f", InodeId::ROOT, b"g", RenameMode::Replace).await.unwrap();
         assert_eq!(two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap_err().errno, Errno::ENOENT);
@@ -28,7 +28,7 @@ fn names_made_moved_and_removed_by_one_are_so_for_the_other() {
 
 /// The kernel takes a file that it has opened with `O_CREAT` for new, and checks no mode.
 #[test]
-fn who_loses_the_race_to_make_a_file_may_open_it_only_as_its_mode_says() {
+fn the_loser_of_a_create_race_needs_permission_to_open() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;
         let mode = SetAttr { mode: Some(0o777), ..SetAttr::default() };
@@ -53,14 +53,14 @@ fn who_loses_the_race_to_make_a_file_may_open_it_only_as_its_mode_says() {
 }
 
 /// A kernel that reports these privileges for every user.
-struct Vouching(Standing);
+struct PrivilegedKernel(UserPrivileges);
 
-impl Invalidate for Vouching {
-    fn forget(&self, _: InodeId, _: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+impl Invalidate for PrivilegedKernel {
+    fn drop_cached(&self, _: InodeId, _: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(async {})
     }
 
-    fn standing(&self, _: Credentials) -> Option<Standing> {
+    fn privileges(&self, _: Credentials) -> Option<UserPrivileges> {
         Some(self.0.clone())
     }
 }
@@ -68,7 +68,7 @@ impl Invalidate for Vouching {
 /// Checks that the kernel leaves to the service: for a file that was found instead of created, and
 /// for migrating a file.
 #[test]
-fn who_needs_a_capability_has_it_for_each_request_alone() {
+fn capabilities_are_checked_for_each_request() {
     const CAP_DAC_OVERRIDE: u64 = 1 << 1;
     const CAP_FOWNER: u64 = 1 << 3;
     with_cluster(|cluster| async move {
@@ -80,9 +80,9 @@ fn who_needs_a_capability_has_it_for_each_request_alone() {
         one.setattr(ROOT, made.ino, group, None).await.unwrap();
         let stranger = Credentials { uid: 2000, gid: 2000, pid: 7 };
         let tries = async |groups: &[u32], capabilities: u64| {
-            let standing = Standing { groups: groups.to_vec(), capabilities };
-            let face: Arc<dyn Invalidate> = Arc::new(Vouching(standing));
-            two.set_face(Arc::downgrade(&face));
+            let standing = UserPrivileges { groups: groups.to_vec(), capabilities };
+            let face: Arc<dyn Invalidate> = Arc::new(PrivilegedKernel(standing));
+            two.set_invalidator(Arc::downgrade(&face));
             let opened = two.create(stranger, InodeId::ROOT, b"f", 0o100_644, 0, RDONLY).await;
             let wish = br#"{"scheme":"single"}"#;
             let moved = two.setxattr(stranger, made.ino, b"weft.migrate", wish, XattrMode::Any, false).await;
@@ -99,7 +99,7 @@ fn who_needs_a_capability_has_it_for_each_request_alone() {
 }
 
 #[test]
-fn what_nobody_disturbs_may_be_kept_and_what_is_fought_over_may_not() {
+fn uncontended_files_are_cacheable_and_contended_ones_are_not() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;
         let dir = one.mkdir(ROOT, InodeId::ROOT, b"d", 0o755, 0).await.unwrap();
@@ -107,28 +107,28 @@ fn what_nobody_disturbs_may_be_kept_and_what_is_fought_over_may_not() {
         let absent = one.find(ROOT, dir.ino, b"x").await.unwrap();
         assert_eq!(absent, Found::Absent { trusted: true });
         let known = one.getattr(dir.ino).await.unwrap();
-        assert!(known.trusted);
+        assert!(known.cacheable);
         two.create(ROOT, dir.ino, b"x", 0o100_644, 0, RDONLY).await.unwrap();
         let Found::Known(known) = one.find(ROOT, dir.ino, b"x").await.unwrap() else { panic!("it is there") };
-        assert!(!known.name_trusted, "the directory was changed by another session a moment ago");
+        assert!(!known.name_cacheable, "the directory was changed by another session a moment ago");
         rt::sleep(Duration::from_secs(2)).await;
-        assert!(one.lookup(ROOT, dir.ino, b"x").await.unwrap().name_trusted);
+        assert!(one.lookup(ROOT, dir.ino, b"x").await.unwrap().name_cacheable);
     });
 }
 
 #[test]
-fn a_file_that_another_deletes_stays_while_it_is_open_and_its_space_comes_back_after() {
+fn an_open_file_deleted_elsewhere_stays_until_closed() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;
-        let file = one.make("f").await;
-        one.put(&file, 0, 3 * CHUNK, b'x').await;
+        let file = one.create_file("f").await;
+        one.fill(&file, 0, 3 * CHUNK, b'x').await;
         one.release(file.clone()).await;
         one.forget(file.ino(), 1);
         let ino = file.ino();
         let open = two.open_named("f", RDONLY).await;
         one.unlink(ROOT, InodeId::ROOT, b"f").await.unwrap();
         rt::sleep(Duration::from_secs(3)).await;
-        assert_eq!(runs(&two.bytes(&open).await), [(b'x', 3 * CHUNK)]);
+        assert_eq!(runs(&two.read_all(&open).await), [(b'x', 3 * CHUNK)]);
         assert_eq!(two.getattr(ino).await.unwrap().nlink, 0);
         two.release(open).await;
         two.forget(ino, 1);
@@ -143,7 +143,7 @@ fn a_file_that_another_deletes_stays_while_it_is_open_and_its_space_comes_back_a
 /// An application that has a directory open, or as its working directory, may request its
 /// attributes until the end.
 #[test]
-fn a_directory_that_another_removes_has_attributes_while_the_kernel_knows_it() {
+fn a_removed_directory_has_attributes_while_the_kernel_refers_to_it() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;
         let dir = one.mkdir(ROOT, InodeId::ROOT, b"d", 0o750, 0).await.unwrap().ino;
@@ -158,12 +158,12 @@ fn a_directory_that_another_removes_has_attributes_while_the_kernel_knows_it() {
         assert_eq!(two.getattr(dir).await.unwrap_err().errno, Errno::ESTALE, "the service has it still");
         let shown = two.removed_directory(dir).unwrap();
         assert_eq!(shown.attr, Attr { nlink: 0, ..last });
-        assert!(!shown.trusted && !shown.name_trusted);
-        assert_eq!(two.errno_of_gone(ROOT, dir), Errno::ENOENT, "for anything else");
+        assert!(!shown.cacheable && !shown.name_cacheable);
+        assert_eq!(two.errno_for_missing(ROOT, dir), Errno::ENOENT, "for anything else");
         assert_eq!(one.removed_directory(dir), None, "the first kernel has forgotten it");
         two.forget(dir, 1);
         assert_eq!(two.removed_directory(dir), None);
-        let file = one.make("f").await;
+        let file = one.create_file("f").await;
         assert_eq!(one.removed_directory(file.ino()), None, "a file");
         one.release(file).await;
     });
@@ -175,7 +175,7 @@ const EXCL: u32 = 0o200;
 /// Replaces `f` with another file, whose content begins with this byte.
 async fn replace(client: &Arc<client::Client>, byte: u8) {
     let (_, file) = client.create(ROOT, InodeId::ROOT, b"beside", 0o100_644, 0, RDWR).await.unwrap();
-    client.put(&file, 0, 2 * CHUNK, byte).await;
+    client.fill(&file, 0, 2 * CHUNK, byte).await;
     let ino = file.ino();
     client.release(file).await;
     client.rename(ROOT, InodeId::ROOT, b"beside", InodeId::ROOT, b"f", RenameMode::Replace).await.unwrap();
@@ -183,7 +183,7 @@ async fn replace(client: &Arc<client::Client>, byte: u8) {
 }
 
 #[test]
-fn a_file_that_is_replaced_between_search_and_open_is_there_the_second_time() {
+fn a_file_replaced_between_lookup_and_open_is_found_on_retry() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;
         replace(&one, b'a').await;
@@ -193,12 +193,12 @@ fn a_file_that_is_replaced_between_search_and_open_is_there_the_second_time() {
         let missed = two.open(ROOT, first, RDONLY).await.err().expect("the file is gone");
         assert_eq!(missed.errno, Errno::ESTALE);
         // The kernel gets this error, and tries again.
-        assert_eq!(two.errno_of_gone(ROOT, first), Errno::ESTALE);
+        assert_eq!(two.errno_for_missing(ROOT, first), Errno::ESTALE);
         let second = two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().ino;
         replace(&one, b'c').await;
         rt::sleep(Duration::from_millis(500)).await;
         let file = two.open(ROOT, second, RDONLY).await.unwrap();
-        assert_eq!(runs(&two.bytes(&file).await), [(b'b', 2 * CHUNK)]);
+        assert_eq!(runs(&two.read_all(&file).await), [(b'b', 2 * CHUNK)]);
         two.release(file).await;
         [first, second].into_iter().for_each(|ino| two.forget(ino, 1));
         // It isn't kept in use for longer.
@@ -211,7 +211,7 @@ fn a_file_that_is_replaced_between_search_and_open_is_there_the_second_time() {
 }
 
 #[test]
-fn a_file_that_is_removed_as_soon_as_it_is_seen_was_made_once() {
+fn a_file_removed_at_once_is_created_once() {
     for seed in 1..20 {
         with_cluster_of_seed(seed, move |cluster| async move {
             let [one, two] = cluster.clients().await;
@@ -227,8 +227,8 @@ fn a_file_that_is_removed_as_soon_as_it_is_seen_was_made_once() {
                 let flags = RDWR | EXCL;
                 match one.create(ROOT, InodeId::ROOT, b"f", 0o100_644, 0, flags).await {
                     Ok((_, file)) => {
-                        one.put(&file, 0, 100, b'x').await;
-                        assert_eq!(runs(&one.bytes(&file).await), [(b'x', 100)]);
+                        one.fill(&file, 0, 100, b'x').await;
+                        assert_eq!(runs(&one.read_all(&file).await), [(b'x', 100)]);
                         made.push(file.ino());
                         one.release(file).await;
                         one.forget(*made.last().unwrap(), 1);

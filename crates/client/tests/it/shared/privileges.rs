@@ -1,8 +1,8 @@
 //! Changes of content for which the kernel leaves it to the file system to clear setuid and setgid.
 
-use super::cluster::{CHUNK, Program, RDWR, ROOT, with_cluster};
-use super::kernel::Kernel;
-use client::{Invalidate, WriteHow};
+use super::cluster::{Application, CHUNK, RDWR, ROOT, with_cluster};
+use super::kernel_caches::Kernel;
+use client::{Invalidate, WriteOptions};
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{ByteRange, Credentials, InodeId, SetAttr};
@@ -12,7 +12,7 @@ const PUNCH_HOLE: u32 = 2;
 const USER: Credentials = Credentials { uid: 1000, gid: 100, pid: 1 };
 
 #[test]
-fn copies_and_reservations_of_anybody_but_root_clear_setuid() {
+fn copies_and_fallocate_by_users_clear_setuid() {
     with_cluster(|cluster| async move {
         let (mount, _) = cluster.mount().await;
         for len in [100, 2 * CHUNK] {
@@ -22,7 +22,7 @@ fn copies_and_reservations_of_anybody_but_root_clear_setuid() {
                 mount.create(ROOT, InodeId::ROOT, name.as_bytes(), mode, 0, RDWR).await.unwrap();
             let fill = async |at: usize| {
                 let data = IoBuf::from_slice(&vec![b'x'; len]);
-                file.write(at as u64, data, WriteHow::default()).await.unwrap();
+                file.write(at as u64, data, WriteOptions::default()).await.unwrap();
             };
             fill(0).await;
             let hole = ByteRange::at(0, 50);
@@ -50,10 +50,10 @@ fn the_kernel_is_told_that_a_change_of_content_has_cleared_setuid() {
         let [one, _] = cluster.clients().await;
         let kernel = Arc::new(Kernel::default());
         let face: Arc<dyn Invalidate> = kernel.clone();
-        one.set_face(Arc::downgrade(&face));
+        one.set_invalidator(Arc::downgrade(&face));
         for len in [100, 2 * CHUNK] {
-            let file = one.make(&format!("f{len}")).await;
-            one.put(&file, 0, len, b'x').await;
+            let file = one.create_file(&format!("f{len}")).await;
+            one.fill(&file, 0, len, b'x').await;
             for (mode, is_told) in [(0o6777, true), (0o777, false)] {
                 for change in ["write", "cut"] {
                     let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
@@ -61,7 +61,7 @@ fn the_kernel_is_told_that_a_change_of_content_has_cleared_setuid() {
                     kernel.forgotten.lock().clear();
                     match change {
                         "write" => {
-                            let how = WriteHow { kill_suid_sgid: true, ..WriteHow::default() };
+                            let how = WriteOptions { kill_suid_sgid: true, ..WriteOptions::default() };
                             one.write(&file, 0, IoBuf::from_slice(b"y"), how).await.unwrap();
                         }
                         _ => {

@@ -1,6 +1,6 @@
 //! Sessions that end, cleanly or not.
 
-use super::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster};
+use super::cluster::{Application, CHUNK, RDONLY, RDWR, ROOT, runs, with_cluster};
 use client::{Cancel, Client};
 use net::{Handler, LocalFuture};
 use rt::IoBuf;
@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::channel::MetaHandler;
 use types::{Errno, InodeId, Result};
-use wire::{LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaRequest, MetaResponse};
+use wire::{LockFamily, LockKind, LockOwner, LockRange, MetaOp, MetaRequest, MetaResponse};
 
 /// Counts the open inodes that a client reports when it registers again.
-struct Told {
+struct CountingHandler {
     service: MetaHandler,
     all: AtomicUsize,
     most_at_once: AtomicUsize,
 }
 
-impl Handler<MetaRequest, MetaResponse> for Told {
+impl Handler<MetaRequest, MetaResponse> for CountingHandler {
     fn handle(&self, request: MetaRequest, payload: Option<IoBuf>) -> LocalFuture<'_, Result<MetaResponse>> {
         if let MetaOp::Register { in_use: told, .. } | MetaOp::ReclaimOpens { inodes: told } = &request.op {
             self.all.fetch_add(told.len(), Relaxed);
@@ -29,79 +29,79 @@ impl Handler<MetaRequest, MetaResponse> for Told {
 }
 
 #[test]
-fn a_session_that_is_not_heard_of_stands_in_nobodys_way_for_long_and_fails_for_good() {
+fn an_unreachable_session_is_evicted_and_fails() {
     with_cluster(|cluster| async move {
         let deaf = cluster.unregistered();
         deaf.register().await.unwrap();
-        let file = deaf.make("f").await;
-        deaf.put(&file, 0, CHUNK, b'x').await;
+        let file = deaf.create_file("f").await;
+        deaf.fill(&file, 0, CHUNK, b'x').await;
         let live = cluster.client().await;
         let other = live.open_named("f", RDWR).await;
-        assert_eq!(runs(&live.bytes(&other).await), [(b'x', CHUNK)]);
-        live.put(&other, 0, 10, b'y').await;
+        assert_eq!(runs(&live.read_all(&other).await), [(b'x', CHUNK)]);
+        live.fill(&other, 0, 10, b'y').await;
         // It learns of its end when it receives messages again.
         rt::spawn(deaf.clone().background());
         rt::sleep(Duration::from_secs(1)).await;
-        let failed = deaf.try_bytes(&file).await.unwrap_err();
+        let failed = deaf.try_read_all(&file).await.unwrap_err();
         assert_eq!(failed.errno, Errno::ESTALE);
         assert!(failed.message.contains("session"), "{failed}");
         assert_eq!(deaf.getattr(file.ino()).await.unwrap_err().errno, Errno::ESTALE);
         deaf.release(file).await;
-        assert_eq!(runs(&live.bytes(&other).await), [(b'y', 10), (b'x', CHUNK - 10)]);
+        assert_eq!(runs(&live.read_all(&other).await), [(b'y', 10), (b'x', CHUNK - 10)]);
     });
 }
 
 #[test]
-fn a_session_that_ends_in_good_order_leaves_sizes_and_no_leases() {
+fn a_clean_shutdown_reports_sizes_and_returns_leases() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;
-        let file = one.make("f").await;
-        one.put(&file, 0, 2 * CHUNK, b'x').await;
+        let file = one.create_file("f").await;
+        one.fill(&file, 0, 2 * CHUNK, b'x').await;
         one.shutdown().await.unwrap();
         let before = rt::monotonic_ns();
         two.unlink(ROOT, InodeId::ROOT, b"nothing").await.unwrap_err();
         let open = two.open_named("f", RDONLY).await;
-        assert_eq!(two.bytes(&open).await.len(), 2 * CHUNK);
+        assert_eq!(two.read_all(&open).await.len(), 2 * CHUNK);
         assert!(rt::monotonic_ns() - before < 1_000_000_000, "nobody was waited for");
         assert_eq!(one.getattr(file.ino()).await.unwrap_err().errno, Errno::ESTALE);
     });
 }
 
 #[test]
-fn leases_that_nobody_needs_are_given_back() {
+fn unused_leases_are_released() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;
-        let file = one.make("f").await;
+        let file = one.create_file("f").await;
         let ino = file.ino();
         one.release(file).await;
         one.forget(ino, 1);
         rt::sleep(Duration::from_secs(2)).await;
         // No recall is needed: the other client may cache the answer.
-        assert!(two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().trusted);
+        assert!(two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().cacheable);
         let again = one.open_named("f", RDONLY).await;
-        assert!(one.bytes(&again).await.is_empty());
+        assert!(one.read_all(&again).await.is_empty());
     });
 }
 
 #[test]
-fn sessions_go_on_after_the_metadata_service_was_started_anew() {
+fn sessions_survive_a_metadata_restart() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;
-        let file = one.make("f").await;
-        one.put(&file, 0, 2 * CHUNK, b'x').await;
-        let deleted = one.make("deleted").await;
-        one.put(&deleted, 0, CHUNK, b'd').await;
+        let file = one.create_file("f").await;
+        one.fill(&file, 0, 2 * CHUNK, b'x').await;
+        let deleted = one.create_file("deleted").await;
+        one.fill(&deleted, 0, CHUNK, b'd').await;
         two.unlink(ROOT, InodeId::ROOT, b"deleted").await.unwrap();
-        cluster.restart_names().await;
+        cluster.restart_metadata().await;
         // Nothing fails, and what had not been reported is known.
         let writer = two.open_named("f", RDWR).await;
-        assert_eq!(runs(&two.bytes(&writer).await), [(b'x', 2 * CHUNK)]);
-        two.put(&writer, 2 * CHUNK, 10, b'y').await;
-        one.put(&file, 0, 10, b'z').await;
+        assert_eq!(runs(&two.read_all(&writer).await), [(b'x', 2 * CHUNK)]);
+        two.fill(&writer, 2 * CHUNK, 10, b'y').await;
+        one.fill(&file, 0, 10, b'z').await;
         let expected = [(b'z', 10), (b'x', 2 * CHUNK - 10), (b'y', 10)];
-        assert_eq!(runs(&one.bytes(&file).await), expected);
-        assert_eq!(runs(&two.bytes(&writer).await), expected);
-        assert_eq!(runs(&one.bytes(&deleted).await), [(b'd', CHUNK)]);
+        assert_eq!(runs(&one.read_all(&file).await), expected);
+        assert_eq!(runs(&two.read_all(&writer).await), expected);
+        assert_eq!(runs(&one.read_all(&deleted).await), [(b'd', CHUNK)]);
         one.release(file).await;
         two.release(writer.clone()).await;
         assert_eq!(two.size(writer.ino()).await, 2 * CHUNK as u64 + 10);
@@ -110,11 +110,11 @@ fn sessions_go_on_after_the_metadata_service_was_started_anew() {
 
 /// A list in a message is bounded, the number of open files of a session isn't.
 #[test]
-fn a_session_with_many_open_files_tells_of_them_in_pieces_and_keeps_them_over_a_restart() {
+fn many_open_files_are_reclaimed_in_several_requests() {
     const OPEN: usize = 4500;
     const PIECE: usize = 4096;
     with_cluster(|cluster| async move {
-        let told = Arc::new(Told {
+        let told = Arc::new(CountingHandler {
             service: cluster.metadata.handler(),
             all: AtomicUsize::new(0),
             most_at_once: AtomicUsize::new(0),
@@ -123,13 +123,13 @@ fn a_session_with_many_open_files_tells_of_them_in_pieces_and_keeps_them_over_a_
         let two = cluster.client().await;
         let mut files = Vec::new();
         for n in 0..OPEN {
-            files.push(one.make(&format!("f{n}")).await);
+            files.push(one.create_file(&format!("f{n}")).await);
         }
         let deleted: Vec<InodeId> = files.iter().step_by(90).map(|file| file.ino()).collect();
         for n in (0..OPEN).step_by(90) {
             two.unlink(ROOT, InodeId::ROOT, format!("f{n}").as_bytes()).await.unwrap();
         }
-        cluster.restart_names().await;
+        cluster.restart_metadata().await;
         rt::sleep(Duration::from_secs(5)).await;
         assert_eq!(told.all.load(Relaxed), OPEN);
         assert!(told.most_at_once.load(Relaxed) <= PIECE);
@@ -165,15 +165,19 @@ fn a_session_that_has_lost_one_lock_keeps_the_others() {
         let one = cluster.client_through(way.clone()).await;
         let two = cluster.client().await;
         let lock = async |client: &Arc<Client>, ino, owner| {
-            let (space, kind, cancel) = (LockSpace::Posix, LockKind::Exclusive, Cancel::default());
+            let (space, kind, cancel) = (LockFamily::Posix, LockKind::Exclusive, Cancel::default());
             client.lock(ino, space, LockOwner(owner), 1, kind, WHOLE, false, &cancel).await
         };
-        let inodes = [one.make("a").await.ino(), one.make("b").await.ino(), one.make("c").await.ino()];
+        let inodes = [
+            one.create_file("a").await.ino(),
+            one.create_file("b").await.ino(),
+            one.create_file("c").await.ino(),
+        ];
         for ino in inodes {
             lock(&one, ino, 1).await.unwrap();
         }
         *way.file.lock().unwrap() = Some(inodes[1]);
-        cluster.restart_names().await;
+        cluster.restart_metadata().await;
         rt::sleep(Duration::from_secs(5)).await;
         lock(&two, inodes[1], 2).await.unwrap();
         for ino in [inodes[0], inodes[2]] {

@@ -2,7 +2,7 @@
 
 use super::support::{Fs, GIVEN_OUT, PARTITIONS, on_a_core};
 use chunkstore::{Durability, IoPath, Orphan, Store};
-use fsck::{Kind, Loss, Orders, Verdict};
+use fsck::{CheckOptions, Kind, Loss, Verdict};
 use namespace::keys;
 use rt::IoBuf;
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use types::{ByteRange, GroupId, InodeId};
 const CHUNK: u64 = 1024 * 1024;
 
 #[test]
-fn damaged_bytes_are_found_with_path_and_range_and_left() {
+fn damaged_bytes_are_reported_with_path_and_range() {
     on_a_core(async |fs| {
         let dir = fs.mkdir(InodeId::ROOT, "d");
         let ino = fs.chunked(dir, "big", 3 * CHUNK as usize + 5000).await;
@@ -35,7 +35,7 @@ fn damaged_bytes_are_found_with_path_and_range_and_left() {
 }
 
 #[test]
-fn what_no_copy_has_is_given_up_only_when_it_is_said_and_is_on_record_first() {
+fn lost_content_is_given_up_only_on_request_and_recorded_first() {
     on_a_core(async |fs| {
         let ino = fs.chunked(InodeId::ROOT, "big", 3 * CHUNK as usize + 5000).await;
         let gone = fs.chunked(InodeId::ROOT, "gone", 2 * CHUNK as usize).await;
@@ -48,8 +48,9 @@ fn what_no_copy_has_is_given_up_only_when_it_is_said_and_is_on_record_first() {
         assert!(left.findings[0].remedy.contains("--forget"), "{}", left.findings[0].remedy);
 
         let refuse = |_: &Loss| Err(types::Error::new(types::Errno::ENOSPC, "the list can't be written"));
-        let refused =
-            fs.check_with(&Orders { repair: true, forget: Some(&refuse), ..Orders::default() }).await;
+        let refused = fs
+            .check_with(&CheckOptions { repair: true, forget: Some(&refuse), ..CheckOptions::default() })
+            .await;
         assert!(refused.findings.iter().all(|finding| !finding.repaired), "{:?}", refused.findings);
 
         let told = RefCell::new(Vec::new());
@@ -57,8 +58,9 @@ fn what_no_copy_has_is_given_up_only_when_it_is_said_and_is_on_record_first() {
             told.borrow_mut().push((loss.path.clone(), loss.range));
             Ok(())
         };
-        let forgotten =
-            fs.check_with(&Orders { repair: true, forget: Some(&note), ..Orders::default() }).await;
+        let forgotten = fs
+            .check_with(&CheckOptions { repair: true, forget: Some(&note), ..CheckOptions::default() })
+            .await;
         assert_eq!(forgotten.verdict(), Verdict::Repaired, "{:?}", forgotten.findings);
         assert!(forgotten.findings.iter().all(|finding| finding.lost));
         let mut told = told.into_inner();
@@ -87,8 +89,9 @@ fn a_chunk_file_that_was_cut_from_outside_is_given_up_from_there_on() {
         cut(ino, 500_000);
         cut(empty, 0);
         let note = |_: &Loss| Ok(());
-        let forgotten =
-            fs.check_with(&Orders { repair: true, forget: Some(&note), ..Orders::default() }).await;
+        let forgotten = fs
+            .check_with(&CheckOptions { repair: true, forget: Some(&note), ..CheckOptions::default() })
+            .await;
         assert_eq!(forgotten.verdict(), Verdict::Repaired, "{:?}", forgotten.findings);
         assert_eq!(fs.check(false).await.findings, []);
         let found = fs.contents(ino, 0, CHUNK as usize).await.remove(0);
@@ -99,7 +102,7 @@ fn a_chunk_file_that_was_cut_from_outside_is_given_up_from_there_on() {
 }
 
 #[test]
-fn only_what_is_below_a_path_is_looked_at() {
+fn a_path_limits_the_check() {
     on_a_core(async |fs| {
         let (one, two) = (fs.mkdir(InodeId::ROOT, "one"), fs.mkdir(InodeId::ROOT, "two"));
         for dir in [one, two] {
@@ -109,13 +112,13 @@ fn only_what_is_below_a_path_is_looked_at() {
             fs.edit_inode(ino, |inode| inode.nlink = 7);
         }
         for below in ["/one", "/one/", "/one/f"] {
-            let report = fs.check_with(&Orders { below: Some(below), ..Orders::default() }).await;
+            let report = fs.check_with(&CheckOptions { below: Some(below), ..CheckOptions::default() }).await;
             let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
             assert_eq!(kinds, [Kind::LinkCount, Kind::DamagedContent], "{below}");
             assert!(report.findings.iter().all(|finding| finding.object == "/one/f"));
         }
         let subject = fs.subject();
-        let orders = Orders { below: Some("/three"), ..Orders::default() };
+        let orders = CheckOptions { below: Some("/three"), ..CheckOptions::default() };
         let absent = fsck::check(&subject, &orders, &|_, _, _| ()).await.unwrap_err();
         assert_eq!(absent.errno, types::Errno::ENOENT);
     });
@@ -126,7 +129,7 @@ async fn put(store: &Store, ino: InodeId, content: &[u8]) {
 }
 
 #[test]
-fn a_chunk_file_of_nobody_is_moved_aside_and_can_be_put_back() {
+fn an_orphaned_chunk_file_is_moved_aside_and_can_be_restored() {
     on_a_core(async |fs| {
         let stray = InodeId(4242);
         let content = vec![7; 20_000];
@@ -144,7 +147,7 @@ fn a_chunk_file_of_nobody_is_moved_aside_and_can_be_put_back() {
         assert_eq!(told, [(None, stray, 20_000), (group.group(), stray, 20_000)]);
         for (orphan, store) in kept.iter().zip([fs.stores.values().next().unwrap(), group]) {
             assert_eq!(store.stat(stray).await.unwrap().len, 0);
-            assert!(orphan.put_back(target_dir).await.unwrap());
+            assert!(orphan.restore(target_dir).await.unwrap());
             assert_eq!(store.verify(stray).await.unwrap(), []);
             let buf = IoBuf::alloc(content.len());
             store.read(stray, 0, &buf, IoPath::Cached).await.unwrap();
@@ -156,7 +159,7 @@ fn a_chunk_file_of_nobody_is_moved_aside_and_can_be_put_back() {
 }
 
 #[test]
-fn a_chunk_file_that_was_moved_aside_is_deleted_or_stays_as_is_ordered() {
+fn an_orphan_moved_aside_is_deleted_or_kept_as_ordered() {
     on_a_core(async |fs| {
         let store = fs.stores.values().next().unwrap();
         let stray = InodeId(4242);
@@ -168,10 +171,10 @@ fn a_chunk_file_that_was_moved_aside_is_deleted_or_stays_as_is_ordered() {
         assert!(left.remedy.contains("is there already"), "{left:?}");
         let orphan = Orphan::list(store.dir()).await.unwrap()[0];
         assert_eq!(orphan.bytes, 4);
-        assert!(!orphan.put_back(store.dir()).await.unwrap(), "its place is taken");
+        assert!(!orphan.restore(store.dir()).await.unwrap(), "its place is taken");
         orphan.delete(store.dir()).await.unwrap();
         assert_eq!(Orphan::list(store.dir()).await.unwrap(), []);
-        let delete = Orders { repair: true, delete: true, ..Orders::default() };
+        let delete = CheckOptions { repair: true, delete: true, ..CheckOptions::default() };
         assert_eq!(fs.check_with(&delete).await.verdict(), Verdict::Repaired);
         assert_eq!(Orphan::list(store.dir()).await.unwrap(), []);
         assert_eq!(store.stat(stray).await.unwrap().len, 0);
@@ -192,13 +195,13 @@ fn metadata_that_is_older_than_the_chunk_files_is_not_repaired_unless_the_loss_i
         assert!(kinds.contains(&Kind::StrayChunkFile) && kinds.contains(&Kind::LongChunkFile), "{kinds:?}");
         let subject = fs.subject();
         for delete in [false, true] {
-            let orders = Orders { repair: true, delete, ..Orders::default() };
+            let orders = CheckOptions { repair: true, delete, ..CheckOptions::default() };
             let refused = fsck::check(&subject, &orders, &|_, _, _| ()).await.unwrap_err();
             assert!(refused.message.contains("looks older"), "{refused}");
             assert!(refused.hint.contains("weft meta restore"), "{}", refused.hint);
         }
         assert_eq!(fs.check(false).await.findings, found.findings, "nothing was changed");
-        let accepting = Orders { repair: true, accept_loss: true, ..Orders::default() };
+        let accepting = CheckOptions { repair: true, accept_loss: true, ..CheckOptions::default() };
         assert_eq!(fs.check_with(&accepting).await.verdict(), Verdict::Repaired);
         let mut kept = BTreeSet::new();
         for store in fs.stores.values() {
@@ -237,7 +240,7 @@ fn a_chunk_file_that_is_too_long_is_cut() {
 
 /// The metadata was restored from a backup that is older than the end of the file.
 #[test]
-fn what_is_cut_off_a_chunk_file_is_kept_and_can_be_put_back() {
+fn truncated_data_is_moved_aside_and_can_be_restored() {
     on_a_core(async |mut fs| {
         let ino = fs.chunked(InodeId::ROOT, "big", 100_000).await;
         fs.edit_inode(ino, |inode| inode.size = 60_000);
@@ -253,7 +256,7 @@ fn what_is_cut_off_a_chunk_file_is_kept_and_can_be_put_back() {
 
         fs.edit_inode(ino, |inode| inode.size = 100_000);
         store.close().await.unwrap();
-        assert!(kept[0].put_back(&dir).await.unwrap());
+        assert!(kept[0].restore(&dir).await.unwrap());
         fs.stores.insert(target, targets::open(&dir, target).await);
         assert_eq!(fs.check(false).await.findings, []);
         let content = fs.contents(ino, 0, 100_000).await.remove(0);
@@ -263,7 +266,7 @@ fn what_is_cut_off_a_chunk_file_is_kept_and_can_be_put_back() {
 }
 
 #[test]
-fn a_chunk_file_of_which_no_copy_can_be_kept_is_cut_only_where_none_is_wanted() {
+fn a_chunk_file_is_not_truncated_without_a_copy_unless_ordered() {
     on_a_core(async |fs| {
         let ino = fs.chunked(InodeId::ROOT, "big", 100_000).await;
         fs.edit_inode(ino, |inode| inode.size = 60_000);
@@ -275,7 +278,7 @@ fn a_chunk_file_of_which_no_copy_can_be_kept_is_cut_only_where_none_is_wanted() 
         let left = fs.finds_and_leaves(Kind::LongChunkFile).await;
         assert!(left.remedy.contains("is there already"), "{left:?}");
         assert_eq!(store.stat(ino).await.unwrap().len, 100_000);
-        let delete = Orders { repair: true, delete: true, ..Orders::default() };
+        let delete = CheckOptions { repair: true, delete: true, ..CheckOptions::default() };
         let repaired = fs.check_with(&delete).await;
         assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
         assert_eq!(repaired.findings[0].remedy, "");
@@ -285,7 +288,7 @@ fn a_chunk_file_of_which_no_copy_can_be_kept_is_cut_only_where_none_is_wanted() 
 }
 
 #[test]
-fn a_missing_chunk_file_is_found_and_left() {
+fn a_missing_chunk_file_is_reported() {
     on_a_core(async |fs| {
         let ino = fs.chunked(InodeId::ROOT, "big", 2 * CHUNK as usize).await;
         fs.store_of(&fs.layout(ino), 1).delete(ino).await.unwrap();
@@ -312,7 +315,7 @@ fn a_chunk_file_of_known_length_is_missed_in_a_file_with_holes() {
             told.borrow_mut().push(loss.range);
             Ok(())
         };
-        let forget = || Orders { repair: true, forget: Some(&note), ..Orders::default() };
+        let forget = || CheckOptions { repair: true, forget: Some(&note), ..CheckOptions::default() };
         assert_eq!(fs.check_with(&forget()).await.verdict(), Verdict::Repaired);
         assert_eq!(told.take(), [ByteRange::new(CHUNK + CHUNK / 2, 2 * CHUNK)]);
         assert_eq!(fs.check(false).await.findings, []);
@@ -329,7 +332,7 @@ fn a_chunk_file_of_known_length_is_missed_in_a_file_with_holes() {
 /// A process died, and a power failure lost what it had just written: the next start of the cluster
 /// reconciles that.
 #[test]
-fn what_a_crash_took_of_a_known_length_is_no_damage_until_it_is_seen_to() {
+fn a_known_length_lost_in_a_crash_is_no_damage_before_reconciliation() {
     on_a_core(async |mut fs| {
         let ino = fs.chunked(InodeId::ROOT, "sparse", 2 * CHUNK as usize).await;
         fs.edit_inode(ino, |inode| {
@@ -343,7 +346,7 @@ fn what_a_crash_took_of_a_known_length_is_no_damage_until_it_is_seen_to() {
         let store = targets::open(&dir, target).await;
         fs.stores.insert(target, store.clone());
         assert_eq!(fs.check(false).await.findings, []);
-        store.crash_is_seen_to();
+        store.mark_reconciled();
         store.close().await.unwrap();
         fs.stores.insert(target, targets::open(&dir, target).await);
         assert_eq!(fs.finds_and_leaves(Kind::ShortChunkFile).await.object, "/sparse");
@@ -360,7 +363,7 @@ fn a_hole_is_no_missing_chunk_file() {
 }
 
 #[test]
-fn a_layout_that_names_an_unknown_group_is_found_and_left() {
+fn a_layout_with_an_unknown_group_is_reported() {
     on_a_core(async |fs| {
         let ino = fs.chunked(InodeId::ROOT, "big", 1000).await;
         assert!(fs.map.group(GroupId(77)).is_none());
@@ -380,11 +383,11 @@ fn files_in_a_lost_group_are_named_listed_and_counted() {
         let groups = BTreeSet::from([GroupId(1), GroupId(3)]);
         let usage = async |fs: &Fs| fsck::usage(&*fs.frozen(), PARTITIONS, &groups).await.unwrap();
         let found = usage(&fs).await;
-        assert_eq!((found.files, found.bytes, found.used), (1, 1000, [GroupId(1)].into()));
+        assert_eq!((found.files, found.bytes, found.referenced), (1, 1000, [GroupId(1)].into()));
 
         let target = fs.map.groups[0].members[0];
-        for group in fs.map.groups.iter_mut().filter(|group| group.is_only_on(target)) {
-            group.lose();
+        for group in fs.map.groups.iter_mut().filter(|group| group.is_sole_in_sync_member(target)) {
+            group.mark_lost();
         }
         let finding = fs.check(true).await.findings.into_iter().find(|found| found.kind == Kind::LostGroup);
         let finding = finding.unwrap();
@@ -396,7 +399,7 @@ fn files_in_a_lost_group_are_named_listed_and_counted() {
         fs.delete(&keys::inode(ino));
         fs.put(&keys::doomed(ino), &doomed);
         let found = usage(&fs).await;
-        assert_eq!((found.files, found.bytes, found.used), (0, 0, [GroupId(1)].into()));
+        assert_eq!((found.files, found.bytes, found.referenced), (0, 0, [GroupId(1)].into()));
         fs.delete(&keys::doomed(ino));
         assert_eq!(usage(&fs).await, types::GroupUsage::default());
     });

@@ -2,7 +2,10 @@
 
 use super::support::{Fs, GIVEN_OUT, HASH_KEY, PARTITIONS, on_a_core};
 use chunkstore::{Durability, IfAbsent, IoPath, Orphan, Store};
-use fsck::{Discard, Kind, Later, Local, Loss, Online, Orders, Report, Seat, Subject, Targets, Verdict};
+use fsck::{
+    CheckOptions, CheckReport, Discard, Kind, LocalTargets, Loss, Online, ReplicaLocation, Subject,
+    TargetFuture, Targets, Verdict,
+};
 use rt::IoBuf;
 use std::cell::Cell;
 use std::fs::OpenOptions;
@@ -40,41 +43,46 @@ struct Served<'a> {
 }
 
 impl Served<'_> {
-    fn local(&self, seat: Seat) -> Result<Local<'_>> {
+    fn local(&self, seat: ReplicaLocation) -> Result<LocalTargets<'_>> {
         if self.silent == Some(seat.target) {
             return Err(Error::new(Errno::EHOSTDOWN, "its node is down"));
         }
         if self.unseen.get() > 0 {
             return Err(Error::new(Errno::EIO, "it was left by a crash"));
         }
-        Ok(Local(self.subject))
+        Ok(LocalTargets(self.subject))
     }
 
-    async fn check(fs: &Fs, silent: Option<TargetId>) -> Report {
-        Served::check_with(fs, silent, Orders::default()).await
+    async fn check(fs: &Fs, silent: Option<TargetId>) -> CheckReport {
+        Served::check_with(fs, silent, CheckOptions::default()).await
     }
 
-    async fn check_with(fs: &Fs, silent: Option<TargetId>, orders: Orders<'_>) -> Report {
+    async fn check_with(fs: &Fs, silent: Option<TargetId>, orders: CheckOptions<'_>) -> CheckReport {
         Served::check_after(fs, silent, orders, 0).await
     }
 
     /// Checks after a crash, with this many pauses until the replicas are reconciled.
-    async fn check_after(fs: &Fs, silent: Option<TargetId>, orders: Orders<'_>, rests: usize) -> Report {
+    async fn check_after(
+        fs: &Fs,
+        silent: Option<TargetId>,
+        orders: CheckOptions<'_>,
+        rests: usize,
+    ) -> CheckReport {
         let (subject, unseen) = (fs.subject(), Cell::new(rests));
         Served { fs, subject: &subject, silent, unseen: &unseen, meanwhile: &|| () }.run(orders).await
     }
 
     /// Checks while others change the file system.
-    async fn check_while(fs: &Fs, orders: Orders<'_>, meanwhile: &dyn Fn()) -> Report {
+    async fn check_while(fs: &Fs, orders: CheckOptions<'_>, meanwhile: &dyn Fn()) -> CheckReport {
         let (subject, unseen) = (fs.subject(), Cell::new(0));
         Served { fs, subject: &subject, silent: None, unseen: &unseen, meanwhile }.run(orders).await
     }
 
-    async fn run(self, orders: Orders<'_>) -> Report {
+    async fn run(self, orders: CheckOptions<'_>) -> CheckReport {
         let served = self;
         let freeze = || Ok(served.fs.frozen());
         let cluster = Online {
-            freeze: &freeze,
+            take_snapshot: &freeze,
             partitions: PARTITIONS,
             hash_key: HASH_KEY,
             map: &served.fs.map,
@@ -87,34 +95,49 @@ impl Served<'_> {
 }
 
 impl Targets for Served<'_> {
-    fn len(&self, seat: Seat, ino: InodeId) -> Later<'_, u64> {
+    fn len(&self, seat: ReplicaLocation, ino: InodeId) -> TargetFuture<'_, u64> {
         Box::pin(async move { Targets::len(&self.local(seat)?, seat, ino).await })
     }
 
-    fn read(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, u32> {
+    fn read(&self, seat: ReplicaLocation, ino: InodeId, range: ByteRange) -> TargetFuture<'_, u32> {
         Box::pin(async move { Targets::read(&self.local(seat)?, seat, ino, range).await })
     }
 
-    fn list(&self, seat: Seat, from: InodeId) -> Later<'_, (Vec<InodeId>, Option<InodeId>)> {
+    fn list(
+        &self,
+        seat: ReplicaLocation,
+        from: InodeId,
+    ) -> TargetFuture<'_, (Vec<InodeId>, Option<InodeId>)> {
         Box::pin(async move {
             (self.meanwhile)();
             Targets::list(&self.local(seat)?, seat, from).await
         })
     }
 
-    fn mend(&self, from: Seat, to: TargetId, ino: InodeId, range: ByteRange) -> Later<'_, ()> {
+    fn mend(
+        &self,
+        from: ReplicaLocation,
+        to: TargetId,
+        ino: InodeId,
+        range: ByteRange,
+    ) -> TargetFuture<'_, ()> {
         Box::pin(async move { Targets::mend(&self.local(from)?, from, to, ino, range).await })
     }
 
-    fn forget(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, Vec<ByteRange>> {
-        Box::pin(async move { Targets::forget(&self.local(seat)?, seat, ino, range).await })
+    fn give_up(
+        &self,
+        seat: ReplicaLocation,
+        ino: InodeId,
+        range: ByteRange,
+    ) -> TargetFuture<'_, Vec<ByteRange>> {
+        Box::pin(async move { Targets::give_up(&self.local(seat)?, seat, ino, range).await })
     }
 
-    fn discard(&self, seat: Seat, ino: InodeId, how: Discard) -> Later<'_, ()> {
+    fn discard(&self, seat: ReplicaLocation, ino: InodeId, how: Discard) -> TargetFuture<'_, ()> {
         Box::pin(async move { Targets::discard(&self.local(seat)?, seat, ino, how).await })
     }
 
-    fn rest(&self) -> Later<'_, ()> {
+    fn pause(&self) -> TargetFuture<'_, ()> {
         Box::pin(async {
             self.unseen.set(self.unseen.get().saturating_sub(1));
             Ok(())
@@ -123,7 +146,7 @@ impl Targets for Served<'_> {
 }
 
 #[test]
-fn a_cluster_that_runs_has_its_copies_compared() {
+fn replicas_of_a_running_cluster_are_compared() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let report = Served::check(&fs, None).await;
@@ -144,7 +167,7 @@ fn a_cluster_that_runs_has_its_copies_compared() {
 }
 
 #[test]
-fn a_copy_that_does_not_answer_is_said_and_no_damage_while_there_is_another() {
+fn an_unreachable_replica_is_reported_and_no_damage() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let silent = copy(&fs, ino, 0).target();
@@ -168,7 +191,7 @@ fn copy(fs: &Fs, ino: InodeId, which: usize) -> &Arc<Store> {
 }
 
 /// Asserts that the check finds one fault and repairs it from the other replica.
-async fn finds_and_mends(fs: &mut Fs, kind: Kind, ino: InodeId) -> fsck::Finding {
+async fn finds_and_repairs_replica(fs: &mut Fs, kind: Kind, ino: InodeId) -> fsck::Finding {
     let findings = fs.finds_and_repairs(kind).await;
     fs.settle().await;
     assert_eq!(fs.check(false).await.findings, []);
@@ -191,7 +214,7 @@ async fn right(fs: &Fs, ino: InodeId) {
 }
 
 #[test]
-fn a_cluster_that_runs_is_mended_from_the_other_copy() {
+fn a_running_cluster_is_repaired_from_the_other_replica() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let spoil = |which: usize, at: u64| {
@@ -207,7 +230,7 @@ fn a_cluster_that_runs_is_mended_from_the_other_copy() {
         let kinds: Vec<Kind> = found.findings.iter().map(|finding| finding.kind).collect();
         let (damaged, stray) = (Kind::DamagedContent, Kind::StrayChunkFile);
         assert_eq!(kinds, [damaged, damaged, damaged, stray, stray], "{:?}", found.findings);
-        let repair = Orders { repair: true, ..Orders::default() };
+        let repair = CheckOptions { repair: true, ..CheckOptions::default() };
         let repaired = Served::check_with(&fs, None, repair).await;
         assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
         assert_eq!(Served::check(&fs, None).await.findings, []);
@@ -220,7 +243,7 @@ fn one_copy_that_is_too_long_is_cut_while_the_cluster_runs_and_two_are_not() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         put(copy(&fs, ino, 1), ino, CHUNK, 0xee).await;
-        let repair = Orders { repair: true, ..Orders::default() };
+        let repair = CheckOptions { repair: true, ..CheckOptions::default() };
         let cut = Served::check_with(&fs, None, repair).await;
         assert_eq!(cut.verdict(), Verdict::Repaired, "{:?}", cut.findings);
         assert_eq!(Served::check(&fs, None).await.findings, []);
@@ -239,7 +262,7 @@ fn one_copy_that_is_too_long_is_cut_while_the_cluster_runs_and_two_are_not() {
 
 /// It is not set to the length of the other replica, either.
 #[test]
-fn one_copy_that_is_too_long_is_cut_only_when_it_is_kept() {
+fn a_too_long_replica_is_truncated_only_after_a_copy() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         put(copy(&fs, ino, 1), ino, CHUNK, 0xee).await;
@@ -263,7 +286,7 @@ fn one_copy_that_is_too_long_is_cut_only_when_it_is_kept() {
 }
 
 #[test]
-fn what_all_copies_have_lost_is_given_up_only_while_all_are_there() {
+fn lost_content_is_given_up_only_with_all_replicas_present() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         for which in [0, 1] {
@@ -271,7 +294,8 @@ fn what_all_copies_have_lost_is_given_up_only_while_all_are_there() {
             OpenOptions::new().write(true).open(file).unwrap().write_all_at(b"flipped", 8192).unwrap();
         }
         let note = |_: &Loss| Ok(());
-        let forget = Orders { repair: true, forget: Some(&note), below: Some("/d"), ..Orders::default() };
+        let forget =
+            CheckOptions { repair: true, forget: Some(&note), below: Some("/d"), ..CheckOptions::default() };
         let group = fs.map.groups.iter_mut().find(|group| group.id == GroupId(5)).unwrap();
         group.states = vec![MemberState::Good, MemberState::NeedsResync];
         let other = fs.map.groups.iter_mut().find(|group| group.id == GroupId(6)).unwrap();
@@ -314,7 +338,7 @@ fn a_chunk_file_of_known_length_is_missed_while_the_cluster_runs() {
 
 /// Its record is read again before any of its content is given up.
 #[test]
-fn nothing_is_given_up_of_a_file_that_has_changed_since_it_was_looked_at() {
+fn content_of_a_changed_file_is_not_given_up() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         for which in [0, 1] {
@@ -327,7 +351,7 @@ fn nothing_is_given_up_of_a_file_that_has_changed_since_it_was_looked_at() {
             told.set(told.get() + 1);
             Ok(())
         };
-        let forget = Orders { repair: true, forget: Some(&note), ..Orders::default() };
+        let forget = CheckOptions { repair: true, forget: Some(&note), ..CheckOptions::default() };
         let begins = || drop(fs.run(wire::MetaOp::BeginWrite { ino }));
         let report = Served::check_while(&fs, forget, &begins).await;
         assert_eq!((report.pending, report.findings), (1, vec![]), "somebody writes it");
@@ -351,7 +375,7 @@ fn nothing_is_given_up_of_a_file_that_has_changed_since_it_was_looked_at() {
             fs.edit_inode(ino, |inode| inode.size = size + 1);
             Ok(())
         };
-        let report = Served::check_with(&fs, None, Orders { forget: Some(&grows), ..forget }).await;
+        let report = Served::check_with(&fs, None, CheckOptions { forget: Some(&grows), ..forget }).await;
         assert_eq!((report.pending, told.get()), (1, 1));
         assert!(report.findings.iter().all(|finding| finding.lost && !finding.repaired), "{report:?}");
         fs.edit_inode(ino, |inode| inode.size = size);
@@ -361,19 +385,19 @@ fn nothing_is_given_up_of_a_file_that_has_changed_since_it_was_looked_at() {
 }
 
 #[test]
-fn while_the_metadata_is_older_than_the_chunk_files_a_running_cluster_keeps_those_of_nobody() {
+fn orphans_are_kept_while_the_metadata_is_older() {
     on_a_core(async |fs| {
         let target = TargetId(1);
         put(&fs.stores[&target], InodeId(GIVEN_OUT + 500), 0, 1).await;
         put(&fs.stores[&target], InodeId(4242), 0, 1).await;
-        let repair = Orders { repair: true, ..Orders::default() };
+        let repair = CheckOptions { repair: true, ..CheckOptions::default() };
         let report = Served::check_with(&fs, None, repair).await;
         assert_eq!((report.findings.len(), report.verdict()), (2, Verdict::Damaged), "{report:?}");
         let is_told =
             |found: &fsck::Finding| found.cause.contains("older") && found.remedy.contains("restore");
         assert!(report.findings.iter().all(is_told), "{report:?}");
         assert_eq!(fs.stores[&target].list().await.unwrap().len(), 2);
-        let accepting = Orders { accept_loss: true, ..repair };
+        let accepting = CheckOptions { accept_loss: true, ..repair };
         let report = Served::check_with(&fs, None, accepting).await;
         assert_eq!(report.verdict(), Verdict::Repaired, "{report:?}");
         assert_eq!(chunkstore::Orphan::list(fs.stores[&target].dir()).await.unwrap().len(), 2);
@@ -382,13 +406,13 @@ fn while_the_metadata_is_older_than_the_chunk_files_a_running_cluster_keeps_thos
 
 /// The record that can't be read may name the file's chunk files.
 #[test]
-fn while_a_record_can_not_be_read_no_chunk_file_is_deleted_as_nobodys() {
+fn orphans_are_kept_while_a_record_is_unreadable() {
     on_a_core(async |fs| {
         let ino = fs.chunked(InodeId::ROOT, "big", CHUNK).await;
         fs.put_all(vec![(namespace::keys::inode(ino).to_vec(), Some(vec![0xff; 9].into()))]);
         let target = TargetId(1);
         put(&fs.stores[&target], InodeId(4242), 0, 1).await;
-        let repair = Orders { repair: true, ..Orders::default() };
+        let repair = CheckOptions { repair: true, ..CheckOptions::default() };
         let report = Served::check_with(&fs, None, repair).await;
         assert!(report.findings.iter().any(|finding| finding.kind == Kind::DamagedRecord));
         assert!(report.findings.iter().all(|finding| finding.kind != Kind::StrayChunkFile), "{report:?}");
@@ -405,7 +429,7 @@ fn while_a_record_can_not_be_read_no_chunk_file_is_deleted_as_nobodys() {
 /// It migrates away and back while chunk files are listed; or it is migrating, and may arrive at
 /// any time.
 #[test]
-fn a_chunk_file_of_a_file_that_is_elsewhere_is_not_deleted_while_it_may_come_there() {
+fn chunk_files_of_migrating_files_are_not_deleted() {
     on_a_core(async |fs| {
         let ino = fs.chunked(InodeId::ROOT, "big", CHUNK).await;
         let (own, home) = (fs.layout(ino).groups[0].0, fs.store_of(&fs.layout(ino), 0).target());
@@ -414,7 +438,7 @@ fn a_chunk_file_of_a_file_that_is_elsewhere_is_not_deleted_while_it_may_come_the
         let name = ino.chunk_file(1);
         put(&fs.stores[&away], name, 0, 1).await;
         let there = async || fs.stores[&away].list().await.unwrap().contains(&name);
-        let repair = Orders { repair: true, ..Orders::default() };
+        let repair = CheckOptions { repair: true, ..CheckOptions::default() };
         let migrating = namespace::keys::migrating(ino).to_vec();
         fs.put_all(vec![(migrating.clone(), Some(Vec::new().into()))]);
         let report = Served::check_with(&fs, None, repair).await;
@@ -468,7 +492,7 @@ fn copies_that_differ_are_found_with_path_range_and_targets() {
         let ino = mirrored(&mut fs).await;
         put(copy(&fs, ino, 1), ino, 8192, 0xee).await;
         fs.settle().await;
-        let finding = finds_and_mends(&mut fs, Kind::CopiesDiffer, ino).await;
+        let finding = finds_and_repairs_replica(&mut fs, Kind::CopiesDiffer, ino).await;
         assert_eq!((finding.object.as_str(), finding.range), ("/d/f", Some(ByteRange::at(8192, 4096))));
         assert_eq!(finding.target, Some(copy(&fs, ino, 1).target()));
         let [one, two] = [0, 1].map(|which| format!("target {} ", copy(&fs, ino, which).target()));
@@ -477,11 +501,11 @@ fn copies_that_differ_are_found_with_path_range_and_targets() {
 }
 
 #[test]
-fn what_is_noted_is_left_to_the_restart() {
+fn noted_differences_are_left_to_the_restart() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let store = copy(&fs, ino, 1);
-        let hold = store.hold_notes();
+        let hold = store.hold_entries();
         put(store, ino, 8192, 0xee).await;
         let report = fs.check(false).await;
         assert_eq!((report.verdict(), report.pending), (Verdict::Clean, 1), "{:?}", report.findings);
@@ -495,32 +519,32 @@ fn copies_of_different_lengths_are_found() {
         let ino = mirrored(&mut fs).await;
         copy(&fs, ino, 0).truncate(ino, 5000).await.unwrap();
         fs.settle().await;
-        let finding = finds_and_mends(&mut fs, Kind::CopiesDiffer, ino).await;
+        let finding = finds_and_repairs_replica(&mut fs, Kind::CopiesDiffer, ino).await;
         assert!(finding.cause.contains("5000") && finding.cause.contains("1048576"), "{}", finding.cause);
     });
 }
 
 #[test]
-fn a_copy_that_is_gone_is_missed() {
+fn a_missing_replica_is_reported() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         copy(&fs, ino, 1).delete(ino).await.unwrap();
         fs.settle().await;
-        let finding = finds_and_mends(&mut fs, Kind::MissingChunkFile, ino).await;
+        let finding = finds_and_repairs_replica(&mut fs, Kind::MissingChunkFile, ino).await;
         let target = copy(&fs, ino, 1).target();
         assert!(finding.cause.contains(&format!("target {target} ")), "{}", finding.cause);
     });
 }
 
 #[test]
-fn damage_of_one_copy_is_told_of_that_copy() {
+fn damage_is_reported_for_its_replica() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let store = copy(&fs, ino, 1);
         let file = OpenOptions::new().write(true).open(Store::chunk_file_path(store.dir(), ino)).unwrap();
         file.write_all_at(b"flipped", 8192 + 10).unwrap();
         let target = store.target();
-        let finding = finds_and_mends(&mut fs, Kind::DamagedContent, ino).await;
+        let finding = finds_and_repairs_replica(&mut fs, Kind::DamagedContent, ino).await;
         assert!(finding.cause.contains(&format!("target {target} ")), "{}", finding.cause);
         assert_eq!(finding.target, Some(target));
         assert!(finding.remedy.contains("another copy"), "{}", finding.remedy);
@@ -529,7 +553,7 @@ fn damage_of_one_copy_is_told_of_that_copy() {
 
 /// Its directory was moved to lost+found, say. Everything else is checked and repaired.
 #[test]
-fn a_copy_that_can_not_be_opened_is_told_once_and_the_rest_is_checked() {
+fn an_unopenable_replica_is_reported_once_and_the_rest_is_checked() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let (target, lost) = (TargetId(1), GroupId(5));
@@ -573,7 +597,7 @@ fn a_copy_that_can_not_be_opened_is_told_once_and_the_rest_is_checked() {
 }
 
 #[test]
-fn strays_of_groups_and_of_targets_are_told_apart() {
+fn orphans_of_groups_and_targets_are_distinguished() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         // The target has its own file with the same name as one in its group.
@@ -588,7 +612,7 @@ fn strays_of_groups_and_of_targets_are_told_apart() {
 }
 
 #[test]
-fn a_copy_that_is_behind_is_no_damage_but_said() {
+fn an_out_of_sync_replica_is_reported_and_no_damage() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let layout = fs.layout(ino);
@@ -604,10 +628,10 @@ fn a_copy_that_is_behind_is_no_damage_but_said() {
 }
 
 #[test]
-fn what_a_group_has_left_on_a_target_is_nobodys() {
+fn a_former_replica_is_orphaned() {
     on_a_core(async |mut fs| {
         let (target, gone) = (TargetId(1), GroupId(77));
-        let left = Store::open_group(&fs.stores[&target], gone, IfAbsent::Make).await.unwrap().unwrap().0;
+        let left = Store::open_group(&fs.stores[&target], gone, IfAbsent::Create).await.unwrap().unwrap().0;
         put(&left, InodeId(4242), 0, 1).await;
         fs.copies.insert((target, gone), left);
         fs.finds_and_repairs(Kind::StrayChunkFile).await;
@@ -615,12 +639,12 @@ fn what_a_group_has_left_on_a_target_is_nobodys() {
 }
 
 #[test]
-fn what_is_seen_to_after_a_crash_is_waited_for_and_what_is_never_there_is_told() {
+fn the_check_waits_for_crash_reconciliation() {
     on_a_core(async |mut fs| {
         mirrored(&mut fs).await;
-        let report = Served::check_after(&fs, None, Orders::default(), 5).await;
+        let report = Served::check_after(&fs, None, CheckOptions::default(), 5).await;
         assert_eq!((report.verdict(), report.chunk_files), (Verdict::Clean, 4), "{:?}", report.findings);
-        let report = Served::check_after(&fs, None, Orders::default(), usize::MAX).await;
+        let report = Served::check_after(&fs, None, CheckOptions::default(), usize::MAX).await;
         assert_eq!((report.verdict(), report.chunk_files), (Verdict::Damaged, 0));
         assert!(report.findings.iter().all(|finding| finding.kind == Kind::UnknownTarget));
     });

@@ -1,7 +1,7 @@
 //! Faults of metadata.
 
 use super::support::{Fs, HASH_KEY, PARTITIONS, on_a_core};
-use fsck::{Kind, Orders, Verdict};
+use fsck::{CheckOptions, Kind, Verdict};
 use namespace::keys;
 use namespace::record::{Entry, Inline, Next, Orphan, Xattr};
 use types::{InodeId, PartitionId, mode};
@@ -44,7 +44,7 @@ fn a_sound_file_system_is_clean() {
 }
 
 #[test]
-fn a_damaged_record_is_dropped_and_what_hangs_on_it() {
+fn a_damaged_record_is_removed_with_dependent_records() {
     on_a_core(async |fs| {
         let (_, file) = tree(&fs);
         fs.put_all(vec![(keys::inode(file).to_vec(), Some(vec![0xff; 9].into()))]);
@@ -70,7 +70,7 @@ fn records_in_partitions_without_inodes_are_found() {
 }
 
 #[test]
-fn a_name_of_nothing_goes() {
+fn a_dangling_name_is_removed() {
     on_a_core(async |fs| {
         let (dir, _) = tree(&fs);
         fs.put(&fs.entry_key(dir, "ghost"), &Entry::new(InodeId(999), mode::S_IFREG));
@@ -105,7 +105,7 @@ fn link_counts_are_set_to_the_number_of_names() {
 }
 
 #[test]
-fn what_lost_its_name_is_found_again_in_lost_and_found() {
+fn unreachable_inodes_are_named_in_lost_and_found() {
     on_a_core(async |fs| {
         let (dir, file) = tree(&fs);
         for name in ["f", "link", "d"] {
@@ -134,7 +134,7 @@ fn a_directory_gets_its_parent_back() {
 }
 
 #[test]
-fn a_directory_with_two_names_is_left_to_the_administrator() {
+fn a_directory_with_two_names_is_not_repaired() {
     on_a_core(async |fs| {
         let (dir, _) = tree(&fs);
         fs.put(&fs.entry_key(InodeId::ROOT, "again"), &Entry::new(dir, mode::S_IFDIR));
@@ -144,7 +144,7 @@ fn a_directory_with_two_names_is_left_to_the_administrator() {
 }
 
 #[test]
-fn records_of_nothing_and_contradictions_go() {
+fn stray_and_contradictory_records_are_removed() {
     on_a_core(async |fs| {
         let (dir, file) = tree(&fs);
         let nobody = InodeId(998);
@@ -210,14 +210,14 @@ fn a_finding_that_repair_leaves_does_not_count_as_repaired_with_the_inodes() {
 }
 
 #[test]
-fn names_alone_are_checked_and_put_right_where_no_chunk_files_are() {
+fn names_are_repaired_without_chunk_files() {
     on_a_core(async |fs| {
         let (dir, file) = tree(&fs);
         let big = fs.chunked(dir, "big", 300_000).await;
         std::fs::remove_file(fs.chunk_file(big, 0)).unwrap();
         fs.edit_inode(file, |inode| inode.nlink = 5);
         let check = |repair| {
-            let orders = Orders { repair, ..Orders::default() };
+            let orders = CheckOptions { repair, ..CheckOptions::default() };
             fsck::check_names(&fs.engine, (PARTITIONS, HASH_KEY), &orders, &|_, _, _| ()).unwrap()
         };
         for (repair, verdict) in [(false, Verdict::Damaged), (true, Verdict::Repaired)] {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use chunkstore::{Durability, IfAbsent, IoPath, Store};
-use fsck::{Copies, Finding, Kind, Orders, Report, Subject, Unopened, Verdict};
+use fsck::{CheckOptions, CheckReport, Finding, Kind, Replicas, Subject, UnopenedReplicas, Verdict};
 use kv::{Batch, Embedded, Engine, Outcome};
 use namespace::record::{Inode, Next};
 use namespace::{Env, ReadError, Reader, Writes, keys};
@@ -27,9 +27,9 @@ pub struct Fs {
     pub engine: Embedded,
     pub stores: BTreeMap<TargetId, Arc<Store>>,
     /// Replicas of the mirrored groups: 5 on targets 1 and 2, 6 on 3 and 4.
-    pub copies: Copies,
+    pub copies: Replicas,
     /// Replicas of these groups that can't be opened.
-    pub unopened: Unopened,
+    pub unopened: UnopenedReplicas,
     pub map: ClusterMap,
     dir: TempDir,
 }
@@ -63,7 +63,7 @@ impl Fs {
         }
         for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
             for target in &group.members {
-                Store::open_group(&stores[target], group.id, IfAbsent::Make)
+                Store::open_group(&stores[target], group.id, IfAbsent::Create)
                     .await
                     .unwrap()
                     .unwrap()
@@ -73,7 +73,7 @@ impl Fs {
                     .unwrap();
             }
         }
-        let (copies, unopened) = fsck::open_copies(&stores).await.unwrap();
+        let (copies, unopened) = fsck::open_replicas(&stores).await.unwrap();
         let fs = Fs { engine, stores, copies, unopened, map, dir };
         fs.put_all(namespace::format(&fs.env()));
         // Files existed before and were deleted: orphaned chunk files may have their numbers.
@@ -96,7 +96,7 @@ impl Fs {
     /// Writes to the metadata directly.
     pub fn put_all(&self, writes: Writes) {
         let outcome = self.engine.apply(&[Batch { guards: Vec::new(), writes }]).unwrap();
-        assert_eq!(outcome, [Outcome::Won]);
+        assert_eq!(outcome, [Outcome::Applied]);
     }
 
     pub fn put(&self, key: &[u8], value: &impl Message) {
@@ -156,7 +156,7 @@ impl Fs {
             umask: 0,
             rdev: 0,
             exclusive: true,
-            wish: None,
+            requested_lease: None,
         };
         self.made(op)
     }
@@ -218,7 +218,7 @@ impl Fs {
     pub async fn settle(&mut self) {
         self.reopen_copies(|_| ()).await;
         for store in self.copies.values() {
-            assert_eq!(store.noted(InodeId(0), 100).await.unwrap(), (vec![], None));
+            assert_eq!(store.dirty_ranges(InodeId(0), 100).await.unwrap(), (vec![], None));
         }
     }
 
@@ -228,7 +228,7 @@ impl Fs {
             store.close().await.unwrap();
         }
         change(&self.stores);
-        (self.copies, self.unopened) = fsck::open_copies(&self.stores).await.unwrap();
+        (self.copies, self.unopened) = fsck::open_replicas(&self.stores).await.unwrap();
     }
 
     /// Returns the path of a chunk file.
@@ -244,16 +244,16 @@ impl Fs {
             hash_key: HASH_KEY,
             map: &self.map,
             stores: &self.stores,
-            copies: &self.copies,
+            replicas: &self.copies,
             unopened: &self.unopened,
         }
     }
 
-    pub async fn check(&self, repair: bool) -> Report {
-        self.check_with(&Orders { repair, ..Orders::default() }).await
+    pub async fn check(&self, repair: bool) -> CheckReport {
+        self.check_with(&CheckOptions { repair, ..CheckOptions::default() }).await
     }
 
-    pub async fn check_with(&self, orders: &Orders<'_>) -> Report {
+    pub async fn check_with(&self, orders: &CheckOptions<'_>) -> CheckReport {
         fsck::check(&self.subject(), orders, &|_, _, _| ()).await.unwrap()
     }
 

@@ -17,13 +17,13 @@ const WRITES: u8 = 5;
 /// another.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(crate) fn who_reads_page_after_page_keeps_nobody_from_writing(cluster: &Cluster) {
+pub(crate) fn continuous_reads_do_not_starve_writers(cluster: &Cluster) {
     let [path, elsewhere] = cluster.paths("busy");
     let file = File::create(&path).unwrap();
     file.write_all_at(&[0; PAGE], 0).unwrap();
     file.set_len(BYTES).unwrap();
     drop(file);
-    std::thread::sleep(super::SETTLING);
+    std::thread::sleep(super::SHARED_LEASE_COOLDOWN);
     // Opened before the first write, so its kernel caches pages.
     let (reader, beside) = (File::open(&path).unwrap(), File::open(&path).unwrap());
     advise_random(&reader);

@@ -13,7 +13,7 @@ const PIECE: usize = 4096;
 
 /// Applications on one processor wait for more reads than it has workers; another application on
 /// that processor makes an unrelated request.
-pub(crate) fn who_waits_for_a_disk_keeps_nobody_waiting(cluster: &Cluster) {
+pub(crate) fn requests_waiting_for_a_disk_do_not_block_others(cluster: &Cluster) {
     let [path, _] = cluster.paths("hanging");
     fs::write(&path, vec![7; READERS * PIECE]).unwrap();
     let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();

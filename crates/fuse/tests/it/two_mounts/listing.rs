@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code, reason = "system calls that the standard library doesn't have")]
 
-use super::{Cluster, SETTLING};
+use super::{Cluster, SHARED_LEASE_COOLDOWN};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
@@ -38,7 +38,7 @@ pub(crate) fn names(dir: &File) -> io::Result<BTreeSet<String>> {
 
 /// No client gets a lease on a directory in which both create files. After some time without
 /// changes, a client that lists it gets one.
-pub fn listings_show_what_others_have_made(cluster: &Cluster) {
+pub fn listings_show_entries_of_other_clients(cluster: &Cluster) {
     let [here, there] = cluster.paths("listed");
     fs::create_dir(&here).unwrap();
     for settles in [false, true] {
@@ -48,7 +48,7 @@ pub fn listings_show_what_others_have_made(cluster: &Cluster) {
             fs::write(here.join(&own), "").unwrap();
             fs::write(there.join(format!("{others}-before")), "").unwrap();
             if settles && round == 0 {
-                std::thread::sleep(SETTLING);
+                std::thread::sleep(SHARED_LEASE_COOLDOWN);
             }
             names(&File::open(&here).unwrap()).unwrap();
             kept.seek(SeekFrom::Start(0)).unwrap();

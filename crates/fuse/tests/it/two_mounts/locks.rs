@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The files are open for reading before any process of the mount takes a lock.
-pub(crate) fn a_close_ends_the_locks_of_its_process_whenever_the_file_was_opened(cluster: &Cluster) {
+pub(crate) fn a_close_drops_the_locks_of_its_process(cluster: &Cluster) {
     let [path, elsewhere] = cluster.paths("locked");
     fs::write(&path, "content").unwrap();
     let [first, second, third] = [0; 3].map(|_| File::open(&path).unwrap());
@@ -44,7 +44,7 @@ pub(crate) fn a_close_ends_the_locks_of_its_process_whenever_the_file_was_opened
 }
 
 /// More than a core has workers at first, and more than a connection carries other requests.
-pub(crate) fn hundreds_of_programs_wait_for_one_lock(cluster: &Cluster) {
+pub(crate) fn hundreds_of_applications_wait_for_one_lock(cluster: &Cluster) {
     const WAITERS: u64 = 600;
     const STACK_BYTES: usize = 256 << 10;
     let ([path, _], [beside, _]) = (cluster.paths("wanted"), cluster.paths("beside"));
@@ -84,7 +84,7 @@ pub(crate) fn hundreds_of_programs_wait_for_one_lock(cluster: &Cluster) {
 
 /// A user who is root in a user namespace of its own makes a request whose permission the kernel
 /// leaves to the service.
-pub(crate) fn root_of_a_user_namespace_moves_no_file_of_others(cluster: &Cluster) {
+pub(crate) fn root_of_a_user_namespace_cannot_move_files_of_others(cluster: &Cluster) {
     let [path, _] = cluster.paths("of root");
     fs::write(&path, "content").unwrap();
     fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();

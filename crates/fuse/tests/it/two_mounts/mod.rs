@@ -28,7 +28,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use storage::StorageService;
-use testkit::channel::{Pace, StorageHandler};
+use testkit::channel::{Latency, StorageHandler};
 use testkit::clients;
 use testkit::cluster::ClusterBuilder;
 use testkit::map::MapBuilder;
@@ -37,7 +37,7 @@ use wire::{StorageOp, StorageReply, StorageRequest};
 const TARGETS: u32 = 2;
 const LOG_BYTES: u64 = 1 << 20;
 /// Longer than the time for which no client gets a lease on what several clients have changed.
-const SETTLING: std::time::Duration = std::time::Duration::from_millis(1200);
+const SHARED_LEASE_COOLDOWN: std::time::Duration = std::time::Duration::from_millis(1200);
 /// An unprivileged user.
 const NOBODY: u32 = 65534;
 
@@ -137,14 +137,15 @@ impl Drop for Cluster {
 
 async fn serve(base: &Path) -> (Vec<Arc<Client>>, Arc<MetaService>, Arc<Disks>) {
     let map = MapBuilder::new(TARGETS).below(base).single_groups().build();
-    let site = ClusterBuilder::new(map).on_disk(base).log_bytes(LOG_BYTES).pace(Pace::AtOnce).create().await;
+    let site =
+        ClusterBuilder::new(map).on_disk(base).log_bytes(LOG_BYTES).latency(Latency::Zero).create().await;
     let storage = Arc::new(Disks {
         service: site.storage.clone(),
         are_broken: Default::default(),
         hang: Default::default(),
         hanging: Default::default(),
     });
-    let cluster = site.serve_over(storage.clone()).await;
+    let cluster = site.serve_with_storage(storage.clone()).await;
     let (meta, to_storage) = (cluster.metadata.service(), storage.clone() as StorageHandler);
     let mut made = Vec::new();
     for _ in 0..2 {
@@ -157,30 +158,30 @@ async fn serve(base: &Path) -> (Vec<Arc<Client>>, Arc<MetaService>, Arc<Disks>) 
 fn check_all(name: &str, transport: Transport) {
     let cluster = Cluster::start(name, transport);
     // While there are no additional workers yet.
-    hanging::who_waits_for_a_disk_keeps_nobody_waiting(&cluster);
+    hanging::requests_waiting_for_a_disk_do_not_block_others(&cluster);
     names_are_the_same(&cluster);
-    locks::a_close_ends_the_locks_of_its_process_whenever_the_file_was_opened(&cluster);
-    locks::root_of_a_user_namespace_moves_no_file_of_others(&cluster);
+    locks::a_close_drops_the_locks_of_its_process(&cluster);
+    locks::root_of_a_user_namespace_cannot_move_files_of_others(&cluster);
     contents_are_the_same(&cluster);
     sparse::a_file_with_a_hole_has_few_blocks_while_it_is_written(&cluster);
     a_reader_sees_every_round_of_a_writer(&cluster);
-    appends_of_both_are_whole(&cluster);
+    appends_of_both_clients_are_atomic(&cluster);
     one_directory_is_filled_from_both(&cluster);
-    listing::listings_show_what_others_have_made(&cluster);
-    who_fills_a_directory_asks_for_no_permissions(&cluster);
-    what_others_do_to_a_directory_is_seen_at_once(&cluster);
-    removed::nothing_is_found_in_a_directory_that_another_mount_has_removed(&cluster);
+    listing::listings_show_entries_of_other_clients(&cluster);
+    filling_a_directory_sends_no_permission_requests(&cluster);
+    directory_changes_of_other_clients_are_visible_at_once(&cluster);
+    removed::lookups_in_a_directory_removed_by_another_client_return_enoent(&cluster);
     removed::an_open_directory_has_attributes_when_another_mount_has_removed_it(&cluster);
     removed::two_mounts_remove_a_tree_together(&cluster);
     a_change_of_permissions_counts_at_once(&cluster);
     a_deleted_file_stays_while_it_is_open(&cluster);
-    a_failed_write_takes_nothing_away_from_others(&cluster);
-    pages::a_mapping_keeps_its_pages_beside_writes(&cluster);
-    pages::what_was_just_written_in_records_is_read_ahead(&cluster);
-    writes_that_wait_for_the_kernel_let_its_reads_pass(&cluster);
-    busy::who_reads_page_after_page_keeps_nobody_from_writing(&cluster);
+    a_failed_write_does_not_truncate_data_of_other_clients(&cluster);
+    pages::a_mapping_keeps_its_pages_during_writes(&cluster);
+    pages::recently_written_records_are_read_ahead(&cluster);
+    writes_waiting_for_the_kernel_do_not_block_its_reads(&cluster);
+    busy::continuous_reads_do_not_starve_writers(&cluster);
     // From here on there are enough workers.
-    locks::hundreds_of_programs_wait_for_one_lock(&cluster);
+    locks::hundreds_of_applications_wait_for_one_lock(&cluster);
 }
 
 #[test]
@@ -196,7 +197,7 @@ fn two_mounts_over_io_uring_agree() {
 /// After its mount has ended, a client may take a while to unregister from its servers, and may do
 /// so when the next mount exists already.
 #[test]
-fn the_end_of_a_mount_leaves_alone_what_came_in_its_place() {
+fn unmounting_does_not_touch_a_newer_mount() {
     let mut cluster = Cluster::start("place", Transport::Dev);
     let first = cluster.mounts.remove(0);
     first.unmount().unwrap();
@@ -261,7 +262,7 @@ fn assert_same(found: &[u8], expected: &[u8]) {
 
 /// More concurrent writes than a processor has workers wait for the kernel to release pages. The
 /// kernel waits for a page that it still has to read, on the same processor.
-fn writes_that_wait_for_the_kernel_let_its_reads_pass(cluster: &Cluster) {
+fn writes_waiting_for_the_kernel_do_not_block_its_reads(cluster: &Cluster) {
     const PIECES: u64 = 8;
     const PIECE: usize = 4096;
     let [path, _] = cluster.paths("waiting");
@@ -330,7 +331,7 @@ fn a_reader_sees_every_round_of_a_writer(cluster: &Cluster) {
     }
 }
 
-fn appends_of_both_are_whole(cluster: &Cluster) {
+fn appends_of_both_clients_are_atomic(cluster: &Cluster) {
     let paths = cluster.paths("log");
     File::create(&paths[0]).unwrap();
     const RECORDS: usize = 50;
@@ -391,7 +392,7 @@ fn one_directory_is_filled_from_both(cluster: &Cluster) {
 }
 
 /// Before each file creation the kernel requests the attributes of the directory twice.
-fn who_fills_a_directory_asks_for_no_permissions(cluster: &Cluster) {
+fn filling_a_directory_sends_no_permission_requests(cluster: &Cluster) {
     const FILES: u64 = 100;
     let paths = cluster.paths("filled");
     fs::create_dir(&paths[0]).unwrap();
@@ -406,7 +407,7 @@ fn who_fills_a_directory_asks_for_no_permissions(cluster: &Cluster) {
     let asked =
         || -> u64 { cluster.mounts.iter().map(|mount| mount.stats().requests(Opcode::Getattr)).sum() };
     // Both clients have just changed the parent directory: wait until its entries are cached again.
-    std::thread::sleep(SETTLING);
+    std::thread::sleep(SHARED_LEASE_COOLDOWN);
     make("before", 2);
     let (commands, questions) = (cluster.meta.stats().commands, asked());
     make("counted", FILES);
@@ -420,7 +421,7 @@ fn who_fills_a_directory_asks_for_no_permissions(cluster: &Cluster) {
 }
 
 /// Also while the observing client evaluates permissions there by itself.
-fn what_others_do_to_a_directory_is_seen_at_once(cluster: &Cluster) {
+fn directory_changes_of_other_clients_are_visible_at_once(cluster: &Cluster) {
     let paths = cluster.paths("seen");
     fs::create_dir(&paths[0]).unwrap();
     for turn in 0..60 {
@@ -480,7 +481,7 @@ fn a_deleted_file_stays_while_it_is_open(cluster: &Cluster) {
 
 /// When an asynchronous write beyond the known end fails, the kernel truncates the file to that
 /// end. It doesn't know what other clients have written meanwhile.
-fn a_failed_write_takes_nothing_away_from_others(cluster: &Cluster) {
+fn a_failed_write_does_not_truncate_data_of_other_clients(cluster: &Cluster) {
     const MIB: usize = 1 << 20;
     let [one, two] = cluster.paths("aio");
     let open = |path: &Path| {

@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code, reason = "system calls that the standard library doesn't have")]
 
-use super::{Cluster, SETTLING};
+use super::{Cluster, SHARED_LEASE_COOLDOWN};
 use fuse::Opcode;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -72,7 +72,7 @@ fn open(path: &Path, flags: i32) -> File {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).unwrap()
 }
 
-pub(crate) fn a_mapping_keeps_its_pages_beside_writes(cluster: &Cluster) {
+pub(crate) fn a_mapping_keeps_its_pages_during_writes(cluster: &Cluster) {
     let [path, elsewhere] = cluster.paths("mapped");
     fs::write(&path, vec![0; BYTES]).unwrap();
     let file = open(&path, 0);
@@ -104,7 +104,7 @@ pub(crate) fn a_mapping_keeps_its_pages_beside_writes(cluster: &Cluster) {
     fs::remove_file(path).unwrap();
 }
 
-pub(crate) fn what_was_just_written_in_records_is_read_ahead(cluster: &Cluster) {
+pub(crate) fn recently_written_records_are_read_ahead(cluster: &Cluster) {
     let [path, _] = cluster.paths("records");
     let record = |number: usize| vec![number as u8; RECORD];
     let read_all = || {
@@ -141,5 +141,5 @@ pub(crate) fn what_was_just_written_in_records_is_read_ahead(cluster: &Cluster) 
     });
     assert!(asked < cold / 4, "{asked} reads: pages went when the file was opened for writing");
     fs::remove_file(path).unwrap();
-    std::thread::sleep(SETTLING);
+    std::thread::sleep(SHARED_LEASE_COOLDOWN);
 }

@@ -17,7 +17,7 @@ use types::InodeId;
 /// Longer than the service takes to delete inodes that no mount references.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-pub(crate) fn nothing_is_found_in_a_directory_that_another_mount_has_removed(cluster: &Cluster) {
+pub(crate) fn lookups_in_a_directory_removed_by_another_client_return_enoent(cluster: &Cluster) {
     let ([here, there], [other, _]) = (cluster.paths("removed"), cluster.paths("stays"));
     for round in 0..3 {
         fs::create_dir(&here).unwrap();

@@ -64,7 +64,7 @@ fn a_guard_that_does_not_hold_stops_its_whole_batch_and_no_other() {
         let mut two = guarded(put("a", "1"), "owner", Some("you"));
         two.writes.push((b"b".to_vec(), Some("1".into())));
         let outcomes = engine.apply(&[two, put("c", "1")]).unwrap();
-        assert_eq!(outcomes, [Outcome::Lost, Outcome::Won]);
+        assert_eq!(outcomes, [Outcome::GuardFailed, Outcome::Applied]);
         assert_eq!((value(engine, "a"), value(engine, "b")), (None, None));
         assert_eq!(value(engine, "c").as_deref(), Some("1"));
     });
@@ -83,21 +83,24 @@ fn guards_see_earlier_batches_of_the_same_commit_but_not_their_own() {
                 guarded(put("b", "1"), "owner", None),
             ])
             .unwrap();
-        use Outcome::{Lost, Won};
-        assert_eq!(outcomes, [Won, Won, Won, Lost, Won, Won]);
+        use Outcome::{Applied, GuardFailed};
+        assert_eq!(outcomes, [Applied, Applied, Applied, GuardFailed, Applied, Applied]);
         assert_eq!(value(engine, "a").as_deref(), Some("1"));
     });
 }
 
 #[test]
-fn guards_see_what_changed_since_they_were_last_looked_at() {
+fn guards_see_changes_since_their_last_check() {
     every_engine(|engine| {
-        assert_eq!(engine.apply(&[guarded(put("a", "1"), "owner", None)]).unwrap(), [Outcome::Won]);
+        assert_eq!(engine.apply(&[guarded(put("a", "1"), "owner", None)]).unwrap(), [Outcome::Applied]);
         engine.apply(&[put("owner", "me")]).unwrap();
-        assert_eq!(engine.apply(&[guarded(put("a", "2"), "owner", None)]).unwrap(), [Outcome::Lost]);
-        assert_eq!(engine.apply(&[guarded(put("a", "3"), "owner", Some("me"))]).unwrap(), [Outcome::Won]);
+        assert_eq!(engine.apply(&[guarded(put("a", "2"), "owner", None)]).unwrap(), [Outcome::GuardFailed]);
+        assert_eq!(engine.apply(&[guarded(put("a", "3"), "owner", Some("me"))]).unwrap(), [Outcome::Applied]);
         engine.apply(&[delete("owner")]).unwrap();
-        assert_eq!(engine.apply(&[guarded(put("a", "4"), "owner", Some("me"))]).unwrap(), [Outcome::Lost]);
+        assert_eq!(
+            engine.apply(&[guarded(put("a", "4"), "owner", Some("me"))]).unwrap(),
+            [Outcome::GuardFailed]
+        );
         assert_eq!(value(engine, "a").as_deref(), Some("3"));
     });
 }
@@ -106,7 +109,7 @@ fn guards_see_what_changed_since_they_were_last_looked_at() {
 fn nothing_to_apply_is_no_error() {
     every_engine(|engine| {
         assert_eq!(engine.apply(&[]).unwrap(), []);
-        assert_eq!(engine.apply(&[kv::Batch::default()]).unwrap(), [Outcome::Won]);
+        assert_eq!(engine.apply(&[kv::Batch::default()]).unwrap(), [Outcome::Applied]);
         engine.persist().unwrap();
     });
 }

@@ -1,8 +1,8 @@
 pub(crate) mod racks;
 
 use super::*;
+use crate::can_use_distinct_nodes;
 use crate::choose::tests::target;
-use crate::spreads;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -65,11 +65,11 @@ fn golden() {
 }
 
 #[test]
-fn two_targets_of_a_node_meet_only_where_there_are_too_few_nodes() {
+fn targets_of_a_node_share_a_group_only_with_too_few_nodes() {
     let one_node = map(&[4]);
-    assert!(!spreads(&one_node, PoolId(1), TWO));
+    assert!(!can_use_distinct_nodes(&one_node, PoolId(1), TWO));
     let groups = made(&one_node, TWO);
-    assert!(!groups.is_empty() && !is_spread(&one_node, &groups[0]));
+    assert!(!groups.is_empty() && !has_distinct_nodes(&one_node, &groups[0]));
     // At least one from each of the two nodes.
     let two_nodes = map(&[2, 2]);
     for group in made(&two_nodes, THREE) {
@@ -83,7 +83,7 @@ fn two_targets_of_a_node_meet_only_where_there_are_too_few_nodes() {
     let before = grown.groups.len();
     grown.targets.extend((5..=8).map(|id| Target { node: NodeId(2), ..target(id) }));
     top_up(&mut grown, TWO);
-    assert!(grown.groups[before..].iter().all(|group| is_spread(&grown, group)));
+    assert!(grown.groups[before..].iter().all(|group| has_distinct_nodes(&grown, group)));
     let spread: Vec<usize> = {
         let map = ClusterMap { groups: grown.groups.split_off(before), ..grown };
         memberships(&map)
@@ -92,7 +92,7 @@ fn two_targets_of_a_node_meet_only_where_there_are_too_few_nodes() {
 }
 
 #[test]
-fn too_few_targets_and_too_many_groups_are_said() {
+fn too_few_targets_and_too_many_groups_are_reported() {
     let make = |map: &ClusterMap, scheme| mirrored_groups(map, PoolId(1), scheme, GroupId(FIRST_MIRRORED));
     assert_eq!(make(&map(&[1, 1]), THREE), Err(Shortage::Targets(2)));
     let mut drained = map(&[1, 1]);
@@ -171,7 +171,7 @@ fn any_nodes() -> impl Strategy<Value = Vec<usize>> {
 
 proptest! {
     #[test]
-    fn groups_are_spread_and_stay_and_numbers_are_new(
+    fn groups_are_spread_and_stable_with_new_numbers(
         nodes in any_nodes(),
         more in prop::collection::vec(0usize..12, 0..6),
         mirror_three: bool,
@@ -191,13 +191,13 @@ proptest! {
         let ids: BTreeSet<GroupId> = map.groups.iter().map(|g| g.id).collect();
         prop_assert_eq!(ids.len(), map.groups.len());
         for group in &map.groups {
-            prop_assert!(group.members.len() == scheme.members() && is_spread(&map, group), "{:?}", group);
+            prop_assert!(group.members.len() == scheme.members() && has_distinct_nodes(&map, group), "{:?}", group);
         }
         // Every target gets its share, and none much more.
-        let goal = Table::new(&map, &map.targets.iter().collect::<Vec<_>>(), scheme, Apart::Nodes);
-        let goals = goal.goals(MAX_PRIMARIES * scheme.members());
+        let goal = MembershipTable::new(&map, &map.targets.iter().collect::<Vec<_>>(), scheme, Separation::Nodes);
+        let goals = goal.goals(PRIMARIES_PER_TARGET * scheme.members());
         for ((target, has), wants) in map.targets.iter().zip(memberships(&map)).zip(goals) {
-            let most = 3 * wants.max(MAX_PRIMARIES * scheme.members());
+            let most = 3 * wants.max(PRIMARIES_PER_TARGET * scheme.members());
             prop_assert!(has >= wants && has <= most, "{target:?}: {has} of {wants}");
         }
     }

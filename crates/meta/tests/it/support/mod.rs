@@ -1,8 +1,8 @@
 //! A metadata service on a real store, and requests of tests.
 
-pub mod company;
-pub mod far;
-pub mod honest;
+pub mod caching_client;
+pub mod cluster;
+pub mod remote_store;
 pub mod world;
 
 use bytes::Bytes;
@@ -21,8 +21,8 @@ use types::{
     TargetId, Timestamp,
 };
 use wire::{
-    Allocate, LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, Number, RenameMode, StorageOp,
-    StorageReply, StorageRequest,
+    AllocateMode, LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, RenameMode, SlotSequence,
+    StorageOp, StorageReply, StorageRequest,
 };
 
 pub const PARTITIONS: u16 = 8;
@@ -103,7 +103,7 @@ impl Client {
     /// Sends change `sequence` of a session slot.
     pub async fn call_in_lane(&self, lane: u32, sequence: u32, op: MetaOp) -> Result<MetaReply> {
         let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
-        let number = Some(Number { lane, sequence });
+        let number = Some(SlotSequence { slot: lane, sequence });
         let request = MetaRequest { session: self.session, number, credentials, privileged: false, op };
         self.meta.handle(request, None).await.map(|response| response.reply)
     }
@@ -226,8 +226,8 @@ impl Client {
 }
 
 /// Number of a change in a slot of its own, so that none is later. 0: none.
-pub fn numbered(sequence: u64) -> Option<Number> {
-    (sequence != 0).then_some(Number { lane: sequence as u32, sequence: 1 })
+pub fn numbered(sequence: u64) -> Option<SlotSequence> {
+    (sequence != 0).then_some(SlotSequence { slot: sequence as u32, sequence: 1 })
 }
 
 pub fn create(parent: InodeId, name: &str) -> MetaOp {
@@ -238,7 +238,7 @@ pub fn create(parent: InodeId, name: &str) -> MetaOp {
         umask: 0,
         rdev: 0,
         exclusive: true,
-        wish: None,
+        requested_lease: None,
     }
 }
 
@@ -308,7 +308,7 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
                 StorageOp::Delete => {
                     lens.remove(&key);
                 }
-                StorageOp::Allocate { range, how: Allocate::Zero } => {
+                StorageOp::Allocate { range, how: AllocateMode::Zero } => {
                     let len = lens.entry(key).or_default();
                     *len = range.end.max(*len);
                 }

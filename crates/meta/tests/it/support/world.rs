@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{InodeId, MapHandle, SessionId, SetAttr, TargetState};
-use wire::{LeaseMode, MetaOp, MetaReply, Recall, Yield};
+use wire::{LeaseMode, MetaOp, MetaReply, Recall, RecallAck};
 
 pub const ROOT: InodeId = InodeId::ROOT;
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -43,13 +43,14 @@ impl World {
     /// The service over its store as it is now, as after a restore from a backup made just now.
     pub async fn rewound(&self) -> World {
         self.meta.stop();
-        let mut rewind = meta::Rewind::new(super::PARTITIONS, 0, 0);
+        let mut rewind = meta::RestoreRewriter::new(super::PARTITIONS, 0, 0);
         let mut writes = Vec::new();
         for (key, value) in self.memory.scan(&[], &[0xFF; 9], usize::MAX).unwrap() {
             let value = rewind.record(&key, value).unwrap();
             writes.push((key.to_vec(), value));
         }
-        writes.extend(rewind.rest().unwrap().into_iter().map(|(key, value)| (key, Some(value))));
+        writes
+            .extend(rewind.additional_records().unwrap().into_iter().map(|(key, value)| (key, Some(value))));
         self.memory.apply(&[kv::Batch { writes, ..kv::Batch::default() }]).unwrap();
         World::start(self.memory.clone(), self.chunks.clone(), self.map.clone()).await
     }
@@ -113,7 +114,7 @@ pub async fn recalls(client: &Client, after: u64) -> Vec<Recall> {
 }
 
 pub async fn give_up(client: &Client, recall: &Recall, in_use: bool) {
-    let yields = vec![Yield { number: recall.number, ino: recall.ino, in_use }];
+    let yields = vec![RecallAck { number: recall.number, ino: recall.ino, in_use }];
     client.call(MetaOp::Yield { yields }).await.unwrap();
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_drained_member_leaves_all_groups_with_no_copy_less() {
+fn draining_replaces_a_member_without_losing_redundancy() {
     simulated(4, TWO, async |site, nodes| {
         let target = nodes[1].target;
         let error = site.ask(MgmtRequest::RemoveTarget { target, accept_loss: false }).await.unwrap_err();
@@ -23,7 +23,7 @@ fn a_drained_member_leaves_all_groups_with_no_copy_less() {
             rt::sleep(seconds(5)).await;
             site.serve().await;
             for group in &site.cluster.borrow().map().groups {
-                assert!(group.good().count() >= group.scheme.members(), "{group:?}");
+                assert!(group.in_sync_members().count() >= group.scheme.members(), "{group:?}");
             }
             rounds += 1;
             assert!(rounds < 200, "{:?}", site.groups_with(target));
@@ -46,7 +46,7 @@ async fn hindrance_of(site: &Site, target: TargetId) -> Option<String> {
 }
 
 #[test]
-fn a_drain_says_why_the_target_that_is_to_take_the_place_has_not_taken_it() {
+fn a_drain_reports_why_the_replacement_is_not_in_sync() {
     simulated(4, TWO, async |site, nodes| {
         let target = nodes[1].target;
         site.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
@@ -55,14 +55,14 @@ fn a_drain_says_why_the_target_that_is_to_take_the_place_has_not_taken_it() {
         assert_eq!(hindrance().await, None);
         let group = site.groups_with(target).into_iter().find(|group| group.leaving.is_some()).unwrap();
         let coming = *group.members.last().unwrap();
-        let now = site.say_until_heard(&group, coming, Rebuilding).await;
-        let now = site.say_until_heard(&now, coming, Bad).await;
+        let now = site.report_until_applied(&group, coming, Rebuilding).await;
+        let now = site.report_until_applied(&now, coming, Bad).await;
         let told = hindrance().await.unwrap();
         assert!(told.contains(&format!("target {coming} ")) && told.contains("a test says so"), "{told}");
         // The next attempt succeeds.
-        let now = site.say_until_heard(&now, coming, Rebuilding).await;
+        let now = site.report_until_applied(&now, coming, Rebuilding).await;
         assert_eq!(hindrance().await, None);
-        site.say_until_heard(&now, coming, Good).await;
+        site.report_until_applied(&now, coming, Good).await;
         assert_eq!(hindrance().await, None);
         // An unreachable one.
         let group = site
@@ -81,7 +81,7 @@ fn a_drain_says_why_the_target_that_is_to_take_the_place_has_not_taken_it() {
 /// A member in sync whose node becomes unreachable counts as in sync until a client writes. The
 /// replica on the draining target is then the only reachable one.
 #[test]
-fn a_drain_says_which_other_copy_is_unreachable() {
+fn a_drain_reports_the_unreachable_replica() {
     simulated(4, TWO, async |site, nodes| {
         let target = nodes[0].target;
         let group = site.group_of(&nodes[0]);
@@ -205,7 +205,7 @@ fn racks_that_are_set_later_are_respected() {
 
 /// The only other targets are on a node that is already in the group.
 #[test]
-fn a_drain_that_no_target_can_help_gives_no_time_that_it_will_take() {
+fn a_drain_without_possible_replacement_has_no_estimate() {
     simulated(2, TWO, async |site, nodes| {
         let target = nodes[1].target;
         site.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
@@ -243,7 +243,7 @@ fn a_target_whose_disk_is_gone_leaves_its_groups_and_counts_in_none() {
         let mut rounds = 0;
         while !site.groups_with(gone).is_empty() {
             rt::sleep(seconds(5)).await;
-            site.serve_but(gone).await;
+            site.serve_except(gone).await;
             for group in site.groups_with(gone) {
                 assert!(group.primary() != Some(gone) && group.state_of(gone) != Some(Good), "{group:?}");
             }
@@ -255,7 +255,7 @@ fn a_target_whose_disk_is_gone_leaves_its_groups_and_counts_in_none() {
 }
 
 #[test]
-fn a_disk_that_is_back_is_brought_in_step_and_counts_again() {
+fn a_returning_disk_is_resynced() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
         nodes[0].is_diskless.set(true);

@@ -38,9 +38,9 @@ struct Process {
     /// Epoch of its map.
     epoch: Cell<Epoch>,
     /// It ignores newer maps.
-    is_deaf: Cell<bool>,
+    ignores_maps: Cell<bool>,
     /// Its replicas count as in sync, but may lack what a crash has lost.
-    is_unclean: Cell<bool>,
+    lost_unsynced_data: Cell<bool>,
     /// The directory at the target's path isn't its disk.
     is_diskless: Cell<bool>,
     answered_ns: Cell<u64>,
@@ -89,19 +89,19 @@ impl Site {
             connected: Cell::new(true),
             alive: Cell::new(true),
             epoch: Cell::new(Epoch(0)),
-            is_deaf: Cell::new(false),
-            is_unclean: Cell::new(false),
+            ignores_maps: Cell::new(false),
+            lost_unsynced_data: Cell::new(false),
             is_diskless: Cell::new(false),
             answered_ns: Cell::new(0),
         });
         self.register(&process).await;
-        rt::spawn(self.clone().keep_in_touch(process.clone()));
+        rt::spawn(self.clone().send_heartbeats(process.clone()));
         process
     }
 
     async fn register(&self, process: &Process) {
         let port = 7499 + process.node.0 as u16;
-        let again = process.epoch.get() > Epoch(0) && !process.is_unclean.get();
+        let again = process.epoch.get() > Epoch(0) && !process.lost_unsynced_data.get();
         let register = Register {
             again,
             ..self.cluster.borrow().registration(process.node, process.instance, port, &[process.target])
@@ -113,7 +113,7 @@ impl Site {
     }
 
     /// Sends the heartbeats of a storage node.
-    async fn keep_in_touch(self: Rc<Self>, process: Rc<Process>) {
+    async fn send_heartbeats(self: Rc<Self>, process: Rc<Process>) {
         loop {
             rt::sleep(HEARTBEAT_INTERVAL).await;
             if !process.alive.get() {
@@ -153,10 +153,10 @@ impl Site {
     }
 
     fn members(&self, id: GroupId) -> Vec<(TargetId, MemberState)> {
-        self.group(id).with_states().collect()
+        self.group(id).members_with_states().collect()
     }
 
-    async fn say(&self, group: &Group, target: TargetId, state: MemberState) -> Result<Group> {
+    async fn report(&self, group: &Group, target: TargetId, state: MemberState) -> Result<Group> {
         let ask = MgmtRequest::SetMember {
             group: group.id,
             since: group.since,
@@ -196,35 +196,35 @@ impl Site {
 
     /// Acts for the primaries once: resyncs members, and releases replaced ones.
     async fn serve(&self) {
-        self.serve_but(TargetId(0)).await;
+        self.serve_except(TargetId(0)).await;
     }
 
     /// The same with one unreachable target.
-    async fn serve_but(&self, absent: TargetId) {
+    async fn serve_except(&self, absent: TargetId) {
         let groups: Vec<Group> = self.cluster.borrow().map().groups.to_vec();
         for group in groups.iter().filter(|group| group.scheme.is_mirrored()) {
-            match group.dismissed().filter(|id| group.state_of(*id) == Some(Good)) {
+            match group.removable_member().filter(|id| group.state_of(*id) == Some(Good)) {
                 Some(leaving) if group.primary() == Some(leaving) => self.resign(group).await,
-                Some(leaving) => drop(self.say_until_heard(group, leaving, Bad).await),
+                Some(leaving) => drop(self.report_until_applied(group, leaving, Bad).await),
                 None => {}
             }
             for (member, state) in
-                group.with_states().filter(|(id, _)| group.leaving != Some(*id) && *id != absent)
+                group.members_with_states().filter(|(id, _)| group.leaving != Some(*id) && *id != absent)
             {
                 let group = self.group(group.id);
                 match state {
-                    Bad => drop(self.say_until_heard(&group, member, Rebuilding).await),
-                    NeedsResync => drop(self.say_until_heard(&group, member, Resyncing).await),
-                    Rebuilding | Resyncing => drop(self.say_until_heard(&group, member, Good).await),
+                    Bad => drop(self.report_until_applied(&group, member, Rebuilding).await),
+                    NeedsResync => drop(self.report_until_applied(&group, member, Resyncing).await),
+                    Rebuilding | Resyncing => drop(self.report_until_applied(&group, member, Good).await),
                     _ => {}
                 }
             }
         }
     }
 
-    async fn say_until_heard(&self, group: &Group, target: TargetId, state: MemberState) -> Group {
+    async fn report_until_applied(&self, group: &Group, target: TargetId, state: MemberState) -> Group {
         loop {
-            match self.say(group, target, state).await {
+            match self.report(group, target, state).await {
                 Ok(group) => return group,
                 Err(error) => assert_eq!(error.errno, Errno::EAGAIN, "{error}"),
             }
@@ -245,7 +245,7 @@ impl Site {
 
 impl Process {
     fn hear(&self, epoch: Epoch) {
-        if !self.is_deaf.get() {
+        if !self.ignores_maps.get() {
             self.epoch.set(self.epoch.get().max(epoch));
         }
     }
@@ -281,7 +281,7 @@ fn require_whole(site: &Site) {
     for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
         assert!(!group.is_degraded() && group.leaving.is_none(), "{group:?}");
         assert_eq!(group.members.len(), group.scheme.members(), "{group:?}");
-        assert!(layout::is_spread(&map, group), "{group:?}");
+        assert!(layout::has_distinct_nodes(&map, group), "{group:?}");
     }
 }
 
@@ -319,7 +319,7 @@ fn a_member_that_is_gone_for_long_is_replaced_by_others() {
 }
 
 #[test]
-fn lost_members_stay_where_nobody_may_replace_them() {
+fn lost_members_stay_without_a_possible_replacement() {
     simulated(4, TWO, async |site, nodes| {
         site.set_resync(|settings| settings.replace_after_s = Some(0)).await;
         let count = site.groups_with(nodes[0].target).len();
@@ -345,7 +345,7 @@ fn lost_members_stay_where_nobody_may_replace_them() {
 }
 
 #[test]
-fn resyncs_are_told_with_what_they_wait_for() {
+fn resyncs_show_what_they_wait_for() {
     simulated(2, TWO, async |site, nodes| {
         let told = async || match site.ask(MgmtRequest::ListResyncs).await {
             Ok(MgmtReply::Resyncs { members, .. }) => members,
@@ -354,7 +354,7 @@ fn resyncs_are_told_with_what_they_wait_for() {
         assert_eq!(told().await, []);
         let group = site.group_of(&nodes[0]);
         nodes[1].kill();
-        site.say_until_heard(&group, nodes[1].target, NeedsResync).await;
+        site.report_until_applied(&group, nodes[1].target, NeedsResync).await;
         let members = told().await;
         let waiting = members.iter().find(|info| info.group == group.id).unwrap();
         assert_eq!((waiting.target, waiting.state), (nodes[1].target, NeedsResync));
@@ -367,59 +367,62 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 #[test]
-fn a_secondary_that_dies_is_out_before_the_primary_is_answered() {
+fn a_dead_secondary_is_ejected_before_the_answer() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
         let other = nodes[1].target;
         nodes[1].kill();
-        let now = site.say_until_heard(&group, other, NeedsResync).await;
+        let now = site.report_until_applied(&group, other, NeedsResync).await;
         assert!(
             nodes[1].silent_for() >= SERVING_LEASE,
             "it may have served yet: {:?}",
             nodes[1].silent_for()
         );
-        assert_eq!(now.with_states().collect::<Vec<_>>(), [(group.members[0], Good), (other, NeedsResync)]);
+        assert_eq!(
+            now.members_with_states().collect::<Vec<_>>(),
+            [(group.members[0], Good), (other, NeedsResync)]
+        );
         assert!(now.since > group.since);
 
         let back = site.start(nodes[1].node, other).await;
         assert_eq!(site.members(group.id)[1], (other, NeedsResync));
-        let now = site.say(&now, other, Resyncing).await.unwrap();
-        let now = site.say(&now, other, Good).await.unwrap();
+        let now = site.report(&now, other, Resyncing).await.unwrap();
+        let now = site.report(&now, other, Good).await.unwrap();
         assert!(!now.is_degraded() && back.epoch.get() > Epoch(0));
     });
 }
 
 #[test]
-fn a_secondary_that_lives_is_out_when_it_knows() {
+fn a_live_secondary_is_ejected_when_it_confirms() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
-        let now = site.say(&group, nodes[1].target, NeedsResync).await.unwrap();
+        let now = site.report(&group, nodes[1].target, NeedsResync).await.unwrap();
         assert!(nodes[1].epoch.get() >= now.since);
         // The answer may have been lost: a repeated request isn't answered sooner.
         let group = site.group_of(&nodes[1]);
-        nodes[0].is_deaf.set(true);
-        let first = rt::timeout(seconds(1), site.say(&group, nodes[0].target, NeedsResync)).await;
+        nodes[0].ignores_maps.set(true);
+        let first = rt::timeout(seconds(1), site.report(&group, nodes[0].target, NeedsResync)).await;
         assert!(first.is_none(), "it can't know yet");
-        let again = rt::timeout(seconds(5), site.say(&group, nodes[0].target, NeedsResync)).await;
+        let again = rt::timeout(seconds(5), site.report(&group, nodes[0].target, NeedsResync)).await;
         assert!(again.is_none(), "it takes no notice");
-        nodes[0].is_deaf.set(false);
-        let now = site.say(&group, nodes[0].target, NeedsResync).await.unwrap();
+        nodes[0].ignores_maps.set(false);
+        let now = site.report(&group, nodes[0].target, NeedsResync).await.unwrap();
         assert!(nodes[0].epoch.get() >= now.since);
     });
 }
 
 #[test]
-fn a_member_that_takes_no_notice_and_speaks_on_is_never_given_up() {
+fn an_ejection_waits_for_a_live_unconfirming_member() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
-        nodes[1].is_deaf.set(true);
-        let error = site.say(&group, nodes[1].target, NeedsResync).await.unwrap_err();
+        nodes[1].ignores_maps.set(true);
+        let error = site.report(&group, nodes[1].target, NeedsResync).await.unwrap_err();
         assert_eq!(error.errno, Errno::EAGAIN);
         // Its successor process begins with the current map.
         nodes[1].kill();
         site.start(nodes[1].node, nodes[1].target).await;
         let since = site.group(group.id).since;
-        assert_eq!(site.say(&group, nodes[1].target, NeedsResync).await.unwrap().since, since);
+        assert_eq!(site.report(&group, nodes[1].target, NeedsResync).await.unwrap().since, since);
     });
 }
 
@@ -475,7 +478,7 @@ fn a_restart_takes_a_member_out_at_once() {
 }
 
 #[test]
-fn of_members_that_are_all_gone_nothing_is_decided() {
+fn no_decision_while_all_members_are_unreachable() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
         nodes.iter().for_each(|node| node.kill());
@@ -489,7 +492,7 @@ fn of_members_that_are_all_gone_nothing_is_decided() {
 }
 
 #[test]
-fn who_was_started_anew_alone_gives_way_to_one_that_was_there_all_the_time() {
+fn a_restarted_primary_steps_down_for_an_uninterrupted_member() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
         nodes[1].connected.set(false);
@@ -511,7 +514,7 @@ fn a_restart_of_management_changes_nothing() {
         rt::sleep(seconds(60)).await;
         assert_eq!(site.group(group.id), group);
         // Its answers are on disk.
-        let now = site.say(&group, nodes[1].target, Bad).await.unwrap();
+        let now = site.report(&group, nodes[1].target, Bad).await.unwrap();
         site.cluster.borrow().memory.crash(0);
         site.restart_management().await;
         assert_eq!(site.group(group.id), now);
@@ -522,7 +525,7 @@ fn a_restart_of_management_changes_nothing() {
 }
 
 #[test]
-fn who_stops_in_good_order_hands_over_at_once() {
+fn an_orderly_shutdown_hands_over_at_once() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
         nodes[0].kill();
@@ -533,7 +536,7 @@ fn who_stops_in_good_order_hands_over_at_once() {
 }
 
 #[test]
-fn of_three_the_new_primary_brings_both_others_in_step() {
+fn a_new_primary_resyncs_both_other_members() {
     simulated(3, Scheme::Mirror(3), async |site, nodes| {
         let group = site.group_of(&nodes[0]);
         nodes[0].kill();
@@ -545,7 +548,7 @@ fn of_three_the_new_primary_brings_both_others_in_step() {
 }
 
 #[test]
-fn only_the_node_of_the_primary_is_listened_to() {
+fn only_reports_of_the_primarys_node_are_applied() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
         let caller = |proof: Proof| Caller {
@@ -571,7 +574,7 @@ fn only_the_node_of_the_primary_is_listened_to() {
         };
         let management = site.cluster.borrow().management.clone();
         for proof in [
-            Proof::Stranger,
+            Proof::Unauthenticated,
             member(Proved::Client("login1".into())),
             member(Proved::Node(nodes[1].node)),
             member(Proved::Node(NodeId(1))),
@@ -648,11 +651,11 @@ fn groups_are_made_added_to_and_shown() {
 }
 
 #[test]
-fn a_resync_is_seen_as_the_primary_tells_it() {
+fn resync_progress_is_shown_as_reported() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
-        let now = site.say(&group, nodes[1].target, NeedsResync).await.unwrap();
-        site.say(&now, nodes[1].target, Resyncing).await.unwrap();
+        let now = site.report(&group, nodes[1].target, NeedsResync).await.unwrap();
+        site.report(&now, nodes[1].target, Resyncing).await.unwrap();
         let progress = ResyncProgress {
             group: group.id,
             target: nodes[1].target,

@@ -19,11 +19,11 @@ async fn lose_power_of_management(site: &Rc<Site>, nodes: &[Rc<Process>]) -> Rc<
 
 /// Management remembers pending checks in memory; a restarted one doesn't.
 #[test]
-fn who_lost_power_gives_way_to_one_that_lives_although_management_is_started_once_more() {
+fn a_power_failed_primary_steps_down_after_another_restart_of_management() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
         let back = lose_power_of_management(&site, &nodes).await;
-        back.is_unclean.set(true);
+        back.lost_unsynced_data.set(true);
         rt::sleep(seconds(3)).await;
         site.restart_management().await;
         rt::sleep(seconds(3)).await;
@@ -35,11 +35,11 @@ fn who_lost_power_gives_way_to_one_that_lives_although_management_is_started_onc
 }
 
 #[test]
-fn who_lost_power_together_with_management_does_not_take_out_one_that_lives() {
+fn a_power_failed_primary_cannot_eject_a_live_member() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
         lose_power_of_management(&site, &nodes).await;
-        let asking = Box::pin(site.say(&group, nodes[1].target, NeedsResync));
+        let asking = Box::pin(site.report(&group, nodes[1].target, NeedsResync));
         assert!(rt::timeout(seconds(1), asking).await.is_none(), "nothing is known yet");
         assert_eq!(site.members(group.id), [(nodes[0].target, Good), (nodes[1].target, Good)]);
         nodes[1].connected.set(true);
@@ -49,14 +49,14 @@ fn who_lost_power_together_with_management_does_not_take_out_one_that_lives() {
 }
 
 #[test]
-fn who_lost_power_together_with_management_goes_on_when_nobody_else_comes() {
+fn a_power_failed_primary_continues_if_no_other_member_returns() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
         lose_power_of_management(&site, &nodes).await;
         let started_ns = rt::monotonic_ns();
-        let alone = site.say_until_heard(&group, nodes[1].target, NeedsResync).await;
+        let alone = site.report_until_applied(&group, nodes[1].target, NeedsResync).await;
         assert_eq!(
-            alone.with_states().collect::<Vec<_>>(),
+            alone.members_with_states().collect::<Vec<_>>(),
             [(nodes[0].target, Good), (nodes[1].target, NeedsResync)]
         );
         let took = Duration::from_nanos(rt::monotonic_ns() - started_ns);
@@ -65,7 +65,7 @@ fn who_lost_power_together_with_management_goes_on_when_nobody_else_comes() {
 }
 
 #[test]
-fn a_number_of_the_map_is_given_once_although_management_loses_its_power() {
+fn map_epochs_are_unique_across_power_failures() {
     simulated(2, TWO, async |site, nodes| {
         let before = site.cluster.borrow().map();
         nodes[1].kill();
@@ -83,7 +83,7 @@ fn a_number_of_the_map_is_given_once_although_management_loses_its_power() {
 
 /// A node continues to serve without a disk that doesn't come back.
 #[test]
-fn a_copy_whose_disk_is_gone_does_not_take_the_place_of_one_that_is_there() {
+fn a_member_without_disk_does_not_replace_an_available_one() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
         nodes.iter().for_each(|node| node.kill());

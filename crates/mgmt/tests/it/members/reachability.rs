@@ -46,7 +46,7 @@ fn health_is_critical_while_a_node_sends_heartbeats_and_cant_be_reached() {
 }
 
 #[test]
-fn what_a_member_reports_is_told_for_a_while() {
+fn unreachability_reports_expire() {
     simulated(2, TWO, async |site, nodes| {
         let report = |nodes| MgmtRequest::ReportUnreachable { member: "web1:7".into(), nodes };
         let cause = "127.0.0.1:7501: timed out".to_string();

@@ -15,14 +15,14 @@ async fn recover(site: &Site, group: GroupId, from: TargetId, accept_loss: bool)
 }
 
 #[test]
-fn a_group_goes_on_from_a_member_that_was_being_brought_in_step() {
+fn a_group_recovers_from_a_resyncing_member() {
     simulated(2, TWO, async |site, nodes| {
         let (lost, left) = (&nodes[0], &nodes[1]);
         let group = site.group_of(lost);
         let refused = async |accept| recover(&site, group.id, left.target, accept).await.unwrap_err();
         assert_eq!(refused(true).await.errno, Errno::EINVAL, "it has everything");
-        let group = site.say_until_heard(&group, left.target, NeedsResync).await;
-        let group = site.say_until_heard(&group, left.target, Resyncing).await;
+        let group = site.report_until_applied(&group, left.target, NeedsResync).await;
+        let group = site.report_until_applied(&group, left.target, Resyncing).await;
         assert_eq!(refused(true).await.errno, Errno::EBUSY, "the good one is there");
         lost.kill();
         rt::sleep(seconds(60)).await;
@@ -39,7 +39,7 @@ fn a_group_goes_on_from_a_member_that_was_being_brought_in_step() {
         // It is stored until the primary reports that its content matches the metadata.
         site.restart_management().await;
         rt::sleep(seconds(5)).await;
-        site.say_until_heard(&now, left.target, Good).await;
+        site.report_until_applied(&now, left.target, Good).await;
         assert_eq!(site.group(group.id).revived, Some(left.target), "it asks who knows of the others");
         let done = MgmtRequest::SetMember {
             group: now.id,
@@ -62,10 +62,10 @@ fn a_group_goes_on_from_a_member_that_was_being_brought_in_step() {
 }
 
 #[test]
-fn the_time_that_a_good_member_has_to_be_gone_is_counted_anew_after_a_start_of_management() {
+fn the_give_up_time_restarts_with_management() {
     simulated(2, TWO, async |site, nodes| {
         let (lost, left) = (&nodes[0], &nodes[1]);
-        let group = site.say_until_heard(&site.group_of(lost), left.target, NeedsResync).await;
+        let group = site.report_until_applied(&site.group_of(lost), left.target, NeedsResync).await;
         lost.kill();
         rt::sleep(seconds(400)).await;
         site.restart_management().await;
@@ -81,7 +81,7 @@ fn the_time_that_a_good_member_has_to_be_gone_is_counted_anew_after_a_start_of_m
 }
 
 #[test]
-fn nobody_goes_on_from_who_is_away_or_no_member_or_copied_anew() {
+fn recovery_from_unreachable_foreign_or_rebuilding_members_is_refused() {
     simulated(3, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
         let left = *group.members.last().unwrap();
@@ -89,12 +89,12 @@ fn nobody_goes_on_from_who_is_away_or_no_member_or_copied_anew() {
         let stranger = nodes.iter().find(|process| !group.members.contains(&process.target)).unwrap();
         // The time is recorded also if members are never replaced.
         site.set_resync(|settings| settings.replace_after_s = Some(0)).await;
-        let group = site.say_until_heard(&group, left, NeedsResync).await;
+        let group = site.report_until_applied(&group, left, NeedsResync).await;
         let others = site.groups_with(left);
         let copied =
             others.iter().find(|other| other.id != group.id && other.primary() == Some(nodes[0].target));
         let copied = match copied {
-            Some(copied) => Some(site.say_until_heard(copied, left, Bad).await),
+            Some(copied) => Some(site.report_until_applied(copied, left, Bad).await),
             None => None,
         };
         nodes[0].kill();

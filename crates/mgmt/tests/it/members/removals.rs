@@ -54,12 +54,12 @@ fn lost(site: &Site) -> BTreeSet<GroupId> {
 async fn until_replaced(site: &Site, gone: &Process) {
     while !site.groups_with(gone.target).is_empty() {
         rt::sleep(seconds(5)).await;
-        site.serve_but(gone.target).await;
+        site.serve_except(gone.target).await;
     }
 }
 
 #[test]
-fn a_target_that_is_gone_goes_with_its_only_copies_when_that_is_accepted() {
+fn an_offline_target_is_removed_with_accepted_loss() {
     simulated(4, TWO, async |site, nodes| {
         let gone = nodes[0].target;
         put_files(&site, &[own(gone), GroupId(77)]);
@@ -130,7 +130,7 @@ fn a_target_that_may_come_back_is_not_given_up() {
 }
 
 #[test]
-fn a_target_without_files_goes_without_a_word_of_loss() {
+fn a_target_without_files_is_removed_without_accepting_loss() {
     simulated(4, TWO, async |site, nodes| {
         let (gone, other) = (nodes[0].target, nodes[1].target);
         site.set_resync(|settings| settings.replace_after_s = Some(60)).await;
@@ -167,7 +167,7 @@ async fn until_counted(site: &Site) {
 
 /// A file that was begun while the target was reachable may be recorded late.
 #[test]
-fn a_lost_group_goes_when_nothing_referred_to_it_twice_in_a_row() {
+fn a_lost_group_is_removed_after_two_counts_without_references() {
     simulated(4, TWO, async |site, nodes| {
         let gone = nodes[0].target;
         site.set_resync(|settings| settings.replace_after_s = Some(60)).await;
@@ -190,13 +190,13 @@ fn a_lost_group_goes_when_nothing_referred_to_it_twice_in_a_row() {
 
 /// In one group the target is the only one in sync; in the others another target has a replica.
 #[test]
-fn a_mirrored_group_whose_only_good_member_is_removed_is_lost() {
+fn removing_the_only_member_in_sync_loses_the_group() {
     simulated(4, TWO, async |site, nodes| {
         let gone = nodes[0].target;
         let group = site.group_of(&nodes[0]);
         let behind = *group.members.iter().find(|id| **id != gone).unwrap();
         put_files(&site, &[group.id]);
-        site.say_until_heard(&group, behind, NeedsResync).await;
+        site.report_until_applied(&group, behind, NeedsResync).await;
         nodes[0].kill();
         site.ask(MgmtRequest::SetDrain { target: gone, drain: true }).await.unwrap();
         let only_there = |groups: Vec<Group>| groups.len() == 1 && groups[0].id == group.id;
@@ -226,18 +226,18 @@ fn a_mirrored_group_whose_only_good_member_is_removed_is_lost() {
 async fn serve_others(site: &Site, but: GroupId) {
     let groups: Vec<Group> = site.cluster().map().groups.to_vec();
     for group in groups.iter().filter(|group| group.scheme.is_mirrored() && group.id != but) {
-        if let Some(leaving) = group.dismissed() {
-            site.say_until_heard(group, leaving, Bad).await;
+        if let Some(leaving) = group.removable_member() {
+            site.report_until_applied(group, leaving, Bad).await;
         }
-        for (member, state) in group.with_states() {
+        for (member, state) in group.members_with_states() {
             let group = site.group(group.id);
             let is_online = |id: TargetId| {
                 site.cluster().map().target(id).is_some_and(|t| t.state == types::TargetState::Online)
             };
             if group.primary().is_some_and(is_online) && is_online(member) {
                 match state {
-                    Bad => drop(site.say_until_heard(&group, member, Rebuilding).await),
-                    Rebuilding => drop(site.say_until_heard(&group, member, Good).await),
+                    Bad => drop(site.report_until_applied(&group, member, Rebuilding).await),
+                    Rebuilding => drop(site.report_until_applied(&group, member, Good).await),
                     _ => {}
                 }
             }
@@ -278,7 +278,7 @@ fn targets_that_are_gone_together_can_be_removed() {
 }
 
 #[test]
-fn a_drain_of_a_target_that_is_gone_says_that_it_has_no_end() {
+fn a_drain_of_an_unreachable_target_is_reported_stuck() {
     simulated(4, TWO, async |site, nodes| {
         let gone = nodes[0].target;
         site.ask(MgmtRequest::SetDrain { target: gone, drain: true }).await.unwrap();

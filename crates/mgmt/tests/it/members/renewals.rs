@@ -12,7 +12,7 @@ async fn renew(site: &Site, proved: Option<&str>, member: &str) -> Result<MgmtRe
     let caller = Caller {
         name: "the caller".into(),
         host: String::new(),
-        proof: proved.map_or(Proof::Stranger, |role| Proof::Member(identity(role.parse().unwrap()))),
+        proof: proved.map_or(Proof::Unauthenticated, |role| Proof::Member(identity(role.parse().unwrap()))),
         holder: 0,
         address: rt::net::Address::Abstract("test".into()),
         transport: Transport::Tcp,

@@ -32,7 +32,7 @@ impl Crowd {
         assert!(self.table.by_session.values().all(|own| own.holders <= LIMITS.per_session));
     }
 
-    fn asker(&self, session: u64) -> Asker {
+    fn asker(&self, session: u64) -> Requester {
         asker(session, self.sent.len() as u64, 0)
     }
 
@@ -47,7 +47,8 @@ impl Crowd {
         let asker = self.asker(session);
         let mut no_recall = |_, _, _| unreachable!("nothing is in the way");
         let mut due = Vec::new();
-        let granted = self.table.acquire(asker, InodeId(ino), Wish::Mode(mode), &mut no_recall, &mut due);
+        let granted =
+            self.table.acquire(asker, InodeId(ino), LeaseRequest::Mode(mode), &mut no_recall, &mut due);
         assert!(due.is_empty(), "nobody is waited for");
         self.make_room(session);
         granted
@@ -55,7 +56,7 @@ impl Crowd {
 
     fn answer_all(&mut self) {
         while let Some((session, ino, number)) = self.unanswered.pop_front() {
-            self.table.yielded(SessionId(session), &Yield { number, ino, in_use: false }, 0);
+            self.table.yielded(SessionId(session), &RecallAck { number, ino, in_use: false }, 0);
         }
     }
 
@@ -66,7 +67,7 @@ impl Crowd {
 }
 
 #[test]
-fn who_walks_a_huge_tree_goes_on_with_caching() {
+fn a_session_that_walks_a_huge_tree_keeps_caching() {
     let mut crowd = Crowd::new();
     for ino in 1..=5000 {
         assert_eq!(crowd.offer(1, ino), Some(Read), "of inode {ino}");
@@ -79,7 +80,7 @@ fn who_walks_a_huge_tree_goes_on_with_caching() {
 }
 
 #[test]
-fn who_does_not_answer_gets_nothing_unasked_and_opens_files_all_the_same() {
+fn an_unresponsive_session_gets_no_offers_but_opens_files() {
     let mut crowd = Crowd::new();
     let offered = (1..=1000).filter(|&ino| crowd.offer(1, ino).is_some()).count();
     assert_eq!(offered, 56);
@@ -120,7 +121,7 @@ fn a_file_that_is_open_keeps_its_mark() {
         assert_eq!(crowd.offer(1, ino), Some(Read));
         while let Some((session, ino, number)) = crowd.unanswered.pop_front() {
             let in_use = ino == InodeId(1);
-            crowd.table.yielded(SessionId(session), &Yield { number, ino, in_use }, 0);
+            crowd.table.yielded(SessionId(session), &RecallAck { number, ino, in_use }, 0);
         }
     }
     assert_eq!(crowd.sent.iter().filter(|(_, ino)| *ino == InodeId(1)).count(), 1);
@@ -128,7 +129,7 @@ fn a_file_that_is_open_keeps_its_mark() {
 }
 
 #[test]
-fn those_with_more_than_their_share_make_way() {
+fn sessions_above_their_share_are_recalled() {
     let mut crowd = Crowd::new();
     for ino in 1..=10 {
         assert_eq!(crowd.offer(9, ino), Some(Read));
@@ -153,7 +154,7 @@ fn those_with_more_than_their_share_make_way() {
 }
 
 #[test]
-fn a_recall_for_room_is_in_the_way_of_nobody_until_it_has_to_be() {
+fn a_recall_for_room_blocks_only_conflicting_commands() {
     let mut crowd = Crowd::new();
     (1..=50).for_each(|ino| _ = crowd.offer(1, ino));
     let (_, ino, number) = crowd.unanswered[0];
@@ -167,14 +168,14 @@ fn a_recall_for_room_is_in_the_way_of_nobody_until_it_has_to_be() {
         sent.push(session.0);
         1_000_000
     };
-    crowd.table.make_way(changer, ino, Access::Change, &mut send, &mut due);
-    assert_eq!((due[0], sent), (Due { ino, session: SessionId(1), number }, vec![2, 3]));
+    crowd.table.make_way(changer, ino, InodeAccess::Write, &mut send, &mut due);
+    assert_eq!((due[0], sent), (PendingRecall { ino, session: SessionId(1), number }, vec![2, 3]));
     let asker = crowd.asker(5);
     assert_eq!(crowd.table.offer(asker, ino), None);
     for (session, number) in [(1, number), (2, 1_000_000), (3, 1_000_000)] {
-        crowd.table.yielded(SessionId(session), &Yield { number, ino, in_use: false }, 0);
+        crowd.table.yielded(SessionId(session), &RecallAck { number, ino, in_use: false }, 0);
     }
-    assert!(due.iter().all(|due| !crowd.table.is_due(due)));
+    assert!(due.iter().all(|due| !crowd.table.is_pending(due)));
     assert_eq!(crowd.offer(5, ino.0), None, "it cools down as after any other recall");
 }
 

@@ -97,7 +97,7 @@ fn a_default_acl_replaces_the_umask() {
         umask: 0o777,
         rdev: 0,
         exclusive: true,
-        wish: None,
+        requested_lease: None,
     };
     let file = world.attr_of(create).unwrap();
     assert_eq!(file.mode, 0o100660);

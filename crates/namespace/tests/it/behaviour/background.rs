@@ -1,5 +1,5 @@
 use crate::support::{Holding, World};
-use namespace::{inodes, orphans, unsettled};
+use namespace::{inodes, orphans, unrecovered_files};
 use types::{InodeId, PartitionId, SessionId};
 use wire::MetaOp;
 
@@ -19,7 +19,7 @@ fn pages_of_notes_hold_whole_inodes() {
         let mut seen = Vec::new();
         let mut after = InodeId(0);
         loop {
-            let page = unsettled(&world.state, PartitionId(0), after, limit).unwrap();
+            let page = unrecovered_files(&world.state, PartitionId(0), after, limit).unwrap();
             let Some(last) = page.last() else { break };
             after = last.record.ino;
             seen.extend(page.iter().map(|found| (found.record.ino, found.record.session.0)));
@@ -27,7 +27,7 @@ fn pages_of_notes_hold_whole_inodes() {
         let expected: Vec<_> = files.iter().flat_map(|&ino| (1..=4).map(move |s| (ino, s))).collect();
         assert_eq!(seen, expected, "pages of {limit}");
     }
-    let page = unsettled(&world.state, PartitionId(0), InodeId(0), 1).unwrap();
+    let page = unrecovered_files(&world.state, PartitionId(0), InodeId(0), 1).unwrap();
     assert!(page.iter().all(|found| found.inline && found.layout.is_some()));
 }
 

@@ -1,5 +1,5 @@
 use crate::support::{Holding, World, bytes};
-use namespace::{keys, unsettled};
+use namespace::{keys, unrecovered_files};
 use types::{Errno, InodeId, SessionId, Timestamp};
 use wire::{FileInfo, MetaOp};
 
@@ -34,7 +34,7 @@ fn report(world: &mut World, ino: InodeId, size: u64, lens: &[u64]) {
 }
 
 fn known(world: &mut World, ino: InodeId) -> Vec<u64> {
-    world.file(MetaOp::Open { ino, wish: None }).unwrap().known
+    world.file(MetaOp::Open { ino, wish: None }).unwrap().length_bounds
 }
 
 fn truncate(world: &mut World, ino: InodeId, size: u64) -> FileInfo {
@@ -43,7 +43,7 @@ fn truncate(world: &mut World, ino: InodeId, size: u64) -> FileInfo {
 
 /// Sessions with a write record of a file, and their pending truncations.
 fn notes(world: &World, ino: InodeId) -> Vec<(SessionId, Option<u64>)> {
-    let page = unsettled(&world.state, ino.partition(), InodeId(0), 100).unwrap();
+    let page = unrecovered_files(&world.state, ino.partition(), InodeId(0), 100).unwrap();
     page.into_iter().map(|found| (found.record.session, found.record.truncate_to)).collect()
 }
 
@@ -71,7 +71,7 @@ fn lengths_of_chunk_files_are_known_once_they_are_reported_and_until_they_are_cu
     truncate(&mut world, file, 9 * MIB);
     assert_eq!(known(&mut world, file), [MIB; 4]);
     let cut = truncate(&mut world, file, 2 * MIB + 7);
-    assert_eq!(cut.known, [MIB, MIB, 7, 0]);
+    assert_eq!(cut.length_bounds, [MIB, MIB, 7, 0]);
     // A writer that extends the file again hasn't filled what was truncated.
     world.run(MetaOp::BeginWrite { ino: file }).unwrap();
     report(&mut world, file, 4 * MIB, &[]);
@@ -79,11 +79,11 @@ fn lengths_of_chunk_files_are_known_once_they_are_reported_and_until_they_are_cu
     end_write(&mut world, file, 4 * MIB);
     truncate(&mut world, file, 9 * MIB);
     assert_eq!(known(&mut world, file), [MIB, MIB, 7, 0]);
-    assert!(truncate(&mut world, file, 0).known.is_empty());
+    assert!(truncate(&mut world, file, 0).length_bounds.is_empty());
 }
 
 #[test]
-fn chunk_files_of_a_file_that_is_inline_are_of_no_account() {
+fn chunk_files_of_an_inline_file_are_ignored() {
     let mut world = World::new(Holding::All);
     let file = world.create(ROOT, "file");
     let data = bytes("head");
@@ -137,7 +137,7 @@ fn content_moves_from_inline_to_chunks() {
 /// The request was on its way from one service to the next when the session reclaimed its state
 /// there, after size recovery of the file.
 #[test]
-fn a_move_to_chunks_that_was_settled_meanwhile_is_not_ended() {
+fn a_move_to_chunks_after_size_recovery_is_not_completed() {
     let mut world = World::new(Holding::All);
     let file = world.create(ROOT, "file");
     let (data, offset) = (bytes("head"), 0);
@@ -154,7 +154,7 @@ fn a_move_to_chunks_that_was_settled_meanwhile_is_not_ended() {
 }
 
 #[test]
-fn a_late_report_makes_no_file_longer() {
+fn a_late_report_extends_no_file() {
     let mut world = World::new(Holding::All);
     let file = chunked_file(&mut world);
     let writer = world.session;
@@ -198,7 +198,7 @@ fn a_report_never_shrinks_a_file() {
 }
 
 #[test]
-fn a_cut_is_noted_until_it_is_made() {
+fn a_truncation_is_recorded_until_it_is_done() {
     let mut world = World::new(Holding::All);
     let file = chunked_file(&mut world);
     let cut = truncate(&mut world, file, 30);
@@ -217,7 +217,7 @@ fn growing_needs_no_note() {
 }
 
 #[test]
-fn the_deeper_of_two_cuts_is_made() {
+fn the_smaller_of_two_truncations_counts() {
     let mut world = World::new(Holding::All);
     let file = chunked_file(&mut world);
     truncate(&mut world, file, 10);

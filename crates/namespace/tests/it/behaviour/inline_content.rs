@@ -24,7 +24,7 @@ fn content(world: &mut World, ino: InodeId) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_to_be_appended_goes_to_the_end_or_nowhere() {
+fn an_append_goes_to_the_end_or_fails() {
     let mut world = World::new(Holding::All);
     let ino = world.create(ROOT, "file");
     let append = |offset: u64, data: &'static str| {

@@ -6,7 +6,15 @@ use wire::MetaOp;
 const ROOT: InodeId = InodeId::ROOT;
 
 fn create(parent: InodeId, name: &str, exclusive: bool) -> MetaOp {
-    MetaOp::Create { parent, name: bytes(name), mode: 0o100666, umask: 0o027, rdev: 0, exclusive, wish: None }
+    MetaOp::Create {
+        parent,
+        name: bytes(name),
+        mode: 0o100666,
+        umask: 0o027,
+        rdev: 0,
+        exclusive,
+        requested_lease: None,
+    }
 }
 
 #[test]
@@ -21,7 +29,7 @@ fn a_name_has_at_most_255_bytes() {
 }
 
 #[test]
-fn names_that_are_no_names_are_refused() {
+fn invalid_names_are_refused() {
     let mut world = World::new(Holding::All);
     assert_eq!(world.run(create(ROOT, "", true)).unwrap_err(), Errno::ENOENT);
     assert_eq!(world.run(create(ROOT, "a/b", true)).unwrap_err(), Errno::EINVAL);
@@ -81,7 +89,7 @@ fn a_device_keeps_its_number_and_create_makes_no_directories() {
         umask: 0,
         rdev: 0x1234,
         exclusive: true,
-        wish: None,
+        requested_lease: None,
     };
     assert_eq!(world.run(make(mode::S_IFDIR | 0o755)).unwrap_err(), Errno::EINVAL);
     assert_eq!(world.run(make(mode::S_IFLNK | 0o777)).unwrap_err(), Errno::EINVAL);

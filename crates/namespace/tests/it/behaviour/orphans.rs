@@ -109,7 +109,7 @@ fn a_reclaimed_file_leaves_its_chunks_to_be_deleted_and_nothing_else() {
     assert!(!world.holds(keys::xattr(file, &name)));
     world.check_invariants();
     let (_, left) = doomed(&world.state, file.partition(), InodeId(0), 10).unwrap().remove(0);
-    let fewer = left.with_stripe(0, types::GroupId(99), 0);
+    let fewer = left.with_moved_stripe(0, types::GroupId(99), 0);
     assert!(forget_doomed(&world.state, file, &fewer).unwrap().is_empty(), "there are others meanwhile");
     let gone = forget_doomed(&world.state, file, &left).unwrap();
     world.state.write(gone);

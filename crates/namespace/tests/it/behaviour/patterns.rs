@@ -1,21 +1,21 @@
 use crate::support::{Holding, World};
 use types::{Chooser, Errno, InodeId, PoolId, StripePattern};
-use wire::{Description, MetaOp, MetaReply, PatternChange};
+use wire::{EntryDescription, MetaOp, MetaReply, PatternChange};
 
 const ROOT: InodeId = InodeId::ROOT;
 
-fn description(reply: MetaReply) -> Description {
+fn description(reply: MetaReply) -> EntryDescription {
     match reply {
         MetaReply::Description(description) => *description,
         reply => panic!("no description: {reply:?}"),
     }
 }
 
-fn change(world: &mut World, dir: InodeId, change: PatternChange) -> Result<Description, Errno> {
+fn change(world: &mut World, dir: InodeId, change: PatternChange) -> Result<EntryDescription, Errno> {
     world.run(MetaOp::SetPattern { dir, change }).map(description)
 }
 
-fn describe(world: &mut World, ino: InodeId) -> Description {
+fn describe(world: &mut World, ino: InodeId) -> EntryDescription {
     description(world.run(MetaOp::Describe { ino }).unwrap())
 }
 

@@ -3,7 +3,7 @@
 use crate::support::{Holding, World, bytes};
 use namespace::{Caller, Failure, permit};
 use types::{Credentials, Errno, InodeFlags, InodeId, ProjectId, SetAttr, SetTime, Timestamp};
-use wire::{MetaOp, PromisedFile, RenameMode, XattrMode};
+use wire::{MetaOp, PendingFile, RenameMode, XattrMode};
 
 const ROOT: InodeId = InodeId::ROOT;
 const OWNER: u32 = 1000;
@@ -22,19 +22,19 @@ fn create(parent: InodeId, name: &str) -> MetaOp {
         umask: 0,
         rdev: 0,
         exclusive: true,
-        wish: None,
+        requested_lease: None,
     }
 }
 
 fn deliver(parent: InodeId, name: &str) -> MetaOp {
     let (name, content) = (bytes(name), bytes(""));
-    let file = PromisedFile {
+    let file = PendingFile {
         ino: parent,
         parent,
         name,
         mode: 0o644,
         umask: 0,
-        made: types::Timestamp::default(),
+        created: types::Timestamp::default(),
         content,
     };
     MetaOp::Deliver { file: Box::new(file) }
@@ -95,7 +95,7 @@ impl Scene {
 }
 
 #[test]
-fn names_are_made_by_who_may_write_and_search_the_directory() {
+fn creating_names_needs_write_and_search_permission() {
     let scene = Scene::new();
     let (owner, stranger, member) = (user(OWNER, &[]), user(STRANGER, &[]), user(STRANGER, &[7, TEAM]));
     let makes = |parent| {
@@ -264,7 +264,7 @@ fn extended_attributes_follow_their_kind() {
         umask: 0,
         rdev,
         exclusive: true,
-        wish: None,
+        requested_lease: None,
     };
     assert_eq!(scene.may(&owner, device(0o060_600, 5)), Err(Errno::EPERM));
     assert_eq!(scene.may(&owner, device(0o020_600, 5)), Err(Errno::EPERM));

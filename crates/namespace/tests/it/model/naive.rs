@@ -115,7 +115,7 @@ impl Model {
                 umask: 0o022,
                 rdev: 0,
                 exclusive,
-                wish: None,
+                requested_lease: None,
             },
             &Action::Mkdir { dir, name, mode } => {
                 MetaOp::Mkdir { parent: ino(dir), name: named(name), mode: mode & 0o1777, umask: 0o022 }

@@ -188,7 +188,7 @@ impl World {
             umask: 0,
             rdev: 0,
             exclusive: true,
-            wish: None,
+            requested_lease: None,
         };
         self.attr_of(op).unwrap().ino
     }

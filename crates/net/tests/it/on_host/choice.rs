@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use types::{Errno, Result};
 use wire::Message;
-use wire::frame::{Header, Kind, OnHost, Welcome};
+use wire::frame::{FrameKind, Header, LocalEndpoint, Welcome};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -61,7 +61,7 @@ fn serve_slowly() -> (Arc<Slow>, Arc<Server>) {
 }
 
 #[test]
-fn it_is_used_by_who_wants_it_and_the_service_knows_where_from() {
+fn shared_memory_is_used_if_enabled_and_the_service_sees_the_address() {
     let (slow, server) = serve_slowly();
     let address = server.addresses()[0];
     for (same_host, transport) in
@@ -84,7 +84,7 @@ fn it_is_used_by_who_wants_it_and_the_service_knows_where_from() {
 
 /// A late server can't access the buffer of a call that has ended.
 #[test]
-fn a_late_answer_touches_no_buffer_of_a_call_that_has_ended() {
+fn a_late_answer_does_not_touch_the_buffer_of_an_ended_call() {
     let (slow, server) = serve_slowly();
     let peer = peer_of(WAY, server.addresses().to_vec(), Duration::from_millis(300));
     rt::block_on(async move {
@@ -113,7 +113,7 @@ fn a_late_answer_touches_no_buffer_of_a_call_that_has_ended() {
 }
 
 #[test]
-fn more_than_the_memory_holds_goes_through_all_the_same() {
+fn payloads_beyond_the_shared_memory_go_over_the_socket() {
     let service = Service1::open();
     let server = serve(WAY, &service);
     let peer = peer_of(WAY, server.addresses().to_vec(), LIMIT);
@@ -138,26 +138,26 @@ fn more_than_the_memory_holds_goes_through_all_the_same() {
 }
 
 /// A hand-made server that announces a Unix socket, and answers one request over TCP.
-fn tell_of(way: OnHost) -> SocketAddr {
+fn tell_of(way: LocalEndpoint) -> SocketAddr {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         let mut raw = Raw::over(WAY, listener.accept().unwrap().0);
-        assert_eq!(raw.receive().unwrap().0.kind, Kind::Hello);
+        assert_eq!(raw.receive().unwrap().0.kind, FrameKind::Hello);
         let mut body = Vec::new();
         let welcome = Welcome { protocol: 1, name: CLUSTER.into(), credits: 8, cores: 1, on_host: Some(way) };
         welcome.encode(&mut body);
-        raw.send(Header::new(Kind::Welcome, 0), &body, &[]);
+        raw.send(Header::new(FrameKind::Welcome, 0), &body, &[]);
         while let Some((header, _)) = raw.receive() {
             let mut body = Vec::new();
             Told(5, 5).encode(&mut body);
-            raw.send(Header::new(Kind::Reply, header.id), &body, &[]);
+            raw.send(Header::new(FrameKind::Reply, header.id), &body, &[]);
         }
     });
     address
 }
 
-fn falls_back(way: OnHost, reason: &'static str) {
+fn falls_back(way: LocalEndpoint, reason: &'static str) {
     let socket = Address::Abstract(way.socket.clone());
     let address = tell_of(way);
     let peer = Peer::new(PeerOptions { identity: identity(), ..peer_options(WAY, vec![address]) });
@@ -173,20 +173,20 @@ fn falls_back(way: OnHost, reason: &'static str) {
     .unwrap();
 }
 
-fn way() -> OnHost {
+fn way() -> LocalEndpoint {
     let socket = format!("weft-test-{:016x}", rt::random_u64());
-    OnHost { host: rt::net::host().unwrap(), socket, user: rt::net::user() }
+    LocalEndpoint { host: rt::net::host_id().unwrap(), socket, user: rt::net::user_id() }
 }
 
 #[test]
-fn a_socket_that_is_not_there_is_told_and_tcp_is_used() {
+fn a_missing_socket_is_logged_and_tcp_is_used() {
     falls_back(way(), "refused");
 }
 
 /// A process that took the socket name of a dead server must not be taken for it.
 #[test]
 fn a_socket_of_another_user_gets_nothing() {
-    let way = OnHost { user: rt::net::user() + 1, ..way() };
+    let way = LocalEndpoint { user: rt::net::user_id() + 1, ..way() };
     let name = UnixAddress::from_abstract_name(&way.socket).unwrap();
     let impostor = UnixListener::bind_addr(&name).unwrap();
     let got = std::thread::spawn(move || {
@@ -199,8 +199,8 @@ fn a_socket_of_another_user_gets_nothing() {
 }
 
 #[test]
-fn a_server_on_another_machine_is_reached_as_ever() {
-    let address = tell_of(OnHost { host: "another".into(), ..way() });
+fn a_server_on_another_machine_is_reached_over_tcp() {
+    let address = tell_of(LocalEndpoint { host: "another".into(), ..way() });
     let peer = Peer::new(peer_options(WAY, vec![address]));
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use types::crc32c;
 use wire::Message;
-use wire::frame::{HEADER_BYTES, Header, Hello, Kind, OnHost, Welcome};
+use wire::frame::{FrameKind, HEADER_BYTES, Header, Hello, LocalEndpoint, Welcome};
 
 pub const LIMIT: Duration = Duration::from_secs(20);
 
@@ -22,18 +22,18 @@ pub struct Hand {
 }
 
 /// Sends a hello over TCP, and learns how to connect on the host.
-pub fn learn(address: SocketAddr, client: u64) -> (Raw, OnHost) {
+pub fn learn(address: SocketAddr, client: u64) -> (Raw, LocalEndpoint) {
     let mut raw = Raw::connect(WAY, address);
     raw.hello(client, 1);
     let (header, body) = raw.receive().unwrap();
-    assert_eq!(header.kind, Kind::Welcome);
+    assert_eq!(header.kind, FrameKind::Welcome);
     let way = Welcome::decode(&body[..header.body_bytes as usize]).unwrap().on_host;
     (raw, way.expect("a server tells how it is reached on its machine"))
 }
 
 impl Hand {
     /// Connects and sends a descriptor.
-    pub async fn connect(way: &OnHost, fd: OwnedFd) -> Hand {
+    pub async fn connect(way: &LocalEndpoint, fd: OwnedFd) -> Hand {
         let socket = Socket::connect(Address::Abstract(way.socket.clone()), LIMIT).await.unwrap();
         socket.send_fd(fd).await.unwrap();
         Hand { socket, before: None }
@@ -46,7 +46,7 @@ impl Hand {
         let mut hand = Hand::connect(&way, fd).await;
         hand.before = Some(before);
         hand.hello(client).await;
-        assert_eq!(hand.receive().await.unwrap().0.kind, Kind::Welcome);
+        assert_eq!(hand.receive().await.unwrap().0.kind, FrameKind::Welcome);
         (hand, memory)
     }
 
@@ -62,7 +62,7 @@ impl Hand {
         };
         let mut body = Vec::new();
         hello.encode(&mut body);
-        self.send(Header::new(Kind::Hello, 0), &body).await;
+        self.send(Header::new(FrameKind::Hello, 0), &body).await;
     }
 
     /// Sends a frame; its payload, if any, is in the memory.
@@ -90,5 +90,10 @@ impl Hand {
 
 /// A header with a payload in the memory.
 pub fn placed(header: Header, place: u32, payload: &[u8]) -> Header {
-    Header { place, payload_bytes: payload.len() as u32, payload_sum: Some(crc32c(payload)), ..header }
+    Header {
+        payload_place: place,
+        payload_bytes: payload.len() as u32,
+        payload_sum: Some(crc32c(payload)),
+        ..header
+    }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use types::{Errno, Error};
-use wire::frame::{Header, Kind, MAX_PAYLOAD_BYTES};
+use wire::frame::{FrameKind, Header, MAX_PAYLOAD_BYTES};
 use wire::{Message, Service};
 
 const PAGE: usize = 4096;
@@ -25,7 +25,7 @@ fn still_works(server: &Arc<Server>) {
 }
 
 fn request(id: u64) -> Header {
-    Header { service: Service::Storage as u8, ..Header::new(Kind::Request, id) }
+    Header { service: Service::Storage as u8, ..Header::new(FrameKind::Request, id) }
 }
 
 fn body(ask: Ask) -> Vec<u8> {
@@ -35,7 +35,7 @@ fn body(ask: Ask) -> Vec<u8> {
 }
 
 fn told((header, body): (Header, Vec<u8>)) -> Told {
-    assert_eq!(header.kind, Kind::Reply, "{:?}", Error::decode(&body));
+    assert_eq!(header.kind, FrameKind::Reply, "{:?}", Error::decode(&body));
     Told::decode(&body).unwrap()
 }
 
@@ -50,10 +50,13 @@ fn payloads_are_where_the_header_says() {
         hand.send(placed(request(1), 2, &data), &body(Ask::Sum(1))).await;
         assert_eq!(told(hand.receive().await.unwrap()), Told(1, sum(&data)));
         // The last byte of the memory, and an answer there.
-        let wanted = Header { place: 7, wanted_bytes: 2 * PAGE as u32, ..request(2) };
+        let wanted = Header { payload_place: 7, reply_payload_bytes: 2 * PAGE as u32, ..request(2) };
         hand.send(wanted, &body(Ask::Fill(9))).await;
         let (header, _) = hand.receive().await.unwrap();
-        assert_eq!((header.kind, header.place, header.payload_bytes as usize), (Kind::Reply, 7, 2 * PAGE));
+        assert_eq!(
+            (header.kind, header.payload_place, header.payload_bytes as usize),
+            (FrameKind::Reply, 7, 2 * PAGE)
+        );
         let seen = IoBuf::alloc(2 * PAGE);
         memory.copy_out(6 * PAGE, &seen);
         assert!(seen.as_slice() == pattern(9, 2 * PAGE));
@@ -75,18 +78,18 @@ fn places_outside_of_the_memory_end_the_connection_and_nothing_else() {
         placed(request(1), 8, &[0; PAGE + 1]),
         placed(request(1), u32::MAX, &[0; 10]),
         Header { payload_bytes: MAX_PAYLOAD_BYTES, ..placed(request(1), 1, &[]) },
-        Header { wanted_bytes: PAGE as u32, place: 9, ..request(1) },
-        Header { wanted_bytes: PAGE as u32 + 1, place: 8, ..request(1) },
-        Header { wanted_bytes: MAX_PAYLOAD_BYTES, ..placed(request(1), 8, &[0; 10]) },
+        Header { reply_payload_bytes: PAGE as u32, payload_place: 9, ..request(1) },
+        Header { reply_payload_bytes: PAGE as u32 + 1, payload_place: 8, ..request(1) },
+        Header { reply_payload_bytes: MAX_PAYLOAD_BYTES, ..placed(request(1), 8, &[0; 10]) },
         // A place without a payload, and a checksum of another payload.
-        Header { place: 1, ..request(1) },
+        Header { payload_place: 1, ..request(1) },
         Header { payload_sum: Some(17), ..placed(request(1), 1, &[0; 10]) },
     ];
     rt::block_on(async move {
         let (bystander, _memory) = Hand::welcome(address, 60, PAGE).await;
         for (number, header) in bad.into_iter().enumerate() {
             let (hand, _memory) = Hand::welcome(address, 100 + number as u64, 8 * PAGE).await;
-            let ask = if header.wanted_bytes > 0 { Ask::Fill(1) } else { Ask::Sum(1) };
+            let ask = if header.reply_payload_bytes > 0 { Ask::Fill(1) } else { Ask::Sum(1) };
             hand.send(header, &body(ask)).await;
             assert!(hand.receive().await.is_none(), "{number}: {header:?}");
         }
@@ -103,7 +106,7 @@ fn places_outside_of_the_memory_end_the_connection_and_nothing_else() {
 
 /// The service gets the bytes that were verified, even if the client changes the memory meanwhile.
 #[test]
-fn memory_that_changes_while_it_is_checked_is_seen_by_nobody() {
+fn memory_that_changes_while_it_is_verified_is_never_used() {
     const BYTES: usize = 1 << 20;
     let server = serve(WAY, &Service1::open());
     let address = server.addresses()[0];
@@ -162,7 +165,7 @@ fn memory_that_changes_while_it_is_checked_is_seen_by_nobody() {
 }
 
 #[test]
-fn a_client_that_dies_leaves_nothing_behind() {
+fn a_dead_client_leaks_nothing() {
     let service = Service1::new();
     let server = serve(WAY, &service);
     let address = server.addresses()[0];
@@ -174,7 +177,7 @@ fn a_client_that_dies_leaves_nothing_behind() {
             let data = pattern(1, 60 * PAGE);
             memory.copy_in(0, &IoBuf::from_slice(&data).slice(0..data.len()));
             hand.send(placed(request(2), 1, &data), &body(Ask::Count(client))).await;
-            let wanted = Header { place: 1, wanted_bytes: 60 * PAGE as u32, ..request(3) };
+            let wanted = Header { payload_place: 1, reply_payload_bytes: 60 * PAGE as u32, ..request(3) };
             hand.send(wanted, &body(Ask::Fill(2))).await;
             // The client disconnects while the service executes its requests.
             while seen.begun.load(Ordering::SeqCst) < 2 * (client as usize - 399) {
@@ -200,7 +203,7 @@ fn refused(server: &Arc<Server>, client: u64, fd: impl FnOnce() -> std::os::fd::
 }
 
 #[test]
-fn what_is_no_good_memory_is_refused() {
+fn unsafe_memory_is_refused() {
     let server = serve(WAY, &Service1::open());
     refused(&server, 500, || std::fs::File::open("/proc/self/status").unwrap().into());
     refused(&server, 501, || std::net::TcpListener::bind("127.0.0.1:0").unwrap().into());
@@ -222,7 +225,7 @@ fn what_is_no_good_memory_is_refused() {
 }
 
 #[test]
-fn nobody_comes_by_the_socket_alone() {
+fn a_socket_connection_without_a_tcp_connection_is_refused() {
     let server = serve(WAY, &Service1::open());
     let address = server.addresses()[0];
     rt::block_on(async move {
@@ -233,7 +236,7 @@ fn nobody_comes_by_the_socket_alone() {
         hand.hello(601).await;
         let (header, body) = hand.receive().await.unwrap();
         let error = Error::decode(&body).unwrap();
-        assert_eq!((header.kind, error.errno), (Kind::Error, Errno::ESTALE), "{error}");
+        assert_eq!((header.kind, error.errno), (FrameKind::Error, Errno::ESTALE), "{error}");
         assert!(hand.receive().await.is_none());
     })
     .unwrap();

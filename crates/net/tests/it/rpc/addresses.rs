@@ -15,7 +15,7 @@ use types::Errno;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-pub fn the_next_address_is_taken_when_the_first_is_dead(way: Way) {
+pub fn the_next_address_is_used_when_the_first_is_unreachable(way: Way) {
     let server = serve(way, &Service1::open());
     let alive = server.addresses()[0];
     let dead = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
@@ -52,7 +52,7 @@ pub fn new_addresses_are_used_by_calls_that_already_wait(way: Way) {
     .unwrap();
 }
 
-pub fn where_a_peer_is_is_looked_up_before_each_try(way: Way) {
+pub fn addresses_are_looked_up_before_each_attempt(way: Way) {
     let server = serve(way, &Service1::open());
     let alive = server.addresses().to_vec();
     let dead = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
@@ -70,7 +70,7 @@ pub fn where_a_peer_is_is_looked_up_before_each_try(way: Way) {
     assert_eq!(asked.load(Ordering::Relaxed), 3);
 }
 
-pub fn a_lookup_that_hangs_holds_up_no_call(way: Way) {
+pub fn a_lookup_that_hangs_does_not_delay_calls(way: Way) {
     let server = serve(way, &Service1::open());
     let (ends, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
@@ -85,7 +85,7 @@ pub fn a_lookup_that_hangs_holds_up_no_call(way: Way) {
     drop(ends);
 }
 
-pub fn connections_to_addresses_of_before_are_ended(way: Way) {
+pub fn connections_to_former_addresses_are_ended(way: Way) {
     let server = serve_two(way);
     let [first, second] = server.addresses()[..] else { panic!("{:?}", server.addresses()) };
     let peer = peer_of(way, vec![first], LIMIT);
@@ -108,7 +108,7 @@ pub fn connections_to_addresses_of_before_are_ended(way: Way) {
     .unwrap();
 }
 
-pub fn an_address_is_tried_without_a_call(way: Way) {
+pub fn an_address_can_be_probed(way: Way) {
     let server = serve(way, &Service1::open());
     let dead = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
     // Accepts connections, and sends nothing.
@@ -127,16 +127,16 @@ pub fn an_address_is_tried_without_a_call(way: Way) {
     .unwrap();
 }
 
-pub fn who_waits_for_a_peer_is_told_why(way: Way) {
+pub fn a_call_that_times_out_reports_why(way: Way) {
     let dead = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
     let peer = peer_of(way, vec![dead], LIMIT);
     rt::block_on(async move {
-        assert_eq!(peer.out_of_reach(Duration::ZERO), None, "nobody has asked it for anything");
+        assert_eq!(peer.unreachable_reason(Duration::ZERO), None, "nobody has asked it for anything");
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         rt::spawn(async move { drop(channel.call(Ask::Sum(1), None).await) });
         let told = async {
             loop {
-                match peer.out_of_reach(Duration::from_millis(1)) {
+                match peer.unreachable_reason(Duration::from_millis(1)) {
                     Some(cause) if cause.contains("refused") => return cause,
                     _ => rt::sleep(Duration::from_millis(1)).await,
                 }
@@ -144,10 +144,10 @@ pub fn who_waits_for_a_peer_is_told_why(way: Way) {
         };
         let cause = rt::timeout(LIMIT, told).await.unwrap();
         assert!(cause.contains(&dead.to_string()), "{cause}");
-        assert_eq!(peer.out_of_reach(LIMIT), None, "not for so long");
+        assert_eq!(peer.unreachable_reason(LIMIT), None, "not for so long");
         let server = serve_at(way, dead, &Service1::open());
         let reached = async {
-            while peer.out_of_reach(Duration::ZERO).is_some() {
+            while peer.unreachable_reason(Duration::ZERO).is_some() {
                 rt::sleep(Duration::from_millis(1)).await;
             }
         };

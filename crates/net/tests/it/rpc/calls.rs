@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::Errno;
 use wire::Message;
-use wire::frame::{Header, Kind};
+use wire::frame::{FrameKind, Header};
 
 /// Runs `count` tasks and waits for all of them.
 async fn all<F: Future<Output = ()> + 'static>(count: usize, task: impl Fn(usize) -> F) {
@@ -110,9 +110,9 @@ pub fn bodies_may_be_longer_than_what_is_staged(way: Way) {
             let mut told = Vec::new();
             Told(1, len as u64).encode(&mut told);
             told.resize(len, 7);
-            raw.send(Header::new(Kind::Reply, asked.id), &told, &[]);
+            raw.send(Header::new(FrameKind::Reply, asked.id), &told, &[]);
         }
-        assert_eq!(raw.receive().unwrap().0.kind, Kind::Goodbye);
+        assert_eq!(raw.receive().unwrap().0.kind, FrameKind::Close);
     });
     let peer = peer_of(way, vec![address], PATIENCE);
     rt::block_on(async move {
@@ -127,7 +127,7 @@ pub fn bodies_may_be_longer_than_what_is_staged(way: Way) {
     .unwrap();
 }
 
-pub fn what_is_too_large_for_a_frame_is_refused_here(way: Way) {
+pub fn an_oversized_request_is_refused_by_the_client(way: Way) {
     let server = serve(way, &Service1::open());
     let channel = channel_to(way, &server);
     rt::block_on(async move {
@@ -138,7 +138,7 @@ pub fn what_is_too_large_for_a_frame_is_refused_here(way: Way) {
     .unwrap();
 }
 
-pub fn a_write_that_is_given_up_in_the_middle_harms_no_other(way: Way) {
+pub fn an_abandoned_write_does_not_affect_other_calls(way: Way) {
     let server = serve(way, &Service1::open());
     let channel = channel_to(way, &server);
     rt::block_on(async move {
@@ -163,7 +163,7 @@ pub fn a_write_that_is_given_up_in_the_middle_harms_no_other(way: Way) {
     .unwrap();
 }
 
-pub fn a_call_that_is_given_up_leaves_its_buffer_alone(way: Way) {
+pub fn an_abandoned_call_does_not_touch_its_buffer(way: Way) {
     let server = serve(way, &Service1::open());
     let channel = channel_to(way, &server);
     rt::block_on(async move {
@@ -183,7 +183,7 @@ pub fn a_call_that_is_given_up_leaves_its_buffer_alone(way: Way) {
                     rt::sleep(Duration::from_micros(50)).await;
                 }
             });
-            if channel.call_unless(given_up, ask, Some(buf.clone())).await.is_some() {
+            if channel.call_or_abandon(given_up, ask, Some(buf.clone())).await.is_some() {
                 continue;
             }
             buf.copy_from(0, &ours);
@@ -193,7 +193,8 @@ pub fn a_call_that_is_given_up_leaves_its_buffer_alone(way: Way) {
         }
         // Without a reason to give up it is an ordinary call.
         let small = IoBuf::alloc(5000);
-        let answer = channel.call_unless(Box::pin(std::future::pending()), Ask::Fill(5), Some(small.clone()));
+        let answer =
+            channel.call_or_abandon(Box::pin(std::future::pending()), Ask::Fill(5), Some(small.clone()));
         assert_eq!(answer.await, Some(Ok(Told(5, 5000))));
         assert_eq!(small.as_slice(), pattern(5, 5000));
     })

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-pub fn a_dropped_wait_ends_at_the_server_and_frees_its_place(way: Way) {
+pub fn a_dropped_wait_is_cancelled_at_the_server_and_frees_its_slot(way: Way) {
     let service = Service1::open();
     let server = serve(way, &service);
     let peer = peer_of(way, server.addresses().to_vec(), PATIENCE);
@@ -28,7 +28,7 @@ pub fn a_dropped_wait_ends_at_the_server_and_frees_its_place(way: Way) {
     .unwrap();
 }
 
-pub fn work_that_does_not_wait_runs_to_its_end(way: Way) {
+pub fn requests_that_do_not_wait_are_not_cancelled(way: Way) {
     let service = Service1::new();
     let server = serve(way, &service);
     let peer = peer_of(way, server.addresses().to_vec(), PATIENCE);

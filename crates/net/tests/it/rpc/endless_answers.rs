@@ -8,7 +8,7 @@ use net::Channel;
 use std::net::TcpListener;
 use std::time::Duration;
 use types::Errno;
-use wire::frame::{Header, Kind, MAX_ANSWER_BYTES, MAX_BODY_BYTES};
+use wire::frame::{FrameKind, Header, MAX_ANSWER_BYTES, MAX_BODY_BYTES};
 
 pub fn an_answer_above_the_limit_is_refused_by_the_server(way: Way) {
     let (_server, channel) = writer(way);
@@ -20,7 +20,7 @@ pub fn an_answer_above_the_limit_is_refused_by_the_server(way: Way) {
     .unwrap();
 }
 
-pub fn a_server_whose_answer_does_not_end_is_left(way: Way) {
+pub fn an_endless_answer_ends_the_connection(way: Way) {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
@@ -29,7 +29,7 @@ pub fn a_server_whose_answer_does_not_end_is_left(way: Way) {
         let (asked, _) = raw.receive().unwrap();
         let piece = vec![b'x'; MAX_BODY_BYTES as usize];
         for _ in 0..=MAX_ANSWER_BYTES / piece.len() {
-            raw.send(Header::new(Kind::Part, asked.id), &piece, &[]);
+            raw.send(Header::new(FrameKind::Part, asked.id), &piece, &[]);
         }
         assert!(raw.receive().is_none(), "the client leaves");
     });
@@ -44,7 +44,7 @@ pub fn a_server_whose_answer_does_not_end_is_left(way: Way) {
             }
             done.send(server.join()).unwrap();
         });
-        assert!(channel.call_unless(left, Long(1), None).await.is_none());
+        assert!(channel.call_or_abandon(left, Long(1), None).await.is_none());
     })
     .unwrap();
     is_done.recv().unwrap().unwrap();

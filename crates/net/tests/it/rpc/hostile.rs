@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{BLOCK_SIZE, Errno};
-use wire::frame::{Header, Kind, MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
+use wire::frame::{FrameKind, Header, MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
 use wire::{Message, Service};
 
 fn still_works(way: Way, server: &Arc<Server>) {
@@ -24,7 +24,7 @@ fn still_works(way: Way, server: &Arc<Server>) {
 }
 
 fn request(id: u64) -> Header {
-    Header { service: Service::Storage as u8, ..Header::new(Kind::Request, id) }
+    Header { service: Service::Storage as u8, ..Header::new(FrameKind::Request, id) }
 }
 
 fn body(ask: Ask) -> Vec<u8> {
@@ -45,10 +45,10 @@ pub fn garbage_ends_the_connection_and_nothing_else(way: Way) {
         b"GET / HTTP/1.1\r\nHost: here\r\nUser-Agent: a browser that came to the wrong port\r\n\r\n".to_vec(),
         too_long(Header { body_bytes: MAX_BODY_BYTES + 1, ..request(1) }),
         too_long(Header { payload_bytes: MAX_PAYLOAD_BYTES + 1, ..request(1) }),
-        too_long(Header { wanted_bytes: u32::MAX, ..request(1) }),
+        too_long(Header { reply_payload_bytes: u32::MAX, ..request(1) }),
         // A frame that only a server sends, a second hello, a body that doesn't match its checksum.
-        Header::new(Kind::Welcome, 0).encode().to_vec(),
-        Header::new(Kind::Hello, 0).encode().to_vec(),
+        Header::new(FrameKind::Welcome, 0).encode().to_vec(),
+        Header::new(FrameKind::Hello, 0).encode().to_vec(),
         [&Header { body_bytes: 3, ..request(1) }.encode()[..], b"abc"].concat(),
     ];
     for (number, bytes) in bad.iter().enumerate() {
@@ -57,19 +57,19 @@ pub fn garbage_ends_the_connection_and_nothing_else(way: Way) {
         raw.send_bytes(bytes);
         let refused = raw.receive();
         assert!(
-            refused.is_none_or(|(header, _)| header.kind == Kind::Error && raw.receive().is_none()),
+            refused.is_none_or(|(header, _)| header.kind == FrameKind::Error && raw.receive().is_none()),
             "{number}"
         );
         let mut raw = Raw::welcome(way, address, 1000 + number as u64);
         raw.send_bytes(bytes);
         assert!(raw.receive().is_none(), "{number}");
     }
-    bystander.send(Header::new(Kind::Ping, 0), &[], &[]);
-    assert_eq!(bystander.receive().unwrap().0.kind, Kind::Pong);
+    bystander.send(Header::new(FrameKind::Ping, 0), &[], &[]);
+    assert_eq!(bystander.receive().unwrap().0.kind, FrameKind::Pong);
     still_works(way, &server);
 }
 
-pub fn a_connection_that_breaks_off_in_a_frame_is_forgotten(way: Way) {
+pub fn a_connection_that_breaks_within_a_frame_is_removed(way: Way) {
     let server = serve(way, &Service1::open());
     let whole = [
         &request(1).with_body(&body(Ask::Sum(1))).with_payload(&[7; 200_000]).encode()[..],
@@ -94,13 +94,13 @@ pub fn a_request_that_cannot_be_understood_is_refused_and_the_connection_stays(w
     let expected = [(10, Errno::EPROTO), (11, Errno::EOPNOTSUPP), (12, Errno::EOPNOTSUPP)];
     for (id, errno) in expected {
         let (header, body) = raw.receive().unwrap();
-        assert_eq!((header.kind, header.id), (Kind::Error, id));
+        assert_eq!((header.kind, header.id), (FrameKind::Error, id));
         assert_eq!(types::Error::decode(&body).unwrap().errno, errno);
     }
     let (header, body) = raw.receive().unwrap();
-    assert_eq!((header.kind, header.id), (Kind::Reply, 13));
+    assert_eq!((header.kind, header.id), (FrameKind::Reply, 13));
     assert_eq!(Told::decode(&body).unwrap(), Told(1, 0));
-    assert_eq!(raw.receive().map(|(header, _)| (header.kind, header.id)), Some((Kind::Error, 14)));
+    assert_eq!(raw.receive().map(|(header, _)| (header.kind, header.id)), Some((FrameKind::Error, 14)));
 }
 
 pub fn more_requests_than_allowed_end_the_connection(way: Way) {
@@ -116,7 +116,7 @@ pub fn more_requests_than_allowed_end_the_connection(way: Way) {
 }
 
 /// Otherwise requests after the first would not be counted, and would outlive the connection.
-pub fn two_requests_that_wait_under_one_number_end_the_connection(way: Way) {
+pub fn two_waiting_requests_with_one_id_end_the_connection(way: Way) {
     let service = Service1::open();
     let server = serve(way, &service);
     let mut raw = Raw::welcome(way, server.addresses()[0], 1);
@@ -128,19 +128,19 @@ pub fn two_requests_that_wait_under_one_number_end_the_connection(way: Way) {
     still_works(way, &server);
 }
 
-pub fn who_asks_for_signs_of_life_and_does_not_read_them_is_not_read_either(way: Way) {
+pub fn a_client_that_pings_and_reads_no_pongs_is_not_read_from(way: Way) {
     let server = serve(way, &Service1::open());
     let mut raw = Raw::welcome(way, server.addresses()[0], 1);
     // Each of several sends has to wait that long, and ends with what it has sent until then.
     raw.0.set_write_timeout(Duration::from_secs(1));
     // Much more than fits into the sockets' buffers, in both directions.
-    let pings = Header::new(Kind::Ping, 0).encode().repeat(1 << 14);
+    let pings = Header::new(FrameKind::Ping, 0).encode().repeat(1 << 14);
     let taken = (0..100).take_while(|_| raw.0.write_all(&pings).is_ok()).count();
     assert!(taken < 100, "the server keeps as many answers as somebody wants");
     still_works(way, &server);
 }
 
-pub fn a_flipped_bit_on_the_way_to_the_server_is_noticed(way: Way) {
+pub fn a_flipped_bit_in_a_request_is_detected(way: Way) {
     let service = Service1::open();
     let server = serve(way, &service);
     for len in [10, 4096, 5000, 300_000, 64 << 12] {
@@ -155,7 +155,7 @@ pub fn a_flipped_bit_on_the_way_to_the_server_is_noticed(way: Way) {
     still_works(way, &server);
 }
 
-pub fn a_flipped_bit_on_the_way_to_the_client_is_noticed_and_repaired(way: Way) {
+pub fn a_flipped_bit_in_an_answer_is_detected_and_the_call_retransmitted(way: Way) {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
@@ -163,18 +163,18 @@ pub fn a_flipped_bit_on_the_way_to_the_client_is_noticed_and_repaired(way: Way) 
             let mut raw = Raw::over(way, listener.accept().unwrap().0);
             raw.answer_hello();
             let (asked, _) = raw.receive().unwrap();
-            assert_eq!((asked.kind, asked.wanted_bytes), (Kind::Request, 200_000));
+            assert_eq!((asked.kind, asked.reply_payload_bytes), (FrameKind::Request, 200_000));
             let mut payload = pattern(1, 200_000);
             let mut told = Vec::new();
             Told(1, 200_000).encode(&mut told);
-            let header = Header::new(Kind::Reply, asked.id).with_body(&told).with_payload(&payload);
+            let header = Header::new(FrameKind::Reply, asked.id).with_body(&told).with_payload(&payload);
             payload[150_000] ^= if attempt == 0 { 1 } else { 0 };
             raw.send_bytes(&[&header.encode()[..], &told, &payload].concat());
             if attempt == 0 {
                 assert!(raw.receive().is_none());
             } else {
                 // At the end the peer is dropped in good order.
-                assert_eq!(raw.receive().unwrap().0.kind, Kind::Goodbye);
+                assert_eq!(raw.receive().unwrap().0.kind, FrameKind::Close);
             }
         }
     });
@@ -192,7 +192,7 @@ pub fn a_flipped_bit_on_the_way_to_the_client_is_noticed_and_repaired(way: Way) 
     .unwrap();
 }
 
-pub fn nobody_takes_a_payload_that_neither_end_has_checked(way: Way) {
+pub fn an_unverified_payload_is_never_accepted(way: Way) {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
@@ -204,11 +204,11 @@ pub fn nobody_takes_a_payload_that_neither_end_has_checked(way: Way) {
             let payload = pattern(u64::from(is_summed), BLOCK_SIZE);
             let mut told = Vec::new();
             Told(1, 1).encode(&mut told);
-            let whole = Header::new(Kind::Reply, asked.id).with_body(&told).with_payload(&payload);
+            let whole = Header::new(FrameKind::Reply, asked.id).with_body(&told).with_payload(&payload);
             let payload_sum = whole.payload_sum.filter(|_| is_summed);
             let header = Header { unchecked: true, payload_sum, ..whole };
             raw.send_bytes(&[&header.encode()[..], &told, &payload].concat());
-            assert_eq!(raw.receive().map(|(header, _)| header.kind), is_summed.then_some(Kind::Goodbye));
+            assert_eq!(raw.receive().map(|(header, _)| header.kind), is_summed.then_some(FrameKind::Close));
         }
     });
     rt::block_on(async move {
@@ -223,14 +223,14 @@ pub fn nobody_takes_a_payload_that_neither_end_has_checked(way: Way) {
     .unwrap();
 }
 
-pub fn a_server_that_answers_what_was_not_asked_is_left(way: Way) {
+pub fn an_answer_to_an_unknown_request_ends_the_connection(way: Way) {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
         let answers = [
-            Header::new(Kind::Reply, 77),
-            Header { payload_bytes: 5, ..Header::new(Kind::Reply, 0) },
-            Header::new(Kind::Request, 0),
+            Header::new(FrameKind::Reply, 77),
+            Header { payload_bytes: 5, ..Header::new(FrameKind::Reply, 0) },
+            Header::new(FrameKind::Request, 0),
         ];
         for answer in answers {
             let mut raw = Raw::over(way, listener.accept().unwrap().0);

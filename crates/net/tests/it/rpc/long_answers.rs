@@ -6,9 +6,9 @@ use net::{Channel, Handler, LocalFuture, Peer, PeerOptions, Router, Server};
 use rt::IoBuf;
 use std::sync::Arc;
 use types::Result;
-use wire::authorization::{Callers, Rule};
+use wire::authorization::{AuthorizationRule, Callers};
 use wire::frame::MAX_BODY_BYTES;
-use wire::{Answer, Malformed, Message, Request, Service};
+use wire::{AnswerKind, Malformed, Message, Request, Service};
 
 /// A request for this many bytes of text.
 #[derive(Clone, Copy, Debug)]
@@ -28,12 +28,12 @@ impl Message for Long {
 impl Request for Long {
     const SERVICE: Service = Service::Management;
 
-    fn answer_payload(&self) -> Answer {
-        Answer::Plain
+    fn answer_kind(&self) -> AnswerKind {
+        AnswerKind::NoPayload
     }
 
-    fn rule(&self) -> Rule {
-        Rule { operation: "long", callers: Callers::Members }
+    fn rule(&self) -> AuthorizationRule {
+        AuthorizationRule { operation: "long", callers: Callers::Members }
     }
 }
 

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::Errno;
-use wire::frame::Kind;
+use wire::frame::FrameKind;
 
 /// A call whose connection is cut while the service still executes it is retransmitted only when
 /// that execution has ended.
@@ -47,15 +47,15 @@ fn no_copy_runs_beside_an_older_one(way: Way, cut: fn(&Proxy)) {
     assert_eq!(service.most.load(Ordering::SeqCst), 1, "never two at a time");
 }
 
-pub fn no_copy_of_a_request_runs_beside_an_older_one_when_both_ends_notice(way: Way) {
+pub fn a_retransmission_never_runs_beside_the_original_when_both_ends_notice(way: Way) {
     no_copy_runs_beside_an_older_one(way, Proxy::cut);
 }
 
-pub fn no_copy_of_a_request_runs_beside_an_older_one_when_only_the_client_notices(way: Way) {
+pub fn a_retransmission_never_runs_beside_the_original_when_only_the_client_notices(way: Way) {
     no_copy_runs_beside_an_older_one(way, Proxy::cut_client);
 }
 
-pub fn a_request_that_hangs_does_not_keep_its_client_out_for_longer_than_its_time_out(way: Way) {
+pub fn a_request_that_hangs_blocks_reconnection_only_until_its_time_out(way: Way) {
     let service = Service1::new(); // The gate is closed.
     let server = serve(way, &service);
     let proxy = Proxy::to(server.addresses()[0]);
@@ -124,13 +124,13 @@ pub fn an_older_connection_is_refused(way: Way) {
     let address = server.addresses()[0];
     let mut newer = Raw::connect(way, address);
     newer.hello(1, 5);
-    assert_eq!(newer.receive().unwrap().0.kind, Kind::Welcome);
+    assert_eq!(newer.receive().unwrap().0.kind, FrameKind::Welcome);
     let mut older = Raw::connect(way, address);
     older.hello(1, 4);
-    assert_eq!(older.receive().unwrap().0.kind, Kind::Error);
+    assert_eq!(older.receive().unwrap().0.kind, FrameKind::Error);
     assert!(older.receive().is_none());
     let mut newest = Raw::connect(way, address);
     newest.hello(1, 6);
-    assert_eq!(newest.receive().unwrap().0.kind, Kind::Welcome);
+    assert_eq!(newest.receive().unwrap().0.kind, FrameKind::Welcome);
     assert!(newer.receive().is_none(), "it was replaced");
 }

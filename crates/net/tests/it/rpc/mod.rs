@@ -44,13 +44,13 @@ macro_rules! tests_of_every_way {
         tests_over! {
             $way;
             addresses:
-                the_next_address_is_taken_when_the_first_is_dead,
+                the_next_address_is_used_when_the_first_is_unreachable,
                 new_addresses_are_used_by_calls_that_already_wait,
-                where_a_peer_is_is_looked_up_before_each_try,
-                a_lookup_that_hangs_holds_up_no_call,
-                connections_to_addresses_of_before_are_ended,
-                an_address_is_tried_without_a_call,
-                who_waits_for_a_peer_is_told_why,
+                addresses_are_looked_up_before_each_attempt,
+                a_lookup_that_hangs_does_not_delay_calls,
+                connections_to_former_addresses_are_ended,
+                an_address_can_be_probed,
+                a_call_that_times_out_reports_why,
                 a_client_of_another_cluster_is_refused_at_once,
                 each_core_has_a_connection_of_its_own,
                 only_addresses_in_the_networks_are_used,
@@ -60,31 +60,31 @@ macro_rules! tests_of_every_way {
                 errors_keep_their_message_and_hint,
                 payloads_of_all_sizes_arrive_whole_among_many_calls,
                 bodies_may_be_longer_than_what_is_staged,
-                what_is_too_large_for_a_frame_is_refused_here,
-                a_write_that_is_given_up_in_the_middle_harms_no_other,
-                a_call_that_is_given_up_leaves_its_buffer_alone,
+                an_oversized_request_is_refused_by_the_client,
+                an_abandoned_write_does_not_affect_other_calls,
+                an_abandoned_call_does_not_touch_its_buffer,
                 frames_may_arrive_in_pieces_of_any_size;
             cancel:
-                a_dropped_wait_ends_at_the_server_and_frees_its_place,
-                work_that_does_not_wait_runs_to_its_end;
+                a_dropped_wait_is_cancelled_at_the_server_and_frees_its_slot,
+                requests_that_do_not_wait_are_not_cancelled;
             long_answers:
                 an_answer_may_be_longer_than_a_frame;
             restarts:
                 calls_survive_a_server_that_dies_and_comes_back;
             stop:
                 a_stop_lets_running_requests_be_answered,
-                a_stop_ends_waits_and_closes_the_door,
-                an_address_that_is_taken_is_named;
+                a_stop_cancels_waiting_requests_and_refuses_new_ones,
+                an_address_in_use_is_named_in_the_error;
             time_outs:
                 a_call_that_is_never_answered_times_out_and_the_connection_stays,
-                calls_that_timed_out_hold_no_room_for_the_data_of_others,
+                calls_that_timed_out_release_their_bytes,
                 requests_beyond_the_credits_wait_and_time_out,
-                calls_that_wait_leave_room_for_others,
-                who_cannot_be_reached_is_named_with_the_reason,
+                waiting_calls_do_not_use_the_credits_of_others,
+                an_unreachable_peer_is_named_with_the_reason,
                 a_wait_outlasts_the_time_out;
             unchecked:
-                what_differs_from_its_checksum_is_asked_for_again,
-                a_part_of_a_block_is_checked_by_the_server;
+                a_checksum_mismatch_makes_the_client_ask_again,
+                a_partial_block_is_verified_by_the_server;
         }
     };
 }
@@ -96,32 +96,32 @@ macro_rules! tests_of_networks {
             $way;
             hostile:
                 garbage_ends_the_connection_and_nothing_else,
-                a_connection_that_breaks_off_in_a_frame_is_forgotten,
+                a_connection_that_breaks_within_a_frame_is_removed,
                 a_request_that_cannot_be_understood_is_refused_and_the_connection_stays,
                 more_requests_than_allowed_end_the_connection,
-                two_requests_that_wait_under_one_number_end_the_connection,
-                who_asks_for_signs_of_life_and_does_not_read_them_is_not_read_either,
-                a_flipped_bit_on_the_way_to_the_server_is_noticed,
-                a_flipped_bit_on_the_way_to_the_client_is_noticed_and_repaired,
-                nobody_takes_a_payload_that_neither_end_has_checked,
-                a_server_that_answers_what_was_not_asked_is_left;
+                two_waiting_requests_with_one_id_end_the_connection,
+                a_client_that_pings_and_reads_no_pongs_is_not_read_from,
+                a_flipped_bit_in_a_request_is_detected,
+                a_flipped_bit_in_an_answer_is_detected_and_the_call_retransmitted,
+                an_unverified_payload_is_never_accepted,
+                an_answer_to_an_unknown_request_ends_the_connection;
             lost_connections:
-                no_copy_of_a_request_runs_beside_an_older_one_when_both_ends_notice,
-                no_copy_of_a_request_runs_beside_an_older_one_when_only_the_client_notices,
-                a_request_that_hangs_does_not_keep_its_client_out_for_longer_than_its_time_out,
+                a_retransmission_never_runs_beside_the_original_when_both_ends_notice,
+                a_retransmission_never_runs_beside_the_original_when_only_the_client_notices,
+                a_request_that_hangs_blocks_reconnection_only_until_its_time_out,
                 bulk_transfers_survive_cuts,
                 an_older_connection_is_refused;
             silence:
-                a_silent_server_is_left_for_another_connection,
-                an_address_by_which_only_little_comes_through_is_left_for_another,
-                a_server_that_works_for_long_is_not_taken_for_dead,
-                a_client_that_vanished_is_given_up_and_a_quiet_one_is_not,
-                who_is_beyond_the_connections_of_a_server_hears_it_and_gets_in_when_another_has_gone,
-                a_server_with_little_memory_serves_one_after_the_other,
-                a_client_that_waits_for_room_at_the_server_keeps_its_connection,
-                small_requests_get_through_while_there_is_no_room_for_large_ones,
-                a_client_that_waits_for_room_can_come_back_by_another_connection,
-                a_client_that_asks_and_does_not_read_is_given_up;
+                a_silent_connection_is_replaced,
+                an_address_that_drops_large_frames_is_replaced_by_another,
+                a_slow_request_does_not_make_a_server_look_dead,
+                a_vanished_client_is_disconnected_and_an_idle_one_is_not,
+                a_client_above_the_connection_limit_is_told_and_gets_in_later,
+                a_server_with_little_memory_serializes_requests,
+                a_client_that_waits_for_a_permit_keeps_its_connection,
+                small_requests_are_admitted_while_large_ones_wait,
+                a_client_that_waits_for_a_permit_can_reconnect,
+                a_client_that_sends_requests_and_reads_no_answers_is_disconnected;
         }
     };
 }
@@ -133,7 +133,7 @@ mod tcp {
     tests_over! {
         Tcp;
         endless_answers:
-            a_server_whose_answer_does_not_end_is_left,
+            an_endless_answer_ends_the_connection,
             an_answer_above_the_limit_is_refused_by_the_server;
     }
 }
@@ -145,9 +145,9 @@ mod tls {
     tests_over! {
         Tls;
         others_numbers:
-            nobody_ends_the_connections_of_others;
+            a_client_cannot_end_the_connections_of_another;
         room:
-            what_nodes_ask_does_not_wait_for_the_data_of_clients;
+            requests_of_nodes_do_not_wait_for_data_of_clients;
     }
 }
 

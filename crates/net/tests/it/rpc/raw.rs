@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use wire::Message;
-use wire::frame::{HEADER_BYTES, Header, Hello, Kind, Welcome};
+use wire::frame::{FrameKind, HEADER_BYTES, Header, Hello, Welcome};
 
 /// One end of a connection.
 pub struct Raw(pub Wire);
@@ -25,7 +25,7 @@ impl Raw {
     pub fn welcome(way: Way, address: SocketAddr, client: u64) -> Raw {
         let mut raw = Raw::connect(way, address);
         raw.hello(client, 1);
-        assert_eq!(raw.receive().unwrap().0.kind, Kind::Welcome);
+        assert_eq!(raw.receive().unwrap().0.kind, FrameKind::Welcome);
         raw
     }
 
@@ -41,16 +41,16 @@ impl Raw {
         };
         let mut body = Vec::new();
         hello.encode(&mut body);
-        self.send(Header::new(Kind::Hello, 0), &body, &[]);
+        self.send(Header::new(FrameKind::Hello, 0), &body, &[]);
     }
 
     /// Answers a hello, as a server.
     pub fn answer_hello(&mut self) {
-        assert_eq!(self.receive().unwrap().0.kind, Kind::Hello);
+        assert_eq!(self.receive().unwrap().0.kind, FrameKind::Hello);
         let mut body = Vec::new();
         Welcome { protocol: 1, name: "by hand".into(), credits: 8, cores: 1, on_host: None }
             .encode(&mut body);
-        self.send(Header::new(Kind::Welcome, 0), &body, &[]);
+        self.send(Header::new(FrameKind::Welcome, 0), &body, &[]);
     }
 
     pub fn send(&mut self, header: Header, body: &[u8], payload: &[u8]) {

@@ -8,7 +8,7 @@ use net::{Channel, Peer, PeerOptions};
 use rt::IoBuf;
 use std::sync::atomic::Ordering;
 
-pub fn what_nodes_ask_does_not_wait_for_the_data_of_clients(way: Way) {
+pub fn requests_of_nodes_do_not_wait_for_data_of_clients(way: Way) {
     let service = Service1::new();
     let server = serve_with_little_memory(way, &service);
     let addresses = server.addresses().to_vec();

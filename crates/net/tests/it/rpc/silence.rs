@@ -16,18 +16,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{Errno, Result};
-use wire::frame::{Header, Kind};
+use wire::frame::{FrameKind, Header};
 use wire::{Message, Service};
 
 /// Shorter than in production, and longer than a busy machine delays a thread that has something to
 /// send.
 const QUICK: Liveness =
-    Liveness { ask_after: Duration::from_millis(400), give_up_after: Duration::from_secs(4) };
+    Liveness { ping_after: Duration::from_millis(400), dead_after: Duration::from_secs(4) };
 
 /// A peer that is silent for this long is given up, wherever its silence begins between two checks.
 const LONG: Duration = Duration::from_millis(5500);
 
-pub fn a_silent_server_is_left_for_another_connection(way: Way) {
+pub fn a_silent_connection_is_replaced(way: Way) {
     let server = serve(way, &Service1::open());
     let proxy = Proxy::to(server.addresses()[0]);
     let options = peer_options(way, vec![proxy.address]);
@@ -42,12 +42,12 @@ pub fn a_silent_server_is_left_for_another_connection(way: Way) {
     .unwrap();
 }
 
-pub fn an_address_by_which_only_little_comes_through_is_left_for_another(way: Way) {
+pub fn an_address_that_drops_large_frames_is_replaced_by_another(way: Way) {
     let server = serve(way, &Service1::open());
     let good = server.addresses()[0];
     let narrow = Proxy::that_chokes(good, 64 << 10);
     let options = peer_options(way, vec![narrow.address, good]);
-    let peer = Peer::new(PeerOptions { liveness: QUICK, timeout: QUICK.give_up_after * 10, ..options });
+    let peer = Peer::new(PeerOptions { liveness: QUICK, timeout: QUICK.dead_after * 10, ..options });
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
@@ -59,7 +59,7 @@ pub fn an_address_by_which_only_little_comes_through_is_left_for_another(way: Wa
     .unwrap();
 }
 
-pub fn a_server_that_works_for_long_is_not_taken_for_dead(way: Way) {
+pub fn a_slow_request_does_not_make_a_server_look_dead(way: Way) {
     let service = Service1::new();
     let server = serve(way, &service);
     let options = peer_options(way, server.addresses().to_vec());
@@ -80,24 +80,24 @@ pub fn a_server_that_works_for_long_is_not_taken_for_dead(way: Way) {
     .unwrap();
 }
 
-pub fn a_client_that_vanished_is_given_up_and_a_quiet_one_is_not(way: Way) {
+pub fn a_vanished_client_is_disconnected_and_an_idle_one_is_not(way: Way) {
     let limits = ServerLimits { liveness: QUICK, ..ServerLimits::default() };
     let options = ServerOptions { limits, ..server_options(way, localhost()) };
     let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
     let mut quiet = Raw::welcome(way, server.addresses()[0], 1);
     let mut vanished = Raw::welcome(way, server.addresses()[0], 2);
     for _ in 0..6 {
-        assert_eq!(quiet.receive().unwrap().0.kind, Kind::Ping);
-        quiet.send(Header::new(Kind::Pong, 0), &[], &[]);
+        assert_eq!(quiet.receive().unwrap().0.kind, FrameKind::Ping);
+        quiet.send(Header::new(FrameKind::Pong, 0), &[], &[]);
     }
     while let Some((header, _)) = vanished.receive() {
-        assert_eq!(header.kind, Kind::Ping);
+        assert_eq!(header.kind, FrameKind::Ping);
     }
-    quiet.send(Header::new(Kind::Ping, 0), &[], &[]);
-    while quiet.receive().unwrap().0.kind != Kind::Pong {}
+    quiet.send(Header::new(FrameKind::Ping, 0), &[], &[]);
+    while quiet.receive().unwrap().0.kind != FrameKind::Pong {}
 }
 
-pub fn who_is_beyond_the_connections_of_a_server_hears_it_and_gets_in_when_another_has_gone(way: Way) {
+pub fn a_client_above_the_connection_limit_is_told_and_gets_in_later(way: Way) {
     const SHORT: Duration = Duration::from_secs(3);
     let limits = ServerLimits { connections: 1, ..server_options(way, localhost()).limits };
     let options = ServerOptions { limits, ..server_options(way, localhost()) };
@@ -116,7 +116,7 @@ pub fn who_is_beyond_the_connections_of_a_server_hears_it_and_gets_in_when_anoth
     .unwrap();
 }
 
-pub fn a_server_with_little_memory_serves_one_after_the_other(way: Way) {
+pub fn a_server_with_little_memory_serializes_requests(way: Way) {
     let limits = ServerLimits { payload_bytes_per_core: 1 << 20, ..ServerLimits::default() };
     let options = ServerOptions { cores: 1, limits, ..server_options(way, localhost()) };
     let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
@@ -164,7 +164,7 @@ pub fn call_apart(channel: &Channel<Ask, Told>, ask: Ask, bytes: usize) -> Rc<Re
     answer
 }
 
-pub fn a_client_that_waits_for_room_at_the_server_keeps_its_connection(way: Way) {
+pub fn a_client_that_waits_for_a_permit_keeps_its_connection(way: Way) {
     let service = Service1::new();
     let server = serve_with_little_memory(way, &service);
     rt::block_on(async move {
@@ -186,7 +186,7 @@ pub fn a_client_that_waits_for_room_at_the_server_keeps_its_connection(way: Way)
     .unwrap();
 }
 
-pub fn small_requests_get_through_while_there_is_no_room_for_large_ones(way: Way) {
+pub fn small_requests_are_admitted_while_large_ones_wait(way: Way) {
     let service = Service1::new();
     let server = serve_with_little_memory(way, &service);
     rt::block_on(async move {
@@ -207,11 +207,11 @@ pub fn small_requests_get_through_while_there_is_no_room_for_large_ones(way: Way
     .unwrap();
 }
 
-pub fn a_client_that_waits_for_room_can_come_back_by_another_connection(way: Way) {
+pub fn a_client_that_waits_for_a_permit_can_reconnect(way: Way) {
     let service = Service1::new();
     let server = serve_with_little_memory(way, &service);
     let address = server.addresses()[0];
-    let mut header = Header { service: Service::Storage as u8, ..Header::new(Kind::Request, 1) };
+    let mut header = Header { service: Service::Storage as u8, ..Header::new(FrameKind::Request, 1) };
     let mut body = Vec::new();
     Ask::Count(1).encode(&mut body);
     let data = pattern(1, 1 << 20);
@@ -222,16 +222,16 @@ pub fn a_client_that_waits_for_room_can_come_back_by_another_connection(way: Way
     let mut waiter = Raw::welcome(way, address, 2);
     header.id = 2;
     waiter.send_bytes(&header.with_body(&body).with_payload(&data).encode());
-    assert_eq!(waiter.receive().unwrap().0.kind, Kind::Ping, "it waits");
+    assert_eq!(waiter.receive().unwrap().0.kind, FrameKind::Ping, "it waits");
     let mut next = Raw::connect(way, address);
     next.hello(2, 2);
-    assert_eq!(next.receive().unwrap().0.kind, Kind::Welcome);
+    assert_eq!(next.receive().unwrap().0.kind, FrameKind::Welcome);
     while waiter.receive().is_some() {}
     service.gate.set();
-    while holder.receive().unwrap().0.kind != Kind::Reply {}
+    while holder.receive().unwrap().0.kind != FrameKind::Reply {}
 }
 
-pub fn a_client_that_asks_and_does_not_read_is_given_up(way: Way) {
+pub fn a_client_that_sends_requests_and_reads_no_answers_is_disconnected(way: Way) {
     let limits = ServerLimits { liveness: QUICK, ..ServerLimits::default() };
     let options = ServerOptions { limits, ..server_options(way, localhost()) };
     let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
@@ -241,14 +241,14 @@ pub fn a_client_that_asks_and_does_not_read_is_given_up(way: Way) {
         Ask::Fill(id).encode(&mut body);
         let header = Header {
             service: Service::Storage as u8,
-            wanted_bytes: 4 << 20,
-            ..Header::new(Kind::Request, id)
+            reply_payload_bytes: 4 << 20,
+            ..Header::new(FrameKind::Request, id)
         };
         greedy.send(header, &body, &[]);
     }
     // It sends pongs until it is disconnected, so often that the kernel's timer for closed windows
     // never expires.
-    let pong = Header::new(Kind::Pong, 0).encode();
+    let pong = Header::new(FrameKind::Pong, 0).encode();
     let mut pongs = 0;
     while greedy.0.write_all(&pong).is_ok() {
         std::thread::sleep(Duration::from_millis(5));

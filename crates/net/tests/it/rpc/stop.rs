@@ -40,7 +40,7 @@ pub fn a_stop_lets_running_requests_be_answered(way: Way) {
     assert_eq!(service.begun.load(Ordering::SeqCst), 1, "it was not repeated");
 }
 
-pub fn a_stop_ends_waits_and_closes_the_door(way: Way) {
+pub fn a_stop_cancels_waiting_requests_and_refuses_new_ones(way: Way) {
     let service = Service1::open();
     let server = patient_server(way, &service);
     let address = server.addresses()[0];
@@ -69,7 +69,7 @@ pub fn a_stop_ends_waits_and_closes_the_door(way: Way) {
     server.stop(); // Once more does no harm.
 }
 
-pub fn an_address_that_is_taken_is_named(way: Way) {
+pub fn an_address_in_use_is_named_in_the_error(way: Way) {
     let server = patient_server(way, &Service1::open());
     let error = match Server::start(server_options(way, server.addresses()[0]), Router::new()) {
         Ok(_) => panic!("two servers at one address"),

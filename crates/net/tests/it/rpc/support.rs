@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use types::{Errno, Error, HashMap, MapHandle, Result};
-use wire::authorization::{Callers, Rule};
-use wire::{Answer, Malformed, Message, Request, Service};
+use wire::authorization::{AuthorizationRule, Callers};
+use wire::{AnswerKind, Malformed, Message, Request, Service};
 
 pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
 
@@ -71,16 +71,16 @@ impl Message for Ask {
 impl Request for Ask {
     const SERVICE: Service = Service::Storage;
 
-    fn answer_payload(&self) -> Answer {
+    fn answer_kind(&self) -> AnswerKind {
         match self {
-            Ask::Fill(_) | Ask::Stored(_) => Answer::Fills,
-            Ask::Wait(_) => Answer::Waits,
-            _ => Answer::Plain,
+            Ask::Fill(_) | Ask::Stored(_) => AnswerKind::FillsPayload,
+            Ask::Wait(_) => AnswerKind::Unbounded,
+            _ => AnswerKind::NoPayload,
         }
     }
 
-    fn rule(&self) -> Rule {
-        Rule { operation: "ask", callers: Callers::Members }
+    fn rule(&self) -> AuthorizationRule {
+        AuthorizationRule { operation: "ask", callers: Callers::Members }
     }
 }
 
@@ -170,11 +170,11 @@ impl Service1 {
         let asked = *self.counts.lock().entry(number).and_modify(|count| *count += 1).or_insert(1);
         let content = pattern(number, buf.len());
         buf.copy_from(0, &content);
-        if buf.leaves_checking() {
+        if buf.defers_verification() {
             if number % 2 == 1 {
                 buf.copy_from(buf.len() / 2, &[!content[buf.len() / 2]]);
             }
-            buf.note_stored_sums(types::sums_of_blocks(&content));
+            buf.note_stored_checksums(types::block_crcs(&content));
         }
         Told(number, asked as u64)
     }
@@ -247,7 +247,7 @@ pub fn server_options(way: Way, listen: SocketAddr) -> ServerOptions {
         cluster: CLUSTER.into(),
         security: way.security_of_server(),
         map: MapHandle::default(),
-        sum_payloads: true,
+        checksum_payloads: true,
         limits: ServerLimits { stop_timeout: Duration::from_millis(200), ..ServerLimits::default() },
     }
 }

@@ -36,7 +36,7 @@ pub fn a_call_that_is_never_answered_times_out_and_the_connection_stays(way: Way
     .unwrap();
 }
 
-pub fn calls_that_timed_out_hold_no_room_for_the_data_of_others(way: Way) {
+pub fn calls_that_timed_out_release_their_bytes(way: Way) {
     let service = Service1::new(); // The gate is closed.
     let server = serve(way, &service);
     let peer = peer_of(way, server.addresses().to_vec(), 2 * SHORT);
@@ -79,7 +79,7 @@ pub fn requests_beyond_the_credits_wait_and_time_out(way: Way) {
 }
 
 /// All of them wait at the service: more than it accepts of other requests.
-pub fn calls_that_wait_leave_room_for_others(way: Way) {
+pub fn waiting_calls_do_not_use_the_credits_of_others(way: Way) {
     const WAITS: usize = 1000;
     let service = Service1::open();
     let server = serve(way, &service);
@@ -104,7 +104,7 @@ pub fn calls_that_wait_leave_room_for_others(way: Way) {
     .unwrap();
 }
 
-pub fn who_cannot_be_reached_is_named_with_the_reason(way: Way) {
+pub fn an_unreachable_peer_is_named_with_the_reason(way: Way) {
     let gone = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
     let mute = TcpListener::bind(localhost()).unwrap();
     let mute_address = mute.local_addr().unwrap();

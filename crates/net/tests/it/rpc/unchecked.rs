@@ -6,7 +6,7 @@ use crate::rpc::way::Way;
 use rt::IoBuf;
 use types::BLOCK_SIZE;
 
-pub fn what_differs_from_its_checksum_is_asked_for_again(way: Way) {
+pub fn a_checksum_mismatch_makes_the_client_ask_again(way: Way) {
     let server = serve(way, &Service1::open());
     let channel = channel_to(way, &server);
     rt::block_on(async move {
@@ -27,7 +27,7 @@ pub fn what_differs_from_its_checksum_is_asked_for_again(way: Way) {
     .unwrap();
 }
 
-pub fn a_part_of_a_block_is_checked_by_the_server(way: Way) {
+pub fn a_partial_block_is_verified_by_the_server(way: Way) {
     let server = serve(way, &Service1::open());
     let channel = channel_to(way, &server);
     rt::block_on(async move {

@@ -2,7 +2,7 @@
 //! which share no code with ours.
 
 use super::support::CLUSTER;
-use identity::tls::{Strangers, client_config, peer_name, server_config};
+use identity::tls::{UnauthenticatedClients, client_config, peer_name, server_config};
 use identity::{Authority, Credentials, Protection, Role, Validity};
 use net::{SameHost, Security, Tls, Transport};
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
@@ -68,7 +68,9 @@ impl Way {
 
     fn security_of(self, credentials: &Credentials) -> Security {
         if self.has_tls() {
-            Security::Tls(Tls::member(credentials, Protection::Encrypted, Strangers::Refused).unwrap())
+            Security::Tls(
+                Tls::member(credentials, Protection::Encrypted, UnauthenticatedClients::Refused).unwrap(),
+            )
         } else {
             Security::Plain
         }
@@ -111,7 +113,7 @@ fn tls_to_server(credentials: &Credentials, stream: TcpStream) -> Wire {
 }
 
 fn tls_to_client(stream: TcpStream) -> Wire {
-    let config = server_config(&MEMBERS.0, Protection::Encrypted, Strangers::Refused).unwrap();
+    let config = server_config(&MEMBERS.0, Protection::Encrypted, UnauthenticatedClients::Refused).unwrap();
     let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
     match stream.write_all(&[ENCRYPTED]).and_then(|()| stream.flush()) {
         Ok(()) => Wire::ToClient(Box::new(stream)),

@@ -1,7 +1,7 @@
 //! Refused connections, which leave the service running.
 
 use super::support::*;
-use identity::tls::Strangers;
+use identity::tls::UnauthenticatedClients;
 use identity::{Authority, Credentials, PendingKey, Protection, Role, Validity};
 use net::{ClientIdentity, Peer, PeerOptions, ProbeFailure, Security, Server, Tls};
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ fn members_are_known_by_what_they_have_proved() {
 }
 
 #[test]
-fn the_wrong_are_refused_and_the_right_still_served() {
+fn wrong_peers_are_refused_and_members_still_served() {
     let (ours, theirs) = (authority(), authority());
     let server = serve(member(&node(&ours, 1)));
     let still_served = || assert_eq!(ask(&server, member(&node(&ours, 2))).unwrap(), "node/2 by tls");
@@ -49,7 +49,8 @@ fn the_wrong_are_refused_and_the_right_still_served() {
     // The client trusts our server, but its certificate is from the other authority.
     assert_refused(&server, member(&certified_elsewhere(&ours, &theirs)), "our certificate was refused");
     still_served();
-    let elsewhere = Tls::member(&node(&ours, 2), Protection::Encrypted, Strangers::Refused).unwrap();
+    let elsewhere =
+        Tls::member(&node(&ours, 2), Protection::Encrypted, UnauthenticatedClients::Refused).unwrap();
     assert_refused(
         &server,
         Security::Tls(elsewhere.to_node(NodeId(7))),
@@ -60,11 +61,12 @@ fn the_wrong_are_refused_and_the_right_still_served() {
 }
 
 #[test]
-fn an_address_that_is_tried_has_to_be_the_nodes() {
+fn a_probed_address_must_belong_to_the_node() {
     let authority = authority();
     let server = serve(member(&node(&authority, 1)));
     let probe = |id| {
-        let own = Tls::member(&node(&authority, 2), Protection::Encrypted, Strangers::Refused).unwrap();
+        let own = Tls::member(&node(&authority, 2), Protection::Encrypted, UnauthenticatedClients::Refused)
+            .unwrap();
         let security = Security::Tls(own.to_node(NodeId(id)));
         let identity = ClientIdentity { cluster: CLUSTER.into(), name: "node 2".into(), client: 5 };
         let peer = Peer::new(PeerOptions { security, ..PeerOptions::new("node", vec![], identity) });
@@ -73,7 +75,7 @@ fn an_address_that_is_tried_has_to_be_the_nodes() {
     };
     assert_eq!(probe(1).as_deref(), Ok("node 1"));
     match probe(7) {
-        Err(ProbeFailure::Strange(cause)) => {
+        Err(ProbeFailure::WrongPeer(cause)) => {
             assert!(cause.contains("node 1, not the one that was meant"), "{cause}");
         }
         other => panic!("{other:?}"),
@@ -81,12 +83,14 @@ fn an_address_that_is_tried_has_to_be_the_nodes() {
 }
 
 #[test]
-fn who_is_elsewhere_is_waited_for_although_somebody_else_is_at_another_of_its_addresses() {
+fn a_peer_is_waited_for_although_another_process_has_one_of_its_addresses() {
     let authority = authority();
     let other = serve(member(&node(&authority, 2)));
     let place = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to_node = |id| {
-        let own = Tls::member(&client(&authority, "a"), Protection::Encrypted, Strangers::Refused).unwrap();
+        let own =
+            Tls::member(&client(&authority, "a"), Protection::Encrypted, UnauthenticatedClients::Refused)
+                .unwrap();
         Security::Tls(own.to_node(NodeId(id)))
     };
     let addresses = vec![place, other.addresses()[0]];
@@ -122,8 +126,9 @@ fn a_removed_member_is_refused() {
     let authority = authority();
     let removed = Arc::new(AtomicBool::new(false));
     let is_removed = removed.clone();
-    let tls = Tls::member(&node(&authority, 1), Protection::Encrypted, Strangers::Refused).unwrap();
-    let server = serve(Security::Tls(tls.admitting(move |identity| {
+    let tls =
+        Tls::member(&node(&authority, 1), Protection::Encrypted, UnauthenticatedClients::Refused).unwrap();
+    let server = serve(Security::Tls(tls.with_admission_check(move |identity| {
         identity.role != Role::Client("a".into()) || !is_removed.load(Ordering::SeqCst)
     })));
     let (a, b) = (client(&authority, "a"), client(&authority, "b"));
@@ -178,7 +183,7 @@ fn a_revoked_client_is_refused_on_the_connection_that_it_has() {
 }
 
 #[test]
-fn a_connection_goes_by_each_later_list_and_by_no_earlier_one() {
+fn a_connection_applies_later_revocation_lists_and_ignores_earlier_ones() {
     let authority = authority();
     let security = member(&node(&authority, 1));
     let server = serve(security.clone());
@@ -207,11 +212,11 @@ fn a_connection_ends_with_its_certificate() {
     let authority = authority();
     let mut limits = net::ServerLimits::default();
     // The interval at which a connection is checked depends on it.
-    limits.liveness.ask_after = Duration::from_millis(40);
+    limits.liveness.ping_after = Duration::from_millis(40);
     let server = serve_within("127.0.0.1:0".parse().unwrap(), member(&node(&authority, 1)), limits);
     let validity = |until| Validity { from: now() - 100, until };
     let short = authority.issue_to_client("a", validity(now() + 3), 1).unwrap();
-    let tls = Tls::member(&short, Protection::Encrypted, Strangers::Refused).unwrap();
+    let tls = Tls::member(&short, Protection::Encrypted, UnauthenticatedClients::Refused).unwrap();
     let lasting = channel::<3>(&server, Security::Tls(tls.clone()), PATIENCE);
     let ask = async move {
         // While no other certificate was shown in a new handshake.
@@ -230,15 +235,18 @@ fn a_connection_ends_with_its_certificate() {
 }
 
 #[test]
-fn new_connections_show_the_certificate_that_took_the_place_of_another() {
+fn new_connections_use_a_renewed_certificate() {
     let authority = authority();
-    let tls = Tls::member(&node(&authority, 1), Protection::Encrypted, Strangers::Refused).unwrap();
+    let tls =
+        Tls::member(&node(&authority, 1), Protection::Encrypted, UnauthenticatedClients::Refused).unwrap();
     let (heard, hears) = std::sync::mpsc::channel();
-    let server = serve(Security::Tls(tls.admitting(move |identity| {
+    let server = serve(Security::Tls(tls.with_admission_check(move |identity| {
         heard.send(identity.issue_number()).unwrap();
         true
     })));
-    let own = Tls::member(&numbered(&authority, "a", 5), Protection::Encrypted, Strangers::Refused).unwrap();
+    let own =
+        Tls::member(&numbered(&authority, "a", 5), Protection::Encrypted, UnauthenticatedClients::Refused)
+            .unwrap();
     let to_node = own.to_node(NodeId(1));
     assert_eq!(ask(&server, Security::Tls(to_node.clone())).unwrap(), "client/a by tls");
     own.renew(&numbered(&authority, "a", 9)).unwrap();
@@ -249,7 +257,7 @@ fn new_connections_show_the_certificate_that_took_the_place_of_another() {
 
 /// However long the refusals last: a lasting refusal isn't reported as a time-out.
 #[test]
-fn a_refusal_stays_one() {
+fn a_lasting_refusal_is_not_reported_as_a_time_out() {
     let authority = authority();
     let past = Validity { from: now() - 200, until: now() - 100 };
     let expired = authority.issue(&Role::Client("a".into()), past).unwrap();
@@ -286,9 +294,9 @@ fn a_server_that_is_no_node_of_ours_is_refused() {
 }
 
 #[test]
-fn a_stranger_reaches_management_only_and_only_where_it_may() {
+fn an_unauthenticated_client_reaches_only_management_and_only_if_allowed() {
     let authority = authority();
-    let server = serve(tls(&node(&authority, 1), Protection::HandshakeOnly, Strangers::MayJoin));
+    let server = serve(tls(&node(&authority, 1), Protection::HandshakeOnly, UnauthenticatedClients::MayJoin));
     let stranger = || Security::Tls(Tls::joining(&token(&authority)).unwrap());
     // Encrypted in any case: it carries the token's secret.
     assert_eq!(ask_service::<1>(&server, stranger()).unwrap(), "nobody by tls");
@@ -299,7 +307,7 @@ fn a_stranger_reaches_management_only_and_only_where_it_may() {
 }
 
 #[test]
-fn plain_clients_get_nothing_from_a_server_that_asks_for_proof() {
+fn clients_without_tls_are_refused_by_a_tls_server() {
     let authority = authority();
     let server = serve(member(&node(&authority, 1)));
     let channel = channel::<3>(&server, Security::Plain, Duration::from_millis(300));

@@ -13,8 +13,8 @@ use types::{
     ClusterMap, Epoch, Errno, InodeId, MapHandle, Node, NodeId, NodeState, Result, Role, SessionId, TargetId,
 };
 use wire::{
-    KvAnswer, KvReply, KvRequest, Message, MgmtReply, MgmtRequest, Path, Request, StorageOp, StorageReply,
-    StorageRequest,
+    DataPath, KvAnswer, KvReply, KvRequest, Message, MgmtReply, MgmtRequest, Request, StorageOp,
+    StorageReply, StorageRequest,
 };
 
 /// Answers every request, and counts it.
@@ -32,7 +32,7 @@ impl Open {
 
 impl Handler<KvRequest, KvReply> for Open {
     fn handle(&self, _: KvRequest, _: Option<IoBuf>) -> LocalFuture<'_, Result<KvReply>> {
-        self.answer(KvReply { instance: 1, verifier: 1, has_room: true, answer: KvAnswer::Done })
+        self.answer(KvReply { instance: 1, verifier: 1, has_space: true, answer: KvAnswer::Done })
     }
 }
 
@@ -80,7 +80,7 @@ impl Site {
             cluster: CLUSTER.into(),
             security: member(&super::support::node(&authority, 1)),
             map: map.clone(),
-            sum_payloads: true,
+            checksum_payloads: true,
             limits: ServerLimits::default(),
         };
         let router = Router::new()
@@ -166,7 +166,7 @@ fn a_node_that_serves_storage_only_is_refused_metadata_changes_and_chunks_of_oth
 }
 
 #[test]
-fn a_role_that_the_map_gives_holds_on_connections_that_are_there() {
+fn a_role_from_the_map_applies_to_existing_connections() {
     let site = Site::start();
     let node = site.node(2);
     let run = async move {
@@ -178,7 +178,7 @@ fn a_role_that_the_map_gives_holds_on_connections_that_are_there() {
 }
 
 #[test]
-fn a_caller_that_knows_a_later_map_is_decided_on_by_that_one() {
+fn a_caller_with_a_later_map_is_authorized_by_that_map() {
     let site = Site::start();
     let node = site.node(2);
     node.set_epoch(Epoch(6));
@@ -196,13 +196,13 @@ fn a_caller_that_knows_a_later_map_is_decided_on_by_that_one() {
 }
 
 #[test]
-fn a_member_of_a_group_of_another_version_is_told_so() {
+fn a_member_with_another_group_version_gets_eremchg() {
     let site = Site::start();
     let node = site.node(2);
     let run = async move {
-        let part = wire::Part::Member { sequence: 1, settled: 0 };
-        let group = wire::InGroup { group: types::GroupId(7), since: Epoch(3), part };
-        let op = StorageOp::Write { offset: 0, path: Path::Cached, durable: false };
+        let part = wire::GroupRole::Member { sequence: 1, settled: 0 };
+        let group = wire::GroupContext { group: types::GroupId(7), since: Epoch(3), role: part };
+        let op = StorageOp::Write { offset: 0, path: DataPath::Cached, durable: false };
         let request = StorageRequest::new(SessionId(7), TargetId(4), InodeId(9), op);
         let request = StorageRequest { group: Some(group), ..request };
         let error = ask::<_, StorageReply>(&node, request).await.unwrap_err();

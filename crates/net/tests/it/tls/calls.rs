@@ -2,7 +2,7 @@
 
 use super::support::*;
 use identity::Protection;
-use identity::tls::Strangers;
+use identity::tls::UnauthenticatedClients;
 use rt::IoBuf;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -46,9 +46,9 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 /// Small and large payloads in both directions, many at a time, through a wiretap.
 fn talk(protection: Protection, expected: &str) -> Vec<u8> {
     let authority = authority();
-    let server = serve(tls(&node(&authority, 1), protection, Strangers::Refused));
+    let server = serve(tls(&node(&authority, 1), protection, UnauthenticatedClients::Refused));
     let (address, seen) = wiretap(server.addresses()[0]);
-    let security = tls(&client(&authority, "login1"), protection, Strangers::Refused);
+    let security = tls(&client(&authority, "login1"), protection, UnauthenticatedClients::Refused);
     let channel = channel_at::<3>(vec![address], security, PATIENCE);
     let expected = expected.to_string();
     rt::block_on(async move {
@@ -73,7 +73,7 @@ fn talk(protection: Protection, expected: &str) -> Vec<u8> {
 }
 
 #[test]
-fn encrypted_calls_arrive_and_nobody_reads_along() {
+fn encrypted_calls_arrive_and_cannot_be_read_on_the_path() {
     let seen = talk(Protection::Encrypted, "client/login1 by tls");
     assert!(seen.len() > 5 << 20);
     assert!(!contains(&seen, b"WEFT") && !contains(&seen, &pattern(4096)[1000..1032]));
@@ -92,8 +92,8 @@ fn one_end_that_wants_encryption_gets_it() {
     use Protection::{Encrypted, HandshakeOnly};
     let authority = authority();
     for (ours, theirs) in [(Encrypted, HandshakeOnly), (HandshakeOnly, Encrypted)] {
-        let server = serve(tls(&node(&authority, 1), theirs, Strangers::Refused));
-        let security = tls(&client(&authority, "a"), ours, Strangers::Refused);
+        let server = serve(tls(&node(&authority, 1), theirs, UnauthenticatedClients::Refused));
+        let security = tls(&client(&authority, "a"), ours, UnauthenticatedClients::Refused);
         assert_eq!(ask(&server, security).unwrap(), "client/a by tls");
     }
 }

@@ -1,8 +1,8 @@
 //! Two services that return their caller's identity, and members of a cluster.
 
-use identity::tls::Strangers;
+use identity::tls::UnauthenticatedClients;
 use identity::{
-    Authority, Credentials, JoinToken, MemberKind, Protection, Role, TokenOffer, TokenRecords, Validity,
+    Authority, Credentials, JoinToken, MemberKind, Protection, Role, TokenParameters, TokenRecords, Validity,
 };
 use net::{
     Caller, Channel, ClientIdentity, Handler, LocalFuture, Peer, PeerOptions, Router, Security, Server,
@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use types::{NodeId, Result};
-use wire::authorization::{Callers, Rule};
-use wire::{Answer, Malformed, Message, Request, Service};
+use wire::authorization::{AuthorizationRule, Callers};
+use wire::{AnswerKind, Malformed, Message, Request, Service};
 
 /// Time-out of calls whose duration isn't tested: both ends of a test may share a core with other
 /// load.
@@ -47,13 +47,13 @@ impl<const SERVICE: u8> Request for Ask<SERVICE> {
         _ => Service::Storage,
     };
 
-    fn answer_payload(&self) -> Answer {
-        if self.fill { Answer::Fills } else { Answer::Plain }
+    fn answer_kind(&self) -> AnswerKind {
+        if self.fill { AnswerKind::FillsPayload } else { AnswerKind::NoPayload }
     }
 
-    fn rule(&self) -> Rule {
-        let callers = if SERVICE == 1 { Callers::Anyone } else { Callers::Members };
-        Rule { operation: "ask", callers }
+    fn rule(&self) -> AuthorizationRule {
+        let callers = if SERVICE == 1 { Callers::Any } else { Callers::Members };
+        AuthorizationRule { operation: "ask", callers }
     }
 }
 
@@ -119,7 +119,7 @@ pub fn client(authority: &Authority, name: &str) -> Credentials {
 
 pub fn token(authority: &Authority) -> JoinToken {
     let roles = MemberKind::Node.into();
-    let offer = TokenOffer { addresses: vec!["a:1".into()], roles, expires: now() + 100, uses: 1 };
+    let offer = TokenParameters { addresses: vec!["a:1".into()], roles, expires: now() + 100, uses: 1 };
     TokenRecords::default().issue(authority, offer, now()).unwrap()
 }
 
@@ -139,7 +139,7 @@ pub fn serve_within(address: SocketAddr, security: Security, limits: ServerLimit
         cluster: CLUSTER.into(),
         security,
         map: types::MapHandle::default(),
-        sum_payloads: true,
+        checksum_payloads: true,
         limits: ServerLimits { stop_timeout: Duration::from_millis(200), ..limits },
     };
     let teller = Arc::new(Teller);
@@ -147,13 +147,13 @@ pub fn serve_within(address: SocketAddr, security: Security, limits: ServerLimit
     Server::start(options, router).unwrap()
 }
 
-pub fn tls(credentials: &Credentials, protection: Protection, strangers: Strangers) -> Security {
+pub fn tls(credentials: &Credentials, protection: Protection, strangers: UnauthenticatedClients) -> Security {
     Security::Tls(Tls::member(credentials, protection, strangers).unwrap())
 }
 
 /// The default security of a member.
 pub fn member(credentials: &Credentials) -> Security {
-    tls(credentials, Protection::Encrypted, Strangers::Refused)
+    tls(credentials, Protection::Encrypted, UnauthenticatedClients::Refused)
 }
 
 /// A client with `security` and a time-out.

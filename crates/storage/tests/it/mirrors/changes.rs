@@ -1,6 +1,6 @@
 //! Changes of a group whose members are available, fail, and replace each other.
 
-use super::cluster::{Cluster, INO, Road, with_members, with_members_on_disk};
+use super::cluster::{Cluster, INO, LinkState, with_members, with_members_on_disk};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{ByteRange, Errno, InodeId, MemberState};
-use wire::{Allocate, Number, Part, Path as Way, Seek, StorageOp, StorageReply};
+use wire::{AllocateMode, DataPath as Way, GroupRole, SeekTarget, SlotSequence, StorageOp, StorageReply};
 
 const WRITE: StorageOp = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
 
@@ -17,26 +17,26 @@ fn block(byte: u8) -> Option<IoBuf> {
 }
 
 #[test]
-fn what_is_answered_is_on_all_copies() {
+fn answered_changes_are_on_all_replicas() {
     with_members(3, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; 10_000]).await;
         cluster.require_equal().await;
         assert_eq!(cluster.on_disk(2).await[&INO], [1; 10_000]);
         let ask = async |op| cluster.ask_file(INO, (3, None), op, None).await.unwrap();
-        ask(StorageOp::Allocate { range: ByteRange::new(0, 4096), how: Allocate::Punch }).await;
+        ask(StorageOp::Allocate { range: ByteRange::new(0, 4096), how: AllocateMode::Punch }).await;
         ask(StorageOp::Truncate { len: 9000 }).await;
         ask(StorageOp::Sync).await;
         ask(StorageOp::SyncTarget).await;
         cluster.require_equal().await;
         assert_eq!(cluster.on_disk(3).await[&INO], [vec![0; 4096], vec![1; 9000 - 4096]].concat());
         assert_eq!(cluster.read(INO, 9000).await, cluster.on_disk(3).await[&INO]);
-        let seek = StorageOp::Seek { from: 0, what: Seek::Data };
+        let seek = StorageOp::Seek { from: 0, what: SeekTarget::Data };
         assert_eq!(ask(seek).await, StorageReply::Offset(Some(4096)));
         assert!(matches!(ask(StorageOp::Stat).await, StorageReply::Stat { len: 9000, .. }));
         let StorageReply::Room(room) = ask(StorageOp::Room { range: ByteRange::new(0, 8192) }).await else {
             panic!("no room is told")
         };
-        assert_eq!((room.wanted, room.gaps), (4096, vec![ByteRange::new(0, 4096)]));
+        assert_eq!((room.unallocated, room.gaps), (4096, vec![ByteRange::new(0, 4096)]));
         let others: Vec<(u32, u64)> =
             room.others.iter().map(|other| (other.target.0, other.wanted)).collect();
         assert_eq!(others, [(2, 4096), (3, 4096)], "each gets what is reserved");
@@ -61,7 +61,7 @@ fn the_primary_alone_says_what_a_reservation_needs_on_all_that_get_it() {
         let needs = async |target| {
             let since = cluster.management.group().since.0;
             let op = StorageOp::Room { range: ByteRange::new(0, 8192) };
-            let answer = cluster.ask_one(target, (since, Part::Primary), (3, None), op, None).await;
+            let answer = cluster.ask_one(target, (since, GroupRole::Primary), (3, None), op, None).await;
             let StorageReply::Room(room) = answer.map_err(|error| error.errno)? else {
                 panic!("no room is told")
             };
@@ -107,7 +107,7 @@ fn begin(cluster: &Arc<Cluster>, byte: u8) -> Answered {
     begin_as(cluster, byte, None)
 }
 
-fn begin_as(cluster: &Arc<Cluster>, byte: u8, number: Option<Number>) -> Answered {
+fn begin_as(cluster: &Arc<Cluster>, byte: u8, number: Option<SlotSequence>) -> Answered {
     let (cluster, answer) = (cluster.clone(), Rc::new(RefCell::new(None)));
     let told = answer.clone();
     rt::spawn(async move {
@@ -118,10 +118,10 @@ fn begin_as(cluster: &Arc<Cluster>, byte: u8, number: Option<Number>) -> Answere
 }
 
 #[test]
-fn nothing_is_answered_before_a_member_that_failed_is_out() {
+fn no_answer_before_a_failed_member_is_ejected() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; 4096]).await;
-        cluster.set_road(2, Road::Closed);
+        cluster.set_link(2, LinkState::Closed);
         cluster.management.is_away.store(true, Ordering::SeqCst);
         let answer = begin(&cluster, 2);
         rt::sleep(Duration::from_millis(300)).await;
@@ -151,7 +151,7 @@ fn nothing_is_answered_before_a_member_that_failed_is_out() {
 #[test]
 fn a_member_that_hangs_does_not_hold_a_client_for_long() {
     with_members(2, |cluster| async move {
-        cluster.set_road(2, Road::Silent);
+        cluster.set_link(2, LinkState::Silent);
         let answer = begin(&cluster, 2);
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
         assert!(matches!(*answer.borrow(), Some(Ok(StorageReply::Done { .. }))));
@@ -162,10 +162,10 @@ fn a_member_that_hangs_does_not_hold_a_client_for_long() {
 /// A sync may take a disk long. But no answer is to be expected from a node that management doesn't
 /// reach either.
 #[test]
-fn a_sync_does_not_wait_for_a_member_that_is_not_heard_of() {
+fn a_sync_does_not_wait_for_an_unreachable_member() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; 4096]).await;
-        cluster.set_road(2, Road::Silent);
+        cluster.set_link(2, LinkState::Silent);
         cluster.management.set_online(2, false);
         cluster.ask_file(INO, (3, None), StorageOp::Sync, None).await.unwrap();
         let changes = cluster.management.changes.lock().unwrap();
@@ -178,21 +178,21 @@ fn a_sync_does_not_wait_for_a_member_that_is_not_heard_of() {
 /// An unanswered request isn't sent again under the same version: it could arrive late and
 /// overwrite newer content.
 #[test]
-fn what_comes_late_does_not_undo_what_was_written_since() {
+fn a_late_request_does_not_undo_later_writes() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; 4096]).await;
-        cluster.set_road(2, Road::Late);
+        cluster.set_link(2, LinkState::Late);
         cluster.management.is_away.store(true, Ordering::SeqCst);
         let answer = begin(&cluster, 2);
         rt::sleep(Duration::from_millis(5500)).await;
-        cluster.set_road(2, Road::Open);
+        cluster.set_link(2, LinkState::Open);
         rt::sleep(Duration::from_millis(1500)).await;
         assert!(answer.borrow().is_none(), "one is on its way yet");
         cluster.management.is_away.store(false, Ordering::SeqCst);
-        cluster.drive();
+        cluster.enable_resync();
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
         cluster.write(INO, 3, 0, &[3; 4096]).await;
-        cluster.in_step().await;
+        cluster.until_in_sync().await;
         cluster.link(2).late.set();
         rt::sleep(Duration::from_millis(300)).await;
         cluster.require_equal().await;
@@ -201,19 +201,19 @@ fn what_comes_late_does_not_undo_what_was_written_since() {
 }
 
 #[test]
-fn who_goes_by_another_version_is_refused_or_waits() {
+fn requests_of_other_versions_are_refused_or_wait() {
     with_members(2, |cluster| async move {
         cluster.management.set(2, MemberState::NeedsResync);
         cluster.management.set(2, MemberState::Resyncing);
-        let member = Part::Member { sequence: 1, settled: 0 };
+        let member = GroupRole::Member { sequence: 1, settled: 0 };
         let now = cluster.management.group().since.0;
         for (target, part, since) in [
-            (1, Part::Primary, now - 1),
+            (1, GroupRole::Primary, now - 1),
             (2, member, now - 1),
-            (2, Part::Resync, now - 1),
+            (2, GroupRole::Resync, now - 1),
             // It isn't the primary, and the other isn't being resynced.
-            (2, Part::Primary, now),
-            (1, Part::Resync, now),
+            (2, GroupRole::Primary, now),
+            (1, GroupRole::Resync, now),
         ] {
             let refused = cluster.ask_one(target, (since, part), (3, None), WRITE, block(1)).await;
             assert_eq!(refused.unwrap_err().errno, Errno::EREMCHG, "{target} {part:?} {since}");
@@ -239,14 +239,14 @@ fn who_goes_by_another_version_is_refused_or_waits() {
 #[test]
 fn a_numbered_write_that_is_repeated_at_the_new_primary_is_done_once() {
     with_members(2, |cluster| async move {
-        let number = Some(Number { lane: 0, sequence: 1 });
+        let number = Some(SlotSequence { slot: 0, sequence: 1 });
         cluster.ask_file(INO, (3, number), WRITE, block(1)).await.unwrap();
         cluster.ask_file(INO, (4, number), WRITE, block(2)).await.unwrap();
         cluster.management.set(1, MemberState::NeedsResync);
         assert_eq!(cluster.management.group().primary().unwrap().0, 2);
         cluster.ask_file(INO, (3, number), WRITE, block(1)).await.unwrap();
         assert_eq!(cluster.read(INO, 4096).await, [2; 4096]);
-        let next = Some(Number { lane: 0, sequence: 2 });
+        let next = Some(SlotSequence { slot: 0, sequence: 2 });
         cluster.ask_file(INO, (3, next), WRITE, block(3)).await.unwrap();
         assert_eq!(cluster.read(INO, 4096).await, [3; 4096]);
     });
@@ -293,26 +293,26 @@ fn damage_at_the_primary_is_no_damage_to_its_clients() {
 
 /// What the old primary had begun when it was cut off is on its own disk only.
 #[test]
-fn a_primary_that_was_replaced_takes_over_what_the_new_one_has() {
+fn a_replaced_primary_is_resynced_from_the_new_one() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; 4096]).await;
-        cluster.set_road(2, Road::Closed);
+        cluster.set_link(2, LinkState::Closed);
         cluster.management.is_away.store(true, Ordering::SeqCst);
         let answer = begin(&cluster, 2);
         cluster
             .until_found("the old primary has it", async || cluster.on_disk(1).await[&INO] == [2; 4096])
             .await;
         cluster.management.set(1, MemberState::NeedsResync);
-        cluster.set_road(2, Road::Open);
-        cluster.set_road(1, Road::Closed);
+        cluster.set_link(2, LinkState::Open);
+        cluster.set_link(1, LinkState::Closed);
         cluster.management.is_away.store(false, Ordering::SeqCst);
         // The client sends it again, to the new primary.
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
         assert!(matches!(*answer.borrow(), Some(Ok(StorageReply::Done { .. }))));
         cluster.write(INO, 3, 0, &[3; 4096]).await;
-        cluster.set_road(1, Road::Open);
-        cluster.drive();
-        cluster.in_step().await;
+        cluster.set_link(1, LinkState::Open);
+        cluster.enable_resync();
+        cluster.until_in_sync().await;
         assert_eq!(cluster.on_disk(1).await[&INO], [3; 4096]);
         assert_eq!(cluster.management.group().primary().unwrap().0, 2);
     });
@@ -324,26 +324,26 @@ fn a_primary_that_was_replaced_takes_over_what_the_new_one_has() {
 fn a_numbered_write_that_two_primaries_had_begun_is_done() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; 4096]).await;
-        cluster.set_road(2, Road::Closed);
+        cluster.set_link(2, LinkState::Closed);
         cluster.management.is_away.store(true, Ordering::SeqCst);
-        let answer = begin_as(&cluster, 2, Some(Number { lane: 0, sequence: 1 }));
+        let answer = begin_as(&cluster, 2, Some(SlotSequence { slot: 0, sequence: 1 }));
         cluster
             .until_found("the old primary has it", async || cluster.on_disk(1).await[&INO] == [2; 4096])
             .await;
         cluster.management.set(1, MemberState::NeedsResync);
-        cluster.set_road(2, Road::Open);
+        cluster.set_link(2, LinkState::Open);
         cluster.management.is_away.store(false, Ordering::SeqCst);
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
         assert!(matches!(*answer.borrow(), Some(Ok(StorageReply::Done { .. }))));
-        cluster.drive();
-        cluster.in_step().await;
+        cluster.enable_resync();
+        cluster.until_in_sync().await;
         assert_eq!(cluster.on_disk(1).await[&INO], [2; 4096]);
     });
 }
 
 /// A disk without space for the group's folder, for example.
 #[test]
-fn a_primary_that_can_not_make_its_copy_gives_way() {
+fn a_primary_that_can_not_create_its_replica_steps_down() {
     with_members_on_disk(2, |cluster| async move {
         let place = chunkstore::Store::group_dir(&cluster.dir.join("1"), super::cluster::GROUP);
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
@@ -352,8 +352,8 @@ fn a_primary_that_can_not_make_its_copy_gives_way() {
         assert_eq!(cluster.management.state(1), MemberState::NeedsResync);
         assert_eq!(cluster.on_disk(2).await[&INO], [1; 4096]);
         std::fs::remove_file(&place).unwrap();
-        cluster.drive();
-        cluster.in_step().await;
+        cluster.enable_resync();
+        cluster.until_in_sync().await;
     });
 }
 
@@ -367,7 +367,7 @@ async fn break_disk(cluster: &Cluster, target: u32) {
 }
 
 #[test]
-fn a_primary_whose_disk_fails_gives_way() {
+fn a_primary_whose_disk_fails_steps_down() {
     with_members_on_disk(2, |cluster| async move {
         break_disk(&cluster, 1).await;
         cluster.write(INO, 3, 0, &[1; 4096]).await;
@@ -379,7 +379,7 @@ fn a_primary_whose_disk_fails_gives_way() {
 /// Management doesn't eject the last reachable member: otherwise the primary would ask for it
 /// forever, and delay all requests.
 #[test]
-fn a_primary_whose_disk_fails_stays_when_who_was_to_replace_it_dies_meanwhile() {
+fn a_primary_whose_disk_fails_stays_when_its_successor_dies() {
     with_members_on_disk(2, |cluster| async move {
         break_disk(&cluster, 1).await;
         cluster.management.is_away.store(true, Ordering::SeqCst);
@@ -388,7 +388,7 @@ fn a_primary_whose_disk_fails_stays_when_who_was_to_replace_it_dies_meanwhile() 
             .until_found("the other one has it", async || cluster.on_disk(2).await.contains_key(&INO))
             .await;
         rt::sleep(Duration::from_millis(100)).await;
-        cluster.set_road(2, Road::Closed);
+        cluster.set_link(2, LinkState::Closed);
         cluster.management.set_online(2, false);
         cluster.management.is_away.store(false, Ordering::SeqCst);
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
@@ -401,7 +401,7 @@ fn a_primary_whose_disk_fails_stays_when_who_was_to_replace_it_dies_meanwhile() 
 /// The others know of the failure before the primary gets their answers: no application sees an
 /// error of a disk that isn't needed.
 #[test]
-fn what_fails_at_a_primary_that_is_being_replaced_is_sent_to_the_next_one() {
+fn a_failure_at_a_replaced_primary_is_retried_at_the_next_one() {
     with_members_on_disk(2, |cluster| async move {
         break_disk(&cluster, 1).await;
         let before = cluster.map_of(1).read().unwrap().clone();
@@ -412,7 +412,7 @@ fn what_fails_at_a_primary_that_is_being_replaced_is_sent_to_the_next_one() {
             rt::sleep(Duration::from_millis(300)).await;
             *late.write().unwrap() = after;
         });
-        let answer = cluster.ask_one(1, (1, Part::Primary), (3, None), WRITE, block(1)).await;
+        let answer = cluster.ask_one(1, (1, GroupRole::Primary), (3, None), WRITE, block(1)).await;
         assert_eq!(answer.unwrap_err().errno, Errno::EREMCHG);
         cluster.write(INO, 3, 0, &[1; 4096]).await;
         assert_eq!(cluster.on_disk(2).await[&INO], [1; 4096]);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
-use storage::{GroupLinks, Groups, MemberChange, ServingLease, StorageService};
+use storage::{GroupManagement, GroupPeers, MemberChange, ServingLease, StorageService};
 use testkit::map::MapBuilder;
 use testkit::targets;
 use types::{
@@ -19,7 +19,7 @@ use types::{
     TargetId, TargetState, Timestamp,
 };
 use wire::mgmt::Touched;
-use wire::{InGroup, Number, Part, Path as Way, StorageOp, StorageReply, StorageRequest};
+use wire::{DataPath as Way, GroupContext, GroupRole, SlotSequence, StorageOp, StorageReply, StorageRequest};
 
 pub const GROUP: GroupId = GroupId(7);
 pub const INO: InodeId = InodeId(9);
@@ -42,7 +42,7 @@ pub struct Management {
     pub has_metadata: AtomicBool,
     /// Nodes that don't receive maps now. Management confirms that all processes know a map once
     /// they receive it.
-    pub deaf: Mutex<BTreeSet<TargetId>>,
+    pub without_maps: Mutex<BTreeSet<TargetId>>,
     ways: Mutex<Option<Arc<StorageChannels>>>,
 }
 
@@ -64,7 +64,7 @@ impl Management {
             changes: Mutex::default(),
             files: Mutex::default(),
             has_metadata: AtomicBool::new(true),
-            deaf: Mutex::default(),
+            without_maps: Mutex::default(),
             ways: Mutex::default(),
         })
     }
@@ -74,7 +74,7 @@ impl Management {
     }
 
     /// How often a scrub was requested.
-    pub fn asked(&self) -> u64 {
+    pub fn scrub_requests(&self) -> u64 {
         self.map.lock().unwrap().settings.scrub.asked
     }
 
@@ -89,7 +89,7 @@ impl Management {
         let counts = |(id, state): (TargetId, MemberState)| {
             (state == MemberState::Good && (id == target || is_heard(id))).then_some(id)
         };
-        map.group(GROUP).unwrap().with_states().filter_map(counts).eq([target])
+        map.group(GROUP).unwrap().members_with_states().filter_map(counts).eq([target])
     }
 
     /// Publishes another map to all nodes.
@@ -100,7 +100,7 @@ impl Management {
         change(&mut next);
         *map = Arc::new(next);
         let nodes = self.nodes.lock().unwrap();
-        let deaf = self.deaf.lock().unwrap();
+        let deaf = self.without_maps.lock().unwrap();
         for (_, node) in nodes.iter().filter(|(target, _)| !deaf.contains(target)) {
             *node.write().unwrap() = map.clone();
         }
@@ -114,7 +114,7 @@ impl Management {
             let epoch = map.epoch;
             let group = &mut map.groups[0];
             let was_primary = group.primary() == Some(target);
-            let mut members: Vec<(TargetId, MemberState)> = group.with_states().collect();
+            let mut members: Vec<(TargetId, MemberState)> = group.members_with_states().collect();
             let at = members.iter().position(|(member, _)| *member == target).unwrap();
             members[at].1 = state;
             if was_primary && state != MemberState::Good {
@@ -131,7 +131,7 @@ impl Management {
     }
 
     /// Acts like `RecoverGroup`.
-    pub fn revive(&self, from: u32) {
+    pub fn recover_group(&self, from: u32) {
         let from = TargetId(from);
         self.edit(|map| {
             let since = map.epoch;
@@ -143,9 +143,9 @@ impl Management {
         });
     }
 
-    async fn heard_by_all(&self) -> Result<()> {
+    async fn wait_until_known(&self) -> Result<()> {
         for _ in 0..50 {
-            if self.deaf.lock().unwrap().is_empty() {
+            if self.without_maps.lock().unwrap().is_empty() {
                 return Ok(());
             }
             rt::sleep(Duration::from_millis(10)).await;
@@ -154,18 +154,18 @@ impl Management {
     }
 
     /// Lets a node receive maps again.
-    pub fn hears(&self, target: u32) {
-        self.deaf.lock().unwrap().remove(&TargetId(target));
+    pub fn receive_maps(&self, target: u32) {
+        self.without_maps.lock().unwrap().remove(&TargetId(target));
         *self.nodes.lock().unwrap()[&TargetId(target)].write().unwrap() = self.map.lock().unwrap().clone();
     }
 
     /// Adds an empty target to the group: in the place of a member, or in addition until it can
     /// replace one.
-    pub fn bring(&self, target: u32, (place_of, beside): (u32, bool)) {
+    pub fn add_member(&self, target: u32, (place_of, beside): (u32, bool)) {
         self.edit(|map| {
             let epoch = map.epoch;
             let group = &mut map.groups[0];
-            let mut members: Vec<(TargetId, MemberState)> = group.with_states().collect();
+            let mut members: Vec<(TargetId, MemberState)> = group.members_with_states().collect();
             members.retain(|(id, _)| beside || id.0 != place_of);
             members.push((TargetId(target), MemberState::Bad));
             (group.members, group.states) = members.into_iter().unzip();
@@ -176,7 +176,7 @@ impl Management {
 
     /// Removes a member that isn't needed any more. If it was the primary and has left changes
     /// unfinished, the others must be resynced.
-    fn dismiss(&self, target: TargetId, is_orderly: bool) -> Arc<ClusterMap> {
+    fn remove_member(&self, target: TargetId, is_orderly: bool) -> Arc<ClusterMap> {
         assert_eq!(self.group().primary() == Some(target), is_orderly);
         self.edit(|map| {
             let epoch = map.epoch;
@@ -194,25 +194,26 @@ impl Management {
     }
 }
 
-impl Groups for Management {
+impl GroupManagement for Management {
     fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>> {
         Box::pin(async move {
             rt::sleep(Duration::from_millis(5)).await;
             if self.is_away.load(Ordering::SeqCst) {
                 return Err(Error::new(Errno::ETIMEDOUT, "management is away"));
             }
-            if change.orderly && change.state == MemberState::Good && self.group().since == change.since {
+            if change.is_orderly && change.state == MemberState::Good && self.group().since == change.version
+            {
                 self.changes.lock().unwrap().push(change);
                 return Ok(self.edit(|map| {
                     let since = map.epoch;
                     (map.groups[0].revived, map.groups[0].since) = (None, since);
                 }));
             }
-            if self.group().since != change.since || self.state(change.target.0) == change.state {
-                self.heard_by_all().await?;
+            if self.group().since != change.version || self.state(change.target.0) == change.state {
+                self.wait_until_known().await?;
                 return Ok(self.map.lock().unwrap().clone());
             }
-            if change.orderly && self.refuses_to_leave.load(Ordering::SeqCst) {
+            if change.is_orderly && self.refuses_to_leave.load(Ordering::SeqCst) {
                 self.refusals.fetch_add(1, Ordering::SeqCst);
                 return Ok(self.map.lock().unwrap().clone());
             }
@@ -222,16 +223,16 @@ impl Groups for Management {
             self.changes.lock().unwrap().push(change.clone());
             let is_leaving = self.group().leaving == Some(change.target) && change.state == MemberState::Bad;
             let map = match is_leaving {
-                true => self.dismiss(change.target, change.orderly),
+                true => self.remove_member(change.target, change.is_orderly),
                 false => self.set(change.target.0, change.state),
             };
-            self.heard_by_all().await?;
+            self.wait_until_known().await?;
             Ok(map)
         })
     }
 
     /// Acts like the metadata service: sends its own requests to the primary.
-    fn tidy_group(&self, _: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile_group(&self, _: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
             if !self.has_metadata.load(Ordering::SeqCst) {
                 return Err(Error::new(Errno::EAGAIN, "the metadata service isn't there yet"));
@@ -241,7 +242,7 @@ impl Groups for Management {
                 let len = self.files.lock().unwrap().get(&ino).copied();
                 let op = len.map_or(StorageOp::Delete, |len| StorageOp::Truncate { len });
                 let group = self.group();
-                let in_group = InGroup { group: GROUP, since: group.since, part: Part::Primary };
+                let in_group = GroupContext { group: GROUP, since: group.since, role: GroupRole::Primary };
                 let request = StorageRequest {
                     group: Some(in_group),
                     ..StorageRequest::new(SessionId(0), group.primary().unwrap(), ino, op)
@@ -255,7 +256,7 @@ impl Groups for Management {
 
 /// State of the link to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Road {
+pub enum LinkState {
     #[default]
     Open,
     /// Connections are refused.
@@ -271,7 +272,7 @@ pub enum Road {
 pub struct Link {
     pub service: Mutex<Option<Arc<StorageService>>>,
     pub lease: Mutex<Option<Arc<ServingLease>>>,
-    pub road: Mutex<Road>,
+    pub road: Mutex<LinkState>,
     /// Delays every other request for a moment, so that requests overtake each other.
     pub jitter: AtomicBool,
     pub late: rt::sync::Event,
@@ -301,15 +302,15 @@ impl Handler<StorageRequest, StorageReply> for Link {
             }
             let road = *self.road.lock().unwrap();
             match road {
-                Road::Open => {}
-                Road::Closed => return Err(Error::new(Errno::EHOSTDOWN, "the node is down")),
-                Road::Silent => std::future::pending().await,
-                Road::Late => self.late.wait().await,
+                LinkState::Open => {}
+                LinkState::Closed => return Err(Error::new(Errno::EHOSTDOWN, "the node is down")),
+                LinkState::Silent => std::future::pending().await,
+                LinkState::Late => self.late.wait().await,
             }
             if is_change_of_member(&request) && self.is_last() {
                 std::future::pending::<()>().await;
             }
-            if request.group.is_some_and(|group| group.part == Part::Resync) {
+            if request.group.is_some_and(|group| group.role == GroupRole::Resync) {
                 let len = payload.as_ref().map_or(0, IoBuf::len);
                 self.resynced.fetch_add(len as u64, Ordering::SeqCst);
             }
@@ -332,7 +333,7 @@ fn is_change_of_member(request: &StorageRequest) -> bool {
         request.op,
         StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } | StorageOp::Survey { .. }
     );
-    let is_of_member = |group: InGroup| matches!(group.part, Part::Member { .. });
+    let is_of_member = |group: GroupContext| matches!(group.role, GroupRole::Member { .. });
     !is_look && request.op != StorageOp::Settled && request.group.is_some_and(is_of_member)
 }
 
@@ -387,7 +388,7 @@ impl Cluster {
         let map: MapHandle = Arc::new(RwLock::new(self.management.map.lock().unwrap().clone()));
         self.management.nodes.lock().unwrap().insert(target, map.clone());
         let service = Arc::new(StorageService::under_lease(lease));
-        service.serve_groups(GroupLinks {
+        service.serve_groups(GroupPeers {
             map,
             members: self.ways.clone(),
             management: self.management.clone(),
@@ -396,7 +397,7 @@ impl Cluster {
         // Requests to a replica that can't be opened get the error.
         let _ = service.open_groups(target).await;
         service.open_to_clients(target);
-        service.all_added();
+        service.set_targets_complete();
         service
     }
 
@@ -417,18 +418,18 @@ impl Cluster {
     }
 
     /// Enables scrubs of the targets.
-    pub fn search(&self) {
+    pub fn enable_scrubs(&self) {
         for (target, link) in &self.links {
             let service = link.service.lock().unwrap().clone().unwrap();
-            rt::spawn(StorageService::keep_searching(service, self.map_of(target.0)));
+            rt::spawn(StorageService::run_scrubs(service, self.map_of(target.0)));
         }
     }
 
     /// Enables resync of members.
-    pub fn drive(&self) {
+    pub fn enable_resync(&self) {
         for link in self.links.values() {
             let service = link.service.lock().unwrap().clone().unwrap();
-            rt::spawn(StorageService::keep_groups_in_step(service));
+            rt::spawn(StorageService::run_group_resyncs(service));
         }
     }
 
@@ -436,7 +437,7 @@ impl Cluster {
         &self.links[&TargetId(target)]
     }
 
-    pub fn set_road(&self, target: u32, road: Road) {
+    pub fn set_link(&self, target: u32, road: LinkState) {
         *self.link(target).road.lock().unwrap() = road;
     }
 
@@ -453,15 +454,15 @@ impl Cluster {
     pub async fn ask_one(
         &self,
         target: u32,
-        (since, part): (u64, Part),
-        (session, number): (u64, Option<Number>),
+        (since, part): (u64, GroupRole),
+        (session, number): (u64, Option<SlotSequence>),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let in_group = InGroup { group: GROUP, since: Epoch(since), part };
+        let in_group = GroupContext { group: GROUP, since: Epoch(since), role: part };
         let request = StorageRequest {
             group: Some(in_group),
-            number,
+            slot_sequence: number,
             ..StorageRequest::new(SessionId(session), TargetId(target), INO, op)
         };
         self.ways.call(request, payload).await
@@ -472,16 +473,16 @@ impl Cluster {
     pub async fn ask_file(
         &self,
         ino: InodeId,
-        (session, number): (u64, Option<Number>),
+        (session, number): (u64, Option<SlotSequence>),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         loop {
             let group = self.management.group();
-            let in_group = InGroup { group: GROUP, since: group.since, part: Part::Primary };
+            let in_group = GroupContext { group: GROUP, since: group.since, role: GroupRole::Primary };
             let request = StorageRequest {
                 group: Some(in_group),
-                number,
+                slot_sequence: number,
                 ..StorageRequest::new(SessionId(session), group.primary().unwrap(), ino, op.clone())
             };
             match self.ways.call(request, payload.clone()).await {
@@ -506,7 +507,7 @@ impl Cluster {
     ) -> Result<StorageReply> {
         loop {
             let group = self.management.group();
-            let in_group = InGroup { group: GROUP, since: group.since, part: Part::Primary };
+            let in_group = GroupContext { group: GROUP, since: group.since, role: GroupRole::Primary };
             let request = StorageRequest {
                 group: Some(in_group),
                 known,
@@ -523,7 +524,7 @@ impl Cluster {
     pub async fn read_at(&self, target: u32, since: u64, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let buf = IoBuf::alloc(len);
         let op = StorageOp::Read { offset, path: Way::Cached };
-        let asked = self.ask_one(target, (since, Part::Primary), (3, None), op, Some(buf.clone())).await;
+        let asked = self.ask_one(target, (since, GroupRole::Primary), (3, None), op, Some(buf.clone())).await;
         asked.map(|_| buf.as_slice().to_vec()).map_err(|error| error.errno)
     }
 
@@ -573,7 +574,7 @@ impl Cluster {
     }
 
     /// Waits until all members are in sync, and compares their replicas.
-    pub async fn in_step(&self) {
+    pub async fn until_in_sync(&self) {
         self.until("the group is in step", || !self.management.group().is_degraded()).await;
         self.require_equal().await;
     }
@@ -647,7 +648,7 @@ pub fn with_others<F: Future<Output = ()> + 'static>(
     test: impl FnOnce(Arc<Cluster>) -> F + 'static,
 ) {
     let management = Management::with_others(members, others);
-    let run = async move { test(Cluster::start(Path::new(targets::SIMULATED), management).await).await };
+    let run = async move { test(Cluster::start(Path::new(targets::SIMULATED_DIR), management).await).await };
     Machine::new(1).run(run).unwrap();
 }
 

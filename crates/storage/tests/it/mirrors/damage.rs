@@ -1,7 +1,7 @@
 //! Chunk files that another program has changed on one member: weft finds the damage, never serves
 //! it, and repairs it from another member.
 
-use super::cluster::{Cluster, GROUP, INO, MIB, Road, files_of, with_members_on_disk};
+use super::cluster::{Cluster, GROUP, INO, LinkState, MIB, files_of, with_members_on_disk};
 use chunkstore::Store;
 use rt::IoBuf;
 use std::collections::BTreeMap;
@@ -11,7 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use types::{ByteRange, Errno, InodeId, SessionId, TargetId};
-use wire::{Healed, InGroup, Part, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
+use wire::{
+    DataPath as Way, GroupContext, GroupRole, RepairResult, SeekTarget, StorageOp, StorageReply,
+    StorageRequest,
+};
 
 fn chunk_file(dir: &Path, target: u32, ino: InodeId) -> PathBuf {
     Store::chunk_file_path(&Store::group_dir(&dir.join(target.to_string()), GROUP), ino)
@@ -32,7 +35,7 @@ fn content(ino: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u64 / 4096 + at as u64 * ino) as u8 | 1).collect()
 }
 
-async fn heal(cluster: &Cluster, ino: InodeId) -> Healed {
+async fn heal(cluster: &Cluster, ino: InodeId) -> RepairResult {
     let op = StorageOp::Heal { range: ByteRange::new(0, u64::MAX) };
     match cluster.ask_file(ino, (0, None), op, None).await.unwrap() {
         StorageReply::Healed(healed) => healed,
@@ -56,7 +59,7 @@ async fn healed_soon(cluster: &Cluster) {
 }
 
 #[test]
-fn what_a_read_finds_damaged_is_read_elsewhere_and_made_right() {
+fn damage_found_by_a_read_is_read_elsewhere_and_repaired() {
     with_members_on_disk(2, |cluster| async move {
         let data = content(1, 3 * MIB as usize + 777);
         cluster.write(INO, 3, 0, &data).await;
@@ -67,7 +70,7 @@ fn what_a_read_finds_damaged_is_read_elsewhere_and_made_right() {
         healed_soon(&cluster).await;
         assert_eq!(cluster.on_disk(1).await[&INO], data);
         assert!(!cluster.management.group().is_degraded(), "nobody had to be taken out");
-        assert_eq!(heal(&cluster, INO).await, Healed::default(), "nothing is left to do");
+        assert_eq!(heal(&cluster, INO).await, RepairResult::default(), "nothing is left to do");
     });
 }
 
@@ -79,7 +82,7 @@ fn damage_on_another_member_is_made_right_from_the_primary() {
         flip(&chunk_file(&cluster.dir, 3, INO), 4096);
         flip(&chunk_file(&cluster.dir, 2, INO), 8192);
         flip(&chunk_file(&cluster.dir, 1, INO), 0);
-        assert_eq!(heal(&cluster, INO).await, Healed { damaged: 3, mended: 3, unclear: 0 });
+        assert_eq!(heal(&cluster, INO).await, RepairResult { damaged: 3, repaired: 3, unclear: 0 });
         cluster.require_equal().await;
         assert_eq!(cluster.on_disk(2).await[&INO], data);
     });
@@ -92,9 +95,9 @@ fn a_block_that_is_damaged_on_all_members_is_refused_and_told_as_lost() {
         cluster.write(INO, 3, 0, &data).await;
         flip(&chunk_file(&cluster.dir, 1, INO), 4096);
         flip(&chunk_file(&cluster.dir, 2, INO), 4097);
-        assert_eq!(heal(&cluster, INO).await, Healed { damaged: 1, mended: 0, unclear: 0 });
+        assert_eq!(heal(&cluster, INO).await, RepairResult { damaged: 1, repaired: 0, unclear: 0 });
         let buf = rt::IoBuf::alloc(data.len());
-        let op = StorageOp::Read { offset: 0, path: wire::Path::Cached };
+        let op = StorageOp::Read { offset: 0, path: wire::DataPath::Cached };
         assert!(cluster.ask_file(INO, (3, None), op, Some(buf)).await.is_err());
         assert!(!cluster.management.group().is_degraded(), "who is as damaged as the others stays");
     });
@@ -128,7 +131,7 @@ fn a_chunk_file_that_was_removed_while_it_was_open_comes_back() {
         for target in [1, 2] {
             cluster.write(INO, 3, 0, &data).await;
             fs::remove_file(chunk_file(&cluster.dir, target, INO)).unwrap();
-            assert_eq!(heal(&cluster, INO).await, Healed { damaged: 1, mended: 1, unclear: 0 });
+            assert_eq!(heal(&cluster, INO).await, RepairResult { damaged: 1, repaired: 1, unclear: 0 });
             cluster.require_equal().await;
             assert_eq!(cluster.on_disk(target).await[&INO], data);
             assert_eq!(cluster.read(INO, data.len()).await, data);
@@ -137,17 +140,17 @@ fn a_chunk_file_that_was_removed_while_it_was_open_comes_back() {
 }
 
 /// Stops all nodes, changes files, and starts again: no file is open then.
-pub async fn meanwhile(cluster: &Cluster, change: impl FnOnce(&Path)) {
-    meanwhile_done(cluster, async |dir| change(dir)).await;
+pub async fn while_stopped(cluster: &Cluster, change: impl FnOnce(&Path)) {
+    while_stopped_async(cluster, async |dir| change(dir)).await;
 }
 
 /// The same for changes that a simulated machine supports, too.
-pub async fn meanwhile_done(cluster: &Cluster, change: impl AsyncFnOnce(&Path)) {
+pub async fn while_stopped_async(cluster: &Cluster, change: impl AsyncFnOnce(&Path)) {
     let since = cluster.management.group().since.0;
     for target in cluster.links.keys() {
         // The members learn that all replicas are equal; otherwise the next start would resync the
         // others.
-        let part = Part::Member { sequence: 0, settled: u64::MAX };
+        let part = GroupRole::Member { sequence: 0, settled: u64::MAX };
         cluster.ask_one(target.0, (since, part), (0, None), StorageOp::Settled, None).await.unwrap();
         cluster.stop(target.0).await;
     }
@@ -163,7 +166,7 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros() {
         let data = content(5, 100_000);
         for (target, is_sum_gone) in [(1, false), (1, true), (2, false), (2, true)] {
             cluster.write(INO, 3, 0, &data).await;
-            meanwhile(&cluster, |dir| {
+            while_stopped(&cluster, |dir| {
                 let path = chunk_file(dir, target, INO);
                 fs::remove_file(&path).unwrap();
                 if is_sum_gone {
@@ -183,7 +186,7 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros() {
 async fn lost_by_the_primary(cluster: &Cluster) -> Vec<u8> {
     let data = content(5, 100_000);
     cluster.write(INO, 3, 0, &data).await;
-    meanwhile(cluster, |dir| {
+    while_stopped(cluster, |dir| {
         let path = chunk_file(dir, 1, INO);
         fs::remove_file(&path).unwrap();
         fs::remove_file(sum_file(&path)).unwrap();
@@ -196,7 +199,7 @@ async fn lost_by_the_primary(cluster: &Cluster) -> Vec<u8> {
 fn a_chunk_file_that_is_gone_is_not_read_as_zeros_while_the_other_member_is_slow() {
     with_members_on_disk(2, |cluster| async move {
         let data = lost_by_the_primary(&cluster).await;
-        cluster.set_road(2, Road::Late);
+        cluster.set_link(2, LinkState::Late);
         let found = Arc::new(Mutex::new(None));
         let (asked, told) = (cluster.clone(), found.clone());
         rt::spawn(async move {
@@ -205,7 +208,7 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros_while_the_other_member_is_slow
         });
         // Longer than a check of a node's reachability waits.
         rt::sleep(Duration::from_millis(1500)).await;
-        cluster.set_road(2, Road::Open);
+        cluster.set_link(2, LinkState::Open);
         cluster.link(2).late.set();
         cluster.until("the read is answered", || found.lock().unwrap().is_some()).await;
         assert!(found.lock().unwrap().take() == Some(data), "it was read from the other member");
@@ -216,14 +219,14 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros_while_the_other_member_is_slow
 fn a_chunk_file_that_is_gone_is_not_read_as_zeros_when_the_other_member_can_not_tell() {
     with_members_on_disk(2, |cluster| async move {
         let data = lost_by_the_primary(&cluster).await;
-        cluster.set_road(2, Road::Closed);
+        cluster.set_link(2, LinkState::Closed);
         let since = cluster.management.group().since.0;
         assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Err(Errno::EREMCHG));
         // An unreachable node may be gone for long.
         cluster.management.set_online(2, false);
         assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Ok(vec![0; 100_000]));
         cluster.management.set_online(2, true);
-        cluster.set_road(2, Road::Open);
+        cluster.set_link(2, LinkState::Open);
         assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Ok(data));
     });
 }
@@ -235,7 +238,7 @@ async fn read_known(cluster: &Cluster, known: u64, len: usize) -> types::Result<
 }
 
 /// Removes a chunk file, or truncates it to whole blocks, with its checksums.
-fn spoil(path: &Path, left: u64) {
+fn damage_file(path: &Path, left: u64) {
     if left == 0 {
         fs::remove_file(path).unwrap();
         return fs::remove_file(sum_file(path)).unwrap();
@@ -250,7 +253,7 @@ fn what_one_member_lacks_of_a_known_length_is_read_from_another_and_made_again()
         let data = content(5, 100_000);
         for (target, left) in [(1, 0), (1, 8192), (2, 0), (2, 8192)] {
             cluster.write(INO, 3, 0, &data).await;
-            meanwhile(&cluster, |dir| spoil(&chunk_file(dir, target, INO), left)).await;
+            while_stopped(&cluster, |dir| damage_file(&chunk_file(dir, target, INO), left)).await;
             for _ in 0..3 {
                 assert!(read_known(&cluster, 100_000, data.len()).await.unwrap() == data, "{target} {left}");
             }
@@ -266,11 +269,12 @@ fn a_client_that_reads_from_a_member_without_a_known_length_is_sent_to_the_prima
     with_members_on_disk(2, |cluster| async move {
         let data = content(5, 100_000);
         cluster.write(INO, 3, 0, &data).await;
-        meanwhile(&cluster, |dir| spoil(&chunk_file(dir, 2, INO), 8192)).await;
+        while_stopped(&cluster, |dir| damage_file(&chunk_file(dir, 2, INO), 8192)).await;
         let read = async |known, len| {
             let buf = IoBuf::alloc(len);
-            let part = Part::Primary;
-            let group = Some(InGroup { group: GROUP, since: cluster.management.group().since, part });
+            let part = GroupRole::Primary;
+            let group =
+                Some(GroupContext { group: GROUP, since: cluster.management.group().since, role: part });
             let op = StorageOp::Read { offset: 0, path: Way::Cached };
             let request = StorageRequest::new(SessionId(3), TargetId(2), INO, op);
             let asked = cluster.call(StorageRequest { group, known, ..request }, Some(buf.clone())).await;
@@ -283,12 +287,14 @@ fn a_client_that_reads_from_a_member_without_a_known_length_is_sent_to_the_prima
 }
 
 #[test]
-fn what_no_member_has_of_a_known_length_is_refused() {
+fn missing_content_of_known_length_is_refused() {
     with_members_on_disk(2, |cluster| async move {
         for left in [0, 8192] {
             cluster.write(INO, 3, 0, &content(5, 100_000)).await;
-            meanwhile(&cluster, |dir| [1, 2].iter().for_each(|t| spoil(&chunk_file(dir, *t, INO), left)))
-                .await;
+            while_stopped(&cluster, |dir| {
+                [1, 2].iter().for_each(|t| damage_file(&chunk_file(dir, *t, INO), left))
+            })
+            .await;
             let error = read_known(&cluster, 100_000, 100_000).await.unwrap_err();
             assert_eq!(error.errno, Errno::EIO, "{error}");
             assert_eq!(read_known(&cluster, left, 100_000).await.unwrap().len(), 100_000, "a hole");
@@ -305,14 +311,14 @@ fn a_member_that_is_written_to_while_it_lacks_the_file_gets_all_of_it() {
         let mut data = content(5, 5 * MIB as usize);
         for target in [2, 1] {
             cluster.write(INO, 3, 0, &data).await;
-            meanwhile(&cluster, |dir| spoil(&chunk_file(dir, target, INO), 0)).await;
-            cluster.drive();
+            while_stopped(&cluster, |dir| damage_file(&chunk_file(dir, target, INO), 0)).await;
+            cluster.enable_resync();
             let at = 3 * MIB as usize;
             data[at..at + 4096].fill(target as u8);
             let op = StorageOp::Write { offset: at as u64, path: Way::Cached, durable: false };
             let known = (INO, data.len() as u64);
             cluster.ask_known(known, op, IoBuf::from_slice(&[target as u8; 4096])).await.unwrap();
-            cluster.in_step().await;
+            cluster.until_in_sync().await;
             healed_soon(&cluster).await;
             assert!(cluster.on_disk(target).await[&INO] == data, "target {target}");
         }
@@ -321,7 +327,7 @@ fn a_member_that_is_written_to_while_it_lacks_the_file_gets_all_of_it() {
 
 /// A migration copies what is reported as data, up to the end of the file.
 #[test]
-fn what_was_punched_or_cut_is_neither_a_hole_nor_the_end_to_who_moves_it() {
+fn punched_or_truncated_content_is_no_hole_for_a_migration() {
     with_members_on_disk(2, |cluster| async move {
         let data = content(6, 2 * MIB as usize + 777);
         let end = data.len() as u64;
@@ -342,15 +348,15 @@ fn what_was_punched_or_cut_is_neither_a_hole_nor_the_end_to_who_moves_it() {
             .arg(&path)
             .status();
         assert!(punch.unwrap().success());
-        assert_eq!(seek(8192, Seek::Data).await, Some(8192));
-        assert_eq!(seek(0, Seek::Hole).await, Some(end));
+        assert_eq!(seek(8192, SeekTarget::Data).await, Some(8192));
+        assert_eq!(seek(0, SeekTarget::Hole).await, Some(end));
         let cut = |to| File::options().write(true).open(&path).unwrap().set_len(to).unwrap();
         cut(MIB + 50);
-        assert!(seek(0, Seek::Hole).await >= Some(end));
-        assert_eq!(seek(MIB + 100, Seek::Data).await, Some(MIB + 100));
-        cluster.set_road(2, Road::Closed);
+        assert!(seek(0, SeekTarget::Hole).await >= Some(end));
+        assert_eq!(seek(MIB + 100, SeekTarget::Data).await, Some(MIB + 100));
+        cluster.set_link(2, LinkState::Closed);
         assert_eq!(len().await, Err(Errno::EIO), "nobody is there who could tell");
-        cluster.set_road(2, Road::Open);
+        cluster.set_link(2, LinkState::Open);
         assert_eq!(len().await, Ok(end));
         heal(&cluster, INO).await;
         cluster.require_equal().await;
@@ -363,7 +369,7 @@ fn what_was_punched_or_cut_is_neither_a_hole_nor_the_end_to_who_moves_it() {
 }
 
 /// Restores the former content, as a backup program does: with its modification time.
-fn put_back(saved: &[(PathBuf, Vec<u8>, SystemTime)]) {
+fn restore_backup(saved: &[(PathBuf, Vec<u8>, SystemTime)]) {
     for (path, bytes, modified) in saved {
         fs::write(path, bytes).unwrap();
         File::options().write(true).open(path).unwrap().set_modified(*modified).unwrap();
@@ -381,12 +387,12 @@ fn an_older_copy_that_was_put_back_is_overwritten_with_what_is_newer() {
         for target in [1, 2] {
             cluster.write(INO, 3, 0, &content(6, 50_000)).await;
             let mut saved = Vec::new();
-            meanwhile(&cluster, |dir| saved = save(&chunk_file(dir, target, INO))).await;
+            while_stopped(&cluster, |dir| saved = save(&chunk_file(dir, target, INO))).await;
             let data = content(7, 60_000);
             cluster.write(INO, 3, 0, &data).await;
-            meanwhile(&cluster, |_| put_back(&saved)).await;
+            while_stopped(&cluster, |_| restore_backup(&saved)).await;
             let healed = heal(&cluster, INO).await;
-            assert!(healed.mended > 0 && healed.unclear == 0, "{healed:?}");
+            assert!(healed.repaired > 0 && healed.unclear == 0, "{healed:?}");
             cluster.require_equal().await;
             assert_eq!(cluster.on_disk(target).await[&INO], data);
         }
@@ -394,11 +400,11 @@ fn an_older_copy_that_was_put_back_is_overwritten_with_what_is_newer() {
 }
 
 #[test]
-fn where_nothing_tells_which_copy_is_right_nothing_is_changed() {
+fn unclear_differences_change_nothing() {
     with_members_on_disk(2, |cluster| async move {
         cluster.write(INO, 3, 0, &content(8, 8192)).await;
         let mut saved = BTreeMap::new();
-        meanwhile(&cluster, |dir| {
+        while_stopped(&cluster, |dir| {
             let path = chunk_file(dir, 2, INO);
             for path in [path.clone(), sum_file(&path)] {
                 saved.insert(path.clone(), fs::read(&path).unwrap());
@@ -408,8 +414,9 @@ fn where_nothing_tells_which_copy_is_right_nothing_is_changed() {
         let data = content(9, 8192);
         cluster.write(INO, 3, 0, &data).await;
         // A plain copy: it looks like a change that only this replica has.
-        meanwhile(&cluster, |_| saved.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap())).await;
-        assert_eq!(heal(&cluster, INO).await, Healed { damaged: 1, mended: 0, unclear: 1 });
+        while_stopped(&cluster, |_| saved.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap()))
+            .await;
+        assert_eq!(heal(&cluster, INO).await, RepairResult { damaged: 1, repaired: 0, unclear: 1 });
         assert_eq!(
             (cluster.on_disk(1).await[&INO].clone(), cluster.on_disk(2).await[&INO].clone()),
             (data, content(8, 8192))
@@ -475,8 +482,8 @@ fn inject(dir: &Path, at: u64, what: Injection, saved: &[(PathBuf, Vec<u8>, Syst
             swap(&path, &other);
             swap(&sum_file(&path), &sum_file(&other));
         }
-        Injection::Stale => put_back(&saved[..1]),
-        Injection::StaleWithSums => put_back(saved),
+        Injection::Stale => restore_backup(&saved[..1]),
+        Injection::StaleWithSums => restore_backup(saved),
         Injection::LostSums => fs::remove_file(sum_file(&path)).unwrap(),
     }
 }
@@ -484,7 +491,7 @@ fn inject(dir: &Path, at: u64, what: Injection, saved: &[(PathBuf, Vec<u8>, Syst
 /// Scrubs all targets once.
 async fn scrub(cluster: &Cluster) {
     cluster.management.edit(|map| map.settings.scrub.asked += 1);
-    let asked = cluster.management.asked();
+    let asked = cluster.management.scrub_requests();
     let has_ended = || {
         cluster.links.values().all(|link| {
             let service = link.service.lock().unwrap().clone().unwrap();
@@ -496,7 +503,7 @@ async fn scrub(cluster: &Cluster) {
 }
 
 #[test]
-fn whatever_happens_to_chunk_files_a_search_finds_and_makes_right_and_nobody_reads_it() {
+fn scrubs_repair_all_injected_damage_and_no_client_reads_it() {
     with_members_on_disk(2, |cluster| async move {
         cluster.management.edit(|map| map.settings.scrub.rate = Some(1 << 30));
         let old = |ino: InodeId| content(ino.0 + 7, 9000 + ino.0 as usize % 500);
@@ -508,7 +515,7 @@ fn whatever_happens_to_chunk_files_a_search_finds_and_makes_right_and_nobody_rea
             cluster.write(*ino, 3, 0, &old(*ino)).await;
         }
         let mut saved = Vec::new();
-        meanwhile(&cluster, |dir| {
+        while_stopped(&cluster, |dir| {
             saved.extend(
                 (0..injections()).map(|at| save(&chunk_file(dir, at as u32 % 2 + 1, InodeId(100 + at)))),
             );
@@ -520,7 +527,7 @@ fn whatever_happens_to_chunk_files_a_search_finds_and_makes_right_and_nobody_rea
         // A rename only shows in the times if it doesn't follow the write immediately.
         rt::sleep(Duration::from_millis(2500)).await;
         let good = files_of(&cluster.dir, 1).await;
-        meanwhile(&cluster, |dir| {
+        while_stopped(&cluster, |dir| {
             (0..injections()).for_each(|at| inject(dir, at, what(at), &saved[at as usize]));
         })
         .await;
@@ -531,7 +538,7 @@ fn whatever_happens_to_chunk_files_a_search_finds_and_makes_right_and_nobody_rea
             let ino = InodeId(100 + at);
             assert_eq!(cluster.read(ino, new(ino).len()).await, new(ino), "{:?} of inode {ino}", what(at));
         }
-        cluster.search();
+        cluster.enable_scrubs();
         scrub(&cluster).await;
         for ino in &files {
             assert_eq!(cluster.read(*ino, new(*ino).len()).await, new(*ino), "inode {ino}");

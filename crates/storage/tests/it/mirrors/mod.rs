@@ -2,16 +2,16 @@
 
 mod changes;
 mod cluster;
+mod crash_reconciliation;
 mod damage;
-mod leftovers;
-mod mend;
-mod mend_changes;
-mod mend_crash;
-mod moves;
+mod directed_repair;
+mod dirty_tracking;
+mod forced_recovery;
+mod member_replacement;
 mod readers;
+mod repair_crash;
+mod repair_group_changes;
 mod resync;
-mod revived;
 mod salvage;
 mod vanished;
 mod verifiers;
-mod watches;

@@ -1,6 +1,6 @@
 //! Readers that choose a member themselves.
 
-use super::cluster::{Cluster, GROUP, INO, Road, with_members, with_others};
+use super::cluster::{Cluster, GROUP, INO, LinkState, with_members, with_others};
 use chunkstore::Store;
 use net::Handler;
 use rt::IoBuf;
@@ -10,7 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{ByteRange, Epoch, Errno, GroupId, InodeId, MemberState, SessionId, TargetId};
-use wire::{Allocate, InGroup, Part, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
+use wire::{
+    AllocateMode, DataPath as Way, GroupContext, GroupRole, SeekTarget, StorageOp, StorageReply,
+    StorageRequest,
+};
 
 const BLOCK: usize = 4096;
 
@@ -33,40 +36,40 @@ async fn settled(cluster: &Cluster, target: u32) {
 #[test]
 fn a_good_member_answers_where_everything_is_settled() {
     with_members(3, |cluster| async move {
-        cluster.drive();
+        cluster.enable_resync();
         cluster.write(INO, 3, 0, &[1; 2 * BLOCK]).await;
         settled(&cluster, 2).await;
         for target in 1..=3 {
             settled(&cluster, target).await;
             assert_eq!(cluster.read_at(target, 1, 0, BLOCK).await, Ok(vec![1; BLOCK]));
-            let ask = async |op| cluster.ask_one(target, (1, Part::Primary), (3, None), op, None).await;
+            let ask = async |op| cluster.ask_one(target, (1, GroupRole::Primary), (3, None), op, None).await;
             assert!(matches!(ask(StorageOp::Stat).await, Ok(StorageReply::Stat { len: 8192, .. })));
-            let seek = StorageOp::Seek { from: 0, what: Seek::Hole };
+            let seek = StorageOp::Seek { from: 0, what: SeekTarget::Hole };
             assert_eq!(ask(seek).await, Ok(StorageReply::Offset(Some(8192))));
         }
         // It executes no changes, and services send their requests to the primary.
         let write = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
         let data = Some(IoBuf::from_slice(&[9; BLOCK]));
-        let refused = cluster.ask_one(2, (1, Part::Primary), (3, None), write, data).await;
+        let refused = cluster.ask_one(2, (1, GroupRole::Primary), (3, None), write, data).await;
         assert_eq!(refused.unwrap_err().errno, Errno::EREMCHG);
-        let refused = cluster.ask_one(2, (1, Part::Primary), (0, None), StorageOp::Stat, None).await;
+        let refused = cluster.ask_one(2, (1, GroupRole::Primary), (0, None), StorageOp::Stat, None).await;
         assert_eq!(refused.unwrap_err().errno, Errno::EREMCHG);
     });
 }
 
 #[test]
-fn where_a_change_is_not_known_to_be_settled_the_primary_is_asked() {
+fn unsettled_ranges_are_read_from_the_primary() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; BLOCK]).await;
         assert_eq!(cluster.read_at(2, 1, 0, 1).await, Err(Errno::EREMOTE));
         assert_eq!(cluster.read_at(2, 1, BLOCK as u64, BLOCK).await, Ok(vec![0; BLOCK]));
-        let stat = cluster.ask_one(2, (1, Part::Primary), (3, None), StorageOp::Stat, None).await;
+        let stat = cluster.ask_one(2, (1, GroupRole::Primary), (3, None), StorageOp::Stat, None).await;
         assert_eq!(stat.unwrap_err().errno, Errno::EREMOTE, "it is about the whole file");
         // The next change reports that the previous one is settled.
         cluster.write(INO, 3, 2 * BLOCK as u64, &[2; BLOCK]).await;
         assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Ok(vec![1; BLOCK]));
         assert_eq!(cluster.read_at(2, 1, 0, 2 * BLOCK + 1).await, Err(Errno::EREMOTE));
-        let punch = StorageOp::Allocate { range: ByteRange::at(0, BLOCK as u64), how: Allocate::Punch };
+        let punch = StorageOp::Allocate { range: ByteRange::at(0, BLOCK as u64), how: AllocateMode::Punch };
         cluster.ask_file(INO, (3, None), punch, None).await.unwrap();
         assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Err(Errno::EREMOTE));
         cluster.ask_file(INO, (3, None), StorageOp::Truncate { len: 10_000 }, None).await.unwrap();
@@ -79,17 +82,17 @@ fn where_a_change_is_not_known_to_be_settled_the_primary_is_asked() {
 }
 
 #[test]
-fn who_does_not_count_answers_nobody() {
+fn a_member_out_of_sync_serves_no_reads() {
     with_members(3, |cluster| async move {
-        cluster.drive();
+        cluster.enable_resync();
         cluster.write(INO, 3, 0, &[1; BLOCK]).await;
         settled(&cluster, 3).await;
         cluster.link(3).lease.lock().unwrap().clone().unwrap().end();
         assert_eq!(cluster.read_at(3, 1, 0, BLOCK).await, Err(Errno::EREMOTE), "it may have been taken out");
         settled(&cluster, 2).await;
-        cluster.set_road(2, Road::Closed);
+        cluster.set_link(2, LinkState::Closed);
         cluster.write(INO, 3, 0, &[2; BLOCK]).await;
-        cluster.set_road(2, Road::Open);
+        cluster.set_link(2, LinkState::Open);
         assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Err(Errno::EREMCHG));
         // In each state that it has while it is being resynced.
         while cluster.management.group().is_degraded() {
@@ -106,12 +109,15 @@ fn who_does_not_count_answers_nobody() {
 }
 
 #[test]
-fn who_was_ended_or_whose_lease_is_over_reads_nothing_anywhere() {
+fn ended_sessions_and_old_leases_read_nothing_on_any_member() {
     with_members(2, |cluster| async move {
-        cluster.drive();
+        cluster.enable_resync();
         let ask = async |target, session, epoch, op| {
-            let in_group =
-                wire::InGroup { group: super::cluster::GROUP, since: types::Epoch(1), part: Part::Primary };
+            let in_group = wire::GroupContext {
+                group: super::cluster::GROUP,
+                since: types::Epoch(1),
+                role: GroupRole::Primary,
+            };
             let request = wire::StorageRequest {
                 group: Some(in_group),
                 epoch,
@@ -136,22 +142,22 @@ fn who_was_ended_or_whose_lease_is_over_reads_nothing_anywhere() {
 /// has read the change there must not read less from the other member afterwards, which doesn't
 /// know yet that it was ejected.
 #[test]
-fn a_new_primary_waits_until_those_that_it_leaves_behind_know() {
+fn a_new_primary_waits_until_ejected_members_know() {
     with_members(3, |cluster| async move {
-        cluster.drive();
+        cluster.enable_resync();
         cluster.write(INO, 3, 0, &[1; BLOCK]).await;
         settled(&cluster, 2).await;
         settled(&cluster, 3).await;
-        cluster.set_road(3, Road::Closed);
+        cluster.set_link(3, LinkState::Closed);
         cluster.management.is_away.store(true, Ordering::SeqCst);
         let half = cluster.clone();
         rt::spawn(async move { half.write(INO, 3, 0, &[2; BLOCK]).await });
         cluster
             .until_found("the second one has it", async || cluster.on_disk(2).await[&INO] == [2; BLOCK])
             .await;
-        cluster.set_road(1, Road::Closed);
-        cluster.set_road(3, Road::Open);
-        cluster.management.deaf.lock().unwrap().insert(TargetId(3));
+        cluster.set_link(1, LinkState::Closed);
+        cluster.set_link(3, LinkState::Open);
+        cluster.management.without_maps.lock().unwrap().insert(TargetId(3));
         cluster.management.set(1, MemberState::NeedsResync);
         cluster.management.is_away.store(false, Ordering::SeqCst);
         assert_eq!(cluster.management.group().primary(), Some(TargetId(2)));
@@ -163,7 +169,7 @@ fn a_new_primary_waits_until_those_that_it_leaves_behind_know() {
             assert_eq!(seen.get(), None, "somebody has read what another one doesn't show yet");
             rt::sleep(Duration::from_millis(20)).await;
         }
-        cluster.management.hears(3);
+        cluster.management.receive_maps(3);
         cluster.until("the new primary answers", || seen.get().is_some()).await;
         assert_eq!(seen.get(), Some(2));
         assert_eq!(cluster.read_at(3, 1, 0, BLOCK).await, Err(Errno::EREMCHG));
@@ -201,7 +207,7 @@ async fn read_around(cluster: Arc<Cluster>, seen: Rc<Seen>, mut turn: u32) {
 #[test]
 fn readers_of_any_member_never_go_back_in_time() {
     with_members(3, |cluster| async move {
-        cluster.drive();
+        cluster.enable_resync();
         cluster.links.values().for_each(|link| link.jitter.store(true, Ordering::SeqCst));
         let seen = Rc::<Seen>::default();
         let readers = Rc::new(Cell::new(6));
@@ -218,8 +224,8 @@ fn readers_of_any_member_never_go_back_in_time() {
             seen.floor.set(seen.floor.get().max(number));
             match number % 40 {
                 // A secondary leaves and comes back; then the primary is replaced.
-                8 => cluster.set_road(cluster.management.group().members[1].0, Road::Closed),
-                20 => (1..=3).for_each(|target| cluster.set_road(target, Road::Open)),
+                8 => cluster.set_link(cluster.management.group().members[1].0, LinkState::Closed),
+                20 => (1..=3).for_each(|target| cluster.set_link(target, LinkState::Open)),
                 32 => {
                     cluster.until("all count", || !cluster.management.group().is_degraded()).await;
                     let primary = cluster.management.group().primary().unwrap();
@@ -234,20 +240,20 @@ fn readers_of_any_member_never_go_back_in_time() {
         cluster.until("all readers are done", || readers.get() == 0).await;
         let reads: Vec<u32> = seen.reads.iter().map(Cell::get).collect();
         assert!(reads[1..].iter().all(|reads| *reads > 20), "{reads:?}");
-        cluster.in_step().await;
+        cluster.until_in_sync().await;
     });
 }
 
 /// Otherwise any client could fill the disk: a store of a group takes space permanently.
 #[test]
-fn nothing_is_made_of_a_group_that_the_target_is_no_member_of() {
+fn no_store_is_created_for_a_group_without_membership() {
     with_others(2, 1, |cluster| async move {
-        cluster.drive();
+        cluster.enable_resync();
         for (target, group) in [(1, GroupId(4242)), (3, GROUP)] {
             for since in [0, 1] {
-                let part = Part::Primary;
+                let part = GroupRole::Primary;
                 let request = StorageRequest {
-                    group: Some(InGroup { group, since: Epoch(since), part }),
+                    group: Some(GroupContext { group, since: Epoch(since), role: part }),
                     ..StorageRequest::new(
                         SessionId(3),
                         TargetId(target),

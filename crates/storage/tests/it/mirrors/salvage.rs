@@ -1,15 +1,15 @@
 //! Damage on the primary where a member has missed something: the member is resynced all the same,
 //! and no client reads wrong content.
 
-use super::cluster::{Cluster, GROUP, INO, MIB, Road, with_members, with_members_on_disk};
-use super::damage::meanwhile;
+use super::cluster::{Cluster, GROUP, INO, LinkState, MIB, with_members, with_members_on_disk};
+use super::damage::while_stopped;
 use chunkstore::Store;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use types::{ByteRange, Errno, MemberState};
-use wire::{Allocate, Healed, StorageOp, StorageReply};
+use wire::{AllocateMode, RepairResult, StorageOp, StorageReply};
 
 const BLOCK: usize = 4096;
 
@@ -35,7 +35,7 @@ enum While {
 
 /// Writes what the second member misses, and damages the primary's replica meanwhile.
 async fn without_second(cluster: &Cluster, offset: usize, data: &[u8], harmed: While, harm: impl FnOnce()) {
-    cluster.set_road(2, Road::Closed);
+    cluster.set_link(2, LinkState::Closed);
     cluster.write(INO, 3, offset as u64, data).await;
     assert_ne!(cluster.management.state(2), MemberState::Good);
     if harmed == While::ShutDown {
@@ -45,12 +45,12 @@ async fn without_second(cluster: &Cluster, offset: usize, data: &[u8], harmed: W
     } else {
         harm();
     }
-    cluster.set_road(2, Road::Open);
-    cluster.drive();
+    cluster.set_link(2, LinkState::Open);
+    cluster.enable_resync();
     cluster.until("the group is in step", || !cluster.management.group().is_degraded()).await;
 }
 
-async fn heal(cluster: &Cluster) -> Healed {
+async fn heal(cluster: &Cluster) -> RepairResult {
     let op = StorageOp::Heal { range: ByteRange::new(0, u64::MAX) };
     match cluster.ask_file(INO, (0, None), op, None).await.unwrap() {
         StorageReply::Healed(healed) => healed,
@@ -61,21 +61,21 @@ async fn heal(cluster: &Cluster) -> Healed {
 /// Reads a block from a member.
 async fn block_of(cluster: &Cluster, target: u32, block: usize) -> Result<Vec<u8>, Errno> {
     let since = cluster.management.group().since.0;
-    let part = wire::Part::Member { sequence: 0, settled: 0 };
+    let part = wire::GroupRole::Member { sequence: 0, settled: 0 };
     let buf = rt::IoBuf::alloc(BLOCK);
-    let op = StorageOp::Read { offset: (block * BLOCK) as u64, path: wire::Path::Cached };
+    let op = StorageOp::Read { offset: (block * BLOCK) as u64, path: wire::DataPath::Cached };
     let asked = cluster.ask_one(target, (since, part), (0, None), op, Some(buf.clone())).await;
     asked.map(|_| buf.as_slice().to_vec()).map_err(|error| error.errno)
 }
 
 #[test]
-fn what_the_member_has_is_kept_and_what_nobody_has_is_refused_on_all_copies() {
+fn the_member_keeps_its_blocks_and_lost_ones_are_refused_everywhere() {
     some_is_kept_and_some_refused(While::Served);
 }
 
 /// The regions are dirty for the member as well: they don't come from a crash.
 #[test]
-fn the_same_of_damage_from_when_the_primary_was_shut_down() {
+fn damage_during_a_shutdown_of_the_primary_is_handled_the_same_way() {
     some_is_kept_and_some_refused(While::ShutDown);
 }
 
@@ -104,14 +104,14 @@ fn some_is_kept_and_some_refused(harmed: While) {
         let read = |end: usize| {
             let (cluster, buf) = (cluster.clone(), rt::IoBuf::alloc(end));
             async move {
-                let op = StorageOp::Read { offset: 0, path: wire::Path::Cached };
+                let op = StorageOp::Read { offset: 0, path: wire::DataPath::Cached };
                 let asked = cluster.ask_file(INO, (3, None), op, Some(buf.clone())).await;
                 asked.map(|_| buf.as_slice().to_vec()).map_err(|error| error.errno)
             }
         };
         assert_eq!(read(data.len()).await, Err(Errno::EIO));
         assert_eq!(read(5 * BLOCK).await.as_deref(), Ok(&data[..5 * BLOCK]));
-        assert_eq!(heal(&cluster).await, Healed { damaged: 1, mended: 0, unclear: 0 });
+        assert_eq!(heal(&cluster).await, RepairResult { damaged: 1, repaired: 0, unclear: 0 });
         // It can be given up, like other lost content.
         let op = StorageOp::Forget { range: ByteRange::new(0, data.len() as u64) };
         let given_up = cluster.ask_file(INO, (0, None), op, None).await.unwrap();
@@ -148,21 +148,21 @@ fn another_good_member_has_what_is_damaged_here() {
 fn a_member_comes_in_step_while_a_third_one_that_counts_is_dead() {
     with_members(3, |cluster| async move {
         cluster.write(INO, 3, 0, &content(100_000)).await;
-        cluster.set_road(2, Road::Closed);
+        cluster.set_link(2, LinkState::Closed);
         cluster.ask_file(INO, (3, None), StorageOp::Delete, None).await.unwrap();
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
-        cluster.set_road(3, Road::Closed);
-        cluster.set_road(2, Road::Open);
-        cluster.drive();
+        cluster.set_link(3, LinkState::Closed);
+        cluster.set_link(2, LinkState::Open);
+        cluster.enable_resync();
         rt::sleep(std::time::Duration::from_secs(1)).await;
         assert_ne!(cluster.management.state(2), MemberState::Good, "it is heard of, and may have the file");
         cluster.management.set_online(3, false);
         cluster.until("it is in step", || cluster.management.state(2) == MemberState::Good).await;
         assert_eq!(cluster.management.state(3), MemberState::NeedsResync);
         assert!(!cluster.on_disk(2).await.contains_key(&INO));
-        cluster.set_road(3, Road::Open);
+        cluster.set_link(3, LinkState::Open);
         cluster.management.set_online(3, true);
-        cluster.in_step().await;
+        cluster.until_in_sync().await;
     });
 }
 
@@ -170,9 +170,9 @@ fn a_member_comes_in_step_while_a_third_one_that_counts_is_dead() {
 async fn shortened(cluster: Arc<Cluster>, shorten: impl FnOnce(&Path)) {
     let data = content(MIB as usize + 777);
     cluster.write(INO, 3, 0, &data).await;
-    meanwhile(&cluster, |_| shorten(&chunk_file(&cluster, 1))).await;
+    while_stopped(&cluster, |_| shorten(&chunk_file(&cluster, 1))).await;
     cluster.management.set(2, MemberState::Bad);
-    cluster.drive();
+    cluster.enable_resync();
     cluster.until("the group is in step", || !cluster.management.group().is_degraded()).await;
     assert!(cluster.on_disk(2).await[&INO] == data, "what the member had is still there");
     let is_back = async || cluster.on_disk(1).await.get(&INO).is_some_and(|found| *found == data);
@@ -227,7 +227,7 @@ fn the_only_copy_that_counts_was_removed_while_it_was_open() {
 }
 
 #[test]
-fn a_hole_that_somebody_else_has_made_is_no_hole() {
+fn a_hole_made_by_another_program_is_damage() {
     with_members_on_disk(2, |cluster| async move {
         let data = content(4 * MIB as usize);
         cluster.write(INO, 3, 0, &data).await;
@@ -251,23 +251,23 @@ fn a_hole_that_somebody_else_has_made_is_no_hole() {
 }
 
 #[test]
-fn damage_on_the_member_where_its_copy_is_cut_or_punched_is_no_hindrance() {
+fn damage_on_the_member_does_not_prevent_truncation_or_punching() {
     with_members_on_disk(2, |cluster| async move {
         let data = content(3 * MIB as usize + 777);
         cluster.write(INO, 3, 0, &data).await;
-        cluster.set_road(2, Road::Closed);
+        cluster.set_link(2, LinkState::Closed);
         let ask = async |op| cluster.ask_file(INO, (3, None), op, None).await.unwrap();
         ask(StorageOp::Truncate { len: 3 * MIB - 1000 }).await;
         ask(StorageOp::Allocate {
             range: ByteRange::new(BLOCK as u64, 3 * MIB - 1000),
-            how: Allocate::Punch,
+            how: AllocateMode::Punch,
         })
         .await;
         damage(&cluster, 2, 3 * MIB as usize - 500);
         damage(&cluster, 2, 3 * MIB as usize - 1500);
-        cluster.set_road(2, Road::Open);
-        cluster.drive();
-        cluster.in_step().await;
+        cluster.set_link(2, LinkState::Open);
+        cluster.enable_resync();
+        cluster.until_in_sync().await;
         assert_eq!(block_of(&cluster, 2, 3 * MIB as usize / BLOCK - 1).await, Ok(vec![0; BLOCK]));
     });
 }

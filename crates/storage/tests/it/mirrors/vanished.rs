@@ -6,7 +6,7 @@ use chunkstore::Store;
 use std::fs;
 use std::path::{Path, PathBuf};
 use types::{InodeId, MemberState, TargetId};
-use wire::{Part, StorageOp, StorageRequest};
+use wire::{GroupRole, StorageOp, StorageRequest};
 
 fn places(dir: &Path, target: u32) -> [PathBuf; 2] {
     ["", "-away"].map(|suffix| dir.join(format!("{target}{suffix}")))
@@ -29,14 +29,14 @@ async fn mount(cluster: &Cluster, target: u32) {
 /// Runs a node's check of its target.
 async fn is_proven(cluster: &Cluster, target: u32) -> bool {
     let service = cluster.link(target).service.lock().unwrap().clone().unwrap();
-    service.prove(TargetId(target)).await;
-    service.is_proven(TargetId(target))
+    service.check_target(TargetId(target)).await;
+    service.is_available(TargetId(target))
 }
 
 /// A node that was just started has no open files.
 async fn restart(cluster: &Cluster, target: u32) {
     // The members learn that all replicas are equal; otherwise the start would resync the others.
-    let part = Part::Member { sequence: 0, settled: u64::MAX };
+    let part = GroupRole::Member { sequence: 0, settled: u64::MAX };
     let since = cluster.management.group().since.0;
     cluster.ask_one(target, (since, part), (0, None), StorageOp::Settled, None).await.unwrap();
     cluster.stop(target).await;
@@ -68,15 +68,15 @@ fn source_goes(is_moment: fn(&StorageOp) -> bool) {
         restart(&cluster, 1).await;
         let (dir, mut is_gone) = (cluster.dir.clone(), false);
         let unmount_once = move |asked: &StorageRequest| {
-            let is_resync = asked.group.is_some_and(|group| group.part == Part::Resync);
+            let is_resync = asked.group.is_some_and(|group| group.role == GroupRole::Resync);
             if !is_gone && is_resync && is_moment(&asked.op) {
                 is_gone = true;
                 unmount(&dir, 1);
             }
         };
         *cluster.link(3).after.lock().unwrap() = Some(Box::new(unmount_once));
-        cluster.management.bring(3, (1, true));
-        cluster.drive();
+        cluster.management.add_member(3, (1, true));
+        cluster.enable_resync();
         let has_failed = || {
             let changes = cluster.management.changes.lock().unwrap();
             let is_it = |change: &storage::MemberChange| {
@@ -92,36 +92,36 @@ fn source_goes(is_moment: fn(&StorageOp) -> bool) {
         assert_eq!(cluster.management.state(3), MemberState::Bad);
         mount(&cluster, 1).await;
         cluster.until("another one has its place", || cluster.management.group().members.len() == 2).await;
-        cluster.in_step().await;
+        cluster.until_in_sync().await;
         assert_eq!(cluster.on_disk(3).await.len(), 8);
     });
 }
 
 #[test]
-fn a_target_that_management_believes_to_be_gone_is_no_source() {
+fn a_target_that_is_offline_in_the_map_is_no_source() {
     with_others_on_disk(2, 1, |cluster| async move {
         fill(&cluster).await;
         cluster.management.set_online(1, false);
-        cluster.management.bring(3, (1, true));
-        cluster.drive();
+        cluster.management.add_member(3, (1, true));
+        cluster.enable_resync();
         // Long enough for several checks of the map.
         rt::sleep(std::time::Duration::from_secs(2)).await;
         let changes = cluster.management.changes.lock().unwrap().clone();
         assert!(changes.iter().all(|change| change.target != TargetId(3)), "{changes:?}");
         cluster.management.set_online(1, true);
         cluster.until("another one has its place", || cluster.management.group().members.len() == 2).await;
-        cluster.in_step().await;
+        cluster.until_in_sync().await;
     });
 }
 
 /// It isn't resynced, and doesn't count among the replicas that a leaving member leaves behind.
 #[test]
-fn a_member_that_management_believes_to_be_gone_is_no_copy() {
+fn a_member_that_is_offline_in_the_map_is_no_replica() {
     with_others_on_disk(2, 1, |cluster| async move {
         fill(&cluster).await;
         cluster.management.set_online(3, false);
-        cluster.management.bring(3, (1, true));
-        cluster.drive();
+        cluster.management.add_member(3, (1, true));
+        cluster.enable_resync();
         // Long enough for several checks of the map.
         rt::sleep(std::time::Duration::from_secs(1)).await;
         let changes = cluster.management.changes.lock().unwrap().clone();
@@ -135,12 +135,12 @@ fn a_member_that_management_believes_to_be_gone_is_no_copy() {
         assert_eq!(group.members.len(), 3, "one has left while another can't be reached: {group:?}");
         cluster.management.set_online(2, true);
         cluster.until("another one has its place", || cluster.management.group().members.len() == 2).await;
-        cluster.in_step().await;
+        cluster.until_in_sync().await;
     });
 }
 
 #[test]
-fn a_primary_whose_disk_is_gone_lets_others_answer_and_gives_way() {
+fn a_primary_whose_disk_is_gone_lets_others_answer_and_steps_down() {
     with_members_on_disk(2, |cluster| async move {
         let data = vec![7; 3 * MIB as usize + 5];
         cluster.write(INO, 3, 0, &data).await;
@@ -152,13 +152,13 @@ fn a_primary_whose_disk_is_gone_lets_others_answer_and_gives_way() {
         assert_eq!(cluster.management.state(1), MemberState::NeedsResync);
         assert_eq!(cluster.read(InodeId(40), 100).await, [1; 100]);
         mount(&cluster, 1).await;
-        cluster.drive();
-        cluster.in_step().await;
+        cluster.enable_resync();
+        cluster.until_in_sync().await;
     });
 }
 
 #[test]
-fn a_member_whose_disk_is_gone_is_taken_out_by_the_next_change() {
+fn a_member_whose_disk_is_gone_is_ejected_by_the_next_change() {
     with_members_on_disk(2, |cluster| async move {
         fill(&cluster).await;
         unmount(&cluster.dir, 2);
@@ -167,8 +167,8 @@ fn a_member_whose_disk_is_gone_is_taken_out_by_the_next_change() {
         // Its open files don't change there any more, either.
         cluster.write(InodeId(20), 3, 0, &[9; 100]).await;
         mount(&cluster, 2).await;
-        cluster.drive();
-        cluster.in_step().await;
+        cluster.enable_resync();
+        cluster.until_in_sync().await;
     });
 }
 
@@ -182,8 +182,8 @@ fn a_member_that_is_offline_takes_no_change_of_what_it_has_open() {
         cluster.write(InodeId(20), 3, 0, &[9; 100]).await;
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
         mount(&cluster, 2).await;
-        cluster.drive();
-        cluster.in_step().await;
+        cluster.enable_resync();
+        cluster.until_in_sync().await;
     });
 }
 
@@ -196,14 +196,14 @@ fn a_member_that_has_lost_its_copy_gets_all_of_it_again() {
         cluster.write(INO, 3, 0, &[5; 100]).await;
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
         cluster.start_again(2).await;
-        cluster.drive();
-        cluster.in_step().await;
+        cluster.enable_resync();
+        cluster.until_in_sync().await;
         assert_eq!(cluster.on_disk(2).await.len(), 9);
     });
 }
 
 #[test]
-fn a_primary_that_has_lost_its_copy_gives_way_and_takes_nothing_from_others() {
+fn a_primary_that_has_lost_its_replica_steps_down_and_removes_nothing_elsewhere() {
     with_members_on_disk(2, |cluster| async move {
         fill(&cluster).await;
         restart(&cluster, 1).await;
@@ -213,8 +213,8 @@ fn a_primary_that_has_lost_its_copy_gives_way_and_takes_nothing_from_others() {
         assert_eq!(cluster.read(InodeId(20), 100).await, [20; 100]);
         cluster.write(INO, 3, 0, &[5; 100]).await;
         assert_eq!(cluster.management.state(1), MemberState::NeedsResync);
-        cluster.drive();
-        cluster.in_step().await;
+        cluster.enable_resync();
+        cluster.until_in_sync().await;
         assert_eq!((cluster.on_disk(1).await.len(), cluster.on_disk(2).await.len()), (9, 9));
     });
 }
@@ -229,7 +229,7 @@ fn the_only_member_in_sync_that_has_lost_its_copy_is_no_source() {
         fs::remove_dir_all(Store::group_dir(&cluster.dir.join("1"), GROUP)).unwrap();
         cluster.start_again(1).await;
         cluster.start_again(2).await;
-        cluster.drive();
+        cluster.enable_resync();
         // Long enough for several checks of the map.
         rt::sleep(std::time::Duration::from_secs(2)).await;
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);

@@ -1,6 +1,6 @@
 //! Verifiers: they tell clients whether a sync covers what was acknowledged before.
 
-use super::cluster::{Cluster, GROUP, INO, Management, Road, with_members};
+use super::cluster::{Cluster, GROUP, INO, LinkState, Management, with_members};
 use chunkstore::Store;
 use rt::IoBuf;
 use std::fs;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use storage::MemberChange;
 use types::{MemberState, TargetId};
-use wire::{Part, Path as Way, StorageOp, StorageReply, StorageRequest};
+use wire::{DataPath as Way, GroupRole, StorageOp, StorageReply, StorageRequest};
 
 async fn verifier(cluster: &Cluster, op: StorageOp, payload: Option<IoBuf>) -> u64 {
     match cluster.ask_file(INO, (3, None), op, payload).await.unwrap() {
@@ -29,13 +29,13 @@ async fn synced(cluster: &Cluster) -> u64 {
 
 /// The primary dies; what it has acknowledged is in the memory of the other member.
 async fn replace_primary(cluster: &Cluster) {
-    cluster.set_road(1, Road::Closed);
+    cluster.set_link(1, LinkState::Closed);
     cluster.management.set_online(1, false);
     cluster.management.set(1, MemberState::NeedsResync);
 }
 
 #[test]
-fn another_primary_that_has_everything_says_the_same() {
+fn an_in_sync_successor_keeps_the_verifier() {
     with_members(2, |cluster| async move {
         let acknowledged = written(&cluster).await;
         assert_eq!(synced(&cluster).await, acknowledged);
@@ -45,14 +45,14 @@ fn another_primary_that_has_everything_says_the_same() {
 }
 
 #[test]
-fn a_member_that_was_brought_in_step_says_the_same() {
+fn a_resynced_member_has_the_same_verifier() {
     with_members(2, |cluster| async move {
-        cluster.set_road(2, Road::Closed);
+        cluster.set_link(2, LinkState::Closed);
         let acknowledged = written(&cluster).await;
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
-        cluster.set_road(2, Road::Open);
-        cluster.drive();
-        cluster.in_step().await;
+        cluster.set_link(2, LinkState::Open);
+        cluster.enable_resync();
+        cluster.until_in_sync().await;
         replace_primary(&cluster).await;
         assert_eq!(synced(&cluster).await, acknowledged);
     });
@@ -82,8 +82,8 @@ fn after_a_death_of_both(lose: &[u32]) -> (u64, u64) {
     let second = start();
     let after = rt::block_on(async move {
         let cluster = second.await;
-        cluster.drive();
-        cluster.in_step().await;
+        cluster.enable_resync();
+        cluster.until_in_sync().await;
         synced(&cluster).await
     });
     (before, after.unwrap())
@@ -116,20 +116,20 @@ fn a_member_that_was_started_again_after_the_last_sync_is_sent_all_of_it_again()
 /// request, and restarts without the file.
 fn starts_again_after(is_moment: fn(&StorageOp) -> bool) {
     with_members(2, move |cluster| async move {
-        cluster.set_road(2, Road::Closed);
+        cluster.set_link(2, LinkState::Closed);
         cluster.write(INO, 3, 0, &[1; 20_000]).await;
-        cluster.set_road(2, Road::Open);
+        cluster.set_link(2, LinkState::Open);
         let has_come = Arc::new(AtomicBool::new(false));
         let (link, come) = (Arc::downgrade(&cluster.links[&TargetId(2)]), has_come.clone());
         // The next requests wait on the link.
         let hold_once = move |asked: &StorageRequest| {
-            let is_resync = asked.group.is_some_and(|group| group.part == Part::Resync);
+            let is_resync = asked.group.is_some_and(|group| group.role == GroupRole::Resync);
             if is_resync && is_moment(&asked.op) && !come.swap(true, Ordering::SeqCst) {
-                *link.upgrade().unwrap().road.lock().unwrap() = Road::Late;
+                *link.upgrade().unwrap().road.lock().unwrap() = LinkState::Late;
             }
         };
         *cluster.link(2).after.lock().unwrap() = Some(Box::new(hold_once));
-        cluster.drive();
+        cluster.enable_resync();
         cluster.until("the resync has come there", || has_come.load(Ordering::SeqCst)).await;
         cluster.stop(2).await;
         let file = Store::chunk_file_path(&Store::group_dir(&cluster.dir.join("2"), GROUP), INO);
@@ -137,9 +137,9 @@ fn starts_again_after(is_moment: fn(&StorageOp) -> bool) {
         // A chunk file has its checksums beside it once they were written back.
         let _ = rt::remove_file(&file.with_extension("sum")).await;
         cluster.start_again(2).await;
-        cluster.set_road(2, Road::Open);
+        cluster.set_link(2, LinkState::Open);
         cluster.link(2).late.set();
-        cluster.in_step().await;
+        cluster.until_in_sync().await;
         let changes = cluster.management.changes.lock().unwrap();
         let is_refusal = |change: &MemberChange| {
             change.state == MemberState::NeedsResync && change.reason.contains("was started anew")

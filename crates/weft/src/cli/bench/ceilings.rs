@@ -17,7 +17,7 @@ pub struct BenchStorageArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB")]
     pub size: u64,
     #[command(flatten)]
-    pub how: BenchHow,
+    pub how: BenchCeilingOptions,
 }
 
 /// `weft bench net`.
@@ -28,19 +28,19 @@ pub struct BenchNetArgs {
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,2,4", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub streams: Vec<u32>,
     #[command(flatten)]
-    pub how: BenchHow,
+    pub how: BenchCeilingOptions,
 }
 
 /// `weft bench cpu`.
 #[derive(Args, Debug)]
 pub struct BenchCpuArgs {
     #[command(flatten)]
-    pub how: BenchHow,
+    pub how: BenchCeilingOptions,
 }
 
 /// Options of all three commands.
 #[derive(Args, Debug)]
-pub struct BenchHow {
+pub struct BenchCeilingOptions {
     /// Duration of each measurement
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub seconds: u64,

@@ -53,7 +53,7 @@ pub struct BenchIoArgs {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: Option<u64>,
     #[command(flatten)]
-    pub how: BenchLoadHow,
+    pub how: BenchLoadOptions,
 }
 
 /// `weft bench meta`.
@@ -90,12 +90,12 @@ pub struct BenchMetaArgs {
     )]
     pub operations: Vec<MetaOperationArg>,
     #[command(flatten)]
-    pub how: BenchLoadHow,
+    pub how: BenchLoadOptions,
 }
 
 /// Options of both commands.
 #[derive(Args, Debug, Clone)]
-pub struct BenchLoadHow {
+pub struct BenchLoadOptions {
     /// Repetitions; the median is shown
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub iterations: u32,

@@ -1,9 +1,9 @@
 //! `weft bench agent`: one of several clients that generate a load together.
 
 use super::core::CoreLoad;
-use super::orders::{Order, VERSION, Word, say};
+use super::protocol::{Order, VERSION, Word, send_message};
 use crate::output::os_error;
-use bench::load::{self, Loaded, Progress, Seat, Told, Watch};
+use bench::load::{self, ClientRank, ClientReport, LoadResult, Observer, Progress};
 use bench::{Experiment, Through};
 use std::fs;
 use std::io::{self, BufRead, stdin, stdout};
@@ -14,28 +14,28 @@ use types::Result;
 
 /// Attempts to remove the directory of a load after its coordinator has disconnected: other clients
 /// may still work there.
-const REMOVALS: u32 = 20;
-const REMOVAL_REST: Duration = Duration::from_millis(250);
+const REMOVAL_ATTEMPTS: u32 = 20;
+const REMOVAL_RETRY_DELAY: Duration = Duration::from_millis(250);
 
 /// Orders received so far.
 #[derive(Default)]
-struct Orders {
+struct OrderState {
     state: Mutex<State>,
-    news: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     begin: Option<Begin>,
     /// Number of barriers that all clients have reached.
-    went: u64,
+    barriers_passed: u64,
     is_stopped: bool,
     /// Whether the coordinator has disconnected.
-    is_alone: bool,
+    is_disconnected: bool,
 }
 
 struct Begin {
-    seat: Seat,
+    seat: ClientRank,
     experiment: Experiment,
     place: PathBuf,
     through: Through,
@@ -43,7 +43,7 @@ struct Begin {
 }
 
 impl Begin {
-    fn run(&self, watch: &dyn Watch) -> Result<Loaded> {
+    fn run(&self, watch: &dyn Observer) -> Result<LoadResult> {
         if self.through == Through::Mount {
             return load::run(&self.experiment, &self.place, self.iterations, watch);
         }
@@ -55,15 +55,16 @@ impl Begin {
 
 /// Runs loads as ordered on standard input, until that ends.
 pub(super) fn run() -> Result<()> {
-    let orders: &'static Orders = Box::leak(Box::default());
-    std::thread::spawn(|| orders.hear());
-    tell(&Word::Ready { version: VERSION.into() })?;
+    let orders: &'static OrderState = Box::leak(Box::default());
+    std::thread::spawn(|| orders.receive_orders());
+    send(&Word::Ready { version: VERSION.into() })?;
     while let Some(begin) = orders.next() {
-        let client = Client { seat: begin.seat, orders, met: Mutex::new(orders.lock().went) };
+        let client =
+            Client { seat: begin.seat, orders, barriers_reached: Mutex::new(orders.lock().barriers_passed) };
         let loaded = begin.run(&client);
-        let told = loaded.map_or_else(Told::from, Told::from);
+        let told = loaded.map_or_else(ClientReport::from, ClientReport::from);
         // If the coordinator has disconnected, this client removes the files.
-        if tell(&Word::Ended(Box::new(told))).is_err() || orders.lock().is_alone {
+        if send(&Word::Ended(Box::new(told))).is_err() || orders.lock().is_disconnected {
             clean(&begin.seat.folder(&begin.place));
             break;
         }
@@ -71,26 +72,26 @@ pub(super) fn run() -> Result<()> {
     Ok(())
 }
 
-fn tell(word: &Word) -> Result<()> {
-    say(&mut stdout().lock(), word).map_err(|e| os_error("standard output", &e))
+fn send(word: &Word) -> Result<()> {
+    send_message(&mut stdout().lock(), word).map_err(|e| os_error("standard output", &e))
 }
 
 fn clean(folder: &Path) {
-    for _ in 0..REMOVALS {
+    for _ in 0..REMOVAL_ATTEMPTS {
         match fs::remove_dir_all(folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => std::thread::sleep(REMOVAL_REST),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => std::thread::sleep(REMOVAL_RETRY_DELAY),
             _ => return,
         }
     }
 }
 
-impl Orders {
+impl OrderState {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads orders until standard input ends.
-    fn hear(&self) {
+    fn receive_orders(&self) {
         for line in stdin().lock().lines().map_while(io::Result::ok) {
             let order = serde_json::from_str(&line);
             let mut state = self.lock();
@@ -99,18 +100,18 @@ impl Orders {
                     state.is_stopped = false;
                     state.begin = Some(Begin { seat, experiment, place, through, iterations });
                 }
-                Ok(Order::Go) => state.went += 1,
+                Ok(Order::Go) => state.barriers_passed += 1,
                 Ok(Order::Stop) => state.is_stopped = true,
                 Err(error) => {
                     tracing::error!(%error, hint = "install the same version of weft on all clients", "an order isn't understood");
                     break;
                 }
             }
-            self.news.notify_all();
+            self.changed.notify_all();
         }
         let mut state = self.lock();
-        (state.is_stopped, state.is_alone) = (true, true);
-        self.news.notify_all();
+        (state.is_stopped, state.is_disconnected) = (true, true);
+        self.changed.notify_all();
     }
 
     /// Waits for the next load; `None` once the coordinator has disconnected.
@@ -119,8 +120,8 @@ impl Orders {
         loop {
             match state.begin.take() {
                 Some(begin) => return Some(begin),
-                None if state.is_alone => return None,
-                None => state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None if state.is_disconnected => return None,
+                None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
@@ -128,33 +129,33 @@ impl Orders {
 
 /// This client's part of one load.
 struct Client {
-    seat: Seat,
-    orders: &'static Orders,
+    seat: ClientRank,
+    orders: &'static OrderState,
     /// Number of barriers that this client has reached, including those of earlier loads.
-    met: Mutex<u64>,
+    barriers_reached: Mutex<u64>,
 }
 
-impl Watch for Client {
-    fn seat(&self) -> Seat {
+impl Observer for Client {
+    fn seat(&self) -> ClientRank {
         self.seat
     }
 
-    fn meet(&self) -> bool {
-        let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+    fn barrier(&self) -> bool {
+        let mut met = self.barriers_reached.lock().unwrap_or_else(PoisonError::into_inner);
         *met += 1;
-        if tell(&Word::Met).is_err() {
+        if send(&Word::Met).is_err() {
             return false;
         }
         let mut state = self.orders.lock();
-        while state.went < *met && !state.is_stopped {
-            state = self.orders.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+        while state.barriers_passed < *met && !state.is_stopped {
+            state = self.orders.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         !state.is_stopped
     }
 
     fn progress(&self, progress: &Progress) {
         // A failed write is noticed at the next barrier.
-        let _ = tell(&Word::from(progress));
+        let _ = send(&Word::from(progress));
     }
 
     fn is_stopped(&self) -> bool {

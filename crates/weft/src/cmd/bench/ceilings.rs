@@ -1,7 +1,7 @@
 //! `weft bench storage`, `net` and `cpu`: the performance of the hardware without the file system.
 
-use crate::cli::{BenchCpuArgs, BenchHow, BenchNetArgs, BenchStorageArgs};
-use crate::cmd::manage::{ask, unexpected};
+use crate::cli::{BenchCeilingOptions, BenchCpuArgs, BenchNetArgs, BenchStorageArgs};
+use crate::cmd::manage::{ask, unexpected_reply};
 use crate::control::{Control, MeasureOrder, Request, not_running};
 use crate::output::{Align, show, table};
 use crate::size::format_size;
@@ -43,7 +43,7 @@ fn targets(args: &BenchStorageArgs) -> Result<Vec<TargetId>> {
     }
     let all: Vec<TargetInfo> = match ask(&args.how.query.dir, MgmtRequest::ListTargets)? {
         MgmtReply::Targets { targets } => targets,
-        other => return Err(unexpected(&other)),
+        other => return Err(unexpected_reply(&other)),
     };
     let online = all.iter().filter(|t| t.target.state == TargetState::Online).map(|t| t.target.id);
     Ok(online.collect())
@@ -91,23 +91,23 @@ pub fn cpu(args: &BenchCpuArgs) -> Result<()> {
 }
 
 /// Returns the online nodes; none in a cluster in one process.
-fn nodes(how: &BenchHow) -> Result<Vec<NodeId>> {
+fn nodes(how: &BenchCeilingOptions) -> Result<Vec<NodeId>> {
     let all: Vec<NodeInfo> = match ask(&how.query.dir, MgmtRequest::ListNodes)? {
         MgmtReply::Nodes { nodes } => nodes,
-        other => return Err(unexpected(&other)),
+        other => return Err(unexpected_reply(&other)),
     };
     Ok(all.iter().filter(|n| n.node.state == NodeState::Online).map(|n| n.node.id).collect())
 }
 
-fn milliseconds(how: &BenchHow) -> u64 {
+fn milliseconds(how: &BenchCeilingOptions) -> u64 {
     how.seconds * 1000
 }
 
 /// Measures one after the other, so that none disturbs another. Ctrl-C ends this process, and with
 /// it the running measurement.
-fn measure(how: &BenchHow, orders: &[MeasureOrder]) -> Result<()> {
+fn measure(how: &BenchCeilingOptions, orders: &[MeasureOrder]) -> Result<()> {
     let best = measured(&how.query.dir, how.seconds, orders, &|| false)?;
-    tell(how, &best)
+    show_ceilings(how, &best)
 }
 
 /// Has the nodes measure, through the node in `dir`, one order after the other until `is_over`.
@@ -131,22 +131,22 @@ pub(super) fn measured(
         let mut control = Control::connect(dir)?.ok_or_else(|| not_running(dir))?;
         let patience = Duration::from_secs(seconds * 5) + MARGIN;
         let infos: Vec<CeilingInfo> =
-            control.exchange_within(Request::Measure { order: order.clone() }, patience)?;
+            control.exchange_with_timeout(Request::Measure { order: order.clone() }, patience)?;
         found.extend(infos.iter().filter_map(ceiling));
     }
     let best = best_of_each(found);
-    keep(dir, &best)?;
+    store_best(dir, &best)?;
     Ok(best)
 }
 
 /// Stores the best of several measurements with different numbers of streams: the services have
 /// stored the last one.
-fn keep(dir: &Path, best: &[Ceiling]) -> Result<()> {
+fn store_best(dir: &Path, best: &[Ceiling]) -> Result<()> {
     let ceilings: Vec<CeilingInfo> = best.iter().filter_map(info).collect();
     for some in ceilings.chunks(CEILINGS_PER_REQUEST) {
         match ask(dir, MgmtRequest::NoteCeilings { ceilings: some.to_vec() })? {
             MgmtReply::Done => {}
-            other => return Err(unexpected(&other)),
+            other => return Err(unexpected_reply(&other)),
         }
     }
     Ok(())
@@ -164,13 +164,13 @@ fn best_of_each(found: Vec<Ceiling>) -> Vec<Ceiling> {
     best
 }
 
-fn last(how: &BenchHow, wanted: impl Fn(Limit) -> bool) -> Result<()> {
+fn last(how: &BenchCeilingOptions, wanted: impl Fn(Limit) -> bool) -> Result<()> {
     let kept = match ask(&how.query.dir, MgmtRequest::ListCeilings)? {
         MgmtReply::Ceilings { ceilings, .. } => ceilings,
-        other => return Err(unexpected(&other)),
+        other => return Err(unexpected_reply(&other)),
     };
     let kept: Vec<Ceiling> = kept.iter().filter_map(ceiling).filter(|c| wanted(c.limit)).collect();
-    tell(how, &kept)
+    show_ceilings(how, &kept)
 }
 
 /// Converts a ceiling; `None` for a limit that only later versions know.
@@ -186,14 +186,14 @@ fn info(ceiling: &Ceiling) -> Option<CeilingInfo> {
     Some(CeilingInfo { limit, place, rate, streams, measured })
 }
 
-fn tell(how: &BenchHow, ceilings: &[Ceiling]) -> Result<()> {
+fn show_ceilings(how: &BenchCeilingOptions, ceilings: &[Ceiling]) -> Result<()> {
     show(how.query.json, &ceilings, || match ceilings.is_empty() {
         true => "nothing has been measured\n".into(),
         false => screen(ceilings),
     })
 }
 
-fn words(limit: Limit) -> (&'static str, bool) {
+fn limit_label(limit: Limit) -> (&'static str, bool) {
     match limit {
         Limit::StorageWrite => ("sequential write", true),
         Limit::StorageRead => ("sequential read", true),
@@ -211,7 +211,7 @@ fn words(limit: Limit) -> (&'static str, bool) {
 
 fn screen(ceilings: &[Ceiling]) -> String {
     let row = |c: &Ceiling| {
-        let (what, is_bytes) = words(c.limit);
+        let (what, is_bytes) = limit_label(c.limit);
         let rate = match is_bytes {
             true => format!("{}/s", format_size(c.rate as u64)),
             false => format!("{:.0} a second", c.rate),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_number_of_streams_is_told() {
+    fn the_best_number_of_streams_is_shown() {
         let best = best_of_each(vec![found(1e9, 1), found(3e9, 2), found(2e9, 4)]);
         assert_eq!(best, [found(3e9, 2)]);
         let text = screen(&best);

@@ -1,11 +1,11 @@
 //! `weft bench characterize`: published experiments, scaled to this machine, as a report.
 
-use super::cluster::{Wanted, ceilings, copies, require_measurable};
+use super::cluster::{CeilingPolicy, ceilings, replica_count, require_measurable};
+use super::progress::{ProgressDisplay, new_results, print_note};
 use super::read::read;
-use super::watch::{Onlooker, begun, tell};
 use crate::cli::CharacterizeArgs;
 use crate::output::{os_error, print, print_json};
-use bench::characterize::{Generator, Part, Report, figures, files, find, listed, measure};
+use bench::characterize::{Generator, Part, Report, figures, files, find, list_commands, measure};
 use bench::{Results, host, load};
 use std::path::Path;
 use types::{Errno, Error, Result};
@@ -21,7 +21,7 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
     let (scale, figures) = figures(&profile, args.scale, &room)?;
     let place = args.place.display().to_string();
     if args.list {
-        print(&listed(&profile, scale, &figures, &place, args.iterations));
+        print(&list_commands(&profile, scale, &figures, &place, args.iterations));
         return Ok(());
     }
     for experiment in figures.iter().flat_map(|figure| &figure.experiments) {
@@ -32,9 +32,9 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
     }
     // A folder that can't be written is reported before the load, not after it.
     std::fs::create_dir_all(&args.out).map_err(|e| os_error(args.out.display(), &e))?;
-    let load = Onlooker::new(&args.place)?;
-    let mut results = begun(machine);
-    let wanted = if args.ceilings { Wanted::Anew } else { Wanted::IfMissing };
+    let load = ProgressDisplay::new(&args.place)?;
+    let mut results = new_results(machine);
+    let wanted = if args.ceilings { CeilingPolicy::Always } else { CeilingPolicy::IfMissing };
     let (known, note) = ceilings(&args.place, wanted, &|| load.is_over())?;
     results.ceilings = known;
     results.notes.extend(note);
@@ -43,12 +43,12 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
         scale,
         iterations: args.iterations,
         place,
-        copies: copies(&args.place),
+        copies: replica_count(&args.place),
         parts: figures.into_iter().map(|figure| Part { figure, measured: Vec::new() }).collect(),
         results,
         beside,
     };
-    measure(&mut report, &load, &|line| tell(&line));
+    measure(&mut report, &load, &|line| print_note(&line));
     for (name, text) in files(&report)? {
         let file = args.out.join(name);
         std::fs::write(&file, text).map_err(|e| os_error(file.display(), &e))?;
@@ -58,12 +58,12 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
     } else {
         print(&format!("report: {}\n", args.out.join("index.html").display()));
     }
-    ended(&report, load.is_over(), &args.out)
+    check_complete(&report, load.is_over(), &args.out)
 }
 
 /// Returns an error if nothing was measured or the run was interrupted; the report is written in
 /// any case.
-fn ended(report: &Report, is_over: bool, out: &Path) -> Result<()> {
+fn check_complete(report: &Report, is_over: bool, out: &Path) -> Result<()> {
     let report_is = format!("the report in {} has what was measured", out.display());
     if is_over {
         return Err(Error::new(Errno::EINTR, "ended by a signal before the end").hint(report_is));

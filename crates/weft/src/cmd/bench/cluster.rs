@@ -3,7 +3,7 @@
 
 use super::ceilings::{ceiling, measured};
 use crate::cmd::entry_info;
-use crate::cmd::manage::{ask, unexpected};
+use crate::cmd::manage::{ask, unexpected_reply};
 use crate::control::{Control, MeasureOrder, Request};
 use crate::mountpoint;
 use bench::{Ceiling, Limit};
@@ -20,43 +20,43 @@ const SECONDS: u64 = 1;
 const DRIVE_BYTES: u64 = 256 << 20;
 
 /// Most drives that are measured without a request: more take too long.
-const MAX_UNASKED_DRIVES: usize = 8;
+const MAX_DRIVES_BY_DEFAULT: usize = 8;
 
 /// Access to the cluster of a directory.
-pub(super) enum Cluster {
+pub(super) enum MeasuredCluster {
     /// One process serves the cluster and the mount; this is its state directory.
-    Here(PathBuf),
+    Local(PathBuf),
     /// A client's mount, whose process forwards requests to management.
     Mount(PathBuf),
 }
 
 /// Whether to measure ceilings before the load.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum CeilingPolicy {
     /// Never; use the stored ones.
-    Kept,
+    Stored,
     /// If none are stored, and measuring doesn't take long.
     IfMissing,
     /// Always; a failure is an error.
-    Anew,
+    Always,
 }
 
-impl Cluster {
+impl MeasuredCluster {
     /// Returns the cluster of the weft mount that contains a path; `None` elsewhere.
-    pub(super) fn of(place: &Path) -> Result<Option<Cluster>> {
-        let Some((mountpoint, source)) = mountpoint::holding(place)? else { return Ok(None) };
+    pub(super) fn of(place: &Path) -> Result<Option<MeasuredCluster>> {
+        let Some((mountpoint, source)) = mountpoint::containing_mount(place)? else { return Ok(None) };
         // The source of a mount in one process is its state directory; others name their cluster
         // file.
         Ok(Some(match source.is_absolute() && Control::connect(&source).is_ok_and(|found| found.is_some()) {
-            true => Cluster::Here(source),
-            false => Cluster::Mount(mountpoint),
+            true => MeasuredCluster::Local(source),
+            false => MeasuredCluster::Mount(mountpoint),
         }))
     }
 
-    fn asked(&self, request: MgmtRequest) -> Result<MgmtReply> {
+    fn ask_management(&self, request: MgmtRequest) -> Result<MgmtReply> {
         match self {
-            Cluster::Here(dir) => ask(dir, request),
-            Cluster::Mount(mountpoint) => match Control::of_mount(mountpoint)? {
+            MeasuredCluster::Local(dir) => ask(dir, request),
+            MeasuredCluster::Mount(mountpoint) => match Control::of_mount(mountpoint)? {
                 Some(mut control) => control.exchange(Request::Manage { request }),
                 None => {
                     let text = format!("the mount at {} has no control socket", mountpoint.display());
@@ -68,25 +68,25 @@ impl Cluster {
 
     /// Returns the stored ceilings, and the online targets grouped by drive.
     fn all(&self) -> Result<(Vec<Ceiling>, Vec<Vec<TargetId>>)> {
-        match self.asked(MgmtRequest::ListCeilings)? {
+        match self.ask_management(MgmtRequest::ListCeilings)? {
             MgmtReply::Ceilings { ceilings, drives } => {
                 Ok((ceilings.iter().filter_map(ceiling).collect(), drives))
             }
-            other => Err(unexpected(&other)),
+            other => Err(unexpected_reply(&other)),
         }
     }
 
     /// Returns the stored ceilings. Targets that are known to share a drive count once, with the
     /// best result.
-    fn kept(&self) -> Result<Vec<Ceiling>> {
-        self.all().map(|(all, drives)| of_drives(all, &drives))
+    fn stored_ceilings(&self) -> Result<Vec<Ceiling>> {
+        self.all().map(|(all, drives)| ceilings_per_drive(all, &drives))
     }
 
     /// Measures each drive once, and the processors.
-    fn measure(&self, wanted: Wanted, is_over: &dyn Fn() -> bool) -> Result<()> {
-        let Cluster::Here(dir) = self else { return Err(not_from_a_mount()) };
+    fn measure(&self, wanted: CeilingPolicy, is_over: &dyn Fn() -> bool) -> Result<()> {
+        let MeasuredCluster::Local(dir) = self else { return Err(not_from_a_mount()) };
         let (_, drives) = self.all()?;
-        if wanted == Wanted::IfMissing && drives.len() > MAX_UNASKED_DRIVES {
+        if wanted == CeilingPolicy::IfMissing && drives.len() > MAX_DRIVES_BY_DEFAULT {
             return Err(Error::new(Errno::E2BIG, format!("{} drives take too long", drives.len()))
                 .hint("--ceilings measures them all the same"));
         }
@@ -104,9 +104,9 @@ impl Cluster {
 /// # Errors
 /// The place isn't on weft, or its mount is a separate process from the cluster.
 pub(super) fn require_measurable(place: &Path) -> Result<()> {
-    match Cluster::of(place)? {
-        Some(Cluster::Here(_)) => Ok(()),
-        Some(Cluster::Mount(_)) => Err(not_from_a_mount()),
+    match MeasuredCluster::of(place)? {
+        Some(MeasuredCluster::Local(_)) => Ok(()),
+        Some(MeasuredCluster::Mount(_)) => Err(not_from_a_mount()),
         None => {
             let text =
                 format!("{} is not on a weft file system: nobody measures its ceilings", place.display());
@@ -127,43 +127,43 @@ fn not_from_a_mount() -> Error {
 /// Only if `wanted` demands a measurement and that fails.
 pub(super) fn ceilings(
     place: &Path,
-    wanted: Wanted,
+    wanted: CeilingPolicy,
     is_over: &dyn Fn() -> bool,
 ) -> Result<(Vec<Ceiling>, Option<String>)> {
-    let cluster = match Cluster::of(place) {
+    let cluster = match MeasuredCluster::of(place) {
         Ok(Some(cluster)) => cluster,
         Ok(None) => return Ok((Vec::new(), None)),
         Err(error) => return Ok((Vec::new(), Some(format!("ceilings aren't known: {error}")))),
     };
-    let kept = if wanted == Wanted::Anew { Ok(Vec::new()) } else { cluster.kept() };
+    let kept = if wanted == CeilingPolicy::Always { Ok(Vec::new()) } else { cluster.stored_ceilings() };
     let found = match kept {
-        Ok(kept) if kept.is_empty() && wanted != Wanted::Kept => {
-            cluster.measure(wanted, is_over).and_then(|()| cluster.kept())
+        Ok(kept) if kept.is_empty() && wanted != CeilingPolicy::Stored => {
+            cluster.measure(wanted, is_over).and_then(|()| cluster.stored_ceilings())
         }
         kept => kept,
     };
     match found {
-        Err(error) if wanted == Wanted::Anew => Err(error),
+        Err(error) if wanted == CeilingPolicy::Always => Err(error),
         Err(error) => Ok((Vec::new(), Some(format!("ceilings aren't known: {error}")))),
         Ok(found) if found.is_empty() => Ok((found, Some(missing(&cluster)))),
         Ok(found) => Ok((found, None)),
     }
 }
 
-fn missing(cluster: &Cluster) -> String {
+fn missing(cluster: &MeasuredCluster) -> String {
     let how = match cluster {
-        Cluster::Here(dir) => {
+        MeasuredCluster::Local(dir) => {
             let dir = dir.display();
             format!("weft bench storage --dir {dir} and weft bench cpu --dir {dir} do it")
         }
-        Cluster::Mount(_) => "weft bench storage, net and cpu do it on a node of the cluster".into(),
+        MeasuredCluster::Mount(_) => "weft bench storage, net and cpu do it on a node of the cluster".into(),
     };
     format!("ceilings were never measured: {how}")
 }
 
 /// Returns one ceiling of each kind for each drive: the best of its targets, since each was
 /// measured alone.
-fn of_drives(all: Vec<Ceiling>, drives: &[Vec<TargetId>]) -> Vec<Ceiling> {
+fn ceilings_per_drive(all: Vec<Ceiling>, drives: &[Vec<TargetId>]) -> Vec<Ceiling> {
     use Limit::{StorageRandomRead, StorageRandomWrite, StorageRead, StorageWrite};
     let is_of_drive =
         |c: &Ceiling| matches!(c.limit, StorageWrite | StorageRead | StorageRandomWrite | StorageRandomRead);
@@ -179,8 +179,8 @@ fn of_drives(all: Vec<Ceiling>, drives: &[Vec<TargetId>]) -> Vec<Ceiling> {
 }
 
 /// Returns the number of replicas of new files in a directory; 1 if it isn't on weft.
-pub(super) fn copies(place: &Path) -> u32 {
-    let scheme = entry_info::describe(place).ok().map(|value| value["pattern"]["scheme"].clone());
+pub(super) fn replica_count(place: &Path) -> u32 {
+    let scheme = entry_info::read_entry_info(place).ok().map(|value| value["pattern"]["scheme"].clone());
     let count = scheme.and_then(|scheme| scheme.as_str()?.strip_prefix("mirror:")?.parse().ok());
     count.unwrap_or(1)
 }
@@ -206,15 +206,15 @@ mod tests {
             ceiling(Limit::Checksum, "node 1", 7.0),
         ];
         let drives = [vec![TargetId(1), TargetId(2)], vec![TargetId(3)]];
-        let mut rates: Vec<f64> = of_drives(all, &drives).iter().map(|c| c.rate).collect();
+        let mut rates: Vec<f64> = ceilings_per_drive(all, &drives).iter().map(|c| c.rate).collect();
         rates.sort_by(f64::total_cmp);
         assert_eq!(rates, [7.0, 50.0, 120.0], "a target that is gone counts no more");
     }
 
     #[test]
-    fn elsewhere_nothing_is_known_and_only_who_insists_is_refused() {
+    fn outside_weft_ceilings_are_unknown_and_measuring_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let none = ceilings(dir.path(), Wanted::IfMissing, &|| false).unwrap();
+        let none = ceilings(dir.path(), CeilingPolicy::IfMissing, &|| false).unwrap();
         assert_eq!(none, (Vec::new(), None));
         let error = require_measurable(dir.path()).unwrap_err();
         assert!(error.message.contains("not on a weft file system"), "{error}");

@@ -5,8 +5,8 @@ use crate::cli::CompareArgs;
 use crate::output::{Align, os_error, print, print_json, table};
 use crate::size::format_size;
 use bench::compare::{Comparison, Key, Pair, compare};
-use bench::draw::{Unit, figure, in_bytes, named, series};
-use bench::profiles::Across;
+use bench::draw::{Unit, display_name_with_path, figure, in_bytes, series};
+use bench::profiles::XAxis;
 use bench::text::digits;
 use bench::{Measured, Results};
 use report::{Block, Page, Table};
@@ -53,7 +53,7 @@ fn cells(pair: &Pair) -> [String; 9] {
     let key = &pair.key;
     [
         key.experiment.clone(),
-        named(key.operation, key.through),
+        display_name_with_path(key.operation, key.through),
         key.threads.to_string(),
         format_size(key.record_bytes),
         key.queue_depth.to_string(),
@@ -102,7 +102,7 @@ fn line(key: &Key) -> String {
     format!(
         "{}, {}, {} threads, {record}, depth {}",
         key.experiment,
-        named(key.operation, key.through),
+        display_name_with_path(key.operation, key.through),
         key.threads,
         key.queue_depth
     )
@@ -146,7 +146,7 @@ fn figures(first: &Results, second: &Results) -> Vec<Block> {
         let here: Vec<&Measured> = all.iter().copied().filter(is_of).collect();
         let unit = Unit::of(bytes, here.iter().copied());
         let depths = here.iter().any(|of| of.queue_depth != here[0].queue_depth);
-        let across = if depths { Across::QueueDepth } else { Across::Threads };
+        let across = if depths { XAxis::QueueDepth } else { XAxis::Threads };
         let mut operations: Vec<_> = here.iter().map(|of| (of.operation, of.through)).collect();
         operations.sort_unstable();
         operations.dedup();
@@ -157,7 +157,12 @@ fn figures(first: &Results, second: &Results) -> Vec<Block> {
                     .measured
                     .iter()
                     .filter(|of| is_of(of) && (of.operation, of.through) == (operation, through));
-                lines.extend(series(format!("{}, {which}", named(operation, through)), across, unit, of));
+                lines.extend(series(
+                    format!("{}, {which}", display_name_with_path(operation, through)),
+                    across,
+                    unit,
+                    of,
+                ));
             }
         }
         let title = format!("{experiment}, {}", format_size(record));

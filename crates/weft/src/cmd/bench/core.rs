@@ -5,14 +5,14 @@
 //! no file content (see `client`), so every read comes from the storage services. Each directory is
 //! looked up once, as by a kernel that caches names.
 
-use super::cluster::Cluster;
-use crate::assembly::BareClient;
+use super::cluster::MeasuredCluster;
+use crate::assembly::UnmountedClient;
 use crate::control::{Control, MountHow, Request};
 use crate::node_config::ClusterFile;
 use crate::output::os_error;
-use bench::load::{Cores, Loaded, Place, Transfers, Watch, run_through};
+use bench::load::{Backend, BackendFile, Cores, LoadResult, Observer, run_on};
 use bench::{Caching, Experiment, Through};
-use client::{File, ReadHow, Succession, WriteHow};
+use client::{File, ReadOptions, SessionFailover, WriteOptions};
 use rt::IoBuf;
 use rustix::process::{getegid, geteuid};
 use std::os::unix::ffi::OsStrExt;
@@ -36,7 +36,7 @@ const O_EXCL: u32 = 0o200;
 
 /// A session of this process for loads on one directory.
 pub(super) struct CoreLoad {
-    client: BareClient,
+    client: UnmountedClient,
     cores: Arc<Cores>,
     place: CorePlace,
 }
@@ -49,10 +49,10 @@ impl CoreLoad {
     /// The directory isn't on a mount of a cluster that clients can reach; the file belongs to
     /// another cluster; the cluster doesn't answer.
     pub(super) fn start(dir: &Path, file: Option<&Path>) -> Result<CoreLoad> {
-        let how = how_of(dir)?;
+        let how = mount_settings(dir)?;
         let file = cluster_file(&how, file)?;
         let found = std::fs::metadata(dir).map_err(|e| os_error(dir.display(), &e))?;
-        let client = BareClient::start(&how, file)?;
+        let client = UnmountedClient::start(&how, file)?;
         let cores = match Cores::start() {
             Ok(cores) => Arc::new(cores),
             Err(error) => {
@@ -63,7 +63,7 @@ impl CoreLoad {
         let who = Credentials { uid: geteuid().as_raw(), gid: getegid().as_raw(), pid: std::process::id() };
         let inner = Inner {
             sessions: client.sessions().clone(),
-            who,
+            credentials: who,
             dir: dir.to_path_buf(),
             ino: InodeId(found.ino()),
             directories: Mutex::default(),
@@ -76,8 +76,13 @@ impl CoreLoad {
     ///
     /// # Errors
     /// Those of [`bench::load::run`].
-    pub(super) fn run(&self, experiment: &Experiment, iterations: u32, watch: &dyn Watch) -> Result<Loaded> {
-        run_through(&self.place, experiment, &self.place.inner.dir, iterations, watch)
+    pub(super) fn run(
+        &self,
+        experiment: &Experiment,
+        iterations: u32,
+        watch: &dyn Observer,
+    ) -> Result<LoadResult> {
+        run_on(&self.place, experiment, &self.place.inner.dir, iterations, watch)
     }
 
     /// Ends the session.
@@ -88,22 +93,22 @@ impl CoreLoad {
 }
 
 /// Returns how the mount that contains a directory was made.
-fn how_of(dir: &Path) -> Result<MountHow> {
+fn mount_settings(dir: &Path) -> Result<MountHow> {
     let shown = dir.display();
     let refused = |what: &str, hint: &str| {
         let text = format!("{shown} can't be measured through the client core: {what}");
         Err(Error::new(Errno::EOPNOTSUPP, text).hint(hint.to_string()))
     };
-    match Cluster::of(dir)? {
+    match MeasuredCluster::of(dir)? {
         None => refused(
             "it is not on a weft file system",
             "name a directory in a weft mount, or use --through mount",
         ),
-        Some(Cluster::Here(_)) => refused(
+        Some(MeasuredCluster::Local(_)) => refused(
             "its services are in the process of weft up, where no other client reaches them",
             "use --through mount, or a cluster of weft serve (docs/guide/cluster.md)",
         ),
-        Some(Cluster::Mount(mountpoint)) => match Control::of_mount(&mountpoint)? {
+        Some(MeasuredCluster::Mount(mountpoint)) => match Control::of_mount(&mountpoint)? {
             Some(mut control) => control.exchange(Request::MountHow),
             None => {
                 let text = format!("the mount at {} has no control socket", mountpoint.display());
@@ -139,7 +144,7 @@ fn cluster_file(how: &MountHow, named: Option<&Path>) -> Result<ClusterFile> {
 }
 
 /// Locks a mutex; no holder panics.
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_map<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -151,8 +156,8 @@ struct CorePlace {
 }
 
 struct Inner {
-    sessions: Arc<Succession>,
-    who: Credentials,
+    sessions: Arc<SessionFailover>,
+    credentials: Credentials,
     /// The measured directory, as spelled in paths.
     dir: PathBuf,
     ino: InodeId,
@@ -174,7 +179,7 @@ impl Inner {
     }
 
     async fn directory(&self, inside: &Path) -> Result<InodeId> {
-        let known = |path: &Path| held(&self.directories).get(path).copied();
+        let known = |path: &Path| lock_map(&self.directories).get(path).copied();
         if inside.as_os_str().is_empty() {
             return Ok(self.ino);
         }
@@ -187,8 +192,8 @@ impl Inner {
             ino = match known(&so_far) {
                 Some(ino) => ino,
                 None => {
-                    let found = self.sessions.lookup(self.who, ino, name.as_bytes()).await?.ino;
-                    held(&self.directories).insert(so_far.clone(), found);
+                    let found = self.sessions.lookup(self.credentials, ino, name.as_bytes()).await?.ino;
+                    lock_map(&self.directories).insert(so_far.clone(), found);
                     found
                 }
             };
@@ -206,11 +211,12 @@ impl Inner {
     ) -> Result<CoreFile> {
         let (ino, opened) = match flags & O_CREAT {
             0 => {
-                let ino = self.sessions.lookup(self.who, parent, name).await?.ino;
-                (ino, self.sessions.open(self.who, ino, flags).await)
+                let ino = self.sessions.lookup(self.credentials, parent, name).await?.ino;
+                (ino, self.sessions.open(self.credentials, ino, flags).await)
             }
             _ => {
-                let made = self.sessions.create(self.who, parent, name, mode::S_IFREG | 0o666, UMASK, flags);
+                let made =
+                    self.sessions.create(self.credentials, parent, name, mode::S_IFREG | 0o666, UMASK, flags);
                 let (known, file) = made.await?;
                 (known.ino, Ok(file))
             }
@@ -225,10 +231,10 @@ impl Inner {
     }
 }
 
-impl Place for CorePlace {
+impl Backend for CorePlace {
     type File = CoreFile;
 
-    const THROUGH: Through = Through::Core;
+    const ACCESS_PATH: Through = Through::Core;
 
     fn start<F: Future<Output = ()> + 'static>(
         &self,
@@ -246,16 +252,16 @@ impl Place for CorePlace {
     }
 
     /// The core caches no file content.
-    async fn forget(&self, _path: &Path) -> Result<()> {
+    async fn drop_cache(&self, _path: &Path) -> Result<()> {
         Ok(())
     }
 
     async fn make_directory(&self, path: &Path) -> Result<()> {
         let (parent, name) = self.inner.locate(path).await?;
-        let Inner { sessions, who, dir, directories, .. } = &*self.inner;
+        let Inner { sessions, credentials: who, dir, directories, .. } = &*self.inner;
         let made = sessions.mkdir(*who, parent, name, mode::S_IFDIR | 0o777, UMASK).await?;
         let inside = path.strip_prefix(dir).unwrap_or(path);
-        held(directories).insert(inside.to_path_buf(), made.ino);
+        lock_map(directories).insert(inside.to_path_buf(), made.ino);
         Ok(())
     }
 
@@ -269,7 +275,7 @@ impl Place for CorePlace {
 
     async fn stat(&self, path: &Path) -> Result<u64> {
         let (parent, name) = self.inner.locate(path).await?;
-        let Inner { sessions, who, .. } = &*self.inner;
+        let Inner { sessions, credentials: who, .. } = &*self.inner;
         let found = sessions.lookup(*who, parent, name).await?;
         sessions.forget(found.ino, 1);
         Ok(found.size)
@@ -285,7 +291,7 @@ impl Place for CorePlace {
 
     async fn remove(&self, path: &Path) -> Result<()> {
         let (parent, name) = self.inner.locate(path).await?;
-        self.inner.sessions.unlink(self.inner.who, parent, name).await
+        self.inner.sessions.unlink(self.inner.credentials, parent, name).await
     }
 }
 
@@ -298,7 +304,7 @@ struct CoreFile {
 
 impl CoreFile {
     async fn write(&self, buffer: &IoBuf, offset: u64) -> Result<()> {
-        let how = WriteHow { direct: self.is_direct, ..WriteHow::default() };
+        let how = WriteOptions { direct: self.is_direct, ..WriteOptions::default() };
         for piece in pieces(buffer) {
             self.file.write(offset + piece.start as u64, buffer.slice(piece), how).await?;
         }
@@ -307,7 +313,7 @@ impl CoreFile {
 
     /// Returns the number of bytes read before the end of the file.
     async fn read(&self, buffer: &IoBuf, offset: u64) -> Result<usize> {
-        let how = ReadHow { direct: self.is_direct, ..ReadHow::default() };
+        let how = ReadOptions { direct: self.is_direct, ..ReadOptions::default() };
         let mut done = 0;
         for piece in pieces(buffer) {
             let (start, length) = (piece.start as u64, piece.len());
@@ -327,7 +333,7 @@ fn pieces(buffer: &IoBuf) -> impl Iterator<Item = std::ops::Range<usize>> {
     (0..length).step_by(MAX_TRANSFER).map(move |start| start..length.min(start + MAX_TRANSFER))
 }
 
-impl Transfers for CoreFile {
+impl BackendFile for CoreFile {
     async fn transfer(&self, buffer: &mut IoBuf, offset: u64, is_write: bool) -> Result<()> {
         // A transfer without a request (a known inline file) never waits, and would block all other
         // tasks of the core.

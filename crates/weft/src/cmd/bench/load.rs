@@ -1,17 +1,17 @@
 //! `weft bench io` and `weft bench meta`: one kind of load, with each of several numbers of
 //! threads.
 
-use super::cluster::{Wanted, ceilings, copies};
+use super::cluster::{CeilingPolicy, ceilings, replica_count};
 use super::core::CoreLoad;
-use super::team::Team;
-use super::watch::{Onlooker, begun};
+use super::progress::{ProgressDisplay, new_results};
+use super::remote_clients::RemoteClients;
 use crate::cli::{
-    AccessArg, BenchIoArgs, BenchLoadHow, BenchMetaArgs, IoOperationArg, MetaOperationArg, SharingArg,
+    AccessArg, BenchIoArgs, BenchLoadOptions, BenchMetaArgs, IoOperationArg, MetaOperationArg, SharingArg,
     ThroughArg,
 };
 use crate::output::{Align, os_error, print, print_json, table};
 use bench::characterize::Generator;
-use bench::load::Loaded;
+use bench::load::LoadResult;
 use bench::{
     Access, Binding, Caching, Experiment, FileSharing, IoExperiment, Measured, MetaExperiment, Operation,
     Results, Through, TreeShape, binding_of, io_name, load, meta_name,
@@ -33,17 +33,17 @@ const HARD_BYTES: u64 = 3901;
 
 /// `weft bench io`.
 pub fn io(args: &BenchIoArgs) -> Result<()> {
-    let experiments = args.threads.iter().map(|threads| Experiment::Io(of_io(args, *threads)));
+    let experiments = args.threads.iter().map(|threads| Experiment::Io(io_experiment(args, *threads)));
     measure(&args.place, &args.how, experiments.collect())
 }
 
 /// `weft bench meta`.
 pub fn meta(args: &BenchMetaArgs) -> Result<()> {
-    let experiments = args.threads.iter().map(|threads| Experiment::Meta(of_meta(args, *threads)));
+    let experiments = args.threads.iter().map(|threads| Experiment::Meta(meta_experiment(args, *threads)));
     measure(&args.place, &args.how, experiments.collect())
 }
 
-fn of_io(args: &BenchIoArgs, threads: u32) -> IoExperiment {
+fn io_experiment(args: &BenchIoArgs, threads: u32) -> IoExperiment {
     let (access, is_random) = match args.access {
         AccessArg::Seq => (Access::Sequential, false),
         AccessArg::Random => (Access::Random, true),
@@ -79,7 +79,7 @@ fn of_io(args: &BenchIoArgs, threads: u32) -> IoExperiment {
     }
 }
 
-fn of_meta(args: &BenchMetaArgs, threads: u32) -> MetaExperiment {
+fn meta_experiment(args: &BenchMetaArgs, threads: u32) -> MetaExperiment {
     let shape = match args.shared || args.hard {
         true => TreeShape::SharedDirectory,
         false => TreeShape::OwnDirectories { directories: args.directories },
@@ -102,17 +102,21 @@ fn of_meta(args: &BenchMetaArgs, threads: u32) -> MetaExperiment {
 }
 
 /// Generators of the load.
-struct Makers<'a> {
+struct LoadGenerators<'a> {
     place: &'a Path,
-    how: &'a BenchLoadHow,
-    onlooker: &'a Onlooker<'a>,
-    team: Option<Team>,
+    how: &'a BenchLoadOptions,
+    display: &'a ProgressDisplay<'a>,
+    team: Option<RemoteClients>,
     /// Session of this process, if it generates load through the core itself.
     core: Option<CoreLoad>,
 }
 
-impl<'a> Makers<'a> {
-    fn start(place: &'a Path, how: &'a BenchLoadHow, onlooker: &'a Onlooker<'a>) -> Result<Makers<'a>> {
+impl<'a> LoadGenerators<'a> {
+    fn start(
+        place: &'a Path,
+        how: &'a BenchLoadOptions,
+        onlooker: &'a ProgressDisplay<'a>,
+    ) -> Result<LoadGenerators<'a>> {
         let is_alone = how.clients.is_empty();
         let core = match is_alone && how.through != ThroughArg::Mount {
             true => Some(CoreLoad::start(place, how.cluster.as_deref())?),
@@ -120,25 +124,25 @@ impl<'a> Makers<'a> {
         };
         let team = match is_alone {
             true => None,
-            false => Some(Team::start(&how.clients, &how.launch, onlooker)?),
+            false => Some(RemoteClients::start(&how.clients, &how.launch, onlooker)?),
         };
-        Ok(Makers { place, how, onlooker, team, core })
+        Ok(LoadGenerators { place, how, display: onlooker, team, core })
     }
 
     /// Runs an experiment on the directory, one path after the other, and sorts the results by
     /// operation.
-    fn run(&mut self, experiment: &Experiment) -> Result<Loaded> {
+    fn run(&mut self, experiment: &Experiment) -> Result<LoadResult> {
         let ways: &[Through] = match self.how.through {
             ThroughArg::Mount => &[Through::Mount],
             ThroughArg::Core => &[Through::Core],
             ThroughArg::Both => &[Through::Mount, Through::Core],
         };
-        let mut both = Loaded::default();
+        let mut both = LoadResult::default();
         for through in ways {
             let loaded = match self.run_through(experiment, *through) {
                 Ok(loaded) => loaded,
                 Err(error) if both.measured.is_empty() => return Err(error),
-                Err(error) => Loaded { failure: Some(error), ..Loaded::default() },
+                Err(error) => LoadResult { failure: Some(error), ..LoadResult::default() },
             };
             both.is_stopped |= loaded.is_stopped;
             both.notes.extend(loaded.notes);
@@ -153,12 +157,12 @@ impl<'a> Makers<'a> {
         Ok(both)
     }
 
-    fn run_through(&mut self, experiment: &Experiment, through: Through) -> Result<Loaded> {
+    fn run_through(&mut self, experiment: &Experiment, through: Through) -> Result<LoadResult> {
         let (place, iterations) = (self.place, self.how.iterations);
         match (&mut self.team, &self.core, through) {
-            (Some(team), ..) => team.run(experiment, (place, through), iterations, self.onlooker),
-            (None, Some(core), Through::Core) => core.run(experiment, iterations, self.onlooker),
-            _ => load::run(experiment, place, iterations, self.onlooker),
+            (Some(team), ..) => team.run(experiment, (place, through), iterations, self.display),
+            (None, Some(core), Through::Core) => core.run(experiment, iterations, self.display),
+            _ => load::run(experiment, place, iterations, self.display),
         }
     }
 
@@ -167,43 +171,44 @@ impl<'a> Makers<'a> {
     }
 }
 
-fn measure(place: &Path, how: &BenchLoadHow, experiments: Vec<Experiment>) -> Result<()> {
+fn measure(place: &Path, how: &BenchLoadOptions, experiments: Vec<Experiment>) -> Result<()> {
     // Impossible experiments and unwritable files are reported before the load, not after it.
     let clients = how.clients.len().max(1) as u32;
     for experiment in &experiments {
         load::check_for(experiment, place, clients)?;
     }
-    let onlooker = Onlooker::new(place)?;
-    let mut makers = Makers::start(place, how, &onlooker)?;
-    let measured = measured_by(&mut makers, &experiments);
+    let onlooker = ProgressDisplay::new(place)?;
+    let mut makers = LoadGenerators::start(place, how, &onlooker)?;
+    let measured = run_all(&mut makers, &experiments);
     let ended = makers.end();
     let (mut results, failure) = measured?;
     let failure = failure.or(ended.err());
     if let Some(failure) = &failure {
         results.notes.push(format!("ended by a failure: {failure}"));
     }
-    shown(&results, how)?;
-    failure.map_or_else(|| judged(&results, onlooker.is_over()), Err)
+    show_results(&results, how)?;
+    failure.map_or_else(|| check_results(&results, onlooker.is_over()), Err)
 }
 
 /// Runs all experiments. Also returns the failure that ended them early, if any.
-fn measured_by(makers: &mut Makers<'_>, experiments: &[Experiment]) -> Result<(Results, Option<Error>)> {
-    let Makers { place, how, onlooker, .. } = *makers;
+fn run_all(makers: &mut LoadGenerators<'_>, experiments: &[Experiment]) -> Result<(Results, Option<Error>)> {
+    let LoadGenerators { place, how, display: onlooker, .. } = *makers;
     if let Some(out) = &how.out {
         std::fs::write(out, "").map_err(|e| os_error(out.display(), &e))?;
     }
-    let mut results = begun(load::machine(place));
+    let mut results = new_results(load::machine(place));
     results.machine.clients = how.clients.len().max(1) as u32;
-    let (known, note) = ceilings(place, Wanted::Kept, &|| onlooker.is_over())?;
+    let (known, note) = ceilings(place, CeilingPolicy::Stored, &|| onlooker.is_over())?;
     results.ceilings = known;
     results.notes.extend(note);
-    let copies = copies(place);
+    let copies = replica_count(place);
     // The core count of other machines isn't known, only their CPU time.
     let cores = if how.clients.is_empty() { results.machine.cores } else { 0 };
     for experiment in experiments {
         let loaded = makers.run(experiment);
         onlooker.clear();
-        let loaded = loaded.unwrap_or_else(|error| Loaded { failure: Some(error), ..Loaded::default() });
+        let loaded =
+            loaded.unwrap_or_else(|error| LoadResult { failure: Some(error), ..LoadResult::default() });
         for mut measured in loaded.measured.into_iter().filter(|measured| !measured.runs.is_empty()) {
             measured.binding = binding_of(&results.ceilings, cores, &measured, experiment.access(), copies);
             results.measured.push(measured);
@@ -221,7 +226,7 @@ fn measured_by(makers: &mut Makers<'_>, experiments: &[Experiment]) -> Result<(R
 }
 
 /// Writes the results to the file, if one is named, and prints them.
-fn shown(results: &Results, how: &BenchLoadHow) -> Result<()> {
+fn show_results(results: &Results, how: &BenchLoadOptions) -> Result<()> {
     if let Some(out) = &how.out {
         let text = serde_json::to_string_pretty(results)
             .map_err(|e| Error::new(Errno::EPROTO, format!("the results can't be written as JSON: {e}")))?;
@@ -236,7 +241,7 @@ fn shown(results: &Results, how: &BenchLoadHow) -> Result<()> {
 
 /// Returns an error for wrong bytes, failed operations or an interrupted run; the results are shown
 /// in any case.
-fn judged(results: &Results, is_over: bool) -> Result<()> {
+fn check_results(results: &Results, is_over: bool) -> Result<()> {
     let runs = || results.measured.iter().flat_map(|measured| &measured.runs);
     let (wrong, errors) =
         (runs().map(|run| run.wrong_bytes).sum::<u64>(), runs().map(|run| run.errors).sum::<u64>());
@@ -273,7 +278,7 @@ fn screen(results: &Results) -> String {
     let mut text = table(heading, &rows);
     let mut cached: Vec<&String> = results.measured.iter().filter_map(|one| one.cached.as_ref()).collect();
     cached.dedup();
-    let own = own_time(&results.measured);
+    let own = generator_overhead(&results.measured);
     let exceeded = bench::exceeded(results.measured.iter().filter_map(|one| one.binding.as_ref()));
     for note in cached.into_iter().chain(&results.notes).chain(&exceeded).chain(&own) {
         text += &format!("note: {note}\n");
@@ -282,7 +287,7 @@ fn screen(results: &Results) -> String {
 }
 
 /// Returns a note about the overhead of the load generator, from minimum to maximum.
-fn own_time(measured: &[Measured]) -> Option<String> {
+fn generator_overhead(measured: &[Measured]) -> Option<String> {
     let own = || measured.iter().filter_map(|one| one.generator_ns);
     let (least, most) = (own().reduce(f64::min)?, own().reduce(f64::max)?);
     Some(format!(
@@ -293,7 +298,7 @@ fn own_time(measured: &[Measured]) -> Option<String> {
 /// Formats a share like `48 %, storage-read`.
 fn share(binding: &Binding) -> String {
     let Binding { limit, share, .. } = binding;
-    format!("{:.0} %, {}", share * 100.0, bench::draw::word(limit))
+    format!("{:.0} %, {}", share * 100.0, bench::draw::serde_name(limit))
 }
 
 fn row(measured: &Measured, tells_way: bool) -> [String; 9] {

@@ -7,10 +7,10 @@ mod cluster;
 mod compare;
 mod core;
 mod load;
-mod orders;
+mod progress;
+mod protocol;
 mod read;
-mod team;
-mod watch;
+mod remote_clients;
 
 use crate::cli::BenchCommand;
 use types::Result;
@@ -32,7 +32,7 @@ pub fn run(command: BenchCommand) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use crate::cli::Cli;
-    use bench::characterize::{figures, listed};
+    use bench::characterize::{figures, list_commands};
     use bench::profiles::{Host, profiles};
     use clap::Parser;
 
@@ -43,7 +43,7 @@ mod tests {
         let mut seen = 0;
         for profile in profiles() {
             let (scale, figures) = figures(&profile, Some(1.0), &host).unwrap();
-            let text = listed(&profile, scale, &figures, "/mnt", 3);
+            let text = list_commands(&profile, scale, &figures, "/mnt", 3);
             for line in text.lines().filter_map(|line| Some(&line[line.find("weft bench ")?..])) {
                 if let Err(error) = Cli::try_parse_from(line.split_whitespace()) {
                     panic!("{line}: {error}");

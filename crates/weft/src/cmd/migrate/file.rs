@@ -1,6 +1,6 @@
 //! One file that is migrated by the metadata service.
 
-use crate::cmd::entry_info::{describe, foreign};
+use crate::cmd::entry_info::{read_entry_info, xattr_error};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno as Os;
 use serde::Deserialize;
@@ -9,23 +9,23 @@ use std::path::{Path, PathBuf};
 use types::{Errno, Error, Result, Scheme};
 
 /// Extended attributes through which the mount accepts the request, and returns its progress.
-const ASK: &str = "weft.migrate";
-const STATE: &str = "weft.migration";
+const REQUEST_ATTRIBUTE: &str = "weft.migrate";
+const STATE_ATTRIBUTE: &str = "weft.migration";
 
 /// Most requests for a file whose service has forgotten it, as after a restart before the migration
 /// began.
-const MAX_ASKS: u32 = 100;
+const MAX_REQUESTS: u32 = 100;
 /// Most consecutive time-outs of requests for a file, a minute each as a rule: a client that has
 /// the file open may be disconnected.
-const MAX_HELD_UP: u32 = 10;
+const MAX_TIMEOUTS: u32 = 10;
 
 /// Requested redundancy and pool.
-pub struct Wish {
+pub struct MigrationRequest {
     pub scheme: Option<Scheme>,
     pub pool: Option<String>,
 }
 
-impl Wish {
+impl MigrationRequest {
     pub fn to_json(&self) -> Value {
         let mut wish = json!({});
         if let Some(scheme) = self.scheme {
@@ -38,15 +38,15 @@ impl Wish {
     }
 
     /// Returns whether a pattern or group has the requested redundancy and pool.
-    fn is_met_by(&self, kept: &Value) -> bool {
+    fn is_satisfied_by(&self, kept: &Value) -> bool {
         let scheme = self.scheme.is_none_or(|scheme| kept["scheme"] == json!(scheme));
         scheme && self.pool.as_ref().is_none_or(|pool| kept["pool"] == json!(pool))
     }
 
     /// Returns whether all groups of a file and its pattern for later groups match the request.
-    fn is_met(&self, entry: &Value) -> bool {
+    fn is_satisfied(&self, entry: &Value) -> bool {
         let mut groups = entry["layout"]["groups"].as_array().into_iter().flatten();
-        self.is_met_by(&entry["pattern"]) && groups.all(|group| self.is_met_by(group))
+        self.is_satisfied_by(&entry["pattern"]) && groups.all(|group| self.is_satisfied_by(group))
     }
 }
 
@@ -80,33 +80,33 @@ pub enum Progress {
 pub struct File {
     pub path: PathBuf,
     pub bytes: u64,
-    asked: u32,
+    attempts: u32,
     /// Whether the service accepted the last request.
-    is_taken: bool,
+    is_accepted: bool,
     /// Number of consecutive time-outs.
-    held_up: u32,
+    timeouts: u32,
     /// What delays it for now.
     pub hindrance: Option<String>,
 }
 
 impl File {
     pub fn new(path: PathBuf, bytes: u64) -> File {
-        File { path, bytes, asked: 0, is_taken: false, held_up: 0, hindrance: None }
+        File { path, bytes, attempts: 0, is_accepted: false, timeouts: 0, hindrance: None }
     }
 
     /// Returns whether the file matches the request already.
-    pub fn is_there(&self, wish: &Wish) -> Result<bool> {
-        Ok(wish.is_met(&describe(&self.path)?))
+    pub fn is_migrated(&self, wish: &MigrationRequest) -> Result<bool> {
+        Ok(wish.is_satisfied(&read_entry_info(&self.path)?))
     }
 
     /// Sends the request, or reads the progress.
-    pub fn go_on(&mut self, wish: &Wish) -> Progress {
+    pub fn advance(&mut self, wish: &MigrationRequest) -> Progress {
         let done = self.step(wish);
         let is_held_up = done.as_ref().is_err_and(|error| error.errno == Errno::ETIMEDOUT);
-        self.held_up = if is_held_up { self.held_up + 1 } else { 0 };
+        self.timeouts = if is_held_up { self.timeouts + 1 } else { 0 };
         match done {
             Ok(progress) => progress,
-            Err(error) if is_held_up && self.held_up < MAX_HELD_UP => {
+            Err(error) if is_held_up && self.timeouts < MAX_TIMEOUTS => {
                 self.hindrance = Some(error.message.into_owned());
                 Progress::Moving(0)
             }
@@ -115,8 +115,8 @@ impl File {
         }
     }
 
-    fn step(&mut self, wish: &Wish) -> Result<Progress> {
-        if !self.is_taken {
+    fn step(&mut self, wish: &MigrationRequest) -> Result<Progress> {
+        if !self.is_accepted {
             self.ask(wish)?;
             return Ok(Progress::Moving(0));
         }
@@ -126,10 +126,10 @@ impl File {
                 self.hindrance = state.error.map(|error| error.message);
                 Ok(Progress::Moving(state.bytes_moved))
             }
-            None if self.is_there(wish)? => Ok(Progress::Done),
+            None if self.is_migrated(wish)? => Ok(Progress::Done),
             // The service was stopped before the migration began, so the next one gets the request.
-            None if self.asked < MAX_ASKS => {
-                self.is_taken = false;
+            None if self.attempts < MAX_REQUESTS => {
+                self.is_accepted = false;
                 Ok(Progress::Moving(0))
             }
             None => {
@@ -141,13 +141,13 @@ impl File {
         }
     }
 
-    fn ask(&mut self, wish: &Wish) -> Result<()> {
-        self.asked += 1;
+    fn ask(&mut self, wish: &MigrationRequest) -> Result<()> {
+        self.attempts += 1;
         let text = wish.to_json().to_string();
-        match rustix::fs::setxattr(&self.path, ASK, text.as_bytes(), XattrFlags::empty()) {
-            Ok(()) => self.is_taken = true,
+        match rustix::fs::setxattr(&self.path, REQUEST_ATTRIBUTE, text.as_bytes(), XattrFlags::empty()) {
+            Ok(()) => self.is_accepted = true,
             // The service's queue is full. The request is sent again in a moment.
-            Err(Os::AGAIN) => self.asked -= 1,
+            Err(Os::AGAIN) => self.attempts -= 1,
             Err(cause) => return Err(self.refused(cause)),
         }
         Ok(())
@@ -161,18 +161,18 @@ impl File {
                 .hint("the owner of a file and root may have it moved"),
             Os::INVAL | Os::NODEV | Os::NOSPC => match self.state() {
                 Ok(Some(state)) if state.given_up => state.cause(&self.path),
-                _ => foreign(&self.path, cause),
+                _ => xattr_error(&self.path, cause),
             },
-            _ => foreign(&self.path, cause),
+            _ => xattr_error(&self.path, cause),
         }
     }
 
     fn state(&self) -> Result<Option<State>> {
         /// Larger than a state with the longest texts, in bytes.
-        const MOST: usize = 16 * 1024;
-        let mut buffer = vec![0; MOST];
-        let length = rustix::fs::getxattr(&self.path, STATE, &mut buffer[..])
-            .map_err(|cause| foreign(&self.path, cause))?;
+        const MAX_STATE_BYTES: usize = 16 * 1024;
+        let mut buffer = vec![0; MAX_STATE_BYTES];
+        let length = rustix::fs::getxattr(&self.path, STATE_ATTRIBUTE, &mut buffer[..])
+            .map_err(|cause| xattr_error(&self.path, cause))?;
         serde_json::from_slice(&buffer[..length]).map_err(|error| {
             Error::new(
                 Errno::EPROTO,
@@ -199,20 +199,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_there_when_all_groups_and_its_pattern_are() {
-        let wish = Wish { scheme: Some(Scheme::Mirror(2)), pool: None };
+    fn a_file_is_migrated_when_all_groups_and_its_pattern_match() {
+        let wish = MigrationRequest { scheme: Some(Scheme::Mirror(2)), pool: None };
         assert_eq!(wish.to_json(), json!({ "scheme": "mirror:2" }));
         let entry = |pattern: &str, groups: &[&str]| {
             let group = |scheme: &&str| json!({ "scheme": scheme, "pool": "default" });
             let groups: Vec<Value> = groups.iter().map(group).collect();
             json!({ "pattern": { "scheme": pattern, "pool": "default" }, "layout": { "groups": groups } })
         };
-        assert!(wish.is_met(&entry("mirror:2", &["mirror:2", "mirror:2"])));
-        assert!(!wish.is_met(&entry("mirror:2", &["mirror:2", "single"])), "half way");
-        assert!(!wish.is_met(&entry("single", &["mirror:2"])), "what it gets later would be single");
+        assert!(wish.is_satisfied(&entry("mirror:2", &["mirror:2", "mirror:2"])));
+        assert!(!wish.is_satisfied(&entry("mirror:2", &["mirror:2", "single"])), "half way");
+        assert!(!wish.is_satisfied(&entry("single", &["mirror:2"])), "what it gets later would be single");
         let inline = json!({ "pattern": { "scheme": "mirror:2", "pool": "default" }, "layout": null });
-        assert!(wish.is_met(&inline));
-        let pool = Wish { scheme: None, pool: Some("cold".into()) };
-        assert!(!pool.is_met(&inline) && pool.to_json() == json!({ "pool": "cold" }));
+        assert!(wish.is_satisfied(&inline));
+        let pool = MigrationRequest { scheme: None, pool: Some("cold".into()) };
+        assert!(!pool.is_satisfied(&inline) && pool.to_json() == json!({ "pool": "cold" }));
     }
 }

@@ -7,9 +7,9 @@ mod file;
 mod walk;
 
 use crate::cli::MigrateArgs;
-use crate::output::{complain, note, print, print_json};
+use crate::output::{print, print_error, print_json, print_to_stderr};
 use crate::size::format_size;
-use file::{File, Progress, Wish};
+use file::{File, MigrationRequest, Progress};
 use rustix::fs::XattrFlags;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -23,17 +23,17 @@ use walk::{Found, Walk};
 
 /// Most files submitted at a time: more than a metadata service migrates at once, so that it never
 /// waits for this command.
-const AT_ONCE: usize = 16;
+const MAX_SUBMITTED: usize = 16;
 
 /// Shortest and longest pause between polls. The pause grows from the shortest whenever nothing has
 /// finished.
-const RESTS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(200)];
+const POLL_INTERVALS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(200)];
 
 /// Interval of progress updates on a terminal.
-const TOLD_EVERY: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Most failures that are printed one by one; further ones are only counted.
-const MOST_TOLD: usize = 100;
+const MAX_PRINTED_FAILURES: usize = 100;
 
 /// Migrates files.
 pub fn run(args: &MigrateArgs) -> Result<()> {
@@ -51,17 +51,17 @@ pub fn run(args: &MigrateArgs) -> Result<()> {
         caught.map_err(|e| crate::output::os_error("can't catch signals", &e))?;
     }
     let is_over = || stop.load(Ordering::Relaxed);
-    let wish = Wish { scheme: args.scheme, pool: args.pool.clone() };
+    let wish = MigrationRequest { scheme: args.scheme, pool: args.pool.clone() };
     let shown = std::io::stderr().is_terminal();
     let total = walk::count(&args.paths, args.recursive, is_over);
-    let mut run = Run { wish, total, shown, ..Run::new(args) };
+    let mut run = Run { request: wish, total, shown, ..Run::new(args) };
     run.all(is_over);
     run.report(is_over())
 }
 
 /// Counts of the work done so far.
 #[derive(Default)]
-struct Tally {
+struct Counts {
     moved: u64,
     moved_bytes: u64,
     there: u64,
@@ -77,16 +77,16 @@ struct Tally {
 
 struct Run<'a> {
     args: &'a MigrateArgs,
-    wish: Wish,
+    request: MigrationRequest,
     /// Number and bytes of files, counted beforehand.
     total: (u64, u64),
     shown: bool,
-    tally: Tally,
-    under_way: Vec<File>,
+    tally: Counts,
+    in_migration: Vec<File>,
     /// Bytes copied of the files in migration.
-    partly: u64,
+    partial_bytes: u64,
     began: Instant,
-    told: Instant,
+    last_shown: Instant,
 }
 
 impl<'a> Run<'a> {
@@ -94,37 +94,37 @@ impl<'a> Run<'a> {
         let now = Instant::now();
         Run {
             args,
-            wish: Wish { scheme: None, pool: None },
+            request: MigrationRequest { scheme: None, pool: None },
             total: (0, 0),
             shown: false,
-            tally: Tally::default(),
-            under_way: Vec::new(),
-            partly: 0,
+            tally: Counts::default(),
+            in_migration: Vec::new(),
+            partial_bytes: 0,
             began: now,
-            told: now,
+            last_shown: now,
         }
     }
 
     fn all(&mut self, is_over: impl Fn() -> bool) {
         let args = self.args;
         let mut walk = Walk::new(&args.paths, args.recursive);
-        let (mut is_at_end, mut rest) = (false, RESTS[0]);
-        while !(is_over() || is_at_end && self.under_way.is_empty()) {
-            while !is_at_end && self.under_way.len() < AT_ONCE && !is_over() {
+        let (mut is_at_end, mut rest) = (false, POLL_INTERVALS[0]);
+        while !(is_over() || is_at_end && self.in_migration.is_empty()) {
+            while !is_at_end && self.in_migration.len() < MAX_SUBMITTED && !is_over() {
                 match walk.next() {
                     Some(found) => self.take(found),
                     None => is_at_end = true,
                 }
-                self.tell();
+                self.show_progress();
             }
-            rest = if self.look() { RESTS[0] } else { (rest * 2).min(RESTS[1]) };
-            self.tell();
-            if !self.under_way.is_empty() {
+            rest = if self.poll() { POLL_INTERVALS[0] } else { (rest * 2).min(POLL_INTERVALS[1]) };
+            self.show_progress();
+            if !self.in_migration.is_empty() {
                 std::thread::sleep(rest);
             }
         }
         if self.shown {
-            note("\r\x1b[K");
+            print_to_stderr("\r\x1b[K");
         }
     }
 
@@ -133,12 +133,12 @@ impl<'a> Run<'a> {
         match found {
             Found::File { path, bytes } => {
                 let file = File::new(path, bytes);
-                match file.is_there(&self.wish) {
+                match file.is_migrated(&self.request) {
                     Ok(true) => {
                         tally.there += 1;
                         tally.there_bytes += bytes;
                     }
-                    Ok(false) => self.under_way.push(file),
+                    Ok(false) => self.in_migration.push(file),
                     Err(error) if error.errno == Errno::ENOENT => tally.gone += 1,
                     Err(error) => self.failed(&file.path, &error),
                 }
@@ -146,27 +146,27 @@ impl<'a> Run<'a> {
             Found::Directory(path) => {
                 tally.directories += 1;
                 if self.args.set_pattern
-                    && let Err(error) = set_pattern(&path, &self.wish)
+                    && let Err(error) = set_pattern(&path, &self.request)
                 {
                     self.failed(&path, &error);
                 }
             }
-            Found::OtherName => tally.other_names += 1,
-            Found::NoFile => tally.no_files += 1,
-            Found::Elsewhere => tally.elsewhere += 1,
+            Found::HardLink => tally.other_names += 1,
+            Found::NotRegular => tally.no_files += 1,
+            Found::MountPoint => tally.elsewhere += 1,
             Found::Failed { path, error } => self.failed(&path, &error),
         }
     }
 
     /// Polls the files in migration. Returns whether one has finished.
-    fn look(&mut self) -> bool {
-        let before = self.under_way.len();
-        self.partly = 0;
-        for mut file in std::mem::take(&mut self.under_way) {
-            match file.go_on(&self.wish) {
+    fn poll(&mut self) -> bool {
+        let before = self.in_migration.len();
+        self.partial_bytes = 0;
+        for mut file in std::mem::take(&mut self.in_migration) {
+            match file.advance(&self.request) {
                 Progress::Moving(bytes) => {
-                    self.partly += bytes.min(file.bytes);
-                    self.under_way.push(file);
+                    self.partial_bytes += bytes.min(file.bytes);
+                    self.in_migration.push(file);
                 }
                 Progress::Done => {
                     self.tally.moved += 1;
@@ -176,40 +176,40 @@ impl<'a> Run<'a> {
                 Progress::Failed(error) => self.failed(&file.path, &error),
             }
         }
-        self.under_way.len() < before
+        self.in_migration.len() < before
     }
 
     fn failed(&mut self, path: &Path, error: &Error) {
         self.tally.failed += 1;
-        if self.tally.failures.len() >= MOST_TOLD {
+        if self.tally.failures.len() >= MAX_PRINTED_FAILURES {
             return;
         }
         if !self.args.json {
             if self.shown {
-                note("\r\x1b[K");
+                print_to_stderr("\r\x1b[K");
             }
-            complain(error);
+            print_error(error);
         }
         let path = path.to_string_lossy();
         self.tally.failures.push(json!({ "path": path, "error": error.message, "hint": error.hint }));
     }
 
     /// Updates the progress line on a terminal.
-    fn tell(&mut self) {
-        if !self.shown || self.told.elapsed() < TOLD_EVERY {
+    fn show_progress(&mut self) {
+        if !self.shown || self.last_shown.elapsed() < PROGRESS_INTERVAL {
             return;
         }
-        self.told = Instant::now();
+        self.last_shown = Instant::now();
         let tally = &self.tally;
         let files = tally.moved + tally.there + tally.gone;
-        let copied = tally.moved_bytes + self.partly;
+        let copied = tally.moved_bytes + self.partial_bytes;
         let rate = copied as f64 / self.began.elapsed().as_secs_f64();
         let left = self.total.1.saturating_sub(tally.there_bytes + copied);
         let estimate = match rate {
             rate if rate < 1.0 || left == 0 => String::new(),
             rate => format!(", about {} s left", (left as f64 / rate).ceil()),
         };
-        let held = self.under_way.iter().find_map(|file| file.hindrance.as_ref());
+        let held = self.in_migration.iter().find_map(|file| file.hindrance.as_ref());
         let held = held.map_or_else(String::new, |cause| format!("; waits: {cause}"));
         let line = format!(
             "{files} of {} files, {} of {}, {}/s{estimate}{held}",
@@ -233,12 +233,12 @@ impl<'a> Run<'a> {
         if is_interrupted {
             let message = format!(
                 "interrupted: {} files that had been handed over are moved to their end by the metadata service",
-                self.under_way.len()
+                self.in_migration.len()
             );
             return Err(Error::new(Errno::EINTR, message).hint("the same command goes on with the others"));
         }
         if tally.failed > 0 {
-            let untold = tally.failed.saturating_sub(MOST_TOLD as u64);
+            let untold = tally.failed.saturating_sub(MAX_PRINTED_FAILURES as u64);
             let more = if untold > 0 { format!(", of which {untold} aren't shown") } else { String::new() };
             let message = format!("{} could not be done{more}", tally.failed);
             return Err(Error::new(Errno::EIO, message)
@@ -250,19 +250,19 @@ impl<'a> Run<'a> {
     fn to_json(&self, is_interrupted: bool) -> Value {
         let tally = &self.tally;
         json!({
-            "scheme": self.wish.scheme, "pool": self.wish.pool, "seconds": self.began.elapsed().as_secs_f64(),
+            "scheme": self.request.scheme, "pool": self.request.pool, "seconds": self.began.elapsed().as_secs_f64(),
             "files_moved": tally.moved, "bytes_moved": tally.moved_bytes, "files_there": tally.there,
             "bytes_there": tally.there_bytes, "files_gone": tally.gone, "other_names": tally.other_names,
             "no_files": tally.no_files, "other_file_systems": tally.elsewhere, "directories": tally.directories,
-            "failed": tally.failed, "failures": tally.failures, "under_way": self.under_way.len(),
+            "failed": tally.failed, "failures": tally.failures, "under_way": self.in_migration.len(),
             "interrupted": is_interrupted,
         })
     }
 
     fn text(&self) -> String {
         let tally = &self.tally;
-        let scheme = self.wish.scheme.map(|scheme| format!(" to {scheme}")).unwrap_or_default();
-        let pool = self.wish.pool.as_ref().map(|pool| format!(" in pool {pool}")).unwrap_or_default();
+        let scheme = self.request.scheme.map(|scheme| format!(" to {scheme}")).unwrap_or_default();
+        let pool = self.request.pool.as_ref().map(|pool| format!(" in pool {pool}")).unwrap_or_default();
         let mut text = format!(
             "{} files moved{scheme}{pool}, {} in {:.1} s; {} were there already\n",
             tally.moved,
@@ -287,7 +287,7 @@ impl<'a> Run<'a> {
 }
 
 /// Changes the stripe pattern that a directory gives new files.
-fn set_pattern(dir: &Path, wish: &Wish) -> Result<()> {
+fn set_pattern(dir: &Path, wish: &MigrationRequest) -> Result<()> {
     let change = wish.to_json().to_string();
     let set = rustix::fs::setxattr(dir, "weft.pattern", change.as_bytes(), XattrFlags::empty());
     set.map_err(|cause| match Errno(cause.raw_os_error()) {
@@ -295,6 +295,6 @@ fn set_pattern(dir: &Path, wish: &Wish) -> Result<()> {
             Error::new(Errno::EPERM, format!("not permitted to set the pattern of {}", dir.display()))
                 .hint("its owner and root may")
         }
-        _ => super::entry_info::foreign(dir, cause),
+        _ => super::entry_info::xattr_error(dir, cause),
     })
 }

@@ -13,11 +13,11 @@ pub enum Found {
     /// A directory, before its entries.
     Directory(PathBuf),
     /// Another name (hard link) of an earlier file.
-    OtherName,
+    HardLink,
     /// A symlink, a socket or a device: it has no data of its own.
-    NoFile,
+    NotRegular,
     /// A mount point of another file system.
-    Elsewhere,
+    MountPoint,
     /// A path that can't be read.
     Failed { path: PathBuf, error: Error },
 }
@@ -28,23 +28,23 @@ pub struct Walk<'a> {
     paths: std::slice::Iter<'a, PathBuf>,
     is_recursive: bool,
     open: Vec<(PathBuf, u64, ReadDir)>,
-    several_names: HashSet<(u64, u64)>,
+    hard_linked: HashSet<(u64, u64)>,
 }
 
 impl<'a> Walk<'a> {
     pub fn new(paths: &'a [PathBuf], is_recursive: bool) -> Walk<'a> {
-        Walk { paths: paths.iter(), is_recursive, open: Vec::new(), several_names: HashSet::default() }
+        Walk { paths: paths.iter(), is_recursive, open: Vec::new(), hard_linked: HashSet::default() }
     }
 
-    fn look(&mut self, path: PathBuf, metadata: &Metadata) -> Found {
+    fn classify(&mut self, path: PathBuf, metadata: &Metadata) -> Found {
         if metadata.is_dir() {
             return self.enter(path, metadata.dev());
         }
         if !metadata.is_file() {
-            return Found::NoFile;
+            return Found::NotRegular;
         }
-        if metadata.nlink() > 1 && !self.several_names.insert((metadata.dev(), metadata.ino())) {
-            return Found::OtherName;
+        if metadata.nlink() > 1 && !self.hard_linked.insert((metadata.dev(), metadata.ino())) {
+            return Found::HardLink;
         }
         Found::File { path, bytes: metadata.blocks() * 512 }
     }
@@ -68,15 +68,15 @@ impl<'a> Walk<'a> {
                     Error::new(Errno::EISDIR, message).hint("--recursive moves the files that are below it");
                 Found::Failed { path, error }
             }
-            Ok(metadata) => self.look(path, &metadata),
+            Ok(metadata) => self.classify(path, &metadata),
             Err(error) => failed(path, &error),
         }
     }
 
     fn below(&mut self, path: PathBuf, device: u64) -> Option<Found> {
         match fs::symlink_metadata(&path) {
-            Ok(metadata) if metadata.dev() != device => Some(Found::Elsewhere),
-            Ok(metadata) => Some(self.look(path, &metadata)),
+            Ok(metadata) if metadata.dev() != device => Some(Found::MountPoint),
+            Ok(metadata) => Some(self.classify(path, &metadata)),
             // It was just deleted.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => Some(failed(path, &error)),
@@ -128,7 +128,7 @@ pub fn count(paths: &[PathBuf], is_recursive: bool, is_over: impl Fn() -> bool) 
 
 /// Refuses a path that isn't on a weft file system, before anything is done.
 pub fn check(path: &Path) -> Result<()> {
-    crate::cmd::entry_info::describe(path).map(drop)
+    crate::cmd::entry_info::read_entry_info(path).map(drop)
 }
 
 #[cfg(test)]
@@ -149,8 +149,8 @@ mod tests {
         let found: Vec<Found> = Walk::new(&[dir.path().to_path_buf()], true).collect();
         let number = |is: fn(&Found) -> bool| found.iter().filter(|found| is(found)).count();
         assert_eq!(number(|found| matches!(found, Found::File { .. })), 2);
-        assert_eq!(number(|found| matches!(found, Found::OtherName)), 1);
-        assert_eq!(number(|found| matches!(found, Found::NoFile)), 2);
+        assert_eq!(number(|found| matches!(found, Found::HardLink)), 1);
+        assert_eq!(number(|found| matches!(found, Found::NotRegular)), 2);
         assert_eq!(number(|found| matches!(found, Found::Directory(_))), 3);
         assert_eq!(number(|found| matches!(found, Found::Failed { .. })), 0);
         assert_eq!(count(&[dir.path().to_path_buf()], true, || false).0, 2);

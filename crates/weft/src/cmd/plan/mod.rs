@@ -9,7 +9,8 @@ mod text;
 use crate::cli::PlanArgs;
 use crate::output::{os_error, print, print_json};
 use layout::plan::{
-    Clients, DEPLOYMENTS, DRIVES, Description, Found, LINKS, Plan, Promised, Server, Target, plan, search,
+    Clients, DEPLOYMENTS, DRIVES, Description, ExpectedPerformance, LINKS, Plan, Requirement, SearchResult,
+    Server, plan, search,
 };
 use serde::Serialize;
 use std::path::Path;
@@ -25,11 +26,11 @@ struct Answer {
     description: Description,
     plan: Option<Plan>,
     /// Promised figures of a file system that is sold by throughput.
-    promised: Option<Promised>,
+    promised: Option<ExpectedPerformance>,
     /// Goals of the search.
-    targets: Vec<Target>,
+    targets: Vec<Requirement>,
     /// The goal that one server less would miss.
-    decides: Option<Target>,
+    decides: Option<Requirement>,
     /// Results of the simulation.
     #[serde(skip_serializing_if = "Option::is_none")]
     simulated: Option<simulate::Simulated>,
@@ -42,7 +43,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     }
     let mut answer = answer(args)?;
     if args.simulate {
-        answer.simulated = Some(simulate::simulate(&answer.description, simulate::MOST_SERVERS)?);
+        answer.simulated = Some(simulate::simulate(&answer.description, simulate::MAX_SERVERS)?);
     }
     if let Some(out) = &args.html {
         let page = page::page(&answer)?;
@@ -59,12 +60,12 @@ pub fn run(args: &PlanArgs) -> Result<()> {
 fn answer(args: &PlanArgs) -> Result<Answer> {
     let description = described(args)?;
     let promised = match &description.provision {
-        Some(provision) => Some(provision.promise(&description.model)?),
+        Some(provision) => Some(provision.expected_performance(&description.model)?),
         None => None,
     };
     let targets = args.target.clone();
     if !targets.is_empty() {
-        let Found { description, plan, decides } = search(&description, &targets)?;
+        let SearchResult { description, plan, decides } = search(&description, &targets)?;
         return Ok(Answer { description, plan: Some(plan), promised, targets, decides, simulated: None });
     }
     // The description may contain only a sold file system, without servers.

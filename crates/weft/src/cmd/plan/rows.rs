@@ -1,7 +1,7 @@
 //! Quantities of a plan with units, for the table, the CSV and the page.
 
 use super::Answer;
-use layout::plan::{Plan, Promised, Rate};
+use layout::plan::{ExpectedPerformance, Plan, PlannedRate};
 
 /// One quantity.
 pub struct Row {
@@ -19,12 +19,12 @@ fn row(name: &'static str, value: f64, unit: &'static str) -> Row {
     Row { name, value, unit, binds: String::new() }
 }
 
-fn rate(name: &'static str, rate: &Rate, scale: f64, unit: &'static str) -> Row {
+fn rate(name: &'static str, rate: &PlannedRate, scale: f64, unit: &'static str) -> Row {
     Row { name, value: rate.per_s / scale, unit, binds: rate.binds.to_string() }
 }
 
 /// Returns the loads with their rates, the factor to the unit, and the unit.
-pub fn loads(plan: &Plan) -> [(&'static str, &Rate, f64, &'static str); 7] {
+pub fn loads(plan: &Plan) -> [(&'static str, &PlannedRate, f64, &'static str); 7] {
     [
         ("sequential read", &plan.read, 1e9, "GB/s"),
         ("sequential write", &plan.write, 1e9, "GB/s"),
@@ -79,7 +79,7 @@ fn of_plan(plan: &Plan) -> Vec<Row> {
     rows
 }
 
-pub fn of_promise(promise: &Promised) -> Vec<Row> {
+pub fn of_promise(promise: &ExpectedPerformance) -> Vec<Row> {
     let of = &promise.promised;
     vec![
         row("network, promised", of.network_mb_s, "MB/s"),

@@ -1,10 +1,10 @@
 //! Simulates a plan: real groups, placement and striping on modelled drives, links and cores.
 
 use super::rows::number;
-use crate::output::{Align, note, table};
-use layout::plan::{Description, Parts, PlannedScheme, parts, plan};
+use crate::output::{Align, print_to_stderr, table};
+use layout::plan::{Description, PlannedScheme, ServerParts, plan, server_parts};
 use report::{Axis, Block, Figure, Point, Scale, Series, Table};
-use scale::{Farm, Hardware, Load, Outcome, Rebuild, Rebuilt, Resource};
+use scale::{Hardware, Load, LoadResult, Rebuild, RebuildResult, Resource, SimulatedCluster};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::panic::resume_unwind;
@@ -12,13 +12,13 @@ use std::thread::ScopedJoinHandle;
 use types::{Errno, Error, Result, Scheme};
 
 /// Servers of the largest simulated cluster.
-pub const MOST_SERVERS: u32 = 10_000;
+pub const MAX_SERVERS: u32 = 10_000;
 /// Servers of the smallest one.
-const LEAST_SERVERS: u32 = 3;
+const MIN_SERVERS: u32 = 3;
 /// Factor between the sizes of clusters.
 const STEP: u32 = 3;
 /// Applications per client: enough to keep a request in flight everywhere.
-const PROGRAMS: u32 = 8;
+const APPLICATIONS: u32 = 8;
 /// Bytes that a group rebuilds in a simulation: only the rate is reported, from which the time for
 /// a full target follows.
 const GROUP_BYTES: u64 = 32 << 20;
@@ -76,7 +76,7 @@ struct AtRebuild {
 ///
 /// Errors: several kinds of servers, a scheme that isn't implemented yet, and the errors of a plan.
 pub fn simulate(description: &Description, most: u32) -> Result<Simulated> {
-    let (kinds, client_link) = parts(description)?;
+    let (kinds, client_link) = server_parts(description)?;
     let [kind] = kinds[..] else {
         return Err(refused(
             "the description has several kinds of servers",
@@ -108,12 +108,12 @@ pub fn simulate(description: &Description, most: u32) -> Result<Simulated> {
         });
     }
     let mut servers = Vec::new();
-    let sizes = std::iter::successors(Some(LEAST_SERVERS), |count| Some(count * STEP))
+    let sizes = std::iter::successors(Some(MIN_SERVERS), |count| Some(count * STEP))
         .take_while(|count| *count < most);
     let shown = std::io::stderr().is_terminal();
     for count in sizes.chain([most]) {
         if shown {
-            note(&format!("\r\x1b[Ksimulating {count} servers"));
+            print_to_stderr(&format!("\r\x1b[Ksimulating {count} servers"));
         }
         match site.at(count) {
             Ok((found, note)) => {
@@ -124,7 +124,7 @@ pub fn simulate(description: &Description, most: u32) -> Result<Simulated> {
         }
     }
     if shown {
-        note("\r\x1b[K");
+        print_to_stderr("\r\x1b[K");
     }
     Ok(Simulated { clients, servers, notes })
 }
@@ -136,9 +136,9 @@ fn refused(what: &str, remedy: &str) -> Error {
 fn load(clients: u32, writes: bool) -> Load {
     Load {
         clients,
-        programs: PROGRAMS,
+        programs: APPLICATIONS,
         // Each application uses its own core.
-        connections: PROGRAMS,
+        connections: APPLICATIONS,
         record_bytes: MIB,
         chunk_bytes: MIB as u32,
         stripe_count: 4,
@@ -147,11 +147,11 @@ fn load(clients: u32, writes: bool) -> Load {
     }
 }
 
-fn run(farm: &Farm, load: Load) -> Result<Outcome> {
+fn run(farm: &SimulatedCluster, load: Load) -> Result<LoadResult> {
     scale::run(farm, load).map_err(|why| refused(&why.0, "describe a smaller cluster"))
 }
 
-fn busiest(found: &Outcome) -> &'static str {
+fn busiest(found: &LoadResult) -> &'static str {
     match found.busy.first().map(|(resource, _)| *resource) {
         Some(Resource::Targets) => "drives",
         Some(Resource::ServerLinks) => "server links",
@@ -163,13 +163,13 @@ fn busiest(found: &Outcome) -> &'static str {
 
 struct Site<'a> {
     description: &'a Description,
-    kind: Parts,
+    kind: ServerParts,
     scheme: Scheme,
     client_link: f64,
 }
 
 impl Site<'_> {
-    fn farm(&self, servers: u32) -> Result<Farm> {
+    fn farm(&self, servers: u32) -> Result<SimulatedCluster> {
         let kind = &self.kind;
         let hardware = Hardware {
             servers,
@@ -182,7 +182,7 @@ impl Site<'_> {
             client_link: self.client_link,
             scheme: self.scheme,
         };
-        Farm::new(hardware).map_err(|why| refused(&why.0, "describe fewer targets"))
+        SimulatedCluster::new(hardware).map_err(|why| refused(&why.0, "describe fewer targets"))
     }
 
     /// Simulates a cluster of this many servers. Also returns a note where it differs from a real
@@ -229,12 +229,12 @@ impl Site<'_> {
             degraded_share: degraded.map(|degraded| degraded.bytes_per_s / read.bytes_per_s),
             rebuild,
         };
-        Ok((found, beyond_a_map(&farm)))
+        Ok((found, map_limit_note(&farm)))
     }
 }
 
 /// Returns a note for a cluster with more groups than a cluster map can hold.
-fn beyond_a_map(farm: &Farm) -> Option<String> {
+fn map_limit_note(farm: &SimulatedCluster) -> Option<String> {
     let (servers, groups, held) = (farm.hardware.servers, farm.map.groups.len(), layout::MAX_MIRRORED);
     let is_beyond = farm.hardware.scheme.is_mirrored() && groups > held;
     is_beyond.then(|| {
@@ -242,7 +242,7 @@ fn beyond_a_map(farm: &Farm) -> Option<String> {
     })
 }
 
-fn rebuilt(farm: &Farm, pace: f64, load: Option<Load>) -> Result<Rebuilt> {
+fn rebuilt(farm: &SimulatedCluster, pace: f64, load: Option<Load>) -> Result<RebuildResult> {
     let how = Rebuild { lost: 0, group_bytes: GROUP_BYTES, record_bytes: MIB, pieces: 8, members: 2, pace };
     scale::rebuild(farm, how, load).map_err(|why| refused(&why.0, "describe a larger cluster"))
 }
@@ -281,7 +281,7 @@ impl Simulated {
         let second = table(heading, &self.servers.iter().map(server_cells).collect::<Vec<_>>());
         let notes: String = self.notes.iter().map(|note| format!("{note}\n")).collect();
         format!(
-            "\nsimulated, {PROGRAMS} programs a client:\n{first}\nas many clients as servers:\n{second}{notes}"
+            "\nsimulated, {APPLICATIONS} programs a client:\n{first}\nas many clients as servers:\n{second}{notes}"
         )
     }
 
@@ -421,13 +421,13 @@ mod tests {
     #[test]
     fn more_groups_than_a_map_holds_are_told() {
         let description = description("mirror:3");
-        let (kinds, _) = parts(&description).unwrap();
-        let kind = Parts { targets: 1, ..kinds[0] };
+        let (kinds, _) = server_parts(&description).unwrap();
+        let kind = ServerParts { targets: 1, ..kinds[0] };
         let site =
             Site { description: &description, kind, scheme: Scheme::Mirror(3), client_link: 100.0 * GB };
-        let note = beyond_a_map(&site.farm(5_000).unwrap());
+        let note = map_limit_note(&site.farm(5_000).unwrap());
         assert!(note.unwrap().contains("1667 mirrored groups; it holds 1536"));
-        assert_eq!(beyond_a_map(&site.farm(300).unwrap()), None);
+        assert_eq!(map_limit_note(&site.farm(300).unwrap()), None);
     }
 
     #[test]
@@ -437,7 +437,7 @@ mod tests {
         let mut two = description("single");
         two.server.push(two.server[0].clone());
         assert!(refused(&two).contains("several kinds"));
-        let (kinds, _) = parts(&description("mirror:2")).unwrap();
+        let (kinds, _) = server_parts(&description("mirror:2")).unwrap();
         let site = Site {
             description: &description("mirror:2"),
             kind: kinds[0],

@@ -3,7 +3,7 @@
 use super::Answer;
 use super::rows::{loads, number, of_promise};
 use crate::output::{Align, list, table};
-use layout::plan::{DEPLOYMENTS, DRIVES, LINKS, Place, Plan};
+use layout::plan::{DEPLOYMENTS, DRIVES, LINKS, Plan, RebuildPlace};
 
 const TIB: f64 = 1_099_511_627_776.0;
 
@@ -92,8 +92,8 @@ fn safety(plan: &Plan) -> Vec<(&'static str, String)> {
             tb(rebuild.bytes),
             number(rebuild.seconds / 3600.0),
             match rebuild.place {
-                Place::Spare => "in spare room",
-                Place::Replacement => "on replaced drives",
+                RebuildPlace::Spare => "in spare room",
+                RebuildPlace::Replacement => "on replaced drives",
             },
             rebuild.binds
         ),

@@ -12,7 +12,7 @@ fn folder() -> PathBuf {
 }
 
 #[test]
-fn the_bytes_of_every_message_are_what_they_were() {
+fn messages_match_their_golden_bytes() {
     let may_add = std::env::var_os("WEFT_NEW_GOLDEN").is_some();
     let mut names = BTreeSet::new();
     for sample in samples() {

@@ -157,7 +157,7 @@ fn lists_and_names_are_bounded() {
 }
 
 #[test]
-fn batches_are_bounded_and_share_out_what_there_is() {
+fn batch_counts_are_bounded_and_match_guards_and_writes() {
     let apply = |parts: &[Vec<u8>]| cause::<KvRequest>(&delimited(12, &parts.concat()));
     let batch = delimited(1, &[number(1, 1), number(2, 1)].concat());
     let item = delimited(1, &delimited(1, b"key"));

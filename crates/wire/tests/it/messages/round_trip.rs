@@ -8,7 +8,7 @@ use proptest::test_runner::TestRunner;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use types::{Credentials, InodeId, SessionId, TargetId};
-use wire::{Answer, Malformed, Message, MetaOp, MetaRequest, MetaResponse, Request, Service};
+use wire::{AnswerKind, Malformed, Message, MetaOp, MetaRequest, MetaResponse, Request, Service};
 use wire::{KvReply, KvRequest, PartitionsReply, PartitionsRequest, StorageOp, StorageReply, StorageRequest};
 
 pub fn encoded(message: &impl Message) -> Vec<u8> {
@@ -152,7 +152,7 @@ fn every_kind_is_tested() {
 }
 
 #[test]
-fn requests_tell_their_transport_what_it_has_to_know() {
+fn requests_have_the_properties_that_transports_need() {
     assert_eq!((MetaRequest::SERVICE, StorageRequest::SERVICE), (Service::Metadata, Service::Storage));
     assert_eq!(PartitionsRequest::SERVICE, Service::Partitions);
     assert_eq!(KvRequest::SERVICE, Service::KeyValue);
@@ -160,18 +160,18 @@ fn requests_tell_their_transport_what_it_has_to_know() {
     for op in strategies::meta_ops() {
         let request = meta_request(any_of(&op, runner));
         let expected = match request.op {
-            MetaOp::NextRecalls { .. } | MetaOp::Lock { wait: true, .. } => Answer::Waits,
-            _ => Answer::Plain,
+            MetaOp::NextRecalls { .. } | MetaOp::Lock { wait: true, .. } => AnswerKind::Unbounded,
+            _ => AnswerKind::NoPayload,
         };
-        assert_eq!(request.answer_payload(), expected, "{request:?}");
+        assert_eq!(request.answer_kind(), expected, "{request:?}");
     }
     for op in strategies::storage_ops() {
         let request = storage_request(any_of(&op, runner));
         let expected = match request.op {
-            StorageOp::Read { .. } => Answer::Fills,
-            StorageOp::Measure { .. } => Answer::Waits,
-            _ => Answer::Plain,
+            StorageOp::Read { .. } => AnswerKind::FillsPayload,
+            StorageOp::Measure { .. } => AnswerKind::Unbounded,
+            _ => AnswerKind::NoPayload,
         };
-        assert_eq!(request.answer_payload(), expected, "{request:?}");
+        assert_eq!(request.answer_kind(), expected, "{request:?}");
     }
 }

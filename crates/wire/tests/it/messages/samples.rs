@@ -3,7 +3,7 @@
 use super::round_trip::encoded;
 use bytes::Bytes;
 use types::*;
-use wire::frame::{Header, Hello, Kind, OnHost, Welcome};
+use wire::frame::{FrameKind, Header, Hello, LocalEndpoint, Welcome};
 use wire::mgmt::{DrainProgress, Touched};
 use wire::*;
 
@@ -24,7 +24,7 @@ pub fn samples() -> Vec<Sample> {
     samples.extend(meta_ops().into_iter().map(|op| {
         let name = format!("meta_request-{}", kind(&op));
         let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
-        let number = Some(Number { lane: 0, sequence: 300 });
+        let number = Some(SlotSequence { slot: 0, sequence: 300 });
         sample(name, MetaRequest { session: SessionId(7), number, credentials, privileged: false, op })
     }));
     samples.extend(meta_replies().into_iter().map(|reply| {
@@ -32,16 +32,16 @@ pub fn samples() -> Vec<Sample> {
         let name = format!("meta_response-{}", kind(&reply));
         sample(name, MetaResponse { grants, recalls: 5, ..reply.into() })
     }));
-    let directories = vec![DirectoryState { attr: attr(), order: 77 }];
+    let directories = vec![DirectoryState { attr: attr(), state_number: 77 }];
     let changed = MetaResponse { directories, ..MetaResponse::from(MetaReply::Unit) };
     samples.push(sample("meta_response-directories".to_string(), changed));
     let change = PatternChange { scheme: Some("mirror:2".to_string()), ..PatternChange::default() };
     let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
     let op = MetaOp::SetPattern { dir: DIR, change };
-    let number = Some(Number { lane: 0, sequence: 300 });
+    let number = Some(SlotSequence { slot: 0, sequence: 300 });
     let mirrored = MetaRequest { session: SessionId(7), number, credentials, privileged: false, op };
     samples.push(sample("meta_request-set_scheme".to_string(), mirrored));
-    let promised = vec![Promise { credentials, file: promised() }];
+    let promised = vec![AsyncCreate { credentials, file: promised() }];
     let op = MetaOp::Register { in_use: vec![INO], promised, told: 0 };
     let returns = MetaRequest {
         session: SessionId(7),
@@ -59,7 +59,7 @@ pub fn samples() -> Vec<Sample> {
     let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
     let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
     samples.push(sample("meta_response-permissions".to_string(), permissions));
-    let kept = Recall { number: 3, ino: DIR, keep: Some(LeaseMode::Permissions) };
+    let kept = Recall { number: 3, ino: DIR, retain: Some(LeaseMode::Permissions) };
     let kept = MetaResponse::from(MetaReply::Recalls(vec![kept]));
     samples.push(sample("meta_response-kept".to_string(), kept));
     let least = MetaResponse::from(MetaReply::Lock(None));
@@ -70,25 +70,25 @@ pub fn samples() -> Vec<Sample> {
         let name = format!("storage_request-{}", kind(&op));
         sample(name, StorageRequest::new(SessionId(7), TargetId(12), INO, op))
     }));
-    let op = StorageOp::Write { offset: 4096, path: Path::Cached, durable: false };
-    let (number, capability) = (Some(Number { lane: 3, sequence: 258 }), Some(capability()));
+    let op = StorageOp::Write { offset: 4096, path: DataPath::Cached, durable: false };
+    let (number, capability) = (Some(SlotSequence { slot: 3, sequence: 258 }), Some(capability()));
     let least = StorageRequest::new(SessionId(7), TargetId(12), INO, op.clone());
-    let full = StorageRequest { number, capability, ..least };
+    let full = StorageRequest { slot_sequence: number, capability, ..least };
     samples.push(sample("storage_request-full".to_string(), full.clone()));
     let capability = Some(Capability(std::array::from_fn(|at| at as u8 + 1)));
     let fenced = StorageRequest { epoch: 3 << 44 | 258, capability, ..full.clone() };
     samples.push(sample("storage_request-fenced".to_string(), fenced));
     for (name, part) in [
-        ("primary", Part::Primary),
-        ("member", Part::Member { sequence: 1 << 33, settled: 258 }),
-        ("resync", Part::Resync),
+        ("primary", GroupRole::Primary),
+        ("member", GroupRole::Member { sequence: 1 << 33, settled: 258 }),
+        ("resync", GroupRole::Resync),
     ] {
-        let group = Some(InGroup { group: GroupId(300), since: Epoch(70_000), part });
+        let group = Some(GroupContext { group: GroupId(300), since: Epoch(70_000), role: part });
         let request =
             StorageRequest { group, ..StorageRequest::new(SessionId(7), TargetId(12), INO, op.clone()) };
         samples.push(sample(format!("storage_request-in_group-{name}"), request));
     }
-    let op = StorageOp::Read { offset: 1 << 40, path: Path::Cached };
+    let op = StorageOp::Read { offset: 1 << 40, path: DataPath::Cached };
     let known = StorageRequest { known: 1 << 33, ..StorageRequest::new(SessionId(7), TargetId(12), INO, op) };
     samples.push(sample("storage_request-known".to_string(), known));
     let op = MetaOp::EndWrite {
@@ -106,13 +106,13 @@ pub fn samples() -> Vec<Sample> {
     let file = FileInfo {
         attr: attr(),
         layout: None,
-        known: Vec::new(),
+        length_bounds: Vec::new(),
         inline: None,
         inline_limit: 0,
         epoch: 0,
         uncut: true,
     };
-    let known = FileInfo { known: vec![300, 0, 1 << 32], uncut: false, ..file.clone() };
+    let known = FileInfo { length_bounds: vec![300, 0, 1 << 32], uncut: false, ..file.clone() };
     samples.push(sample("meta_response-known".to_string(), MetaResponse::from(MetaReply::File(known))));
     let fenced = FileInfo { epoch: 3 << 44 | 258, uncut: false, ..file.clone() };
     samples.push(sample("meta_response-epoch".to_string(), MetaResponse::from(MetaReply::File(fenced))));
@@ -135,7 +135,7 @@ pub fn samples() -> Vec<Sample> {
     samples.push(sample("kv_request-apply-verifier".into(), verified));
     samples.extend(kv_answers().into_iter().map(|answer| {
         let name = format!("kv_reply-{}", kind(&answer));
-        sample(name, KvReply { instance: 1 << 60, verifier: 5, has_room: false, answer })
+        sample(name, KvReply { instance: 1 << 60, verifier: 5, has_space: false, answer })
     }));
     let error = Error::new(Errno::EROFS, "target 12 is read-only: no free space").hint("add a target");
     samples.push(sample("error-full".to_string(), error));
@@ -159,8 +159,8 @@ fn kind(value: &impl std::fmt::Debug) -> String {
 
 fn header() -> Sample {
     let mut header =
-        Header::new(Kind::Request, 0x1112_1314_1516_1718).with_body(b"body").with_payload(b"data");
-    (header.service, header.wanted_bytes, header.deadline_ms) = (Service::Storage as u8, 4096, 60_000);
+        Header::new(FrameKind::Request, 0x1112_1314_1516_1718).with_body(b"body").with_payload(b"data");
+    (header.service, header.reply_payload_bytes, header.deadline_ms) = (Service::Storage as u8, 4096, 60_000);
     header.epoch = Epoch(17);
     let is = move |bytes: &[u8]| bytes.try_into().is_ok_and(|bytes| Header::decode(bytes) == Ok(header));
     Sample { name: "header".to_string(), bytes: header.encode().to_vec(), is: Box::new(is) }
@@ -177,7 +177,8 @@ fn handshakes() -> [Sample; 3] {
         incarnation: 3,
     };
     let welcome = Welcome { protocol: 1, name: "node-1".to_string(), credits: 256, cores: 4, on_host: None };
-    let on_host = OnHost { host: "boot-4026531840".to_string(), socket: "weft-17".to_string(), user: 997 };
+    let on_host =
+        LocalEndpoint { host: "boot-4026531840".to_string(), socket: "weft-17".to_string(), user: 997 };
     let with_host = Welcome { on_host: Some(on_host), ..welcome.clone() };
     [
         sample("hello".to_string(), hello),
@@ -193,8 +194,8 @@ const TIME: Timestamp = Timestamp::new(1_760_000_000, 123_456_789);
 const RANGE: LockRange = LockRange { start: 10, last: u64::MAX };
 const OWNER: LockOwner = LockOwner(0xfeed_beef);
 
-fn grant(ino: u64, mode: LeaseMode) -> Grant {
-    Grant { ino: InodeId(ino), mode }
+fn grant(ino: u64, mode: LeaseMode) -> LeaseGrant {
+    LeaseGrant { ino: InodeId(ino), mode }
 }
 
 /// Messages of name-prefix delegations.
@@ -223,9 +224,9 @@ fn name() -> Bytes {
     Bytes::from_static(b"name")
 }
 
-fn promised() -> PromisedFile {
+fn promised() -> PendingFile {
     let (name, content) = (name(), Bytes::from_static(b"content"));
-    PromisedFile { ino: INO, parent: DIR, name, mode: 0o640, umask: 0o22, made: TIME, content }
+    PendingFile { ino: INO, parent: DIR, name, mode: 0o640, umask: 0o22, created: TIME, content }
 }
 
 /// Flags and projects of inodes.
@@ -234,7 +235,7 @@ fn flags() -> [Sample; 2] {
     let set = SetAttr { flags: Some(flags), project: Some(project), ..SetAttr::default() };
     let request = MetaRequest {
         session: SessionId(7),
-        number: Some(Number { lane: 0, sequence: 300 }),
+        number: Some(SlotSequence { slot: 0, sequence: 300 }),
         credentials: Credentials { uid: 1000, gid: 100, pid: 4711 },
         privileged: true,
         op: MetaOp::Setattr { ino: INO, set },
@@ -261,8 +262,10 @@ pub fn meta_ops() -> Vec<MetaOp> {
     let (ino, parent, dir, name) = (INO, DIR, DIR, name());
     let to = Bytes::from_static(b"target");
     let value = Bytes::from_static(b"value");
-    let yields =
-        vec![Yield { number: 1, ino, in_use: true }, Yield { number: 2, ino: InodeId(9), in_use: false }];
+    let yields = vec![
+        RecallAck { number: 1, ino, in_use: true },
+        RecallAck { number: 2, ino: InodeId(9), in_use: false },
+    ];
     let change = PatternChange {
         pool: Some("fast".to_string()),
         chunk_size: Some(1 << 20),
@@ -271,7 +274,7 @@ pub fn meta_ops() -> Vec<MetaOp> {
         chooser: Some(Chooser::CapacityWeighted),
         scheme: None,
     };
-    let (space, owner, kind, range) = (LockSpace::Flock, OWNER, LockKind::Exclusive, RANGE);
+    let (space, owner, kind, range) = (LockFamily::Flock, OWNER, LockKind::Exclusive, RANGE);
     vec![
         MetaOp::Lookup { parent, name: name.clone() },
         MetaOp::Getattr { ino },
@@ -283,7 +286,7 @@ pub fn meta_ops() -> Vec<MetaOp> {
             umask: 0o22,
             rdev: 0x103,
             exclusive: true,
-            wish: None,
+            requested_lease: None,
         },
         MetaOp::Mkdir { parent, name: name.clone(), mode: 0o755, umask: 0o22 },
         MetaOp::Symlink { parent, name: name.clone(), target: to.clone() },
@@ -327,7 +330,7 @@ pub fn meta_ops() -> Vec<MetaOp> {
         MetaOp::TruncateDone { ino },
         MetaOp::Reclaim { ino },
         MetaOp::Lock { ino, space, owner, pid: 4711, kind, range, wait: true },
-        MetaOp::Unlock { ino, space: LockSpace::Posix, owner, range },
+        MetaOp::Unlock { ino, space: LockFamily::Posix, owner, range },
         MetaOp::TestLock { ino, owner, kind: LockKind::Shared, range },
         MetaOp::NextRecalls { after: 41 },
         MetaOp::Yield { yields },
@@ -357,7 +360,7 @@ pub fn meta_ops() -> Vec<MetaOp> {
         MetaOp::Deliver { file: Box::new(promised()) },
         MetaOp::ReclaimOpens { inodes: vec![ino, InodeId(9)] },
         MetaOp::ReclaimSizes {
-            sizes: vec![KnownSize { ino, size: 5_000_000_000 }, KnownSize { ino: InodeId(9), size: 0 }],
+            sizes: vec![ReportedSize { ino, size: 5_000_000_000 }, ReportedSize { ino: InodeId(9), size: 0 }],
         },
     ]
 }
@@ -391,8 +394,8 @@ fn meta_replies() -> Vec<MetaReply> {
     };
     let entry = DirEntry { name: name(), ino: INO, mode: mode::S_IFREG, cookie: 1 << 62, attr: Some(attr()) };
     let bare = DirEntry { name: Bytes::from_static(b"d"), mode: mode::S_IFDIR, attr: None, ..entry.clone() };
-    let recall = |number, keep| Recall { number, ino: INO, keep };
-    let description = Description {
+    let recall = |number, keep| Recall { number, ino: INO, retain: keep };
+    let description = EntryDescription {
         attr: attr(),
         pattern: StripePattern::default(),
         pool: "default".to_string(),
@@ -410,7 +413,7 @@ fn meta_replies() -> Vec<MetaReply> {
     vec![
         MetaReply::Unit,
         MetaReply::Entry(attr()),
-        MetaReply::Created { attr: attr(), inline_limit: 4096, bare: true },
+        MetaReply::Created { attr: attr(), inline_limit: 4096, has_no_xattrs: true },
         MetaReply::Attr(attr()),
         MetaReply::Renamed { moved: attr(), other: Some(attr()) },
         MetaReply::Bytes(Bytes::from_static(b"value")),
@@ -419,7 +422,7 @@ fn meta_replies() -> Vec<MetaReply> {
         MetaReply::File(FileInfo {
             attr: attr(),
             layout: Some(layout),
-            known: Vec::new(),
+            length_bounds: Vec::new(),
             inline: Some(Bytes::new()),
             inline_limit: 4096,
             epoch: 0,
@@ -431,7 +434,7 @@ fn meta_replies() -> Vec<MetaReply> {
         MetaReply::Elsewhere { ino: INO, mode: mode::S_IFDIR },
         MetaReply::Migration(Some(Box::new(migration))),
         MetaReply::Process(0x5ca1_ab1e),
-        MetaReply::Usage(Usage {
+        MetaReply::Usage(MetadataUsage {
             inodes: 5_000_000_000,
             store: Some(StoreSpace { used: 1 << 33, free: 1 << 40 }),
         }),
@@ -442,23 +445,23 @@ fn meta_replies() -> Vec<MetaReply> {
 
 pub fn storage_ops() -> Vec<StorageOp> {
     vec![
-        StorageOp::Read { offset: 1 << 40, path: Path::Cached },
-        StorageOp::Write { offset: 4096, path: Path::Direct, durable: true },
+        StorageOp::Read { offset: 1 << 40, path: DataPath::Cached },
+        StorageOp::Write { offset: 4096, path: DataPath::Direct, durable: true },
         StorageOp::Truncate { len: 5 },
-        StorageOp::Allocate { range: ByteRange::new(1, 1 << 20), how: Allocate::Zero },
+        StorageOp::Allocate { range: ByteRange::new(1, 1 << 20), how: AllocateMode::Zero },
         StorageOp::Delete,
         StorageOp::SetAside,
         StorageOp::Sync,
         StorageOp::SyncTarget,
         StorageOp::Stat,
-        StorageOp::Seek { from: 8192, what: Seek::Hole },
+        StorageOp::Seek { from: 8192, what: SeekTarget::Hole },
         StorageOp::Space,
         StorageOp::Fence { session: SessionId(8) },
         StorageOp::Watch { token: 1 << 60, round: 2 },
         StorageOp::Changed { token: 1 << 60, round: 2, from: 1 << 20 },
         StorageOp::Unwatch { token: 1 << 60 },
         StorageOp::Settled,
-        StorageOp::Regions { from: INO, which: Regions::Noted },
+        StorageOp::Regions { from: INO, which: Regions::Dirty },
         StorageOp::Survey { range: ByteRange::new(0, 1 << 24), unit: 4096, read: true },
         StorageOp::Heal { range: ByteRange::new(4096, 8192) },
         StorageOp::Mend { from: TargetId(3), to: TargetId(4), range: ByteRange::new(4096, 1 << 20) },
@@ -495,7 +498,7 @@ fn kv_answers() -> Vec<KvAnswer> {
     vec![
         KvAnswer::Values(vec![Some(bytes(b"value")), None]),
         KvAnswer::Pairs { pairs: vec![(bytes(b"key"), bytes(b"value"))], more: true },
-        KvAnswer::Outcomes(vec![KvOutcome::Won, KvOutcome::Lost, KvOutcome::Unknown]),
+        KvAnswer::Outcomes(vec![KvOutcome::Applied, KvOutcome::GuardFailed, KvOutcome::Unknown]),
         KvAnswer::Done,
     ]
 }
@@ -510,8 +513,8 @@ fn storage_replies() -> Vec<StorageReply> {
             regions: vec![(INO, ByteRange::new(0, 1 << 20)), (DIR, ByteRange::new(1 << 20, 3 << 20))],
             next: Some(DIR),
         },
-        StorageReply::Survey(wire::Survey {
-            is_there: true,
+        StorageReply::Survey(wire::ReplicaState {
+            exists: true,
             len: 5000,
             sum_end: 8192,
             mtime: TIME,
@@ -519,17 +522,17 @@ fn storage_replies() -> Vec<StorageReply> {
             sums: vec![7, 0, 1 << 31],
             damaged: vec![ByteRange::new(4096, 8192)],
         }),
-        StorageReply::Healed(wire::Healed { damaged: 3, mended: 2, unclear: 1 }),
-        StorageReply::Room(wire::Room {
+        StorageReply::Healed(wire::RepairResult { damaged: 3, repaired: 2, unclear: 1 }),
+        StorageReply::Room(wire::ReservationSpace {
             disk: 0x801,
             free: 1 << 39,
-            wanted: 8192,
+            unallocated: 8192,
             gaps: vec![ByteRange::new(4096, 8192), ByteRange::new(1 << 20, (1 << 20) + 4096)],
-            others: vec![wire::MemberRoom { target: TargetId(7), disk: 0x802, free: 1 << 38, wanted: 4096 }],
+            others: vec![wire::MemberSpace { target: TargetId(7), disk: 0x802, free: 1 << 38, wanted: 4096 }],
         }),
         StorageReply::Rates(vec![
-            wire::Rate { of: wire::RateOf::Write, rate: 1 << 33, streams: 16 },
-            wire::Rate { of: wire::RateOf::Checksum, rate: 1, streams: 1 },
+            wire::MeasuredRate { of: wire::RateQuantity::Write, rate: 1 << 33, streams: 16 },
+            wire::MeasuredRate { of: wire::RateQuantity::Checksum, rate: 1, streams: 1 },
         ]),
         StorageReply::Done { verifier: 0x0102_0304_0506_0708 },
     ]
@@ -543,7 +546,7 @@ pub fn partitions_requests() -> Vec<PartitionsRequest> {
         PartitionsRequest::Return { partition, token, written: vec![Bytes::from_static(b"key")] },
         PartitionsRequest::MakeWay {
             session,
-            accesses: vec![(INO, Access::Change), (DIR, Access::Look)],
+            accesses: vec![(INO, InodeAccess::Write), (DIR, InodeAccess::Read)],
             wait: true,
         },
         PartitionsRequest::Ended { session },
@@ -561,7 +564,7 @@ pub fn partitions_requests() -> Vec<PartitionsRequest> {
 fn partitions_replies() -> Vec<PartitionsReply> {
     vec![
         PartitionsReply::Done,
-        PartitionsReply::Lent { owner: Bytes::from_static(b"owner"), quiet: true },
+        PartitionsReply::Lent { owner: Bytes::from_static(b"owner"), no_leases: true },
         PartitionsReply::Clear(true),
         PartitionsReply::File(Some(INO)),
         PartitionsReply::Sessions(vec![]),

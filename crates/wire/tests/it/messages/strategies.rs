@@ -20,11 +20,12 @@ pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
 }
 
 pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
-    let grants = vec_of((ino(), mode()).prop_map(|(ino, mode)| Grant { ino, mode }));
+    let grants = vec_of((ino(), mode()).prop_map(|(ino, mode)| LeaseGrant { ino, mode }));
     // They are encoded after the others.
-    let permissions = vec_of(ino().prop_map(|ino| Grant { ino, mode: LeaseMode::Permissions }));
+    let permissions = vec_of(ino().prop_map(|ino| LeaseGrant { ino, mode: LeaseMode::Permissions }));
     let grants = (grants, permissions).prop_map(|(grants, permissions)| [grants, permissions].concat());
-    let directories = vec_of((attr(), any::<u64>()).prop_map(|(attr, order)| DirectoryState { attr, order }));
+    let directories =
+        vec_of((attr(), any::<u64>()).prop_map(|(attr, order)| DirectoryState { attr, state_number: order }));
     let reply = select(meta_replies()).prop_flat_map(|reply| reply);
     (reply, grants, any::<[u64; 2]>(), of(capability()), directories).prop_map(
         |(reply, grants, [recalls, verifier], capability, directories)| MetaResponse {
@@ -44,25 +45,35 @@ pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
     (head, select(storage_ops()).prop_flat_map(|op| op)).prop_map(
         |(((session, target, ino, number, capability), epoch, group, known), op)| {
             let (session, target) = (SessionId(session), TargetId(target));
-            StorageRequest { session, target, ino, number, capability, epoch, group, known, op }
+            StorageRequest {
+                session,
+                target,
+                ino,
+                slot_sequence: number,
+                capability,
+                epoch,
+                group,
+                known,
+                op,
+            }
         },
     )
 }
 
-fn numbers() -> impl Strategy<Value = Number> {
-    (any::<u32>(), 1..=u32::MAX).prop_map(|(lane, sequence)| Number { lane, sequence })
+fn numbers() -> impl Strategy<Value = SlotSequence> {
+    (any::<u32>(), 1..=u32::MAX).prop_map(|(lane, sequence)| SlotSequence { slot: lane, sequence })
 }
 
-fn in_group() -> impl Strategy<Value = InGroup> {
+fn in_group() -> impl Strategy<Value = GroupContext> {
     let part = prop_oneof![
-        Just(Part::Primary),
-        any::<(u64, u64)>().prop_map(|(sequence, settled)| Part::Member { sequence, settled }),
-        Just(Part::Resync),
+        Just(GroupRole::Primary),
+        any::<(u64, u64)>().prop_map(|(sequence, settled)| GroupRole::Member { sequence, settled }),
+        Just(GroupRole::Resync),
     ];
-    (any::<u32>(), any::<u64>(), part).prop_map(|(group, since, part)| InGroup {
+    (any::<u32>(), any::<u64>(), part).prop_map(|(group, since, part)| GroupContext {
         group: GroupId(group),
         since: Epoch(since),
-        part,
+        role: part,
     })
 }
 
@@ -87,24 +98,24 @@ pub fn storage_replies() -> impl Strategy<Value = StorageReply> {
         (vec_of((ino(), range())), of(ino()))
             .prop_map(|(regions, next)| StorageReply::Regions { regions, next }),
         (any::<(bool, u64, u64)>(), time(), time(), vec_of(any::<u32>()), vec_of(range())).prop_map(
-            |((is_there, len, sum_end), mtime, ctime, sums, damaged)| {
-                StorageReply::Survey(wire::Survey { is_there, len, sum_end, mtime, ctime, sums, damaged })
+            |((exists, len, sum_end), mtime, ctime, sums, damaged)| {
+                StorageReply::Survey(wire::ReplicaState { exists, len, sum_end, mtime, ctime, sums, damaged })
             }
         ),
-        any::<(u64, u64, u64)>().prop_map(|(damaged, mended, unclear)| {
-            StorageReply::Healed(wire::Healed { damaged, mended, unclear })
+        any::<(u64, u64, u64)>().prop_map(|(damaged, repaired, unclear)| {
+            StorageReply::Healed(wire::RepairResult { damaged, repaired, unclear })
         }),
         prop::collection::vec(rate(), 0..5).prop_map(StorageReply::Rates),
         (any::<(u64, u64, u64)>(), vec_of(range()), prop::collection::vec(member_room(), 0..3)).prop_map(
-            |((disk, free, wanted), gaps, others)| {
-                StorageReply::Room(wire::Room { disk, free, wanted, gaps, others })
+            |((disk, free, unallocated), gaps, others)| {
+                StorageReply::Room(wire::ReservationSpace { disk, free, unallocated, gaps, others })
             }
         ),
     ]
 }
 
-fn member_room() -> impl Strategy<Value = wire::MemberRoom> {
-    any::<(u32, u64, u64, u64)>().prop_map(|(target, disk, free, wanted)| wire::MemberRoom {
+fn member_room() -> impl Strategy<Value = wire::MemberSpace> {
+    any::<(u32, u64, u64, u64)>().prop_map(|(target, disk, free, wanted)| wire::MemberSpace {
         target: TargetId(target),
         disk,
         free,
@@ -117,7 +128,7 @@ pub fn kv_requests() -> impl Strategy<Value = KvRequest> {
 }
 
 pub fn kv_replies() -> impl Strategy<Value = KvReply> {
-    let outcome = select(vec![KvOutcome::Won, KvOutcome::Lost, KvOutcome::Unknown]);
+    let outcome = select(vec![KvOutcome::Applied, KvOutcome::GuardFailed, KvOutcome::Unknown]);
     let answer = prop_oneof![
         vec_of(of(name())).prop_map(KvAnswer::Values),
         (vec_of((name(), name())), any::<bool>()).prop_map(|(pairs, more)| KvAnswer::Pairs { pairs, more }),
@@ -127,7 +138,7 @@ pub fn kv_replies() -> impl Strategy<Value = KvReply> {
     (any::<(u64, u64, bool)>(), answer).prop_map(|((instance, verifier, has_room), answer)| KvReply {
         instance,
         verifier,
-        has_room,
+        has_space: has_room,
         answer,
     })
 }
@@ -161,7 +172,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Getattr { ino: ino() },
         NoteAccess { accesses: vec_of((ino(), time()).prop_map(|(ino, at)| AccessTime { ino, at })) },
         Setattr { ino: ino(), set: set_attr() },
-        Create { parent: ino(), name: name(), mode: u32s(), umask: u32s(), rdev: u32s(), exclusive: flag(), wish: of(mode()) },
+        Create { parent: ino(), name: name(), mode: u32s(), umask: u32s(), rdev: u32s(), exclusive: flag(), requested_lease: of(mode()) },
         Mkdir { parent: ino(), name: name(), mode: u32s(), umask: u32s() },
         Symlink { parent: ino(), name: name(), target: name() },
         Tmpfile { parent: ino(), mode: u32s(), umask: u32s() },
@@ -192,7 +203,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Unlock { ino: ino(), space: space(), owner: owner(), range: lock_range() },
         TestLock { ino: ino(), owner: owner(), kind: kind(), range: lock_range() },
         NextRecalls { after: u64s() },
-        Yield { yields: vec_of((u64s(), ino(), flag()).prop_map(|(number, ino, in_use)| Yield { number, ino, in_use })) },
+        Yield { yields: vec_of((u64s(), ino(), flag()).prop_map(|(number, ino, in_use)| RecallAck { number, ino, in_use })) },
         Release { inodes: vec_of(ino()), seen: u64s() },
         EndSession,
         Register { in_use: vec_of(ino()), promised: vec_of(promise()), told: u64s() },
@@ -203,7 +214,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Usage,
         ReclaimLocks { locks: vec_of(held_lock()) },
         ReclaimOpens { inodes: vec_of(ino()) },
-        ReclaimSizes { sizes: vec_of((ino(), u64s()).prop_map(|(ino, size)| KnownSize { ino, size })) },
+        ReclaimSizes { sizes: vec_of((ino(), u64s()).prop_map(|(ino, size)| ReportedSize { ino, size })) },
         StillYielding { seen: u64s() },
         MayOpen { ino: ino(), wanted: u32s() },
         Reopen { ino: ino(), past: u64s() },
@@ -215,26 +226,26 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
     ]
 }
 
-fn promised() -> impl Strategy<Value = PromisedFile> {
+fn promised() -> impl Strategy<Value = PendingFile> {
     let bits = (any::<u32>(), any::<u32>());
     (ino(), ino(), name(), bits, time(), name()).prop_map(
-        |(ino, parent, name, (mode, umask), made, content)| PromisedFile {
+        |(ino, parent, name, (mode, umask), made, content)| PendingFile {
             ino,
             parent,
             name,
             mode,
             umask,
-            made,
+            created: made,
             content,
         },
     )
 }
 
-fn promise() -> impl Strategy<Value = Promise> {
+fn promise() -> impl Strategy<Value = AsyncCreate> {
     let credentials = (any::<u32>(), any::<u32>(), any::<u32>());
     (credentials, promised()).prop_map(|((uid, gid, pid), file)| {
         let credentials = Credentials { uid, gid, pid };
-        Promise { credentials, file }
+        AsyncCreate { credentials, file }
     })
 }
 
@@ -242,7 +253,7 @@ pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
     let held = (kind(), lock_range(), any::<u32>());
     let mut replies = kinds![MetaReply:
         Unit,
-        Created { attr: attr(), inline_limit: any::<u32>(), bare: any::<bool>() },
+        Created { attr: attr(), inline_limit: any::<u32>(), has_no_xattrs: any::<bool>() },
         Renamed { moved: attr(), other: of(attr()) },
         Elsewhere { ino: ino(), mode: any::<u32>() },
         Adopted { partitions: vec_of(partition()) },
@@ -251,7 +262,7 @@ pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
     ];
     replies.extend([
         (any::<u64>(), of(any::<[u64; 2]>().prop_map(|[used, free]| StoreSpace { used, free })))
-            .prop_map(|(inodes, store)| MetaReply::Usage(Usage { inodes, store }))
+            .prop_map(|(inodes, store)| MetaReply::Usage(MetadataUsage { inodes, store }))
             .boxed(),
         any::<u64>().prop_map(MetaReply::Process).boxed(),
         attr().prop_map(MetaReply::Entry).boxed(),
@@ -272,28 +283,28 @@ fn range() -> impl Strategy<Value = ByteRange> {
 }
 
 pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
-    let path = || select(vec![Path::Direct, Path::Cached]);
+    let path = || select(vec![DataPath::Direct, DataPath::Cached]);
     kinds![StorageOp:
         Read { offset: any::<u64>(), path: path() },
         Write { offset: any::<u64>(), path: path(), durable: any::<bool>() },
         Truncate { len: any::<u64>() },
         Allocate {
             range: range(),
-            how: select(vec![Allocate::Reserve, Allocate::Punch, Allocate::Zero]),
+            how: select(vec![AllocateMode::Reserve, AllocateMode::Punch, AllocateMode::Zero]),
         },
         Delete,
         SetAside,
         Sync,
         SyncTarget,
         Stat,
-        Seek { from: any::<u64>(), what: select(vec![Seek::Data, Seek::Hole]) },
+        Seek { from: any::<u64>(), what: select(vec![SeekTarget::Data, SeekTarget::Hole]) },
         Space,
         Fence { session: any::<u64>().prop_map(SessionId) },
         Watch { token: any::<u64>(), round: any::<u64>() },
         Changed { token: any::<u64>(), round: any::<u64>(), from: any::<u64>() },
         Unwatch { token: any::<u64>() },
         Settled,
-        Regions { from: ino(), which: select(vec![Regions::Noted, Regions::All]) },
+        Regions { from: ino(), which: select(vec![Regions::Dirty, Regions::All]) },
         Survey { range: range(), unit: any::<u64>(), read: any::<bool>() },
         Heal { range: range() },
         Mend {
@@ -323,8 +334,8 @@ fn measure() -> impl Strategy<Value = wire::Measure> {
     prop_oneof![drive, network, Just(wire::Measure::Cpu)]
 }
 
-fn rate() -> impl Strategy<Value = wire::Rate> {
-    use wire::RateOf::{
+fn rate() -> impl Strategy<Value = wire::MeasuredRate> {
+    use wire::RateQuantity::{
         Checksum, Encoding, MemoryCopy, Network, RandomRead, RandomWrite, Read, RoundTrips, Write,
     };
     let of = select(vec![
@@ -338,7 +349,7 @@ fn rate() -> impl Strategy<Value = wire::Rate> {
         Checksum,
         Encoding,
     ]);
-    (of, any::<u64>(), any::<u32>()).prop_map(|(of, rate, streams)| wire::Rate { of, rate, streams })
+    (of, any::<u64>(), any::<u32>()).prop_map(|(of, rate, streams)| wire::MeasuredRate { of, rate, streams })
 }
 
 fn touched() -> impl Strategy<Value = Touched> {
@@ -348,7 +359,7 @@ fn touched() -> impl Strategy<Value = Touched> {
 pub fn partitions_requests() -> Vec<BoxedStrategy<PartitionsRequest>> {
     let partition = || any::<u16>().prop_map(PartitionId);
     let session = || any::<u64>().prop_map(SessionId);
-    let access = select(vec![Access::Look, Access::Share, Access::Change]);
+    let access = select(vec![InodeAccess::Read, InodeAccess::SharedWrite, InodeAccess::Write]);
     kinds![PartitionsRequest:
         Borrow { partition: partition(), token: any::<u64>() },
         Return {
@@ -390,7 +401,7 @@ pub fn partitions_replies() -> impl Strategy<Value = PartitionsReply> {
     let owner = prop::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from);
     prop_oneof![
         Just(PartitionsReply::Done),
-        (owner, any::<bool>()).prop_map(|(owner, quiet)| PartitionsReply::Lent { owner, quiet }),
+        (owner, any::<bool>()).prop_map(|(owner, no_leases)| PartitionsReply::Lent { owner, no_leases }),
         any::<bool>().prop_map(PartitionsReply::Clear),
         any::<Option<u64>>().prop_map(|ino| PartitionsReply::File(ino.map(InodeId))),
         Just(PartitionsReply::Sessions(vec![])),
@@ -448,8 +459,8 @@ fn xattr_mode() -> impl Strategy<Value = XattrMode> {
     select(vec![XattrMode::Any, XattrMode::Create, XattrMode::Replace])
 }
 
-fn space() -> impl Strategy<Value = LockSpace> {
-    select(vec![LockSpace::Posix, LockSpace::Flock])
+fn space() -> impl Strategy<Value = LockFamily> {
+    select(vec![LockFamily::Posix, LockFamily::Flock])
 }
 
 fn kind() -> impl Strategy<Value = LockKind> {
@@ -564,7 +575,7 @@ fn file() -> impl Strategy<Value = FileInfo> {
         |(attr, layout, known, inline, inline_limit, epoch, uncut)| FileInfo {
             attr,
             layout,
-            known,
+            length_bounds: known,
             inline,
             inline_limit,
             epoch,
@@ -574,7 +585,7 @@ fn file() -> impl Strategy<Value = FileInfo> {
 }
 
 fn recall() -> impl Strategy<Value = Recall> {
-    (any::<u64>(), ino(), of(kept())).prop_map(|(number, ino, keep)| Recall { number, ino, keep })
+    (any::<u64>(), ino(), of(kept())).prop_map(|(number, ino, keep)| Recall { number, ino, retain: keep })
 }
 
 fn migration() -> impl Strategy<Value = Migration> {
@@ -590,7 +601,8 @@ fn migration() -> impl Strategy<Value = Migration> {
     )
 }
 
-fn description() -> impl Strategy<Value = Description> {
-    (attr(), pattern(), ".{0,20}", of(layout()), any::<Option<u64>>())
-        .prop_map(|(attr, pattern, pool, layout, inline)| Description { attr, pattern, pool, layout, inline })
+fn description() -> impl Strategy<Value = EntryDescription> {
+    (attr(), pattern(), ".{0,20}", of(layout()), any::<Option<u64>>()).prop_map(
+        |(attr, pattern, pool, layout, inline)| EntryDescription { attr, pattern, pool, layout, inline },
+    )
 }

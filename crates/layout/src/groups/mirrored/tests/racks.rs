@@ -110,7 +110,7 @@ fn equal_racks_share_evenly() {
 }
 
 #[test]
-fn all_targets_of_uneven_racks_have_a_part() {
+fn all_targets_of_uneven_racks_get_memberships() {
     let map = with_groups(&[("a", &[1, 1, 1]), ("b", &[1])], TWO);
     let parts: Vec<usize> = map.targets.iter().map(|t| count(&map, |g| g.members.contains(&t.id))).collect();
     assert_eq!(parts, [2, 2, 2, 6], "{:?}", map.groups);

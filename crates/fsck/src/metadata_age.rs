@@ -1,0 +1,54 @@
+//! Detects metadata that is older than the chunk files.
+//!
+//! An inode number is allocated before the file's first chunk file is created. A chunk file with a
+//! number that the metadata hasn't allocated yet belongs to a file that the metadata has lost: the
+//! store was rolled back, or lost the end of its journal. Then chunk files that seem orphaned are
+//! user data.
+
+use crate::finding::CheckReport;
+use crate::tree::Tree;
+use crate::{CheckOptions, Progress, Subject, data};
+use types::{Errno, Error, InodeId, Result};
+
+/// Remedy for older metadata.
+pub(crate) const REMEDY: &str = "weft meta restore puts a newer copy of the metadata in its place; --accept-loss repairs all the same, and moves chunk files that no file has aside";
+
+/// Returns whether the metadata hasn't yet allocated the inode number of a chunk file.
+pub(crate) fn is_unallocated(tree: &Tree, name: InodeId) -> bool {
+    let ino = name.owner_of_chunk_file();
+    let next = tree.next.get(&ino.partition()).map_or(0, |next| next.sequence);
+    ino.sequence() >= next && tree.inode(ino).is_none()
+}
+
+/// Checks before the first repair whether the metadata is older than the chunk files.
+///
+/// # Errors
+/// If it is, unless the orders accept the loss.
+pub(crate) async fn check_age(
+    subject: &Subject<'_>,
+    orders: &CheckOptions<'_>,
+    progress: Progress<'_>,
+) -> Result<()> {
+    if !orders.repair || orders.accept_loss {
+        return Ok(());
+    }
+    let tree = Tree::read(subject, &mut CheckReport::default(), progress)?;
+    let (mut count, mut first) = (0, None);
+    for (seat, store) in data::all_stores(subject) {
+        let files = store.list().await.map_err(data::unreadable)?;
+        for name in files.into_iter().filter(|name| is_unallocated(&tree, *name)) {
+            count += 1;
+            first.get_or_insert((seat, name));
+        }
+    }
+    match first {
+        None => Ok(()),
+        Some((seat, name)) => {
+            let message = format!(
+                "the metadata looks older than the chunk files: {count} of them are of inodes that it has yet to make, as {:016x} on {seat} is",
+                name.0
+            );
+            Err(Error::new(Errno::EIO, message).hint(REMEDY))
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The exclusive lease of the migrator.
+
+use super::busy_error;
+use crate::executor::{Abort, CommandOrigin, CommandOutput, TransactOutcome};
+use crate::limits::LEASE_TRIES;
+use crate::service::MetaService;
+use crate::sessions::Session;
+use crate::view::{View, not_owner};
+use namespace::leases::LeaseRequest;
+use net::LocalFuture;
+use std::sync::Arc;
+use types::{InodeId, Result, SessionId};
+use wire::LeaseMode;
+
+/// Exclusive access to an inode: until this is dropped, no session has a lease on it, and none can
+/// read or change it.
+pub(crate) struct ExclusiveLease<'a> {
+    service: &'a MetaService,
+    migrator: Arc<Session>,
+    ino: InodeId,
+}
+
+impl Drop for ExclusiveLease<'_> {
+    fn drop(&mut self) {
+        // Recalls from waiting sessions: the release acknowledges them.
+        self.migrator.recalls_after(u64::MAX);
+        self.service.leases.release(self.migrator.id, self.ino, u64::MAX);
+    }
+}
+
+/// The mount in this process. It works without leases, so nothing can be recalled from it; it stops
+/// using a file when it is asked.
+pub trait LocalMount: Send + Sync {
+    /// Runs `work` while the mount doesn't use the content of a file and has reported everything
+    /// that it knew of it. If this fails, no part of `work` has run.
+    fn while_suspended<'a>(&'a self, ino: InodeId, work: LocalFuture<'a, ()>) -> LocalFuture<'a, Result<()>>;
+}
+
+impl MetaService {
+    /// Allows migration of files that the mount in this process uses. Only the first call has an
+    /// effect.
+    pub fn set_local_mount(&self, mount: Arc<dyn LocalMount>) {
+        let _ = self.drains.local_mount.set(mount);
+    }
+
+    /// Runs `work`, including its [`MetaService::acquire_exclusive_lease`], while a mount in this
+    /// process doesn't use the file. The mount stops first, since it reports its state like any
+    /// other session, and that would wait for the migrator's lease.
+    pub(crate) async fn with_local_mount_suspended<T>(
+        &self,
+        ino: InodeId,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let Some(mount) = self.drains.local_mount.get() else { return work.await };
+        let mut outcome = Err(busy_error(ino));
+        mount.while_suspended(ino, Box::pin(async { outcome = work.await })).await?;
+        outcome
+    }
+
+    /// Recalls all leases on an inode, and acquires the exclusive one.
+    pub(crate) async fn acquire_exclusive_lease<'a>(
+        &'a self,
+        mover: &Arc<Session>,
+        ino: InodeId,
+    ) -> Result<ExclusiveLease<'a>> {
+        for _ in 0..LEASE_TRIES {
+            if self.stopping.is_set() || self.quarantine.holder_of(ino).is_some() {
+                break;
+            }
+            let command = |_: &View<'_>| {
+                let mut due = Vec::new();
+                let wish = (ino, LeaseRequest::Exclusive);
+                let mode = self.leases.acquire(&self.sessions, mover.lease_requester(), wish, &mut due);
+                match due.is_empty() {
+                    true => Ok(CommandOutput { answer: mode == Some(LeaseMode::Write), writes: Vec::new() }),
+                    false => Err(Abort::Leases(due)),
+                }
+            };
+            match self
+                .executors
+                .transact(CommandOrigin::Background, &[ino.partition()], command, |_, _| ())
+                .await?
+            {
+                TransactOutcome::Answered(true) => {
+                    return Ok(ExclusiveLease { service: self, migrator: mover.clone(), ino });
+                }
+                TransactOutcome::Answered(false) => break,
+                TransactOutcome::Leases(due) => self.wait_for_acknowledgements(due).await,
+                TransactOutcome::CrossPartition(_) => return Err(not_owner(ino.partition())),
+            }
+        }
+        Err(busy_error(ino))
+    }
+
+    /// Whether a session is this service's own. Such a session releases its leases by itself and is
+    /// never evicted for them.
+    pub(crate) fn is_own(&self, id: SessionId) -> bool {
+        self.sessions.find(id).is_some_and(|session| !session.is_remote())
+    }
+}

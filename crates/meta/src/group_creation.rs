@@ -1,0 +1,79 @@
+//! On-demand creation of groups: when a directory's pattern or a migration needs groups of a scheme
+//! that a pool doesn't have yet.
+
+use crate::executor::CommandOrigin;
+use crate::limits::{GROUPS_POLL, GROUPS_TIMEOUT};
+use crate::service::{CommandAnswer, MetaService};
+use crate::sessions::Session;
+use net::{Deadline, LocalFuture};
+use std::sync::{Arc, PoisonError};
+use types::{ClusterMap, Errno, Error, Group, Result, Scheme};
+use wire::{MetaOp, MetaRequest, PatternChange};
+
+/// Creates groups: management.
+pub trait GroupCreator: Send + Sync {
+    /// Creates the groups that a pool should have of a scheme.
+    fn make<'a>(&'a self, pool: &'a str, scheme: Scheme) -> LocalFuture<'a, Result<()>>;
+}
+
+impl MetaService {
+    /// Sets the group maker. Only the first call has an effect.
+    pub fn set_group_creator(&self, maker: Arc<dyn GroupCreator>) {
+        let _ = self.group_creator.set(maker);
+    }
+
+    /// Executes a command. If it needs groups that don't exist, creates them and executes it again.
+    pub(crate) async fn execute_with_groups(
+        &self,
+        request: &MetaRequest,
+        session: &Arc<Session>,
+        deadline: Deadline,
+    ) -> Result<CommandAnswer> {
+        let refused = match self.execute(CommandOrigin::Command, request, session, deadline).await {
+            Err(error) if error.errno == Errno::ENODEV => error,
+            answer => return answer,
+        };
+        let (ino, change) = match &request.op {
+            MetaOp::SetPattern { dir, change } => (*dir, change.clone()),
+            MetaOp::Migrate { ino, pool, scheme } => {
+                let (pool, scheme) = (pool.clone(), scheme.clone());
+                (*ino, PatternChange { pool, scheme, ..PatternChange::default() })
+            }
+            _ => return Err(refused),
+        };
+        let map = self.map_now();
+        let missing =
+            self.read(ino.partition(), |view| namespace::missing_groups(view, &map, ino, &change)).await?;
+        let (Some((pool, scheme)), Some(maker)) = (missing, self.group_creator.get()) else {
+            return Err(refused);
+        };
+        maker.make(&pool, scheme).await?;
+        self.await_groups(&pool, scheme).await?;
+        self.execute(CommandOrigin::Command, request, session, deadline).await
+    }
+
+    fn map_now(&self) -> Arc<ClusterMap> {
+        self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until this process's map has the groups.
+    async fn await_groups(&self, pool: &str, scheme: Scheme) -> Result<()> {
+        let began_ns = rt::monotonic_ns();
+        loop {
+            let map = self.map_now();
+            let id = map.pool_named(pool).map(|pool| pool.id);
+            let is_made =
+                |group: &Group| Some(group.pool) == id && group.scheme == scheme && !group.is_lost();
+            if map.groups.iter().any(is_made) {
+                return Ok(());
+            }
+            if rt::monotonic_ns() - began_ns > GROUPS_TIMEOUT.as_nanos() as u64 {
+                let message = format!(
+                    "groups of scheme {scheme} were made in pool {pool}, but the cluster map here doesn't show them yet"
+                );
+                return Err(Error::new(Errno::EAGAIN, message).hint("try again in a moment"));
+            }
+            rt::sleep(GROUPS_POLL).await;
+        }
+    }
+}

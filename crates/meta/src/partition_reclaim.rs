@@ -1,0 +1,54 @@
+//! Sessions that move with partitions from one metadata service to another.
+
+use crate::service::MetaService;
+use crate::sessions::{Session, stored_replies};
+use crate::size_recovery::Recovery;
+use crate::view::not_owner;
+use types::{InodeId, PartitionId, Result};
+use wire::AsyncCreate;
+
+impl MetaService {
+    /// Handles a session that has discarded what the previous owner of these partitions granted,
+    /// and reports the inodes that it has open there. As at a registration, this recovers the sizes
+    /// of files that the session was writing, and executes its asynchronous creates, before other
+    /// sessions may access them.
+    pub(crate) async fn reclaim_partitions(
+        &self,
+        session: &Session,
+        partitions: &[PartitionId],
+        (in_use, promised): (&[InodeId], &[AsyncCreate]),
+    ) -> Result<()> {
+        let _arriving = self.grace.begin_return(session.id);
+        let _turn = match self.grace.partitions_to_reclaim(session.id).is_empty() {
+            true => None,
+            // A retransmission waits for the original: its size recovery and releases could hit
+            // leases that the session got after the original.
+            false => Some(self.sessions.registration_lock(session.id).write().await),
+        };
+        if let Some(foreign) = partitions.iter().find(|partition| !self.is_owned(**partition)) {
+            return Err(not_owner(*foreign));
+        }
+        // In a partition to which the session has moved already, it may have got leases since: then
+        // this is an old, repeated request.
+        let awaited = self.grace.partitions_to_reclaim(session.id);
+        let partitions: Vec<PartitionId> =
+            partitions.iter().copied().filter(|partition| awaited.contains(partition)).collect();
+        let mut recovery = Recovery::default();
+        for &partition in &partitions {
+            self.recover_sizes(partition, &|other| other == session.id, &mut recovery).await?;
+        }
+        session.note_contact();
+        // The previous owner may have executed requests that the session will retransmit to this
+        // service.
+        session.restore_replies(stored_replies(&self.executors.store, session.id).await?);
+        self.leases.drop_session_in(session.id, &partitions);
+        let asker = session.lease_requester();
+        let theirs = in_use.iter().filter(|ino| partitions.contains(&ino.partition()));
+        let told = self.grace.take_opens_of(session.id, &partitions);
+        self.mark_opens(asker, told.iter().chain(theirs));
+        let theirs = promised.iter().filter(|promise| partitions.contains(&promise.file.parent.partition()));
+        self.replay_creates(session, theirs).await;
+        self.session_reclaimed(session.id, &partitions);
+        Ok(())
+    }
+}

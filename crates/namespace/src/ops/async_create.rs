@@ -1,0 +1,115 @@
+//! Asynchronous creates, which applications see before the service: inode preallocation, and the
+//! creates themselves.
+
+use super::create::{Site, named_file, pattern_for_children};
+use super::data::{inline_limit, put_inline};
+use crate::flags;
+use crate::keys;
+use crate::record::Inode;
+use crate::tx::{Outcome, Tx, check_name};
+use types::{Errno, Error, InodeFlags, InodeId, Timestamp, mode};
+use wire::{MetaReply, PendingFile};
+
+/// Inode numbers that one request gets at most: as many as an application creates in a directory
+/// within a second. At one such request every second, a partition has enough for eight years, even
+/// if none of them is used.
+const MAX_PREALLOCATED: u32 = 4096;
+
+/// The greatest age at which an asynchronous create keeps its creation time at the client: longer
+/// than clients delay creates, if their clocks agree. Nanoseconds.
+const MAX_AGE_NS: i128 = 100_000_000;
+
+/// Preallocates inode numbers for files in a directory. With a prefix, the number before them
+/// stands for the names with that prefix.
+pub(crate) fn preallocate(tx: &mut Tx<'_>, dir: InodeId, count: u32, prefix: &[u8]) -> Outcome<MetaReply> {
+    let directory = tx.live_directory(dir)?;
+    if count == 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    if !prefix.is_empty() {
+        check_name(prefix)?;
+    }
+    if directory.default_acl {
+        // The client determines the mode of a new file before the service could apply the ACL.
+        let message = format!("files of directory {dir} get their permissions from its default ACL");
+        return Err(Error::new(Errno::EBUSY, message).hint("make them one by one").into());
+    }
+    if directory.flags().intersects(InodeFlags::READ_ONLY_FLAGS) {
+        // The holder of a delegation is responsible for the names that it creates.
+        let message = format!("directory {dir} is immutable or append-only");
+        return Err(Error::new(Errno::EBUSY, message).hint("make files there one by one").into());
+    }
+    let count = count.min(MAX_PREALLOCATED);
+    let ranges = u32::from(!prefix.is_empty());
+    let reserved = tx.allocate_range(dir.partition(), count + ranges)?;
+    let range = (ranges > 0).then_some(reserved);
+    let first = InodeId(reserved.0 + u64::from(ranges));
+    let inline_limit = pattern_for_children(&directory).inline_limit;
+    Ok(MetaReply::Reserved { first, count, attr: directory.attr(dir), inline_limit, range })
+}
+
+/// Creates a file with all of its content. If it was created before, returns its current
+/// attributes.
+pub(crate) fn async_create(tx: &mut Tx<'_>, file: &PendingFile) -> Outcome<MetaReply> {
+    let (ino, parent) = (file.ino, file.parent);
+    if ino.partition() != parent.partition() {
+        return Err(not_preallocated(ino, parent).into());
+    }
+    check_name(&file.name)?;
+    let known = [keys::inode(parent), keys::next(parent.partition()), keys::inode(ino), keys::doomed(ino)];
+    tx.reader.expect(&mut known.iter().map(|key| key.to_vec()).chain([tx.key_of(parent, &file.name)]))?;
+    let site = Site::open(tx, parent, &file.name)?;
+    if !tx.is_allocated(ino)? {
+        return Err(not_preallocated(ino, parent).into());
+    }
+    if let Some(entry) = &site.slot.entry {
+        if entry.id() != ino {
+            return Err(Errno::EEXIST.into());
+        }
+        let inode = tx.named_inode(parent, entry)?;
+        return Ok(MetaReply::Entry(inode.attr(ino)));
+    }
+    flags::may_add_name((parent, &site.directory))?;
+    refuse_reuse(tx, ino)?;
+    tx.count_created(ino)?;
+    let asked = mode::S_IFREG | file.mode & mode::PERMISSIONS;
+    let mut inode = named_file(tx, &site, ino, (asked, file.umask))?;
+    set_times(&mut inode, file.created, tx.env.now);
+    if file.content.len() as u64 > u64::from(inline_limit(&inode)) {
+        return Err(Errno::ERANGE.into());
+    }
+    if !file.content.is_empty() {
+        inode.modify(tx.env.now);
+        inode.size = file.content.len() as u64;
+        put_inline(tx, ino, &mut inode, file.content.clone());
+    }
+    Ok(site.finish(tx, ino, &inode))
+}
+
+/// Uses the client's creation time, which applications may have seen. Otherwise the client's clock
+/// isn't trusted: an application that searches for changes since some time must not miss the file.
+fn set_times(inode: &mut Inode, made: Timestamp, now: Timestamp) {
+    let age_ns =
+        i128::from(now.secs - made.secs) * 1_000_000_000 + i128::from(now.nanos) - i128::from(made.nanos);
+    if !(0..=MAX_AGE_NS).contains(&age_ns) {
+        return;
+    }
+    let made = Some(made.into());
+    (inode.atime, inode.btime, inode.mtime, inode.ctime) = (made, made, made, made);
+}
+
+/// Prevents the reuse of a number: while its file has another name, and while chunk files of it are
+/// still to be deleted.
+fn refuse_reuse(tx: &Tx<'_>, ino: InodeId) -> Outcome<()> {
+    let lives = tx.get::<Inode>(&keys::inode(ino))?.is_some();
+    if lives || tx.reader.get(&keys::doomed(ino))?.is_some() {
+        let message = format!("inode {ino} was made before, and has another name or none by now");
+        return Err(Error::new(Errno::EEXIST, message).into());
+    }
+    Ok(())
+}
+
+fn not_preallocated(ino: InodeId, parent: InodeId) -> Error {
+    let message = format!("inode number {ino} was not reserved for a file in directory {parent}");
+    Error::new(Errno::EINVAL, message).hint("reserve numbers in the directory first")
+}

@@ -1,0 +1,133 @@
+//! Forced recovery: a group continues from a replica that has missed something, because all members
+//! that were in sync are lost and an administrator has accepted the loss.
+//!
+//! Until the recovery is complete, no client is served: clients that rely on content acknowledged
+//! under the group's verifier must learn that it may be lost, files that were deleted meanwhile
+//! must not reappear, and truncated content must stay invisible. The map requests the recovery
+//! until this primary reports its end, so a process that dies in between starts it again.
+
+use super::replica::Replica;
+use super::{MemberChange, MirrorService};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use types::{Epoch, Group, InodeId, MemberState, Result, TargetId};
+use wire::MAX_REGIONS;
+
+/// State of a replica's forced recovery.
+pub(super) struct ForcedRecovery {
+    /// Held by the task that runs it.
+    running: rt::sync::RwLock,
+    /// The replica has another verifier, and all its files are listed for crash reconciliation: the
+    /// rest is up to the metadata service.
+    is_done: AtomicBool,
+    /// A task runs it to its end.
+    is_begun: AtomicBool,
+}
+
+impl Default for ForcedRecovery {
+    fn default() -> ForcedRecovery {
+        ForcedRecovery {
+            running: rt::sync::RwLock::new(),
+            is_done: AtomicBool::new(false),
+            is_begun: AtomicBool::new(false),
+        }
+    }
+}
+
+impl ForcedRecovery {
+    /// Resets the state when the map no longer requests it, so that the next request runs it again.
+    pub(super) fn follow(&self, group: &Group, own: TargetId) {
+        if group.revived != Some(own) {
+            self.is_done.store(false, Ordering::Release);
+        }
+    }
+
+    /// Whether it must run before clients are served.
+    pub(super) fn is_due(&self, group: &Group, own: TargetId) -> bool {
+        group.revived == Some(own) && !self.is_done.load(Ordering::Acquire)
+    }
+}
+
+impl MirrorService {
+    /// Lists all files of this replica for crash reconciliation, under a new verifier. Must run
+    /// before clients are served, when all processes know who is ejected.
+    ///
+    /// # Errors
+    /// `EREMCHG` when the group has other members by now; the store's error when the disk fails.
+    #[cold]
+    pub(super) async fn prepare_forced_recovery(&self, replica: &Replica) -> Result<()> {
+        let _alone = replica.forced_recovery.running.write().await;
+        let view = self.primary_view(replica)?;
+        let group = view.group()?;
+        if !replica.forced_recovery.is_due(group, replica.target) {
+            return Ok(());
+        }
+        // Changes of a former primary have ended then, and no more arrive.
+        let _turn = replica.version_fence.enter(replica.group, group.since, true).await?;
+        let failed = |error| replica.failed(&error);
+        // The group's verifier may be on this disk, if the process has restarted since this replica
+        // missed something.
+        replica.store.drop_verifier();
+        replica.store.adopt_verifier(replica.store.verifier()).await.map_err(failed)?;
+        let (mut names, mut from) = (Vec::new(), Some(InodeId(0)));
+        while let Some(at) = from {
+            let (some, next) = replica.store.files(at, MAX_REGIONS).await.map_err(failed)?;
+            names.extend(some);
+            from = next;
+        }
+        tracing::warn!(
+            group = %replica.group, target_id = %replica.target, files = names.len(),
+            "a group goes on from a copy that had missed something: its files are made to agree with the metadata"
+        );
+        replica.unreconciled.add(names);
+        replica.forced_recovery.is_done.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Runs the recovery and reports its end to management. Continues in the background; needs only
+    /// an occasional call.
+    pub(super) fn start_forced_recovery(self: &Arc<Self>, replica: &Arc<Replica>) {
+        if replica.forced_recovery.is_begun.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (mirrors, replica) = (self.clone(), replica.clone());
+        rt::spawn(async move {
+            if let Err(error) = mirrors.run_forced_recovery(&replica).await {
+                tracing::warn!(
+                    group = %replica.group, target_id = %replica.target, %error,
+                    "a group doesn't go on yet from a copy that had missed something"
+                );
+            }
+            replica.forced_recovery.is_begun.store(false, Ordering::Release);
+        });
+    }
+
+    async fn run_forced_recovery(self: &Arc<Self>, replica: &Arc<Replica>) -> Result<()> {
+        self.wait_for_confirmation(replica).await?;
+        self.prepare_forced_recovery(replica).await?;
+        let view = self.primary_view(replica)?;
+        let group = view.group()?;
+        if group.revived != Some(replica.target) || replica.forced_recovery.is_due(group, replica.target) {
+            return Ok(());
+        }
+        match replica.unreconciled.is_pending() {
+            true => self.start_reconciliation(replica),
+            false => self.report_recovered(replica, group.since).await?,
+        }
+        Ok(())
+    }
+
+    /// Reports to management that this replica agrees with the metadata.
+    async fn report_recovered(&self, replica: &Replica, since: Epoch) -> Result<()> {
+        let _alone = replica.report_lock.write().await;
+        let change = MemberChange {
+            group: replica.group,
+            version: since,
+            target: replica.target,
+            state: MemberState::Good,
+            reason: "what it has agrees with the metadata".to_string(),
+            is_orderly: true,
+        };
+        self.context.management.set_member(change).await.map(drop)
+    }
+}

@@ -1,0 +1,186 @@
+//! Resync scheduler: checks the map periodically, for the groups whose primaries are here.
+
+use super::replica::Replica;
+use super::{MirrorService, leaving, member_resync};
+use crate::counters::TargetCounters;
+use chunkstore::{IfAbsent, Store};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{ClusterMap, Epoch, Group, GroupId, MemberState, TargetId, TargetState};
+use wire::{GroupContext, GroupRole, StorageOp};
+
+/// How often the map is checked.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How often targets are searched for replicas of groups that they have left.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Members that a node resyncs at a time: each takes its share of disk and network.
+const MAX_RESYNCS: usize = 2;
+
+/// Backoff after a failed attempt at a member; doubled with every further failure, up to
+/// [`MAX_BACKOFF`].
+const MIN_BACKOFF: Duration = Duration::from_secs(1);
+
+/// The longest backoff: an administrator who has removed the cause waits no longer.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+
+/// Failed attempts, by member: when the next may begin, and the current backoff.
+type Backoffs = Mutex<BTreeMap<(GroupId, TargetId), (u64, Duration)>>;
+
+/// A target that is served here.
+pub(crate) type ServedTarget = (Arc<Store>, Arc<TargetCounters>);
+
+/// Resyncs the groups whose primaries are served here, until `targets` reports that the service is
+/// gone.
+pub(crate) async fn run_resyncs(
+    mirrors: Arc<MirrorService>,
+    targets: impl Fn() -> Option<Vec<ServedTarget>>,
+) {
+    let rests = Arc::new(Backoffs::default());
+    let mut swept_ns = rt::monotonic_ns();
+    loop {
+        rt::sleep(LOOK_INTERVAL).await;
+        let Some(targets) = targets() else { return };
+        let map = mirrors.map();
+        for replica in mirrors.open_replicas() {
+            if let Some(group) = map.group(replica.group) {
+                replica.follow(group);
+                mirrors.drop_retained_entries(&replica, group).await;
+            }
+        }
+        if !mirrors.lease.is_valid(rt::monotonic_ns()) {
+            continue;
+        }
+        if rt::monotonic_ns() - swept_ns >= SWEEP_INTERVAL.as_nanos() as u64 {
+            for (store, tally) in &targets {
+                leaving::sweep(&mirrors, &map, store, tally).await;
+            }
+            swept_ns = rt::monotonic_ns();
+        }
+        for group in map.groups.iter().filter(|group| group.since > Epoch(0)) {
+            // A primary that management considers offline doesn't act, whatever its node sees.
+            let is_there = |id: &TargetId| map.target(*id).is_some_and(|t| t.state != TargetState::Offline);
+            let primary = group.primary().filter(is_there);
+            let here = targets.iter().find(|(store, _)| Some(store.target()) == primary);
+            if let Some((store, tally)) = here {
+                handle_group(&mirrors, &rests, &map, group, (store, tally)).await;
+            }
+        }
+    }
+}
+
+/// Handles one group whose primary is here.
+async fn handle_group(
+    mirrors: &Arc<MirrorService>,
+    backoffs: &Arc<Backoffs>,
+    map: &ClusterMap,
+    group: &Group,
+    (store, tally): (&Arc<Store>, &Arc<TargetCounters>),
+) {
+    let is_known = mirrors.entries.read().contains_key(&(store.target(), group.id));
+    if !is_known && !group.is_degraded() && group.leaving.is_none() {
+        return;
+    }
+    let Ok(replica) = mirrors.replica(store, tally, group.id, IfAbsent::Create).await else { return };
+    if replica.is_unclean() && mirrors.eject_others(&replica).await.is_err() {
+        return;
+    }
+    if group.revived == Some(replica.target) {
+        // Others are resynced afterwards, so that they get nothing that the metadata doesn't know.
+        return mirrors.start_forced_recovery(&replica);
+    }
+    if replica.unreconciled.is_pending() {
+        // Others are resynced afterwards: otherwise their dirty regions would be dropped, and after
+        // another crash no record would tell what to check.
+        return mirrors.start_reconciliation(&replica);
+    }
+    mirrors.clone().send_settled(&replica, group);
+    let dismissed = group.removable_member();
+    let is_online = |id: TargetId| map.target(id).is_some_and(|target| target.state == TargetState::Online);
+    // Management doesn't count unreachable replicas.
+    let may_go = |leaving: &TargetId| {
+        let mut others = group.members.iter().filter(|id| *id != leaving);
+        group.state_of(*leaving) == Some(MemberState::Good) && others.all(|id| is_online(*id))
+    };
+    if let Some(leaving) = dismissed.filter(may_go) {
+        leaving::release_member(mirrors, &replica, group.since, leaving);
+    }
+    if map.settings.resync.paused {
+        return;
+    }
+    for (member, state) in group.members_with_states().filter(|(member, _)| dismissed != Some(*member)) {
+        if state != MemberState::Good && is_online(member) {
+            begin(mirrors, backoffs, &replica, member);
+        }
+    }
+}
+
+/// Begins to resync a member, unless that or too many other resyncs are running.
+fn begin(mirrors: &Arc<MirrorService>, rests: &Arc<Backoffs>, replica: &Arc<Replica>, member: TargetId) {
+    let key = (replica.group, member);
+    let now_ns = rt::monotonic_ns();
+    if rests.lock().get(&key).is_some_and(|(from_ns, _)| now_ns < *from_ns) {
+        return;
+    }
+    {
+        let mut busy = mirrors.resyncing.lock();
+        if busy.len() >= MAX_RESYNCS || !busy.insert(key) {
+            return;
+        }
+    }
+    let (mirrors, rests, replica) = (mirrors.clone(), rests.clone(), replica.clone());
+    rt::spawn(async move {
+        match member_resync::run(&mirrors, &replica, member).await {
+            Ok(()) => {
+                rests.lock().remove(&key);
+            }
+            Err(error) => {
+                tracing::warn!(group = %key.0, target_id = %member, %error, "a member is not in step yet");
+                let mut rests = rests.lock();
+                let rest = rests.get(&key).map_or(MIN_BACKOFF, |(_, rest)| (*rest * 2).min(MAX_BACKOFF));
+                rests.insert(key, (rt::monotonic_ns() + rest.as_nanos() as u64, rest));
+            }
+        }
+        mirrors.resyncing.lock().remove(&key);
+    });
+}
+
+impl MirrorService {
+    /// Tells members which changes are on all replicas, if no other request has done so since.
+    fn send_settled(self: Arc<Self>, replica: &Arc<Replica>, group: &Group) {
+        if !replica.sequences.has_unsent(group.since) {
+            return;
+        }
+        let settled = replica.sequences.settled(group.since);
+        let part = GroupRole::Member { sequence: 0, settled };
+        let in_group = GroupContext { group: group.id, since: group.since, role: part };
+        let others = group.members_with_states().filter(|(target, _)| *target != replica.target);
+        for (member, _) in others.filter(|(_, state)| state.receives_writes()) {
+            let mirrors = self.clone();
+            rt::spawn(async move {
+                let asked = (types::InodeId(0), StorageOp::Settled);
+                // A member that misses this learns it from the next one; until then it retains some
+                // dirty regions longer.
+                let _ = mirrors.call_member(member, asked, in_group, None).await;
+            });
+        }
+    }
+
+    /// Drops what was retained while members were out of sync, once all replicas are equal again.
+    async fn drop_retained_entries(&self, replica: &Replica, group: &Group) {
+        if group.is_degraded() || replica.is_unclean() || replica.unreconciled.is_pending() {
+            return;
+        }
+        if group.primary() == Some(replica.target) {
+            replica.unsettled.clear();
+        }
+        if replica.store.has_overflowed()
+            && let Err(error) = replica.store.clear_overflow().await
+        {
+            replica.failed(&error);
+        }
+    }
+}

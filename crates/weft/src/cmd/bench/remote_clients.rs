@@ -1,0 +1,263 @@
+//! Loads on several clients: each is started by a command of its own, receives its orders on
+//! standard input, and begins each phase when all are ready.
+
+use super::progress::ProgressDisplay;
+use super::protocol::{Order, VERSION, Word, send_message};
+use crate::output::os_error;
+use bench::load::{self, ClientRank, ClientReport, LoadResult, Observer, merge_reports};
+use bench::{Experiment, Through};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+use types::{Errno, Error, Result};
+
+/// Interval of checks whether to stop.
+const LOOK: Duration = Duration::from_millis(20);
+/// Longest time until a client has started.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest time for a client to stop a running load.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same for a client that has never reported ready: it has nothing to stop.
+const UNREADY_STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Placeholder of a client's name in the command that starts it.
+const NAME_PLACEHOLDER: &str = "{}";
+
+/// Clients that wait for orders.
+pub(super) struct RemoteClients {
+    clients: Vec<Client>,
+    messages: Receiver<(usize, Option<Word>)>,
+}
+
+struct Client {
+    name: String,
+    child: Child,
+    orders: Option<ChildStdin>,
+    /// Longest time to exit after the end of its orders.
+    stop_timeout: Duration,
+}
+
+impl RemoteClients {
+    /// Starts clients with these names, each by the command with `{}` replaced by its name.
+    ///
+    /// # Errors
+    /// A client can't be started, or has another version; those already started are stopped.
+    pub(super) fn start(
+        names: &[String],
+        launch: &str,
+        onlooker: &ProgressDisplay<'_>,
+    ) -> Result<RemoteClients> {
+        if names.len() > 1 && !launch.contains(NAME_PLACEHOLDER) {
+            return Err(Error::new(
+                Errno::EINVAL,
+                format!("--launch '{launch}' starts the same for every client"),
+            )
+            .hint("put {} where the name of the client belongs"));
+        }
+        let (sender, words) = mpsc::channel();
+        let mut team = RemoteClients { clients: Vec::new(), messages: words };
+        for (index, name) in names.iter().enumerate() {
+            let client = Client::start(index, name, launch, &sender)?;
+            team.clients.push(client);
+        }
+        let until = Instant::now() + START_TIMEOUT;
+        let mut missing: Vec<usize> = (0..names.len()).collect();
+        while let Some(&first) = missing.first() {
+            let late = || team.failed(first, "hasn't answered yet", Errno::ETIMEDOUT);
+            match team.messages.recv_timeout(LOOK) {
+                Ok((index, Some(Word::Ready { version }))) if version == VERSION => {
+                    missing.retain(|one| *one != index);
+                    team.clients[index].stop_timeout = STOP_TIMEOUT;
+                }
+                Ok((index, Some(word))) => {
+                    let text = format!("said {word:?}, and not that it is a {VERSION}");
+                    return Err(team.failed(index, &text, Errno::EPROTO));
+                }
+                Ok((index, None)) => {
+                    return Err(team.failed(index, "has ended before it was ready", Errno::ENOTCONN));
+                }
+                Err(_) if onlooker.is_stopped() => {
+                    return Err(Error::new(Errno::EINTR, "ended by a signal before all clients were there"));
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
+                Err(_) => return Err(late()),
+            }
+        }
+        Ok(team)
+    }
+
+    fn failed(&self, index: usize, what: &str, errno: Errno) -> Error {
+        let name = &self.clients[index].name;
+        Error::new(errno, format!("client {name} {what}"))
+            .hint("try by hand what --launch says: it has to end up in weft bench agent, of this version, without a question")
+    }
+
+    /// Runs the load of an experiment on a directory with all clients, as [`load::run`] does; each
+    /// through its own mount, or a client core configured like its mount.
+    ///
+    /// # Errors
+    /// Impossible experiments are refused before anything is written.
+    pub(super) fn run(
+        &mut self,
+        experiment: &Experiment,
+        (place, through): (&Path, Through),
+        iterations: u32,
+        onlooker: &ProgressDisplay<'_>,
+    ) -> Result<LoadResult> {
+        let clients = self.clients.len() as u32;
+        load::check_for(experiment, place, clients)?;
+        let place = std::path::absolute(place).map_err(|e| os_error(place.display(), &e))?;
+        let number = rt::secret_u64();
+        let folder = SharedFolder::make(ClientRank { client: 0, clients, load: number }.folder(&place))?;
+        for (client, one) in (0..).zip(&mut self.clients) {
+            let seat = ClientRank { client, clients, load: number };
+            one.order(&Order::Begin {
+                seat,
+                experiment: experiment.clone(),
+                place: place.clone(),
+                through,
+                iterations,
+            });
+        }
+        let told = self.coordinate(onlooker);
+        let names = self.clients.iter().map(|client| client.name.clone());
+        let mut loaded = merge_reports(names.zip(told).collect());
+        if let Err(left) = folder.remove() {
+            loaded.notes.push(left.to_string());
+            loaded.failure.get_or_insert(left);
+        }
+        Ok(loaded)
+    }
+
+    /// Coordinates the clients through a load. Returns the result of each.
+    fn coordinate(&mut self, onlooker: &ProgressDisplay<'_>) -> Vec<ClientReport> {
+        let mut told: Vec<Option<ClientReport>> = self.clients.iter().map(|_| None).collect();
+        let mut met = 0;
+        let mut stopped: Option<Instant> = None;
+        while told.iter().any(Option::is_none) {
+            let mut is_over = false;
+            match self.messages.recv_timeout(LOOK) {
+                Ok((_, Some(Word::Met))) => met += 1,
+                Ok((index, Some(Word::Ended(one)))) => {
+                    is_over |= !one.is_whole();
+                    told[index] = Some(*one);
+                }
+                Ok((0, Some(word))) => {
+                    word.progress().iter().for_each(|progress| onlooker.progress(progress));
+                }
+                Ok((_, Some(_))) | Err(RecvTimeoutError::Timeout) => {}
+                Ok((index, None)) => {
+                    told[index].get_or_insert_with(|| {
+                        Error::new(Errno::ENOTCONN, "it has ended in the middle").into()
+                    });
+                    is_over = true;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            // A client that has ended won't reach another barrier.
+            is_over |= met > 0 && told.iter().any(Option::is_some);
+            if (is_over || onlooker.is_stopped()) && stopped.is_none() {
+                stopped = Some(Instant::now());
+                self.all(&Order::Stop);
+            } else if met == self.clients.len() {
+                met = 0;
+                self.all(&Order::Go);
+            }
+            if stopped.is_some_and(|since| since.elapsed() > STOP_TIMEOUT) {
+                break;
+            }
+        }
+        let late = || Error::new(Errno::ETIMEDOUT, format!("it didn't end within {STOP_TIMEOUT:?}")).into();
+        told.into_iter().map(|one| one.unwrap_or_else(late)).collect()
+    }
+
+    fn all(&mut self, order: &Order) {
+        self.clients.iter_mut().for_each(|client| client.order(order));
+    }
+}
+
+impl Client {
+    fn start(
+        index: usize,
+        name: &str,
+        launch: &str,
+        words: &Sender<(usize, Option<Word>)>,
+    ) -> Result<Client> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-@:".contains(c);
+        if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
+            return Err(Error::new(Errno::EINVAL, format!("'{name}' is no name of a client"))
+                .hint("use letters, digits and . _ - @ :"));
+        }
+        let mut command = Command::new("sh");
+        command
+            .arg("-c")
+            .arg(launch.replace(NAME_PLACEHOLDER, name))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        // A signal from the keyboard must reach only this process, which then stops the clients.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.spawn().map_err(|e| os_error(format!("client {name}"), &e))?;
+        let (orders, said) = (child.stdin.take(), child.stdout.take());
+        let words = words.clone();
+        thread::spawn(move || {
+            let lines =
+                said.into_iter().flat_map(|said| BufReader::new(said).lines()).map_while(io::Result::ok);
+            for word in lines.map_while(|line| serde_json::from_str(&line).ok()) {
+                // The channel has no receiver once the load is over.
+                let _ = words.send((index, Some(word)));
+            }
+            let _ = words.send((index, None));
+        });
+        Ok(Client { name: name.into(), child, orders, stop_timeout: UNREADY_STOP_TIMEOUT })
+    }
+
+    /// Sends an order. A failure is noticed when the client ends.
+    fn order(&mut self, order: &Order) {
+        if self.orders.as_mut().is_some_and(|orders| send_message(orders, order).is_err()) {
+            self.orders = None;
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // The client exits at the end of its orders.
+        self.orders = None;
+        let until = Instant::now() + self.stop_timeout;
+        while let Ok(None) = self.child.try_wait() {
+            if Instant::now() > until {
+                // Kills everything that the command has started: it has its own process group.
+                let group = rustix::process::Pid::from_child(&self.child);
+                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+/// The directory in which all clients work; it is removed at the end.
+struct SharedFolder(Option<PathBuf>);
+
+impl SharedFolder {
+    fn make(path: PathBuf) -> Result<SharedFolder> {
+        std::fs::create_dir(&path).map_err(|e| os_error(path.display(), &e))?;
+        Ok(SharedFolder(Some(path)))
+    }
+
+    fn remove(mut self) -> Result<()> {
+        let Some(path) = self.0.take() else { return Ok(()) };
+        std::fs::remove_dir_all(&path).map_err(|e| os_error(path.display(), &e))
+    }
+}
+
+impl Drop for SharedFolder {
+    fn drop(&mut self) {
+        // Errors are ignored: another one is reported to the user already.
+        self.0.iter().for_each(|path| _ = std::fs::remove_dir_all(path));
+    }
+}
