@@ -108,8 +108,8 @@ pub struct Inode {
     #[prost(uint64, tag = "22")]
     pub known_end: u64,
     /// Lower bounds of the lengths of its chunk files, in stripe order, if they don't correspond to
-    /// one file size ([`layout::known`]). Records of earlier versions have neither: then nothing is
-    /// known.
+    /// one file size ([`layout::length_bounds`]). Records of earlier versions have neither: then
+    /// nothing is known.
     #[prost(uint64, repeated, tag = "23")]
     pub known_lens: Vec<u64>,
     /// Its flags ([`InodeFlags`]).
