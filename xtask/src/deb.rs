@@ -66,8 +66,9 @@ fn pack(binary: &Path, out: &Path, compression: &str) -> Result<PathBuf, String>
     stage(&root, binary).map_err(staged)?;
     // Lines and types are for debuggers; function names stay, for backtraces of panics.
     process::run_ok(Command::new("strip").arg("--strip-debug").arg(root.join(BINARY)), DEADLINE)?;
-    let glibc = needed_glibc(&fs::read(root.join(BINARY)).map_err(staged)?)
-        .ok_or_else(|| format!("{} needs no glibc: is it a Linux program?", binary.display()))?;
+    let glibc = needed_glibc(&fs::read(root.join(BINARY)).map_err(staged)?).ok_or_else(|| {
+        format!("{} doesn't import glibc symbols; is it a Linux program?", binary.display())
+    })?;
     control(&root, version, architecture, &glibc).map_err(staged)?;
     let mut pack = Command::new("dpkg-deb");
     pack.args(["--build", "--root-owner-group"]).arg(format!("-Z{compression}")).arg(&root).arg(&package);

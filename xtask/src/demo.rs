@@ -40,7 +40,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     let place = mount.join("demo");
     drop(fs::remove_dir_all(&place));
     demonstrate(&place).map_err(|error| format!("{}: {error}", place.display()))?;
-    println!("everything in {} equals what was put in", options.mount.join("demo").display());
+    println!("all files in {} are identical to their sources", options.mount.join("demo").display());
     Ok(())
 }
 

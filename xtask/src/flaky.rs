@@ -33,7 +33,7 @@ pub fn record(tests: &[FlakyTest]) -> Result<(), String> {
     for test in tests {
         writeln!(page, "{}", row(test, &commit)).map_err(failed)?;
     }
-    println!("{} tests passed only when run again; they are listed in {PAGE}", tests.len());
+    println!("{} flaky tests passed only on a retry; they are listed in {PAGE}", tests.len());
     Ok(())
 }
 

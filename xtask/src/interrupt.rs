@@ -40,7 +40,7 @@ fn running() -> MutexGuard<'static, Vec<(i32, StopMode)>> {
 /// Installs the interrupt handling: an interrupt ends all running programs, calls `at_end`, and
 /// exits.
 pub fn watch(at_end: impl FnOnce() + Send + 'static) -> Result<(), String> {
-    sys::block_interrupts().map_err(|error| format!("cannot hold signals: {error}"))?;
+    sys::block_interrupts().map_err(|error| format!("cannot block signals: {error}"))?;
     thread::spawn(|| {
         let signal = sys::wait_for_interrupt();
         eprintln!("\ninterrupted: cleaning up");

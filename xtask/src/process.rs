@@ -59,7 +59,7 @@ pub fn run(command: &mut Command, deadline: Duration) -> Result<Finished, String
     }
     interrupt::ended(&child);
     let Some(status) = ended.map_err(|error| format!("{what}: {error}"))? else {
-        return Err(format!("{what}: no end within {} s", deadline.as_secs()));
+        return Err(format!("{what}: did not end within {} s", deadline.as_secs()));
     };
     Ok(Finished { status, stdout: stdout.text(), stderr: stderr.text() })
 }
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn a_program_past_its_deadline_is_killed() {
         let error = run(Command::new("sleep").arg("1000"), Duration::from_millis(50)).unwrap_err();
-        assert!(error.contains("sleep 1000: no end"), "{error}");
+        assert!(error.contains("sleep 1000: did not end"), "{error}");
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl Summary {
     pub fn fail_flaky(&mut self) {
         for test in std::mem::take(&mut self.unsteady) {
             self.passed -= 1;
-            self.fail(&test.name, &format!("passed only when run again: {}", test.message));
+            self.fail(&test.name, &format!("passed only on a retry: {}", test.message));
         }
     }
 
@@ -62,7 +62,7 @@ impl Summary {
     /// Prints the failed tests at the end of the output, and the totals last.
     pub fn print(&self) {
         for test in &self.unsteady {
-            println!("passed only when run again: {}: {}", test.name, test.message);
+            println!("passed only on a retry: {}: {}", test.name, test.message);
         }
         for test in &self.failures {
             println!("failed: {test}");
@@ -119,6 +119,6 @@ mod tests {
         summary.pass_on_retry("a", "too slow");
         summary.fail_flaky();
         assert_eq!((summary.passed, summary.failed, summary.unsteady.len()), (7, 1, 0));
-        assert!(summary.failures[0].starts_with("a: passed only when run again: too slow"));
+        assert!(summary.failures[0].starts_with("a: passed only on a retry: too slow"));
     }
 }

@@ -43,7 +43,7 @@ impl Timing {
 impl fmt::Display for Timing {
     /// Prints a table with one line per stage and one indented line per part, the longest first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "where the time went, seconds (the parts of a stage run side by side):")?;
+        writeln!(f, "time per stage, seconds (parts of a stage run concurrently):")?;
         for stage in &self.stages {
             writeln!(f, "{:>9.1}  {}", stage.wall.as_secs_f64(), stage.name)?;
             for (part, took) in &stage.parts {
@@ -65,7 +65,7 @@ mod tests {
         let mut timing = Timing::default();
         timing.add("build", Duration::from_secs(90), Vec::new());
         timing.add("crates", Duration::from_secs(10), vec![part("a", 3), part("b", 9), part("a", 4)]);
-        let expected = "where the time went, seconds (the parts of a stage run side by side):\n     \
+        let expected = "time per stage, seconds (parts of a stage run concurrently):\n     \
                         90.0  build\n     10.0  crates\n               9.0  b\n               7.0  a\n    100.0  in all";
         assert_eq!(timing.to_string(), expected);
     }

@@ -75,7 +75,7 @@ impl Chain {
         for (path, head) in &self.copies {
             let mut reader = Reader::open(path)?;
             if reader.head() != head {
-                return Err(Error::damaged(path, "it was replaced by another one meanwhile"));
+                return Err(Error::damaged(path, "another file replaced it meanwhile"));
             }
             let next = reader.next_record()?;
             sources.push(Source { reader, next });
@@ -155,7 +155,7 @@ impl Merged {
             return Ok(());
         }
         let cause = format!(
-            "put together with what it builds on it gives {} keys of {} bytes in all, and not the {} of {} bytes that it was made of",
+            "with its bases it contains {} keys of {} bytes, but its footer counts {} of {} bytes",
             self.state.keys(),
             self.state.bytes(),
             foot.keys,

@@ -12,17 +12,17 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum Error {
-    #[error("{} is no copy of a metadata store: {cause}", path.display())]
+    #[error("{} is not a backup of a metadata store: {cause}", path.display())]
     NotABackup { path: PathBuf, cause: String },
-    #[error("copy {} is damaged: {cause}", path.display())]
+    #[error("backup {} is damaged: {cause}", path.display())]
     Damaged { path: PathBuf, cause: String },
-    #[error("copy {} has format {found}; this weft knows formats up to {known}", path.display())]
+    #[error("backup {} has format {found}; this version of weft supports formats up to {known}", path.display())]
     UnsupportedFormat { path: PathBuf, found: u64, known: u64 },
-    #[error("copy {} holds only what changed since copy {base}, which is not in {}", path.display(), folder.display())]
+    #[error("backup {} is incremental and needs backup {base}, which is not in {}", path.display(), folder.display())]
     MissingBase { path: PathBuf, base: String, folder: PathBuf },
-    #[error("copy {} is of cluster {found}, not of {wanted}", path.display())]
+    #[error("backup {} is of cluster {found}, not of {wanted}", path.display())]
     WrongCluster { path: PathBuf, found: String, wanted: String },
-    #[error("{} is there already", path.display())]
+    #[error("{} exists already", path.display())]
     Exists { path: PathBuf },
     #[error("can't {action} {}: {cause}", path.display())]
     Io { action: &'static str, path: PathBuf, cause: io::Error },
@@ -44,28 +44,24 @@ impl Error {
     /// Returns the remedy.
     pub fn hint(&self) -> String {
         match self {
-            Error::NotABackup { .. } => "weft meta backups list shows the copies that there are".into(),
-            Error::Damaged { .. } => "use another copy: weft meta backups list shows them all".into(),
-            Error::UnsupportedFormat { .. } => "use a weft that is as new as the one that made it".into(),
+            Error::NotABackup { .. } => "weft meta backups list shows the existing backups".into(),
+            Error::Damaged { .. } => "use another backup: weft meta backups list shows all".into(),
+            Error::UnsupportedFormat { .. } => "use the version of weft that made it, or a newer one".into(),
             Error::MissingBase { .. } => {
-                "put the copies that it builds on into the same folder, or use a full one".into()
+                "put its base backups into the same directory, or use a full backup".into()
             }
-            Error::WrongCluster { .. } => {
-                "name the state directory of the cluster that the copy is of with --dir".into()
-            }
+            Error::WrongCluster { .. } => "set --dir to the state directory of the backup's cluster".into(),
             Error::Exists { .. } => {
-                "name another file, or a folder, in which the copy gets a name of its own".into()
+                "give another file, or a directory, in which the backup gets a name of its own".into()
             }
             Error::Io { cause, .. } => match cause.kind() {
                 io::ErrorKind::PermissionDenied => "run as the owner of the cluster, or as root".into(),
-                io::ErrorKind::IsADirectory => "name one of the copies in it, by itself".into(),
-                io::ErrorKind::StorageFull => "free some space there, or name another folder".into(),
+                io::ErrorKind::IsADirectory => "give one of the backups in it".into(),
+                io::ErrorKind::StorageFull => "free some space there, or give another directory".into(),
                 _ => "check the path and its disk".into(),
             },
             Error::Record(error) => error.hint.to_string(),
-            Error::Store(_) => {
-                "check the disk of the metadata store (dmesg shows what the kernel knows)".into()
-            }
+            Error::Store(_) => "check the disk of the metadata store (dmesg shows kernel messages)".into(),
         }
     }
 

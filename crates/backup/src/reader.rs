@@ -62,13 +62,13 @@ impl Reader {
         let no_copy = |cause: &str| Error::NotABackup { path: path.to_path_buf(), cause: cause.into() };
         match file.read_exact(&mut magic) {
             Ok(()) if magic == *MAGIC => {}
-            Ok(()) => return Err(no_copy("it begins otherwise")),
+            Ok(()) => return Err(no_copy("it has no magic number of a backup")),
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(no_copy("it is too short")),
             Err(error) => return Err(Error::io("read", path, error)),
         }
         let (kind, body) = read_block(&mut file, path, 0)?;
         if kind != HEAD {
-            return Err(Error::damaged(path, "its first block isn't a head"));
+            return Err(Error::damaged(path, "its first block isn't a header"));
         }
         // The format first: a newer header may contain what this version can't read.
         let parsed: serde_json::Value =
@@ -120,7 +120,7 @@ impl Reader {
             }
             self.next_block()?;
         }
-        let record = self.take_record().ok_or_else(|| Error::damaged(&self.path, "a record is cut off"))?;
+        let record = self.take_record().ok_or_else(|| Error::damaged(&self.path, "a record is truncated"))?;
         if self.last_key.as_ref().is_some_and(|last| *last >= record.0) {
             return Err(Error::damaged(&self.path, "its keys are not in order"));
         }
@@ -155,7 +155,7 @@ impl Reader {
             match kind {
                 FILE if self.seen.puts + self.seen.gone == 0 => {
                     let file = attached(&body)
-                        .ok_or_else(|| Error::damaged(&self.path, "a file in it is cut off"))?;
+                        .ok_or_else(|| Error::damaged(&self.path, "a file in it is truncated"))?;
                     self.files.push(file);
                     self.seen.files += 1;
                 }
@@ -165,7 +165,7 @@ impl Reader {
                     return Ok(());
                 }
                 FOOT => return self.end(&body),
-                _ => return Err(Error::damaged(&self.path, "a block is of a kind that can't be here")),
+                _ => return Err(Error::damaged(&self.path, "a block has a kind that isn't allowed here")),
             }
             self.seen.blocks += 1;
         }
@@ -176,12 +176,12 @@ impl Reader {
         let foot: Foot = serde_json::from_slice(body).map_err(|error| damaged(&error.to_string()))?;
         let counts = |foot: &Foot| (foot.blocks, foot.files, foot.puts, foot.gone);
         if counts(&foot) != counts(&self.seen) {
-            return Err(damaged("it doesn't hold what its end counts"));
+            return Err(damaged("its content doesn't match the counts in its footer"));
         }
         let mut more = [0];
         match self.file.read(&mut more) {
             Ok(0) => {}
-            Ok(_) => return Err(damaged("something follows its end")),
+            Ok(_) => return Err(damaged("there is data after its footer")),
             Err(error) => return Err(Error::io("read", &self.path, error)),
         }
         self.foot = Some(foot);
@@ -193,7 +193,7 @@ fn read_block(file: &mut impl Read, path: &Path, number: u64) -> Result<([u8; 4]
     let read = |file: &mut dyn Read, into: &mut [u8]| match file.read_exact(into) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-            Err(Error::damaged(path, format!("it ends in its block {number}")))
+            Err(Error::damaged(path, format!("it is truncated in block {number}")))
         }
         Err(error) => Err(Error::io("read", path, error)),
     };
@@ -202,7 +202,7 @@ fn read_block(file: &mut impl Read, path: &Path, number: u64) -> Result<([u8; 4]
     let kind: [u8; 4] = before[..4].try_into().expect("four bytes");
     let length = u32::from_le_bytes(before[4..].try_into().expect("four bytes")) as usize;
     if length > MAX_BODY_BYTES {
-        return Err(Error::damaged(path, format!("its block {number} would have {length} bytes")));
+        return Err(Error::damaged(path, format!("block {number} has an invalid length of {length} bytes")));
     }
     // Not allocated before it is read: a damaged length may be large.
     let mut body = Vec::new();
@@ -210,7 +210,7 @@ fn read_block(file: &mut impl Read, path: &Path, number: u64) -> Result<([u8; 4]
     let mut sum = [0; 4];
     read(file, &mut sum)?;
     if body.len() != length || block_checksum(number, kind, &body) != u32::from_le_bytes(sum) {
-        return Err(Error::damaged(path, format!("its block {number} doesn't match its sum")));
+        return Err(Error::damaged(path, format!("block {number} doesn't match its checksum")));
     }
     Ok((kind, body))
 }

@@ -119,7 +119,7 @@ fn differences(first: &Measured, second: &Measured) -> Vec<String> {
     }
     if first.cached.is_some() != second.cached.is_some() {
         let which = if first.cached.is_some() { "the first" } else { "the second" };
-        differs.push(format!("only {which} is a figure of caches"));
+        differs.push(format!("only {which} was answered by caches"));
     }
     differs
 }

@@ -94,7 +94,7 @@ pub fn series<'a>(
 pub fn figure(title: &str, caption: &str, across: XAxis, unit: Unit, series: Vec<Series>) -> Option<Figure> {
     let name = match across {
         XAxis::Threads => "threads",
-        XAxis::QueueDepth => "under way in each thread",
+        XAxis::QueueDepth => "in flight per thread",
     };
     (!series.is_empty()).then(|| Figure {
         title: title.into(),

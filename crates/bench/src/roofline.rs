@@ -64,7 +64,7 @@ pub fn exceeded<'a>(bindings: impl Iterator<Item = &'a Binding>) -> Option<Strin
     let worst = bindings.max_by(|a, b| a.share.total_cmp(&b.share)).filter(|worst| worst.share > EXCEEDED)?;
     let (percent, limit, place) = (worst.share * 100.0, crate::draw::serde_name(worst.limit), &worst.place);
     Some(format!(
-        "{percent:.0} % of {limit} ({place}): a cache has answered, be it the drive's or a host's, or the ceiling was measured beside other work; measure it again while nothing else runs"
+        "{percent:.0} % of {limit} ({place}): a cache of the drive or a host has answered, or the ceiling was measured during other work; measure it again while nothing else runs"
     ))
 }
 

@@ -96,7 +96,7 @@ impl StoreError {
             format!(
                 "target {target}: bytes {range} of the chunk file of inode {ino} don't match their checksums"
             ),
-            "restore the file from a copy, and check the target's disk",
+            "restore the file from a backup, and check the target's disk",
         )
     }
 
@@ -105,9 +105,9 @@ impl StoreError {
         StoreError::new(
             Kind::Corrupt { ino, range },
             format!(
-                "target {target}: the chunk file of inode {ino} is gone, although its checksums are there"
+                "target {target}: the chunk file of inode {ino} is missing, although its checksums exist"
             ),
-            "weft fsck names the file: restore it from a backup, and find out who removes files from the target",
+            "weft fsck names the file: restore it from a backup, and find out which program removes files from the target",
         )
     }
 
@@ -117,7 +117,7 @@ impl StoreError {
         StoreError::new(
             Kind::Vanished,
             format!("target {target} is offline: {cause}"),
-            "findmnt and dmesg on the target's node show what became of its disk; mount it there again; if its file system had failed, restart weft serve on that node",
+            "findmnt and dmesg on the target's node show the state of its disk; mount it there again; if its file system had failed, restart weft serve on that node",
         )
     }
 
@@ -133,12 +133,12 @@ impl StoreError {
         let path = path.display();
         let cause = match len {
             Some(len) => format!("has {len} bytes and had at least {known}: {path}"),
-            None => format!("is gone and had at least {known} bytes: {path}"),
+            None => format!("is missing and had at least {known} bytes: {path}"),
         };
         StoreError::new(
             Kind::Corrupt { ino, range },
             format!("target {target}: the chunk file of inode {ino} {cause}"),
-            "weft fsck names the file: restore it from a backup, and find out who changes files of the target",
+            "weft fsck names the file: restore it from a backup, and find out which program changes files of the target",
         )
     }
 

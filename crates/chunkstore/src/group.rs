@@ -282,8 +282,8 @@ impl Store {
         let target = self.target();
         StoreError::new(
             Kind::Damaged,
-            format!("target {target}: what it had of group {group} is gone: {}", dir.display()),
-            "look for it in lost+found and put it back, and check the disk; without it, the group goes on from \
+            format!("target {target}: its replica of group {group} is missing: {}", dir.display()),
+            "look for it in lost+found and move it back, and check the disk; without it, the group continues with \
              another member that is in sync",
         )
     }
@@ -310,7 +310,7 @@ impl Store {
         tracing::warn!(
             target_id = %self.target(),
             group_id = %self.group.unwrap_or_default(),
-            "more changed while a copy was missing than the intent log takes, or the log is lost: all of this copy is compared with the others",
+            "more changed while a replica was missing than the intent log can list, or the log is lost: this replica is compared with the others as a whole",
         );
         Ok(())
     }

@@ -118,8 +118,8 @@ impl Store {
     fn already_exists(&self, kept: &Path) -> StoreError {
         StoreError::new(
             Kind::NotEmpty,
-            format!("target {}: {} is there already", self.target(), kept.display()),
-            "weft fsck --orphans restore or delete sees to what was moved aside before",
+            format!("target {}: {} already exists", self.target(), kept.display()),
+            "restore or delete the earlier one with weft fsck --orphans",
         )
     }
 }

@@ -187,7 +187,7 @@ impl Store {
         match self.rebuild_sums(file, blocks).await {
             Ok(_) => file.settle(blocks),
             Err(e) => {
-                tracing::warn!(target_id = %self.target(), inode = %file.ino, "after a failed change: {e}")
+                tracing::warn!(target_id = %self.target(), inode = %file.ino, "checksums can't be rebuilt after a failed change: {e}")
             }
         }
     }

@@ -205,7 +205,7 @@ mod tests {
         assert!(second.take(space, 0, GIB));
         drop(second);
         let mut third = on(u64::MAX);
-        assert!(!third.take(space, 4 * GIB, 1), "what was claimed before the look counts");
+        assert!(!third.take(space, 4 * GIB, 1), "what was claimed before the check counts");
         first.used(2 * GIB);
         let after = Space { free: space.free - 2 * GIB, ..space };
         assert!(third.take(after, 0, GIB));

@@ -93,7 +93,7 @@ impl Store {
         StoreError::new(
             Kind::NoSpace,
             format!(
-                "target {}: no room for {bytes} bytes in {}: {} bytes of its disk are free, and {} of them are kept for metadata and checksums",
+                "target {}: no space for {bytes} bytes in {}: {} bytes of its disk are free, and {} of them are reserved for metadata and checksums",
                 self.target(),
                 self.dir.display(),
                 space.free,

@@ -403,7 +403,7 @@ impl Store {
     /// Returns the space of the target's file system.
     pub async fn space(&self) -> Result<Space> {
         let found = self.store_dir.confirm(rt::file_system_space(&self.dir).await);
-        let (capacity, free) = found.map_err(|e| self.failed("ask for the space of", &self.dir, e))?;
+        let (capacity, free) = found.map_err(|e| self.failed("read the free space of", &self.dir, e))?;
         Ok(Space { capacity, free })
     }
 

@@ -50,7 +50,7 @@ impl StoreDir {
             io::ErrorKind::NotFound => StoreError::new(
                 Kind::Damaged,
                 format!("target {target}: the chunk folder {} is missing", path.display()),
-                "look for it in lost+found and put it back; if it is lost for good, so are the files in it",
+                "look for it in lost+found and move it back; if it is lost, so are the files in it",
             ),
             _ => StoreError::io(target, "open", &path, e),
         })?;
@@ -86,7 +86,7 @@ impl StoreDir {
         let cause = match held.leads_to_same_file() {
             Ok(true) => return Ok(()),
             Ok(false) => "another one is in its place".to_string(),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => "it is gone".to_string(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => "it is missing".to_string(),
             Err(e) => format!("it can't be examined: {e}"),
         };
         Err(io::Error::other(Vanished(format!(
@@ -107,7 +107,7 @@ impl StoreDir {
         self.check_all().map_err(vanished)?;
         match is_there {
             Ok(true) => Ok(()),
-            Ok(false) => Err(StoreError::vanished(target, &format!("{} is no store", self.dir.display()))),
+            Ok(false) => Err(StoreError::vanished(target, &format!("{} holds no store", self.dir.display()))),
             // The file exists but can't be read now: that says nothing about its owner.
             Err(e) if e.kind() == Kind::Io => Err(e),
             Err(e) => Err(StoreError::vanished(target, e.message())),

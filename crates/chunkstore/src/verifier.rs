@@ -69,7 +69,7 @@ impl Verifier {
             kept.unwrap_or_else(|| if found.is_none() && is_group { FIRST } else { random_verifier() });
         let past = found.as_ref().map_or(current, |found| found.verifier);
         if past != current {
-            tracing::warn!(target_id = %target, path = %dir.display(), "what was written and not synced may be lost: the machine or the disk was started anew");
+            tracing::warn!(target_id = %target, path = %dir.display(), "unsynced writes may be lost: the machine restarted, or the disk was mounted again");
         }
         let record = Record { verifier: current, memory };
         let is_news = found.as_ref() != Some(&record);

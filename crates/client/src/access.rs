@@ -192,7 +192,7 @@ impl Client {
                 }
                 // Applications don't know this error.
                 Err(error) if error.errno == Errno::EKEYEXPIRED => {
-                    let message = "its lease has been ending with the service that granted it";
+                    let message = "its lease ended repeatedly because the service that granted it restarted or was replaced";
                     return Err(Error::new(Errno::ETIMEDOUT, message).hint("repeat the operation"));
                 }
                 done => return done,
@@ -215,7 +215,7 @@ impl Client {
     /// Requests a lease and the content under it once. The caller must not hold an I/O lock: the
     /// answer may have to wait for a recall from this very session.
     async fn request_lease(&self, inode: &OpenInode, need: LeaseNeed, turn: u32) -> Result<()> {
-        self.with_timeout((inode.ino, "to give its lease up"), self.leases.wait_for_recall_end(inode.ino))
+        self.with_timeout((inode.ino, "the recall of its lease"), self.leases.wait_for_recall_end(inode.ino))
             .await?;
         let wish =
             if self.leases.is_only_session() { None } else { Some(self.lease_to_request(inode, need)) };
@@ -315,8 +315,11 @@ impl Client {
 }
 
 pub(crate) fn ended_lease(ino: InodeId) -> Error {
-    Error::new(Errno::EKEYEXPIRED, format!("the lease on inode {ino} ended with the service that granted it"))
-        .hint("repeat the operation")
+    Error::new(
+        Errno::EKEYEXPIRED,
+        format!("the lease on inode {ino} has ended with the service that granted it"),
+    )
+    .hint("repeat the operation")
 }
 
 impl Content {

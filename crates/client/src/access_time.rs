@@ -163,7 +163,7 @@ impl Client {
             for some in accesses.chunks(MAX_REPORTED) {
                 let op = MetaOp::NoteAccess { accesses: some.to_vec() };
                 if let Err(error) = self.send_for(partition, None, RequestUser::default(), op).await {
-                    tracing::debug!(%partition, files = some.len(), %error, "access times are lost");
+                    tracing::debug!(%partition, files = some.len(), %error, "access times could not be reported, and are lost");
                 }
             }
         }

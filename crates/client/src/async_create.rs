@@ -497,7 +497,7 @@ impl Client {
                     _ => None,
                 },
                 Err(error) => {
-                    tracing::trace!(ino = %dir, %error, "others use a directory in which this client makes files");
+                    tracing::trace!(ino = %dir, %error, "no directory delegation: other clients use the directory");
                     None
                 }
             };
@@ -635,7 +635,10 @@ impl Client {
         let fresh = NewFile::of(&answer.reply);
         let attr = entry(answer.reply)?;
         if attr.ino != ino {
-            return Err(Error::new(Errno::EPROTO, format!("inode {} was made for inode {ino}", attr.ino)));
+            return Err(Error::new(
+                Errno::EPROTO,
+                format!("inode {} was created instead of inode {ino}", attr.ino),
+            ));
         }
         let Some(inode) = self.inodes.open(ino) else { return Ok(()) };
         let lease = self.leases.lease_covering(answer.stamp, ino);
@@ -671,8 +674,8 @@ impl Client {
                     ino = %promised.file.ino,
                     directory = %promised.file.parent,
                     name,
-                    hint = "its program is told when it closes the file",
-                    "a new file is lost that couldn't be delivered: {error}"
+                    hint = "the application gets an error when it closes the file",
+                    "an asynchronous create failed, and the new file is lost: {error}"
                 );
                 self.drop_cached(promised.file.parent, None, Bypass::Once).await;
             }

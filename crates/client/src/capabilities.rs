@@ -209,7 +209,7 @@ impl Client {
         }
         rt::spawn(async move {
             if let Err(error) = client.renew(ino).await {
-                tracing::debug!(%ino, %error, "a capability is not renewed yet");
+                tracing::debug!(%ino, %error, "a capability could not be renewed yet");
             }
             client.capabilities.renewing.lock().remove(&ino);
         });
@@ -218,8 +218,8 @@ impl Client {
 
 /// Error of a write that was in flight when its lease ended; it is repeated under another lease.
 fn capability_ended(ino: InodeId) -> Error {
-    Error::new(Errno::EKEYEXPIRED, format!("the right to write inode {ino} has ended with its lease"))
-        .hint("write again")
+    Error::new(Errno::EKEYEXPIRED, format!("the capability to write inode {ino} has ended with its lease"))
+        .hint("repeat the write")
 }
 
 fn now_s() -> u64 {

@@ -42,7 +42,7 @@ impl Client {
         }
         let inode = &handle.inode;
         drop(self.lock_io_shared(inode).await?);
-        self.with_timeout((inode.ino, "what was written a moment ago"), inode.in_flight.wait_for_delayed())
+        self.with_timeout((inode.ino, "the flush of delayed writes"), inode.in_flight.wait_for_delayed())
             .await?;
         handle.report_flush_failure()
     }
@@ -76,7 +76,7 @@ impl Client {
         };
         self.inodes.release(inode.ino);
         if let Err(error) = reported {
-            tracing::warn!(ino = %inode.ino, %error, "size and times of a closed file aren't reported yet");
+            tracing::warn!(ino = %inode.ino, %error, "size and times of a closed file could not be reported; the report is retried");
             self.inodes.note_unreported(inode.ino);
         }
     }

@@ -32,8 +32,9 @@ impl Client {
         {
             let mut content = inode.content.lock();
             if content.has_unreported_state() {
-                let message = format!("inode {} isn't settled", inode.ino);
-                return Err(Error::new(Errno::EBUSY, message).hint("it is tried again by itself"));
+                let message = format!("inode {} has unreported changes", inode.ino);
+                return Err(Error::new(Errno::EBUSY, message)
+                    .hint("no action needed: the operation is retried automatically"));
             }
             // Even if nothing is loaded: an answer in flight is outdated.
             content.unload();

@@ -359,7 +359,7 @@ impl Client {
         let range = ByteRange::at(offset, buf.len() as u64);
         loop {
             let entry = inode.page_gate.enter(range);
-            let came_in = self.with_timeout((inode.ino, "a write, or to give its lease up,"), entry).await?;
+            let came_in = self.with_timeout((inode.ino, "a write or the recall of its lease"), entry).await?;
             let entering = self.lock_shared(inode, LeaseNeed::Cache);
             let entered = match came_in {
                 Admission::Open => inode.page_gate.unless_closed(entering).await,
@@ -556,7 +556,7 @@ impl Client {
         let chunks = ChunkWrite { path, durable: how.durable, lease: start.lease };
         let written = {
             let _underway = self
-                .with_timeout((inode.ino, "another write of the same range"), inode.in_flight.begin(range))
+                .with_timeout((inode.ino, "another write to the same range"), inode.in_flight.begin(range))
                 .await?;
             // The wait for overlapping writes may have outlasted the lease.
             inode.content.lock().check_generation(inode.ino, start.under.era)?;

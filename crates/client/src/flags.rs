@@ -116,7 +116,7 @@ impl Handle {
         if appends || !self.append_only.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let message = format!("inode {} is append-only: what it has can't be changed", self.ino());
+        let message = format!("inode {} is append-only: existing content can't be changed", self.ino());
         Err(Error::new(Errno::EPERM, message).hint("write with O_APPEND"))
     }
 }

@@ -152,7 +152,7 @@ impl Client {
         self.ensure_no_part_lost(inode)?;
         let info = file_info(self.change_as_client(MetaOp::BeginWrite { ino: inode.ino }).await?)?;
         let layout = Arc::new(info.layout.ok_or_else(|| {
-            Error::new(Errno::EIO, format!("inode {} got no layout to write to", inode.ino))
+            Error::new(Errno::EIO, format!("the metadata service returned no layout for inode {}", inode.ino))
         })?);
         self.note_unreplicated(&layout).await?;
         let under = {

@@ -52,7 +52,7 @@ impl Client {
         service.answered_ns.fetch_max(sent_ns, Ordering::AcqRel);
         service.end_refusal();
         if self.leases.set_suspended(service.node, false) {
-            tracing::info!(node = %service.node, "the metadata service is heard of again");
+            tracing::info!(node = %service.node, "the metadata service is reachable again");
             self.wake_suspended();
         }
     }
@@ -139,9 +139,9 @@ impl Client {
             }
             executing.as_ref().and_then(|service| service.refusal()).map_or(Ok(()), Err)?;
             if rt::monotonic_ns() > until_ns {
-                let message = format!("the metadata service hasn't been heard of for {patience:?}");
+                let message = format!("the metadata service hasn't answered for {patience:?}");
                 return Err(Error::new(Errno::ETIMEDOUT, message)
-                    .hint("check that it runs, and the way to it: weft health on the management node"));
+                    .hint("check that it is running and reachable: weft health on the management node"));
             }
             with_deadline(LOOK_INTERVAL, pin!(self.lease_expiry.resumed.wait())).await;
         }

@@ -217,7 +217,7 @@ impl Client {
     /// already.
     fn end(&self, cause: Error) -> bool {
         let error = Error::new(Errno::ESTALE, format!("this client's session has ended: {}", cause.message))
-            .hint("repeat the operation: a mount gets another session as soon as the cluster lets it");
+            .hint("repeat the operation: the mount starts another session as soon as the cluster permits");
         self.ended.lock().get_or_insert(error);
         let is_first = !self.has_ended.swap(true, Ordering::AcqRel);
         self.leases.wake();
@@ -422,7 +422,7 @@ impl Client {
         }
         self.is_shutting_down.store(true, Ordering::Release);
         let ended = self.send_unmount_notices().await;
-        self.end(Error::new(Errno::ESTALE, "it was shut down"));
+        self.end(Error::new(Errno::ESTALE, "the client was shut down"));
         self.caches_dropped.set();
         outcome.and(ended)
     }
@@ -457,14 +457,14 @@ impl Client {
 
     async fn reclaim(&self, ino: InodeId) {
         if let Err(error) = self.change_as_client(MetaOp::Reclaim { ino }).await {
-            tracing::warn!(%ino, %error, "an orphan stays until the session ends");
+            tracing::warn!(%ino, %error, "an orphan could not be reclaimed, and stays until the session ends");
         }
     }
 }
 
 /// A reply of a kind that doesn't belong to its request.
 fn unexpected(reply: MetaReply) -> Error {
-    Error::new(Errno::EPROTO, format!("the metadata service answered out of turn: {reply:?}"))
+    Error::new(Errno::EPROTO, format!("unexpected reply type from the metadata service: {reply:?}"))
 }
 
 fn entry(reply: MetaReply) -> Result<Attr> {

@@ -109,7 +109,7 @@ impl Client {
             return;
         }
         if let Err(error) = self.restore(lock).await {
-            tracing::warn!(ino = %lock.ino, %error, "a lock that was not waited for is given back later");
+            tracing::warn!(ino = %lock.ino, %error, "a lock whose wait was interrupted is released later");
             self.release_later(*lock);
         }
     }
@@ -155,7 +155,7 @@ impl Client {
     async fn wait_for_releases(&self, lock: &HeldLock) -> Result<()> {
         let pending = self.pending_releases.lock().get(&(lock.ino, lock.space, lock.owner)).cloned();
         for done in pending.unwrap_or_default() {
-            self.with_timeout((lock.ino, "to give a lock back"), done.wait()).await?;
+            self.with_timeout((lock.ino, "the release of a lock"), done.wait()).await?;
         }
         Ok(())
     }
@@ -208,7 +208,7 @@ impl Client {
     fn handle_lost_lock(&self, lock: &HeldLock, error: &Error) {
         if self.held_locks.mark_lost(lock) {
             let HeldLock { ino, pid, .. } = lock;
-            tracing::error!(%ino, pid, %error, "an advisory lock of a process is lost: the file through which it was taken fails with EIO until it is closed");
+            tracing::error!(%ino, pid, %error, "a process has lost an advisory lock: the open file through which it was taken fails with EIO until it is closed");
         }
     }
 }

@@ -293,7 +293,7 @@ impl PrefixDelegations {
             |add: &UnansweredAdd| now_ns.saturating_sub(add.since_ns) > SLOT_REUSE_AFTER.as_nanos() as u64;
         adds.unanswered.retain(|_, add| !is_over(add));
         if adds.unanswered.len() > MAX_UNANSWERED {
-            return Err(Error::new(Errno::EBUSY, "too many requests were never answered"));
+            return Err(Error::new(Errno::EBUSY, "too many requests are unanswered"));
         }
         let there = adds.unanswered.values().filter(|add| add.dir == dir);
         directory.ranges.push(PrefixDelegation {
@@ -390,7 +390,7 @@ impl Client {
         rt::spawn(async move {
             let listed = client.obtain_prefix(credentials, (dir, &prefix), count).await;
             if let Err(error) = &listed {
-                tracing::trace!(ino = %dir, ?prefix, %error, "names of a directory that this session can't have alone");
+                tracing::trace!(ino = %dir, ?prefix, %error, "no name-prefix delegation: it was refused, or its names can't be listed");
             }
             client.prefix_delegations.record_listing(&client.leases, dir, listed.ok());
             client.start_prefix_sweeper();
@@ -407,7 +407,7 @@ impl Client {
             self.query_as(credentials, MetaOp::Reserve { dir, count, prefix: prefix.clone() }).await?;
         // Stamped before the check that the lease is held, so the lease is held since this time.
         let now = self.leases.stamp_request();
-        let refused = || Error::new(Errno::EBUSY, "the service doesn't grant it");
+        let refused = || Error::new(Errno::EBUSY, "the service doesn't grant the delegation");
         let MetaReply::Reserved { range: Some(lease), .. } = answer.reply else { return Err(refused()) };
         if self.leases.lease_covering(answer.stamp, lease) != Some(LeaseMode::Write) {
             return Err(refused());
@@ -448,7 +448,7 @@ impl Client {
                 _ => return Ok(()),
             }
         }
-        Err(Error::new(Errno::E2BIG, "there are too many names"))
+        Err(Error::new(Errno::E2BIG, "the directory has too many names with this prefix"))
     }
 
     /// Starts the task that gives unused delegations back.

@@ -201,7 +201,7 @@ impl Client {
                     self.note_answer(&service, sent_ns);
                 }
                 Ok(other) => {
-                    tracing::error!(error = %unexpected(other), "recalls can't be heard of");
+                    tracing::error!(error = %unexpected(other), "recalls can't be received");
                     rt::sleep(RETRY_PAUSE).await;
                 }
                 Err(error) => self.handle_recall_error(&service, error).await,
@@ -240,11 +240,11 @@ impl Client {
             Errno::ESTALE => self.end_session(error).await,
             Errno::ENOTCONN if may_be_forgotten(service) => self.end_session(error).await,
             Errno::ENOTCONN => {
-                tracing::warn!(%error, "a metadata service does not know this session any more; registering again");
+                tracing::warn!(%error, "a metadata service doesn't know this session any more; registering it again");
                 self.register_again(service).await;
             }
             _ => {
-                tracing::warn!(node = %service.node, %error, "recalls can't be heard of");
+                tracing::warn!(node = %service.node, %error, "recalls can't be received");
                 self.note_failure(service, &error);
                 rt::sleep(RETRY_PAUSE).await;
             }
@@ -256,7 +256,7 @@ impl Client {
         let terms = self.leases.recall_terms(recall);
         // Applications have asynchronously created files: the next session must see them.
         let promised_in = self.prefix_delegations.directory_of(ino).unwrap_or(ino);
-        warn_if_slow((ino, "the delivery of new files"), self.commit_creates_in(promised_in)).await;
+        warn_if_slow((ino, "sending asynchronous creates"), self.commit_creates_in(promised_in)).await;
         let inode = self.inodes.note_recall(ino);
         if let Some(inode) = &inode {
             inode.pending_recalls.fetch_add(1, Ordering::Relaxed);
@@ -265,21 +265,21 @@ impl Client {
         let mut passes = match terms.ends_caching() {
             true => {
                 let forgetting = self.drop_cached(ino, inode.as_deref(), Bypass::Once);
-                Some(warn_if_slow((ino, "the kernel's forgetting"), forgetting).await)
+                Some(warn_if_slow((ino, "dropping the kernel's caches"), forgetting).await)
             }
             false => None,
         };
         // The inode may have been opened meanwhile; nothing is loaded then.
         if let Some(inode) = &inode {
-            let mut alone = warn_if_slow((ino, "its use by programs"), inode.io_lock.write()).await;
+            let mut alone =
+                warn_if_slow((ino, "waiting for running operations"), inode.io_lock.write()).await;
             // Another task may have granted bypasses after the kernel had dropped its pages.
             while passes.is_some_and(|passes| passes != inode.page_gate.passes()) {
                 drop(alone);
                 passes = Some(self.drop_cached(ino, Some(inode), Bypass::Once).await);
                 alone = inode.io_lock.write().await;
             }
-            warn_if_slow((ino, "the report of its size"), self.report_and_unload(inode, terms.remaining))
-                .await;
+            warn_if_slow((ino, "reporting its size"), self.report_and_unload(inode, terms.remaining)).await;
             self.inodes.drop_reported(ino);
         }
         // Checked before the inode's usage: a file whose create completes in between is in use
@@ -287,7 +287,7 @@ impl Client {
         let is_spared = self.creates.may_include(ino);
         let in_use = is_spared || self.inodes.inode_use(ino) == InodeUse::Open;
         let answer = RecallAck { number: recall.number, ino, in_use };
-        warn_if_slow((ino, "the answer"), self.acknowledge_recall(service, answer)).await;
+        warn_if_slow((ino, "sending the acknowledgement"), self.acknowledge_recall(service, answer)).await;
         self.recalls.acknowledged(*place);
         self.prefix_delegations.forget_lease(ino);
         if in_use {
@@ -364,7 +364,7 @@ impl Client {
             }
             match reported {
                 Err(error) if error.errno != Errno::ESTALE && self.end_cause().is_none() => {
-                    tracing::warn!(ino = %inode.ino, %error, "a lease can't be given up before size and times are reported");
+                    tracing::warn!(ino = %inode.ino, %error, "a lease can't be given back: size and times could not be reported; retrying");
                     rt::sleep(RETRY_PAUSE).await;
                 }
                 _ => break,
@@ -388,7 +388,7 @@ impl Client {
                 // An unregistered session has nothing to give back.
                 Some(Err(error)) if matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => return,
                 Some(Err(error)) => {
-                    tracing::warn!(ino = %answer.ino, %error, "the answer to a recall can't be sent");
+                    tracing::warn!(ino = %answer.ino, %error, "the acknowledgement of a recall could not be sent; retrying");
                     rt::sleep(RETRY_PAUSE).await;
                 }
             }
@@ -408,7 +408,7 @@ impl Client {
                 let client = self.clone();
                 rt::spawn(async move {
                     if let Err(error) = client.ask_at(&service, MetaOp::StillYielding { seen }).await {
-                        tracing::debug!(%error, "a service isn't told that recalls are worked on");
+                        tracing::debug!(%error, "a service could not be informed that recalls are in progress");
                     }
                 });
             }
@@ -472,7 +472,7 @@ impl Client {
             Err(error) => Err(error),
         };
         if let Err(error) = told {
-            tracing::debug!(%error, "leases that nobody needs stay until they are recalled");
+            tracing::debug!(%error, "unused leases could not be released, and stay until they are recalled");
         }
         self.leases.end_release(batch);
     }

@@ -61,8 +61,8 @@ impl Client {
     /// register it with services that aren't needed to find the root directory.
     pub async fn register(&self) -> Result<()> {
         let service = self.services.owner_of(InodeId::ROOT.partition()).map_err(|_| {
-            Error::new(Errno::ENODEV, "no node of the cluster has a metadata service")
-                .hint("weft node list shows what the nodes do")
+            Error::new(Errno::ENODEV, "no node of the cluster runs a metadata service")
+                .hint("weft node list shows the services of each node")
         })?;
         loop {
             match self.register_at(&service).await {
@@ -100,7 +100,7 @@ impl Client {
                 Ok(()) => break,
                 Err(error) if error.errno == Errno::ESTALE => self.end_session(error).await,
                 Err(error) => {
-                    tracing::warn!(%error, "registering again failed");
+                    tracing::warn!(%error, "registering the session again failed");
                     self.note_failure(service, &error);
                     rt::sleep(RETRY_PAUSE).await;
                 }
@@ -113,7 +113,7 @@ impl Client {
     /// Handles the move of partitions to a service from another one, which granted the leases that
     /// are held there.
     pub(crate) async fn follow_partitions(&self, service: &Service, partitions: &[PartitionId]) {
-        tracing::info!(node = %service.node, partitions = partitions.len(), "following partitions to another metadata service");
+        tracing::info!(node = %service.node, partitions = partitions.len(), "following partitions that moved to another metadata service");
         let ended = self.leases.end_leases_in(partitions);
         let concerned = |ino: InodeId| partitions.contains(&ino.partition());
         let (closed, late) = self.drop_ended_leases(ended, concerned).await;
@@ -122,7 +122,7 @@ impl Client {
             Err(error) if error.errno == Errno::ESTALE => self.end_session(error).await,
             // The service asks again.
             Err(error) => {
-                tracing::warn!(node = %service.node, %error, "following partitions failed");
+                tracing::warn!(node = %service.node, %error, "following partitions to another metadata service failed");
                 rt::sleep(RETRY_PAUSE).await;
             }
         }
@@ -196,7 +196,7 @@ impl Client {
             // A task that holds the lock may be waiting for the registration; one that only writes
             // chunks will soon release it.
             if with_deadline(RUNNING_REQUESTS_WAIT, pin!(inode.io_lock.write())).await.is_none() {
-                tracing::debug!(ino = %inode.ino, "a request goes on over a change of the metadata service");
+                tracing::debug!(ino = %inode.ino, "a request is still running during a change of the metadata service");
                 with_deadline(IN_FLIGHT_WAIT, pin!(inode.in_flight.wait_for_all())).await;
             }
             forgotten.is_none().then(|| Arc::clone(inode))
@@ -222,7 +222,7 @@ impl Client {
         if !late.is_empty() {
             tracing::warn!(
                 inodes = late.len(),
-                "the kernel waits for pages, and forgets inodes when it has them"
+                "the kernel waits for pages, and drops its cached inodes once it has them"
             );
         }
         late

@@ -75,7 +75,7 @@ impl Client {
         let given_back: Vec<Result<()>> = rt::join_all(stripes.collect()).await;
         for error in given_back.into_iter().filter_map(Result::err) {
             let ino = under.ino.0;
-            tracing::warn!(ino, %error, "space that was reserved for a part of a file stays reserved: there was none for the others");
+            tracing::warn!(ino, %error, "reserved space of a failed fallocate could not be freed, and stays allocated");
         }
     }
 }
@@ -95,7 +95,7 @@ fn ensure_space(map: &ClusterMap, layout: &Layout, rooms: &[ReservationSpace]) -
         None => Ok(()),
         Some(Demand { target, wanted, free }) => Err(Error::new(
             Errno::ENOSPC,
-            format!("no room for {wanted} bytes on the disk of target {target}: files may take {free} more bytes there"),
+            format!("no space for {wanted} bytes on the disk of target {target}: {free} bytes are available to files"),
         )
         .hint("delete files, or add a target on another disk")),
     }

@@ -138,7 +138,9 @@ impl Services {
     /// Returns the owner of a partition.
     pub(crate) fn owner_of(&self, partition: PartitionId) -> Result<Arc<Service>> {
         let owner = self.channels.owner(partition);
-        owner.map(|node| self.get(node)).ok_or_else(|| Error::new(Errno::EREMOTE, "nobody executes it"))
+        owner
+            .map(|node| self.get(node))
+            .ok_or_else(|| Error::new(Errno::EREMOTE, "no metadata service owns the partition"))
     }
 
     /// Whether a service owns the partition of an inode, by the map.
@@ -214,9 +216,9 @@ impl OwnerWait {
     /// Errors: `ETIMEDOUT` after the time-out of a request.
     async fn rest(&mut self, services: &Services, partition: PartitionId, patience: Duration) -> Result<()> {
         if rt::monotonic_ns() - self.began_ns > patience.as_nanos() as u64 {
-            let message = format!("no metadata service has executed partition {partition} for {patience:?}");
+            let message = format!("partition {partition} has had no metadata service for {patience:?}");
             return Err(Error::new(Errno::ETIMEDOUT, message)
-                .hint("weft node list shows which metadata services run, and which don't"));
+                .hint("weft node list shows which metadata services are running"));
         }
         with_deadline(self.rest, pin!(services.moved.wait())).await;
         self.rest = (self.rest * 2).min(MAX_PAUSE);
@@ -295,7 +297,7 @@ impl Client {
             return;
         }
         if service.refusal.lock().replace(error.clone()).is_none() {
-            tracing::error!(node = %service.node, hint = &*error.hint, "this client is refused: {}", error.message);
+            tracing::error!(node = %service.node, hint = &*error.hint, "the metadata service refuses this client: {}", error.message);
         }
         self.wake_suspended();
         service.wake();
@@ -408,7 +410,9 @@ impl Client {
             service.refusal().map_or(Ok(()), Err)?;
             if rt::monotonic_ns() - began_ns > self.request_timeout.get().as_nanos() as u64 {
                 let message = error().message;
-                return Err(Error::new(Errno::ETIMEDOUT, message).hint("its log says what it waits for"));
+                return Err(
+                    Error::new(Errno::ETIMEDOUT, message).hint("the client's log shows what it waits for")
+                );
             }
             with_deadline(MAX_PAUSE, registered.as_mut()).await;
         }

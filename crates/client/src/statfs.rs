@@ -76,7 +76,7 @@ impl Client {
                 usage
             }
             Err(error) => {
-                tracing::debug!(%error, "the number of inodes isn't known now");
+                tracing::debug!(%error, "the number of inodes could not be determined");
                 known.map_or(MetadataUsage::default(), |(_, usage)| usage)
             }
         }

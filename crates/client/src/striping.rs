@@ -82,7 +82,7 @@ impl Client {
         let map = self.map.read().expect("nobody panics while holding the map").clone();
         let Some(known) = map.group(group) else {
             return Err(Error::new(Errno::EIO, format!("group {group} is not in the cluster map"))
-                .hint("weft target list shows what is there"));
+                .hint("weft target list shows the targets and groups"));
         };
         known.ensure_not_lost()?;
         Ok(match known.members[..] {

@@ -45,10 +45,9 @@ impl Handle {
 }
 
 fn lost(what: &str) -> Error {
-    let message = format!(
-        "{what}: storage or the metadata store lost its power after it had taken what was written, and before that was synced"
-    );
-    Error::new(Errno::EIO, message).hint("write again what was written since the last sync that succeeded")
+    let message =
+        format!("{what}: unsynced writes were lost in a power failure of storage or of the metadata store");
+    Error::new(Errno::EIO, message).hint("repeat all writes since the last successful sync")
 }
 
 /// A change of a file's size, layout or inline content that is in flight to the metadata service,
@@ -176,7 +175,7 @@ impl Client {
         let outcome = outcome.and(self.sync_changed_groups().await);
         let outcome = outcome.and(self.report_all(false).await);
         outcome.and(self.sync_all_metadata().await)?;
-        if self.verifiers.take_loss() { Err(lost("sync of everything")) } else { Ok(()) }
+        if self.verifiers.take_loss() { Err(lost("file system")) } else { Ok(()) }
     }
 
     /// Syncs changed groups, after a sync of all targets: members of groups are synced one by one,

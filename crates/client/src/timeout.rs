@@ -42,8 +42,9 @@ impl Client {
     pub(crate) async fn lock_io_shared<'a>(&self, inode: &'a OpenInode) -> Result<ReadGuard<'a>> {
         loop {
             self.wait_for_commit(inode).await?;
-            let guard =
-                self.with_timeout((inode.ino, "whoever changes its shape"), inode.io_lock.read()).await?;
+            let guard = self
+                .with_timeout((inode.ino, "a change of its size or layout"), inode.io_lock.read())
+                .await?;
             if self.write_behind.is_none() || inode.content.lock().dirty.is_none() {
                 return Ok(guard);
             }
@@ -64,7 +65,7 @@ impl Client {
     /// Takes a file's I/O lock exclusively, and leaves a dirty extent as it is.
     pub(crate) async fn lock_io_exclusive_dirty<'a>(&self, inode: &'a OpenInode) -> Result<WriteGuard<'a>> {
         self.wait_for_commit(inode).await?;
-        self.with_timeout((inode.ino, "those who use its content"), inode.io_lock.write()).await
+        self.with_timeout((inode.ino, "operations on its content"), inode.io_lock.write()).await
     }
 
     /// Waits until an asynchronous create of the file is committed.
@@ -86,9 +87,9 @@ impl Client {
 }
 
 fn blocked(ino: InodeId, what: &str, waited: Duration) -> Error {
-    let message = format!("inode {ino} is held up by an earlier request: {what} took more than {waited:?}");
+    let message = format!("inode {ino} is blocked by an earlier request: {what} took more than {waited:?}");
     Error::new(Errno::ETIMEDOUT, message)
-        .hint("a service doesn't answer: weft health on the management node tells which")
+        .hint("a service doesn't answer: weft health on the management node shows which")
 }
 
 /// Returns the result of `work`, or `None` after the time-out. Starts a timer only if `work` isn't

@@ -77,7 +77,7 @@ impl Verifiers {
             heard.lost_at = self.losses.fetch_add(1, Ordering::AcqRel) + 1;
             tracing::warn!(
                 ?keeper,
-                "storage was started anew without what had been written to it and not synced: the next sync of such files fails"
+                "storage has restarted and lost unsynced writes: the next sync of the affected files fails"
             );
         }
     }
@@ -99,7 +99,7 @@ impl Verifiers {
         if !is_first {
             names.lost_at = self.losses.fetch_add(1, Ordering::AcqRel) + 1;
             tracing::warn!(
-                "the metadata store was started anew without what had been told to it and not synced: the next sync of such files fails"
+                "the metadata store has restarted and lost unsynced changes: the next sync of the affected files fails"
             );
         }
     }

@@ -177,13 +177,8 @@ impl Handle {
         let told = self.failures_reported.swap(failures.count, Ordering::AcqRel);
         let Some(cause) = failures.last.filter(|_| told < failures.count) else { return Ok(()) };
         let errno = if cause.errno == Errno::EKEYEXPIRED { Errno::EIO } else { cause.errno };
-        let message = format!(
-            "inode {}: what was written a moment ago could not be stored: {}",
-            self.ino(),
-            cause.message
-        );
-        Err(Error::new(errno, message)
-            .hint("write again what was written since the last sync that succeeded"))
+        let message = format!("inode {}: a delayed write could not be stored: {}", self.ino(), cause.message);
+        Err(Error::new(errno, message).hint("repeat all writes since the last successful sync"))
     }
 }
 
@@ -342,7 +337,7 @@ impl Client {
         let chunked = Chunked::new(&layout, &known);
         let writing = pin!(self.write_chunks(under, chunked, kept.start, kept.buf.slice(0..kept.len), how));
         if let Err(error) = self.change_under_lease(inode, under.era, false, writing).await {
-            tracing::warn!(ino = %inode.ino, ?range, %error, "what was written a moment ago could not be stored");
+            tracing::warn!(ino = %inode.ino, ?range, %error, "a delayed write could not be stored");
             inode.content.lock().drop_failed(inode.ino, under.era, &kept, error);
         }
     }

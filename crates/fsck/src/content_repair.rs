@@ -262,7 +262,7 @@ fn record_outcome(
         }
         if let Some(error) = &outcome.hindrance {
             let why = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
-            finding.remedy = format!("it could not be mended: {}{why}", error.message);
+            finding.remedy = format!("it could not be repaired: {}{why}", error.message);
         } else if !outcome.has_changed {
             let is_long = finding.kind == Kind::LongChunkFile && outcome.is_long;
             finding.repaired = !meets(&left) && !is_long;
@@ -274,7 +274,7 @@ fn record_outcome(
 }
 
 /// Remedy for content that no replica has.
-const LOST_REMEDY: &str = "no copy has it: restore the file from a backup; or weft fsck --repair --forget FILE lists what is lost in FILE and makes it zeros";
+const LOST_REMEDY: &str = "no replica has it: restore the file from a backup; or weft fsck --repair --forget FILE lists the lost ranges in FILE and replaces them by zeros";
 
 impl Step {
     /// Returns the affected range; the whole chunk file for a step that only truncates.

@@ -101,7 +101,7 @@ fn is_orphaned_replica(subject: &Subject<'_>, seat: ReplicaLocation) -> bool {
 }
 
 /// Remedy for a chunk file that is longer than its file.
-const REMEDY_OF_LENGTH: &str = "repair cuts it and keeps a copy of it aside, or none with --delete; if the metadata comes from an older copy, restore a newer one first";
+const REMEDY_OF_LENGTH: &str = "repair truncates it and moves a copy aside, or none with --delete; if the metadata was restored from an old backup, restore a newer one first";
 
 struct ChunkFile<'a> {
     subject: &'a Subject<'a>,
@@ -167,7 +167,7 @@ impl ChunkFile<'_> {
         if len <= expected {
             return Ok(());
         }
-        let cause = format!("{} has {len} bytes, {expected} belong to the file", self.object());
+        let cause = format!("{} has {len} bytes, but the file only {expected} of them", self.object());
         let found = Finding::new(Kind::LongChunkFile, self.tree.path(self.ino), cause, REMEDY_OF_LENGTH);
         let mut found = found.at(self.seat, self.subject.map);
         if orders.repair {
@@ -187,7 +187,7 @@ impl ChunkFile<'_> {
         let damaged = match self.store.verify(self.name).await {
             Ok(damaged) => damaged,
             Err(error) => {
-                let remedy = "check the target's device; restore the file from a copy";
+                let remedy = "check the target's device; restore the file from a backup";
                 let path = self.tree.path(self.ino);
                 let found = Finding::new(Kind::DamagedContent, path, error.message(), remedy);
                 let found = found.at(self.seat, self.subject.map).of(self.ino, stripe);
@@ -207,8 +207,8 @@ impl ChunkFile<'_> {
         };
         let group = self.seat.group.and_then(|group| self.subject.map.group(group));
         match group.is_some_and(|group| group.members_with_states().any(is_good)) {
-            true => "another copy has them if it is not reported, too: repair takes them from there",
-            false => "restore the file from a copy, or delete it: there is no second copy to repair from",
+            true => "repair takes them from another replica, unless that is reported too",
+            false => "restore the file from a backup, or delete it: there is no other replica to repair from",
         }
     }
 
@@ -261,7 +261,7 @@ pub(crate) fn replica_locations(
 }
 
 /// Remedy for a file in a lost group.
-pub(crate) const LOST_GROUP_REMEDY: &str = "delete the file, or replace it by a copy from a backup";
+pub(crate) const LOST_GROUP_REMEDY: &str = "delete the file, or restore it from a backup";
 
 /// Returns why content of a file in a lost group can't be read.
 pub(crate) fn in_lost_group(group: GroupId) -> String {
@@ -278,7 +278,7 @@ async fn check_missing(
     report: &mut CheckReport,
 ) -> Result<()> {
     const REMEDY: &str =
-        "repair takes it from another copy; where there is none, restore the file from a backup";
+        "repair takes it from another replica; if there is none, restore the file from a backup";
     let noted = all_differing_files(subject).await?;
     let mut files: Vec<InodeId> = tree.inodes.keys().copied().collect();
     files.retain(|ino| below.is_none_or(|below| below.contains(ino)));
@@ -296,7 +296,7 @@ async fn check_missing(
             // A replica that can't be opened is reported only once, as that.
             let here = |seat: &ReplicaLocation| subject.is_open(*seat);
             if !replica_locations(known).any(|(seat, _)| here(&seat)) {
-                let cause = format!("group {group} of its layout has nothing here that can be opened");
+                let cause = format!("group {group} of its layout has no replica here that can be opened");
                 report.add(Kind::UnknownTarget, tree.path(ino), cause, REMEDY);
                 continue;
             }
@@ -342,7 +342,7 @@ async fn missing_content(
     let is_excused = store.is_some_and(|store| store.was_changing(name));
     if !is_there {
         let is_damage = content.is_dense || !is_excused;
-        return Ok(is_damage.then(|| (Kind::MissingChunkFile, "is gone".into())));
+        return Ok(is_damage.then(|| (Kind::MissingChunkFile, "is missing".into())));
     }
     let known = content.known_len(stripe);
     let Some(store) = store.filter(|_| known > 0 && !is_excused) else { return Ok(None) };

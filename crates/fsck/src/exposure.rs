@@ -108,7 +108,7 @@ pub fn exposure(cluster: &Online<'_>) -> Result<Exposure> {
     let total = tree.inodes.len() as u64;
     for (done, (&ino, known)) in tree.inodes.iter().enumerate() {
         if done % 4096 == 0 {
-            (cluster.progress)("weighing files", done as u64, total);
+            (cluster.progress)("computing exposure", done as u64, total);
         }
         let (Some(layout), Some(inode)) = (tree.layout(ino), &known.inode) else { continue };
         let directory = directory_of(&tree, ino, &mut directories);

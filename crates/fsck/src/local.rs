@@ -96,10 +96,9 @@ impl LocalTargets<'_> {
         let Some(id) = seat.group else { return Ok(vec![self.store(seat)?]) };
         let group = self.0.map.group(id);
         if group.is_none_or(|group| group.is_degraded()) {
-            let message = format!("group {id} has members that aren't in step");
-            return Err(Error::new(Errno::EBUSY, message).hint(
-                "what is lost on one may be on them: start the cluster, and wait until they are good",
-            ));
+            let message = format!("group {id} has members that aren't in sync");
+            return Err(Error::new(Errno::EBUSY, message)
+                .hint("they may have the lost content: start the cluster, and wait until they are in sync"));
         }
         replica_locations(group)
             .filter(|(_, state)| *state == MemberState::Good)
@@ -116,7 +115,7 @@ async fn create_expecting(from: &Store, to: &Store, name: InodeId, len: u64) -> 
         let part = ByteRange::at(start, most).intersect(ByteRange::new(0, len));
         let survey = from.survey(name, part, BLOCK, false).await.map_err(failed)?;
         if !survey.is_there {
-            return Err(Error::new(Errno::EIO, format!("chunk file {:016x} is gone", name.0))
+            return Err(Error::new(Errno::EIO, format!("chunk file {:016x} is missing", name.0))
                 .hint("run the check again"));
         }
         let mut sums = survey.sums;

@@ -11,7 +11,7 @@ use crate::{CheckOptions, Progress, Subject, data};
 use types::{Errno, Error, InodeId, Result};
 
 /// Remedy for older metadata.
-pub(crate) const REMEDY: &str = "weft meta restore puts a newer copy of the metadata in its place; --accept-loss repairs all the same, and moves chunk files that no file has aside";
+pub(crate) const REMEDY: &str = "restore a newer backup of the metadata with weft meta restore; --accept-loss repairs anyway, and moves orphaned chunk files aside";
 
 /// Returns whether the metadata hasn't yet allocated the inode number of a chunk file.
 pub(crate) fn is_unallocated(tree: &Tree, name: InodeId) -> bool {
@@ -45,7 +45,7 @@ pub(crate) async fn check_age(
         None => Ok(()),
         Some((seat, name)) => {
             let message = format!(
-                "the metadata looks older than the chunk files: {count} of them are of inodes that it has yet to make, as {:016x} on {seat} is",
+                "the metadata looks older than the chunk files: {count} of them belong to inodes that it hasn't allocated yet, such as {:016x} on {seat}",
                 name.0
             );
             Err(Error::new(Errno::EIO, message).hint(REMEDY))

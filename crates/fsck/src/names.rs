@@ -168,7 +168,7 @@ fn links(
     let directory = inode.is_directory();
     if names == 0 && ino != InodeId::ROOT {
         if !orphan {
-            let cause = "no name leads to it and it is not marked as an orphan".to_owned();
+            let cause = "it has no name and is not marked as an orphan".to_owned();
             let object = format!("inode {ino}");
             let change = Change::NameInLostAndFound { ino, subdirectories: known.subdirectories };
             checker.add_fixable(Kind::Unreachable, object, cause, "repair names it in /lost+found", change);
@@ -194,7 +194,7 @@ fn links(
         checker.report.add(Kind::Parent, tree.path(ino), format!("a directory has {names} names"), remedy);
     } else if inode.parent_id() != known.names[0].dir {
         let (parent, is) = (known.names[0].dir, inode.parent_id());
-        let cause = format!("its .. leads to inode {is}, its name is in inode {parent}");
+        let cause = format!("its .. refers to inode {is}, but its name is in inode {parent}");
         checker.add_fixable(
             Kind::Parent,
             tree.path(ino),
@@ -208,14 +208,14 @@ fn links(
         checker.report.add(
             Kind::Unreachable,
             object,
-            "the root does not lead to this directory",
+            "this directory is not reachable from the root",
             "restore the metadata from a backup",
         );
     }
 }
 
 fn link_count(tree: &Tree, ino: InodeId, is: u32, nlink: u32, checker: &mut Checker<'_>) {
-    let cause = format!("its link count is {is}, its names make {nlink}");
+    let cause = format!("its link count is {is}, but its names require {nlink}");
     checker.add_fixable(
         Kind::LinkCount,
         tree.path(ino),
@@ -245,7 +245,7 @@ fn records(tree: &Tree, checker: &mut Checker<'_>) {
         }
     }
     for &ino in tree.orphans.iter().filter(|&&ino| tree.inode(ino).is_none()) {
-        let cause = "an orphan mark stands for an inode that does not exist";
+        let cause = "an orphan mark refers to an inode that does not exist";
         stray(format!("inode {ino}"), cause, keys::orphan(ino).to_vec());
     }
     // Chunk files that a migrated stripe has left behind are not part of the file.
@@ -304,7 +304,7 @@ fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
             checker.fixes.push(Fix { finding, change });
         } else {
             let [counted, there] = [next.inodes, inodes].map(Option::unwrap_or_default);
-            let cause = format!("{counted} inodes are counted, and there are {there}");
+            let cause = format!("the recorded number of inodes is {counted}, but there are {there}");
             checker.add_fixable(Kind::InodeCount, object, cause, "repair sets it", change);
         }
     }

@@ -101,7 +101,7 @@ pub async fn check_online(cluster: &Online<'_>) -> Result<CheckReport> {
             break;
         }
         cluster.targets.pause().await?;
-        (cluster.progress)("looking again at files", 0, suspects.len() as u64);
+        (cluster.progress)("rechecking files", 0, suspects.len() as u64);
         cluster.reread_suspects(&mut suspects, &mut contents, &mut report, &mut unreachable).await?;
     }
     report.pending += suspects.len() as u64;
@@ -109,7 +109,7 @@ pub async fn check_online(cluster: &Online<'_>) -> Result<CheckReport> {
         cluster.check_orphans(&mut report, &unreachable).await?;
     }
     if cluster.orders.repair {
-        (cluster.progress)("mending files", 0, contents.len() as u64);
+        (cluster.progress)("repairing files", 0, contents.len() as u64);
         let (targets, map, orders) = (cluster.targets, cluster.map, &cluster.orders);
         let is_unchanged = |ino: InodeId, content: &FileContent| cluster.is_unchanged(ino, content);
         let mending = ContentRepair { targets, map, orders, is_unchanged: &is_unchanged };
@@ -136,8 +136,8 @@ fn truncate_findings(report: &mut CheckReport) {
         report.add(
             kind,
             "the cluster",
-            format!("{more} more findings are not told"),
-            "mend these, and check again",
+            format!("{more} more findings are not listed"),
+            "repair these, and check again",
         );
     }
 }
@@ -196,7 +196,7 @@ impl Online<'_> {
         for finding in &mut report.findings {
             // The metadata services cache names in memory.
             finding.remedy =
-                format!("while the process with management is stopped (weft down): {}", finding.remedy);
+                format!("while the management process is stopped (weft down): {}", finding.remedy);
         }
         Ok(tree)
     }
@@ -330,16 +330,16 @@ impl Online<'_> {
                 report.add(Kind::UnknownTarget, seat.to_string(), cause.clone(), remedy);
                 continue;
             };
-            report.unjudged.push(format!("the copy of group {group} on target {}: {cause}", seat.target));
+            report.unjudged.push(format!("the replica of group {group} on target {}: {cause}", seat.target));
             let is_lost = |(seat, state): (ReplicaLocation, MemberState)| {
                 state != MemberState::Good || unreachable.contains_key(&seat)
             };
             if replica_locations(self.map.group(group)).all(is_lost) && told.insert(group) {
-                let hint = "weft group show tells what is missing";
+                let hint = "weft group show lists what is missing";
                 report.add(
                     Kind::UnknownTarget,
                     format!("group {group}"),
-                    "no copy of it could be looked at",
+                    "none of its replicas could be read",
                     hint,
                 );
             }
@@ -349,7 +349,9 @@ impl Online<'_> {
                 group.members_with_states().filter(|(_, state)| *state != MemberState::Good)
             {
                 let state = state.name();
-                report.unjudged.push(format!("the copy of group {} on target {target} is {state}", group.id));
+                report
+                    .unjudged
+                    .push(format!("the replica of group {} on target {target} is {state}", group.id));
             }
         }
     }
@@ -357,13 +359,13 @@ impl Online<'_> {
     fn tell(&self, report: &mut CheckReport, ino: InodeId, path: &str, wrong: SuspectedFault) {
         let remedy = match wrong.kind {
             Kind::LongChunkFile => {
-                "if the metadata comes from an older copy, restore a newer one. Else the file is read right; copy it, and put the copy in its place. Where one process is the whole cluster, weft fsck --repair cuts it when that is stopped"
+                "if the metadata was restored from an old backup, restore a newer one. Otherwise reads of the file are right; copy it, and replace it by the copy. If the cluster is a single process, weft fsck --repair truncates it while that is stopped"
             }
             Kind::CopiesDiffer => {
-                "repair takes what most copies have, and among two what the group's primary has"
+                "repair uses the content of the majority of replicas; with two, that of the group's primary"
             }
             Kind::LostGroup => LOST_GROUP_REMEDY,
-            _ => "repair takes it from another copy; where there is none, restore the file from a backup",
+            _ => "repair takes it from another replica; if there is none, restore the file from a backup",
         };
         let mut found = Finding::new(wrong.kind, path, wrong.cause, remedy).of(ino, wrong.stripe);
         found.lost = wrong.kind == Kind::LostGroup;
@@ -398,11 +400,11 @@ impl ReplicaFile<'_> {
             Some(SuspectedFault { kind, stripe: self.stripe, seat: Some(self.seat), cause, ranges })
         };
         if looked.len == 0 && needed > 0 {
-            let cause = format!("{object} of {needed} bytes is gone");
+            let cause = format!("{object} of {needed} bytes is missing");
             return wrong(Kind::MissingChunkFile, cause, vec![]);
         }
         if looked.len > expected {
-            let cause = format!("{object} has {} bytes, {expected} belong to the file", looked.len);
+            let cause = format!("{object} has {} bytes, but the file only {expected} of them", looked.len);
             return wrong(Kind::LongChunkFile, cause, vec![]);
         }
         let in_file = |local: &ByteRange| file_ranges(&content.layout, stripe, *local, content.size);
@@ -412,7 +414,7 @@ impl ReplicaFile<'_> {
         }
         let known = content.known_len(stripe);
         if looked.len < known {
-            let cause = format!("{object} has {} bytes and had at least {known}", looked.len);
+            let cause = format!("{object} has {} bytes, but had at least {known}", looked.len);
             return wrong(Kind::ShortChunkFile, cause, in_file(&ByteRange::new(looked.len, known)));
         }
         None
@@ -422,7 +424,7 @@ impl ReplicaFile<'_> {
 /// Returns why a target could not be read.
 pub(crate) fn unreachable_reason(error: &types::Error) -> String {
     match error.errno {
-        Errno::EREMCHG => "it can't be asked for what it has now".into(),
+        Errno::EREMCHG => "it can't report its content now".into(),
         _ => format!("it doesn't answer: {}", error.message),
     }
 }
@@ -455,7 +457,7 @@ fn differing(
         let end = |at: u64| (at + PIECE_BYTES).min(layout::local_len(layout, stripe, size));
         let ranges = differs.into_iter().map(|at| ByteRange::new(at, end(at)));
         let ranges = ranges.flat_map(|local| file_ranges(layout, stripe, local, size)).collect();
-        let cause = format!("it is not the same on {first} and {seat}");
+        let cause = format!("it differs between {first} and {seat}");
         wrong.push(SuspectedFault { kind: Kind::CopiesDiffer, stripe, seat: Some(*seat), cause, ranges });
     }
     wrong

@@ -19,10 +19,12 @@ use types::{ClusterMap, InodeId, MemberState, Result};
 pub(crate) const REMEDY: &str = "repair moves it aside, and deletes it with --delete";
 
 /// Remedy text after a chunk file was moved aside.
-const MOVED_ASIDE_REMEDY: &str = "it is kept: weft fsck --orphans list, restore or delete, on its node";
+const MOVED_ASIDE_REMEDY: &str =
+    "it was moved aside: weft fsck --orphans list, restore or delete, on its node";
 
 /// Remedy for a chunk file of an existing file that has no chunks at this location.
-const MIGRATING_REMEDY: &str = "its file is on its way, and may come here: repair again when no file moves and no target is being emptied any more";
+const MIGRATING_REMEDY: &str =
+    "its file is migrating and may come here: repair again when no migration runs and no target is draining";
 
 impl Online<'_> {
     /// Reports orphaned chunk files, and removes them where the orders require it.
@@ -43,7 +45,7 @@ impl Online<'_> {
             match self.list(seat).await {
                 Ok(files) => listed.push((seat, files)),
                 Err(error) => {
-                    report.unjudged.push(format!("what is on {seat}: {}", unreachable_reason(&error)))
+                    report.unjudged.push(format!("chunk files on {seat}: {}", unreachable_reason(&error)))
                 }
             }
         }
@@ -59,7 +61,7 @@ impl Online<'_> {
             if !tree.damaged.is_empty() {
                 let count = nobodys.len();
                 report.unjudged.push(format!(
-                    "{count} chunk files on {seat} that no file seems to have: metadata records that can't be read may be about them"
+                    "{count} chunk files on {seat} seem to be orphaned, but unreadable metadata records may refer to them"
                 ));
                 continue;
             }

@@ -15,7 +15,8 @@ const PIECE: u64 = 1 << 20;
 /// Files whose notes are read at a time.
 const NOTES_AT_ONCE: usize = 4096;
 
-const REMEDY: &str = "repair takes what most copies have, and among two what the group's primary has";
+const REMEDY: &str =
+    "repair uses the content of the majority of replicas; with two, that of the group's primary";
 
 /// Reports which replicas aren't checked, and compares the others of each group, file by file.
 pub(crate) async fn check(
@@ -45,7 +46,7 @@ fn report_unopened(subject: &Subject<'_>, seat: ReplicaLocation, error: &Error, 
             report.findings.push(found.at(seat, subject.map));
         }
         Some(_) => {}
-        None => report.unjudged.push(format!("what a former member has, {seat}: {}", error.message)),
+        None => report.unjudged.push(format!("content of a former member, {seat}: {}", error.message)),
     }
 }
 
@@ -55,13 +56,13 @@ fn report_states(subject: &Subject<'_>, group: &Group, report: &mut CheckReport)
         if state != MemberState::Good {
             let state = state.name();
             report.unjudged.push(format!(
-                "the copy of group {} on target {} is {state}: it is brought in step when the cluster runs",
+                "the replica of group {} on target {} is {state}: it is resynced when the cluster runs",
                 group.id, seat.target
             ));
         } else if !subject.stores.contains_key(&seat.target) {
             report
                 .unjudged
-                .push(format!("the copy of group {} on target {} is not here", group.id, seat.target));
+                .push(format!("the replica of group {} on target {} is not here", group.id, seat.target));
         }
     }
 }
@@ -112,7 +113,7 @@ impl<'a> Comparison<'a> {
         if self.overflowed {
             let group = self.group.id;
             report.unjudged.push(format!(
-                "the copies of group {group} were not compared: all that they have is brought in step when the cluster runs"
+                "the replicas of group {group} were not compared: they are resynced completely when the cluster runs"
             ));
             return Ok(());
         }
@@ -123,7 +124,7 @@ impl<'a> Comparison<'a> {
         files.retain(|name| below.is_none_or(|below| below.contains(&name.owner_of_chunk_file())));
         let total = files.len() as u64;
         for (done, &name) in files.iter().enumerate() {
-            progress(&format!("comparing copies of group {}", self.group.id), done as u64, total);
+            progress(&format!("comparing replicas of group {}", self.group.id), done as u64, total);
             for (seat, other) in others {
                 self.compare(name, (*first, reference), (*seat, other), report).await?;
             }
@@ -177,7 +178,7 @@ impl<'a> Comparison<'a> {
             };
             differing.extend(differences(one.as_slice(), two.as_slice(), range.start));
         }
-        let cause = format!("{object} is not the same on {first} and {second}");
+        let cause = format!("{object} differs between {first} and {second}");
         for range in differing.iter().flat_map(|local| file_ranges(&layout, stripe, *local, size)) {
             let found = Finding::new(Kind::CopiesDiffer, self.tree.path(ino), cause.clone(), REMEDY);
             report.findings.push(found.over(range).at(second, self.subject.map).of(ino, stripe));

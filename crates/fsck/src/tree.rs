@@ -129,12 +129,12 @@ impl Tree {
     }
 
     fn take(&mut self, key: &Bytes, value: Bytes) -> Result<(), String> {
-        let decoded = keys::decode_key(key).ok_or("the key is none that weft writes")?;
+        let decoded = keys::decode_key(key).ok_or("weft writes no such key")?;
         let failed = |error: Error| error.to_string();
         match decoded {
             Key::Inode(ino) => {
                 let inode: Inode = record::decode(key, value).map_err(failed)?;
-                inode.kind().ok_or_else(|| format!("mode {:o} is of no known type", inode.mode))?;
+                inode.kind().ok_or_else(|| format!("mode {:o} has no known file type", inode.mode))?;
                 self.inodes.entry(ino).or_default().inode = Some(inode);
             }
             Key::Entry { dir, name, .. } => {
@@ -246,7 +246,7 @@ impl Tree {
         for part in path.split('/').filter(|part| !part.is_empty()) {
             let found = in_dir(&at).iter().find(|(name, _)| *name == part.as_bytes());
             at = found.map(|(_, ino)| *ino).ok_or_else(|| {
-                Error::new(Errno::ENOENT, format!("there is no {path} in the file system"))
+                Error::new(Errno::ENOENT, format!("{path} does not exist in the file system"))
                     .hint("the path begins at the root of the file system, wherever that is mounted")
             })?;
         }

@@ -131,8 +131,8 @@ pub fn negotiate(request: &InitIn, wish: HandshakeOptions) -> Result<Handshake, 
             .hint(format!("{}.{} is needed: Linux 5.4 or later", abi::MAJOR, abi::MINOR_OLDEST)));
     }
     if wish.idmap && offered_flags(request) & ALLOW_IDMAP == 0 {
-        return Err(Error::new(Errno::EOPNOTSUPP, "this kernel can't map the ids of FUSE mounts")
-            .hint("Linux 6.12 or later can; without idmap it can be mounted here"));
+        return Err(Error::new(Errno::EOPNOTSUPP, "this kernel doesn't support idmapped FUSE mounts")
+            .hint("use Linux 6.12 or later, or mount without idmap"));
     }
     let mut wanted = if wish.uring { WANTED | OVER_IO_URING } else { WANTED };
     if wish.idmap {

@@ -120,7 +120,7 @@ impl Mount {
             return;
         };
         if let Err(error) = abort_connection(minor) {
-            tracing::debug!(connection = minor, %error, "the connection has gone already, or can't be aborted; forcing the mount off");
+            tracing::debug!(connection = minor, %error, "the connection has ended already, or can't be aborted; forcing the unmount");
             let _ = sys::unmount(&self.mountpoint, libc::MNT_FORCE);
         }
     }
@@ -162,7 +162,7 @@ fn check_mountpoint(path: &Path) -> Result<PathBuf> {
     }
     let parent = absolute.parent().and_then(|p| fs::metadata(p).ok());
     if parent.is_none_or(|p| p.dev() != meta.dev()) {
-        return Err(Error::new(Errno::EBUSY, format!("something is mounted at {shown} already"))
+        return Err(Error::new(Errno::EBUSY, format!("another file system is mounted at {shown} already"))
             .hint(format!("umount {shown}, or choose another directory")));
     }
     let mut entries =

@@ -150,7 +150,7 @@ impl Notifier {
                     self.state.lock().helpers -= 1;
                 });
                 if let Err(error) = started {
-                    tracing::warn!(%error, "no further thread can be started that tells the kernel to forget");
+                    tracing::warn!(%error, "can't start another thread to invalidate the kernel's caches");
                     self.state.lock().helpers -= 1;
                 }
             }

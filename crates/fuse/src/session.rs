@@ -237,7 +237,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if let Err(error) = self.unmount() {
-            tracing::warn!(%error, "the end of a mount");
+            tracing::warn!(%error, "unmounting failed");
         }
     }
 }

@@ -62,7 +62,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} operations on {} objects, {} of them concurrent, {} with an open outcome: ",
+            "{} operations on {} objects, {} of them concurrent, {} with an uncertain outcome: ",
             self.operations, self.objects, self.concurrent, self.uncertain
         )?;
         if self.is_linearizable() {
@@ -73,7 +73,10 @@ impl fmt::Display for Report {
             write!(f, "\n  {violation}")?;
         }
         for (object, steps) in self.undecided.iter().take(MAX_SHOWN) {
-            write!(f, "\n  {object}: undecided after {steps} steps; hint: a shorter run, or --max-steps")?;
+            write!(
+                f,
+                "\n  {object}: undecided after {steps} steps; hint: use a shorter run, or raise --max-steps"
+            )?;
         }
         Ok(())
     }
@@ -134,7 +137,7 @@ fn judge_object(object: &str, records: &[&Record], limits: Limits) -> Verdict<St
             Ok((model, operations)) => decide(&model, object, &operations, limits),
             Err(message) => direct(message),
         },
-        _ => direct("records of several kinds; an object is a block, a name or a log".to_string()),
+        _ => direct("records of several types; an object is a block, a name or a log".to_string()),
     }
 }
 
@@ -190,7 +193,9 @@ impl OperationsByType {
             Event::Create { inode } => self.name.push(name(name::Action::Create(Created::New(*inode)))),
             Event::Unlink if is_open => self.name.push(name(name::Action::Unlink(Unlinked::Open))),
             Event::Unlink => self.name.push(name(name::Action::Unlink(Unlinked::Done))),
-            Event::Refused { what, errno } => return Err(format!("{what} was refused with error {errno}")),
+            Event::Refused { what, errno } => {
+                return Err(format!("{what} failed with unexpected error {errno}"));
+            }
             // A read-only operation without an answer shows nothing.
             _ if is_open => {}
             Event::Read { value } => self.block.push(operation(record, register::Action::Read(*value))),
@@ -202,9 +207,9 @@ impl OperationsByType {
                 self.log.push(operation(record, log::Observed::Read(records.clone())))
             }
             Event::TornRead { .. } | Event::TornLog { .. } if limits.tolerate_torn_reads => {}
-            Event::TornRead { values, .. } => return Err(format!("found parts of the contents {values:?}")),
+            Event::TornRead { values, .. } => return Err(format!("read parts of the contents {values:?}")),
             Event::TornLog { records, rest } => {
-                return Err(format!("found no record after {} records, but {rest:?}", records.len()));
+                return Err(format!("read invalid data after {} records: {rest:?}", records.len()));
             }
         }
         Ok(())

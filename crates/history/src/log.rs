@@ -67,11 +67,13 @@ impl Model for Log {
     fn describe(&self, action: &Action) -> String {
         match action {
             Action::Append { record, place: Some(place) } => {
-                format!("append record {record} (which is at place {place})")
+                format!("append record {record} (at position {place})")
             }
-            Action::Append { record, place: None } => format!("append record {record} (which nobody finds)"),
+            Action::Append { record, place: None } => {
+                format!("append record {record} (which no read contains)")
+            }
             Action::Read { length, last: Some(last) } => {
-                format!("read -> {length} records, the last is {last}")
+                format!("read -> {length} records, the last one is {last}")
             }
             Action::Read { length, last: None } => format!("read -> {length} records"),
         }
@@ -88,7 +90,7 @@ pub fn prepare(operations: Vec<Operation<Observed>>) -> Result<(Log, Vec<Operati
     let mut places = BTreeMap::new();
     for (place, record) in order.iter().enumerate() {
         if places.insert(*record, place).is_some() {
-            return Err(format!("record {record} is there twice"));
+            return Err(format!("record {record} occurs twice"));
         }
     }
     let mut appended = std::collections::BTreeSet::new();
@@ -108,7 +110,7 @@ pub fn prepare(operations: Vec<Operation<Observed>>) -> Result<(Log, Vec<Operati
         }
     }
     if let Some(record) = order.iter().find(|record| !appended.contains(record)) {
-        return Err(format!("record {record} was found, and nobody has appended it here"));
+        return Err(format!("record {record} was read, but never appended"));
     }
     let translate = |operation: Operation<Observed>| {
         let Operation { caller, called, mut returned, action } = operation;
@@ -140,7 +142,7 @@ fn order(operations: &[Operation<Observed>]) -> Result<Vec<RecordId>, String> {
     for (reader, records) in reads() {
         if let Some(place) = (0..records.len()).find(|&place| records[place] != longest[place]) {
             return Err(format!(
-                "at place {place} {} found record {}, and {} found record {}: one was lost or lies over the other",
+                "at position {place} {} read record {}, and {} read record {}: one was lost or overwritten",
                 reader.caller, records[place], long_reader.caller, longest[place]
             ));
         }

@@ -92,7 +92,11 @@ pub fn prepare(operations: Vec<Operation<Action>>) -> Result<Vec<Operation<Actio
         Action::Write(_) => false,
     });
     if let Some(read) = foreign {
-        return Err(format!("{}: {}, which nobody wrote here", read.caller, Register.describe(&read.action)));
+        return Err(format!(
+            "{}: {}, a value that was never written",
+            read.caller,
+            Register.describe(&read.action)
+        ));
     }
     let settle = |mut operation: Operation<Action>| {
         if let (None, Action::Write(value)) = (operation.returned, operation.action) {

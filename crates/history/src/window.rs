@@ -33,7 +33,7 @@ impl fmt::Display for Window {
         let start = self.lines.iter().map(|line| line.called).min().unwrap_or(0);
         write!(f, "{}: no order explains these operations (times in ms after {start} ns)", self.object)?;
         if !self.before.is_empty() {
-            write!(f, "\n    before them it {}", self.before.join(", or "))?;
+            write!(f, "\n    before these, it {}", self.before.join(", or "))?;
         }
         let ms = |time: u64| (time - start) as f64 / 1e6;
         for line in &self.lines {
@@ -43,7 +43,7 @@ impl fmt::Display for Window {
             };
             write!(f, "\n    {:10.4} .. {end}  {}: {}", ms(line.called), line.caller, line.action)?;
             if line.is_decisive {
-                write!(f, "    <- from this answer on")?;
+                write!(f, "    <- inconsistent from this answer on")?;
             }
         }
         Ok(())

@@ -152,7 +152,7 @@ impl Authority {
     /// A `cluster` that isn't hexadecimal digits with dashes, as a UUID is.
     pub fn create(cluster: &str, name: &str, now: i64) -> Result<Authority> {
         if cluster.is_empty() || !cluster.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') {
-            return Err(Error::certificate(format!("{cluster:?} is no UUID of a cluster")));
+            return Err(Error::certificate(format!("{cluster:?} is not the UUID of a cluster")));
         }
         let key = KeyPair::generate()?;
         let validity = Validity { from: now - CLOCK_SKEW_S, until: now + AUTHORITY_VALIDITY_S };
@@ -281,7 +281,7 @@ impl Authority {
         let damaged = |cause: &str| Error::damaged(&certificate_path, cause);
         let text = files::read_public(&certificate_path)?;
         let der = CertificateDer::from_pem_slice(text.as_bytes())
-            .map_err(|_| damaged("it is no certificate in PEM form"))?;
+            .map_err(|_| damaged("it is not a certificate in PEM form"))?;
         let (_, x509) = x509_parser::parse_x509_certificate(&der)
             .map_err(|_| damaged("its certificate can't be parsed"))?;
         if x509.public_key().subject_public_key.as_ref() != key.public_key_raw() {
@@ -335,7 +335,7 @@ fn cluster_of(x509: &x509_parser::certificate::X509Certificate<'_>) -> Option<St
 fn parameters(name: &str, uri: &str, validity: Validity) -> Result<CertificateParams> {
     let time = |seconds| {
         OffsetDateTime::from_unix_timestamp(seconds)
-            .map_err(|_| Error::Crypto(format!("{seconds} s is no time that a certificate can hold")))
+            .map_err(|_| Error::Crypto(format!("a certificate can't hold the time {seconds} s")))
     };
     let mut params = CertificateParams::default();
     params.not_before = time(validity.from)?;

@@ -93,7 +93,7 @@ pub struct Capability {
 pub enum CapabilityRefusal {
     #[error("the capability is malformed")]
     Malformed,
-    #[error("the capability's key {0} is not known here")]
+    #[error("the capability's key {0} is unknown")]
     UnknownKey(u32),
     #[error("the capability is not genuine")]
     Forged,
@@ -101,7 +101,7 @@ pub enum CapabilityRefusal {
     Expired,
     #[error("the capability is of another session")]
     OtherSession,
-    #[error("the capability was given to somebody else")]
+    #[error("the capability was granted to another member")]
     OtherHolder,
     #[error("the capability is for another file")]
     OtherInode,

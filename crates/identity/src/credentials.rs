@@ -51,10 +51,10 @@ impl Credentials {
         })?;
         let key = parse_key(key_pem)?;
         let signer =
-            any_supported_type(&key).map_err(|_| Error::certificate("its key is of no known kind"))?;
+            any_supported_type(&key).map_err(|_| Error::certificate("its key is of an unknown type"))?;
         CertifiedKey::new(vec![certificate.clone()], signer)
             .keys_match()
-            .map_err(|_| Error::certificate("its key is another one"))?;
+            .map_err(|_| Error::certificate("its key doesn't match"))?;
         let (identity, validity) = (Identity::of(&certificate)?, Validity::in_certificate(&certificate)?);
         Ok(Credentials {
             certificate,

@@ -15,13 +15,13 @@ pub enum Error {
     Io { action: &'static str, path: PathBuf, cause: io::Error },
     #[error("{} is damaged: {cause}", path.display())]
     Damaged { path: PathBuf, cause: String },
-    #[error("{} may be read by others than its owner (mode {mode:03o})", path.display())]
+    #[error("{} is readable by other users than its owner (mode {mode:03o})", path.display())]
     Exposed { path: PathBuf, mode: u32 },
-    #[error("others than its owner may change what is in {} (mode {mode:03o})", path.display())]
+    #[error("other users than its owner may change the files in {} (mode {mode:03o})", path.display())]
     Writable { path: PathBuf, mode: u32 },
     #[error("{} belongs to another user (uid {uid})", path.display())]
     OtherOwner { path: PathBuf, uid: u32 },
-    #[error("there is a certificate authority in {} already", path.display())]
+    #[error("{} already contains a certificate authority", path.display())]
     AuthorityExists { path: PathBuf },
     #[error("the certificate is unusable: {cause}")]
     BadCertificate { cause: String },
@@ -29,33 +29,33 @@ pub enum Error {
     OtherCluster { found: String, wanted: String },
     #[error("{name:?} can't be a client's name")]
     BadClientName { name: String },
-    #[error("client {name} has a certificate already")]
+    #[error("client {name} already has a certificate")]
     ClientExists { name: String },
     #[error("there is no client {name}")]
     UnknownClient { name: String },
     #[error("the certificate of client/{name} was revoked")]
     RevokedClient { name: String },
-    #[error("a certificate of client {name} would have ended already")]
+    #[error("a certificate of client {name} would already have expired")]
     EndsInPast { name: String },
-    #[error("the certificate of {member} ends when the administrator said, and is not renewed")]
+    #[error("the certificate of {member} is not renewed: an administrator has set its end")]
     NotRenewed { member: String },
-    #[error("the certificate of {member} is good for long yet, and is not renewed now")]
+    #[error("the certificate of {member} is not due for renewal")]
     NotDueForRenewal { member: String },
     #[error("there are {0} clients on record, which is the limit")]
     TooManyClients(usize),
-    #[error("the certificates of {0} clients are revoked and haven't ended, which is the limit")]
+    #[error("{0} clients have revoked certificates that have not expired, which is the limit")]
     TooManyRevoked(usize),
     #[error("the request for a certificate is unusable: {cause}")]
     BadRequest { cause: String },
     #[error("the join token is unusable: {cause}")]
     BadToken { cause: String },
-    #[error("the join token is not known: it is wrong, was revoked, used up or expired")]
+    #[error("the join token is unknown: it is wrong, was revoked, used up or has expired")]
     UnknownToken,
-    #[error("the join token expired")]
+    #[error("the join token has expired")]
     ExpiredToken,
-    #[error("the join token doesn't let a {wanted} join")]
+    #[error("the join token does not allow a {wanted} to join")]
     TokenRole { wanted: &'static str },
-    #[error("there are {0} join tokens in force, which is the limit")]
+    #[error("there are {0} valid join tokens, which is the limit")]
     TooManyTokens(usize),
     #[error("cryptography failed: {0}")]
     Crypto(String),
@@ -83,8 +83,8 @@ impl Error {
         match self {
             Error::Io { cause, .. } => match cause.kind() {
                 io::ErrorKind::PermissionDenied => "run as the owner of the file, or as root".into(),
-                io::ErrorKind::NotFound => "name the directory of a cluster's member".into(),
-                _ => "check the disk and the path (dmesg shows what the kernel knows)".into(),
+                io::ErrorKind::NotFound => "use the directory of a cluster member".into(),
+                _ => "check the disk and the path (dmesg shows the kernel's log)".into(),
             },
             Error::Damaged { path, .. } => {
                 format!("restore {} from a backup, or let the machine join again", path.display())
@@ -94,14 +94,14 @@ impl Error {
             }
             Error::Writable { path, .. } => {
                 let shown = path.display();
-                format!("chmod go-w {shown}; if others may have changed it, name another directory")
+                format!("chmod go-w {shown}; if others may have changed it, use another directory")
             }
             Error::OtherOwner { path, .. } => {
                 format!("chown -R $(id -u) {}, or run as its owner", path.display())
             }
-            Error::AuthorityExists { .. } => "name another directory".into(),
+            Error::AuthorityExists { .. } => "use another directory".into(),
             Error::BadCertificate { .. } => "let the machine join again".into(),
-            Error::OtherCluster { .. } => "check that the address is one of the cluster you mean".into(),
+            Error::OtherCluster { .. } => "check that the address belongs to the intended cluster".into(),
             Error::BadClientName { .. } => {
                 format!("use 1 to {} letters, digits, '.', '_' and '-'", types::MAX_CLIENT_NAME)
             }
@@ -112,33 +112,33 @@ impl Error {
                 "weft client list shows all, weft client add adds one (on the management node)".into()
             }
             Error::RevokedClient { name } => {
-                format!("weft client add {name}, on the management node, makes another cluster file")
+                format!("weft client add {name}, on the management node, makes a new cluster file")
             }
-            Error::EndsInPast { .. } => "name a longer time with --expires".into(),
+            Error::EndsInPast { .. } => "set a later time with --expires".into(),
             Error::NotRenewed { member } => {
                 let name = member.strip_prefix("client/").unwrap_or("NAME");
                 format!(
-                    "on the management node: weft client revoke {name}, then weft client add {name} makes another cluster file"
+                    "on the management node: weft client revoke {name}, then weft client add {name} makes a new cluster file"
                 )
             }
             Error::NotDueForRenewal { .. } => {
-                "it is renewed by itself when a third of its validity is left".into()
+                "it is renewed automatically when a third of its validity is left".into()
             }
             Error::TooManyClients(_) => {
-                "weft client revoke forgets those that are not needed once their certificates end".into()
+                "revoke clients that are not needed (weft client revoke): they are removed once their certificates expire".into()
             }
             Error::TooManyRevoked(_) => {
-                "a rule keeps a client out as well: weft export set client:NAME --access none".into()
+                "an export rule also excludes a client: weft export set client:NAME --access none".into()
             }
             Error::BadRequest { .. } => "use the same version of weft on both machines".into(),
             Error::BadToken { .. } => "copy the whole token, from weft-join- to its end".into(),
             Error::UnknownToken | Error::ExpiredToken | Error::TokenRole { .. } => {
-                "weft cluster token, on the management node, makes another one".into()
+                "weft cluster token, on the management node, makes a new one".into()
             }
             Error::TooManyTokens(_) => {
-                "revoke some (weft cluster token list shows them all), or wait until they expire".into()
+                "revoke some (weft cluster token list shows all), or wait until they expire".into()
             }
-            Error::Crypto(_) => "look at the log of the service".into(),
+            Error::Crypto(_) => "see the log of the service".into(),
         }
     }
 

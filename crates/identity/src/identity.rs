@@ -45,7 +45,7 @@ impl Identity {
             return Err(Error::certificate("it doesn't name one member of a cluster"));
         };
         let (cluster, role) = Role::from_uri(uri)
-            .ok_or_else(|| Error::certificate(format!("{uri:?} is no member of a cluster")))?;
+            .ok_or_else(|| Error::certificate(format!("{uri:?} is not a member of a cluster")))?;
         Ok(Identity {
             cluster: cluster.to_string(),
             role,

@@ -74,7 +74,7 @@ impl FromStr for Role {
         // A placeholder for the cluster.
         match Role::from_uri(&format!("{SCHEME}-/{text}")) {
             Some((_, role)) => Ok(role),
-            None => Err(Error::certificate(format!("{text:?} is no member of a cluster"))),
+            None => Err(Error::certificate(format!("{text:?} is not a member of a cluster"))),
         }
     }
 }

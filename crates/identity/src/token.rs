@@ -125,11 +125,12 @@ impl FromStr for JoinToken {
         let body = text
             .strip_prefix(PREFIX)
             .ok_or_else(|| Error::token(format!("it doesn't start with {PREFIX}")))?;
-        let bytes = URL_SAFE_NO_PAD.decode(body).map_err(|_| Error::token("it was not copied whole"))?;
-        let (bytes, sum) =
-            bytes.split_last_chunk::<SUM_BYTES>().ok_or_else(|| Error::token("it was not copied whole"))?;
+        let bytes = URL_SAFE_NO_PAD.decode(body).map_err(|_| Error::token("it was not copied completely"))?;
+        let (bytes, sum) = bytes
+            .split_last_chunk::<SUM_BYTES>()
+            .ok_or_else(|| Error::token("it was not copied completely"))?;
         if sum_of(bytes) != *sum {
-            return Err(Error::token("it was not copied whole"));
+            return Err(Error::token("it was not copied completely"));
         }
         let content = Content::decode(bytes).map_err(|_| Error::token("its content can't be read"))?;
         JoinToken::from_content(content)

@@ -62,7 +62,7 @@ impl TokenRecords {
             return Err(Error::token(format!("it would have {} addresses", offer.addresses.len())));
         }
         if offer.roles.is_empty() || offer.uses == 0 || offer.expires <= now {
-            return Err(Error::token("nobody could join with it"));
+            return Err(Error::token("no member could join with it"));
         }
         let token = JoinToken {
             cluster: authority.cluster().to_string(),

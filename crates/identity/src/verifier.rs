@@ -147,9 +147,7 @@ fn verify_node(
     let identity = member_of(cluster, end_entity)?;
     match identity.role {
         Role::Node(node) if matches_peer_name(name, node) => Ok(ServerCertVerified::assertion()),
-        Role::Node(node) => {
-            Err(refusal(UnacceptedPeer(format!("it is node {node}, not the one that was meant"))))
-        }
+        Role::Node(node) => Err(refusal(UnacceptedPeer(format!("it is node {node}, not the expected one")))),
         Role::Client(_) => Err(refusal(UnacceptedPeer(format!("it is {identity}, not a node")))),
     }
 }

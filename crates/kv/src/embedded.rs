@@ -184,7 +184,7 @@ impl Embedded {
         if let Err(error) = sync_records::note_closed(&self.path) {
             tracing::warn!(
                 %error,
-                "can't note what the metadata store consists of: a loss of the end of a journal may go unnoticed"
+                "can't record the files of the metadata store: a loss of the end of a journal may go unnoticed"
             );
         }
     }
@@ -348,7 +348,7 @@ impl Engine for Embedded {
 /// this error: the extent of the damage isn't known.
 pub(crate) fn record_damage(damage: &Damage, path: &Path, error: KvError) -> KvError {
     if matches!(error, KvError::Corrupt { .. }) && damage.set(error.clone()).is_ok() {
-        tracing::error!(%error, "the metadata store is damaged, and serves nothing any more");
+        tracing::error!(%error, "the metadata store is damaged and refuses all requests");
         at_rest::record_damage_marker(path, &error);
     }
     error
@@ -405,7 +405,7 @@ fn poisoned(path: &Path) -> KvError {
         Err(error) => io_failed(path.display().to_string(), &error),
         Ok(()) => KvError::Io {
             path: path.display().to_string(),
-            cause: "an earlier write or flush failed; nothing is written until it is opened again".into(),
+            cause: "an earlier write or flush failed; it accepts no writes until it is reopened".into(),
         },
     }
 }

@@ -53,9 +53,7 @@ pub enum KvError {
     #[error("metadata store at {path} can't be reached: {cause}")]
     Unreachable { path: String, cause: String },
     /// A batch for a store in another process exceeds the limit of a message.
-    #[error(
-        "{bytes} bytes for the metadata store at {path} are too many for one commit, which takes {limit}"
-    )]
+    #[error("a commit of {bytes} bytes for the metadata store at {path} exceeds the limit of {limit}")]
     TooLarge { path: String, bytes: usize, limit: usize },
 }
 

@@ -279,7 +279,7 @@ impl RemoteWriter {
 
     /// Stops writing. Batches in flight fail: they may be committed or not.
     pub fn stop(&self) {
-        let cause = "the process that writes to it ends".into();
+        let cause = "the writing process is shutting down".into();
         let error = KvError::Io { path: self.place(), cause };
         let mut queue = self.shared.queue.lock();
         queue.end = Some(error.clone());
@@ -343,9 +343,9 @@ impl Shared {
             match self.engine.apply(apply.number, &apply.batches).await {
                 Ok(outcomes) => return Some(outcomes),
                 Err(error) if rest == FIRST_BACKOFF => {
-                    tracing::error!(%error, "a commit isn't taken; it is repeated until it is");
+                    tracing::error!(%error, "a commit failed; it is retried until it succeeds");
                 }
-                Err(error) => tracing::debug!(%error, "a commit still isn't taken"),
+                Err(error) => tracing::debug!(%error, "a commit still fails"),
             }
             rt::timeout(rest, self.stopped.wait()).await;
             if self.stopped.is_set() {

@@ -50,7 +50,7 @@ impl Verifier {
         if found.is_some() && kept.is_none() {
             tracing::warn!(
                 store = %path.display(),
-                "what was committed last and not synced may be lost: the machine or the disk was started anew"
+                "the last unsynced commits may be lost: the machine or the disk was restarted"
             );
         }
         let is_news = found.is_none_or(|found| kept.is_none() || Some(&found.memory) != memory.as_ref());
@@ -59,7 +59,7 @@ impl Verifier {
         if let (true, Some(memory)) = (is_news, memory)
             && let Err(error) = write(path, &VerifierRecord { number, memory })
         {
-            tracing::warn!(store = %path.display(), %error, "can't note what is in memory: the next start counts as a loss");
+            tracing::warn!(store = %path.display(), %error, "can't record the state of memory: the next start counts as a loss");
         }
         Verifier { path: path.to_path_buf(), number, is_marked: Mutex::new(is_settled) }
     }
@@ -96,7 +96,7 @@ impl Verifier {
             .and_then(|file| file.sync_all())
             .and_then(|()| sync_directory(&self.path));
         if let Err(error) = marked {
-            tracing::warn!(store = %self.path.display(), %error, "can't note that everything is on disk: the next start of the machine may count as a loss");
+            tracing::warn!(store = %self.path.display(), %error, "can't record that everything is on disk: the next start of the machine may count as a loss");
         }
         // The marker may exist even after an error: the next commit removes it.
         *is_settled = true;

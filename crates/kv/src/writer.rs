@@ -326,7 +326,7 @@ impl Shared {
 
     fn poison_locked(&self, queue: &mut Queue, error: &KvError) {
         if queue.poison.is_none() {
-            tracing::error!(%error, "the metadata store takes no writes any more until it is opened again");
+            tracing::error!(%error, "the metadata store accepts no writes until it is reopened");
             queue.poison = Some(error.clone());
         }
         for (ticket, _) in queue.batches.drain(..) {

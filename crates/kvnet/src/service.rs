@@ -115,7 +115,7 @@ impl KvService {
             }
             if client.number > number {
                 let message =
-                    format!("apply {number} comes after apply {} of the same writer", client.number);
+                    format!("apply {number} arrived after apply {} of the same writer", client.number);
                 return Err(Error::new(Errno::ESTALE, message));
             }
         }
@@ -161,6 +161,5 @@ fn to_client_error(error: KvError) -> Error {
         KvError::Unreachable { .. } => Errno::ETIMEDOUT,
         KvError::Io { .. } | KvError::Corrupt { .. } => Errno::EIO,
     };
-    Error::new(errno, error.to_string())
-        .hint("look at that node's log and disk, then restart weft serve there")
+    Error::new(errno, error.to_string()).hint("check that node's log and disk, then restart weft serve there")
 }

@@ -76,7 +76,7 @@ impl RemoteStore {
         if before.is_some_and(|(_, before)| before != verifier) {
             tracing::error!(
                 store = self.place,
-                "the machine of the metadata store was restarted and has lost the last changes: nothing that is in memory here counts any more"
+                "the machine of the metadata store was restarted and has lost the last changes: the caches of this process are invalid"
             );
             self.lost.set();
         }
@@ -106,7 +106,7 @@ impl RemoteStore {
     }
 
     fn unexpected(&self) -> KvError {
-        self.unreachable("its answer belongs to another question")
+        self.unreachable("unexpected reply type")
     }
 
     async fn get_all(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Bytes>>, KvError> {

@@ -159,7 +159,7 @@ impl Candidates {
             |group: &Group| group.pool == pattern.pool && group.scheme == scheme && !group.is_lost();
         if scheme.is_mirrored() && !map.groups.iter().any(is_made) {
             return Error::new(Errno::ENODEV, format!("pool {name} has no groups of scheme {scheme}"))
-                .hint(format!("weft group create --pool {name} --scheme {scheme} makes them"));
+                .hint(format!("weft group create --pool {name} --scheme {scheme} creates them"));
         }
         self.others.refusal(name)
     }
@@ -168,7 +168,7 @@ impl Candidates {
 impl RejectedGroups {
     fn refusal(self, pool: &str) -> Error {
         let RejectedGroups { full, offline, drained } = self;
-        let kinds = [(full, "full"), (offline, "offline"), (drained, "being drained")];
+        let kinds = [(full, "full"), (offline, "offline"), (drained, "draining")];
         let there: Vec<(usize, &str)> = kinds.into_iter().filter(|(count, _)| *count > 0).collect();
         let are = |&(count, what): &(usize, &str)| match count {
             1 => format!("1 group is {what}"),
@@ -188,7 +188,7 @@ impl RejectedGroups {
         let remedies = [
             (offline, "start the nodes that are down".into()),
             (full, "remove files".into()),
-            (drained, "call a drain off (weft target set ID --drain off)".into()),
+            (drained, "cancel a drain (weft target set ID --drain off)".into()),
             (full + drained, format!("add a target to pool {pool}")),
         ];
         let remedies: Vec<String> = remedies

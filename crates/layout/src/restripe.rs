@@ -53,7 +53,7 @@ fn no_group_left(left: &Candidates, map: &ClusterMap, pattern: &StripePattern) -
     if of_new_files.normal.is_empty() && of_new_files.low.is_empty() {
         return left.refusal(map, pattern);
     }
-    Error::new(Errno::ENOSPC, "no other group of the pool has room for one more part of this file")
+    Error::new(Errno::ENOSPC, "no other group of the pool can take another stripe of this file")
         .hint("add a target to the pool (weft target add PATH --pool NAME)")
 }
 

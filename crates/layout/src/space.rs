@@ -57,10 +57,10 @@ pub fn plan_placement(
         let name = map.pool(pool).map_or_else(|| pool.to_string(), |pool| pool.name.clone());
         let needed: u64 = sizes.iter().sum();
         let message = format!(
-            "pool {name} hasn't room for {needed} more bytes as {scheme}: {lacking} bytes are lacking on its targets"
+            "pool {name} has no space for {needed} more bytes as {scheme}: {lacking} bytes are missing on its targets"
         );
         return Err(Error::new(Errno::ENOSPC, message).hint(format!(
-            "remove files, or add a target to pool {name}; weft target list shows what is free"
+            "remove files, or add a target to pool {name}; weft target list shows free space"
         )));
     }
     let more = |(target, bytes): (TargetId, u64)| {
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(fits.values().sum::<u64>(), 10 * GIB);
         let refused = plan_placement(&map, SINGLE, &[8 * GIB, 6 * GIB], &ReservedBytes::new()).unwrap_err();
         assert_eq!(refused.errno, Errno::ENOSPC);
-        assert!(refused.message.contains(&format!("{} bytes are lacking", GIB)), "{refused}");
+        assert!(refused.message.contains(&format!("{} bytes are missing", GIB)), "{refused}");
         // Space that was promised to others isn't available.
         let promised = ReservedBytes::from([(TargetId(1), 8 * GIB)]);
         assert!(plan_placement(&map, SINGLE, &[6 * GIB], &promised).is_err());

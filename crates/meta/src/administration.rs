@@ -188,8 +188,8 @@ impl MetaService {
                 Ok(())
             }
             Some(SessionKind::Local) => {
-                Err(Error::new(Errno::EINVAL, format!("session {id} is of the service's own process"))
-                    .hint("weft session list shows which can be ended"))
+                Err(Error::new(Errno::EINVAL, format!("session {id} belongs to the service's own process"))
+                    .hint("weft session list shows which can be evicted"))
             }
             None => Err(Error::new(Errno::ENOENT, format!("there is no session {id}"))
                 .hint("weft session list shows all")),

@@ -72,7 +72,7 @@ impl MetaService {
                     Ok(_) => {}
                     Err(error) => {
                         let (ino, parent) = (promise.file.ino.0, promise.file.parent.0);
-                        tracing::warn!(session = session.id.0, ino, parent, %error, "a file that a program has made could not be kept");
+                        tracing::warn!(session = session.id.0, ino, parent, %error, "an asynchronous create of a file failed after the session returned");
                     }
                 }
             }
@@ -103,7 +103,7 @@ impl MetaService {
         match self.executors.transact(CommandOrigin::Background, &[partition], command, |_, _| ()).await? {
             TransactOutcome::Answered(reply) => Ok(reply),
             TransactOutcome::Leases(_) | TransactOutcome::CrossPartition(_) => {
-                Err(Error::new(Errno::EAGAIN, "others have been let into its directory"))
+                Err(Error::new(Errno::EAGAIN, "other sessions have leases on its directory"))
             }
         }
     }

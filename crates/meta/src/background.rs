@@ -29,7 +29,7 @@ impl MetaService {
             // Cleared first: the next round sees what is doomed from here on, if this one doesn't.
             self.doomed.clear();
             if let Err(error) = self.reap().await {
-                tracing::warn!(%error, "chunks of deleted files stay for now");
+                tracing::warn!(%error, "chunk files of deleted files can't be deleted yet");
             }
         }
     }

@@ -43,7 +43,7 @@ impl MetaService {
         if !session.is_remote() || session.holder.load(Relaxed) == holder {
             return Ok(());
         }
-        let error = Error::new(Errno::EACCES, format!("session {} belongs to somebody else", session.id));
+        let error = Error::new(Errno::EACCES, format!("session {} belongs to another client", session.id));
         Err(error.hint("each client registers a session of its own: mount again"))
     }
 

@@ -87,10 +87,12 @@ impl Chunks {
                 return Ok(());
             }
         }
-        let message =
-            format!("storage was started anew each time that chunks of file {} were changed", file.ino);
+        let message = format!(
+            "the storage service restarted during each attempt to change chunk files of file {}",
+            file.ino
+        );
         Err(Error::new(Errno::EAGAIN, message)
-            .hint("weft health tells of targets that come and go; it is tried again"))
+            .hint("weft health shows targets that restart; the service retries by itself"))
     }
 
     /// Asks all chunk files for their length, allocation and modification time.

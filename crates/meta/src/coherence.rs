@@ -142,15 +142,18 @@ impl MetaService {
         let Some(ino) = alone else {
             let message = match prefix.is_empty() {
                 true => {
-                    format!("others use directory {dir}, or session {} may not have it alone", session.id)
+                    format!(
+                        "other sessions use directory {dir}, or session {} may not hold a delegation on it",
+                        session.id
+                    )
                 }
                 false => format!(
-                    "others use names in directory {dir} that begin with {:?}, or session {} may not have them alone",
+                    "other sessions use names in directory {dir} that begin with {:?}, or session {} may not hold a delegation on them",
                     String::from_utf8_lossy(prefix),
                     session.id
                 ),
             };
-            let hint = "make files there one by one, and ask again later";
+            let hint = "create files there synchronously, and request the delegation again later";
             return Err(Abort::Refused(Error::new(Errno::EBUSY, message).hint(hint)));
         };
         self.check_not_ended(session)?;
@@ -264,7 +267,7 @@ impl MetaService {
                 && !self.leases.mark_in_use(&self.sessions, asker, ino) =>
             {
                 let message = format!("session {} has too many files open", asker.session);
-                return Err(Abort::Refused(Error::new(Errno::ENFILE, message).hint("close some")));
+                return Err(Abort::Refused(Error::new(Errno::ENFILE, message).hint("close some files")));
             }
             None => {}
         }

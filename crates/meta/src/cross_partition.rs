@@ -131,7 +131,7 @@ impl CrossPartitionTx {
                 TxStep::Retry => rt::sleep(CROSS_PARTITION_BACKOFF).await,
             }
             if rt::monotonic_ns() - began_ns > CROSS_PARTITION_TIMEOUT.as_nanos() as u64 {
-                let message = "a partition of this request is not to be had from its metadata service";
+                let message = "a partition of this request can't be locked at its metadata service";
                 // The client asks again, as long as its own time-out allows.
                 return Err(Error::new(Errno::EREMOTE, message));
             }
@@ -236,7 +236,7 @@ impl CrossPartitionTx {
                             return TxStep::Retry;
                         }
                         Ok(Outcome::Uncertain) => {
-                            let message = "the metadata store does not know the outcome of a commit";
+                            let message = "the outcome of a commit to the metadata store is unknown";
                             return TxStep::Uncertain(Error::new(Errno::EIO, message));
                         }
                         Err(error) => return TxStep::Uncertain(store_error(&error)),
@@ -302,7 +302,7 @@ impl CrossPartitionTx {
             // If no owner is reachable now, the next attempt reports the reason.
             let Ok(way) = neighbours.owner_of(partition) else { continue };
             if let Err(error) = self.recall_conflicting_at(&way, accesses, true).await {
-                tracing::debug!(partition = partition.0, %error, "leases at another service are not recalled yet");
+                tracing::debug!(partition = partition.0, %error, "leases of another metadata service are not recalled yet");
                 rt::sleep(CROSS_PARTITION_BACKOFF).await;
             }
         }
@@ -337,7 +337,7 @@ async fn return_partition(
 ) {
     let back = PartitionsRequest::Return { partition, token, written };
     if let Err(error) = way.call(back, None).await {
-        tracing::warn!(partition = partition.0, %error, "a partition was not given back: its owner will call it in");
+        tracing::warn!(partition = partition.0, %error, "a partition lock could not be returned: the partition's owner will revoke it");
     }
 }
 
@@ -350,6 +350,6 @@ fn by_partition(accesses: &[(InodeId, InodeAccess)]) -> BTreeMap<PartitionId, Ve
 }
 
 fn unexpected_reply() -> Error {
-    Error::new(Errno::EPROTO, "another metadata service answered out of turn")
+    Error::new(Errno::EPROTO, "another metadata service sent an unexpected reply type")
         .hint("install the same version of weft on all machines")
 }

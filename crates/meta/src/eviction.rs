@@ -314,15 +314,15 @@ impl MetaService {
         let now_ns = rt::monotonic_ns();
         let ms_since = |ns: u64| now_ns.saturating_sub(ns) / 1_000_000;
         let waited_ms = ms_since(since_ns);
-        let Some(session) = self.sessions.find(due.session) else { return "it is gone".into() };
-        let heard = format!("it was last heard of {} ms ago", ms_since(session.heard_ns()));
-        let seen = if session.has_confirmed(due.number) { "has seen" } else { "hasn't heard of" };
+        let Some(session) = self.sessions.find(due.session) else { return "it has ended".into() };
+        let heard = format!("its last message arrived {} ms ago", ms_since(session.heard_ns()));
+        let seen = if session.has_confirmed(due.number) { "has seen" } else { "has not seen" };
         let word = match session.last_working_report_ns(due.number) {
-            Some(word_ns) => format!("said {} ms ago that it works on it", ms_since(word_ns)),
-            None => "never said that it works on it".into(),
+            Some(word_ns) => format!("it reported {} ms ago that it works on it", ms_since(word_ns)),
+            None => "it never reported that it works on it".into(),
         };
         format!(
-            "it didn't give up its lease on inode {} within {waited_ms} ms: {heard}, {seen} recall {}, {word}",
+            "it did not give up its lease on inode {} within {waited_ms} ms: {heard}, it {seen} recall {}, {word}",
             due.ino, due.number
         )
     }
@@ -385,14 +385,14 @@ impl MetaService {
     }
 
     pub(crate) async fn run_eviction(self: Arc<Self>, id: SessionId, cause: &str) {
-        tracing::warn!(session = id.0, cause, "a session is ended");
+        tracing::warn!(session = id.0, cause, "a session is evicted");
         self.fence(id).await;
         let noted = loop {
             match self.store_session(id, Some(StoredSession::ended_at(rt::now().secs))).await {
                 // Otherwise the session would stay alive at other services, while the targets
                 // refuse it.
                 Err(error) if self.executors.store.engine().is_none() && !self.stopping.is_set() => {
-                    tracing::warn!(session = id.0, %error, "the end of a session is not on record yet");
+                    tracing::warn!(session = id.0, %error, "an eviction is not recorded in the metadata store yet");
                     rt::sleep(RETRY_PAUSE).await;
                 }
                 noted => break noted,
@@ -400,7 +400,7 @@ impl MetaService {
         };
         self.notify_peers_of_end(id);
         if let Err(error) = noted.and(self.wind_up(id).await) {
-            tracing::error!(session = id.0, %error, "an ended session could not be settled: sizes of files that it wrote may be wrong");
+            tracing::error!(session = id.0, %error, "size recovery after an eviction failed: sizes of files that the session wrote may be wrong");
         }
         self.sessions.keep_id_only(id);
     }
@@ -428,7 +428,7 @@ impl MetaService {
         };
         rt::spawn(async move {
             if let Err(error) = myself.wind_up(id).await {
-                tracing::error!(session = id.0, %error, "an ended session could not be settled: sizes of files that it wrote may be wrong");
+                tracing::error!(session = id.0, %error, "size recovery after an eviction failed: sizes of files that the session wrote may be wrong");
             }
             myself.sessions.keep_id_only(id);
             myself.session_ended(id);
@@ -462,7 +462,7 @@ impl MetaService {
                 tracing::error!(
                     session = id.0,
                     ?targets,
-                    "targets don't know of the end of a session, and may still take its writes"
+                    "an evicted session is not fenced at these targets: they may still accept its writes"
                 );
                 self.pending_fences.lock().extend(targets.into_iter().map(|target| (id, target)));
                 return;
@@ -516,11 +516,11 @@ impl MetaService {
             if now_ns >= next_sweep_ns {
                 next_sweep_ns = now_ns + SWEEP_INTERVAL.as_nanos() as u64;
                 if let Err(error) = self.delete_old_tombstones(rt::now().secs).await {
-                    tracing::debug!(%error, "records of ended sessions are kept for now");
+                    tracing::debug!(%error, "old records of evicted sessions can't be deleted yet");
                 }
             }
             if let Err(error) = self.check_ends_elsewhere().await {
-                tracing::debug!(%error, "whether other services have ended sessions is not known for now");
+                tracing::debug!(%error, "evictions by other metadata services can't be read now");
             }
         }
     }
@@ -532,7 +532,7 @@ impl MetaService {
             within(IDLE_CHECK, some.wait()).await;
             some.clear();
             let asked = std::mem::take(&mut *asked.lock());
-            asked.into_iter().for_each(|id| self.evict(id, "an administrator asked for it".into()));
+            asked.into_iter().for_each(|id| self.evict(id, "an administrator evicted it".into()));
         }
     }
 
@@ -541,7 +541,7 @@ impl MetaService {
         while !self.stopping.is_set() {
             for ino in self.leases.abandoned().await {
                 if let Err(error) = self.run_for_session(SessionId(0), MetaOp::Reclaim { ino }).await {
-                    tracing::warn!(ino = ino.0, %error, "a file without a name stays until the next start");
+                    tracing::warn!(ino = ino.0, %error, "an orphaned file can't be deleted before the next start");
                 }
             }
         }
@@ -570,8 +570,8 @@ fn warn_of_unmarked_opens(session: SessionId, left_out: usize) {
         tracing::warn!(
             session = session.0,
             inodes = left_out,
-            hint = "let programs on that mount close files",
-            "a session has more files open than can be noted: a file that others delete is gone for it, too"
+            hint = "close files in applications on that mount",
+            "a session has more open files than the service can track: files that other clients delete are lost to it, too"
         );
     }
 }

@@ -255,7 +255,10 @@ impl Executors {
                     self.counters.reruns.add(1);
                     fetches += 1;
                     if fetches > MAX_FETCHES {
-                        return Err(Error::new(Errno::EIO, "a command reads without end"));
+                        return Err(Error::new(
+                            Errno::EIO,
+                            "a command needed too many reads from the metadata store (a bug in weft)",
+                        ));
                     }
                     reading.fetched.fetch(&self.store, wants).await.map_err(|error| store_error(&error))?;
                 }
@@ -283,7 +286,9 @@ impl Executors {
         match self.transact(CommandOrigin::Background, &[partition], command, |_, _| ()).await? {
             TransactOutcome::Answered(answer) => Ok(answer),
             TransactOutcome::CrossPartition(_) => Err(not_owner(partition)),
-            TransactOutcome::Leases(_) => Err(Error::new(Errno::EIO, "background work waits for a lease")),
+            TransactOutcome::Leases(_) => {
+                Err(Error::new(Errno::EIO, "background work waits for a lease (a bug in weft)"))
+            }
         }
     }
 
@@ -425,7 +430,7 @@ impl Executors {
                 }
                 Err(match outcome {
                     Outcome::Uncertain => {
-                        Error::new(Errno::EIO, "the metadata store does not know the outcome of a commit")
+                        Error::new(Errno::EIO, "the outcome of a commit to the metadata store is unknown")
                     }
                     _ => Error::new(
                         Errno::EREMOTE,

@@ -34,7 +34,7 @@ impl MetaService {
         match export.access {
             ExportAccess::None if !matches!(request.op, MetaOp::EndSession) => {
                 if session.is_some_and(|session| self.check_holder(&session, caller.holder).is_ok()) {
-                    self.evict(request.session, "a rule keeps its client out".into());
+                    self.evict(request.session, "an export rule refuses its client".into());
                 }
                 return Err(refused(caller));
             }

@@ -356,7 +356,7 @@ impl MetaService {
         // They stay expected until they are evicted: none may return in between.
         late.iter().for_each(|id| self.sessions.mark_evicted(*id));
         for &id in &late {
-            self.clone().run_eviction(id, "it didn't come back after a start or a move of partitions").await;
+            self.clone().run_eviction(id, "it did not reclaim its state within the grace period").await;
         }
         if self.grace.ended(&late) {
             self.open_after_grace();
@@ -376,7 +376,7 @@ impl MetaService {
     pub(crate) async fn reclaim_unknown(&self, partitions: &[PartitionId]) {
         let is_unknown = |session| self.sessions.find(session).is_none();
         if let Err(error) = self.reclaim_all_orphans(partitions, is_unknown).await {
-            tracing::warn!(%error, "files without a name stay until the next start");
+            tracing::warn!(%error, "orphaned files can't be deleted before the next start");
         }
     }
 }

@@ -69,7 +69,7 @@ impl MetaService {
             }
             if rt::monotonic_ns() - began_ns > GROUPS_TIMEOUT.as_nanos() as u64 {
                 let message = format!(
-                    "groups of scheme {scheme} were made in pool {pool}, but the cluster map here doesn't show them yet"
+                    "groups of scheme {scheme} were created in pool {pool}, but the cluster map of this service doesn't show them yet"
                 );
                 return Err(Error::new(Errno::EAGAIN, message).hint("try again in a moment"));
             }

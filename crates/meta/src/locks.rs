@@ -119,7 +119,7 @@ impl MetaService {
         match self.locks.take_again(id, locks) {
             0 => Ok(()),
             lost => {
-                let message = format!("{lost} locks of session {id} are held by others by now");
+                let message = format!("{lost} locks of session {id} conflict with locks of other sessions");
                 Err(Error::new(Errno::EAGAIN, message))
             }
         }
@@ -139,7 +139,7 @@ impl MetaService {
         if record.is_some_and(|record| !record.is_ended()) {
             return Ok(());
         }
-        let message = format!("session {id} is not on record: the locks that it had are lost");
+        let message = format!("session {id} is unknown: its locks are lost");
         Err(Error::new(Errno::ENOLCK, message).hint("close the files that were locked, and lock them again"))
     }
 }

@@ -125,9 +125,9 @@ impl MetaService {
                     Ok(false) => {}
                     Ok(true) => return,
                     Err(error) if !service.is_owned(name.partition()) => {
-                        return tracing::debug!(ino = name.0, %error, "it is another service's now");
+                        return tracing::debug!(ino = name.0, %error, "another metadata service owns the file now");
                     }
-                    Err(error) => tracing::debug!(ino = name.0, %error, "a file can't be looked at yet"),
+                    Err(error) => tracing::debug!(ino = name.0, %error, "a file can't be checked yet"),
                 }
             }
         });
@@ -223,11 +223,11 @@ impl MetaService {
         };
         let ino = file.ino.owner_of_chunk_file();
         if is_lost {
-            tracing::error!(ino = ino.0, %place, "a chunk file that had been on disk is gone after a crash: see weft fsck");
+            tracing::error!(ino = ino.0, %place, "a chunk file that had been synced is missing after a crash: run weft fsck");
             return Ok(());
         }
         if let Some((missing, blocks)) = claimed.loss_at(len) {
-            tracing::warn!(ino = ino.0, %place, missing, "content that had not been synced went with a crash");
+            tracing::warn!(ino = ino.0, %place, missing, "unsynced content was lost in a crash");
             self.reduce_blocks(ino, blocks);
         }
         if len < claimed.known && reach == ClientAccess::Closed {
@@ -252,7 +252,7 @@ impl MetaService {
                 kill_suid_sgid: false,
             };
             if let Err(error) = service.run_for_session(SessionId(0), op).await {
-                tracing::warn!(ino = ino.0, %error, "a file still counts as whole: weft fsck will say that chunk files are gone");
+                tracing::warn!(ino = ino.0, %error, "the block count of a file could not be reduced: weft fsck will report missing chunk files");
             }
         });
     }

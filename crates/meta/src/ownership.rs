@@ -41,7 +41,7 @@ impl MetaService {
                     Ok(true) => Some((map.epoch, term)),
                     Ok(false) => None,
                     Err(error) => {
-                        tracing::warn!(%error, "partitions are not as the map says yet");
+                        tracing::warn!(%error, "the partitions can't be adopted or released as the cluster map says yet");
                         None
                     }
                 };
@@ -188,7 +188,7 @@ impl MetaService {
         match self.executors.store.commit(batch).await.map_err(|error| store_error(&error))? {
             Outcome::Applied => {}
             Outcome::GuardFailed | Outcome::Uncertain => {
-                let message = "another metadata service takes partitions over at this moment";
+                let message = "another metadata service is taking over partitions";
                 return Err(Error::new(Errno::EBUSY, message));
             }
         }
@@ -245,7 +245,7 @@ impl MetaService {
     /// those sessions were writing are recovered when they reclaim, or are evicted.
     async fn recover_and_open(self: Arc<Self>, mut adopted: Vec<Adopted>, living: BTreeSet<SessionId>) {
         while let Err(error) = self.recover_adopted(&adopted, &living).await {
-            tracing::warn!(%error, "partitions that were adopted are not settled yet");
+            tracing::warn!(%error, "size recovery of adopted partitions has not completed yet");
             if self.stopping.is_set() {
                 return;
             }
@@ -321,7 +321,7 @@ impl MetaService {
         let before = self.executors.store.get(&key).await.map_err(|error| store_error(&error))?;
         let owner = before.as_deref().map(Owner::decode).transpose();
         let owner =
-            owner.map_err(|cause| Error::new(Errno::EIO, format!("a damaged owner record: {cause}")))?;
+            owner.map_err(|cause| Error::new(Errno::EIO, format!("the owner record is damaged: {cause}")))?;
         if let Some(owner) = owner.filter(|owner| owner.node == self.options.node.0) {
             let value = Owner { released: true, ..owner }.encode_to_vec();
             let guards = vec![Guard { key: key.clone(), expected: before }];
@@ -335,7 +335,7 @@ impl MetaService {
         self.executors.lock(partition)?.mark_not_owned();
         self.forget_partition(partition);
         self.drop_pending_reclaims(partition);
-        tracing::info!(partition = partition.0, "a partition is given up");
+        tracing::info!(partition = partition.0, "a partition was released");
         Ok(())
     }
 

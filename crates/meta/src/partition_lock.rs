@@ -113,9 +113,12 @@ impl MetaService {
             Ok(mut executor) if executor.locked_by == Some(token) => executor.locked_by = Some(REVOKING),
             _ => return,
         }
-        tracing::warn!(partition = partition.0, "a partition that was lent to another service is called in");
+        tracing::warn!(
+            partition = partition.0,
+            "another metadata service did not return a partition lock in time: it is being revoked"
+        );
         while let Err(error) = self.revoke_partition_lock(partition).await {
-            tracing::error!(partition = partition.0, %error, "a partition can't be called in yet");
+            tracing::error!(partition = partition.0, %error, "a partition lock can't be revoked yet");
             rt::sleep(RETRY_PAUSE).await;
         }
     }
@@ -225,7 +228,7 @@ impl MetaService {
                     return Err(not_owner(ino.partition()));
                 }
                 PartitionState::Recovering => {
-                    let message = format!("partition {} is still being settled", ino.partition());
+                    let message = format!("partition {} is still recovering file sizes", ino.partition());
                     return Err(Error::new(Errno::EAGAIN, message));
                 }
                 PartitionState::Reclaiming | PartitionState::Serving => {}

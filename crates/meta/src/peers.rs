@@ -100,7 +100,10 @@ impl PeerServices {
         let map = self.map();
         match map.owner(partition) {
             Some(node) if node.id != self.own && node.state != NodeState::Offline => Ok(self.channel(node)),
-            _ => Err(Error::new(Errno::EAGAIN, format!("nobody executes partition {partition} for now"))),
+            _ => Err(Error::new(
+                Errno::EAGAIN,
+                format!("no metadata service executes partition {partition} now"),
+            )),
         }
     }
 

@@ -81,7 +81,10 @@ impl MetaService {
             }
         };
         if !self.leases.transfer(session, keeper.lease_requester(), ino) {
-            tracing::debug!(ino = ino.0, "a file that is still to be settled is in the hands of others");
+            tracing::debug!(
+                ino = ino.0,
+                "other sessions hold leases on a file whose size is not recovered yet"
+            );
         }
         self.quarantine.notes.lock().insert((ino, session));
         self.quarantine.some.set();
@@ -122,7 +125,7 @@ impl MetaService {
                     continue;
                 }
                 if let Err(error) = self.recover_file_size(ino, session).await {
-                    tracing::debug!(ino = ino.0, %error, "a file is still kept shut");
+                    tracing::debug!(ino = ino.0, %error, "a file is still in quarantine");
                     self.quarantine.some.set();
                 }
             }

@@ -37,7 +37,8 @@ impl ReplyCache {
         }
         let Some(last) = self.slots.get(&number.slot) else { return Ok(None) };
         if last.sequence > number.sequence {
-            let message = "a change was sent again after its client had gone on to a later one";
+            let message =
+                "a request was retransmitted after its client had sent a later one in the same session slot";
             return Err(Error::new(Errno::EPROTO, message));
         }
         let is_it = last.sequence == number.sequence && !last.recorded.is_lost();

@@ -188,11 +188,11 @@ impl RestoreRewriter {
         let to = from.saturating_add(self.skipped);
         if to >= 1 << InodeId::SEQUENCE_BITS {
             let message = format!(
-                "partition {partition} has no inode numbers left to leave out: it is at {from}, and {} may have been given away since",
+                "partition {partition} has too few inode numbers left: it is at {from}, and {} more may have been used since the backup",
                 self.skipped
             );
             return Err(Error::new(Errno::EOVERFLOW, message)
-                .hint("use a newer copy; check the clock of this machine"));
+                .hint("use a newer backup; check the clock of this machine"));
         }
         self.restore_record.gaps.push(Gap { partition: partition.0.into(), from, to });
         Ok(Next { sequence: to, ..next }.encode_to_vec().into())
@@ -219,7 +219,10 @@ pub fn release_partitions(engine: &dyn Engine) -> Result<()> {
     }
     let outcomes = engine.apply(&[Batch { guards: Vec::new(), writes }]).map_err(|e| store_error(&e))?;
     if outcomes.first() != Some(&Outcome::Applied) {
-        return Err(Error::new(Errno::EIO, format!("owners of partitions were not written: {outcomes:?}")));
+        return Err(Error::new(
+            Errno::EIO,
+            format!("the owner records of partitions could not be written: {outcomes:?}"),
+        ));
     }
     engine.persist().map_err(|e| store_error(&e))
 }
@@ -230,7 +233,7 @@ fn released_owner(partition: PartitionId, owner: Owner, spare_epochs: u64) -> Re
         let message =
             format!("partition {partition} has had {} owners, and can't be restored any more", owner.epoch);
         return Err(
-            Error::new(Errno::EOVERFLOW, message).hint("make a new cluster, and copy the files to it")
+            Error::new(Errno::EOVERFLOW, message).hint("create a new cluster, and copy the files to it")
         );
     }
     Ok(Owner { epoch, released: true, ..owner }.encode_to_vec().into())

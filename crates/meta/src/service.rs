@@ -310,8 +310,8 @@ impl MetaService {
     fn require_current_process(&self, told: u64) -> Result<()> {
         match told == 0 || told == self.process {
             true => Ok(()),
-            false => Err(Error::new(Errno::EAGAIN, "the metadata service was started anew meanwhile")
-                .hint("the client says again what it has, by itself")),
+            false => Err(Error::new(Errno::EAGAIN, "the metadata service restarted meanwhile")
+                .hint("no action is needed: the client registers again by itself")),
         }
     }
 
@@ -602,7 +602,7 @@ pub(crate) fn env<'a>(
 }
 
 fn cut_off_error() -> Error {
-    let message = "this metadata service is cut off from management, or was until just now";
+    let message = "this metadata service can't reach management, or couldn't until just now";
     Error::new(Errno::EREMOTE, message).hint("check the network of its node")
 }
 

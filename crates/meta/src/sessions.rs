@@ -442,7 +442,8 @@ impl Session {
 
 fn evicted_error(id: SessionId) -> Error {
     let message = format!(
-        "session {id} has been ended: it was not heard of or gave up no lease in time, or was evicted"
+        "session {id} was evicted: it was unreachable, did not give up a lease in time, or an administrator evicted it"
     );
-    Error::new(Errno::ESTALE, message).hint("its client begins another one by itself")
+    Error::new(Errno::ESTALE, message)
+        .hint("no action is needed: its client registers a new session by itself")
 }

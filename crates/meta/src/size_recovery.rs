@@ -191,7 +191,7 @@ impl MetaService {
                     self.end_leases(session);
                     return Err(error);
                 }
-                tracing::warn!(session = session.0, %error, "what an ended session left is not settled yet");
+                tracing::warn!(session = session.0, %error, "size recovery of an ended session's files has not completed yet");
                 rt::sleep(RETRY_PAUSE).await;
             }
         }
@@ -294,7 +294,7 @@ impl MetaService {
                 match self.recover_file_size(ino, session).await {
                     Ok(()) => recovery.sizes_recovered += 1,
                     Err(error) => {
-                        tracing::warn!(ino = ino.0, %error, "a file could not be settled: nobody gets at it until it can");
+                        tracing::warn!(ino = ino.0, %error, "the size of a file could not be recovered: the file is in quarantine until it can");
                         recovery.sizes_pending += 1;
                     }
                 }
@@ -410,7 +410,7 @@ impl MetaService {
 
 fn log_recovery(recovery: Recovery) {
     if recovery != Recovery::default() {
-        tracing::info!(?recovery, "settled what sessions left");
+        tracing::info!(?recovery, "recovered files of ended sessions");
     }
 }
 

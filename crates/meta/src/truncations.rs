@@ -93,7 +93,7 @@ impl MetaService {
 
     async fn complete_truncation(&self, ino: InodeId, session: SessionId) {
         if let Err(error) = self.recover_file_size(ino, session).await {
-            tracing::warn!(ino = ino.0, %error, "a file can't be cut for now: nobody gets at it until it can");
+            tracing::warn!(ino = ino.0, %error, "a truncation of a file can't be completed now: the file is in quarantine until it can");
         }
     }
 }

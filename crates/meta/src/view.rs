@@ -170,12 +170,11 @@ pub(crate) fn store_error(error: &KvError) -> Error {
         KvError::NoSpace { .. } => Error::new(Errno::ENOSPC, error.to_string())
             .hint("free space on that device, then restart the metadata service"),
         KvError::Locked { .. } => Error::new(Errno::EBUSY, error.to_string()),
-        KvError::Unreachable { .. } => Error::new(Errno::ETIMEDOUT, error.to_string()).hint(
-            "see whether weft serve runs on the management node, and whether it can be reached from here",
-        ),
+        KvError::Unreachable { .. } => Error::new(Errno::ETIMEDOUT, error.to_string())
+            .hint("check that weft serve runs on the management node, and that this node can reach it"),
         KvError::TooLarge { .. } => Error::new(Errno::E2BIG, error.to_string()),
         KvError::Io { .. } | KvError::Corrupt { .. } => Error::new(Errno::EIO, error.to_string())
-            .hint("look at the kernel's log for this device, then restart the metadata service"),
+            .hint("check the kernel's log for this device, then restart the metadata service"),
     }
 }
 

@@ -30,7 +30,7 @@ pub fn log_moves(before: &ClusterMap, after: &ClusterMap) {
     for node in after.nodes.iter().filter(changed) {
         let (id, name) = (node.id.0, &node.name);
         let (had, has) = (count(before, node.id), count(after, node.id));
-        tracing::info!(node = id, had, has, "node {id} ({name}) executes {has} partitions from now on");
+        tracing::info!(node = id, had, has, "node {id} ({name}) now owns {has} partitions");
     }
 }
 

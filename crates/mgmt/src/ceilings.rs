@@ -89,14 +89,14 @@ fn check(ceilings: &[CeilingInfo]) -> Result<()> {
         Err(Error::new(Errno::EINVAL, message).hint("weft bench storage, net and cpu measure ceilings"))
     };
     if ceilings.len() > MAX_CEILINGS {
-        return refused(format!("{} ceilings at a time; at most {MAX_CEILINGS} are kept", ceilings.len()));
+        return refused(format!("{} ceilings at a time; at most {MAX_CEILINGS} are stored", ceilings.len()));
     }
     let is_wrong = |c: &&CeilingInfo| {
         let names = [&c.limit, &c.place, &c.measured];
         !c.rate.is_finite() || c.rate < 0.0 || names.iter().any(|n| n.is_empty() || n.len() > MAX_NAME)
     };
     match ceilings.iter().find(is_wrong) {
-        Some(wrong) => refused(format!("{wrong:?} is no ceiling")),
+        Some(wrong) => refused(format!("{wrong:?} is not a valid ceiling")),
         None => Ok(()),
     }
 }

@@ -41,7 +41,7 @@ pub fn open(content: &[u8], magic: &str, known_format: u64) -> Result<toml::Tabl
     let table: toml::Table =
         toml::from_str(text).map_err(|e| damaged(format!("it can't be parsed ({})", e.message())))?;
     if table.get("magic").and_then(toml::Value::as_str) != Some(magic) {
-        return Err(damaged(format!("it doesn't say magic = \"{magic}\"")));
+        return Err(damaged(format!("it lacks magic = \"{magic}\"")));
     }
     let format = table.get("format").and_then(toml::Value::as_integer).and_then(|n| u64::try_from(n).ok());
     match format.ok_or_else(|| damaged("the format is missing".into()))? {

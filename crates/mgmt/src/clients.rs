@@ -98,7 +98,7 @@ impl Management {
             return Err(refusal::removed_node(node));
         }
         let renewed = gate.renew(&role, present, csr, rt::now().secs)?;
-        tracing::info!(member, "the certificate of {member} is renewed");
+        tracing::info!(member, "renewed the certificate of {member}");
         if let Role::Node(node) = role {
             self.liveness().note_certificate(node, renewed.ends_s);
         }

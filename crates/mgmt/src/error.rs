@@ -16,7 +16,7 @@ pub enum Error {
     NotADirectory { path: PathBuf },
     #[error("{} is not a weft state directory and not empty: it holds {example:?}", path.display())]
     Foreign { path: PathBuf, example: String },
-    #[error("{} holds a member of a weft cluster already", path.display())]
+    #[error("{} already holds a member of a weft cluster", path.display())]
     Occupied { path: PathBuf },
     #[error("there is no weft cluster in {}", path.display())]
     NoCluster { path: PathBuf },
@@ -66,11 +66,11 @@ impl Error {
                 "name an empty directory, or a path that doesn't exist yet, with --dir".into()
             }
             Error::NoCluster { path } => {
-                format!("weft up --dir {} --mount MOUNTPOINT makes one", path.display())
+                format!("weft up --dir {} --mount MOUNTPOINT creates one", path.display())
             }
             Error::Occupied { path } => {
                 format!(
-                    "weft serve --dir {} runs it; name another directory to make a new one",
+                    "weft serve --dir {} runs it; name another directory to create a new one",
                     path.display()
                 )
             }
@@ -90,11 +90,11 @@ impl Error {
             }
             Error::TargetCount { have, .. } => {
                 format!(
-                    "leave --targets out, or say --targets {have}: the number is fixed when a cluster is made"
+                    "omit --targets, or use --targets {have}: the number is fixed when a cluster is created"
                 )
             }
             Error::UnknownTarget { .. } => {
-                "leave --target-dir out: the targets are fixed when a cluster is made".into()
+                "omit --target-dir: the targets are fixed when a cluster is created".into()
             }
             Error::DuplicateTarget { .. } => "give every target a directory of its own".into(),
             Error::ForeignTarget { .. } => {
@@ -107,12 +107,12 @@ impl Error {
             Error::Io { cause, .. } => match cause.kind() {
                 io::ErrorKind::PermissionDenied => "run as the owner of the directory, or as root".into(),
                 io::ErrorKind::StorageFull => "free some space there".into(),
-                _ => "check the disk and the path (dmesg shows what the kernel knows)".into(),
+                _ => "check the disk and the path (dmesg shows kernel messages)".into(),
             },
             Error::NotPrivate(cause) => cause.hint(),
             Error::Store(KvError::NoSpace { .. }) => "free some space there".into(),
             Error::Store(_) => {
-                "check the disk below the state directory (dmesg shows what the kernel knows)".into()
+                "check the disk below the state directory (dmesg shows kernel messages)".into()
             }
         }
     }

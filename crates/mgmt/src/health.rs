@@ -46,7 +46,7 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
     findings.extend(scrubs::scrub_findings(&liveness.scrubs()));
     findings.extend(map.settings.checksums_off.then(|| {
         let what =
-            "checksums of data are off: damage on disks and in the network is neither found nor mended";
+            "checksums of data are off: damage on disks and in the network is neither detected nor repaired";
         found(Verdict::Critical, what.into(), "weft cluster set --checksums on".into())
     }));
     let verdict = Verdict::Healthy;
@@ -62,14 +62,13 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
 
 /// Adds findings about the daily backups of the metadata.
 pub fn with_backups(mut health: Health, copies: BackupsInfo) -> Health {
-    let remedy = || "weft meta backup makes one now; look at the log, and at the room in that folder".into();
+    let remedy = || "weft meta backup makes one now; check the log, and the free space of that folder".into();
     let hours = |seconds: u64| seconds / 3600;
     if let Some(failure) = copies.failure.as_ref().filter(|_| copies.kept > 0) {
-        let what = format!("the last daily copy of the metadata failed: {failure}");
+        let what = format!("the last daily metadata backup failed: {failure}");
         health.findings.push(found(Verdict::Warning, what, remedy()));
     } else if let Some(age_s) = copies.age_s.filter(|age_s| copies.kept > 0 && *age_s > OLD_BACKUP_S) {
-        let what =
-            format!("the newest copy of the metadata in {} is {} hours old", copies.folder, hours(age_s));
+        let what = format!("the newest metadata backup in {} is {} hours old", copies.folder, hours(age_s));
         health.findings.push(found(Verdict::Warning, what, remedy()));
     }
     health.copies = Some(copies);
@@ -97,16 +96,15 @@ pub fn with_lost(mut health: Health, map: &ClusterMap, usage: Option<&GroupUsage
 pub fn with_store(mut health: Health, store: StoreInfo) -> Health {
     let StoreInfo { path, free, needed, .. } = &store;
     let told = format!("{} MiB free, {} MiB are needed", free >> 20, needed >> 20);
-    let remedy =
-        || "free space on that disk, or give it more room; deleting files helps within minutes".into();
+    let remedy = || "free space on that disk, or enlarge it; deleting files helps within minutes".into();
     if free < needed {
         let what = format!(
-            "the disk of the metadata at {path} is full: {told}; nothing new can be made, what is there can be used and deleted"
+            "the disk of the metadata at {path} is full: {told}; nothing can be created, existing files can be used and deleted"
         );
         health.findings.push(found(Verdict::Critical, what, remedy()));
     } else if *free < NEARLY_FULL_TIMES * needed {
         let what =
-            format!("the disk of the metadata at {path} is nearly full: {told}, else nothing new is made");
+            format!("the disk of the metadata at {path} is nearly full: {told}, else nothing can be created");
         health.findings.push(found(Verdict::Warning, what, remedy()));
     }
     health.store = Some(store);
@@ -138,8 +136,8 @@ fn node_findings(
     match node.state {
         NodeState::Online => {}
         NodeState::ProbablyOffline => {
-            let hint = "look whether weft serve runs there, and at the network between".into();
-            findings.push(found(Verdict::Warning, format!("{name} misses heartbeats"), hint));
+            let hint = "check that weft serve runs there, and the network in between".into();
+            findings.push(found(Verdict::Warning, format!("{name} has missed heartbeats"), hint));
         }
         NodeState::Offline => {
             let (verdict, what) = match serves {
@@ -154,9 +152,9 @@ fn node_findings(
             };
             let address = node.addresses.first().map_or("", |a| a.as_str());
             let lost = match serves {
-                0 => "weft node remove forgets it",
+                0 => "weft node remove removes it from the cluster",
                 _ => {
-                    "if it is lost for good: weft target remove ID --dry-run says what goes with each of its targets"
+                    "if it is lost for good: weft target remove ID --dry-run shows what would be lost with each of its targets"
                 }
             };
             let hint = format!("start weft serve on that machine ({address}); {lost}");
@@ -181,7 +179,7 @@ fn node_findings(
 fn mirrored_exception(map: &ClusterMap, node: NodeId) -> &'static str {
     let has = |id: &TargetId| map.target(*id).is_some_and(|target| target.node == node);
     match map.groups.iter().any(|group| group.scheme.is_mirrored() && group.members.iter().any(has)) {
-        true => ", but for mirrored files, which others have too",
+        true => ", except mirrored files, which have other replicas",
         false => "",
     }
 }
@@ -203,12 +201,12 @@ fn target_finding(target: &Target, map: &ClusterMap) -> Option<HealthFinding> {
         (_, CapacityClass::Emergency) => Some(found(
             Verdict::Critical,
             format!("{name} is full: {free} MiB free"),
-            "delete files, give its disk more room, or add a target".into(),
+            "delete files, enlarge its disk, or add a target".into(),
         )),
         (_, CapacityClass::Low) => Some(found(
             Verdict::Warning,
             format!("{name} is nearly full: {free} MiB free"),
-            "delete files, give its disk more room, or add a target".into(),
+            "delete files, enlarge its disk, or add a target".into(),
         )),
         _ => None,
     }

@@ -56,7 +56,7 @@ impl Management {
         let began_ns = rt::monotonic_ns();
         let counted = self.count_and_drop(groups).await;
         if let Err(error) = &counted {
-            tracing::warn!(%error, hint = &*error.hint, "files of lost groups aren't counted for now");
+            tracing::warn!(%error, hint = &*error.hint, "can't count the files of lost groups at present");
         }
         let now_ns = rt::monotonic_ns();
         let rest_ns = (now_ns - began_ns)
@@ -83,7 +83,7 @@ impl Management {
         if over.is_empty() {
             return Ok(());
         }
-        tracing::info!(groups = ?over, "no file refers to these lost groups any more: they are gone");
+        tracing::info!(groups = ?over, "removed lost groups that no file refers to any more");
         self.change(|roster| {
             roster.map.groups.retain(|group| !(group.is_lost() && over.contains(&group.id)));
             Ok::<_, types::Error>(())

@@ -163,7 +163,7 @@ impl Management {
         let scope = Scope::Cluster { superblock: superblock.clone(), host };
         match stored_map(&writer, root)? {
             Some(map) if map.nodes.is_empty() => {
-                Err(corrupt(root, "it is that of a cluster of one process".into()))
+                Err(corrupt(root, "it belongs to a cluster of one process".into()))
             }
             Some(map) => Management::from_map(writer, map, scope),
             None => Management::create(writer, first_cluster_map(first), scope).await,
@@ -305,7 +305,7 @@ impl Management {
         match failure {
             Some(cause) => tracing::warn!(
                 node = node.0,
-                hint = "weft health tells whether the node can be reached at all",
+                hint = "weft health shows whether the node is reachable at all",
                 "node {node} can't be reached at {address}: {cause}"
             ),
             None => tracing::info!(node = node.0, "node {node} can be reached at {address} again"),
@@ -523,7 +523,7 @@ fn corrupt(root: &Path, cause: String) -> Error {
 fn apply_target_list(map: &mut ClusterMap, list: &TargetList) -> Result<(), String> {
     let known = map.targets.iter().map(|t| t.id);
     if !known.eq(list.targets().map(|(id, _)| id)) {
-        return Err("it doesn't have the targets of the list of targets".into());
+        return Err("its targets differ from the list of targets".into());
     }
     for (target, (_, path)) in map.targets.iter_mut().zip(list.targets()) {
         target.path = path.to_string_lossy().into_owned();

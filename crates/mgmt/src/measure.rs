@@ -74,7 +74,7 @@ pub fn log_changes(before: &ClusterMap, after: &ClusterMap) {
             (_, NodeState::Online) => tracing::info!(node = id, "node {id} ({name}) is online"),
             (_, NodeState::ProbablyOffline) => tracing::warn!(
                 node = id,
-                "node {id} ({name}) is probably offline: heartbeats are missing; its targets get no new files"
+                "node {id} ({name}) is probably offline: it has missed heartbeats; its targets get no new files"
             ),
             (_, NodeState::Offline) => tracing::error!(
                 node = id,
@@ -107,7 +107,7 @@ fn log_target(old: &Target, new: &Target) {
     match (old.class, new.class) {
         (a, b) if a == b => {}
         (_, CapacityClass::Normal) => {
-            tracing::info!(target_id = id, "target {id} ({path}) has enough room again");
+            tracing::info!(target_id = id, "target {id} ({path}) has enough free space again");
         }
         (_, CapacityClass::Low) => tracing::warn!(
             target_id = id,

@@ -269,16 +269,16 @@ pub fn log_members(before: &ClusterMap, after: &ClusterMap) {
         let Some(old) = before.group(group.id) else { continue };
         let (id, since) = (group.id.0, group.since.0);
         for gone in old.members.iter().filter(|member| !group.members.contains(member)) {
-            tracing::warn!(group = id, target_id = gone.0, since, "target {gone} is in group {id} no more");
+            tracing::warn!(
+                group = id,
+                target_id = gone.0,
+                since,
+                "target {gone} was removed from group {id}"
+            );
         }
         for (member, state) in group.members_with_states() {
             let Some(was) = old.state_of(member) else {
-                tracing::warn!(
-                    group = id,
-                    target_id = member.0,
-                    since,
-                    "target {member} comes to group {id}"
-                );
+                tracing::warn!(group = id, target_id = member.0, since, "target {member} joins group {id}");
                 continue;
             };
             match state {
@@ -288,14 +288,14 @@ pub fn log_members(before: &ClusterMap, after: &ClusterMap) {
                         group = id,
                         target_id = member.0,
                         since,
-                        "target {member} is in step with group {id} again"
+                        "target {member} is in sync with group {id} again"
                     );
                 }
                 _ => tracing::warn!(
                     group = id,
                     target_id = member.0,
                     since,
-                    "target {member} of group {id} is {} now, it was {}",
+                    "target {member} of group {id} is now {}, it was {}",
                     refusal::state_name(state),
                     refusal::state_name(was)
                 ),
@@ -306,7 +306,7 @@ pub fn log_members(before: &ClusterMap, after: &ClusterMap) {
         {
             tracing::warn!(
                 group = group.id.0,
-                "target {is} is the primary of group {} now, it was target {was}",
+                "target {is} is now the primary of group {}, it was target {was}",
                 group.id
             );
         }

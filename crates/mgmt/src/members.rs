@@ -188,7 +188,7 @@ impl Management {
         word: MemberReport,
         reason: &str,
     ) -> Result<MgmtReply> {
-        tracing::info!(?word, reason, "a primary speaks of a member");
+        tracing::info!(?word, reason, "a primary reports on a member");
         let began_ns = rt::monotonic_ns();
         let is_late = || rt::monotonic_ns() - began_ns > MAX_EJECTION_WAIT.as_nanos() as u64;
         while let Err(error) = self.apply_report(asker, &word, reason).await {
@@ -273,7 +273,7 @@ impl Management {
 
     /// Creates the missing groups of a scheme in a pool.
     pub(crate) async fn make_groups(&self, pool: &str, scheme: Scheme) -> Result<MgmtReply> {
-        tracing::info!(pool, %scheme, "groups are asked for");
+        tracing::info!(pool, %scheme, "creation of groups requested");
         let id = self
             .change(|roster| {
                 roster.make_groups(pool, scheme)?;

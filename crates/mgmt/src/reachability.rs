@@ -219,7 +219,7 @@ impl Reachability {
         let hint = remedy(cause, seen.is_elsewhere, &name);
         Some(match failed.len() < used {
             true => {
-                let what = format!("{name} can be reached at some of its addresses only; {causes}");
+                let what = format!("{name} is reachable at some of its addresses only; {causes}");
                 found(Verdict::Warning, what, hint)
             }
             false => {
@@ -244,7 +244,7 @@ impl Reachability {
         };
         let what =
             format!("{who} can't reach node {} ({}); the first is {member}: {cause}", node.id, node.name);
-        let hint = "check the network between them (firewall, routes, networks in node.toml and in the cluster file); weft net show MOUNTPOINT there tells more";
+        let hint = "check the network between them (firewall, routes, networks in node.toml and in the cluster file); weft net show MOUNTPOINT there shows details";
         Some(found(verdict, what, hint.into()))
     }
 }

@@ -34,7 +34,7 @@ impl Management {
             group = id.0,
             target_id = from.0,
             accepts_loss,
-            "an administrator gives up the good members of a group"
+            "an administrator gives up the members of a group that are in sync"
         );
         let lacked = self.lacked(id, from);
         self.change(|roster| {

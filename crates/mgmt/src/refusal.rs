@@ -28,7 +28,7 @@ pub(crate) fn no_pool(name: &str) -> Error {
 /// Another process is alive under this id.
 pub(crate) fn duplicate_node(node: &Node) -> Error {
     let at = node.addresses.join(", ");
-    Error::new(Errno::EEXIST, format!("node {} ({}) is alive already, at {at}", node.id, node.name)).hint(
+    Error::new(Errno::EEXIST, format!("node {} ({}) is already running, at {at}", node.id, node.name)).hint(
         "a node's directory must not be copied to another machine: join that one with a token of its own; \
          if the node has moved, stop the other process first",
     )
@@ -36,14 +36,14 @@ pub(crate) fn duplicate_node(node: &Node) -> Error {
 
 /// The sender isn't the registered process.
 pub(crate) fn replaced(node: NodeId) -> Error {
-    Error::new(Errno::ESTALE, format!("another process serves as node {node} now"))
+    Error::new(Errno::ESTALE, format!("another process now serves as node {node}"))
         .hint("stop one of them; a node's directory must not be copied")
 }
 
 /// No registration since management started: the node registers again by itself.
 pub(crate) fn unregistered(node: NodeId) -> Error {
-    Error::new(Errno::ENOTCONN, format!("node {node} has not registered since management has started"))
-        .hint("it does so by itself")
+    Error::new(Errno::ENOTCONN, format!("node {node} has not registered since management started"))
+        .hint("it registers by itself")
 }
 
 pub(crate) fn claimed_target(target: &Target, owner: &Node, path: &str) -> Error {
@@ -60,12 +60,12 @@ pub(crate) fn unknown_target(target: TargetId, path: &str) -> Error {
         Errno::ENODEV,
         format!("target {target} ({path}) is not in the cluster; it may have been removed"),
     )
-    .hint(format!("take {path} out of node.toml; empty the directory to use its disk again"))
+    .hint(format!("remove {path} from node.toml; empty the directory to use its disk again"))
 }
 
 pub(crate) fn foreign_target(target: TargetId, path: &str, theirs: &str, ours: &str) -> Error {
     let message = format!("target {target} ({path}) belongs to cluster {theirs}, not to {ours}");
-    Error::new(Errno::EINVAL, message).hint(format!("take {path} out of node.toml"))
+    Error::new(Errno::EINVAL, message).hint(format!("remove {path} from node.toml"))
 }
 
 pub(crate) fn other_cluster(theirs: &str, ours: &str) -> Error {
@@ -83,14 +83,14 @@ pub(crate) fn clock(who: &str, skew_s: i64) -> Error {
 pub(crate) fn version(who: &str, theirs: &str, ours: &str) -> Error {
     let message = format!("{who} runs weft {theirs}, management runs weft {ours}: too far apart");
     Error::new(Errno::EPROTO, message)
-        .hint("install the same version on all machines; versions next to each other work together")
+        .hint("install the same version on all machines; adjacent versions work together")
 }
 
 pub(crate) fn unsupported_roles(roles: &[Role]) -> Error {
     let names: Vec<&str> = roles.iter().map(|role| role.name()).collect();
     let message = format!("a node that joins can't have the roles {:?}", names.join(","));
     Error::new(Errno::EOPNOTSUPP, message)
-        .hint("--roles meta,storage or one of them; mgmt runs on the node that weft cluster init made")
+        .hint("--roles meta,storage or one of them; mgmt runs on the node that weft cluster init created")
 }
 
 pub(crate) fn no_authority() -> Error {
@@ -101,25 +101,25 @@ pub(crate) fn no_authority() -> Error {
 pub(crate) fn no_proven_names(clients: &ExportClients) -> Error {
     Error::new(
         Errno::EOPNOTSUPP,
-        format!("a rule for {clients} would never hold: clients prove no names here"),
+        format!("a rule for {clients} would never apply: clients have no certificates here"),
     )
     .hint("the cluster's protection is plain (node.toml): write rules for networks")
 }
 
 /// The revocation of a client stays in force.
 pub(crate) fn sessions_not_ended(client: &str, cause: &Error) -> Error {
-    let message =
-        format!("client {client} is refused from now on, but its sessions are not ended: {}", cause.message);
-    Error::new(cause.errno, message).hint(format!(
-        "weft health shows what is in the way; then weft client revoke {client} again ends them"
-    ))
+    let message = format!(
+        "client {client} is refused from now on, but its sessions could not be ended: {}",
+        cause.message
+    );
+    Error::new(cause.errno, message)
+        .hint(format!("weft health shows the cause; then weft client revoke {client} again ends them"))
 }
 
 pub(crate) fn foreign_name(node: &Node, name: &str) -> Error {
-    let message =
-        format!("{name:?} is not a name that the cluster map knows of node {} ({})", node.id, node.name);
+    let message = format!("{name:?} is not a name of node {} ({})", node.id, node.name);
     Error::new(Errno::EACCES, message)
-        .hint("api_names in node.toml is for the management node; weft node set NODE --name gives a node another name")
+        .hint("api_names in node.toml is for the management node; weft node set NODE --name renames a node")
 }
 
 pub(crate) fn invalid_roles(node: &Node, roles: &[Role]) -> Error {
@@ -127,7 +127,7 @@ pub(crate) fn invalid_roles(node: &Node, roles: &[Role]) -> Error {
     let message = format!("node {} ({}) can't have the roles {:?}", node.id, node.name, names.join(","));
     let hint = match node.roles.contains(&Role::Mgmt) {
         true => "--roles mgmt,meta or --roles mgmt,meta,storage: management and its metadata stay here",
-        false => "--roles meta,storage or one of them; mgmt runs on the node that weft cluster init made",
+        false => "--roles meta,storage or one of them; mgmt runs on the node that weft cluster init created",
     };
     Error::new(Errno::EOPNOTSUPP, message).hint(hint)
 }
@@ -139,7 +139,7 @@ pub(crate) fn bad_name(what: &str, name: &str) -> Error {
 
 pub(crate) fn no_rack_name(name: &str) -> Error {
     Error::new(Errno::EINVAL, format!("no rack can be called {name:?}: it stands for a node without a rack"))
-        .hint("choose another name; weft node set NODE --rack none takes a node out of its rack")
+        .hint("choose another name; weft node set NODE --rack none removes a node from its rack")
 }
 
 pub(crate) fn taken_name(what: &str, name: &str) -> Error {
@@ -148,7 +148,7 @@ pub(crate) fn taken_name(what: &str, name: &str) -> Error {
 }
 
 pub(crate) fn bad_address(address: &str) -> Error {
-    Error::new(Errno::EINVAL, format!("{address:?} is no address that others can reach"))
+    Error::new(Errno::EINVAL, format!("{address:?} is not an address that other machines can reach"))
         .hint("write ADDRESS:PORT, for example 10.0.0.2:7500 or [fd00::2]:7500")
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn too_many_nodes() -> Error {
 
 pub(crate) fn too_many_targets() -> Error {
     Error::new(Errno::ENOSPC, format!("the cluster has {MAX_TARGETS} targets, which is the limit"))
-        .hint("join the disks of a node to fewer, larger targets")
+        .hint("combine the disks of a node into fewer, larger targets")
 }
 
 pub(crate) fn node_has_targets(node: &Node, targets: &[TargetId]) -> Error {
@@ -197,7 +197,7 @@ pub(crate) fn management_node(node: &Node) -> Error {
 }
 
 pub(crate) fn not_drained(target: TargetId) -> Error {
-    Error::new(Errno::EBUSY, format!("target {target} may get new files at any moment"))
+    Error::new(Errno::EBUSY, format!("target {target} may get new files"))
         .hint(format!("weft target drain {target} --wait"))
 }
 
@@ -213,47 +213,44 @@ pub(crate) fn holds_data(target: TargetId, example: types::InodeId) -> Error {
 pub(crate) fn unaccepted_removal(target: TargetId, usage: &GroupUsage) -> Error {
     let GroupUsage { files, bytes, .. } = usage;
     let message = format!(
-        "target {target} is offline, and {files} files have content there and nowhere else, at most {} MiB",
+        "target {target} is offline, and {files} files have content on no other target, at most {} MiB",
         bytes.div_ceil(1 << 20)
     );
     Error::new(Errno::ENOTEMPTY, message).hint(format!(
-        "bring it back, or give the content up: weft target remove {target} --dry-run lists the files, weft target remove {target} --accept-loss removes the target"
+        "bring it back, or accept the loss: weft target remove {target} --dry-run lists the files, weft target remove {target} --accept-loss removes the target"
     ))
 }
 
 /// Its data can be moved.
 pub(crate) fn needless_loss(target: TargetId) -> Error {
-    Error::new(Errno::EBUSY, format!("target {target} is not offline: nothing of it has to be lost")).hint(
-        format!(
-            "weft target drain {target} --wait moves its data to others; then weft target remove {target}"
-        ),
-    )
+    Error::new(Errno::EBUSY, format!("target {target} is not offline: its data can be moved")).hint(format!(
+        "weft target drain {target} --wait moves its data to others; then weft target remove {target}"
+    ))
 }
 
 /// Content isn't given up while it may be available again soon.
 pub(crate) fn target_may_return(target: TargetId, after: Duration) -> Error {
     let message = format!(
-        "target {target} is offline, but hasn't been gone for {} s: it may come back with what it has",
+        "target {target} has been offline for less than {} s: it may return with its data",
         after.as_secs()
     );
     Error::new(Errno::EBUSY, message)
-        .hint("bring it back, or ask again later; the time is counted anew after a start of management")
+        .hint("bring it back, or try again later; the time starts again with management")
 }
 
 /// The target or its groups have changed since its files were counted.
 pub(crate) fn state_changed(target: TargetId) -> Error {
     let message =
         format!("target {target} came back, or its groups have changed, while its files were counted");
-    Error::new(Errno::EBUSY, message).hint("weft target list and weft group list show how it is; ask again")
+    Error::new(Errno::EBUSY, message).hint("weft target list and weft group list show its state; try again")
 }
 
 /// Another replica exists, but is unreachable.
 pub(crate) fn replicas_unreachable(target: TargetId, group: GroupId) -> Error {
-    let message = format!(
-        "target {target} has a copy of group {group}, and no other target that has everything of it can be reached"
-    );
+    let message =
+        format!("target {target} has a replica of group {group}, and no other member in sync is reachable");
     Error::new(Errno::EBUSY, message).hint(format!(
-        "start the nodes of the others (weft group show {group}); with --accept-loss the target is removed all the same, and the group goes on when one of them is back"
+        "start the nodes of the others (weft group show {group}); with --accept-loss the target is removed nevertheless, and the group becomes available when one of them is back"
     ))
 }
 
@@ -261,9 +258,9 @@ pub(crate) fn replicas_unreachable(target: TargetId, group: GroupId) -> Error {
 pub(crate) fn no_replacement(target: TargetId, group: GroupId) -> Error {
     Error::new(
         Errno::EBUSY,
-        format!("no other target can take the place of target {target} in the mirrored group {group}"),
+        format!("no other target can replace target {target} in the mirrored group {group}"),
     )
-    .hint("add a target in its pool, on another node than the other members, with room (weft target add)")
+    .hint("add a target in its pool, on another node than the other members, with enough space (weft target add)")
 }
 
 pub(crate) fn last_of_pool(target: TargetId, pool: &str) -> Error {
@@ -274,7 +271,7 @@ pub(crate) fn last_of_pool(target: TargetId, pool: &str) -> Error {
 /// The pool would be left without a target for new files, and is referred to.
 pub(crate) fn pool_in_use(target: TargetId, pool: &str, example: types::InodeId) -> Error {
     let message = format!(
-        "target {target} is the last of pool {pool} that takes new files, and inode {example} names that pool"
+        "target {target} is the last of pool {pool} that takes new files, and inode {example} refers to that pool"
     );
     Error::new(Errno::EBUSY, message).hint(format!(
         "add another target first (weft target add PATH --pool {pool}), or give directories another pool (weft entry set-pattern) and remove the files that live there"
@@ -287,7 +284,7 @@ pub(crate) fn pool_has_targets(pool: &str, count: usize) -> Error {
 }
 
 pub(crate) fn default_pool(pool: &str) -> Error {
-    Error::new(Errno::EINVAL, format!("pool {pool} is where files go unless told otherwise; it stays"))
+    Error::new(Errno::EINVAL, format!("pool {pool} is the default pool; it can't be removed"))
         .hint("weft pool set renames it")
 }
 
@@ -296,7 +293,7 @@ pub(crate) fn no_group(group: GroupId) -> Error {
 }
 
 pub(crate) fn not_mirrored(group: GroupId) -> Error {
-    Error::new(Errno::EINVAL, format!("group {group} has one member, which is always good"))
+    Error::new(Errno::EINVAL, format!("group {group} has one member, which is always in sync"))
         .hint("weft group list shows which groups are mirrored")
 }
 
@@ -307,20 +304,20 @@ pub(crate) fn not_primary(group: GroupId, primary: Option<TargetId>) -> Error {
         Errno::EACCES,
         format!("{primary} is the primary of group {group}, and this node doesn't serve it"),
     )
-    .hint("only the node of the primary says what becomes of members")
+    .hint("only the node of the primary reports on members")
 }
 
 pub(crate) fn no_member(group: GroupId, target: TargetId) -> Error {
-    Error::new(Errno::ENOENT, format!("target {target} is no member of group {group}"))
-        .hint(format!("weft group show {group} tells who is"))
+    Error::new(Errno::ENOENT, format!("target {target} is not a member of group {group}"))
+        .hint(format!("weft group show {group} lists the members"))
 }
 
 pub(crate) fn state_name(state: MemberState) -> &'static str {
     match state {
-        MemberState::Good => "good",
-        MemberState::NeedsResync => "out of step",
-        MemberState::Resyncing => "being brought in step",
-        MemberState::Bad => "bad",
+        MemberState::Good => "in sync",
+        MemberState::NeedsResync => "not in sync",
+        MemberState::Resyncing => "being resynced",
+        MemberState::Bad => "without usable content",
         MemberState::Rebuilding => "being rebuilt",
     }
 }
@@ -333,12 +330,12 @@ pub(crate) fn member_state(
 ) -> Error {
     let (was, is) = (state_name(before), state_name(after));
     Error::new(Errno::EINVAL, format!("target {target} of group {group} is {was}: it can't be {is} next"))
-        .hint("this is a fault of weft: report it with the logs of both nodes")
+        .hint("this is a bug in weft: report it with the logs of both nodes")
 }
 
 /// No member would be known to be in sync.
 pub(crate) fn last_in_sync_member(group: GroupId, target: TargetId) -> Error {
-    let message = format!("target {target} stays in group {group}: no other good member is heard of");
+    let message = format!("target {target} stays in group {group}: no other member in sync is reachable");
     Error::new(Errno::EAGAIN, message)
         .hint(format!("start the nodes of the other members (weft group show {group})"))
 }
@@ -346,24 +343,24 @@ pub(crate) fn last_in_sync_member(group: GroupId, target: TargetId) -> Error {
 pub(crate) fn is_in_sync(group: GroupId, target: TargetId) -> Error {
     Error::new(
         Errno::EINVAL,
-        format!("target {target} has everything of group {group}: nothing has to be given up"),
+        format!("target {target} is in sync in group {group}: there is no need to accept a loss"),
     )
-    .hint("if nobody can use the group, look at that target's node: weft health")
+    .hint("if the group is unavailable, check that target's node: weft health")
 }
 
 /// Whole files may be missing there, and would read as zeros.
 pub(crate) fn needs_full_copy(group: GroupId, target: TargetId) -> Error {
     Error::new(
         Errno::EINVAL,
-        format!("what target {target} has of group {group} may be any part of it: the group can't go on from there"),
+        format!("target {target} may lack any part of group {group}: the group can't be recovered from it"),
     )
-    .hint(format!("weft group show {group} tells who has missed less (needs-resync, resyncing)"))
+    .hint(format!("weft group show {group} shows members that have missed less (needs-resync, resyncing)"))
 }
 
 pub(crate) fn member_unreachable(group: GroupId, target: TargetId) -> Error {
     Error::new(
         Errno::EBUSY,
-        format!("target {target}, from which group {group} is to go on, can't be reached"),
+        format!("target {target}, from which group {group} is to be recovered, is unreachable"),
     )
     .hint("start weft serve on its node (weft node list)")
 }
@@ -371,11 +368,11 @@ pub(crate) fn member_unreachable(group: GroupId, target: TargetId) -> Error {
 /// Content isn't given up while it may still exist.
 pub(crate) fn member_may_return(group: GroupId, target: TargetId, after: Duration) -> Error {
     let message = format!(
-        "target {target} has everything of group {group}, and hasn't been gone for {} s",
+        "target {target} is in sync in group {group}, and has been offline for less than {} s",
         after.as_secs()
     );
     Error::new(Errno::EBUSY, message).hint(
-        "bring it back, or ask again later if it is lost for good; the time is counted anew after a start of management",
+        "bring it back, or try again later if it is lost for good; the time starts again with management",
     )
 }
 
@@ -383,31 +380,31 @@ pub(crate) fn unaccepted_loss(group: GroupId, from: TargetId, lacked: Option<&Re
     let known = match lacked.map(|told| (told.files_left, told.bytes_left)) {
         Some((Some(files), Some(bytes))) => {
             let most_mib = bytes.div_ceil(1 << 20);
-            format!("; when that was told last it lacked something of {files} files, at most {most_mib} MiB")
+            format!("; at its last report it lacked data of {files} files, at most {most_mib} MiB")
         }
         _ => String::new(),
     };
     let message = format!(
-        "what was written to group {group} while target {from} was out of step would be lost, also what was synced: files have old content or zeros there{known}"
+        "what was written to group {group} while target {from} was not in sync would be lost, even if fsynced: files have old content or zeros there{known}"
     );
     Error::new(Errno::EPERM, message).hint(format!(
-        "weft group recover {group} --from {from} --accept-loss does it; afterwards weft fsck names files that lack a chunk file, but nothing tells of old content"
+        "weft group recover {group} --from {from} --accept-loss does it; afterwards weft fsck lists files that lack a chunk file, but old content can't be detected"
     ))
 }
 
 /// A primary requests the ejection of a member that may have more content than itself.
 pub(crate) fn reachability_unknown(group: GroupId, target: TargetId) -> Error {
     let message = format!(
-        "whether the node of target {target}, a good member of group {group}, is gone isn't known yet"
+        "it isn't known yet whether the node of target {target}, a member of group {group} that is in sync, is gone"
     );
     Error::new(Errno::EAGAIN, message)
-        .hint("ask again: it is known some seconds after the start of management")
+        .hint("try again: this is known some seconds after the start of management")
 }
 
 /// The process of a member hasn't confirmed the version that ejects it.
 pub(crate) fn ejection_unconfirmed(group: GroupId, target: TargetId) -> Error {
-    let message = format!("the node of target {target} has not taken notice that it is out of group {group}");
-    Error::new(Errno::EAGAIN, message).hint("ask again; if this stays, start weft serve anew on that node")
+    let message = format!("the node of target {target} has not confirmed its ejection from group {group}");
+    Error::new(Errno::EAGAIN, message).hint("try again; if this persists, restart weft serve on that node")
 }
 
 pub(crate) fn too_few_targets(pool: &str, scheme: Scheme, have: usize) -> Error {
@@ -426,7 +423,7 @@ pub(crate) fn too_many_groups() -> Error {
         Errno::ENOSPC,
         format!("the cluster would have more than {most} mirrored groups, which is the limit"),
     )
-    .hint("use mirrored schemes in fewer pools, or join the disks of a node to fewer, larger targets")
+    .hint("use mirrored schemes in fewer pools, or combine the disks of a node into fewer, larger targets")
 }
 
 /// Its groups need it until another target has replaced it.
@@ -436,7 +433,7 @@ pub(crate) fn is_group_member(target: TargetId, group: GroupId, what: &str) -> E
         format!("target {target} is a member of the mirrored group {group}: it can't {what}"),
     )
     .hint(format!(
-        "weft target drain {target} --wait lets other targets take its place, and ends when it is in no group any more"
+        "weft target drain {target} --wait replaces it by other targets, and ends when it is in no group any more"
     ))
 }
 
@@ -447,7 +444,7 @@ pub(crate) fn anonymous_root() -> Error {
 
 pub(crate) fn too_many_exports() -> Error {
     Error::new(Errno::ENOSPC, format!("there are {MAX_EXPORTS} rules for clients, which is the limit"))
-        .hint("one rule for a network may do for several (weft export list)")
+        .hint("one rule for a network may replace several (weft export list)")
 }
 
 pub(crate) fn no_export(clients: &ExportClients) -> Error {
@@ -466,17 +463,17 @@ pub(crate) fn no_metadata() -> Error {
 }
 
 pub(crate) fn not_allowed(who: &str) -> Error {
-    Error::new(Errno::EACCES, format!("{who} may not ask this of management"))
+    Error::new(Errno::EACCES, format!("{who} is not permitted to request this from management"))
         .hint("use the weft command on a node of the cluster, as its administrator")
 }
 
 pub(crate) fn low_rate(rate: u64, least: u64) -> Error {
-    Error::new(Errno::EINVAL, format!("{rate} bytes a second would never come to an end"))
+    Error::new(Errno::EINVAL, format!("{rate} bytes a second is too low: it would never finish"))
         .hint(format!("give at least {} MiB/s; to stop it for a while, pause it", least >> 20))
 }
 
 pub(crate) fn spare(percent: u8, most: u8) -> Error {
     Error::new(Errno::EINVAL, format!("{percent} % of a target can't be kept free")).hint(format!(
-        "give 0 to {most}; about one target's share of the pool is enough for one that is lost"
+        "give 0 to {most}; one target's share of the pool is enough to replace one lost target"
     ))
 }

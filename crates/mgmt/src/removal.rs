@@ -143,7 +143,7 @@ impl Management {
             files = usage.files,
             bytes = usage.bytes,
             groups = ?usage.referenced,
-            "target {target} is removed while it is offline, with everything that it alone has"
+            "target {target} is removed while it is offline, with all content that only it has"
         );
         self.change(|roster| {
             let now_ns = rt::monotonic_ns();
@@ -171,9 +171,9 @@ impl Management {
             return told;
         };
         let stuck = match files {
-            0 => format!("target {} is offline, and no file has anything there", target.id),
+            0 => format!("target {} is offline, and no file has data on it", target.id),
             _ => format!(
-                "target {} is offline: {files} files can't be moved, since it alone has what is in {}",
+                "target {} is offline: {files} files can't be moved, since it is the only replica of {}",
                 target.id,
                 groups(&alone)
             ),

@@ -70,7 +70,8 @@ fn restored_numbers(value: &[u8]) -> Result<Vec<u8>> {
 }
 
 fn unreadable(what: &str, cause: &serde_json::Error) -> Error {
-    Error::new(Errno::EIO, format!("the {what} in the copy can't be read: {cause}")).hint("use another copy")
+    Error::new(Errno::EIO, format!("the {what} in the backup can't be read: {cause}"))
+        .hint("use another backup")
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ impl Management {
         let (id, planned) = match dry_run {
             true => plan(&self.current())?,
             false => {
-                tracing::info!(pool, "administrator asks for memberships to be spread evenly");
+                tracing::info!(pool, "administrator requests an even distribution of memberships");
                 let begin = |map: &mut ClusterMap| {
                     let (id, planned) = plan(map)?;
                     planned.iter().for_each(|next| replacement::begin(map, next.group, next.from, next.to));
@@ -95,7 +95,7 @@ impl Management {
         if let Some(group) = stuck {
             told.remaining_s = None;
             told.hindrance = Some(format!(
-                "no other target can take its place in group {}: one is needed in its pool, on another node than the other members (and in another rack, where nodes have racks), with room",
+                "no other target can replace it in group {}: one is needed in its pool, on another node than the other members (and in another rack, if nodes have racks), with enough space",
                 group.id
             ));
         }
@@ -103,7 +103,7 @@ impl Management {
         let held_up = coming.filter(|info| !is_online(&map, info.target) || self.failure(info).is_some());
         if let (None, Some(info)) = (stuck, held_up.into_iter().next()) {
             told.hindrance = Some(format!(
-                "target {} takes its place in group {}, and doesn't yet: {}",
+                "target {} replaces it in group {}, but isn't in sync yet: {}",
                 info.target,
                 info.group,
                 info.waits_for.as_deref().unwrap_or_default()
@@ -117,7 +117,7 @@ impl Management {
             && let Some((group, absent)) = absent
         {
             told.hindrance = Some(format!(
-                "target {absent}, which has another copy of group {group}, can't be reached: the copy here is needed until it can, or others have taken its place"
+                "target {absent}, which has another replica of group {group}, is unreachable: this replica is needed until it is reachable or replaced"
             ));
         }
         told
@@ -131,18 +131,18 @@ impl Management {
     /// Why no resync of a member runs now.
     fn waits_for(&self, map: &ClusterMap, group: &Group, target: TargetId) -> String {
         match group.primary() {
-            _ if group.leaving == Some(target) => "it is about to leave the group".into(),
-            None => "nobody has everything".into(),
+            _ if group.leaving == Some(target) => "it is leaving the group".into(),
+            None => "no member is in sync".into(),
             Some(primary) if !is_online(map, primary) => {
-                format!("target {primary}, which has everything, can't be reached")
+                format!("target {primary}, which is in sync, is unreachable")
             }
-            _ if !is_online(map, target) => "its target can't be reached".into(),
+            _ if !is_online(map, target) => "its target is unreachable".into(),
             _ if map.settings.resync.paused => "it is paused".into(),
             Some(primary) => match self.members().failure(group.id, target) {
                 Some(failure) => {
-                    format!("the last attempt has failed, and there is another one soon: {failure}")
+                    format!("the last attempt failed, the next one starts soon: {failure}")
                 }
-                None => format!("target {primary} brings others in step first"),
+                None => format!("target {primary} resyncs other members first"),
             },
         }
     }

@@ -73,7 +73,7 @@ fn check_reconcile_size(files: &[types::InodeId]) -> Result<()> {
     if files.len() <= MAX_RECONCILE_FILES {
         return Ok(());
     }
-    Err(Error::new(Errno::E2BIG, format!("{} files to tidy at a time", files.len()))
+    Err(Error::new(Errno::E2BIG, format!("{} files to reconcile at a time", files.len()))
         .hint(format!("name at most {MAX_RECONCILE_FILES}")))
 }
 
@@ -141,7 +141,7 @@ impl Management {
             MgmtRequest::ListMetas => Ok(MgmtReply::Metas { metas: self.metas_now().await? }),
             MgmtRequest::RebalanceMetas => {
                 self.require_cluster()?;
-                tracing::info!("administrator asks for partitions to be spread evenly");
+                tracing::info!("administrator requests an even distribution of partitions");
                 self.refresh().await?;
                 Ok(MgmtReply::Metas { metas: self.metas_now().await? })
             }
@@ -414,7 +414,7 @@ impl Management {
     }
 
     async fn set_pool(&self, target: TargetId, pool: &str) -> Result<MgmtReply> {
-        tracing::info!(target_id = target.0, pool, "administrator gives a target another pool");
+        tracing::info!(target_id = target.0, pool, "administrator changes the pool of a target");
         let stays = {
             let map = self.current();
             map.target(target).is_some_and(|own| map.pool(own.pool).is_some_and(|known| known.name == pool))
@@ -526,7 +526,7 @@ impl Management {
     pub(crate) fn require_cluster(&self) -> Result<(&Superblock, &ManagementIdentity)> {
         self.cluster().ok_or_else(|| {
             Error::new(Errno::EOPNOTSUPP, "this cluster is one process: it has no nodes")
-                .hint("weft cluster init makes a cluster of several machines")
+                .hint("weft cluster init creates a cluster of several machines")
         })
     }
 

@@ -32,7 +32,7 @@ const RELEASE_POLL: Duration = Duration::from_millis(20);
 /// Reserves space for the next start, if the disk has plenty now.
 pub fn keep_start_reserve(paths: &StatePaths) {
     if let Err(error) = keep(paths) {
-        tracing::warn!(%error, "no room is kept in {} for a start on a full disk", paths.root().display());
+        tracing::warn!(%error, "no space is reserved in {} for a start on a full disk", paths.root().display());
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn release_on_full_disk(paths: &StatePaths) {
     let root = paths.root().display();
     tracing::warn!(
         hint = "delete files",
-        "the disk of {root} is full: {} MiB that were kept for this start are given back",
+        "the disk of {root} is full: {} MiB that were reserved for this start are released",
         bytes >> 20
     );
     wait_for(paths.root(), bytes);

@@ -65,7 +65,7 @@ impl TargetList {
         });
         match directories {
             Some(directories) if !directories.is_empty() => TargetList::new(paths, directories),
-            _ => Err(Error::CorruptTargetList { path, cause: "it names no directories".into() }),
+            _ => Err(Error::CorruptTargetList { path, cause: "it lists no directories".into() }),
         }
     }
 

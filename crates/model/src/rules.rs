@@ -359,9 +359,9 @@ impl Model for Protocol {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("nobody reads less than he may", |_, state: &State| !state.has_stale_read),
+            Property::always("no read returns less than it must", |_, state: &State| !state.has_stale_read),
             Property::always(
-                "copies agree when nothing is under way",
+                "replicas agree when nothing is in flight",
                 |protocol: &Protocol, state: &State| {
                     let is_quiet = state.messages.is_empty()
                         && (0..protocol.size).all(|me| {
@@ -377,7 +377,7 @@ impl Model for Protocol {
                 },
             ),
             Property::sometimes(
-                "everything is written and all are good after all faults",
+                "all writes succeed and all members are in sync after all faults",
                 |protocol: &Protocol, state: &State| {
                     let Faults { kills, power_cuts, cuts } = state.faults;
                     state.acknowledged == protocol.writes

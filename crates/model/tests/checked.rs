@@ -75,7 +75,7 @@ fn fails(protocol: Protocol) {
     let checker = protocol.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let found: Vec<&str> = checker.discoveries().into_keys().collect();
     let is_violation = |name: &&str| {
-        ["nobody reads less than he may", "copies agree when nothing is under way"].contains(name)
+        ["no read returns less than it must", "replicas agree when nothing is in flight"].contains(name)
     };
     println!("{size} members, {faults:?}, {safeguards:?}: {found:?}");
     assert!(found.iter().any(is_violation), "not needed: {safeguards:?}");

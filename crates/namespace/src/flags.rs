@@ -47,8 +47,9 @@ pub(crate) fn may_enter((dir, directory): Numbered<'_>, (ino, inode): Numbered<'
         return Ok(());
     }
     let (theirs, its) = (directory.project, inode.project);
-    let message =
-        format!("inode {ino} of project {its} can't enter directory {dir}, which is of project {theirs}");
+    let message = format!(
+        "inode {ino} of project {its} can't be moved or linked into directory {dir} of project {theirs}"
+    );
     Err(Error::new(Errno::EXDEV, message).hint("copy it, or set its project first: chattr -p").into())
 }
 

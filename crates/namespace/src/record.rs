@@ -384,7 +384,7 @@ fn unknown(what: &str, number: u32) -> Error {
 /// counts, so such values must be refused.
 fn invalid_record(what: &str) -> Error {
     Error::new(Errno::EIO, format!("a stored record is damaged: {what}"))
-        .hint("weft fsck shows what else is; weft meta restore goes back to a copy")
+        .hint("weft fsck shows further damage; weft meta restore restores a backup")
 }
 
 fn chunk_size_of(bytes: u32) -> Result<u32, Error> {

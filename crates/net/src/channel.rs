@@ -119,8 +119,8 @@ impl Deadline {
 
     /// The error of a request that comes too late. It appears in logs, if anywhere.
     pub fn error(self) -> Error {
-        Error::new(Errno::ETIMEDOUT, "the request could only have begun when its client had given it up")
-            .hint("see what its service waited for in its log")
+        Error::new(Errno::ETIMEDOUT, "the request's deadline passed before it could begin")
+            .hint("the log of the service shows what it waited for")
     }
 }
 

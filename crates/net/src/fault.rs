@@ -48,13 +48,11 @@ impl fmt::Display for Fault {
             Fault::Closed => f.write_str("the connection was closed"),
             Fault::Io(e) => e.fmt(f),
             Fault::Malformed(malformed) => malformed.fmt(f),
-            Fault::Abandoned => f.write_str("a caller gave up a transfer that was under way"),
+            Fault::Abandoned => f.write_str("a caller abandoned a transfer in progress"),
             Fault::TransferTimedOut => f.write_str("a transfer took longer than its call's time-out"),
-            Fault::AddressChanged => f.write_str("the other side has another address now"),
+            Fault::AddressChanged => f.write_str("the peer's address has changed"),
             Fault::Silent => f.write_str("the connection was silent for too long"),
-            Fault::ReceiverStalled => {
-                f.write_str("the other side read nothing of what it was sent for too long")
-            }
+            Fault::ReceiverStalled => f.write_str("the peer read nothing for too long"),
         }
     }
 }

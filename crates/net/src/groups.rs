@@ -59,7 +59,7 @@ impl StorageChannels {
                 (None, _) if self.when_offline() == WhenOffline::Refuse => {
                     return Err(to.no_answer_error(
                         Errno::EHOSTDOWN,
-                        "has no copy that can be used now",
+                        "has no replica that can be used now",
                         None,
                     ));
                 }
@@ -115,7 +115,7 @@ impl PrimarySearch {
         if rt::monotonic_ns() < self.deadline_ns {
             return Ok(());
         }
-        let what = format!("hasn't done what was asked of it for {:?}", self.patience);
+        let what = format!("has not completed the request within {:?}", self.patience);
         Err(to.no_answer_error(Errno::ETIMEDOUT, &what, last))
     }
 
@@ -142,7 +142,7 @@ impl GroupDestination<'_> {
         let map = self.current();
         let group = map.group(self.group).ok_or_else(|| {
             Error::new(Errno::EIO, format!("group {} is not in cluster map {}", self.group, map.epoch))
-                .hint("weft group list shows which groups there are")
+                .hint("weft group list shows all groups")
         })?;
         group.ensure_not_lost()?;
         Ok((group.primary(), group.since))
@@ -186,7 +186,7 @@ impl GroupDestination<'_> {
         let last = last.filter(|last| !last.message.is_empty());
         let cause = last.map_or_else(String::new, |last| format!("; the last answer: {}", last.message));
         Error::new(errno, format!("group {} ({scheme}: {members}) {what}{cause}", self.group))
-            .hint(format!("weft group show {} tells which of its copies can be used", self.group))
+            .hint(format!("weft group show {} shows which of its replicas can be used", self.group))
     }
 }
 

@@ -87,7 +87,7 @@ impl Inbound {
         let bytes: &[u8; HEADER_BYTES] = bytes.as_slice().try_into().expect("so many were taken");
         let header = Header::decode(bytes)?;
         if header.payload_place != 0 && !self.shares_memory {
-            return Err(Fault::unexpected("a payload is said to be in shared memory, but there is none"));
+            return Err(Fault::unexpected("a header names a place in shared memory, but there is none"));
         }
         Ok(Some(header))
     }

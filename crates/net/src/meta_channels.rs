@@ -104,7 +104,7 @@ impl Mapped {
         let map = self.current();
         let node = map.node(service).ok_or_else(|| {
             Error::new(Errno::EREMOTE, format!("node {service} isn't a member of the cluster any more"))
-                .hint("weft node list shows the members and what they do")
+                .hint("weft node list shows the members and their roles")
         })?;
         Ok(self.nodes.channel(&map, node))
     }

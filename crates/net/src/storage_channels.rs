@@ -169,8 +169,8 @@ impl Mapped {
 }
 
 fn not_served(target: TargetId) -> Error {
-    Error::new(Errno::ENXIO, format!("target {target} is not served by anybody"))
-        .hint("weft target list shows which targets there are, and which are online")
+    Error::new(Errno::ENXIO, format!("target {target} is not served by any node"))
+        .hint("weft target list shows all targets and which are online")
 }
 
 #[cfg(test)]

@@ -134,7 +134,7 @@ impl Figure {
 
     fn refuse(&self, cause: impl std::fmt::Display) -> Error {
         Error::new(Errno::EINVAL, format!("figure {:?}: {cause}", self.title))
-            .hint("the data of the report is incomplete: leave the figure out, or make its data again")
+            .hint("the data of the report is incomplete: leave the figure out, or measure its data again")
     }
 
     /// Returns the spans of both axes.

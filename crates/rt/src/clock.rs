@@ -69,7 +69,7 @@ pub fn secret_bytes<const N: usize>() -> [u8; N] {
     if is_simulated.is_none()
         && let Err(error) = fill_from_kernel(&mut bytes)
     {
-        panic!("getrandom(2) fails: {error}; hint: a container's seccomp profile must allow it");
+        panic!("getrandom(2) failed: {error}; hint: a container's seccomp profile must allow it");
     }
     bytes
 }

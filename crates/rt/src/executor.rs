@@ -164,7 +164,7 @@ impl Core {
             let mut tasks = self.tasks.borrow_mut();
             let Some(slot) = tasks[header.index].as_mut().filter(|slot| Arc::ptr_eq(&slot.header, header))
             else {
-                return; // It has ended.
+                return; // The task has ended.
             };
             let Some(future) = slot.future.take() else { return };
             (slot.waker.clone(), future)

@@ -49,7 +49,7 @@ impl SharedMemory {
     pub fn open(fd: OwnedFd, most: usize) -> io::Result<SharedMemory> {
         // SAFETY: plain system calls on an open descriptor.
         let seals = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })
-            .map_err(|_| refused("the descriptor is no memory"))?;
+            .map_err(|_| refused("the descriptor is not shared memory"))?;
         if seals & SEALS != SEALS {
             return Err(refused("the memory's size isn't fixed"));
         }
@@ -62,7 +62,7 @@ impl SharedMemory {
             (system.f_type, status.st_size)
         };
         if kind != libc::TMPFS_MAGIC {
-            return Err(refused("the memory is of another kind"));
+            return Err(refused("the memory is of an unsupported type"));
         }
         match usize::try_from(len) {
             Ok(len) if len > 0 && len <= most && len.is_multiple_of(IO_ALIGNMENT) => map(fd.as_fd(), len),
@@ -202,8 +202,10 @@ mod tests {
         }
         let file = tempfile::tempfile().unwrap();
         file.set_len(PAGE as u64).unwrap();
-        assert!(refusal(file.into()).contains("no memory") || std::fs::metadata("/tmp").is_err());
-        assert!(refusal(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()).contains("no memory"));
+        assert!(refusal(file.into()).contains("not shared memory") || std::fs::metadata("/tmp").is_err());
+        assert!(
+            refusal(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()).contains("not shared memory")
+        );
         // Answers can't be written to read-only memory.
         assert!(SharedMemory::open(memory(SEALS | libc::F_SEAL_WRITE, PAGE, 0), PAGE).is_err());
         // Huge pages may be unavailable on access. SAFETY: as in `create`.
@@ -222,7 +224,9 @@ mod tests {
                     && libc::fcntl(huge.as_raw_fd(), libc::F_ADD_SEALS, SEALS) == 0
             };
             let opened = SharedMemory::open(huge, 4 << 20);
-            assert!(opened.is_err() && (!sealed || opened.unwrap_err().to_string().contains("another kind")));
+            assert!(
+                opened.is_err() && (!sealed || opened.unwrap_err().to_string().contains("unsupported type"))
+            );
         }
     }
 }

@@ -64,7 +64,10 @@ pub fn rebuild(
     load: Option<Load>,
 ) -> Result<RebuildResult, SimulationError> {
     if !farm.hardware.scheme.is_mirrored() {
-        return Err(SimulationError(format!("files of scheme {} have no other copy", farm.hardware.scheme)));
+        return Err(SimulationError(format!(
+            "files of scheme {} have no other replica",
+            farm.hardware.scheme
+        )));
     }
     let mut farm = farm.without(how.lost);
     let (moves, homeless) = replace(&mut farm);

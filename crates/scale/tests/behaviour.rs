@@ -147,8 +147,8 @@ fn what_cannot_be_is_refused() {
     );
     assert!(refused(hardware(1, Scheme::Mirror(3))).contains("needs more than 2 targets"));
     let farm = SimulatedCluster::new(hardware(3, Scheme::Single)).unwrap();
-    assert!(run(&farm, load(0, false)).unwrap_err().0.starts_with("0 programs"));
-    assert!(rebuild(&farm, how(0), None).unwrap_err().0.contains("no other copy"));
+    assert!(run(&farm, load(0, false)).unwrap_err().0.starts_with("0 applications"));
+    assert!(rebuild(&farm, how(0), None).unwrap_err().0.contains("no other replica"));
 }
 
 proptest! {

@@ -193,7 +193,7 @@ pub(crate) struct PrintOnPanic(pub(crate) Replay);
 impl Drop for PrintOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("a panic in the run of seed {}; to replay: {}", self.0.seed, self.0);
+            eprintln!("panic in the run of seed {}; to replay: {}", self.0.seed, self.0);
         }
     }
 }

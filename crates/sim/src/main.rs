@@ -44,7 +44,7 @@ fn run_machine(command: &Command, options: RunOptions) -> ExitCode {
         Ok(SeedSummary { operations: summary.operations, fingerprint: summary.fingerprint })
     });
     println!(
-        "{} seeds, {} operations, {} deaths of the process, {} power cuts: {failed} violations",
+        "{} seeds, {} operations, {} process crashes, {} power cuts: {failed} violations",
         seed_count(command),
         total.operations,
         total.kills,
@@ -67,7 +67,7 @@ fn run_hosts(command: &Command, options: HostsOptions) -> ExitCode {
         Ok(SeedSummary { operations: summary.operations, fingerprint: summary.fingerprint })
     });
     println!(
-        "{} seeds, {} operations, {} of them concurrent, {} with an open effect, {} deaths of processes, \
+        "{} seeds, {} operations, {} of them concurrent, {} with an uncertain outcome, {} process crashes, \
          {} sessions replaced, {} commits lost, {} mirrored chunk files compared: {failed} violations",
         seed_count(command),
         total.operations,

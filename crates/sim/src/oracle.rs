@@ -172,7 +172,7 @@ impl Oracle {
             }
         }
         Err(format!(
-            "after {how:?} the tree is none of the {} states that it may be in; what is wrong, newest first: {}",
+            "after {how:?} the tree matches none of the {} allowed states; mismatches, newest first: {}",
             candidates.len(),
             complaints.join(" | ")
         ))
@@ -203,7 +203,7 @@ impl Oracle {
         for (path, &id) in &paths {
             let found = &found[path];
             if *inodes.entry(id).or_insert(found.ino) != found.ino {
-                return Err(format!("{path} is no longer the same file as its other name"));
+                return Err(format!("{path} is no longer a link to the same file"));
             }
             match (candidate.node(id), &found.file) {
                 (Some(Node::Directory { .. }), None) => {}
@@ -214,7 +214,7 @@ impl Oracle {
                     self.content_is_allowed(how, id, unfinished, content)
                         .map_err(|why| format!("{path}: {why}"))?;
                 }
-                _ => return Err(format!("{path} is of another kind")),
+                _ => return Err(format!("{path} has another file type")),
             }
         }
         Ok(())
@@ -250,7 +250,7 @@ impl Oracle {
             let hole = *byte == 0 && versions.len() > 1;
             if !held && !hole {
                 return Err(format!(
-                    "byte {at} of {} is {byte}, which it never was since the last sync ({} versions)",
+                    "byte {at} of {} is {byte}, a value that it has not had since the last sync ({} versions)",
                     content.len(),
                     versions.len()
                 ));

@@ -285,7 +285,7 @@ fn judge(findings: &[Finding], had_power_cut: bool) -> Result<(), String> {
     let shown = wrong.iter().take(SHOWN_FINDINGS);
     let lines: Vec<String> =
         shown.map(|finding| format!("{:?} {}: {}", finding.kind, finding.object, finding.cause)).collect();
-    Err(format!("the file system check after a restart finds {} faults: {}", wrong.len(), lines.join("; ")))
+    Err(format!("the file system check after a restart has {} findings: {}", wrong.len(), lines.join("; ")))
 }
 
 /// The task that runs operations and compares each result with the model.

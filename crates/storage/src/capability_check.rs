@@ -99,7 +99,7 @@ impl CapabilityCheck {
     #[cold]
     fn refuse(&self, name: &str, request: &StorageRequest, refusal: Option<CapabilityRefusal>) -> Error {
         let (now_ns, last_ns) = (rt::monotonic_ns(), self.logged_ns.load(Ordering::Relaxed));
-        let cause = refusal.map_or("there is no capability".into(), |refusal| refusal.to_string());
+        let cause = refusal.map_or("the request has no capability".into(), |refusal| refusal.to_string());
         // An expired one is normal: the client gets another.
         let is_everyday = refusal.is_some_and(CapabilityRefusal::is_stale);
         if !is_everyday && (last_ns == 0 || now_ns.saturating_sub(last_ns) > REFUSAL_LOG_INTERVAL_NS) {

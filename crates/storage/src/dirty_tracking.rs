@@ -213,8 +213,8 @@ impl Table {
 }
 
 fn not_tracked((target, _, ino): File) -> Error {
-    Error::new(Errno::ESTALE, format!("chunk file {:016x} on target {target} is not watched any more", ino.0))
-        .hint("begin anew: any part of it may have changed")
+    Error::new(Errno::ESTALE, format!("chunk file {:016x} on target {target} is not tracked any more", ino.0))
+        .hint("begin again: any part of it may have changed")
 }
 
 #[cfg(test)]

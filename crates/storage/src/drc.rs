@@ -182,7 +182,7 @@ impl DuplicateRequestCache {
             for (lane, change) in &overdue {
                 tracing::warn!(
                     session = lane.0.0, %ino,
-                    "a client hasn't repeated a write that was under way when this service ended; it will be told so"
+                    "a client hasn't repeated a write that was in progress when this service ended; its outcome is reported as unknown"
                 );
                 let row = encoded(*lane, change.sequence, ino, &Stage::Abandoned);
                 rows.write(change.place, &row).await.map_err(|e| convert::error(&e))?;
@@ -415,8 +415,8 @@ impl SlotTable {
             self.free.extend(self.last.remove(&lane).map(|change| change.row));
         }
         self.free.pop().ok_or_else(|| {
-            let message = format!("{MAX_ROWS} writes to shared files were made side by side within an hour");
-            Error::new(Errno::EBUSY, message).hint("let fewer clients write the same files at a time")
+            let message = format!("{MAX_ROWS} concurrent writes to shared files were made within an hour");
+            Error::new(Errno::EBUSY, message).hint("let fewer clients write to the same files concurrently")
         })
     }
 }
@@ -440,7 +440,8 @@ impl Execution<'_> {
             // Its partial effect may be visible, so it must not be executed after a restart either.
             // If the row can't be written, it stays *begun*.
             let noted = self.write(&Stage::Done(answer.clone())).await;
-            noted.unwrap_or_else(|e| tracing::warn!(ino = %self.ino, "a failed write can't be noted: {e}"));
+            noted
+                .unwrap_or_else(|e| tracing::warn!(ino = %self.ino, "a failed write can't be recorded: {e}"));
         }
         self.finish(Stage::Done(answer.clone()));
         answer
@@ -502,16 +503,19 @@ impl Drop for Execution<'_> {
 }
 
 fn unknown_outcome() -> Error {
-    Error::new(Errno::EIO, "the storage service was started anew during a write that was repeated too late")
-        .hint("nobody knows whether the data was written: write it again, or look")
+    Error::new(Errno::EIO, "the storage service restarted during a write, which was repeated too late")
+        .hint("the outcome of the write is unknown: read the data, or write it again")
 }
 
 /// Not `ESTALE`: that errno tells a client that its session has ended.
 const OUT_OF_SEQUENCE: Errno = Errno::EPROTO;
 
 fn out_of_sequence() -> Error {
-    Error::new(OUT_OF_SEQUENCE, "a change was sent again after its client had gone on to a later one")
-        .hint("this is a mistake in weft, or somebody sends recorded requests")
+    Error::new(
+        OUT_OF_SEQUENCE,
+        "a request was retransmitted after its client had sent a later one in the same session slot",
+    )
+    .hint("this is a bug in weft, or an attacker replays recorded requests")
 }
 
 // A row: session 8, slot 4, sequence 4, inode 8, stage 4, errno 4.

@@ -224,7 +224,7 @@ fn partition(name: InodeId) -> PartitionId {
 }
 
 fn revoked(name: InodeId) -> Error {
-    let message = format!("the lease under which chunk file {:016x} was asked for has passed on", name.0);
+    let message = format!("the lease of the request for chunk file {:016x} has ended", name.0);
     Error::new(Errno::EKEYREVOKED, message).hint("repeat the operation")
 }
 

@@ -73,8 +73,8 @@ impl EvictionTable {
             let oldest = self.places.iter().min_by_key(|(_, (_, ended_s))| *ended_s);
             let oldest = oldest.filter(|(_, (_, ended_s))| now_s - ended_s > RETENTION_S);
             let Some((&other, &(place, _))) = oldest else {
-                let message = format!("{MAX_EVICTED} sessions were ended by force within {RETENTION_S} s");
-                return Err(Error::new(Errno::EBUSY, message).hint("find out why clients die: weft health"));
+                let message = format!("{MAX_EVICTED} sessions were evicted within {RETENTION_S} s");
+                return Err(Error::new(Errno::EBUSY, message).hint("find out why clients fail: weft health"));
             };
             self.places.remove(&other);
             (place, Some(other))

@@ -49,8 +49,9 @@ impl Fences {
         let place = &self.shards[own_shard()];
         let mut state = place.state.lock();
         if !state.fenced.is_empty() && state.fenced.contains(&session) {
-            let message = format!("session {session} has been ended");
-            return Err(Error::new(Errno::ESTALE, message).hint("its client begins another one by itself"));
+            let message = format!("session {session} has ended");
+            return Err(Error::new(Errno::ESTALE, message)
+                .hint("no action is needed: its client registers a new session by itself"));
         }
         state.begin(session);
         Ok(RunningRequest { shard: place, session })

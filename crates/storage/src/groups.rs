@@ -64,7 +64,7 @@ impl StorageService {
                 // Requests to such a group get the error; the other groups are served.
                 tracing::error!(
                     hint = &*error.hint,
-                    "what target {target} has of mirrored groups can't be opened: {}",
+                    "the replicas of mirrored groups on target {target} can't be opened: {}",
                     error.message
                 );
             }

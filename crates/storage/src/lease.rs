@@ -59,11 +59,11 @@ impl ServingLease {
         while !self.is_valid(rt::monotonic_ns()) {
             if rt::monotonic_ns() - began > PATIENCE.as_nanos() as u64 {
                 let message = format!(
-                    "target {target} takes no changes: its node hasn't heard of management for more than {} s",
+                    "target {target} takes no changes: its node has had no answer from management for more than {} s",
                     PATIENCE.as_secs()
                 );
                 return Err(Error::new(Errno::ETIMEDOUT, message)
-                    .hint("check that management runs and that the network between the two works"));
+                    .hint("check that management runs and that the node can reach it"));
             }
             rt::sleep(POLL).await;
         }

@@ -90,9 +90,9 @@ impl StorageService {
         duration: Duration,
     ) -> Result<StorageReply> {
         if duration.is_zero() || duration > MAX_DURATION {
-            let message = format!("{} ms is no time to measure for", duration.as_millis());
+            let message = format!("can't measure for {} ms", duration.as_millis());
             return Err(Error::new(Errno::EINVAL, message)
-                .hint(format!("name up to {} seconds", MAX_DURATION.as_secs())));
+                .hint(format!("use up to {} seconds", MAX_DURATION.as_secs())));
         }
         let found = match what {
             Measure::Drive { size } => self.measure_drive(target, size, duration).await?,
@@ -114,7 +114,7 @@ impl StorageService {
             let errno = error.raw_os_error().map_or(Errno::EIO, Errno);
             let hint = match errno {
                 Errno::EINVAL => "its file system has no direct I/O: use XFS or ext4",
-                _ => "look at the drive and at the kernel's log",
+                _ => "check the drive and the kernel log",
             };
             Error::new(errno, message).hint(hint)
         })
@@ -129,8 +129,8 @@ impl StorageService {
             .hint("weft bench storage and weft bench cpu measure what it has")
         })?;
         if !(1..=MAX_STREAMS).contains(&streams) {
-            return Err(Error::new(Errno::EINVAL, format!("{streams} streams to measure"))
-                .hint(format!("name 1 to {MAX_STREAMS}")));
+            return Err(Error::new(Errno::EINVAL, format!("can't measure {streams} streams"))
+                .hint(format!("use 1 to {MAX_STREAMS}")));
         }
         let ways = (0..streams).map(|_| connect(to).map(NodeSender)).collect::<Result<Vec<NodeSender>>>()?;
         network::measure(&ways, each).await
@@ -143,7 +143,7 @@ async fn require_free_space(store: &Store, size: u64) -> Result<()> {
     let space = store.space().await.map_err(|error| {
         Error::new(
             Errno::EIO,
-            format!("the room of target {} is not known: {}", store.target(), error.message()),
+            format!("the free space of target {} is not known: {}", store.target(), error.message()),
         )
         .hint(error.hint().to_string())
     })?;
@@ -156,7 +156,7 @@ async fn require_free_space(store: &Store, size: u64) -> Result<()> {
         store.target(),
         space.free
     );
-    Err(Error::new(Errno::ENOSPC, message).hint("name a smaller --size, or make room on the target"))
+    Err(Error::new(Errno::ENOSPC, message).hint("use a smaller --size, or free space on the target"))
 }
 
 /// Measures on separate threads, so that the calling core can process requests.
@@ -165,7 +165,8 @@ async fn measure_cpu(duration: Duration) -> Result<Vec<BestRate>> {
     let (flag, nanoseconds) = (stop.0.clone(), duration.as_nanos() as u64);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()) as u32;
     let work = move || cpu::measure(threads, nanoseconds, &flag);
-    let failed = |why: String| Error::new(Errno::EAGAIN, why).hint("try again when the machine has room");
+    let failed =
+        |why: String| Error::new(Errno::EAGAIN, why).hint("try again when the machine has free resources");
     let thread = std::thread::Builder::new()
         .name("weft-measure".into())
         .spawn(work)

@@ -75,7 +75,7 @@ impl StorageService {
         let service = StorageService::under_lease(Arc::new(ServingLease::forever()));
         for store in stores {
             let target = store.target();
-            service.add(store).expect("a process of its own is given no more targets than it may have");
+            service.add(store).expect("a process gets no more targets than the limit");
             service.open_to_clients(target);
         }
         service.set_targets_complete();
@@ -144,7 +144,7 @@ impl StorageService {
                 Errno::EEXIST,
                 format!("{place} holds target {target}, which is served already"),
             )
-            .hint("it is a copy of that target's directory: name an empty one"));
+            .hint("it is a copy of that target's directory: use an empty one"));
         }
         let Some(slot) = self.targets.iter().find(|slot| slot.get().is_none()) else {
             let message = format!("this node serves {MAX_TARGETS} targets, which is the limit");
@@ -239,7 +239,7 @@ impl StorageService {
         }
         let spec = request.op.spec();
         if spec.scope == Scope::MirroredGroup {
-            return Err(Error::new(Errno::EINVAL, "this is asked of members of mirrored groups only"));
+            return Err(Error::new(Errno::EINVAL, "only members of mirrored groups support this request"));
         }
         if let StorageOp::Fence { session } = request.op {
             return Box::pin(self.fence(served, session)).await;
@@ -332,7 +332,7 @@ impl Served {
         if rt::timeout(WAIT_TIMEOUT, self.opened.wait()).await.is_some() {
             return Ok(());
         }
-        let message = format!("target {} is still being put right after a crash", self.store.target());
+        let message = format!("crash reconciliation of target {} hasn't finished", self.store.target());
         Err(Error::new(Errno::ETIMEDOUT, message)
             .hint("it needs the metadata service for that: check that it runs (weft health)"))
     }

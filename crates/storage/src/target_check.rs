@@ -59,7 +59,7 @@ impl TargetStatus {
             let mut known = self.offline_reason.write().unwrap_or_else(PoisonError::into_inner);
             self.is_offline.store(false, Ordering::Release);
             *known = None;
-            tracing::info!(target_id = %target, "target {target} is where it was again, and online");
+            tracing::info!(target_id = %target, "target {target} is back in its directory, and online");
         }
     }
 }

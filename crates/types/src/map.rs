@@ -151,10 +151,10 @@ impl MemberState {
     /// Its name in texts for people.
     pub fn name(self) -> &'static str {
         match self {
-            MemberState::Good => "good",
+            MemberState::Good => "in sync",
             MemberState::NeedsResync => "needs-resync",
             MemberState::Resyncing => "resyncing",
-            MemberState::Bad => "bad",
+            MemberState::Bad => "without usable content",
             MemberState::Rebuilding => "rebuilding",
         }
     }
@@ -273,7 +273,7 @@ impl Group {
                 Errno::EIO,
                 format!("the content of group {} is lost: its target was removed from the cluster", self.id),
             )
-            .hint("delete the file, or replace it by a copy from a backup; weft fsck names all files of lost groups")),
+            .hint("delete the file, or restore it from a backup; weft fsck lists all files of lost groups")),
         }
     }
 

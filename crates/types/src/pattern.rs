@@ -66,7 +66,7 @@ impl FromStr for Scheme {
         match copies.filter(|copies| *copies > 1).and_then(Scheme::from_replicas) {
             Some(scheme) => Ok(scheme),
             None if text == "single" => Ok(Scheme::Single),
-            None => Err(format!("{text:?} is no redundancy scheme: there are single, mirror:2 and mirror:3")),
+            None => Err(format!("{text:?} is not a redundancy scheme: use single, mirror:2 or mirror:3")),
         }
     }
 }

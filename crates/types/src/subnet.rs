@@ -50,12 +50,12 @@ impl FromStr for Subnet {
 
     fn from_str(text: &str) -> Result<Subnet, Error> {
         let wrong = |why: &str| {
-            let message = format!("{text:?} is no network: {why}");
+            let message = format!("{text:?} is not a network: {why}");
             Error::new(Errno::EINVAL, message).hint("write ADDRESS/BITS, for example 10.1.0.0/16 or fd00::/8")
         };
         let (ip, bits) = text.trim().split_once('/').ok_or_else(|| wrong("it has no /BITS"))?;
-        let first: IpAddr = ip.parse().map_err(|_| wrong("that is no address"))?;
-        let bits: u8 = bits.parse().map_err(|_| wrong("BITS is no length of a prefix"))?;
+        let first: IpAddr = ip.parse().map_err(|_| wrong("that is not an address"))?;
+        let bits: u8 = bits.parse().map_err(|_| wrong("BITS is not a prefix length"))?;
         let (value, most) = bits_of(first);
         if bits > most {
             return Err(wrong(&format!("its addresses have {most} bits")));

@@ -111,7 +111,7 @@ fn connection_of(mountpoint: &Path) -> Result<Option<u32>> {
 fn unmount_leftover(mountpoint: &Path) -> Result<()> {
     if is_served(mountpoint)? {
         let message = format!("{} has a weft file system mounted already", mountpoint.display());
-        let hint = "name another mount point, or unmount that one: weft umount, with --force if its process stands still (or weft down --dir DIR)";
+        let hint = "name another mount point, or unmount that one: weft umount, with --force if its process hangs (or weft down --dir DIR)";
         return Err(Error::new(Errno::EBUSY, message).hint(hint));
     }
     tracing::warn!("unmounting {}, which a killed process left behind", mountpoint.display());

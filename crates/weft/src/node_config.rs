@@ -123,8 +123,8 @@ impl NodeConfig {
             _ => os_error(path.display(), &e),
         })?;
         toml::from_str(&text).map_err(|e| {
-            Error::new(Errno::EINVAL, format!("{} can't be used: {}", path.display(), e.message()))
-                .hint("docs/guide/cluster.md shows what it may say")
+            Error::new(Errno::EINVAL, format!("{} is invalid: {}", path.display(), e.message()))
+                .hint("docs/guide/cluster.md describes its fields")
         })
     }
 
@@ -148,21 +148,21 @@ impl NodeConfig {
              name = {:?}\n\
              {rack}\
              roles = {roles:?}\n\
-             # Where it listens.\n\
+             # Addresses to listen on.\n\
              listen = {:?}\n\
-             # Where others reach it, best first.\n\
+             # Addresses for other nodes and clients, best first.\n\
              addresses = {:?}\n\
-             # Where management is, addresses or host names; the node adds what the cluster map says.\n\
+             # Addresses or host names of management; the node adds those of the cluster map.\n\
              management = {:?}\n\
-             # Networks that its connections use, best first; \"A/16,B/16\": equally good.\n\
+             # Networks for its connections, best first; \"A/16,B/16\": equally good.\n\
              {networks}\n\
              # tls, authenticated (not encrypted) or plain; the same on all nodes.\n\
              protection = {protection:?}\n\
              # Threads that serve connections: one for each CPU.\n\
              # threads = 8\n\
-             # The NUMA zone that its CPUs and memory are taken from; of the targets, only those of other zones are left alone.\n\
+             # NUMA zone for its CPUs and memory; targets of other zones are not served.\n\
              # numa = 0\n\
-             # Where programs administrate it: HTTP and JSON, described in docs/reference/openapi.json.\n\
+             # Addresses of the HTTP and JSON interface, described in docs/reference/openapi.json.\n\
              # api = [\"127.0.0.1:7580\"]\n\
              # api_names = [\"weft.example.com\"] # further names in its certificate there, on the management node\n",
             self.cluster,
@@ -177,10 +177,9 @@ impl NodeConfig {
             let _ = writeln!(text, "durability = {:?}", crate::cli::value_name(self.durability));
         }
         if self.roles.contains(&Role::Mgmt) {
-            text +=
-                "# backups = 7 # daily copies of the metadata that are kept in backups/; 0: none are made\n";
+            text += "# backups = 7 # daily metadata backups to retain in backups/; 0: none\n";
         }
-        text += "\n# Directories that hold data; weft target add appends to them.\n";
+        text += "\n# Directories of targets; weft target add appends to them.\n";
         self.targets.iter().for_each(|target| text += &target.render());
         text
     }
@@ -243,7 +242,7 @@ fn editable(path: &Path) -> Result<toml_edit::DocumentMut> {
     let text = fs::read_to_string(path).map_err(|e| os_error(path.display(), &e))?;
     text.parse().map_err(|e: toml_edit::TomlError| {
         Error::new(Errno::EINVAL, format!("{} can't be changed: {}", path.display(), e.message()))
-            .hint("docs/guide/cluster.md shows what it may say")
+            .hint("docs/guide/cluster.md describes its fields")
     })
 }
 
@@ -322,7 +321,9 @@ pub fn no_node_error(dir: &Path) -> Error {
     let shown = dir.display();
     let hint = match mgmt::StatePaths::new(dir).target_list().exists() {
         true => format!("it holds a cluster of one process: weft up --dir {shown} --mount MOUNTPOINT"),
-        false => "make one with weft cluster init or weft node join, or name its directory with --dir".into(),
+        false => {
+            "create one with weft cluster init or weft node join, or name its directory with --dir".into()
+        }
     };
     Error::new(Errno::ENOENT, format!("{shown} holds no node of a cluster")).hint(hint)
 }
@@ -332,7 +333,7 @@ fn readable_by_others_error(path: &Path, error: identity::Error) -> Error {
     let shown = path.display();
     let cause = Error::from(error);
     Error::new(cause.errno, format!("the cluster file has a private key: {}", cause.message)).hint(format!(
-        "chown $(id -u) {shown} && chmod 600 {shown}; if others have read it, weft client revoke NAME and weft client add NAME on the management node make another"
+        "chown $(id -u) {shown} && chmod 600 {shown}; if others have read it, replace it with weft client revoke NAME and weft client add NAME on the management node"
     ))
 }
 
@@ -411,7 +412,7 @@ impl ClusterFile {
     pub fn read(path: &Path) -> Result<ClusterFile> {
         let failed = |e: std::io::Error| {
             os_error(format_args!("cluster file {}", path.display()), &e)
-                .hint("weft client add NAME makes one, on the management node")
+                .hint("weft client add NAME creates one, on the management node")
         };
         let mut opened = fs::File::open(path).map_err(failed)?;
         let mut text = String::new();
@@ -426,8 +427,9 @@ impl ClusterFile {
 
     fn parse(path: &Path, text: &str) -> Result<ClusterFile> {
         toml::from_str(text).map_err(|e| {
-            let message = format!("{} is no cluster file: {}", path.display(), e.message());
-            Error::new(Errno::EINVAL, message).hint("weft client add NAME makes one, on the management node")
+            let message = format!("{} is not a cluster file: {}", path.display(), e.message());
+            Error::new(Errno::EINVAL, message)
+                .hint("weft client add NAME creates one, on the management node")
         })
     }
 
@@ -435,8 +437,8 @@ impl ClusterFile {
     pub fn render(&self) -> String {
         let body = toml::to_string(self).expect("strings and lists of them always serialize");
         format!(
-            "# What a client of the weft cluster {:?} needs: weft mount THIS_FILE MOUNTPOINT\n\
-                 # Whoever has it can mount. Keep it to yourself (mode 0600).\n{body}",
+            "# Cluster file of the weft cluster {:?}: weft mount THIS_FILE MOUNTPOINT\n\
+                 # It grants access to the cluster. Keep it private (mode 0600).\n{body}",
             self.name
         )
     }

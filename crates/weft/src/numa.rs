@@ -60,7 +60,7 @@ pub fn require_same_zone(node: Option<u32>, target: &TargetConfig) -> Result<()>
         Errno::EINVAL,
         format!("target {path} is of NUMA zone {near}, and this node is bound to zone {bound}"),
     )
-    .hint(format!("let the node of zone {near} have it: move its lines from one node.toml to the other, and start both again")))
+    .hint(format!("serve it by the node of zone {near}: move its lines from one node.toml to the other, and start both again")))
 }
 
 #[cfg(test)]

@@ -167,10 +167,10 @@ impl fmt::Display for Callers {
     /// Formats the callers as the subject of "may ask for it".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Callers::Any => f.write_str("everybody, also without a certificate"),
+            Callers::Any => f.write_str("any caller, also without a certificate"),
             Callers::Members => f.write_str("clients and nodes"),
             Callers::Clients => f.write_str("clients"),
-            Callers::Nodes(Roles::ALL) => f.write_str("nodes of the cluster map"),
+            Callers::Nodes(Roles::ALL) => f.write_str("all nodes in the cluster map"),
             Callers::Nodes(roles) => write!(f, "nodes with the role {}", roles.names()),
             Callers::NamedNode(_, Roles::ALL) => f.write_str("the node itself"),
             Callers::NamedNode(_, roles) => write!(f, "the node itself, with the role {}", roles.names()),
@@ -180,7 +180,7 @@ impl fmt::Display for Callers {
                 write!(f, "nodes with a member of the group or the role {}", or.names())
             }
             Callers::LocalAdmin => f.write_str("commands on the management node itself"),
-            Callers::NoCaller => f.write_str("nobody"),
+            Callers::NoCaller => f.write_str("no caller"),
         }
     }
 }

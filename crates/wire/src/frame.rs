@@ -214,12 +214,15 @@ impl Header {
             return Err(Malformed::new(format!("the frame starts with {:02x?}, not WEFT", &bytes[..4])));
         }
         if bytes[4] != VERSION {
-            return Err(Malformed::new(format!("frame of version {}, {VERSION} is known", bytes[4])));
+            return Err(Malformed::new(format!(
+                "frame of version {}, only version {VERSION} is supported",
+                bytes[4]
+            )));
         }
         let (sum, expected) = (u32_at(bytes, 60), crc32c(&bytes[..60]));
         if sum != expected {
             return Err(Malformed::new(format!(
-                "the header says that it sums to {sum:08x}, it is {expected:08x}"
+                "the header's checksum is {sum:08x}, expected {expected:08x}"
             )));
         }
         let unknown = || Malformed::new(format!("frame of unknown kind {}", bytes[5]));
@@ -274,7 +277,9 @@ fn check_len(what: &str, bytes: usize, length: u32) -> Result<(), Malformed> {
 fn check_sum(what: &str, found: u32, sum: u32) -> Result<(), Malformed> {
     match found == sum {
         true => Ok(()),
-        false => Err(Malformed::new(format!("the {what} sums to {found:08x}, its header says {sum:08x}"))),
+        false => Err(Malformed::new(format!(
+            "the checksum of the {what} is {found:08x}, its header says {sum:08x}"
+        ))),
     }
 }
 

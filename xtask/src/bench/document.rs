@@ -19,7 +19,7 @@ impl Document {
         let [begin, end] = ["begin", "end"].map(|side| format!("<!-- {command}: {side} -->"));
         let unmarked = |mark: &str| {
             format!(
-                "{}: no place for the table; hint: put the lines {begin} and {end} where it belongs ({mark} is missing)",
+                "{}: mark {mark} is missing; hint: add the lines {begin} and {end} where the table belongs",
                 path.display()
             )
         };
@@ -47,7 +47,7 @@ mod tests {
         let path = home.path().join("doc.md");
         fs::write(&path, "no marks\n").unwrap();
         let opened = || Document::open(&path, "make it");
-        assert!(opened().err().unwrap().contains("no place for the table"));
+        assert!(opened().err().unwrap().contains("is missing"));
         let document =
             |table: &str| format!("above\n<!-- make it: begin -->\n{table}<!-- make it: end -->\nbelow\n");
         fs::write(&path, document("old\n")).unwrap();

@@ -157,7 +157,7 @@ fn of_weft(options: &Options, work: &Workload, dir: &Path, weft: &Path) -> Resul
     let run = &figure["runs"][0];
     let rate =
         run["operations"].as_f64().zip(run["seconds"].as_f64()).map(|(count, seconds)| count / seconds);
-    let rate = rate.ok_or_else(|| format!("weft bench has told no rate: {told}"))?;
+    let rate = rate.ok_or_else(|| format!("weft bench reported no rate: {told}"))?;
     Ok((rate, figure["generator_ns"].as_f64().unwrap_or(0.0)))
 }
 
@@ -167,7 +167,7 @@ struct Folder(PathBuf);
 impl Drop for Folder {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("{} is left: {error}", self.0.display());
+            eprintln!("cannot remove {}: {error}", self.0.display());
         }
     }
 }
@@ -225,7 +225,7 @@ fn rate_of_fio(told: &Value) -> Result<f64, String> {
     let milliseconds = sides.iter().filter_map(|side| side["runtime"].as_f64()).fold(0.0, f64::max);
     match count > 0.0 && milliseconds > 0.0 && job["error"].as_i64() == Some(0) {
         true => Ok(count * 1000.0 / milliseconds),
-        false => Err(format!("fio did nothing, or met error {}", job["error"])),
+        false => Err(format!("fio did no I/O, or failed with error {}", job["error"])),
     }
 }
 

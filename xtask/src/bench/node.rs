@@ -74,7 +74,7 @@ impl Running {
 /// Returns an unused address of this machine.
 pub(super) fn free_address() -> Result<String, String> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    Ok(listener.map_err(|error| format!("no address to listen at: {error}"))?.to_string())
+    Ok(listener.map_err(|error| format!("no unused address: {error}"))?.to_string())
 }
 
 /// Returns the last lines of a process's log.

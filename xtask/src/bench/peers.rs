@@ -77,13 +77,16 @@ pub fn run(options: &Options) -> Result<(), String> {
     let document = options.write.as_deref().map(|path| Document::open(path, COMMAND)).transpose()?;
     for (name, dir) in &options.peer {
         if !dir.is_dir() {
-            return Err(format!("{name}: {} is no directory; hint: mount it first", dir.display()));
+            return Err(format!(
+                "{name}: {} is not a directory; hint: mount the file system first",
+                dir.display()
+            ));
         }
     }
     let chosen: Vec<&Workload> = WORKLOADS.iter().filter(|work| options.selects(work.name)).collect();
     if chosen.is_empty() {
         let names: Vec<&str> = WORKLOADS.iter().map(|work| work.name).collect();
-        return Err(format!("no workload is called so; there are: {}", names.join("; ")));
+        return Err(format!("no such workload; workloads: {}", names.join("; ")));
     }
     let weft = match &options.weft {
         Some(weft) => weft.canonicalize().map_err(|error| format!("{}: {error}", weft.display()))?,

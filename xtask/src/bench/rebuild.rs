@@ -246,7 +246,7 @@ impl Cluster {
         let beside = self.fio(seconds)?;
         match self.moved()? {
             Some(_) => Ok(beside),
-            None => Err("the rebuild ended before fio: let it move more (--mib)".into()),
+            None => Err("the rebuild ended before fio; hint: move more data (--mib)".into()),
         }
     }
 
@@ -262,7 +262,7 @@ impl Cluster {
         let beside = self.fio_during_rebuild(seconds)?;
         let replaced = process::eventually(REBUILD_DEADLINE, || self.is_out_of_groups("2").unwrap_or(false));
         if !replaced {
-            return Err(format!("target 2 isn't replaced after {} s", REBUILD_DEADLINE.as_secs()));
+            return Err(format!("target 2 has not been replaced after {} s", REBUILD_DEADLINE.as_secs()));
         }
         // A new node, since the old one still has its data.
         self.add_storage("d")?;
@@ -281,7 +281,7 @@ impl Cluster {
         };
         let mirrored =
             |group: &&Value| group["scheme"].as_str().is_some_and(|scheme| scheme.starts_with("mirror"));
-        let groups = told.as_array().ok_or_else(|| format!("weft group list: no list: {told}"))?;
+        let groups = told.as_array().ok_or_else(|| format!("weft group list: not a JSON array: {told}"))?;
         Ok(!groups.iter().filter(mirrored).any(has_it))
     }
 
@@ -294,7 +294,7 @@ impl Cluster {
 
     fn until_it_moves(&self, target: &str) -> Result<(), String> {
         let begun = process::eventually(DEADLINE, || matches!(self.moved(), Ok(Some(moved)) if moved > 0));
-        if begun { Ok(()) } else { Err(format!("what target {target} has doesn't move")) }
+        if begun { Ok(()) } else { Err(format!("the data of target {target} is not being moved")) }
     }
 
     /// The same, after another target was emptied; that one receives the data.
@@ -328,7 +328,7 @@ impl Cluster {
         let took = watch.elapsed();
         outcome?;
         if !has_left {
-            return Err(format!("target {target} is in groups yet after {} s", REBUILD_DEADLINE.as_secs()));
+            return Err(format!("target {target} is still in groups after {} s", REBUILD_DEADLINE.as_secs()));
         }
         // The service removes its old data periodically.
         let mut command = Command::new(&self.weft);

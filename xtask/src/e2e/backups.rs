@@ -94,7 +94,7 @@ fn ensure_new_inode_numbers(mount: &Path, largest: u64) -> TestResult {
     let path = mount.join("dir/new");
     write(&path, &content(9, 100_000))?;
     let number = path.metadata().at("new")?.ino();
-    ensure!(number > largest, "the new file has number {number}, a file of before had {largest}");
+    ensure!(number > largest, "the new file has number {number}, an earlier file had {largest}");
     ensure!(fs::read(&path).at("new")? == content(9, 100_000), "the new file shows something else");
     Ok(())
 }
@@ -132,13 +132,16 @@ fn restores(stage: &Stage) -> TestResult {
     thread::sleep(Duration::from_millis(1100));
     let restored = rig.json(&["meta", "restore", &file, "--dir", &dir])?;
     let before = restored["before"].as_str().unwrap_or_default();
-    ensure!(Path::new(before).join("version").exists(), "the metadata of before is not beside: {restored}");
+    ensure!(
+        Path::new(before).join("version").exists(),
+        "the previous metadata is not in its place: {restored}"
+    );
     let report = check(&rig, &dir)?;
     for (kind, part) in
         [("missing-chunk-file", "goes"), ("stray-chunk-file", "chunk file"), ("long-chunk-file", "grows")]
     {
         let is_told = report.iter().any(|(k, object)| k == kind && object.contains(part));
-        ensure!(is_told, "weft fsck should tell of a {kind} ({part}): {report:?}");
+        ensure!(is_told, "weft fsck should report a {kind} ({part}): {report:?}");
     }
     rig.up()?;
     ensure_restored(&rig.mount())?;
@@ -254,7 +257,7 @@ fn lost_journal(stage: &Stage) -> TestResult {
     let state = dir.to_string_lossy().into_owned();
     create_backup_state(&rig.mount())?;
     rig.down()?;
-    ensure!(dir.join("meta/closed").exists(), "the store was not closed in good order");
+    ensure!(dir.join("meta/closed").exists(), "the store was not closed cleanly");
     let journals = store_files(&dir.join("meta"))?;
     let journal = journals.into_iter().find(|path| path.extension().is_some_and(|e| e == "jnl"));
     let journal = journal.ok_or_else(|| Failure::Failed("the store has no journal".into()))?;
@@ -351,7 +354,7 @@ fn damaged_in_use(stage: &Stage) -> TestResult {
     let met = rig.weft(&["meta", "backup", "--dir", &state])?;
     ensure!(!met.status.success() && met.stderr.contains("is damaged"), "{}", met.tail());
     let ended = process::eventually(STORE_DEADLINE, || !rig.is_running());
-    ensure!(ended, "weft goes on with a damaged store");
+    ensure!(ended, "weft continues with a damaged store");
     let said = rig.log();
     ensure!(
         said.contains(&format!("weft meta restore {copy}")) && !said.contains("panicked"),
@@ -378,7 +381,7 @@ fn cluster_restores(stage: &Stage) -> TestResult {
     let copy = rig.json(&["meta", "backup", &elsewhere, "--dir", &dir])?;
     let file = copy["file"].as_str().unwrap_or_default().to_string();
     let from_x = rig.text(&rig.dir("x"));
-    rig.refused(&["meta", "backup", "--dir", &from_x], "doesn't keep the cluster's metadata")?;
+    rig.refused(&["meta", "backup", "--dir", &from_x], "doesn't store the cluster's metadata")?;
     let largest = change_after_backup(&mount)?;
     rig.add_node("c")?;
     rig.stop("m")?;

@@ -222,7 +222,7 @@ impl ClusterRig {
     /// Waits until a node has ended by itself.
     pub(super) fn wait_for_end(&mut self, name: &str) -> TestResult {
         let ended = process::eventually(STOP_DEADLINE, || self.forget_if_ended(name));
-        ensure!(ended, "node {name} goes on:\n    {}", last_lines(&self.log(name)));
+        ensure!(ended, "node {name} keeps running:\n    {}", last_lines(&self.log(name)));
         Ok(())
     }
 
@@ -646,7 +646,7 @@ fn refusals(stage: &Stage) -> TestResult {
         .take_while(|line| line != "[[target]]")
         .collect();
     fs::write(copy.join("node.toml"), lines.join("\n")).at("node.toml")?;
-    rig.refused(&["serve", "--dir", &rig.text(&copy)], "alive already")
+    rig.refused(&["serve", "--dir", &rig.text(&copy)], "already running")
 }
 
 /// The first node with the defaults of `weft cluster init`: all roles, and its own disks. It is

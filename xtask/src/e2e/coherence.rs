@@ -96,7 +96,11 @@ impl Load {
         let enough = self.calls_of(client)? + more;
         let end = Instant::now() + CALLS_DEADLINE;
         while self.calls_of(client)? < enough {
-            ensure!(Instant::now() < end, "mount {client} doesn't go on: {} calls", self.calls_of(client)?);
+            ensure!(
+                Instant::now() < end,
+                "mount {client} makes no progress: {} calls",
+                self.calls_of(client)?
+            );
             // Each check reads the whole record.
             thread::sleep(Duration::from_millis(500));
         }
@@ -110,7 +114,7 @@ impl Load {
         // calls.
         let deadline = Duration::from_secs(self.seconds + 2 * GRACE_SECONDS) + END_DEADLINE;
         let Some(status) = process::wait(&mut self.child, deadline).at("the load")? else {
-            return Err(format!("the load goes on after {} s", deadline.as_secs()).into());
+            return Err(format!("the load is still running after {} s", deadline.as_secs()).into());
         };
         let mut said = String::new();
         let mut stdout = self.child.stdout.take().expect("standard output was asked to be a pipe");
@@ -133,7 +137,7 @@ impl Drop for Load {
 /// Checks that the history is coherent and not trivial.
 pub fn ensure_coherent(report: &Report) -> TestResult {
     ensure!(report.is_linearizable(), "{report}");
-    ensure!(report.concurrent >= 100, "too little happened at once to show anything: {report}");
+    ensure!(report.concurrent >= 100, "too little concurrency: {report}");
     Ok(())
 }
 

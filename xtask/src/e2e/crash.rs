@@ -67,7 +67,7 @@ impl Loader {
             );
         }
         let promises = self.promises.take().expect("taken only here");
-        promises.join().map_err(|_| Failure::Failed("the reader of promises panicked".to_string()))
+        promises.join().map_err(|_| Failure::Failed("the reader of guarantees panicked".to_string()))
     }
 }
 
@@ -154,7 +154,7 @@ fn crash(rig: &mut Rig, round: u64, rng: &mut Rng) -> TestResult {
         Guarantees::of(promises).check(dir)?;
         kept += promises.len();
     }
-    ensure!(kept > 0, "the load came to no promise before the kill");
+    ensure!(kept > 0, "the load printed no guarantee before the kill");
     rig.down()?;
     rig.fsck()?;
     rig.up()
@@ -205,7 +205,7 @@ impl Guarantees {
             let found = Content::recognise(&fs::read(&path).at(path.display())?);
             let good =
                 found.is_some_and(|found| found.id == id && [version, version + 1].contains(&found.version));
-            ensure!(good, "{} holds {found:?}, promised version {version}", path.display());
+            ensure!(good, "{} contains {found:?}, guaranteed version {version}", path.display());
         }
         self.check_slots(dir)?;
         self.check_log(dir)
@@ -227,7 +227,7 @@ impl Guarantees {
             caught += u64::from(found != old);
             let mixed =
                 found.iter().zip(&old).zip(&new).all(|((found, old), new)| found == old || found == new);
-            ensure!(mixed, "slot {id} of {} isn't what was promised", path.display());
+            ensure!(mixed, "slot {id} of {} violates a guarantee", path.display());
         }
         ensure!(caught <= 1, "{caught} slots of {} differ; one overwrite was under way", path.display());
         Ok(())
@@ -240,7 +240,7 @@ impl Guarantees {
         for id in 0..self.records {
             let found = records.next().and_then(Content::recognise);
             let expected = Content { id, version: 0, length: LOG_RECORD_BYTES };
-            ensure_eq!(found, Some(expected), "record {id} of {} promised ones", self.records);
+            ensure_eq!(found, Some(expected), "record {id} of {} guaranteed ones", self.records);
         }
         Ok(())
     }

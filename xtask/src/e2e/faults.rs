@@ -127,13 +127,13 @@ fn full_disk_shared_with_metadata(stage: &Stage) -> TestResult {
     for round in 0..2 {
         // A full disk frees the space of removed files with a delay.
         let made = || fs::create_dir(&dir).is_ok();
-        ensure!(process::eventually(RECLAIM_DEADLINE, made), "round {round}: no room for a directory");
+        ensure!(process::eventually(RECLAIM_DEADLINE, made), "round {round}: no space for a directory");
         let first = || write_synced(&dir.join("first"), &large).is_ok();
         ensure!(process::eventually(RECLAIM_DEADLINE, first), "round {round}: still full after the removal");
         let many = fill(&dir, "large", (DISK_BYTES / (8 * MIB)) as usize, |path| write_synced(path, &large))?;
         ensure!(many > 20, "round {round}: full after {many} files of 8 MiB");
         let more = fill(&dir, "small", DISK_BYTES as usize / small.len(), |path| fs::write(path, &small))?;
-        ensure!(more > 100, "round {round}: no metadata fits beside full targets: {more} files");
+        ensure!(more > 100, "round {round}: no space for metadata next to full targets: {more} files");
         for number in 0..more {
             let read = fs::read(dir.join(format!("small{number}"))).at("a small file on a full disk")?;
             ensure!(read == small, "round {round}: small file {number} holds something else");
@@ -147,7 +147,11 @@ fn full_disk_shared_with_metadata(stage: &Stage) -> TestResult {
         fs::remove_dir_all(&dir).at("removing everything from a full disk")?;
     }
     let log = rig.log();
-    ensure!(!log.contains("takes no writes any more"), "the store gave up:\n    {}", last_lines(&log));
+    ensure!(
+        !log.contains("accepts no writes until it is reopened"),
+        "the store gave up:\n    {}",
+        last_lines(&log)
+    );
     rig.down()?;
     rig.fsck()
 }
@@ -249,7 +253,7 @@ fn start_on_a_full_disk(stage: &Stage) -> TestResult {
     disk.relieve()?;
     rig.up()?;
     let reserve = rig.dir().join("start-reserve");
-    ensure!(reserve.exists(), "no room is kept for another start");
+    ensure!(reserve.exists(), "no space is reserved for another start");
     rig.down()
 }
 
@@ -369,7 +373,7 @@ fn given_up(stage: &Stage, rig: &mut Rig, victim: &Path, content: &[u8]) -> Test
     let list = stage.scratch("lost")?.join("list");
     let list = list.to_string_lossy();
     let kept = rig.weft(&["fsck", "--dir", &dir, "--repair"])?;
-    ensure_eq!(kept.code(), 4, "exit status of a repair without a second copy: {}", kept.tail());
+    ensure_eq!(kept.code(), 4, "exit status of a repair without a second replica: {}", kept.tail());
     ensure!(kept.stdout.contains("lost: ") && kept.stdout.contains("--forget"), "{}", kept.stdout);
     let done = rig.weft(&["fsck", "--dir", &dir, "--repair", "--forget", &list])?;
     ensure_eq!(done.code(), 1, "exit status when it is given up: {}", done.tail());

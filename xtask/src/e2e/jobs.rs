@@ -83,7 +83,7 @@ fn jobs(tests: &[&'static TestCase], options: &Options) -> Vec<Job> {
 /// Returns whether a test compares data or histories. Such a test isn't repeated: a single wrong
 /// result of a file system is a failure, however rare.
 fn is_never_retried(test: &TestCase) -> bool {
-    let parts = ["history", "under_load", "fsx", "fio", "sqlite", "migrate", "mends", "mended"];
+    let parts = ["history", "under_load", "fsx", "fio", "sqlite", "migrate", "repairs", "repaired"];
     parts.iter().any(|part| test.name.contains(part))
 }
 
@@ -145,7 +145,7 @@ impl Plan<'_> {
         if !summary.permits_retry() {
             return summary.fail(&name, message);
         }
-        println!("{name} failed and runs again, alone");
+        println!("{name} failed; retrying it alone");
         for verdict in self.run_job(job) {
             match verdict.outcome {
                 Outcome::Passed if verdict.name == job.tests[0].name => summary.pass_on_retry(&name, message),

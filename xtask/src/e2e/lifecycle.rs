@@ -142,7 +142,7 @@ fn detached(stage: &Stage) -> TestResult {
         fs::write(rig.mount().join("file"), "content").at("write")?;
         let dir = rig.dir().to_string_lossy().into_owned();
         let status = rig.json(&["status", "--dir", &dir])?;
-        ensure!(status.is_object(), "weft status --json tells {status}");
+        ensure!(status.is_object(), "weft status --json reports {status}");
         for command in [["target", "list"].as_slice(), &["pool", "list"], &["df"]] {
             rig.json(&[command, &["--dir", &dir]].concat())?;
         }

@@ -180,7 +180,7 @@ fn characterize(stage: &Stage) -> TestResult {
     let kept = place.rig.json(&["bench", "storage", "--last", "--dir", &dir.to_string_lossy()])?;
     ensure!(kept.as_array().is_some_and(|kept| kept.len() >= 4), "ceilings that are kept: {kept}");
     let page = fs::read_to_string(out.join("index.html")).at("the page")?;
-    for part in ["<svg", " % of the ", "The generator itself takes", "storage-random-read"] {
+    for part in ["<svg", " % of the ", "The generator's own overhead is", "storage-random-read"] {
         ensure!(page.contains(part), "the page lacks {part:?}");
     }
     let csv = fs::read_to_string(out.join("results.csv")).at("the table")?;
@@ -224,8 +224,8 @@ fn interrupted(stage: &Stage) -> TestResult {
     ensure_eq!(code, Some(1), "exit code of weft bench io");
     place.ensure_empty("weft bench io and SIGINT")?;
     let told = read(&out)?;
-    ensure!(told["measured"].as_array().is_some_and(|all| !all.is_empty()), "nothing is told: {told}");
-    ensure!(notes(&told).contains("stopped before the end"), "no word of the end: {told}");
+    ensure!(told["measured"].as_array().is_some_and(|all| !all.is_empty()), "nothing is reported: {told}");
+    ensure!(notes(&told).contains("stopped early"), "no word of the end: {told}");
 
     let meta = place.bench(stage, "meta", &["--threads", "2", "--files", "1000000"])?;
     ensure_eq!(interrupted_at(&mut started(meta)?, &place, 0)?, Some(1), "exit code of weft bench meta");

@@ -219,14 +219,14 @@ fn wait_is_granted(stage: &Stage) -> TestResult {
         let (first, second) = waiters.split_at_mut(1);
         // The order of the two isn't specified: end the one that holds the lock.
         let granted_first = process::eventually(DEADLINE, || is_holder(&file, kind, &first[0], &second[0]));
-        ensure!(granted_first, "{name}: nobody got the released lock");
+        ensure!(granted_first, "{name}: no waiter got the released lock");
         drop(first[0].child.stdin.take());
         drop(second[0].child.stdin.take());
         for waiter in &mut waiters {
             waiter.says("granted")?;
             waiter.ends()?;
         }
-        take(&file, kind).at("the lock after everybody")?;
+        take(&file, kind).at("the lock after all waiters")?;
     }
     Ok(())
 }

@@ -114,7 +114,7 @@ fn birth_time(stage: &Stage) -> TestResult {
     let file = dir.join("file");
     fs::write(&file, "a").at("file")?;
     let Some(born) = sys::birth_time(&file).at("statx")? else {
-        return Err("statx tells no birth time".to_string().into());
+        return Err("statx reports no birth time".to_string().into());
     };
     let made = fs::metadata(&file).at("stat")?;
     let distance = (made.mtime() - born.0).abs();
@@ -260,7 +260,7 @@ fn stable_inode_count(path: &Path) -> TestResult<u64> {
 
 fn inodes_are_counted(stage: &Stage) -> TestResult {
     if let Subject::Directory(_) = stage.subject {
-        return skip("others use the file system, too");
+        return skip("other processes use the file system");
     }
     const FILES: u64 = 300;
     let dir = stage.folder("inodes_are_counted")?;

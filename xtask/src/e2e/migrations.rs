@@ -49,7 +49,7 @@ fn files_in_use(stage: &Stage) -> TestResult {
     let content = moved?;
     rig.restart()?;
     ensure!(fs::read(&busy).at("read")? == content, "what was written while it moved isn't there");
-    ensure!(fs::read(folder.join("still")).at("read")? == still, "a file that nobody used differs");
+    ensure!(fs::read(folder.join("still")).at("read")? == still, "an unused file differs");
     rig.down()?;
     rig.fsck()
 }

@@ -57,7 +57,7 @@ pub(super) fn refused(mut command: Command, object: &str) -> TestResult<Finished
     ensure!(done.stderr.contains("error:"), "{what}: no line starts with error: {}", done.tail());
     ensure!(done.stderr.contains(object), "{what}: the message doesn't name {object}: {}", done.tail());
     let remedy = ["hint:", "tip:", "--help"].iter().any(|word| done.stderr.contains(word));
-    ensure!(remedy, "{what}: the message tells no remedy: {}", done.tail());
+    ensure!(remedy, "{what}: the message has no remedy: {}", done.tail());
     ensure!(!done.stderr.contains("panicked"), "{what}: {}", done.tail());
     Ok(done)
 }

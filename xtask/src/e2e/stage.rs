@@ -256,7 +256,7 @@ fn warnings(log: &str) -> Vec<&str> {
 fn fresh_folder(parent: &Path, name: &str) -> TestResult<PathBuf> {
     let path = parent.join(name);
     if mounts::find(&path.join("mnt")).is_some() {
-        return Err(format!("{} still holds a mount", path.display()).into());
+        return Err(format!("{} still contains a mount", path.display()).into());
     }
     match fs::remove_dir_all(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).at(path.display()),

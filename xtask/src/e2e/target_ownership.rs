@@ -50,7 +50,7 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     let log = rig.log("b");
     ensure!(log.contains("is already served by process"), "b doesn't say why:\n    {}", last_lines(&log));
     let status = rig.json(&["status", "--dir", &b])?;
-    ensure!(status["unserved"][0]["path"] == *target, "b doesn't tell that it isn't served: {status}");
+    ensure!(status["unserved"][0]["path"] == *target, "b doesn't report that it isn't served: {status}");
     ensure_eq!(owner(&rig)?, before, "the node of target 1");
     check_files(&mount, 1)?;
     rig.stop("b")?;
@@ -60,7 +60,7 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     rig.serve("b")?;
     rig.stop("a")?;
     rig.wait_for_node("a", "offline")?;
-    rig.refused(&["target", "add", &target, "--dir", &b], "comes from node")?;
+    rig.refused(&["target", "add", &target, "--dir", &b], "belongs to node")?;
     rig.stop("b")?;
     rig.ok(&["target", "add", &target, "--dir", &b])?;
     rig.serve("b")?;
@@ -97,7 +97,7 @@ fn missing_disk(rig: &mut ClusterRig) -> TestResult {
     rig.serve("b")?;
     let status = rig.json(&["status", "--dir", &b])?;
     let cause = status["unserved"][0]["cause"].to_string();
-    ensure!(cause.contains("holds nothing"), "b doesn't say that the disk is missing: {status}");
+    ensure!(cause.contains("but is empty"), "b doesn't say that the disk is missing: {status}");
     ensure_eq!(count(&rig.json(&["target", "list", "--dir", &m])?), count(&known), "targets");
     ensure!(fs::read_dir(&empty).at("the directory")?.next().is_none(), "a target was made in {empty:?}");
     rig.stop("b")?;

@@ -32,7 +32,7 @@ const FROM_REGISTRY: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("fsx", "0.3.2"
 pub fn install() {
     for (name, _) in FROM_REGISTRY {
         if let Err(failure) = from_registry(name) {
-            println!("{name} can't be installed: {failure:?}");
+            println!("cannot install {name}: {failure:?}");
         }
     }
 }

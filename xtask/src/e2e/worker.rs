@@ -185,7 +185,7 @@ fn with_evidence(stage: &Stage, test: &TestCase, failure: Failure) -> Failure {
     match failure {
         Failure::Failed(message) => match stage.save_evidence(test.name) {
             Ok(()) => Failure::Failed(message),
-            Err(other) => Failure::Failed(format!("{message}\n    its logs can't be kept: {other:?}")),
+            Err(other) => Failure::Failed(format!("{message}\n    cannot save its logs: {other:?}")),
         },
         skipped => skipped,
     }
@@ -204,8 +204,8 @@ fn run_test(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
     cleanup::abort_mounts();
     let ended = finished_within(&thread, ABORT_GRACE);
     stage.kill_shared();
-    let rest = if ended { "" } else { ", not even after its mount was aborted" };
-    Err(Failure::Failed(format!("no end within {} s{rest}", deadline.as_secs())))
+    let rest = if ended { "" } else { ", even after its mount was aborted" };
+    Err(Failure::Failed(format!("did not end within {} s{rest}", deadline.as_secs())))
 }
 
 fn finished_within<T>(thread: &thread::JoinHandle<T>, deadline: Duration) -> bool {

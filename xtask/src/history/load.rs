@@ -225,7 +225,7 @@ fn wait_for_end(options: &LoadOptions, shared: &Shared, time: Duration) -> bool 
 fn ensure_empty(mount: &Path) -> Result<(), String> {
     match fs::read_dir(mount).map(|mut entries| entries.next().is_none()) {
         Ok(true) => Ok(()),
-        Ok(false) => Err(format!("{} isn't empty; hint: make a new folder for the load", mount.display())),
+        Ok(false) => Err(format!("{} is not empty; hint: create a new folder for the load", mount.display())),
         Err(error) => Err(format!("{}: {error}", mount.display())),
     }
 }
@@ -305,7 +305,7 @@ impl Caller {
                     thread::sleep(PAUSE_AFTER_ERROR);
                 }
                 Err(error) => {
-                    eprintln!("the history can't be written: {error}");
+                    eprintln!("cannot write the history: {error}");
                     return;
                 }
             }

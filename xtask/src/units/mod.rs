@@ -80,7 +80,7 @@ fn judge(
     }
     println!("{}", text.trim_end());
     if !output.is_complete || output.failures.is_empty() {
-        return summary.fail(&name, "the test program died before it had reported its results");
+        return summary.fail(&name, "the test program ended before it reported its results");
     }
     failures.extend(output.failures.into_iter().map(|(test, message)| Failure {
         program: program.clone(),
@@ -93,7 +93,7 @@ fn judge(
 fn retry(failure: &Failure, is_full: bool, summary: &mut Summary) {
     let name = format!("{} {}", failure.program.name(), failure.test);
     if summary.permits_retry() && passes_alone(failure, is_full) {
-        println!("{name} passed when run again");
+        println!("{name} passed on a retry");
         summary.pass_on_retry(&name, &failure.message);
     } else {
         summary.fail(&name, &failure.message);

@@ -191,7 +191,7 @@ fn copies_that_do_not_belong_together_are_refused() {
     fs::write(&none, "something else that is long enough").unwrap();
     assert!(matches!(Chain::find(&none), Err(Error::NotABackup { .. })));
     let folder = Chain::find(none.parent().unwrap()).err().unwrap();
-    assert!(folder.hint().contains("one of the copies in it"), "{folder}: {}", folder.hint());
+    assert!(folder.hint().contains("one of the backups in it"), "{folder}: {}", folder.hint());
     fs::rename(&away, &full).unwrap();
     // A backup with the same id and different content.
     let mut other = Place::new();
@@ -199,7 +199,7 @@ fn copies_that_do_not_belong_together_are_refused() {
     let impostor = other.copy(None);
     fs::copy(&impostor, &full).unwrap();
     let refused = Chain::find(&changes).unwrap().verify().unwrap_err();
-    assert!(refused.to_string().contains("put together with what it builds on"), "{refused}");
+    assert!(refused.to_string().contains("with its bases"), "{refused}");
 }
 
 #[test]

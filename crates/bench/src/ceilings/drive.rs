@@ -46,7 +46,7 @@ impl Drop for Folder {
         if let Err(error) = std::fs::remove_dir_all(&self.0)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(%error, "{} is left: remove it", self.0.display());
+            tracing::warn!(%error, "{} could not be removed: remove it", self.0.display());
         }
     }
 }
@@ -129,7 +129,10 @@ async fn at_depth(depth: u32, limit: Limit, file: &Rc<File>, work: Work) -> io::
             let moved = moved.inspect_err(|_| broken.set(true))?;
             if moved as u64 != work.record {
                 broken.set(true);
-                return Err(io::Error::other(format!("{moved} bytes were moved instead of {}", work.record)));
+                return Err(io::Error::other(format!(
+                    "{moved} bytes were transferred instead of {}",
+                    work.record
+                )));
             }
             done.set(done.get() + 1);
             is_time = rt::monotonic_ns() - began_ns < work.nanoseconds;

@@ -58,7 +58,7 @@ pub fn find(name: &str) -> Result<Profile> {
     profile(name).ok_or_else(|| {
         let known: Vec<&str> = profiles().iter().map(|profile| profile.name).collect();
         Error::new(Errno::EINVAL, format!("no profile {name:?}"))
-            .hint(format!("there are {}", known.join(", ")))
+            .hint(format!("known profiles: {}", known.join(", ")))
     })
 }
 
@@ -113,16 +113,16 @@ pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(Str
     let results = &mut report.results;
     results.measured = report.parts.iter().flat_map(|part| part.measured.clone()).collect();
     if generator.is_over() {
-        results.notes.push(format!(
-            "ended by a signal after {done} of {total} experiments: figures lack what was not measured"
-        ));
+        results
+            .notes
+            .push(format!("ended by a signal after {done} of {total} experiments: figures are incomplete"));
     }
     results.notes.extend(exceeded(results.measured.iter().filter_map(|one| one.binding.as_ref())));
     results.notes.extend(report.parts.iter().filter_map(|part| left_out(&part.figure)));
     results.notes.extend(told);
     results.notes.extend(failures.into_iter().map(|failure: String| format!("not measured: {failure}")));
     if report.profile.is_small {
-        let note = "the files are small on purpose, so that it ends soon: caches of servers and drives may answer, and the plateau of a large machine isn't reached";
+        let note = "the files are small on purpose, to keep the run short: caches of servers and drives may answer, and the plateau of a large machine isn't reached";
         results.notes.push(note.into());
     }
     if results.ceilings.is_empty() {

@@ -11,14 +11,14 @@ use report::{Block, Page, Point, Series, Table};
 use types::Result;
 
 /// Hint for ceilings that were not measured.
-pub const NOT_MEASURED: &str = "not measured: weft bench storage, weft bench net and weft bench cpu measure what the hardware gives without the file system";
+pub const NOT_MEASURED: &str = "not measured: weft bench storage, weft bench net and weft bench cpu measure the hardware without the file system";
 
 /// Returns the page.
 ///
 /// Errors: a figure with a number that its axis can't show.
 pub fn page(report: &Report) -> Result<String> {
     let results = &report.results;
-    let began = format!("{}, begun {}.", results.system, results.began);
+    let began = format!("{}, started {}.", results.system, results.began);
     let mut blocks = vec![Block::Text(began), Block::Text(about(report))];
     blocks.extend(results.notes.iter().map(|note| Block::Text(format!("Note: {note}."))));
     blocks.push(Block::Heading("Machine".into()));
@@ -28,19 +28,19 @@ pub fn page(report: &Report) -> Result<String> {
     for part in &report.parts {
         blocks.extend(of_part(report, part));
     }
-    blocks.push(Block::Heading("Called".into()));
+    blocks.push(Block::Heading("Command".into()));
     blocks.push(Block::Verbatim(results.command.join(" ")));
     Page { title: format!("weft bench characterize: {}", report.profile.name), blocks }.html()
 }
 
 fn about(report: &Report) -> String {
     let system = match report.profile.system {
-        "" => "A look at everything; nothing of it was published for another system".into(),
+        "" => "An overview of all kinds of load; there are no published results to compare with".into(),
         system => format!("The experiments of {system}, at scale {}", report.scale),
     };
     format!(
-        "{system}. Each was run {} times: figures and tables show medians, with the least and the most as bars. A rate is what was done by the time from when the \
-         first thread began until the last had ended, with what a sync took after writes.",
+        "{system}. Each was run {} times: figures and tables show medians, with minimum and maximum as bars. A rate is the work divided by the time from the \
+         start of the first thread to the end of the last, including the sync after writes.",
         report.iterations
     )
 }
@@ -112,7 +112,7 @@ fn generator(measured: &[Measured]) -> Option<String> {
     let own = || measured.iter().filter_map(|of| of.generator_ns);
     let (least, most) = (own().reduce(f64::min)?, own().reduce(f64::max)?);
     Some(format!(
-        "The generator itself takes {} to {} ns for each operation, measured one at a time against a target that does nothing.",
+        "The generator's own overhead is {} to {} ns per operation, measured one at a time against a target that does nothing.",
         digits(least),
         digits(most)
     ))
@@ -159,8 +159,7 @@ fn draw(report: &Report, part: &Part, unit: Unit) -> Option<report::Figure> {
     if !lines.is_empty() {
         lines.extend(ceiling_lines(report, part, unit));
     }
-    let caption =
-        "Medians of all runs; bars from the least to the most; dashed, what the ceilings would allow.";
+    let caption = "Medians of all runs; bars from minimum to maximum; dashed: limits by the ceilings.";
     draw::figure(figure.title, caption, across, unit, lines)
 }
 
@@ -204,14 +203,14 @@ fn table(report: &Report, part: &Part, unit: Unit) -> Table {
         across,
         "operation",
         unit.name,
-        "least",
-        "most",
+        "min",
+        "max",
         "runs",
         "p50, us",
         "p99, us",
-        "CPU us each",
-        "of the ceiling",
-        "which binds",
+        "CPU us/operation",
+        "% of ceiling",
+        "bound by",
     ];
     let mut table = Table { caption: part.figure.title.into(), ..Table::of(&columns) };
     for measured in &part.measured {

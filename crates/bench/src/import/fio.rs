@@ -79,7 +79,9 @@ pub fn parse(text: &str) -> Result<Results, String> {
     for jobs in figures {
         match measured(&jobs, &output.global) {
             Some(measured) => all.measured.push(measured),
-            None => all.notes.push(format!("job {} of fio moved no bytes and is left out", jobs[0].jobname)),
+            None => {
+                all.notes.push(format!("job {} of fio transferred no bytes and is left out", jobs[0].jobname))
+            }
         }
     }
     Ok(all)

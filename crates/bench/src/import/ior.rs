@@ -25,14 +25,14 @@ pub fn parse(text: &str) -> Result<Results, String> {
     let mut summary = summary.skip(1);
     let head: Vec<&str> = summary.next().map(|line| line.split_whitespace().collect()).unwrap_or_default();
     if head.first() != Some(&"Operation") {
-        return Err(format!("{version}: no summary of all tests: was it ended before the end?"));
+        return Err(format!("{version}: no summary of all tests: did it run to its end?"));
     }
     for line in summary.take_while(|line| line.starts_with("write") || line.starts_with("read")) {
         let cells = line.split_whitespace().collect();
         all.measured.push(measured(text, &Row { head: &head, cells }, nodes)?);
     }
     if all.measured.iter().any(|measured| measured.caching == Caching::Warm) {
-        all.notes.push("IOR drops no caches: reads on the node that wrote may be a cache's".into());
+        all.notes.push("IOR drops no caches: reads on the node that wrote may come from a cache".into());
     }
     Ok(all)
 }

@@ -31,7 +31,7 @@ pub fn parse(text: &str) -> Result<Results, String> {
     let files = before(files.ok_or("output of mdtest without number of files")?, "files")?;
     let summary = text.lines().skip_while(|line| !line.starts_with("SUMMARY rate"));
     let times = summary.clone().next().and_then(|line| before(line, "iterations)").ok());
-    let times = times.ok_or_else(|| format!("{version}: no summary: was it ended before the end?"))?;
+    let times = times.ok_or_else(|| format!("{version}: no summary: did it run to its end?"))?;
     // Newer versions can print each task's results before those of all together.
     let skipped = if summary.clone().any(|line| line.contains("per Iteration:")) { 3 } else { 0 };
     for line in summary {

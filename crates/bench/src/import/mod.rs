@@ -40,7 +40,7 @@ pub fn any(text: &str) -> Result<Results, String> {
         all
     });
     joined.ok_or_else(|| {
-        "neither results of weft bench (JSON) nor output of fio (--output-format=json), IOR or mdtest".into()
+        "not results of weft bench (JSON), nor output of fio (--output-format=json), IOR or mdtest".into()
     })
 }
 

@@ -108,8 +108,8 @@ fn results_of_weft_come_back_as_they_are() {
 #[test]
 fn unknown_formats_are_refused() {
     let refused = |text: &str| any(text).unwrap_err();
-    assert!(refused("").contains("neither results of weft bench"));
-    assert!(refused("hello\nworld").contains("neither results of weft bench"));
+    assert!(refused("").contains("not results of weft bench"));
+    assert!(refused("hello\nworld").contains("not results of weft bench"));
     assert!(refused("{\"weft_bench\": 2}").contains("version 2"));
     assert!(refused("{\"fio version\": \"fio-3.33\"}").contains("no JSON of fio"));
     let whole = include_str!("../../tests/fixtures/ior-4.0.0-nn.txt");

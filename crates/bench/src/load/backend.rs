@@ -95,5 +95,5 @@ pub(super) fn wait_for<P: Backend, T: Send + 'static>(
         let _ = sender.send(what().await);
     };
     place.start(0, body)?;
-    done.recv().map_err(|_| Error::new(Errno::ECANCELED, "a thread ended by a mistake in weft"))
+    done.recv().map_err(|_| Error::new(Errno::ECANCELED, "a thread ended because of a bug in weft"))
 }

@@ -25,15 +25,15 @@ impl LoadDirectory {
             let path = seat.folder(place).join(iteration.to_string());
             match fs::create_dir(&path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    let hint = "the clients' DIR has to be the same directory of one file system";
-                    return Err(failed(format!("can't make {}", path.display()), error).hint(hint));
+                    let hint = "DIR must be the same directory of one file system on all clients";
+                    return Err(failed(format!("can't create {}", path.display()), error).hint(hint));
                 }
                 _ => return Ok(LoadDirectory { path, is_removed: seat.client > 0 }),
             }
         }
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = place.join(format!("weft-bench-{}-{number}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| failed(format!("can't make {}", path.display()), error))?;
+        fs::create_dir(&path).map_err(|error| failed(format!("can't create {}", path.display()), error))?;
         Ok(LoadDirectory { path, is_removed: false })
     }
 

@@ -108,7 +108,7 @@ impl Job {
         let TreeShape::OwnDirectories { directories } = self.meta.shape else { return Ok(()) };
         let make = async |path: PathBuf| {
             let made = place.make_directory(&path).await;
-            made.map_err(|error| with_context(format!("can't make {}", path.display()), error))
+            made.map_err(|error| with_context(format!("can't create {}", path.display()), error))
         };
         for thread in (0..self.meta.threads).map(|own| self.seat.thread(own, self.meta.threads)) {
             let own = self.folder.join(format!("t{thread}"));

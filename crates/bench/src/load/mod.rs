@@ -245,7 +245,7 @@ impl<'a> Stage<'a> {
 
     fn stop(&mut self) -> bool {
         self.loaded.is_stopped = true;
-        self.loaded.notes.push("stopped before the end: what was under way isn't reported".to_string());
+        self.loaded.notes.push("stopped early: the phase in progress isn't reported".to_string());
         false
     }
 

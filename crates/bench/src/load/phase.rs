@@ -177,11 +177,11 @@ pub(super) fn run<P: Backend, W: Work>(plan: &Plan<'_>, place: &P, work: &Arc<W>
     let tallies = tallies.into_iter().collect::<Result<Vec<ThreadResult>>>()?;
     if tallies.len() < plan.threads as usize {
         let text = format!(
-            "{} of {} threads ended by a mistake in weft",
+            "{} of {} threads ended because of a bug in weft",
             plan.threads as usize - tallies.len(),
             plan.threads
         );
-        return Err(Error::new(Errno::ECANCELED, text).hint("the lines above say where it is"));
+        return Err(Error::new(Errno::ECANCELED, text).hint("the lines above show where"));
     }
     let mut outcome = gather(tallies, cpu_s);
     outcome.is_stopped = is_stopped || is_off;

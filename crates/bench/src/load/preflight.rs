@@ -63,12 +63,12 @@ pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<
             .hint("give a directory that exists, such as the mount")
     })?;
     if !found.is_dir() {
-        return Err(Error::new(Errno::ENOTDIR, format!("{shown} is no directory"))
+        return Err(Error::new(Errno::ENOTDIR, format!("{shown} is not a directory"))
             .hint("give a directory, such as the mount"));
     }
     rustix::fs::access(place, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).map_err(
         |errno| {
-            failed(format!("can't make files in {shown}"), errno.into())
+            failed(format!("can't create files in {shown}"), errno.into())
                 .hint("give a directory that you may write to")
         },
     )?;
@@ -78,12 +78,12 @@ pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<
     if need_bytes > free {
         let text = format!("{need_bytes} bytes are needed in {shown}, and {free} are free");
         return Err(Error::new(Errno::ENOSPC, text)
-            .hint("use fewer threads, or fewer bytes or files of each (--size, --files)"));
+            .hint("use fewer threads, or fewer bytes or files per thread (--size, --files)"));
     }
     if room.f_files > 0 && need_files > room.f_favail {
-        let text = format!("{need_files} files are needed in {shown}, and {} can be made", room.f_favail);
+        let text = format!("{need_files} files are needed in {shown}, and {} can be created", room.f_favail);
         return Err(
-            Error::new(Errno::ENOSPC, text).hint("use fewer threads, or fewer files of each (--files)")
+            Error::new(Errno::ENOSPC, text).hint("use fewer threads, or fewer files per thread (--files)")
         );
     }
     Ok(())
@@ -94,7 +94,7 @@ pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<
 fn wait_for_free_space(place: &Path, need_bytes: u64) -> Result<(u64, rustix::fs::StatVfs)> {
     let ask = || {
         let room = rustix::fs::statvfs(place).map_err(|errno| {
-            failed(format!("can't ask {} for its free space", place.display()), errno.into())
+            failed(format!("can't read the free space of {}", place.display()), errno.into())
         })?;
         Ok::<_, Error>((room.f_bavail.saturating_mul(room.f_frsize), room))
     };
@@ -143,7 +143,8 @@ fn check_io(io: &IoExperiment) -> Result<u64> {
         return Err(invalid(text, "use a smaller record or a larger size (--record, --size)"));
     }
     if io.caching == Caching::Direct && !io.record_bytes.is_multiple_of(BLOCK) {
-        let text = format!("direct transfers of {} bytes, no multiple of {BLOCK}", io.record_bytes);
+        let text =
+            format!("direct transfers of {} bytes, which is not a multiple of {BLOCK}", io.record_bytes);
         return Err(invalid(text, "use --buffered, or a record that is a multiple of 4096"));
     }
     if !(1..=MAX_DEPTH).contains(&io.queue_depth) {
@@ -156,7 +157,7 @@ fn check_meta(meta: &MetaExperiment) -> Result<u64> {
     let allowed = [Operation::Create, Operation::Stat, Operation::ReadFile, Operation::Remove];
     check_operations(&meta.operations, &allowed, "create, stat, read-file and remove")?;
     if meta.thread_files == 0 {
-        return Err(invalid("0 files of each thread".to_string(), "use at least 1 (--files)"));
+        return Err(invalid("0 files per thread".to_string(), "use at least 1 (--files)"));
     }
     let each = meta.file_bytes.div_ceil(BLOCK).saturating_mul(BLOCK);
     Ok(u64::from(meta.threads).saturating_mul(meta.thread_files).saturating_mul(each))
@@ -169,7 +170,7 @@ fn check_operations(operations: &[Operation], allowed: &[Operation], names: &str
     match operations.iter().find(|operation| !allowed.contains(operation)) {
         None => Ok(()),
         Some(other) => {
-            Err(invalid(format!("{other:?} is no operation of this kind"), format!("use {names}")))
+            Err(invalid(format!("{other:?} is not an operation of this kind"), format!("use {names}")))
         }
     }
 }

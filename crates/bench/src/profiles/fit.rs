@@ -53,7 +53,7 @@ impl ScaleError {
     pub fn hint(&self) -> String {
         match self.largest {
             Some(scale) => format!("the largest scale that fits: --scale {scale}"),
-            None => "no scale fits: free space, run as root so that caches can be dropped, or take --profile quick".into(),
+            None => "no scale fits: free some space, run as root so that caches can be dropped, or use --profile quick".into(),
         }
     }
 }
@@ -71,7 +71,7 @@ pub fn fitted(profile: &Profile, scale: f64, host: &Host) -> Result<Vec<Figure>,
     let refused = |cause| ScaleError { cause, largest: largest_scale(profile, host) };
     if !(scale > 0.0 && scale <= MAX_SCALE) {
         return Err(refused(format!(
-            "scale {scale}: more than 0 and at most {MAX_SCALE} is possible; 1 is as published"
+            "scale {scale}: it must be more than 0 and at most {MAX_SCALE}; 1 is as published"
         )));
     }
     let figures = scaled(profile, scale, host);
@@ -161,7 +161,7 @@ fn insufficient_resource(profile: &Profile, figures: &[Figure], host: &Host) -> 
     let allowed = (host.free_bytes as f64 * SPACE_SHARE) as u64;
     if most.space_bytes() > allowed {
         return Some(format!(
-            "\"{}\" needs {} of space, and of {} that are free it may take {}",
+            "\"{}\" needs {} of space; of {} free it may use {}",
             figure.title,
             size(most.space_bytes()),
             size(host.free_bytes),
@@ -172,7 +172,7 @@ fn insufficient_resource(profile: &Profile, figures: &[Figure], host: &Host) -> 
     let allowed = buffer_room(host);
     if most.buffer_bytes() > allowed {
         return Some(format!(
-            "\"{}\" needs {} of memory for transfers, and of {} it may take {}",
+            "\"{}\" needs {} of memory for transfers; of {} it may use {}",
             figure.title,
             size(most.buffer_bytes()),
             size(host.memory_bytes),

@@ -85,7 +85,7 @@ fn pixstor_nvme() -> Profile {
         left_out: Vec::new(),
     };
     let random = Figure {
-        title: "Random N-N, 4 KiB records, 16 under way in each thread",
+        title: "Random N-N, 4 KiB records, 16 in flight per thread",
         x_axis: XAxis::Threads,
         quantity: Quantity::Operations,
         published: "Writes up to 5.06 M operations a second, reads up to 7.31 M; both stay there. The size of the files wasn't published: here 1 TiB in all.",

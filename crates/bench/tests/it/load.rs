@@ -132,7 +132,7 @@ impl Observer for Stopper {
 fn a_stop_leaves_nothing_and_is_noted() {
     let place = tempfile::tempdir().unwrap();
     let loaded = run(&Experiment::Meta(meta(TreeShape::SharedDirectory)), place.path(), 5, &Stopper).unwrap();
-    assert!(loaded.is_stopped && loaded.notes[0].starts_with("stopped before the end"));
+    assert!(loaded.is_stopped && loaded.notes[0].starts_with("stopped early"));
     assert!(loaded.measured[1].runs.is_empty() && is_empty(place.path()));
 }
 
@@ -157,7 +157,7 @@ fn impossible_experiments_are_refused_with_a_hint() {
     };
     assert!(elsewhere(&place.path().join("none")).contains("give a directory that exists"));
     fs::write(place.path().join("file"), "").unwrap();
-    assert!(elsewhere(&place.path().join("file")).contains("is no directory"));
+    assert!(elsewhere(&place.path().join("file")).contains("is not a directory"));
 }
 
 /// Puts files in the way, or truncates them.

@@ -84,7 +84,7 @@ impl Holds {
 
 /// Retains the entries that changes rely on during its lifetime; see
 /// [`Store::hold_entries`](crate::Store::hold_notes).
-#[must_use = "notes are kept only while it lives"]
+#[must_use = "entries are retained only until it is dropped"]
 pub struct EntryHold(Option<(Arc<Holds>, u64)>);
 
 impl EntryHold {

@@ -366,7 +366,7 @@ fn a_lost_store_is_recreated_only_for_a_full_resync() {
             for if_absent in [IfAbsent::Leave, IfAbsent::Create] {
                 let refused = Store::open_group(&target, GROUP, if_absent).await.err().unwrap();
                 assert_eq!(refused.kind(), Kind::Damaged, "{lost}");
-                assert!(refused.message().contains("group 7 is gone"), "{refused}");
+                assert!(refused.message().contains("group 7 is missing"), "{refused}");
             }
             let made = Store::open_group(&target, GROUP, IfAbsent::Recreate).await.unwrap().unwrap().0;
             assert!(made.has_overflowed(), "{lost}: everything has to be compared");

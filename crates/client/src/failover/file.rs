@@ -205,7 +205,7 @@ impl File {
         if !self.has_lost_lock() {
             return Ok(());
         }
-        let message = format!("a lock that was taken through this open file of inode {} is lost", self.ino());
+        let message = format!("this open file of inode {} has lost an advisory lock", self.ino());
         Err(Error::new(Errno::EIO, message).hint("close the file and open it again"))
     }
 
@@ -216,7 +216,7 @@ impl File {
 
     fn lost(&self, ended: &Error) -> Error {
         let message = format!(
-            "inode {} was opened in session {}, and is lost with it: {}",
+            "inode {} was opened in session {}, which has ended: {}",
             self.ino(),
             self.client.session,
             ended.message

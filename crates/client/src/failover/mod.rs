@@ -138,7 +138,7 @@ impl SessionFailover {
         let current = self.current();
         let state = self.state.lock();
         let missing = current.end_cause().map(|ended| match &state.failure {
-            Some(failure) => format!("{}; another one can't be had: {}", ended.message, failure.message),
+            Some(failure) => format!("{}; no successor session: {}", ended.message, failure.message),
             None => ended.message.to_string(),
         });
         let before = state.ended_with_files.iter().filter_map(Weak::upgrade);
@@ -184,8 +184,8 @@ impl SessionFailover {
         tracing::warn!(
             session = old.session.0,
             files,
-            hint = "files that were open fail with EIO until they are closed",
-            "the cluster has ended the session of this mount, which begins another one: {}",
+            hint = "open files fail with EIO until they are closed and opened again",
+            "the cluster has ended the session of this mount, which starts a successor session: {}",
             cause.message
         );
         self.state.lock().missing_since_ns = Some(rt::monotonic_ns());
@@ -211,7 +211,7 @@ impl SessionFailover {
             session = next.session.0,
             replaced = old.session.0,
             files,
-            "the mount goes on under another session"
+            "the mount continues with a successor session"
         );
         self.notify();
         true
@@ -224,7 +224,7 @@ impl SessionFailover {
             match begin().await {
                 Ok(next) if self.closing.load(Ordering::Acquire) => {
                     if let Err(error) = next.shutdown().await {
-                        tracing::debug!(%error, "a session that isn't needed any more");
+                        tracing::debug!(%error, "an unneeded successor session could not be shut down");
                     }
                     return None;
                 }
@@ -247,7 +247,7 @@ impl SessionFailover {
         if last.is_none_or(|last| last.message != error.message) {
             tracing::error!(
                 hint = &*error.hint,
-                "the mount gets no other session, and goes on trying: {error}"
+                "the mount can't start a successor session, and keeps trying: {error}"
             );
         }
         self.notify();
@@ -284,11 +284,11 @@ impl SessionFailover {
             let until_ns = since_ns.saturating_add(patience.as_nanos() as u64).max(last_chance_ns);
             let left_ns = until_ns.saturating_sub(rt::monotonic_ns());
             if left_ns == 0 {
-                let why =
-                    failure.map_or_else(|| "the kernel hasn't let go of the last one".into(), |e| e.message);
+                let why = failure
+                    .map_or_else(|| "the kernel still caches state of the last one".into(), |e| e.message);
                 let message = format!("the mount has had no session for {patience:?}: {why}");
                 return Err(Error::new(Errno::ETIMEDOUT, message)
-                    .hint("weft health on the management node tells what doesn't answer"));
+                    .hint("weft health on the management node shows what doesn't answer"));
             }
             with_deadline(Duration::from_nanos(left_ns).min(LAST_CHANCE), changed.as_mut()).await;
         }

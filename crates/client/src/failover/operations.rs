@@ -14,7 +14,7 @@ macro_rules! operations {
     ($($how:ident $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         impl SessionFailover {
             $(
-                #[doc = concat!("[`Client::", stringify!($name), "`] in the session that there is.")]
+                #[doc = concat!("[`Client::", stringify!($name), "`] in the current session.")]
                 pub async fn $name(&self, $($argument: $type),*) -> Result<$result> {
                     self.$how(async |client: &Arc<Client>| client.$name($($argument),*).await).await
                 }
@@ -187,8 +187,8 @@ impl SessionFailover {
 
 fn unknown_outcome(client: &Client, error: &Error) -> Error {
     let message = format!(
-        "session {} was ended before the change was answered, which may have been made or not: {}",
+        "session {} ended before the change was answered; its outcome is uncertain: {}",
         client.session, error.message
     );
-    Error::new(Errno::EIO, message).hint("look whether it was made, and repeat it if not")
+    Error::new(Errno::EIO, message).hint("check whether the change was made, and repeat it if not")
 }

@@ -67,10 +67,10 @@ async fn refuse_truncate_after_failed_write(core: &Core, open: &OpenFile, size: 
         return Ok(());
     }
     let message = format!(
-        "inode {} isn't cut from {now} to {size} bytes: a write through this open file has just failed, and the kernel may be asking for it, which doesn't know what others have written",
+        "inode {} was not truncated from {now} to {size} bytes: a write through this open file has just failed, and the kernel may have requested it without knowing the writes of other clients",
         open.file.ino()
     );
-    Err(Error::new(Errno::EIO, message).hint("ask for it once more"))
+    Err(Error::new(Errno::EIO, message).hint("truncate it again"))
 }
 
 pub(super) async fn readlink(core: &Core, rq: &Request) -> Result<usize> {

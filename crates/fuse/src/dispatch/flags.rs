@@ -53,7 +53,7 @@ pub(super) async fn ioctl(core: &Core, rq: &Request, args: IoctlIn) -> Result<us
             let wanted: FsXattr = abi::read(input).ok_or(Errno::EINVAL)?;
             let flags = from_kernel_flags(wanted.xflags, |(_, _, number)| *number)?;
             if wanted.extsize != 0 || wanted.cowextsize != 0 {
-                let message = format!("inode {}: weft has no extents whose size could be set", rq.ino());
+                let message = format!("inode {}: weft has no extent size", rq.ino());
                 return Err(Error::new(Errno::EOPNOTSUPP, message)
                     .hint("weft entry set-pattern sets the chunk size of new files of a directory"));
             }
@@ -92,8 +92,8 @@ fn from_kernel_flags(wanted: u32, number: impl Fn(&FlagBits) -> u32) -> Result<I
     match wanted & !numbers {
         0 => Ok(flags),
         unknown => {
-            let message = format!("weft doesn't have the flags {unknown:#x} of an inode");
-            Err(Error::new(Errno::EOPNOTSUPP, message).hint("of the flags of chattr(1), set a, d, i or P"))
+            let message = format!("weft doesn't support the inode flags {unknown:#x}");
+            Err(Error::new(Errno::EOPNOTSUPP, message).hint("use only the flags a, d, i and P of chattr(1)"))
         }
     }
 }

@@ -107,7 +107,7 @@ impl DevWorker {
             Ok(()) => {}
             // The request was aborted, or the connection has ended: the reply isn't needed.
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) || is_connection_end(errno(&e).0) => {}
-            Err(error) => tracing::error!(%error, unique = self.unique, "the kernel refuses a reply"),
+            Err(error) => tracing::error!(%error, unique = self.unique, "the kernel rejected a reply"),
         }
     }
 

@@ -52,7 +52,7 @@ pub(crate) fn workers_per_core(asked: usize, cores: usize, max_io: usize) -> usi
 /// shows whether it worked.
 pub(crate) fn enable_uring() {
     if let Err(error) = sys::write_setting(URING_PARAMETER, "Y") {
-        tracing::debug!(parameter = URING_PARAMETER, %error, "the kernel's FUSE over io_uring stays as it is");
+        tracing::debug!(parameter = URING_PARAMETER, %error, "can't enable the kernel's FUSE over io_uring");
     }
 }
 

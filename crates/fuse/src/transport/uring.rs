@@ -106,7 +106,7 @@ async fn wake_queue(shared: Arc<Shared>) {
     let waker = std::thread::Builder::new().name("fuse-wake".into());
     let woken = waker.spawn(move || sys::probe_xattr(shared.mount.mountpoint(), xattrs::WAKE_XATTR).err());
     if let Err(error) = woken {
-        tracing::warn!(%error, "no thread can be started to wake a queue of the kernel's requests");
+        tracing::warn!(%error, "can't start a thread to wake a request queue of the kernel");
     }
 }
 
@@ -248,7 +248,10 @@ fn read_one_way(shared: &Shared) {
 /// Refuses a request that should have arrived over a queue; it can't be served here, outside the
 /// runtime.
 fn refuse(shared: &Shared, header: &InHeader) {
-    tracing::error!(opcode = header.opcode, "a request came over the device though the queues are set up");
+    tracing::error!(
+        opcode = header.opcode,
+        "a request arrived over the device although the queues are set up"
+    );
     let len = size_of::<OutHeader>() as u32;
     let reply = OutHeader { len, error: -Errno::EIO.0, unique: header.unique };
     // If the request was aborted meanwhile, the reply isn't needed.

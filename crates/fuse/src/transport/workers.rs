@@ -20,7 +20,7 @@ use types::{Errno, Error, Result};
 const MAX_LOCK_WAITS: usize = 16 << 10;
 
 /// Hint when too many requests wait for locks.
-const LOCK_WAIT_HINT: &str = "let fewer processes of this machine wait for locks at a time";
+const LOCK_WAIT_HINT: &str = "reduce the number of processes on this machine that wait for locks";
 /// Workers that may wait at a time besides those that wait for locks: more than the background
 /// requests that the kernel sends (`MAX_BACKGROUND`).
 const MAX_BLOCKED_WORKERS: usize = 512;
@@ -140,7 +140,7 @@ impl Core {
                 continue;
             }
             let room = self.max_spare().saturating_sub(self.spare.get());
-            tracing::debug!(lanes = self.live.get(), more, "all requests of a processor wait");
+            tracing::debug!(lanes = self.live.get(), more, "all workers of a processor are busy");
             if room == 0 || (0..more.min(room)).any(|_| self.add_spare().is_err()) {
                 break;
             }
@@ -228,7 +228,7 @@ impl Core {
 pub(crate) fn announce_kernel_wait(shared: &Shared) -> Option<BlockedWorker> {
     let blocked = Core::of_this_thread(shared)?.block();
     blocked
-        .inspect_err(|error| tracing::warn!(%error, "the kernel is waited for without a further lane"))
+        .inspect_err(|error| tracing::warn!(%error, "no additional worker could be started while waiting for the kernel"))
         .ok()
 }
 

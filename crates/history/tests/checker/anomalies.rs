@@ -38,7 +38,10 @@ fn stale_read() {
         at(0, 60, 70, read(2)),
         at(0, 80, 90, write(3)),
     ]);
-    assert!(window.contains("mount 0 thread 0: read -> 1    <- from this answer on"), "{window}");
+    assert!(
+        window.contains("mount 0 thread 0: read -> 1    <- inconsistent from this answer on"),
+        "{window}"
+    );
     // The write of 1, the write of 2, and the stale read, without irrelevant or later operations.
     assert_eq!(window.lines().count(), 4, "{window}");
 }
@@ -86,7 +89,7 @@ fn a_write_that_failed_may_happen_late_or_never_but_not_twice() {
 #[test]
 fn content_from_nowhere_and_torn_content() {
     let words = violation(&[at(0, 0, 10, write(1)), at(1, 20, 30, read(7))]);
-    assert!(words.contains("read -> 7, which nobody wrote here"), "{words}");
+    assert!(words.contains("read -> 7, a value that was never written"), "{words}");
     let written = [at(0, 0, 10, write(1)), at(1, 20, 30, torn([1, 0], false))];
     assert!(violation(&written).contains("parts of the contents [1, 0]"));
     let forgiving = Limits { tolerate_torn_reads: true, ..Limits::default() };
@@ -179,7 +182,7 @@ fn appends_over_each_other() {
         at(1, 10, 15, append(2)),
         at(0, 20, 30, read_log(&[2])),
     ]);
-    assert!(words.contains("one was lost or lies over the other"), "{words}");
+    assert!(words.contains("one was lost or overwritten"), "{words}");
     violation(&[at(0, 0, 10, append(1)), at(1, 20, 30, append(2)), at(0, 70, 80, read_log(&[2, 1]))]);
 }
 
@@ -209,7 +212,7 @@ fn an_append_that_failed_is_there_once_or_not_at_all() {
 #[test]
 fn an_error_that_has_no_business_here() {
     let refused = Event::Refused { what: "write".to_string(), errno: 13 };
-    assert!(violation(&[at(0, 0, 10, refused)]).contains("write was refused with error 13"));
+    assert!(violation(&[at(0, 0, 10, refused)]).contains("write failed with unexpected error 13"));
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub(super) fn examine(path: &Path, examined: &mut VerifyReport) -> Result<(), Kv
         tracing::warn!(
             journal = %journal.display(),
             end,
-            "the metadata store's journal was torn by a crash; its end, which had not been promised to be on disk, is cut"
+            "a crash has torn the metadata store's journal; its end, which was not synced, is truncated"
         );
         cut(journal, *end as u64)?;
         examined.cut += 1;
@@ -111,7 +111,7 @@ pub(super) fn read_all(path: &Path) -> Result<Vec<Journal>, KvError> {
     journals.sort();
     // They are numbered without gaps and removed from the oldest on.
     if let Some(gap) = journals.windows(2).find(|pair| pair[1].0 != pair[0].0 + 1) {
-        return Err(corrupt(&file(path, gap[0].0 + 1), "it is missing, between others"));
+        return Err(corrupt(&file(path, gap[0].0 + 1), "it is missing between others"));
     }
     let count = journals.len();
     let mut before = None;
@@ -199,7 +199,7 @@ fn batch(bytes: &[u8]) -> Result<(usize, u64), &'static str> {
     }
     match xxh3_64(items) == sum {
         true => Ok((rest.at, seqno)),
-        false => Err("its sum doesn't match"),
+        false => Err("its checksum doesn't match"),
     }
 }
 
@@ -232,7 +232,7 @@ fn frame(bytes: &[u8]) -> Result<Frame<'_>, &'static str> {
                 rest.skip(key as usize + stored as usize)?;
             }
             CLEAR => rest.skip(CLEAR_BYTES - 1)?,
-            _ => return Err("an item is none"),
+            _ => return Err("an item is invalid"),
         }
     }
     let items = &bytes[START_BYTES..rest.at];
@@ -269,7 +269,7 @@ struct Cursor<'a> {
 impl Cursor<'_> {
     fn skip(&mut self, count: usize) -> Result<(), &'static str> {
         let end = self.at.checked_add(count).filter(|end| *end <= self.bytes.len());
-        self.at = end.ok_or("it reaches beyond the end of the journal")?;
+        self.at = end.ok_or("it extends beyond the end of the journal")?;
         Ok(())
     }
 

@@ -75,7 +75,7 @@ pub fn verify(path: &Path, depth: VerifyDepth) -> Result<VerifyReport, KvError> 
     let mut examined = VerifyReport::default();
     let version = read(&path.join(VERSION_FILE))?;
     if version != VERSION {
-        return Err(corrupt(&path.join(VERSION_FILE), "it doesn't say which format this is"));
+        return Err(corrupt(&path.join(VERSION_FILE), "it names no known format"));
     }
     let trees = path.join(TREES);
     let (mut unfinished, mut has_tree) = (Vec::new(), false);

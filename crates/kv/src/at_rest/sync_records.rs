@@ -81,7 +81,7 @@ fn check_closed(path: &Path, closed: &CloseRecord, journals: &[Journal]) -> Resu
             if is_flushed && has_newer {
                 continue;
             }
-            return Err(corrupt(&file, "it is missing, and was there when the store was closed"));
+            return Err(corrupt(&file, "it is missing, but existed when the store was closed"));
         };
         if (found.end as u64) < left.bytes || found.last < left.last {
             let batch = |last: Option<u64>| last.map_or("no batch".into(), |last| format!("batch {last}"));
@@ -273,7 +273,7 @@ impl State {
 fn warn(path: &Path, error: &io::Error) {
     tracing::warn!(
         store = %path.display(), %error,
-        "can't note what is on disk: a loss of the end of a journal may go unnoticed"
+        "can't record what is on disk: a loss of the end of a journal may go unnoticed"
     );
 }
 

@@ -62,7 +62,7 @@ pub(super) fn examine(tree: &Path, depth: VerifyDepth, examined: &mut VerifyRepo
     for table in &listed {
         let path = tree.join(TABLES).join(table.id.to_string());
         if file_checksum(&path)? != table.sum {
-            return Err(corrupt(&path, "the table is not what was written (its XXH3-128 is another one)"));
+            return Err(corrupt(&path, "the table is not what was written (its XXH3-128 differs)"));
         }
     }
     examined.table_bytes += bytes;
@@ -78,7 +78,7 @@ fn list(tree: &Path) -> Result<Vec<TableRef>, KvError> {
     let number = u64::from_le_bytes(current[..8].try_into().expect("eight bytes"));
     let sum = u128::from_le_bytes(current[8..24].try_into().expect("sixteen bytes"));
     if current[24] != XXH3 {
-        return Err(corrupt(&current_path, format!("it names an unknown kind of sum, {}", current[24])));
+        return Err(corrupt(&current_path, format!("it has an unknown kind of checksum, {}", current[24])));
     }
     let path = tree.join(format!("v{number}"));
     let content = match read(&path) {
@@ -89,10 +89,10 @@ fn list(tree: &Path) -> Result<Vec<TableRef>, KvError> {
     };
     if xxh3_128(&content) != sum {
         let cause =
-            format!("it is not the list that {} names (its XXH3-128 is another one)", current_path.display());
+            format!("it is not the list that {} names (its XXH3-128 differs)", current_path.display());
         return Err(corrupt(&path, cause));
     }
-    read_list(&path).map_err(|cause| corrupt(&path, format!("the list of tables makes no sense: {cause}")))
+    read_list(&path).map_err(|cause| corrupt(&path, format!("the list of tables is invalid: {cause}")))
 }
 
 /// The file's checksum was right, so an error here means another format.
@@ -110,7 +110,7 @@ fn read_tables(reader: &mut impl Read) -> io::Result<Vec<TableRef>> {
             for _ in 0..u32::from_le_bytes(number(reader)?) {
                 let id = u64::from_le_bytes(number(reader)?);
                 if number::<1>(reader)?[0] != XXH3 {
-                    return Err(io::Error::other("an unknown kind of sum"));
+                    return Err(io::Error::other("an unknown kind of checksum"));
                 }
                 let sum = u128::from_le_bytes(number(reader)?);
                 // The sequence number for the whole table.

@@ -67,7 +67,7 @@ impl Syncer {
             match started {
                 Ok(handle) => *thread = Some(handle),
                 Err(error) => {
-                    let cause = format!("no thread for reaching the disk: {error}");
+                    let cause = format!("can't start the sync thread: {error}");
                     self.shared.poison(&KvError::Io { path: "writer".into(), cause });
                     wake_all(&mut self.desk.requests.lock());
                 }

@@ -197,19 +197,19 @@ fn refusals_name_pool_cause_and_remedy() {
     map.targets.iter_mut().for_each(|t| t.drain = true);
     let error = refusal(&map);
     assert_eq!(error.errno, Errno::ENODEV);
-    assert_eq!(error.message, "pool nvme can't take new files: its 3 groups are being drained");
-    assert_eq!(error.hint, "call a drain off (weft target set ID --drain off), or add a target to pool nvme");
+    assert_eq!(error.message, "pool nvme can't take new files: its 3 groups are draining");
+    assert_eq!(error.hint, "cancel a drain (weft target set ID --drain off), or add a target to pool nvme");
 
     map.targets[0].drain = false;
     map.targets[1].drain = false;
     map.targets[1].state = TargetState::Online;
     let error = refusal(&map);
     assert_eq!(error.errno, Errno::ENOSPC);
-    let groups = "1 group is full, 1 group is offline and 1 group is being drained";
+    let groups = "1 group is full, 1 group is offline and 1 group is draining";
     assert_eq!(error.message, format!("pool nvme can't take new files: {groups}"));
     assert_eq!(
         error.hint,
-        "start the nodes that are down, remove files, call a drain off (weft target set ID --drain off), or add a target to pool nvme"
+        "start the nodes that are down, remove files, cancel a drain (weft target set ID --drain off), or add a target to pool nvme"
     );
 
     map.groups.clear();
@@ -257,7 +257,7 @@ fn degraded_groups_are_a_last_resort() {
     );
     map.targets[4].state = TargetState::Offline;
     map.targets[5].state = TargetState::Offline;
-    assert_eq!(chosen(&map), Ok(BTreeSet::from([1, 2])), "one good member can be reached");
+    assert_eq!(chosen(&map), Ok(BTreeSet::from([1, 2])), "one member in sync is reachable");
     map.targets[2].state = TargetState::Offline;
     assert_eq!(chosen(&map), Ok(BTreeSet::from([1])), "no member of 2 can be");
     for states in [vec![Resyncing, Good], vec![Bad, Good]] {
@@ -312,7 +312,7 @@ fn a_pool_without_mirrored_groups_says_how_to_make_them() {
         (refused.errno, &*refused.message),
         (Errno::ENODEV, "pool nvme has no groups of scheme mirror:3")
     );
-    assert_eq!(refused.hint, "weft group create --pool nvme --scheme mirror:3 makes them");
+    assert_eq!(refused.hint, "weft group create --pool nvme --scheme mirror:3 creates them");
 }
 
 fn any_chooser() -> impl Strategy<Value = Chooser> {

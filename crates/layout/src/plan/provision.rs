@@ -75,7 +75,7 @@ impl Provision {
         let found = DEPLOYMENTS.iter().find(|(name, _)| *name == self.deployment);
         let Some((_, per_tib)) = found else {
             let names: Vec<&str> = DEPLOYMENTS.iter().map(|(name, _)| *name).collect();
-            let message = format!("provision: there is no deployment called {:?}", self.deployment);
+            let message = format!("provision: unknown deployment {:?}", self.deployment);
             return Err(invalid(message, format!("take one of {}", names.join(", "))));
         };
         if !(self.tib > 0.0 && self.tib <= MAX_TIB) {

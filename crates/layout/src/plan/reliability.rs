@@ -61,7 +61,7 @@ pub fn solve_chain(
         && (0.0..=1.0).contains(&unreadable);
     if !valid {
         return Err(invalid(
-            "the chain of failures has a number that makes no sense",
+            "the failure model has an invalid number",
             "more targets than tolerated losses, rates from 0, probabilities from 0 to 1",
         ));
     }

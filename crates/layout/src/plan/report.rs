@@ -98,33 +98,34 @@ fn notes(site: &Site, capacity: &Capacity, rebuild: Option<&Rebuild>, random: &P
     let scheme = site.pool.scheme;
     match scheme {
         PlannedScheme::Single => {
-            notes.push("scheme single keeps no second copy: what is on a target is lost with it".into())
+            notes.push("scheme single has no redundancy: the content of a target is lost with it".into())
         }
         PlannedScheme::Ec { .. } => {
-            notes.push(format!("{scheme} can be planned, but this version of weft doesn't make such groups"))
+            notes.push(format!("{scheme} can be planned, but this version of weft can't create such groups"))
         }
         PlannedScheme::Mirror(copies) if types::Scheme::from_replicas(copies.min(255) as u8).is_none() => {
             notes.push(format!(
-                "{scheme} can be planned, but weft keeps at most {} copies",
+                "{scheme} can be planned, but weft supports at most {} replicas",
                 types::Scheme::MAX_REPLICAS
             ));
         }
         PlannedScheme::Mirror(_) => {}
     }
     if rebuild.is_some_and(|rebuild| rebuild.place == RebuildPlace::Replacement) {
-        notes.push("a lost target has no room elsewhere: it is made again when somebody has replaced its drives; raise spare_percent, or add servers".into());
+        notes.push("a lost target doesn't fit elsewhere: it is rebuilt after its drives are replaced; raise spare_percent, or add servers".into());
     } else if rebuild.is_some() && capacity.spare_bytes < capacity.spare_for_a_server_bytes {
-        notes.push("the spare takes in a target's content, not a whole server's".into());
+        notes.push("the spare capacity can absorb a target's content, not a whole server's".into());
     }
     if rebuild.is_some() && site.domains() == u32::from(scheme.members()) {
-        notes.push("each group is in all failure domains: a whole one that is lost has to come back before its content has all copies again".into());
+        notes.push("each group spans all failure domains: a lost domain must return before its groups are fully redundant again".into());
     }
     if capacity.metadata_given_bytes > 0.0 && capacity.metadata_given_bytes < capacity.metadata_needed_bytes {
-        notes.push("the drives for metadata are too small for so much data: add metadata capacity".into());
+        notes.push("the metadata drives are too small for this amount of data: add metadata capacity".into());
     }
     if !random.limits.iter().any(|limit| limit.resource == super::Resource::Drives) {
         notes.push(
-            "the random rates of the drives aren't known (read_iops, write_iops), so they don't bind".into(),
+            "the random rates of the drives are unknown (read_iops, write_iops), so they aren't a limit"
+                .into(),
         );
     }
     notes

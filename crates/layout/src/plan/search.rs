@@ -42,9 +42,9 @@ impl Requirement {
     /// Why a plan doesn't meet it, and a remedy.
     fn unmet_reason(self, plan: &Plan) -> (String, &'static str) {
         let rate = |rate: &super::PlannedRate, unit: f64, name: &str| {
-            format!("{:.4} {name}, held by the {}", rate.per_s / unit, rate.binds)
+            format!("{:.4} {name}, limited by the {}", rate.per_s / unit, rate.binds)
         };
-        let faster = "describe more or faster hardware of the kind that binds (clients don't grow with servers), or leave the clients out";
+        let faster = "describe more or faster hardware of the limiting kind (clients don't grow with servers), or omit the clients";
         match self {
             Requirement::Read(_) => (rate(&plan.read, GB, "GB/s"), faster),
             Requirement::Write(_) => (rate(&plan.write, GB, "GB/s"), faster),
@@ -56,7 +56,7 @@ impl Requirement {
             ),
             Requirement::Loss(_) => (
                 format!("a probability of loss of {:.2e} a year", plan.reliability.loss_per_year),
-                "use a scheme that tolerates more losses, or keep spare room so that rebuilds begin at once",
+                "use a scheme that tolerates more losses, or reserve spare capacity so that rebuilds start at once",
             ),
         }
     }
@@ -91,7 +91,7 @@ impl FromStr for Requirement {
     fn from_str(text: &str) -> Result<Requirement> {
         let wrong = || {
             invalid(
-                format!("{text:?} is not a target of a plan"),
+                format!("{text:?} is not a valid target of a plan"),
                 "write for example '100 GB/s read', '50 GB/s write', '3M IOPS read', '1M IOPS write', '500 TiB usable' or '1e-6 loss'",
             )
         };

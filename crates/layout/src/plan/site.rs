@@ -149,7 +149,10 @@ fn kind<'a>(description: &'a Description, server: &'a Server) -> Result<ServerKi
     check_count(&of("drives_per_target"), server.drives_per_target)?;
     check_count(&of("links"), server.links)?;
     if server.cores == Some(0) {
-        return Err(invalid(of("cores is 0"), "say how many cores answer requests, or leave cores out"));
+        return Err(invalid(
+            of("cores is 0"),
+            "give the number of cores that answer requests, or omit cores",
+        ));
     }
     if !server.drives.is_multiple_of(server.drives_per_target) {
         let message =
@@ -157,12 +160,12 @@ fn kind<'a>(description: &'a Description, server: &'a Server) -> Result<ServerKi
         return Err(invalid(of(&message), "change drives or drives_per_target"));
     }
     if server.raid == super::Raid::Mirrored && !server.drives_per_target.is_multiple_of(2) {
-        let message = format!("{} drives a target don't make pairs", server.drives_per_target);
+        let message = format!("{} drives per target can't be paired", server.drives_per_target);
         return Err(invalid(of(&message), "raid = \"10\" needs an even drives_per_target"));
     }
     if !server.metadata_drives.is_multiple_of(2) {
-        let message = format!("{} metadata drives don't make pairs", server.metadata_drives);
-        return Err(invalid(of(&message), "metadata is kept in mirrored pairs: use an even number"));
+        let message = format!("{} metadata drives can't be paired", server.metadata_drives);
+        return Err(invalid(of(&message), "metadata is stored on mirrored pairs: use an even number"));
     }
     let drive = drive(description, &server.drive, name)?;
     let metadata_drive = match &server.metadata_drive {
@@ -190,7 +193,7 @@ fn drive(description: &Description, name: &str, server: &str) -> Result<Drive> {
     }
     if !(0.0..1.0).contains(&drive.afr) || !(0.0..1.0).contains(&drive.unreadable_per_bit) {
         let hint = "afr and unreadable_per_bit are parts from 0 to below 1: 0.01 for 1 % a year";
-        return Err(invalid(of("afr or unreadable_per_bit is no probability"), hint));
+        return Err(invalid(of("afr or unreadable_per_bit is not a probability"), hint));
     }
     Ok(drive)
 }
@@ -206,7 +209,7 @@ fn look_up<T: Copy>(
     own.get(name).copied().or_else(preset).ok_or_else(|| {
         let known: Vec<&str> =
             own.keys().map(String::as_str).chain(presets.iter().map(|(name, _)| *name)).collect();
-        let message = format!("{of}: there is no kind of {what} called {name:?}");
+        let message = format!("{of}: unknown kind of {what} {name:?}");
         invalid(message, format!("take one of {}, or describe it in [{what}.{name}]", known.join(", ")))
     })
 }

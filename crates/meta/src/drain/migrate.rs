@@ -67,7 +67,7 @@ impl MetaService {
             if partitions != executed {
                 match self.find_migrations(&executed).await {
                     Ok(()) => partitions = executed,
-                    Err(error) => tracing::warn!(%error, "files that are on their way wait"),
+                    Err(error) => tracing::warn!(%error, "recorded migrations can't be read now"),
                 }
             }
             while let Some(ino) = self.migrations.next() {
@@ -106,13 +106,13 @@ impl MetaService {
     async fn run_migration(self: Arc<Self>, mover: Arc<Session>, ino: InodeId) {
         let outcome = self.migrate_file(&mover, ino).await;
         if let Err(error) = &outcome {
-            tracing::debug!(ino = ino.0, %error, "a file is not where it should be yet");
+            tracing::debug!(ino = ino.0, %error, "an attempt to migrate a file failed");
         }
         if self.migrations.ended(ino, &outcome) == TaskEnd::GivenUp {
             let error = outcome.err().unwrap_or_else(|| Errno::EIO.into());
-            tracing::warn!(ino = ino.0, %error, "a file stays in the groups where it is");
+            tracing::warn!(ino = ino.0, %error, "the migration of a file was given up: it stays in its groups");
             if let Err(error) = self.forget_migration(ino).await {
-                tracing::warn!(ino = ino.0, %error, "it is tried again when the service starts anew");
+                tracing::warn!(ino = ino.0, %error, "the record of a migration can't be deleted: the service retries it after its next start");
             }
         }
         self.migrations.work_available.set();

@@ -105,8 +105,8 @@ impl Migrations {
         let mut table = self.table.lock();
         table.given_up.remove(&ino);
         if table.jobs.len() >= MAX_MIGRATIONS && !table.jobs.contains_key(&ino) {
-            let message = format!("{MAX_MIGRATIONS} files are on their way already");
-            return Err(Error::new(Errno::EAGAIN, message).hint("ask again when some of them are there"));
+            let message = format!("{MAX_MIGRATIONS} files are migrating already");
+            return Err(Error::new(Errno::EAGAIN, message).hint("try again when some of them have completed"));
         }
         let job = table.jobs.entry(ino).or_insert_with(|| Job::new(goal, None));
         (job.goal, job.failures, job.due_ns, job.last_error) = (goal, 0, 0, None);

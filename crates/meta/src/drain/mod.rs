@@ -191,7 +191,7 @@ impl MetaService {
                 match self.move_off_target(mover, found).await {
                     Ok(()) => self.drains.moved(found.target, found.bytes),
                     Err(error) => {
-                        tracing::debug!(ino = found.ino.0, target_id = found.target.0, %error, "a file stays for now");
+                        tracing::debug!(ino = found.ino.0, target_id = found.target.0, %error, "a file can't be moved now");
                         self.drains.record_failure(found.target, found.ino, &error);
                     }
                 }
@@ -235,11 +235,9 @@ impl MetaService {
 fn mirrored_error(group: GroupId) -> Error {
     Error::new(
         Errno::EOPNOTSUPP,
-        format!(
-            "it has copies in mirrored group {group}, in which another target takes the place of this one"
-        ),
+        format!("it is a replica in mirrored group {group}, where another target replaces it"),
     )
-    .hint("weft group resync status shows how far that is")
+    .hint("weft group resync status shows the progress")
 }
 
 fn is_offline(map: &ClusterMap, target: TargetId) -> bool {

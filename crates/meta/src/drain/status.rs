@@ -89,8 +89,9 @@ impl Drains {
             return Ok(());
         }
         let message = "the file system is mounted in the process of its metadata service, without leases";
-        Err(Error::new(Errno::EOPNOTSUPP, message)
-            .hint("copy the files instead (cp, then mv over the old one): copies go to other targets"))
+        Err(Error::new(Errno::EOPNOTSUPP, message).hint(
+            "copy the files instead (cp, then mv over the old one): new files are placed on other targets",
+        ))
     }
 
     /// Drops targets that aren't draining any more, and adds new ones.
@@ -158,7 +159,7 @@ impl Drains {
     }
 
     pub fn record_failure(&self, target: TargetId, ino: InodeId, error: &Error) {
-        self.on(target, |drain| drain.hindrance = Some(format!("inode {ino} stays for now: {error}")));
+        self.on(target, |drain| drain.hindrance = Some(format!("inode {ino} can't be moved now: {error}")));
     }
 
     pub fn record_error(&self, draining: &[TargetId], error: &Error) {

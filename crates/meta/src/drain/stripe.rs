@@ -47,7 +47,7 @@ impl MetaService {
         if let Err(error) = &outcome {
             // Requests may still be under way, so this process doesn't use the name again. The
             // chunk file is deleted.
-            tracing::debug!(ino = ino.0, %error, "a move is given up");
+            tracing::debug!(ino = ino.0, %error, "a move of a stripe failed");
             transfer.stop_tracking().await;
             claim.retire_name();
         } else {
@@ -201,15 +201,15 @@ impl MetaService {
         let file = EpochedFile { ino: ino.chunk_file(slot), epoch: 0 };
         match self.chunks.at_group(group, file, StorageOp::Stat).await? {
             StorageReply::Stat { len, .. } => Ok(len == 0),
-            other => Err(Error::new(Errno::EPROTO, format!("group {group} answered out of turn: {other:?}"))),
+            other => Err(Error::new(
+                Errno::EPROTO,
+                format!("group {group} sent an unexpected reply type: {other:?}"),
+            )),
         }
     }
 }
 
 pub(super) fn busy_error(ino: InodeId) -> Error {
-    Error::new(
-        Errno::EBUSY,
-        format!("inode {ino} changes too fast, or a client that wrote it is being settled"),
-    )
-    .hint("it is tried again by itself")
+    Error::new(Errno::EBUSY, format!("inode {ino} changes too fast, or its size is being recovered"))
+        .hint("no action is needed: the service retries by itself")
 }

@@ -180,8 +180,10 @@ impl<'a> Transfer<'a> {
             .await?;
         if self.stat(self.destination).await?.len != len {
             let Endpoint { place, name } = self.destination;
-            let message = format!("the copy {:016x} in {place} isn't as long as it should be", name.0);
-            return Err(Error::new(Errno::EIO, message).hint("it is tried again by itself"));
+            let message = format!("the new chunk file {:016x} in {place} has the wrong length", name.0);
+            return Err(
+                Error::new(Errno::EIO, message).hint("no action is needed: the service retries by itself")
+            );
         }
         Ok(())
     }
@@ -205,7 +207,7 @@ impl<'a> Transfer<'a> {
         let path = if end - start >= DIRECT_FROM { DataPath::Direct } else { DataPath::Cached };
         self.send(self.source, StorageOp::Read { offset: start, path }, Some(buf.clone())).await?;
         if !(self.may_continue)() {
-            return Err(Error::new(Errno::EREMOTE, "the file is another metadata service's now"));
+            return Err(Error::new(Errno::EREMOTE, "another metadata service owns the file now"));
         }
         let write = StorageOp::Write { offset: start, path, durable: false };
         self.send(self.destination, write, Some(buf.slice(0..len))).await?;
@@ -243,7 +245,7 @@ impl<'a> Transfer<'a> {
 pub(super) fn truncated_source_error(Endpoint { place, name }: Endpoint, len: u64, known: u64) -> Error {
     let message = format!("chunk file {:016x} in {place} has {len} bytes and had at least {known}", name.0);
     Error::new(Errno::EIO, message)
-        .hint("weft fsck names the file: put the chunk file back, or restore the file from a backup")
+        .hint("weft fsck shows the file name: restore the chunk file, or restore the file from a backup")
 }
 
 fn offset(reply: StorageReply) -> Result<Option<u64>> {
@@ -254,5 +256,5 @@ fn offset(reply: StorageReply) -> Result<Option<u64>> {
 }
 
 fn unexpected_reply(reply: &StorageReply) -> Error {
-    Error::new(Errno::EPROTO, format!("a target answered out of turn: {reply:?}"))
+    Error::new(Errno::EPROTO, format!("a target sent an unexpected reply type: {reply:?}"))
 }

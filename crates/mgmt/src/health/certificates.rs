@@ -27,7 +27,7 @@ pub fn certificate_findings(
         && expires_soon(ends_s, AUTHORITY_VALIDITY_S, now_s)
     {
         let what = format!("the certificate of the cluster's authority {}", end(ends_s, now_s));
-        let hint = "no certificate outlives it: move the files to a new cluster before".into();
+        let hint = "no certificate is valid beyond that: move the files to a new cluster before".into();
         findings.push(found(Verdict::Critical, what, hint));
     }
     for node in &map.nodes {
@@ -37,7 +37,7 @@ pub fn certificate_findings(
         };
         let verdict = if ends_s <= now_s { Verdict::Critical } else { Verdict::Warning };
         let what = format!("the certificate of node {} ({}) {}", node.id, node.name, end(ends_s, now_s));
-        let hint = "it is renewed by weft serve there: its log says what is in the way".into();
+        let hint = "weft serve there renews it: its log shows why it couldn't".into();
         findings.push(found(verdict, what, hint));
     }
     findings.extend(certificates.clients.iter().filter_map(|client| client_finding(client, now_s)));
@@ -51,13 +51,15 @@ fn client_finding(client: &ClientInfo, now_s: i64) -> Option<HealthFinding> {
         ClientState::Valid | ClientState::Revoked => return None,
         ClientState::Expired if was_meant => return None,
         ClientState::Expired => {
-            format!("weft client add {name} makes another cluster file, weft client revoke {name} forgets it")
+            format!(
+                "weft client add {name} creates another cluster file, weft client revoke {name} removes the client"
+            )
         }
         ClientState::ExpiresSoon if was_meant => {
-            format!("weft client revoke {name}, then weft client add {name}, if it is to go on")
+            format!("weft client revoke {name}, then weft client add {name}, if it is still needed")
         }
         ClientState::ExpiresSoon => {
-            "a mounted client renews it by itself: mount it, or look at the log of its mount".into()
+            "a mounted client renews it by itself: mount it, or check the log of its mount".into()
         }
     };
     let what = format!("the certificate of client {name} {}", end(*ends_s, now_s));
@@ -66,7 +68,7 @@ fn client_finding(client: &ClientInfo, now_s: i64) -> Option<HealthFinding> {
 
 fn end(ends_s: i64, now_s: i64) -> String {
     let at = Timestamp { secs: ends_s, nanos: 0 };
-    let verb = if ends_s <= now_s { "has ended on" } else { "ends on" };
+    let verb = if ends_s <= now_s { "expired on" } else { "ends on" };
     format!("{verb} {at}")
 }
 
@@ -108,7 +110,7 @@ mod tests {
         let (verdict, what) = told(&of_nodes(29)).remove(0);
         assert!(verdict == Verdict::Warning && what.contains("node 2 (n2) ends on 20"), "{what}");
         let (verdict, what) = told(&of_nodes(-1)).remove(0);
-        assert!(verdict == Verdict::Critical && what.contains("has ended on"), "{what}");
+        assert!(verdict == Verdict::Critical && what.contains("expired on"), "{what}");
         let authority = |days: i64| Certificates { authority: Some(NOW + days * DAY), ..of_nodes(99) };
         assert!(told(&authority(31)).is_empty());
         assert_eq!(told(&authority(29))[0].0, Verdict::Critical);

@@ -31,16 +31,16 @@ pub(super) fn lost(map: &ClusterMap, usage: Option<&GroupUsage>) -> Option<Healt
         _ if ids.is_empty() => return None,
         Some(usage) if usage.files == 0 => return None,
         Some(usage) => format!(
-            "{} files have content in {}, whose target was removed: it is lost, and reading and writing it fails",
+            "{} files have content in {}, whose target was removed: that content is lost, and reads and writes of it fail",
             usage.files,
             named(&ids)
         ),
         None => format!(
-            "the content of {} is lost, whose target was removed; the files that have some there aren't counted yet",
+            "the content of {} is lost, since its target was removed; the affected files aren't counted yet",
             named(&ids)
         ),
     };
-    let hint = "weft fsck names the files: delete them, or replace them by copies from a backup".to_string();
+    let hint = "weft fsck lists the files: delete them, or restore them from a backup".to_string();
     Some(found(Verdict::Warning, what, hint))
 }
 
@@ -63,11 +63,11 @@ fn unreachable(map: &ClusterMap) -> Option<HealthFinding> {
     holders.dedup();
     let ids: Vec<GroupId> = lost.iter().map(|group| group.id).collect();
     let what = format!(
-        "no good member of {} can be reached: files there can be neither read nor written",
+        "no member in sync of {} is reachable: files there can be neither read nor written",
         named(&ids)
     );
     let hint = format!(
-        "bring back one of the targets that have everything: {}{}",
+        "bring back one of the targets that are in sync: {}{}",
         joined(&holders),
         recovery_hint(map, &lost)
     );
@@ -84,7 +84,7 @@ fn recovery_hint(map: &ClusterMap, lost: &[&Group]) -> String {
     };
     match lost.iter().find_map(candidate) {
         Some((group, from)) => format!(
-            "; if they are lost for good: weft group recover {group} --from {from} says what would be lost (each group by itself)"
+            "; if they are lost for good: weft group recover {group} --from {from} shows what would be lost (for each group)"
         ),
         None => String::new(),
     }
@@ -94,10 +94,10 @@ fn recovery_hint(map: &ClusterMap, lost: &[&Group]) -> String {
 fn revived(group: &Group) -> Option<HealthFinding> {
     let from = group.revived?;
     let what = format!(
-        "group {} goes on from target {from}, which had missed changes: it is made to agree with the metadata before clients are let in",
+        "group {} was recovered from target {from}, which had missed writes: it is reconciled with the metadata before clients are admitted",
         group.id
     );
-    let hint = "the metadata services are needed for that; run weft fsck afterwards".to_string();
+    let hint = "this needs the metadata services; run weft fsck afterwards".to_string();
     Some(found(Verdict::Warning, what, hint))
 }
 
@@ -112,8 +112,10 @@ fn not_in_sync(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
     }
     let finding = |((target, is_bad), groups): ((TargetId, bool), Vec<GroupId>)| {
         let mut what = match is_bad {
-            true => format!("what target {target} has of {} is no good, and is copied anew", named(&groups)),
-            false => format!("target {target} has missed changes of {}", named(&groups)),
+            true => {
+                format!("target {target} has no usable content of {}, and gets a full copy", named(&groups))
+            }
+            false => format!("target {target} has missed writes of {}", named(&groups)),
         };
         let told: Vec<&ResyncProgress> = map
             .groups
@@ -127,13 +129,11 @@ fn not_in_sync(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
         let is_there = map.target(target).is_some_and(|t| t.state == TargetState::Online);
         let hint = match is_there {
             true if map.settings.resync.paused => {
-                "it is paused: weft group resync resume lets it go on".to_string()
+                "resync is paused: weft group resync resume continues it".to_string()
             }
-            true => {
-                "it comes back in step by itself; weft group resync status shows how far it is".to_string()
-            }
+            true => "it is resynced automatically; weft group resync status shows the progress".to_string(),
             false => format!(
-                "bring target {target} back: it comes back in step by itself then; {}",
+                "bring target {target} back: it is then resynced automatically; {}",
                 replacement_hint(map, &groups, target)
             ),
         };
@@ -149,10 +149,10 @@ fn replacement_hint(map: &ClusterMap, groups: &[GroupId], target: TargetId) -> S
         map.group(*id).is_some_and(|group| layout::replacement_target(map, group, target).is_none())
     };
     match groups.iter().filter(|id| is_stuck(id)).count() {
-        _ if after_s == 0 => "if it is lost: weft target drain lets others take its place".into(),
-        0 => format!("others take its place when it has been gone for {} min", after_s.div_ceil(60)),
+        _ if after_s == 0 => "if it is lost: weft target drain replaces it by other targets".into(),
+        0 => format!("other targets replace it when it has been offline for {} min", after_s.div_ceil(60)),
         count => format!(
-            "no other target can take its place in {count} of these groups: add one on another node, and in another rack where nodes have racks, with room (weft target add)"
+            "no other target can replace it in {count} of these groups: add one on another node, and in another rack if nodes have racks, with enough space (weft target add)"
         ),
     }
 }
@@ -174,7 +174,7 @@ fn progress(told: &[&ResyncProgress]) -> String {
     let bytes_left: Option<u64> = told.iter().map(|p| p.bytes_left).sum();
     let files_left: Option<u64> = told.iter().map(|p| p.files_left).sum();
     let rate: u64 = told.iter().map(|p| p.rate).sum();
-    let mut text = format!("; {} being brought in step", if told.len() == 1 { "one is" } else { "some are" });
+    let mut text = format!("; {} being resynced", if told.len() == 1 { "one is" } else { "some are" });
     if let Some(files) = files_left {
         text += &format!(", {files} files left");
     }
@@ -216,12 +216,12 @@ fn in_one_rack(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
     let what = match ids.len() {
         0 => return None,
         1 => format!(
-            "1 group of pool {} has several members in one rack, though it could be in more: {}",
+            "1 group of pool {} has several members in one rack, although it could span more: {}",
             pool.name,
             named(&ids)
         ),
         count => format!(
-            "{count} groups of pool {} have several members in one rack, though they could be in more: {}",
+            "{count} groups of pool {} have several members in one rack, although they could span more: {}",
             pool.name,
             named(&ids)
         ),
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(
             (found[0].verdict, &*found[0].what),
-            (Verdict::Warning, "target 2 has missed changes of group 100001")
+            (Verdict::Warning, "target 2 has missed writes of group 100001")
         );
         let progress = ResyncProgress {
             group: GroupId(100_001),
@@ -306,7 +306,7 @@ mod tests {
             liveness.note_map(NodeId(1), 1, Epoch(1), &[progress]);
         });
         assert!(
-            found[0].what.ends_with("one is being brought in step, 3 files left, at most 20 MiB, about 10 s"),
+            found[0].what.ends_with("one is being resynced, 3 files left, at most 20 MiB, about 10 s"),
             "{found:?}"
         );
         let found = after(|map, _| map.groups[0].states = vec![MemberState::Bad, MemberState::Good]);
@@ -322,9 +322,9 @@ mod tests {
         assert_eq!(found[0].verdict, Verdict::Critical);
         assert!(
             found[0].what.contains("group 100001")
-                && found[0].hint.contains(
-                    "everything: 1; if they are lost for good: weft group recover 100001 --from 2 "
-                ),
+                && found[0]
+                    .hint
+                    .contains("in sync: 1; if they are lost for good: weft group recover 100001 --from 2 "),
             "{found:?}"
         );
         let found = after(|map, _| {
@@ -345,7 +345,7 @@ mod tests {
             map.groups[0].revived = Some(TargetId(1));
         });
         assert!(
-            found[0].what.starts_with("group 100001 goes on from target 1")
+            found[0].what.starts_with("group 100001 was recovered from target 1")
                 && found[0].hint.contains("weft fsck"),
             "{found:?}"
         );

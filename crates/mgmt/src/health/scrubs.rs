@@ -19,13 +19,13 @@ fn finding(progress: &ScrubProgress) -> Option<HealthFinding> {
     Some(match left {
         0 => found(
             Verdict::Warning,
-            format!("target {target} had {damaged} damaged places{lost}; all were mended from other copies"),
-            "check its disk (smartctl, kernel log); weft scrub start looks again".into(),
+            format!("target {target} had {damaged} damaged ranges{lost}; all were repaired from other replicas"),
+            "check its disk (smartctl, kernel log); weft scrub start checks again".into(),
         ),
         _ => found(
             Verdict::Critical,
-            format!("target {target} has damage that could not be mended: {damaged} damaged places{lost}, {mended} mended"),
-            "weft fsck names the files: restore them from a backup; check the disk, and weft scrub start looks again".into(),
+            format!("target {target} has damage that could not be repaired: {damaged} damaged ranges{lost}, {mended} repaired"),
+            "weft fsck names the files: restore them from a backup; check the disk, and weft scrub start checks again".into(),
         ),
     })
 }

@@ -70,11 +70,7 @@ fn an_ejected_member_returns_by_a_resync() {
         assert_eq!(say(&mut map, 2, state, &all).unwrap_err().errno, Errno::EINVAL);
     }
     say(&mut map, 2, NeedsResync, &all).unwrap();
-    assert_eq!(
-        say(&mut map, 2, Good, &all).unwrap_err().errno,
-        Errno::EINVAL,
-        "nobody has brought it in step"
-    );
+    assert_eq!(say(&mut map, 2, Good, &all).unwrap_err().errno, Errno::EINVAL, "it has not been resynced");
 }
 
 #[test]
@@ -278,7 +274,7 @@ proptest! {
             }
             if is_new {
                 let good = new.members_with_states().filter(|(_, state)| *state == Good).count();
-                prop_assert_eq!(good, 1, "a new primary brings all others in step");
+                prop_assert_eq!(good, 1, "a new primary resyncs all other members");
                 let moving = new.members_with_states().any(|(_, state)| matches!(state, Resyncing | Rebuilding));
                 prop_assert!(!moving);
             }

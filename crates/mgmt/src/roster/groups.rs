@@ -47,7 +47,7 @@ impl Roster {
                 tracing::warn!(
                     pool = pool.0,
                     ?shortage,
-                    "no more groups of {scheme} are made in pool {pool}"
+                    "no more groups of {scheme} can be created in pool {pool}"
                 );
             }
         }

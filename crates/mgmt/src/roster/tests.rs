@@ -157,7 +157,10 @@ fn a_process_that_died_is_followed_by_another_at_the_same_address() {
     roster.register(&again, &liveness, &host(), NOW_S).unwrap();
     let moved = register(2, 12, "10.0.0.9:7500", &[1, 2]);
     let error = refused(&mut roster, |r| r.register(&moved, &liveness, &host(), NOW_S));
-    assert!(error.errno == Errno::EEXIST && error.message.contains("node 2 (a) is alive already"), "{error}");
+    assert!(
+        error.errno == Errno::EEXIST && error.message.contains("node 2 (a) is already running"),
+        "{error}"
+    );
     // The old process is gone: the node may have moved.
     roster.set_node_state(NodeId(2), NodeState::Offline);
     roster.register(&moved, &liveness, &host(), NOW_S).unwrap();
@@ -189,7 +192,7 @@ fn a_removed_target_does_not_block_registration() {
     assert_eq!(roster.map.targets, before);
     let refused = require_known(&roster.map, TargetId(77), "/t77").unwrap_err();
     assert!(
-        refused.errno == Errno::ENODEV && refused.hint.contains("take /t77 out of node.toml"),
+        refused.errno == Errno::ENODEV && refused.hint.contains("remove /t77 from node.toml"),
         "{refused}"
     );
 }

@@ -171,7 +171,7 @@ fn an_unreferenced_pool_can_be_emptied() {
             MgmtRequest::RemoveTarget { target: kept, accept_loss: false },
             MgmtRequest::SetPool { target: kept, pool: "other".into() },
         ] {
-            assert!(cluster.refused(named).await.message.contains("names that pool"));
+            assert!(cluster.refused(named).await.message.contains("refers to that pool"));
         }
         assert!(cluster.map().pool_named("other").is_none());
     });

@@ -52,7 +52,7 @@ impl MembershipAuthority for TestAuthority {
     fn check(&self, join: &Join, _now_s: i64) -> Result<()> {
         match join.secret == "sesame" {
             true => Ok(()),
-            false => Err(Error::new(Errno::EACCES, "the join token is not known").hint("ask for a new one")),
+            false => Err(Error::new(Errno::EACCES, "the join token is unknown").hint("ask for a new one")),
         }
     }
 

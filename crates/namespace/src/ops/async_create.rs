@@ -32,12 +32,12 @@ pub(crate) fn preallocate(tx: &mut Tx<'_>, dir: InodeId, count: u32, prefix: &[u
     if directory.default_acl {
         // The client determines the mode of a new file before the service could apply the ACL.
         let message = format!("files of directory {dir} get their permissions from its default ACL");
-        return Err(Error::new(Errno::EBUSY, message).hint("make them one by one").into());
+        return Err(Error::new(Errno::EBUSY, message).hint("create them synchronously").into());
     }
     if directory.flags().intersects(InodeFlags::READ_ONLY_FLAGS) {
         // The holder of a delegation is responsible for the names that it creates.
         let message = format!("directory {dir} is immutable or append-only");
-        return Err(Error::new(Errno::EBUSY, message).hint("make files there one by one").into());
+        return Err(Error::new(Errno::EBUSY, message).hint("create files there synchronously").into());
     }
     let count = count.min(MAX_PREALLOCATED);
     let ranges = u32::from(!prefix.is_empty());
@@ -103,7 +103,7 @@ fn set_times(inode: &mut Inode, made: Timestamp, now: Timestamp) {
 fn refuse_reuse(tx: &Tx<'_>, ino: InodeId) -> Outcome<()> {
     let lives = tx.get::<Inode>(&keys::inode(ino))?.is_some();
     if lives || tx.reader.get(&keys::doomed(ino))?.is_some() {
-        let message = format!("inode {ino} was made before, and has another name or none by now");
+        let message = format!("inode {ino} was created before, and has another name or none now");
         return Err(Error::new(Errno::EEXIST, message).into());
     }
     Ok(())

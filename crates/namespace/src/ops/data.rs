@@ -295,8 +295,8 @@ fn put_own_write_record(tx: &mut Tx<'_>, ino: InodeId, note: Writing) {
 
 /// The error for a request under a lease that the session doesn't have any more.
 fn ended_lease_error(ino: InodeId) -> Failure {
-    let message = format!("the lease under which inode {ino} was to be changed has ended");
-    Failure::Refused(Error::new(Errno::EKEYEXPIRED, message).hint("ask for the lease and begin anew"))
+    let message = format!("the lease for this change of inode {ino} has ended");
+    Failure::Refused(Error::new(Errno::EKEYEXPIRED, message).hint("acquire the lease and start again"))
 }
 
 fn check_size(size: u64) -> Outcome<u64> {

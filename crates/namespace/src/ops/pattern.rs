@@ -83,7 +83,9 @@ fn apply_change(
     if concerns_groups && lacks_groups(&pattern, map) {
         let (pool, scheme) = (pool_name(pattern.pool, map), pattern.scheme);
         return Err(Error::new(Errno::ENODEV, format!("pool {pool} has no groups of scheme {scheme}")).hint(
-            format!("weft group create --pool {pool} --scheme {scheme} makes them, or says why it can't"),
+            format!(
+                "weft group create --pool {pool} --scheme {scheme} creates them, or reports why it can't"
+            ),
         ));
     }
     Ok(pattern)

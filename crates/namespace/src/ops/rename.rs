@@ -207,6 +207,6 @@ fn check_not_below(tx: &Tx<'_>, moving: &Side, new_parent: InodeId) -> Outcome<(
         }
         above = tx.directory(above)?.parent_id();
     }
-    let message = format!("the way up from directory {new_parent} doesn't end at the root");
+    let message = format!("the path upward from directory {new_parent} doesn't end at the root");
     Err(Error::new(Errno::EIO, message).into())
 }

@@ -360,7 +360,7 @@ impl Connection {
         };
         if header.unchecked && (!compares || header.payload_sum.is_none()) {
             let what = if compares { "without a checksum" } else { "which wasn't asked for" };
-            return Err(Fault::unexpected(format!("a payload comes unchecked, {what}")));
+            return Err(Fault::unexpected(format!("a payload is unverified, {what}")));
         }
         let matches = match buffer {
             Some(buffer) if buffer.len() == payload_bytes && header.payload_place != 0 => {
@@ -393,7 +393,7 @@ impl Connection {
         let piece = calls.get(header.id).and_then(|call| call.piece.as_ref());
         let Some(piece) = piece.filter(|piece| piece.place() == header.payload_place) else {
             return Err(Fault::unexpected(format!(
-                "a reply is at page {} of the memory, nobody asked there",
+                "a reply is at page {} of the memory, which no request named",
                 header.payload_place - 1
             )));
         };
@@ -489,7 +489,7 @@ impl Connection {
 
 /// The fault of a server that answers a request that it wasn't sent.
 fn unknown_request(id: u64) -> Fault {
-    Fault::unexpected(format!("an answer to request {id}, which wasn't asked"))
+    Fault::unexpected(format!("an answer to request {id}, which was not sent"))
 }
 
 /// Abandons a call when its future is dropped; cancels it at the server if it may wait.

@@ -155,18 +155,18 @@ impl Link {
         let message = match (&place.connected, place.failures.last()) {
             (Some((address, _)), _) => format!("{name} at {address} has not answered within {waited:?}"),
             (None, Some(failure)) => {
-                format!("{name} can't be reached for {waited:?}; {}: {}", failure.address, failure.reason)
+                format!("{name} has been unreachable for {waited:?}; {}: {}", failure.address, failure.reason)
             }
             (None, None) if self.shared.addresses.lock().is_empty() => {
-                format!("{name} can't be reached for {waited:?}: no address is known")
+                format!("{name} has been unreachable for {waited:?}: no address is known")
             }
             (None, None) if self.shared.ways().usable.is_empty() => {
                 let networks = &self.shared.options.networks;
-                format!("{name} can't be reached: none of its addresses is in the networks {networks}")
+                format!("{name} is unreachable: none of its addresses is in the networks {networks}")
             }
-            (None, None) => format!("{name} can't be reached for {waited:?}: no address has answered"),
+            (None, None) => format!("{name} has been unreachable for {waited:?}: no address has answered"),
         };
-        Error::new(Errno::ETIMEDOUT, message).hint(format!("see whether {name} runs: weft net show"))
+        Error::new(Errno::ETIMEDOUT, message).hint(format!("check whether {name} runs: weft net show"))
     }
 
     /// An empty buffer for a request.

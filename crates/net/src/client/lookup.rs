@@ -65,7 +65,7 @@ fn start(shared: Arc<Shared>, lookup: Lookup) -> bool {
     };
     let started = std::thread::Builder::new().name("weft-lookup".into()).spawn(work);
     if let Err(error) = &started {
-        tracing::warn!(%error, "{} is looked for where it was: no thread", shared.options.name);
+        tracing::warn!(%error, "the addresses of {} can't be looked up, the known ones are used: no thread", shared.options.name);
         finish(&shared);
     }
     started.is_ok()

@@ -227,7 +227,7 @@ impl Shared {
 
     /// Addresses that may not be used, and why.
     pub(super) fn unusable_addresses(&self) -> Vec<AddressFailure> {
-        let reason = format!("not in the networks to be used, {}", self.options.networks);
+        let reason = format!("not in the configured networks, {}", self.options.networks);
         let unused = self.ways().unused.into_iter();
         unused.map(|address| AddressFailure { address: address.into(), reason: reason.clone() }).collect()
     }

@@ -35,7 +35,7 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
         match accepted {
             Ok((socket, address)) => {
                 if handshakes.get() >= MAX_HANDSHAKES {
-                    tracing::warn!(%address, "a connection was closed: too many are being made");
+                    tracing::warn!(%address, "a connection was closed: too many handshakes in progress");
                     continue;
                 }
                 let place = shared.reserve_slot();
@@ -90,13 +90,13 @@ async fn do_handshake(
             Ok(stream) => {
                 shared.assign_to_core(IncomingConnection { stream, memory, caller, incarnation, place })
             }
-            Err(e) => tracing::warn!(%address, "a connection can't be handed to its core: {e}"),
+            Err(e) => tracing::warn!(%address, "a connection can't be moved to its core: {e}"),
         },
-        (Ok(_), _) => {} // It was told why.
+        (Ok(_), _) => {} // The client got the reason.
         (Err(Fault::Io(e)), _) if e.kind() == io::ErrorKind::PermissionDenied => {
             tracing::warn!(%address, "a connection was refused: {e}");
         }
-        (Err(fault), _) => tracing::debug!(%address, "a connection without a hello: {fault}"),
+        (Err(fault), _) => tracing::debug!(%address, "a connection ended before its hello: {fault}"),
     }
 }
 
@@ -112,11 +112,11 @@ async fn receive_hello(
     let mut inbound = Inbound::new(stream.clone());
     let header = inbound.header().await?.ok_or(Fault::Closed)?;
     if header.kind != FrameKind::Hello || header.body_bytes > MAX_HELLO_BYTES || header.payload_bytes > 0 {
-        return Err(Fault::unexpected("the first frame is no hello"));
+        return Err(Fault::unexpected("the first frame is not a hello"));
     }
     let hello = Hello::decode(inbound.body(&header).await?.as_slice())?;
     if !inbound.is_drained() {
-        return Err(Fault::unexpected("something follows the hello before it is answered"));
+        return Err(Fault::unexpected("a frame follows the hello before it is answered"));
     }
     drop(inbound);
     if let Err(error) = check(shared, &hello, has_place) {
@@ -143,7 +143,7 @@ fn check(shared: &Shared, hello: &Hello, has_place: bool) -> Result<(), Error> {
     let name = &shared.options.name;
     if hello.protocol < VERSION.into() {
         let message =
-            format!("{name} speaks version {VERSION} of the protocol, the client {}", hello.protocol);
+            format!("{name} uses protocol version {VERSION}, the client version {}", hello.protocol);
         return Err(Error::new(Errno::EPROTO, message).hint("install the same version of weft on both"));
     }
     // The name is displayed, and appears in logs.
@@ -161,12 +161,11 @@ fn check(shared: &Shared, hello: &Hello, has_place: bool) -> Result<(), Error> {
     }
     if !has_place {
         let message = format!(
-            "{name} has {} connections, as many as it may have: one of each core of each client",
+            "{name} has {} connections, its limit: each core of each client has one",
             shared.options.limits.connections
         );
-        return Err(
-            Error::new(Errno::EBUSY, message).hint("unmount clients that aren't needed: weft session list")
-        );
+        return Err(Error::new(Errno::EBUSY, message)
+            .hint("unmount clients that aren't needed; weft session list shows them"));
     }
     Ok(())
 }

@@ -68,7 +68,7 @@ impl Authorizer {
         let error = Error::new(Errno::EACCES, message);
         match caller.proof.role() {
             Some(Member::Client(name)) => error.hint(format!(
-                "weft client add {name}, on the management node, makes another cluster file: unmount, and mount by it"
+                "weft client add {name}, on the management node, makes a new cluster file: unmount, and mount with it"
             )),
             _ => error,
         }
@@ -124,9 +124,8 @@ impl Authorizer {
             (Principal::Node(node), Some(map)) => node_roles(map, node),
             _ => String::new(),
         };
-        let message = format!(
-            "{name} may not ask for {operation} ({service} service): that is for {callers}{standing}"
-        );
+        let message =
+            format!("{name} may not send {operation} ({service} service); allowed: {callers}{standing}");
         self.log(caller, &message);
         Error::new(Errno::EACCES, message).hint(hint_for(principal, callers))
     }

@@ -71,9 +71,8 @@ impl Connection {
             // name, and takes over its address.
             let prior = core.newest(&ClientCore::of(&caller)).filter(|prior| !prior.ending.get());
             let Some(prior) = prior else {
-                let error =
-                    Error::new(Errno::ESTALE, "there is no connection over TCP that this one replaces");
-                let _ = refuse(&stream.attach(), &error).await; // It may be gone, which is as good.
+                let error = Error::new(Errno::ESTALE, "there is no TCP connection that this one replaces");
+                let _ = refuse(&stream.attach(), &error).await; // The client may have disconnected already.
                 return drop(place);
             };
             caller.address = prior.caller.address.clone();
@@ -100,7 +99,7 @@ impl Connection {
             Ok(prior) => connection.run(prior).await,
             Err(_) => {
                 let error = Error::new(Errno::ESTALE, "there is a newer connection of this client core");
-                let _ = refuse(&connection.stream, &error).await; // It may be gone, which is as good.
+                let _ = refuse(&connection.stream, &error).await; // The client may have disconnected already.
             }
         }
         drop(place);
@@ -154,7 +153,7 @@ impl Connection {
             if prior.predecessor_ended.get() && prior.requests.are_abandoned() {
                 let Caller { name, address, .. } = &*self.caller;
                 let running = prior.requests.running();
-                tracing::warn!(client = name, %address, running, "requests that their client has given up still run");
+                tracing::warn!(client = name, %address, running, "requests still run after their client's time-out");
                 return;
             }
             // The client sees that the server is alive.
@@ -252,7 +251,7 @@ impl Connection {
         let body = inbound.body(&header).await?;
         let job = self.decode(&header, body.as_slice());
         if job.as_ref().is_ok_and(|job| !self.has_slot_for(job.answer)) {
-            return Err(Fault::unexpected("more requests are in flight than were allowed"));
+            return Err(Fault::unexpected("more requests are in flight than allowed"));
         }
         if self.requests.is_waiting(header.id) {
             return Err(Fault::unexpected(format!("request {} is in flight already", header.id)));
@@ -500,7 +499,7 @@ impl Connection {
             }
             if self.has_expired() {
                 let Caller { name, address, .. } = &*self.caller;
-                tracing::info!(client = name, %address, "a connection outlives its certificate, and is ended");
+                tracing::info!(client = name, %address, "a connection is ended: its certificate has expired");
                 return self.drain();
             }
             if stall.duration(&self.outbox, &self.stream) > liveness.dead_after {
@@ -547,5 +546,5 @@ fn offset_of(header: &Header) -> usize {
 
 fn oversized(len: usize) -> Error {
     Error::new(Errno::E2BIG, format!("an answer has {len} bytes, at most {MAX_ANSWER_BYTES} are allowed"))
-        .hint("this is a fault of weft: report it with the log of the process that answers")
+        .hint("this is a bug in weft: report it with the log of the process that answers")
 }

@@ -111,7 +111,7 @@ impl Tls {
     /// The configuration of a machine with a join token that wants to become a member. It can
     /// connect, to management, and accepts no connections.
     pub fn joining(token: &JoinToken) -> identity::Result<Tls> {
-        let own = "a machine with a token to join".into();
+        let own = "a machine with a join token".into();
         let ends = HandshakeConfigs { client: join_config(token)?, server: None, own };
         let shared =
             Shared { configs: RwLock::new(ends), options: None, revocations: Revocations::default() };
@@ -189,8 +189,8 @@ fn refused(cause: impl Into<String>) -> io::Error {
 const CHECK_BOTH: &str = "check the address, the clocks of both machines and when their certificates end";
 
 /// Remedy when this end's certificate isn't valid any more.
-const NEW_CERTIFICATE: &str = "ask for another certificate: on the management node weft client add NAME makes a cluster file for a \
-     client, weft cluster token --client one that clients share, and weft cluster token lets a node join again";
+const NEW_CERTIFICATE: &str = "request a new certificate: on the management node weft client add NAME makes a cluster file for a \
+     client, weft cluster token --client makes one that clients share, and weft cluster token lets a node join again";
 
 /// A refusal of one end by the other, which is permanent.
 #[derive(Debug)]
@@ -267,7 +267,7 @@ impl Handshake {
         }
         match verdict.as_slice()[0] {
             NOT_ADMITTED => {
-                let cause = "the server doesn't let us in any more: this member was removed from the \
+                let cause = "the server refuses this member: it was removed from the \
                              cluster, or its certificate revoked"
                     .into();
                 Err(TlsRefusal { cause, remedy: NEW_CERTIFICATE, is_of_this_end: true }.into())
@@ -286,7 +286,7 @@ impl Handshake {
         let sent = self.session.encrypt(&mut Plaintext::new(vec![verdict]))?;
         self.socket.send(sent.into_iter().collect()).await?;
         match removed {
-            Some(identity) => Err(refused(format!("{identity} is not let in any more"))),
+            Some(identity) => Err(refused(format!("{identity} is not admitted any more"))),
             None => self.known(protection),
         }
     }
@@ -338,7 +338,7 @@ impl Handshake {
                 SecuredSocket::Encrypted(Box::new(TlsSocket::new(self.socket, self.session)))
             }
             _ if self.session.is_drained() => SecuredSocket::Plain(self.socket),
-            _ => return Err(refused("the peer spoke before it was accepted")),
+            _ => return Err(refused("the peer sent data before it was accepted")),
         };
         Ok(Authenticated { identity, way })
     }

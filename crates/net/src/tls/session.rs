@@ -214,7 +214,7 @@ impl Session {
             // Part of a protocol message would have to stay staged while other records are sent. A
             // conforming peer doesn't send that.
             Ok(Step::NeedsBytes) if !self.is_handshaking() && self.has_whole_record() => {
-                Err(self.fail(general("a message of the protocol came in parts")))
+                Err(self.fail(general("a protocol message is fragmented")))
             }
             Ok(step) => Ok(step),
             Err(error) => Err(self.fail(error)),
@@ -388,7 +388,7 @@ fn handle_state<D>(
             None => Ok(Step::NeedsBytes),
         },
         Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Step::Closed),
-        Ok(other) => Err(general(format!("a state that nobody asked for: {other:?}"))),
+        Ok(other) => Err(general(format!("unexpected state: {other:?}"))),
     };
     (discard, step)
 }
@@ -419,7 +419,7 @@ pub(super) fn failure(error: rustls::Error) -> io::Error {
         Error::InvalidCertificate(cause) => {
             (format!("the peer's certificate is refused: {cause}"), CHECK_BOTH)
         }
-        Error::NoCertificatesPresented => ("the peer has shown no certificate".to_string(), CHECK_BOTH),
+        Error::NoCertificatesPresented => ("the peer presented no certificate".to_string(), CHECK_BOTH),
         Error::NoApplicationProtocol | Error::AlertReceived(Alert::NoApplicationProtocol) => {
             ("the ends speak different protocols".to_string(), CHECK_BOTH)
         }

@@ -121,9 +121,9 @@ impl RealSocket {
         let fd = parcel.take();
         match fd {
             _ if received == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ if parcel.was_truncated() => Err(invalid("more descriptors came than were asked for")),
+            _ if parcel.was_truncated() => Err(invalid("more than one descriptor was received")),
             Some(fd) => Ok(fd),
-            None => Err(invalid("no descriptor came")),
+            None => Err(invalid("no descriptor was received")),
         }
     }
 

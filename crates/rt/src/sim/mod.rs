@@ -75,7 +75,7 @@ impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "deadlock after {} ns of simulated time: {} tasks wait and nothing is due",
+            "deadlock after {} ns of simulated time: {} tasks wait and no event is pending",
             self.clock_ns, self.tasks
         )
     }

@@ -347,7 +347,7 @@ impl Network {
 
     fn deliver_agree(&mut self, agenda: &mut EventQueue, client: EndId) {
         let Ok(end) = self.end_mut(client) else {
-            return; // It has given up.
+            return; // The client has closed its end.
         };
         end.state = EndState::Open;
         let mut woken = Vec::new();

@@ -187,7 +187,7 @@ impl Busy {
     /// Panics if there is one already: on a real socket, that would mix bytes.
     fn new(end: EndId, flag: fn(&mut End) -> &mut bool) -> io::Result<Busy> {
         let was_busy = with_end(end, |end| Ok(std::mem::replace(flag(end), true)))?;
-        assert!(!was_busy, "two receives or two sends are under way on one socket");
+        assert!(!was_busy, "two receives or two sends are in progress on one socket");
         Ok(Busy { end, flag })
     }
 }

@@ -68,7 +68,7 @@ impl Run {
             self.world.advance(step);
             left -= step;
             for index in self.site.take_metas_to_restart() {
-                self.log_fault("begins anew", self.metas[index]);
+                self.log_fault("restarted", self.metas[index]);
                 self.world.kill(self.metas[index]);
                 self.start_meta(index);
             }
@@ -152,7 +152,7 @@ impl Run {
             14.. => self.crash_storages()?,
             12 => self.slow_down(),
             13 => {
-                self.log_fault("its clock goes wrong", a);
+                self.log_fault("clock skewed", a);
                 skew_clock(&mut self.world, a);
             }
             0 | 1 if self.options.scheme.is_mirrored() => self.crash_storages()?,
@@ -160,15 +160,15 @@ impl Run {
             2 if self.options.meta_dies => self.kill_meta(),
             3 if self.options.clients_die => self.kill_client(),
             4 => {
-                self.log_link_fault("no way between them", a, b);
+                self.log_link_fault("link cut", a, b);
                 self.world.cut(a, b);
             }
             5 => {
-                self.log_link_fault("no way from one to the other", a, b);
+                self.log_link_fault("link cut in one direction", a, b);
                 self.world.cut_one_way(a, b);
             }
             6 => {
-                self.log_link_fault("connections between them break", a, b);
+                self.log_link_fault("connections reset", a, b);
                 self.world.reset_connections(a, b);
             }
             7 => {
@@ -259,7 +259,7 @@ impl Run {
         let racks = self.options.racks;
         let inside: Vec<usize> = (0..self.storages.len()).filter(|index| index % racks == rack).collect();
         let limit = [MAX_DOWN_MS, MAX_LONG_FAULT_MS][self.below(2) as usize];
-        tracing::info!(clock_s = self.clock_s(), rack, "a rack fails");
+        tracing::info!(clock_s = self.clock_s(), rack, "rack failed");
         let is_cut = self.below(3) == 0;
         let own: Vec<HostId> = inside.iter().map(|index| self.storages[*index]).collect();
         let others: Vec<HostId> = self.all_hosts().into_iter().filter(|host| !own.contains(host)).collect();
@@ -294,7 +294,7 @@ impl Run {
             self.log_fault("killed", host);
             self.world.kill(host);
         } else {
-            self.log_fault("lost its power", host);
+            self.log_fault("lost power", host);
             self.world.crash(host);
         }
     }
@@ -356,9 +356,9 @@ impl Run {
             last,
             lost,
             unsynced = self.site.engine.unsynced(),
-            "commits of which no program has been told"
+            "commits that no application has seen"
         );
-        self.log_fault("lost its power", host);
+        self.log_fault("lost power", host);
         self.world.crash(host);
         let (applied, unsynced) = (self.site.engine.applied(), self.site.engine.unsynced());
         self.site.engine.crash(unsynced.saturating_sub(lost as usize));
@@ -396,7 +396,7 @@ impl Run {
     /// Crashes and restarts the processes of all services, several times in a row.
     fn kill_all(&mut self) {
         for _ in 0..=self.below(MAX_KILL_ALL_ROUNDS) {
-            tracing::info!(clock_s = self.clock_s(), "all services are killed");
+            tracing::info!(clock_s = self.clock_s(), "all services killed");
             let mut hosts: Vec<HostId> =
                 self.storages.iter().chain(&self.metas).chain(&self.store).copied().collect();
             self.summary.kills += hosts.len() as u64;
@@ -430,7 +430,7 @@ impl Run {
 
     /// Makes the network slow from now on, which breaks connections.
     fn slow_down(&mut self) {
-        tracing::info!(clock_s = self.clock_s(), "the network is slow");
+        tracing::info!(clock_s = self.clock_s(), "network slowed down");
         let (slow_per_million, slow_ns) = (BAD_SLOW_PER_MILLION, BAD_SLOW_NS);
         self.world.set_network(NetworkOptions { slow_per_million, slow_ns, ..usual_network() });
     }
@@ -446,7 +446,7 @@ impl Run {
     }
 
     pub(super) fn repair(&mut self) {
-        tracing::info!(clock_s = self.clock_s(), "repaired");
+        tracing::info!(clock_s = self.clock_s(), "all faults repaired");
         self.world.set_network(usual_network());
         let hosts = self.all_hosts();
         for (index, &a) in hosts.iter().enumerate() {

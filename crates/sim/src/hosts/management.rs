@@ -69,8 +69,8 @@ impl MetadataServices {
     fn owner(&self, partition: PartitionId) -> Result<PartitionsChannel> {
         let map = self.management.current();
         let node = map.owner(partition).filter(|node| node.state != NodeState::Offline);
-        let node =
-            node.ok_or_else(|| Error::new(Errno::EAGAIN, format!("nobody executes partition {partition}")))?;
+        let node = node
+            .ok_or_else(|| Error::new(Errno::EAGAIN, format!("no service executes partition {partition}")))?;
         Ok(Channel::remote(peer(node.name.clone(), address_of(node), &self.identity)))
     }
 

@@ -351,5 +351,5 @@ pub(super) fn address_of(node: &Node) -> Ipv4Addr {
 }
 
 pub(super) fn unexpected_reply(reply: &MgmtReply) -> Error {
-    Error::new(Errno::EPROTO, format!("management answered out of turn: {reply:?}"))
+    Error::new(Errno::EPROTO, format!("management sent an unexpected reply: {reply:?}"))
 }

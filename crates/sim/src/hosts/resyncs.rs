@@ -66,7 +66,7 @@ impl Run {
     }
 
     fn lose_power(&mut self, index: usize) {
-        self.log_fault("lost its power", self.storages[index]);
+        self.log_fault("lost power", self.storages[index]);
         self.summary.kills += 1;
         self.world.crash(self.storages[index]);
     }

@@ -140,7 +140,7 @@ impl FromStr for PowerCuts {
         let known = PowerCuts::ALL.iter().find(|(name, _)| *name == text);
         known.map(|(_, how)| *how).ok_or_else(|| {
             let names = PowerCuts::ALL.map(|(name, _)| name).join(", ");
-            format!("{text:?} is none of: {names}")
+            format!("{text:?} is not one of: {names}")
         })
     }
 }
@@ -495,7 +495,7 @@ impl Run {
         let programs = self.options.clients * self.options.programs;
         if returned < u64::from(programs) {
             return Err(format!(
-                "{returned} operations of {programs} programs returned within {PROGRESS:?} although all hosts work"
+                "only {returned} operations of {programs} applications returned within {PROGRESS:?} without faults"
             ));
         }
         Ok(())
@@ -537,7 +537,7 @@ impl Run {
                 }
             }
         };
-        self.run_limited(self.clients[0], "looking at everything", limited)
+        self.run_limited(self.clients[0], "reading everything", limited)
     }
 
     /// Returns management's current map.
@@ -579,7 +579,7 @@ impl Run {
             let rack = |id: &TargetId| map.node(map.target(*id)?.node)?.rack.clone();
             let racks: BTreeSet<Option<String>> = group.members.iter().map(rack).collect();
             if racks.len() < group.members.len() || racks.contains(&None) {
-                return Err(format!("the members of group {} are in the racks {racks:?}", group.id));
+                return Err(format!("group {} has members in the same rack: racks {racks:?}", group.id));
             }
         }
         Ok(())

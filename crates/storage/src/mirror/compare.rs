@@ -131,7 +131,7 @@ fn member_request(group: &Group) -> GroupContext {
 }
 
 fn out_of_turn(reply: &StorageReply) -> Error {
-    Error::new(Errno::EPROTO, format!("a member answered out of turn: {reply:?}"))
+    Error::new(Errno::EPROTO, format!("unexpected reply type from a member: {reply:?}"))
         .hint("install the same version of weft on all machines")
 }
 

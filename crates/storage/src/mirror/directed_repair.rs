@@ -42,7 +42,7 @@ impl DirectedRepair {
         range: ByteRange,
     ) -> Result<StorageReply> {
         if from == to {
-            return Err(Error::new(Errno::EINVAL, format!("target {to} can't be mended from itself")));
+            return Err(Error::new(Errno::EINVAL, format!("target {to} can't be repaired from itself")));
         }
         let _entered = self.replica.role_lock.read().await;
         // Until the last step nothing of it counts as settled, so that no client reads a
@@ -210,9 +210,9 @@ impl DirectedRepair {
         let view = self.mirrors.primary_view(&self.replica)?;
         let group = view.group()?;
         if group.is_degraded() {
-            let message = format!("group {} has members that aren't in step", group.id);
+            let message = format!("group {} has members that aren't in sync", group.id);
             return Err(Error::new(Errno::EBUSY, message)
-                .hint("what is lost on one may be on them: wait until they are good (weft group list)"));
+                .hint("these may have the lost content: wait until they are in sync (weft group list)"));
         }
         Ok(group.members.clone())
     }
@@ -292,7 +292,7 @@ impl DirectedRepair {
 }
 
 fn unexpected_reply() -> Error {
-    Error::new(Errno::EPROTO, "a member answered out of turn")
+    Error::new(Errno::EPROTO, "unexpected reply type from a member")
         .hint("install the same version of weft on all machines")
 }
 
@@ -303,7 +303,7 @@ fn require_in_sync(group: &Group, member: TargetId) -> Result<()> {
         Some(_) => Err(version_fence::version_mismatch(group.id)),
         None => {
             let message = format!("target {member} is no member of group {}", group.id);
-            Err(Error::new(Errno::EINVAL, message).hint("weft group list shows who is"))
+            Err(Error::new(Errno::EINVAL, message).hint("weft group list shows the members"))
         }
     }
 }

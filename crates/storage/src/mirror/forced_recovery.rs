@@ -77,7 +77,7 @@ impl MirrorService {
         }
         tracing::warn!(
             group = %replica.group, target_id = %replica.target, files = names.len(),
-            "a group goes on from a copy that had missed something: its files are made to agree with the metadata"
+            "forced recovery: a group continues from a replica that had missed changes; its files are reconciled with the metadata"
         );
         replica.unreconciled.add(names);
         replica.forced_recovery.is_done.store(true, Ordering::Release);
@@ -95,7 +95,7 @@ impl MirrorService {
             if let Err(error) = mirrors.run_forced_recovery(&replica).await {
                 tracing::warn!(
                     group = %replica.group, target_id = %replica.target, %error,
-                    "a group doesn't go on yet from a copy that had missed something"
+                    "the forced recovery of a group hasn't ended yet"
                 );
             }
             replica.forced_recovery.is_begun.store(false, Ordering::Release);
@@ -125,7 +125,7 @@ impl MirrorService {
             version: since,
             target: replica.target,
             state: MemberState::Good,
-            reason: "what it has agrees with the metadata".to_string(),
+            reason: "its files agree with the metadata".to_string(),
             is_orderly: true,
         };
         self.context.management.set_member(change).await.map(drop)

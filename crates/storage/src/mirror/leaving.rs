@@ -34,7 +34,7 @@ pub(super) fn release_member(
         if leaving == replica.target {
             mirrors.step_down_to_leave(&replica, since).await;
         } else {
-            let reason = "another target has taken its place";
+            let reason = "another target has replaced it";
             mirrors.report_member(&replica, since, leaving, MemberState::Bad, reason).await;
         }
         mirrors.resyncing.lock().remove(&key);
@@ -47,7 +47,7 @@ impl MirrorService {
     /// known, this member changes and reads nothing.
     async fn step_down_to_leave(&self, replica: &Replica, since: Epoch) {
         let Some(_alone) = rt::timeout(DRAIN_TIMEOUT, replica.role_lock.write()).await else {
-            tracing::debug!(group = %replica.group, "a primary that leaves waits for what is under way");
+            tracing::debug!(group = %replica.group, "a leaving primary waits for changes in progress");
             return rt::sleep(BUSY_PAUSE).await;
         };
         let is_wanted = |group: &types::Group| {
@@ -63,7 +63,7 @@ impl MirrorService {
             version: since,
             target: replica.target,
             state: MemberState::Bad,
-            reason: "another target has taken its place".into(),
+            reason: "another target has replaced it".into(),
             is_orderly: true,
         };
         while self.since(replica.group) == since {
@@ -74,7 +74,7 @@ impl MirrorService {
                 }
                 Ok(_) => return,
                 Err(error) => {
-                    tracing::warn!(group = %replica.group, %error, "management doesn't decide on a primary that leaves");
+                    tracing::warn!(group = %replica.group, %error, "management hasn't confirmed that a primary leaves");
                     rt::sleep(REST).await;
                 }
             }
@@ -101,7 +101,7 @@ impl MirrorService {
         // again one day.
         self.entries.write().remove(&key);
         removed?;
-        tracing::info!(target_id = %key.0, %group, "what a target had of a group that it has left is removed");
+        tracing::info!(target_id = %key.0, %group, "the replica of a group that a target has left was removed");
         Ok(())
     }
 }

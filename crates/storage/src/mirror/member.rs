@@ -28,8 +28,11 @@ impl MirrorService {
         self.watches.end_for_replica(replica.target, replica.group);
         replica.unsettled.settle(asked.since, settled);
         if replica.is_unclean() {
-            let message = format!("target {}: group {} was left by a crash", replica.target, replica.group);
-            return Err(Error::new(Errno::EIO, message).hint("its primary brings it in step by itself"));
+            let message = format!(
+                "target {}: the replica of group {} must be resynced after a crash",
+                replica.target, replica.group
+            );
+            return Err(Error::new(Errno::EIO, message).hint("its primary resyncs it automatically"));
         }
         let spec = request.op.spec();
         match request.op {
@@ -169,8 +172,8 @@ async fn execute_resync_request(
 
 /// The error when a member restarted: it may have lost what was sent to it before.
 pub(super) fn member_restarted(target: TargetId) -> Error {
-    Error::new(Errno::EAGAIN, format!("target {target} was started anew while it was brought in step"))
-        .hint("it is brought in step again by itself")
+    Error::new(Errno::EAGAIN, format!("target {target} restarted during its resync"))
+        .hint("it is resynced again automatically")
 }
 
 /// Lists the chunk files here, or the dirty regions.
@@ -186,8 +189,10 @@ async fn regions(replica: &Replica, from: InodeId, which: Regions) -> Result<Sto
     };
     // Checked last, so that an overflow during the listing counts, too.
     if which == Regions::Dirty && store.has_overflowed() {
-        let message = format!("target {}: more has changed than was noted", replica.target);
-        return Err(Error::new(Errno::EOVERFLOW, message).hint("its primary looks at everything by itself"));
+        let message = format!("target {}: the intent log doesn't list all changed regions", replica.target);
+        return Err(
+            Error::new(Errno::EOVERFLOW, message).hint("its primary compares everything automatically")
+        );
     }
     Ok(StorageReply::Regions { regions, next })
 }

@@ -92,11 +92,11 @@ pub(super) async fn run(mirrors: &Arc<MirrorService>, replica: &Replica, member:
         // The former attempt was abandoned. Its requests may still arrive late, and only another
         // version refuses them.
         mirrors
-            .report_member(replica, since, member, state_after_miss(to), "bringing it in step was cut short")
+            .report_member(replica, since, member, state_after_miss(to), "its resync was interrupted")
             .await;
         since = mirrors.since(replica.group);
     }
-    mirrors.report_member(replica, since, member, to, "its primary brings it in step").await;
+    mirrors.report_member(replica, since, member, to, "its primary resyncs it").await;
     let view = mirrors.primary_view(replica)?;
     let group = view.group()?;
     if group.since <= before.group()?.since || group.state_of(member) != Some(to) {
@@ -117,7 +117,7 @@ pub(super) async fn run(mirrors: &Arc<MirrorService>, replica: &Replica, member:
     };
     let outcome = step.send_everything(to == MemberState::Rebuilding).await;
     let (state, reason) = match &outcome {
-        Ok(()) => (MemberState::Good, "it is in step".to_string()),
+        Ok(()) => (MemberState::Good, "it is in sync".to_string()),
         Err(error) => (state_after_miss(to), error.message.to_string()),
     };
     // Unless another member is the primary by now, or this member was ejected.
@@ -143,7 +143,7 @@ impl MemberResync<'_> {
         self.progress.counted(work.len() as u64, bytes);
         tracing::info!(
             group = %self.replica.group, target_id = %self.member, files = work.len(), bytes,
-            "a member of a group is brought in step"
+            "resync of a member begins"
         );
         let mut here = Vec::new();
         for some in work.into_iter().collect::<Vec<_>>().chunks(FILES_AT_ONCE) {
@@ -158,7 +158,7 @@ impl MemberResync<'_> {
         self.verify_source().await?;
         tracing::info!(
             group = %self.replica.group, target_id = %self.member, bytes_moved = self.sent.get(),
-            "a member of a group is in step"
+            "resync of a member has ended: it is in sync"
         );
         Ok(())
     }
@@ -217,7 +217,7 @@ impl MemberResync<'_> {
         while let Some(at) = from {
             let op = StorageOp::Regions { from: at, which };
             let StorageReply::Regions { regions, next } = self.ask(InodeId(0), op, None).await? else {
-                return Err(Error::new(Errno::EPROTO, "a member answered out of turn")
+                return Err(Error::new(Errno::EPROTO, "unexpected reply type from a member")
                     .hint("install the same version of weft on all machines"));
             };
             add(work, regions);
@@ -273,8 +273,8 @@ impl MemberResync<'_> {
             false => Ok(()),
             true => {
                 let message =
-                    format!("target {}: the chunk file of inode {ino} is gone", self.replica.target);
-                Err(Error::new(Errno::EAGAIN, message).hint("the member is brought in step again by itself"))
+                    format!("target {}: the chunk file of inode {ino} is missing", self.replica.target);
+                Err(Error::new(Errno::EAGAIN, message).hint("the member is resynced again automatically"))
             }
         }
     }

@@ -166,8 +166,8 @@ impl GroupView {
 
     fn group(&self) -> Result<&Group> {
         self.map.group(self.group).ok_or_else(|| {
-            Error::new(Errno::ENXIO, format!("there is no group {} in the cluster's map", self.group))
-                .hint("weft group list shows which there are")
+            Error::new(Errno::ENXIO, format!("there is no group {} in the cluster map", self.group))
+                .hint("weft group list shows the groups")
         })
     }
 }
@@ -302,7 +302,10 @@ impl MirrorService {
         let opened =
             Store::open_group(target, group, if_absent).await.map_err(|e| tally.failed(target, &e))?;
         let Some((store, report)) = opened else {
-            return Err(Error::new(Errno::EIO, format!("target {}: group {group} can't be made", key.0)));
+            return Err(Error::new(
+                Errno::EIO,
+                format!("target {}: the replica of group {group} can't be created", key.0),
+            ));
         };
         tracing::debug!(target_id = %key.0, %group, ?report, "replica opened");
         rt::spawn(run_background(store.clone()));
@@ -387,8 +390,9 @@ impl MirrorService {
             // A slow disk gets its time; an unreachable node doesn't.
             if waited >= patience || !self.is_reachable(member) {
                 let message = format!("target {member} hasn't answered within {} s", waited.as_secs());
-                return Err(Error::new(Errno::ETIMEDOUT, message)
-                    .hint("look at its node: weft node list, and its log"));
+                return Err(
+                    Error::new(Errno::ETIMEDOUT, message).hint("check its node: weft node list, and its log")
+                );
             }
             rest = REACHABILITY_INTERVAL;
         }
@@ -429,7 +433,7 @@ impl MirrorService {
                     break;
                 }
                 Err(error) => {
-                    tracing::warn!(group = %replica.group, %error, "management doesn't decide on a member of a group");
+                    tracing::warn!(group = %replica.group, %error, "management hasn't confirmed the state of a member");
                     // The map may have come without the answer: then not all processes know it yet.
                     // The repeated request makes management wait for that.
                     if self.since(replica.group) == since || self.primary_view(replica).is_err() {
@@ -476,7 +480,7 @@ impl MirrorService {
                 version: view.group()?.since,
                 target: replica.target,
                 state: MemberState::Good,
-                reason: "it goes on as the primary".to_string(),
+                reason: "it continues as the primary".to_string(),
                 is_orderly: false,
             };
             match self.context.management.set_member(change).await {
@@ -486,15 +490,14 @@ impl MirrorService {
                 }
                 Err(error) if rt::monotonic_ns() - began_ns > MANAGEMENT_TIMEOUT.as_nanos() as u64 => {
                     let message = format!(
-                        "group {} waits for management's word on who knows its members: {}",
+                        "group {} waits for management to confirm its members: {}",
                         replica.group, error.message
                     );
-                    return Err(
-                        Error::new(Errno::ETIMEDOUT, message).hint("weft health tells how management is")
-                    );
+                    return Err(Error::new(Errno::ETIMEDOUT, message)
+                        .hint("weft health shows the state of management"));
                 }
                 Err(error) => {
-                    tracing::debug!(group = %replica.group, %error, "management doesn't say who knows the members of a group");
+                    tracing::debug!(group = %replica.group, %error, "management hasn't confirmed the members of a group");
                     rt::sleep(REST).await;
                 }
             }

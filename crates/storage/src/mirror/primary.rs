@@ -88,7 +88,7 @@ impl MirrorService {
             _ if spec.is_change() || spec.is_sync() => {
                 detached::run(change(self.clone(), replica, request, payload)).await
             }
-            _ => Err(Error::new(Errno::EOPNOTSUPP, "this can't be asked of a mirrored group")
+            _ => Err(Error::new(Errno::EOPNOTSUPP, "mirrored groups don't support this request")
                 .hint("install the same version of weft on all machines")),
         }
     }
@@ -117,7 +117,7 @@ impl MirrorService {
                 replica.mark_reconciled();
                 return Ok(());
             };
-            let reason = format!("target {} was left by a crash and goes on as the primary", replica.target);
+            let reason = format!("target {} continues as the primary after a crash", replica.target);
             self.report_member(replica, group.since, other, MemberState::NeedsResync, &reason).await;
         }
     }
@@ -206,8 +206,7 @@ impl MirrorService {
             match others.first() {
                 None if is_own => return replica.cancel_step_down(group.since),
                 Some(other) if is_own && !others.iter().any(|id| self.is_reachable(*id)) => {
-                    let reason =
-                        format!("target {other} isn't heard of, and can't take the place of the primary");
+                    let reason = format!("target {other} is unreachable, and can't replace the primary");
                     self.report_member(replica, group.since, *other, MemberState::NeedsResync, &reason).await;
                 }
                 _ => self.report_member(replica, group.since, target, state, reason).await,
@@ -273,9 +272,9 @@ impl MirrorService {
             reason: error.message.to_string(),
             is_orderly: false,
         };
-        tracing::warn!(group = %group.id, target_id = %target, "a primary gives way: {}", error.message);
+        tracing::warn!(group = %group.id, target_id = %target, "a primary steps down: {}", error.message);
         if let Err(undecided) = self.context.management.set_member(change).await {
-            tracing::warn!(group = %group.id, error = %undecided, "management doesn't decide on a member of a group");
+            tracing::warn!(group = %group.id, error = %undecided, "management hasn't confirmed the state of a member");
         }
         match self.since(group.id) > group.since {
             true => version_fence::version_mismatch(group.id),

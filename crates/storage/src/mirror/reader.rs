@@ -79,6 +79,6 @@ impl MirrorService {
 
 fn ask_the_primary(replica: &Replica) -> Error {
     let message =
-        format!("target {} of group {} can't tell what is there now", replica.target, replica.group);
-    Error::new(Errno::EREMOTE, message).hint("who asks goes to the group's primary by itself")
+        format!("target {} of group {} doesn't know the current content", replica.target, replica.group);
+    Error::new(Errno::EREMOTE, message).hint("the client asks the group's primary automatically")
 }

@@ -123,7 +123,7 @@ impl MirrorService {
             {
                 tracing::warn!(
                     target_id = %replica.target, group = %replica.group, %error,
-                    "files of a group are not made to agree with the metadata yet"
+                    "files of a group are not reconciled with the metadata yet"
                 );
                 if self.primary_view(replica).is_err() {
                     return;
@@ -138,7 +138,7 @@ impl MirrorService {
         replica.store.mark_reconciled();
         tracing::info!(
             target_id = %replica.target, group = %replica.group, tidied = touched.files.len(),
-            "files of a group agree with the metadata, also those that a crash has left or that had missed something"
+            "files of a group are reconciled with the metadata"
         );
     }
 
@@ -152,10 +152,7 @@ impl MirrorService {
             rt::timeout(LOOK_INTERVAL, replica.unreconciled.drained.wait()).await;
             if rt::monotonic_ns() - began_ns > PATIENCE.as_nanos() as u64 && replica.unreconciled.is_pending()
             {
-                let message = format!(
-                    "group {} is still being put right after all that had everything were lost or had crashed",
-                    replica.group
-                );
+                let message = format!("crash reconciliation of group {} hasn't finished", replica.group);
                 return Err(Error::new(Errno::ETIMEDOUT, message)
                     .hint("it needs the metadata service for that: check that it runs (weft health)"));
             }

@@ -155,7 +155,7 @@ impl MirrorService {
             match mirrors.request_repair(target, group, ino, range).await {
                 Ok(healed) => tally.count_repair(&healed),
                 Err(error) => {
-                    tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't mended yet");
+                    tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't repaired yet");
                 }
             }
             mirrors.repairing.lock().remove(&key);
@@ -172,7 +172,7 @@ impl MirrorService {
                 match mirrors.request_repair(target, group, ino, range).await {
                     Ok(healed) => tally.count_repair(&healed),
                     Err(error) => {
-                        tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't mended yet");
+                        tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't repaired yet");
                     }
                 }
             }
@@ -202,11 +202,13 @@ impl MirrorService {
         };
         match reply {
             StorageReply::Healed(mended) => {
-                tracing::debug!(%group, target_id = %asker, inode = %ino, %range, ?mended, "asked to mend");
+                tracing::debug!(%group, target_id = %asker, inode = %ino, %range, ?mended, "repair requested");
                 Ok(mended)
             }
-            other => Err(Error::new(Errno::EPROTO, format!("the primary answered out of turn: {other:?}"))
-                .hint("install the same version of weft on all machines")),
+            other => {
+                Err(Error::new(Errno::EPROTO, format!("unexpected reply type from the primary: {other:?}"))
+                    .hint("install the same version of weft on all machines"))
+            }
         }
     }
 
@@ -273,8 +275,8 @@ pub(super) async fn has_file(replica: &Replica, ino: InodeId) -> bool {
 
 /// The error for a read of a chunk file that other members have, when none of them answers.
 fn missing_file(replica: &Replica, ino: InodeId) -> Error {
-    let message = format!("target {}: the chunk file of inode {ino} is gone", replica.target);
-    Error::new(Errno::EIO, message).hint("bring up the other members of its group: weft group list")
+    let message = format!("target {}: the chunk file of inode {ino} is missing", replica.target);
+    Error::new(Errno::EIO, message).hint("start the nodes of the other members of its group: weft group list")
 }
 
 /// Returns the parts in which the checksums of a file of `len` bytes are sent: as much as one
@@ -290,7 +292,9 @@ pub(super) fn expected_parts(len: u64) -> impl Iterator<Item = ByteRange> {
 /// holes.
 pub(super) fn expected_sums(survey: &ReplicaState, part: ByteRange) -> Result<IoBuf> {
     if !survey.exists {
-        return Err(Error::new(Errno::EAGAIN, "the copy that was right is gone").hint("it is tried again"));
+        return Err(
+            Error::new(Errno::EAGAIN, "the intact replica is missing").hint("weft tries again automatically")
+        );
     }
     let blocks = part.len().div_ceil(BLOCK) as usize;
     let sums = survey.sums.iter().copied().chain(std::iter::repeat(0)).take(blocks);
@@ -299,7 +303,7 @@ pub(super) fn expected_sums(survey: &ReplicaState, part: ByteRange) -> Result<Io
 
 /// Converts an error of the source: the member under repair isn't at fault.
 fn source_failed(error: Error) -> Error {
-    Error::new(Errno::EAGAIN, error.message.to_string()).hint("it is tried again")
+    Error::new(Errno::EAGAIN, error.message.to_string()).hint("weft tries again automatically")
 }
 
 /// Whether another replica may have what this one can't read.
@@ -357,8 +361,10 @@ impl FileRepair<'_> {
         };
         match reply {
             StorageReply::Survey(survey) => Ok(survey),
-            other => Err(Error::new(Errno::EPROTO, format!("a member answered out of turn: {other:?}"))
-                .hint("install the same version of weft on all machines")),
+            other => {
+                Err(Error::new(Errno::EPROTO, format!("unexpected reply type from a member: {other:?}"))
+                    .hint("install the same version of weft on all machines"))
+            }
         }
     }
 
@@ -377,13 +383,13 @@ impl FileRepair<'_> {
         for range in &plan.lost {
             tracing::error!(
                 %group, inode = %ino, %range,
-                "no good copy is left of this range; hint: weft fsck names the file; restore it from a backup"
+                "no intact replica is left of this range; hint: weft fsck names the file; restore it from a backup"
             );
         }
         for range in &plan.unclear {
             tracing::error!(
                 %group, inode = %ino, %range,
-                "copies differ, each holds by its checksums, and nothing tells which is right; hint: weft fsck names the file: compare it with a backup"
+                "replicas differ, each matches its checksums, and it is unclear which is right; hint: weft fsck names the file: compare it with a backup"
             );
         }
         let differs = !plan.resized.is_empty() || plan.fixes.iter().any(|fix| fix.differs);
@@ -422,7 +428,8 @@ impl FileRepair<'_> {
             let target = copies[member].target;
             let done = self.change(target, StorageOp::SetTime { time }, None).await;
             if done.is_err() {
-                self.finish_repair(target, (WHOLE_FILE, "the time of a mended copy"), done).await?;
+                self.finish_repair(target, (WHOLE_FILE, "the modification time of a repaired replica"), done)
+                    .await?;
             }
         }
         Ok(())
@@ -438,7 +445,7 @@ impl FileRepair<'_> {
         let (group, ino) = (self.group.id, self.ino);
         let error = match done {
             Ok(()) => {
-                tracing::warn!(%group, target_id = %target, inode = %ino, %range, "{what} was mended from another copy");
+                tracing::warn!(%group, target_id = %target, inode = %ino, %range, "{what} was repaired from another replica");
                 return Ok(true);
             }
             // The source, or another version of the group: the member under repair isn't at fault,
@@ -446,7 +453,7 @@ impl FileRepair<'_> {
             Err(error) if is_caused_elsewhere(&error) => return Err(error),
             Err(error) => error,
         };
-        let message = format!("{what} of inode {ino} can't be mended: {}", error.message);
+        let message = format!("{what} of inode {ino} can't be repaired: {}", error.message);
         tracing::error!(%group, target_id = %target, inode = %ino, %range, "target {target}: {message}; hint: check its disk");
         if target == self.replica.target {
             // A repair may be half done here: no reads any more.
@@ -529,7 +536,7 @@ impl FileRepair<'_> {
         self.expect(sources, target, len).await?;
         for start in (0..len).step_by(PIECE_BYTES as usize) {
             let piece = ByteRange::at(start, PIECE_BYTES).intersect(ByteRange::new(0, len));
-            let mut read = Err(Error::new(Errno::EAGAIN, "no member has it"));
+            let mut read = Err(Error::new(Errno::EAGAIN, "no member has the chunk file"));
             for source in sources {
                 read = self.read(source.target, piece).await;
                 if read.is_ok() {
@@ -548,7 +555,9 @@ impl FileRepair<'_> {
     /// blocks that aren't there yet are refused.
     async fn expect(&self, sources: &[&SurveyedReplica], target: TargetId, len: u64) -> Result<()> {
         let longest = sources.iter().find(|source| source.survey.len == len);
-        let Some(longest) = longest else { return Err(Error::new(Errno::EAGAIN, "no member has it")) };
+        let Some(longest) = longest else {
+            return Err(Error::new(Errno::EAGAIN, "no member has the chunk file"));
+        };
         for part in expected_parts(len) {
             let survey = self.survey_one(longest.target, part, false).await.map_err(source_failed)?;
             let op = StorageOp::Expect { first: part.start / BLOCK, len };

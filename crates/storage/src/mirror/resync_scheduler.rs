@@ -138,7 +138,7 @@ fn begin(mirrors: &Arc<MirrorService>, rests: &Arc<Backoffs>, replica: &Arc<Repl
                 rests.lock().remove(&key);
             }
             Err(error) => {
-                tracing::warn!(group = %key.0, target_id = %member, %error, "a member is not in step yet");
+                tracing::warn!(group = %key.0, target_id = %member, %error, "a member is not in sync yet");
                 let mut rests = rests.lock();
                 let rest = rests.get(&key).map_or(MIN_BACKOFF, |(_, rest)| (*rest * 2).min(MAX_BACKOFF));
                 rests.insert(key, (rt::monotonic_ns() + rest.as_nanos() as u64, rest));

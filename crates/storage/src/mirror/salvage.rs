@@ -73,7 +73,7 @@ impl MemberResync<'_> {
             Source::Lost => {
                 tracing::error!(
                     group = %replica.group, target_id = %replica.target, inode = %ino, %range,
-                    "no good copy is left of this range; hint: weft fsck names the file; restore it from a backup"
+                    "no intact replica is left of this range; hint: weft fsck names the file; restore it from a backup"
                 );
                 return self.ask(ino, StorageOp::MarkLost { range }, None).await.map(drop);
             }
@@ -119,7 +119,7 @@ impl MemberResync<'_> {
         if is_stretched || store.is_replaced(ino).await.map_err(failed)? {
             tracing::error!(
                 %group, target_id = %replica.target, inode = %ino,
-                "the chunk file of inode {ino} was removed or cut by somebody else; what the member that is brought in step has of it is kept"
+                "another program removed or truncated the chunk file of inode {ino}; the resynced member keeps its content"
             );
             self.damaged.borrow_mut().push((ino, WHOLE_FILE));
         }
@@ -200,7 +200,7 @@ impl MemberResync<'_> {
 fn survey(reply: StorageReply) -> Result<ReplicaState> {
     match reply {
         StorageReply::Survey(survey) => Ok(survey),
-        other => Err(Error::new(Errno::EPROTO, format!("a member answered out of turn: {other:?}"))
+        other => Err(Error::new(Errno::EPROTO, format!("unexpected reply type from a member: {other:?}"))
             .hint("install the same version of weft on all machines")),
     }
 }

@@ -86,7 +86,7 @@ impl Drop for VersionGuard<'_> {
 /// The error for a request whose version of the group differs from its receiver's.
 pub(crate) fn version_mismatch(group: GroupId) -> Error {
     Error::new(Errno::EREMCHG, format!("the members of group {group} have changed"))
-        .hint("who asks looks at the map again by itself; weft group show tells how the group is")
+        .hint("the sender reads the map again automatically; weft group show shows the state of the group")
 }
 
 #[cfg(test)]

@@ -105,13 +105,13 @@ async fn run_scrubs_of(service: std::sync::Weak<StorageService>, map: MapHandle,
             if let Some(served) = service.find(target) {
                 served.counters.reset_repairs();
             }
-            tracing::info!(target_id = %target, "target {target} is searched for damage");
+            tracing::info!(target_id = %target, "scrub of target {target} begins");
         }
         let round = ScrubRun { service: &service, map: &map, target, dir: &dir };
         let outcome = round.run(&mut record).await;
         round.store_record(&record).await;
         if let Err(error) = outcome {
-            tracing::warn!(target_id = %target, %error, "the search of target {target} for damage rests");
+            tracing::warn!(target_id = %target, %error, "the scrub of target {target} pauses");
             service.scrubs.publish(record.progress(target, true, Some(error.message.to_string())));
             rt::sleep(10 * LOOK_INTERVAL).await;
         }

@@ -74,7 +74,7 @@ impl ScrubRecord {
     /// Stores the record atomically. A failure is logged, and the scrub continues.
     pub(super) async fn store(&self, dir: &Path, target: TargetId) {
         if let Err(error) = self.write(dir).await {
-            tracing::warn!(target_id = %target, %error, "can't write {}: a restart searches the target anew", dir.join(NAME).display());
+            tracing::warn!(target_id = %target, %error, "can't write {}: a restart scrubs the target from the beginning", dir.join(NAME).display());
         }
     }
 

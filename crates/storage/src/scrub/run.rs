@@ -53,7 +53,7 @@ impl ScrubRun<'_> {
                 let ScrubRecord { bytes_done, files_done, damaged, mended, missing, .. } = *record;
                 tracing::info!(
                     target_id = %self.target, bytes_done, files_done, damaged, mended, missing,
-                    "target {} was searched for damage", self.target
+                    "scrub of target {} has ended", self.target
                 );
                 Ok(())
             }
@@ -107,7 +107,7 @@ impl ScrubRun<'_> {
             for ino in store.missing().await.map_err(|e| self.failed(&e))? {
                 tracing::error!(
                     target_id = %self.target, inode = %ino,
-                    "the chunk file of inode {ino} is gone from target {}; hint: weft fsck names the file; restore it from a backup",
+                    "the chunk file of inode {ino} is missing on target {}; hint: weft fsck names the file; restore it from a backup",
                     self.target
                 );
                 record.missing += 1;
@@ -207,7 +207,7 @@ impl ScrubRun<'_> {
                         record.missing += 1;
                         tracing::error!(
                             target_id = %self.target, inode = %ino,
-                            "another file is where the chunk file of inode {ino} was; hint: weft fsck names the file: copy it while weft runs, which has it open"
+                            "another file has replaced the chunk file of inode {ino}; hint: weft fsck names the file: copy it while weft runs, because weft still has it open"
                         );
                     }
                 }
@@ -246,7 +246,7 @@ impl ScrubRun<'_> {
                 record.add(RepairResult { damaged: 1, repaired: 0, unclear: 0 });
                 tracing::warn!(
                     group = %replica.group, target_id = %self.target, inode = %ino, %range, %error,
-                    "damage isn't mended yet"
+                    "damage isn't repaired yet"
                 );
             }
         }

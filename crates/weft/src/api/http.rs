@@ -105,7 +105,7 @@ impl Response {
 pub(super) fn read_request(stream: &mut impl Read) -> io::Result<Result<HttpRequest, Response>> {
     let mut bytes = Vec::new();
     let malformed = |what: &str| {
-        Ok(Err(Response::error(400, what, "docs/reference/openapi.json says what can be asked")))
+        Ok(Err(Response::error(400, what, "docs/reference/openapi.json describes the requests")))
     };
     loop {
         let mut part = [0; 4096];
@@ -127,7 +127,7 @@ pub(super) fn read_request(stream: &mut impl Read) -> io::Result<Result<HttpRequ
             std::str::from_utf8(found.value).ok()
         };
         if header("Transfer-Encoding").is_some() {
-            return malformed("the body must have a length and no other encoding");
+            return malformed("the body must have a Content-Length and no Transfer-Encoding");
         }
         let len = match header("Content-Length").map(str::parse::<usize>) {
             None => 0,

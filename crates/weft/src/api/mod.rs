@@ -182,7 +182,10 @@ impl Api {
         let is_head = request.method == "HEAD";
         let map = self.options.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(rights) = access::rights_of(&self.options.tokens, node, &map, &request) else {
-            tracing::warn!(path = request.path, "a request to the HTTP interface without a token is refused");
+            tracing::warn!(
+                path = request.path,
+                "a request to the HTTP interface without a valid token was refused"
+            );
             let hint = "send Authorization: Bearer TOKEN, from the file api.token or api.read-tokens";
             return Response::error(401, "the token is missing or wrong", hint)
                 .write_response(stream, is_head);
@@ -200,7 +203,7 @@ impl Api {
                 "this token or certificate may only read",
                 "use the token in api.token, on the management node",
             ),
-            None => Response::error(503, "too many requests are being carried out", "ask again in a moment"),
+            None => Response::error(503, "too many concurrent requests", "try again in a moment"),
             Some(_) => routes::answer(&*self.service, &request),
         };
         deadline.extend(RESPONSE_TIMEOUT);

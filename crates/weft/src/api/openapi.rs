@@ -4,7 +4,7 @@ use super::routes::{ROUTES, Route};
 use serde_json::{Map, Value, json};
 
 /// Rules for all responses. docs/reference/json.md says the same for `--json`.
-const DESCRIPTION: &str = "Sizes are bytes. Ids are numbers below 2^53, which readers that keep numbers as doubles (JavaScript, jq) don't round. HEAD answers as GET does, without a body. Fields, queries and bodies that aren't described are refused with 400. Programs trust api.ca.pem in the node's directory.";
+const DESCRIPTION: &str = "Sizes are bytes. Ids are numbers below 2^53, so that readers with double-precision numbers (JavaScript, jq) don't round them. HEAD answers as GET does, without a body. Unknown fields, queries and bodies are refused with 400. Programs must trust api.ca.pem in the node's directory.";
 
 /// Returns the whole description, OpenAPI 3.1.
 pub(super) fn document() -> Value {
@@ -20,7 +20,7 @@ pub(super) fn document() -> Value {
         "paths": paths,
         "components": {
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer",
-                "description": "The content of api.token in the management node's directory, or for GET and HEAD a line of api.read-tokens. The certificate of the management node does as well, and for GET and HEAD that of any node." } },
+                "description": "The content of api.token in the management node's directory, or for GET and HEAD a line of api.read-tokens. The certificate of the management node works as well, and for GET and HEAD that of any node." } },
             "schemas": schemas(),
         },
     })

@@ -41,40 +41,40 @@ macro_rules! routes {
 /// All routes.
 pub(super) const ROUTES: &[Route] = routes! {
     "GET" "/v1/openapi.json" "This description" None => Some("Any"), |_| Ok(Some(openapi::document()));
-    "GET" "/v1/status" "The process that answers" None => Some("Any"), |c| c.control(Request::Status);
-    "GET" "/v1/net" "Connections of the node that answers" None => Some("[Any]"), |c| c.control(Request::Net);
-    "GET" "/v1/health" "One verdict, and hints" None => Some("Health"), |c| c.manage(MgmtRequest::Health).map(Some);
+    "GET" "/v1/status" "Status of the answering process" None => Some("Any"), |c| c.control(Request::Status);
+    "GET" "/v1/net" "Connections of the answering node" None => Some("[Any]"), |c| c.control(Request::Net);
+    "GET" "/v1/health" "Cluster health and recommended actions" None => Some("Health"), |c| c.manage(MgmtRequest::Health).map(Some);
     "GET" "/v1/nodes" "All nodes" None => Some("[Node]"), |c| c.list(MgmtRequest::ListNodes, "nodes");
     "GET" "/v1/nodes/{node}" "A node, by id or name" None => Some("Node"), |c| c.node().map(Some);
-    "PATCH" "/v1/nodes/{node}" "Another name, rack or other roles for a node; null: no rack" Some("NodeChange") => None, |c| {
+    "PATCH" "/v1/nodes/{node}" "Change name, rack or roles of a node; rack null: none" Some("NodeChange") => None, |c| {
         c.change_node()
     };
-    "DELETE" "/v1/nodes/{node}" "Forget a node that is stopped and has no targets" None => None, |c| {
+    "DELETE" "/v1/nodes/{node}" "Remove a stopped node that has no targets" None => None, |c| {
         c.change(MgmtRequest::RemoveNode { node: c.node_id()? })
     };
-    "GET" "/v1/targets" "All targets, with the progress of those that are drained" None => Some("[Target]"), |c| {
+    "GET" "/v1/targets" "All targets, with the progress of drains" None => Some("[Target]"), |c| {
         c.list(MgmtRequest::ListTargets, "targets")
     };
-    "POST" "/v1/targets" "Make a directory of the node that answers a target" Some("NewTarget") => Some("AddedTarget"), |c| {
+    "POST" "/v1/targets" "Make a directory of the answering node a target" Some("NewTarget") => Some("AddedTarget"), |c| {
         c.add_target()
     };
     "GET" "/v1/targets/{target}" "A target" None => Some("Target"), |c| {
         c.find_in_list(MgmtRequest::ListTargets, "targets", "id").map(Some)
     };
-    "PATCH" "/v1/targets/{target}" "Another pool for a target, or drain it, or call that off" Some("TargetChange") => None, |c| {
+    "PATCH" "/v1/targets/{target}" "Change the pool of a target, or start or cancel its drain" Some("TargetChange") => None, |c| {
         c.change_target()
     };
-    "DELETE" "/v1/targets/{target}" "Forget a target that is drained and holds nothing" None => None, |c| {
+    "DELETE" "/v1/targets/{target}" "Remove a drained, empty target" None => None, |c| {
         c.change(MgmtRequest::RemoveTarget { target: c.target()?, accept_loss: false })
     };
     "GET" "/v1/pools" "All pools" None => Some("[Pool]"), |c| c.list(MgmtRequest::ListPools, "pools");
     "GET" "/v1/pools/{pool}" "A pool, by name" None => Some("Pool"), |c| {
         c.find_in_list(MgmtRequest::ListPools, "pools", "name").map(Some)
     };
-    "PATCH" "/v1/pools/{pool}" "Another name for a pool, or the share of its targets that new files leave free" Some("PoolChange") => None, |c| {
+    "PATCH" "/v1/pools/{pool}" "Change the name of a pool, or the percentage of its targets that new files leave free" Some("PoolChange") => None, |c| {
         c.change_pool()
     };
-    "DELETE" "/v1/pools/{pool}" "Forget a pool without targets" None => None, |c| {
+    "DELETE" "/v1/pools/{pool}" "Remove a pool without targets" None => None, |c| {
         c.change(MgmtRequest::RemovePool { pool: c.name.into() })
     };
     "GET" "/v1/groups" "All redundancy groups, with the states of their members" None => Some("[Group]"), |c| {
@@ -83,62 +83,62 @@ pub(super) const ROUTES: &[Route] = routes! {
     "GET" "/v1/groups/{group}" "A redundancy group" None => Some("Group"), |c| {
         c.find_in_list(MgmtRequest::ListGroups, "groups", "id").map(Some)
     };
-    "POST" "/v1/groups" "Make the groups of a scheme that a pool should have, as far as they aren't there" Some("NewGroups") => Some("[Group]"), |c| {
+    "POST" "/v1/groups" "Create the missing groups of a scheme in a pool" Some("NewGroups") => Some("[Group]"), |c| {
         c.make_groups()
     };
-    "POST" "/v1/rebalance" "Move members until groups of a pool are in different racks as far as they can be, and its targets in about equally many of them" Some("Rebalance") => Some("[MembershipMove]"), |c| {
+    "POST" "/v1/rebalance" "Move members so that each group of a pool spans racks as far as possible, and memberships are spread evenly over targets" Some("Rebalance") => Some("[MembershipMove]"), |c| {
         let dry_run = c.flag("dry_run")?.unwrap_or(false);
         c.list(MgmtRequest::RebalanceGroups { pool: c.pool()?, dry_run }, "moves")
     };
-    "POST" "/v1/recoveries" "Let a group go on from a member that has missed something, when all that had everything are lost for good; without accept_loss it is refused with what would be lost" Some("Recovery") => Some("[Group]"), |c| {
+    "POST" "/v1/recoveries" "Continue a group from an outdated member when all members that were in sync are lost for good; without accept_loss, refused with what would be lost" Some("Recovery") => Some("[Group]"), |c| {
         let (group, from) = (GroupId(c.number("group")?), TargetId(c.number("from")?));
         let accept_loss = c.flag("accept_loss")?.unwrap_or(false);
         c.list(MgmtRequest::RecoverGroup { group, from, accept_loss }, "groups")
     };
-    "GET" "/v1/resync" "How members of mirrored groups are brought in step, and how far those are that have missed something" None => Some("Resync"), |c| {
+    "GET" "/v1/resync" "Resync settings, and progress of members that are out of sync" None => Some("Resync"), |c| {
         c.manage(MgmtRequest::ListResyncs).map(Some)
     };
-    "PATCH" "/v1/resync" "Other settings for bringing members in step and replacing them; null: the default" Some("ResyncSettings") => None, |c| {
+    "PATCH" "/v1/resync" "Change the settings for resync and replacement of members; null: the default" Some("ResyncSettings") => None, |c| {
         c.change_resync()
     };
-    "GET" "/v1/scrubs" "The search of targets for damage: how far each is, and what was found" None => Some("Scrubs"), |c| {
+    "GET" "/v1/scrubs" "Scrub settings, progress of each target, and damage found" None => Some("Scrubs"), |c| {
         c.manage(MgmtRequest::ListScrubs).map(Some)
     };
-    "PUT" "/v1/scrubs" "How targets are searched for damage from now on; asked, one more than it was: now" Some("ScrubSettings") => None, |c| {
+    "PUT" "/v1/scrubs" "Change the scrub settings; asked, incremented by one: start now" Some("ScrubSettings") => None, |c| {
         c.set_scrub()
     };
     "GET" "/v1/sessions" "All sessions of clients" None => Some("[Session]"), |c| {
         c.list(MgmtRequest::ListSessions, "sessions")
     };
-    "DELETE" "/v1/sessions/{session}" "End a session by force: its client comes back with another one, and loses its open files and locks" None => None, |c| {
+    "DELETE" "/v1/sessions/{session}" "Evict a session: its client continues with a new one, and loses its open files and locks" None => None, |c| {
         let session = c.name.parse().map(SessionId).map_err(|_| c.not_found("session"))?;
         c.change(MgmtRequest::EvictSession { session })
     };
-    "GET" "/v1/exports" "What certain clients may do" None => Some("[Export]"), |c| {
+    "GET" "/v1/exports" "Export rules: access rights of clients" None => Some("[Export]"), |c| {
         c.list(MgmtRequest::ListExports, "exports")
     };
-    "PUT" "/v1/exports" "A rule for certain clients, instead of the one before" Some("ExportChange") => None, |c| {
+    "PUT" "/v1/exports" "Create or replace an export rule" Some("ExportChange") => None, |c| {
         c.set_export()
     };
-    "DELETE" "/v1/exports/{clients}" "Forget a rule; the slash of a network is written %2F" None => None, |c| {
+    "DELETE" "/v1/exports/{clients}" "Remove an export rule; the slash of a network is written %2F" None => None, |c| {
         c.change(MgmtRequest::RemoveExport { clients: c.name.replace("%2F", "/").replace("%2f", "/").replace("%3A", ":").parse()? })
     };
-    "GET" "/v1/tokens" "Join tokens that are in force, without their secrets" None => Some("[TokenInfo]"), |c| {
+    "GET" "/v1/tokens" "Valid join tokens, without their secrets" None => Some("[TokenInfo]"), |c| {
         c.list(MgmtRequest::ListTokens, "tokens")
     };
-    "POST" "/v1/tokens" "A new token to join nodes with, one unless uses says otherwise; or a cluster file that clients share" Some("TokenRequest") => Some("Token"), |c| {
+    "POST" "/v1/tokens" "Create a join token (for one node by default), or a cluster file that clients share" Some("TokenRequest") => Some("Token"), |c| {
         c.manage(MgmtRequest::NewToken(c.body_as()?)).map(Some)
     };
-    "DELETE" "/v1/tokens/{token}" "Let no more nodes join with a token, by its id" None => None, |c| {
+    "DELETE" "/v1/tokens/{token}" "Revoke a join token, by its id" None => None, |c| {
         c.change(MgmtRequest::RevokeToken { token: c.name.into() })
     };
-    "GET" "/v1/clients" "Clients that have certificates, and those that are revoked" None => Some("[Client]"), |c| {
+    "GET" "/v1/clients" "Clients with certificates, including revoked ones" None => Some("[Client]"), |c| {
         c.list(MgmtRequest::ListClients, "clients")
     };
-    "POST" "/v1/clients" "A cluster file for a client of its own" Some("NewClient") => Some("Token"), |c| {
+    "POST" "/v1/clients" "Create a client and its cluster file" Some("NewClient") => Some("Token"), |c| {
         c.manage(MgmtRequest::AddClient(c.body_as()?)).map(Some)
     };
-    "DELETE" "/v1/clients/{client}" "Revoke a client's certificates: no service accepts it any more, and its sessions are ended" None => Some("Revocation"), |c| {
+    "DELETE" "/v1/clients/{client}" "Revoke a client's certificates: every service refuses it, and its sessions are evicted" None => Some("Revocation"), |c| {
         c.manage(MgmtRequest::RevokeClient { name: c.name.into() }).map(Some)
     };
 };
@@ -196,7 +196,7 @@ impl Call<'_> {
         let (target, drain) = (self.target()?, self.flag("drain")?);
         if !self.body.contains_key("pool") && drain.is_none() {
             return Err(
-                Error::new(Errno::EINVAL, "the body says nothing to change").hint("name pool or drain")
+                Error::new(Errno::EINVAL, "the body contains nothing to change").hint("name pool or drain")
             );
         }
         if self.body.contains_key("pool") {
@@ -212,8 +212,8 @@ impl Call<'_> {
     fn add_target(&self) -> Result<Option<Value>> {
         let path = PathBuf::from(self.text("path")?);
         if !path.is_absolute() {
-            return Err(Error::new(Errno::EINVAL, format!("{} is no path from the root directory", path.display()))
-                .hint("name the directory as the machine of the management node knows it; on other nodes run weft target add"));
+            return Err(Error::new(Errno::EINVAL, format!("{} is not an absolute path", path.display()))
+                .hint("give the path on the management node's machine; on other nodes run weft target add"));
         }
         let pool = match self.body.contains_key("pool") {
             true => self.text("pool")?,
@@ -243,7 +243,7 @@ impl Call<'_> {
             None => None,
             Some(Value::Null) => Some(None),
             Some(Value::String(rack)) => Some(Some(rack.clone())),
-            Some(_) => return Err(invalid_field("rack", "a text or null")),
+            Some(_) => return Err(invalid_field("rack", "a string or null")),
         };
         let roles = match self.body.get("roles") {
             None => None,
@@ -267,7 +267,7 @@ impl Call<'_> {
         let pool = || self.name.to_string();
         if let Some(percent) = self.body.get("spare") {
             let percent = percent.as_u64().and_then(|percent| u8::try_from(percent).ok());
-            let percent = percent.ok_or_else(|| invalid_field("spare", "a number of percent"))?;
+            let percent = percent.ok_or_else(|| invalid_field("spare", "a percentage"))?;
             self.change(MgmtRequest::SetSpare { pool: pool(), percent })?;
             if !self.body.contains_key("name") {
                 return Ok(None);
@@ -282,8 +282,8 @@ impl Call<'_> {
         let Some(fields) = known.as_object_mut() else { return Err(invalid_field("settings", "known")) };
         fields.extend(self.body.iter().map(|(name, value)| (name.clone(), value.clone())));
         let settings = serde_json::from_value(known).map_err(|cause| {
-            Error::new(Errno::EINVAL, format!("the body holds no settings: {cause}"))
-                .hint("docs/reference/openapi.json says what it holds")
+            Error::new(Errno::EINVAL, format!("invalid settings in the body: {cause}"))
+                .hint("docs/reference/openapi.json describes it")
         })?;
         self.change(MgmtRequest::SetResync { settings })
     }
@@ -291,7 +291,7 @@ impl Call<'_> {
     fn make_groups(&self) -> Result<Option<Value>> {
         let pool = self.pool()?;
         let scheme = self.text("scheme")?.parse().map_err(|cause: String| {
-            Error::new(Errno::EINVAL, cause).hint("docs/reference/openapi.json says what the body holds")
+            Error::new(Errno::EINVAL, cause).hint("docs/reference/openapi.json describes the body")
         })?;
         self.list(MgmtRequest::MakeGroups { pool, scheme }, "groups")
     }
@@ -311,8 +311,8 @@ impl Call<'_> {
     /// Deserializes the body as part of a management request.
     fn body_as<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_value(Value::Object(self.body.clone())).map_err(|cause| {
-            Error::new(Errno::EINVAL, format!("the body doesn't hold what it should: {cause}"))
-                .hint("docs/reference/openapi.json says what it holds")
+            Error::new(Errno::EINVAL, format!("invalid body: {cause}"))
+                .hint("docs/reference/openapi.json describes it")
         })
     }
 
@@ -325,7 +325,7 @@ impl Call<'_> {
             .get(field)
             .and_then(Value::as_str)
             .map(str::to_string)
-            .ok_or_else(|| invalid_field(field, "a text"))
+            .ok_or_else(|| invalid_field(field, "a string"))
     }
 
     fn number(&self, field: &str) -> Result<u32> {
@@ -341,13 +341,13 @@ impl Call<'_> {
 
     fn not_found(&self, what: &str) -> Error {
         Error::new(Errno::ENOENT, format!("there is no {what} {}", self.name))
-            .hint(format!("GET /v1/{what}s shows all"))
+            .hint(format!("GET /v1/{what}s lists all"))
     }
 }
 
 fn invalid_field(field: &str, kind: &str) -> Error {
-    Error::new(Errno::EINVAL, format!("{field:?} must be there and be {kind}"))
-        .hint("docs/reference/openapi.json says what the body holds")
+    Error::new(Errno::EINVAL, format!("{field:?} must be {kind}"))
+        .hint("docs/reference/openapi.json describes the body")
 }
 
 /// Answers a request.
@@ -365,7 +365,7 @@ pub(super) fn answer(service: &dyn Service, request: &HttpRequest) -> Response {
         Err(error) => return Response::from_error(&error),
     };
     if method != "GET" {
-        tracing::info!(method = route.method, path, "administrator, by HTTP");
+        tracing::info!(method = route.method, path, "administrator's request over HTTP");
     }
     match (route.run)(&Call { service, name, body: &body }) {
         Ok(Some(value)) => Response::ok(value),
@@ -377,13 +377,10 @@ pub(super) fn answer(service: &dyn Service, request: &HttpRequest) -> Response {
 /// Returns 404 for an unknown path, and 405 for a path that has only other methods.
 fn no_route(methods: Vec<&str>) -> Response {
     if methods.is_empty() {
-        return Response::error(
-            404,
-            "there is nothing at this path",
-            "GET /v1/openapi.json tells what there is",
-        );
+        return Response::error(404, "unknown path", "GET /v1/openapi.json lists all paths");
     }
-    let refused = Response::error(405, "this can't be done there", "GET /v1/openapi.json tells what can");
+    let refused =
+        Response::error(405, "method not allowed on this path", "GET /v1/openapi.json lists the methods");
     let mut allow = methods;
     if allow.contains(&"GET") {
         allow.push("HEAD");
@@ -395,10 +392,10 @@ fn no_route(methods: Vec<&str>) -> Response {
 /// unknown fields, and a body or a query where none is expected.
 fn body_of(route: &Route, request: &HttpRequest) -> Result<Map<String, Value>> {
     let refused = |message: String| {
-        Error::new(Errno::EINVAL, message).hint("docs/reference/openapi.json says what a request holds")
+        Error::new(Errno::EINVAL, message).hint("docs/reference/openapi.json describes the requests")
     };
     if !request.query.is_empty() {
-        return Err(refused(format!("{:?} is no query that is known here", request.query)));
+        return Err(refused(format!("unknown query {:?}", request.query)));
     }
     let Some(schema) = route.body else {
         return match request.body.is_empty() {
@@ -408,13 +405,13 @@ fn body_of(route: &Route, request: &HttpRequest) -> Result<Map<String, Value>> {
     };
     let body = match serde_json::from_slice(&request.body) {
         Ok(Value::Object(body)) => body,
-        _ => return Err(refused("the body is no JSON object".into())),
+        _ => return Err(refused("the body is not a JSON object".into())),
     };
     let known = openapi::fields(schema);
     match body.keys().find(|name| !known.contains(name)) {
         None => Ok(body),
         Some(name) => Err(refused(format!("the body has an unknown field {name:?}"))
-            .hint(format!("it may have {}", known.join(", ")))),
+            .hint(format!("known fields: {}", known.join(", ")))),
     }
 }
 

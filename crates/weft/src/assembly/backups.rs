@@ -91,11 +91,8 @@ impl Backups {
             Ok(alone) => alone,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                return Err(Error::new(
-                    Errno::EBUSY,
-                    "another copy of the metadata is being made at this moment",
-                )
-                .hint("try again when it is done"));
+                return Err(Error::new(Errno::EBUSY, "another metadata backup is running")
+                    .hint("try again when it is done"));
             }
         };
         let (folder, file) = self.folder_of(place)?;
@@ -111,7 +108,7 @@ impl Backups {
         let id = format!("{:016x}{:016x}", rt::secret_u64(), rt::secret_u64());
         let path = file.unwrap_or_else(|| folder.join(backup::file_name(created_s, &id, base.is_none())));
         let snapshot = self.engine.snapshot().ok_or_else(|| {
-            Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is used")
+            Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is in use")
         })?;
         let base_path = base.as_ref().map(|base| base.path().display().to_string());
         let plan = Plan {
@@ -158,14 +155,14 @@ impl Backups {
         }
         let folder = place.parent().unwrap_or(Path::new("/")).to_path_buf();
         if !folder.is_dir() {
-            return Err(Error::new(Errno::ENOENT, format!("{} is no folder", folder.display()))
-                .hint("make it, or name another place"));
+            return Err(Error::new(Errno::ENOENT, format!("{} is not a folder", folder.display()))
+                .hint("create it, or give another path"));
         }
         if !place.to_string_lossy().ends_with(backup::SUFFIX) {
             let message =
                 format!("{} doesn't end in {}, and isn't a folder", place.display(), backup::SUFFIX);
             return Err(Error::new(Errno::EINVAL, message)
-                .hint("such copies are found by their names: name the file so, or make the folder"));
+                .hint("backups are found by this suffix: use it, or create the folder"));
         }
         Ok((folder, Some(place.to_path_buf())))
     }
@@ -242,7 +239,7 @@ impl Backups {
             let copies = self.clone();
             let make = move || copies.run_daily_backup();
             if let Err(error) = std::thread::Builder::new().name("weft-copies".into()).spawn(make) {
-                tracing::error!("the daily copy of the metadata was not made: can't start a thread: {error}");
+                tracing::error!("the daily metadata backup failed: can't start a thread: {error}");
                 self.state().failure = Some((error.to_string(), now_s));
             }
         }
@@ -257,12 +254,12 @@ impl Backups {
                     file = made.file,
                     keys = made.keys,
                     bytes = made.bytes,
-                    "the daily copy of the metadata is made"
+                    "the daily metadata backup is complete"
                 );
                 state.failure = None;
             }
             Err(error) => {
-                tracing::error!(hint = &*error.hint, "the daily copy of the metadata was not made: {error}");
+                tracing::error!(hint = &*error.hint, "the daily metadata backup failed: {error}");
                 state.failure = Some((error.to_string(), rt::now().secs));
             }
         }
@@ -277,7 +274,7 @@ impl Backups {
         let has_base = base.is_some();
         let made = match self.write(&folder, None, base) {
             Err(error) if has_base => {
-                tracing::warn!(%error, "the last daily copy can't be built on; a full one is made");
+                tracing::warn!(%error, "the last daily backup is no usable base; making a full one");
                 self.write(&folder, None, None)
             }
             made => made,
@@ -285,7 +282,7 @@ impl Backups {
         for removed in
             backup::prune(&folder, &self.superblock.uuid, self.kept as usize, latest_plausible_s())?
         {
-            tracing::info!(file = %removed.display(), "an old copy of the metadata is removed");
+            tracing::info!(file = %removed.display(), "an old metadata backup was removed");
         }
         Ok(made)
     }

@@ -85,7 +85,9 @@ pub(super) fn check_options<'a>(
 
 /// Records data that is about to be given up, one line of JSON per range, and syncs it.
 pub(super) fn record_loss(file: Option<&Path>, loss: &fsck::Loss) -> Result<()> {
-    let Some(file) = file else { return Err(Error::new(Errno::EINVAL, "there is no list of what is lost")) };
+    let Some(file) = file else {
+        return Err(Error::new(Errno::EINVAL, "no file for the list of losses was given"));
+    };
     let mut line = serde_json::to_vec(loss).map_err(|e| Error::new(Errno::EIO, e.to_string()))?;
     line.push(b'\n');
     let write = || {

@@ -177,7 +177,7 @@ impl ClusterView {
 
 fn single_process_error() -> Error {
     Error::new(Errno::EOPNOTSUPP, "this cluster is one process: its targets are fixed, and it has no network")
-        .hint("weft cluster init makes a cluster of several machines")
+        .hint("weft cluster init creates a cluster of several machines")
 }
 
 impl Service for ClusterView {
@@ -203,7 +203,7 @@ impl Service for ClusterView {
                 return Err(single_process_error());
             }
             Request::Measure { .. } | Request::Stop => {
-                return Err(Error::new(Errno::EINVAL, "this is answered elsewhere"));
+                return Err(Error::new(Errno::EINVAL, "internal error: this request has its own handler"));
             }
         };
         value.map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))

@@ -55,7 +55,7 @@ impl CommandCore {
         self.waiting.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(job));
         self.waiting.not_empty.set();
         told.recv().map_err(|_| {
-            Error::new(Errno::ECANCELED, "the process ends before it has carried out the command")
+            Error::new(Errno::ECANCELED, "the process stopped before it executed the command")
                 .hint("try again when it runs")
         })
     }

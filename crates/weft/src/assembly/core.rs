@@ -81,6 +81,6 @@ async fn run<S: ProcessServices>(
 }
 
 fn background_thread_died() -> Error {
-    Error::new(Errno::ECANCELED, "the background thread ended before its time")
-        .hint("the lines above, or in the log, say why")
+    Error::new(Errno::ECANCELED, "the background thread ended unexpectedly")
+        .hint("see the lines above, or the log")
 }

@@ -80,7 +80,7 @@ impl CurrentMap {
                     rt::sleep(RETRY).await;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "the map is not followed for now");
+                    tracing::debug!(%error, "can't follow the cluster map for now");
                     rt::sleep(RETRY).await;
                 }
             }
@@ -95,15 +95,15 @@ fn apply_checksum_setting(map: &ClusterMap) {
         return;
     }
     match on {
-        true => tracing::warn!("checksums of data are on again; what was written without them stays without"),
+        true => tracing::warn!("data checksums are on again; data written meanwhile has none"),
         false => tracing::warn!(
-            "checksums of data are off: nothing that is written, sent or read is checked; hint: weft cluster set --checksums on"
+            "data checksums are off: data is neither checksummed nor verified; hint: weft cluster set --checksums on"
         ),
     }
 }
 
 /// Returns the error for a reply of an unexpected type.
 pub fn unexpected_reply(reply: &MgmtReply) -> types::Error {
-    types::Error::new(types::Errno::EPROTO, format!("management answered out of turn: {reply:?}"))
+    types::Error::new(types::Errno::EPROTO, format!("management sent an unexpected reply: {reply:?}"))
         .hint("install the same version of weft on all machines")
 }

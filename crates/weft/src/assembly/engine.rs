@@ -74,11 +74,11 @@ fn restore_hint(paths: &StatePaths, superblock: &Superblock) -> String {
             let age = crate::output::format_age(age_s);
             let path = path.display();
             format!(
-                "weft meta restore {path} --dir {dir} puts the copy of {age} ago in its place, and keeps what is there beside"
+                "weft meta restore {path} --dir {dir} restores the backup of {age} ago, and sets the present metadata aside"
             )
         }
         None => format!(
-            "there is no copy in {}; weft meta restore FILE --dir {dir} takes one from elsewhere",
+            "there is no backup in {}; weft meta restore FILE --dir {dir} restores one from elsewhere",
             paths.backups().display()
         ),
     }

@@ -156,10 +156,10 @@ impl MembershipAuthority {
         match self.protection {
             Protection::Plain => Err(Error::new(
                 Errno::EOPNOTSUPP,
-                "clients of this cluster have no names of their own: its protection is plain (node.toml)",
+                "clients of this cluster have no certificates: its protection is plain (node.toml)",
             )
             .hint(
-                "weft cluster token --client prints the cluster file for all; weft export goes by networks",
+                "weft cluster token --client prints the shared cluster file; weft export restricts networks",
             )),
             _ => Ok(()),
         }
@@ -202,11 +202,10 @@ impl mgmt::MembershipAuthority for MembershipAuthority {
 
     fn token(&self, wanted: &NewToken, now_s: i64) -> Result<String> {
         match (wanted.client, wanted.uses.is_some() || wanted.expires_s.is_some()) {
-            (true, true) => Err(Error::new(
-                Errno::EINVAL,
-                "a cluster file that clients share has no number of uses, and no end of its own",
-            )
-            .hint("weft client add NAME --expires TIME makes one for a client of its own")),
+            (true, true) => {
+                Err(Error::new(Errno::EINVAL, "a shared cluster file has no number of uses and no expiry")
+                    .hint("weft client add NAME --expires TIME creates one for a single client"))
+            }
             (true, false) => Ok(self.cluster_file(now_s)?.render()),
             (false, _) => self.node_token(wanted, now_s),
         }
@@ -221,7 +220,7 @@ impl mgmt::MembershipAuthority for MembershipAuthority {
     fn revoke_token(&self, id: &str) -> Result<()> {
         let unknown = || {
             Error::new(Errno::ENOENT, format!("there is no join token {id}"))
-                .hint("weft cluster token list shows the ids of those that are in force")
+                .hint("weft cluster token list shows the ids of valid tokens")
         };
         let number = u64::from_str_radix(id, 16).map_err(|_| unknown())?;
         let revoke = |records: &mut TokenRecords| Ok(records.revoke(number));
@@ -254,7 +253,7 @@ impl mgmt::MembershipAuthority for MembershipAuthority {
         if records.purge(now_s)
             && let Err(error) = records.store(path)
         {
-            tracing::warn!(hint = error.hint(), "what is forgotten of clients stays on disk: {error}");
+            tracing::warn!(hint = error.hint(), "purged client records stay on disk: {error}");
         }
         records.revoked()
     }
@@ -280,7 +279,7 @@ impl mgmt::MembershipAuthority for MembershipAuthority {
             }
             Role::Client(name) => {
                 let present = present.ok_or_else(|| {
-                    Error::new(Errno::EACCES, format!("{member} shows no certificate"))
+                    Error::new(Errno::EACCES, format!("{member} presents no certificate"))
                         .hint("a client renews its certificate over its own connection")
                 })?;
                 let CertificateIssue { number, validity } = lock_records(&self.clients)

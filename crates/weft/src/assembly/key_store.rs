@@ -51,10 +51,10 @@ impl CapabilityKeyStore {
         if let Err(error) = next.store(&self.path) {
             // A full disk, for example. The current keys are returned all the same: nodes without
             // keys would lose their leases.
-            tracing::warn!(hint = error.hint(), "the keys of capabilities are not changed yet: {error}");
+            tracing::warn!(hint = error.hint(), "the capability keys could not be rotated: {error}");
             return Ok(&self.keys);
         }
-        tracing::info!(keys = ?next.ids(), staged, "the keys of capabilities were changed");
+        tracing::info!(keys = ?next.ids(), staged, "the capability keys were rotated");
         (self.keys, self.staged, self.changed_s) = (next, staged, now_s);
         Ok(&self.keys)
     }

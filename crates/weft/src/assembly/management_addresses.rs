@@ -119,7 +119,7 @@ impl ManagementAddresses {
         let places = self.clone();
         let work = move || places.save();
         if let Err(error) = std::thread::Builder::new().name("weft-places".into()).spawn(work) {
-            tracing::warn!(%error, "where management is could not be written down: no thread");
+            tracing::warn!(%error, "the addresses of management could not be saved: no thread");
         }
     }
 
@@ -135,12 +135,15 @@ impl ManagementAddresses {
         let shown = path.display();
         match write_management_addresses(path, cluster, &wanted) {
             Ok(()) => {
-                tracing::info!(?wanted, "management has other addresses: {shown} says so now");
+                tracing::info!(?wanted, "management has new addresses, which were saved in {shown}");
                 self.known().configured = wanted;
             }
             Err(error) => {
                 let hint = format!("write management = {wanted:?} into {shown} yourself");
-                tracing::warn!(hint, "management has other addresses, which {shown} doesn't say: {error}");
+                tracing::warn!(
+                    hint,
+                    "management has new addresses, which could not be saved in {shown}: {error}"
+                );
             }
         }
     }

@@ -78,11 +78,12 @@ impl MeasureOrder {
     pub async fn execute(self, service: StorageChannel, management: MgmtChannel) -> Result<Vec<CeilingInfo>> {
         let (request, patience) = self.request();
         let answer = rt::timeout(patience, service.call(request, None)).await.ok_or_else(|| {
-            Error::new(Errno::ETIMEDOUT, format!("{} has not been measured in time", self.place(1)))
-                .hint("weft health says how its node is; fewer --seconds or a smaller --size take less time")
+            Error::new(Errno::ETIMEDOUT, format!("the measurement of {} timed out", self.place(1))).hint(
+                "weft health shows the state of its node; fewer --seconds or a smaller --size take less time",
+            )
         })?;
         let StorageReply::Rates(rates) = answer? else {
-            return Err(Error::new(Errno::EPROTO, "the service answered out of turn")
+            return Err(Error::new(Errno::EPROTO, "the service sent an unexpected reply")
                 .hint("install the same version of weft on all machines"));
         };
         let measured = bench::rfc3339(rt::now().secs);
@@ -126,7 +127,10 @@ pub fn run_while_connected(
             match rt::timeout(POLL_INTERVAL, work.as_mut()).await {
                 Some(outcome) => return outcome,
                 None if is_disconnected(&asker) => {
-                    return Err(Error::new(Errno::ECANCELED, "nobody waits for the measurement any more"));
+                    return Err(Error::new(
+                        Errno::ECANCELED,
+                        "the caller closed the connection during the measurement",
+                    ));
                 }
                 None => {}
             }

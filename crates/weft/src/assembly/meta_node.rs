@@ -73,7 +73,7 @@ pub async fn run(service: Arc<MetaService>, some_missing: impl Fn() -> bool) {
     let began_ns = rt::monotonic_ns();
     while some_missing() {
         if rt::monotonic_ns() - began_ns > NODES_TIMEOUT.as_nanos() as u64 {
-            tracing::error!("nodes with targets have not come: files on them stay unsettled for now");
+            tracing::error!("nodes with targets are offline: size recovery of files on them is delayed");
             break;
         }
         rt::sleep(NODES_POLL).await;

@@ -52,8 +52,11 @@ impl MetadataServices {
         let map = self.current();
         match map.owner(partition) {
             Some(node) if node.state != NodeState::Offline => Ok(self.channel(node)),
-            _ => Err(Error::new(Errno::EAGAIN, format!("nobody executes partition {partition} for now"))
-                .hint("weft meta list shows who is to; start weft serve there")),
+            _ => Err(Error::new(
+                Errno::EAGAIN,
+                format!("no metadata service executes partition {partition} now"),
+            )
+            .hint("weft meta list shows its node; start weft serve there")),
         }
     }
 
@@ -107,7 +110,7 @@ impl mgmt::Metadata for MetadataServices {
     fn usage(&self, groups: BTreeSet<GroupId>) -> LocalFuture<'_, Result<GroupUsage>> {
         Box::pin(async move {
             let engine = self.writer.engine().snapshot().ok_or_else(|| {
-                Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is used")
+                Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is in use")
                     .hint("ask the node with management, which has the store (weft node list)")
             })?;
             fsck::usage(&*engine, self.partitions, &groups).await
@@ -154,7 +157,7 @@ impl mgmt::Metadata for MetadataServices {
             }
             for (target, progress) in &mut all {
                 if let Some(error) = &silent {
-                    let why = || format!("a metadata service does not tell how far it is: {error}");
+                    let why = || format!("a metadata service doesn't report its progress: {error}");
                     progress.hindrance.get_or_insert_with(why);
                 }
                 // A service that hasn't yet seen that the target is drained may have files there.
@@ -306,7 +309,7 @@ fn add_drain_progress(known: &mut DrainProgress, other: DrainProgress) {
 }
 
 fn out_of_turn(reply: &PartitionsReply) -> Error {
-    Error::new(Errno::EPROTO, format!("a metadata service answered out of turn: {reply:?}"))
+    Error::new(Errno::EPROTO, format!("a metadata service sent an unexpected reply: {reply:?}"))
         .hint("install the same version of weft on all machines")
 }
 

@@ -138,7 +138,7 @@ impl Cluster {
         remove_runtime_files(&self.state.paths);
         match &ended {
             Ok(()) => tracing::info!("stopped"),
-            Err(error) => tracing::error!(hint = &*error.hint, "not stopped in good order: {error}"),
+            Err(error) => tracing::error!(hint = &*error.hint, "not stopped cleanly: {error}"),
         }
         drop(self.state);
         // The connection in it must close exactly when the process ends.
@@ -151,7 +151,7 @@ impl Cluster {
 /// prevent the start.
 fn write_pid_file(paths: &StatePaths) {
     if let Err(error) = fs::write(paths.pid(), format!("{}\n", std::process::id())) {
-        tracing::warn!(%error, "{} is not written", paths.pid().display());
+        tracing::warn!(%error, "{} could not be written", paths.pid().display());
     }
 }
 
@@ -181,7 +181,7 @@ pub fn prepare_process() -> Result<()> {
     let mut files = getrlimit(Resource::Nofile);
     files.current = files.maximum;
     if let Err(e) = setrlimit(Resource::Nofile, files) {
-        tracing::warn!("the limit of open files stays as it is: {e}");
+        tracing::warn!("can't raise the limit of open files: {e}");
     }
     require_io_uring()
 }

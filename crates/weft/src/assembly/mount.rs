@@ -230,9 +230,10 @@ impl ProcessServices for ClientServices {
         // them.
         let limit = self.timeout + CLOSE_MARGIN;
         rt::timeout(limit, self.client.shutdown()).await.unwrap_or_else(|| {
-            let message = format!("the session could not be ended in good order within {limit:?}");
-            Err(Error::new(Errno::ETIMEDOUT, message)
-                .hint("nothing that was synced is lost; the metadata service settles the rest when it ends the session"))
+            let message = format!("the session did not end cleanly within {limit:?}");
+            Err(Error::new(Errno::ETIMEDOUT, message).hint(
+                "synced data is safe; the metadata service recovers file sizes when it evicts the session",
+            ))
         })
     }
 }
@@ -267,7 +268,7 @@ impl MountProcess {
         };
         let watcher = session.connection().map(mount_watch::start).transpose();
         let watcher = watcher.unwrap_or_else(|error| {
-            tracing::warn!(%error, "if this process is killed, what waits for the mount may wait until weft umount --force");
+            tracing::warn!(%error, "if this process is killed, processes that use the mount may hang until weft umount --force");
             None
         });
         stops.watch(session.clone())?;
@@ -292,7 +293,7 @@ impl MountProcess {
         let ended = self.core.shut_down().and(unmounted);
         match &ended {
             Ok(()) => tracing::info!("stopped"),
-            Err(error) => tracing::error!(hint = &*error.hint, "not stopped in good order: {error}"),
+            Err(error) => tracing::error!(hint = &*error.hint, "not stopped cleanly: {error}"),
         }
         ended
     }
@@ -333,8 +334,9 @@ pub fn unreachable_error(file: &ClusterFile, cause: Error) -> Error {
         file.management.join(", "),
         cause.message
     );
-    Error::new(Errno::ETIMEDOUT, message)
-        .hint("check that weft serve runs on the management node, and the way there (ping, firewall)")
+    Error::new(Errno::ETIMEDOUT, message).hint(
+        "check that weft serve runs on the management node, and the network path to it (ping, firewall)",
+    )
 }
 
 #[cfg(test)]

@@ -68,7 +68,7 @@ impl MountView {
             }
         }
         if let Some(error) = failure {
-            tracing::warn!("weft net show can't tell of this mount: {error}");
+            tracing::warn!("weft net show can't show this mount: {error}");
         }
         None
     }
@@ -91,8 +91,10 @@ impl Service for MountView {
                 to_json(&MountSession { rack: self.rack(), ..session_info(&self.sessions.history()) })
             }
             Request::Manage { request: MgmtRequest::ListCeilings } => self.ceilings(),
-            _ => Err(Error::new(Errno::EOPNOTSUPP, "a mount tells of its connections and sessions only")
-                .hint("ask a node of the cluster")),
+            _ => {
+                Err(Error::new(Errno::EOPNOTSUPP, "a mount answers only about its connections and sessions")
+                    .hint("ask a node of the cluster"))
+            }
         }
     }
 

@@ -111,7 +111,7 @@ impl NodePlan {
         let outcast = self.fatal_error.clone();
         rt::spawn(async move {
             remote.data_loss().wait().await;
-            let message = "the metadata store's machine was started anew and may have lost the last changes, of which this node knows";
+            let message = "the metadata store's machine was restarted and may have lost the last changes, which this node has cached";
             // The channel has no receiver if the process is shutting down already.
             let _ = outcast.send(Error::new(types::Errno::ESTALE, message).hint("start weft serve again"));
         });
@@ -317,7 +317,7 @@ impl NodeServices {
     /// Returns the management role, which has access to all metadata.
     pub fn head(&self) -> Result<&ManagementNode> {
         self.management_node.as_ref().ok_or_else(|| {
-            Error::new(types::Errno::EINVAL, "this node doesn't keep the cluster's metadata")
+            Error::new(types::Errno::EINVAL, "this node doesn't store the cluster's metadata")
                 .hint("run this command on the management node")
         })
     }
@@ -325,7 +325,7 @@ impl NodeServices {
     /// Returns the component that makes metadata backups.
     pub fn copies(&self) -> Result<&Arc<Backups>> {
         self.management_node.as_ref().map(|head| &head.copies).ok_or_else(|| {
-            Error::new(types::Errno::EINVAL, "this node doesn't keep the cluster's metadata")
+            Error::new(types::Errno::EINVAL, "this node doesn't store the cluster's metadata")
                 .hint("run weft meta backup on the management node")
         })
     }
@@ -420,7 +420,7 @@ impl NodeProcess {
         remove_runtime_files(&self.state.paths);
         match &ended {
             Ok(()) => tracing::info!("stopped"),
-            Err(error) => tracing::error!(hint = &*error.hint, "not stopped in good order: {error}"),
+            Err(error) => tracing::error!(hint = &*error.hint, "not stopped cleanly: {error}"),
         }
         drop(self.state);
         // The connection in it must close exactly when the process ends.

@@ -67,7 +67,7 @@ impl NodeView {
         let (listen, tokens) = (self.config.api.clone(), api::Tokens::load_or_create(&self.dir)?);
         let options = api::ApiOptions::new(listen, tls, tokens, self.services.map.clone());
         let addresses = api::start(options, self.clone())?;
-        tracing::info!(?addresses, "administrators are answered by HTTP");
+        tracing::info!(?addresses, "the HTTP interface is open");
         Ok(())
     }
 
@@ -217,7 +217,7 @@ impl NodeView {
     /// Adds a directory as a target, and to node.toml, so that the next start finds it.
     fn add_target(&self, target: TargetConfig) -> Result<Value> {
         if !self.config.roles.contains(&types::Role::Storage) {
-            return Err(Error::new(Errno::EINVAL, format!("{} has not the role storage", self.name()))
+            return Err(Error::new(Errno::EINVAL, format!("{} doesn't have the role storage", self.name()))
                 .hint("weft node set NODE --roles on the management node, then the same roles in node.toml, then weft serve again; or add the target on another node"));
         }
         let id = self.services.storage.add_target(target.clone())?;
@@ -231,11 +231,11 @@ pub fn foreign_address_notice(config: &NodeConfig) -> Option<Notice> {
     let own = locality::addresses_if_unannounced(&config.addresses)?;
     let own: Vec<String> = own.iter().map(ToString::to_string).collect();
     let what = format!(
-        "none of the addresses at which others are told to reach this node ({}) is one of this machine, which has {}",
+        "none of this node's announced addresses ({}) belongs to this machine, which has {}",
         config.addresses.join(", "),
         if own.is_empty() { "none but loopback".into() } else { own.join(", ") }
     );
-    let hint = "correct addresses in node.toml, and start weft serve again; where addresses are translated (NAT) on the way, all is well if weft health is";
+    let hint = "correct addresses in node.toml, and restart weft serve; with address translation (NAT) this is fine if weft health reports no problem";
     Some(Notice { what, hint: hint.into() })
 }
 
@@ -267,7 +267,7 @@ impl Service for NodeView {
                     .hint("weft session show MOUNTPOINT asks a mount, weft session list shows all"))
             }
             Request::Measure { .. } | Request::Stop => {
-                Err(Error::new(Errno::EINVAL, "this is answered elsewhere"))
+                Err(Error::new(Errno::EINVAL, "internal error: this request has its own handler"))
             }
         }
     }

@@ -94,8 +94,8 @@ impl OnlineCheck {
     ) -> Result<T> {
         let freeze = || {
             engine.snapshot().ok_or_else(|| {
-                Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is used")
-                    .hint("stop the cluster and check it then")
+                Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is in use")
+                    .hint("stop the cluster, then check it")
             })
         };
         let (partitions, hash_key) = (self.partitions, self.hash_key);
@@ -162,7 +162,9 @@ impl Targets for OnlineCheck {
         Box::pin(async move {
             match self.call_member(seat, ino, StorageOp::Stat, None).await? {
                 StorageReply::Stat { len, .. } => Ok(len),
-                other => Err(Error::new(Errno::EPROTO, format!("{seat} answered out of turn: {other:?}"))),
+                other => {
+                    Err(Error::new(Errno::EPROTO, format!("{seat} sent an unexpected reply: {other:?}")))
+                }
             }
         })
     }
@@ -187,7 +189,9 @@ impl Targets for OnlineCheck {
                 StorageReply::Regions { regions, next } => {
                     Ok((regions.into_iter().map(|(ino, _)| ino).collect(), next))
                 }
-                other => Err(Error::new(Errno::EPROTO, format!("{seat} answered out of turn: {other:?}"))),
+                other => {
+                    Err(Error::new(Errno::EPROTO, format!("{seat} sent an unexpected reply: {other:?}")))
+                }
             }
         })
     }
@@ -227,7 +231,7 @@ impl Targets for OnlineCheck {
                         lost.extend(regions.into_iter().map(|(_, range)| range));
                     }
                     other => {
-                        let message = format!("{seat} answered out of turn: {other:?}");
+                        let message = format!("{seat} sent an unexpected reply: {other:?}");
                         return Err(Error::new(Errno::EPROTO, message));
                     }
                 }

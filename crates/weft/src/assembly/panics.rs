@@ -9,7 +9,7 @@ pub fn abort_on_panic() {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         usual(info);
-        tracing::error!("this process ends because of a mistake in weft: {info}");
+        tracing::error!("this process aborts because of a bug in weft: {info}");
         std::process::abort();
     }));
 }

@@ -161,7 +161,7 @@ impl Peers {
     /// Probes whether a node answers at an address.
     pub async fn probe(&self, probe: &DueProbe) -> ProbeOutcome {
         let Ok(address) = probe.address.parse::<SocketAddr>() else {
-            return ProbeOutcome::Failed(ProbeFailure::Failed("it is no address".into()));
+            return ProbeOutcome::Failed(ProbeFailure::Failed("it is not an address".into()));
         };
         if self.networks.rank(address.ip()).is_none() {
             return ProbeOutcome::NotUsed;
@@ -272,7 +272,7 @@ pub fn member_security(
     };
     let credentials = credentials.ok_or_else(|| {
         Error::new(Errno::EACCES, "there is no certificate to connect with")
-            .hint("let the machine join again; for a client, weft client add NAME makes a cluster file")
+            .hint("let the machine join again; for a client, weft client add NAME creates a cluster file")
     })?;
     Ok(Security::Tls(net::Tls::member(credentials, how, strangers)?))
 }

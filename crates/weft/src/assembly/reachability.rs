@@ -48,7 +48,7 @@ pub async fn keep_reporting(peers: Arc<Peers>, management: MgmtChannel) {
         match report(&peers, &management, nodes).await {
             Ok(()) => (reported, reported_ns) = (ids, rt::monotonic_ns()),
             // The next check reports it again.
-            Err(error) => tracing::debug!(%error, "management isn't told of unreachable nodes for now"),
+            Err(error) => tracing::debug!(%error, "can't report unreachable nodes to management for now"),
         }
     }
 }

@@ -127,7 +127,7 @@ impl Renewal {
         }
         self.tls.renew(&renewed)?;
         let ends = Timestamp::new(renewed.identity().expires, 0);
-        tracing::info!("the certificate of {identity} is renewed; it ends on {ends}");
+        tracing::info!("the certificate of {identity} was renewed; it expires on {ends}");
         (self.credentials, self.is_stored) = (renewed, false);
         self.store();
         Ok(())
@@ -147,8 +147,8 @@ impl Renewal {
                 };
                 tracing::warn!(
                     hint = &*error.hint,
-                    "the renewed certificate can't be kept in {place}, which has the one before: this process goes on with \
-                     it, the next one needs the file: {}",
+                    "the renewed certificate can't be stored in {place}, which has the old one: this process continues with \
+                     the new one, but a restart needs the file: {}",
                     error.message
                 );
             }
@@ -163,7 +163,7 @@ impl Renewal {
         }
         tracing::warn!(
             hint = &*error.hint,
-            "the certificate of {}, which ends on {ends}, is not renewed: {}",
+            "the certificate of {}, which expires on {ends}, could not be renewed: {}",
             self.credentials.identity(),
             error.message
         );

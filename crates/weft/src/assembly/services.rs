@@ -81,7 +81,7 @@ impl ServicesPlan {
         let paths = state.paths.clone();
         let list = TargetList::read(&paths)?.ok_or_else(|| {
             let message = format!("the cluster in {} has no targets yet", paths.root().display());
-            Error::new(Errno::ENOENT, message).hint("weft up makes them")
+            Error::new(Errno::ENOENT, message).hint("weft up creates them")
         })?;
         let superblock = state.superblock.clone();
         let wanted = list.clone();

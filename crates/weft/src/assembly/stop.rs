@@ -37,7 +37,7 @@ impl fmt::Display for Stop {
             Stop::Unmounted(Ok(())) => write!(f, "unmounted"),
             Stop::Unmounted(Err(error)) => write!(f, "the mount has failed: {error}"),
             Stop::Fatal(error) => write!(f, "{error}"),
-            Stop::Failure => write!(f, "not up entirely"),
+            Stop::Failure => write!(f, "the start failed"),
         }
     }
 }

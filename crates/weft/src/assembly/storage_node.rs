@@ -174,7 +174,7 @@ impl StorageNode {
         let map = fetch_map(&self.management).await?;
         let known = map.targets.iter().find(|t| t.node == self.options.node && t.path == path);
         if let Some(known) = known.filter(|t| t.capacity > 0) {
-            let message = format!("{path} should hold target {} and holds nothing", known.id);
+            let message = format!("{path} should contain target {}, but is empty", known.id);
             return Err(Error::new(Errno::ENOENT, message)
                 .hint(format!(
                     "mount its disk, and weft target add {path} serves it again; if its data is lost for good, remove the target"
@@ -197,8 +197,8 @@ impl StorageNode {
             return Ok(());
         }
         let message =
-            format!("{} holds target {} of cluster {}", path.display(), identity.target, identity.cluster);
-        Err(Error::new(Errno::EINVAL, message).hint("name an empty directory, or take it out of node.toml"))
+            format!("{} contains target {} of cluster {}", path.display(), identity.target, identity.cluster);
+        Err(Error::new(Errno::EINVAL, message).hint("name an empty directory, or remove it from node.toml"))
     }
 
     /// Refuses a target that belongs to another node by the map. A target changes its node only
@@ -210,7 +210,7 @@ impl StorageNode {
         match map.target(target).and_then(|known| map.node(known.node)) {
             Some(owner) if owner.id != self.options.node => {
                 let message =
-                    format!("target {target} ({shown}) comes from node {} ({})", owner.id, owner.name);
+                    format!("target {target} ({shown}) belongs to node {} ({})", owner.id, owner.name);
                 Err(Error::new(Errno::EBUSY, message)
                     .hint("a disk moves when its new node starts: stop this node, add the target to it, start it again"))
             }
@@ -271,7 +271,7 @@ impl StorageNode {
 
     fn install_keys(&self, keys: &Secret) -> Result<()> {
         let parsed = CapabilityKeys::parse(&keys.0).map_err(|cause| {
-            Error::new(Errno::EPROTO, format!("management's keys of capabilities can't be used: {cause}"))
+            Error::new(Errno::EPROTO, format!("management's capability keys are invalid: {cause}"))
                 .hint("install the same version of weft on all machines")
         })?;
         self.ring.set(parsed);
@@ -323,7 +323,7 @@ impl StorageNode {
         for touched in left.split() {
             let tidy = MgmtRequest::Tidy { target, touched };
             while let Err(error) = self.management.call(tidy.clone(), None).await {
-                tracing::warn!(target_id = target.0, %error, "target {target} is not put right yet");
+                tracing::warn!(target_id = target.0, %error, "target {target} is not reconciled yet");
                 rt::sleep(RETRY).await;
             }
         }
@@ -388,9 +388,9 @@ impl StorageNode {
             removed.retain(|dir| dir != store.dir());
         }
         match remove_targets(&self.options.dir, &removed) {
-            Ok(()) => tracing::info!(?removed, "removed targets were taken out of node.toml"),
+            Ok(()) => tracing::info!(?removed, "removed targets were deleted from node.toml"),
             Err(error) => {
-                let hint = "take their paths out of node.toml yourself";
+                let hint = "delete their paths from node.toml yourself";
                 tracing::warn!(?removed, hint, "removed targets are still in node.toml: {}", error.message);
             }
         }
@@ -477,7 +477,7 @@ impl StorageNode {
             }
             // The target was removed from the cluster, so its directory is free again.
             if let Err(error) = store.close().await {
-                tracing::warn!(%error, "what was target {} is left", store.target());
+                tracing::warn!(%error, "the store of the former target {} could not be closed", store.target());
             }
         }
         if let Some(identity) = Store::identify(&target.path).await.map_err(store_error)? {
@@ -493,7 +493,7 @@ impl StorageNode {
                 // Requests to such a group get the error.
                 tracing::error!(
                     hint = &*error.hint,
-                    "what target {id} has of mirrored groups can't be opened: {}",
+                    "the replicas of mirrored groups on target {id} can't be opened: {}",
                     error.message
                 );
             }
@@ -525,8 +525,8 @@ impl StorageNode {
 
 fn missing_target_error(target: &TargetConfig) -> Error {
     let path = target.path.display();
-    Error::new(Errno::ENOENT, format!("{path} should hold a target and holds nothing")).hint(format!(
-        "mount its disk, and start the node again; weft target add {path} makes an empty target there"
+    Error::new(Errno::ENOENT, format!("{path} should contain a target, but is empty")).hint(format!(
+        "mount its disk, and start the node again; weft target add {path} creates an empty target there"
     ))
 }
 

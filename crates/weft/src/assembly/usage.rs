@@ -71,7 +71,7 @@ impl TargetUsages {
             }
         };
         if let Err(error) = thread::Builder::new().name("weft-usage".into()).spawn(work) {
-            tracing::warn!(%error, "what targets take of their disks isn't known: all that is used counts as theirs");
+            tracing::warn!(%error, "the disk usage of targets is unknown: all used space counts as theirs");
         }
     }
 
@@ -85,7 +85,7 @@ impl TargetUsages {
                 self.all().insert(target, Usage { bytes, disk_used: of_disk, due });
             }
             Err(error) => {
-                tracing::debug!(target_id = target.0, %error, "what target {target} takes isn't known")
+                tracing::debug!(target_id = target.0, %error, "the disk usage of target {target} is unknown")
             }
         }
     }

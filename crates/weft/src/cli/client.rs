@@ -19,7 +19,7 @@ pub enum ClientCommand {
 /// `weft client add`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Its certificate is renewed by itself while it is mounted. Copy the file to the client, for root only."
+    after_help = "A mount renews its certificate automatically. Copy the file to the client, readable only by root."
 )]
 pub struct ClientAddArgs {
     /// Name of the client, for example its host name
@@ -43,9 +43,7 @@ pub struct ClientAddArgs {
 
 /// `weft client revoke`.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Certificates that it has are refused at once; weft client add gives its name away again."
-)]
+#[command(after_help = "Its certificates are refused at once; weft client add can use the name again.")]
 pub struct ClientRevokeArgs {
     /// Name of the client
     pub name: String,

@@ -258,7 +258,7 @@ pub enum TargetCommand {
 /// `weft target remove`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Files of which a target that is offline alone has content are lost with it: reading and writing them gives EIO until they are deleted. Without --accept-loss such a target stays. A target that is online is drained first (weft target drain ID --wait). The disk of a removed target is never taken back."
+    after_help = "Files with content only on the removed offline target are lost: reading and writing them gives EIO until they are deleted. Without --accept-loss such a target is not removed. An online target must be drained first (weft target drain ID --wait). The disk of a removed target is never accepted again."
 )]
 pub struct TargetRemoveArgs {
     /// Id of the target
@@ -510,7 +510,7 @@ pub struct ExportArgs {
 /// `weft export set`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The most specific rule holds: one for the client's name, then local, then the longest prefix; without one: rw, no squash."
+    after_help = "The most specific rule applies: one for the client's name, then local, then the longest prefix; without one: rw, no squash."
 )]
 pub struct ExportSetArgs {
     /// ADDRESS/BITS, an address, local (the cluster's own nodes) or client:NAME

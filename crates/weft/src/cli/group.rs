@@ -26,7 +26,7 @@ pub enum GroupCommand {
 /// `weft group rebalance`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Each group has all its copies meanwhile; weft group resync status shows how far it is."
+    after_help = "Each group keeps all its replicas meanwhile; weft group resync status shows the progress."
 )]
 pub struct GroupRebalanceArgs {
     /// Pool to rebalance
@@ -42,7 +42,7 @@ pub struct GroupRebalanceArgs {
 /// `weft group recover`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "What was written while that target was out of step is lost, also what was synced. Without --accept-loss it only says what is known of that. Run weft fsck afterwards."
+    after_help = "Data written while that target was out of sync is lost, even if it was synced. Without --accept-loss the command only shows what is known to be lost. Run weft fsck afterwards."
 )]
 pub struct GroupRecoverArgs {
     /// Id of the group
@@ -146,7 +146,7 @@ pub struct GroupArgs {
 /// `weft group create`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "weft entry set-pattern DIR --scheme S makes them as well; they are added to when targets join the pool."
+    after_help = "weft entry set-pattern DIR --scheme S creates them as well; more are added when targets join the pool."
 )]
 pub struct GroupCreateArgs {
     /// Pool of the group's targets

@@ -7,8 +7,8 @@ use types::Scheme;
 /// `weft migrate`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Files move while they are open and written; those that are there already are skipped, so that the same command goes on after it was \
-                  interrupted. What directories hand to new files stays as it is without --set-pattern: weft entry set-pattern DIR --scheme S first, \
+    after_help = "Files migrate while they are open and written; files that match already are skipped, so the same command continues after it was \
+                  interrupted. Without --set-pattern the patterns of directories stay: weft entry set-pattern DIR --scheme S first, \
                   then weft migrate DIR --recursive --scheme S, is the same as --set-pattern."
 )]
 pub struct MigrateArgs {

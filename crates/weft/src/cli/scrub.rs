@@ -22,7 +22,7 @@ pub enum ScrubCommand {
 /// `weft scrub start`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Damage is mended from other copies; of the rest weft health and the logs tell, and weft fsck names the files."
+    after_help = "Damage is repaired from other replicas; weft health and the logs report the rest, and weft fsck names the files."
 )]
 pub struct ScrubStartArgs {
     /// Most bytes per second from each target from now on [default: as set]
@@ -49,7 +49,7 @@ pub struct ScrubSetArgs {
 
 /// Parses a duration like `90s`, `30m`, `12h`, `30d` or `0`. Returns seconds.
 fn parse_time(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no time: write for example 30d, 12h or 0");
+    let wrong = || format!("{text:?} is not a time: write for example 30d, 12h or 0");
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| wrong())?;

@@ -83,7 +83,7 @@ fn add(args: &ClientAddArgs) -> Result<()> {
 fn create(path: &Path) -> Result<fs::File> {
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|e| {
         os_error(format_args!("cluster file {}", path.display()), &e)
-            .hint("--out names another file, which must not be there yet")
+            .hint("--out names another file, which must not exist yet")
     })
 }
 
@@ -105,14 +105,14 @@ fn revoke(args: &ClientRevokeArgs) -> Result<()> {
 fn revocation_text(name: &str, RevocationInfo { sessions, unaware }: &RevocationInfo) -> (String, String) {
     let sessions = match sessions.len() {
         0 => "it had no session".to_string(),
-        1 => "its session is ended".to_string(),
-        count => format!("its {count} sessions are ended"),
+        1 => "its session was evicted".to_string(),
+        count => format!("its {count} sessions were evicted"),
     };
     let nodes: Vec<String> = unaware.iter().map(ToString::to_string).collect();
     let warning = match &nodes[..] {
         [] => String::new(),
         nodes => format!(
-            "warning: not heard of since: node {}; it refuses the client as soon as management reaches it (weft node list)\n",
+            "warning: node {} has not confirmed; it refuses the client as soon as management reaches it (weft node list)\n",
             nodes.join(", ")
         ),
     };
@@ -183,7 +183,7 @@ mod tests {
     fn a_revocation_names_the_nodes_it_has_not_reached() {
         let outcome = RevocationInfo { sessions: vec![SessionId(7)], unaware: vec![NodeId(3)] };
         let (told, warning) = revocation_text("a", &outcome);
-        assert_eq!(told, "client a is refused from now on; its session is ended\n");
+        assert_eq!(told, "client a is refused from now on; its session was evicted\n");
         assert!(warning.contains("node 3"), "{warning}");
         assert_eq!(revocation_text("a", &RevocationInfo::default()).1, "");
     }

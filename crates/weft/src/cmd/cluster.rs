@@ -58,7 +58,7 @@ fn init(args: &InitArgs) -> Result<()> {
     let dir = absolute(&args.dir)?;
     let roles = roles(&args.roles);
     if !roles.contains(&Role::Mgmt) || !roles.contains(&Role::Meta) {
-        let message = "the first node of a cluster holds its management and its metadata";
+        let message = "the first node of a cluster must have the roles mgmt and meta";
         return Err(
             Error::new(Errno::EOPNOTSUPP, message).hint("--roles mgmt,meta or --roles mgmt,meta,storage")
         );
@@ -119,12 +119,12 @@ fn next_steps(made: &Made, protection: Protection) -> String {
         other => format!(" --protection {}", crate::cli::value_name(other)),
     };
     format!(
-        "cluster {} ({}) is made; its first node is in {dir}, at {}\n\n\
+        "created cluster {} ({}); its first node is in {dir}, at {}\n\n\
          Run it:                  weft serve --dir {dir} --detach\n\
          Give it a disk:          weft target add /PATH --dir {dir}\n\
          Add a storage node:      weft node join TOKEN --roles storage --dir DIR{protection}\n\
          Mount, on any machine:   weft mount {file} MOUNTPOINT\n\n\
-         The token, good for one node and for a day (weft cluster token --dir {dir} makes others):\n{}\n",
+         The token, valid for one node and one day (weft cluster token --dir {dir} creates others):\n{}\n",
         made.name,
         made.cluster,
         made.addresses.join(", "),
@@ -207,7 +207,7 @@ pub fn join(args: &JoinArgs) -> Result<()> {
             .hint("use a token of the cluster at that address"));
     }
     let superblock = Superblock::from_constants(&joined.facts)
-        .ok_or_else(|| Error::new(Errno::EPROTO, "the cluster's answer makes no sense"))?;
+        .ok_or_else(|| Error::new(Errno::EPROTO, "the cluster's answer is invalid"))?;
     let config = NodeConfig {
         cluster: superblock.uuid.clone(),
         node: joined.node,

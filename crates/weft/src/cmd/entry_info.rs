@@ -75,7 +75,7 @@ pub fn xattr_error(path: &Path, cause: rustix::io::Errno) -> Error {
 }
 
 fn invalid_answer(path: &Path, cause: &serde_json::Error) -> Error {
-    Error::new(Errno::EPROTO, format!("the answer about {} is not understood: {cause}", path.display()))
+    Error::new(Errno::EPROTO, format!("invalid answer about {}: {cause}", path.display()))
         .hint("command and mounted file system may be of different versions")
 }
 

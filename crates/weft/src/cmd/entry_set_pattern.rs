@@ -53,11 +53,11 @@ fn refused(args: &SetPatternArgs, cause: rustix::io::Errno) -> Error {
             .hint("chunk size: a power of two from 64K to 64M; inline limit: at most 64K; weft pool list shows pools"),
         Errno::ENODEV => {
             let scheme = args.change.scheme.map_or_else(|| "that scheme".into(), |scheme| scheme.to_string());
-            Error::new(Errno::ENODEV, format!("the pool of {dir} has no groups of {scheme}, and they can't be made"))
-                .hint("it may have too few targets (weft target add); weft group create --pool P --scheme S says why")
+            Error::new(Errno::ENODEV, format!("the pool of {dir} has no groups of {scheme}, and they can't be created"))
+                .hint("it may have too few targets (weft target add); weft group create --pool P --scheme S shows why")
         }
         Errno::ENOTDIR => Error::new(Errno::ENOTDIR, format!("{dir} is not a directory"))
-            .hint("patterns belong to directories; a file keeps the one it was made with"),
+            .hint("patterns belong to directories; a file keeps the one it was created with"),
         Errno::EPERM | Errno::EACCES => {
             Error::new(Errno::EPERM, format!("not permitted to set the pattern of {dir}"))
                 .hint("its owner and root may")

@@ -69,8 +69,8 @@ fn screen(exposure: &Exposure) -> String {
             text += &format!("now: {} {what}\n", amount(now));
         }
     };
-    now("have no good copy", exposure.lost_now);
-    now("have one good copy of several", exposure.at_risk_now);
+    now("have no intact replica", exposure.lost_now);
+    now("have one intact replica of several", exposure.at_risk_now);
     if exposure.estimated_files > 0 {
         text += &format!(
             "estimated: {} of the files have holes or are being written, and count with their whole length\n",
@@ -87,20 +87,21 @@ fn one(exposed: &DomainExposure) -> String {
         (Domain::Target(_), name) => format!(" (on {name})"),
     };
     let mut text = format!(
-        "without {}{node}: lost: {}; left with one copy: {}\n",
+        "without {}{node}: lost: {}; left with one replica: {}\n",
         name(&exposed.domain),
         amount(exposed.lost),
         amount(exposed.at_risk)
     );
     if exposed.keeps_metadata {
-        text += "  it keeps the metadata: without a copy of that nothing could be read (weft meta backup)\n";
+        text += "  it stores the metadata: without a backup of it no file could be read (weft meta backup)\n";
     }
     for heavy in &exposed.top {
         let part = |what: &str, part: Amount| match part.bytes {
             0 => String::new(),
             _ => format!("  {what}: {}", amount(part)),
         };
-        text += &format!("  {}{}{}\n", heavy.path, part("lost", heavy.lost), part("one copy", heavy.at_risk));
+        text +=
+            &format!("  {}{}{}\n", heavy.path, part("lost", heavy.lost), part("one replica", heavy.at_risk));
     }
     text
 }
@@ -133,7 +134,7 @@ mod tests {
         };
         let exposure = Exposure { all: lost, exposed: vec![exposed], ..Exposure::default() };
         let expected = "2 KiB of 2 files on targets\n\
-            without target 3 (on a): lost: 2 KiB of 2 files; left with one copy: nothing\n  \
+            without target 3 (on a): lost: 2 KiB of 2 files; left with one replica: nothing\n  \
             /scratch  lost: 2 KiB of 2 files\n";
         assert_eq!(screen(&exposure), expected);
     }

@@ -68,8 +68,11 @@ fn open_and_check(args: &FsckArgs) -> Result<CheckReport> {
     let dir = std::path::absolute(&args.dir).map_err(|e| os_error(args.dir.display(), &e))?;
     require_cluster(&dir)?;
     if args.path.as_ref().is_some_and(|path| !path.starts_with('/')) {
-        return Err(Error::new(Errno::EINVAL, "a path to check begins with /, the root of the file system")
-            .hint("leave out where it is mounted"));
+        return Err(Error::new(
+            Errno::EINVAL,
+            "a path to check must begin with /, the root of the file system",
+        )
+        .hint("leave out the mount point"));
     }
     let forget = args.forget.as_ref().map(|file| create_loss_list(file)).transpose()?;
     let orders = CheckOrders {
@@ -99,7 +102,7 @@ pub fn create_loss_list(file: &Path) -> Result<PathBuf> {
     let file = std::path::absolute(file).map_err(failed)?;
     let made = File::options().write(true).create_new(true).open(&file);
     made.map(|_| file.clone()).map_err(|e| {
-        os_error(format_args!("can't make {}", file.display()), &e).hint("name a file that isn't there yet")
+        os_error(format_args!("can't make {}", file.display()), &e).hint("name a file that doesn't exist yet")
     })
 }
 
@@ -159,7 +162,7 @@ fn require_names(dir: &Path, orders: &CheckOrders) -> Result<()> {
     }
     if orders.forget.is_some() {
         return Err(Error::new(Errno::ENOTCONN, stopped)
-            .hint(format!("{serve}; content is looked at, and given up, while the cluster runs")));
+            .hint(format!("{serve}; content is checked, and given up, only while the cluster runs")));
     }
     Ok(())
 }
@@ -175,7 +178,7 @@ fn require_cluster(dir: &Path) -> Result<()> {
 
 fn screen(report: &CheckReport) -> String {
     let findings: String = report.findings.iter().map(line).collect();
-    let unjudged: String = report.unjudged.iter().map(|copy| format!("not judged: {copy}\n")).collect();
+    let unjudged: String = report.unjudged.iter().map(|copy| format!("not checked: {copy}\n")).collect();
     let left = report.findings.iter().filter(|finding| !finding.repaired).count();
     let repaired = report.findings.len() - left;
     let verdict = match report.verdict() {
@@ -222,7 +225,7 @@ mod tests {
     fn remaining_damage_is_shown_with_a_remedy() {
         assert!(screen(&CheckReport::default()).starts_with("clean: 0 files"));
         let behind = CheckReport { unjudged: vec!["the copy of group 5".into()], ..CheckReport::default() };
-        assert!(screen(&behind).starts_with("not judged: the copy of group 5\nclean: 0 files"));
+        assert!(screen(&behind).starts_with("not checked: the copy of group 5\nclean: 0 files"));
         let mut report = CheckReport { findings: vec![finding(true)], ..CheckReport::default() };
         assert!(screen(&report).starts_with("repaired: /a, bytes 0..4096: it is wrong\n1 faults repaired: "));
         report.findings.push(finding(false));

@@ -39,8 +39,8 @@ fn rebalance(args: &GroupRebalanceArgs) -> Result<()> {
     if !crowded.is_empty() {
         let ids: Vec<String> = crowded.iter().map(GroupId::to_string).collect();
         print_to_stderr(&format!(
-            "note: members of {} groups stay on one node or in one rack, since no target further away has room for them now: {}; what has begun to be moved makes \
-             room, or add a target there (weft target add), and call this again\n",
+            "note: members of {} groups stay on one node or in one rack, since no target elsewhere has space for them now: {}; running moves will free \
+             space, or add a target there (weft target add); then run this again\n",
             crowded.len(),
             ids.join(", ")
         ));
@@ -50,7 +50,7 @@ fn rebalance(args: &GroupRebalanceArgs) -> Result<()> {
             if !crowded.is_empty() {
                 return String::new();
             }
-            return "members are as far apart as they can be, and the targets in about equally many groups\n"
+            return "members are spread as far as possible, and targets are in about equally many groups\n"
                 .into();
         }
         let row =
@@ -68,7 +68,7 @@ fn recover(args: &GroupRecoverArgs) -> Result<()> {
     };
     let groups = groups(&args.query, request)?;
     show(args.query.json, &groups, || {
-        format!("{}look for files that lack a chunk file: weft fsck\n", groups_table(&groups))
+        format!("{}find files that lack a chunk file: weft fsck\n", groups_table(&groups))
     })
 }
 
@@ -113,10 +113,10 @@ fn show_group(args: &GroupArgs) -> Result<()> {
 /// Returns the name of a state, as in JSON.
 fn state_word(state: MemberState) -> &'static str {
     match state {
-        MemberState::Good => "good",
+        MemberState::Good => "in sync",
         MemberState::NeedsResync => "needs-resync",
         MemberState::Resyncing => "resyncing",
-        MemberState::Bad => "bad",
+        MemberState::Bad => "without usable content",
         MemberState::Rebuilding => "rebuilding",
     }
 }
@@ -189,7 +189,10 @@ fn group_screen(info: &GroupInfo) -> String {
         rows.push(("leaving", format!("target {leaving}, when the others are good")));
     }
     if let Some(revived) = group.revived {
-        rows.push(("recovered", format!("from target {revived}, which is made to agree with the metadata")));
+        rows.push((
+            "recovered",
+            format!("from target {revived}, which is being reconciled with the metadata"),
+        ));
     }
     list(&rows)
 }
@@ -200,7 +203,7 @@ fn sentence(progress: &ResyncProgress) -> String {
         (Some(files), Some(bytes)) => format!("{files} files with at most {} left", format_size(bytes)),
         (Some(files), None) => format!("{files} files left"),
         (None, Some(bytes)) => format!("at most {} left", format_size(bytes)),
-        (None, None) => "it is counted what is missing".into(),
+        (None, None) => "counting what is missing".into(),
     };
     text +=
         &format!(", {} sent at {} a second", format_size(progress.bytes_moved), format_size(progress.rate));

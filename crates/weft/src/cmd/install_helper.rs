@@ -29,7 +29,7 @@ fn install(prefix: &Path, binary: &Path) -> Result<std::path::PathBuf> {
         Ok(meta) if meta.is_symlink() => fs::remove_file(&link).map_err(failed)?,
         Ok(_) => {
             let message = format!("{} exists and is not a link", link.display());
-            return Err(Error::new(Errno::EEXIST, message).hint("remove it first if it may go"));
+            return Err(Error::new(Errno::EEXIST, message).hint("remove it first if it isn't needed"));
         }
         Err(_) => fs::create_dir_all(&folder).map_err(failed)?,
     }

@@ -27,7 +27,7 @@ pub fn ask(dir: &Path, request: MgmtRequest) -> Result<MgmtReply> {
 
 /// Returns the error for a reply of an unexpected type.
 pub fn unexpected_reply(reply: &MgmtReply) -> Error {
-    Error::new(Errno::EPROTO, format!("management answered out of turn: {reply:?}"))
+    Error::new(Errno::EPROTO, format!("management sent an unexpected reply: {reply:?}"))
         .hint("command and running process may be of different versions")
 }
 
@@ -138,7 +138,7 @@ fn node_screen(info: &NodeInfo) -> String {
         ("rack", rack_name(&info.node).into()),
         ("addresses", info.node.addresses.join(" ")),
         ("weft", info.node.version.clone()),
-        ("heard of", heard),
+        ("last heartbeat", heard),
     ])
 }
 
@@ -314,7 +314,7 @@ fn sessions_table(sessions: &[SessionInfo]) -> String {
     };
     let heading = [
         ("SESSION", Align::Right),
-        ("HEARD OF", Align::Right),
+        ("LAST SEEN", Align::Right),
         ("LEASES", Align::Right),
         ("OPEN UNLEASED", Align::Right),
         ("CLIENT", Align::Left),
@@ -382,8 +382,8 @@ fn share_lines(rates: &[TargetRate]) -> String {
             _ => format!("{what}: {}\n", told.join(", ")),
         }
     };
-    line("share of the ceiling that binds, last 10 s", |rate| rate.now.as_ref())
-        + &line("most of any 10 s since the start", |rate| rate.most.as_ref())
+    line("utilization of the limiting resource, last 10 s", |rate| rate.now.as_ref())
+        + &line("peak in any 10 s since the start", |rate| rate.most.as_ref())
 }
 
 /// Names a drive by its targets.
@@ -417,10 +417,10 @@ fn ceilings_lines(places: &[MeasuredPlace]) -> String {
 fn copies_line(copies: &BackupsInfo) -> String {
     match (&copies.newest, copies.age_s) {
         (Some(newest), Some(age_s)) => {
-            format!("the newest copy of the metadata is {} old: {newest}\n", format_age(age_s as i64))
+            format!("the newest metadata backup is {} old: {newest}\n", format_age(age_s as i64))
         }
-        _ if copies.kept == 0 => "no daily copies of the metadata are made (backups = 0)\n".into(),
-        _ => format!("there is no copy of the metadata in {} yet\n", copies.folder),
+        _ if copies.kept == 0 => "daily metadata backups are off (backups = 0)\n".into(),
+        _ => format!("there is no metadata backup in {} yet\n", copies.folder),
     }
 }
 
@@ -463,7 +463,7 @@ mod tests {
         assert_eq!(share_lines(&[rate(1, None)]), "");
         assert_eq!(
             share_lines(&[rate(1, Some(0.124)), rate(2, None), rate(3, Some(1.0))]),
-            "share of the ceiling that binds, last 10 s: target 3 100 % (storage-write), target 1 12 % (storage-write)\n"
+            "utilization of the limiting resource, last 10 s: target 3 100 % (storage-write), target 1 12 % (storage-write)\n"
         );
         let of_pair = |target, other| TargetRate {
             one_drive_with: vec![types::TargetId(other)],
@@ -471,7 +471,7 @@ mod tests {
         };
         assert_eq!(
             share_lines(&[of_pair(1, 4), of_pair(4, 1)]),
-            "share of the ceiling that binds, last 10 s: target 1+4 50 % (storage-write)\n"
+            "utilization of the limiting resource, last 10 s: target 1+4 50 % (storage-write)\n"
         );
         let many: Vec<TargetRate> = (1..=9).map(|n| rate(n, Some(f64::from(n) / 10.0))).collect();
         let told = share_lines(&many);
@@ -505,8 +505,8 @@ mod tests {
         assert_eq!(health_screen(&health), "healthy\n");
         let copies = BackupsInfo { folder: "/b".into(), kept: 7, newest: None, age_s: None, failure: None };
         health.copies = Some(copies.clone());
-        assert_eq!(health_screen(&health), "healthy\nthere is no copy of the metadata in /b yet\n");
+        assert_eq!(health_screen(&health), "healthy\nthere is no metadata backup in /b yet\n");
         health.copies = Some(BackupsInfo { newest: Some("/b/c".into()), age_s: Some(7300), ..copies });
-        assert_eq!(health_screen(&health), "healthy\nthe newest copy of the metadata is 2 hours old: /b/c\n");
+        assert_eq!(health_screen(&health), "healthy\nthe newest metadata backup is 2 hours old: /b/c\n");
     }
 }

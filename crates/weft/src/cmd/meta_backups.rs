@@ -32,14 +32,14 @@ pub fn run(args: &BackupsListArgs) -> Result<()> {
         None => StatePaths::new(&args.query.dir).backups(),
     };
     if args.folder.is_some() && !folder.is_dir() {
-        return Err(Error::new(Errno::ENOENT, format!("{} is no folder", folder.display())));
+        return Err(Error::new(Errno::ENOENT, format!("{} is not a folder", folder.display())));
     }
     let folder = std::path::absolute(&folder).map_err(|e| os_error(folder.display(), &e))?;
     let now_s = rt::now().secs;
     let entries = backup::list(&folder)?;
     let listed: Vec<Listed> = entries.into_iter().map(|entry| listed(entry, now_s, args.verify)).collect();
     show(args.query.json, &listed, || match listed.is_empty() {
-        true => format!("there are no copies in {}\n", folder.display()),
+        true => format!("there are no backups in {}\n", folder.display()),
         false => screen(&listed),
     })
 }
@@ -71,7 +71,7 @@ fn screen(listed: &[Listed]) -> String {
         let kind = match (&copy.id, &copy.base) {
             (None, _) => "-",
             (_, None) => "full",
-            (_, Some(_)) => "changes",
+            (_, Some(_)) => "incremental",
         };
         [
             copy.created_s.map_or_else(|| "-".into(), |s| Timestamp::new(s, 0).compact_utc()),

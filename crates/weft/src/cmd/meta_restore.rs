@@ -100,13 +100,15 @@ fn extract_files(dir: &Path, copy: &Path) -> Result<()> {
     let (last, others): (Vec<_>, Vec<_>) =
         reader.files().iter().partition(|file| Path::new(&file.name) == superblock);
     if last.is_empty() {
-        let message = format!("{} holds no cluster, and the copy doesn't say which it is of", dir.display());
+        let message =
+            format!("{} contains no cluster, and the backup doesn't name its cluster", dir.display());
         return Err(Error::new(Errno::ENOENT, message).hint("name the cluster's state directory with --dir"));
     }
     for file in others.into_iter().chain(last) {
         let name = Path::new(&file.name);
         if !name.components().all(|part| matches!(part, Component::Normal(_))) {
-            let message = format!("the copy has a file {:?}, which is none of a state directory", file.name);
+            let message =
+                format!("the backup has a file {:?}, which doesn't belong in a state directory", file.name);
             return Err(Error::new(Errno::EINVAL, message));
         }
         write_file(&dir.join(name), file.mode, &file.content)?;
@@ -130,7 +132,7 @@ fn write_file(path: &Path, mode: u32, content: &[u8]) -> Result<()> {
 fn warn_if_readable_by_others(copy: &Path) {
     let looked = fs::metadata(copy).map(|meta| identity::require_private_file(copy, &meta));
     if let Ok(Err(error)) = looked {
-        print_to_stderr(&format!("note: {error}; the copy has the keys of the cluster\n"));
+        print_to_stderr(&format!("note: {error}; the backup contains the keys of the cluster\n"));
     }
 }
 
@@ -200,15 +202,15 @@ fn screen(outcome: &RestoreResult, dir: &Path) -> String {
     }
     let before = match &outcome.before {
         Some(before) => {
-            format!("What was there before is in {}; remove it when all is well.\n", before.display())
+            format!("The previous metadata is in {}; remove it when the cluster works.\n", before.display())
         }
         None => String::new(),
     };
     format!(
         "restored: {what}\n{before}\
-         All clients have to begin anew, and what was made, changed or deleted since is out of step with the data.\n\
-         No target is being emptied any more (weft target drain ID), and no file is on its way elsewhere.\n\
-         Look before you mount:   weft fsck --dir {}\n",
+         All clients must mount again, and files that were created, changed or deleted since then don't match the stored data.\n\
+         Drains of targets (weft target drain ID) and migrations of files are cancelled.\n\
+         Check before you mount:  weft fsck --dir {}\n",
         dir.display()
     )
 }

@@ -45,11 +45,11 @@ fn expiry_warning(credentials: &Credentials, path: &Path, now_s: i64) -> Option<
         return None;
     }
     let (ends, path) = (Timestamp::new(identity.expires, 0), path.display());
-    let verb = if identity.expires <= now_s { "has ended on" } else { "ends on" };
+    let verb = if identity.expires <= now_s { "expired on" } else { "expires on" };
     Some(format!(
         "warning: the certificate of {identity} in {path} {verb} {ends}\n\
-         hint: a mount renews it unless it was to end then (weft client list on the management node); weft client \
-         add makes another cluster file\n"
+         hint: a mount renews it unless its expiry is final (weft client list on the management node); weft client \
+         add creates another cluster file\n"
     ))
 }
 
@@ -81,7 +81,7 @@ fn start(args: &MountArgs, ready: impl FnOnce()) -> Result<MountProcess> {
 fn absolute(args: &MountArgs) -> Result<MountArgs> {
     let cluster = args.cluster.canonicalize().map_err(|e| {
         os_error(format_args!("cluster file {}", args.cluster.display()), &e)
-            .hint("weft client add NAME makes one, on the management node")
+            .hint("weft client add NAME creates one, on the management node")
     })?;
     let mountpoint = mountpoint::resolve(&args.mountpoint)?;
     let log = args.log.as_ref().map(std::path::absolute).transpose();
@@ -103,7 +103,7 @@ mod tests {
         let warning = |now_s| expiry_warning(&credentials, Path::new("/c"), now_s);
         assert_eq!(warning(ends_s - EXPIRY_WARNING_S), None);
         let told = warning(ends_s - EXPIRY_WARNING_S + 1).unwrap();
-        assert!(told.starts_with("warning: the certificate of client/a in /c ends on "), "{told}");
-        assert!(warning(ends_s).unwrap().contains("has ended on"));
+        assert!(told.starts_with("warning: the certificate of client/a in /c expires on "), "{told}");
+        assert!(warning(ends_s).unwrap().contains("expired on"));
     }
 }

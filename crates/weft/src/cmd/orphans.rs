@@ -45,8 +45,8 @@ fn require_targets(targets: &[PathBuf]) -> Result<()> {
         return Ok(());
     };
     let shown = missing.display();
-    Err(Error::new(Errno::ENOENT, format!("{shown} should hold a target, and {SUPERBLOCK} isn't there"))
-        .hint(format!("findmnt --target {shown} shows what is mounted there: mount its disk, and ask again")))
+    Err(Error::new(Errno::ENOENT, format!("{shown} should contain a target, but {SUPERBLOCK} is missing"))
+        .hint(format!("findmnt --target {shown} shows what is mounted there: mount its disk, and try again")))
 }
 
 /// Returns the directories of the targets on this machine.
@@ -94,7 +94,9 @@ async fn process_target(target: &Path, what: OrphansArg, all: &mut Vec<OrphanInf
 /// Returns why an orphan isn't restored.
 async fn hindrance(orphan: &Orphan, target: &Path) -> io::Result<String> {
     let Some((place, bytes)) = orphan.current_chunk_file(target).await? else {
-        return Ok("kept: other checksums have its place, or its group is not here any more".into());
+        return Ok(
+            "kept: other checksums are in its place, or its group isn't on this target any more".into()
+        );
     };
     let other = match orphan.bytes > bytes {
         true => "it is longer than, and differs from,",
@@ -109,7 +111,7 @@ fn in_use(error: mgmt::Error) -> Error {
     let is_served = matches!(error, mgmt::Error::TargetInUse { .. });
     let error = Error::from(error);
     match is_served {
-        true => error.hint("weft down --dir DIR stops it: put chunk files back, and start it again"),
+        true => error.hint("weft down --dir DIR stops it; restore the chunk files, and start it again"),
         false => error,
     }
 }

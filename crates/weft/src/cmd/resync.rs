@@ -66,7 +66,7 @@ fn screen(status: &Status) -> String {
         .map_or_else(|| "the default rate".into(), |rate| format!("{} a second", format_size(rate)));
     let within = settings
         .within_s
-        .map_or_else(String::new, |s| format!(", faster where that takes more than {}", duration(s)));
+        .map_or_else(String::new, |s| format!(", more if that takes more than {}", duration(s)));
     let replaced = match settings.replace_after_s {
         Some(0) => "lost members are not replaced".into(),
         Some(seconds) => format!("lost members are replaced after {}", duration(seconds)),
@@ -75,10 +75,10 @@ fn screen(status: &Status) -> String {
             duration(mgmt::limits::REPLACE_MEMBER_AFTER.as_secs())
         ),
     };
-    let paused = if settings.paused { "; it is paused (weft group resync resume)" } else { "" };
-    let head = format!("each member is sent {rate}{within}; {replaced}{paused}\n");
+    let paused = if settings.paused { "; paused (weft group resync resume)" } else { "" };
+    let head = format!("each member gets at most {rate}{within}; {replaced}{paused}\n");
     if status.members.is_empty() {
-        return format!("{head}all members of mirrored groups have everything\n");
+        return format!("{head}all members of mirrored groups are in sync\n");
     }
     format!("{head}{}", members_table(&status.members))
 }
@@ -135,7 +135,7 @@ mod tests {
             members: vec![],
         };
         let text = screen(&status);
-        for part in ["200 MiB a second", "after 30 min", "paused", "have everything"] {
+        for part in ["200 MiB a second", "after 30 min", "paused", "are in sync"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let progress = ResyncProgress {
@@ -156,7 +156,7 @@ mod tests {
             state: MemberState::Bad,
             progress: None,
             remaining_s: None,
-            waits_for: Some("its target can't be reached".into()),
+            waits_for: Some("its target is unreachable".into()),
             ..info.clone()
         };
         status.members = vec![info, waits];

@@ -56,8 +56,8 @@ fn screen(status: &Status, now_s: i64) -> String {
         ended_s => format!("{} ago", format_age(now_s.saturating_sub(ended_s))),
     };
     let state = |progress: &ScrubProgress| match &progress.hindrance {
-        Some(why) => format!("rests: {why}"),
-        None if progress.asked < status.settings.asked && !status.settings.stopped => "begins".into(),
+        Some(why) => format!("paused: {why}"),
+        None if progress.asked < status.settings.asked && !status.settings.stopped => "starting".into(),
         None if !progress.is_running => "idle".into(),
         None if status.settings.stopped => "stopped".into(),
         None => "runs".into(),
@@ -82,7 +82,7 @@ fn screen(status: &Status, now_s: i64) -> String {
         ("STATE", Align::Left),
         ("READ", Align::Left),
         ("DAMAGED", Align::Right),
-        ("MENDED", Align::Right),
+        ("REPAIRED", Align::Right),
         ("MISSING", Align::Right),
         ("LAST ENDED", Align::Left),
     ];
@@ -117,6 +117,6 @@ mod tests {
         );
         assert!(text.contains("idle") && text.contains("2 hours ago"), "{text}");
         assert!(screen(ScrubSettings { stopped: true, ..settings.clone() }).contains("stopped"));
-        assert!(screen(ScrubSettings { asked: 2, ..settings }).contains("begins"));
+        assert!(screen(ScrubSettings { asked: 2, ..settings }).contains("starting"));
     }
 }

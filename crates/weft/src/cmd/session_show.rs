@@ -24,15 +24,15 @@ fn screen_at(info: &MountSession, now_s: i64) -> String {
         None => format!("session {}\n", info.session),
     };
     if let Some(rack) = &info.rack {
-        text += &format!("in rack {rack}: copies there are read first\n");
+        text += &format!("in rack {rack}: reads prefer replicas there\n");
     }
     if let Some(last) = &info.replaced {
         let times = match info.replacements {
             1 => String::new(),
-            times => format!(" (the last of {times} that were ended)"),
+            times => format!(" (the last of {times} replacements)"),
         };
         text += &format!(
-            "it replaced session {}{times} {} s ago: {}\n{} files were open then; of all that were lost, {} are still to be closed\n",
+            "it replaced session {}{times} {} s ago: {}\n{} files were open then; applications still have {} lost files open\n",
             last.session,
             (now_s - last.at_s).max(0),
             last.cause,
@@ -60,8 +60,8 @@ mod tests {
         };
         assert_eq!(screen_at(&first, 100), "session 7\n");
         let in_rack = MountSession { rack: Some("r1".into()), ..first.clone() };
-        assert_eq!(screen_at(&in_rack, 100), "session 7\nin rack r1: copies there are read first\n");
-        let replaced = ReplacedInfo { session: 7, at_s: 60, cause: "it was not heard of".into(), files: 3 };
+        assert_eq!(screen_at(&in_rack, 100), "session 7\nin rack r1: reads prefer replicas there\n");
+        let replaced = ReplacedInfo { session: 7, at_s: 60, cause: "it was unreachable".into(), files: 3 };
         let second = MountSession {
             session: 9,
             replacements: 1,
@@ -71,7 +71,7 @@ mod tests {
         };
         let text = screen_at(&second, 100);
         for part in
-            ["session 9\n", "replaced session 7 40 s ago: it was not heard of", "3 files", "2 are still"]
+            ["session 9\n", "replaced session 7 40 s ago: it was unreachable", "3 files", "still have 2"]
         {
             assert!(text.contains(part), "{part}: {text}");
         }

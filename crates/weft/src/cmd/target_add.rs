@@ -23,7 +23,7 @@ pub fn run(args: &TargetAddArgs) -> Result<()> {
     let dir = std::path::absolute(&args.query.dir).map_err(|e| os_error(args.query.dir.display(), &e))?;
     let config = NodeConfig::read(&dir)?;
     if !config.roles.contains(&Role::Storage) {
-        return Err(Error::new(Errno::EINVAL, format!("node {} has not the role storage", config.node))
+        return Err(Error::new(Errno::EINVAL, format!("node {} doesn't have the role storage", config.node))
             .hint("weft node set NODE --roles on the management node, then the same roles in node.toml; or add the target on another node"));
     }
     let path = match args.path.canonicalize() {

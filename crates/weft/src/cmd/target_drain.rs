@@ -28,7 +28,7 @@ pub fn run(args: &TargetDrainArgs) -> Result<()> {
         }
         if let Some(stuck) = &progress.stuck {
             return Err(Error::new(Errno::EHOSTDOWN, stuck.clone()).hint(format!(
-                "bring it back (weft node list, weft health) and the drain goes on; or give up what it alone has: weft target remove {target} --dry-run lists the files, and weft target remove {target} says what else is needed"
+                "bring it back (weft node list, weft health) and the drain continues; or give up the data that only it has: weft target remove {target} --dry-run lists the files, and weft target remove {target} shows what else is needed"
             )));
         }
         let line = progress_text(progress);
@@ -49,26 +49,26 @@ pub fn run(args: &TargetDrainArgs) -> Result<()> {
 fn progress_of(info: &TargetInfo) -> Result<&DrainProgress> {
     info.progress.as_ref().ok_or_else(|| {
         Error::new(Errno::ECANCELED, format!("target {} isn't drained any more", info.target.id))
-            .hint("somebody has called it off (weft target set ID --drain off); what was moved stays moved")
+            .hint("the drain was cancelled (weft target set ID --drain off); moved data stays moved")
     })
 }
 
 /// Describes the progress of a drain.
 pub fn progress_text(progress: &DrainProgress) -> String {
     if progress.empty {
-        return "it gets no new files, and holds no data any more".into();
+        return "no new files are placed here, and no data is left".into();
     }
     let groups = match progress.groups_left {
         0 => String::new(),
-        1 => "; it is in 1 mirrored group yet".to_string(),
-        count => format!("; it is in {count} mirrored groups yet"),
+        1 => "; still in 1 mirrored group".to_string(),
+        count => format!("; still in {count} mirrored groups"),
     };
     let Some(files) = progress.files_left else {
-        let why = progress.hindrance.as_ref().map_or("it is counted what is there", |why| why);
-        return format!("it gets no new files{groups}; {why}");
+        let why = progress.hindrance.as_ref().map_or("counting existing data", |why| why);
+        return format!("no new files are placed here{groups}; {why}");
     };
     let mut text = format!(
-        "it gets no new files{groups}; {files} files with {} there are left, {} with {} were moved",
+        "no new files are placed here{groups}; {files} files with {} left, {} with {} moved",
         format_size(progress.bytes_left),
         progress.files_moved,
         format_size(progress.bytes_moved)
@@ -103,7 +103,7 @@ mod tests {
             bytes_moved: 1 << 20,
             rate: 1 << 20,
             remaining_s: Some(600),
-            hindrance: Some("inode 7 stays for now".into()),
+            hindrance: Some("inode 7 can't be moved now".into()),
             ..DrainProgress::default()
         };
         let text = progress_text(&progress);
@@ -111,8 +111,8 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         let member = DrainProgress { groups_left: 3, ..progress.clone() };
-        assert!(progress_text(&member).contains("in 3 mirrored groups yet"));
-        assert!(progress_text(&DrainProgress::default()).contains("counted"));
+        assert!(progress_text(&member).contains("still in 3 mirrored groups"));
+        assert!(progress_text(&DrainProgress::default()).contains("counting"));
         assert!(progress_text(&DrainProgress { empty: true, ..progress }).contains("no data"));
     }
 }

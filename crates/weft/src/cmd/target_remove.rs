@@ -68,7 +68,7 @@ fn tell(args: &TargetRemoveArgs, losses: &Losses) -> Result<()> {
 fn screen(losses: &Losses) -> String {
     let Losses { target, groups, files, bytes, named } = losses;
     if *files == 0 {
-        return format!("target {target}: no file has content there alone\n");
+        return format!("target {target}: no file has content only there\n");
     }
     let mut text =
         format!("target {target}: {files} files have {} there and nowhere else\n", format_size(*bytes));
@@ -83,7 +83,7 @@ fn screen(losses: &Losses) -> String {
     let older = |lost: &LostGroup| {
         let (group, from) = (lost.group, lost.older_on?);
         Some(format!(
-            "group {group} can go on with what target {from} has, which is older: weft group recover {group} --from {from}\n"
+            "group {group} can continue from target {from}, which is outdated: weft group recover {group} --from {from}\n"
         ))
     };
     text.extend(groups.iter().filter_map(older));
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn files_are_shown_with_what_they_lose() {
-        assert_eq!(screen(&lost(0)), "target 2: no file has content there alone\n");
+        assert_eq!(screen(&lost(0)), "target 2: no file has content only there\n");
         let one = "target 2: 1 files have 1 MiB there and nowhere else\n  /f0: 1 MiB of 4 MiB\n";
         assert_eq!(screen(&lost(1)), one);
         let many = screen(&lost(30));

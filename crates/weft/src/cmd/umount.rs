@@ -85,7 +85,7 @@ fn unmount_orderly(path: &Path) -> Result<()> {
     let cause = match ended.code() {
         Some(0) if connection.is_some_and(|file| file.exists()) => {
             print_to_stderr(&format!(
-                "{} is still mounted in another mount namespace: its session goes on\n",
+                "{} is still mounted in another mount namespace: its session continues\n",
                 path.display()
             ));
             return Ok(());
@@ -95,7 +95,7 @@ fn unmount_orderly(path: &Path) -> Result<()> {
         None => std::io::Error::from_raw_os_error(Errno::EINTR.0),
     };
     let hint = match cause.raw_os_error().map(Errno) {
-        Some(Errno::EBUSY) => "fuser -vm shows who uses it; --force unmounts it all the same",
+        Some(Errno::EBUSY) => "fuser -vm shows who uses it; --force unmounts it anyway",
         Some(Errno::EPERM) => "run as root",
         _ => "weft umount --force",
     };
@@ -114,7 +114,7 @@ fn wait_for_end(process: &OwnedFd, path: &Path) -> Result<()> {
         return Ok(());
     }
     print_to_stderr(&format!(
-        "{shown} is unmounted, but its session has not ended, since servers don't answer; they end it by themselves\n\
+        "{shown} is unmounted, but its session has not ended, since servers don't answer; they will evict it\n\
          hint: weft health shows which servers\n"
     ));
     Ok(())
@@ -165,7 +165,7 @@ fn client_answers(path: &Path) -> Result<bool> {
     match control.exchange_with_timeout::<Vec<PeerInfo>>(Request::Net, CLIENT_TIMEOUT) {
         Err(error) if is_timeout(error.errno) => {
             let message = format!("the client of {} doesn't answer: is its process stopped?", path.display());
-            let hint = "let it go on (kill -CONT); or weft umount --force: what programs wrote and the client has not sent is lost then";
+            let hint = "resume it (kill -CONT); or weft umount --force: data that the client has not sent is lost then";
             Err(Error::new(Errno::ETIMEDOUT, message).hint(hint))
         }
         // It answers, or has just exited.

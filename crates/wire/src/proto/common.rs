@@ -107,7 +107,7 @@ impl Numbered for LeaseMode {
 // Numbers never change.
 numbered! {
     LockKind, "kind of lock": Shared = 1, Exclusive = 2;
-    LockFamily, "space of locks": Posix = 1, Flock = 2;
+    LockFamily, "family of locks": Posix = 1, Flock = 2;
     RenameMode, "mode of renaming": Replace = 1, NoReplace = 2, Exchange = 3, Whiteout = 4;
     XattrMode, "mode of setting an attribute": Any = 1, Create = 2, Replace = 3;
     Chooser, "chooser": RoundRobin = 1, Random = 2, CapacityWeighted = 3;

@@ -188,7 +188,7 @@ fn distribute(
 ) -> Result<Vec<KvBatch>, Malformed> {
     let sum = |count: fn(&BatchFields) -> u32| counts.iter().map(|c| u64::from(count(c))).sum::<u64>();
     if sum(|c| c.guards) != guards.len() as u64 || sum(|c| c.writes) != writes.len() as u64 {
-        return Err(Malformed::new("batches with other guards or writes than there are"));
+        return Err(Malformed::new("batches whose numbers of guards or writes don't add up"));
     }
     let (mut guards, mut writes) = (guards.into_iter(), writes.into_iter());
     let batch = |counts: BatchFields| KvBatch {
@@ -205,7 +205,7 @@ impl Message for KvRequest {
 
     fn decode(bytes: &[u8]) -> Result<KvRequest, Malformed> {
         let RequestFields { op } = fields(bytes)?;
-        required(op, "request to the store that is known here")?.try_into()
+        required(op, "known request to the store")?.try_into()
     }
 }
 
@@ -244,7 +244,7 @@ impl Message for KvReply {
 
     fn decode(bytes: &[u8]) -> Result<KvReply, Malformed> {
         let ReplyFields { instance, verifier, is_full, answer } = fields(bytes)?;
-        let answer = match required(answer, "answer of the store that is known here")? {
+        let answer = match required(answer, "known answer of the store")? {
             AnswerFields::Values(f) => KvAnswer::Values(List::take(f.items, |item| Ok(item.value))?),
             AnswerFields::Pairs(f) => {
                 let pair = |item: ItemFields| Ok((item.key, required(item.value, "value of a pair")?));

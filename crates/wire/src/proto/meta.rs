@@ -103,7 +103,7 @@ impl Message for MetaRequest {
             number: unpacked(number),
             credentials: required(credentials, "credentials")?.into(),
             privileged,
-            op: required(op, "metadata operation that is known here")?.try_into()?,
+            op: required(op, "known metadata operation")?.try_into()?,
         })
     }
 }
@@ -161,7 +161,7 @@ impl Message for MetaResponse {
             |f: PermissionsFields| Ok(LeaseGrant { ino: InodeId(f.ino), mode: LeaseMode::Permissions });
         grants.extend(List::take(permissions, permission)?);
         Ok(MetaResponse {
-            reply: required(reply, "metadata answer that is known here")?.try_into()?,
+            reply: required(reply, "known metadata answer")?.try_into()?,
             grants,
             recalls,
             capability: capability.as_ref().map(Capability::from),

@@ -518,7 +518,7 @@ impl TryFrom<SetTimeFields> for SetTime {
     type Error = Malformed;
 
     fn try_from(fields: SetTimeFields) -> Result<SetTime, Malformed> {
-        Ok(match required(fields.kind, "time to set that is known here")? {
+        Ok(match required(fields.kind, "known time to set")? {
             SetTimeKind::Now(()) => SetTime::Now,
             SetTimeKind::At(time) => SetTime::At(time.try_into()?),
         })
@@ -645,7 +645,7 @@ impl TryFrom<PendingFileFields> for PendingFile {
 
     fn try_from(f: PendingFileFields) -> Result<PendingFile, Malformed> {
         let (ino, parent, name) = (InodeId(f.ino), InodeId(f.parent), name(f.name)?);
-        let made = time(f.made, "time of a promised file")?;
+        let made = time(f.made, "time of an asynchronous create")?;
         Ok(PendingFile { ino, parent, name, mode: f.mode, umask: f.umask, created: made, content: f.content })
     }
 }

@@ -295,7 +295,7 @@ impl TryFrom<ReplyFields> for MetaReply {
             }
             ReplyFields::Attr(attr) => MetaReply::Attr(attr.try_into()?),
             ReplyFields::Renamed(f) => MetaReply::Renamed {
-                moved: required(f.moved, "attributes of what moved")?.try_into()?,
+                moved: required(f.moved, "attributes of the renamed inode")?.try_into()?,
                 other: f.other.map(TryInto::try_into).transpose()?,
             },
             ReplyFields::Bytes(bytes) => MetaReply::Bytes(bytes),

@@ -99,7 +99,7 @@ struct NewFields {
 }
 
 fn touched(files: Vec<u64>, new: Option<List<NewFields, MAX_LIST_ITEMS>>) -> Result<Touched, Malformed> {
-    let files = bounded(files, "files to tidy")?.into_iter().map(InodeId).collect();
+    let files = bounded(files, "files to reconcile")?.into_iter().map(InodeId).collect();
     let new = List::take(new, |f| Ok((InodeId(f.from), InodeId(f.up_to))))?;
     Ok(Touched { files, new })
 }
@@ -293,7 +293,7 @@ impl Message for PartitionsRequest {
 
     fn decode(bytes: &[u8]) -> Result<PartitionsRequest, Malformed> {
         let RequestFields { ask } = fields(bytes)?;
-        required(ask, "request of a metadata service that is known here")?.try_into()
+        required(ask, "known request of a metadata service")?.try_into()
     }
 }
 
@@ -344,7 +344,7 @@ impl Message for PartitionsReply {
 
     fn decode(bytes: &[u8]) -> Result<PartitionsReply, Malformed> {
         let ReplyFields { answer } = fields(bytes)?;
-        Ok(match required(answer, "answer of a metadata service that is known here")? {
+        Ok(match required(answer, "known answer of a metadata service")? {
             AnswerFields::Done(()) => PartitionsReply::Done,
             AnswerFields::Lent(f) => PartitionsReply::Lent { owner: name(f.owner)?, no_leases: f.quiet },
             AnswerFields::Clear(clear) => PartitionsReply::Clear(clear),

@@ -16,9 +16,9 @@ use types::{ByteRange, Epoch, GroupId, InodeId, NodeId, SessionId, TargetId};
 
 // Numbers never change.
 numbered! {
-    DataPath, "way of data": Direct = 1, Cached = 2;
+    DataPath, "data path": Direct = 1, Cached = 2;
     AllocateMode, "kind of allocation": Reserve = 1, Punch = 2, Zero = 3;
-    SeekTarget, "aim of a seek": Data = 1, Hole = 2;
+    SeekTarget, "kind of seek": Data = 1, Hole = 2;
     Regions, "kind of regions": Dirty = 1, All = 2;
     RateQuantity, "kind of rate": Write = 1, Read = 2, RandomWrite = 3, RandomRead = 4, Network = 5, RoundTrips = 6, MemoryCopy = 7, Checksum = 8, Encoding = 9;
 }
@@ -578,13 +578,13 @@ impl TryFrom<OpFields> for StorageOp {
                 let range = required(f.range, "range to survey")?.try_into()?;
                 StorageOp::Survey { range, unit: f.unit, read: f.read }
             }
-            OpFields::Heal(f) => StorageOp::Heal { range: required(f.range, "range to mend")?.try_into()? },
+            OpFields::Heal(f) => StorageOp::Heal { range: required(f.range, "range to repair")?.try_into()? },
             OpFields::Mend(f) => {
-                let range = required(f.range, "range to mend")?.try_into()?;
+                let range = required(f.range, "range to repair")?.try_into()?;
                 StorageOp::Mend { from: TargetId(f.from), to: TargetId(f.to), range }
             }
             OpFields::Forget(f) => {
-                StorageOp::Forget { range: required(f.range, "range to forget")?.try_into()? }
+                StorageOp::Forget { range: required(f.range, "range to discard")?.try_into()? }
             }
             OpFields::Adopt(f) => StorageOp::Adopt { verifier: f.verifier, instead_of: f.instead_of },
             OpFields::MarkLost(f) => {
@@ -663,7 +663,7 @@ impl Message for StorageRequest {
             epoch,
             group: group.map(GroupContext::try_from).transpose()?,
             known,
-            op: required(op, "storage operation that is known here")?.try_into()?,
+            op: required(op, "known storage operation")?.try_into()?,
         })
     }
 }
@@ -751,7 +751,7 @@ impl Message for StorageReply {
 
     fn decode(bytes: &[u8]) -> Result<StorageReply, Malformed> {
         let ReplyFields { verifier, answer } = fields(bytes)?;
-        Ok(match required(answer, "storage answer that is known here")? {
+        Ok(match required(answer, "known storage answer")? {
             AnswerFields::Unit(()) if verifier != 0 => StorageReply::Done { verifier },
             AnswerFields::Unit(()) => StorageReply::Unit,
             AnswerFields::Stat(f) => StorageReply::Stat {

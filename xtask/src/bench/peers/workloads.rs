@@ -190,7 +190,7 @@ impl Workload {
         };
         match rate > 0.0 && job["error"].as_i64() == Some(0) {
             true => Ok((rate, done)),
-            false => Err(format!("fio did nothing, or met error {}", job["error"])),
+            false => Err(format!("fio did no I/O, or failed with error {}", job["error"])),
         }
     }
 }

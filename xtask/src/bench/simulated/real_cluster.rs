@@ -195,7 +195,7 @@ impl RealCluster {
             if 100.0 * real.cores <= f64::from(options.busy) {
                 break;
             }
-            eprintln!("{:.0} % of the cores were busy: measured again", 100.0 * real.cores);
+            eprintln!("{:.0} % of the cores were busy: repeating the measurement", 100.0 * real.cores);
             thread::sleep(RETRY_PAUSE);
             real = self.measure_once(folder, case, options.seconds)?;
         }

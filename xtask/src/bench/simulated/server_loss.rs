@@ -93,7 +93,7 @@ fn copying(site: &RealCluster) -> TestResult<f64> {
         match (first, last) {
             (Some(first), Some(last)) if now - last > IDLE_AFTER => return Ok((last - first).as_secs_f64()),
             (None, _) if now - looking > START_WITHIN => {
-                return Err("nobody copies what was lost".to_string().into());
+                return Err("no target copies the lost data".to_string().into());
             }
             _ => {}
         }

@@ -67,7 +67,7 @@ impl Table {
         let mut text = format!("{}\n", setting(options, self.wires));
         if !self.rows.is_empty() {
             text += &format!("{}\n\n", self.summary());
-            text += "| what | servers | clients x programs | real, MB/s | simulated, MB/s | simulated / real | busiest wire | busiest in the simulation | cores |\n";
+            text += "| what | servers | clients x programs | real, MB/s | simulated, MB/s | simulated / real | busiest link | busiest in the simulation | cores |\n";
             text += "|---|---|---|---|---|---|---|---|---|\n";
             self.rows.iter().for_each(|row| text += &format!("{row}\n"));
         }
@@ -85,7 +85,7 @@ impl Table {
         ratios.sort_by(f64::total_cmp);
         let within = |part: f64| ratios.iter().filter(|ratio| (*ratio - 1.0).abs() <= part).count();
         format!(
-            "Of {} rows {} are within 5 %, {} within 10 %, {} within 15 %; simulated / real is {:.2} in the middle, {:.2} to {:.2}.",
+            "Of {} rows {} are within 5 %, {} within 10 %, {} within 15 %; simulated / real has a median of {:.2}, range {:.2} to {:.2}.",
             ratios.len(),
             within(0.05),
             within(0.10),
@@ -148,6 +148,6 @@ mod tests {
             "| write mirror:2 | 3 - 1 | 2 x 4 | 20.0 | 30.0 | 1.50 | server 90 % | client 100 % | 25 % |"
         );
         assert!(table.summary().starts_with("Of 3 rows 1 are within 5 %, 2 within 10 %, 2 within 15 %"));
-        assert!(table.summary().ends_with("1.07 in the middle, 1.00 to 1.50."));
+        assert!(table.summary().ends_with("a median of 1.07, range 1.00 to 1.50."));
     }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(in super::super) const TESTS: &[TestCase] = &[
-    TestCase { name: "blocked_port_is_told", scope: Scope::Own, minutes: 8, run: blocked_port },
+    TestCase { name: "blocked_port_is_reported", scope: Scope::Own, minutes: 8, run: blocked_port },
     TestCase { name: "storage_changes_its_address", scope: Scope::Own, minutes: 8, run: storage_moves },
     TestCase { name: "management_changes_its_address", scope: Scope::Own, minutes: 8, run: management_moves },
     TestCase {
@@ -201,7 +201,7 @@ fn storage_moves(stage: &Stage) -> TestResult {
     cluster.restart(part)?;
     cluster.wait_for_finding(&["critical", &old, "its machine has none of its addresses"])?;
     let log = cluster.service(part).log();
-    ensure!(log.contains("is one of this machine, which has") && log.contains(&new), "no warning: {log}");
+    ensure!(log.contains("belongs to this machine, which has") && log.contains(&new), "no warning: {log}");
     let mut status: Vec<OsString> = ["status", "--json", "--dir"].map(OsString::from).into();
     status.push(cluster.state(part).into());
     let said = cluster.run(cluster.node(part), &status)?;

@@ -15,8 +15,8 @@ use std::thread;
 use std::time::Duration;
 
 pub(in super::super) const TESTS: &[TestCase] = &[
-    TestCase { name: "promised_files_are_everybodys", scope: Scope::Own, minutes: 2, run: visible_to_all },
-    TestCase { name: "promised_files_while_services_die", scope: Scope::Own, minutes: 4, run: services_die },
+    TestCase { name: "async_creates_are_visible_to_all", scope: Scope::Own, minutes: 2, run: visible_to_all },
+    TestCase { name: "async_creates_while_services_crash", scope: Scope::Own, minutes: 4, run: services_die },
 ];
 
 /// Number of directories, and of files created in each before another mount accesses it: enough for

@@ -110,7 +110,7 @@ fn interrupted_early(place: &Place, folder: &Path, words: &[&str]) -> TestResult
     let launch = format!("sleep 1000 & echo $! > {}-{{}}; wait", mark.display());
     let pid = || fs::read_to_string(format!("{}-two", mark.display())).ok()?.trim().parse::<u32>().ok();
     interrupt(place, &launch, words, || pid().is_some())?;
-    let pid = pid().ok_or_else(|| "no process has told its number".to_string())?;
+    let pid = pid().ok_or_else(|| "no process has reported its id".to_string())?;
     let is_gone = || !fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n");
     ensure!(process::eventually(SOON, is_gone), "what was to start client two runs on");
     Ok(())

@@ -46,7 +46,7 @@ impl Cluster {
         let health: Value = serde_json::from_str(&said).map_err(|e| format!("weft health: {e}"))?;
         let places = health["ceilings"]
             .as_array()
-            .ok_or_else(|| format!("weft health tells of no ceilings: {said}"))?;
+            .ok_or_else(|| format!("weft health reports no ceilings: {said}"))?;
         let measured = places.iter().filter(|place| place["measured"].is_string());
         Ok(measured.filter_map(|place| place["place"].as_str().map(String::from)).collect())
     }
@@ -82,7 +82,7 @@ fn bench_ceilings(stage: &Stage) -> TestResult {
     ensure_eq!(cluster.bench(&["net", "--last"])?.len(), 12, "figures of networks after a restart");
     load_on_a_mount(&cluster)?;
     let told = process::eventually(REPORTED_WITHIN, || cluster.most_share().is_some_and(|share| share > 0.0));
-    ensure!(told, "health tells of no share of a ceiling: {}", cluster.health_text()?);
+    ensure!(told, "health reports no utilisation of a ceiling: {}", cluster.health_text()?);
     let told = cluster.measured()?;
     ensure_eq!(told, ["target 1", "node 1", "node 2", "node 3"], "places that health says are measured");
     nothing_is_left(&mut cluster)?;

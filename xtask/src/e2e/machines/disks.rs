@@ -22,7 +22,7 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "mirrored_history_while_disks_fail", scope: Scope::Own, minutes: 10, run: history },
     TestCase { name: "mirrored_fio_while_disks_fail", scope: Scope::Own, minutes: 10, run: fio },
     TestCase { name: "mirrored_fsx_while_disks_fail", scope: Scope::Own, minutes: 10, run: fsx },
-    TestCase { name: "mirrored_all_lose_power", scope: Scope::Own, minutes: 6, run: all_lose_power },
+    TestCase { name: "mirrored_all_nodes_lose_power", scope: Scope::Own, minutes: 6, run: all_lose_power },
 ];
 
 /// Number of storage nodes: more than a group has members.

@@ -202,7 +202,7 @@ fn evicted_client(stage: &Stage) -> TestResult {
     theirs.write_all_at(b"theirs", 0).at("write")?;
     let mut seen = [0; 6];
     ours.read_exact_at(&mut seen, 0).at("read")?;
-    ensure_eq!(&seen, b"theirs", "what is read of a file that is open anew");
+    ensure_eq!(&seen, b"theirs", "content of a reopened file");
     ours.write_all_at(b"ours", 6).at("write")?;
     ensure!(fs::read(dirs[1].join("file")).at("read")?.starts_with(b"theirsours"), "what others read");
     ensure_eq!(fs::read_to_string(dirs[1].join("after")).at("read")?, "made\n", "what the shell made");
@@ -245,7 +245,7 @@ fn client_cut_off(stage: &Stage) -> TestResult {
     expect_errno(sys::flock(&ours, libc::LOCK_EX | libc::LOCK_NB), libc::EAGAIN, "another's lock")?;
     let mut seen = [0; 8];
     ours.read_exact_at(&mut seen, 0).at("read")?;
-    ensure_eq!(&seen, b"theirsxx", "what is read of a file that is open anew");
+    ensure_eq!(&seen, b"theirsxx", "content of a reopened file");
     sys::flock(&theirs, libc::LOCK_UN).at("unlock")?;
     sys::flock(&ours, libc::LOCK_EX | libc::LOCK_NB).at("a lock that is free")?;
     drop((ours, theirs, shell));

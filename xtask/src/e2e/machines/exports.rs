@@ -102,7 +102,7 @@ fn rules_for_networks(stage: &Stage) -> TestResult {
     // No access at all.
     cluster.export(&["set", &cluster.address(refused), "--access", "none"])?;
     let is_out = || matches!(fs::write(dirs[refused].join("x"), ""), Err(e) if e.raw_os_error() == Some(libc::EACCES) || e.raw_os_error() == Some(libc::ESTALE));
-    ensure!(process::eventually(SOON, is_out), "a client that was refused goes on");
+    ensure!(process::eventually(SOON, is_out), "a rejected client keeps running");
     let elsewhere = stage.scratch("refused-mount")?;
     let said = cluster.mount_again(refused, &elsewhere)?;
     ensure!(
@@ -124,7 +124,7 @@ fn squashed_root(dir: &std::path::Path) -> TestResult {
     // The rule may not have reached the services yet.
     let is_squashed = || fs::read_to_string(dir.join("secret")).is_err();
     ensure!(process::eventually(SOON, is_squashed), "root reads a file of mode 0600 although it is squashed");
-    expect_errno(fs::read(dir.join("secret")), libc::EACCES, "reading what is somebody else's")?;
+    expect_errno(fs::read(dir.join("secret")), libc::EACCES, "reading another user's file")?;
     expect_errno(OpenOptions::new().append(true).open(dir.join("secret")), libc::EACCES, "writing it")?;
     expect_errno(
         fs::read_dir(dir.join("closed")).and_then(|mut names| names.next().transpose()),

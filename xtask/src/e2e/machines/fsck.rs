@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "fsck_of_a_running_cluster", scope: Scope::Own, minutes: 5, run: running_cluster },
-    TestCase { name: "fsck_mends_a_running_cluster", scope: Scope::Own, minutes: 5, run: repaired_cluster },
+    TestCase { name: "fsck_repairs_a_running_cluster", scope: Scope::Own, minutes: 5, run: repaired_cluster },
     TestCase { name: "damage_while_shut_down", scope: Scope::Own, minutes: 5, run: damaged_while_shut_down },
 ];
 
@@ -107,7 +107,7 @@ fn damage_is_found(cluster: &mut Cluster) -> TestResult {
         .collect();
     let expected = [("damaged-content", "/damaged/spoilt"), ("missing-chunk-file", "/damaged/lost")];
     for finding in expected {
-        ensure!(findings.contains(&finding), "weft fsck doesn't tell of {finding:?}: {told}");
+        ensure!(findings.contains(&finding), "weft fsck doesn't report {finding:?}: {told}");
     }
     ensure_eq!(findings.len(), expected.len(), "findings of {told}");
     lost_is_given_up(cluster, folder)
@@ -116,7 +116,7 @@ fn damage_is_found(cluster: &mut Cluster) -> TestResult {
 /// Without a second replica, nothing is repaired, and data is given up only on request.
 fn lost_is_given_up(cluster: &Cluster, folder: &Path) -> TestResult {
     let kept = cluster.fsck_with(&["--repair", "/damaged"])?;
-    ensure_eq!(&kept["verdict"], "damaged", "a repair without a second copy: {kept}");
+    ensure_eq!(&kept["verdict"], "damaged", "a repair without a second replica: {kept}");
     let spoilt = folder.join("spoilt");
     ensure!(fs::read(&spoilt).is_err(), "{} can be read", spoilt.display());
     let list = cluster.folder(cluster.node(Part::Management))?.join("lost");

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "calls_end_without_servers", scope: Scope::Own, minutes: 6, run: calls_end },
     TestCase { name: "unmounts_end_without_servers", scope: Scope::Own, minutes: 5, run: unmounts_end },
-    TestCase { name: "killed_client_lets_everybody_go", scope: Scope::Own, minutes: 5, run: killed_client },
+    TestCase { name: "killed_client_blocks_no_process", scope: Scope::Own, minutes: 5, run: killed_client },
 ];
 
 /// `--timeout` of the mounts, in seconds.
@@ -295,7 +295,7 @@ impl Cluster {
         ensure!(mounts::find(&mount).is_none(), "{} is still mounted", mount.display());
         let service = self.service(Part::Client(client));
         let ended = process::eventually(END_DEADLINE, || !service.is_running());
-        ensure!(ended, "the client goes on after its unmount:\n    {}", service.last_lines());
+        ensure!(ended, "the client keeps running after its unmount:\n    {}", service.last_lines());
         Ok(())
     }
 }
@@ -315,7 +315,7 @@ fn reader(path: &Path) -> TestResult<Child> {
 fn end_reader(mut reader: Child) -> TestResult {
     process::kill_group(&mut reader);
     let ended = process::wait(&mut reader, Duration::from_secs(30)).at("a reader")?;
-    ensure!(ended.is_some(), "a program that uses the mount can't be ended");
+    ensure!(ended.is_some(), "a program that uses the mount can't be killed");
     Ok(())
 }
 
@@ -441,7 +441,7 @@ fn kill_invalidating_client(cluster: &mut Cluster, dirs: &[PathBuf]) -> TestResu
     mounts::abort(&mount);
     for mut reader in readers {
         let ended = process::wait(&mut reader, END_DEADLINE).at("cat")?;
-        ensure!(ended.is_some(), "a reader of a killed client's mount goes on");
+        ensure!(ended.is_some(), "a reader of a killed client's mount keeps running");
     }
     dead?;
     storage.iter().try_for_each(|part| cluster.repair(*part, Fault::Stopped))?;

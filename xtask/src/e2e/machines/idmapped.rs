@@ -132,7 +132,7 @@ fn archive(folder: &Path) -> TestResult<PathBuf> {
 /// their own rights, and no others.
 fn idmapped_mount(stage: &Stage) -> TestResult {
     if linux()? < FIRST_LINUX {
-        return skip("this kernel can't map the ids of FUSE mounts");
+        return skip("this kernel doesn't support idmapped FUSE mounts");
     }
     let namespace = Namespace::new()?;
     let outside = stage.scratch("image")?;

@@ -100,7 +100,7 @@ pub(super) fn killed_once(stage: &Stage, cluster: &mut Cluster, part: Part, roun
 /// time or until its partitions are reassigned. No application gets an error.
 fn metadata_faults(stage: &Stage) -> TestResult {
     if !stage.full {
-        return skip("--full only: it has passed too few times to be relied on in every build");
+        return skip("only with --full: not yet reliable enough for every build");
     }
     let shape = Shape { metadata: 2, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "metadata", shape)?;
@@ -171,7 +171,7 @@ fn misfortunes(parts: &[Part], full: bool, seed: u64) -> Vec<(Part, Fault)> {
 
 fn history_of_two_mounts(stage: &Stage) -> TestResult {
     if !stage.full {
-        return skip("--full only: it has passed too few times to be relied on in every build");
+        return skip("only with --full: not yet reliable enough for every build");
     }
     let shape = Shape { metadata: 1, storage: 2, clients: 2, timeout: None };
     let parts = [Part::Client(1), Part::Storage(0), Part::Metadata(0), Part::Management, Part::Storage(1)];

@@ -125,7 +125,7 @@ fn removed_with_only_copies(stage: &Stage) -> TestResult {
     cluster.wait_for_output(&["target", "remove", &id, "--accept-loss"], 1, "not offline")?;
     cluster.inject(Part::Storage(LOST_NODE), Fault::Killed)?;
     refused_and_listed(&cluster, &id, &lost)?;
-    cluster.wait_for_output(&["target", "remove", &id, "--accept-loss"], 0, "there and nowhere else")?;
+    cluster.wait_for_output(&["target", "remove", &id, "--accept-loss"], 0, "on no other target")?;
 
     let paths: BTreeSet<String> = lost.iter().map(|name| format!("/files/{name}")).collect();
     ensure_eq!(cluster.only_findings("lost-group")?, paths, "files that weft fsck names");
@@ -149,13 +149,13 @@ fn removed_with_only_copies(stage: &Stage) -> TestResult {
 /// Without the option that accepts the loss, nothing is removed, a drain reports that it can't
 /// finish, and the data that would be lost is listed.
 fn refused_and_listed(cluster: &Cluster, id: &str, lost: &BTreeSet<String>) -> TestResult {
-    let count = format!("{} files have content there and nowhere else", lost.len());
+    let count = format!("{} files have content on no other target", lost.len());
     cluster.wait_for_output(&["target", "remove", id], 1, &count)?;
     cluster.wait_for_output(&["target", "drain", id, "--wait"], 1, "can't be moved")?;
     cluster.wait_for_output(&["target", "remove", id], 1, &count)?;
     let list = cluster.folder(cluster.node(Part::Management))?.join("lost.jsonl");
     let words = ["target", "remove", id, "--dry-run", "--list", &list.to_string_lossy()];
-    let said = cluster.wait_for_output(&words, 0, "there and nowhere else")?;
+    let said = cluster.wait_for_output(&words, 0, "on no other target")?;
     ensure!(said.contains("/files/"), "no file is named: {said}");
     let text = fs::read_to_string(&list).at(list.display())?;
     let mut listed = BTreeSet::new();

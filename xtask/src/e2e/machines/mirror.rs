@@ -43,7 +43,7 @@ pub(in super::super) const TESTS: &[TestCase] = &[
         minutes: 10,
         run: fsx_under_faults,
     },
-    TestCase { name: "mirrored_file_while_its_node_is_gone", scope: Scope::Own, minutes: 10, run: node_down },
+    TestCase { name: "mirrored_file_while_its_node_is_down", scope: Scope::Own, minutes: 10, run: node_down },
     TestCase { name: "mirrored_holes_while_a_node_is_missing", scope: Scope::Own, minutes: 6, run: holes },
     TestCase { name: "mirrored_node_lost_for_good", scope: Scope::Own, minutes: 6, run: node_lost },
     TestCase {
@@ -115,7 +115,7 @@ pub(super) fn ensure_in_sync(cluster: &Cluster, when: &str) -> TestResult {
     cluster.wait_until_in_sync().map_err(told)?;
     let compared = cluster.ensure_replicas_are_equal().map_err(told)?;
     println!(
-        "{when}: {} chunk files with {} bytes are the same on all members",
+        "{when}: {} chunk files with {} bytes are identical on all members",
         compared.files, compared.bytes
     );
     cluster.ensure_clean()

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 pub(in super::super) const TESTS: &[TestCase] = &[TestCase {
-    name: "fsync_tells_of_lost_power",
+    name: "fsync_reports_lost_data",
     scope: Scope::Own,
     minutes: 5,
     run: fsync_reports_lost_data,
@@ -47,7 +47,7 @@ impl Written {
         let told = self.file.sync_all();
         ensure!(
             told.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EIO)),
-            "a sync of {} said {told:?}, although the power took what had been written",
+            "a sync of {} returned {told:?} although a power failure destroyed written data",
             self.path.display()
         );
         self.write()?;
@@ -91,7 +91,7 @@ fn fsync_reports_lost_data(stage: &Stage) -> TestResult {
         unsynced.ensure_is_reported(&folders[1])?;
         let file = File::options().write(true).open(&path).at(path.display())?;
         Written { path, file, content }.ensure_is_reported(&folders[1])?;
-        println!("files of {copies} copies: told");
+        println!("files with {copies} replicas: loss reported");
     }
     cluster.stop()
 }

@@ -56,7 +56,7 @@ fn rack_lost(stage: &Stage) -> TestResult {
 
 /// Sets the racks of the nodes, and rebalances the groups.
 fn move_apart(cluster: &Cluster) -> TestResult {
-    ensure!(!spread_over_racks(cluster)?, "groups can't know of racks yet");
+    ensure!(!spread_over_racks(cluster)?, "groups must not span racks yet");
     for (index, rack) in RACKS.iter().enumerate() {
         let node = cluster.node(Part::Storage(index));
         cluster.ask_management(|management| cluster.commands.set_rack(management, node, rack))?;
@@ -64,9 +64,9 @@ fn move_apart(cluster: &Cluster) -> TestResult {
     let told = health(cluster)?;
     ensure!(
         told.contains("have several members in one rack"),
-        "health doesn't tell of members in one rack: {told}"
+        "health doesn't report members in one rack: {told}"
     );
-    ensure!(told.contains("weft group rebalance"), "health doesn't say what to do: {told}");
+    ensure!(told.contains("weft group rebalance"), "health has no hint: {told}");
     let before = lost_with(cluster, "rack:r1")? + lost_with(cluster, "rack:r2")?;
     ensure!(before > 0, "no file is in one rack only, although groups didn't know of racks");
     rebalance(cluster)?;
@@ -180,5 +180,5 @@ fn lost_with(cluster: &Cluster, domain: &str) -> TestResult<u64> {
     let told = cluster.ask_management(|management| cluster.commands.exposure_of(management, domain))?;
     let told: Value = serde_json::from_str(&told).map_err(|e| format!("weft health --exposure: {e}"))?;
     let lost = told["exposed"][0]["lost"]["bytes"].as_u64();
-    Ok(lost.ok_or_else(|| format!("it isn't told what would be lost with {domain}: {told}"))?)
+    Ok(lost.ok_or_else(|| format!("the loss with {domain} isn't reported: {told}"))?)
 }

@@ -58,7 +58,7 @@ impl Cluster {
         let told = self.ask_management(|management| self.commands.groups(management))?;
         let told: Value =
             serde_json::from_str(&told).map_err(|error| format!("weft group list: no JSON: {error}"))?;
-        let all = told.as_array().ok_or_else(|| format!("weft group list: no list: {told}"))?;
+        let all = told.as_array().ok_or_else(|| format!("weft group list: not a JSON array: {told}"))?;
         let numbers =
             |value: &Value| value.as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
         Ok(all
@@ -87,7 +87,7 @@ impl Cluster {
             IN_SYNC_DEADLINE,
             || matches!(last.insert(self.groups()), Ok(groups) if groups.iter().any(|group| group.out_of_sync.contains(&target))),
         );
-        ensure!(missed, "nobody goes on without target {target}: {last:?}\n    {}", self.log());
+        ensure!(missed, "no group continues without target {target}: {last:?}\n    {}", self.log());
         Ok(())
     }
 
@@ -96,7 +96,9 @@ impl Cluster {
         let mut last = None;
         let looked = || match self.degraded_groups()? {
             0 => self.wait_until_healthy(),
-            count => Err(format!("{count} groups miss a member\n    {}", self.log()).into()),
+            count => {
+                Err(format!("{count} groups have a member that isn't in sync\n    {}", self.log()).into())
+            }
         };
         process::eventually(IN_SYNC_DEADLINE, || last.insert(looked()).is_ok());
         last.unwrap_or(Ok(()))
@@ -120,7 +122,7 @@ impl Cluster {
         );
         let (compared, told) = last.unwrap_or_else(|| Err("nothing was compared".to_string().into()))?;
         let told = told.into_iter().take(MAX_REPORTED).collect::<Vec<_>>().join("\n    ");
-        ensure!(equal, "copies differ on disk:\n    {told}\n    {}", self.log());
+        ensure!(equal, "replicas differ on disk:\n    {told}\n    {}", self.log());
         ensure!(compared.files > 0 && compared.bytes > 0, "there was nothing to compare: {compared:?}");
         Ok(compared)
     }
@@ -322,6 +324,6 @@ mod tests {
         let (compared, _) = compare_all(&groups, &targets).unwrap();
         assert_eq!((compared.files, compared.bytes), (1, 4));
         let strange = [Group { id: 9, members: vec![1, 2], out_of_sync: Vec::new() }];
-        assert!(compare_all(&strange, &targets).is_err(), "a member that can't be looked at is no equal one");
+        assert!(compare_all(&strange, &targets).is_err(), "an unreadable member must not count as equal");
     }
 }

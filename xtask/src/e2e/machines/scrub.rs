@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(in super::super) const TESTS: &[TestCase] = &[TestCase {
-    name: "mirrored_damage_is_searched_and_mended",
+    name: "mirrored_damage_is_scrubbed_and_repaired",
     scope: Scope::Own,
     minutes: 6,
     run: scrub_finds_damage,
@@ -87,12 +87,12 @@ fn scrub_finds_damage(stage: &Stage) -> TestResult {
     );
     println!("{spoilt} chunk files were spoilt; reads found {met:?}, and a search {first:?}");
     let told = cluster.health_text()?;
-    ensure!(told.contains("damaged places"), "weft health doesn't tell what was found: {told}");
+    ensure!(told.contains("damaged ranges"), "weft health doesn't report the findings: {told}");
     (0..files).try_for_each(read)?;
     cluster.ensure_replicas_are_equal()?;
-    ensure_eq!(cluster.degraded_groups()?, 0, "groups of which a member had to be taken out");
+    ensure_eq!(cluster.degraded_groups()?, 0, "groups with an ejected member");
     let second = cluster.scrub_all()?;
-    ensure_eq!((second.damaged, second.missing), (0, 0), "what the first search has left");
+    ensure_eq!((second.damaged, second.missing), (0, 0), "findings left by the first scrub");
     cluster.wait_until_healthy()?;
     cluster.ensure_clean()?;
     cluster.stop()
@@ -175,8 +175,8 @@ impl Cluster {
                 targets.len() == usize::from(STORAGE) && targets.iter().all(is_done)
             })
         });
-        ensure!(has_ended, "the search doesn't end: {told}\n    {}", self.log());
-        println!("a search found {told}");
+        ensure!(has_ended, "the scrub doesn't end: {told}\n    {}", self.log());
+        println!("a scrub found {told}");
         Ok(found(&told))
     }
 

@@ -14,8 +14,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(in super::super) const TESTS: &[TestCase] = &[
-    TestCase { name: "written_behind_while_services_die", scope: Scope::Own, minutes: 5, run: services_die },
-    TestCase { name: "written_behind_by_a_mount_that_dies", scope: Scope::Own, minutes: 3, run: mount_dies },
+    TestCase { name: "write_behind_while_services_crash", scope: Scope::Own, minutes: 5, run: services_die },
+    TestCase { name: "write_behind_of_a_killed_mount", scope: Scope::Own, minutes: 3, run: mount_dies },
 ];
 
 const OPTIONS: &[&str] = &["--write-behind"];

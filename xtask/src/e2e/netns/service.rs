@@ -92,7 +92,7 @@ impl Service {
         let stands_still = || self.pid().is_some_and(|pid| threads(pid).all(|state| "TDZ".contains(state)));
         match process::eventually(STOP_DEADLINE, stands_still) {
             true => Ok(()),
-            false => Err(format!("{} goes on after SIGSTOP", self.recipe.program.display()).into()),
+            false => Err(format!("{} keeps running after SIGSTOP", self.recipe.program.display()).into()),
         }
     }
 

@@ -216,7 +216,7 @@ fn leftovers_of_a_dead_run(_stage: &Stage) -> TestResult {
     let network = Network::new(Plan { management: 1, metadata: 0, storage: 0, clients: 0 })?;
     let ended = process::wait(&mut inside, DEADLINE).at("sleep")?;
     drop(inside.kill());
-    ensure!(ended.is_some(), "a dead run's process goes on");
+    ensure!(ended.is_some(), "a dead run's process is still running");
     ensure!(!left.path().exists(), "a dead run's namespace is still there");
     ensure_gone(network)
 }

@@ -466,7 +466,7 @@ fn impossible_migrations_are_refused_with_their_cause() {
         });
         let (errno, message) = refused("{\"scheme\":\"single\"}").await;
         assert_eq!(errno, None);
-        assert!(message.contains("bytes are lacking"), "{message}");
+        assert!(message.contains("bytes are missing"), "{message}");
         // A pool without targets.
         cluster.change(|map| map.pools.push(Pool { id: PoolId(2), name: "cold".into(), spare: 0 }));
         let (_, message) = refused("{\"pool\":\"cold\",\"scheme\":\"single\"}").await;

@@ -168,7 +168,7 @@ fn an_orphan_moved_aside_is_deleted_or_kept_as_ordered() {
         // Another orphan with the same name doesn't replace it.
         put(store, stray, b"another").await;
         let left = fs.finds_and_leaves(Kind::StrayChunkFile).await;
-        assert!(left.remedy.contains("is there already"), "{left:?}");
+        assert!(left.remedy.contains("already exists"), "{left:?}");
         let orphan = Orphan::list(store.dir()).await.unwrap()[0];
         assert_eq!(orphan.bytes, 4);
         assert!(!orphan.restore(store.dir()).await.unwrap(), "its place is taken");
@@ -247,7 +247,7 @@ fn truncated_data_is_moved_aside_and_can_be_restored() {
         let store = fs.store_of(&fs.layout(ino), 0);
         let (target, dir) = (store.target(), store.dir().to_path_buf());
         let found = fs.check(false).await;
-        assert!(found.findings[0].remedy.contains("older copy"), "{found:?}");
+        assert!(found.findings[0].remedy.contains("old backup"), "{found:?}");
         let repaired = fs.check(true).await;
         assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
         assert!(repaired.findings[0].remedy.contains("--orphans"), "{repaired:?}");
@@ -276,7 +276,7 @@ fn a_chunk_file_is_not_truncated_without_a_copy_unless_ordered() {
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
         std::fs::write(&place, "another").unwrap();
         let left = fs.finds_and_leaves(Kind::LongChunkFile).await;
-        assert!(left.remedy.contains("is there already"), "{left:?}");
+        assert!(left.remedy.contains("already exists"), "{left:?}");
         assert_eq!(store.stat(ino).await.unwrap().len, 100_000);
         let delete = CheckOptions { repair: true, delete: true, ..CheckOptions::default() };
         let repaired = fs.check_with(&delete).await;

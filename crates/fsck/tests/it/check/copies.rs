@@ -48,7 +48,7 @@ impl Served<'_> {
             return Err(Error::new(Errno::EHOSTDOWN, "its node is down"));
         }
         if self.unseen.get() > 0 {
-            return Err(Error::new(Errno::EIO, "it was left by a crash"));
+            return Err(Error::new(Errno::EIO, "it must be resynced after a crash"));
         }
         Ok(LocalTargets(self.subject))
     }
@@ -256,7 +256,7 @@ fn one_copy_that_is_too_long_is_cut_while_the_cluster_runs_and_two_are_not() {
         let left = Served::check_with(&fs, None, repair).await;
         assert_eq!(left.verdict(), Verdict::Damaged);
         assert!(left.findings.iter().all(|finding| finding.kind == Kind::LongChunkFile && !finding.repaired));
-        assert!(left.findings[0].remedy.contains("put the copy in its place"), "{:?}", left.findings);
+        assert!(left.findings[0].remedy.contains("replace it by the copy"), "{:?}", left.findings);
     });
 }
 
@@ -302,7 +302,7 @@ fn lost_content_is_given_up_only_with_all_replicas_present() {
         other.states = vec![MemberState::Good, MemberState::NeedsResync];
         let kept = Served::check_with(&fs, None, forget).await;
         assert_eq!(kept.verdict(), Verdict::Damaged);
-        assert!(kept.findings[0].remedy.contains("aren't in step"), "{:?}", kept.findings);
+        assert!(kept.findings[0].remedy.contains("aren't in sync"), "{:?}", kept.findings);
         fs.map.groups.iter_mut().for_each(|group| group.states.clear());
         let forgotten = Served::check_with(&fs, None, forget).await;
         assert_eq!(forgotten.verdict(), Verdict::Repaired, "{:?}", forgotten.findings);
@@ -444,7 +444,7 @@ fn chunk_files_of_migrating_files_are_not_deleted() {
         let report = Served::check_with(&fs, None, repair).await;
         let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
         assert_eq!((kinds, report.verdict()), (vec![Kind::StrayChunkFile], Verdict::Damaged));
-        assert!(there().await && report.findings[0].remedy.contains("on its way"), "{report:?}");
+        assert!(there().await && report.findings[0].remedy.contains("is migrating"), "{report:?}");
         fs.put_all(vec![(migrating, None)]);
         // All locations have been listed once, and suspects are listed again.
         let (lists, seats) = (Cell::new(0), fs.stores.len() + fs.copies.len());
@@ -547,7 +547,7 @@ fn damage_is_reported_for_its_replica() {
         let finding = finds_and_repairs_replica(&mut fs, Kind::DamagedContent, ino).await;
         assert!(finding.cause.contains(&format!("target {target} ")), "{}", finding.cause);
         assert_eq!(finding.target, Some(target));
-        assert!(finding.remedy.contains("another copy"), "{}", finding.remedy);
+        assert!(finding.remedy.contains("another replica"), "{}", finding.remedy);
     });
 }
 
@@ -574,7 +574,7 @@ fn an_unopenable_replica_is_reported_once_and_the_rest_is_checked() {
             assert_eq!((report.verdict(), report.chunk_files), (Verdict::Damaged, 3));
             let told = &report.findings[1];
             assert!(is_of_group(told) && told.remedy.contains("lost+found"), "{told:?}");
-            assert!(told.cause.contains("is gone") && !told.repaired, "{told:?}");
+            assert!(told.cause.contains("is missing") && !told.repaired, "{told:?}");
         }
 
         // There is no other replica either: the files are named.

@@ -126,7 +126,7 @@ proptest! {
             prop_assert_eq!(group.members.len(), scheme.members());
             prop_assert_eq!(group.members.iter().collect::<BTreeSet<_>>().len(), group.members.len());
             let stay: BTreeSet<TargetId> = before.into_iter().filter(|id| *id != lost).collect();
-            prop_assert!(stay.is_subset(&group.in_sync_members().collect()), "a good member was replaced");
+            prop_assert!(stay.is_subset(&group.in_sync_members().collect()), "a member in sync was replaced");
         }
     }
 

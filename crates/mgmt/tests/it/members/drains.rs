@@ -74,7 +74,7 @@ fn a_drain_reports_why_the_replacement_is_not_in_sync() {
         nodes.iter().find(|node| node.target == coming).unwrap().kill();
         rt::sleep(seconds(60)).await;
         let told = hindrance().await.unwrap();
-        assert!(told.contains("can't be reached"), "{told}");
+        assert!(told.contains("is unreachable"), "{told}");
     });
 }
 
@@ -93,7 +93,8 @@ fn a_drain_reports_the_unreachable_replica() {
         site.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
         rt::sleep(seconds(5)).await;
         let told = hindrance_of(&site, target).await.unwrap();
-        let cause = format!("target {other}, which has another copy of group {}, can't be reached", group.id);
+        let cause =
+            format!("target {other}, which has another replica of group {}, is unreachable", group.id);
         assert!(told.contains(&cause), "{told}");
         // Its node runs again: the drain waits only for the resyncs.
         site.start(silent.node, other).await;

@@ -358,7 +358,7 @@ fn resyncs_show_what_they_wait_for() {
         let members = told().await;
         let waiting = members.iter().find(|info| info.group == group.id).unwrap();
         assert_eq!((waiting.target, waiting.state), (nodes[1].target, NeedsResync));
-        assert_eq!(waiting.waits_for.as_deref(), Some("its target can't be reached"));
+        assert_eq!(waiting.waits_for.as_deref(), Some("its target is unreachable"));
     });
 }
 
@@ -440,7 +440,7 @@ fn a_primary_that_dies_is_replaced_when_its_lease_is_over() {
         assert_eq!(site.members(group.id), both);
         site.start(nodes[0].node, nodes[0].target).await;
         rt::sleep(seconds(60)).await;
-        assert_eq!(site.members(group.id), both, "it isn't primary again, and nobody has brought it in step");
+        assert_eq!(site.members(group.id), both, "it isn't primary again, and it has not been resynced");
     });
 }
 
@@ -677,7 +677,7 @@ fn resync_progress_is_shown_as_reported() {
         let told: Vec<&ResyncProgress> = groups.iter().flat_map(|g| &g.resyncs).collect();
         assert_eq!(told, [&progress]);
         let Ok(MgmtReply::Health(health)) = site.ask(MgmtRequest::Health).await else { panic!() };
-        let finding = health.findings.iter().find(|f| f.what.contains("has missed changes")).unwrap();
+        let finding = health.findings.iter().find(|f| f.what.contains("has missed writes")).unwrap();
         assert!(finding.verdict == Verdict::Warning && finding.what.contains("2 files left"), "{finding:?}");
     });
 }

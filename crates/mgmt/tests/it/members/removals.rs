@@ -218,7 +218,7 @@ fn removing_the_only_member_in_sync_loses_the_group() {
         assert_eq!(site.ask(revive).await.unwrap_err().errno, Errno::ENOENT);
         rt::sleep(seconds(600)).await;
         assert!(site.group(group.id).is_lost() && says_lost(&site).await.is_some());
-        assert!(!findings(&site).await.iter().any(|finding| finding.what.contains("no good member")));
+        assert!(!findings(&site).await.iter().any(|finding| finding.what.contains("no member in sync")));
     });
 }
 

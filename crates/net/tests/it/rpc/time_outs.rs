@@ -113,17 +113,17 @@ pub fn an_unreachable_peer_is_named_with_the_reason(way: Way) {
             // Long enough for the refusal to arrive, even on a busy machine.
             Duration::from_secs(2),
             vec![gone],
-            format!("storage node 3 can't be reached for 2s; {gone}: Connection refused (os error 111)"),
+            format!("storage node 3 has been unreachable for 2s; {gone}: Connection refused (os error 111)"),
         ),
         (
             Duration::from_millis(100),
             vec![mute_address],
-            "storage node 3 can't be reached for 100ms: no address has answered".into(),
+            "storage node 3 has been unreachable for 100ms: no address has answered".into(),
         ),
         (
             Duration::from_millis(100),
             vec![],
-            "storage node 3 can't be reached for 100ms: no address is known".into(),
+            "storage node 3 has been unreachable for 100ms: no address is known".into(),
         ),
     ];
     for (timeout, addresses, expected) in cases {

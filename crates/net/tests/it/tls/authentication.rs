@@ -51,11 +51,7 @@ fn wrong_peers_are_refused_and_members_still_served() {
     still_served();
     let elsewhere =
         Tls::member(&node(&ours, 2), Protection::Encrypted, UnauthenticatedClients::Refused).unwrap();
-    assert_refused(
-        &server,
-        Security::Tls(elsewhere.to_node(NodeId(7))),
-        "node 1, not the one that was meant",
-    );
+    assert_refused(&server, Security::Tls(elsewhere.to_node(NodeId(7))), "node 1, not the expected one");
     let there = Security::Tls(elsewhere.to_node(NodeId(1)));
     assert_eq!(ask(&server, there).unwrap(), "node/2 by tls");
 }
@@ -76,7 +72,7 @@ fn a_probed_address_must_belong_to_the_node() {
     assert_eq!(probe(1).as_deref(), Ok("node 1"));
     match probe(7) {
         Err(ProbeFailure::WrongPeer(cause)) => {
-            assert!(cause.contains("node 1, not the one that was meant"), "{cause}");
+            assert!(cause.contains("node 1, not the expected one"), "{cause}");
         }
         other => panic!("{other:?}"),
     }
@@ -134,7 +130,7 @@ fn a_removed_member_is_refused() {
     let (a, b) = (client(&authority, "a"), client(&authority, "b"));
     assert_eq!(ask(&server, member(&a)).unwrap(), "client/a by tls");
     removed.store(true, Ordering::SeqCst);
-    assert_refused(&server, member(&a), "doesn't let us in any more");
+    assert_refused(&server, member(&a), "the server refuses this member");
     let error = ask(&server, member(&a)).unwrap_err();
     assert!(
         error.message.contains("client/a, certificate ") && error.message.contains("was removed"),
@@ -174,10 +170,10 @@ fn a_revoked_client_is_refused_on_the_connection_that_it_has() {
     };
     rt::block_on(asked).unwrap();
     // It can't reconnect either, unless it has a later certificate.
-    assert_refused(&server, member(&a), "doesn't let us in any more");
+    assert_refused(&server, member(&a), "the server refuses this member");
     assert_eq!(ask(&server, member(&numbered(&authority, "a", 6))).unwrap(), "client/a by tls");
     // A certificate without a number is older than any with a number.
-    assert_refused(&server, member(&client(&authority, "a")), "doesn't let us in any more");
+    assert_refused(&server, member(&client(&authority, "a")), "the server refuses this member");
     security.follow(&Arc::new(ClusterMap { epoch: Epoch(8), ..ClusterMap::default() }));
     assert_eq!(ask(&server, member(&a)).unwrap(), "client/a by tls");
 }

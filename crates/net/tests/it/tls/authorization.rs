@@ -137,14 +137,14 @@ fn a_node_that_serves_storage_only_is_refused_metadata_changes_and_chunks_of_oth
     let client = site.peer(&client(&site.authority, "login1"));
     let run = async move {
         let refusals = [
-            (store(&storage).await, "may not ask for persist (key-value service)"),
-            (set_checksums(&storage).await, "may not ask for set-checksums (management service)"),
-            (delete(&storage, 0).await, "may not ask for delete (storage service)"),
+            (store(&storage).await, "may not send persist (key-value service)"),
+            (set_checksums(&storage).await, "may not send set-checksums (management service)"),
+            (delete(&storage, 0).await, "may not send delete (storage service)"),
             // Not as a client either: a node has no session.
-            (delete(&storage, 7).await, "may not ask for delete (storage service)"),
-            (set_checksums(&metadata).await, "may not ask for set-checksums (management service)"),
-            (store(&client).await, "may not ask for persist (key-value service)"),
-            (delete(&client, 0).await, "may not ask for delete (storage service)"),
+            (delete(&storage, 7).await, "may not send delete (storage service)"),
+            (set_checksums(&metadata).await, "may not send set-checksums (management service)"),
+            (store(&client).await, "may not send persist (key-value service)"),
+            (delete(&client, 0).await, "may not send delete (storage service)"),
         ];
         for (outcome, cause) in refusals {
             let error = outcome.unwrap_err();

@@ -157,7 +157,7 @@ fn a_member_comes_in_step_while_a_third_one_that_counts_is_dead() {
         rt::sleep(std::time::Duration::from_secs(1)).await;
         assert_ne!(cluster.management.state(2), MemberState::Good, "it is heard of, and may have the file");
         cluster.management.set_online(3, false);
-        cluster.until("it is in step", || cluster.management.state(2) == MemberState::Good).await;
+        cluster.until("it is in sync", || cluster.management.state(2) == MemberState::Good).await;
         assert_eq!(cluster.management.state(3), MemberState::NeedsResync);
         assert!(!cluster.on_disk(2).await.contains_key(&INO));
         cluster.set_link(3, LinkState::Open);

@@ -142,7 +142,7 @@ fn starts_again_after(is_moment: fn(&StorageOp) -> bool) {
         cluster.until_in_sync().await;
         let changes = cluster.management.changes.lock().unwrap();
         let is_refusal = |change: &MemberChange| {
-            change.state == MemberState::NeedsResync && change.reason.contains("was started anew")
+            change.state == MemberState::NeedsResync && change.reason.contains("restarted during its resync")
         };
         assert_eq!(changes.iter().filter(|change| is_refusal(change)).count(), 1, "{changes:?}");
     });

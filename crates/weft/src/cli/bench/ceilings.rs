@@ -7,7 +7,7 @@ use clap::Args;
 /// `weft bench storage`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Sequential transfers have 1 MiB, random ones 4 KiB; of several queue depths the best is told. Direct I/O, in a file that is removed."
+    after_help = "Sequential transfers have 1 MiB, random ones 4 KiB; the best of several queue depths is shown. Direct I/O, in a file that is removed afterwards."
 )]
 pub struct BenchStorageArgs {
     /// Only this target; may be repeated [default: all]
@@ -22,7 +22,7 @@ pub struct BenchStorageArgs {
 
 /// `weft bench net`.
 #[derive(Args, Debug)]
-#[command(after_help = "All streams of a measurement are one core's on the sending node.")]
+#[command(after_help = "All streams of a measurement use one core of the sending node.")]
 pub struct BenchNetArgs {
     /// Numbers of connections to try; the best result counts
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,2,4", value_parser = clap::value_parser!(u32).range(1..=64))]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// `weft bench io`.
 #[derive(Args, Debug, Clone)]
 #[command(
-    after_help = "Everything happens in a directory of its own below DIR, which is removed. Caches are passed by (--direct, where records allow it) or dropped before reads; \
+    after_help = "Files go to a new subdirectory of DIR, which is removed afterwards. Caches are bypassed (--direct, if records allow it) or dropped before reads; \
                   each thread reads what another has written."
 )]
 pub struct BenchIoArgs {

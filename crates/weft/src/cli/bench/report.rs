@@ -6,8 +6,8 @@ use std::path::PathBuf;
 /// `weft bench characterize`.
 #[derive(Args, Debug, Clone)]
 #[command(
-    after_help = "Profiles: quick, beegfs-nvme, pixstor-nvme, fsx-persistent, weka-4corner; docs/operating/characterize.md tells what is in them. Ctrl-C ends it, \
-                        removes its files, and writes the report with what there is."
+    after_help = "Profiles: quick, beegfs-nvme, pixstor-nvme, fsx-persistent, weka-4corner; docs/operating/characterize.md describes them. Ctrl-C ends the run, \
+                        removes its files, and writes the report of what was measured."
 )]
 pub struct CharacterizeArgs {
     /// Directory to measure; files go to a new subdirectory

@@ -103,7 +103,7 @@ impl OrderState {
                 Ok(Order::Go) => state.barriers_passed += 1,
                 Ok(Order::Stop) => state.is_stopped = true,
                 Err(error) => {
-                    tracing::error!(%error, hint = "install the same version of weft on all clients", "an order isn't understood");
+                    tracing::error!(%error, hint = "install the same version of weft on all clients", "invalid order");
                     break;
                 }
             }

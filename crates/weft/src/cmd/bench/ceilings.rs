@@ -58,7 +58,7 @@ pub fn net(args: &BenchNetArgs) -> Result<()> {
     if nodes.len() < 2 {
         let message = match nodes.len() {
             0 => "this cluster is one process: there is no network between its services",
-            _ => "there is one node that is online: there is no network between nodes to measure",
+            _ => "only one node is online: there is no network between nodes to measure",
         };
         return Err(Error::new(Errno::EOPNOTSUPP, message)
             .hint("weft bench storage and weft bench cpu measure what it has"));

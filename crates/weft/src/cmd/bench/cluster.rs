@@ -88,7 +88,7 @@ impl MeasuredCluster {
         let (_, drives) = self.all()?;
         if wanted == CeilingPolicy::IfMissing && drives.len() > MAX_DRIVES_BY_DEFAULT {
             return Err(Error::new(Errno::E2BIG, format!("{} drives take too long", drives.len()))
-                .hint("--ceilings measures them all the same"));
+                .hint("--ceilings measures them anyway"));
         }
         let milliseconds = SECONDS * 1000;
         let first = |targets: &Vec<TargetId>| targets.first().copied();
@@ -109,7 +109,7 @@ pub(super) fn require_measurable(place: &Path) -> Result<()> {
         Some(MeasuredCluster::Mount(_)) => Err(not_from_a_mount()),
         None => {
             let text =
-                format!("{} is not on a weft file system: nobody measures its ceilings", place.display());
+                format!("{} is not on a weft file system: its ceilings can't be measured", place.display());
             Err(Error::new(Errno::EOPNOTSUPP, text).hint("leave --ceilings out"))
         }
     }
@@ -117,7 +117,7 @@ pub(super) fn require_measurable(place: &Path) -> Result<()> {
 
 fn not_from_a_mount() -> Error {
     Error::new(Errno::EOPNOTSUPP, "a mount can't measure the cluster's nodes")
-        .hint("run weft bench storage, net and cpu on a node; they are kept, and used here")
+        .hint("run weft bench storage, net and cpu on a node; the results are stored, and used here")
 }
 
 /// Returns the ceilings of the cluster behind a place, none where there is no weft; and a note for
@@ -133,7 +133,7 @@ pub(super) fn ceilings(
     let cluster = match MeasuredCluster::of(place) {
         Ok(Some(cluster)) => cluster,
         Ok(None) => return Ok((Vec::new(), None)),
-        Err(error) => return Ok((Vec::new(), Some(format!("ceilings aren't known: {error}")))),
+        Err(error) => return Ok((Vec::new(), Some(format!("ceilings are unknown: {error}")))),
     };
     let kept = if wanted == CeilingPolicy::Always { Ok(Vec::new()) } else { cluster.stored_ceilings() };
     let found = match kept {
@@ -144,7 +144,7 @@ pub(super) fn ceilings(
     };
     match found {
         Err(error) if wanted == CeilingPolicy::Always => Err(error),
-        Err(error) => Ok((Vec::new(), Some(format!("ceilings aren't known: {error}")))),
+        Err(error) => Ok((Vec::new(), Some(format!("ceilings are unknown: {error}")))),
         Ok(found) if found.is_empty() => Ok((found, Some(missing(&cluster)))),
         Ok(found) => Ok((found, None)),
     }

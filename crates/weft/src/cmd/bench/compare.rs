@@ -79,7 +79,7 @@ const COLUMNS: [(&str, Align); 9] = [
 fn screen(first: &Results, second: &Results, comparison: &Comparison) -> String {
     let mut text = format!("first   {}\nsecond  {}\n\n", title(first), title(second));
     if comparison.pairs.is_empty() {
-        text += "nothing that both have measured\n";
+        text += "no common measurements\n";
     } else {
         let rows: Vec<[String; 9]> = comparison.pairs.iter().map(cells).collect();
         text += &table(COLUMNS, &rows);
@@ -116,10 +116,7 @@ fn page(first: &Results, second: &Results, comparison: &Comparison) -> Result<St
     }
     let names = COLUMNS.map(|(name, _)| name);
     let pairs = comparison.pairs.iter().fold(Table::of(&names), |table, pair| table.row(cells(pair)));
-    blocks.push(Block::Table(Table {
-        caption: "Medians; the ratio is the second by the first".into(),
-        ..pairs
-    }));
+    blocks.push(Block::Table(Table { caption: "Medians; the ratio is second to first".into(), ..pairs }));
     blocks.extend(figures(first, second));
     for (which, keys) in [("first", &comparison.only_first), ("second", &comparison.only_second)] {
         if !keys.is_empty() {
@@ -166,7 +163,7 @@ fn figures(first: &Results, second: &Results) -> Vec<Block> {
             }
         }
         let title = format!("{experiment}, {}", format_size(record));
-        figure(&title, "Medians, with the least and the most.", across, unit, lines).map(Block::Figure)
+        figure(&title, "Medians, with minimum and maximum.", across, unit, lines).map(Block::Figure)
     };
     kinds.into_iter().filter_map(block).collect()
 }

@@ -246,8 +246,8 @@ fn check_results(results: &Results, is_over: bool) -> Result<()> {
     let (wrong, errors) =
         (runs().map(|run| run.wrong_bytes).sum::<u64>(), runs().map(|run| run.errors).sum::<u64>());
     if wrong > 0 {
-        return Err(Error::new(Errno::EIO, format!("{wrong} bytes were read that nobody had written"))
-            .hint("the notes name the first one; weft fsck tells whether copies differ"));
+        return Err(Error::new(Errno::EIO, format!("{wrong} bytes were read that were never written"))
+            .hint("the notes name the first one; weft fsck shows whether replicas differ"));
     }
     if errors > 0 {
         return Err(Error::new(Errno::EIO, format!("{errors} operations failed"))
@@ -271,7 +271,7 @@ fn screen(results: &Results) -> String {
         ("p50, us", Align::Right),
         ("p99, us", Align::Right),
         ("CPU, us each", Align::Right),
-        ("of the ceiling", Align::Left),
+        ("% of ceiling", Align::Left),
     ];
     let is_by_core = results.measured.iter().any(|one| one.through == Through::Core);
     let rows: Vec<_> = results.measured.iter().map(|one| row(one, is_by_core)).collect();
@@ -291,7 +291,7 @@ fn generator_overhead(measured: &[Measured]) -> Option<String> {
     let own = || measured.iter().filter_map(|one| one.generator_ns);
     let (least, most) = (own().reduce(f64::min)?, own().reduce(f64::max)?);
     Some(format!(
-        "weft bench itself takes {least:.0} to {most:.0} ns for each operation (one at a time, against a target that does nothing)"
+        "weft bench itself takes {least:.0} to {most:.0} ns per operation (one at a time, against a target that does nothing)"
     ))
 }
 

@@ -18,7 +18,7 @@ pub fn read(file: &Path) -> Result<Results> {
             .hint("give results.json of weft bench, JSON of fio (--output-format=json), or the text that IOR or mdtest printed")
     };
     if size > MAX_BYTES {
-        return Err(refused(format!("{size} bytes are no results")));
+        return Err(refused(format!("{size} bytes are too many for results")));
     }
     let bytes = std::fs::read(file).map_err(|e| os_error(file.display(), &e))?;
     bench::import::any(&String::from_utf8_lossy(&bytes)).map_err(refused)

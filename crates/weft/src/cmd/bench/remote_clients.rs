@@ -53,7 +53,7 @@ impl RemoteClients {
         if names.len() > 1 && !launch.contains(NAME_PLACEHOLDER) {
             return Err(Error::new(
                 Errno::EINVAL,
-                format!("--launch '{launch}' starts the same for every client"),
+                format!("--launch '{launch}' is the same for every client"),
             )
             .hint("put {} where the name of the client belongs"));
         }
@@ -73,14 +73,14 @@ impl RemoteClients {
                     team.clients[index].stop_timeout = STOP_TIMEOUT;
                 }
                 Ok((index, Some(word))) => {
-                    let text = format!("said {word:?}, and not that it is a {VERSION}");
+                    let text = format!("sent {word:?} instead of {VERSION}");
                     return Err(team.failed(index, &text, Errno::EPROTO));
                 }
                 Ok((index, None)) => {
                     return Err(team.failed(index, "has ended before it was ready", Errno::ENOTCONN));
                 }
                 Err(_) if onlooker.is_stopped() => {
-                    return Err(Error::new(Errno::EINTR, "ended by a signal before all clients were there"));
+                    return Err(Error::new(Errno::EINTR, "ended by a signal before all clients were ready"));
                 }
                 Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
                 Err(_) => return Err(late()),
@@ -92,7 +92,7 @@ impl RemoteClients {
     fn failed(&self, index: usize, what: &str, errno: Errno) -> Error {
         let name = &self.clients[index].name;
         Error::new(errno, format!("client {name} {what}"))
-            .hint("try by hand what --launch says: it has to end up in weft bench agent, of this version, without a question")
+            .hint("run the --launch command by hand: it must start weft bench agent of this version without a prompt")
     }
 
     /// Runs the load of an experiment on a directory with all clients, as [`load::run`] does; each
@@ -151,7 +151,7 @@ impl RemoteClients {
                 Ok((_, Some(_))) | Err(RecvTimeoutError::Timeout) => {}
                 Ok((index, None)) => {
                     told[index].get_or_insert_with(|| {
-                        Error::new(Errno::ENOTCONN, "it has ended in the middle").into()
+                        Error::new(Errno::ENOTCONN, "it ended during the load").into()
                     });
                     is_over = true;
                 }
@@ -188,7 +188,7 @@ impl Client {
     ) -> Result<Client> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-@:".contains(c);
         if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
-            return Err(Error::new(Errno::EINVAL, format!("'{name}' is no name of a client"))
+            return Err(Error::new(Errno::EINVAL, format!("'{name}' is not a valid client name"))
                 .hint("use letters, digits and . _ - @ :"));
         }
         let mut command = Command::new("sh");

@@ -133,10 +133,9 @@ impl File {
                 Ok(Progress::Moving(0))
             }
             None => {
-                let message =
-                    format!("{}: the metadata service forgets it again and again", self.path.display());
+                let message = format!("{}: the metadata service forgot it repeatedly", self.path.display());
                 Err(Error::new(Errno::EIO, message)
-                    .hint("look at its log; weft health says how the cluster is"))
+                    .hint("see its log; weft health shows the state of the cluster"))
             }
         }
     }
@@ -158,7 +157,7 @@ impl File {
         let path = self.path.display();
         match cause {
             Os::PERM | Os::ACCESS => Error::new(Errno::EPERM, format!("{path}: not permitted"))
-                .hint("the owner of a file and root may have it moved"),
+                .hint("only the owner of a file and root may migrate it"),
             Os::INVAL | Os::NODEV | Os::NOSPC => match self.state() {
                 Ok(Some(state)) if state.given_up => state.cause(&self.path),
                 _ => xattr_error(&self.path, cause),
@@ -174,11 +173,8 @@ impl File {
         let length = rustix::fs::getxattr(&self.path, STATE_ATTRIBUTE, &mut buffer[..])
             .map_err(|cause| xattr_error(&self.path, cause))?;
         serde_json::from_slice(&buffer[..length]).map_err(|error| {
-            Error::new(
-                Errno::EPROTO,
-                format!("the answer about {} is not understood: {error}", self.path.display()),
-            )
-            .hint("command and mounted file system may be of different versions")
+            Error::new(Errno::EPROTO, format!("invalid answer about {}: {error}", self.path.display()))
+                .hint("command and mounted file system may be of different versions")
         })
     }
 }

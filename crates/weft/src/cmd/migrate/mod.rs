@@ -232,15 +232,15 @@ impl<'a> Run<'a> {
         }
         if is_interrupted {
             let message = format!(
-                "interrupted: {} files that had been handed over are moved to their end by the metadata service",
+                "interrupted: the metadata service completes the migration of {} submitted files",
                 self.in_migration.len()
             );
-            return Err(Error::new(Errno::EINTR, message).hint("the same command goes on with the others"));
+            return Err(Error::new(Errno::EINTR, message).hint("the same command continues with the others"));
         }
         if tally.failed > 0 {
             let untold = tally.failed.saturating_sub(MAX_PRINTED_FAILURES as u64);
             let more = if untold > 0 { format!(", of which {untold} aren't shown") } else { String::new() };
-            let message = format!("{} could not be done{more}", tally.failed);
+            let message = format!("{} could not be migrated{more}", tally.failed);
             return Err(Error::new(Errno::EIO, message)
                 .hint("the same command tries them again, and skips the others"));
         }
@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
         let scheme = self.request.scheme.map(|scheme| format!(" to {scheme}")).unwrap_or_default();
         let pool = self.request.pool.as_ref().map(|pool| format!(" in pool {pool}")).unwrap_or_default();
         let mut text = format!(
-            "{} files moved{scheme}{pool}, {} in {:.1} s; {} were there already\n",
+            "{} files migrated{scheme}{pool}, {} in {:.1} s; {} matched already\n",
             tally.moved,
             format_size(tally.moved_bytes),
             self.began.elapsed().as_secs_f64(),
@@ -273,14 +273,14 @@ impl<'a> Run<'a> {
         let skipped = [
             (tally.other_names, "other names of the same files"),
             (tally.no_files, "symlinks and special files"),
-            (tally.elsewhere, "places where other file systems are mounted"),
+            (tally.elsewhere, "mount points of other file systems"),
             (tally.gone, "files that were deleted meanwhile"),
         ];
         for (number, what) in skipped.into_iter().filter(|(number, _)| *number > 0) {
             text += &format!("skipped: {number} {what}\n");
         }
         if self.args.set_pattern {
-            text += &format!("{} directories hand the same to new files\n", tally.directories);
+            text += &format!("{} directories give new files the same pattern\n", tally.directories);
         }
         text
     }

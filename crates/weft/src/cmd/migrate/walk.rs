@@ -65,7 +65,7 @@ impl<'a> Walk<'a> {
             Ok(metadata) if metadata.is_dir() && !self.is_recursive => {
                 let message = format!("{} is a directory", path.display());
                 let error =
-                    Error::new(Errno::EISDIR, message).hint("--recursive moves the files that are below it");
+                    Error::new(Errno::EISDIR, message).hint("--recursive migrates the files below it");
                 Found::Failed { path, error }
             }
             Ok(metadata) => self.classify(path, &metadata),

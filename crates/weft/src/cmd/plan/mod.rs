@@ -96,7 +96,7 @@ fn described(args: &PlanArgs) -> Result<Description> {
 fn read(file: &Path) -> Result<Description> {
     let size = std::fs::metadata(file).map_err(|e| os_error(file.display(), &e))?.len();
     if size > MAX_DESCRIPTION {
-        let message = format!("{}: {size} bytes are no description of servers", file.display());
+        let message = format!("{}: {size} bytes are too many for a description of servers", file.display());
         return Err(Error::new(Errno::EINVAL, message).hint("write one as docs/planning.md shows"));
     }
     let text = std::fs::read_to_string(file).map_err(|e| os_error(file.display(), &e))?;

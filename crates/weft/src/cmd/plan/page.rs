@@ -48,7 +48,7 @@ fn quantities(answer: &Answer) -> Table {
 
 /// Returns the table of rates that each resource alone would allow.
 fn limits(plan: &Plan) -> Table {
-    let caption = "What each resource alone would allow, the one that binds first".to_string();
+    let caption = "What each resource alone would allow, the limiting one first".to_string();
     let mut table = Table { caption, ..Table::of(&["load", "unit", "binds", "", "next", "", "then", ""]) };
     for (name, rate, scale, unit) in loads(plan) {
         let mut cells = vec![name.to_string(), unit.to_string()];
@@ -94,7 +94,7 @@ fn figures(description: &Description) -> Vec<Figure> {
     let all = [
         figure(
             "Large transfers",
-            "Reading and writing many large files; a bend is where the clients begin to bind.",
+            "Reading and writing many large files; a bend is where the clients become the limit.",
             "GB/s",
             vec![
                 series("read", &|plan| Some(plan.read.per_s / 1e9)),
@@ -113,7 +113,7 @@ fn figures(description: &Description) -> Vec<Figure> {
         ),
         figure(
             "Capacity",
-            "What files can use, and what is kept free.",
+            "Usable and spare capacity.",
             "TB",
             vec![
                 series("usable", &|plan| possible(plan.capacity.usable_bytes / 1e12)),
@@ -122,7 +122,7 @@ fn figures(description: &Description) -> Vec<Figure> {
         ),
         figure(
             "Rebuild",
-            "From the loss of a target until its content is there again: level where the pace of one target binds, falling where all share the work.",
+            "From the loss of a target until its content is restored: flat where the rate of one target is the limit, falling where all share the work.",
             "hours",
             vec![series("lost target", &|plan| Some(plan.rebuild.as_ref()?.seconds / 3600.0))],
         ),

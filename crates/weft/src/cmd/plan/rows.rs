@@ -58,7 +58,7 @@ fn of_plan(plan: &Plan) -> Vec<Row> {
     ];
     rows.extend(loads(plan).map(|(name, of, scale, unit)| rate(name, of, scale, unit)));
     if let Some(per_s) = plan.thread_bytes_per_s {
-        rows.push(row("one program with one file", per_s / 1e9, "GB/s"));
+        rows.push(row("one application with one file", per_s / 1e9, "GB/s"));
     }
     let latencies = ["latency of a random read", "latency of a random write", "latency of a 70/30 request"];
     for (name, seconds) in latencies.into_iter().zip(plan.latency_s.into_iter().flatten()) {
@@ -66,8 +66,8 @@ fn of_plan(plan: &Plan) -> Vec<Row> {
     }
     if let Some(rebuild) = &plan.rebuild {
         rows.push(row("content of a lost target", rebuild.bytes / 1e12, "TB"));
-        rows.push(row("until it is there again", rebuild.seconds / 3600.0, "h"));
-        rows.push(row("of that, until it begins", rebuild.waits_seconds / 3600.0, "h"));
+        rows.push(row("until it is restored", rebuild.seconds / 3600.0, "h"));
+        rows.push(row("of that, until the rebuild begins", rebuild.waits_seconds / 3600.0, "h"));
     }
     rows.push(row(
         "failures of targets",

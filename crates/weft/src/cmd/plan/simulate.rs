@@ -80,7 +80,7 @@ pub fn simulate(description: &Description, most: u32) -> Result<Simulated> {
     let [kind] = kinds[..] else {
         return Err(refused(
             "the description has several kinds of servers",
-            "simulate each of them by itself",
+            "simulate each of them separately",
         ));
     };
     let scheme = match description.pool.scheme {
@@ -276,7 +276,7 @@ impl Simulated {
             ("read without one", Align::Right),
             ("rebuild, GB/s", Align::Right),
             ("paced", Align::Right),
-            ("programs lose", Align::Right),
+            ("applications lose", Align::Right),
         ];
         let second = table(heading, &self.servers.iter().map(server_cells).collect::<Vec<_>>());
         let notes: String = self.notes.iter().map(|note| format!("{note}\n")).collect();
@@ -324,7 +324,7 @@ impl Simulated {
         if rebuilt().next().is_some() {
             blocks.push(Block::Figure(self.figure(
                 "Rebuild after the loss of a server",
-                "What its successors get together: alone without a throttle, and at the default pace beside reading clients.",
+                "Total rate to the replacement targets: alone without a throttle, and at the default rate beside reading clients.",
                 ("servers", "GB/s"),
                 vec![
                     points("alone", rebuilt().map(|(servers, at)| (servers, at.free_bytes_per_s / GB))),
@@ -342,7 +342,7 @@ impl Simulated {
             "read without one",
             "rebuild, GB/s",
             "paced",
-            "programs lose",
+            "applications lose",
         ];
         blocks.push(Block::Table(
             self.servers.iter().map(server_cells).fold(Table::of(&columns), |table, cells| table.row(cells)),

@@ -86,13 +86,13 @@ fn safety(plan: &Plan) -> Vec<(&'static str, String)> {
         rows[2].1 += &format!(", {} described", tb(capacity.metadata_given_bytes));
     }
     let rebuild = match &plan.rebuild {
-        None => "none: nothing has a second copy".into(),
+        None => "none: no data has a second replica".into(),
         Some(rebuild) => format!(
-            "a target's {} are there again {} h after its loss, {}; {} binds",
+            "a target's {} are restored {} h after its loss, {}; {} binds",
             tb(rebuild.bytes),
             number(rebuild.seconds / 3600.0),
             match rebuild.place {
-                RebuildPlace::Spare => "in spare room",
+                RebuildPlace::Spare => "in spare space",
                 RebuildPlace::Replacement => "on replaced drives",
             },
             rebuild.binds

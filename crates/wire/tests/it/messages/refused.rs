@@ -78,20 +78,20 @@ fn attr() -> Vec<u8> {
 #[test]
 fn missing_parts_are_refused() {
     assert_eq!(cause::<MetaRequest>(&delimited(11, &[])), "no credentials");
-    assert_eq!(cause::<MetaRequest>(&delimited(3, &[])), "no metadata operation that is known here");
+    assert_eq!(cause::<MetaRequest>(&delimited(3, &[])), "no known metadata operation");
     assert_eq!(cause::<MetaRequest>(&[]), "no credentials");
-    assert_eq!(cause::<MetaResponse>(&[]), "no metadata answer that is known here");
-    assert_eq!(cause::<StorageRequest>(&[]), "no storage operation that is known here");
-    assert_eq!(cause::<StorageReply>(&[]), "no storage answer that is known here");
+    assert_eq!(cause::<MetaResponse>(&[]), "no known metadata answer");
+    assert_eq!(cause::<StorageRequest>(&[]), "no known storage operation");
+    assert_eq!(cause::<StorageReply>(&[]), "no known storage answer");
     assert_eq!(meta_op(12, &number(1, 1)), "no attributes to set");
-    assert_eq!(meta_op(12, &delimited(2, &delimited(4, &[]))), "no time to set that is known here");
+    assert_eq!(meta_op(12, &delimited(2, &delimited(4, &[]))), "no known time to set");
     assert_eq!(meta_op(20, &[]), "no name to rename");
     assert_eq!(meta_op(20, &delimited(1, &[])), "no name to rename to");
     assert_eq!(meta_op(30, &number(2, 9)), "no mtime");
     assert_eq!(meta_op(35, &[number(2, 1), number(5, 1)].concat()), "no range of a lock");
     assert_eq!(meta_op(43, &[]), "no change");
     assert_eq!(meta_reply(12, &[]), "no attributes");
-    assert_eq!(meta_reply(14, &[]), "no attributes of what moved");
+    assert_eq!(meta_reply(14, &[]), "no attributes of the renamed inode");
     assert_eq!(meta_reply(18, &[]), "no attributes");
     assert_eq!(storage_op(13, &number(2, 1)), "no range to allocate");
     assert_eq!(cause::<StorageReply>(&delimited(11, &[])), "no mtime");
@@ -99,16 +99,16 @@ fn missing_parts_are_refused() {
 
 #[test]
 fn unknown_kinds_and_values_are_refused() {
-    assert_eq!(meta_op(999, &[]), "no metadata operation that is known here");
+    assert_eq!(meta_op(999, &[]), "no known metadata operation");
     assert_eq!(meta_op(27, &number(2, 4)), "unknown mode of a lease 4");
     assert_eq!(meta_op(20, &[delimited(1, &[]), delimited(2, &[])].concat()), "unknown mode of renaming 0");
     assert_eq!(meta_op(24, &number(4, 4)), "unknown mode of setting an attribute 4");
-    assert_eq!(meta_op(35, &number(2, 3)), "unknown space of locks 3");
+    assert_eq!(meta_op(35, &number(2, 3)), "unknown family of locks 3");
     assert_eq!(meta_op(37, &number(3, 3)), "unknown kind of lock 3");
     assert_eq!(meta_op(43, &delimited(2, &number(5, 4))), "unknown chooser 4");
-    assert_eq!(storage_op(10, &[]), "unknown way of data 0");
-    assert_eq!(storage_op(11, &number(2, 3)), "unknown way of data 3");
-    assert_eq!(storage_op(18, &number(2, 3)), "unknown aim of a seek 3");
+    assert_eq!(storage_op(10, &[]), "unknown data path 0");
+    assert_eq!(storage_op(11, &number(2, 3)), "unknown data path 3");
+    assert_eq!(storage_op(18, &number(2, 3)), "unknown kind of seek 3");
     let grant = delimited(1, &delimited(1, &number(1, 5)));
     assert_eq!(cause::<MetaResponse>(&[grant, delimited(10, &[])].concat()), "unknown mode of a lease 0");
 }
@@ -166,7 +166,7 @@ fn batch_counts_are_bounded_and_match_guards_and_writes() {
     assert!(
         matches!(KvRequest::decode(&message), Ok(KvRequest::Apply { batches, .. }) if batches.len() == 1)
     );
-    let uneven = "batches with other guards or writes than there are";
+    let uneven = "batches whose numbers of guards or writes don't add up";
     assert_eq!(apply(&[guards.clone(), writes.clone()]), uneven);
     assert_eq!(apply(&[batches.clone(), guards.clone()]), uneven);
     assert_eq!(apply(&[batches, guards, delimited(5, &item.repeat(2))]), uneven);
@@ -175,8 +175,8 @@ fn batch_counts_are_bounded_and_match_guards_and_writes() {
     assert_eq!(apply(&[delimited(3, &huge), writes]), uneven);
     let many = delimited(3, &delimited(1, &[]).repeat(MAX_KV_BATCHES + 1));
     assert_eq!(apply(&[many]), "a list of 1025 items, at most 1024 are allowed");
-    assert_eq!(cause::<KvRequest>(&[]), "no request to the store that is known here");
-    assert_eq!(cause::<KvReply>(&[]), "no answer of the store that is known here");
+    assert_eq!(cause::<KvRequest>(&[]), "no known request to the store");
+    assert_eq!(cause::<KvReply>(&[]), "no known answer of the store");
     assert_eq!(cause::<KvReply>(&delimited(11, &delimited(1, &item))), "no value of a pair");
     assert_eq!(cause::<KvReply>(&delimited(12, &number(1, 4))), "unknown outcome of a batch 4");
 }

@@ -92,7 +92,7 @@ fn storage_request(op: StorageOp) -> StorageRequest {
 
 /// Field numbers of the kinds that a decoder knows, found by trying them.
 fn known<M: Message + Debug>(start: &[u8]) -> BTreeSet<u32> {
-    let unknown = |error: &Malformed| error.cause.ends_with("that is known here");
+    let unknown = |error: &Malformed| error.cause.starts_with("no known ");
     let knows = |kind: &u32| {
         let message = [start, &walk::delimited(*kind, &[])[..]].concat();
         M::decode(&message).map_or_else(|error| !unknown(&error), |_| true)
