@@ -43,8 +43,7 @@ pub struct Handle {
 /// How the kernel may cache the content of an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caching {
-    /// Content that is read with [`ReadOptions::kept`] may be cached until an [`crate::Invalidate`]
-    /// call.
+    /// Content read with [`ReadOptions::kept`] may be cached until an [`crate::Invalidate`] call.
     Cached,
     /// Every read and write is passed to the client.
     Direct,

@@ -67,7 +67,7 @@ fn wrong_frames_are_refused_with_their_cause() {
         refusal(summed(changed))
     };
     assert_eq!(with(0, b"HTTP"), "the frame starts with [48, 54, 54, 50], not WEFT");
-    assert_eq!(with(4, &[2]), "frame of version 2, 1 is known");
+    assert_eq!(with(4, &[2]), "frame of version 2, only version 1 is supported");
     assert_eq!(with(5, &[0]), "frame of unknown kind 0");
     assert_eq!(with(5, &[11]), "frame of unknown kind 11");
     let beyond = (MAX_BODY_BYTES + 1).to_le_bytes();
