@@ -24,6 +24,7 @@ mod test;
 mod tidy;
 mod timing;
 mod units;
+mod words;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -5,6 +5,7 @@
 //! machine-specific remains in the text.
 
 use crate::build;
+use crate::words;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -125,6 +126,7 @@ fn is_text(name: &str) -> bool {
 /// Returns all violations in one file.
 fn judge(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = private_paths(path, text);
+    findings.extend(rejected_words(path, text));
     if !path.ends_with(".rs") {
         return findings;
     }
@@ -173,6 +175,16 @@ fn private_paths(path: &str, text: &str) -> Vec<Finding> {
         .enumerate()
         .filter_map(|(number, line)| Some((number, named(line)?)))
         .map(|(number, private)| finding(path, number, format!("names a path below {private}")))
+        .collect()
+}
+
+/// Returns the uses of words for which the glossary has a term.
+fn rejected_words(path: &str, text: &str) -> Vec<Finding> {
+    let rejected = words::rejected(path, text).into_iter();
+    rejected
+        .map(|(line, word, instead)| {
+            finding(path, line, format!("{word:?} isn't used: write {instead}, as docs/glossary.md says"))
+        })
         .collect()
 }
 

@@ -43,7 +43,7 @@ pub struct Handle {
 /// How the kernel may cache the content of an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caching {
-    /// Content read with [`ReadOptions::kept`] may be cached until an [`crate::Invalidate`] call.
+    /// Content read with [`ReadOptions::cached`] may be cached until an [`crate::Invalidate`] call.
     Cached,
     /// Every read and write is passed to the client.
     Direct,
@@ -59,17 +59,14 @@ impl Handle {
             let content = inode.content.lock();
             (content.loss_count(), content.flush_failures.count())
         };
-        let (losses_told, failures_told) = (AtomicU64::new(losses), AtomicU64::new(failures));
-        let (keeps, append_only) = (AtomicBool::new(false), AtomicBool::new(false));
-        let is_writer = AtomicBool::new(writable);
         Arc::new(Handle {
             inode,
             writable,
-            is_writer,
-            may_cache: keeps,
-            append_only,
-            losses_reported: losses_told,
-            failures_reported: failures_told,
+            is_writer: AtomicBool::new(writable),
+            may_cache: AtomicBool::new(false),
+            append_only: AtomicBool::new(false),
+            losses_reported: AtomicU64::new(losses),
+            failures_reported: AtomicU64::new(failures),
         })
     }
 

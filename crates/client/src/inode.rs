@@ -427,8 +427,8 @@ impl InodeTable {
     pub(crate) fn remember(&self, attr: &Attr) {
         let ino = attr.ino;
         let mut shard = self.shard(ino);
-        if let Some(heir) = self.successor_of(ino) {
-            return heir.remember(attr);
+        if let Some(successor) = self.successor_of(ino) {
+            return successor.remember(attr);
         }
         let node = shard.entry(ino).or_default();
         node.references += 1;
@@ -471,12 +471,12 @@ impl InodeTable {
 
     /// Hands the kernel's references over to the successor session's table: present ones, and later
     /// additions and removals.
-    pub(crate) fn hand_over(&self, heir: &Arc<InodeTable>) {
+    pub(crate) fn hand_over(&self, successor: &Arc<InodeTable>) {
         for (shard, bequeathed) in self.shards.iter().zip(&self.successors) {
             let mut shard = shard.lock();
-            bequeathed.get_or_init(|| heir.clone());
+            bequeathed.get_or_init(|| successor.clone());
             for (&ino, node) in shard.iter_mut().filter(|(_, node)| node.references > 0) {
-                let mut shard = heir.shard(ino);
+                let mut shard = successor.shard(ino);
                 let inherited = shard.entry(ino).or_default();
                 inherited.references += std::mem::take(&mut node.references);
                 inherited.directory = node.directory.take();
@@ -501,8 +501,8 @@ impl InodeTable {
     /// Removes kernel references.
     pub(crate) fn forget(&self, ino: InodeId, count: u64) {
         let mut shard = self.shard(ino);
-        if let Some(heir) = self.successor_of(ino) {
-            return heir.forget(ino, count);
+        if let Some(successor) = self.successor_of(ino) {
+            return successor.forget(ino, count);
         }
         if let Some(node) = shard.get_mut(&ino) {
             node.references = node.references.saturating_sub(count);

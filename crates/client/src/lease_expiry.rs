@@ -74,7 +74,7 @@ impl Client {
             for service in &silent {
                 tracing::warn!(
                     node = %service.node,
-                    "the metadata service hasn't been heard of for {EXPIRY_AFTER:?}: nothing of it is served from memory"
+                    "the metadata service hasn't answered for {EXPIRY_AFTER:?}: nothing of it is served from memory"
                 );
             }
             let mut inodes: Vec<InodeId> =

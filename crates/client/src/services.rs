@@ -368,7 +368,7 @@ impl Client {
                     }
                     return Ok(Answer { reply, stamp: asked });
                 }
-                // The service was started anew. What it has not answered it has not done, or finds
+                // The service has restarted. What it has not answered it has not executed, or finds
                 // in its records.
                 Err(error) if error.errno == Errno::ENOTCONN && !request.op.spec().finds_session => {
                     self.wait_for_registration(service, registration, || error).await?;

@@ -133,7 +133,7 @@ impl<'a, M: Model> Search<'a, M> {
                 return Err(steps);
             }
             steps += 1;
-            // The most promising one is pushed last.
+            // The most likely one is pushed last.
             for next in self.successors(&node).into_iter().rev() {
                 if seen.insert(next.clone()) {
                     stack.push(next);

@@ -213,7 +213,7 @@ impl MetaService {
             if !is_guest && is_change && changes_entries_of(op, ino) {
                 self.leases.recall_for_name_change(&self.sessions, asker, ino, &mut due);
             } else if !is_guest {
-                self.leases.make_way(&self.sessions, asker, (ino, access), &mut due);
+                self.leases.recall_conflicting(&self.sessions, asker, (ino, access), &mut due);
             } else if !cleared.has(ino) && created_directory(op, &applied.reply) != Some(ino) {
                 elsewhere.push((ino, access));
             }

@@ -77,12 +77,12 @@ impl MetaService {
         if self.peers.is_none() {
             return Err(not_owner(namespace::home_partition(&request.op)));
         }
-        let errand =
+        let transaction =
             CrossPartitionTx { service, request: request.clone(), session: session.clone(), deadline };
         let outcome = Arc::new((Mutex::new(None), Event::new()));
         let told = outcome.clone();
         rt::spawn(async move {
-            let answer = errand.run(partitions).await;
+            let answer = transaction.run(partitions).await;
             *told.0.lock() = Some(answer);
             told.1.set();
         });

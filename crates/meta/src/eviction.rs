@@ -87,18 +87,18 @@ impl MetaService {
     /// Commits writes that belong to no partition. The commit is guarded by a partition that this
     /// service owns, if there is one, so that a service that was replaced changes nothing.
     pub(crate) async fn commit_as_owner(&self, guards: Vec<Guard>, writes: Writes) -> Result<Outcome> {
-        let badge = self.all_partitions().find_map(|partition| {
+        let ownership = self.all_partitions().find_map(|partition| {
             let executor = self.executors.lock(partition).ok()?;
             executor.is_owned().then(|| (partition, executor.owner.clone()))
         });
-        let (partition, badge) = badge.unzip();
-        let guards = guards.into_iter().chain(badge.clone()).collect();
+        let (partition, ownership) = ownership.unzip();
+        let guards = guards.into_iter().chain(ownership.clone()).collect();
         let outcome = self.executors.store.commit(Batch { guards, writes }).await;
         let outcome = outcome.map_err(|error| store_error(&error))?;
-        if let (Outcome::GuardFailed, Some(partition), Some(badge)) = (outcome, partition, badge) {
-            let now = self.executors.store.get(&badge.key).await.map_err(|error| store_error(&error))?;
+        if let (Outcome::GuardFailed, Some(partition), Some(ownership)) = (outcome, partition, ownership) {
+            let now = self.executors.store.get(&ownership.key).await.map_err(|error| store_error(&error))?;
             let mut executor = self.executors.lock(partition)?;
-            if now != badge.expected && executor.owner == badge {
+            if now != ownership.expected && executor.owner == ownership {
                 executor.mark_not_owned();
                 if self.peers.is_none() {
                     return Err(not_owner(partition));
@@ -510,7 +510,7 @@ impl MetaService {
                 continue;
             }
             for id in self.sessions.unreachable_since(now_ns.saturating_sub(IDLE_TIMEOUT.as_nanos() as u64)) {
-                self.evict(id, format!("it was not heard of for {IDLE_TIMEOUT:?}"));
+                self.evict(id, format!("it was unreachable for {IDLE_TIMEOUT:?}"));
             }
             self.retry_fences().await;
             if now_ns >= next_sweep_ns {

@@ -172,7 +172,7 @@ impl Leases {
         })
     }
 
-    /// As [`LeaseTable::take_alone`].
+    /// As [`LeaseTable::grant_exclusive`].
     pub fn acquire_exclusive(
         &self,
         sessions: &Sessions,
@@ -181,7 +181,7 @@ impl Leases {
         due: &mut Vec<PendingRecall>,
     ) -> Option<LeaseMode> {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
-        self.grant(sessions, (asker.session, ino), |table| table.take_alone(asker, ino, &mut send, due))
+        self.grant(sessions, (asker.session, ino), |table| table.grant_exclusive(asker, ino, &mut send, due))
     }
 
     /// As [`LeaseTable::acquire`].
@@ -196,8 +196,8 @@ impl Leases {
         self.grant(sessions, (asker.session, ino), |table| table.acquire(asker, ino, wish, &mut send, due))
     }
 
-    /// As [`LeaseTable::make_way`]. For a directory it covers all of its names.
-    pub fn make_way(
+    /// As [`LeaseTable::recall_conflicting`]. For a directory it covers all of its names.
+    pub fn recall_conflicting(
         &self,
         sessions: &Sessions,
         asker: Requester,
@@ -217,10 +217,10 @@ impl Leases {
         due: &mut Vec<PendingRecall>,
     ) {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
-        self.on(ino, |table| table.make_way(asker, ino, access, &mut send, due));
+        self.on(ino, |table| table.recall_conflicting(asker, ino, access, &mut send, due));
     }
 
-    /// As [`LeaseTable::make_way_for_names`].
+    /// As [`LeaseTable::recall_name_conflicts`].
     pub fn recall_for_name_change(
         &self,
         sessions: &Sessions,
@@ -229,7 +229,7 @@ impl Leases {
         due: &mut Vec<PendingRecall>,
     ) {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
-        self.on(ino, |table| table.make_way_for_names(asker, ino, &mut send, due));
+        self.on(ino, |table| table.recall_name_conflicts(asker, ino, &mut send, due));
     }
 
     /// As [`LeaseTable::is_written_elsewhere`].

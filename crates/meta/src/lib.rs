@@ -17,7 +17,7 @@
 //!
 //! The metadata services of a cluster share the partitions: each executes those that the cluster
 //! map assigns to it (`ownership`), and locks those of other services for a cross-partition
-//! transaction (`errand`, `partition_lock`).
+//! transaction (`cross_partition`, `partition_lock`).
 //!
 //! Invariants:
 //! - An answer reports committed state only: the service sends it once the command's own writes,

@@ -169,7 +169,7 @@ impl MetaService {
             if !self.executors.lock(ino.partition())?.is_owned() {
                 return Err(not_owner(ino.partition()));
             }
-            self.leases.make_way(&self.sessions, asker, (ino, access), &mut due);
+            self.leases.recall_conflicting(&self.sessions, asker, (ino, access), &mut due);
         }
         let clear = due.is_empty();
         if wait {

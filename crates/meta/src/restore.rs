@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_of_a_store_that_was_changed_have_to_be_taken_over_anew() {
+    fn partitions_of_a_changed_store_have_to_be_taken_over_again() {
         let engine = kv::Memory::default();
         let owner = Owner { node: 3, epoch: 7, released: false };
         let key = keys::owner(P).to_vec();

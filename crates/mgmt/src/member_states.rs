@@ -226,8 +226,8 @@ pub fn recover(map: &mut ClusterMap, group: GroupId, from: TargetId) -> Result<(
     };
     let mut ordered: Vec<(TargetId, MemberState)> = group.members_with_states().collect();
     ordered.sort_by_key(place);
-    let anew = |(member, _)| (member, if member == from { MemberState::Good } else { MemberState::Bad });
-    (group.members, group.states) = ordered.into_iter().map(anew).unzip();
+    let new_state = |(member, _)| (member, if member == from { MemberState::Good } else { MemberState::Bad });
+    (group.members, group.states) = ordered.into_iter().map(new_state).unzip();
     // It is needed now, even if it was being replaced.
     group.leaving = group.leaving.filter(|leaving| *leaving != from);
     group.revived = Some(from);

@@ -236,7 +236,7 @@ impl LeaseTable {
     /// Grants `Write` on a directory, a directory delegation. Recalls the leases of other sessions,
     /// and adds pending recalls to `due`: then nothing is granted, and the caller has to repeat the
     /// request. During cool-down nothing is recalled for this.
-    pub fn take_alone(
+    pub fn grant_exclusive(
         &mut self,
         asker: Requester,
         ino: InodeId,
@@ -260,7 +260,7 @@ impl LeaseTable {
             return None;
         }
         let before = due.len();
-        self.make_way(asker, ino, InodeAccess::Write, send, due);
+        self.recall_conflicting(asker, ino, InodeAccess::Write, send, due);
         let is_used = |entry: &Entry| entry.others(asker.session).next().is_some();
         if due.len() > before || self.inodes.get(&ino).is_some_and(is_used) {
             return None;
@@ -304,7 +304,7 @@ impl LeaseTable {
         let shares = !alone && wanted == LeaseMode::Write && entry.others(asker.session).any(Holder::writes);
         let mode = if shares { LeaseMode::Shared } else { wanted };
         let before = due.len();
-        entry.make_way((asker.session, ino), |held| conflict_with_mode(held, mode), send, due);
+        entry.recall_conflicting((asker.session, ino), |held| conflict_with_mode(held, mode), send, due);
         // A command that waits for a recall must not find a new holder afterwards.
         for other in entry.others(asker.session) {
             if let Some(pending) = other.recall
@@ -323,7 +323,7 @@ impl LeaseTable {
 
     /// Recalls the leases of other sessions that conflict with a command, and adds pending recalls
     /// to `due`.
-    pub fn make_way(
+    pub fn recall_conflicting(
         &mut self,
         asker: Requester,
         ino: InodeId,
@@ -342,7 +342,7 @@ impl LeaseTable {
 
     /// The same for a command that adds or removes names of a directory, and changes only its
     /// times, size and link count besides.
-    pub fn make_way_for_names(
+    pub fn recall_name_conflicts(
         &mut self,
         asker: Requester,
         ino: InodeId,
@@ -362,7 +362,7 @@ impl LeaseTable {
     ) {
         let Some(entry) = self.inodes.get_mut(&ino) else { return };
         let before = due.len();
-        entry.make_way((asker.session, ino), obstacle, send, due);
+        entry.recall_conflicting((asker.session, ino), obstacle, send, due);
         if due.len() > before {
             self.note_recall(ino, asker.now_ns);
         }
@@ -678,7 +678,7 @@ impl Entry {
 
     /// Recalls conflicting leases of other sessions. `obstacle`: the weaker mode that may be kept
     /// of a conflicting one.
-    fn make_way(
+    fn recall_conflicting(
         &mut self,
         (session, ino): (SessionId, InodeId),
         obstacle: impl Fn(LeaseMode) -> Option<Option<LeaseMode>>,

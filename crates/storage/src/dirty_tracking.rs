@@ -299,7 +299,7 @@ mod tests {
         let refused = |watches: &DirtyTrackers, token, round| {
             watches.begin_round(FILE, token, round).unwrap_err().errno == Errno::ESTALE
         };
-        assert!(refused(&watches, 7, 1), "the process has been started anew");
+        assert!(refused(&watches, 7, 1), "the process has restarted");
         watches.begin_round(FILE, 7, 0).unwrap();
         assert!(refused(&watches, 8, 1), "another's");
         assert!(refused(&watches, 7, 2), "a round was left out");

@@ -223,11 +223,11 @@ fn clients_are_notified_of_data_lost_in_a_power_failure() {
             assert!(error.to_string().contains("lost changes"), "{error}");
             assert!(lost.is_set());
         }
-        let anew = Store::from(Arc::new(RemoteWriter::new(open(address).await)));
-        assert_eq!(anew.get(b"a").await.unwrap().unwrap(), "value");
-        assert!(anew.get(b"b").await.unwrap().is_none());
-        assert!(anew.get(b"late").await.unwrap().is_none());
-        assert_eq!(anew.verifier(), 2, "whoever had something there is told");
+        let again = Store::from(Arc::new(RemoteWriter::new(open(address).await)));
+        assert_eq!(again.get(b"a").await.unwrap().unwrap(), "value");
+        assert!(again.get(b"b").await.unwrap().is_none());
+        assert!(again.get(b"late").await.unwrap().is_none());
+        assert_eq!(again.verifier(), 2, "clients with unsynced writes learn of it");
     });
 }
 

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_deleted_when_its_target_starts_anew_is_deleted_again() {
+    fn a_deletion_under_way_is_repeated_when_its_target_restarts() {
         let (claims, place, name) = (Claims::default(), ChunkLocation::Target(TargetId(1)), InodeId(2));
         let claim = claims.claim_to_delete(place, name).unwrap();
         assert!(matches!(claims.claim_to_tidy(place, name), ReconcileClaim::HandledByHolder));

@@ -83,7 +83,7 @@ impl MetaService {
             if partitions != executed {
                 // Files of adopted partitions have to be checked, and those of released partitions
                 // belong to another service.
-                self.drains.begin_anew();
+                self.drains.restart_round();
                 partitions = executed;
             }
             if draining.is_empty() || self.grace.is_on() || !self.drains.are_due(&draining) {

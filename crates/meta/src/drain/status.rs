@@ -108,7 +108,7 @@ impl Drains {
     }
 
     /// Discards all counts of what is left.
-    pub fn begin_anew(&self) {
+    pub fn restart_round(&self) {
         for drain in self.targets.lock().values_mut() {
             (drain.is_empty, drain.files_left, drain.due_ns) = (false, None, 0);
         }
@@ -201,7 +201,7 @@ mod tests {
         assert!(status.hindrance.unwrap().contains('4'));
         drains.end_pass(target, true, Duration::from_secs(1000));
         assert!(only(&drains).is_empty && only(&drains).hindrance.is_none() && !drains.are_due(&[target]));
-        drains.begin_anew();
+        drains.restart_round();
         assert!(!only(&drains).is_empty && drains.are_due(&[target]));
         assert_eq!((only(&drains).files_left, only(&drains).files_moved), (None, 1));
         drains.keep(&[]);

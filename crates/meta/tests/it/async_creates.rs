@@ -280,8 +280,8 @@ fn an_asynchronous_create_is_visible_to_all() {
         // The retransmission, and another request for the same file.
         let again = one.respond(1, deliver(dir, "a", first, "content")).await.unwrap();
         assert_eq!((again.reply, again.grants), (made.reply, vec![]));
-        let anew = one.call(deliver(dir, "a", first, "content")).await.unwrap();
-        assert!(matches!(anew, MetaReply::Entry(attr) if attr.ino == first && attr.size == 7), "{anew:?}");
+        let again = one.call(deliver(dir, "a", first, "content")).await.unwrap();
+        assert!(matches!(again, MetaReply::Entry(attr) if attr.ino == first && attr.size == 7), "{again:?}");
         assert_eq!(errno(one.call(deliver(dir, "a", next, "")).await), Errno::EEXIST);
         assert_eq!(errno(one.call(deliver(dir, "b", InodeId(first.0 + 16), "")).await), Errno::EINVAL);
         assert_eq!(errno(one.call(deliver(dir, "b", next, &"x".repeat(4097))).await), Errno::ERANGE);

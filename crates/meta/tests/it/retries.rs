@@ -84,7 +84,7 @@ fn a_late_retransmission_is_executed_once() {
     let store = Store::new();
     rt::block_on(async move {
         let session = SessionId(1);
-        let made_anew = {
+        let made_again = {
             let meta = open(store.writer()).await;
             meta.register_session(session, SessionKind::Remote).await.unwrap();
             let client = Client::new(&meta, 1);
@@ -94,16 +94,17 @@ fn a_late_retransmission_is_executed_once() {
             for sequence in 1..=700 {
                 client.call_in_lane(1, sequence, create(InodeId::ROOT, &sequence.to_string())).await.unwrap();
             }
-            let made_anew = entry(client.call_in_lane(1, 701, create(InodeId::ROOT, "a")).await).unwrap().ino;
+            let made_again =
+                entry(client.call_in_lane(1, 701, create(InodeId::ROOT, "a")).await).unwrap().ino;
             client.call_in_lane(0, 2, unlink("a")).await.unwrap();
-            assert_eq!(entry(client.call(lookup("a")).await).unwrap().ino, made_anew);
-            made_anew
+            assert_eq!(entry(client.call(lookup("a")).await).unwrap().ino, made_again);
+            made_again
         };
         let meta = open(store.writer()).await;
         meta.register_session(session, SessionKind::Remote).await.unwrap();
         let client = Client::new(&meta, 1);
         client.call_in_lane(0, 2, unlink("a")).await.unwrap();
-        assert_eq!(entry(client.call(lookup("a")).await).unwrap().ino, made_anew);
+        assert_eq!(entry(client.call(lookup("a")).await).unwrap().ino, made_again);
     })
     .unwrap();
 }

@@ -98,7 +98,7 @@ fn a_node_without_heartbeats_is_not_reported_unreachable() {
     for probe in reachability.due(map, liveness, 12 * S) {
         reachability.note(&probe, fail(ProbeFailure::TimedOut), 12 * S);
     }
-    assert_eq!(reachability.findings(map, liveness, 12 * S), [], "it was last heard of at 4 s");
+    assert_eq!(reachability.findings(map, liveness, 12 * S), [], "its last heartbeat was at 4 s");
     map.nodes[1].state = NodeState::Offline;
     assert_eq!(reachability.due(map, liveness, 20 * S), []);
     assert!(reachability.nodes.is_empty());

@@ -40,7 +40,7 @@ impl Fixture {
         self.table.acquire(asker, INO, LeaseRequest::Mode(wish), &mut send, &mut self.due)
     }
 
-    fn make_way(&mut self, session: u64, access: InodeAccess) {
+    fn recall_conflicting(&mut self, session: u64, access: InodeAccess) {
         let asker = self.asker(session);
         let sent = &mut self.sent;
         let mut send = |session: SessionId, _, keep| {
@@ -48,10 +48,10 @@ impl Fixture {
             sent.len() as u64
         };
         self.due.clear();
-        self.table.make_way(asker, INO, access, &mut send, &mut self.due);
+        self.table.recall_conflicting(asker, INO, access, &mut send, &mut self.due);
     }
 
-    fn make_way_for_names(&mut self, session: u64) {
+    fn recall_name_conflicts(&mut self, session: u64) {
         let asker = self.asker(session);
         let sent = &mut self.sent;
         let mut send = |session: SessionId, _, keep| {
@@ -59,7 +59,7 @@ impl Fixture {
             sent.len() as u64
         };
         self.due.clear();
-        self.table.make_way_for_names(asker, INO, &mut send, &mut self.due);
+        self.table.recall_name_conflicts(asker, INO, &mut send, &mut self.due);
     }
 
     fn give_up(&mut self, session: u64, number: usize, in_use: bool) {
@@ -107,13 +107,13 @@ fn a_recall_takes_no_more_than_needed() {
     assert_eq!(fixture.acquire(1, Write), None);
     fixture.give_up(2, 2, true);
     assert_eq!(fixture.acquire(1, Write), Some(Write));
-    fixture.make_way(2, InodeAccess::Read);
+    fixture.recall_conflicting(2, InodeAccess::Read);
     assert_eq!(fixture.sent[2], (1, Some(Shared)));
     fixture.give_up(1, 3, true);
-    fixture.make_way(2, InodeAccess::Read);
-    fixture.make_way(2, InodeAccess::SharedWrite);
+    fixture.recall_conflicting(2, InodeAccess::Read);
+    fixture.recall_conflicting(2, InodeAccess::SharedWrite);
     assert!(fixture.due.is_empty());
-    fixture.make_way(2, InodeAccess::Write);
+    fixture.recall_conflicting(2, InodeAccess::Write);
     assert_eq!(fixture.sent[3], (1, None));
 }
 
@@ -121,14 +121,14 @@ fn a_recall_takes_no_more_than_needed() {
 fn a_recall_that_asks_for_more_replaces_an_unanswered_one() {
     let mut fixture = Fixture::new();
     fixture.acquire(1, Write);
-    fixture.make_way(2, InodeAccess::Read);
+    fixture.recall_conflicting(2, InodeAccess::Read);
     let first = fixture.due[0];
     // A repeated request waits for the same acknowledgement.
-    fixture.make_way(3, InodeAccess::Read);
+    fixture.recall_conflicting(3, InodeAccess::Read);
     assert_eq!((fixture.due.as_slice(), fixture.sent.len()), ([first].as_slice(), 1));
-    fixture.make_way(3, InodeAccess::Write);
+    fixture.recall_conflicting(3, InodeAccess::Write);
     assert_eq!(fixture.sent[1], (1, None));
-    assert!(!fixture.table.is_pending(&first), "whoever waited for that looks again");
+    assert!(!fixture.table.is_pending(&first), "those that waited for it try again");
     fixture.give_up(1, 1, false);
     assert_eq!(fixture.mode(1), Some(Write), "the old one doesn't answer the new one");
     fixture.give_up(1, 2, false);
@@ -139,7 +139,7 @@ fn a_recall_that_asks_for_more_replaces_an_unanswered_one() {
 fn nothing_conflicting_is_granted_during_a_recall() {
     let mut fixture = Fixture::new();
     fixture.acquire(1, Read);
-    fixture.make_way(2, InodeAccess::Write);
+    fixture.recall_conflicting(2, InodeAccess::Write);
     assert_eq!(fixture.acquire(3, Read), None);
     assert_eq!(fixture.due.len(), 1, "it waits with the one who changes it");
     assert_eq!(fixture.acquire(1, Read), None);
@@ -154,14 +154,14 @@ fn nothing_conflicting_is_granted_during_a_recall() {
 fn a_recalled_inode_cools_down() {
     let mut fixture = Fixture::new();
     fixture.acquire(1, Read);
-    fixture.make_way(2, InodeAccess::Write);
+    fixture.recall_conflicting(2, InodeAccess::Write);
     fixture.now_ns = 5;
     fixture.give_up(1, 1, false);
     let asker_at = |now_ns| asker(2, 0, now_ns);
     assert_eq!(fixture.table.offer(asker_at(COOL_DOWN_NS + 4), INO), None);
     assert_eq!(fixture.table.offer(asker_at(COOL_DOWN_NS + 5), INO), Some(Read));
     // A lease that is requested is granted at once.
-    fixture.make_way(1, InodeAccess::Write);
+    fixture.recall_conflicting(1, InodeAccess::Write);
     fixture.give_up(2, 2, false);
     assert_eq!(fixture.acquire(1, Read), Some(Read));
 }
@@ -174,14 +174,14 @@ fn sessions_that_add_names_keep_permission_leases() {
         fixture.table.offer_directory(asker, INO)
     };
     assert_eq!(offer(&mut fixture, 1), Some(Read));
-    fixture.make_way_for_names(2);
+    fixture.recall_name_conflicts(2);
     assert_eq!(fixture.sent, [(1, Some(Permissions))]);
     fixture.give_up(1, 1, false);
-    fixture.make_way_for_names(2);
+    fixture.recall_name_conflicts(2);
     assert_eq!((fixture.due.len(), fixture.mode(1)), (0, Some(Permissions)));
     assert_eq!(offer(&mut fixture, 2), Some(Permissions), "while it cools down");
     for session in [1, 2, 1] {
-        fixture.make_way_for_names(session);
+        fixture.recall_name_conflicts(session);
         assert_eq!(offer(&mut fixture, session), Some(Permissions));
     }
     assert_eq!(fixture.sent.len(), 1, "nobody asks anybody any more");
@@ -189,7 +189,7 @@ fn sessions_that_add_names_keep_permission_leases() {
     assert_eq!(offer(&mut fixture, 2), Some(Read));
     assert_eq!(fixture.mode(1), Some(Permissions), "the one beside the other");
     // A change of permissions ends both.
-    fixture.make_way(3, InodeAccess::Write);
+    fixture.recall_conflicting(3, InodeAccess::Write);
     assert_eq!(fixture.sent[1..], [(1, None), (2, None)]);
     assert_eq!(offer(&mut fixture, 4), None);
     fixture.give_up(1, 2, false);
@@ -201,11 +201,11 @@ fn sessions_that_add_names_keep_permission_leases() {
 fn a_change_of_permissions_recalls_permission_leases() {
     let mut fixture = Fixture::new();
     fixture.acquire(1, Read);
-    fixture.make_way_for_names(2);
-    fixture.make_way(3, InodeAccess::Write);
+    fixture.recall_name_conflicts(2);
+    fixture.recall_conflicting(3, InodeAccess::Write);
     assert_eq!(fixture.sent, [(1, Some(Permissions)), (1, None)]);
     // A session that adds names now waits for the same acknowledgement.
-    fixture.make_way_for_names(2);
+    fixture.recall_name_conflicts(2);
     assert_eq!((fixture.sent.len(), fixture.due[0].number), (2, 2));
     fixture.give_up(1, 1, false);
     assert_eq!(fixture.mode(1), Some(Read), "that was the answer to the first");
@@ -244,7 +244,7 @@ fn the_last_user_lets_a_file_without_a_name_go() {
 fn a_file_that_is_opened_while_its_lease_is_recalled_stays_in_use() {
     let mut fixture = Fixture::new();
     fixture.acquire(1, Read);
-    fixture.make_way(2, InodeAccess::Write);
+    fixture.recall_conflicting(2, InodeAccess::Write);
     let opener = fixture.asker(1);
     fixture.table.mark_in_use(opener, INO);
     fixture.give_up(1, 1, false);
@@ -255,13 +255,13 @@ fn a_file_that_is_opened_while_its_lease_is_recalled_stays_in_use() {
 fn a_transferred_lease_conflicts_with_others() {
     let mut fixture = Fixture::new();
     fixture.acquire(1, Write);
-    fixture.make_way(2, InodeAccess::Read);
+    fixture.recall_conflicting(2, InodeAccess::Read);
     let waits_for = fixture.due[0];
     let keeper = fixture.asker(9);
     assert!(fixture.table.pass_on(SessionId(1), keeper, INO));
-    assert!(!fixture.table.is_pending(&waits_for), "whoever waited for that looks again");
+    assert!(!fixture.table.is_pending(&waits_for), "those that waited for it try again");
     assert_eq!((fixture.mode(1), fixture.mode(9)), (None, Some(Write)));
-    fixture.make_way(2, InodeAccess::Read);
+    fixture.recall_conflicting(2, InodeAccess::Read);
     assert_eq!(fixture.due[0].session, SessionId(9));
     // The same from a session without a lease.
     assert!(fixture.table.pass_on(SessionId(3), keeper, INO));
@@ -308,7 +308,7 @@ fn the_epoch_increases_when_the_right_to_write_passes_on() {
     fixture.table.end_session(SessionId(2));
     assert_eq!(fixture.epoch(&mut count), 4, "nor what the end of a session does");
     assert_eq!(fixture.acquire(1, Write), Some(Write));
-    fixture.make_way(2, InodeAccess::Write);
+    fixture.recall_conflicting(2, InodeAccess::Write);
     fixture.give_up(1, fixture.sent.len(), false);
     assert_eq!(fixture.epoch(&mut count), 5);
     fixture.table.forget_partition(INO.partition());
@@ -330,7 +330,7 @@ fn a_tainted_epoch_is_followed_by_another() {
 }
 
 impl Fixture {
-    fn take_alone(&mut self, session: u64) -> Option<LeaseMode> {
+    fn grant_exclusive(&mut self, session: u64) -> Option<LeaseMode> {
         let asker = self.asker(session);
         let sent = &mut self.sent;
         let mut send = |session: SessionId, _, keep| {
@@ -338,7 +338,7 @@ impl Fixture {
             sent.len() as u64
         };
         self.due.clear();
-        self.table.take_alone(asker, INO, &mut send, &mut self.due)
+        self.table.grant_exclusive(asker, INO, &mut send, &mut self.due)
     }
 }
 
@@ -347,24 +347,24 @@ fn a_directory_delegation_recalls_other_leases() {
     for other in [Permissions, Read, Shared, Write] {
         let mut fixture = Fixture::new();
         fixture.acquire(2, other);
-        assert_eq!(fixture.take_alone(1), None, "{other:?}");
+        assert_eq!(fixture.grant_exclusive(1), None, "{other:?}");
         assert_eq!((&fixture.sent[..], fixture.due.len()), (&[(2, None)][..], 1));
         assert_eq!((fixture.mode(1), fixture.mode(2)), (None, Some(other)));
         fixture.give_up(2, 1, false);
-        assert_eq!(fixture.take_alone(1), Some(Write));
+        assert_eq!(fixture.grant_exclusive(1), Some(Write));
     }
     let mut fixture = Fixture::new();
     // An inode in use counts as taken.
     let user = fixture.asker(2);
     fixture.table.mark_in_use(user, INO);
-    assert_eq!(fixture.take_alone(1), None);
+    assert_eq!(fixture.grant_exclusive(1), None);
     fixture.table.release(SessionId(2), INO, 9);
     // The session's own lease doesn't conflict.
     for own in [Permissions, Read] {
         let mut fixture = Fixture::new();
         fixture.acquire(1, own);
-        assert_eq!(fixture.take_alone(1), Some(Write));
-        assert_eq!(fixture.take_alone(1), Some(Write), "again");
+        assert_eq!(fixture.grant_exclusive(1), Some(Write));
+        assert_eq!(fixture.grant_exclusive(1), Some(Write), "again");
         let asker = fixture.asker(1);
         assert_eq!(fixture.table.offer_directory(asker, INO), Some(Write), "it goes on to have it");
     }
@@ -373,42 +373,42 @@ fn a_directory_delegation_recalls_other_leases() {
 #[test]
 fn no_recall_for_a_delegation_during_cool_down() {
     let mut fixture = Fixture::new();
-    assert_eq!(fixture.take_alone(1), Some(Write));
-    fixture.make_way_for_names(2);
+    assert_eq!(fixture.grant_exclusive(1), Some(Write));
+    fixture.recall_name_conflicts(2);
     assert_eq!(fixture.sent, [(1, None)]);
-    assert_eq!(fixture.take_alone(1), None, "it has yet to answer");
+    assert_eq!(fixture.grant_exclusive(1), None, "it has yet to answer");
     fixture.give_up(1, 1, false);
     let asker = fixture.asker(2);
     assert_eq!(fixture.table.offer_directory(asker, INO), Some(Permissions));
-    assert_eq!((fixture.take_alone(1), fixture.sent.len()), (None, 1));
+    assert_eq!((fixture.grant_exclusive(1), fixture.sent.len()), (None, 1));
     fixture.now_ns = COOL_DOWN_NS;
-    assert_eq!((fixture.take_alone(1), fixture.sent.len()), (None, 2));
+    assert_eq!((fixture.grant_exclusive(1), fixture.sent.len()), (None, 2));
     fixture.give_up(2, 2, false);
-    assert_eq!(fixture.take_alone(1), Some(Write));
+    assert_eq!(fixture.grant_exclusive(1), Some(Write));
 }
 
 #[test]
 fn a_lookup_leaves_permissions_to_the_delegation_holder() {
     let mut fixture = Fixture::new();
-    fixture.take_alone(1);
-    fixture.make_way(1, InodeAccess::Read);
+    fixture.grant_exclusive(1);
+    fixture.recall_conflicting(1, InodeAccess::Read);
     assert_eq!(fixture.due, [], "nobody is in its own way");
-    fixture.make_way(2, InodeAccess::Read);
-    fixture.make_way(3, InodeAccess::Read);
+    fixture.recall_conflicting(2, InodeAccess::Read);
+    fixture.recall_conflicting(3, InodeAccess::Read);
     assert_eq!(fixture.sent, [(1, Some(Permissions))], "one recall for both");
     assert_eq!(fixture.due.len(), 1);
     fixture.give_up(1, 1, false);
     assert_eq!(fixture.mode(1), Some(Permissions));
-    fixture.make_way(2, InodeAccess::Read);
+    fixture.recall_conflicting(2, InodeAccess::Read);
     assert_eq!(fixture.due, []);
     // While that recall is pending, a change of names waits for the same acknowledgement, and a
     // change of permissions recalls those, too.
     let mut fixture = Fixture::new();
-    fixture.take_alone(1);
-    fixture.make_way(2, InodeAccess::Read);
-    fixture.make_way_for_names(3);
+    fixture.grant_exclusive(1);
+    fixture.recall_conflicting(2, InodeAccess::Read);
+    fixture.recall_name_conflicts(3);
     assert_eq!((fixture.sent.len(), fixture.due.len()), (1, 1));
-    fixture.make_way(3, InodeAccess::Write);
+    fixture.recall_conflicting(3, InodeAccess::Write);
     assert_eq!(fixture.sent[1..], [(1, None)]);
 }
 
@@ -418,7 +418,7 @@ fn no_delegation_at_the_offer_threshold() {
     let mut take = |ino| {
         let mut nobody =
             |_: SessionId, _: InodeId, _: Option<LeaseMode>| unreachable!("nobody else is there");
-        table.take_alone(asker(1, 0, 0), InodeId(ino), &mut nobody, &mut Vec::new())
+        table.grant_exclusive(asker(1, 0, 0), InodeId(ino), &mut nobody, &mut Vec::new())
     };
     let taken: Vec<_> = (1..=8).map(&mut take).collect();
     assert_eq!(taken.iter().filter(|mode| mode.is_some()).count(), 7);

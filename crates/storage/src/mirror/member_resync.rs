@@ -300,7 +300,7 @@ impl MemberResync<'_> {
         let replica = self.replica;
         let turn = self.wait_for_turn().await?;
         self.restore_length(ino).await?;
-        let (is_there, anew) = {
+        let (is_there, repeated) = {
             let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Exclusive).await;
             match self.is_here(ino).await? {
                 true => {
@@ -317,7 +317,7 @@ impl MemberResync<'_> {
         };
         self.yield_to_clients(turn).await;
         if is_there {
-            for range in merged(anew.into_iter().chain(ranges).collect()) {
+            for range in merged(repeated.into_iter().chain(ranges).collect()) {
                 self.range(ino, range).await?;
             }
             self.set_time(ino).await?;

@@ -197,7 +197,11 @@ mod tests {
             record.store(&path, TargetId(1)).await;
             assert_eq!(ScrubRecord::load(&path, 99).await, record);
             std::fs::write(path.join(NAME), b"{").unwrap();
-            assert_eq!(ScrubRecord::load(&path, 99).await.since_s, 99, "what can't be read is begun anew");
+            assert_eq!(
+                ScrubRecord::load(&path, 99).await.since_s,
+                99,
+                "an unreadable record begins a new scrub"
+            );
         };
         rt::block_on(run).unwrap();
     }

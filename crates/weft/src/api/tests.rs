@@ -700,5 +700,5 @@ fn the_file_is_what_the_program_says() {
         std::fs::write(path, &text).unwrap();
     }
     let file = std::fs::read_to_string(path).unwrap();
-    assert_eq!(file, text, "WEFT_NEW_OPENAPI=1 cargo test -p weft api writes it anew");
+    assert_eq!(file, text, "WEFT_NEW_OPENAPI=1 cargo test -p weft api writes it again");
 }

@@ -108,12 +108,13 @@ impl NodePlan {
     /// must be restarted.
     async fn far_store(&self, map: &MapHandle, peers: &Peers) -> Result<kv::Store> {
         let (store, remote) = meta_node::remote_store(map, peers).await?;
-        let outcast = self.fatal_error.clone();
+        let fatal_error = self.fatal_error.clone();
         rt::spawn(async move {
             remote.data_loss().wait().await;
             let message = "the metadata store's machine was restarted and may have lost the last changes, which this node has cached";
             // The channel has no receiver if the process is shutting down already.
-            let _ = outcast.send(Error::new(types::Errno::ESTALE, message).hint("start weft serve again"));
+            let _ =
+                fatal_error.send(Error::new(types::Errno::ESTALE, message).hint("start weft serve again"));
         });
         Ok(store)
     }
@@ -353,12 +354,12 @@ impl NodeProcess {
             tracing::warn!(hint = notice.hint, "{}", notice.what);
         }
         let commands = CommandCore::start()?;
-        let (outcast, told) = channel();
+        let (fatal_error, told) = channel();
         let plan = NodePlan {
             paths: state.paths.clone(),
             superblock: state.superblock.clone(),
             config: config.clone(),
-            fatal_error: outcast,
+            fatal_error,
         };
         let core = BackgroundCore::<NodeServices>::start(plan)?;
         let stop = stops.sender();
@@ -371,7 +372,7 @@ impl NodeProcess {
         if let Some(head) = &core.services().management_node {
             engine::watch_writer(head.writer(), &state.paths, &state.superblock, stops.sender())?;
         }
-        let watching = std::thread::Builder::new().name("weft-outcast".into()).spawn(forward);
+        let watching = std::thread::Builder::new().name("weft-fatal".into()).spawn(forward);
         watching.map_err(|e| os_error("can't start a thread", &e))?;
         let services = (core.services().clone(), commands);
         let view = Arc::new(NodeView::new(&state, config, services, stops.sender()));

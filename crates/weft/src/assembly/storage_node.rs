@@ -74,7 +74,7 @@ pub struct StorageNode {
     unserved: Mutex<BTreeMap<PathBuf, Error>>,
     usages: Arc<TargetUsages>,
     /// Receives the error if management refuses to go on with this process.
-    outcast: Sender<Error>,
+    fatal_error: Sender<Error>,
 }
 
 impl StorageNode {
@@ -83,7 +83,7 @@ impl StorageNode {
         options: StorageOptions,
         management: MgmtChannel,
         (map, peers): (MapHandle, Arc<Peers>),
-        outcast: Sender<Error>,
+        fatal_error: Sender<Error>,
     ) -> Arc<StorageNode> {
         // A node without the storage role has nothing to fence, but sends heartbeats all the same.
         let lease = Arc::new(ServingLease::not_granted());
@@ -104,7 +104,7 @@ impl StorageNode {
             has_requested_targets: Event::new(),
             unserved: Mutex::default(),
             usages: Arc::default(),
-            outcast,
+            fatal_error,
         })
     }
 
@@ -352,7 +352,7 @@ impl StorageNode {
                     self.lease.end();
                     tracing::error!(hint = &*error.hint, "this node must stop: {}", error.message);
                     // The channel has no receiver if the process is shutting down already.
-                    let _ = self.outcast.send(error);
+                    let _ = self.fatal_error.send(error);
                     return;
                 }
                 Err(error) if !silent => tracing::warn!(%error, "management doesn't answer"),
@@ -608,8 +608,8 @@ mod tests {
         };
         let handle: MapHandle = Arc::new(RwLock::default());
         let way = Channel::in_process(management.clone());
-        let (outcast, _) = std::sync::mpsc::channel();
-        let node = StorageNode::new(options, way, (handle.clone(), peers), outcast);
+        let (fatal_error, _) = std::sync::mpsc::channel();
+        let node = StorageNode::new(options, way, (handle.clone(), peers), fatal_error);
         Ok(Cluster { _dir: dir, management, node, handle })
     }
 

@@ -248,7 +248,7 @@ fn the_document_matches_the_table() {
         std::fs::write(path, document()).unwrap();
     }
     let file = std::fs::read_to_string(path).unwrap();
-    assert_eq!(file, document(), "WEFT_NEW_AUTHORIZATION=1 cargo test -p wire writes it anew");
+    assert_eq!(file, document(), "WEFT_NEW_AUTHORIZATION=1 cargo test -p wire writes it again");
 }
 
 /// The kinds of requests that management's decoder knows, from its error for an unknown kind.

@@ -296,7 +296,7 @@ fn a_drain_of_an_unreachable_target_is_reported_stuck() {
         assert_eq!(progress().await.stuck, None);
         nodes[0].kill();
         rt::sleep(seconds(40)).await;
-        assert_eq!(progress().await.stuck, None, "it may just be started anew");
+        assert_eq!(progress().await.stuck, None, "its service may just have restarted");
         rt::sleep(seconds(60)).await;
         let stuck = progress().await.stuck.unwrap();
         assert!(stuck.contains("3 files") && stuck.contains(&format!("group {gone}")), "{stuck}");

@@ -167,9 +167,10 @@ impl History {
         }
     }
 
-    fn take_alone(&mut self) {
+    fn grant_exclusive(&mut self) {
         let key = self.key();
-        let alone = self.with_send(key, |table, asker, send, due| table.take_alone(asker, key.0, send, due));
+        let alone =
+            self.with_send(key, |table, asker, send, due| table.grant_exclusive(asker, key.0, send, due));
         let Some(mode) = alone else { return };
         assert_eq!(mode, Write);
         let others = |other: &Key| other.0 == key.0 && other.1 != key.1;
@@ -177,13 +178,13 @@ impl History {
         assert!(!self.model.recalls.contains_key(&key) && !self.model.doomed.contains(&key.0));
     }
 
-    fn make_way(&mut self) {
+    fn recall_conflicting(&mut self) {
         let key = self.key();
         let access =
             [InodeAccess::Read, InodeAccess::SharedWrite, InodeAccess::Write][self.random.below(3) as usize];
         let mut waits = false;
         self.with_send(key, |table, asker, send, due| {
-            table.make_way(asker, key.0, access, send, due);
+            table.recall_conflicting(asker, key.0, access, send, due);
             waits = !due.is_empty();
             None
         });
@@ -195,11 +196,11 @@ impl History {
         assert_eq!(waits, self.model.others(key).iter().any(in_the_way));
     }
 
-    fn make_way_for_names(&mut self) {
+    fn recall_name_conflicts(&mut self) {
         let key = self.key();
         let mut waits = false;
         self.with_send(key, |table, asker, send, due| {
-            table.make_way_for_names(asker, key.0, send, due);
+            table.recall_name_conflicts(asker, key.0, send, due);
             waits = !due.is_empty();
             None
         });
@@ -324,9 +325,9 @@ impl History {
         self.now_ns += self.random.below(COOL_DOWN_NS / 8);
         match self.random.below(100) {
             0..22 => self.acquire(),
-            22..25 => self.take_alone(),
-            25..33 => self.make_way(),
-            33..40 => self.make_way_for_names(),
+            22..25 => self.grant_exclusive(),
+            25..33 => self.recall_conflicting(),
+            33..40 => self.recall_name_conflicts(),
             40..60 => self.offer(),
             60..80 => self.give_up(),
             80..85 => self.make_room(),

@@ -168,7 +168,7 @@ fn a_recall_for_room_blocks_only_conflicting_commands() {
         sent.push(session.0);
         1_000_000
     };
-    crowd.table.make_way(changer, ino, InodeAccess::Write, &mut send, &mut due);
+    crowd.table.recall_conflicting(changer, ino, InodeAccess::Write, &mut send, &mut due);
     assert_eq!((due[0], sent), (PendingRecall { ino, session: SessionId(1), number }, vec![2, 3]));
     let asker = crowd.asker(5);
     assert_eq!(crowd.table.offer(asker, ino), None);

@@ -248,7 +248,7 @@ fn extended_attributes_follow_their_kind() {
     assert_eq!(scene.may(&member, xattr(ino, acl)), Err(Errno::EPERM));
     let removal = |name| MetaOp::RemoveXattr { ino, name: bytes(name) };
     assert_eq!(scene.may(&stranger, removal("user.a")), Err(Errno::EACCES));
-    // Every write removes capabilities, whoever the writer is.
+    // Every write removes capabilities, by any writer.
     assert_eq!(scene.may(&owner, removal("security.capability")), Ok(()));
     assert_eq!(scene.may(&member, removal("security.capability")), Ok(()));
     assert_eq!(scene.may(&stranger, removal("security.capability")), Err(Errno::EACCES));

@@ -150,7 +150,7 @@ impl Management {
             }
             rt::sleep(Duration::from_millis(10)).await;
         }
-        Err(Error::new(Errno::ETIMEDOUT, "somebody hasn't heard of it"))
+        Err(Error::new(Errno::ETIMEDOUT, "a member hasn't received it"))
     }
 
     /// Lets a node receive maps again.
@@ -218,7 +218,7 @@ impl GroupManagement for Management {
                 return Ok(self.map.lock().unwrap().clone());
             }
             if change.state != MemberState::Good && self.is_last(change.target) {
-                return Err(Error::new(Errno::EBUSY, "it is the last good member that is heard of"));
+                return Err(Error::new(Errno::EBUSY, "it is the last reachable member in sync"));
             }
             self.changes.lock().unwrap().push(change.clone());
             let is_leaving = self.group().leaving == Some(change.target) && change.state == MemberState::Bad;

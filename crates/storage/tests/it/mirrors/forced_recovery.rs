@@ -70,7 +70,7 @@ fn files_are_reconciled_before_clients_are_served() {
         cluster.management.has_metadata.store(true, Ordering::SeqCst);
         assert_eq!(cluster.read(INO, 8192).await, [1; 8192]);
         require_put_right(&cluster, 2).await;
-        assert_ne!(synced(&cluster).await, before, "whoever had written something is to be told");
+        assert_ne!(synced(&cluster).await, before, "every writer has to learn of it");
         cluster.until("it is read", || told.get()).await;
         cluster.until("management hears of it", || cluster.management.group().revived.is_none()).await;
         // The lost member comes back after all, and is rebuilt.

@@ -155,7 +155,7 @@ fn a_member_comes_in_step_while_a_third_one_that_counts_is_dead() {
         cluster.set_link(2, LinkState::Open);
         cluster.enable_resync();
         rt::sleep(std::time::Duration::from_secs(1)).await;
-        assert_ne!(cluster.management.state(2), MemberState::Good, "it is heard of, and may have the file");
+        assert_ne!(cluster.management.state(2), MemberState::Good, "it is reachable, and may have the file");
         cluster.management.set_online(3, false);
         cluster.until("it is in sync", || cluster.management.state(2) == MemberState::Good).await;
         assert_eq!(cluster.management.state(3), MemberState::NeedsResync);
