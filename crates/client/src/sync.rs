@@ -258,13 +258,13 @@ impl Client {
 
 /// Whether a target is a member of mirrored groups.
 fn is_mirror(map: &ClusterMap, target: TargetId) -> bool {
-    map.groups.iter().any(|group| group.scheme.is_mirrored() && group.members.contains(&target))
+    map.groups.iter().any(|group| group.scheme.has_primary() && group.members.contains(&target))
 }
 
 /// Returns the mirrored groups in which a target is in sync.
 fn groups_counting_on(map: &ClusterMap, target: TargetId) -> Vec<GroupId> {
     let is_good = |group: &&types::Group| {
-        group.scheme.is_mirrored() && group.state_of(target) == Some(MemberState::Good)
+        group.scheme.has_primary() && group.state_of(target) == Some(MemberState::Good)
     };
     map.groups.iter().filter(is_good).map(|group| group.id).collect()
 }

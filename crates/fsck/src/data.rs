@@ -255,7 +255,7 @@ pub(crate) fn replica_locations(
     let members =
         group.into_iter().flat_map(|group| group.members_with_states().map(move |member| (group, member)));
     members.map(|(group, (target, state))| {
-        let is_mirrored = group.scheme.is_mirrored();
+        let is_mirrored = group.scheme.spans_targets();
         (ReplicaLocation { target, group: is_mirrored.then_some(group.id) }, state)
     })
 }

@@ -109,7 +109,7 @@ impl Online<'_> {
     fn seats(&self) -> Vec<ReplicaLocation> {
         let targets =
             self.map.targets.iter().map(|target| ReplicaLocation { target: target.id, group: None });
-        let groups = self.map.groups.iter().filter(|group| group.scheme.is_mirrored());
+        let groups = self.map.groups.iter().filter(|group| group.scheme.spans_targets());
         let copies = groups.flat_map(|group| replica_locations(Some(group)));
         let good = copies.filter(|(_, state)| *state == MemberState::Good).map(|(seat, _)| seat);
         targets.chain(good).collect()

@@ -29,7 +29,7 @@ pub(crate) async fn check(
     for (&(target, group), error) in subject.unopened {
         report_unopened(subject, ReplicaLocation { target, group: Some(group) }, error, report);
     }
-    for group in subject.map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+    for group in subject.map.groups.iter().filter(|group| group.scheme.is_redundant()) {
         report_states(subject, group, report);
         Comparison::of(subject, tree, group).await?.run(below, report, progress).await?;
     }

@@ -157,7 +157,7 @@ impl Candidates {
         let scheme = pattern.scheme;
         let is_made =
             |group: &Group| group.pool == pattern.pool && group.scheme == scheme && !group.is_lost();
-        if scheme.is_mirrored() && !map.groups.iter().any(is_made) {
+        if scheme.spans_targets() && !map.groups.iter().any(is_made) {
             return Error::new(Errno::ENODEV, format!("pool {name} has no groups of scheme {scheme}"))
                 .hint(format!("weft group create --pool {name} --scheme {scheme} creates them"));
         }
@@ -235,7 +235,7 @@ fn condition(map: &ClusterMap, group: &Group) -> std::result::Result<GroupCondit
     };
     let serving = members.iter().filter(serves).count();
     let is_left = members.iter().any(|(target, _)| target.drain);
-    let worth = match group.scheme.is_mirrored() {
+    let worth = match group.scheme.is_redundant() {
         // A write needs all members of such a group.
         false if is_left => return Err(Unusable::Draining),
         false if serving < members.len() => return Err(Unusable::Offline),

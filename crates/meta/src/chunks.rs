@@ -175,7 +175,7 @@ impl Chunks {
         let known = self.group(id)?;
         known.ensure_not_lost()?;
         Ok(match known.members[..] {
-            [target, ..] if !known.scheme.is_mirrored() => ChunkLocation::Target(target),
+            [target, ..] if !known.scheme.spans_targets() => ChunkLocation::Target(target),
             _ => ChunkLocation::Group(id),
         })
     }
@@ -208,7 +208,7 @@ impl Chunks {
             let is_there = match place {
                 ChunkLocation::Target(target) => {
                     let group = self.group(*id)?;
-                    !group.scheme.is_mirrored() && group.members.contains(&target)
+                    !group.scheme.spans_targets() && group.members.contains(&target)
                 }
                 ChunkLocation::Group(group) => *id == group,
             };
@@ -229,7 +229,7 @@ impl Chunks {
     }
 
     pub fn is_mirrored(&self, group: GroupId) -> Result<bool> {
-        self.group(group).map(|group| group.scheme.is_mirrored())
+        self.group(group).map(|group| group.scheme.spans_targets())
     }
 
     /// Pool and scheme of a group.

@@ -178,7 +178,7 @@ fn node_findings(
 /// Suffix of a message about a node's failure: content that stays available.
 fn mirrored_exception(map: &ClusterMap, node: NodeId) -> &'static str {
     let has = |id: &TargetId| map.target(*id).is_some_and(|target| target.node == node);
-    match map.groups.iter().any(|group| group.scheme.is_mirrored() && group.members.iter().any(has)) {
+    match map.groups.iter().any(|group| group.scheme.is_redundant() && group.members.iter().any(has)) {
         true => ", except mirrored files, which have other replicas",
         false => "",
     }

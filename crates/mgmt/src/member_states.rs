@@ -46,7 +46,7 @@ pub fn apply_member_report(
     presence: &Reachable,
 ) -> Result<()> {
     let group = map.group(word.group).ok_or_else(|| refusal::no_group(word.group))?;
-    if !group.scheme.is_mirrored() {
+    if !group.scheme.spans_targets() {
         return Err(refusal::not_mirrored(word.group));
     }
     if group.since != word.since {
@@ -157,7 +157,7 @@ pub fn handle_shutdown(map: &mut ClusterMap, node: NodeId, presence: &Reachable)
 /// Handles the restart of the process that serves everything: of each group the primary has all
 /// content that any member has.
 pub fn handle_full_restart(map: &mut ClusterMap) {
-    for group in map.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
+    for group in map.groups.iter_mut().filter(|group| group.scheme.spans_targets()) {
         let Some(primary) = group.primary() else { continue };
         for member in group.members.clone().into_iter().filter(|member| *member != primary) {
             abort_resync(group, member);
@@ -237,7 +237,7 @@ pub fn recover(map: &mut ClusterMap, group: GroupId, from: TargetId) -> Result<(
 /// Sets the version of changed and new groups to the epoch of the map that changes them.
 pub fn assign_group_versions(before: &ClusterMap, after: &mut ClusterMap) {
     let next = Epoch(before.epoch.0 + 1);
-    for group in after.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
+    for group in after.groups.iter_mut().filter(|group| group.scheme.spans_targets()) {
         // Another primary is in sync.
         group.revived = group.revived.filter(|revived| group.primary() == Some(*revived));
         let is_same = |known: &Group| {
@@ -260,12 +260,12 @@ pub fn ejected(before: &ClusterMap, after: &ClusterMap) -> Vec<(GroupId, TargetI
             |(target, state): &(TargetId, MemberState)| *state != MemberState::Good && was_good(*target);
         group.members_with_states().filter(is_out).map(|(target, _)| (group.id, target)).collect::<Vec<_>>()
     };
-    after.groups.iter().filter(|group| group.scheme.is_mirrored()).flat_map(of_group).collect()
+    after.groups.iter().filter(|group| group.scheme.spans_targets()).flat_map(of_group).collect()
 }
 
 /// Logs changes of members.
 pub fn log_members(before: &ClusterMap, after: &ClusterMap) {
-    for group in after.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+    for group in after.groups.iter().filter(|group| group.scheme.spans_targets()) {
         let Some(old) = before.group(group.id) else { continue };
         let (id, since) = (group.id.0, group.since.0);
         for gone in old.members.iter().filter(|member| !group.members.contains(member)) {
@@ -314,7 +314,7 @@ pub fn log_members(before: &ClusterMap, after: &ClusterMap) {
 }
 
 fn mirrored(map: &ClusterMap) -> Vec<GroupId> {
-    map.groups.iter().filter(|group| group.scheme.is_mirrored()).map(|group| group.id).collect()
+    map.groups.iter().filter(|group| group.scheme.spans_targets()).map(|group| group.id).collect()
 }
 
 fn group_mut(map: &mut ClusterMap, id: GroupId) -> Result<&mut Group> {

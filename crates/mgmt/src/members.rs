@@ -56,7 +56,7 @@ impl MemberTracker {
             self.out.insert(member, after.epoch);
         }
         // A new member has no content yet that it could serve.
-        for group in after.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+        for group in after.groups.iter().filter(|group| group.scheme.spans_targets()) {
             let known = before.group(group.id);
             for (target, _) in group.members_with_states().filter(|(_, state)| *state != MemberState::Good) {
                 if known.is_some_and(|known| !known.members.contains(&target)) {
@@ -106,7 +106,7 @@ impl MemberTracker {
 
     /// A node has restarted: records the groups in which it is still in sync.
     pub fn note_restarted(&mut self, map: &ClusterMap, node: NodeId) {
-        for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+        for group in map.groups.iter().filter(|group| group.scheme.spans_targets()) {
             let is_good = |(id, state): (TargetId, MemberState)| {
                 state == MemberState::Good && map.target(id).is_some_and(|t| t.node == node)
             };
@@ -254,7 +254,7 @@ impl Management {
             set => set.map_or(REPLACE_MEMBER_AFTER, Duration::from_secs),
         };
         let lost = self.members().lost(map, after, rt::monotonic_ns());
-        if !map.groups.iter().any(|group| group.scheme.is_mirrored()) {
+        if !map.groups.iter().any(|group| group.scheme.spans_targets()) {
             return;
         }
         let is_out_for_all = |group: GroupId, id: TargetId| {

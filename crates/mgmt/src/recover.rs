@@ -52,7 +52,7 @@ impl Management {
 
     fn check_recovery(&self, map: &ClusterMap, id: GroupId, from: TargetId) -> Result<()> {
         let group = map.group(id).ok_or_else(|| refusal::no_group(id))?;
-        if !group.scheme.is_mirrored() {
+        if !group.scheme.spans_targets() {
             return Err(refusal::not_mirrored(id));
         }
         match group.state_of(from).ok_or_else(|| refusal::no_member(id, from))? {

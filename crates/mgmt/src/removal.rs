@@ -164,7 +164,7 @@ impl Management {
     pub(crate) fn with_stuck_reason(&self, target: &Target, told: DrainProgress) -> DrainProgress {
         let map = self.current();
         let alone = sole_in_sync_groups(&map, target.id);
-        let is_mirrored = |id: &&GroupId| map.group(**id).is_some_and(|group| group.scheme.is_mirrored());
+        let is_mirrored = |id: &&GroupId| map.group(**id).is_some_and(|group| group.scheme.spans_targets());
         let waits_for_others = told.groups_left > alone.iter().filter(is_mirrored).count() as u64;
         let is_gone = self.members().is_unreachable_for(target.id, DRAIN_STUCK_AFTER, rt::monotonic_ns());
         let Some(files) = told.files_left.filter(|_| is_gone && !told.empty && !waits_for_others) else {

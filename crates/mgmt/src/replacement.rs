@@ -95,7 +95,7 @@ fn replace_lost(map: &mut ClusterMap, facts: &ReplacementContext<'_>) {
     let hit: Vec<(GroupId, TargetId)> = map
         .groups
         .iter()
-        .filter(|group| group.scheme.is_mirrored())
+        .filter(|group| group.scheme.spans_targets())
         .flat_map(|group| group.members_with_states().filter(is_lost).map(|(member, _)| (group.id, member)))
         .collect();
     let mut tried = 0;
@@ -155,7 +155,7 @@ fn replace_drained(map: &mut ClusterMap, facts: &ReplacementContext<'_>) {
         let may_begin = |group: &&Group| {
             let others_are_good =
                 group.members_with_states().all(|(id, state)| id == from || state == MemberState::Good);
-            group.scheme.is_mirrored()
+            group.scheme.spans_targets()
                 && group.leaving.is_none()
                 && group.members.contains(&from)
                 && others_are_good

@@ -53,7 +53,7 @@ fn restored_map(value: &[u8], now_s: u64) -> Result<Vec<u8>> {
     map.epoch = Epoch(map.epoch.0.saturating_add(EPOCH_MARGIN).max(now_s.saturating_mul(EPOCHS_PER_S)));
     map.targets.iter_mut().for_each(|target| target.drain = false);
     // Members refuse requests of a version older than theirs.
-    for group in map.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
+    for group in map.groups.iter_mut().filter(|group| group.scheme.spans_targets()) {
         group.since = map.epoch;
     }
     Ok(serde_json::to_vec(&map).expect("a map has string keys only"))

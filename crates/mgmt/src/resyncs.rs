@@ -29,7 +29,7 @@ impl Management {
                 .map(member)
                 .collect::<Vec<_>>()
         };
-        self.groups().into_iter().filter(|info| info.group.scheme.is_mirrored()).flat_map(of_group).collect()
+        self.groups().into_iter().filter(|info| info.group.scheme.spans_targets()).flat_map(of_group).collect()
     }
 
     /// Moves memberships until targets of a pool have about equally many, or only computes the
@@ -64,7 +64,7 @@ impl Management {
     /// groups that it is a member of.
     pub(crate) fn with_groups(&self, target: &Target, mut told: DrainProgress) -> DrainProgress {
         let map = self.current();
-        let has_it = |group: &&Group| group.scheme.is_mirrored() && group.members.contains(&target.id);
+        let has_it = |group: &&Group| group.scheme.spans_targets() && group.members.contains(&target.id);
         let groups: Vec<&Group> = map.groups.iter().filter(has_it).collect();
         told.groups_left = groups.len() as u64;
         if groups.is_empty() {

@@ -262,7 +262,7 @@ impl Roster {
         }
         // Members of mirrored groups may have replicas that aren't in sync: they remove them while
         // the map has the group.
-        let stays = |group: &Group| group.scheme.is_mirrored() || used.contains(&group.id);
+        let stays = |group: &Group| group.scheme.spans_targets() || used.contains(&group.id);
         self.map.groups.retain(|group| !alone.contains(&group.id) || stays(group));
         self.map.targets.retain(|t| t.id != target);
         Ok(())

@@ -349,7 +349,7 @@ fn scheme_of(number: u32) -> Result<Scheme, Error> {
         _ => u8::try_from(number)
             .ok()
             .and_then(Scheme::from_replicas)
-            .filter(|scheme| scheme.is_mirrored())
+            .filter(|scheme| scheme.spans_targets())
             .ok_or_else(|| unknown("redundancy scheme", number)),
     }
 }

@@ -82,7 +82,7 @@ impl SimulatedCluster {
         if targets == 0 || targets > MAX_TARGETS {
             return Err(SimulationError(format!("{targets} targets: 1 to {MAX_TARGETS} can be simulated")));
         }
-        if hardware.scheme.is_mirrored() && targets > MAX_MIRRORED_TARGETS {
+        if hardware.scheme.spans_targets() && targets > MAX_MIRRORED_TARGETS {
             let scheme = hardware.scheme;
             return Err(SimulationError(format!(
                 "{targets} targets: {scheme} can be simulated on up to {MAX_MIRRORED_TARGETS}"
@@ -113,7 +113,7 @@ impl SimulatedCluster {
         let pools = vec![Pool { id: POOL, name: "default".into(), spare: 0 }];
         let mut map =
             ClusterMap { nodes: nodes.collect(), targets: all.collect(), pools, ..Default::default() };
-        map.groups = match hardware.scheme.is_mirrored() {
+        map.groups = match hardware.scheme.spans_targets() {
             false => layout::single_groups(&map),
             true => {
                 let (scheme, first) = (hardware.scheme, GroupId(layout::FIRST_MIRRORED));
@@ -214,7 +214,7 @@ impl SimulatedCluster {
         for target in farm.map.targets.iter_mut().filter(|target| lost.contains(&target.id)) {
             target.state = TargetState::Offline;
         }
-        for group in farm.map.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
+        for group in farm.map.groups.iter_mut().filter(|group| group.scheme.spans_targets()) {
             if group.members.iter().any(|id| lost.contains(id)) {
                 let state = |id: &TargetId| match lost.contains(id) {
                     true => types::MemberState::NeedsResync,

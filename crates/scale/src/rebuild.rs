@@ -63,7 +63,7 @@ pub fn rebuild(
     how: Rebuild,
     load: Option<Load>,
 ) -> Result<RebuildResult, SimulationError> {
-    if !farm.hardware.scheme.is_mirrored() {
+    if !farm.hardware.scheme.is_redundant() {
         return Err(SimulationError(format!(
             "files of scheme {} have no other replica",
             farm.hardware.scheme

@@ -154,7 +154,7 @@ impl Hosts {
             clients_die: !self.no_client_deaths,
             far_store: self.far_store,
             store_power: self.store_power,
-            storages: self.storages.unwrap_or(if self.scheme.is_mirrored() { 4 } else { 3 }).max(1),
+            storages: self.storages.unwrap_or(if self.scheme.has_primary() { 4 } else { 3 }).max(1),
             racks: self.racks,
             scheme: self.scheme,
             power_cuts: self.power_cuts,

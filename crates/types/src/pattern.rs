@@ -43,9 +43,36 @@ impl Scheme {
         }
     }
 
-    /// Whether its groups have several members, which are kept in sync.
-    pub fn is_mirrored(self) -> bool {
-        self != Scheme::Single
+    /// Members of a group that hold different parts of a stripe: content is spread over so many
+    /// targets of a group. A mirrored group has the same on all of its members.
+    pub fn data_width(self) -> usize {
+        match self {
+            Scheme::Single | Scheme::Mirror(_) => 1,
+        }
+    }
+
+    /// Members of a group that can be lost without losing content.
+    pub fn tolerated_losses(self) -> usize {
+        self.members() - self.data_width()
+    }
+
+    /// Whether content outlives the loss of a target.
+    pub fn is_redundant(self) -> bool {
+        self.tolerated_losses() > 0
+    }
+
+    /// Whether its groups have several members. Management creates such groups, and decides which
+    /// of their members are in sync. A group of one target exists as long as its target.
+    pub fn spans_targets(self) -> bool {
+        self.members() > 1
+    }
+
+    /// Whether one member orders the changes of a group, and requests carry the group's version.
+    pub fn has_primary(self) -> bool {
+        match self {
+            Scheme::Single => false,
+            Scheme::Mirror(_) => true,
+        }
     }
 }
 
@@ -188,6 +215,18 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn schemes_say_what_their_groups_are() {
+        let facts = |scheme: Scheme| {
+            (scheme.members(), scheme.data_width(), scheme.tolerated_losses(), scheme.is_redundant())
+        };
+        assert_eq!(facts(Scheme::Single), (1, 1, 0, false));
+        assert_eq!(facts(Scheme::Mirror(2)), (2, 1, 1, true));
+        assert_eq!(facts(Scheme::Mirror(3)), (3, 1, 2, true));
+        assert!(!Scheme::Single.has_primary() && !Scheme::Single.spans_targets());
+        assert!(Scheme::Mirror(2).has_primary() && Scheme::Mirror(2).spans_targets());
+    }
 
     #[test]
     fn each_scheme_has_one_text_form() {

@@ -119,7 +119,7 @@ fn measure(options: &Options, weft: &Path) -> TestResult<Table> {
             if options.parts.contains(&Measured::Whole) {
                 measure_programs(&site, &folder, (scheme, false), options, &mut table)?;
             }
-            if scheme.is_mirrored() && options.parts.contains(&Measured::Degraded) {
+            if scheme.is_redundant() && options.parts.contains(&Measured::Degraded) {
                 site.lose_one(&folder)?;
                 measure_programs(&site, &folder, (scheme, true), options, &mut table)?;
                 site.restart_lost()?;

@@ -77,7 +77,7 @@ pub fn improvable_groups(map: &ClusterMap, pool: PoolId) -> Vec<GroupId> {
     let all = Spread::of_pool(map, pool);
     let is_at_rest = |group: &&Group| {
         let is_whole = !group.is_degraded() && group.leaving.is_none() && !group.is_lost();
-        group.pool == pool && group.scheme.is_mirrored() && is_whole
+        group.pool == pool && group.scheme.is_redundant() && is_whole
     };
     let at_rest = map.groups.iter().filter(is_at_rest);
     at_rest.filter(|group| Spread::of_group(map, group) < all.best(group.scheme)).map(|g| g.id).collect()
@@ -87,5 +87,5 @@ pub fn improvable_groups(map: &ClusterMap, pool: PoolId) -> Vec<GroupId> {
 /// pool permits.
 pub fn shares_rack(map: &ClusterMap, group: &Group, pool: Spread) -> bool {
     let (has, best) = (Spread::of_group(map, group), pool.best(group.scheme));
-    group.scheme.is_mirrored() && has.nodes >= best.nodes && has.racks < best.racks
+    group.scheme.is_redundant() && has.nodes >= best.nodes && has.racks < best.racks
 }

@@ -67,7 +67,7 @@ pub fn mirrored_groups_within(
     if apart.places(Spread::of(map, targets.iter().copied()), targets.len()) < scheme.members() {
         return Err(Shortage::Targets(targets.len()));
     }
-    let room = most_groups.saturating_sub(map.groups.iter().filter(|g| g.scheme.is_mirrored()).count());
+    let room = most_groups.saturating_sub(map.groups.iter().filter(|g| g.scheme.spans_targets()).count());
     let has_group: BTreeSet<TargetId> = map
         .groups
         .iter()

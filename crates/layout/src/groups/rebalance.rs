@@ -81,7 +81,7 @@ impl MovePlan {
 
     fn may_move(&self, group: &Group) -> bool {
         group.pool == self.pool
-            && group.scheme.is_mirrored()
+            && group.scheme.spans_targets()
             && !group.is_degraded()
             && !group.is_lost()
             && group.leaving.is_none()
@@ -164,7 +164,7 @@ impl TargetLoads {
             incoming_bytes: none().map(|id| (id, 0)).collect(),
             shared: BTreeMap::new(),
         };
-        for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+        for group in map.groups.iter().filter(|group| group.scheme.spans_targets()) {
             for (id, state) in group.members_with_states().filter(|(id, _)| group.leaving != Some(*id)) {
                 loads.memberships.entry(id).and_modify(|count| *count += 1);
                 for other in group.members.iter().filter(|other| **other != id) {

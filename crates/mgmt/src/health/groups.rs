@@ -21,7 +21,7 @@ pub(super) fn group_findings(map: &ClusterMap, liveness: &Liveness) -> Vec<Healt
 }
 
 fn mirrored(map: &ClusterMap) -> impl Iterator<Item = &Group> {
-    map.groups.iter().filter(|group| group.scheme.is_mirrored() && !group.is_lost())
+    map.groups.iter().filter(|group| group.scheme.spans_targets() && !group.is_lost())
 }
 
 /// Files with content in lost groups.

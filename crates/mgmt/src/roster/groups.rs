@@ -39,7 +39,7 @@ impl Roster {
 
     /// Adds new targets of a pool to groups of the schemes in use there.
     pub(super) fn add_missing_groups(&mut self, pool: PoolId) {
-        let in_use = |g: &&types::Group| g.pool == pool && g.scheme.is_mirrored();
+        let in_use = |g: &&types::Group| g.pool == pool && g.scheme.spans_targets();
         let schemes: BTreeSet<Scheme> = self.map.groups.iter().filter(in_use).map(|g| g.scheme).collect();
         for scheme in schemes {
             // The existing groups continue to serve.
@@ -54,7 +54,7 @@ impl Roster {
     }
 
     fn add_mirrored(&mut self, pool: PoolId, scheme: Scheme) -> Result<(), Shortage> {
-        if !scheme.is_mirrored() {
+        if !scheme.spans_targets() {
             return Ok(());
         }
         self.follow_numbers();
@@ -73,7 +73,7 @@ impl Roster {
 
     /// Refuses a change that would remove a member from a mirrored group.
     pub fn require_no_member(&self, target: TargetId, what: &str) -> Result<()> {
-        let has_it = |g: &&types::Group| g.scheme.is_mirrored() && g.members.contains(&target);
+        let has_it = |g: &&types::Group| g.scheme.spans_targets() && g.members.contains(&target);
         match self.map.groups.iter().find(has_it) {
             Some(group) => Err(refusal::is_group_member(target, group.id, what)),
             None => Ok(()),

@@ -326,7 +326,7 @@ fn a_target_gets_its_part_in_groups_when_it_is_served_for_the_first_time() {
     let (mut roster, _) = with_two_nodes();
     roster.make_groups("default", Scheme::Mirror(2)).unwrap();
     let has_part = |roster: &Roster, target: TargetId| {
-        roster.map.groups.iter().any(|g| g.scheme.is_mirrored() && g.members.contains(&target))
+        roster.map.groups.iter().any(|g| g.scheme.spans_targets() && g.members.contains(&target))
     };
     assert!(has_part(&roster, TargetId(1)));
     let added = roster.add_target(NodeId(3), "/t4", "default").unwrap();

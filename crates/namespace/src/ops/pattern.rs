@@ -95,7 +95,7 @@ fn apply_change(
 fn lacks_groups(pattern: &StripePattern, map: &ClusterMap) -> bool {
     let fits =
         |group: &Group| group.pool == pattern.pool && group.scheme == pattern.scheme && !group.is_lost();
-    pattern.scheme.is_mirrored() && !map.groups.iter().any(fits)
+    pattern.scheme.spans_targets() && !map.groups.iter().any(fits)
 }
 
 /// Pool name and scheme of groups that a change of a pattern needs and that don't exist yet.

@@ -142,7 +142,7 @@ impl Run {
             return Ok(());
         }
         let kinds = match (self.management, self.store) {
-            (Some(_), _) if self.options.scheme.is_mirrored() => 18,
+            (Some(_), _) if self.options.scheme.has_primary() => 18,
             (Some(_), _) => 14,
             (None, Some(_)) => 12,
             (None, None) => 10,
@@ -155,7 +155,7 @@ impl Run {
                 self.log_fault("clock skewed", a);
                 skew_clock(&mut self.world, a);
             }
-            0 | 1 if self.options.scheme.is_mirrored() => self.crash_storages()?,
+            0 | 1 if self.options.scheme.has_primary() => self.crash_storages()?,
             0 | 1 => self.kill_storage(),
             2 if self.options.meta_dies => self.kill_meta(),
             3 if self.options.clients_die => self.kill_client(),
@@ -243,7 +243,7 @@ impl Run {
     }
 
     fn has_racks(&self) -> bool {
-        self.options.racks > 0 && self.options.scheme.is_mirrored()
+        self.options.racks > 0 && self.options.scheme.has_primary()
     }
 
     /// All storage hosts of a rack crash or lose power at once, or are cut off from all other

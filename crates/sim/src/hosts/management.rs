@@ -145,7 +145,7 @@ impl HostsCluster {
         let opened = Management::open_cluster(writer, &superblock, &first, Path::new("/")).await;
         let management = Arc::new(opened.map_err(Error::from)?);
         management.set_authority(Arc::new(AdmitAll));
-        if self.scheme.is_mirrored() {
+        if self.scheme.has_primary() {
             let identity = new_identity("management");
             management.set_metadata(Arc::new(MetadataServices { management: management.clone(), identity }));
         }
@@ -176,7 +176,7 @@ impl HostsCluster {
             connect: Box::new(move |to: &Node| Channel::remote(peer(to.name.clone(), address_of(to), &way))),
             term: Box::new(move || me.lease.term(rt::monotonic_ns())),
         };
-        let meta = match self.scheme.is_mirrored() {
+        let meta = match self.scheme.has_primary() {
             false => MetaService::open_shared(store, options, map, self.storage_channels(&identity), company),
             true => {
                 let storage = self.storage_by_map(&identity, &map, WhenOffline::Refuse, None);
@@ -184,7 +184,7 @@ impl HostsCluster {
             }
         };
         meta.sign_with(member.ring.clone());
-        if self.scheme.is_mirrored() {
+        if self.scheme.has_primary() {
             rt::spawn(execute(meta.clone(), member.clone()));
         } else {
             rt::spawn(meta.clone().background());

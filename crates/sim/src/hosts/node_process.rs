@@ -122,7 +122,7 @@ impl HostsCluster {
 
     pub(super) fn followed_map(&self, map: &Arc<ClusterMap>) -> FollowedMap {
         let map_in_force =
-            FollowedMap { handle: MapHandle::default(), includes_targets: self.scheme.is_mirrored() };
+            FollowedMap { handle: MapHandle::default(), includes_targets: self.scheme.has_primary() };
         let seen = map_in_force.seen(map);
         FollowedMap { handle: Arc::new(RwLock::new(seen)), ..map_in_force }
     }

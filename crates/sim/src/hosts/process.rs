@@ -148,7 +148,7 @@ impl HostsCluster {
 
     /// Runs a storage host's process.
     pub(super) async fn serve_storage(self, index: usize) -> Result<()> {
-        if self.scheme.is_mirrored() {
+        if self.scheme.has_primary() {
             return self.serve_mirrored_storage(index).await;
         }
         let mut stores = Vec::new();
@@ -312,7 +312,7 @@ impl HostsCluster {
             None => (Channel::remote(peer("metadata".into(), self.meta_ips[0], &identity)).into(), map()),
             Some(_) => self.mapped(&identity).await?,
         };
-        let mirrored = self.scheme.is_mirrored();
+        let mirrored = self.scheme.has_primary();
         let storage = match mirrored {
             true => {
                 let rack = self.rack(session.0 as usize);
@@ -351,7 +351,7 @@ fn lock(hosts: &Mutex<BTreeSet<usize>>) -> MutexGuard<'_, BTreeSet<usize>> {
 pub(super) async fn set_pattern(client: &Client, scheme: Scheme) -> Result<()> {
     let root = Credentials::default();
     let mirrored = format!(r#"{{"chunk_size":65536,"scheme":"{scheme}"}}"#);
-    let pattern = if scheme.is_mirrored() { mirrored.as_bytes() } else { PATTERN };
+    let pattern = if scheme.has_primary() { mirrored.as_bytes() } else { PATTERN };
     client.setxattr(root, InodeId::ROOT, b"weft.pattern", pattern, XattrMode::Any, false).await
 }
 

@@ -96,7 +96,7 @@ impl HostsCluster {
 
 /// Describes mirrored groups with a member that isn't in sync; `None` if all are in sync.
 pub(super) fn describe_out_of_sync(map: &ClusterMap) -> Option<String> {
-    let mirrored = |group: &&Group| group.scheme.is_mirrored() && group.is_degraded();
+    let mirrored = |group: &&Group| group.scheme.has_primary() && group.is_degraded();
     let words = |group: &Group| {
         let member = |(id, state): (TargetId, types::MemberState)| format!("target {id} {}", state.name());
         let members: Vec<String> = group.members_with_states().map(member).collect();
@@ -175,7 +175,7 @@ fn failed(error: std::io::Error) -> types::Error {
 /// Compares the replicas of all groups in a map. Returns the number of chunk files.
 pub(super) fn compare(map: &ClusterMap, copies: &BTreeMap<TargetId, Replicas>) -> Result<u64, String> {
     let mut files = 0;
-    for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+    for group in map.groups.iter().filter(|group| group.scheme.has_primary()) {
         let of = |target: &TargetId| -> BTreeMap<InodeId, &Vec<u8>> {
             let all = copies.get(target).into_iter().flatten();
             all.filter(|((id, _), _)| *id == group.id).map(|((_, ino), bytes)| (*ino, bytes)).collect()

@@ -92,7 +92,7 @@ fn last_in_sync(map: &ClusterMap, group: &Group, host: usize) -> Option<usize> {
     let is_resynced = members.contains(&(Some(host), MemberState::Resyncing));
     let mut in_sync = members.iter().filter(|(_, state)| *state == MemberState::Good);
     match (in_sync.next(), in_sync.next()) {
-        (Some((last, _)), None) if is_resynced && group.scheme.is_mirrored() => *last,
+        (Some((last, _)), None) if is_resynced && group.scheme.has_primary() => *last,
         _ => None,
     }
 }

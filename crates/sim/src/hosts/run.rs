@@ -257,7 +257,7 @@ impl Run {
         let clients: Vec<HostId> =
             (0..options.clients).map(|index| world.add_host(&format!("client {index}"))).collect();
         metas.extend((1..options.metas).map(|index| world.add_host(&format!("metadata {index}"))));
-        let has_management = options.metas > 1 || options.scheme.is_mirrored();
+        let has_management = options.metas > 1 || options.scheme.has_primary();
         let management = has_management.then(|| world.add_host("management"));
         if has_management {
             let all = metas.iter().chain(&storages).chain(&clients).chain(&management);
@@ -279,7 +279,7 @@ impl Run {
             scheme: options.scheme,
             notes: options.notes,
             write_behind: options.write_behind,
-            client_timeout: if options.scheme.is_mirrored() || options.kill_all {
+            client_timeout: if options.scheme.has_primary() || options.kill_all {
                 METADATA_TIMEOUT
             } else {
                 CALL_TIMEOUT
@@ -348,7 +348,7 @@ impl Run {
     fn make_cluster(&mut self) -> Result<(), String> {
         let scheme = self.options.scheme;
         for index in 0..self.storages.len() {
-            if !scheme.is_mirrored() {
+            if !scheme.has_primary() {
                 let format = self.site.clone().format(index);
                 self.run_on(self.storages[index], "making targets", format)?;
             }
@@ -356,7 +356,7 @@ impl Run {
         }
         self.start_store();
         self.start_management();
-        if scheme.is_mirrored() {
+        if scheme.has_primary() {
             let site = self.site.clone();
             self.run_on(self.clients[0], "making groups", async move { site.make_groups().await })?;
         }
@@ -548,7 +548,7 @@ impl Run {
 
     /// Waits until all members are in sync. No faults are active meanwhile.
     pub(super) fn await_in_sync(&mut self) -> Result<(), String> {
-        if !self.options.scheme.is_mirrored() {
+        if !self.options.scheme.has_primary() {
             return Ok(());
         }
         let end_ns = self.world.clock_ns() + SYNC_LIMIT.as_nanos() as u64;
@@ -575,7 +575,7 @@ impl Run {
         if self.options.racks < self.options.scheme.members() {
             return Ok(());
         }
-        for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+        for group in map.groups.iter().filter(|group| group.scheme.has_primary()) {
             let rack = |id: &TargetId| map.node(map.target(*id)?.node)?.rack.clone();
             let racks: BTreeSet<Option<String>> = group.members.iter().map(rack).collect();
             if racks.len() < group.members.len() || racks.contains(&None) {
@@ -587,7 +587,7 @@ impl Run {
 
     /// Checks that all replicas are identical. The applications have ended.
     fn compare_replicas(&mut self) -> Result<(), String> {
-        if !self.options.scheme.is_mirrored() {
+        if !self.options.scheme.has_primary() {
             return Ok(());
         }
         self.world.advance(SETTLE_TIME);

@@ -326,7 +326,7 @@ impl MirrorService {
     /// of them waits for crash recovery.
     pub(crate) fn is_reconciled_on(&self, map: &ClusterMap, target: TargetId) -> bool {
         let is_good =
-            |group: &Group| group.scheme.is_mirrored() && group.state_of(target) == Some(MemberState::Good);
+            |group: &Group| group.scheme.has_primary() && group.state_of(target) == Some(MemberState::Good);
         let mut good = map.groups.iter().filter(|group| is_good(group)).peekable();
         if good.peek().is_none() {
             return true;

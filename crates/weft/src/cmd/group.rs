@@ -97,7 +97,7 @@ fn warn_if_not_spread(query: &QueryArgs, groups: &[GroupInfo]) -> Result<()> {
 fn crowded(map: &ClusterMap, groups: &[GroupInfo]) -> usize {
     groups
         .iter()
-        .filter(|info| info.group.scheme.is_mirrored() && !layout::has_distinct_nodes(map, &info.group))
+        .filter(|info| info.group.scheme.spans_targets() && !layout::has_distinct_nodes(map, &info.group))
         .count()
 }
 
@@ -182,7 +182,7 @@ fn group_screen(info: &GroupInfo) -> String {
         let rack = info.racks.get(at).map_or_else(String::new, |rack| format!(", rack {}", rack_word(rack)));
         rows.push(("target", format!("{target} {}{rack}{told}", state_word(state))));
     }
-    if group.scheme.is_mirrored() {
+    if group.scheme.spans_targets() {
         rows.push(("version", group.since.to_string()));
     }
     if let Some(leaving) = group.leaving {

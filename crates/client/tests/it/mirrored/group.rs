@@ -170,7 +170,7 @@ impl Groups {
         let map = self.map.read().unwrap().clone();
         if matches!(request.op, StorageOp::SyncTarget | StorageOp::Fence { .. }) {
             let has =
-                |group: &&types::Group| group.scheme.is_mirrored() && group.members.contains(&request.target);
+                |group: &&types::Group| group.scheme.spans_targets() && group.members.contains(&request.target);
             for group in map.groups.iter().filter(has) {
                 let target = copy(request.target, group.id);
                 self.service.handle(StorageRequest { target, ..request.clone() }, None).await?;

@@ -336,7 +336,7 @@ fn truncated_data_does_not_reappear_after_migration() {
 fn a_client_waits_for_the_map_that_has_the_groups_of_a_file() {
     with_cluster(async |cluster| {
         let map = cluster.map_of_now();
-        update(&map, |map| map.groups.retain(|group| group.scheme.is_mirrored()));
+        update(&map, |map| map.groups.retain(|group| group.scheme.spans_targets()));
         let (one, behind) = (cluster.client().await, cluster.client_by(map.clone()).await);
         let file = one.create_file("f").await;
         let mut expected = pattern(LONG, 0);

@@ -61,7 +61,7 @@ impl Fs {
             let place = targets::directory(dir.path(), target);
             stores.insert(target, targets::create(&place, target, targets::LOG_BYTES).await);
         }
-        for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+        for group in map.groups.iter().filter(|group| group.scheme.spans_targets()) {
             for target in &group.members {
                 Store::open_group(&stores[target], group.id, IfAbsent::Create)
                     .await
@@ -207,7 +207,7 @@ impl Fs {
     /// Returns all stores that hold a stripe.
     pub fn stores_of(&self, layout: &Layout, stripe: usize) -> Vec<&Arc<Store>> {
         let group = self.map.group(layout.groups[stripe]).unwrap();
-        let store = |target: &TargetId| match group.scheme.is_mirrored() {
+        let store = |target: &TargetId| match group.scheme.spans_targets() {
             true => &self.copies[&(*target, group.id)],
             false => &self.stores[target],
         };

@@ -159,7 +159,7 @@ fn racks_that_are_set_later_are_respected() {
         };
         let mirrored = || {
             let map = site.cluster().map();
-            map.groups.iter().filter(|group| group.scheme.is_mirrored()).cloned().collect::<Vec<Group>>()
+            map.groups.iter().filter(|group| group.scheme.spans_targets()).cloned().collect::<Vec<Group>>()
         };
         let near = mirrored().iter().filter(|group| !is_apart(group)).count();
         let told = findings().await;

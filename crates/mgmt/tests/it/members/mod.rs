@@ -148,7 +148,7 @@ impl Site {
     /// A mirrored group with this process as primary.
     fn group_of(&self, process: &Process) -> Group {
         let map = self.cluster.borrow().map();
-        let is_it = |g: &&Group| g.scheme.is_mirrored() && g.primary() == Some(process.target);
+        let is_it = |g: &&Group| g.scheme.has_primary() && g.primary() == Some(process.target);
         map.groups.iter().find(is_it).unwrap().clone()
     }
 
@@ -184,7 +184,7 @@ impl Site {
     /// Groups of a target in the map.
     fn groups_with(&self, target: TargetId) -> Vec<Group> {
         let map = self.cluster.borrow().map();
-        let has_it = |g: &&Group| g.scheme.is_mirrored() && g.members.contains(&target);
+        let has_it = |g: &&Group| g.scheme.has_primary() && g.members.contains(&target);
         map.groups.iter().filter(has_it).cloned().collect()
     }
 
@@ -202,7 +202,7 @@ impl Site {
     /// The same with one unreachable target.
     async fn serve_except(&self, absent: TargetId) {
         let groups: Vec<Group> = self.cluster.borrow().map().groups.to_vec();
-        for group in groups.iter().filter(|group| group.scheme.is_mirrored()) {
+        for group in groups.iter().filter(|group| group.scheme.has_primary()) {
             match group.removable_member().filter(|id| group.state_of(*id) == Some(Good)) {
                 Some(leaving) if group.primary() == Some(leaving) => self.resign(group).await,
                 Some(leaving) => drop(self.report_until_applied(group, leaving, Bad).await),
@@ -278,7 +278,7 @@ fn simulated<F: Future<Output = ()> + 'static>(
 /// Checks that all groups get in sync, with the full number of members.
 fn require_whole(site: &Site) {
     let map = site.cluster.borrow().map();
-    for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+    for group in map.groups.iter().filter(|group| group.scheme.has_primary()) {
         assert!(!group.is_degraded() && group.leaving.is_none(), "{group:?}");
         assert_eq!(group.members.len(), group.scheme.members(), "{group:?}");
         assert!(layout::has_distinct_nodes(&map, group), "{group:?}");

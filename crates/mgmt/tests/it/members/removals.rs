@@ -225,7 +225,7 @@ fn removing_the_only_member_in_sync_loses_the_group() {
 /// Acts for the primaries, except in one group.
 async fn serve_others(site: &Site, but: GroupId) {
     let groups: Vec<Group> = site.cluster().map().groups.to_vec();
-    for group in groups.iter().filter(|group| group.scheme.is_mirrored() && group.id != but) {
+    for group in groups.iter().filter(|group| group.scheme.spans_targets() && group.id != but) {
         if let Some(leaving) = group.removable_member() {
             site.report_until_applied(group, leaving, Bad).await;
         }

@@ -195,7 +195,7 @@ impl Site<'_> {
             server.count = servers;
         }
         let planned = plan(&other)?;
-        let mirrored = self.scheme.is_mirrored();
+        let mirrored = self.scheme.spans_targets();
         let lost = mirrored.then(|| farm.without(0));
         let (reads, writes) = (load(servers, false), load(servers, true));
         let pace = self.description.model.rebuild_bytes_per_s;
@@ -236,7 +236,7 @@ impl Site<'_> {
 /// Returns a note for a cluster with more groups than a cluster map can hold.
 fn map_limit_note(farm: &SimulatedCluster) -> Option<String> {
     let (servers, groups, held) = (farm.hardware.servers, farm.map.groups.len(), layout::MAX_MIRRORED);
-    let is_beyond = farm.hardware.scheme.is_mirrored() && groups > held;
+    let is_beyond = farm.hardware.scheme.spans_targets() && groups > held;
     is_beyond.then(|| {
         format!("{servers} servers are simulated as if a map held {groups} mirrored groups; it holds {held}")
     })
