@@ -491,7 +491,7 @@ async fn warn_if_slow<T>((ino, what): (InodeId, &str), work: impl Future<Output 
     if let Some(done) = with_deadline(SLOW_AFTER, work.as_mut()).await {
         return done;
     }
-    tracing::warn!(%ino, "a lease is asked back, and {what} has been taking more than {SLOW_AFTER:?}");
+    tracing::warn!(%ino, "the recall of a lease is slow: {what} has taken more than {SLOW_AFTER:?}");
     work.await
 }
 

@@ -56,7 +56,7 @@ impl SessionUsers {
     pub fn set_groups(&self, credentials: Credentials, groups: Vec<u32>) -> Result<()> {
         if groups.len() > GROUPS_PER_USER {
             let message = format!(
-                "user {} is in {} groups, at most {GROUPS_PER_USER} are looked at",
+                "user {} is in {} groups, at most {GROUPS_PER_USER} are supported",
                 credentials.uid,
                 groups.len()
             );

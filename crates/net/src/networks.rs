@@ -150,7 +150,7 @@ mod tests {
         {
             let error = Networks::parse(&[wrong.to_string()]).unwrap_err();
             assert!(
-                error.errno == Errno::EINVAL && error.message.contains("is no network"),
+                error.errno == Errno::EINVAL && error.message.contains("is not a network"),
                 "{wrong}: {error}"
             );
         }

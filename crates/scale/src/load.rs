@@ -59,7 +59,7 @@ impl<'a> Applications<'a> {
         let count = u64::from(load.clients) * u64::from(load.programs);
         if count == 0 || count > MAX_APPLICATIONS || load.record_bytes == 0 || load.connections == 0 {
             return Err(SimulationError(format!(
-                "{count} programs: 1 to {MAX_APPLICATIONS} can be simulated"
+                "{count} applications: 1 to {MAX_APPLICATIONS} can be simulated"
             )));
         }
         let pattern = StripePattern {

@@ -212,7 +212,7 @@ fn shares_of_ceilings_and_the_generators_own_time_are_in_all_three() {
     let again = crate::import::any(&json).unwrap();
     assert_eq!(again.measured[0].generator_ns, Some(70.0));
     assert!(csv.contains(&format!(",70,storage-read,{share:.4},")), "{csv}");
-    assert!(html.contains("The generator's own overhead is 70 to 70 ns per operation"), "{html}");
+    assert!(html.contains("own overhead is 70 to 70 ns per operation"), "{html}");
     assert!(!report.results.notes.iter().any(|note| note.contains("not measured")));
 }
 

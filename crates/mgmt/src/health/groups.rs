@@ -310,7 +310,7 @@ mod tests {
             "{found:?}"
         );
         let found = after(|map, _| map.groups[0].states = vec![MemberState::Bad, MemberState::Good]);
-        assert!(found[0].what.contains("target 1") && found[0].what.contains("no good"), "{found:?}");
+        assert!(found[0].what.contains("target 1") && found[0].what.contains("no usable content"), "{found:?}");
     }
 
     #[test]
@@ -331,7 +331,7 @@ mod tests {
             map.groups[0].states = vec![MemberState::Good, MemberState::Bad];
             map.targets[0].state = TargetState::Offline;
         });
-        assert!(found[0].hint.ends_with("everything: 1"), "{found:?}");
+        assert!(found[0].hint.ends_with("in sync: 1"), "{found:?}");
         assert!(
             after(|map, _| map.targets[0].state = TargetState::Offline).is_empty(),
             "the other one serves"

@@ -149,7 +149,7 @@ fn check(shared: &Shared, hello: &Hello, has_place: bool) -> Result<(), Error> {
     // The name is displayed, and appears in logs.
     if hello.name.len() > MAX_CLIENT_NAME_BYTES || hello.name.chars().any(char::is_control) {
         let message = format!(
-            "a client's text for itself has {} bytes: at most {MAX_CLIENT_NAME_BYTES} without control characters are allowed",
+            "a client's name has {} bytes: at most {MAX_CLIENT_NAME_BYTES} without control characters are allowed",
             hello.name.len()
         );
         return Err(Error::new(Errno::EINVAL, message).hint("give the machine a shorter, plain host name"));

@@ -281,7 +281,7 @@ impl Simulated {
         let second = table(heading, &self.servers.iter().map(server_cells).collect::<Vec<_>>());
         let notes: String = self.notes.iter().map(|note| format!("{note}\n")).collect();
         format!(
-            "\nsimulated, {APPLICATIONS} programs a client:\n{first}\nas many clients as servers:\n{second}{notes}"
+            "\nsimulated, {APPLICATIONS} applications per client:\n{first}\nas many clients as servers:\n{second}{notes}"
         )
     }
 
