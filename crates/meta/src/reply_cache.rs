@@ -32,7 +32,8 @@ impl ReplyCache {
     /// for this one, and for a slot beyond all that a client needs.
     pub fn get(&self, number: SlotSequence) -> Result<Option<CachedReply>> {
         if number.slot >= MAX_SESSION_SLOTS {
-            let message = format!("a request in session slot {}; a session has {MAX_SESSION_SLOTS} slots", number.slot);
+            let message =
+                format!("a request in session slot {}; a session has {MAX_SESSION_SLOTS} slots", number.slot);
             return Err(Error::new(Errno::EPROTO, message));
         }
         let Some(last) = self.slots.get(&number.slot) else { return Ok(None) };

@@ -29,7 +29,11 @@ impl Management {
                 .map(member)
                 .collect::<Vec<_>>()
         };
-        self.groups().into_iter().filter(|info| info.group.scheme.spans_targets()).flat_map(of_group).collect()
+        self.groups()
+            .into_iter()
+            .filter(|info| info.group.scheme.spans_targets())
+            .flat_map(of_group)
+            .collect()
     }
 
     /// Moves memberships until targets of a pool have about equally many, or only computes the

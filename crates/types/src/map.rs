@@ -151,10 +151,10 @@ impl MemberState {
     /// Its name in texts for people.
     pub fn name(self) -> &'static str {
         match self {
-            MemberState::Good => "in sync",
+            MemberState::Good => "good",
             MemberState::NeedsResync => "needs-resync",
             MemberState::Resyncing => "resyncing",
-            MemberState::Bad => "without usable content",
+            MemberState::Bad => "bad",
             MemberState::Rebuilding => "rebuilding",
         }
     }

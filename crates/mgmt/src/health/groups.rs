@@ -310,7 +310,10 @@ mod tests {
             "{found:?}"
         );
         let found = after(|map, _| map.groups[0].states = vec![MemberState::Bad, MemberState::Good]);
-        assert!(found[0].what.contains("target 1") && found[0].what.contains("no usable content"), "{found:?}");
+        assert!(
+            found[0].what.contains("target 1") && found[0].what.contains("no usable content"),
+            "{found:?}"
+        );
     }
 
     #[test]

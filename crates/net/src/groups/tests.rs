@@ -351,7 +351,7 @@ fn without_a_primary_the_error_names_the_missing_members() {
         let error = pair.write().await.unwrap_err();
         assert!(rt::monotonic_ns() - began_ns >= PATIENCE.as_nanos() as u64);
         assert_eq!(error.errno, Errno::ETIMEDOUT);
-        for part in ["group 7", "mirror:2", "target 1 is without usable content and online", "target 2 is needs-resync"] {
+        for part in ["group 7", "mirror:2", "target 1 is bad and online", "target 2 is needs-resync"] {
             assert!(error.message.contains(part), "{error}");
         }
         assert!(error.hint.contains("weft group show 7"), "{error}");
@@ -370,7 +370,7 @@ fn a_primary_that_never_answers_ends_the_wait() {
         pair.members[0].be(Way::Hangs);
         let error = pair.write().await.unwrap_err();
         assert_eq!(error.errno, Errno::ETIMEDOUT);
-        assert!(error.message.contains("target 1 is in sync"), "{error}");
+        assert!(error.message.contains("target 1 is good"), "{error}");
         pair.asked(1);
         pair.members[0].be(Way::Fails(Errno::ETIMEDOUT));
         let error = pair.write().await.unwrap_err();

@@ -113,10 +113,10 @@ fn show_group(args: &GroupArgs) -> Result<()> {
 /// Returns the name of a state, as in JSON.
 fn state_word(state: MemberState) -> &'static str {
     match state {
-        MemberState::Good => "in sync",
+        MemberState::Good => "good",
         MemberState::NeedsResync => "needs-resync",
         MemberState::Resyncing => "resyncing",
-        MemberState::Bad => "without usable content",
+        MemberState::Bad => "bad",
         MemberState::Rebuilding => "rebuilding",
     }
 }

@@ -163,8 +163,7 @@ mod tests {
         status.settings =
             ResyncSettings { within_s: Some(3600), replace_after_s: Some(0), ..Default::default() };
         let text = screen(&status);
-        for part in ["rebuilding", "20 MiB", "10 min", "can't be reached", "not replaced", "more than 60 min"]
-        {
+        for part in ["rebuilding", "20 MiB", "10 min", "unreachable", "not replaced", "more than 60 min"] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

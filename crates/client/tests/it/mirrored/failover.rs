@@ -182,7 +182,7 @@ fn without_an_in_sync_member_the_error_names_the_group() {
         assert_eq!(error.errno, Errno::ETIMEDOUT);
         assert!(rt::monotonic_ns() - began_ns >= 5_000_000_000);
         assert!(
-            error.message.contains(&format!("group {group}")) && error.message.contains("is without usable content"),
+            error.message.contains(&format!("group {group}")) && error.message.contains("is bad"),
             "{error}"
         );
         assert!(error.hint.contains("weft group show"), "{error}");

@@ -169,8 +169,9 @@ impl Groups {
     async fn on_target(&self, request: &StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
         let map = self.map.read().unwrap().clone();
         if matches!(request.op, StorageOp::SyncTarget | StorageOp::Fence { .. }) {
-            let has =
-                |group: &&types::Group| group.scheme.spans_targets() && group.members.contains(&request.target);
+            let has = |group: &&types::Group| {
+                group.scheme.spans_targets() && group.members.contains(&request.target)
+            };
             for group in map.groups.iter().filter(has) {
                 let target = copy(request.target, group.id);
                 self.service.handle(StorageRequest { target, ..request.clone() }, None).await?;

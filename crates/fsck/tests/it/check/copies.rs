@@ -416,7 +416,11 @@ fn orphans_are_kept_while_a_record_is_unreadable() {
         let report = Served::check_with(&fs, None, repair).await;
         assert!(report.findings.iter().any(|finding| finding.kind == Kind::DamagedRecord));
         assert!(report.findings.iter().all(|finding| finding.kind != Kind::StrayChunkFile), "{report:?}");
-        assert!(report.unjudged.iter().any(|told| told.contains("unreadable metadata records")), "{:?}", report.unjudged);
+        assert!(
+            report.unjudged.iter().any(|told| told.contains("unreadable metadata records")),
+            "{:?}",
+            report.unjudged
+        );
         let mut files = 0;
         for store in fs.stores.values() {
             files += store.list().await.unwrap().into_iter().filter(|name| *name == ino).count();
