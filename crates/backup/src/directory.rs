@@ -63,9 +63,10 @@ pub fn newest_first(entries: Vec<BackupFile>, cluster: &str, latest_s: i64) -> V
     own
 }
 
-/// Removes backups of a cluster except the newest `kept` and their bases, and removes drafts, so no
-/// other process may be writing there. Those made after `latest_s` count as the oldest. Returns the
-/// removed ones. Backups that can't be read stay: an administrator may want to inspect them.
+/// Removes backups of a cluster except the newest `retained` and their bases, and removes drafts,
+/// so no other process may be writing there. Those made after `latest_s` count as the oldest.
+/// Returns the removed ones. Backups that can't be read stay: an administrator may want to inspect
+/// them.
 pub fn prune(folder: &Path, cluster: &str, kept: usize, latest_s: i64) -> Result<Vec<PathBuf>> {
     remove_drafts(folder)?;
     let own = newest_first(list(folder)?, cluster, latest_s);

@@ -359,8 +359,8 @@ impl IntentLog {
         self.table.spans().see(ino);
     }
 
-    /// As [`IntentLog::note`] for region 0 of a chunk file that doesn't exist yet, and for those of
-    /// the next ones if possible.
+    /// As [`IntentLog::mark_dirty`] for region 0 of a chunk file that doesn't exist yet, and for
+    /// those of the next ones if possible.
     pub(crate) async fn mark_new_file(&self, ino: InodeId, statistics: &Statistics) -> Result<()> {
         if self.awaits_span(ino) {
             let _writer = self.writer.write().await;

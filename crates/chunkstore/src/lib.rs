@@ -33,7 +33,7 @@
 //!   right again;
 //! - operations that need space are refused while the disk has only a reserve; operations that free
 //!   space never are;
-//! - "file not found" only counts if it comes from the directory that was opened: see `home`;
+//! - "file not found" only counts if it comes from the directory that was opened: see `store_dir`;
 //! - a failing chunk file fails requests for that file, not for others.
 //!
 //! Lock order: maintenance, a cache shard's `opening`, a range, the log's writer, a file's

@@ -42,7 +42,7 @@ pub(crate) fn sum_of_mark(block: &[u8]) -> BlockSum {
 
 impl Store {
     /// Marks the whole blocks of a range as lost, up to the end of the chunk file: they can't be
-    /// read until they are rewritten, or given up by [`Store::forget`].
+    /// read until they are rewritten, or given up by [`Store::give_up`].
     pub async fn mark_lost(&self, ino: InodeId, range: ByteRange) -> Result<()> {
         self.checked_end(ino, range.start, range.len())?;
         let _in_progress = self.begin_change()?;
@@ -56,7 +56,7 @@ impl Store {
             self.mark_segment(&file, segment.intersect(ByteRange::new(0, len))).await?;
             at = segment.end;
         }
-        // Without an entry, as in [`Store::forget`]: whatever part of this is on disk when power
+        // Without an entry, as in [`Store::give_up`]: whatever part of this is on disk when power
         // fails, the blocks don't match.
         self.flush_sums(&file).await?;
         self.sync_file(&file).await?;

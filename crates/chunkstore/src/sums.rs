@@ -207,8 +207,8 @@ impl SumCache {
         self.pages.lock().by_number.values().any(|page| page.dirty || page.writing)
     }
 
-    /// Adds a page that was read from disk. False: something changed since `departures` was called;
-    /// read it again.
+    /// Adds a page that was read from disk. False: something changed since `invalidations` was
+    /// called; read it again.
     pub(crate) fn insert(&self, file: &Arc<ChunkFile>, number: u64, departures: u64, stored: &[u8]) -> bool {
         let mut pages = self.pages.lock();
         if pages.by_number.contains_key(&number) {

@@ -36,7 +36,7 @@ impl Unsynced {
         std::mem::take(&mut self.since).into_keys().collect()
     }
 
-    /// Takes those that are to be written back in this pass of the background. `has_rested` tells
+    /// Takes those that are to be written back in this pass of the background. `is_idle` tells
     /// whether a file hasn't been changed since the last one.
     pub(crate) fn take_due(&mut self, has_rested: impl Fn(InodeId) -> bool) -> BTreeSet<InodeId> {
         let passes = self.passes;

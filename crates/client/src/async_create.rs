@@ -15,7 +15,7 @@
 //! - *No session misses a file.* When other sessions want to know names of the directory, the
 //!   service recalls its lease. The client sends every pending create before it gives the lease
 //!   back. Requests of this session that could miss a pending file wait until the file is committed
-//!   ([`AsyncCreates::concerned`]).
+//!   ([`AsyncCreates::pending_for`]).
 //! - *An application whose write or close has succeeded knows that the service has the file*;
 //!   otherwise it gets the error. The death of this process can lose only open files without
 //!   content.
@@ -385,7 +385,7 @@ impl AsyncCreates {
     }
 }
 
-/// Applies to `told` the attributes that a write changes, as the service reports them.
+/// Applies to `attr` the attributes that a write changes, as the service reports them.
 fn with_written(told: Attr, now: &Attr) -> Attr {
     Attr { size: now.size, blocks: now.blocks, mtime: now.mtime, ctime: now.ctime, ..told }
 }

@@ -9,14 +9,14 @@
 //! - While the lease is held, no other session changes the directory: attributes stay valid except
 //!   for changes of this session.
 //! - Every change of the entries of a directory returns its state, with a number that orders the
-//!   states of one directory ([`wire::DirectoryState::order`]). Answers arrive on many cores and in
-//!   any order; of two states the later one is cached. So when a change has been answered, the
-//!   cached state is at least as new.
+//!   states of one directory ([`wire::DirectoryState::state_number`]). Answers arrive on many cores
+//!   and in any order; of two states the later one is cached. So when a change has been answered,
+//!   the cached state is at least as new.
 //! - A change without a valid state (of mode or times, one that failed half-way, one that was
 //!   repeated) drops the directory, and states from requests that were sent before its end are
 //!   ignored.
 //! - A state is valid only while the lease covers the answer that contained it
-//!   ([`Leases::vouches`]).
+//!   ([`Leases::covers_permissions`]).
 //!
 //! Under `Permissions` other sessions add and remove names: then only mode, owner and group are
 //! current. A kernel needs these before it permits an application to change names, and callers that

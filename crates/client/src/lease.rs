@@ -10,8 +10,8 @@
 //! - no recall of the inode is in progress: a grant that arrives then predates the recall.
 //!
 //! The client may cache attributes, names or content from an answer in two cases only
-//! ([`Leases::vouches`]): the answer granted the lease, or the session has held it continuously
-//! since before the request.
+//! ([`Leases::lease_covering`]): the answer granted the lease, or the session has held it
+//! continuously since before the request.
 //!
 //! # The steps of a recall (see `recall`)
 //!
@@ -48,7 +48,7 @@
 //!   they use the loaded content (or one answer of the service, once): the lease hasn't been given
 //!   back yet. Since bypassing reads may have filled pages that the kernel had dropped, the kernel
 //!   drops its pages once more afterwards. Applications that read page after page are then all
-//!   waiting at the gate (`fill`).
+//!   waiting at the gate (`page_fill`).
 //! - *The kernel waits for the write-back of a mapped page.* Writes aren't blocked before step 3.
 //!   The loaded content may not allow them, if a read bypassed the gate and an application changed
 //!   the page at once. Then the client loads the service's answer as if the file were shared, until
@@ -153,7 +153,7 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// Creates a table without leases. `alone`: this is the only session.
+    /// Creates a table without leases. `only_session`: this is the only session.
     pub(crate) fn new(alone: bool) -> Leases {
         Leases {
             alone,
@@ -254,7 +254,7 @@ impl Leases {
         home.is_some_and(|home| self.is_service_suspended(home))
     }
 
-    /// Returns the lease that has covered an inode continuously since the request `asked`. `None`
+    /// Returns the lease that has covered an inode continuously since the request `stamp`. `None`
     /// if the answer may be outdated, even in part.
     pub(crate) fn lease_covering(&self, asked: RequestStamp, ino: InodeId) -> Option<LeaseMode> {
         self.lease_held_since(asked, ino).filter(|mode| *mode != LeaseMode::Permissions)
@@ -332,7 +332,7 @@ impl Leases {
         RecallTerms { held, remaining: kept }
     }
 
-    /// Records that a recall has been acknowledged: the session holds `kept` from now on.
+    /// Records that a recall has been acknowledged: the session holds `remaining` from now on.
     pub(crate) fn end_recall(&self, ino: InodeId, kept: Option<LeaseMode>) {
         {
             let mut shard = self.shard(ino);

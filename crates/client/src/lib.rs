@@ -7,9 +7,10 @@
 //! for names and attributes. FUSE is one front end; programming interfaces and gateways are others.
 //!
 //! Invariants:
-//! - The client buffers no data unless the mount enables write-behind (`behind`). When a write
-//!   returns, the services have its bytes, so the death of this process loses none. Only a file
-//!   that is open and empty may exist in this process alone, for some milliseconds (`promise`).
+//! - The client buffers no data unless the mount enables write-behind (`write_behind`). When a
+//!   write returns, the services have its bytes, so the death of this process loses none. Only a
+//!   file that is open and empty may exist in this process alone, for some milliseconds
+//!   (`async_create`).
 //! - While a file is open for writing, this client knows its size and mtime first. `BeginWrite`
 //!   leaves a durable record, by which the metadata service recovers them if this session dies.
 //! - Reads and writes of one file run concurrently. Truncate, fallocate and the conversion from
@@ -278,8 +279,8 @@ impl Client {
         self.send_to_storage(under, keeper, self.storage_request(keeper, name, op), payload).await
     }
 
-    /// Like `store`, for a write that other sessions may read and overwrite as soon as it is done.
-    /// The storage service must not execute it twice.
+    /// Like `send_storage`, for a write that other sessions may read and overwrite as soon as it is
+    /// done. The storage service must not execute it twice.
     async fn send_storage_once(
         &self,
         under: LeaseContext,

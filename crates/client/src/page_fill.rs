@@ -4,13 +4,13 @@
 //! these reads wait at a gate. But the kernel can't drop a page that a waiting read is to fill,
 //! because that page is locked. The page holds no data yet, and the read will fill it when the gate
 //! opens. So the kernel is told to drop all pages except those of waiting reads
-//! ([`PageFillGate::look`]). Reads that arrive later may block the kernel. If that takes long, they
-//! bypass the gate, and the kernel has to drop its pages once more.
+//! ([`PageFillGate::snapshot`]). Reads that arrive later may block the kernel. If that takes long,
+//! they bypass the gate, and the kernel has to drop its pages once more.
 //!
 //! An application that reads page after page always has a next read. If each of them bypassed the
 //! gate, the lease would never be given back. So before the waiting reads are determined, running
 //! reads end, and applications get a moment to arrive with their next read
-//! ([`PageFillGate::settle`]).
+//! ([`PageFillGate::drain_reads`]).
 //!
 //! # A read whose reply is still on its way to the kernel
 //!
@@ -185,7 +185,8 @@ impl PageFillGate {
         GateSnapshot { passes: door.bypasses, waiting, noted, next: door.next }
     }
 
-    /// Records that the kernel has dropped the pages of `range`, which it was told after `look`.
+    /// Records that the kernel has dropped the pages of `range`, which it was told after
+    /// `snapshot`.
     pub(crate) fn record_drop(&self, look: &GateSnapshot, range: ByteRange) {
         // Waiting reads will fill pages.
         if look.waiting.is_empty() && pages_outside(range).iter().all(|other| other.is_empty()) {
@@ -324,7 +325,7 @@ impl PageFillGate {
         self.wake();
     }
 
-    /// Grants a bypass to the reads that have arrived since `look`.
+    /// Grants a bypass to the reads that have arrived since `snapshot`.
     pub(crate) fn bypass_newcomers(&self, look: &GateSnapshot, pass: Bypass) {
         self.grant_bypass(look.next, pass);
     }
@@ -452,7 +453,7 @@ mod tests {
         assert_eq!(look.waiting, [range(0, 4096)]);
         assert_eq!(fills.running_reads(), 1, "the other one has not come to the door");
 
-        // No bypass for reads from before `look`.
+        // No bypass for reads from before `snapshot`.
         fills.bypass_newcomers(&look, Bypass::Once);
         assert_eq!((poll(&mut first), fills.passes()), (None, 0));
         let mut second = pin!(fills.enter(range(8192, 12288)));

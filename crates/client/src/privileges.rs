@@ -3,7 +3,7 @@
 //!
 //! The client sends them when the service has refused a request. The kernel has checked most
 //! requests before it sent them, with more knowledge. Requests that it has not checked
-//! ([`MetaOp::is_unchecked_by_kernel`]) need the capability that Linux requires.
+//! ([`wire::spec::MetaSpec::is_unchecked_by_kernel`]) need the capability that Linux requires.
 
 use crate::lease::Answer;
 use crate::{Client, UserPrivileges};

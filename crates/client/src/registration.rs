@@ -30,13 +30,13 @@ const OPENS_PER_REQUEST: usize = 4096;
 /// How long the client waits for running requests before the session registers again.
 const RUNNING_REQUESTS_WAIT: Duration = Duration::from_millis(500);
 /// How long the kernel may take to drop a file before that. It takes milliseconds, unless it waits
-/// for a page; see [`SOON`] and [`IN_FLIGHT_WAIT`] for the rest of the time that sessions have to
-/// register again.
+/// for a page; see [`RUNNING_REQUESTS_WAIT`] and [`IN_FLIGHT_WAIT`] for the rest of the time that
+/// sessions have to register again.
 const PAGE_DROP_WAIT: Duration = Duration::from_secs(1);
 /// How long, after that, the client waits for in-flight changes of chunk files: a change that
 /// arrives after the service has granted leases to other sessions could overwrite their changes.
-/// Together with [`SOON`] well below the time that sessions have to register again. A target that
-/// doesn't answer for that long is down as a rule.
+/// Together with [`RUNNING_REQUESTS_WAIT`] well below the time that sessions have to register
+/// again. A target that doesn't answer for that long is down as a rule.
 const IN_FLIGHT_WAIT: Duration = Duration::from_secs(5);
 /// How long the kernel may take, after that, to drop all inodes that aren't open. It takes
 /// microseconds each, unless all notifying threads wait for pages.

@@ -80,7 +80,7 @@ impl Client {
     }
 }
 
-/// Refuses a demand that exceeds the free space of a disk. `rooms`: one for each group of the
+/// Refuses a demand that exceeds the free space of a disk. `spaces`: one for each group of the
 /// layout, in its order.
 fn ensure_space(map: &ClusterMap, layout: &Layout, rooms: &[ReservationSpace]) -> Result<()> {
     let mut disks: BTreeMap<(NodeId, u64), Demand> = BTreeMap::new();

@@ -30,7 +30,7 @@ struct Slots {
     fresh: u32,
 }
 
-/// A slot in use. Dropped without [`Numbered::ended`], its change counts as unanswered.
+/// A slot in use. Dropped without [`SlotInUse::complete`], its change counts as unanswered.
 pub(crate) struct SlotInUse<'a> {
     numbers: &'a SlotTable,
     pub(crate) number: SlotSequence,

@@ -38,7 +38,7 @@ impl Client {
         self.request_timeout.0.store(patience.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Takes a file's I/O lock shared, without a dirty extent (see `behind`).
+    /// Takes a file's I/O lock shared, without a dirty extent (see `write_behind`).
     pub(crate) async fn lock_io_shared<'a>(&self, inode: &'a OpenInode) -> Result<ReadGuard<'a>> {
         loop {
             self.wait_for_commit(inode).await?;

@@ -9,8 +9,8 @@
 //!
 //! - Delaying a write and flushing the extent need the file's I/O lock exclusively. A task that
 //!   takes the I/O lock for anything else has the extent flushed first ([`Client::lock_io_shared`],
-//!   [`Client::alone`]). That includes reads, changes of size and layout, reports of the size, and
-//!   recalls before they are acknowledged.
+//!   [`Client::lock_io_exclusive`]). That includes reads, changes of size and layout, reports of
+//!   the size, and recalls before they are acknowledged.
 //! - A metadata service that restarts, or takes a partition over, grants nothing to other sessions
 //!   until this session has reported that it relies on no lease any more. The session reports that
 //!   when its dirty extents are with the storage services ([`FlushingExtent`]).

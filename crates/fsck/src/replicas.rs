@@ -12,7 +12,7 @@ use types::{ByteRange, Error, Group, HashSet, InodeId, MemberState, Result};
 /// Bytes that are compared at a time.
 const PIECE: u64 = 1 << 20;
 
-/// Files whose notes are read at a time.
+/// Dirty regions that are read at a time.
 const NOTES_AT_ONCE: usize = 4096;
 
 const REMEDY: &str =
@@ -207,7 +207,7 @@ fn differences(one: &[u8], two: &[u8], start: u64) -> Vec<ByteRange> {
     ranges
 }
 
-/// Returns the files with notes.
+/// Returns the files with dirty regions.
 async fn noted(store: &Store) -> Result<BTreeSet<InodeId>> {
     let (mut noted, mut from) = (BTreeSet::new(), Some(InodeId(0)));
     while let Some(start) = from {
@@ -221,7 +221,7 @@ async fn noted(store: &Store) -> Result<BTreeSet<InodeId>> {
 /// Files that may differ between the replicas of each group.
 pub(crate) type DifferingFiles = BTreeMap<types::GroupId, BTreeSet<InodeId>>;
 
-/// Returns the files with notes in the in-sync replicas that are here, by group.
+/// Returns the files with dirty regions in the in-sync replicas that are here, by group.
 pub(crate) async fn all_differing_files(subject: &Subject<'_>) -> Result<DifferingFiles> {
     let mut all = DifferingFiles::new();
     for ((target, group), store) in subject.replicas {

@@ -52,7 +52,8 @@ impl TokenRecords {
     /// Makes a token and records it. The caller stores the records before it discloses the token.
     ///
     /// # Errors
-    /// [`MAX_TOKENS`] tokens are valid; the offer has no address, too many, no role or no use.
+    /// [`MAX_TOKENS`] tokens are valid; the parameters have no address, too many, no role or no
+    /// use.
     pub fn issue(&mut self, authority: &Authority, offer: TokenParameters, now: i64) -> Result<JoinToken> {
         self.purge(now);
         if self.records.len() >= MAX_TOKENS {

@@ -8,11 +8,11 @@
 //! Invariants:
 //! - A batch is applied atomically, and batches are applied in the order in which they were
 //!   enqueued.
-//! - A batch reported as won survives the death of the process; after [`Writer::sync`] that of the
-//!   machine.
+//! - A batch reported as applied survives the death of the process; after [`Writer::sync`] that of
+//!   the machine.
 //! - Once an engine fails to write, its [`Writer`] writes nothing more: the engine's content is
 //!   known only after it is opened again.
-//! - As long as [`Engine::verifier`] is the same, everything reported as won exists.
+//! - As long as [`Engine::verifier`] is the same, everything reported as applied exists.
 //! - An engine on disk checks everything against a checksum when it reads it. An engine in which
 //!   damage was found returns only that error.
 //!
@@ -21,7 +21,7 @@
 //! use kv::{Batch, Engine, Memory};
 //! let engine = Memory::new();
 //! let batch = Batch { guards: vec![], writes: vec![(b"key".to_vec(), Some("value".into()))] };
-//! assert_eq!(engine.apply(&[batch]).unwrap(), [kv::Outcome::Won]);
+//! assert_eq!(engine.apply(&[batch]).unwrap(), [kv::Outcome::Applied]);
 //! assert_eq!(engine.get(b"key").unwrap().unwrap(), "value");
 //! ```
 

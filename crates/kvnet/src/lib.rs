@@ -7,11 +7,11 @@
 //! outcome of the last apply of each client. A restart of the service loses that cache. A
 //! repetition after a restart is applied again, which changes nothing as long as its guards hold,
 //! because no other client writes the guarded keys. If they don't hold, the first attempt may have
-//! been applied or not, and the outcome is [`kv::Outcome::Unknown`].
+//! been applied or not, and the outcome is [`kv::Outcome::Uncertain`].
 //!
 //! A restart of the store's *machine* may lose applied batches that were not on disk. A client that
-//! had applied such a batch is notified ([`RemoteStore::lost`]) and gets only errors from then on:
-//! its memory doesn't match the store.
+//! had applied such a batch is notified ([`RemoteStore::data_loss`]) and gets only errors from then
+//! on: its memory doesn't match the store.
 //!
 //! Invariants:
 //! - A late copy of an apply is refused once a later one has begun.

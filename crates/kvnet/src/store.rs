@@ -37,7 +37,7 @@ struct State {
 }
 
 impl RemoteStore {
-    /// Opens a store behind a channel. `place`: its name in messages.
+    /// Opens a store behind a channel. `location`: its name in messages.
     ///
     /// # Errors
     /// Those of the channel and the service: this calls the service once.

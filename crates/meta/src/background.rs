@@ -95,9 +95,9 @@ impl MetaService {
     /// The deletion of the file is on disk before its chunk files are deleted: a power loss must
     /// not bring back a file without its content. Then the chunk files are deleted, then the doomed
     /// record. A crash in between repeats the deletion. A power loss may bring back what a target
-    /// had just deleted: its start asks for crash reconciliation ([`MetaService::tidy`]). As long
-    /// as the record exists, the answer is that another task handles the chunk file; the record
-    /// then stays, and the deletion is repeated.
+    /// had just deleted: its start asks for crash reconciliation
+    /// ([`MetaService::reconcile_target`]). As long as the record exists, the answer is that
+    /// another task handles the chunk file; the record then stays, and the deletion is repeated.
     async fn reap_page(&self, partition: PartitionId, page: Vec<(InodeId, Layout)>) -> Result<()> {
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         let mut failed = Ok(());

@@ -49,7 +49,7 @@ impl MetaService {
     /// leases that come with the answer.
     ///
     /// # Errors
-    /// [`Abort::Leases`] if recalls must be acknowledged first, [`Abort::Elsewhere`] if other
+    /// [`Abort::Leases`] if recalls must be acknowledged first, [`Abort::RemoteLeases`] if other
     /// services must be asked.
     pub(crate) fn reconcile(
         &self,

@@ -43,7 +43,7 @@ pub(crate) struct Executor {
     pub adoption_number: u64,
     /// Token of the transaction that holds the partition lock.
     pub locked_by: Option<u64>,
-    /// Set, and replaced by a new event, when `standing` or `loan` change.
+    /// Set, and replaced by a new event, when `state` or `locked_by` change.
     pub state_changed: Arc<Event>,
     overlay: Overlay,
     /// Commits under way, in order, with the keys that they write in this partition.

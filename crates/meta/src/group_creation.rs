@@ -17,7 +17,7 @@ pub trait GroupCreator: Send + Sync {
 }
 
 impl MetaService {
-    /// Sets the group maker. Only the first call has an effect.
+    /// Sets the group creator. Only the first call has an effect.
     pub fn set_group_creator(&self, maker: Arc<dyn GroupCreator>) {
         let _ = self.group_creator.set(maker);
     }

@@ -1,5 +1,5 @@
-//! EntryNames in a directory that one session has to itself, while others use the directory, too:
-//! those that begin alike.
+//! Name-prefix delegations: names in a directory that are delegated to one session, while other
+//! sessions use the directory, too. These names begin alike.
 //!
 //! Clients that fill one directory together mostly create names with prefixes of their own
 //! (`rank3.00017`). The holder of the prefix `rank3.` knows which of these names exist, and needn't
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use types::{InodeId, PartitionId, SessionId};
 use wire::spec::EntryNames;
 
-/// The holder of a range of names in a directory.
+/// A name-prefix delegation: its holder and its lease.
 struct NameDelegation {
     session: SessionId,
     /// Inode number that carries the lease.

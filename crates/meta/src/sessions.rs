@@ -370,7 +370,7 @@ impl Session {
     }
 
     /// The session as a requester of leases. Recalls sent from now on have larger numbers than its
-    /// `recalls`.
+    /// `last_recall`.
     pub fn lease_requester(&self) -> Requester {
         let recalls = self.last_recall.load(Relaxed);
         Requester { session: self.id, recalls, now_ns: rt::monotonic_ns(), acknowledges: self.is_remote() }

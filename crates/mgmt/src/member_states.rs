@@ -4,7 +4,7 @@
 //! - A mirrored group has a member in sync, or no members at all: then its content is lost.
 //! - A member in sync is ejected only while another one in sync is reachable: if all are
 //!   unreachable, it isn't known which one has less. The exception: all members in sync are lost
-//!   for good, and an administrator accepts the loss ([`revive`]).
+//!   for good, and an administrator accepts the loss ([`recover`]).
 //! - A new primary is reachable. It resyncs the other members: a write that the previous primary
 //!   had begun may be on some of them only.
 //! - The primary is the first of all members, and a demoted one moves to the end: it doesn't become
@@ -37,8 +37,8 @@ pub struct MemberReport {
     pub orderly: bool,
 }
 
-/// Applies the report of a group's primary; `asker`: the reporting node, if known. Does nothing if
-/// the group has another version: the primary must take the new version into account first.
+/// Applies the report of a group's primary; `reporter`: the reporting node, if known. Does nothing
+/// if the group has another version: the primary must take the new version into account first.
 pub fn apply_member_report(
     map: &mut ClusterMap,
     asker: Option<NodeId>,

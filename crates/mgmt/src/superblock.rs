@@ -62,7 +62,7 @@ impl Superblock {
         checked_file::write(path, &self.render()).map_err(|e| Error::io("write", path, e))
     }
 
-    /// The facts that nodes and clients get.
+    /// The constants that nodes and clients get.
     pub fn constants(&self) -> ClusterConstants {
         ClusterConstants {
             uuid: self.uuid.clone(),
@@ -73,7 +73,7 @@ impl Superblock {
         }
     }
 
-    /// From the facts that a node got; `None` if they are invalid.
+    /// From the constants that a node got; `None` if they are invalid.
     pub fn from_constants(facts: &ClusterConstants) -> Option<Superblock> {
         let key = |text: &str| u64::from_str_radix(text, 16).ok();
         Some(Superblock {

@@ -676,7 +676,7 @@ impl Entry {
         self.holders.iter().any(|holder| holder.recall.is_some_and(|pending| closes(holder, pending)))
     }
 
-    /// Recalls conflicting leases of other sessions. `obstacle`: the weaker mode that may be kept
+    /// Recalls conflicting leases of other sessions. `conflict`: the weaker mode that may be kept
     /// of a conflicting one.
     fn recall_conflicting(
         &mut self,

@@ -152,7 +152,7 @@ pub enum Failure {
     Refused(Error),
     /// Needs this partition too; nothing changes.
     NeedPartition(PartitionId),
-    /// As [`ReadError::NotHere`]; nothing changes.
+    /// As [`ReadError::NotFetched`]; nothing changes.
     NotHere,
 }
 

@@ -140,7 +140,7 @@ impl Outbox {
         queue.non_payload_bytes > MAX_QUEUED_NON_PAYLOAD_BYTES && !queue.closed
     }
 
-    /// Waits until the outbox isn't crowded.
+    /// Waits until the outbox isn't congested.
     pub(crate) async fn wait_until_uncongested(&self) {
         self.changed.wait_until(|| !self.is_congested()).await;
     }

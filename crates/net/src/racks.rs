@@ -23,7 +23,7 @@ impl Default for OwnRack {
 }
 
 impl OwnRack {
-    /// A rack that is configured (`told`), or is found by the map.
+    /// A rack that is configured, or that of a node on this machine by the map.
     pub fn new(told: Option<String>, is_here: IsLocalNode) -> OwnRack {
         OwnRack { configured: told.map(Arc::from), is_local: is_here, found: RwLock::default() }
     }

@@ -102,7 +102,7 @@ impl StorageChannels {
     }
 
     /// As [`StorageChannels::call`], unless `given_up` completes first: see
-    /// [`Channel::call_unless`].
+    /// [`Channel::call_or_abandon`].
     pub async fn call_unless(
         &self,
         given_up: LocalFuture<'_, ()>,

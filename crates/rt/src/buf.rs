@@ -99,7 +99,7 @@ impl IoBuf {
     }
 
     /// Notes the stored CRC32C of each block, not verified against the content. Only where
-    /// [`IoBuf::leaves_checking`].
+    /// [`IoBuf::defers_verification`].
     pub fn note_stored_checksums(&self, sums: Vec<u32>) {
         self.note(sums, ChecksumOrigin::Stored);
     }

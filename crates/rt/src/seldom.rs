@@ -17,7 +17,7 @@ struct State {
 }
 
 impl LogRateLimit {
-    /// Admits one line in `quiet_time`.
+    /// Admits one line in `interval`.
     pub const fn one_per(quiet_time: Duration) -> LogRateLimit {
         LogRateLimit { interval: quiet_time, state: Mutex::new(State { last_ns: None, suppressed: 0 }) }
     }

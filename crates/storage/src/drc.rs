@@ -68,7 +68,7 @@ pub(crate) struct DuplicateRequestCache {
 
 struct SlotTable {
     last: BTreeMap<SlotKey, SlotRecord>,
-    /// Places of rows that are free again; `fresh` is the first place that was never used.
+    /// Places of rows that are free again; `next_unused` is the first place that was never used.
     free: Vec<u32>,
     next_unused: u32,
     /// When requests stop waiting for changes that the former process began; set when the target
@@ -155,7 +155,7 @@ impl DuplicateRequestCache {
         self.slots.lock().deadline_ns = rt::monotonic_ns() + RETRANSMISSION_LIMIT.as_nanos() as u64;
     }
 
-    /// Whether requests have to call [`Once::wait_for`].
+    /// Whether requests have to call [`DuplicateRequestCache::wait_until_open`].
     pub(crate) fn has_closed_files(&self) -> bool {
         self.unrepeated.load(Ordering::Acquire) > 0
     }

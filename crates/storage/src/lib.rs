@@ -8,7 +8,7 @@
 //! Invariants:
 //! - a failing target fails only its own requests;
 //! - a target whose directory isn't the one that was opened answers nothing, and is no source for
-//!   other replicas (`proof`).
+//!   other replicas (`target_check`).
 
 #![warn(missing_docs)]
 

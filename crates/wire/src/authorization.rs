@@ -135,7 +135,7 @@ impl Callers {
         }
     }
 
-    /// Whether the caller uses another version of a group than the map: the caller is then told so,
+    /// Whether the caller uses another version of a group than the map: the caller gets an error,
     /// and refreshes its map.
     pub fn have_other_group_version(&self, map: &ClusterMap) -> bool {
         match self {
@@ -220,7 +220,7 @@ pub fn metadata(request: &MetaRequest) -> AuthorizationRule {
 
 /// The row of a request to the storage service, which depends on the sender that it names: a
 /// client's session, a service (session 0), or another member of a mirrored group
-/// ([`Part::Member`], [`Part::Resync`]).
+/// ([`GroupRole::Member`], [`GroupRole::Resync`]).
 pub fn storage(request: &StorageRequest) -> AuthorizationRule {
     let spec = request.op.spec();
     let of_group = |asked: &GroupContext, or| Callers::Group { group: asked.group, since: asked.since, or };

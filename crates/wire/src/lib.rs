@@ -17,15 +17,16 @@
 //!
 //! ```
 //! use types::{InodeId, SessionId, TargetId};
-//! use wire::frame::{Header, Kind};
-//! use wire::{Message, Path, Request, StorageOp, StorageRequest};
+//! use wire::frame::{FrameKind, Header};
+//! use wire::{DataPath, Message, Request, StorageOp, StorageRequest};
 //!
-//! let op = StorageOp::Read { offset: 4096, path: Path::Cached };
+//! let op = StorageOp::Read { offset: 4096, path: DataPath::Cached };
 //! let request = StorageRequest::new(SessionId(7), TargetId(12), InodeId(77), op);
 //! let mut body = Vec::new();
 //! request.encode(&mut body);
 //! let service = StorageRequest::SERVICE as u8;
-//! let header = Header { service, wanted_bytes: 65536, ..Header::new(Kind::Request, 1).with_body(&body) };
+//! let header = Header::new(FrameKind::Request, 1).with_body(&body);
+//! let header = Header { service, reply_payload_bytes: 65536, ..header };
 //!
 //! let received = Header::decode(&header.encode())?;
 //! received.check_body(&body)?;

@@ -107,8 +107,8 @@ pub enum MetaOp {
     /// service sets ctime.
     Setattr { ino: InodeId, set: SetAttr },
     /// Creates a regular file (`Created`), fifo, socket or device node (`Entry`). If the name
-    /// exists: `EEXIST` with `exclusive`, else the existing inode's `Entry`. `wish`: the requested
-    /// lease on the new inode; without one the answer may grant `Read`.
+    /// exists: `EEXIST` with `exclusive`, else the existing inode's `Entry`. `requested_lease`: the
+    /// requested lease on the new inode; without one the answer may grant `Read`.
     Create {
         parent: InodeId,
         name: Bytes,
@@ -165,16 +165,16 @@ pub enum MetaOp {
     /// `Attr`.
     RemoveXattr { ino: InodeId, name: Bytes },
 
-    /// `File`: attributes with layout or inline content. `wish`: the requested lease. A weaker one
-    /// may be granted (`Shared` for `Write` while others write the file), or none while the session
-    /// has an unanswered recall of it. A session that has `Shared` and requests `Write` needs
-    /// exclusive access: other sessions' leases are recalled. `Shared` doesn't exist for inline
-    /// content. `None` requests no lease. The service records that the session has the file open
-    /// until its `Release`.
+    /// `File`: attributes with layout or inline content. `requested_lease`: the requested lease. A
+    /// weaker one may be granted (`Shared` for `Write` while others write the file), or none while
+    /// the session has an unanswered recall of it. A session that has `Shared` and requests `Write`
+    /// needs exclusive access: other sessions' leases are recalled. `Shared` doesn't exist for
+    /// inline content. `None` requests no lease. The service records that the session has the file
+    /// open until its `Release`.
     Open { ino: InodeId, wish: Option<LeaseMode> },
-    /// As an `Open` without a wish, from a client that has the file open and needs an epoch above
-    /// `past`: a request under `past` may still be in flight to a target, or a target has refused
-    /// it: `File`.
+    /// As an `Open` without a requested lease, from a client that has the file open and needs an
+    /// epoch above `past`: a request under `past` may still be in flight to a target, or a target
+    /// has refused it: `File`.
     Reopen { ino: InodeId, past: u64 },
     /// Whether the user may open the file with this access (`4`: to read, `2`: to write, `1`: to
     /// execute it; `8`: its owner may in any case): `Unit`, or `EACCES`. A client sends it if users
@@ -197,7 +197,7 @@ pub enum MetaOp {
     /// Reports size, allocated 512-byte units and mtime; `done` ends what `BeginWrite` began:
     /// `Attr`. Never shrinks a file by itself: the caller knows the exact size. `lens`: lengths of
     /// the chunk files in stripe order, 0 for those that the client couldn't query; or empty. The
-    /// service records them as [`FileInfo::known`].
+    /// service records them as [`FileInfo::length_bounds`].
     EndWrite {
         ino: InodeId,
         size: u64,

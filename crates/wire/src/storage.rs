@@ -23,8 +23,8 @@ pub struct StorageRequest {
     /// about the target as a whole.
     pub group: Option<GroupContext>,
     /// For [`StorageOp::Read`], `Write`, `Seek` and `Allocate`: a lower bound of the chunk file's
-    /// length ([`crate::FileInfo::known`]). An absent or shorter chunk file is damage, not a hole:
-    /// `EIO`. 0: unknown.
+    /// length ([`crate::FileInfo::length_bounds`]). An absent or shorter chunk file is damage, not
+    /// a hole: `EIO`. 0: unknown.
     pub known: u64,
     /// The operation.
     pub op: StorageOp,
@@ -192,8 +192,8 @@ pub enum StorageOp {
     Changed { token: u64, round: u64, from: u64 },
     /// Ends dirty tracking: `Unit`.
     Unwatch { token: u64 },
-    /// Informs a member of a mirrored group which changes are on all replicas, by [`Part::Member`]:
-    /// `Unit`.
+    /// Informs a member of a mirrored group which changes are on all replicas, by
+    /// [`GroupRole::Member`]: `Unit`.
     Settled,
     /// `Regions` of the group's chunk files on this target, from the file `from` on and in their
     /// order; at most [`MAX_REGIONS`], and whole files only. For a target without a group, only
@@ -383,7 +383,7 @@ pub struct MemberSpace {
     pub wanted: u64,
 }
 
-/// Largest number of items in [`Room::gaps`].
+/// Largest number of items in [`ReservationSpace::gaps`].
 pub const MAX_GAPS: usize = 1024;
 
 /// State of a replica of a chunk file.

@@ -54,7 +54,7 @@ pub struct Stage {
     rig: Mutex<Option<Rig>>,
     disk: Option<Disk>,
     scratch: TempDir,
-    /// Folders created since the last [`Stage::tidy`].
+    /// Folders created since the last [`Stage::remove_test_folders`].
     made: Mutex<Vec<PathBuf>>,
 }
 

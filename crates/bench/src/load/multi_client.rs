@@ -1,7 +1,7 @@
 //! Loads that several clients generate together: their ranks, and the merge of their results.
 //!
-//! Each client runs its share by [`super::run`], with a [`Observer`](super::Watch) that knows its
-//! [`ClientRank`] and waits for the others before each phase. Threads are numbered across all
+//! Each client runs its share by [`super::run`], with a [`Observer`](super::Observer) that knows
+//! its [`ClientRank`] and waits for the others before each phase. Threads are numbered across all
 //! clients. With several clients, none reads the files that it has written itself.
 
 use super::{Histogram, LoadResult};

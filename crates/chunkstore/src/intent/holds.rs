@@ -19,7 +19,7 @@ pub(crate) struct Holds {
     held: Mutex<BTreeMap<u64, usize>>,
     /// Nothing retires at all.
     retain_all: AtomicBool,
-    /// Overrides `everything`: there were too many entries.
+    /// Overrides `retain_all`: there were too many entries.
     release_all: AtomicBool,
     /// Holds of this pass and earlier ones are invalid: they retained too much.
     invalid_before: AtomicU64,
@@ -83,7 +83,7 @@ impl Holds {
 }
 
 /// Retains the entries that changes rely on during its lifetime; see
-/// [`Store::hold_entries`](crate::Store::hold_notes).
+/// [`Store::hold_entries`](crate::Store::hold_entries).
 #[must_use = "entries are retained only until it is dropped"]
 pub struct EntryHold(Option<(Arc<Holds>, u64)>);
 

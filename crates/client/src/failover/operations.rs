@@ -7,8 +7,8 @@ use std::sync::Arc;
 use types::{Attr, Credentials, Errno, Error, InodeFlags, InodeId, ProjectId, Result, SetAttr};
 use wire::{LockFamily, LockOwner, LockRange, RenameMode, XattrMode};
 
-/// Passes operations to the current session. `look` is for read-only operations, which are repeated
-/// in a successor. `change` is for a single change, which is repeated if it was surely not
+/// Passes operations to the current session. `read_only` is for read-only operations, which are
+/// repeated in a successor. `change` is for a single change, which is repeated if it was surely not
 /// executed. `once` is for several changes, which are never repeated.
 macro_rules! operations {
     ($($how:ident $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
@@ -53,12 +53,12 @@ impl SessionFailover {
         self.current().permissions(ino)
     }
 
-    /// [`Client::errno_of_gone`] in the current session.
+    /// [`Client::errno_for_missing`] in the current session.
     pub fn errno_of_gone(&self, credentials: Credentials, ino: InodeId) -> Errno {
         self.current().errno_for_missing(credentials, ino)
     }
 
-    /// [`Client::errno_of_replaced`] in the current session.
+    /// [`Client::errno_for_replaced`] in the current session.
     pub fn errno_of_replaced(&self, credentials: Credentials) -> Errno {
         self.current().errno_for_replaced(credentials)
     }

@@ -9,7 +9,7 @@
 //! | batch in a journal | at its end | fjall; but it takes a flipped byte between two checksums for the torn end of a journal, and truncates what follows |
 //!
 //! So this module distinguishes a torn end from a flipped byte ([`journal`]), and a torn end from a
-//! lost one ([`required`]). An error names the file that is refused.
+//! lost one ([`sync_records`]). An error names the file that is refused.
 
 pub(crate) mod journal;
 pub(crate) mod sync_records;

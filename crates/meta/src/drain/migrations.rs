@@ -174,7 +174,7 @@ impl Migrations {
         table.jobs.get(&ino).map(Job::status).or_else(given_up)
     }
 
-    /// Checks that there is space for the rest of a file, and reserves it. `fit`: returns what
+    /// Checks that there is space for the rest of a file, and reserves it. `plan`: returns what
     /// targets would get, in addition to other reservations.
     pub fn reserve_space(
         &self,
@@ -215,7 +215,7 @@ impl Migrations {
         }
     }
 
-    /// Notes the end of a migration task. `pursued`: the goal that was reached, or the error.
+    /// Notes the end of a migration task. `outcome`: the goal that was reached, or the error.
     pub fn ended(&self, ino: InodeId, pursued: &Result<Goal>) -> TaskEnd {
         let now_ns = rt::monotonic_ns();
         let mut table = self.table.lock();

@@ -27,8 +27,8 @@
 //! - Clients never wait for long: under the lease at most [`MAX_FINAL_REGIONS`] regions are copied.
 //!   Only for a file that changes faster than it is copied, up to [`MAX_FINAL_REGIONS_BUSY`].
 //!
-//! [`MAX_FINAL_REGIONS`]: crate::limits::LAST_REGIONS
-//! [`MAX_FINAL_REGIONS_BUSY`]: crate::limits::MOST_LAST_REGIONS
+//! [`MAX_FINAL_REGIONS`]: crate::limits::MAX_FINAL_REGIONS
+//! [`MAX_FINAL_REGIONS_BUSY`]: crate::limits::MAX_FINAL_REGIONS_BUSY
 
 mod claims;
 mod exclusive;

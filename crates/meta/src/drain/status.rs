@@ -168,7 +168,7 @@ impl Drains {
         }
     }
 
-    /// Ends a pass over all files; `rest` is the pause before the next one.
+    /// Ends a pass over all files; `pause` is the pause before the next one.
     pub fn end_pass(&self, target: TargetId, is_empty: bool, rest: Duration) {
         self.on(target, |drain| {
             drain.is_empty = is_empty;

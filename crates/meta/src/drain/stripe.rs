@@ -51,8 +51,8 @@ impl MetaService {
             transfer.stop_tracking().await;
             claim.retire_name();
         } else {
-            // Before the source's watch ends, which may take long. The chunk file belongs to the
-            // file now, and crash reconciliation must include it if its target restarts.
+            // Before dirty tracking of the source ends, which may take long. The chunk file belongs
+            // to the file now, and crash reconciliation must include it if its target restarts.
             drop(claim);
             transfer.stop_tracking().await;
         }

@@ -151,7 +151,7 @@ impl<'a> Transfer<'a> {
 
     /// Gives the copy the length and modification time of the source, and syncs it. Verifies that
     /// one process served all reads and one process took all writes, so that nothing was lost. The
-    /// source must not change any more, and is known to have at least `known` bytes.
+    /// source must not change any more, and is known to have at least `min_len` bytes.
     ///
     /// # Errors
     /// `EIO`, too, if it has less: the missing part would become a hole of the copy.

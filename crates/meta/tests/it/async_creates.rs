@@ -156,8 +156,8 @@ fn no_delegation_on_a_directory_with_a_default_acl() {
 /// Checks the outcome of a request.
 type Expect = fn(Result<MetaReply>);
 
-/// Requests of other sessions in a directory under delegation, with their outcomes once `promised`
-/// exists.
+/// Requests of other sessions in a directory under delegation, with their outcomes once the file
+/// "promised" exists.
 fn looks(dir: InodeId, elsewhere: InodeId, file: InodeId) -> Vec<(MetaOp, Expect)> {
     fn is_there(reply: Result<MetaReply>) {
         assert!(matches!(reply, Ok(MetaReply::Entry(Attr { size: 7, .. }))), "{reply:?}");

@@ -168,7 +168,7 @@ impl Calls {
             }
             CallState::Done(_) => match self.remove(id).map(|call| call.state) {
                 Some(CallState::Done(outcome)) => Poll::Ready(outcome),
-                _ => unreachable!("it was just looked at"),
+                _ => unreachable!("it was just checked"),
             },
         }
     }

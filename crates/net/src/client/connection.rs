@@ -58,7 +58,7 @@ pub(super) struct Connection {
     calls: RefCell<Calls>,
     /// Requests in flight, except those that may wait for other clients.
     requests: Rc<Budget>,
-    /// Requests in flight that may wait for other clients, see [`Answer::Waits`].
+    /// Requests in flight that may wait for other clients, see [`AnswerKind::Unbounded`].
     waits: Rc<Budget>,
     bytes: Rc<Budget>,
     heard: Rc<ReceiveStats>,

@@ -362,8 +362,8 @@ impl Drop for WaitingCall<'_> {
     }
 }
 
-/// Keeps a link connected while it is needed. The link is dropped with its keeper: with the peer,
-/// or with the core.
+/// Keeps a link connected while it is needed. The link is dropped with this task: with the peer, or
+/// with the core.
 struct LinkTask {
     link: Rc<Link>,
     /// The links of the core.

@@ -60,7 +60,7 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
     }
 }
 
-/// Hands a connection to its core after the hello. `place` is `None` if the server has its maximum
+/// Hands a connection to its core after the hello. `slot` is `None` if the server has its maximum
 /// of connections; the client gets that as an error.
 async fn do_handshake(
     shared: Arc<Shared>,

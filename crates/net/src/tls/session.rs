@@ -260,7 +260,7 @@ impl Session {
         let records = room.div_ceil(RECORD_PLAIN_BYTES);
         let around = records * (RECORD_OVERHEAD_BYTES + CONTROL_BYTES);
         let mut out = IoBuf::alloc(self.control.len() + room + around);
-        let buffer = out.exclusive().expect("nobody else knows it");
+        let buffer = out.exclusive().expect("there is no other handle to it");
         let mut end = 0;
         while let Some(part) = plain.next(room.min(RECORD_PLAIN_BYTES)) {
             room -= part.len();
@@ -296,7 +296,7 @@ fn exclusive(buf: &mut IoBuf, keep: usize) -> &mut [u8] {
         moved.copy_from(0, &buf.as_slice()[..keep]);
         *buf = moved;
     }
-    buf.exclusive().expect("nobody else knows it")
+    buf.exclusive().expect("there is no other handle to it")
 }
 
 impl End {
@@ -331,7 +331,7 @@ struct PlaintextSink<'a> {
 }
 
 impl PlaintextSink<'_> {
-    /// Writes plaintext; appends bytes that don't fit to `kept`.
+    /// Writes plaintext; appends bytes that don't fit to `undelivered`.
     fn take(&mut self, plain: &[u8], kept: &mut Vec<u8>) {
         let part = self.into.map_or(0, |into| plain.len().min(into.len() - self.done));
         if let Some(into) = self.into {

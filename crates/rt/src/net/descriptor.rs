@@ -49,8 +49,8 @@ impl DescriptorMessage {
             received: sent.is_none(),
             _sent: sent,
         });
-        // SAFETY: there is no other reference to the parcel; its pointers are to its own fields, at
-        // a fixed address.
+        // SAFETY: there is no other reference to the message; its pointers are to its own fields,
+        // at a fixed address.
         unsafe {
             *parcel.vector.get() = libc::iovec { iov_base: parcel.byte.get().cast(), iov_len: 1 };
             let header = &mut *parcel.header.get();
@@ -65,7 +65,7 @@ impl DescriptorMessage {
 
     /// Takes the received descriptor. Anything else that was received is closed.
     fn take(&self) -> Option<OwnedFd> {
-        // SAFETY: the kernel is done with the parcel; all-zero words are a message without length,
+        // SAFETY: the kernel is done with the message; all-zero words are a message without length,
         // and one with a length was written by it.
         unsafe {
             let message = self.control.get().cast::<libc::cmsghdr>();
@@ -78,7 +78,7 @@ impl DescriptorMessage {
     }
 
     fn was_truncated(&self) -> bool {
-        // SAFETY: the kernel is done with the parcel.
+        // SAFETY: the kernel is done with the message.
         unsafe { (*self.header.get()).msg_flags & libc::MSG_CTRUNC != 0 }
     }
 }
@@ -103,7 +103,7 @@ impl RealSocket {
         let parcel = DescriptorMessage::new(Some(fd));
         let entry =
             opcode::SendMsg::new(self.raw(), parcel.header.get()).flags(libc::MSG_NOSIGNAL as u32).build();
-        // SAFETY: the entry points to the parcel, which owns what it points to, and which the
+        // SAFETY: the entry points to the message, which owns what it points to, and which the
         // operation keeps.
         let op = unsafe { Op::start(large(entry), self.keep(None).with(Box::new(parcel)), OnDrop::Cancel)? };
         to_result(op.await).map(drop)

@@ -563,7 +563,7 @@ impl Run {
             let Some(missing) = missing else { return Ok(()) };
             if self.world.clock_ns() > end_ns {
                 return Err(format!(
-                    "after {SYNC_LIMIT:?} in which all hosts worked, not in step: {missing}"
+                    "after {SYNC_LIMIT:?} in which all hosts worked, not in sync: {missing}"
                 ));
             }
             self.world.advance(SYNC_CHECK_INTERVAL);

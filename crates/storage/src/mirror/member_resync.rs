@@ -490,7 +490,7 @@ impl MemberResync<'_> {
     }
 
     /// Waits until the rate allows more data, while resync is paused, and for the node's turn when
-    /// clients have requests. Work done in a turn ends with [`MemberResync::give_way`].
+    /// clients have requests. Work done in a turn ends with [`MemberResync::yield_to_clients`].
     async fn wait_for_turn(&self) -> Result<Option<SendTurn<'_>>> {
         let mut turn = None;
         loop {

@@ -8,7 +8,7 @@
 //! resync the replica, and the list isn't needed.
 //!
 //! The same happens to all files of a replica that has missed something, if its group has to
-//! continue from there ([`super::revive`]).
+//! continue from there ([`super::forced_recovery`]).
 
 use super::MirrorService;
 use super::replica::Replica;

@@ -8,7 +8,7 @@
 //! cores that serve clients.
 //!
 //! Invariants:
-//! - connections that send nothing, or send slowly, don't block other callers ([`slots`]);
+//! - connections that send nothing, or send slowly, don't block other callers ([`admission`]);
 //! - read-only callers don't block administrators.
 
 mod access;

@@ -59,7 +59,7 @@ struct State {
 }
 
 impl Backups {
-    /// Creates the backups of an engine. `kept`: number of daily backups to retain; 0: none are
+    /// Creates the backups of an engine. `retained`: number of daily backups to retain; 0: none are
     /// made.
     pub fn new(
         engine: Arc<dyn Engine>,
@@ -81,7 +81,7 @@ impl Backups {
 
     /// Makes a backup of the store's current state. `place`: a file that doesn't exist yet, or a
     /// folder in which the backup gets a generated name; by default the state directory's own
-    /// folder. With `changes_only` the backup is incremental to the newest one in its folder, if
+    /// folder. With `incremental` the backup is incremental to the newest one in its folder, if
     /// there is one.
     ///
     /// # Errors

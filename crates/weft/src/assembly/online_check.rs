@@ -103,7 +103,7 @@ impl OnlineCheck {
             .await
     }
 
-    /// Sends the request to the primary of the seat's group, or to the seat's target if it has no
+    /// Sends the request to the primary of the location's group, or to its target if it has no
     /// group.
     async fn call_primary(&self, seat: ReplicaLocation, ino: InodeId, op: StorageOp) -> Result<StorageReply> {
         let Some(id) = seat.group else { return self.call_member(seat, ino, op, None).await };

@@ -29,7 +29,7 @@ pub enum Request {
     Manage { request: wire::MgmtRequest },
     /// Makes a directory of this node a target. Returns its id.
     AddTarget { target: TargetConfig },
-    /// Checks the cluster while it is in use. Returns [`fsck::Report`].
+    /// Checks the cluster while it is in use. Returns [`fsck::CheckReport`].
     Check {
         #[serde(default)]
         orders: CheckOrders,

@@ -4,7 +4,7 @@ use super::common::{List, RangeFields};
 use crate::{MAX_GAPS, Malformed, MemberSpace, ReservationSpace};
 use types::{Scheme, TargetId};
 
-/// Largest number of items in [`Room::others`].
+/// Largest number of items in [`ReservationSpace::others`].
 const MAX_OTHERS: usize = Scheme::MAX_REPLICAS as usize;
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -255,8 +255,8 @@ fn all_lose_power(stage: &Stage) -> TestResult {
             befallen.and(written)
         })?;
         let promised: Vec<SyncedFile> = written.into_iter().flatten().collect();
-        ensure!(promised.len() >= MIN_COMPLETED, "only {} files were promised", promised.len());
-        ensure_in_sync(&cluster, &format!("round {round}, {} promised files", promised.len()))?;
+        ensure!(promised.len() >= MIN_COMPLETED, "only {} files were synced", promised.len());
+        ensure_in_sync(&cluster, &format!("round {round}, {} synced files", promised.len()))?;
         for SyncedFile { path, seed } in &promised {
             // Read through the other mount.
             let name = path.file_name().unwrap_or_default();

@@ -207,7 +207,7 @@ fn run_all(ground: &Arc<Fixture>, mount: &Path) -> TestResult<Vec<OperationOutco
         return Err(Failure::Failed(message));
     }
     let endings = running.into_iter().map(|(_, thread)| thread.join());
-    endings.map(|ending| ending.map_err(|_| Failure::Failed("a deed panicked".into()))).collect()
+    endings.map(|ending| ending.map_err(|_| Failure::Failed("an operation panicked".into()))).collect()
 }
 
 /// Returns whether an application may get this error while services are unavailable.

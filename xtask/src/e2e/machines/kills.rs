@@ -204,7 +204,7 @@ fn history_under_faults(stage: &Stage, name: &str, shape: Shape, parts: &[Part])
             }
             Ok(())
         })?;
-        let when = format!("although all of {misfortunes:?} was put right in time, seed {seed}");
+        let when = format!("although all of {misfortunes:?} was repaired in time, seed {seed}");
         ensure_no_errors(&outcome, &when, &cluster)?;
         cluster.wait_until_healthy()?;
         cluster.ensure_clean()?;

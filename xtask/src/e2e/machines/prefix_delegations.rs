@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(1300);
 const CHECKS: usize = 4;
 
 /// Creates files `$3.N` in the folder `$1` until the file `$2` exists, every third one with
-/// `O_EXCL`, and prints their number. A separate process for the reason given in `promised`.
+/// `O_EXCL`, and prints their number. A separate process for the reason given in `async_create`.
 const CREATE_PREFIXED: &str = r#"set -e
 i=0
 while [ ! -e "$2" ]; do

@@ -366,7 +366,7 @@ async fn open_store(dir: &Path, target: TargetId) -> Arc<Store> {
 }
 
 impl Cluster {
-    /// Starts a node for each target. Members are resynced only after [`Cluster::drive`].
+    /// Starts a node for each target. Members are resynced only after [`Cluster::enable_resync`].
     pub async fn start(dir: &Path, management: Arc<Management>) -> Arc<Cluster> {
         let targets: Vec<TargetId> = management.map.lock().unwrap().targets.iter().map(|t| t.id).collect();
         let links: BTreeMap<TargetId, Arc<Link>> =
