@@ -47,7 +47,7 @@ const ENTRY_SYSCALLS: &[libc::c_long] = &[
     libc::SYS_renameat2,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const CHANGES_OF_NAMES: &[libc::c_long] = &[
+const ENTRY_SYSCALLS: &[libc::c_long] = &[
     libc::SYS_openat,
     libc::SYS_openat2,
     libc::SYS_mkdirat,
