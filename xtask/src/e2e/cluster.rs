@@ -181,7 +181,7 @@ impl ClusterRig {
 
     /// Unmounts cleanly.
     pub(super) fn unmount(&mut self, path: &Path) -> TestResult {
-        self.ok(&["umount", &self.text(path)])?;
+        let unmounted = self.ok(&["umount", &self.text(path)])?;
         let Some(at) = self.mounts.iter().position(|(other, _)| other == path) else { return Ok(()) };
         let (_, mut child) = self.mounts.remove(at);
         // The services may stop from now on.
@@ -189,7 +189,11 @@ impl ClusterRig {
         let status = process::wait(&mut child, STOP_DEADLINE).at("waiting for a client")?;
         cleanup::unregister(&Resource::Process(child.id() as i32));
         cleanup::unregister(&Resource::Mount(path.to_path_buf()));
-        ensure!(has_ended, "weft umount has returned before the session had ended");
+        ensure!(
+            has_ended,
+            "weft umount has returned before the session had ended: {:?}",
+            unmounted.stderr.trim()
+        );
         ensure!(
             status.is_some_and(|status| status.success()),
             "the client of {} ended with {status:?}:\n    {}",
