@@ -71,7 +71,7 @@ fn screen(losses: &Losses) -> String {
         return format!("target {target}: no file has content only there\n");
     }
     let mut text =
-        format!("target {target}: {files} files have {} there and nowhere else\n", format_size(*bytes));
+        format!("target {target}: {files} files have {} on no other target\n", format_size(*bytes));
     let line = |file: &LostFile| {
         format!("  {}: {} of {}\n", file.path, format_size(file.lost), format_size(file.size))
     };
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn files_are_shown_with_what_they_lose() {
         assert_eq!(screen(&lost(0)), "target 2: no file has content only there\n");
-        let one = "target 2: 1 files have 1 MiB there and nowhere else\n  /f0: 1 MiB of 4 MiB\n";
+        let one = "target 2: 1 files have 1 MiB on no other target\n  /f0: 1 MiB of 4 MiB\n";
         assert_eq!(screen(&lost(1)), one);
         let many = screen(&lost(30));
         assert!(many.contains("/f19") && !many.contains("/f20"), "{many}");
