@@ -11,9 +11,9 @@ use types::NodeId;
 /// ```
 /// use types::NodeId;
 /// let (a, b) = (NodeId(1), NodeId(2));
-/// assert_eq!(layout::spread(&[], 4, &[a]), [a, a, a, a]);
-/// assert_eq!(layout::spread(&[a, a, a, a], 4, &[a, b]), [a, a, b, b]);
-/// assert_eq!(layout::spread(&[a, a, b, b], 4, &[b]), [b, b, b, b]);
+/// assert_eq!(layout::distribute_partitions(&[], 4, &[a]), [a, a, a, a]);
+/// assert_eq!(layout::distribute_partitions(&[a, a, a, a], 4, &[a, b]), [a, a, b, b]);
+/// assert_eq!(layout::distribute_partitions(&[a, a, b, b], 4, &[b]), [b, b, b, b]);
 /// ```
 pub fn distribute_partitions(now: &[NodeId], partitions: u16, nodes: &[NodeId]) -> Vec<NodeId> {
     if nodes.is_empty() {
