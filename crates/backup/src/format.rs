@@ -9,9 +9,9 @@
 //! | n | body |
 //! | 4 | CRC32C of the block's number (8 bytes, from 0), kind, length and body, little-endian |
 //!
-//! The first block is a [`Header`] (JSON). Attached files follow ([`Attached`]: length of the JSON
+//! The first block is a [`Head`] (JSON). Attached files follow ([`Attached`]: length of the JSON
 //! that describes it, 4 bytes; that JSON; the content), then keys in ascending order, and last a
-//! [`Footer`] (JSON), which ends the file. A block of keys is a sequence of records:
+//! [`Foot`] (JSON), which ends the file. A block of keys is a sequence of records:
 //!
 //! | bytes | what |
 //! |---|---|

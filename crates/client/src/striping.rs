@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// Like [`Client::chunk_location`], but waits for a group that isn't in the map yet.
+    /// Like [`Client::keeper`], but waits for a group that isn't in the map yet.
     pub(crate) async fn location_when_known(&self, group: GroupId) -> Result<ChunkLocation> {
         let until_ns = rt::monotonic_ns() + MAP_TIMEOUT.as_nanos() as u64;
         loop {

@@ -31,7 +31,7 @@ pub(crate) struct Leases {
     inodes: AtomicUsize,
     abandoned: Mutex<Vec<InodeId>>,
     abandoned_ready: Event,
-    /// The last number of [`Leases::next_state_number`].
+    /// The last number of [`Leases::next_order`].
     order: AtomicU64,
     /// The lower part of the last epoch, and the upper part of each partition's epochs.
     epochs: AtomicU64,
@@ -97,7 +97,7 @@ impl Leases {
         self.on(ino, |table| table.epoch(ino, || self.next_epoch(ino)))
     }
 
-    /// As [`LeaseTable::end_epoch`].
+    /// As [`LeaseTable::outdate`].
     pub fn end_epoch(&self, ino: InodeId, past: u64) {
         self.on(ino, |table| table.outdate(ino, past));
     }
@@ -252,7 +252,7 @@ impl Leases {
         self.give_up(ino, |table| table.reclaim(session, ino))
     }
 
-    /// As [`LeaseTable::acknowledge`].
+    /// As [`LeaseTable::yielded`].
     pub fn acknowledged(&self, session: SessionId, answer: &RecallAck) {
         let now_ns = rt::monotonic_ns();
         self.give_up(answer.ino, |table| table.yielded(session, answer, now_ns));
@@ -273,7 +273,7 @@ impl Leases {
         }
     }
 
-    /// As [`LeaseTable::transfer`].
+    /// As [`LeaseTable::pass_on`].
     pub fn transfer(&self, from: SessionId, to: Requester, ino: InodeId) -> bool {
         self.give_up(ino, |table| table.pass_on(from, to, ino))
     }

@@ -243,7 +243,7 @@ impl Roster {
         Ok(())
     }
 
-    /// Removes an offline target. `sole_groups`: the groups of which it was the only member in sync
+    /// Removes an offline target. `alone`: the groups of which it was the only member in sync
     /// when their files were counted; those that are `used` are lost from now on. Other targets
     /// replace it in its other groups.
     pub fn remove_offline_target(

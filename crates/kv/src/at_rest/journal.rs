@@ -166,7 +166,7 @@ enum End {
     Torn(usize),
 }
 
-/// Checks the batches one after another. `last_seqno`: the sequence number of the last one.
+/// Checks the batches one after another. `before`: the sequence number of the last one.
 fn scan_batches(bytes: &[u8], before: &mut Option<u64>) -> Result<End, String> {
     let mut at = 0;
     loop {

@@ -23,7 +23,7 @@ pub(crate) type ReconcileLock = Arc<rt::sync::RwLock>;
 enum ClaimPurpose {
     /// A task fills or reconciles it.
     FillOrReconcile,
-    /// It is being deleted. `must_repeat`: its target restarted meanwhile, so it may be back.
+    /// It is being deleted. `again`: its target restarted meanwhile, so it may be back.
     Deletion { again: bool },
     /// It is deleted, and its doomed record is being deleted.
     Deleted,

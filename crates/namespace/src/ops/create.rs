@@ -80,7 +80,7 @@ pub(crate) fn create(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], new: NewFile
 }
 
 /// A new file with this number that gets the name of a site, and inherits attributes there.
-/// `requested_mode`: the type and permissions of its mode, and the umask.
+/// `asked`: the type and permissions of its mode, and the umask.
 pub(super) fn named_file(
     tx: &mut Tx<'_>,
     site: &Site,

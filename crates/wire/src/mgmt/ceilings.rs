@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Largest number of stored ceilings, and of those in one [`MgmtRequest::NoteCeilings`].
+/// Largest number of stored ceilings, and of those in one [`crate::MgmtRequest::NoteCeilings`].
 pub const MAX_CEILINGS: usize = 10_000;
 
 /// Measured performance of the hardware at one place, as `bench` reports it.
