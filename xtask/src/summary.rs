@@ -15,7 +15,7 @@ pub struct Summary {
     /// Failed tests, each with the beginning of its message.
     pub failures: Vec<String>,
     /// Tests that failed and passed when repeated.
-    pub unsteady: Vec<FlakyTest>,
+    pub flaky: Vec<FlakyTest>,
 }
 
 /// A flaky test: it failed, and passed when repeated.
@@ -43,12 +43,12 @@ impl Summary {
     /// Adds a test that failed and passed when repeated.
     pub fn pass_on_retry(&mut self, name: &str, message: &str) {
         self.passed += 1;
-        self.unsteady.push(FlakyTest { name: name.to_string(), message: excerpt(message) });
+        self.flaky.push(FlakyTest { name: name.to_string(), message: excerpt(message) });
     }
 
     /// Counts flaky tests as failed, for suites that don't depend on timing.
     pub fn fail_flaky(&mut self) {
-        for test in std::mem::take(&mut self.unsteady) {
+        for test in std::mem::take(&mut self.flaky) {
             self.passed -= 1;
             self.fail(&test.name, &format!("passed only on a retry: {}", test.message));
         }
@@ -56,12 +56,12 @@ impl Summary {
 
     /// Returns whether another failed test may be repeated.
     pub fn permits_retry(&self) -> bool {
-        self.unsteady.len() + self.failures.len() < MAX_RETRIES
+        self.flaky.len() + self.failures.len() < MAX_RETRIES
     }
 
     /// Prints the failed tests at the end of the output, and the totals last.
     pub fn print(&self) {
-        for test in &self.unsteady {
+        for test in &self.flaky {
             println!("passed only on a retry: {}: {}", test.name, test.message);
         }
         for test in &self.failures {
@@ -82,7 +82,7 @@ impl AddAssign for Summary {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
-        self.unsteady.extend(other.unsteady);
+        self.flaky.extend(other.flaky);
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
         let mut summary = Summary { passed: 7, ..Summary::default() };
         summary.pass_on_retry("a", "too slow");
         summary.fail_flaky();
-        assert_eq!((summary.passed, summary.failed, summary.unsteady.len()), (7, 1, 0));
+        assert_eq!((summary.passed, summary.failed, summary.flaky.len()), (7, 1, 0));
         assert!(summary.failures[0].starts_with("a: passed only on a retry: too slow"));
     }
 }

@@ -29,7 +29,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         add(e2e::run_suite(&e2e::Options::everything(options.form.clone()))?);
     }
     println!("{timing}");
-    flaky::record(&total.unsteady)?;
+    flaky::record(&total.flaky)?;
     if options.form.full {
         total.fail_flaky();
     }

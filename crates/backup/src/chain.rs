@@ -1,7 +1,7 @@
 //! A backup with its bases.
 
 use crate::error::{Error, Result};
-use crate::format::{Foot, Head};
+use crate::format::{Footer, Header};
 use crate::reader::{Reader, Record};
 use crate::state::StateChecksum;
 use bytes::Bytes;
@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 512;
 #[derive(Clone, Debug)]
 pub struct Chain {
     /// The backup first, the full one last.
-    copies: Vec<(PathBuf, Head)>,
+    backups: Vec<(PathBuf, Header)>,
 }
 
 impl Chain {
@@ -29,16 +29,16 @@ impl Chain {
             _ => PathBuf::from("."),
         };
         let mut head = Reader::read_header(path)?;
-        let mut copies = vec![(path.to_path_buf(), head.clone())];
-        let mut others: Option<BTreeMap<String, (PathBuf, Head)>> = None;
+        let mut backups = vec![(path.to_path_buf(), head.clone())];
+        let mut others: Option<BTreeMap<String, (PathBuf, Header)>> = None;
         while let Some(base) = head.base.clone() {
             let others = match &mut others {
                 Some(others) => others,
-                None => others.insert(heads_in(&folder)?),
+                None => others.insert(headers_in(&folder)?),
             };
-            let found = others.remove(&base).filter(|_| copies.len() < MAX_DEPTH);
+            let found = others.remove(&base).filter(|_| backups.len() < MAX_DEPTH);
             let Some((base_path, base_head)) = found else {
-                let path = copies.last().map_or(path, |(path, _)| path).to_path_buf();
+                let path = backups.last().map_or(path, |(path, _)| path).to_path_buf();
                 return Err(Error::MissingBase { path, base, folder });
             };
             if base_head.cluster != head.cluster {
@@ -48,33 +48,33 @@ impl Chain {
                     wanted: head.cluster,
                 });
             }
-            copies.push((base_path, base_head.clone()));
+            backups.push((base_path, base_head.clone()));
             head = base_head;
         }
-        Ok(Chain { copies })
+        Ok(Chain { backups })
     }
 
     /// Returns the header of the backup.
-    pub fn header(&self) -> &Head {
-        &self.copies[0].1
+    pub fn header(&self) -> &Header {
+        &self.backups[0].1
     }
 
     /// Returns the path of the backup.
     pub fn path(&self) -> &Path {
-        &self.copies[0].0
+        &self.backups[0].0
     }
 
     /// Returns the paths of the backup and its bases, the full one last.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.copies.iter().map(|(path, _)| path.as_path())
+        self.backups.iter().map(|(path, _)| path.as_path())
     }
 
     /// Returns the whole content of the store, in ascending order of keys.
     pub fn merge(&self) -> Result<Merged> {
-        let mut sources = Vec::with_capacity(self.copies.len());
-        for (path, head) in &self.copies {
+        let mut sources = Vec::with_capacity(self.backups.len());
+        for (path, head) in &self.backups {
             let mut reader = Reader::open(path)?;
-            if reader.head() != head {
+            if reader.header() != head {
                 return Err(Error::damaged(path, "another file replaced it meanwhile"));
             }
             let next = reader.next_record()?;
@@ -87,17 +87,17 @@ impl Chain {
     ///
     /// # Errors
     /// Any fault of the files or of their combination.
-    pub fn verify(&self) -> Result<Foot> {
+    pub fn verify(&self) -> Result<Footer> {
         let mut merged = self.merge()?;
         while merged.next_pair()?.is_some() {}
         Ok(merged.footer().clone())
     }
 }
 
-fn heads_in(folder: &Path) -> Result<BTreeMap<String, (PathBuf, Head)>> {
+fn headers_in(folder: &Path) -> Result<BTreeMap<String, (PathBuf, Header)>> {
     let entries = crate::directory::list(folder)?;
     let usable = entries.into_iter().filter_map(|entry| {
-        let head = entry.head.ok()?;
+        let head = entry.header.ok()?;
         Some((head.id.clone(), (entry.path, head)))
     });
     Ok(usable.collect())
@@ -138,8 +138,8 @@ impl Merged {
     }
 
     /// Returns the footer of the backup. Call it at the end.
-    pub fn footer(&self) -> &Foot {
-        self.sources[0].reader.foot().expect("it was read to its end")
+    pub fn footer(&self) -> &Footer {
+        self.sources[0].reader.footer().expect("it was read to its end")
     }
 
     /// Returns the number of keys so far.

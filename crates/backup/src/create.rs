@@ -2,7 +2,7 @@
 
 use crate::chain::{Chain, Merged};
 use crate::error::Result;
-use crate::format::{Attached, FORMAT, Foot, Head};
+use crate::format::{Attached, FORMAT, Footer, Header};
 use crate::state::StateChecksum;
 use crate::writer::Writer;
 use bytes::Bytes;
@@ -53,8 +53,8 @@ pub struct Progress {
 ///
 /// # Errors
 /// Those of the engine and of writing; damage of the base.
-pub fn copy(snapshot: &dyn Engine, plan: &Plan, progress: &Progress) -> Result<Foot> {
-    let head = Head {
+pub fn create(snapshot: &dyn Engine, plan: &Plan, progress: &Progress) -> Result<Footer> {
+    let head = Header {
         format: FORMAT,
         id: plan.id.clone(),
         base: plan.base.as_ref().map(|base| base.header().id.clone()),
@@ -129,7 +129,7 @@ impl BaseReader {
     fn value_in_base(&mut self, key: &Bytes, writer: &mut Writer) -> Result<Option<Bytes>> {
         while let Some((before, value)) = &self.next {
             match before.cmp(key) {
-                Ordering::Less => writer.gone(before)?,
+                Ordering::Less => writer.delete(before)?,
                 Ordering::Equal => {
                     let value = value.clone();
                     self.next = self.merged.next_pair()?;
@@ -145,7 +145,7 @@ impl BaseReader {
     /// Writes all remaining keys as deleted. Reads the base to its end, which verifies it.
     fn end(&mut self, writer: &mut Writer) -> Result<()> {
         while let Some((before, _)) = &self.next {
-            writer.gone(before)?;
+            writer.delete(before)?;
             self.next = self.merged.next_pair()?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Backups in a directory: names, listing and pruning.
 
 use crate::error::{Error, Result};
-use crate::format::{Head, SUFFIX};
+use crate::format::{Header, SUFFIX};
 use crate::reader::Reader;
 use crate::writer::DRAFT;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ pub struct BackupFile {
     /// Its length in bytes.
     pub bytes: u64,
     /// Its header, or why it can't be used.
-    pub head: Result<Head>,
+    pub header: Result<Header>,
 }
 
 /// Returns the name of a backup made at a time: names sort by time. `id` distinguishes two backups
@@ -44,20 +44,20 @@ pub fn list(folder: &Path) -> Result<Vec<BackupFile>> {
         if entry.file_name().to_string_lossy().ends_with(SUFFIX) {
             let path = entry.path();
             let bytes = entry.metadata().map_err(failed)?.len();
-            entries.push(BackupFile { head: Reader::read_header(&path), path, bytes });
+            entries.push(BackupFile { header: Reader::read_header(&path), path, bytes });
         }
     }
-    let moment = |entry: &BackupFile| entry.head.as_ref().ok().map(|head| (head.created_s, head.depth));
-    entries.sort_by(|a, b| (moment(a), &a.path).cmp(&(moment(b), &b.path)));
+    let sort_key = |entry: &BackupFile| entry.header.as_ref().ok().map(|head| (head.created_s, head.depth));
+    entries.sort_by(|a, b| (sort_key(a), &a.path).cmp(&(sort_key(b), &b.path)));
     Ok(entries)
 }
 
 /// Returns the backups of a cluster, the newest first. Those made after `latest_s`, in seconds
 /// since 1970, come last: the clock was wrong then, so their age is unknown.
-pub fn newest_first(entries: Vec<BackupFile>, cluster: &str, latest_s: i64) -> Vec<(PathBuf, Head)> {
+pub fn newest_first(entries: Vec<BackupFile>, cluster: &str, latest_s: i64) -> Vec<(PathBuf, Header)> {
     let own =
-        |entry: BackupFile| entry.head.ok().filter(|head| head.cluster == cluster).map(|h| (entry.path, h));
-    let mut own: Vec<(PathBuf, Head)> = entries.into_iter().filter_map(own).collect();
+        |entry: BackupFile| entry.header.ok().filter(|head| head.cluster == cluster).map(|h| (entry.path, h));
+    let mut own: Vec<(PathBuf, Header)> = entries.into_iter().filter_map(own).collect();
     own.reverse();
     own.sort_by_key(|(_, head)| head.created_s > latest_s);
     own
@@ -67,27 +67,27 @@ pub fn newest_first(entries: Vec<BackupFile>, cluster: &str, latest_s: i64) -> V
 /// so no other process may be writing there. Those made after `latest_s` count as the oldest.
 /// Returns the removed ones. Backups that can't be read stay: an administrator may want to inspect
 /// them.
-pub fn prune(folder: &Path, cluster: &str, kept: usize, latest_s: i64) -> Result<Vec<PathBuf>> {
+pub fn prune(folder: &Path, cluster: &str, retained: usize, latest_s: i64) -> Result<Vec<PathBuf>> {
     remove_drafts(folder)?;
     let own = newest_first(list(folder)?, cluster, latest_s);
     let bases: BTreeMap<&str, &str> =
         own.iter().filter_map(|(_, head)| Some((&*head.id, head.base.as_deref()?))).collect();
     let mut needed = BTreeSet::new();
-    for (_, head) in own.iter().take(kept) {
+    for (_, head) in own.iter().take(retained) {
         let mut next = Some(&*head.id);
         // Until all further bases are needed already.
         while let Some(id) = next.filter(|id| needed.insert(*id)) {
             next = bases.get(id).copied();
         }
     }
-    let mut gone: Vec<&(PathBuf, Head)> =
+    let mut removed: Vec<&(PathBuf, Header)> =
         own.iter().filter(|(_, head)| !needed.contains(&*head.id)).collect();
     // The deepest first: a backup without its base is useless, a base alone is not.
-    gone.sort_by_key(|(_, head)| std::cmp::Reverse(head.depth));
-    for (path, _) in &gone {
+    removed.sort_by_key(|(_, head)| std::cmp::Reverse(head.depth));
+    for (path, _) in &removed {
         fs::remove_file(path).map_err(|error| Error::io("remove", path, error))?;
     }
-    Ok(gone.into_iter().map(|(path, _)| path.clone()).collect())
+    Ok(removed.into_iter().map(|(path, _)| path.clone()).collect())
 }
 
 fn remove_drafts(folder: &Path) -> Result<()> {

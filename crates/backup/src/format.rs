@@ -9,9 +9,9 @@
 //! | n | body |
 //! | 4 | CRC32C of the block's number (8 bytes, from 0), kind, length and body, little-endian |
 //!
-//! The first block is a [`Head`] (JSON). Attached files follow ([`Attached`]: length of the JSON
+//! The first block is a [`Header`] (JSON). Attached files follow ([`Attached`]: length of the JSON
 //! that describes it, 4 bytes; that JSON; the content), then keys in ascending order, and last a
-//! [`Foot`] (JSON), which ends the file. A block of keys is a sequence of records:
+//! [`Footer`] (JSON), which ends the file. A block of keys is a sequence of records:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -50,7 +50,7 @@ pub(crate) const DELETED: u8 = 2;
 
 /// Header of a backup.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Head {
+pub struct Header {
     /// [`FORMAT`].
     pub format: u64,
     /// Random id of this backup.
@@ -93,7 +93,7 @@ pub(crate) struct AttachedHead {
 
 /// Footer: what a backup must have contained when it was read to its end.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Foot {
+pub struct Footer {
     /// Blocks before this one.
     pub blocks: u64,
     /// Attached files.

@@ -2,7 +2,7 @@
 //! of backups.
 
 use crate::format::{
-    BLOCK_HEADER_BYTES, DELETED, FILE, FOOT, Foot, HEAD, KEYS, MAGIC, MAX_BODY_BYTES, PUT, block_checksum,
+    BLOCK_HEADER_BYTES, DELETED, FILE, FOOT, Footer, HEAD, KEYS, MAGIC, MAX_BODY_BYTES, PUT, block_checksum,
 };
 use crate::reader::{Reader, Record};
 use crate::writer::{block_header, file_body, json, put_record};
@@ -22,25 +22,25 @@ pub fn copy(bytes: &[u8]) {
 fn read(bytes: &[u8]) {
     let Some((reader, records)) = contents(bytes) else { return };
     let (again, records_again) = contents(&written(&reader, &records)).expect("what was written is read");
-    assert_eq!(again.head(), reader.head());
+    assert_eq!(again.header(), reader.header());
     assert_eq!(again.files(), reader.files());
     assert!(records_again == records);
 }
 
 /// Returns the whole content of a backup without faults.
 fn contents(bytes: &[u8]) -> Option<(Reader, Vec<Record>)> {
-    let mut reader = Reader::of(Path::new("copy"), Box::new(Cursor::new(bytes.to_vec()))).ok()?;
+    let mut reader = Reader::from_source(Path::new("copy"), Box::new(Cursor::new(bytes.to_vec()))).ok()?;
     let mut records = Vec::new();
     while let Some(record) = reader.next_record().ok()? {
         records.push(record);
     }
-    reader.foot()?;
+    reader.footer()?;
     Some((reader, records))
 }
 
 /// Writes the same content as a backup with at most one block of keys.
 fn written(reader: &Reader, records: &[Record]) -> Vec<u8> {
-    let mut blocks = vec![(HEAD, json(reader.head()))];
+    let mut blocks = vec![(HEAD, json(reader.header()))];
     blocks.extend(reader.files().iter().map(|file| (FILE, file_body(file))));
     let mut keys = Vec::new();
     for (key, value) in records {
@@ -50,8 +50,8 @@ fn written(reader: &Reader, records: &[Record]) -> Vec<u8> {
     if !keys.is_empty() {
         blocks.push((KEYS, keys));
     }
-    let foot = reader.foot().cloned().unwrap_or_default();
-    blocks.push((FOOT, json(&Foot { blocks: blocks.len() as u64, ..foot })));
+    let foot = reader.footer().cloned().unwrap_or_default();
+    blocks.push((FOOT, json(&Footer { blocks: blocks.len() as u64, ..foot })));
     let mut copy = MAGIC.to_vec();
     for (number, (kind, body)) in (0..).zip(&blocks) {
         copy.extend(block_header(*kind, body));
@@ -63,22 +63,22 @@ fn written(reader: &Reader, records: &[Record]) -> Vec<u8> {
 
 /// Returns the bytes with the magic of a backup, and with a right checksum for each complete block.
 fn with_right_sums(bytes: &[u8]) -> Vec<u8> {
-    let mut right = bytes.to_vec();
-    if let Some(magic) = right.first_chunk_mut() {
+    let mut corrected = bytes.to_vec();
+    if let Some(magic) = corrected.first_chunk_mut() {
         *magic = *MAGIC;
     }
     let (mut at, mut number) = (MAGIC.len(), 0);
-    while let Some(before) = right.get(at..at + BLOCK_HEADER_BYTES) {
+    while let Some(before) = corrected.get(at..at + BLOCK_HEADER_BYTES) {
         let kind = before[..4].try_into().expect("four bytes");
         let length = u32::from_le_bytes(before[4..].try_into().expect("four bytes")) as usize;
         let body = at + BLOCK_HEADER_BYTES..at + BLOCK_HEADER_BYTES + length.min(MAX_BODY_BYTES);
         let end = body.end + 4;
-        if end > right.len() {
+        if end > corrected.len() {
             break;
         }
-        let sum = block_checksum(number, kind, &right[body.clone()]);
-        right[body.end..end].copy_from_slice(&sum.to_le_bytes());
+        let sum = block_checksum(number, kind, &corrected[body.clone()]);
+        corrected[body.end..end].copy_from_slice(&sum.to_le_bytes());
         (at, number) = (end, number + 1);
     }
-    right
+    corrected
 }

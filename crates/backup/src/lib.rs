@@ -34,10 +34,10 @@ mod state;
 mod writer;
 
 pub use chain::{Chain, Merged};
-pub use create::{Plan, Progress, copy};
+pub use create::{Plan, Progress, create};
 pub use directory::{BackupFile, file_name, list, newest_first, prune};
 pub use error::{Error, Result};
-pub use format::{Attached, Foot, Head, SUFFIX};
+pub use format::{Attached, Footer, Header, SUFFIX};
 pub use reader::{Reader, verify};
 pub use restore::{Restored, Rewrite, restore};
 pub use state::StateChecksum;

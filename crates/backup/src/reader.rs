@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::format::{
-    Attached, AttachedHead, BLOCK_HEADER_BYTES, DELETED, FILE, FOOT, FORMAT, Foot, HEAD, Head, KEYS, MAGIC,
-    MAX_BODY_BYTES, PUT, block_checksum,
+    Attached, AttachedHead, BLOCK_HEADER_BYTES, DELETED, FILE, FOOT, FORMAT, Footer, HEAD, Header, KEYS,
+    MAGIC, MAX_BODY_BYTES, PUT, block_checksum,
 };
 use bytes::{Buf, Bytes};
 use std::fs::File;
@@ -20,13 +20,13 @@ pub type Record = (Bytes, Option<Bytes>);
 pub struct Reader {
     path: PathBuf,
     file: Box<dyn Read + Send + Sync>,
-    head: Head,
+    head: Header,
     files: Vec<Attached>,
     /// Rest of the block that is being read.
     block: Bytes,
     last_key: Option<Bytes>,
-    seen: Foot,
-    foot: Option<Foot>,
+    counts: Footer,
+    foot: Option<Footer>,
 }
 
 impl Reader {
@@ -41,29 +41,31 @@ impl Reader {
     }
 
     /// Returns the header of a backup; nothing else is read.
-    pub fn read_header(path: &Path) -> Result<Head> {
+    pub fn read_header(path: &Path) -> Result<Header> {
         Ok(Reader::start(path)?.head)
     }
 
     fn start(path: &Path) -> Result<Reader> {
         let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
-        Reader::start_of(path, Box::new(BufReader::with_capacity(READ_BYTES, file)))
+        Reader::start_from(path, Box::new(BufReader::with_capacity(READ_BYTES, file)))
     }
 
     /// Returns a reader of `file`, with the name `path` in messages.
-    pub(crate) fn of(path: &Path, file: Box<dyn Read + Send + Sync>) -> Result<Reader> {
-        let mut reader = Reader::start_of(path, file)?;
+    pub(crate) fn from_source(path: &Path, file: Box<dyn Read + Send + Sync>) -> Result<Reader> {
+        let mut reader = Reader::start_from(path, file)?;
         reader.next_block()?;
         Ok(reader)
     }
 
-    fn start_of(path: &Path, mut file: Box<dyn Read + Send + Sync>) -> Result<Reader> {
+    fn start_from(path: &Path, mut file: Box<dyn Read + Send + Sync>) -> Result<Reader> {
         let mut magic = [0; MAGIC.len()];
-        let no_copy = |cause: &str| Error::NotABackup { path: path.to_path_buf(), cause: cause.into() };
+        let not_a_backup = |cause: &str| Error::NotABackup { path: path.to_path_buf(), cause: cause.into() };
         match file.read_exact(&mut magic) {
             Ok(()) if magic == *MAGIC => {}
-            Ok(()) => return Err(no_copy("it has no magic number of a backup")),
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(no_copy("it is too short")),
+            Ok(()) => return Err(not_a_backup("it has no magic number of a backup")),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                return Err(not_a_backup("it is too short"));
+            }
             Err(error) => return Err(Error::io("read", path, error)),
         }
         let (kind, body) = read_block(&mut file, path, 0)?;
@@ -86,13 +88,13 @@ impl Reader {
             files: Vec::new(),
             block: Bytes::new(),
             last_key: None,
-            seen: Foot { blocks: 1, ..Foot::default() },
+            counts: Footer { blocks: 1, ..Footer::default() },
             foot: None,
         })
     }
 
     /// Returns its header.
-    pub fn head(&self) -> &Head {
+    pub fn header(&self) -> &Header {
         &self.head
     }
 
@@ -107,7 +109,7 @@ impl Reader {
     }
 
     /// Returns its footer; known when it was read to its end.
-    pub fn foot(&self) -> Option<&Foot> {
+    pub fn footer(&self) -> Option<&Footer> {
         self.foot.as_ref()
     }
 
@@ -126,8 +128,8 @@ impl Reader {
         }
         self.last_key = Some(record.0.clone());
         match &record.1 {
-            Some(_) => self.seen.puts += 1,
-            None => self.seen.gone += 1,
+            Some(_) => self.counts.puts += 1,
+            None => self.counts.gone += 1,
         }
         Ok(Some(record))
     }
@@ -151,31 +153,31 @@ impl Reader {
     /// Reads the next block of keys, or the footer.
     fn next_block(&mut self) -> Result<()> {
         loop {
-            let (kind, body) = read_block(&mut self.file, &self.path, self.seen.blocks)?;
+            let (kind, body) = read_block(&mut self.file, &self.path, self.counts.blocks)?;
             match kind {
-                FILE if self.seen.puts + self.seen.gone == 0 => {
+                FILE if self.counts.puts + self.counts.gone == 0 => {
                     let file = attached(&body)
                         .ok_or_else(|| Error::damaged(&self.path, "a file in it is truncated"))?;
                     self.files.push(file);
-                    self.seen.files += 1;
+                    self.counts.files += 1;
                 }
                 KEYS if !body.is_empty() => {
-                    self.seen.blocks += 1;
+                    self.counts.blocks += 1;
                     self.block = body.into();
                     return Ok(());
                 }
                 FOOT => return self.end(&body),
                 _ => return Err(Error::damaged(&self.path, "a block has a kind that isn't allowed here")),
             }
-            self.seen.blocks += 1;
+            self.counts.blocks += 1;
         }
     }
 
     fn end(&mut self, body: &[u8]) -> Result<()> {
         let damaged = |cause: &str| Error::damaged(&self.path, cause);
-        let foot: Foot = serde_json::from_slice(body).map_err(|error| damaged(&error.to_string()))?;
-        let counts = |foot: &Foot| (foot.blocks, foot.files, foot.puts, foot.gone);
-        if counts(&foot) != counts(&self.seen) {
+        let foot: Footer = serde_json::from_slice(body).map_err(|error| damaged(&error.to_string()))?;
+        let counts = |foot: &Footer| (foot.blocks, foot.files, foot.puts, foot.gone);
+        if counts(&foot) != counts(&self.counts) {
             return Err(damaged("its content doesn't match the counts in its footer"));
         }
         let mut more = [0];
@@ -226,7 +228,7 @@ fn attached(body: &[u8]) -> Option<Attached> {
 ///
 /// # Errors
 /// Any fault of it.
-pub fn verify(path: &Path) -> Result<Foot> {
+pub fn verify(path: &Path) -> Result<Footer> {
     let mut reader = Reader::open(path)?;
     while reader.next_record()?.is_some() {}
     Ok(reader.foot.expect("it was read to its end"))

@@ -53,16 +53,16 @@ pub fn restore(
     progress: &Progress,
 ) -> Result<Restored> {
     chain.verify()?;
-    let mut filling = path.as_os_str().to_owned();
-    filling.push(format!(".{NEW_ENGINE_SUFFIX}"));
-    let filling = PathBuf::from(filling);
-    remove(&filling)?;
-    let (keys, bytes) = fill(chain, &filling, rewrite, progress).inspect_err(|_| {
+    let mut new_engine = path.as_os_str().to_owned();
+    new_engine.push(format!(".{NEW_ENGINE_SUFFIX}"));
+    let new_engine = PathBuf::from(new_engine);
+    remove(&new_engine)?;
+    let (keys, bytes) = fill(chain, &new_engine, rewrite, progress).inspect_err(|_| {
         // The next attempt removes what stays.
-        let _ = fs::remove_dir_all(&filling);
+        let _ = fs::remove_dir_all(&new_engine);
     })?;
-    let before = swap_engines(&filling, path, now_s)?;
-    Ok(Restored { keys, bytes, previous_engine: before })
+    let previous = swap_engines(&new_engine, path, now_s)?;
+    Ok(Restored { keys, bytes, previous_engine: previous })
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -98,18 +98,18 @@ fn fill(chain: &Chain, path: &Path, rewrite: &mut dyn Rewrite, progress: &Progre
 }
 
 /// Swaps the names of the new and the previous engine in one step: at no moment is there no engine.
-fn swap_engines(filling: &Path, path: &Path, now_s: i64) -> Result<Option<PathBuf>> {
+fn swap_engines(new_engine: &Path, path: &Path, now_s: i64) -> Result<Option<PathBuf>> {
     if !path.exists() {
-        rename(filling, path, RenameFlags::NOREPLACE)?;
+        rename(new_engine, path, RenameFlags::NOREPLACE)?;
         sync_parent_directory(path)?;
         return Ok(None);
     }
-    let before = unused_previous_name(path, now_s);
-    rename(filling, &before, RenameFlags::NOREPLACE)?;
+    let previous = unused_previous_name(path, now_s);
+    rename(new_engine, &previous, RenameFlags::NOREPLACE)?;
     sync_parent_directory(path)?;
-    rename(&before, path, RenameFlags::EXCHANGE)?;
+    rename(&previous, path, RenameFlags::EXCHANGE)?;
     sync_parent_directory(path)?;
-    Ok(Some(before))
+    Ok(Some(previous))
 }
 
 fn rename(from: &Path, to: &Path, how: RenameFlags) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::format::{
-    Attached, AttachedHead, BLOCK_BYTES, BLOCK_HEADER_BYTES, DELETED, FILE, FOOT, Foot, HEAD, Head, KEYS,
+    Attached, AttachedHead, BLOCK_BYTES, BLOCK_HEADER_BYTES, DELETED, FILE, FOOT, Footer, HEAD, Header, KEYS,
     MAGIC, PUT, block_checksum,
 };
 use crate::state::StateChecksum;
@@ -21,13 +21,13 @@ pub(crate) struct Writer {
     draft: PathBuf,
     file: BufWriter<File>,
     block: Vec<u8>,
-    foot: Foot,
+    foot: Footer,
     is_done: bool,
 }
 
 impl Writer {
     /// Begins a backup that will be at `path`.
-    pub fn create(path: &Path, head: &Head, files: &[Attached]) -> Result<Writer> {
+    pub fn create(path: &Path, head: &Header, files: &[Attached]) -> Result<Writer> {
         if path.exists() {
             return Err(Error::Exists { path: path.to_path_buf() });
         }
@@ -41,7 +41,7 @@ impl Writer {
             draft,
             file: BufWriter::with_capacity(BLOCK_BYTES, file),
             block: Vec::with_capacity(BLOCK_BYTES + BLOCK_BYTES / 4),
-            foot: Foot::default(),
+            foot: Footer::default(),
             is_done: false,
         };
         writer.raw(MAGIC)?;
@@ -60,7 +60,7 @@ impl Writer {
     }
 
     /// Adds the next key as deleted.
-    pub fn gone(&mut self, key: &[u8]) -> Result<()> {
+    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
         self.foot.gone += 1;
         self.record(DELETED, key, &[])
     }
@@ -94,9 +94,9 @@ impl Writer {
     }
 
     /// Syncs the backup to disk and gives it its name. `state`: the content of the store.
-    pub fn finish(mut self, state: &StateChecksum) -> Result<Foot> {
+    pub fn finish(mut self, state: &StateChecksum) -> Result<Footer> {
         self.flush_block()?;
-        let foot = Foot { keys: state.keys(), bytes: state.bytes(), sum: state.sum(), ..self.foot.clone() };
+        let foot = Footer { keys: state.keys(), bytes: state.bytes(), sum: state.sum(), ..self.foot.clone() };
         self.write_block(FOOT, &json(&foot))?;
         let on_disk = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
         on_disk.map_err(|error| Error::io("write", &self.draft, error))?;

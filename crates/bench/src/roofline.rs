@@ -124,28 +124,29 @@ fn busy(measured: &Measured, cores: u32) -> Option<f64> {
 }
 
 /// A resource that a workload passes.
-struct Use {
+struct ResourceUse {
     limit: Limit,
     /// How many work in parallel; `None`: only the best one, which already uses all cores.
-    side_by_side: Option<u32>,
+    parallel: Option<u32>,
     /// Units of the limit per unit of the application's rate.
     factor: f64,
 }
 
-fn uses(w: &Workload) -> Vec<Use> {
+fn uses(w: &Workload) -> Vec<ResourceUse> {
     let (copies, targets) = (f64::from(w.copies.max(1)), Some(w.targets.max(1)));
     let is_small = w.access == Access::Random && w.record_bytes <= SMALL_RECORD_BYTES;
     // A record takes one drive operation per block of the ceiling's size, and at least one.
     let per_byte = (w.record_bytes as f64 / RANDOM_BYTES as f64).max(1.0) / w.record_bytes.max(1) as f64;
     let drive = |bulk, random, share: f64| match is_small {
-        true => Use { limit: random, side_by_side: targets, factor: per_byte * share },
-        false => Use { limit: bulk, side_by_side: targets, factor: share },
+        true => ResourceUse { limit: random, parallel: targets, factor: per_byte * share },
+        false => ResourceUse { limit: bulk, parallel: targets, factor: share },
     };
     let writes = |share| drive(Limit::StorageWrite, Limit::StorageRandomWrite, share * copies);
     let reads = |share| drive(Limit::StorageRead, Limit::StorageRandomRead, share);
-    let whole = |limit| Use { limit, side_by_side: None, factor: 1.0 };
-    let network =
-        |factor| (w.links > 0).then_some(Use { limit: Limit::Network, side_by_side: Some(w.links), factor });
+    let whole = |limit| ResourceUse { limit, parallel: None, factor: 1.0 };
+    let network = |factor| {
+        (w.links > 0).then_some(ResourceUse { limit: Limit::Network, parallel: Some(w.links), factor })
+    };
     let mut uses = match w.operation {
         Operation::Write => vec![writes(1.0)],
         Operation::Read => vec![reads(1.0)],
@@ -168,9 +169,9 @@ fn uses(w: &Workload) -> Vec<Use> {
 
 /// Returns the application's highest rate with one resource: that of the slowest measured one,
 /// since striped files are limited by it, times their number.
-fn bound(ceilings: &[Ceiling], used: &Use) -> Option<(Limit, String, f64)> {
+fn bound(ceilings: &[Ceiling], used: &ResourceUse) -> Option<(Limit, String, f64)> {
     let of_kind = ceilings.iter().filter(|c| c.limit == used.limit && c.rate > 0.0);
-    match used.side_by_side {
+    match used.parallel {
         None => {
             let best = of_kind.max_by(|a, b| a.rate.total_cmp(&b.rate))?;
             Some((used.limit, best.place.clone(), best.rate / used.factor))
@@ -223,8 +224,8 @@ mod tests {
         let all = reached(1.0).ceiling;
         let (full, over) = (reached(all), reached(1.33 * all));
         assert!(exceeded([&full].into_iter()).is_none(), "{full:?}");
-        let told = exceeded([&full, &over, &full].into_iter()).unwrap();
-        assert!(told.starts_with("133 % of storage-write"), "{told}");
+        let note = exceeded([&full, &over, &full].into_iter()).unwrap();
+        assert!(note.starts_with("133 % of storage-write"), "{note}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) struct ChunkFile {
     pub(crate) ino: InodeId,
     pub(crate) path: PathBuf,
     sum_path: PathBuf,
-    home: Arc<StoreDir>,
+    store_dir: Arc<StoreDir>,
     /// Through the page cache.
     pub(crate) cached: File,
     /// Past the page cache; `None` when the local file system doesn't support that.
@@ -25,7 +25,7 @@ pub(crate) struct ChunkFile {
     sum_file: OnceLock<File>,
     /// Created by this store: an existing checksum file is the leftover of a deletion that a crash
     /// interrupted.
-    fresh: bool,
+    is_new: bool,
     pub(crate) sums: SumCache,
     pub(crate) ranges: RangeLock,
     /// Serializes write-backs of checksums and truncations of the checksum file. Its holder neither
@@ -43,7 +43,7 @@ pub(crate) struct ChunkFile {
     /// Lower bound of its length when that was last checked.
     pub(crate) min_len: AtomicU64,
     /// Range in which a change was abandoned or failed half-way, so that checksums may not match.
-    unsettled: Mutex<Option<ByteRange>>,
+    stale_sums: Mutex<Option<ByteRange>>,
 }
 
 const READ_WRITE: OpenOptions =
@@ -60,38 +60,38 @@ fn absent_as_none(opened: io::Result<File>) -> io::Result<Option<File>> {
 impl ChunkFile {
     /// Opens an existing chunk file; `None` when it doesn't exist.
     pub(crate) async fn open(
-        home: &Arc<StoreDir>,
+        store_dir: &Arc<StoreDir>,
         ino: InodeId,
         budget: &Arc<SumBudget>,
     ) -> io::Result<Option<ChunkFile>> {
-        let path = paths::chunk_file(home.dir(), ino);
-        let file = absent_as_none(home.confirm(File::open(&path, READ_WRITE).await))?;
-        Ok(file.map(|file| ChunkFile::new(home, ino, path, file, budget)))
+        let path = paths::chunk_file(store_dir.dir(), ino);
+        let file = absent_as_none(store_dir.confirm(File::open(&path, READ_WRITE).await))?;
+        Ok(file.map(|file| ChunkFile::new(store_dir, ino, path, file, budget)))
     }
 
     /// Creates a chunk file, which must not exist.
     pub(crate) async fn create(
-        home: &Arc<StoreDir>,
+        store_dir: &Arc<StoreDir>,
         ino: InodeId,
         budget: &Arc<SumBudget>,
     ) -> io::Result<ChunkFile> {
-        let path = paths::chunk_file(home.dir(), ino);
+        let path = paths::chunk_file(store_dir.dir(), ino);
         let options = OpenOptions { create: true, exclusive: true, ..READ_WRITE };
         let file = match File::open(&path, options).await {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 // First, so that no folders are created below an empty mount point.
-                home.check()?;
-                rt::create_dir_all(&paths::folder(home.dir(), ino)).await?;
+                store_dir.check()?;
+                rt::create_dir_all(&paths::folder(store_dir.dir(), ino)).await?;
                 File::open(&path, options).await?
             }
             opened => opened?,
         };
-        home.check()?;
-        Ok(ChunkFile { fresh: true, ..ChunkFile::new(home, ino, path, file, budget) })
+        store_dir.check()?;
+        Ok(ChunkFile { is_new: true, ..ChunkFile::new(store_dir, ino, path, file, budget) })
     }
 
     fn new(
-        home: &Arc<StoreDir>,
+        store_dir: &Arc<StoreDir>,
         ino: InodeId,
         path: PathBuf,
         cached: File,
@@ -100,12 +100,12 @@ impl ChunkFile {
         ChunkFile {
             ino,
             path,
-            sum_path: paths::sum_file(home.dir(), ino),
-            home: home.clone(),
+            sum_path: paths::sum_file(store_dir.dir(), ino),
+            store_dir: store_dir.clone(),
             cached,
             direct: OnceLock::new(),
             sum_file: OnceLock::new(),
-            fresh: false,
+            is_new: false,
             sums: SumCache::new(budget.clone()),
             ranges: RangeLock::default(),
             write_back: rt::sync::RwLock::new(),
@@ -115,7 +115,7 @@ impl ChunkFile {
             used: AtomicBool::new(true),
             misses: AtomicU32::new(0),
             min_len: AtomicU64::new(0),
-            unsettled: Mutex::new(None),
+            stale_sums: Mutex::new(None),
         }
     }
 
@@ -126,7 +126,7 @@ impl ChunkFile {
             return Ok(file.as_ref());
         }
         let opened = File::open(&self.path, OpenOptions { direct: true, ..READ_WRITE }).await;
-        let opened = match self.home.confirm(opened) {
+        let opened = match self.store_dir.confirm(opened) {
             Ok(file) => Some(file),
             Err(e) if e.raw_os_error() == Some(Errno::EINVAL.0) => None,
             // Deleted meanwhile; open descriptors stay valid.
@@ -150,25 +150,25 @@ impl ChunkFile {
         if self.deleted.load(Ordering::Acquire) {
             return Ok(None);
         }
-        self.open_sum_file(OpenOptions { create: true, truncate: self.fresh, ..READ_WRITE }).await
+        self.open_sum_file(OpenOptions { create: true, truncate: self.is_new, ..READ_WRITE }).await
     }
 
     async fn open_sum_file(&self, options: OpenOptions) -> io::Result<Option<&File>> {
         if let Some(file) = self.sum_file.get() {
             return Ok(Some(file));
         }
-        let opened = absent_as_none(self.home.confirm(File::open(&self.sum_path, options).await))?;
+        let opened = absent_as_none(self.store_dir.confirm(File::open(&self.sum_path, options).await))?;
         Ok(opened.map(|file| self.sum_file.get_or_init(|| file)))
     }
 
     /// Whether it is a new chunk file whose checksum file hasn't been created yet.
     pub(crate) fn lacks_sum_file(&self) -> bool {
-        self.fresh && self.sum_file.get().is_none()
+        self.is_new && self.sum_file.get().is_none()
     }
 
     /// Whether closing it now would lose state that is only in memory.
     pub(crate) fn needs_write_back(&self) -> bool {
-        self.lacks_sum_file() || self.sums.is_dirty() || self.unsettled().is_some()
+        self.lacks_sum_file() || self.sums.is_dirty() || self.stale_sums().is_some()
     }
 
     pub(crate) fn sum_path(&self) -> &Path {
@@ -177,20 +177,20 @@ impl ChunkFile {
 
     /// Records that checksums in a range may not match the data because of an unfinished change,
     /// and not because of damage.
-    pub(crate) fn unsettle(&self, range: ByteRange) {
-        let mut unsettled = self.unsettled.lock();
+    pub(crate) fn mark_sums_stale(&self, range: ByteRange) {
+        let mut unsettled = self.stale_sums.lock();
         let hull =
             unsettled.map_or(range, |old| ByteRange::new(old.start.min(range.start), old.end.max(range.end)));
         *unsettled = Some(hull);
     }
 
-    pub(crate) fn unsettled(&self) -> Option<ByteRange> {
-        *self.unsettled.lock()
+    pub(crate) fn stale_sums(&self) -> Option<ByteRange> {
+        *self.stale_sums.lock()
     }
 
     /// Records that checksums in a range match again.
-    pub(crate) fn settle(&self, range: ByteRange) {
-        let mut unsettled = self.unsettled.lock();
+    pub(crate) fn mark_sums_valid(&self, range: ByteRange) {
+        let mut unsettled = self.stale_sums.lock();
         if unsettled.is_some_and(|u| range.start <= u.start && u.end <= range.end) {
             *unsettled = None;
         }
@@ -209,23 +209,23 @@ pub(crate) fn absent_is_fine(done: io::Result<()>) -> io::Result<()> {
 pub(crate) struct Change<'a> {
     file: &'a ChunkFile,
     range: ByteRange,
-    settled: bool,
+    is_complete: bool,
 }
 
 impl<'a> Change<'a> {
     pub(crate) fn begin(file: &'a ChunkFile, range: ByteRange) -> Change<'a> {
-        Change { file, range, settled: false }
+        Change { file, range, is_complete: false }
     }
 
-    pub(crate) fn settled(mut self) {
-        self.settled = true;
+    pub(crate) fn complete(mut self) {
+        self.is_complete = true;
     }
 }
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        if !self.settled {
-            self.file.unsettle(self.range);
+        if !self.is_complete {
+            self.file.mark_sums_stale(self.range);
         }
     }
 }

@@ -69,18 +69,18 @@ impl Store {
         let failed = |e| self.failed("set the time of", &file.path, e);
         let before = file.cached.stat().await.map_err(failed)?;
         // A modification by another program has to stay visible until the content is overwritten.
-        let is_touched = is_later(self.effective_ctime(&file, &before).await?, before.mtime);
-        if before.mtime == time || is_touched {
+        let is_externally_modified = is_later(self.effective_ctime(&file, &before).await?, before.mtime);
+        if before.mtime == time || is_externally_modified {
             return Ok(());
         }
         self.mark_unsynced(&file);
         file.cached.set_time(time).await.map_err(failed)?;
         let now = file.cached.stat().await.map_err(failed)?;
         // As the local file system has rounded it.
-        let note = MtimeRecord { time: now.mtime, set_at: now.ctime };
-        let noted = file.cached.set_attribute(ATTRIBUTE, note.encode()).await;
+        let record = MtimeRecord { time: now.mtime, set_at: now.ctime };
+        let written = file.cached.set_attribute(ATTRIBUTE, record.encode()).await;
         self.mark_unsynced(&file);
-        let Err(e) = noted else { return Ok(()) };
+        let Err(e) = written else { return Ok(()) };
         // Without the record, the file would look as if another program had modified it.
         file.cached.set_time(now.ctime).await.map_err(failed)?;
         match e.raw_os_error() {
@@ -95,10 +95,10 @@ impl Store {
         if !is_later(stat.ctime, stat.mtime) {
             return Ok(stat.ctime);
         }
-        let kept = file.cached.attribute(ATTRIBUTE).await;
-        let kept = kept.map_err(|e| self.failed("read an attribute of", &file.path, e))?;
-        let note = kept.and_then(|bytes| MtimeRecord::decode(&bytes));
-        Ok(if note.is_some_and(|note| note.explains(stat)) { stat.mtime } else { stat.ctime })
+        let attribute = file.cached.attribute(ATTRIBUTE).await;
+        let attribute = attribute.map_err(|e| self.failed("read an attribute of", &file.path, e))?;
+        let record = attribute.and_then(|bytes| MtimeRecord::decode(&bytes));
+        Ok(if record.is_some_and(|record| record.explains(stat)) { stat.mtime } else { stat.ctime })
     }
 }
 
@@ -108,13 +108,19 @@ mod tests {
 
     #[test]
     fn a_note_explains_one_change_only() {
-        let note = MtimeRecord { time: Timestamp::new(-5, 7), set_at: Timestamp::new(2000, 999_999_999) };
-        assert_eq!(MtimeRecord::decode(&note.encode()), Some(note));
-        assert_eq!(MtimeRecord::decode(&note.encode()[1..]), None);
+        let record = MtimeRecord { time: Timestamp::new(-5, 7), set_at: Timestamp::new(2000, 999_999_999) };
+        assert_eq!(MtimeRecord::decode(&record.encode()), Some(record));
+        assert_eq!(MtimeRecord::decode(&record.encode()[1..]), None);
         let stat = |mtime, ctime| FileStat { len: 0, blocks: 0, mtime, ctime, inode: 1 };
-        assert!(note.explains(&stat(note.time, Timestamp::new(2001, 0))));
-        assert!(!note.explains(&stat(note.time, Timestamp::new(2002, 0))), "changed since");
-        assert!(!note.explains(&stat(note.time, Timestamp::new(2000, 0))), "put back with an older clock");
-        assert!(!note.explains(&stat(Timestamp::new(-5, 8), Timestamp::new(2001, 0))), "of another content");
+        assert!(record.explains(&stat(record.time, Timestamp::new(2001, 0))));
+        assert!(!record.explains(&stat(record.time, Timestamp::new(2002, 0))), "changed since");
+        assert!(
+            !record.explains(&stat(record.time, Timestamp::new(2000, 0))),
+            "put back with an older clock"
+        );
+        assert!(
+            !record.explains(&stat(Timestamp::new(-5, 8), Timestamp::new(2001, 0))),
+            "of another content"
+        );
     }
 }

@@ -52,8 +52,8 @@ impl Store {
         match &self.intents {
             Some(_) if !self.options.reports_differences => Ok((Vec::new(), None)),
             Some(log) if !self.has_overflowed() => {
-                let (notes, next) = log.noted(from, max);
-                Ok((notes.iter().map(|note| (note.ino, note.bytes())).collect(), next))
+                let (entries, next) = log.dirty_regions(from, max);
+                Ok((entries.iter().map(|entry| (entry.ino, entry.bytes())).collect(), next))
             }
             _ => {
                 let (files, next) = self.files(from, max).await?;

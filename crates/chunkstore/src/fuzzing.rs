@@ -16,8 +16,8 @@ const SPAN_LIMIT: usize = 1024;
 /// One of the two files of an intent log: a header, then blocks of records.
 pub fn intent_log(bytes: &[u8]) {
     read_log(bytes);
-    let mut right = bytes.to_vec();
-    let blocks = right.as_chunks_mut::<BLOCK_SIZE>().0;
+    let mut corrected = bytes.to_vec();
+    let blocks = corrected.as_chunks_mut::<BLOCK_SIZE>().0;
     let sequence = blocks.first().map(|header| header[16..24].to_vec()).unwrap_or_default();
     for (index, block) in blocks.iter_mut().enumerate() {
         if index > 0 {
@@ -26,7 +26,7 @@ pub fn intent_log(bytes: &[u8]) {
         }
         crate::intent::seal(block);
     }
-    read_log(&right);
+    read_log(&corrected);
 }
 
 fn read_log(bytes: &[u8]) {
@@ -75,12 +75,12 @@ pub fn superblock(bytes: &[u8]) {
 
 /// A file of rows.
 pub fn rows(bytes: &[u8]) {
-    let mut right = bytes.to_vec();
-    for stored in right.as_chunks_mut::<{ rows::STORED_BYTES }>().0 {
+    let mut corrected = bytes.to_vec();
+    for stored in corrected.as_chunks_mut::<{ rows::STORED_BYTES }>().0 {
         let sum = crc32c(&stored[..ROW_BYTES]);
         stored[ROW_BYTES..].copy_from_slice(&sum.to_le_bytes());
     }
-    for bytes in [bytes, &right] {
+    for bytes in [bytes, &corrected] {
         for stored in bytes.chunks(rows::STORED_BYTES) {
             let row = rows::whole(stored);
             assert!(row.is_none_or(|row| rows::stored(&row) == stored));

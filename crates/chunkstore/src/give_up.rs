@@ -71,7 +71,7 @@ impl Store {
         if len > 0 && len > range.start {
             return Ok(false);
         }
-        self.note(file, range).await?;
+        self.mark_dirty(file, range).await?;
         // The block in which it ends has always had zeros beyond its end. Checksums before the
         // range stay: the content that they describe isn't given up, and must not read as zeros.
         let first = range.start.max(len.next_multiple_of(BLOCK));

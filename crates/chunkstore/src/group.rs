@@ -12,7 +12,7 @@
 use crate::error::{Kind, Result, StoreError};
 use crate::identity::{self, Owner};
 use crate::intent::IntentLog;
-use crate::paths::{CHUNKS, GROUPS, MADE, OVERFLOW};
+use crate::paths::{CHUNKS, CREATED_MARKS, GROUPS, OVERFLOW};
 use crate::recover::RecoveryReport;
 use crate::store::{Options, Store, TargetShared};
 use rt::{File, OpenOptions};
@@ -108,7 +108,7 @@ impl Store {
     /// Returns the groups of which a target in `target_dir` has, or has lost, a store, in order.
     pub async fn groups_on(target_dir: &Path) -> Result<Vec<GroupId>> {
         let mut groups = groups_in(&target_dir.join(GROUPS)).await?;
-        groups.extend(groups_in(&target_dir.join(MADE)).await?);
+        groups.extend(groups_in(&target_dir.join(CREATED_MARKS)).await?);
         groups.sort_unstable();
         groups.dedup();
         Ok(groups)
@@ -140,16 +140,17 @@ impl Store {
     ) -> Result<Option<(Arc<Store>, RecoveryReport)>> {
         let dir = Store::group_dir(target.dir(), group);
         let owner = Owner { identity: target.identity.clone(), group: Some(group) };
-        let is_there = identity::holds_store(&dir, &owner).await;
-        let was_made = has_mark(target.target(), &target.dir.join(MADE).join(group.to_string())).await;
+        let exists = identity::holds_store(&dir, &owner).await;
+        let was_created =
+            has_mark(target.target(), &target.dir.join(CREATED_MARKS).join(group.to_string())).await;
         let has_chunks = has_folder(target.target(), &dir.join(CHUNKS)).await;
         target.check_dir()?;
-        let (is_there, was_made, has_chunks) = (is_there?, was_made?, has_chunks?);
-        let is_lost = was_made && !(is_there && has_chunks);
+        let (exists, was_created, has_chunks) = (exists?, was_created?, has_chunks?);
+        let is_lost = was_created && !(exists && has_chunks);
         if is_lost && if_absent != IfAbsent::Recreate {
             return Err(target.report_lost_group(group, &dir));
         }
-        if !is_there {
+        if !exists {
             if if_absent == IfAbsent::Leave {
                 return Ok(None);
             }
@@ -158,7 +159,7 @@ impl Store {
             // If power failed during its creation, only this is missing.
             target.create_chunk_folder(&dir, is_lost).await?;
         }
-        if !was_made {
+        if !was_created {
             target.mark_created(group).await?;
         }
         let options = Options {
@@ -169,8 +170,8 @@ impl Store {
         let shared = TargetShared {
             statistics: target.statistics.clone(),
             budget: target.budget.clone(),
-            seen: target.recent_reads.clone(),
-            room: target.space_grant.clone(),
+            recent_reads: target.recent_reads.clone(),
+            space_grant: target.space_grant.clone(),
         };
         let log_bytes = options.group_log_bytes;
         Store::open_checked(&dir, owner, options, shared, log_bytes).await.map(Some)
@@ -184,22 +185,22 @@ impl Store {
     pub async fn remove_group(&self, group: GroupId) -> Result<()> {
         self.verify_dir().await?;
         let dir = Store::group_dir(&self.dir, group);
-        let gone = dir.with_extension(REMOVED_SUFFIX);
+        let removed_dir = dir.with_extension(REMOVED_SUFFIX);
         let failed = |e| self.failed("remove", &dir, e);
         // The leftover of an earlier removal is in the way.
-        if rt::read_dir(&gone).await.is_ok() {
-            remove_all(gone.clone()).await.map_err(failed)?;
+        if rt::read_dir(&removed_dir).await.is_ok() {
+            remove_all(removed_dir.clone()).await.map_err(failed)?;
         }
         // The mark first: a crash after that leaves a store without one, which is marked again when
         // it is opened. The reverse order would leave a store that looks lost.
         self.remove_created_mark(group).await?;
-        match self.store_dir.confirm(rt::rename(&dir, &gone).await) {
+        match self.store_dir.confirm(rt::rename(&dir, &removed_dir).await) {
             // It was lost, or never existed.
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             renamed => renamed.map_err(failed)?,
         }
         rt::sync_dir(&self.dir.join(GROUPS)).await.map_err(failed)?;
-        remove_all(gone).await.map_err(failed)
+        remove_all(removed_dir).await.map_err(failed)
     }
 
     /// Completes interrupted removals of groups.
@@ -255,23 +256,23 @@ impl Store {
 
     /// Marks that a store of a group exists, once it does and before it gets any content.
     async fn mark_created(&self, group: GroupId) -> Result<()> {
-        let made = self.dir.join(MADE);
+        let marks_dir = self.dir.join(CREATED_MARKS);
         let mark = async {
-            rt::create_dir_all(&made).await?;
-            create_mark(&made, &group.to_string()).await?;
+            rt::create_dir_all(&marks_dir).await?;
+            create_mark(&marks_dir, &group.to_string()).await?;
             self.store_dir.confirm(rt::sync_dir(&self.dir).await)
         };
-        mark.await.map_err(|e| self.failed("write", &made, e))
+        mark.await.map_err(|e| self.failed("write", &marks_dir, e))
     }
 
     /// Removes the mark.
     async fn remove_created_mark(&self, group: GroupId) -> Result<()> {
-        let made = self.dir.join(MADE);
-        let mark = made.join(group.to_string());
+        let marks_dir = self.dir.join(CREATED_MARKS);
+        let mark = marks_dir.join(group.to_string());
         match self.store_dir.confirm(rt::remove_file(&mark).await) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => {
-                let removed = async { removed.and(rt::sync_dir(&made).await) };
+                let removed = async { removed.and(rt::sync_dir(&marks_dir).await) };
                 removed.await.map_err(|e| self.failed("remove", &mark, e))
             }
         }
@@ -289,14 +290,14 @@ impl Store {
     }
 
     /// From here on everything counts as dirty; on disk before any entry is dropped.
-    pub(crate) async fn mark_overflow(&self, let_go_of_held: bool) -> Result<()> {
+    pub(crate) async fn mark_overflow(&self, invalidate_holds: bool) -> Result<()> {
         let _marking = self.mark_lock.write().await;
         if !self.overflowed.load(Ordering::SeqCst) {
             self.write_mark().await?;
         }
         if let Some(log) = &self.intents {
-            log.holds().let_go(true);
-            if let_go_of_held {
+            log.holds().set_release_all(true);
+            if invalidate_holds {
                 log.holds().invalidate_holds();
             }
         }
@@ -320,13 +321,13 @@ impl Store {
     /// then.
     pub async fn clear_overflow(&self) -> Result<()> {
         let _marking = self.mark_lock.write().await;
-        let has_broken = self.intents.as_ref().is_some_and(|log| log.holds().has_invalidated());
-        if !self.overflowed.load(Ordering::SeqCst) || has_broken {
+        let has_invalidated = self.intents.as_ref().is_some_and(|log| log.holds().has_invalidated());
+        if !self.overflowed.load(Ordering::SeqCst) || has_invalidated {
             return Ok(());
         }
         // First, so that entries made from here on are retained again.
         if let Some(log) = &self.intents {
-            log.holds().let_go(false);
+            log.holds().set_release_all(false);
         }
         let path = self.dir.join(OVERFLOW);
         let removed = async {

@@ -65,7 +65,7 @@ fn regions_of(range: ByteRange) -> Range<u64> {
 /// The log found on disk.
 pub(crate) struct OpenedLog {
     pub(crate) log: IntentLog,
-    pub(crate) past: ShutdownState,
+    pub(crate) shutdown: ShutdownState,
 }
 
 /// How the store was left.
@@ -82,7 +82,7 @@ pub(crate) enum ShutdownState {
 
 /// Records that stay active after a recovery.
 #[derive(Default)]
-pub(crate) struct KeptRecords {
+pub(crate) struct RetainedRecords {
     pub(crate) records: Records,
     /// The chunk files that were found in the spans.
     pub(crate) in_spans: Vec<InodeId>,
@@ -230,12 +230,12 @@ impl IntentLog {
         };
         let past = match header.state {
             LogState::Clean => ShutdownState::Clean,
-            LogState::Settled => {
+            LogState::CleanWithEntries => {
                 ShutdownState::CleanWithEntries(log.read_records(current, header.sequence).await?)
             }
             LogState::InUse => ShutdownState::InUse(log.read_records(current, header.sequence).await?),
         };
-        Ok(Some(OpenedLog { log, past }))
+        Ok(Some(OpenedLog { log, shutdown: past }))
     }
 
     /// Returns all records of the file in use, up to the first invalid block: the last write may
@@ -270,25 +270,25 @@ impl IntentLog {
             self.table.spans().clear();
             return self.switch(&Records::default(), LogState::Clean).await;
         }
-        self.switch(&self.table.all().merged(), LogState::Settled).await
+        self.switch(&self.table.all().merged(), LogState::CleanWithEntries).await
     }
 
     /// Begins a new log in use with the records that were left.
-    pub(crate) async fn resume(&self, inherited: &KeptRecords) -> Result<()> {
+    pub(crate) async fn resume(&self, inherited: &RetainedRecords) -> Result<()> {
         let _writer = self.writer.write().await;
-        let KeptRecords { records, in_spans } = inherited;
+        let RetainedRecords { records, in_spans } = inherited;
         self.switch(records, LogState::InUse).await?;
         let pass = self.holds.pass();
         self.table.activate(&records.entries, pass);
         self.table.spans().inherit(&records.spans, pass);
         for ino in in_spans {
-            let lacking = self.table.missing_entry(*ino, NEW_FILE, pass);
-            debug_assert_eq!(lacking, None, "the span covers it");
+            let missing = self.table.missing_entry(*ino, NEW_FILE, pass);
+            debug_assert_eq!(missing, None, "the span covers it");
         }
         records
             .entries
             .iter()
-            .map(|note| note.ino)
+            .map(|entry| entry.ino)
             .chain(in_spans.iter().copied())
             .for_each(|ino| self.observe(ino));
         Ok(())
@@ -298,13 +298,13 @@ impl IntentLog {
     pub(crate) async fn compact(&self, statistics: &Statistics) -> Result<()> {
         let _writer = self.writer.write().await;
         self.table.spans().drop_unused();
-        let kept = self.table.all().merged();
-        let retired = self.tail.lock().recorded.saturating_sub(recovery_cost(&kept));
-        if retired == 0 || (!kept.is_empty() && retired < COMPACT_RETIRED_ENTRIES + kept.len()) {
+        let retained = self.table.all().merged();
+        let retired = self.tail.lock().recorded.saturating_sub(recovery_cost(&retained));
+        if retired == 0 || (!retained.is_empty() && retired < COMPACT_RETIRED_ENTRIES + retained.len()) {
             return Ok(());
         }
         statistics.intent_compactions.add(1);
-        self.switch(&kept, LogState::InUse).await
+        self.switch(&retained, LogState::InUse).await
     }
 
     /// Limit of entries in the log; beyond it older ones have to retire.
@@ -340,23 +340,23 @@ impl IntentLog {
     /// Returns the dirty regions of files from `from` on, by file and region: of whole files with
     /// about `max` entries together, and where to continue. Of an inherited span, it returns all
     /// inodes: which of its files existed and are deleted is unknown.
-    pub(crate) fn noted(&self, from: InodeId, max: usize) -> (Vec<DirtyRegions>, Option<InodeId>) {
-        let mut notes = self.table.noted(from);
-        notes.extend(self.table.spans().inherited_from(from, max));
-        let mut notes = merged(notes);
-        let Some(cut) = notes.get(max.max(1)).map(|note| note.ino) else { return (notes, None) };
+    pub(crate) fn dirty_regions(&self, from: InodeId, max: usize) -> (Vec<DirtyRegions>, Option<InodeId>) {
+        let mut entries = self.table.entries_from(from);
+        entries.extend(self.table.spans().inherited_from(from, max));
+        let mut entries = merged(entries);
+        let Some(cut) = entries.get(max.max(1)).map(|entry| entry.ino) else { return (entries, None) };
         // The file at the limit goes into the next answer, unless it is alone in this one.
-        let first = notes[0].ino;
+        let first = entries[0].ino;
         let end = if cut == first { InodeId(first.0.saturating_add(1)) } else { cut };
-        let kept = notes.partition_point(|note| note.ino < end);
-        let is_last = kept == notes.len();
-        notes.truncate(kept);
-        (notes, (!is_last).then_some(end))
+        let kept = entries.partition_point(|entry| entry.ino < end);
+        let is_last = kept == entries.len();
+        entries.truncate(kept);
+        (entries, (!is_last).then_some(end))
     }
 
     /// Records an inode that has a chunk file.
     pub(crate) fn observe(&self, ino: InodeId) {
-        self.table.spans().see(ino);
+        self.table.spans().observe(ino);
     }
 
     /// As [`IntentLog::mark_dirty`] for region 0 of a chunk file that doesn't exist yet, and for
@@ -397,12 +397,12 @@ impl IntentLog {
     }
 
     async fn mark_regions(&self, ino: InodeId, wanted: Range<u64>, statistics: &Statistics) -> Result<()> {
-        let Some(note) = self.table.missing_entry(ino, wanted, self.holds.pass()) else {
+        let Some(entry) = self.table.missing_entry(ino, wanted, self.holds.pass()) else {
             return Ok(());
         };
         let batch = {
             let mut pending = self.pending.lock();
-            pending.records.entries.push(note);
+            pending.records.entries.push(entry);
             pending.batch
         };
         let _writer = self.writer.write().await;

@@ -50,7 +50,7 @@ impl Store {
             Some(file) => self.sync_file(&file).await?,
             None => self.sync_absence(ino).await?,
         }
-        self.recent().sync().await
+        self.drc_rows().sync().await
     }
 
     /// Everything acknowledged of the target is on disk when this returns.
@@ -60,7 +60,7 @@ impl Store {
             self.sync(ino).await?;
         }
         self.maintain(u64::MAX).await?;
-        self.recent().sync().await
+        self.drc_rows().sync().await
     }
 
     /// Writes changes back periodically until the store is closed. A failure makes later syncs
@@ -92,7 +92,7 @@ impl Store {
     }
 
     async fn pass(&self, idle_passes: u64, due: Due) -> Result<()> {
-        let _alone = self.maintenance.write().await;
+        let _exclusive = self.maintenance.write().await;
         let unsynced = match due {
             Due::All => self.unsynced.lock().take_all(),
             Due::Idle => self.unsynced.lock().take_due(|ino| self.is_idle(ino)),
@@ -124,14 +124,14 @@ impl Store {
     /// it waits for changes to end.
     pub(crate) async fn retire_entries_if_full(&self) -> Result<()> {
         let Some(log) = &self.intents else { return Ok(()) };
-        let keeps_everything = log.holds().retains_all();
+        let retains_all = log.holds().retains_all();
         if log.logged_count() <= log.entry_limit()
-            && !(keeps_everything && log.entry_count() > MAX_RETAINED_ENTRIES)
+            && !(retains_all && log.entry_count() > MAX_RETAINED_ENTRIES)
         {
             return Ok(());
         }
         let are_held = self.group.is_some() && log.logged_count() > HELD_ENTRY_LIMITS * log.entry_limit();
-        if keeps_everything || are_held {
+        if retains_all || are_held {
             Box::pin(self.mark_overflow(are_held)).await?;
         }
         Box::pin(self.maintain(0)).await
@@ -142,13 +142,13 @@ impl Store {
     pub(crate) async fn sync_everything(&self) -> Result<()> {
         for _ in 0..CLOSING_PASSES {
             self.maintain(0).await?;
-            let notes_left = self.intents.as_ref().map_or(0, |log| log.entry_count());
-            if notes_left == 0 && self.unsynced.lock().is_empty() {
+            let entries_left = self.intents.as_ref().map_or(0, |log| log.entry_count());
+            if entries_left == 0 && self.unsynced.lock().is_empty() {
                 return Ok(());
             }
         }
         for file in self.cache.to_write_back() {
-            self.rebuild_unsettled(&file).await?;
+            self.rebuild_stale_sums(&file).await?;
             self.flush_sums(&file).await?;
         }
         self.sync_filesystem().await
@@ -233,10 +233,10 @@ impl Pass<'_> {
 
     async fn prepare_one(&self, ino: InodeId) -> Result<()> {
         let Some(file) = self.store.find(ino).await? else { return Ok(()) };
-        for note in &self.retiring[&ino] {
-            drop(file.ranges.acquire(note.bytes(), WritePath::None).await);
+        for entry in &self.retiring[&ino] {
+            drop(file.ranges.acquire(entry.bytes(), WritePath::None).await);
         }
-        self.store.rebuild_unsettled(&file).await?;
+        self.store.rebuild_stale_sums(&file).await?;
         self.store.flush_sums(&file).await
     }
 
@@ -275,10 +275,10 @@ impl Pass<'_> {
             }
         }
         self.failures.keys().for_each(|ino| self.store.unsynced.lock().insert(*ino));
-        let mut remembered = self.store.sync_failures.lock();
+        let mut failures = self.store.sync_failures.lock();
         for (ino, message) in self.failures {
-            if remembered.len() < MAX_SYNC_FAILURES {
-                remembered.insert(ino, message);
+            if failures.len() < MAX_SYNC_FAILURES {
+                failures.insert(ino, message);
             }
         }
         self.first_error.map_or(Ok(()), Err)

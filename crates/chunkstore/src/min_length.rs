@@ -35,10 +35,10 @@ const MAX_INCOMPLETE: usize = 4096;
 pub(crate) struct IncompleteFiles(Mutex<BTreeSet<InodeId>>);
 
 impl IncompleteFiles {
-    fn note(&self, ino: InodeId) {
-        let mut lacking = self.0.lock();
-        if lacking.len() < MAX_INCOMPLETE {
-            lacking.insert(ino);
+    fn record(&self, ino: InodeId) {
+        let mut incomplete = self.0.lock();
+        if incomplete.len() < MAX_INCOMPLETE {
+            incomplete.insert(ino);
         }
     }
 
@@ -50,28 +50,28 @@ impl IncompleteFiles {
 
 /// Files that were being changed when the store was last left without a shutdown.
 #[derive(Default)]
-pub(crate) struct AtCrash(Mutex<ChangingFiles>);
+pub(crate) struct ChangingAtCrash(Mutex<ChangingFiles>);
 
 #[derive(Default)]
 struct ChangingFiles {
     files: BTreeSet<InodeId>,
     /// Ranges of inodes whose chunk files were being created; the second number is exclusive.
-    made: Vec<(InodeId, InodeId)>,
+    created: Vec<(InodeId, InodeId)>,
 }
 
-impl AtCrash {
-    pub(crate) fn note_file(&self, ino: InodeId) {
+impl ChangingAtCrash {
+    pub(crate) fn add_file(&self, ino: InodeId) {
         self.0.lock().files.insert(ino);
     }
 
-    pub(crate) fn note_spans(&self, spans: &[Span]) {
-        self.0.lock().made.extend(spans.iter().map(|span| (span.first, span.end)));
+    pub(crate) fn add_spans(&self, spans: &[Span]) {
+        self.0.lock().created.extend(spans.iter().map(|span| (span.first, span.end)));
     }
 
     fn covers(&self, ino: InodeId) -> bool {
         let changing = self.0.lock();
         let is_within = |(first, end): &(InodeId, InodeId)| *first <= ino && ino < *end;
-        changing.files.contains(&ino) || changing.made.iter().any(is_within)
+        changing.files.contains(&ino) || changing.created.iter().any(is_within)
     }
 
     /// Records that a chunk file has its full length: missing content has no excuse any more.
@@ -137,7 +137,7 @@ impl Store {
 
     #[cold]
     fn report_incomplete(&self, ino: InodeId, len: Option<u64>, known: u64) -> StoreError {
-        self.incomplete.note(ino);
+        self.incomplete.record(ino);
         let path = paths::chunk_file(&self.dir, ino);
         let error = StoreError::incomplete((self.target(), ino), &path, len, known);
         self.report(ino, ByteRange::new(len.unwrap_or(0), known), error)

@@ -53,10 +53,10 @@ impl Store {
         self.retire_entries_if_full().await?;
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else { return Ok(()) };
-        let (folder, kept) = self.aside_paths(ino);
-        let failed = |e| self.failed("move aside", &kept, e);
-        if length(&kept).await.map_err(failed)?.is_some() {
-            return Err(self.already_exists(&kept));
+        let (folder, aside) = self.aside_paths(ino);
+        let failed = |e| self.failed("move aside", &aside, e);
+        if length(&aside).await.map_err(failed)?.is_some() {
+            return Err(self.already_exists(&aside));
         }
         self.flush_sums(&file).await?;
         self.sync_file(&file).await?;
@@ -77,15 +77,15 @@ impl Store {
     pub async fn copy_aside(&self, ino: InodeId) -> Result<()> {
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else { return Ok(()) };
-        let (folder, kept) = self.aside_paths(ino);
-        let failed = |e| self.failed("copy aside", &kept, e);
+        let (folder, aside) = self.aside_paths(ino);
+        let failed = |e| self.failed("copy aside", &aside, e);
         let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), WritePath::None).await;
         self.flush_sums(&file).await?;
         self.store_dir.check().map_err(failed)?;
-        if length(&kept).await.map_err(failed)?.is_some() {
-            return match is_prefix(&file.path, &kept).await.map_err(failed)? {
+        if length(&aside).await.map_err(failed)?.is_some() {
+            return match is_prefix(&file.path, &aside).await.map_err(failed)? {
                 true => Ok(()),
-                false => Err(self.already_exists(&kept)),
+                false => Err(self.already_exists(&aside)),
             };
         }
         let bytes = file.cached.stat().await.map_err(failed)?.blocks.saturating_mul(STAT_BLOCK_BYTES);
@@ -94,10 +94,10 @@ impl Store {
             return Err(self.no_space(space, bytes));
         }
         rt::create_dir_all(&folder).await.map_err(failed)?;
-        let copied = copy_with_sums(&file, &kept).await;
+        let copied = copy_with_sums(&file, &aside).await;
         if copied.is_err() {
             // It takes space. If it stays, the next copy replaces it.
-            let _ = rt::remove_file(&kept.with_extension(PART)).await;
+            let _ = rt::remove_file(&aside.with_extension(PART)).await;
         }
         copied.map_err(failed)?;
         rt::sync_dir(&folder).await.map_err(failed)
@@ -110,15 +110,15 @@ impl Store {
             None => &self.dir,
         };
         let folder = folder(target_dir, self.group);
-        let kept = folder.join(name(ino));
-        (folder, kept)
+        let aside = folder.join(name(ino));
+        (folder, aside)
     }
 
     #[cold]
-    fn already_exists(&self, kept: &Path) -> StoreError {
+    fn already_exists(&self, aside: &Path) -> StoreError {
         StoreError::new(
             Kind::NotEmpty,
-            format!("target {}: {} already exists", self.target(), kept.display()),
+            format!("target {}: {} already exists", self.target(), aside.display()),
             "restore or delete the earlier one with weft fsck --orphans",
         )
     }
@@ -156,16 +156,16 @@ impl Orphan {
     pub async fn restore(&self, target_dir: &Path) -> io::Result<bool> {
         let store_dir = self.store_dir(target_dir);
         let (data, sums) = (paths::chunk_file(&store_dir, self.ino), paths::sum_file(&store_dir, self.ino));
-        let (kept, kept_sums) = self.places(target_dir);
+        let (aside, aside_sums) = self.paths(target_dir);
         let has_store = rt::read_dir(&store_dir.join(paths::CHUNKS)).await.is_ok();
         if !has_store {
             return Ok(false);
         }
         let is_free = match length(&data).await? {
-            Some(_) => is_prefix(&data, &kept).await?,
+            Some(_) => is_prefix(&data, &aside).await?,
             // Without checksums beside the data that was set aside, those in the store belong to
             // it: an interrupted call has moved them.
-            None => length(&sums).await?.is_none() || length(&kept_sums).await?.is_none(),
+            None => length(&sums).await?.is_none() || length(&aside_sums).await?.is_none(),
         };
         if !is_free {
             return Ok(false);
@@ -173,8 +173,8 @@ impl Orphan {
         let to = paths::folder(&store_dir, self.ino);
         rt::create_dir_all(&to).await?;
         // First, since data without checksums would look damaged.
-        absent_is_fine(rt::rename(&kept_sums, &sums).await)?;
-        rt::rename(&kept, &data).await?;
+        absent_is_fine(rt::rename(&aside_sums, &sums).await)?;
+        rt::rename(&aside, &data).await?;
         rt::sync_dir(&to).await?;
         Ok(true)
     }
@@ -184,14 +184,14 @@ impl Orphan {
     /// # Errors
     /// When the disk fails.
     pub async fn delete(&self, target_dir: &Path) -> io::Result<()> {
-        let (kept, kept_sums) = self.places(target_dir);
-        absent_is_fine(rt::remove_file(&kept_sums).await)?;
-        absent_is_fine(rt::remove_file(&kept).await)
+        let (aside, aside_sums) = self.paths(target_dir);
+        absent_is_fine(rt::remove_file(&aside_sums).await)?;
+        absent_is_fine(rt::remove_file(&aside).await)
     }
 
     /// Its path.
     pub fn path(&self, target_dir: &Path) -> PathBuf {
-        self.places(target_dir).0
+        self.paths(target_dir).0
     }
 
     /// Returns the chunk file that has its place in the store, with its length; `None` when there
@@ -211,35 +211,35 @@ impl Orphan {
         }
     }
 
-    fn places(&self, target_dir: &Path) -> (PathBuf, PathBuf) {
-        let kept = folder(target_dir, self.group).join(name(self.ino));
-        let sums = sums_of(&kept);
-        (kept, sums)
+    fn paths(&self, target_dir: &Path) -> (PathBuf, PathBuf) {
+        let aside = folder(target_dir, self.group).join(name(self.ino));
+        let sums = sums_of(&aside);
+        (aside, sums)
     }
 }
 
 /// Moves a chunk file with its checksums into a folder. The checksums go first: after an
 /// interruption, the next call moves the rest.
 pub(crate) async fn move_into(folder: &Path, data: &Path, sums: &Path, ino: InodeId) -> io::Result<()> {
-    let kept = folder.join(name(ino));
-    absent_is_fine(rt::rename(sums, &sums_of(&kept)).await)?;
-    absent_is_fine(rt::rename(data, &kept).await)
+    let aside = folder.join(name(ino));
+    absent_is_fine(rt::rename(sums, &sums_of(&aside)).await)?;
+    absent_is_fine(rt::rename(data, &aside).await)
 }
 
 /// Copies a chunk file with its checksums. The data gets its name last: without it, nothing is
 /// listed.
-async fn copy_with_sums(file: &ChunkFile, kept: &Path) -> io::Result<()> {
-    let part = kept.with_extension(PART);
+async fn copy_with_sums(file: &ChunkFile, aside: &Path) -> io::Result<()> {
+    let part = aside.with_extension(PART);
     match file.sum_file().await? {
         Some(sums) => {
             copy(sums, &part).await?;
-            rt::rename(&part, &sums_of(kept)).await?;
+            rt::rename(&part, &sums_of(aside)).await?;
         }
         // Checksums left from other data don't match.
-        None => absent_is_fine(rt::remove_file(&sums_of(kept)).await)?,
+        None => absent_is_fine(rt::remove_file(&sums_of(aside)).await)?,
     }
     copy(&file.cached, &part).await?;
-    rt::rename(&part, kept).await
+    rt::rename(&part, aside).await
 }
 
 /// Copies a file with its holes and its mtime; the copy is on disk when this returns.
@@ -343,13 +343,13 @@ mod tests {
         let content = vec![7; 5 << 19];
         let store = filled(&dir, &content).await?;
         let folder = folder(&dir, None);
-        let kept = folder.join(name(INO));
+        let aside = folder.join(name(INO));
         // A directory under the name of the data stops it there.
-        std::fs::create_dir_all(&kept).expect("a directory");
+        std::fs::create_dir_all(&aside).expect("a directory");
         store.remove_or_set_aside(INO, Some(&folder)).await.expect_err("the data can't be moved");
-        assert!(sums_of(&kept).exists() && paths::chunk_file(&dir, INO).exists());
+        assert!(sums_of(&aside).exists() && paths::chunk_file(&dir, INO).exists());
         drop(store);
-        std::fs::remove_dir(&kept).expect("it is empty");
+        std::fs::remove_dir(&aside).expect("it is empty");
 
         let store = open(&dir).await?;
         store.set_aside(INO).await?;
@@ -357,9 +357,9 @@ mod tests {
         drop(store);
         // The same on the way back.
         let sums = paths::sum_file(&dir, INO);
-        std::fs::rename(sums_of(&kept), &sums).expect("they were moved aside");
+        std::fs::rename(sums_of(&aside), &sums).expect("they were moved aside");
         assert!(ORPHAN.restore(&dir).await.expect("the disk works"));
-        assert!(!kept.exists() && sums.exists());
+        assert!(!aside.exists() && sums.exists());
 
         let store = open(&dir).await?;
         assert_eq!(store.verify(INO).await?, []);
@@ -403,10 +403,10 @@ mod tests {
         let store = filled(&dir, &vec![7; 100_000]).await?;
         store.write(INO, hole, &IoBuf::from_slice(&[9; 5000]), IoPath::Cached, Durability::Later).await?;
         store.extend(INO, len).await?;
-        let kept = ORPHAN.path(&dir);
+        let aside = ORPHAN.path(&dir);
         // An attempt that a crash has interrupted.
         std::fs::create_dir_all(folder(&dir, None)).expect("a directory");
-        std::fs::write(kept.with_extension(PART), vec![1_u8; 9_000_000]).expect("a file");
+        std::fs::write(aside.with_extension(PART), vec![1_u8; 9_000_000]).expect("a file");
         store.copy_aside(INO).await?;
         store.truncate(INO, 50_000).await?;
         store.copy_aside(INO).await?;
@@ -434,7 +434,7 @@ mod tests {
         assert!(!ORPHAN.restore(&dir).await.expect("the disk works"));
         let place = ORPHAN.current_chunk_file(&dir).await.expect("the disk works");
         assert_eq!(place, Some((paths::chunk_file(&dir, INO), 50_000)));
-        assert_eq!(length(&kept).await.expect("the disk works"), Some(len));
+        assert_eq!(length(&aside).await.expect("the disk works"), Some(len));
         Ok(())
     }
 

@@ -8,7 +8,7 @@ pub(crate) const SUPERBLOCK: &str = "target.toml";
 /// The two files of the intent log.
 pub(crate) const INTENT_FILES: [&str; 2] = ["intent.0", "intent.1"];
 /// The rows of the duplicate request cache.
-pub(crate) const RECENT: &str = "recent";
+pub(crate) const DRC_ROWS: &str = "recent";
 /// The verifier of unsynced content.
 pub(crate) const VERIFIER: &str = "verifier";
 /// Ended sessions.
@@ -18,7 +18,7 @@ pub(crate) const CHUNKS: &str = "chunks";
 /// The stores of mirrored groups, each in a folder named by the group's number.
 pub(crate) const GROUPS: &str = "groups";
 /// A mark for each mirrored group of which the target has a store, named by the group's number.
-pub(crate) const MADE: &str = "made";
+pub(crate) const CREATED_MARKS: &str = "made";
 /// The superblock of a group's store.
 pub(crate) const GROUP_SUPERBLOCK: &str = "group.toml";
 /// Exists while everything in a group's store counts as dirty.

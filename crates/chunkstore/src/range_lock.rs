@@ -103,8 +103,8 @@ pub(crate) struct RangeLock {
 
 impl RangeLock {
     /// Waits until no earlier claim conflicts, and holds the range until the guard is dropped.
-    pub(crate) fn acquire(&self, range: ByteRange, passage: WritePath) -> Acquire<'_> {
-        Acquire { lock: self, range, passage, id: None }
+    pub(crate) fn acquire(&self, range: ByteRange, path: WritePath) -> Acquire<'_> {
+        Acquire { lock: self, range, path, id: None }
     }
 
     fn withdraw(&self, id: u64) {
@@ -117,7 +117,7 @@ impl RangeLock {
 pub(crate) struct Acquire<'a> {
     lock: &'a RangeLock,
     range: ByteRange,
-    passage: WritePath,
+    path: WritePath,
     id: Option<u64>,
 }
 
@@ -131,7 +131,7 @@ impl<'a> Future for Acquire<'a> {
             None => {
                 let id = state.next_id;
                 state.next_id += 1;
-                let claim = Claim { id, range: self.range, path: self.passage };
+                let claim = Claim { id, range: self.range, path: self.path };
                 if !state.is_free(&claim, state.waiting.len()) {
                     state.waiting.push_back(Waiter { claim, waker: cx.waker().clone() });
                     self.id = Some(id);

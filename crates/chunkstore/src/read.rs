@@ -49,7 +49,7 @@ impl Store {
     /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when the read begins below that length and the
     /// chunk file is absent, or ends before both that length and the end of the read.
     pub async fn read_at(&self, at: At, buf: &IoBuf, path: IoPath) -> Result<()> {
-        let At { ino, offset, min_len: known } = at;
+        let At { ino, offset, min_len } = at;
         self.statistics.reads.add(1);
         self.statistics.read_bytes.add(buf.len() as u64);
         if buf.is_empty() {
@@ -61,14 +61,14 @@ impl Store {
             if Box::pin(self.is_missing(ino)).await? {
                 return Err(self.report_removed(ino, whole_blocks(range)));
             }
-            if offset < known {
-                self.require_explained_absence(ino, known)?;
+            if offset < min_len {
+                self.require_explained_absence(ino, min_len)?;
             }
             buf.zero(0..buf.len());
             return Ok(());
         };
         self.read_file(&file, range, buf, path).await?;
-        let needed = if offset < known { known.min(end) } else { 0 };
+        let needed = if offset < min_len { min_len.min(end) } else { 0 };
         if needed > file.min_len.load(Ordering::Relaxed) {
             return Box::pin(self.require_len(&file, needed)).await;
         }
@@ -96,7 +96,7 @@ impl Store {
     /// Returns the I/O path of a read of whole blocks: a first read of blocks that aren't in memory
     /// bypasses the page cache.
     fn io_path_of(&self, file: &ChunkFile, blocks: ByteRange, asked: IoPath) -> IoPath {
-        let is_known = || self.recent_reads.note(file.ino, blocks.start / BLOCK, blocks.end / BLOCK);
+        let is_known = || self.recent_reads.record(file.ino, blocks.start / BLOCK, blocks.end / BLOCK);
         if asked == IoPath::Direct || is_known() || file.cached.may_be_cached(blocks.start, blocks.len()) {
             return asked;
         }
@@ -187,7 +187,7 @@ impl Store {
             buf.zero(0..buf.len());
             return Ok(());
         }
-        if file.unsettled().is_some_and(|unsettled| unsettled.overlaps(blocks)) {
+        if file.stale_sums().is_some_and(|unsettled| unsettled.overlaps(blocks)) {
             // A change that failed half-way explains it; the data counts.
             self.accept_found(file, blocks, buf).await?;
             let Some(bad) = self.first_mismatch(file, blocks, buf).await? else { return Ok(()) };

@@ -26,7 +26,7 @@ impl RecentReads {
     }
 
     /// Records that blocks `first..end` of a file are read. Returns whether any of them was known.
-    pub(crate) fn note(&self, ino: InodeId, first: u64, end: u64) -> bool {
+    pub(crate) fn record(&self, ino: InodeId, first: u64, end: u64) -> bool {
         let slots =
             self.slots.get_or_init(|| std::iter::repeat_with(AtomicU16::default).take(self.len).collect());
         let mut seen = false;
@@ -65,12 +65,12 @@ mod tests {
     #[test]
     fn recorded_blocks_are_known_and_no_others() {
         let seen = RecentReads::new(1 << 16);
-        assert!(!seen.note(INO, 5, 6));
-        assert!(seen.note(INO, 5, 6));
-        assert!(!seen.note(InodeId(8), 5, 6), "another file");
-        assert!(!seen.note(INO, 6, 9));
-        assert!(seen.note(INO, 0, 6), "one of several");
-        assert!(seen.note(INO, 0, 1), "the others were noted as well");
+        assert!(!seen.record(INO, 5, 6));
+        assert!(seen.record(INO, 5, 6));
+        assert!(!seen.record(InodeId(8), 5, 6), "another file");
+        assert!(!seen.record(INO, 6, 9));
+        assert!(seen.record(INO, 0, 6), "one of several");
+        assert!(seen.record(INO, 0, 1), "the others were noted as well");
     }
 
     /// With as many blocks as there is room for, some replace others; hardly any is taken for
@@ -79,11 +79,11 @@ mod tests {
     fn most_blocks_within_capacity_are_remembered() {
         let blocks = 1 << 14;
         let seen = RecentReads::new(blocks as usize);
-        let mistaken = (0..blocks).filter(|block| seen.note(INO, *block, block + 1)).count();
+        let mistaken = (0..blocks).filter(|block| seen.record(INO, *block, block + 1)).count();
         assert!(mistaken <= 4, "{mistaken} new blocks taken for old ones");
-        let remembered = (0..blocks).filter(|block| seen.note(INO, *block, block + 1)).count();
+        let remembered = (0..blocks).filter(|block| seen.record(INO, *block, block + 1)).count();
         assert!(remembered > blocks as usize / 3, "{remembered} of {blocks}");
-        let others = (blocks..4 * blocks).filter(|block| seen.note(INO, *block, block + 1)).count();
+        let others = (blocks..4 * blocks).filter(|block| seen.record(INO, *block, block + 1)).count();
         assert!(others <= 12, "{others} new blocks taken for old ones");
     }
 
@@ -91,8 +91,8 @@ mod tests {
     fn any_room_will_do() {
         for blocks in [0, 1, 3] {
             let seen = RecentReads::new(blocks);
-            seen.note(INO, 0, 10);
-            assert!(seen.note(INO, 9, 10));
+            seen.record(INO, 0, 10);
+            assert!(seen.record(INO, 9, 10));
         }
     }
 }

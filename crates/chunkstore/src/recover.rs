@@ -2,7 +2,7 @@
 
 use crate::chunk_file::{ChunkFile, absent_is_fine};
 use crate::error::Result;
-use crate::intent::{DirtyRegions, KeptRecords, Records, ShutdownState, Span, merged};
+use crate::intent::{DirtyRegions, Records, RetainedRecords, ShutdownState, Span, merged};
 use crate::paths;
 use crate::range_lock::WritePath;
 use crate::read::BLOCK;
@@ -41,16 +41,16 @@ impl Store {
     /// The work is bounded: the active entries, [`MAX_SPANS`](crate::intent::MAX_SPANS) spans, and
     /// the retired ones that the log still has. Of each inode of a span it is the first region,
     /// where there is a chunk file.
-    pub(crate) async fn recover(&self, past: ShutdownState) -> Result<(RecoveryReport, KeptRecords)> {
+    pub(crate) async fn recover(&self, shutdown: ShutdownState) -> Result<(RecoveryReport, RetainedRecords)> {
         let mut report = RecoveryReport::default();
-        let records = match past {
-            ShutdownState::Clean => return Ok((report, KeptRecords::default())),
+        let records = match shutdown {
+            ShutdownState::Clean => return Ok((report, RetainedRecords::default())),
             ShutdownState::CleanWithEntries(records) => {
                 report.was_needed = true;
                 // After a clean shutdown, any block that doesn't match its checksum is damage, in
                 // dirty regions as elsewhere.
                 let in_spans = self.chunk_files_in(&records.spans, false).await?;
-                return Ok((report, KeptRecords { records, in_spans }));
+                return Ok((report, RetainedRecords { records, in_spans }));
             }
             ShutdownState::InUse(records) => records,
             ShutdownState::LogLost => {
@@ -64,10 +64,10 @@ impl Store {
         self.needs_reconciliation.store(!records.is_empty(), Ordering::Release);
         let in_spans = self.chunk_files_in(&records.spans, true).await?;
         self.created_at_crash.lock().extend(records.spans.iter().map(|span| (span.first, span.end)));
-        self.at_crash.note_spans(&records.spans);
-        let mut notes = records.entries.clone();
-        notes.extend(in_spans.iter().map(|ino| DirtyRegions { ino: *ino, first: 0, end: 1 }));
-        for of_one_file in merged(notes).chunk_by(|a, b| a.ino == b.ino) {
+        self.at_crash.add_spans(&records.spans);
+        let mut entries = records.entries.clone();
+        entries.extend(in_spans.iter().map(|ino| DirtyRegions { ino: *ino, first: 0, end: 1 }));
+        for of_one_file in merged(entries).chunk_by(|a, b| a.ino == b.ino) {
             self.recover_one(of_one_file, &mut report).await?;
         }
         // Once for everything: the checksums just written, the data of entries that retire, and the
@@ -77,20 +77,20 @@ impl Store {
         tracing::info!(target_id = %self.target(), files, bytes, blocks_changed, "recovered after a crash");
         if report.log_was_missing {
             // So many entries wouldn't fit into a log, and their content is on disk.
-            return Ok((report, KeptRecords::default()));
+            return Ok((report, RetainedRecords::default()));
         }
-        Ok((report, KeptRecords { records, in_spans }))
+        Ok((report, RetainedRecords { records, in_spans }))
     }
 
     /// Rebuilds the checksums of the dirty regions of one file.
-    async fn recover_one(&self, notes: &[DirtyRegions], report: &mut RecoveryReport) -> Result<()> {
-        let ino = notes[0].ino;
+    async fn recover_one(&self, entries: &[DirtyRegions], report: &mut RecoveryReport) -> Result<()> {
+        let ino = entries[0].ino;
         self.changing_at_crash.lock().push(ino);
-        self.at_crash.note_file(ino);
+        self.at_crash.add_file(ino);
         let Some(file) = self.find(ino).await? else { return self.remove_orphaned_sums(ino).await };
         report.files += 1;
-        for note in notes {
-            let outcome = self.rebuild_sums(&file, note.bytes()).await?;
+        for entry in entries {
+            let outcome = self.rebuild_sums(&file, entry.bytes()).await?;
             report.bytes += outcome.bytes;
             report.blocks_changed += outcome.blocks_changed;
         }
@@ -185,7 +185,7 @@ impl Store {
     /// unsettled for later.
     pub(crate) async fn rebuild_held(&self, file: &Arc<ChunkFile>, blocks: ByteRange) {
         match self.rebuild_sums(file, blocks).await {
-            Ok(_) => file.settle(blocks),
+            Ok(_) => file.mark_sums_valid(blocks),
             Err(e) => {
                 tracing::warn!(target_id = %self.target(), inode = %file.ino, "checksums can't be rebuilt after a failed change: {e}")
             }
@@ -193,11 +193,11 @@ impl Store {
     }
 
     /// Sets checksums to match the data where changes failed or were abandoned.
-    pub(crate) async fn rebuild_unsettled(&self, file: &Arc<ChunkFile>) -> Result<()> {
-        let Some(unsettled) = file.unsettled() else { return Ok(()) };
+    pub(crate) async fn rebuild_stale_sums(&self, file: &Arc<ChunkFile>) -> Result<()> {
+        let Some(unsettled) = file.stale_sums() else { return Ok(()) };
         let _held = file.ranges.acquire(unsettled, WritePath::None).await;
         self.rebuild_sums(file, unsettled).await?;
-        file.settle(unsettled);
+        file.mark_sums_valid(unsettled);
         Ok(())
     }
 }

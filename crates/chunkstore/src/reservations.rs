@@ -61,15 +61,15 @@ impl Claim {
     fn take(&mut self, space: Space, before: u64, bytes: u64) -> bool {
         let mut by_disk = self.all.0.lock();
         let claimed = by_disk.entry(self.disk).or_default();
-        let is_there = usable(space).saturating_sub(before.max(*claimed)) >= bytes;
-        if is_there {
+        let is_available = usable(space).saturating_sub(before.max(*claimed)) >= bytes;
+        if is_available {
             *claimed += bytes;
             self.left += bytes;
         }
-        is_there
+        is_available
     }
 
-    fn used(&mut self, bytes: u64) {
+    fn consume(&mut self, bytes: u64) {
         let bytes = bytes.min(self.left);
         self.left -= bytes;
         let mut by_disk = self.all.0.lock();
@@ -80,7 +80,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.used(self.left);
+        self.consume(self.left);
     }
 }
 
@@ -93,13 +93,8 @@ impl Store {
     /// Returns the space that a range needs, with the first `most` parts that have none.
     pub async fn space_needed(&self, ino: InodeId, range: ByteRange, most: usize) -> Result<SpaceNeed> {
         self.checked_end(ino, range.start, range.len())?;
-        let (wanted, gaps) = self.gaps(ino, range, most).await?;
-        Ok(SpaceNeed {
-            disk: self.disk()?,
-            free: usable(self.unclaimed_space().await?),
-            needed: wanted,
-            gaps,
-        })
+        let (needed, gaps) = self.gaps(ino, range, most).await?;
+        Ok(SpaceNeed { disk: self.disk()?, free: usable(self.unclaimed_space().await?), needed, gaps })
     }
 
     /// Returns the space of the disk without what reservations have claimed.
@@ -115,14 +110,14 @@ impl Store {
     /// [`Kind::NoSpace`](crate::Kind::NoSpace): nothing is claimed or allocated then.
     pub(crate) async fn claim(&self, ino: InodeId, range: ByteRange) -> Result<Claim> {
         let mut claim = Claim::none_on(self.disk()?);
-        let (wanted, _) = self.gaps(ino, range, 0).await?;
-        if wanted == 0 || self.try_claim(&mut claim, wanted).await?.is_none() {
+        let (needed, _) = self.gaps(ino, range, 0).await?;
+        if needed == 0 || self.try_claim(&mut claim, needed).await?.is_none() {
             return Ok(claim);
         }
         rt::sleep(RECHECK_DELAY).await;
-        match self.try_claim(&mut claim, wanted).await? {
+        match self.try_claim(&mut claim, needed).await? {
             None => Ok(claim),
-            Some(space) => Err(self.no_space(space, wanted)),
+            Some(space) => Err(self.no_space(space, needed)),
         }
     }
 
@@ -149,16 +144,16 @@ impl Store {
         while start < range.end {
             let piece = ByteRange::at(start, PIECE_BYTES).intersect(range);
             start = piece.end;
-            let (wanted, _) = self.gaps(ino, piece, 0).await?;
-            if wanted == 0 {
+            let (needed, _) = self.gaps(ino, piece, 0).await?;
+            if needed == 0 {
                 continue;
             }
             let space = self.space().await?;
-            if usable(space) < wanted {
-                return Err(self.no_space(space, wanted));
+            if usable(space) < needed {
+                return Err(self.no_space(space, needed));
             }
             self.fallocate(file, Fallocate::Reserve, piece).await?;
-            claim.used(wanted);
+            claim.consume(needed);
         }
         Ok(())
     }
@@ -191,13 +186,13 @@ mod tests {
     use super::*;
 
     const GIB: u64 = 1 << 30;
-    const KEPT: u64 = 512 << 20;
+    const RESERVE: u64 = 512 << 20;
 
     #[test]
     fn claims_on_one_disk_add_up_until_they_end() {
         // A disk that no other test uses.
         let on = |disk| Claim::none_on(disk);
-        let space = Space { capacity: 6 * GIB, free: 4 * GIB + KEPT };
+        let space = Space { capacity: 6 * GIB, free: 4 * GIB + RESERVE };
         let (mut first, mut second, mut elsewhere) = (on(u64::MAX), on(u64::MAX), on(u64::MAX - 1));
         assert!(first.take(space, 0, 3 * GIB));
         assert!(!second.take(space, 0, GIB + 1));
@@ -206,7 +201,7 @@ mod tests {
         drop(second);
         let mut third = on(u64::MAX);
         assert!(!third.take(space, 4 * GIB, 1), "what was claimed before the check counts");
-        first.used(2 * GIB);
+        first.consume(2 * GIB);
         let after = Space { free: space.free - 2 * GIB, ..space };
         assert!(third.take(after, 0, GIB));
         assert!(!third.take(after, 0, 1));

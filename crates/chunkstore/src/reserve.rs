@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     const GIB: u64 = 1 << 30;
-    const KEPT: u64 = 512 << 20;
+    const RESERVE: u64 = 512 << 20;
 
     #[test]
     fn a_grant_is_used_up_and_never_reaches_into_the_reserve() {
@@ -120,10 +120,10 @@ mod tests {
         assert!(room.take(MAX_GRANT_BYTES));
         assert!(!room.take(1));
         // After the requested 40 bytes, 160 are left beside the reserve.
-        assert!(room.take_from(free(KEPT + 200), 40));
+        assert!(room.take_from(free(RESERVE + 200), 40));
         assert!(!room.take(11));
         assert!(room.take(10));
-        assert!(!room.take_from(free(KEPT + 39), 40));
+        assert!(!room.take_from(free(RESERVE + 39), 40));
         assert!(!room.take_from(free(0), 1));
         assert!(!room.take(1), "a refusal grants nothing");
     }

@@ -50,7 +50,7 @@ impl Store {
         } else {
             None
         };
-        self.note(&file, range).await?;
+        self.mark_dirty(&file, range).await?;
         let change = Change::begin(&file, blocks);
         self.mark_unsynced(&file);
         file.cached.set_len(len).await.map_err(failed)?;
@@ -58,7 +58,7 @@ impl Store {
         self.truncate_sums(&file, len.div_ceil(BLOCK)).await?;
         self.set_edges(&file, edge.into_iter()).await?;
         self.mark_unsynced(&file);
-        change.settled();
+        change.complete();
         Ok(())
     }
 
@@ -90,7 +90,7 @@ impl Store {
         }
         // The added part is a hole, and so are its checksums; the rest of the last block has always
         // read as zeros.
-        self.note(&file, ByteRange::new(end, len)).await?;
+        self.mark_dirty(&file, ByteRange::new(end, len)).await?;
         self.mark_unsynced(&file);
         file.cached.set_len(len).await.map_err(failed)?;
         self.mark_unsynced(&file);
@@ -112,7 +112,7 @@ impl Store {
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) when zeroing would turn missing content into a hole,
     /// as for [`Store::write_at`].
     pub async fn allocate_at(&self, at: At, len: u64, how: Allocate) -> Result<()> {
-        let At { ino, offset, min_len: known } = at;
+        let At { ino, offset, min_len } = at;
         let range = ByteRange::new(offset, offset.saturating_add(len));
         if range.is_empty() {
             return Ok(());
@@ -134,7 +134,7 @@ impl Store {
         // Before a file is created: a refusal leaves nothing behind.
         let claim = self.claim(ino, range).await?;
         let file = match how {
-            Allocate::Zero => self.find_with_len(ino, known.min(offset)).await?,
+            Allocate::Zero => self.find_with_len(ino, min_len.min(offset)).await?,
             _ => self.find_or_create(ino).await?,
         };
         self.reserve(ino, &file, range, claim).await?;
@@ -172,7 +172,7 @@ impl Store {
     /// Removes a chunk file with its checksums, or moves both into a folder.
     pub(crate) async fn remove_or_set_aside(&self, ino: InodeId, aside: Option<&Path>) -> Result<()> {
         // Retains the entry until the file is gone, even if other changes need space in the log.
-        let _noted = self.intents.as_ref().map(|log| log.holds().hold());
+        let _entry_hold = self.intents.as_ref().map(|log| log.holds().hold());
         if let Some(file) = self.find(ino).await? {
             // A crash may restore the file: the entry then tells recovery to check it. In a group
             // all of it is dirty, because another replica still has all of it. If a crash separates
@@ -182,7 +182,7 @@ impl Store {
                 (None, None) => 1,
                 _ => file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len.max(1),
             };
-            self.note(&file, ByteRange::new(0, end)).await?;
+            self.mark_dirty(&file, ByteRange::new(0, end)).await?;
         }
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
@@ -226,7 +226,7 @@ impl Store {
         let blocks = whole_blocks(range);
         let _held = file.ranges.acquire(blocks, WritePath::Cached).await;
         let edges = self.edges_after_zeroing(file, range).await?;
-        self.note(file, range).await?;
+        self.mark_dirty(file, range).await?;
         let change = Change::begin(file, blocks);
         if let Err(e) = self.fallocate(file, how, range).await {
             drop(change);
@@ -236,7 +236,7 @@ impl Store {
         let whole = ByteRange::new(range.start.div_ceil(BLOCK) * BLOCK, range.end / BLOCK * BLOCK);
         self.clear_sums(file, whole).await?;
         self.set_edges(file, edges).await?;
-        change.settled();
+        change.complete();
         Ok(())
     }
 

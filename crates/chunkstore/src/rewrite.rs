@@ -21,7 +21,7 @@ use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
 
 /// Stored instead of an unknown checksum, because [`BlockSum::UNCHECKED`] would accept any content:
 /// the block is refused until it is rewritten.
-const UNKNOWN: BlockSum = BlockSum(0x5a5a_5a5a);
+const UNKNOWN_SUM: BlockSum = BlockSum(0x5a5a_5a5a);
 
 impl Store {
     /// Replaces the whole blocks of a range by `data`, whatever they were: from the range's start
@@ -47,12 +47,12 @@ impl Store {
         let Some(file) = self.find(ino).await? else { return Err(self.report_removed(ino, blocks)) };
         let held = ByteRange::new(blocks.start, if len.is_some() { u64::MAX } else { blocks.end });
         let _held = file.ranges.acquire(held, WritePath::Cached).await;
-        let right = padded_blocks(range.start - blocks.start, blocks.len(), data);
-        let sums: Vec<BlockSum> = right.as_slice().chunks_exact(BLOCK_SIZE).map(sum_or_hole).collect();
+        let padded = padded_blocks(range.start - blocks.start, blocks.len(), data);
+        let sums: Vec<BlockSum> = padded.as_slice().chunks_exact(BLOCK_SIZE).map(sum_or_hole).collect();
         self.set_sums(&file, blocks.start / BLOCK, &sums).await?;
         self.flush_sums(&file).await?;
         self.sync_sums(&file).await?;
-        self.write_blocks(&file, blocks, &right, data.map(|_| range.start + given)).await?;
+        self.write_blocks(&file, blocks, &padded, data.map(|_| range.start + given)).await?;
         if let Some(len) = len {
             self.set_final_len(&file, len).await?;
         }
@@ -70,7 +70,7 @@ impl Store {
         &self,
         file: &ChunkFile,
         blocks: ByteRange,
-        right: &IoBuf,
+        padded: &IoBuf,
         end: Option<u64>,
     ) -> Result<()> {
         let Some(end) = end else { return self.fallocate(file, Fallocate::Punch, blocks).await };
@@ -78,7 +78,7 @@ impl Store {
         let found = file.cached.stat().await.map_err(failed)?.len;
         let end = end.max(found.min(blocks.end));
         self.mark_unsynced(file);
-        let data = right.slice(0..(end - blocks.start) as usize);
+        let data = padded.slice(0..(end - blocks.start) as usize);
         file.cached.write_at(data, blocks.start).await.map_err(failed)?;
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Store {
         if found > len {
             // After a crash, the checksums of the truncated part must go, too. The last block is
             // right by now.
-            self.note(file, ByteRange::new(len, u64::MAX)).await?;
+            self.mark_dirty(file, ByteRange::new(len, u64::MAX)).await?;
         }
         self.mark_unsynced(file);
         if found != len {
@@ -132,7 +132,7 @@ impl Store {
     /// The caller holds the shard's `opening`.
     async fn create_unwritten(&self, ino: InodeId, len: u64) -> Result<()> {
         let path = paths::chunk_file(&self.dir, ino);
-        let made = async {
+        let created = async {
             let folder = paths::folder(&self.dir, ino);
             // The checksums first: with them a missing chunk file is recognized.
             rt::sync_dir(&folder).await?;
@@ -142,7 +142,7 @@ impl Store {
             file.cached.sync_data().await?;
             rt::sync_dir(&folder).await
         };
-        made.await.map_err(|e| self.failed("make", &path, e))?;
+        created.await.map_err(|e| self.failed("make", &path, e))?;
         self.orphaned_sums.lock().remove(&ino);
         self.sync_failures.lock().remove(&ino);
         self.clear_reported(ino, ByteRange::new(0, len));
@@ -152,12 +152,12 @@ impl Store {
 
 /// Returns the new content of whole blocks: zeros except for the data, which begins at `from`.
 fn padded_blocks(from: u64, len: u64, data: Option<&IoBuf>) -> IoBuf {
-    let right = IoBuf::alloc(len as usize);
-    right.zero(0..len as usize);
+    let padded = IoBuf::alloc(len as usize);
+    padded.zero(0..len as usize);
     if let Some(data) = data {
-        right.copy_from(from as usize, data.as_slice());
+        padded.copy_from(from as usize, data.as_slice());
     }
-    right
+    padded
 }
 
 /// Zeros count as a hole, which other replicas may have there.
@@ -172,8 +172,8 @@ async fn write_sums(path: &Path, first: u64, sums: &[u32], len: Option<u64>) -> 
     rt::create_dir_all(folder).await?;
     let options = OpenOptions { read: true, write: true, create: true, ..OpenOptions::default() };
     let file = File::open(path, options).await?;
-    let told = |sum: &u32| if *sum == BlockSum::UNCHECKED.0 { UNKNOWN.0 } else { *sum };
-    let bytes: Vec<u8> = sums.iter().flat_map(|sum| told(sum).to_le_bytes()).collect();
+    let stored_sum = |sum: &u32| if *sum == BlockSum::UNCHECKED.0 { UNKNOWN_SUM.0 } else { *sum };
+    let bytes: Vec<u8> = sums.iter().flat_map(|sum| stored_sum(sum).to_le_bytes()).collect();
     if !bytes.is_empty() {
         file.write_at(IoBuf::from_slice(&bytes), first * SUM_BYTES as u64).await?;
     }

@@ -66,7 +66,7 @@ impl Rows {
     /// Everything written before is on disk when this returns.
     pub async fn sync(&self) -> Result<()> {
         // A concurrent sync may cover the caller's rows, so the caller waits for it.
-        let _alone = self.syncing.write().await;
+        let _exclusive = self.syncing.write().await;
         if !self.dirty.swap(false, Ordering::AcqRel) {
             return Ok(());
         }

@@ -35,18 +35,18 @@ impl Store {
     /// [`Kind::Corrupt`](crate::Kind::Corrupt), too, when it is absent or shorter, and `at` is
     /// below that length: missing content must not be taken for a hole.
     pub async fn seek_at(&self, at: At, what: Seek) -> Result<Option<u64>> {
-        let At { ino, offset: from, min_len: known } = at;
+        let At { ino, offset: from, min_len } = at;
         let Some(file) = self.find(ino).await? else {
             if Box::pin(self.is_missing(ino)).await? {
                 return Err(self.report_removed(ino, ByteRange::new(0, u64::MAX)));
             }
-            if from < known {
-                self.require_explained_absence(ino, known)?;
+            if from < min_len {
+                self.require_explained_absence(ino, min_len)?;
             }
             return Ok((what == Seek::Hole).then_some(from));
         };
-        if from < known {
-            self.require_len(&file, known).await?;
+        if from < min_len {
+            self.require_len(&file, min_len).await?;
         }
         match what {
             Seek::Data => self.seek_data(&file, from).await,

@@ -6,8 +6,8 @@ use crate::error::{Kind, Result, StoreError};
 use crate::group::{self, DEFAULT_GROUP_LOG_BYTES};
 use crate::identity::{self, Identity, Owner};
 use crate::intent::{DEFAULT_LOG_BYTES, IntentLog, ShutdownState};
-use crate::min_length::{AtCrash, IncompleteFiles};
-use crate::paths::{self, CHUNKS, FENCES, OVERFLOW, RECENT};
+use crate::min_length::{ChangingAtCrash, IncompleteFiles};
+use crate::paths::{self, CHUNKS, DRC_ROWS, FENCES, OVERFLOW};
 use crate::recent_reads::RecentReads;
 use crate::recover::RecoveryReport;
 use crate::reserve::SpaceGrant;
@@ -165,7 +165,7 @@ pub struct Store {
     /// The spans of the last recovery; taken once.
     pub(crate) created_at_crash: Mutex<Vec<(InodeId, InodeId)>>,
     /// Exists as long as the store is open: it explains missing content.
-    pub(crate) at_crash: AtCrash,
+    pub(crate) at_crash: ChangingAtCrash,
     pub(crate) incomplete: IncompleteFiles,
     /// Crash reconciliation hasn't finished: another start must find the same state again.
     pub(crate) needs_reconciliation: AtomicBool,
@@ -184,8 +184,8 @@ pub struct Store {
 pub(crate) struct TargetShared {
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) budget: Arc<SumBudget>,
-    pub(crate) seen: Arc<RecentReads>,
-    pub(crate) room: Arc<SpaceGrant>,
+    pub(crate) recent_reads: Arc<RecentReads>,
+    pub(crate) space_grant: Arc<SpaceGrant>,
 }
 
 /// A change in progress; a shutdown waits for it.
@@ -247,8 +247,8 @@ impl Store {
         let shared = TargetShared {
             statistics: Arc::default(),
             budget: Arc::new(SumBudget::new(options.sum_cache_bytes)),
-            seen: Arc::new(RecentReads::new(options.seen_blocks)),
-            room: Arc::default(),
+            recent_reads: Arc::new(RecentReads::new(options.seen_blocks)),
+            space_grant: Arc::default(),
         };
         let owner = Owner { identity: expected.clone(), group: None };
         Store::open_checked(dir, owner, options, shared, DEFAULT_LOG_BYTES).await
@@ -263,21 +263,21 @@ impl Store {
         log_bytes: u64,
     ) -> Result<(Arc<Store>, RecoveryReport)> {
         let expected = &identity;
-        let home = Arc::new(StoreDir::hold(dir, Owner { identity: identity.clone(), group })?);
-        let (log, past) = match IntentLog::open(expected.target, dir).await? {
-            Some(found) => (Some(found.log), found.past),
+        let store_dir = Arc::new(StoreDir::hold(dir, Owner { identity: identity.clone(), group })?);
+        let (log, shutdown) = match IntentLog::open(expected.target, dir).await? {
+            Some(found) => (Some(found.log), found.shutdown),
             None => (None, ShutdownState::LogLost),
         };
-        let recent = Rows::open(expected.target, dir.join(RECENT)).await?;
+        let drc_rows = Rows::open(expected.target, dir.join(DRC_ROWS)).await?;
         let fences = Rows::open(expected.target, dir.join(FENCES)).await?;
         rt::sync_dir(dir).await.map_err(|e| StoreError::io(expected.target, "sync", dir, e))?;
-        let was_clean = matches!(past, ShutdownState::Clean);
-        let was_shut_down = matches!(past, ShutdownState::Clean | ShutdownState::CleanWithEntries(_));
+        let was_clean = matches!(shutdown, ShutdownState::Clean);
+        let was_shut_down = matches!(shutdown, ShutdownState::Clean | ShutdownState::CleanWithEntries(_));
         let verifier = Verifier::open(expected.target, dir, group.is_some(), was_shut_down).await?;
         let overflowed = group::has_mark(expected.target, &dir.join(OVERFLOW)).await?;
         let mut store = Store {
             dir: dir.to_path_buf(),
-            store_dir: home,
+            store_dir,
             identity: expected.clone(),
             group,
             statistics: shared.statistics,
@@ -285,8 +285,8 @@ impl Store {
             cache: FileCache::new(options.max_open_files),
             options: options.clone(),
             budget: shared.budget,
-            recent_reads: shared.seen,
-            space_grant: shared.room,
+            recent_reads: shared.recent_reads,
+            space_grant: shared.space_grant,
             overflowed: AtomicBool::new(overflowed),
             mark_lock: rt::sync::RwLock::new(),
             maintenance: rt::sync::RwLock::new(),
@@ -295,28 +295,28 @@ impl Store {
             reported: Mutex::default(),
             changing_at_crash: Mutex::default(),
             created_at_crash: Mutex::default(),
-            at_crash: AtCrash::default(),
+            at_crash: ChangingAtCrash::default(),
             incomplete: IncompleteFiles::default(),
             needs_reconciliation: AtomicBool::new(false),
             orphaned_sums: Mutex::default(),
-            drc_rows: recent,
+            drc_rows,
             fences,
             verifier,
             closed: AtomicBool::new(false),
             changes_in_progress: AtomicUsize::new(0),
         };
-        if group.is_some() && matches!(past, ShutdownState::LogLost) {
+        if group.is_some() && matches!(shutdown, ShutdownState::LogLost) {
             store.mark_overflow(false).await?;
         }
         let (report, inherited) =
-            if options.intent_log { store.recover(past).await? } else { Default::default() };
+            if options.intent_log { store.recover(shutdown).await? } else { Default::default() };
         // A lost log is replaced only now, so that a crash before leaves the loss visible.
         let log = match log {
             Some(log) => log,
             None => IntentLog::replace(expected.target, dir, log_bytes).await?,
         };
         log.resume(&inherited).await?;
-        log.holds().let_go(store.overflowed.load(Ordering::SeqCst));
+        log.holds().set_release_all(store.overflowed.load(Ordering::SeqCst));
         log.holds().set_retain_all(group.is_some() && !was_clean);
         store.intents = options.intent_log.then_some(log);
         Ok((Arc::new(store), report))
@@ -376,7 +376,7 @@ impl Store {
     }
 
     /// The rows of the duplicate request cache. Every sync of data syncs them, too.
-    pub fn recent(&self) -> &Rows {
+    pub fn drc_rows(&self) -> &Rows {
         &self.drc_rows
     }
 
@@ -415,13 +415,13 @@ impl Store {
         while self.changes_in_progress.load(Ordering::SeqCst) > 0 {
             rt::sleep(CLOSING_POLL).await;
         }
-        let left = self.leave().await;
-        let given_back = self.options.lock.as_ref().map_or(Ok(()), |lock| lock.unlock());
-        left.and(given_back.map_err(|e| self.failed("unlock", &self.dir, e)))
+        let synced = self.record_shutdown().await;
+        let unlocked = self.options.lock.as_ref().map_or(Ok(()), |lock| lock.unlock());
+        synced.and(unlocked.map_err(|e| self.failed("unlock", &self.dir, e)))
     }
 
     /// Syncs everything, and records a clean shutdown unless crash reconciliation is unfinished.
-    async fn leave(&self) -> Result<()> {
+    async fn record_shutdown(&self) -> Result<()> {
         if self.needs_reconciliation.load(Ordering::Acquire) {
             return self.maintain(u64::MAX).await;
         }
@@ -548,14 +548,14 @@ impl Store {
         let failed = |e| self.failed("read", file.sum_path(), e);
         let page = IoBuf::alloc(PAGE_BYTES);
         loop {
-            let departures = file.sums.invalidations();
+            let invalidations = file.sums.invalidations();
             let got = match file.sum_file().await.map_err(failed)? {
                 Some(sums) => sums.read_at(page.clone(), number * PAGE_BYTES as u64).await.map_err(failed)?,
                 None => 0,
             };
             page.zero(got..PAGE_BYTES);
             self.statistics.sum_page_loads.add(1);
-            if file.sums.insert(file, number, departures, page.as_slice()) {
+            if file.sums.insert(file, number, invalidations, page.as_slice()) {
                 return Ok(());
             }
         }
@@ -564,9 +564,9 @@ impl Store {
     /// Keeps the memory for checksums within its budget; writes some back if necessary.
     pub(crate) async fn evict_sums_if_full(&self) {
         for _ in 0..EVICTION_ATTEMPTS {
-            match self.budget.make_room() {
+            match self.budget.evict_pages() {
                 sums::EvictionResult::Enough => return,
-                sums::EvictionResult::After(other) => {
+                sums::EvictionResult::FlushFirst(other) => {
                     if let Err(e) = self.flush_sums(&other).await {
                         tracing::warn!(target_id = %self.target(), "checksums can't be written back: {e}");
                         return;
@@ -596,7 +596,7 @@ impl Store {
     }
 
     /// Records in the intent log that a range is about to change. The caller holds the range.
-    pub(crate) async fn note(&self, file: &ChunkFile, range: ByteRange) -> Result<()> {
+    pub(crate) async fn mark_dirty(&self, file: &ChunkFile, range: ByteRange) -> Result<()> {
         match &self.intents {
             Some(log) => log.mark_dirty(file.ino, range, &self.statistics).await,
             None => Ok(()),

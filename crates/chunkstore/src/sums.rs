@@ -104,7 +104,7 @@ struct Pages {
     by_number: BTreeMap<u64, Page>,
     /// Counts events that may invalidate a page that is being read from disk: evictions and
     /// truncations.
-    departures: u64,
+    invalidations: u64,
 }
 
 /// The pages of one chunk file.
@@ -186,7 +186,7 @@ impl SumCache {
 
     /// Must be called before a page is loaded, for [`SumCache::insert`].
     pub(crate) fn invalidations(&self) -> u64 {
-        self.pages.lock().departures
+        self.pages.lock().invalidations
     }
 
     pub(crate) fn contains(&self, number: u64) -> bool {
@@ -209,12 +209,18 @@ impl SumCache {
 
     /// Adds a page that was read from disk. False: something changed since `invalidations` was
     /// called; read it again.
-    pub(crate) fn insert(&self, file: &Arc<ChunkFile>, number: u64, departures: u64, stored: &[u8]) -> bool {
+    pub(crate) fn insert(
+        &self,
+        file: &Arc<ChunkFile>,
+        number: u64,
+        invalidations: u64,
+        stored: &[u8],
+    ) -> bool {
         let mut pages = self.pages.lock();
         if pages.by_number.contains_key(&number) {
             return true;
         }
-        if pages.departures != departures {
+        if pages.invalidations != invalidations {
             return false;
         }
         let mut page = Page::new();
@@ -248,7 +254,7 @@ impl SumCache {
     pub(crate) fn truncate(&self, first_block: u64) {
         let (number, at) = locate(first_block);
         let mut pages = self.pages.lock();
-        pages.departures += 1;
+        pages.invalidations += 1;
         let whole_from = if at == 0 { number } else { number + 1 };
         let gone = pages.by_number.split_off(&whole_from);
         self.budget.release(gone.len());
@@ -282,7 +288,7 @@ impl SumCache {
             return Eviction::Dirty;
         }
         pages.by_number.remove(&number);
-        pages.departures += 1;
+        pages.invalidations += 1;
         Eviction::Done
     }
 }
@@ -341,7 +347,7 @@ pub(crate) enum EvictionResult {
     /// There is room, or none can be made now.
     Enough,
     /// This file's pages have to be written first.
-    After(Arc<ChunkFile>),
+    FlushFirst(Arc<ChunkFile>),
 }
 
 /// The memory that all checksum pages of a store share, with a second-chance queue of eviction
@@ -379,7 +385,7 @@ impl SumBudget {
     }
 
     /// Evicts clean pages that weren't used lately until there is room for one more.
-    pub(crate) fn make_room(&self) -> EvictionResult {
+    pub(crate) fn evict_pages(&self) -> EvictionResult {
         let mut first_dirty = None;
         for _ in 0..EVICTION_PROBES {
             if self.resident.load(Ordering::Relaxed) < self.limit {
@@ -397,6 +403,6 @@ impl SumBudget {
                 }
             }
         }
-        first_dirty.map_or(EvictionResult::Enough, EvictionResult::After)
+        first_dirty.map_or(EvictionResult::Enough, EvictionResult::FlushFirst)
     }
 }

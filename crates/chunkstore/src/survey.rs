@@ -25,7 +25,7 @@ pub(crate) static SUM_OF_ZEROS: LazyLock<BlockSum> = LazyLock::new(|| block_sum(
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Survey {
     /// A chunk file exists, and it is the one that is open here, if one is.
-    pub is_there: bool,
+    pub exists: bool,
     /// Bytes.
     pub len: u64,
     /// End of the last block that has a checksum of data: beyond the length, something was cut off.
@@ -60,7 +60,7 @@ impl Store {
         let range = ByteRange::new(start, end.next_multiple_of(BLOCK));
         let stat = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?;
         let mut survey = Survey {
-            is_there: true,
+            exists: true,
             len: stat.len,
             sum_end: self.sum_end(&file).await?,
             mtime: stat.mtime,

@@ -38,11 +38,11 @@ impl Unsynced {
 
     /// Takes those that are to be written back in this pass of the background. `is_idle` tells
     /// whether a file hasn't been changed since the last one.
-    pub(crate) fn take_due(&mut self, has_rested: impl Fn(InodeId) -> bool) -> BTreeSet<InodeId> {
+    pub(crate) fn take_due(&mut self, is_idle: impl Fn(InodeId) -> bool) -> BTreeSet<InodeId> {
         let passes = self.passes;
         self.passes += 1;
         let is_due = |since: u64| passes - since >= MAX_DIRTY_PASSES;
-        let due = self.since.iter().filter(|(ino, since)| has_rested(**ino) || is_due(**since));
+        let due = self.since.iter().filter(|(ino, since)| is_idle(**ino) || is_due(**since));
         let due: BTreeSet<InodeId> = due.map(|(ino, _)| *ino).collect();
         due.iter().for_each(|ino| self.remove(*ino));
         due

@@ -61,18 +61,18 @@ impl Verifier {
             .map_err(|e| StoreError::io(target, "look up the mount of", dir, e))?;
         let path = dir.join(VERIFIER);
         let found = read(target, &path).await?;
-        let kept = found
+        let stored = found
             .as_ref()
             .filter(|found| was_shut_down || found.memory == memory)
             .map(|found| found.verifier);
         let current =
-            kept.unwrap_or_else(|| if found.is_none() && is_group { FIRST } else { random_verifier() });
+            stored.unwrap_or_else(|| if found.is_none() && is_group { FIRST } else { random_verifier() });
         let past = found.as_ref().map_or(current, |found| found.verifier);
         if past != current {
             tracing::warn!(target_id = %target, path = %dir.display(), "unsynced writes may be lost: the machine restarted, or the disk was mounted again");
         }
         let record = Record { verifier: current, memory };
-        let is_news = found.as_ref() != Some(&record);
+        let has_changed = found.as_ref() != Some(&record);
         let verifier = Verifier {
             target,
             path,
@@ -82,14 +82,14 @@ impl Verifier {
             writing: rt::sync::RwLock::new(),
         };
         // Before anything is acknowledged under it.
-        if is_news {
+        if has_changed {
             verifier.write(current).await?;
         }
         Ok(verifier)
     }
 
     async fn write(&self, verifier: u64) -> Result<()> {
-        let _alone = self.writing.write().await;
+        let _exclusive = self.writing.write().await;
         let record = Record { verifier, memory: self.memory.clone() };
         let text = render(&record);
         let draft = self.path.with_extension("new");

@@ -52,7 +52,7 @@ impl Store {
     /// length and before the write: the missing part would become a hole.
     pub async fn write_at(
         &self,
-        At { ino, offset, min_len: known }: At,
+        At { ino, offset, min_len }: At,
         buf: &IoBuf,
         path: IoPath,
         durability: Durability,
@@ -67,7 +67,7 @@ impl Store {
         self.ensure_space(ino, range).await?;
         self.retire_entries_if_full().await?;
         let _in_progress = self.begin_change()?;
-        let file = self.find_with_len(ino, known.min(offset)).await?;
+        let file = self.find_with_len(ino, min_len.min(offset)).await?;
         let blocks = whole_blocks(range);
         let direct = match path {
             IoPath::Direct if blocks == range && buf.is_aligned() => {
@@ -75,11 +75,11 @@ impl Store {
             }
             _ => None,
         };
-        let passage = if direct.is_some() { WritePath::Direct } else { WritePath::Cached };
-        let _held = file.ranges.acquire(blocks, passage).await;
+        let write_path = if direct.is_some() { WritePath::Direct } else { WritePath::Cached };
+        let _held = file.ranges.acquire(blocks, write_path).await;
         let sums = self.sums_after_write(&file, range, buf).await?;
         self.load_sums_of(&file, blocks).await?;
-        self.note(&file, range).await?;
+        self.mark_dirty(&file, range).await?;
         if direct.is_some() {
             self.statistics.direct_writes.add(1);
         }
@@ -101,7 +101,7 @@ impl Store {
             return noted;
         }
         self.set_sums(&file, blocks.start / BLOCK, &sums).await?;
-        change.settled();
+        change.complete();
         Ok(())
     }
 

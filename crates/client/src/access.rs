@@ -61,19 +61,19 @@ impl Client {
         inode: &'a OpenInode,
         need: LeaseNeed,
     ) -> Result<ReadGuard<'a>> {
-        for turn in 0.. {
+        for attempt in 0.. {
             self.wait_while_suspended(inode.ino).await?;
             let guard = self.lock_io_shared(inode).await?;
-            let (is_ready, is_spent) = {
+            let (is_ready, is_tainted) = {
                 let content = inode.content.lock();
                 (content.is_ready(|_| need), content.is_tainted())
             };
             // Rare cases are boxed, to keep the futures of requests small.
-            if is_ready && (!is_spent || Box::pin(self.has_renewed_tainted_epoch(inode)).await?) {
+            if is_ready && (!is_tainted || Box::pin(self.try_renew_tainted_epoch(inode)).await?) {
                 return Ok(guard);
             }
             drop(guard);
-            Box::pin(self.request_lease(inode, need, turn)).await?;
+            Box::pin(self.request_lease(inode, need, attempt)).await?;
         }
         unreachable!("the loop ends by returning")
     }
@@ -85,10 +85,10 @@ impl Client {
         inode: &'a OpenInode,
         need: impl Fn(&Content) -> LeaseNeed,
     ) -> Result<WriteGuard<'a>> {
-        for turn in 0.. {
+        for attempt in 0.. {
             match self.try_lock_exclusive(inode, &need).await? {
                 Ok(guard) => return Ok(guard),
-                Err(needed) => Box::pin(self.request_lease(inode, needed, turn)).await?,
+                Err(needed) => Box::pin(self.request_lease(inode, needed, attempt)).await?,
             }
         }
         unreachable!("the loop ends by returning")
@@ -103,18 +103,19 @@ impl Client {
         need: impl Fn(&Content) -> LeaseNeed,
     ) -> Result<WriteGuard<'a>> {
         let until_ns = rt::monotonic_ns().saturating_add(self.request_timeout.get().as_nanos() as u64);
-        for turn in 0.. {
+        for attempt in 0.. {
             let needed = match self.try_lock_exclusive(inode, &need).await? {
                 Ok(guard) => return Ok(guard),
                 Err(needed) => needed,
             };
-            match self.unless_recalled(inode.ino, Box::pin(self.request_lease(inode, needed, turn))).await {
+            match self.unless_recalled(inode.ino, Box::pin(self.request_lease(inode, needed, attempt))).await
+            {
                 Some(acquired) => acquired?,
                 None if Box::pin(self.load_during_recall(inode)).await? => {}
                 // The recall has already unloaded the content, or hasn't begun and will wait for
                 // this page: the write must not wait for its end.
                 None if rt::monotonic_ns() < until_ns => rt::sleep(MIN_PAUSE).await,
-                None => Box::pin(self.request_lease(inode, needed, turn)).await?,
+                None => Box::pin(self.request_lease(inode, needed, attempt)).await?,
             }
         }
         unreachable!("the loop ends by returning")
@@ -128,11 +129,11 @@ impl Client {
     ) -> Result<std::result::Result<WriteGuard<'a>, LeaseNeed>> {
         self.wait_while_suspended(inode.ino).await?;
         let guard = self.lock_io_exclusive(inode).await?;
-        let (is_ready, is_spent) = {
+        let (is_ready, is_tainted) = {
             let content = inode.content.lock();
             (content.is_ready(need), content.is_tainted())
         };
-        if is_ready && (!is_spent || Box::pin(self.has_renewed_tainted_epoch(inode)).await?) {
+        if is_ready && (!is_tainted || Box::pin(self.try_renew_tainted_epoch(inode)).await?) {
             return Ok(Ok(guard));
         }
         let content = inode.content.lock();
@@ -141,10 +142,10 @@ impl Client {
 
     /// Returns the result of `work`, or `None` if a recall of the inode begins first.
     async fn unless_recalled<T>(&self, ino: InodeId, work: impl Future<Output = T>) -> Option<T> {
-        let (mut work, mut closing) = (pin!(work), pin!(self.leases.wait_for_recall_start(ino)));
+        let (mut work, mut recall_start) = (pin!(work), pin!(self.leases.wait_for_recall_start(ino)));
         poll_fn(|context| match work.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending => closing.as_mut().poll(context).map(|()| None),
+            Poll::Pending => recall_start.as_mut().poll(context).map(|()| None),
         })
         .await
     }
@@ -202,25 +203,25 @@ impl Client {
 
     /// Makes sure that the service knows, by a lease, that this session uses the inode.
     pub(crate) async fn ensure_lease(&self, inode: &OpenInode, need: LeaseNeed) -> Result<()> {
-        for turn in 0.. {
-            let asked = self.leases.stamp_request();
-            if self.leases.lease_covering(asked, inode.ino).is_some_and(|mode| need.is_met_by(mode)) {
+        for attempt in 0.. {
+            let stamp = self.leases.stamp_request();
+            if self.leases.lease_covering(stamp, inode.ino).is_some_and(|mode| need.is_met_by(mode)) {
                 return Ok(());
             }
-            Box::pin(self.request_lease(inode, need, turn)).await?;
+            Box::pin(self.request_lease(inode, need, attempt)).await?;
         }
         unreachable!("the loop ends by returning")
     }
 
     /// Requests a lease and the content under it once. The caller must not hold an I/O lock: the
     /// answer may have to wait for a recall from this very session.
-    async fn request_lease(&self, inode: &OpenInode, need: LeaseNeed, turn: u32) -> Result<()> {
+    async fn request_lease(&self, inode: &OpenInode, need: LeaseNeed, attempt: u32) -> Result<()> {
         self.with_timeout((inode.ino, "the recall of its lease"), self.leases.wait_for_recall_end(inode.ino))
             .await?;
-        let wish =
+        let requested_lease =
             if self.leases.is_only_session() { None } else { Some(self.lease_to_request(inode, need)) };
-        let era = inode.content.lock().generation;
-        let answer = self.query(MetaOp::Open { ino: inode.ino, wish }).await?;
+        let generation = inode.content.lock().generation;
+        let answer = self.query(MetaOp::Open { ino: inode.ino, requested_lease }).await?;
         let info = file_info(answer.reply)?;
         inode.note_changes(&info.attr);
         inode.atime_quiet_until_ns.store(0, Ordering::Relaxed);
@@ -229,7 +230,7 @@ impl Client {
             // The lease is checked under this lock, under which a recall unloads the content.
             let mut content = inode.content.lock();
             // Without leases, the generation shows whether an answer is outdated.
-            let is_current = !self.leases.is_only_session() || content.generation == era;
+            let is_current = !self.leases.is_only_session() || content.generation == generation;
             let lease = self.leases.lease_covering(answer.stamp, inode.ino).filter(|_| is_current);
             lease.inspect(|&mode| content.load(info, mode)).is_some()
         };
@@ -238,7 +239,7 @@ impl Client {
         // stronger one.
         if !granted {
             self.leases.mark_open(inode.ino);
-            rt::sleep(MIN_PAUSE.saturating_mul(1 << turn.min(10)).min(MAX_PAUSE)).await;
+            rt::sleep(MIN_PAUSE.saturating_mul(1 << attempt.min(10)).min(MAX_PAUSE)).await;
         }
         Ok(())
     }
@@ -264,7 +265,7 @@ impl Client {
 
     /// Returns the service's current information on a file, for one use.
     pub(crate) async fn open_info_once(&self, ino: InodeId) -> Result<FileInfo> {
-        let mut info = file_info(self.query(MetaOp::Open { ino, wish: None }).await?.reply)?;
+        let mut info = file_info(self.query(MetaOp::Open { ino, requested_lease: None }).await?.reply)?;
         // Without a lease, the file may be truncated before its chunk files are read: a missing
         // part is no damage then.
         info.length_bounds.clear();
@@ -307,10 +308,10 @@ impl Client {
         if let Some(layout) = layout {
             let measured = Box::pin(self.measure(under, &layout)).await?;
             let mut content = inode.content.lock();
-            content.check_generation(inode.ino, under.era)?;
+            content.check_generation(inode.ino, under.generation)?;
             content.size = content.size.max(measured.end);
         }
-        Ok(under.era)
+        Ok(under.generation)
     }
 }
 
@@ -352,8 +353,8 @@ impl Content {
     ///
     /// # Errors
     /// `EKEYEXPIRED`: the operation must restart under a new lease.
-    pub(crate) fn check_generation(&self, ino: InodeId, era: u64) -> Result<()> {
-        match self.loaded && self.generation == era {
+    pub(crate) fn check_generation(&self, ino: InodeId, generation: u64) -> Result<()> {
+        match self.loaded && self.generation == generation {
             true => Ok(()),
             false => Err(ended_lease(ino)),
         }
@@ -361,20 +362,21 @@ impl Content {
 
     /// Unloads everything that is valid only under a lease.
     pub(crate) fn unload(&mut self) {
-        let (unsynced, unsynced_names, era) = (self.unsynced, self.unsynced_metadata, self.generation + 1);
+        let (unsynced, unsynced_metadata, generation) =
+            (self.unsynced, self.unsynced_metadata, self.generation + 1);
         let last_size = self.last_size;
-        let unsynced_in = std::mem::take(&mut self.unsynced_in);
+        let unsynced_in = std::mem::take(&mut self.unsynced_layouts);
         let mut failures = std::mem::take(&mut self.flush_failures);
         if self.dirty.is_some() {
             failures.note_dropped();
         }
         *self = Content {
             unsynced,
-            unsynced_in,
-            unsynced_metadata: unsynced_names,
+            unsynced_layouts: unsynced_in,
+            unsynced_metadata,
             flush_failures: failures,
             last_size,
-            generation: era,
+            generation,
             ..Content::default()
         };
     }

@@ -19,7 +19,7 @@ use types::{Attr, HashMap, InodeId, PartitionId, Timestamp};
 use wire::{AccessTime, MetaOp};
 
 /// Pause between two reports.
-const REPORT_REST: Duration = Duration::from_secs(10);
+const REPORT_PAUSE: Duration = Duration::from_secs(10);
 /// Maximum number of files in one request.
 const MAX_REPORTED: usize = 1000;
 /// Maximum number of files with unreported accesses. Accesses of further files are ignored.
@@ -33,41 +33,41 @@ const DISABLED_NS: u64 = 1_000_000_000;
 /// Files that were read, and when.
 #[derive(Default)]
 pub(crate) struct Accesses {
-    noted: Mutex<AccessLog>,
+    log: Mutex<AccessLog>,
     count: AtomicUsize,
-    has_waiting: rt::sync::Event,
+    has_unreported: rt::sync::Event,
     /// Whether the mount keeps access times, and until when that is cached, on the monotonic clock.
     mount_setting: Mutex<Option<(bool, u64)>>,
 }
 
 #[derive(Default)]
 struct AccessLog {
-    waiting: HashMap<InodeId, Timestamp>,
+    unreported: HashMap<InodeId, Timestamp>,
     /// The last report. Attributes that were requested before it may still arrive.
     reported: HashMap<InodeId, Timestamp>,
 }
 
 impl Accesses {
     /// Whether the mount keeps access times, by its answer within the last second.
-    fn keeps(&self, now_ns: u64, ask: impl FnOnce() -> bool) -> bool {
+    fn keeps(&self, now_ns: u64, read_mount_setting: impl FnOnce() -> bool) -> bool {
         let known = *self.mount_setting.lock();
         if let Some((keeps, until_ns)) = known
             && now_ns < until_ns
         {
             return keeps;
         }
-        let keeps = ask();
+        let keeps = read_mount_setting();
         *self.mount_setting.lock() = Some((keeps, now_ns + DISABLED_NS));
         keeps
     }
 
     fn note(&self, ino: InodeId, at: Timestamp) {
-        self.change(|noted| {
-            if noted.waiting.len() < MAX_UNREPORTED {
-                noted.waiting.insert(ino, at);
+        self.change(|log| {
+            if log.unreported.len() < MAX_UNREPORTED {
+                log.unreported.insert(ino, at);
             }
         });
-        self.has_waiting.set();
+        self.has_unreported.set();
     }
 
     /// Returns the access time of a file for which the service has `known`.
@@ -75,39 +75,39 @@ impl Accesses {
         if self.count.load(Ordering::Acquire) == 0 {
             return known;
         }
-        let noted = self.noted.lock();
-        let read = noted.waiting.get(&ino).or_else(|| noted.reported.get(&ino));
+        let log = self.log.lock();
+        let read = log.unreported.get(&ino).or_else(|| log.reported.get(&ino));
         read.map_or(known, |read| known.max(*read))
     }
 
     /// Drops earlier reads of a file whose access time is set.
     pub(crate) fn forget(&self, ino: InodeId) {
         if self.count.load(Ordering::Acquire) > 0 {
-            self.change(|noted| {
-                noted.waiting.remove(&ino);
-                noted.reported.remove(&ino);
+            self.change(|log| {
+                log.unreported.remove(&ino);
+                log.reported.remove(&ino);
             });
         }
     }
 
     /// Takes the unreported accesses; they count as reported from now on.
     fn take(&self) -> Vec<AccessTime> {
-        self.change(|noted| {
-            noted.reported = std::mem::take(&mut noted.waiting);
-            noted.reported.iter().map(|(&ino, &at)| AccessTime { ino, at }).collect()
+        self.change(|log| {
+            log.reported = std::mem::take(&mut log.unreported);
+            log.reported.iter().map(|(&ino, &at)| AccessTime { ino, at }).collect()
         })
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut AccessLog) -> T) -> T {
-        let mut noted = self.noted.lock();
-        let result = change(&mut noted);
-        self.count.store(noted.waiting.len() + noted.reported.len(), Ordering::Release);
+        let mut log = self.log.lock();
+        let result = change(&mut log);
+        self.count.store(log.unreported.len() + log.reported.len(), Ordering::Release);
         result
     }
 
     /// Wakes the task that waits for accesses to report.
     pub(crate) fn wake(&self) {
-        self.has_waiting.set();
+        self.has_unreported.set();
     }
 }
 
@@ -122,8 +122,8 @@ impl Client {
 
     #[cold]
     fn note_first_read(&self, inode: &OpenInode, now_ns: u64) {
-        let ask = || self.face().is_some_and(|face| face.keeps_access_times());
-        let keeps = self.inodes.accesses.keeps(now_ns, ask);
+        let read_mount_setting = || self.invalidator().is_some_and(|invalidator| invalidator.updates_atime());
+        let keeps = self.inodes.accesses.keeps(now_ns, read_mount_setting);
         let quiet_ns = if keeps { QUIET_NS } else { DISABLED_NS };
         inode.atime_quiet_until_ns.store(now_ns + quiet_ns, Ordering::Relaxed);
         if !keeps {
@@ -141,15 +141,15 @@ impl Client {
     pub(crate) async fn report_accesses(self: Arc<Self>) {
         let accesses = &self.inodes.accesses;
         loop {
-            accesses.has_waiting.wait().await;
+            accesses.has_unreported.wait().await;
             if self.has_ended() {
                 return;
             }
-            rt::sleep(REPORT_REST).await;
-            accesses.has_waiting.clear();
+            rt::sleep(REPORT_PAUSE).await;
+            accesses.has_unreported.clear();
             self.report_accesses_now().await;
             if accesses.count.load(Ordering::Acquire) > 0 {
-                accesses.has_waiting.set();
+                accesses.has_unreported.set();
             }
         }
     }
@@ -160,10 +160,10 @@ impl Client {
             parts.entry(access.ino.partition()).or_default().push(access);
         }
         for (partition, accesses) in parts {
-            for some in accesses.chunks(MAX_REPORTED) {
-                let op = MetaOp::NoteAccess { accesses: some.to_vec() };
+            for batch in accesses.chunks(MAX_REPORTED) {
+                let op = MetaOp::NoteAccess { accesses: batch.to_vec() };
                 if let Err(error) = self.send_for(partition, None, RequestUser::default(), op).await {
-                    tracing::debug!(%partition, files = some.len(), %error, "access times could not be reported, and are lost");
+                    tracing::debug!(%partition, files = batch.len(), %error, "access times could not be reported, and are lost");
                 }
             }
         }
@@ -204,11 +204,11 @@ mod tests {
     fn the_atime_setting_is_checked_once_a_second() {
         let (accesses, asked) = (Accesses::default(), Cell::new(0));
         let keeps = |now_ns, keeps| {
-            let ask = || {
+            let read_mount_setting = || {
                 asked.set(asked.get() + 1);
                 keeps
             };
-            accesses.keeps(now_ns, ask)
+            accesses.keeps(now_ns, read_mount_setting)
         };
         assert!(keeps(5, true) && keeps(6, false) && keeps(4 + DISABLED_NS, false));
         assert_eq!(asked.get(), 1);

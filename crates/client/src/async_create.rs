@@ -87,7 +87,7 @@ pub(crate) struct PendingCreate {
     /// When it was created, on the monotonic clock.
     since_ns: u64,
     /// Marks its name as possibly present.
-    adding: PossibleName,
+    possible_name: PossibleName,
     state: Mutex<State>,
     finished: Event,
 }
@@ -102,11 +102,11 @@ impl PendingCreate {
     /// Fixes the content, which is to be sent. Returns false if it was fixed already.
     fn seal(&self, content: Bytes) -> bool {
         let mut state = self.state.lock();
-        let is_held = matches!(*state, State::Pending);
-        if is_held {
+        let was_pending = matches!(*state, State::Pending);
+        if was_pending {
             *state = State::Sealed(content);
         }
-        is_held
+        was_pending
     }
 
     /// Returns the sealed file; `None` if it is pending or finished.
@@ -139,7 +139,7 @@ impl PendingCreate {
 struct Directory {
     /// The directory delegation, if the session still holds its lease.
     delegation: Option<DirectoryDelegation>,
-    promised: BTreeMap<InodeId, (Arc<PendingCreate>, Arc<OpenInode>)>,
+    creates: BTreeMap<InodeId, (Arc<PendingCreate>, Arc<OpenInode>)>,
     /// Frequency of synchronous creates in this directory.
     frequency: UseFrequency,
     /// A request for the delegation is in flight.
@@ -150,10 +150,10 @@ struct Directory {
 
 impl Directory {
     /// Returns the directory delegation if the session still holds it.
-    fn alone(&mut self, leases: &Leases, dir: InodeId) -> Option<&mut DirectoryDelegation> {
-        let alone = self.delegation.as_ref()?;
-        if leases.lease_covering(alone.asked, dir) != Some(LeaseMode::Write) {
-            self.backoff.begin_after(alone.since_ns);
+    fn held_delegation(&mut self, leases: &Leases, dir: InodeId) -> Option<&mut DirectoryDelegation> {
+        let delegation = self.delegation.as_ref()?;
+        if leases.lease_covering(delegation.stamp, dir) != Some(LeaseMode::Write) {
+            self.backoff.begin_after(delegation.since_ns);
             self.delegation = None;
         }
         self.delegation.as_mut()
@@ -162,10 +162,10 @@ impl Directory {
 
 struct DirectoryDelegation {
     /// Stamp of a time at which the lease was held.
-    asked: RequestStamp,
+    stamp: RequestStamp,
     /// Since when it is held, on the monotonic clock.
     since_ns: u64,
-    births: InodePreallocation,
+    preallocation: InodePreallocation,
     /// Names that the service has reported as free.
     free: HashSet<Bytes>,
 }
@@ -195,7 +195,7 @@ impl AsyncCreates {
 
     /// Whether a directory has asynchronous creates that aren't finished.
     pub(crate) fn has_pending_in(&self, dir: InodeId) -> bool {
-        !self.is_idle() && self.shard(dir).get(&dir).is_some_and(|directory| !directory.promised.is_empty())
+        !self.is_idle() && self.shard(dir).get(&dir).is_some_and(|directory| !directory.creates.is_empty())
     }
 
     /// Counts a synchronous create. Returns true if the client is to request the directory
@@ -204,7 +204,7 @@ impl AsyncCreates {
         let now_ns = rt::monotonic_ns();
         let mut shard = self.shard(dir);
         if shard.len() >= MAX_DIRECTORIES && !shard.contains_key(&dir) {
-            shard.retain(|_, directory| !directory.promised.is_empty() || directory.is_requested);
+            shard.retain(|_, directory| !directory.creates.is_empty() || directory.is_requested);
         }
         let directory = shard.entry(dir).or_default();
         let wanted =
@@ -225,8 +225,8 @@ impl AsyncCreates {
         directory.is_requested = false;
         // After a loss of unsynced metadata, the service may assign the inode numbers of an earlier
         // lease to others.
-        _ = directory.alone(leases, dir);
-        let Some((asked, births)) = granted else {
+        _ = directory.held_delegation(leases, dir);
+        let Some((stamp, preallocation)) = granted else {
             directory.delegation = None;
             return directory.backoff.begin();
         };
@@ -234,14 +234,17 @@ impl AsyncCreates {
         directory.delegation = Some(match directory.delegation.take() {
             // What was known under an earlier lease may be outdated.
             Some(before) => DirectoryDelegation {
-                asked,
-                births: births.append_to(before.births),
+                stamp,
+                preallocation: preallocation.append_to(before.preallocation),
                 free: HashSet::default(),
                 ..before
             },
-            None => {
-                DirectoryDelegation { asked, since_ns: rt::monotonic_ns(), births, free: HashSet::default() }
-            }
+            None => DirectoryDelegation {
+                stamp,
+                since_ns: rt::monotonic_ns(),
+                preallocation,
+                free: HashSet::default(),
+            },
         });
     }
 
@@ -256,13 +259,15 @@ impl AsyncCreates {
             return;
         }
         let mut shard = self.shard(dir);
-        let Some(alone) = shard.get_mut(&dir).and_then(|directory| directory.alone(leases, dir)) else {
+        let Some(delegation) =
+            shard.get_mut(&dir).and_then(|directory| directory.held_delegation(leases, dir))
+        else {
             return;
         };
-        if alone.free.len() >= MAX_FREE_NAMES {
-            alone.free.clear();
+        if delegation.free.len() >= MAX_FREE_NAMES {
+            delegation.free.clear();
         }
-        alone.free.insert(Bytes::copy_from_slice(name));
+        delegation.free.insert(Bytes::copy_from_slice(name));
     }
 
     /// Prepares for a request that is about to be sent: drops the free names that it uses, and the
@@ -272,9 +277,10 @@ impl AsyncCreates {
             return;
         }
         if let Some((dir, name)) = added_name(op)
-            && let Some(alone) = self.shard(dir).get_mut(&dir).and_then(|known| known.delegation.as_mut())
+            && let Some(delegation) =
+                self.shard(dir).get_mut(&dir).and_then(|known| known.delegation.as_mut())
         {
-            alone.free.remove(name);
+            delegation.free.remove(name);
         }
         if let Some(ino) = op.spec().attributes_of
             && let Some(directory) = self.shard(ino).get_mut(&ino)
@@ -294,12 +300,14 @@ impl AsyncCreates {
         }
         let named = |dir: &InodeId, name: &Bytes| -> Vec<Arc<PendingCreate>> {
             let shard = self.shard(*dir);
-            let there = shard.get(dir).into_iter().flat_map(|directory| directory.promised.values());
-            there.map(|(promised, _)| promised).filter(|one| one.file.name == *name).cloned().collect()
+            let creates = shard.get(dir).into_iter().flat_map(|directory| directory.creates.values());
+            creates.map(|(create, _)| create).filter(|one| one.file.name == *name).cloned().collect()
         };
         match op {
             // Sending an asynchronous create may include the introduction of a user.
-            MetaOp::Deliver { .. } | MetaOp::Reserve { .. } | MetaOp::Introduce { .. } => Vec::new(),
+            MetaOp::CommitCreate { .. } | MetaOp::PreallocateInodes { .. } | MetaOp::SupplyGroups { .. } => {
+                Vec::new()
+            }
             MetaOp::Lookup { parent, name }
             | MetaOp::Unlink { parent, name }
             | MetaOp::Create { parent, name, .. }
@@ -325,8 +333,8 @@ impl AsyncCreates {
 
     fn all_in(&self, dir: InodeId) -> Vec<Arc<PendingCreate>> {
         let shard = self.shard(dir);
-        let there = shard.get(&dir).into_iter().flat_map(|directory| directory.promised.values());
-        there.map(|(promised, _)| promised.clone()).collect()
+        let creates = shard.get(&dir).into_iter().flat_map(|directory| directory.creates.values());
+        creates.map(|(create, _)| create.clone()).collect()
     }
 
     fn all(&self, wanted: impl Fn(&PendingCreate) -> bool) -> Vec<Arc<PendingCreate>> {
@@ -336,8 +344,8 @@ impl AsyncCreates {
         let mut all = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
-            let there = shard.values().flat_map(|directory| directory.promised.values());
-            all.extend(there.map(|(promised, _)| promised).filter(|one| wanted(one)).cloned());
+            let creates = shard.values().flat_map(|directory| directory.creates.values());
+            all.extend(creates.map(|(create, _)| create).filter(|one| wanted(one)).cloned());
         }
         all
     }
@@ -352,15 +360,15 @@ impl AsyncCreates {
     ) -> Option<NewInode> {
         let mut shard = self.shard(dir);
         let directory = shard.get_mut(&dir)?;
-        let alone = directory.alone(leases, dir)?;
-        let is_free = alone.free.remove(name) || complete.lacks(leases, dir, name).is_some();
-        if !is_free || !alone.births.permits(who) {
+        let delegation = directory.held_delegation(leases, dir)?;
+        let is_free = delegation.free.remove(name) || complete.absent_since(leases, dir, name).is_some();
+        if !is_free || !delegation.preallocation.permits(who) {
             return None;
         }
-        let numbered = alone.births.take_inode(dir, alone.asked)?;
-        let refill = numbered.needs_refill && !directory.is_requested;
+        let new_inode = delegation.preallocation.take_inode(dir, delegation.stamp)?;
+        let refill = new_inode.needs_refill && !directory.is_requested;
         directory.is_requested |= refill;
-        Some(NewInode { needs_refill: refill, ..numbered })
+        Some(NewInode { needs_refill: refill, ..new_inode })
     }
 
     /// Whether the limits allow another asynchronous create.
@@ -369,25 +377,25 @@ impl AsyncCreates {
             && self.bytes.load(Ordering::Acquire) < MAX_BYTES
     }
 
-    fn add(&self, promised: Arc<PendingCreate>, inode: Arc<OpenInode>) {
+    fn add(&self, create: Arc<PendingCreate>, inode: Arc<OpenInode>) {
         self.count.fetch_add(1, Ordering::AcqRel);
-        let dir = promised.file.parent;
+        let dir = create.file.parent;
         let mut shard = self.shard(dir);
-        shard.entry(dir).or_default().promised.insert(promised.file.ino, (promised, inode));
+        shard.entry(dir).or_default().creates.insert(create.file.ino, (create, inode));
     }
 
-    fn remove(&self, promised: &PendingCreate) -> Option<Arc<OpenInode>> {
-        let dir = promised.file.parent;
+    fn remove(&self, create: &PendingCreate) -> Option<Arc<OpenInode>> {
+        let dir = create.file.parent;
         let mut shard = self.shard(dir);
-        let (_, inode) = shard.get_mut(&dir)?.promised.remove(&promised.file.ino)?;
+        let (_, inode) = shard.get_mut(&dir)?.creates.remove(&create.file.ino)?;
         self.count.fetch_sub(1, Ordering::AcqRel);
         Some(inode)
     }
 }
 
 /// Applies to `attr` the attributes that a write changes, as the service reports them.
-fn with_written(told: Attr, now: &Attr) -> Attr {
-    Attr { size: now.size, blocks: now.blocks, mtime: now.mtime, ctime: now.ctime, ..told }
+fn with_written(attr: Attr, now: &Attr) -> Attr {
+    Attr { size: now.size, blocks: now.blocks, mtime: now.mtime, ctime: now.ctime, ..attr }
 }
 
 /// Whether a create with this mode and these open flags may be asynchronous.
@@ -405,78 +413,87 @@ impl Client {
         (bits, umask): (u32, u32),
         flags: u32,
     ) -> Option<(CachedAttr, Arc<Handle>)> {
-        let may = may_create_async(bits, flags) && name.len() <= MAX_NAME_BYTES;
-        if self.async_creates.is_idle() || !may || !self.async_creates.is_below_limits() || self.has_ended() {
+        let is_allowed = may_create_async(bits, flags) && name.len() <= MAX_NAME_BYTES;
+        if self.async_creates.is_idle()
+            || !is_allowed
+            || !self.async_creates.is_below_limits()
+            || self.has_ended()
+        {
             return None;
         }
-        let NewInode { ino, asked, lease, attr, inline_limit, .. } =
-            self.number_for(credentials, parent, name)?;
+        let NewInode { ino, stamp, lease, attr, inline_limit, .. } =
+            self.take_preallocated_inode(credentials, parent, name)?;
         let name = Bytes::copy_from_slice(name);
         let attr = new_file_attr(ino, &attr, credentials, bits & 0o777 & !umask);
         let file =
             PendingFile { ino, parent, name, mode: bits, umask, created: attr.btime, content: Bytes::new() };
-        self.complete.noting(&self.leases, parent, &file.name);
-        let adding = self.prefix_delegations.record_possible(parent, &file.name);
-        let promised = Arc::new(PendingCreate {
+        self.complete.record_name(&self.leases, parent, &file.name);
+        let possible_name = self.prefix_delegations.record_possible(parent, &file.name);
+        let create = Arc::new(PendingCreate {
             credentials,
             file,
             attr_sent: attr,
             inline_limit,
             since_ns: rt::monotonic_ns(),
-            adding,
+            possible_name,
             state: Mutex::new(State::Pending),
             finished: Event::new(),
         });
         let inode = self.inodes.acquire(ino);
         inode.content.lock().has_no_xattrs = true;
-        inode.set_async_create(Some(promised.clone()));
-        self.async_creates.add(promised.clone(), inode.clone());
+        inode.set_async_create(Some(create.clone()));
+        self.async_creates.add(create.clone(), inode.clone());
         // A recall marks the lease as closing before it searches for pending creates. If it has
         // found this one, the file is being sent and the create stands. Otherwise no other task
         // knows of it, and it is withdrawn.
-        if self.leases.lease_covering(asked, lease) != Some(LeaseMode::Write) && promised.seal(Bytes::new()) {
-            promised.finish(Ok(()));
-            self.prefix_delegations.record_outcome(&promised.adding, &promised.outcome());
-            self.async_creates.remove(&promised);
+        if self.leases.lease_covering(stamp, lease) != Some(LeaseMode::Write) && create.seal(Bytes::new()) {
+            create.finish(Ok(()));
+            self.prefix_delegations.record_outcome(&create.possible_name, &create.outcome());
+            self.async_creates.remove(&create);
             inode.set_async_create(None);
             self.inodes.release(ino);
             return None;
         }
         self.inodes.remember(&attr);
-        self.note_flags(asked, &attr);
+        self.note_flags(stamp, &attr);
         let handle = Handle::new(self.inodes.acquire(ino), flags);
         self.start_sweeper();
-        let name_trusted = self.leases.is_cacheable(asked, parent);
+        let name_cacheable = self.leases.is_cacheable(stamp, parent);
         // No other session knows the file. If the service reports other attributes later, the
         // kernel's cache is invalidated then.
-        Some((CachedAttr { attr, cacheable: true, name_cacheable: name_trusted }, handle))
+        Some((CachedAttr { attr, cacheable: true, name_cacheable }, handle))
     }
 
     /// Takes a preallocated inode number, under the directory delegation or a name-prefix
     /// delegation.
-    fn number_for(&self, who: Credentials, dir: InodeId, name: &[u8]) -> Option<NewInode> {
+    fn take_preallocated_inode(&self, who: Credentials, dir: InodeId, name: &[u8]) -> Option<NewInode> {
         let known = (&self.leases, &self.complete);
-        if let Some(numbered) = self.async_creates.take_inode(known, (dir, name), who) {
-            if numbered.needs_refill {
+        if let Some(new_inode) = self.async_creates.take_inode(known, (dir, name), who) {
+            if new_inode.needs_refill {
                 self.request_delegation(who, dir, MORE_INODES);
             }
-            return Some(numbered);
+            return Some(new_inode);
         }
-        let (numbered, prefix) = self.prefix_delegations.number_for(&self.leases, (dir, name), who)?;
-        if numbered.needs_refill {
+        let (new_inode, prefix) = self.prefix_delegations.take_inode(&self.leases, (dir, name), who)?;
+        if new_inode.needs_refill {
             self.request_prefix(who, dir, prefix, MORE_INODES);
         }
-        Some(numbered)
+        Some(new_inode)
     }
 
     /// Counts a synchronous create. A client that creates many files in one directory requests the
     /// directory delegation.
-    pub(crate) fn note_made(&self, credentials: Credentials, parent: InodeId, (bits, flags): (u32, u32)) {
-        let asked = self.leases.stamp_request();
-        let may = !self.leases.is_only_session()
+    pub(crate) fn count_sync_create(
+        &self,
+        credentials: Credentials,
+        parent: InodeId,
+        (bits, flags): (u32, u32),
+    ) {
+        let stamp = self.leases.stamp_request();
+        let is_allowed = !self.leases.is_only_session()
             && may_create_async(bits, flags)
-            && self.leases.is_cacheable(asked, parent);
-        if may && self.async_creates.count_create(parent) {
+            && self.leases.is_cacheable(stamp, parent);
+        if is_allowed && self.async_creates.count_create(parent) {
             self.request_delegation(credentials, parent, FIRST_INODES);
         }
     }
@@ -484,15 +501,16 @@ impl Client {
     fn request_delegation(&self, credentials: Credentials, dir: InodeId, count: u32) {
         let Some(client) = self.weak_self.upgrade() else { return };
         rt::spawn(async move {
-            let answer =
-                client.query_as(credentials, MetaOp::Reserve { dir, count, prefix: Bytes::new() }).await;
+            let answer = client
+                .query_as(credentials, MetaOp::PreallocateInodes { dir, count, prefix: Bytes::new() })
+                .await;
             // Stamped before the check that the lease is held, so the lease is held since this
             // time.
             let now = client.leases.stamp_request();
             let granted = match answer {
                 Ok(answer) => match answer.reply {
                     reply if client.leases.lease_covering(answer.stamp, dir) == Some(LeaseMode::Write) => {
-                        InodePreallocation::of(&reply).map(|births| (now, births))
+                        InodePreallocation::of(&reply).map(|preallocation| (now, preallocation))
                     }
                     _ => None,
                 },
@@ -511,21 +529,21 @@ impl Client {
     /// # Errors
     /// Why the service has refused the file.
     pub(crate) async fn write_pending(&self, inode: &OpenInode, offset: u64, buf: &IoBuf) -> Result<bool> {
-        let Some(promised) = inode.async_create() else { return Ok(false) };
+        let Some(create) = inode.async_create() else { return Ok(false) };
         let end = usize::try_from(offset).ok().and_then(|at| at.checked_add(buf.len()));
-        let Some(end) = end.filter(|end| *end <= promised.inline_limit as usize) else { return Ok(false) };
+        let Some(end) = end.filter(|end| *end <= create.inline_limit as usize) else { return Ok(false) };
         if self.async_creates.bytes.load(Ordering::Acquire) + end > MAX_BYTES {
             return Ok(false);
         }
         let mut content = vec![0; end];
         content[end - buf.len()..].copy_from_slice(buf.as_slice());
-        if !promised.seal(content.into()) {
+        if !create.seal(content.into()) {
             return Ok(false);
         }
         self.async_creates.bytes.fetch_add(end, Ordering::AcqRel);
-        self.spawn_commit(&promised);
-        promised.finished.wait().await;
-        promised.outcome().map(|()| true)
+        self.spawn_commit(&create);
+        create.finished.wait().await;
+        create.outcome().map(|()| true)
     }
 
     /// Waits until the service has the file.
@@ -534,23 +552,23 @@ impl Client {
     /// Why it has refused the file.
     pub(crate) async fn commit_async_create(&self, inode: &OpenInode) -> Result<()> {
         match inode.async_create() {
-            Some(promised) => self.commit(&promised).await,
+            Some(create) => self.commit(&create).await,
             None => Ok(()),
         }
     }
 
-    async fn commit(&self, promised: &Arc<PendingCreate>) -> Result<()> {
-        if promised.seal(Bytes::new()) {
-            self.spawn_commit(promised);
+    async fn commit(&self, create: &Arc<PendingCreate>) -> Result<()> {
+        if create.seal(Bytes::new()) {
+            self.spawn_commit(create);
         }
-        promised.finished.wait().await;
-        promised.outcome()
+        create.finished.wait().await;
+        create.outcome()
     }
 
-    async fn commit_all(&self, promised: Vec<Arc<PendingCreate>>) -> Result<()> {
-        promised.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| self.spawn_commit(one));
+    async fn commit_all(&self, creates: Vec<Arc<PendingCreate>>) -> Result<()> {
+        creates.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| self.spawn_commit(one));
         let mut outcome = Ok(());
-        for one in promised {
+        for one in creates {
             one.finished.wait().await;
             outcome = outcome.and(one.outcome());
         }
@@ -560,7 +578,7 @@ impl Client {
     /// Waits until all asynchronous creates in a directory are finished.
     pub(crate) async fn commit_creates_in(&self, dir: InodeId) {
         if !self.async_creates.is_idle() {
-            let _told_who_closes = self.commit_all(self.async_creates.all_in(dir)).await;
+            let _reported_at_close = self.commit_all(self.async_creates.all_in(dir)).await;
         }
     }
 
@@ -574,7 +592,7 @@ impl Client {
         let of_inode = |ino| self.inodes.open(ino).and_then(|inode| inode.async_create());
         let concerned = self.async_creates.pending_for(op, of_inode);
         if !concerned.is_empty() {
-            let _told_who_closes = self.commit_all(concerned).await;
+            let _reported_at_close = self.commit_all(concerned).await;
         }
     }
 
@@ -582,9 +600,9 @@ impl Client {
     /// a service that must execute them before it serves other sessions. The client also sends each
     /// of them itself.
     pub(crate) fn seal_creates(&self, concerned: impl Fn(InodeId) -> bool) -> Vec<AsyncCreate> {
-        let promised = self.async_creates.all(|one| concerned(one.file.parent));
-        promised.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| self.spawn_commit(one));
-        let sealed = promised.iter().filter_map(|one| {
+        let creates = self.async_creates.all(|one| concerned(one.file.parent));
+        creates.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| self.spawn_commit(one));
+        let sealed = creates.iter().filter_map(|one| {
             let credentials = one.credentials;
             one.sealed().map(|file| AsyncCreate { credentials, file })
         });
@@ -617,21 +635,22 @@ impl Client {
     }
 
     /// Runs as a separate task: it continues if the waiting application is killed.
-    fn spawn_commit(&self, promised: &Arc<PendingCreate>) {
+    fn spawn_commit(&self, create: &Arc<PendingCreate>) {
         let Some(client) = self.weak_self.upgrade() else { return };
-        let promised = promised.clone();
+        let create = create.clone();
         rt::spawn(async move {
-            let outcome = client.execute_create(&promised).await;
-            client.finish_create(&promised, outcome).await;
+            let outcome = client.execute_create(&create).await;
+            client.finish_create(&create, outcome).await;
         });
     }
 
-    async fn execute_create(&self, promised: &PendingCreate) -> Result<()> {
-        let Some(file) = promised.sealed() else { return Ok(()) };
+    async fn execute_create(&self, create: &PendingCreate) -> Result<()> {
+        let Some(file) = create.sealed() else { return Ok(()) };
         let (ino, parent, content) = (file.ino, file.parent, file.content.clone());
         let _made = self.creates.begin(parent, |ino| self.inodes.note_unused(ino));
         let losses = self.verifiers.losses();
-        let answer = self.change_as(promised.credentials, MetaOp::Deliver { file: Box::new(file) }).await?;
+        let answer =
+            self.change_as(create.credentials, MetaOp::CommitCreate { file: Box::new(file) }).await?;
         let fresh = NewFile::of(&answer.reply);
         let attr = entry(answer.reply)?;
         if attr.ino != ino {
@@ -650,34 +669,34 @@ impl Client {
             }
         }
         // After a write, the kernel itself asks for the attributes that the write changes.
-        let told =
-            if content.is_empty() { promised.attr_sent } else { with_written(promised.attr_sent, &attr) };
-        if told != attr || lease.is_none() {
+        let attr_sent =
+            if content.is_empty() { create.attr_sent } else { with_written(create.attr_sent, &attr) };
+        if attr_sent != attr || lease.is_none() {
             self.drop_cached(ino, Some(&inode), Bypass::Once).await;
         }
         Ok(())
     }
 
-    async fn finish_create(&self, promised: &PendingCreate, outcome: Result<()>) {
-        let bytes = promised.sealed().map_or(0, |file| file.content.len());
+    async fn finish_create(&self, create: &PendingCreate, outcome: Result<()>) {
+        let bytes = create.sealed().map_or(0, |file| file.content.len());
         let failure = outcome.as_ref().err().cloned();
-        self.prefix_delegations.record_outcome(&promised.adding, &outcome);
-        promised.finish(outcome);
+        self.prefix_delegations.record_outcome(&create.possible_name, &outcome);
+        create.finish(outcome);
         self.async_creates.bytes.fetch_sub(bytes, Ordering::AcqRel);
-        let Some(inode) = self.async_creates.remove(promised) else { return };
+        let Some(inode) = self.async_creates.remove(create) else { return };
         match failure {
             // Applications that use the file get the error. All names of the directory are dropped
             // from the kernel's cache, so that they are looked up again.
             Some(error) => {
-                let name = String::from_utf8_lossy(&promised.file.name).into_owned();
+                let name = String::from_utf8_lossy(&create.file.name).into_owned();
                 tracing::error!(
-                    ino = %promised.file.ino,
-                    directory = %promised.file.parent,
+                    ino = %create.file.ino,
+                    directory = %create.file.parent,
                     name,
                     hint = "the application gets an error when it closes the file",
                     "an asynchronous create failed, and the new file is lost: {error}"
                 );
-                self.drop_cached(promised.file.parent, None, Bypass::Once).await;
+                self.drop_cached(create.file.parent, None, Bypass::Once).await;
             }
             None => inode.set_async_create(None),
         }

@@ -182,7 +182,7 @@ impl Client {
 
     /// Whether a refused request is to be repeated with another capability: its capability expired
     /// on the way, or the key was changed.
-    pub(crate) fn is_stale_capability(&self, name: InodeId, error: &Error) -> bool {
+    pub(crate) fn drop_if_stale(&self, name: InodeId, error: &Error) -> bool {
         let is_stale = error.errno == Errno::EKEYEXPIRED;
         if is_stale {
             self.capabilities.forget(name.owner_of_chunk_file());
@@ -197,7 +197,7 @@ impl Client {
     async fn renew(&self, ino: InodeId) -> Result<()> {
         // Requests no lease: the caller may hold I/O locks, and the answer must not wait for this
         // session.
-        self.query(MetaOp::Open { ino, wish: None }).await?;
+        self.query(MetaOp::Open { ino, requested_lease: None }).await?;
         self.leases.mark_open(ino);
         Ok(())
     }
@@ -260,7 +260,11 @@ mod tests {
         let run = async {
             let kept = |capability| {
                 let capabilities = Capabilities::default();
-                capabilities.store(&MetaOp::Open { ino: INO, wish: None }, &MetaReply::Unit, capability);
+                capabilities.store(
+                    &MetaOp::Open { ino: INO, requested_lease: None },
+                    &MetaReply::Unit,
+                    capability,
+                );
                 capabilities.find(INO, true)
             };
             for expires_s in [0, rt::now().secs as u64, u64::MAX] {

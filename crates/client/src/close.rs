@@ -30,7 +30,7 @@ impl Client {
     pub async fn flush(&self, handle: &Arc<Handle>) -> Result<()> {
         let flushed = self.flush_delayed(handle).await;
         if handle.is_writable() {
-            handle.inode.note_flush();
+            handle.inode.note_writer_close();
         }
         flushed
     }
@@ -65,8 +65,8 @@ impl Client {
         }
         // Held until the use has ended: of two uses that end at once, one must see that it is the
         // last.
-        let alone = self.lock_io_exclusive(inode).await;
-        let reported = match &alone {
+        let guard = self.lock_io_exclusive(inode).await;
+        let reported = match &guard {
             Ok(_) if self.inodes.is_last_use(inode.ino) => {
                 let left = self.renew_tainted_epoch(inode).await;
                 left.and(self.end_write(inode, true).await)
@@ -90,9 +90,9 @@ impl Client {
                 return;
             }
             rt::sleep(REPORT_PAUSE).await;
-            for some in self.inodes.take_unreported().chunks(REPORTS_AT_ONCE) {
+            for batch in self.inodes.take_unreported().chunks(REPORTS_AT_ONCE) {
                 let report = async |ino| self.end_use(&self.inodes.acquire(ino)).await;
-                rt::join_all(some.iter().map(|ino| report(*ino)).collect()).await;
+                rt::join_all(batch.iter().map(|ino| report(*ino)).collect()).await;
             }
         }
     }
@@ -106,7 +106,7 @@ impl Client {
         if !needed {
             return Ok(());
         }
-        let _alone = self.lock_io_exclusive(inode).await?;
+        let _exclusive = self.lock_io_exclusive(inode).await?;
         self.end_write(inode, done).await
     }
 
@@ -124,11 +124,11 @@ impl Client {
         exact: BlockAccuracy,
     ) -> Result<()> {
         // Without the `Write` lease, the session can't know the end of the file.
-        let alone = inode.content.lock().lease == LeaseMode::Write;
-        if done && alone {
-            self.finish_cut(inode).await?;
+        let is_exclusive = inode.content.lock().lease == LeaseMode::Write;
+        if done && is_exclusive {
+            self.finish_truncate(inode).await?;
         }
-        let (size, mtime, layout, era) = {
+        let (size, mtime, layout, generation) = {
             let content = inode.content.lock();
             if !content.writing || !(content.unreported || done) {
                 return Ok(());
@@ -143,17 +143,17 @@ impl Client {
         let ino = inode.ino;
         let op =
             MetaOp::EndWrite { ino, size, blocks, lens: lens.clone(), mtime, done, kill_suid_sgid: false };
-        let known = self.send_end_write(inode, era, op.clone()).await?;
-        if known < size && inode.content.lock().check_generation(inode.ino, era).is_ok() {
+        let known = self.send_end_write(inode, generation, op.clone()).await?;
+        if known < size && inode.content.lock().check_generation(inode.ino, generation).is_ok() {
             // An earlier `EndWrite` succeeded, but its answer was lost. Later writes aren't on
             // record yet.
             self.change_as_client(MetaOp::BeginWrite { ino: inode.ino }).await?;
-            inode.content.lock().end_uncertain = false;
-            self.send_end_write(inode, era, op).await?;
+            inode.content.lock().end_write_uncertain = false;
+            self.send_end_write(inode, generation, op).await?;
         }
         self.inodes.note_report(inode.ino);
         let mut content = inode.content.lock();
-        if content.generation != era {
+        if content.generation != generation {
             // Unloaded meanwhile: the service has recovered the size, or its successor will.
             return Ok(());
         }
@@ -162,7 +162,7 @@ impl Client {
         content.note_reported_change();
         content.writing = !done;
         // A report that doesn't end the write leaves the outcome of an earlier one uncertain.
-        content.end_uncertain &= !done;
+        content.end_write_uncertain &= !done;
         Ok(())
     }
 }

@@ -34,7 +34,7 @@ const MAX_DIRECTORIES: usize = 1 << 12;
 
 struct CompleteDirectory {
     /// Stamp of a time at which the lease was held.
-    asked: RequestStamp,
+    stamp: RequestStamp,
     /// Hashes of all names that it has, and of others.
     names: HashSet<u64>,
 }
@@ -77,12 +77,12 @@ impl CompleteDirectories {
     /// Records a name that a request may add; to be called before the request is sent.
     pub(crate) fn record_request(&self, leases: &Leases, op: &MetaOp) {
         if let Some((dir, name)) = added_name(op) {
-            self.noting(leases, dir, name);
+            self.record_name(leases, dir, name);
         }
     }
 
     /// Records a name of an asynchronous create.
-    pub(crate) fn noting(&self, leases: &Leases, dir: InodeId, name: &[u8]) {
+    pub(crate) fn record_name(&self, leases: &Leases, dir: InodeId, name: &[u8]) {
         let mut shard = self.shard(dir);
         match shard.directories.get_mut(&dir) {
             Some(complete) => {
@@ -90,13 +90,19 @@ impl CompleteDirectories {
                 shard.names += usize::from(is_new);
                 shard.drop_if_full();
             }
-            None => shard.floor = leases.now(),
+            None => shard.floor = leases.advance_clock(),
         }
     }
 
     /// Processes an answer after its leases have been recorded: the answer may be that of a new
     /// directory.
-    pub(crate) fn take(&self, leases: &Leases, asked: RequestStamp, op: &MetaOp, response: &MetaResponse) {
+    pub(crate) fn process_answer(
+        &self,
+        leases: &Leases,
+        stamp: RequestStamp,
+        op: &MetaOp,
+        response: &MetaResponse,
+    ) {
         let (MetaOp::Mkdir { parent, .. }, MetaReply::Entry(attr)) = (op, &response.reply) else { return };
         let is_first = response.directories.iter().any(|state| state.attr.ino == *parent);
         let is_held = response.grants.iter().any(|grant| grant.ino == attr.ino);
@@ -104,30 +110,30 @@ impl CompleteDirectories {
         let now = leases.stamp_request();
         if is_first
             && is_held
-            && asked.clock() >= shard.floor
-            && leases.lease_covering(asked, attr.ino).is_some()
+            && stamp.clock() >= shard.floor
+            && leases.lease_covering(stamp, attr.ino).is_some()
         {
             shard.drop_if_full();
-            shard.directories.insert(attr.ino, CompleteDirectory { asked: now, names: HashSet::default() });
+            shard.directories.insert(attr.ino, CompleteDirectory { stamp: now, names: HashSet::default() });
         }
     }
 
     /// Whether a directory is complete, provided that its lease is still held.
-    pub(crate) fn has(&self, dir: InodeId) -> bool {
+    pub(crate) fn is_complete(&self, dir: InodeId) -> bool {
         self.shard(dir).directories.contains_key(&dir)
     }
 
     /// Returns the stamp since which the directory has surely had no such name; `None` if it may
     /// have one.
-    pub(crate) fn lacks(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<RequestStamp> {
+    pub(crate) fn absent_since(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<RequestStamp> {
         let mut shard = self.shard(dir);
         let complete = shard.directories.get(&dir)?;
-        if leases.lease_covering(complete.asked, dir).is_none() {
+        if leases.lease_covering(complete.stamp, dir).is_none() {
             shard.forget(dir);
             return None;
         }
         let may_be_there = complete.names.contains(&fingerprint(name)) || matches!(name, b"." | b"..");
-        (!may_be_there).then_some(complete.asked)
+        (!may_be_there).then_some(complete.stamp)
     }
 }
 
@@ -191,27 +197,28 @@ mod tests {
     fn took(
         complete: &CompleteDirectories,
         leases: &Leases,
-        asked: RequestStamp,
+        stamp: RequestStamp,
         response: &MetaResponse,
     ) -> bool {
-        leases.take_grants(asked, NodeId(1), response);
-        complete.take(leases, asked, &mkdir(PARENT), response);
-        complete.lacks(leases, DIR, b"y").is_some()
+        leases.take_grants(stamp, NodeId(1), response);
+        complete.process_answer(leases, stamp, &mkdir(PARENT), response);
+        complete.absent_since(leases, DIR, b"y").is_some()
     }
 
     #[test]
     fn a_name_added_before_the_answer_invalidates_it() {
         let (complete, leases) = (CompleteDirectories::default(), Leases::new(false));
-        let asked = leases.stamp_request();
+        let stamp = leases.stamp_request();
         // Another task has already found the directory.
         complete.record_request(&leases, &mkdir(DIR));
-        assert!(!took(&complete, &leases, asked, &made()));
+        assert!(!took(&complete, &leases, stamp, &made()));
         let (complete, leases) = (CompleteDirectories::default(), Leases::new(false));
         assert!(took(&complete, &leases, leases.stamp_request(), &made()));
         complete.record_request(&leases, &mkdir(DIR));
-        assert!(complete.lacks(&leases, DIR, b"x").is_none(), "it is noted before it is made");
+        assert!(complete.absent_since(&leases, DIR, b"x").is_none(), "it is noted before it is made");
         assert!(
-            complete.lacks(&leases, DIR, b"y").is_some() && complete.lacks(&leases, DIR, b"..").is_none()
+            complete.absent_since(&leases, DIR, b"y").is_some()
+                && complete.absent_since(&leases, DIR, b"..").is_none()
         );
     }
 
@@ -233,6 +240,6 @@ mod tests {
             complete.record_request(&leases, &MetaOp::Symlink { parent: DIR, name, target: Bytes::new() });
             assert!(complete.shard(DIR).names < MAX_NAMES);
         }
-        assert!(complete.lacks(&leases, DIR, b"y").is_none());
+        assert!(complete.absent_since(&leases, DIR, b"y").is_none());
     }
 }

@@ -27,53 +27,53 @@ struct State {
 
 /// A create in flight, until this is dropped: then the file is known, or doesn't exist.
 pub(crate) struct CreateInFlight<'a, F: Fn(InodeId)> {
-    making: &'a CreatesInFlight,
+    creates: &'a CreatesInFlight,
     number: u64,
     partition: PartitionId,
     /// Gets the inodes that counted as open because of it, once no other create concerns them.
-    release: F,
+    on_protection_end: F,
 }
 
 impl<F: Fn(InodeId)> Drop for CreateInFlight<'_, F> {
     fn drop(&mut self) {
-        self.making.end(self.number, self.partition).into_iter().for_each(&self.release);
+        self.creates.end(self.number, self.partition).into_iter().for_each(&self.on_protection_end);
     }
 }
 
 impl CreatesInFlight {
     /// Begins a create in a directory; the file will be in the directory's partition.
-    pub(crate) fn begin<F: Fn(InodeId)>(&self, parent: InodeId, settled: F) -> CreateInFlight<'_, F> {
+    pub(crate) fn begin<F: Fn(InodeId)>(&self, parent: InodeId, release: F) -> CreateInFlight<'_, F> {
         let partition = parent.partition();
         let mut state = self.state.lock();
         state.begun += 1;
         let number = state.begun;
         state.active.insert((number, partition));
-        CreateInFlight { making: self, number, partition, release: settled }
+        CreateInFlight { creates: self, number, partition, on_protection_end: release }
     }
 
     fn end(&self, number: u64, partition: PartitionId) -> Vec<InodeId> {
         let mut state = self.state.lock();
         state.active.remove(&(number, partition));
-        let State { active, protected: spared, .. } = &mut *state;
-        if spared.is_empty() {
+        let State { active, protected, .. } = &mut *state;
+        if protected.is_empty() {
             return Vec::new();
         }
-        let is_settled = |&mut (last, ino): &mut (u64, InodeId)| {
+        let is_releasable = |&mut (last, ino): &mut (u64, InodeId)| {
             !active.iter().any(|&(number, partition)| number <= last && partition == ino.partition())
         };
-        spared.extract_if(.., is_settled).map(|(_, ino)| ino).collect()
+        protected.extract_if(.., is_releasable).map(|(_, ino)| ino).collect()
     }
 
     /// Whether an inode may be a file whose create is in flight. If so, it counts as open until
     /// these creates have ended.
-    pub(crate) fn may_include(&self, ino: InodeId) -> bool {
+    pub(crate) fn protect_if_in_flight(&self, ino: InodeId) -> bool {
         let mut state = self.state.lock();
-        let may_have = state.active.iter().any(|&(_, partition)| partition == ino.partition());
-        if may_have {
+        let is_in_flight = state.active.iter().any(|&(_, partition)| partition == ino.partition());
+        if is_in_flight {
             let last = state.begun;
             state.protected.push((last, ino));
         }
-        may_have
+        is_in_flight
     }
 }
 
@@ -90,23 +90,23 @@ mod tests {
 
     #[test]
     fn inodes_recalled_during_creates_count_as_open_until_these_end() {
-        let (making, settled) = (CreatesInFlight::default(), RefCell::new(Vec::new()));
-        let begin = |folder| making.begin(folder, |ino| settled.borrow_mut().push(ino));
+        let (creates, settled) = (CreatesInFlight::default(), RefCell::new(Vec::new()));
+        let begin = |folder| creates.begin(folder, |ino| settled.borrow_mut().push(ino));
         let ended = |made| {
             drop(made);
             settled.take()
         };
         let (folder, other) = (inode(3, 1), inode(4, 1));
-        assert!(!making.may_include(inode(3, 7)));
+        assert!(!creates.protect_if_in_flight(inode(3, 7)));
         let [a, b] = [begin(folder), begin(folder)];
-        assert!(making.may_include(inode(3, 7)) && !making.may_include(inode(4, 7)));
+        assert!(creates.protect_if_in_flight(inode(3, 7)) && !creates.protect_if_in_flight(inode(4, 7)));
         let c = begin(folder);
         let d = begin(other);
         assert_eq!(ended(b), []);
         assert_eq!(ended(a), [inode(3, 7)], "the later one has nothing to do with it");
-        assert!(making.may_include(inode(3, 8)) && making.may_include(inode(4, 8)));
+        assert!(creates.protect_if_in_flight(inode(3, 8)) && creates.protect_if_in_flight(inode(4, 8)));
         assert_eq!(ended(c), [inode(3, 8)]);
         assert_eq!(ended(d), [inode(4, 8)]);
-        assert!(!making.may_include(inode(3, 9)));
+        assert!(!creates.protect_if_in_flight(inode(3, 9)));
     }
 }

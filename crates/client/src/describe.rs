@@ -126,21 +126,21 @@ impl Client {
 
     /// Returns the progress of a migration as JSON; `null` if the file isn't migrating.
     pub(crate) async fn migration_of(&self, ino: InodeId) -> Result<Bytes> {
-        let moving = match self.query(MetaOp::MigrationOf { ino }).await?.reply {
+        let migration = match self.query(MetaOp::MigrationOf { ino }).await?.reply {
             MetaReply::Migration(moving) => moving,
             other => return Err(unexpected(other)),
         };
         let map = self.map.read().expect("nobody panics while holding the map").clone();
-        let to_json = |moving: Box<Migration>| {
-            let error = moving
+        let to_json = |migration: Box<Migration>| {
+            let error = migration
                 .error
                 .map(|error| json!({ "errno": error.errno.0, "message": error.message, "hint": error.hint }));
             json!({
-                "pool": pool_name(&map, moving.pool), "scheme": moving.scheme, "bytes": moving.bytes,
-                "bytes_moved": moving.bytes_moved, "given_up": moving.given_up, "error": error,
+                "pool": pool_name(&map, migration.pool), "scheme": migration.scheme, "bytes": migration.bytes,
+                "bytes_moved": migration.bytes_moved, "given_up": migration.given_up, "error": error,
             })
         };
-        Ok(Bytes::from(moving.map_or(Value::Null, to_json).to_string()))
+        Ok(Bytes::from(migration.map_or(Value::Null, to_json).to_string()))
     }
 }
 

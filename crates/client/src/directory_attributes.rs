@@ -37,7 +37,7 @@ const MAX_DIRECTORIES: usize = 256;
 struct CachedState {
     state: DirectoryState,
     /// Stamp of a time at which the lease was held.
-    asked: RequestStamp,
+    stamp: RequestStamp,
 }
 
 #[derive(Default)]
@@ -51,7 +51,7 @@ impl Shard {
     /// Drops a directory, and ignores answers that are still in flight.
     fn forget(&mut self, leases: &Leases, ino: InodeId) {
         self.known.remove(&ino);
-        self.floor = leases.now();
+        self.floor = leases.advance_clock();
     }
 }
 
@@ -68,38 +68,42 @@ impl DirectoryAttributes {
 
     /// Returns the current attributes of a directory, and the stamp for their lease.
     pub(crate) fn get(&self, leases: &Leases, ino: InodeId) -> Option<(RequestStamp, Attr)> {
-        let CachedState { state, asked } = *self.shard(ino).known.get(&ino)?;
-        leases.is_cacheable(asked, ino).then_some((asked, state.attr))
+        let CachedState { state, stamp } = *self.shard(ino).known.get(&ino)?;
+        leases.is_cacheable(stamp, ino).then_some((stamp, state.attr))
     }
 
     /// Returns attributes of a directory of which mode, owner and group are current, and the others
     /// may not be.
     pub(crate) fn permissions(&self, leases: &Leases, ino: InodeId) -> Option<Attr> {
-        let CachedState { state, asked } = *self.shard(ino).known.get(&ino)?;
-        let known = leases.covers_permissions(asked, ino) && !leases.is_cacheable(asked, ino);
+        let CachedState { state, stamp } = *self.shard(ino).known.get(&ino)?;
+        let known = leases.covers_permissions(stamp, ino) && !leases.is_cacheable(stamp, ino);
         known.then_some(state.attr)
     }
 
     /// Processes the outcome of a request, after its leases have been recorded.
-    pub(crate) fn take(
+    pub(crate) fn process_outcome(
         &self,
         leases: &Leases,
-        asked: RequestStamp,
+        stamp: RequestStamp,
         op: &MetaOp,
         answer: &Result<MetaResponse>,
     ) {
         let Some(changed) = changed_directories(op) else { return };
         let states = answer.as_ref().map_or(&[][..], |response| &response.directories);
         for state in states {
-            self.put(leases, asked, *state);
+            self.put(leases, stamp, *state);
         }
-        let brought = |ino: InodeId| states.iter().any(|state| state.attr.ino == ino);
-        changed.into_iter().flatten().filter(|ino| !brought(*ino)).for_each(|ino| self.forget(leases, ino));
+        let is_returned = |ino: InodeId| states.iter().any(|state| state.attr.ino == ino);
+        changed
+            .into_iter()
+            .flatten()
+            .filter(|ino| !is_returned(*ino))
+            .for_each(|ino| self.forget(leases, ino));
         match answer {
             Ok(response) => returned_attrs(&response.reply)
                 .into_iter()
                 .flatten()
-                .filter(|attr| attr.kind() == FileKind::Directory && !brought(attr.ino))
+                .filter(|attr| attr.kind() == FileKind::Directory && !is_returned(attr.ino))
                 .for_each(|attr| self.forget(leases, attr.ino)),
             Err(_) => self.drop_uncertain(leases, op),
         }
@@ -115,25 +119,25 @@ impl DirectoryAttributes {
         }
     }
 
-    fn put(&self, leases: &Leases, asked: RequestStamp, state: DirectoryState) {
+    fn put(&self, leases: &Leases, stamp: RequestStamp, state: DirectoryState) {
         let ino = state.attr.ino;
         let mut shard = self.shard(ino);
         let now = leases.stamp_request();
-        if asked.clock() < shard.floor || !leases.covers_permissions(asked, ino) {
+        if stamp.clock() < shard.floor || !leases.covers_permissions(stamp, ino) {
             // The cached state may be older than this one, which has been answered now.
             return shard.forget(leases, ino);
         }
         if shard.known.len() >= MAX_DIRECTORIES && !shard.known.contains_key(&ino) {
-            *shard = Shard { known: HashMap::default(), floor: leases.now() };
+            *shard = Shard { known: HashMap::default(), floor: leases.advance_clock() };
             return;
         }
         match shard.known.get(&ino) {
             Some(kept)
                 if kept.state.state_number > state.state_number
-                    && leases.covers_permissions(kept.asked, ino) => {}
+                    && leases.covers_permissions(kept.stamp, ino) => {}
             // Order numbers from before the lease are void.
-            Some(kept) if kept.state.state_number > state.state_number => shard.forget(leases, ino),
-            _ => drop(shard.known.insert(ino, CachedState { state, asked: now })),
+            Some(cached) if cached.state.state_number > state.state_number => shard.forget(leases, ino),
+            _ => drop(shard.known.insert(ino, CachedState { state, stamp: now })),
         }
     }
 
@@ -143,7 +147,7 @@ impl DirectoryAttributes {
 
     fn forget_all(&self, leases: &Leases) {
         for shard in &self.shards {
-            *shard.lock() = Shard { known: HashMap::default(), floor: leases.now() };
+            *shard.lock() = Shard { known: HashMap::default(), floor: leases.advance_clock() };
         }
     }
 }

@@ -48,7 +48,7 @@ impl RecentEstale {
         }
         let now_ns = now_ns();
         let mut list = self.list.lock();
-        list.retain(|&(_, told_ns)| now_ns.saturating_sub(told_ns) <= ESTALE_WINDOW.as_nanos() as u64);
+        list.retain(|&(_, noted_ns)| now_ns.saturating_sub(noted_ns) <= ESTALE_WINDOW.as_nanos() as u64);
         self.count.store(list.len(), Ordering::Relaxed);
         list.iter().any(|&(other, _)| other == pid)
     }
@@ -60,19 +60,19 @@ mod tests {
 
     #[test]
     fn an_estale_is_remembered_for_the_window() {
-        let (missed, moment) = (RecentEstale::default(), ESTALE_WINDOW.as_nanos() as u64);
-        assert!(!missed.has(7, || unreachable!("nothing is there to be compared")));
-        missed.note(7, 100);
-        assert!(missed.has(7, || 100 + moment));
-        assert!(!missed.has(8, || 100));
-        assert!(!missed.has(7, || 101 + moment));
+        let (recent, window_ns) = (RecentEstale::default(), ESTALE_WINDOW.as_nanos() as u64);
+        assert!(!recent.has(7, || unreachable!("nothing is there to be compared")));
+        recent.note(7, 100);
+        assert!(recent.has(7, || 100 + window_ns));
+        assert!(!recent.has(8, || 100));
+        assert!(!recent.has(7, || 101 + window_ns));
     }
 
     #[test]
     fn many_estales_evict_the_oldest() {
-        let missed = RecentEstale::default();
-        (0..=MAX_ESTALE as u32).for_each(|pid| missed.note(pid, 5));
-        assert!(!missed.has(0, || 5));
-        assert!(missed.has(1, || 5) && missed.has(MAX_ESTALE as u32, || 5));
+        let recent = RecentEstale::default();
+        (0..=MAX_ESTALE as u32).for_each(|pid| recent.note(pid, 5));
+        assert!(!recent.has(0, || 5));
+        assert!(recent.has(1, || 5) && recent.has(MAX_ESTALE as u32, || 5));
     }
 }

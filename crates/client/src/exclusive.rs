@@ -26,8 +26,8 @@ impl Client {
     }
 
     async fn run_exclusive<T>(&self, inode: &OpenInode, work: impl Future<Output = T>) -> Result<T> {
-        let _alone = self.lock_io_exclusive(inode).await?;
-        self.finish_cut(inode).await?;
+        let _exclusive = self.lock_io_exclusive(inode).await?;
+        self.finish_truncate(inode).await?;
         self.end_write(inode, true).await?;
         {
             let mut content = inode.content.lock();

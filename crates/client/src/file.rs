@@ -1,7 +1,7 @@
 //! Open files: the operations of a descriptor between open and close.
 
 use crate::access::LeaseNeed;
-use crate::inode::{Content, KnownLens, OpenInode};
+use crate::inode::{Content, LengthBounds, OpenInode};
 use crate::lease_epoch::LeaseContext;
 use crate::page_cache::{FillBarrier, Place};
 use crate::page_fill::{Admission, Bypass};
@@ -142,14 +142,14 @@ pub struct WriteOptions {
 #[derive(Clone, Copy)]
 pub(crate) struct NewFile {
     inline_limit: u32,
-    bare: bool,
+    has_no_xattrs: bool,
 }
 
 impl NewFile {
     pub(crate) fn of(reply: &MetaReply) -> Option<NewFile> {
         match *reply {
             MetaReply::Created { inline_limit, has_no_xattrs: bare, .. } => {
-                Some(NewFile { inline_limit, bare })
+                Some(NewFile { inline_limit, has_no_xattrs: bare })
             }
             _ => None,
         }
@@ -194,7 +194,7 @@ impl PreparedState {
 /// The first step of a write.
 enum Prepared {
     /// Write to these groups.
-    Chunks(Arc<Layout>, KnownLens),
+    Chunks(Arc<Layout>, LengthBounds),
     /// Change the layout first, under the exclusive I/O lock.
     ChangeLayout,
 }
@@ -205,7 +205,7 @@ impl Client {
     /// When this returns, the metadata service knows, by a lease, that the file is in use: a file
     /// that another session deletes stays as long as it is open here.
     pub async fn open(&self, credentials: Credentials, ino: InodeId, flags: u32) -> Result<Arc<Handle>> {
-        self.may_open(credentials, ino, flags).await?;
+        self.check_open(credentials, ino, flags).await?;
         let handle = Handle::new(self.inodes.acquire(ino), flags);
         match self.ensure_open_lease(&handle, flags).await {
             Ok(()) => Ok(handle),
@@ -239,46 +239,39 @@ impl Client {
         flags: u32,
     ) -> Result<(CachedAttr, Arc<Handle>)> {
         const O_EXCL: u32 = 0o200;
-        if let Some(promised) = self.create_async(credentials, (parent, name), (mode, umask), flags) {
+        if let Some(created) = self.create_async(credentials, (parent, name), (mode, umask), flags) {
             self.count_prefix_create(credentials, parent, name);
-            return Ok(promised);
+            return Ok(created);
         }
         let _made = self.creates.begin(parent, |ino| self.inodes.note_unused(ino));
         let (name, exclusive) = (Bytes::copy_from_slice(name), flags & O_EXCL != 0);
         // A file that is created for writing is written soon.
-        let wish = (flags & O_ACCMODE != 0).then_some(LeaseMode::Write);
-        let op = MetaOp::Create {
-            parent,
-            name: name.clone(),
-            mode,
-            umask,
-            rdev: 0,
-            exclusive,
-            requested_lease: wish,
-        };
+        let requested_lease = (flags & O_ACCMODE != 0).then_some(LeaseMode::Write);
+        let op =
+            MetaOp::Create { parent, name: name.clone(), mode, umask, rdev: 0, exclusive, requested_lease };
         let losses = self.verifiers.losses();
         let answer = self.change_as(credentials, op).await?;
-        let (asked, fresh) = (answer.stamp, NewFile::of(&answer.reply));
+        let (stamp, fresh) = (answer.stamp, NewFile::of(&answer.reply));
         let attr = entry(answer.reply)?;
         if fresh.is_none() {
-            self.may_open_found(credentials, attr.ino, flags).await?;
+            self.check_open_found(credentials, attr.ino, flags).await?;
         }
-        let (inode, alone) = self.inodes.remember_and_acquire(&attr);
+        let (inode, is_sole_use) = self.inodes.remember_and_acquire(&attr);
         let handle = Handle::new(inode, flags);
         if fresh.is_some() {
             handle.inode.content.lock().unsynced_metadata.made(losses);
-            self.note_made(credentials, parent, (mode, flags));
+            self.count_sync_create(credentials, parent, (mode, flags));
             self.count_prefix_create(credentials, parent, &name);
         }
-        if let Some(fresh) = fresh.filter(|_| alone) {
+        if let Some(fresh) = fresh.filter(|_| is_sole_use) {
             let mut content = handle.inode.content.lock();
-            if let Some(lease) = self.leases.lease_covering(asked, attr.ino) {
+            if let Some(lease) = self.leases.lease_covering(stamp, attr.ino) {
                 content.load_new(&attr, fresh, lease, Bytes::new());
             }
         }
         let found_with = fresh.is_none().then_some(flags);
         self.ensure_created_lease(&handle, found_with).await?;
-        Ok((self.known(asked, parent, self.inodes.overlay(attr)), handle))
+        Ok((self.known(stamp, parent, self.inodes.overlay(attr)), handle))
     }
 
     /// Makes sure that the service knows that a new file is open, or one that was found and opened
@@ -293,8 +286,8 @@ impl Client {
             self.inodes.forget(handle.ino(), 1);
             return Err(error);
         }
-        let asked = self.leases.stamp_request();
-        handle.permit_caching(self.leases.is_cacheable(asked, handle.ino()));
+        let stamp = self.leases.stamp_request();
+        handle.permit_caching(self.leases.is_cacheable(stamp, handle.ino()));
         Ok(())
     }
 
@@ -309,14 +302,14 @@ impl Client {
     ) -> Result<(CachedAttr, Arc<Handle>)> {
         let losses = self.verifiers.losses();
         let answer = self.change_as(credentials, MetaOp::Tmpfile { parent, mode, umask }).await?;
-        let asked = answer.stamp;
+        let stamp = answer.stamp;
         let attr = entry(answer.reply)?;
         self.inodes.remember(&attr);
         let handle = Handle::new(self.inodes.acquire(attr.ino), flags);
         self.inodes.unlinked(attr.ino);
         handle.inode.content.lock().unsynced_metadata.made(losses);
         self.ensure_created_lease(&handle, None).await?;
-        Ok((self.known(asked, parent, attr), handle))
+        Ok((self.known(stamp, parent, attr), handle))
     }
 
     /// Fills `buf` from `offset`; returns how many of its bytes lie before the end of the file.
@@ -355,25 +348,26 @@ impl Client {
         let range = ByteRange::at(offset, buf.len() as u64);
         loop {
             let entry = inode.page_gate.enter(range);
-            let came_in = self.with_timeout((inode.ino, "a write or the recall of its lease"), entry).await?;
+            let admission =
+                self.with_timeout((inode.ino, "a write or the recall of its lease"), entry).await?;
             let entering = self.lock_shared(inode, LeaseNeed::Cache);
-            let entered = match came_in {
+            let guard = match admission {
                 Admission::Open => inode.page_gate.unless_closed(entering).await,
                 Admission::Bypassed(Bypass::UnderLease) => inode.page_gate.unless_bypassed(entering).await,
                 Admission::Bypassed(Bypass::Once) => {
                     return Box::pin(self.read_during_recall(inode, offset, buf, how)).await;
                 }
             };
-            let Some(entered) = entered else {
-                if came_in == Admission::Open {
+            let Some(guard) = guard else {
+                if admission == Admission::Open {
                     continue;
                 }
                 return Box::pin(self.read_during_recall(inode, offset, buf, how)).await;
             };
-            let _shared = entered?;
+            let _shared = guard?;
             // A recall that closed the gate after this read had passed it waits for the I/O lock,
             // or tells the kernel afterwards.
-            if came_in != Admission::Open || inode.page_gate.is_open() {
+            if admission != Admission::Open || inode.page_gate.is_open() {
                 return self.read_loaded(inode, offset, buf, how).await;
             }
         }
@@ -394,9 +388,9 @@ impl Client {
         if inode.content.lock().is_loaded() {
             return self.read_loaded(inode, offset, buf, how).await;
         }
-        let mut once = Content::default();
-        once.load_info(self.open_info_once(inode.ino).await?);
-        self.read_content(ReadState::of(inode.ino, &once), offset, buf, how).await
+        let mut content = Content::default();
+        content.load_info(self.open_info_once(inode.ino).await?);
+        self.read_content(ReadState::of(inode.ino, &content), offset, buf, how).await
     }
 
     async fn read_loaded(
@@ -406,10 +400,10 @@ impl Client {
         buf: IoBuf,
         how: ReadOptions,
     ) -> Result<usize> {
-        let era = self.find_end(inode, offset.saturating_add(buf.len() as u64)).await?;
+        let generation = self.find_end(inode, offset.saturating_add(buf.len() as u64)).await?;
         let view = {
             let content = inode.content.lock();
-            content.check_generation(inode.ino, era)?;
+            content.check_generation(inode.ino, generation)?;
             ReadState::of(inode.ino, &content)
         };
         self.read_content(view, offset, buf, how).await
@@ -434,7 +428,7 @@ impl Client {
         // Whole blocks permit the direct path for the last, partial block of a file.
         let whole = len.next_multiple_of(types::BLOCK_SIZE).min(buf.len());
         let path = self.path_of(how.direct, whole);
-        let chunked = Chunked::new(&layout, &view.known);
+        let chunked = Chunked::new(&layout, &view.length_bounds);
         self.read_chunks(view.under, chunked, offset, buf.slice(0..whole), path).await?;
         Ok(len)
     }
@@ -463,15 +457,17 @@ impl Client {
         }
         let range = ByteRange::at(offset, len as u64);
         let place = if how.append { Place::End } else { Place::At(range) };
-        let mut held_back = if how.written_back { None } else { self.block_page_fills(inode, place).await };
-        let is_kept =
+        let mut fill_barrier =
+            if how.written_back { None } else { self.block_page_fills(inode, place).await };
+        let is_delayed =
             self.write_behind.is_some() && Box::pin(self.delay_write(handle, offset, &buf, how)).await?;
-        let kill = !is_kept && self.write_under_a_lease(inode, offset, &buf, how, held_back.as_mut()).await?;
+        let kill =
+            !is_delayed && self.write_under_a_lease(inode, offset, &buf, how, fill_barrier.as_mut()).await?;
         if kill {
             Box::pin(self.kill_suid_sgid(inode)).await?;
         }
         if !how.written_back {
-            self.drop_refilled_pages(inode, held_back).await;
+            self.drop_refilled_pages(inode, fill_barrier).await;
         }
         if how.direct && self.leases.is_only_session() {
             self.drop_refilled_range(inode, range).await;
@@ -495,7 +491,7 @@ impl Client {
     /// Clears setuid and setgid after a change by `who`, for operations for which the kernel
     /// doesn't decide that: for every user except root.
     pub(crate) async fn clear_suid_sgid(&self, handle: &Handle, who: Credentials) -> Result<()> {
-        let clears = who.uid != 0 && std::mem::take(&mut handle.inode.content.lock().privileged);
+        let clears = who.uid != 0 && std::mem::take(&mut handle.inode.content.lock().has_suid_sgid);
         if clears { self.kill_suid_sgid(&handle.inode).await } else { Ok(()) }
     }
 
@@ -506,7 +502,7 @@ impl Client {
         offset: u64,
         buf: &IoBuf,
         how: WriteOptions,
-        mut held_back: Option<&mut FillBarrier<'_>>,
+        mut fill_barrier: Option<&mut FillBarrier<'_>>,
     ) -> Result<bool> {
         let mut write = PendingWrite { offset, buf, how, answered_late: None };
         loop {
@@ -514,15 +510,16 @@ impl Client {
                 self.while_lease_lasts(async || match self.write_chunked(inode, &mut write).await? {
                     Some(kill) => Ok(Some(kill)),
                     None => {
-                        Box::pin(self.write_with_layout_change(inode, &mut write, held_back.as_deref())).await
+                        Box::pin(self.write_with_layout_change(inode, &mut write, fill_barrier.as_deref()))
+                            .await
                     }
                 });
             if let Some(kill) = written.await? {
                 return Ok(kill);
             }
             // Reads have filled pages since the kernel dropped them.
-            let passes = self.drop_cached(inode.ino, Some(inode), Bypass::UnderLease).await;
-            held_back.iter_mut().for_each(|held_back| held_back.passes = passes);
+            let bypasses = self.drop_cached(inode.ino, Some(inode), Bypass::UnderLease).await;
+            fill_barrier.iter_mut().for_each(|fill_barrier| fill_barrier.bypasses = bypasses);
         }
     }
 
@@ -534,8 +531,10 @@ impl Client {
             let content = inode.content.lock();
             (prepare(&content, write), PreparedState::of(inode.ino, &content))
         };
-        let Prepared::Chunks(layout, known) = prepared else { return Ok(None) };
-        self.write_and_note(inode, Chunked::new(&layout, &known), start, write.offset, write).await.map(Some)
+        let Prepared::Chunks(layout, length_bounds) = prepared else { return Ok(None) };
+        self.write_and_note(inode, Chunked::new(&layout, &length_bounds), start, write.offset, write)
+            .await
+            .map(Some)
     }
 
     async fn write_and_note(
@@ -551,25 +550,25 @@ impl Client {
         // The lease may get stronger meanwhile, but not weaker: a recall waits for the I/O lock.
         let chunks = ChunkWrite { path, durable: how.durable, lease: start.lease };
         let written = {
-            let _underway = self
+            let _in_flight = self
                 .with_timeout((inode.ino, "another write to the same range"), inode.in_flight.begin(range))
                 .await?;
             // The wait for overlapping writes may have outlasted the lease.
-            inode.content.lock().check_generation(inode.ino, start.under.era)?;
+            inode.content.lock().check_generation(inode.ino, start.under.generation)?;
             let writing = pin!(self.write_chunks(start.under, chunked, offset, write.buf.clone(), chunks));
-            self.change_under_lease(inode, start.under.era, how.durable, writing).await
+            self.change_under_lease(inode, start.under.generation, how.durable, writing).await
         };
         let mut content = inode.content.lock();
-        let still = content.check_generation(inode.ino, start.under.era);
+        let generation_check = content.check_generation(inode.ino, start.under.generation);
         if let Err(error) = written {
             // Some targets may have stored their part. Under a shared lease it can't be told apart
             // from what other sessions write, and stays.
-            let alone = content.lease == LeaseMode::Write;
-            content.cut_pending |= still.is_ok() && alone && range.end > content.size;
+            let is_exclusive = content.lease == LeaseMode::Write;
+            content.truncate_pending |= generation_check.is_ok() && is_exclusive && range.end > content.size;
             return Err(error);
         }
-        if let Err(ended) = still {
-            return match content.late_write(start.under.era, range.end) {
+        if let Err(ended) = generation_check {
+            return match content.late_write(start.under.generation, range.end) {
                 // The mode was unloaded with the lease.
                 LateWrite::Included => Ok(how.kill_suid_sgid),
                 LateWrite::Unknown if !how.append => {
@@ -585,7 +584,7 @@ impl Client {
         content.unreported = true;
         // The kernel requests this with every write of an unprivileged application; mostly there is
         // nothing to clear.
-        Ok(how.kill_suid_sgid && std::mem::take(&mut content.privileged))
+        Ok(how.kill_suid_sgid && std::mem::take(&mut content.has_suid_sgid))
     }
 
     /// Executes the first write, a write to an inline file, an append, or one whose lease had ended
@@ -595,19 +594,19 @@ impl Client {
         &self,
         inode: &OpenInode,
         write: &mut PendingWrite<'_>,
-        held_back: Option<&FillBarrier<'_>>,
+        fill_barrier: Option<&FillBarrier<'_>>,
     ) -> Result<Option<bool>> {
         let how = write.how;
         let changes_size = how.append || write.answered_late.is_some();
         let need = |content: &Content| {
-            let in_chunks = content.layout.is_some() && content.inline.is_none() && !content.cut_pending;
+            let in_chunks = content.layout.is_some() && content.inline.is_none() && !content.truncate_pending;
             if in_chunks && !changes_size { LeaseNeed::Change } else { LeaseNeed::Exclusive }
         };
-        let _alone = match how.written_back {
+        let _exclusive = match how.written_back {
             true => self.lock_for_write_back(inode, need).await?,
             false => self.lock_exclusive(inode, need).await?,
         };
-        if held_back.is_some_and(FillBarrier::was_bypassed) {
+        if fill_barrier.is_some_and(FillBarrier::was_bypassed) {
             return Ok(None);
         }
         let start = {
@@ -618,10 +617,10 @@ impl Client {
             }
             PreparedState::of(inode.ino, &content)
         };
-        if let Some(landed) = write.answered_late.take()
-            && is_included(inode, start, &landed, write)
+        if let Some(late_site) = write.answered_late.take()
+            && is_included(inode, start, &late_site, write)
         {
-            let clears = how.kill_suid_sgid && std::mem::take(&mut inode.content.lock().privileged);
+            let clears = how.kill_suid_sgid && std::mem::take(&mut inode.content.lock().has_suid_sgid);
             return Ok(Some(clears));
         }
         let offset = if how.append { start.size } else { write.offset };
@@ -633,13 +632,16 @@ impl Client {
                 done => return done.map(Some),
             }
         }
-        let layout = self.make_chunked(inode, start.under.era).await?;
-        let (under, known) = {
+        let layout = self.make_chunked(inode, start.under.generation).await?;
+        let (under, length_bounds) = {
             let content = inode.content.lock();
-            (content.under(inode.ino), content.known.clone())
+            (content.under(inode.ino), content.length_bounds.clone())
         };
-        let start = PreparedState { under: LeaseContext { era: start.under.era, ..under }, ..start };
-        self.write_and_note(inode, Chunked::new(&layout, &known), start, offset, write).await.map(Some)
+        let start =
+            PreparedState { under: LeaseContext { generation: start.under.generation, ..under }, ..start };
+        self.write_and_note(inode, Chunked::new(&layout, &length_bounds), start, offset, write)
+            .await
+            .map(Some)
     }
 
     /// Returns whether the write has cleared mode bits, of which the kernel doesn't know yet.
@@ -657,10 +659,10 @@ impl Client {
         let op = MetaOp::WriteInline { ino, offset, data: data.clone(), kill_suid_sgid, at_end };
         let written = self.change_as_client(op).await;
         let mut content = inode.content.lock();
-        content.note_outcome(ino, start.under.era, &written);
+        content.note_outcome(ino, start.under.generation, &written);
         let attr = entry(written?)?;
-        let clears = kill_suid_sgid && std::mem::take(&mut content.privileged);
-        if content.check_generation(ino, start.under.era).is_err() {
+        let clears = kill_suid_sgid && std::mem::take(&mut content.has_suid_sgid);
+        if content.check_generation(ino, start.under.generation).is_err() {
             // The write is done, and the content loaded since includes it, or will be loaded.
             return Ok(clears);
         }
@@ -682,14 +684,14 @@ struct ReadState {
     size: u64,
     inline: Option<Bytes>,
     layout: Option<Arc<Layout>>,
-    known: KnownLens,
+    length_bounds: LengthBounds,
 }
 
 impl ReadState {
     fn of(ino: InodeId, content: &Content) -> ReadState {
         let (inline, layout) = (content.inline.clone(), content.layout.clone());
-        let known = content.known.clone();
-        ReadState { under: content.under(ino), size: content.size, inline, layout, known }
+        let length_bounds = content.length_bounds.clone();
+        ReadState { under: content.under(ino), size: content.size, inline, layout, length_bounds }
     }
 }
 
@@ -702,12 +704,12 @@ impl Content {
 
     /// Records the mode bits that concern writes.
     pub(crate) fn note_mode(&mut self, bits: u32) {
-        self.privileged = bits & (mode::S_ISUID | mode::S_ISGID) != 0;
+        self.has_suid_sgid = bits & (mode::S_ISUID | mode::S_ISGID) != 0;
     }
 
     /// Whether the mode may have bits that a write by an unprivileged application clears.
-    pub(crate) fn may_be_privileged(&self) -> bool {
-        self.privileged || !self.loaded
+    pub(crate) fn may_have_suid_sgid(&self) -> bool {
+        self.has_suid_sgid || !self.loaded
     }
 
     /// Loads the state of a file that was just created with this content and that no other session
@@ -722,9 +724,9 @@ impl Content {
             inline,
             inline_limit,
             epoch: 0,
-            uncut: false,
+            truncate_pending: false,
         });
-        self.has_no_xattrs = fresh.bare;
+        self.has_no_xattrs = fresh.has_no_xattrs;
         self.lease = lease;
     }
 
@@ -734,11 +736,11 @@ impl Content {
         self.end_last_size();
         self.size = info.attr.size;
         self.layout = info.layout.map(Arc::new);
-        self.known = (!info.length_bounds.is_empty()).then(|| Arc::new(info.length_bounds));
+        self.length_bounds = (!info.length_bounds.is_empty()).then(|| Arc::new(info.length_bounds));
         self.inline = info.inline;
         self.inline_limit = info.inline_limit;
         self.epoch = self.epoch.max(info.epoch);
-        self.cut_pending |= info.uncut;
+        self.truncate_pending |= info.truncate_pending;
         self.note_mode(info.attr.mode);
         self.note_times(&info.attr);
     }
@@ -748,12 +750,12 @@ fn prepare(content: &Content, write: &PendingWrite<'_>) -> Prepared {
     let ready = content.loaded
         && content.lease != LeaseMode::Read
         && content.is_recorded_writer()
-        && !content.cut_pending
+        && !content.truncate_pending
         && !content.is_tainted()
         && !write.how.append
         && write.answered_late.is_none();
     match (&content.layout, &content.inline) {
-        (Some(layout), None) if ready => Prepared::Chunks(layout.clone(), content.known.clone()),
+        (Some(layout), None) if ready => Prepared::Chunks(layout.clone(), content.length_bounds.clone()),
         _ => Prepared::ChangeLayout,
     }
 }
@@ -764,12 +766,12 @@ fn prepare(content: &Content, write: &PendingWrite<'_>) -> Prepared {
 fn is_included(
     inode: &OpenInode,
     now: PreparedState,
-    landed: &LateWriteSite,
+    late_site: &LateWriteSite,
     write: &PendingWrite<'_>,
 ) -> bool {
     let content = inode.content.lock();
-    let is_same_place = content.inline.is_none() && content.layout.as_deref() == Some(&landed.layout);
-    is_same_place && write.range_at(landed.offset).end <= now.size
+    let is_same_place = content.inline.is_none() && content.layout.as_deref() == Some(&late_site.layout);
+    is_same_place && write.range_at(late_site.offset).end <= now.size
 }
 
 /// Returns inline content after a write at `offset`, with zeros in any gap.

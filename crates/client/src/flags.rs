@@ -16,7 +16,7 @@ const O_APPEND: u32 = 0o2000;
 /// Flags of an inode from an answer.
 #[derive(Clone, Copy)]
 pub(crate) struct KnownFlags {
-    asked: RequestStamp,
+    stamp: RequestStamp,
     /// `None`: they have changed, and earlier answers are outdated.
     flags: Option<InodeFlags>,
 }
@@ -25,20 +25,20 @@ impl KnownFlags {
     /// Merges the flags of an answer; those of the latest request win.
     pub(crate) fn newer(
         known: Option<KnownFlags>,
-        asked: RequestStamp,
+        stamp: RequestStamp,
         flags: Option<InodeFlags>,
     ) -> Option<KnownFlags> {
         match known {
-            Some(known) if known.asked.is_after(asked) => Some(known),
-            _ => Some(KnownFlags { asked, flags }),
+            Some(known) if known.stamp.is_after(stamp) => Some(known),
+            _ => Some(KnownFlags { stamp, flags }),
         }
     }
 }
 
 impl Client {
     /// Records the flags of an inode from an answer.
-    pub(crate) fn note_flags(&self, asked: RequestStamp, attr: &Attr) {
-        self.inodes.note_flags(attr.ino, asked, Some(attr.flags));
+    pub(crate) fn note_flags(&self, stamp: RequestStamp, attr: &Attr) {
+        self.inodes.note_flags(attr.ino, stamp, Some(attr.flags));
     }
 
     /// Sets the flags of an inode, and its project if one is given.
@@ -71,7 +71,7 @@ impl Client {
         }
         let flags = match self.flags_under_lease(handle.ino()) {
             Some(flags) => flags,
-            None => Box::pin(self.ask_for_flags(handle.ino())).await?,
+            None => Box::pin(self.query_flags(handle.ino())).await?,
         };
         handle.apply_flags(flags, open_flags)
     }
@@ -79,14 +79,14 @@ impl Client {
     /// Returns the flags if a lease has covered them since: no other session has changed them.
     fn flags_under_lease(&self, ino: InodeId) -> Option<InodeFlags> {
         let known = self.inodes.flags(ino)?;
-        self.leases.lease_covering(known.asked, ino)?;
+        self.leases.lease_covering(known.stamp, ino)?;
         known.flags
     }
 
-    async fn ask_for_flags(&self, ino: InodeId) -> Result<InodeFlags> {
+    async fn query_flags(&self, ino: InodeId) -> Result<InodeFlags> {
         let answer = self.query(MetaOp::Getattr { ino }).await?;
-        let (asked, attr) = (answer.stamp, entry(answer.reply)?);
-        self.note_flags(asked, &attr);
+        let (stamp, attr) = (answer.stamp, entry(answer.reply)?);
+        self.note_flags(stamp, &attr);
         Ok(attr.flags)
     }
 }
@@ -130,13 +130,13 @@ mod tests {
     #[test]
     fn flags_of_an_older_answer_are_ignored() {
         let leases = Leases::new(false);
-        let asked = [leases.stamp_request(), leases.stamp_request(), leases.stamp_request()];
-        let changed = KnownFlags::newer(None, asked[1], None);
-        let told = |asked| {
-            let known = KnownFlags::newer(changed, asked, Some(InodeFlags::NODUMP));
+        let stamp = [leases.stamp_request(), leases.stamp_request(), leases.stamp_request()];
+        let changed = KnownFlags::newer(None, stamp[1], None);
+        let told = |stamp| {
+            let known = KnownFlags::newer(changed, stamp, Some(InodeFlags::NODUMP));
             known.and_then(|known| known.flags)
         };
-        assert_eq!(told(asked[0]), None, "it is of before the change");
-        assert_eq!(told(asked[2]), Some(InodeFlags::NODUMP));
+        assert_eq!(told(stamp[0]), None, "it is of before the change");
+        assert_eq!(told(stamp[2]), Some(InodeFlags::NODUMP));
     }
 }

@@ -29,13 +29,13 @@ struct State {
     /// How often the locks were listed for a report.
     listings: u64,
     /// Without empty lists; the parts of a list are disjoint.
-    by_holder: BTreeMap<Holder, Vec<Part>>,
+    by_holder: BTreeMap<Holder, Vec<HeldRange>>,
     /// The open files through which a holder has taken its locks.
     files: BTreeMap<Holder, Vec<Weak<AtomicBool>>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Part {
+struct HeldRange {
     range: LockRange,
     kind: LockKind,
     pid: u32,
@@ -50,8 +50,8 @@ impl HeldLocks {
     /// lock, whether the new one is granted or not.
     pub(crate) fn begin_request(&self, lock: &HeldLock) -> ReportCount {
         let mut state = self.state.lock();
-        if lock.space == LockFamily::Flock {
-            let converts = |part: &Part| part.kind != lock.kind;
+        if lock.family == LockFamily::Flock {
+            let converts = |part: &HeldRange| part.kind != lock.kind;
             if state.by_holder.get(&holder(lock)).is_some_and(|parts| parts.iter().any(converts)) {
                 state.by_holder.remove(&holder(lock));
             }
@@ -62,24 +62,25 @@ impl HeldLocks {
     /// Records a granted lock. Returns false if the locks were listed since the request was sent:
     /// the service that got that report may not have this one. `through` is set when the lock is
     /// lost.
-    pub(crate) fn granted(
+    pub(crate) fn record_grant(
         &self,
-        asked: ReportCount,
+        report_count: ReportCount,
         lock: &HeldLock,
-        through: Option<&Arc<AtomicBool>>,
+        lock_lost: Option<&Arc<AtomicBool>>,
     ) -> bool {
         let mut state = self.state.lock();
-        if state.listings != asked.0 {
+        if state.listings != report_count.0 {
             return false;
         }
-        if let Some(file) = through {
+        if let Some(file) = lock_lost {
             let files = state.files.entry(holder(lock)).or_default();
             files.retain(|known| known.strong_count() > 0 && known.as_ptr() != Arc::as_ptr(file));
             files.push(Arc::downgrade(file));
         }
         let parts = state.by_holder.entry(holder(lock)).or_default();
-        let mut part = Part { range: covered_range(lock.space, lock.range), kind: lock.kind, pid: lock.pid };
-        cut(parts, part.range);
+        let mut part =
+            HeldRange { range: covered_range(lock.family, lock.range), kind: lock.kind, pid: lock.pid };
+        remove_range(parts, part.range);
         parts.retain(|other| {
             let merges = other.kind == part.kind && other.pid == part.pid && touch(other.range, part.range);
             if merges {
@@ -93,23 +94,23 @@ impl HeldLocks {
     }
 
     /// Removes a range that is about to be released.
-    pub(crate) fn remove(&self, of: Holder, range: LockRange) {
+    pub(crate) fn remove(&self, holder: Holder, range: LockRange) {
         let mut state = self.state.lock();
-        state.give_up(of, range);
+        state.remove(holder, range);
     }
 
     /// Records that the service has reported a lock as lost. Returns false if its holder had
     /// released it already; else marks the open files through which it was taken.
     pub(crate) fn mark_lost(&self, lock: &HeldLock) -> bool {
-        let (of, mut state) = (holder(lock), self.state.lock());
-        let range = covered_range(lock.space, lock.range);
-        let parts = state.by_holder.get(&of);
+        let (holder, mut state) = (holder(lock), self.state.lock());
+        let range = covered_range(lock.family, lock.range);
+        let parts = state.by_holder.get(&holder);
         if !parts.is_some_and(|parts| parts.iter().any(|part| overlap(part.range, range))) {
             return false;
         }
-        let files = state.files.get(&of).into_iter().flatten();
+        let files = state.files.get(&holder).into_iter().flatten();
         files.filter_map(Weak::upgrade).for_each(|lost| lost.store(true, Ordering::Relaxed));
-        state.give_up(of, range);
+        state.remove(holder, range);
         true
     }
 
@@ -118,9 +119,9 @@ impl HeldLocks {
         let mut state = self.state.lock();
         state.listings += 1;
         let locks = state.by_holder.iter().flat_map(|(&(ino, space, owner), parts)| {
-            parts.iter().map(move |&Part { range, kind, pid }| HeldLock {
+            parts.iter().map(move |&HeldRange { range, kind, pid }| HeldLock {
                 ino,
-                space,
+                family: space,
                 owner,
                 pid,
                 kind,
@@ -133,45 +134,45 @@ impl HeldLocks {
     /// Returns a holder's locks within a range, and the parts of it without a lock.
     pub(crate) fn locks_within(
         &self,
-        of: Holder,
+        holder: Holder,
         range: LockRange,
     ) -> (Vec<(LockKind, LockRange)>, Vec<LockRange>) {
-        let range = covered_range(of.1, range);
-        let mut held: Vec<Part> = self.state.lock().by_holder.get(&of).cloned().unwrap_or_default();
+        let range = covered_range(holder.1, range);
+        let mut held: Vec<HeldRange> = self.state.lock().by_holder.get(&holder).cloned().unwrap_or_default();
         held.retain(|part| overlap(part.range, range));
         held.sort_unstable_by_key(|part| part.range.start);
-        let (mut kept, mut free, mut next) = (Vec::new(), Vec::new(), Some(range.start));
+        let (mut locks, mut free, mut next) = (Vec::new(), Vec::new(), Some(range.start));
         for part in held {
             let (start, last) = (part.range.start.max(range.start), part.range.last.min(range.last));
             if let Some(next) = next.filter(|next| *next < start) {
                 free.push(LockRange { start: next, last: start - 1 });
             }
-            kept.push((part.kind, LockRange { start, last }));
+            locks.push((part.kind, LockRange { start, last }));
             next = last.checked_add(1);
         }
         if let Some(start) = next.filter(|next| *next <= range.last) {
             free.push(LockRange { start, last: range.last });
         }
-        (kept, free)
+        (locks, free)
     }
 }
 
 impl State {
-    fn give_up(&mut self, of: Holder, range: LockRange) {
-        if let Some(parts) = self.by_holder.get_mut(&of) {
-            cut(parts, covered_range(of.1, range));
+    fn remove(&mut self, holder: Holder, range: LockRange) {
+        if let Some(parts) = self.by_holder.get_mut(&holder) {
+            remove_range(parts, covered_range(holder.1, range));
             if parts.is_empty() {
-                self.by_holder.remove(&of);
+                self.by_holder.remove(&holder);
             }
         }
-        if !self.by_holder.contains_key(&of) {
-            self.files.remove(&of);
+        if !self.by_holder.contains_key(&holder) {
+            self.files.remove(&holder);
         }
     }
 }
 
 fn holder(lock: &HeldLock) -> Holder {
-    (lock.ino, lock.space, lock.owner)
+    (lock.ino, lock.family, lock.owner)
 }
 
 /// The bytes that a lock of this family covers.
@@ -183,17 +184,17 @@ fn covered_range(space: LockFamily, range: LockRange) -> LockRange {
 }
 
 /// Removes a range from disjoint parts.
-fn cut(parts: &mut Vec<Part>, range: LockRange) {
+fn remove_range(parts: &mut Vec<HeldRange>, range: LockRange) {
     let mut remainders = Vec::new();
     parts.retain(|part| {
         if !overlap(part.range, range) {
             return true;
         }
         if let Some(last) = range.start.checked_sub(1).filter(|last| part.range.start <= *last) {
-            remainders.push(Part { range: LockRange { last, ..part.range }, ..*part });
+            remainders.push(HeldRange { range: LockRange { last, ..part.range }, ..*part });
         }
         if let Some(start) = range.last.checked_add(1).filter(|start| *start <= part.range.last) {
-            remainders.push(Part { range: LockRange { start, ..part.range }, ..*part });
+            remainders.push(HeldRange { range: LockRange { start, ..part.range }, ..*part });
         }
         false
     });
@@ -223,15 +224,15 @@ mod tests {
 
     fn lock(kind: LockKind, range: LockRange) -> HeldLock {
         let (ino, space, owner) = POSIX;
-        HeldLock { ino, space, owner, pid: 9, kind, range }
+        HeldLock { ino, family: space, owner, pid: 9, kind, range }
     }
 
     fn grant(locks: &HeldLocks, lock: HeldLock) {
-        let asked = locks.begin_request(&lock);
-        assert!(locks.granted(asked, &lock, None));
+        let report_count = locks.begin_request(&lock);
+        assert!(locks.record_grant(report_count, &lock, None));
     }
 
-    fn told(locks: &HeldLocks) -> Vec<(LockKind, LockRange)> {
+    fn listed(locks: &HeldLocks) -> Vec<(LockKind, LockRange)> {
         let mut all: Vec<_> = locks.list().iter().map(|lock| (lock.kind, lock.range)).collect();
         all.sort_unstable_by_key(|(_, range)| range.start);
         all
@@ -243,13 +244,13 @@ mod tests {
         grant(&locks, lock(Shared, range(0, 99)));
         grant(&locks, lock(Exclusive, range(20, 29)));
         let split = [(Shared, range(0, 19)), (Exclusive, range(20, 29)), (Shared, range(30, 99))];
-        assert_eq!(told(&locks), split);
+        assert_eq!(listed(&locks), split);
         grant(&locks, lock(Shared, range(15, 40)));
-        assert_eq!(told(&locks), [(Shared, range(0, 99))]);
+        assert_eq!(listed(&locks), [(Shared, range(0, 99))]);
         grant(&locks, lock(Shared, range(100, u64::MAX)));
-        assert_eq!(told(&locks), [(Shared, range(0, u64::MAX))]);
+        assert_eq!(listed(&locks), [(Shared, range(0, u64::MAX))]);
         locks.remove(POSIX, range(10, u64::MAX));
-        assert_eq!(told(&locks), [(Shared, range(0, 9))]);
+        assert_eq!(listed(&locks), [(Shared, range(0, 9))]);
         locks.remove(POSIX, range(0, u64::MAX));
         assert!(locks.state.lock().by_holder.is_empty());
     }
@@ -257,10 +258,10 @@ mod tests {
     #[test]
     fn a_grant_requested_before_a_report_is_not_trusted() {
         let locks = HeldLocks::default();
-        let asked = locks.begin_request(&lock(Shared, range(0, 9)));
-        assert!(told(&locks).is_empty());
-        assert!(!locks.granted(asked, &lock(Shared, range(0, 9)), None));
-        assert!(told(&locks).is_empty());
+        let report_count = locks.begin_request(&lock(Shared, range(0, 9)));
+        assert!(listed(&locks).is_empty());
+        assert!(!locks.record_grant(report_count, &lock(Shared, range(0, 9)), None));
+        assert!(listed(&locks).is_empty());
     }
 
     #[test]
@@ -269,8 +270,8 @@ mod tests {
         let files = [(); 3].map(|()| Arc::<AtomicBool>::default());
         for (number, file) in (1..).zip(&files) {
             let lock = HeldLock { owner: LockOwner(number), ..lock(Shared, range(0, 9)) };
-            let asked = locks.begin_request(&lock);
-            assert!(locks.granted(asked, &lock, Some(file)));
+            let report_count = locks.begin_request(&lock);
+            assert!(locks.record_grant(report_count, &lock, Some(file)));
         }
         let of = |number| HeldLock { owner: LockOwner(number), ..lock(Shared, range(5, 5)) };
         locks.remove((INO, LockFamily::Posix, LockOwner(2)), range(0, 9));
@@ -285,14 +286,14 @@ mod tests {
     #[test]
     fn converting_a_flock_releases_it_but_a_byte_range_lock_stays() {
         let locks = HeldLocks::default();
-        let flock = |kind| HeldLock { space: LockFamily::Flock, ..lock(kind, range(3, 4)) };
+        let flock = |kind| HeldLock { family: LockFamily::Flock, ..lock(kind, range(3, 4)) };
         grant(&locks, flock(Shared));
-        assert_eq!(told(&locks), [(Shared, WHOLE_FILE)]);
+        assert_eq!(listed(&locks), [(Shared, WHOLE_FILE)]);
         locks.begin_request(&flock(Exclusive));
-        assert!(told(&locks).is_empty());
+        assert!(listed(&locks).is_empty());
         grant(&locks, lock(Shared, range(3, 4)));
         locks.begin_request(&lock(Exclusive, range(3, 4)));
-        assert_eq!(told(&locks), [(Shared, range(3, 4))]);
+        assert_eq!(listed(&locks), [(Shared, range(3, 4))]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ const LONG_HELD_NS: u64 = 10_000_000_000;
 /// Frequency of recent uses.
 #[derive(Default)]
 pub(crate) struct UseFrequency {
-    done: u32,
+    uses: u32,
     since_ns: u64,
 }
 
@@ -24,10 +24,10 @@ impl UseFrequency {
     /// Counts a use; returns true if uses are frequent.
     pub(crate) fn note(&mut self, now_ns: u64) -> bool {
         if now_ns.saturating_sub(self.since_ns) > FREQUENCY_WINDOW_NS {
-            (self.done, self.since_ns) = (0, now_ns);
+            (self.uses, self.since_ns) = (0, now_ns);
         }
-        self.done += 1;
-        self.done >= FREQUENT_USES
+        self.uses += 1;
+        self.uses >= FREQUENT_USES
     }
 }
 
@@ -64,30 +64,30 @@ mod tests {
 
     #[test]
     fn uses_are_frequent_after_four_within_a_second() {
-        let mut habit = UseFrequency::default();
+        let mut frequency = UseFrequency::default();
         let second = FREQUENCY_WINDOW_NS;
         let times = [5, 6, 7, 8, 9, 11].map(|tenths| 10 * second + tenths * second / 10);
-        assert_eq!(times.map(|now_ns| habit.note(now_ns)), [false, false, false, true, true, true]);
-        assert!(!habit.note(20 * second));
-        let seldom = (21..40).map(|at| habit.note(at * second / 2 * 3));
+        assert_eq!(times.map(|now_ns| frequency.note(now_ns)), [false, false, false, true, true, true]);
+        assert!(!frequency.note(20 * second));
+        let seldom = (21..40).map(|at| frequency.note(at * second / 2 * 3));
         assert!(seldom.skip(1).all(|is_one| !is_one));
     }
 
     #[test]
     fn backoff_grows_to_about_a_minute() {
         let run = async {
-            let mut rest = Backoff::default();
+            let mut backoff = Backoff::default();
             let mut lengths = Vec::new();
             for _ in 0..9 {
-                rest.begin();
-                lengths.push(rest.length_ns / MIN_BACKOFF_NS);
+                backoff.begin();
+                lengths.push(backoff.length_ns / MIN_BACKOFF_NS);
             }
             let since_ns = rt::monotonic_ns();
-            assert!(!rest.is_over(since_ns));
+            assert!(!backoff.is_over(since_ns));
             rt::sleep(std::time::Duration::from_secs(65)).await;
-            assert!(rest.is_over(rt::monotonic_ns()));
-            rest.begin_after(since_ns);
-            (lengths, rest.length_ns)
+            assert!(backoff.is_over(rt::monotonic_ns()));
+            backoff.begin_after(since_ns);
+            (lengths, backoff.length_ns)
         };
         let (lengths, last) = rt::sim::Machine::new(1).run(run).unwrap();
         assert_eq!(lengths, [1, 2, 4, 8, 16, 32, 64, 64, 64]);

@@ -43,7 +43,7 @@ struct State {
 
 /// An in-flight write, until it is dropped.
 pub(crate) struct InFlightWrite<'a> {
-    landing: &'a InFlightWrites,
+    writes: &'a InFlightWrites,
     number: u64,
     is_delayed: bool,
 }
@@ -72,11 +72,11 @@ impl InFlightWrites {
         self.add(&mut state, range, true)
     }
 
-    fn add(&self, state: &mut State, range: ByteRange, is_told: bool) -> InFlightWrite<'_> {
+    fn add(&self, state: &mut State, range: ByteRange, is_delayed: bool) -> InFlightWrite<'_> {
         let number = state.next;
         state.next += 1;
         state.running.push((number, range));
-        InFlightWrite { landing: self, number, is_delayed: is_told }
+        InFlightWrite { writes: self, number, is_delayed }
     }
 
     /// Waits until nothing is in flight.
@@ -106,14 +106,14 @@ impl InFlightWrites {
 
 impl Drop for InFlightWrite<'_> {
     fn drop(&mut self) {
-        let mut state = self.landing.state.lock();
+        let mut state = self.writes.state.lock();
         state.running.retain(|(number, _)| *number != self.number);
         state.delayed -= usize::from(self.is_delayed);
-        let awaited = std::mem::take(&mut state.has_waiter);
+        let had_waiter = std::mem::take(&mut state.has_waiter);
         drop(state);
-        if awaited {
-            self.landing.ended.set();
-            self.landing.ended.clear();
+        if had_waiter {
+            self.writes.ended.set();
+            self.writes.ended.clear();
         }
     }
 }
@@ -129,11 +129,11 @@ impl Client {
     pub(crate) async fn change_under_lease<T>(
         &self,
         inode: &OpenInode,
-        era: u64,
+        generation: u64,
         is_durable: bool,
         mut change: Pin<&mut impl Future<Output = Result<T>>>,
     ) -> Result<T> {
-        let unanswered = InFlightChange::new(inode, era, self.verifiers.losses(), is_durable);
+        let unanswered = InFlightChange::new(inode, generation, self.verifiers.losses(), is_durable);
         let mut ended_ns = None;
         loop {
             if let Some(done) = with_deadline(LEASE_CHECK, change.as_mut()).await {
@@ -142,7 +142,7 @@ impl Client {
                 }
                 return done;
             }
-            if let Err(ended) = inode.content.lock().check_generation(inode.ino, era) {
+            if let Err(ended) = inode.content.lock().check_generation(inode.ino, generation) {
                 let since_ns = *ended_ns.get_or_insert_with(rt::monotonic_ns);
                 if rt::monotonic_ns().saturating_sub(since_ns) > RETRY_TIME.as_nanos() as u64 {
                     return Err(ended);
@@ -167,10 +167,10 @@ mod tests {
 
     #[test]
     fn only_overlapping_writes_wait() {
-        let landing = InFlightWrites::default();
-        let first = poll(pin!(landing.begin(ByteRange::new(0, 10)))).expect("nothing is under way");
-        let beside = poll(pin!(landing.begin(ByteRange::new(10, 20)))).expect("they don't overlap");
-        let (mut over, mut end) = (pin!(landing.begin(ByteRange::new(5, 15))), pin!(landing.wait_for_all()));
+        let writes = InFlightWrites::default();
+        let first = poll(pin!(writes.begin(ByteRange::new(0, 10)))).expect("nothing is under way");
+        let beside = poll(pin!(writes.begin(ByteRange::new(10, 20)))).expect("they don't overlap");
+        let (mut over, mut end) = (pin!(writes.begin(ByteRange::new(5, 15))), pin!(writes.wait_for_all()));
         assert!(poll(over.as_mut()).is_none() && poll(end.as_mut()).is_none());
         drop(first);
         assert!(poll(over.as_mut()).is_none(), "the second is still under way");
@@ -183,10 +183,10 @@ mod tests {
 
     #[test]
     fn delayed_writes_are_waited_for_separately() {
-        let landing = InFlightWrites::default();
-        let _other = poll(pin!(landing.begin(ByteRange::new(0, 10)))).expect("nothing is under way");
-        let told = landing.begin_delayed(ByteRange::new(10, 20));
-        let mut end = pin!(landing.wait_for_delayed());
+        let writes = InFlightWrites::default();
+        let _other = poll(pin!(writes.begin(ByteRange::new(0, 10)))).expect("nothing is under way");
+        let told = writes.begin_delayed(ByteRange::new(10, 20));
+        let mut end = pin!(writes.wait_for_delayed());
         assert!(poll(end.as_mut()).is_none());
         drop(told);
         assert!(poll(end.as_mut()).is_some());

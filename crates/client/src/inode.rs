@@ -52,7 +52,7 @@ pub(crate) struct OpenInode {
     /// The page-fill gate.
     pub(crate) page_gate: PageFillGate,
     /// The asynchronous create of this file, if it isn't committed.
-    promise: Mutex<Option<Arc<PendingCreate>>>,
+    pending_create: Mutex<Option<Arc<PendingCreate>>>,
     is_async_create: AtomicBool,
     /// Recalls in progress that have yet to unload the content. Decremented under the lock of
     /// `content`.
@@ -66,7 +66,7 @@ pub(crate) struct OpenInode {
     changed_ns: AtomicU64,
     /// When a descriptor for writing was last closed, which need not be the last one of its file,
     /// on the monotonic clock; 0 for never.
-    flushed_ns: AtomicU64,
+    writer_closed_ns: AtomicU64,
     /// Until when a read doesn't update its access time, on the monotonic clock.
     pub(crate) atime_quiet_until_ns: AtomicU64,
 }
@@ -78,32 +78,32 @@ impl OpenInode {
             io_lock: rt::sync::RwLock::new(),
             content: Mutex::new(Content {
                 unsynced: Unsynced::after(node.unsynced),
-                unsynced_in: node.unsynced_in.clone(),
-                unsynced_metadata: Unsynced::after(node.unsynced_names),
+                unsynced_layouts: node.unsynced_layouts.clone(),
+                unsynced_metadata: Unsynced::after(node.unsynced_metadata),
                 ..Content::default()
             }),
             in_flight: InFlightWrites::default(),
             page_gate: PageFillGate::new(node.may_have_pages),
-            promise: Mutex::default(),
+            pending_create: Mutex::default(),
             is_async_create: AtomicBool::new(false),
             pending_recalls: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             recalled_ns: AtomicU64::new(node.recalled_ns),
             changed_ns: AtomicU64::new(node.changed_ns),
-            flushed_ns: AtomicU64::new(0),
+            writer_closed_ns: AtomicU64::new(0),
             atime_quiet_until_ns: AtomicU64::new(0),
         }
     }
 
     /// The asynchronous create of this file, unless it is committed.
     pub(crate) fn async_create(&self) -> Option<Arc<PendingCreate>> {
-        if self.is_async_create.load(Ordering::Acquire) { self.promise.lock().clone() } else { None }
+        if self.is_async_create.load(Ordering::Acquire) { self.pending_create.lock().clone() } else { None }
     }
 
-    pub(crate) fn set_async_create(&self, promise: Option<Arc<PendingCreate>>) {
-        let mut held = self.promise.lock();
-        self.is_async_create.store(promise.is_some(), Ordering::Release);
-        *held = promise;
+    pub(crate) fn set_async_create(&self, create: Option<Arc<PendingCreate>>) {
+        let mut pending_create = self.pending_create.lock();
+        self.is_async_create.store(create.is_some(), Ordering::Release);
+        *pending_create = create;
     }
 
     /// Whether other sessions recently requested a conflicting lease.
@@ -120,8 +120,8 @@ impl OpenInode {
     }
 
     /// Records that a descriptor for writing is closed.
-    pub(crate) fn note_flush(&self) {
-        self.flushed_ns.store(rt::monotonic_ns().max(1), Ordering::Relaxed);
+    pub(crate) fn note_writer_close(&self) {
+        self.writer_closed_ns.store(rt::monotonic_ns().max(1), Ordering::Relaxed);
     }
 
     /// Waits a moment for the release of a large file that another application opens. When one
@@ -134,7 +134,7 @@ impl OpenInode {
         // No longer than after one close: other descriptors may be closed all the time.
         let until_ns = rt::monotonic_ns().saturating_add(RELEASE_WAIT_NS);
         while self.writers.load(Ordering::Relaxed) > 0
-            && is_within(RELEASE_WAIT_NS, &self.flushed_ns)
+            && is_within(RELEASE_WAIT_NS, &self.writer_closed_ns)
             && rt::monotonic_ns() < until_ns
         {
             rt::sleep(RELEASE_WAIT_STEP).await;
@@ -159,12 +159,12 @@ impl OpenInode {
 /// Whether an event was recorded within the last `nanos`, on the monotonic clock; 0 stands for
 /// never.
 fn is_within(nanos: u64, noted_ns: &AtomicU64) -> bool {
-    let noted = noted_ns.load(Ordering::Relaxed);
-    noted > 0 && rt::monotonic_ns().saturating_sub(noted) < nanos
+    let recorded_ns = noted_ns.load(Ordering::Relaxed);
+    recorded_ns > 0 && rt::monotonic_ns().saturating_sub(recorded_ns) < nanos
 }
 
 /// Lower bounds of the lengths of a file's chunk files, in stripe order; `None` if unknown.
-pub(crate) type KnownLens = Option<Arc<Vec<u64>>>;
+pub(crate) type LengthBounds = Option<Arc<Vec<u64>>>;
 
 /// State of a file's content. Its lock is held only briefly, never across a wait.
 pub(crate) struct Content {
@@ -179,23 +179,23 @@ pub(crate) struct Content {
     pub(crate) epoch: u64,
     /// The last tainted epoch: a change in it was abandoned that may still be in flight to a
     /// target.
-    pub(crate) tainted: u64,
+    pub(crate) tainted_epoch: u64,
     /// Size of the file; under a shared lease, as far as this session knows it.
     pub(crate) size: u64,
     /// Last change of content that hasn't been reported to the metadata service.
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) layout: Option<Arc<Layout>>,
     /// Known lower bounds of the lengths of its chunk files.
-    pub(crate) known: KnownLens,
+    pub(crate) length_bounds: LengthBounds,
     pub(crate) inline: Option<bytes::Bytes>,
     pub(crate) inline_limit: u32,
     /// It has no extended attributes: it was created while open here, and got none since.
     pub(crate) has_no_xattrs: bool,
     /// Chunks may reach beyond `size`, because a truncation or a write failed half-way, or an
     /// answer came too late. They are truncated before the next write.
-    pub(crate) cut_pending: bool,
+    pub(crate) truncate_pending: bool,
     /// It has setuid or setgid, which a write may have to clear.
-    pub(crate) privileged: bool,
+    pub(crate) has_suid_sgid: bool,
     /// Recorded time of its last read.
     pub(crate) atime: Timestamp,
     /// When content or inode last changed, except for unreported changes.
@@ -207,7 +207,7 @@ pub(crate) struct Content {
     pub(crate) writing: bool,
     /// The outcome of an `EndWrite` is uncertain: the service may no longer expect changes by this
     /// session.
-    pub(crate) end_uncertain: bool,
+    pub(crate) end_write_uncertain: bool,
     /// Size or mtime differ from what the metadata service has.
     pub(crate) unreported: bool,
     /// The dirty extent: delayed writes that the storage services don't have yet.
@@ -222,7 +222,7 @@ pub(crate) struct Content {
     pub(crate) unsynced: Unsynced,
     /// The layouts under which these changes were made: a file may migrate away from where they
     /// were lost. Outlives an unload.
-    pub(crate) unsynced_in: Vec<Arc<Layout>>,
+    pub(crate) unsynced_layouts: Vec<Arc<Layout>>,
     /// Changes of size, layout and inline content that may not be on the metadata store's disk.
     /// Outlives an unload.
     pub(crate) unsynced_metadata: Unsynced,
@@ -235,28 +235,28 @@ impl Default for Content {
             generation: 0,
             lease: LeaseMode::Read,
             epoch: 0,
-            tainted: 0,
+            tainted_epoch: 0,
             size: 0,
             mtime: None,
             layout: None,
-            known: None,
+            length_bounds: None,
             inline: None,
             inline_limit: 0,
             has_no_xattrs: false,
-            cut_pending: false,
-            privileged: false,
+            truncate_pending: false,
+            has_suid_sgid: false,
             atime: Timestamp::default(),
             last_change: Timestamp::default(),
             uncertain: false,
             writing: false,
-            end_uncertain: false,
+            end_write_uncertain: false,
             unreported: false,
             dirty: None,
             last_size: None,
             last_write_end: None,
             flush_failures: FlushFailures::default(),
             unsynced: Unsynced::default(),
-            unsynced_in: Vec::new(),
+            unsynced_layouts: Vec::new(),
             unsynced_metadata: Unsynced::default(),
         }
     }
@@ -266,20 +266,20 @@ impl Content {
     /// Whether its epoch is tainted: a change in flight could overwrite the results of further
     /// requests.
     pub(crate) fn is_tainted(&self) -> bool {
-        self.epoch > 0 && self.tainted >= self.epoch
+        self.epoch > 0 && self.tainted_epoch >= self.epoch
     }
 
     /// The file, generation and epoch for requests to its chunks.
     pub(crate) fn under(&self, ino: InodeId) -> LeaseContext {
-        LeaseContext { ino, era: self.generation, epoch: self.epoch, known_len: 0 }
+        LeaseContext { ino, generation: self.generation, epoch: self.epoch, known_len: 0 }
     }
 
     /// Records these lengths of the chunk files and this size, which the service has.
     pub(crate) fn note_lens(&mut self, lens: &[u64], size: u64) {
         let Some(layout) = self.layout.as_ref().filter(|_| self.inline.is_none()) else { return };
-        let before = self.known.as_ref().map_or(&[][..], |known| known.as_slice());
+        let before = self.length_bounds.as_ref().map_or(&[][..], |known| known.as_slice());
         let known = layout::length_bounds::raised(layout, before, lens, size);
-        self.known = (!known.is_empty()).then(|| Arc::new(known));
+        self.length_bounds = (!known.is_empty()).then(|| Arc::new(known));
     }
 
     /// How often a sync has found a loss.
@@ -296,8 +296,8 @@ impl Content {
     /// Records that its current layout has, or will have, unsynced changes.
     pub(crate) fn note_layout(&mut self) {
         let Some(layout) = &self.layout else { return };
-        if !self.unsynced_in.iter().any(|known| Arc::ptr_eq(known, layout) || known == layout) {
-            self.unsynced_in.push(layout.clone());
+        if !self.unsynced_layouts.iter().any(|known| Arc::ptr_eq(known, layout) || known == layout) {
+            self.unsynced_layouts.push(layout.clone());
         }
     }
 
@@ -305,13 +305,13 @@ impl Content {
     pub(crate) fn synced(&mut self, changes: u64) {
         self.unsynced.synced(changes);
         if self.unsynced.is_all_synced() {
-            self.unsynced_in.clear();
+            self.unsynced_layouts.clear();
         }
     }
 
     /// Whether it has state that must not be dropped.
     pub(crate) fn has_unreported_state(&self) -> bool {
-        self.writing || self.cut_pending || self.is_tainted()
+        self.writing || self.truncate_pending || self.is_tainted()
     }
 }
 
@@ -337,9 +337,9 @@ struct InodeNode {
     /// Number of losses of storage services before its first unsynced change, when it was open.
     unsynced: Option<u64>,
     /// The same for the metadata store.
-    unsynced_names: Option<u64>,
+    unsynced_metadata: Option<u64>,
     /// The layouts of its unsynced changes.
-    unsynced_in: Vec<Arc<Layout>>,
+    unsynced_layouts: Vec<Arc<Layout>>,
     open: Option<Arc<OpenInode>>,
 }
 
@@ -355,8 +355,8 @@ impl InodeNode {
             self.changed_ns = open.changed_ns.load(Ordering::Relaxed);
             let mut content = open.content.lock();
             self.unsynced = content.unsynced.unsynced_since();
-            self.unsynced_names = content.unsynced_metadata.unsynced_since();
-            self.unsynced_in = std::mem::take(&mut content.unsynced_in);
+            self.unsynced_metadata = content.unsynced_metadata.unsynced_since();
+            self.unsynced_layouts = std::mem::take(&mut content.unsynced_layouts);
         }
     }
 }
@@ -378,7 +378,7 @@ pub(crate) struct InodeTable {
     reclaimable: Mutex<Vec<InodeId>>,
     has_reclaimable: rt::sync::Event,
     /// The session has no leases to give back.
-    is_alone: bool,
+    is_only_session: bool,
     /// Recorded reads, for access times.
     pub(crate) accesses: Accesses,
     /// Inodes that may be unused.
@@ -400,7 +400,7 @@ impl Default for InodeTable {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             reclaimable: Mutex::default(),
             has_reclaimable: rt::sync::Event::default(),
-            is_alone: false,
+            is_only_session: false,
             accesses: Accesses::default(),
             idle: Mutex::default(),
             has_idle: rt::sync::Event::default(),
@@ -414,8 +414,8 @@ impl Default for InodeTable {
 
 impl InodeTable {
     /// Creates the table of the only session.
-    pub(crate) fn alone() -> InodeTable {
-        InodeTable { is_alone: true, ..InodeTable::default() }
+    pub(crate) fn for_only_session() -> InodeTable {
+        InodeTable { is_only_session: true, ..InodeTable::default() }
     }
 
     fn shard(&self, ino: InodeId) -> MutexGuard<'_, HashMap<InodeId, InodeNode>> {
@@ -454,9 +454,9 @@ impl InodeTable {
 
     /// Records the flags of an inode from an answer; `None`: they have changed. Flags of inodes
     /// without a node are ignored.
-    pub(crate) fn note_flags(&self, ino: InodeId, asked: RequestStamp, flags: Option<InodeFlags>) {
+    pub(crate) fn note_flags(&self, ino: InodeId, stamp: RequestStamp, flags: Option<InodeFlags>) {
         if let Some(node) = self.shard(ino).get_mut(&ino) {
-            node.flags = KnownFlags::newer(node.flags, asked, flags);
+            node.flags = KnownFlags::newer(node.flags, stamp, flags);
         }
     }
 
@@ -472,14 +472,14 @@ impl InodeTable {
     /// Hands the kernel's references over to the successor session's table: present ones, and later
     /// additions and removals.
     pub(crate) fn hand_over(&self, successor: &Arc<InodeTable>) {
-        for (shard, bequeathed) in self.shards.iter().zip(&self.successors) {
+        for (shard, successor_slot) in self.shards.iter().zip(&self.successors) {
             let mut shard = shard.lock();
-            bequeathed.get_or_init(|| successor.clone());
+            successor_slot.get_or_init(|| successor.clone());
             for (&ino, node) in shard.iter_mut().filter(|(_, node)| node.references > 0) {
                 let mut shard = successor.shard(ino);
-                let inherited = shard.entry(ino).or_default();
-                inherited.references += std::mem::take(&mut node.references);
-                inherited.directory = node.directory.take();
+                let successor_node = shard.entry(ino).or_default();
+                successor_node.references += std::mem::take(&mut node.references);
+                successor_node.directory = node.directory.take();
             }
             shard.retain(|_, node| node.users > 0 || node.open.is_some());
         }
@@ -542,8 +542,9 @@ impl InodeTable {
         let ino = attr.ino;
         self.remember(attr);
         let open = self.acquire(ino);
-        let alone = self.shard(ino).get(&ino).is_some_and(|node| node.references == 1 && node.users == 1);
-        (open, alone)
+        let is_sole_use =
+            self.shard(ino).get(&ino).is_some_and(|node| node.references == 1 && node.users == 1);
+        (open, is_sole_use)
     }
 
     /// Whether the caller's use is the only one left, so that the file must be reported before it
@@ -579,7 +580,7 @@ impl InodeTable {
 
     /// Has a background task check whether the inode's lease is still needed.
     pub(crate) fn note_unused(&self, ino: InodeId) {
-        if self.is_alone {
+        if self.is_only_session {
             return;
         }
         self.idle.lock().push(ino);
@@ -751,7 +752,9 @@ mod tests {
 
     #[test]
     fn only_sessions_with_leases_track_unused_inodes() {
-        for (table, noted) in [(InodeTable::default(), vec![InodeId(7)]), (InodeTable::alone(), vec![])] {
+        for (table, noted) in
+            [(InodeTable::default(), vec![InodeId(7)]), (InodeTable::for_only_session(), vec![])]
+        {
             for _ in 0..3 {
                 table.acquire(InodeId(7));
                 table.release(InodeId(7));

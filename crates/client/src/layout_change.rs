@@ -33,8 +33,8 @@ impl Client {
     pub(crate) async fn truncate(&self, ino: InodeId, size: u64, kill_suid_sgid: bool) -> Result<()> {
         let inode = self.inodes.acquire(ino);
         let truncate = async || {
-            let _alone = self.lock_exclusive(&inode, |_| LeaseNeed::Exclusive).await?;
-            self.truncate_alone(&inode, size, kill_suid_sgid).await
+            let _exclusive = self.lock_exclusive(&inode, |_| LeaseNeed::Exclusive).await?;
+            self.truncate_exclusive(&inode, size, kill_suid_sgid).await
         };
         let result = self.while_lease_lasts(truncate).await;
         // The next read is the first one after a change.
@@ -43,37 +43,37 @@ impl Client {
         result
     }
 
-    async fn truncate_alone(&self, inode: &OpenInode, size: u64, kill_suid_sgid: bool) -> Result<()> {
+    async fn truncate_exclusive(&self, inode: &OpenInode, size: u64, kill_suid_sgid: bool) -> Result<()> {
         self.ensure_no_part_lost(inode)?;
-        self.finish_cut(inode).await?;
-        let era = inode.content.lock().generation;
+        self.finish_truncate(inode).await?;
+        let generation = inode.content.lock().generation;
         // The service compares with the size on record, so that must be current.
         self.end_write(inode, false).await?;
         let old_size = {
             let content = inode.content.lock();
-            content.check_generation(inode.ino, era)?;
+            content.check_generation(inode.ino, generation)?;
             content.size
         };
         let truncated =
             self.change_as_client(MetaOp::Truncate { ino: inode.ino, size, kill_suid_sgid }).await;
-        inode.content.lock().note_outcome(inode.ino, era, &truncated);
+        inode.content.lock().note_outcome(inode.ino, generation, &truncated);
         let reply = truncated?;
         let layout = {
             let mut content = inode.content.lock();
             // The size is set, once. If the lease has ended since, other sessions may have extended
             // the file, and the service truncates the chunks: when it recovers the file, or when
             // this session releases the file without further use.
-            if content.check_generation(inode.ino, era).is_err() {
+            if content.check_generation(inode.ino, generation).is_err() {
                 return Ok(());
             }
             content.load_info(file_info(reply)?);
             content.mtime = None;
             let in_chunks = content.layout.clone().filter(|_| content.inline.is_none());
-            content.cut_pending |= in_chunks.is_some() && size < old_size;
-            in_chunks.filter(|_| content.cut_pending)
+            content.truncate_pending |= in_chunks.is_some() && size < old_size;
+            in_chunks.filter(|_| content.truncate_pending)
         };
         let Some(layout) = layout else { return Ok(()) };
-        match self.cut_and_report(inode, size, &layout).await {
+        match self.truncate_chunks_and_report(inode, size, &layout).await {
             Err(error) if error.errno == Errno::EKEYEXPIRED => Ok(()),
             done => done,
         }
@@ -92,8 +92,8 @@ impl Client {
     }
 
     /// Truncates the chunks of a file whose size has been set.
-    async fn cut_and_report(&self, inode: &OpenInode, size: u64, layout: &Layout) -> Result<()> {
-        self.finish_cut(inode).await?;
+    async fn truncate_chunks_and_report(&self, inode: &OpenInode, size: u64, layout: &Layout) -> Result<()> {
+        self.finish_truncate(inode).await?;
         let (ino, Allocated { blocks, lens }) = (inode.ino, self.allocated(inode.ino, layout).await?);
         // The truncation of the chunks is later than the time that the service has recorded for the
         // change. A session that reads the attributes of a file that is open for writing elsewhere
@@ -105,8 +105,8 @@ impl Client {
 
     /// Truncates chunks that may reach beyond the end of the file. The caller holds the I/O lock
     /// exclusively.
-    pub(crate) async fn finish_cut(&self, inode: &OpenInode) -> Result<()> {
-        if !inode.content.lock().cut_pending {
+    pub(crate) async fn finish_truncate(&self, inode: &OpenInode) -> Result<()> {
+        if !inode.content.lock().truncate_pending {
             return Ok(());
         }
         // An in-flight change must not restore truncated data.
@@ -114,34 +114,34 @@ impl Client {
         self.reload_uncertain(inode).await?;
         let (pending, size, layout, under) = {
             let content = inode.content.lock();
-            (content.cut_pending, content.size, content.layout.clone(), content.under(inode.ino))
+            (content.truncate_pending, content.size, content.layout.clone(), content.under(inode.ino))
         };
         let Some(layout) = layout.filter(|_| pending) else { return Ok(()) };
-        let era = under.era;
+        let generation = under.generation;
         let cut = |stripe| StorageOp::Truncate { len: layout::local_len(&layout, stripe, size) };
         {
-            let _underway = inode.in_flight.begin(ByteRange::new(0, u64::MAX)).await;
-            inode.content.lock().check_generation(inode.ino, era)?;
+            let _in_flight = inode.in_flight.begin(ByteRange::new(0, u64::MAX)).await;
+            inode.content.lock().check_generation(inode.ino, generation)?;
             let cut = pin!(self.on_present_stripes(under, &layout, cut));
-            self.change_under_lease(inode, era, false, cut).await?;
+            self.change_under_lease(inode, generation, false, cut).await?;
         }
         // Other sessions may have extended the file meanwhile, without knowledge of this
         // truncation: the service has recovered the file.
-        inode.content.lock().check_generation(inode.ino, era)?;
+        inode.content.lock().check_generation(inode.ino, generation)?;
         self.change_as_client(MetaOp::TruncateDone { ino: inode.ino }).await?;
         let mut content = inode.content.lock();
-        content.check_generation(inode.ino, era)?;
-        content.cut_pending = false;
+        content.check_generation(inode.ino, generation)?;
+        content.truncate_pending = false;
         Ok(())
     }
 
     /// Makes sure that the file is in chunks and that this session may change them. The caller
     /// holds the I/O lock exclusively, and the content hasn't been unloaded since this generation.
-    pub(crate) async fn make_chunked(&self, inode: &OpenInode, era: u64) -> Result<Arc<Layout>> {
-        self.finish_cut(inode).await?;
+    pub(crate) async fn make_chunked(&self, inode: &OpenInode, generation: u64) -> Result<Arc<Layout>> {
+        self.finish_truncate(inode).await?;
         let begun_before = {
             let content = inode.content.lock();
-            content.check_generation(inode.ino, era)?;
+            content.check_generation(inode.ino, generation)?;
             if let (Some(layout), None, true) =
                 (&content.layout, &content.inline, content.is_recorded_writer())
             {
@@ -157,9 +157,9 @@ impl Client {
         self.note_unreplicated(&layout).await?;
         let under = {
             let mut content = inode.content.lock();
-            content.check_generation(inode.ino, era)?;
+            content.check_generation(inode.ino, generation)?;
             content.layout = Some(layout.clone());
-            (content.writing, content.end_uncertain) = (true, false);
+            (content.writing, content.end_write_uncertain) = (true, false);
             content.epoch = content.epoch.max(info.epoch);
             content.under(inode.ino)
         };
@@ -167,15 +167,15 @@ impl Client {
             if begun_before {
                 // Data of an earlier, failed conversion must not appear in holes of the current
                 // content.
-                let _underway = inode.in_flight.begin(ByteRange::new(0, u64::MAX)).await;
-                inode.content.lock().check_generation(inode.ino, era)?;
+                let _in_flight = inode.in_flight.begin(ByteRange::new(0, u64::MAX)).await;
+                inode.content.lock().check_generation(inode.ino, generation)?;
                 let cut = pin!(self.on_every_stripe(under, &layout, |_| StorageOp::Truncate { len: 0 }));
-                self.change_under_lease(inode, era, false, cut).await?;
+                self.change_under_lease(inode, generation, false, cut).await?;
             }
             self.convert_inline(inode, under, &layout, (&inline, info.attr.size)).await?;
         }
         let mut content = inode.content.lock();
-        content.check_generation(inode.ino, era)?;
+        content.check_generation(inode.ino, generation)?;
         content.inline = None;
         Ok(layout)
     }
@@ -194,10 +194,10 @@ impl Client {
             // Durable, because the inline copy may be gone from disk before the next sync of the
             // chunks.
             let how = ChunkWrite { path: DataPath::Cached, durable: true, lease: LeaseMode::Write };
-            let _underway = inode.in_flight.begin(ByteRange::new(0, u64::MAX)).await;
-            inode.content.lock().check_generation(inode.ino, under.era)?;
+            let _in_flight = inode.in_flight.begin(ByteRange::new(0, u64::MAX)).await;
+            inode.content.lock().check_generation(inode.ino, under.generation)?;
             let writing = pin!(self.write_chunks(under, Chunked::unknown(layout), 0, buf, how));
-            self.change_under_lease(inode, under.era, true, writing).await?;
+            self.change_under_lease(inode, under.generation, true, writing).await?;
         }
         let attr = entry(
             self.change_as_client(MetaOp::DropInline { ino: inode.ino, size, mtime: rt::now() }).await?,
@@ -225,13 +225,13 @@ impl Client {
         how: AllocateMode,
         range: ByteRange,
     ) -> Result<()> {
-        let _alone = self.lock_exclusive(inode, |_| LeaseNeed::Exclusive).await?;
-        let (size, fits_inline, era) = {
+        let _exclusive = self.lock_exclusive(inode, |_| LeaseNeed::Exclusive).await?;
+        let (size, fits_inline, generation) = {
             let content = inode.content.lock();
             (content.size, content.stays_inline(range.end), content.generation)
         };
         let done = match fits_inline {
-            true => self.zero_inline(inode, era, how, range.intersect(ByteRange::new(0, size))).await,
+            true => self.zero_inline(inode, generation, how, range.intersect(ByteRange::new(0, size))).await,
             false => Err(Errno::ERANGE.into()),
         };
         match done {
@@ -254,7 +254,7 @@ impl Client {
             done => done?,
         }
         if mode & KEEP_SIZE == 0 && range.end > size {
-            self.truncate_alone(inode, range.end, false).await?;
+            self.truncate_exclusive(inode, range.end, false).await?;
         }
         Ok(())
     }
@@ -262,7 +262,7 @@ impl Client {
     async fn zero_inline(
         &self,
         inode: &OpenInode,
-        era: u64,
+        generation: u64,
         how: AllocateMode,
         range: ByteRange,
     ) -> Result<()> {
@@ -278,12 +278,13 @@ impl Client {
             at_end: false,
         };
         let zeroed = self.change_as_client(op).await;
-        inode.content.lock().note_outcome(inode.ino, era, &zeroed);
+        inode.content.lock().note_outcome(inode.ino, generation, &zeroed);
         zeroed?;
         // The current inline content is loaded again.
-        let info = file_info(self.query(MetaOp::Open { ino: inode.ino, wish: None }).await?.reply)?;
+        let info =
+            file_info(self.query(MetaOp::Open { ino: inode.ino, requested_lease: None }).await?.reply)?;
         let mut content = inode.content.lock();
-        content.check_generation(inode.ino, era)?;
+        content.check_generation(inode.ino, generation)?;
         content.load_info(info);
         Ok(())
     }
@@ -292,15 +293,15 @@ impl Client {
         if range.is_empty() {
             return Ok(());
         }
-        let era = inode.content.lock().generation;
-        let layout = self.make_chunked(inode, era).await?;
+        let generation = inode.content.lock().generation;
+        let layout = self.make_chunked(inode, generation).await?;
         let op = |stripe| StorageOp::Allocate { range: layout::local_range(&layout, stripe, range), how };
         let done = {
-            let _underway = inode.in_flight.begin(ByteRange::new(0, u64::MAX)).await;
+            let _in_flight = inode.in_flight.begin(ByteRange::new(0, u64::MAX)).await;
             let (under, known) = {
                 let content = inode.content.lock();
-                content.check_generation(inode.ino, era)?;
-                (content.under(inode.ino), content.known.clone())
+                content.check_generation(inode.ino, generation)?;
+                (content.under(inode.ino), content.length_bounds.clone())
             };
             let chunked = Chunked::new(&layout, &known);
             let changing = pin!(async {
@@ -309,12 +310,12 @@ impl Client {
                     _ => self.on_every_stripe_with_space(under, chunked, range, op).await,
                 }
             });
-            self.change_under_lease(inode, era, false, changing).await
+            self.change_under_lease(inode, generation, false, changing).await
         };
         let mut content = inode.content.lock();
-        content.check_generation(inode.ino, era)?;
+        content.check_generation(inode.ino, generation)?;
         if let Err(error) = done {
-            content.cut_pending |= how == AllocateMode::Zero && range.end > content.size;
+            content.truncate_pending |= how == AllocateMode::Zero && range.end > content.size;
             return Err(error);
         }
         content.unreported = true;
@@ -336,12 +337,12 @@ impl Client {
 
     async fn seek(&self, inode: &OpenInode, offset: u64, what: SeekTarget) -> Result<u64> {
         let _shared = self.lock_shared(inode, LeaseNeed::Read).await?;
-        let era = self.find_end(inode, u64::MAX).await?;
+        let generation = self.find_end(inode, u64::MAX).await?;
         let (under, size, inline, layout, known) = {
             let content = inode.content.lock();
-            content.check_generation(inode.ino, era)?;
+            content.check_generation(inode.ino, generation)?;
             let inline = content.inline.as_ref().map(|inline| inline.len() as u64);
-            let (layout, known) = (content.layout.clone(), content.known.clone());
+            let (layout, known) = (content.layout.clone(), content.length_bounds.clone());
             (content.under(inode.ino), content.size, inline, layout, known)
         };
         if offset >= size {

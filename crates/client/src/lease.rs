@@ -103,7 +103,7 @@ struct Lease {
     /// Event counter when the session got the lease, which it has held ever since.
     since: u64,
     /// The last request whose answer granted it.
-    granted_by: u64,
+    granting_request: u64,
 }
 
 /// Events that invalidate older grants.
@@ -139,7 +139,7 @@ struct Shard {
 /// All leases of a session.
 pub(crate) struct Leases {
     /// This is the only session: every lease counts as held, without asking a service.
-    alone: bool,
+    only_session: bool,
     /// The session has ended: no grant is accepted any more.
     ended: AtomicBool,
     /// Services that don't answer, whose leases are suspended.
@@ -149,27 +149,27 @@ pub(crate) struct Leases {
     /// Set when a recall begins or ends.
     recalls_changed: rt::sync::Event,
     clock: AtomicU64,
-    answers: AtomicU64,
+    next_request_id: AtomicU64,
 }
 
 impl Leases {
     /// Creates a table without leases. `only_session`: this is the only session.
-    pub(crate) fn new(alone: bool) -> Leases {
+    pub(crate) fn new(only_session: bool) -> Leases {
         Leases {
-            alone,
+            only_session,
             ended: AtomicBool::new(false),
             suspended_services: Mutex::default(),
             suspended_count: AtomicUsize::new(0),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             recalls_changed: rt::sync::Event::new(),
             clock: AtomicU64::new(1),
-            answers: AtomicU64::new(1),
+            next_request_id: AtomicU64::new(1),
         }
     }
 
     /// Whether this is the only session.
     pub(crate) fn is_only_session(&self) -> bool {
-        self.alone
+        self.only_session
     }
 
     fn shard(&self, ino: InodeId) -> MutexGuard<'_, Shard> {
@@ -182,48 +182,49 @@ impl Leases {
 
     /// Advances the event counter and returns it: later requests have at least this value, earlier
     /// requests a smaller one.
-    pub(crate) fn now(&self) -> u64 {
+    pub(crate) fn advance_clock(&self) -> u64 {
         self.tick()
     }
 
     /// Stamps a request; to be called before it is sent.
     pub(crate) fn stamp_request(&self) -> RequestStamp {
-        let id = self.answers.fetch_add(1, Ordering::Relaxed);
+        let id = self.next_request_id.fetch_add(1, Ordering::Relaxed);
         RequestStamp { clock: self.clock.load(Ordering::Acquire), id }
     }
 
     /// Records the grants of a service's answer that are still valid.
-    pub(crate) fn take_grants(&self, asked: RequestStamp, home: NodeId, response: &MetaResponse) {
+    pub(crate) fn take_grants(&self, stamp: RequestStamp, home: NodeId, response: &MetaResponse) {
         for grant in &response.grants {
-            self.take_grant(asked, home, *grant, response.recalls);
+            self.take_grant(stamp, home, *grant, response.recalls);
         }
     }
 
-    fn take_grant(&self, asked: RequestStamp, home: NodeId, grant: LeaseGrant, recalls: u64) {
+    fn take_grant(&self, stamp: RequestStamp, home: NodeId, grant: LeaseGrant, recalls: u64) {
         let mut shard = self.shard(grant.ino);
         // Checked under the shard's lock, so that the end of the session also ends this grant.
         if self.ended.load(Ordering::Acquire) {
             return;
         }
-        let bar = shard.grant_floor(grant.ino, home);
-        if recalls < bar.recall || asked.clock < bar.released || shard.recalling.contains_key(&grant.ino) {
+        let floor = shard.grant_floor(grant.ino, home);
+        if recalls < floor.recall || stamp.clock < floor.released || shard.recalling.contains_key(&grant.ino)
+        {
             return;
         }
         match shard.held.get_mut(&grant.ino) {
             Some(lease) if lease.home == home => match (lease.mode, grant.mode) {
                 // The lease restarts: earlier answers may be outdated, except for permissions.
                 (LeaseMode::Permissions, more) if more != LeaseMode::Permissions => {
-                    (lease.mode, lease.since, lease.granted_by) = (more, self.tick(), asked.id);
+                    (lease.mode, lease.since, lease.granting_request) = (more, self.tick(), stamp.id);
                 }
                 // The grant is older than the held lease, whatever arrived first. Answers that came
                 // with it may be outdated.
                 (held, LeaseMode::Permissions) if held != LeaseMode::Permissions => {}
-                (held, more) => (lease.mode, lease.granted_by) = (join_modes(held, more), asked.id),
+                (held, more) => (lease.mode, lease.granting_request) = (join_modes(held, more), stamp.id),
             },
             // The partition has moved: the lease of the old owner must be given up first.
             Some(_) => {}
             None => {
-                let lease = Lease { mode: grant.mode, home, since: self.tick(), granted_by: asked.id };
+                let lease = Lease { mode: grant.mode, home, since: self.tick(), granting_request: stamp.id };
                 shard.held.insert(grant.ino, lease);
             }
         }
@@ -235,9 +236,9 @@ impl Leases {
         if !suspended && self.suspended_count.load(Ordering::Acquire) == 0 {
             return false;
         }
-        let mut silent = self.suspended_services.lock();
-        let changed = if suspended { silent.insert(home) } else { silent.remove(&home) };
-        self.suspended_count.store(silent.len(), Ordering::Release);
+        let mut services = self.suspended_services.lock();
+        let changed = if suspended { services.insert(home) } else { services.remove(&home) };
+        self.suspended_count.store(services.len(), Ordering::Release);
         changed != suspended
     }
 
@@ -256,17 +257,17 @@ impl Leases {
 
     /// Returns the lease that has covered an inode continuously since the request `stamp`. `None`
     /// if the answer may be outdated, even in part.
-    pub(crate) fn lease_covering(&self, asked: RequestStamp, ino: InodeId) -> Option<LeaseMode> {
-        self.lease_held_since(asked, ino).filter(|mode| *mode != LeaseMode::Permissions)
+    pub(crate) fn lease_covering(&self, stamp: RequestStamp, ino: InodeId) -> Option<LeaseMode> {
+        self.lease_held_since(stamp, ino).filter(|mode| *mode != LeaseMode::Permissions)
     }
 
     /// Whether an answer's type, mode, owner and group of a directory are still valid.
-    pub(crate) fn covers_permissions(&self, asked: RequestStamp, ino: InodeId) -> bool {
-        self.lease_held_since(asked, ino).is_some_and(|mode| mode != LeaseMode::Shared)
+    pub(crate) fn covers_permissions(&self, stamp: RequestStamp, ino: InodeId) -> bool {
+        self.lease_held_since(stamp, ino).is_some_and(|mode| mode != LeaseMode::Shared)
     }
 
-    fn lease_held_since(&self, asked: RequestStamp, ino: InodeId) -> Option<LeaseMode> {
-        if self.alone {
+    fn lease_held_since(&self, stamp: RequestStamp, ino: InodeId) -> Option<LeaseMode> {
+        if self.only_session {
             return Some(LeaseMode::Write);
         }
         let shard = self.shard(ino);
@@ -274,12 +275,12 @@ impl Leases {
             return None;
         }
         let lease = shard.held.get(&ino).filter(|lease| !self.is_service_suspended(lease.home))?;
-        (lease.since <= asked.clock || lease.granted_by == asked.id).then_some(lease.mode)
+        (lease.since <= stamp.clock || lease.granting_request == stamp.id).then_some(lease.mode)
     }
 
     /// Whether everything in an answer about an inode may be cached until a recall.
-    pub(crate) fn is_cacheable(&self, asked: RequestStamp, ino: InodeId) -> bool {
-        matches!(self.lease_covering(asked, ino), Some(LeaseMode::Read | LeaseMode::Write))
+    pub(crate) fn is_cacheable(&self, stamp: RequestStamp, ino: InodeId) -> bool {
+        matches!(self.lease_covering(stamp, ino), Some(LeaseMode::Read | LeaseMode::Write))
     }
 
     /// The lease that is held, even if it is being recalled.
@@ -290,22 +291,22 @@ impl Leases {
     /// Waits until no recall of the inode is in progress.
     pub(crate) async fn wait_for_recall_end(&self, ino: InodeId) {
         loop {
-            let settled = self.recalls_changed.wait();
+            let changed = self.recalls_changed.wait();
             if !self.shard(ino).recalling.contains_key(&ino) {
                 return;
             }
-            settled.await;
+            changed.await;
         }
     }
 
     /// Waits until a recall of the inode is in progress.
     pub(crate) async fn wait_for_recall_start(&self, ino: InodeId) {
         loop {
-            let settled = self.recalls_changed.wait();
+            let changed = self.recalls_changed.wait();
             if self.shard(ino).recalling.contains_key(&ino) {
                 return;
             }
-            settled.await;
+            changed.await;
         }
     }
 
@@ -323,23 +324,23 @@ impl Leases {
     pub(crate) fn recall_terms(&self, recall: &Recall) -> RecallTerms {
         let shard = self.shard(recall.ino);
         let held = shard.held.get(&recall.ino).map(|lease| lease.mode);
-        let kept = match (held, recall.retain) {
+        let remaining = match (held, recall.retain) {
             (Some(LeaseMode::Write), keep) => keep,
             (Some(LeaseMode::Read), Some(LeaseMode::Permissions)) => recall.retain,
             (held, keep) if held == keep => keep,
             _ => None,
         };
-        RecallTerms { held, remaining: kept }
+        RecallTerms { held, remaining }
     }
 
     /// Records that a recall has been acknowledged: the session holds `remaining` from now on.
-    pub(crate) fn end_recall(&self, ino: InodeId, kept: Option<LeaseMode>) {
+    pub(crate) fn end_recall(&self, ino: InodeId, remaining: Option<LeaseMode>) {
         {
             let mut shard = self.shard(ino);
             // The lease restarts: answers under the stronger lease may be outdated.
-            match (kept, shard.held.get_mut(&ino)) {
+            match (remaining, shard.held.get_mut(&ino)) {
                 (Some(mode), Some(lease)) => {
-                    (lease.mode, lease.since, lease.granted_by) = (mode, self.tick(), 0);
+                    (lease.mode, lease.since, lease.granting_request) = (mode, self.tick(), 0);
                 }
                 _ => drop(shard.held.remove(&ino)),
             }
@@ -383,7 +384,7 @@ impl Leases {
 
     /// Records that the service counts the inode as open in this session, whatever the lease.
     pub(crate) fn mark_open(&self, ino: InodeId) {
-        if !self.alone {
+        if !self.only_session {
             self.shard(ino).believed_open.insert(ino);
         }
     }
@@ -400,8 +401,8 @@ impl Leases {
             |_, lease| lease.home == home,
             |shard| {
                 shard.recall_floors.remove(&home);
-                let barred = shard.floors.values_mut().filter(|bar| bar.home == home);
-                barred.for_each(|bar| bar.recall = 0);
+                let records = shard.floors.values_mut().filter(|floor| floor.home == home);
+                records.for_each(|bar| bar.recall = 0);
             },
         )
     }
@@ -483,9 +484,9 @@ impl Shard {
     }
 
     fn record_recall(&mut self, home: NodeId, recall: &Recall) {
-        let bar = self.floor_mut(recall.ino);
-        let before = if bar.home == home { bar.recall } else { 0 };
-        (bar.home, bar.recall) = (home, before.max(recall.number));
+        let floor = self.floor_mut(recall.ino);
+        let before = if floor.home == home { floor.recall } else { 0 };
+        (floor.home, floor.recall) = (home, before.max(recall.number));
     }
 
     fn record_release(&mut self, ino: InodeId, released: u64) {
@@ -502,14 +503,14 @@ impl Shard {
     /// Replaces the records of single inodes by lower bounds. Records whose `Release` is in flight
     /// stay.
     fn raise_floors(&mut self) {
-        let Shard { floors: barred, recall_floors, release_floor, .. } = self;
-        barred.retain(|_, bar| {
-            let floor = recall_floors.entry(bar.home).or_default();
-            *floor = bar.recall.max(*floor);
-            if bar.released < u64::MAX {
-                *release_floor = bar.released.max(*release_floor);
+        let Shard { floors: records, recall_floors, release_floor, .. } = self;
+        records.retain(|_, record| {
+            let floor = recall_floors.entry(record.home).or_default();
+            *floor = record.recall.max(*floor);
+            if record.released < u64::MAX {
+                *release_floor = record.released.max(*release_floor);
             }
-            bar.released == u64::MAX
+            record.released == u64::MAX
         });
     }
 }
@@ -521,10 +522,10 @@ mod tests {
     const INO: InodeId = InodeId(77);
     const HOME: NodeId = NodeId(3);
 
-    fn answer(leases: &Leases, asked: RequestStamp, mode: LeaseMode, recalls: u64) -> RequestStamp {
+    fn answer(leases: &Leases, stamp: RequestStamp, mode: LeaseMode, recalls: u64) -> RequestStamp {
         let grants = vec![LeaseGrant { ino: INO, mode }];
-        leases.take_grants(asked, HOME, &MetaResponse { grants, recalls, ..MetaReply::Unit.into() });
-        asked
+        leases.take_grants(stamp, HOME, &MetaResponse { grants, recalls, ..MetaReply::Unit.into() });
+        stamp
     }
 
     fn recall(number: u64, keep: Option<LeaseMode>) -> Recall {
@@ -535,8 +536,8 @@ mod tests {
     fn a_grant_covers_its_own_answer_until_its_recall() {
         let leases = Leases::new(false);
         let before = leases.stamp_request();
-        let asked = answer(&leases, leases.stamp_request(), LeaseMode::Read, 0);
-        assert!(leases.is_cacheable(asked, INO));
+        let stamp = answer(&leases, leases.stamp_request(), LeaseMode::Read, 0);
+        assert!(leases.is_cacheable(stamp, INO));
         assert!(
             !leases.is_cacheable(before, INO),
             "asked before the lease was there, and answered without it"
@@ -568,12 +569,12 @@ mod tests {
     #[test]
     fn a_grant_requested_before_the_release_is_ignored() {
         let leases = Leases::new(false);
-        let asked = leases.stamp_request();
+        let stamp = leases.stamp_request();
         assert!(leases.drop_lease(INO));
         answer(&leases, leases.stamp_request(), LeaseMode::Read, 0);
         assert!(leases.mode(INO).is_none(), "the service is being told");
         leases.end_release(&[INO]);
-        answer(&leases, asked, LeaseMode::Read, 0);
+        answer(&leases, stamp, LeaseMode::Read, 0);
         assert!(leases.mode(INO).is_none());
         answer(&leases, leases.stamp_request(), LeaseMode::Read, 0);
         assert!(leases.mode(INO).is_some());
@@ -581,7 +582,7 @@ mod tests {
 
     #[test]
     fn a_recall_leaves_at_most_the_held_lease() {
-        for (held, keep, kept) in [
+        for (held, keep, remaining) in [
             (LeaseMode::Write, Some(LeaseMode::Shared), Some(LeaseMode::Shared)),
             (LeaseMode::Write, Some(LeaseMode::Read), Some(LeaseMode::Read)),
             (LeaseMode::Shared, Some(LeaseMode::Shared), Some(LeaseMode::Shared)),
@@ -591,9 +592,13 @@ mod tests {
             let leases = Leases::new(false);
             answer(&leases, leases.stamp_request(), held, 0);
             leases.begin_recall(HOME, &recall(1, keep));
-            assert_eq!(leases.recall_terms(&recall(1, keep)).remaining, kept, "{held:?} down to {keep:?}");
-            leases.end_recall(INO, kept);
-            assert_eq!(leases.lease_covering(leases.stamp_request(), INO), kept);
+            assert_eq!(
+                leases.recall_terms(&recall(1, keep)).remaining,
+                remaining,
+                "{held:?} down to {keep:?}"
+            );
+            leases.end_recall(INO, remaining);
+            assert_eq!(leases.lease_covering(leases.stamp_request(), INO), remaining);
         }
     }
 
@@ -601,23 +606,23 @@ mod tests {
     fn a_directory_recall_can_leave_permissions() {
         let leases = Leases::new(false);
         let keep = Some(LeaseMode::Permissions);
-        let asked = answer(&leases, leases.stamp_request(), LeaseMode::Read, 0);
-        assert!(leases.covers_permissions(asked, INO));
+        let stamp = answer(&leases, leases.stamp_request(), LeaseMode::Read, 0);
+        assert!(leases.covers_permissions(stamp, INO));
         leases.begin_recall(HOME, &recall(1, keep));
         let terms = leases.recall_terms(&recall(1, keep));
         assert_eq!((terms.remaining, terms.ends_caching()), (keep, true));
-        assert!(!leases.covers_permissions(asked, INO), "nothing is said in between");
+        assert!(!leases.covers_permissions(stamp, INO), "nothing is said in between");
         leases.end_recall(INO, terms.remaining);
-        let asked = leases.stamp_request();
-        assert!(leases.covers_permissions(asked, INO));
-        assert_eq!((leases.lease_covering(asked, INO), leases.is_cacheable(asked, INO)), (None, false));
+        let stamp = leases.stamp_request();
+        assert!(leases.covers_permissions(stamp, INO));
+        assert_eq!((leases.lease_covering(stamp, INO), leases.is_cacheable(stamp, INO)), (None, false));
         // A change of permissions recalls the remaining lease, under which the kernel caches
         // nothing.
         leases.begin_recall(HOME, &recall(2, None));
         let terms = leases.recall_terms(&recall(2, None));
         assert_eq!((terms.remaining, terms.ends_caching()), (None, false));
         leases.end_recall(INO, None);
-        assert!(!leases.covers_permissions(asked, INO));
+        assert!(!leases.covers_permissions(stamp, INO));
     }
 
     #[test]

@@ -27,7 +27,7 @@ const ANY_EPOCH: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseContext {
     pub(crate) ino: InodeId,
-    pub(crate) era: u64,
+    pub(crate) generation: u64,
     pub(crate) epoch: u64,
     /// Minimum length that the chunk file is known to have, in bytes.
     pub(crate) known_len: u64,
@@ -36,7 +36,7 @@ pub(crate) struct LeaseContext {
 impl LeaseContext {
     /// For requests that may safely arrive late.
     pub(crate) fn without_lease(ino: InodeId) -> LeaseContext {
-        LeaseContext { ino, era: 0, epoch: 0, known_len: 0 }
+        LeaseContext { ino, generation: 0, epoch: 0, known_len: 0 }
     }
 }
 
@@ -47,19 +47,19 @@ impl Client {
     /// # Errors
     /// `EKEYEXPIRED`: the operation must restart under a new lease.
     pub(crate) async fn renew_epoch(&self, under: LeaseContext, past: u64) -> Result<u64> {
-        let LeaseContext { ino, era, .. } = under;
+        let LeaseContext { ino, generation, .. } = under;
         let inode = self.inodes.open(ino).ok_or_else(|| ended_lease(ino))?;
         {
             let content = inode.content.lock();
-            content.check_generation(ino, era)?;
+            content.check_generation(ino, generation)?;
             if content.epoch > past {
                 return Ok(content.epoch);
             }
         }
-        let info = file_info(self.query(MetaOp::Reopen { ino, past }).await?.reply)?;
+        let info = file_info(self.query(MetaOp::Reopen { ino, above_epoch: past }).await?.reply)?;
         self.leases.mark_open(ino);
         let mut content = inode.content.lock();
-        content.check_generation(ino, era)?;
+        content.check_generation(ino, generation)?;
         // A service without epochs runs an earlier version and has replaced one with epochs.
         content.epoch = if info.epoch == 0 { 0 } else { content.epoch.max(info.epoch) };
         match content.epoch {
@@ -81,7 +81,7 @@ impl Client {
             let layout = content.layout.clone().filter(|layout| self.is_mirrored(layout));
             let under = content.under(inode.ino);
             if layout.is_some() {
-                content.tainted = ANY_EPOCH;
+                content.tainted_epoch = ANY_EPOCH;
             }
             (under, layout)
         };
@@ -91,20 +91,20 @@ impl Client {
         // has in flight. So the primary must see the new epoch first, and refuse that change.
         self.on_present_stripes(LeaseContext { epoch, ..under }, &layout, |_| StorageOp::Sync).await?;
         let mut content = inode.content.lock();
-        content.check_generation(inode.ino, under.era)?;
+        content.check_generation(inode.ino, under.generation)?;
         // Unless another change has failed meanwhile.
-        if content.tainted == ANY_EPOCH {
-            content.tainted = 0;
+        if content.tainted_epoch == ANY_EPOCH {
+            content.tainted_epoch = 0;
         }
         Ok(())
     }
 
     fn is_mirrored(&self, layout: &Layout) -> bool {
-        layout.groups.iter().any(|group| matches!(self.keeper(*group), Ok(ChunkLocation::Group(_))))
+        layout.groups.iter().any(|group| matches!(self.chunk_location(*group), Ok(ChunkLocation::Group(_))))
     }
 
     /// Like [`Client::renew_tainted_epoch`]; returns false if the lease has ended meanwhile.
-    pub(crate) async fn has_renewed_tainted_epoch(&self, inode: &OpenInode) -> Result<bool> {
+    pub(crate) async fn try_renew_tainted_epoch(&self, inode: &OpenInode) -> Result<bool> {
         match self.renew_tainted_epoch(inode).await {
             Err(error) if error.errno == Errno::EKEYEXPIRED => Ok(false),
             left => left.map(|()| true),
@@ -115,7 +115,7 @@ impl Client {
 /// A change in flight. Unless it ends with success, dropping this taints its epoch.
 pub(crate) struct InFlightChange<'a> {
     inode: &'a OpenInode,
-    era: u64,
+    generation: u64,
     is_durable: bool,
     is_done: bool,
 }
@@ -123,9 +123,14 @@ pub(crate) struct InFlightChange<'a> {
 impl<'a> InFlightChange<'a> {
     /// Begins a change under the lease of a generation. `losses` is the current number of losses of
     /// storage services.
-    pub(crate) fn new(inode: &'a OpenInode, era: u64, losses: u64, is_durable: bool) -> InFlightChange<'a> {
+    pub(crate) fn new(
+        inode: &'a OpenInode,
+        generation: u64,
+        losses: u64,
+        is_durable: bool,
+    ) -> InFlightChange<'a> {
         inode.content.lock().begin_change(losses);
-        InFlightChange { inode, era, is_durable, is_done: false }
+        InFlightChange { inode, generation, is_durable, is_done: false }
     }
 
     /// Records that the change has succeeded.
@@ -142,8 +147,8 @@ impl Drop for InFlightChange<'_> {
             return;
         }
         // Another generation has another epoch.
-        if content.generation == self.era {
-            content.tainted = content.epoch;
+        if content.generation == self.generation {
+            content.tainted_epoch = content.epoch;
         }
     }
 }

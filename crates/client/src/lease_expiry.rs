@@ -26,12 +26,12 @@ use types::{Errno, Error, InodeId, Result};
 /// kernel needs a moment to drop its caches.
 const EXPIRY_AFTER: Duration = Duration::from_secs(12);
 /// How often that time is checked.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Minimum time that a request waits for a service that has not answered for longer than the
 /// time-out of a request: it may just be back.
 const MIN_WAIT: Duration = Duration::from_secs(2);
 /// Inodes that the kernel drops concurrently.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT_DROPS: usize = 64;
 /// How long one inode may delay others: a page that waits for the service keeps its inode from
 /// being dropped, and there may be many such.
 const SLOW_AFTER: Duration = Duration::from_millis(20);
@@ -67,18 +67,18 @@ impl Client {
     /// Suspends leases that expire, for as long as the session lives.
     pub(crate) async fn watch_lease_expiry(self: Arc<Self>) {
         while self.end_cause().is_none() {
-            rt::sleep(LOOK_INTERVAL).await;
+            rt::sleep(CHECK_INTERVAL).await;
             // The leases of all of them are suspended before the first inode is dropped.
-            let mut silent = self.services.all();
-            silent.retain(|service| is_silent(service) && !self.leases.set_suspended(service.node, true));
-            for service in &silent {
+            let mut expired = self.services.all();
+            expired.retain(|service| has_expired(service) && !self.leases.set_suspended(service.node, true));
+            for service in &expired {
                 tracing::warn!(
                     node = %service.node,
                     "the metadata service hasn't answered for {EXPIRY_AFTER:?}: nothing of it is served from memory"
                 );
             }
             let mut inodes: Vec<InodeId> =
-                silent.iter().flat_map(|service| self.inodes_of(service)).collect();
+                expired.iter().flat_map(|service| self.inodes_of(service)).collect();
             inodes.sort_unstable();
             inodes.dedup();
             self.drop_inodes(&inodes, Some(SLOW_DROPS_TIMEOUT)).await;
@@ -101,16 +101,16 @@ impl Client {
             self.drop_cached(ino, inode.as_deref(), Bypass::Once).await;
         };
         let (next, slow) = (RefCell::new(inodes.iter()), RefCell::new(Vec::new()));
-        let in_turn = async || {
+        let drop_next = async || {
             loop {
                 let Some(&ino) = next.borrow_mut().next() else { return };
-                let mut forgetting = Box::pin(forget(ino));
-                if with_deadline(SLOW_AFTER, forgetting.as_mut()).await.is_none() {
-                    slow.borrow_mut().push(forgetting);
+                let mut invalidation = Box::pin(forget(ino));
+                if with_deadline(SLOW_AFTER, invalidation.as_mut()).await.is_none() {
+                    slow.borrow_mut().push(invalidation);
                 }
             }
         };
-        rt::join_all((0..AT_ONCE.min(inodes.len())).map(|_| in_turn()).collect()).await;
+        rt::join_all((0..MAX_CONCURRENT_DROPS.min(inodes.len())).map(|_| drop_next()).collect()).await;
         let slow = pin!(rt::join_all(slow.take()));
         match limit {
             Some(limit) => _ = with_deadline(limit, slow).await,
@@ -126,30 +126,30 @@ impl Client {
         if !self.leases.is_suspended(ino) {
             return Ok(());
         }
-        let executing = self.services.owner_of(ino.partition());
-        let executing = executing.ok();
-        let heard_ns = executing.as_ref().map(|service| service.answered_ns.load(Ordering::Acquire));
-        let heard_ns = heard_ns.unwrap_or_else(rt::monotonic_ns);
-        let patience = self.request_timeout.get();
-        let last_chance_ns = rt::monotonic_ns() + MIN_WAIT.as_nanos() as u64;
-        let until_ns = heard_ns.saturating_add(patience.as_nanos() as u64).max(last_chance_ns);
+        let owner = self.services.owner_of(ino.partition());
+        let owner = owner.ok();
+        let answered_ns = owner.as_ref().map(|service| service.answered_ns.load(Ordering::Acquire));
+        let answered_ns = answered_ns.unwrap_or_else(rt::monotonic_ns);
+        let time_out = self.request_timeout.get();
+        let min_wait_until_ns = rt::monotonic_ns() + MIN_WAIT.as_nanos() as u64;
+        let until_ns = answered_ns.saturating_add(time_out.as_nanos() as u64).max(min_wait_until_ns);
         while self.leases.is_suspended(ino) {
             if let Some(error) = self.end_cause() {
                 return Err(error);
             }
-            executing.as_ref().and_then(|service| service.refusal()).map_or(Ok(()), Err)?;
+            owner.as_ref().and_then(|service| service.refusal()).map_or(Ok(()), Err)?;
             if rt::monotonic_ns() > until_ns {
-                let message = format!("the metadata service hasn't answered for {patience:?}");
+                let message = format!("the metadata service hasn't answered for {time_out:?}");
                 return Err(Error::new(Errno::ETIMEDOUT, message)
                     .hint("check that it is running and reachable: weft health on the management node"));
             }
-            with_deadline(LOOK_INTERVAL, pin!(self.lease_expiry.resumed.wait())).await;
+            with_deadline(CHECK_INTERVAL, pin!(self.lease_expiry.resumed.wait())).await;
         }
         Ok(())
     }
 }
 
-fn is_silent(service: &Service) -> bool {
-    let heard_ns = service.answered_ns.load(Ordering::Acquire);
-    service.is_registered() && rt::monotonic_ns().saturating_sub(heard_ns) > EXPIRY_AFTER.as_nanos() as u64
+fn has_expired(service: &Service) -> bool {
+    let answered_ns = service.answered_ns.load(Ordering::Acquire);
+    service.is_registered() && rt::monotonic_ns().saturating_sub(answered_ns) > EXPIRY_AFTER.as_nanos() as u64
 }

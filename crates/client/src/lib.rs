@@ -188,7 +188,11 @@ impl Client {
             write_behind: (options.write_behind && !options.only_session)
                 .then(write_behind::WriteBehind::default),
             request_timeout: RequestTimeout::default(),
-            inodes: Arc::new(if options.only_session { InodeTable::alone() } else { InodeTable::default() }),
+            inodes: Arc::new(if options.only_session {
+                InodeTable::for_only_session()
+            } else {
+                InodeTable::default()
+            }),
             leases: Leases::new(options.only_session),
             directories: DirectoryAttributes::default(),
             complete: CompleteDirectories::default(),
@@ -228,14 +232,19 @@ impl Client {
     }
 
     /// Sends a request about an inode or a name, and records the leases that the answer grants.
-    async fn send(&self, number: Option<SlotSequence>, user: RequestUser, op: MetaOp) -> Result<Answer> {
-        let about = op.spec().home.unwrap_or(InodeId::ROOT);
-        self.send_for(about.partition(), number, user, op).await
+    async fn send(
+        &self,
+        slot_sequence: Option<SlotSequence>,
+        user: RequestUser,
+        op: MetaOp,
+    ) -> Result<Answer> {
+        let ino = op.spec().home.unwrap_or(InodeId::ROOT);
+        self.send_for(ino.partition(), slot_sequence, user, op).await
     }
 
     /// Whether this is the only session of the cluster, so that nothing changes without its
     /// knowledge. If it isn't, [`Client::background`] must run.
-    pub fn is_alone(&self) -> bool {
+    pub fn is_only_session(&self) -> bool {
         self.leases.is_only_session()
     }
 
@@ -256,15 +265,15 @@ impl Client {
 
     /// Sends a change on behalf of a user.
     async fn change_as(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        let numbered = self.metadata_slots.next();
-        let answer = self.change_numbered(numbered.number, credentials, op).await;
-        numbered.complete(&answer);
+        let slot = self.metadata_slots.next();
+        let answer = self.change_in_slot(slot.slot_sequence, credentials, op).await;
+        slot.complete(&answer);
         answer
     }
 
     /// Sends a change on behalf of the client itself.
     async fn change_as_client(&self, op: MetaOp) -> Result<MetaReply> {
-        let _noted = self.note_change(&op);
+        let _unsynced_change = self.note_change(&op);
         self.change_as(Credentials::default(), op).await.map(|answer| answer.reply)
     }
 
@@ -272,11 +281,11 @@ impl Client {
     async fn send_storage(
         &self,
         under: LeaseContext,
-        (keeper, name): (ChunkLocation, InodeId),
+        (location, name): (ChunkLocation, InodeId),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        self.send_to_storage(under, keeper, self.storage_request(keeper, name, op), payload).await
+        self.send_to_storage(under, location, self.storage_request(location, name, op), payload).await
     }
 
     /// Like `send_storage`, for a write that other sessions may read and overwrite as soon as it is
@@ -284,40 +293,40 @@ impl Client {
     async fn send_storage_once(
         &self,
         under: LeaseContext,
-        (keeper, name): (ChunkLocation, InodeId),
+        (location, name): (ChunkLocation, InodeId),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let numbered = self.data_slots.next();
-        let number = Some(numbered.number);
-        let request = StorageRequest { slot_sequence: number, ..self.storage_request(keeper, name, op) };
-        let answer = self.send_to_storage(under, keeper, request, payload).await;
-        numbered.complete(&answer);
+        let slot = self.data_slots.next();
+        let slot_sequence = Some(slot.slot_sequence);
+        let request = StorageRequest { slot_sequence, ..self.storage_request(location, name, op) };
+        let answer = self.send_to_storage(under, location, request, payload).await;
+        slot.complete(&answer);
         answer
     }
 
     /// Builds a request. One to a group gets its target when it is sent.
-    fn storage_request(&self, keeper: ChunkLocation, name: InodeId, op: StorageOp) -> StorageRequest {
-        let target = if let ChunkLocation::Target(target) = keeper { target } else { TargetId(0) };
+    fn storage_request(&self, location: ChunkLocation, name: InodeId, op: StorageOp) -> StorageRequest {
+        let target = if let ChunkLocation::Target(target) = location { target } else { TargetId(0) };
         StorageRequest::new(self.session, target, name, op)
     }
 
     async fn send_to_storage(
         &self,
         under: LeaseContext,
-        keeper: ChunkLocation,
+        location: ChunkLocation,
         mut request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let (mut stale, mut renewals) = (capabilities::ExpiredRetries::default(), 0);
-        (request.epoch, request.known) = (under.epoch, under.known_len);
+        let (mut expired_retries, mut renewals) = (capabilities::ExpiredRetries::default(), 0);
+        (request.epoch, request.length_bound) = (under.epoch, under.known_len);
         loop {
             if let Some(error) = self.end_cause() {
                 return Err(error);
             }
             request.capability = self.capability(request.ino, &request.op).await?;
             let sent_ns = rt::monotonic_ns();
-            let answer = match keeper {
+            let answer = match location {
                 ChunkLocation::Target(_) => self.storage.call(request.clone(), payload.clone()).await,
                 ChunkLocation::Group(group) => {
                     let to = GroupDestination { map: &self.map, group, time_out: self.request_timeout.get() };
@@ -327,8 +336,8 @@ impl Client {
                 }
             };
             match answer {
-                Err(error) if self.is_stale_capability(request.ino, &error) => {
-                    if !stale.may_repeat(sent_ns).await {
+                Err(error) if self.drop_if_stale(request.ino, &error) => {
+                    if !expired_retries.may_repeat(sent_ns).await {
                         return Err(error);
                     }
                 }
@@ -346,7 +355,7 @@ impl Client {
                     return Err(error);
                 }
                 Ok(StorageReply::Done { verifier }) => {
-                    self.verifiers.record(keeper, verifier, !request.op.spec().is_sync());
+                    self.verifiers.record(location, verifier, !request.op.spec().is_sync());
                     return Ok(StorageReply::Done { verifier });
                 }
                 answer => return answer,
@@ -362,8 +371,8 @@ impl Client {
         if self.is_shutting_down.load(Ordering::Acquire) || self.has_ended() {
             return;
         }
-        if let (Some(myself), true) = (self.weak_self.upgrade(), self.end(error.clone())) {
-            rt::spawn(async move { myself.drop_everything().await });
+        if let (Some(client), true) = (self.weak_self.upgrade(), self.end(error.clone())) {
+            rt::spawn(async move { client.drop_everything().await });
         }
     }
 
@@ -372,8 +381,8 @@ impl Client {
     /// each file.
     pub(crate) async fn report_all(&self, done: bool) -> Result<()> {
         let mut outcome = Ok(());
-        for some in self.inodes.open_inodes().chunks(REPORTS_AT_ONCE) {
-            let reports = some.iter().map(|inode| async move {
+        for batch in self.inodes.open_inodes().chunks(REPORTS_AT_ONCE) {
+            let reports = batch.iter().map(|inode| async move {
                 let reported = self.report_progress(inode, done).await;
                 // A file that was closed, deleted and reclaimed meanwhile needs no report.
                 if self.inodes.open(inode.ino).is_some() { reported } else { Ok(()) }
@@ -433,20 +442,20 @@ impl Client {
     async fn send_unmount_notices(&self) -> Result<()> {
         let mut outcome = Ok(());
         let owners = self.services.channels.owners();
-        let executes =
+        let owns_partition =
             |service: &Arc<services::Service>| owners.iter().any(|(_, node)| *node == service.node);
         let registered = self.services.all().into_iter().filter(|service| service.is_registered());
-        let (needed, spare): (Vec<_>, Vec<_>) = registered.partition(executes);
+        let (needed, spare): (Vec<_>, Vec<_>) = registered.partition(owns_partition);
         // Services without partitions may be down for good. If they are up, the other services
         // inform them.
-        let farewells = spare.iter().map(|service| async move {
-            with_deadline(UNMOUNT_NOTICE_TIMEOUT, pin!(self.ask_at(service, MetaOp::EndSession)))
+        let notices = spare.iter().map(|service| async move {
+            with_deadline(UNMOUNT_NOTICE_TIMEOUT, pin!(self.query_service(service, MetaOp::EndSession)))
                 .await
                 .map(drop)
         });
-        rt::join_all(farewells.collect()).await;
+        rt::join_all(notices.collect()).await;
         for (index, service) in needed.into_iter().enumerate() {
-            match self.ask_at(&service, MetaOp::EndSession).await {
+            match self.query_service(&service, MetaOp::EndSession).await {
                 Err(error)
                     if (index > 0 || !spare.is_empty())
                         && matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => {}

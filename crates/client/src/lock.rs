@@ -24,7 +24,7 @@ impl Client {
     pub async fn lock(
         &self,
         ino: InodeId,
-        space: LockFamily,
+        family: LockFamily,
         owner: LockOwner,
         pid: u32,
         kind: LockKind,
@@ -32,7 +32,7 @@ impl Client {
         wait: bool,
         cancel: &Cancel,
     ) -> Result<()> {
-        let lock = HeldLock { ino, space, owner, pid, kind, range };
+        let lock = HeldLock { ino, family, owner, pid, kind, range };
         self.lock_via_file(None, lock, wait, cancel).await
     }
 
@@ -44,14 +44,17 @@ impl Client {
         wait: bool,
         cancel: &Cancel,
     ) -> Result<()> {
-        let HeldLock { ino, space, owner, pid, kind, range } = lock;
+        let HeldLock { ino, family, owner, pid, kind, range } = lock;
         self.wait_for_releases(&lock).await?;
         loop {
             let listing = self.held_locks.begin_request(&lock);
-            let asked = self.query(MetaOp::Lock { ino, space, owner, pid, kind, range, wait });
-            match cancel.guard(asked).await {
+            let request = self.query(MetaOp::Lock { ino, family, owner, pid, kind, range, wait });
+            match cancel.guard(request).await {
                 // In one process, client and service end together, and there is no lock reclaim.
-                Ok(_) if self.leases.is_only_session() || self.held_locks.granted(listing, &lock, lost) => {
+                Ok(_)
+                    if self.leases.is_only_session()
+                        || self.held_locks.record_grant(listing, &lock, lost) =>
+                {
                     return Ok(());
                 }
                 // Granted by a service that has ended since.
@@ -73,18 +76,18 @@ impl Client {
     pub async fn unlock(
         &self,
         ino: InodeId,
-        space: LockFamily,
+        family: LockFamily,
         owner: LockOwner,
         range: LockRange,
     ) -> Result<()> {
         // Before the request is sent: a service that got the lock by a reclaim was started before,
         // and gets this request.
-        self.held_locks.remove((ino, space, owner), range);
-        let given_back = self.query(MetaOp::Unlock { ino, space, owner, range }).await.map(drop);
-        if given_back.as_ref().is_err_and(|error| error.errno == Errno::ETIMEDOUT) {
-            self.release_later(HeldLock { ino, space, owner, pid: 0, kind: LockKind::Shared, range });
+        self.held_locks.remove((ino, family, owner), range);
+        let released = self.query(MetaOp::Unlock { ino, family, owner, range }).await.map(drop);
+        if released.as_ref().is_err_and(|error| error.errno == Errno::ETIMEDOUT) {
+            self.release_later(HeldLock { ino, family, owner, pid: 0, kind: LockKind::Shared, range });
         }
-        given_back
+        released
     }
 
     /// Returns the first conflicting lock, with the process id of its holder.
@@ -116,13 +119,13 @@ impl Client {
 
     /// Sets a range at the service to what this session has recorded.
     async fn restore(&self, lock: &HeldLock) -> Result<()> {
-        let &HeldLock { ino, space, owner, pid, range, .. } = lock;
-        let (kept, free) = self.held_locks.locks_within((ino, space, owner), range);
+        let &HeldLock { ino, family, owner, pid, range, .. } = lock;
+        let (locks, free) = self.held_locks.locks_within((ino, family, owner), range);
         for range in free {
-            self.query(MetaOp::Unlock { ino, space, owner, range }).await?;
+            self.query(MetaOp::Unlock { ino, family, owner, range }).await?;
         }
-        for (kind, range) in kept {
-            self.query(MetaOp::Lock { ino, space, owner, pid, kind, range, wait: false }).await?;
+        for (kind, range) in locks {
+            self.query(MetaOp::Lock { ino, family, owner, pid, kind, range, wait: false }).await?;
         }
         Ok(())
     }
@@ -133,17 +136,17 @@ impl Client {
         let Some(client) = self.weak_self.upgrade().filter(|_| !self.leases.is_only_session()) else {
             return;
         };
-        let (holder, done) = ((lock.ino, lock.space, lock.owner), Arc::new(Event::new()));
+        let (holder, done) = ((lock.ino, lock.family, lock.owner), Arc::new(Event::new()));
         self.pending_releases.lock().entry(holder).or_default().push(done.clone());
         rt::spawn(async move {
             while client.end_cause().is_none() && client.restore(&lock).await.is_err() {
                 rt::sleep(RETRY_PAUSE).await;
             }
-            let mut undos = client.pending_releases.lock();
-            if let Some(pending) = undos.get_mut(&holder) {
+            let mut pending_by_holder = client.pending_releases.lock();
+            if let Some(pending) = pending_by_holder.get_mut(&holder) {
                 pending.retain(|other| !Arc::ptr_eq(other, &done));
                 if pending.is_empty() {
-                    undos.remove(&holder);
+                    pending_by_holder.remove(&holder);
                 }
             }
             done.set();
@@ -153,7 +156,7 @@ impl Client {
     /// Waits until the holder's earlier releases are complete: they would also release what it
     /// locks now.
     async fn wait_for_releases(&self, lock: &HeldLock) -> Result<()> {
-        let pending = self.pending_releases.lock().get(&(lock.ino, lock.space, lock.owner)).cloned();
+        let pending = self.pending_releases.lock().get(&(lock.ino, lock.family, lock.owner)).cloned();
         for done in pending.unwrap_or_default() {
             self.with_timeout((lock.ino, "the release of a lock"), done.wait()).await?;
         }
@@ -173,23 +176,23 @@ impl Client {
         concerned: impl Fn(InodeId) -> bool,
     ) -> Result<()> {
         let locks = self.held_locks.list().into_iter().filter(|lock| concerned(lock.ino));
-        for some in locks.collect::<Vec<_>>().chunks(LOCKS_PER_REQUEST) {
-            match self.ask_at(service, MetaOp::ReclaimLocks { locks: some.to_vec() }).await {
+        for batch in locks.collect::<Vec<_>>().chunks(LOCKS_PER_REQUEST) {
+            match self.query_service(service, MetaOp::ReclaimLocks { locks: batch.to_vec() }).await {
                 // The service doesn't know the session any more: all its locks are lost.
                 Err(error) if error.errno == Errno::ENOLCK => {
-                    some.iter().for_each(|lock| self.handle_lost_lock(lock, &error));
+                    batch.iter().for_each(|lock| self.handle_lost_lock(lock, &error));
                 }
                 Err(error) if error.errno == Errno::EAGAIN => {
-                    Box::pin(self.reclaim_one_by_one(service, some)).await?;
+                    Box::pin(self.reclaim_one_by_one(service, batch)).await?;
                 }
-                told => _ = told?,
+                outcome => _ = outcome?,
             }
             // Locks that were released meanwhile may have been so before the service got the
             // reclaim.
             let is_held = |lock: &&HeldLock| {
-                self.held_locks.locks_within((lock.ino, lock.space, lock.owner), lock.range).1.is_empty()
+                self.held_locks.locks_within((lock.ino, lock.family, lock.owner), lock.range).1.is_empty()
             };
-            some.iter().filter(|lock| !is_held(lock)).for_each(|lock| self.release_later(*lock));
+            batch.iter().filter(|lock| !is_held(lock)).for_each(|lock| self.release_later(*lock));
         }
         Ok(())
     }
@@ -197,9 +200,9 @@ impl Client {
     /// Determines which of some locks are lost.
     async fn reclaim_one_by_one(&self, service: &Service, locks: &[HeldLock]) -> Result<()> {
         for lock in locks {
-            match self.ask_at(service, MetaOp::ReclaimLocks { locks: vec![*lock] }).await {
+            match self.query_service(service, MetaOp::ReclaimLocks { locks: vec![*lock] }).await {
                 Err(error) if error.errno == Errno::EAGAIN => self.handle_lost_lock(lock, &error),
-                told => _ = told?,
+                outcome => _ = outcome?,
             }
         }
         Ok(())

@@ -45,7 +45,7 @@ pub enum Found {
     /// The name doesn't exist.
     Absent {
         /// Its absence may be cached until an [`crate::Invalidate`] call.
-        trusted: bool,
+        cacheable: bool,
     },
 }
 
@@ -60,20 +60,20 @@ impl Client {
 
     /// Like [`Client::lookup`], but reports the absence of a name as a result.
     pub async fn find(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Found> {
-        let is_known = self.complete.lacks(&self.leases, parent, name);
-        if let Some(asked) =
-            is_known.or_else(|| self.prefix_delegations.is_absent(&self.leases, parent, name))
+        let absent_since = self.complete.absent_since(&self.leases, parent, name);
+        if let Some(stamp) =
+            absent_since.or_else(|| self.prefix_delegations.absent_since(&self.leases, parent, name))
         {
-            return Ok(Found::Absent { trusted: self.leases.is_cacheable(asked, parent) });
+            return Ok(Found::Absent { cacheable: self.leases.is_cacheable(stamp, parent) });
         }
-        for turn in 0.. {
-            let (reports, asked) = (self.inodes.all_reports(), self.leases.stamp_request());
+        for attempt in 0.. {
+            let (reports, stamp) = (self.inodes.all_reports(), self.leases.stamp_request());
             match self
                 .query_as(credentials, MetaOp::Lookup { parent, name: Bytes::copy_from_slice(name) })
                 .await
             {
-                Ok(Answer { reply: MetaReply::Elsewhere { ino, .. }, stamp: asked }) => {
-                    let last = turn >= MAX_LOOKUPS;
+                Ok(Answer { reply: MetaReply::Redirect { ino, .. }, stamp: asked }) => {
+                    let last = attempt >= MAX_LOOKUPS;
                     if let Some(known) = self.get_remote_inode(asked, parent, ino, last).await?
                         && self.hold_found(credentials, &known, last).await?
                     {
@@ -81,7 +81,7 @@ impl Client {
                     }
                 }
                 Ok(answer) => {
-                    let last = turn >= MAX_LOOKUPS;
+                    let last = attempt >= MAX_LOOKUPS;
                     let known = self.referenced(parent, answer)?;
                     match self.current(reports, known).await {
                         Ok(known) if self.hold_found(credentials, &known, last).await? => {
@@ -92,10 +92,10 @@ impl Client {
                     }
                 }
                 Err(error) if error.errno == Errno::ENOENT => {
-                    if self.leases.is_cacheable(asked, parent) {
+                    if self.leases.is_cacheable(stamp, parent) {
                         self.async_creates.note_free(&self.leases, parent, name);
                     }
-                    return Ok(Found::Absent { trusted: self.leases.is_cacheable(asked, parent) });
+                    return Ok(Found::Absent { cacheable: self.leases.is_cacheable(stamp, parent) });
                 }
                 Err(error) => return Err(error),
             }
@@ -108,7 +108,7 @@ impl Client {
     /// `last` attempt a removed inode counts as an answer.
     async fn get_remote_inode(
         &self,
-        asked: RequestStamp,
+        stamp: RequestStamp,
         parent: InodeId,
         ino: InodeId,
         last: bool,
@@ -116,7 +116,7 @@ impl Client {
         match self.getattr(ino).await {
             Ok(known) if known.nlink > 0 || last => {
                 self.inodes.remember(&known.attr);
-                Ok(Some(CachedAttr { name_cacheable: self.leases.is_cacheable(asked, parent), ..known }))
+                Ok(Some(CachedAttr { name_cacheable: self.leases.is_cacheable(stamp, parent), ..known }))
             }
             Ok(_) => Ok(None),
             // The inode doesn't exist (any more). The end of the session has the same error.
@@ -167,7 +167,7 @@ impl Client {
     /// the file was gone. Returns false if this one is gone too; the kernel's reference is then
     /// dropped.
     async fn hold_found(&self, credentials: Credentials, known: &CachedAttr, last: bool) -> Result<bool> {
-        let Some(myself) = self.weak_self.upgrade() else { return Ok(true) };
+        let Some(client) = self.weak_self.upgrade() else { return Ok(true) };
         if known.kind() != FileKind::Regular || !self.recent_estale.has(credentials.pid, rt::monotonic_ns) {
             return Ok(true);
         }
@@ -177,7 +177,7 @@ impl Client {
             Ok(()) => {
                 rt::spawn(async move {
                     rt::sleep(ESTALE_WINDOW).await;
-                    myself.end_use(&inode).await;
+                    client.end_use(&inode).await;
                 });
                 Ok(true)
             }
@@ -211,8 +211,8 @@ impl Client {
         if self.async_creates.has_pending_in(ino) {
             Box::pin(self.commit_creates_in(ino)).await;
         }
-        if let Some((asked, attr)) = self.directories.get(&self.leases, ino) {
-            return Ok(self.known(asked, ino, attr));
+        if let Some((stamp, attr)) = self.directories.get(&self.leases, ino) {
+            return Ok(self.known(stamp, ino, attr));
         }
         loop {
             let reports = self.inodes.reports(ino);
@@ -223,8 +223,8 @@ impl Client {
             if self.inodes.reports(ino) != reports {
                 continue;
             }
-            let is_kept = self.leases.is_cacheable(answer.stamp, ino);
-            let known = CachedAttr { cacheable: is_kept, name_cacheable: is_kept, attr };
+            let is_cacheable = self.leases.is_cacheable(answer.stamp, ino);
+            let known = CachedAttr { cacheable: is_cacheable, name_cacheable: is_cacheable, attr };
             if known.cacheable || attr.kind() != FileKind::Regular {
                 return Box::pin(self.with_blocks(known)).await;
             }
@@ -296,10 +296,10 @@ impl Client {
         size: Option<u64>,
     ) -> Result<CachedAttr> {
         if let Some(size) = size {
-            self.may_truncate(credentials, ino).await?;
+            self.check_truncate(credentials, ino).await?;
             // The kernel doesn't expect that a truncating open changes the mode.
             let may_clear = set.kill_suid_sgid
-                && self.inodes.open(ino).is_some_and(|open| open.content.lock().may_be_privileged());
+                && self.inodes.open(ino).is_some_and(|open| open.content.lock().may_have_suid_sgid());
             self.truncate(ino, size, set.kill_suid_sgid).await?;
             if may_clear {
                 self.drop_cached_attributes(ino).await;
@@ -317,7 +317,7 @@ impl Client {
             Some(open) if set.mtime.is_some() && open.content.lock().has_unreported_state() => {
                 // Exclusive, so that the delayed report of an earlier write can't overwrite the
                 // time that is being set.
-                let _alone = self.lock_exclusive(open, |_| LeaseNeed::Exclusive).await?;
+                let _exclusive = self.lock_exclusive(open, |_| LeaseNeed::Exclusive).await?;
                 let answer = self.change_as(credentials, MetaOp::Setattr { ino, set }).await?;
                 open.content.lock().mtime = None;
                 answer
@@ -448,14 +448,14 @@ impl Client {
 
     /// Adds to attributes whether they may be cached now. Those of a file with unreported block
     /// counts may not.
-    pub(crate) fn known(&self, asked: RequestStamp, parent: InodeId, attr: Attr) -> CachedAttr {
+    pub(crate) fn known(&self, stamp: RequestStamp, parent: InodeId, attr: Attr) -> CachedAttr {
         let is_whole = self.inodes.unreported_chunks(attr.ino).is_none();
-        self.note_flags(asked, &attr);
+        self.note_flags(stamp, &attr);
         self.inodes.note_directory(&attr);
         CachedAttr {
             attr,
-            name_cacheable: self.leases.is_cacheable(asked, parent),
-            cacheable: is_whole && self.leases.is_cacheable(asked, attr.ino),
+            name_cacheable: self.leases.is_cacheable(stamp, parent),
+            cacheable: is_whole && self.leases.is_cacheable(stamp, attr.ino),
         }
     }
 

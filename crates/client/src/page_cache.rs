@@ -26,21 +26,21 @@ pub(crate) enum Place {
 
 /// Fill barrier: reads for the kernel's page cache wait while this exists.
 pub(crate) struct FillBarrier<'a> {
-    fills: &'a PageFillGate,
+    gate: &'a PageFillGate,
     /// Number of bypasses before.
-    pub(crate) passes: u64,
+    pub(crate) bypasses: u64,
 }
 
 impl FillBarrier<'_> {
     /// Whether reads have bypassed it since.
     pub(crate) fn was_bypassed(&self) -> bool {
-        self.passes != self.fills.passes()
+        self.bypasses != self.gate.bypass_count()
     }
 }
 
 impl Drop for FillBarrier<'_> {
     fn drop(&mut self) {
-        self.fills.open();
+        self.gate.open();
     }
 }
 
@@ -82,20 +82,21 @@ impl Client {
             return None;
         }
         inode.page_gate.close();
-        let mut held_back = FillBarrier { fills: &inode.page_gate, passes: inode.page_gate.passes() };
+        let mut fill_barrier =
+            FillBarrier { gate: &inode.page_gate, bypasses: inode.page_gate.bypass_count() };
         if inode.page_gate.may_have_pages() {
             let changed = inode.content.lock().changed_by(place);
-            let range = changed.filter(|_| inode.page_gate.keeps_other_pages()).unwrap_or(ALL_PAGES);
-            held_back.passes = self.drop_cached_pages(inode, range, Bypass::UnderLease).await;
+            let range = changed.filter(|_| inode.page_gate.count_partial_drop()).unwrap_or(ALL_PAGES);
+            fill_barrier.bypasses = self.drop_cached_pages(inode, range, Bypass::UnderLease).await;
         }
-        Some(held_back)
+        Some(fill_barrier)
     }
 
     /// Drops the pages that bypassing reads have filled during a write; a recall may have let them
     /// bypass.
-    pub(crate) async fn drop_refilled_pages(&self, inode: &OpenInode, held_back: Option<FillBarrier<'_>>) {
-        let Some(held_back) = held_back else { return };
-        if held_back.was_bypassed() {
+    pub(crate) async fn drop_refilled_pages(&self, inode: &OpenInode, fill_barrier: Option<FillBarrier<'_>>) {
+        let Some(fill_barrier) = fill_barrier else { return };
+        if fill_barrier.was_bypassed() {
             self.drop_cached_pages(inode, ALL_PAGES, Bypass::UnderLease).await;
         }
     }
@@ -105,7 +106,7 @@ impl Client {
     /// done.
     pub(crate) async fn drop_refilled_range(&self, inode: &OpenInode, range: ByteRange) {
         if inode.page_gate.may_have_pages() {
-            let range = if inode.page_gate.keeps_other_pages() { range } else { ALL_PAGES };
+            let range = if inode.page_gate.count_partial_drop() { range } else { ALL_PAGES };
             self.drop_cached_pages(inode, range, Bypass::Once).await;
         }
     }

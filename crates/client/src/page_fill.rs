@@ -110,11 +110,11 @@ impl WaitingRead {
 /// State of the gate before the kernel is told to drop pages.
 pub(crate) struct GateSnapshot {
     /// Number of bypasses before.
-    pub(crate) passes: u64,
+    pub(crate) bypasses: u64,
     /// Pages of these bytes need not be dropped: reads that wait for the gate to open will fill
     /// them. In ascending order, not adjacent.
     pub(crate) waiting: Vec<ByteRange>,
-    noted: u64,
+    arrived: u64,
     next: u64,
 }
 
@@ -127,7 +127,7 @@ impl GateSnapshot {
 
 /// A read for the page cache; it ends when this is dropped.
 pub(crate) struct FillRead<'a> {
-    fills: &'a PageFillGate,
+    gate: &'a PageFillGate,
 }
 
 /// How waiting reads may bypass the gate.
@@ -150,8 +150,8 @@ pub(crate) enum Admission {
 
 impl PageFillGate {
     /// Creates an open gate. `filled`: whether the kernel may have pages.
-    pub(crate) fn new(filled: bool) -> PageFillGate {
-        let before = u64::from(filled);
+    pub(crate) fn new(may_have_pages: bool) -> PageFillGate {
+        let before = u64::from(may_have_pages);
         PageFillGate {
             arrived: AtomicU64::new(before),
             ended: AtomicU64::new(before),
@@ -163,34 +163,34 @@ impl PageFillGate {
     /// when the result is dropped.
     pub(crate) fn count_read(&self) -> FillRead<'_> {
         self.arrived.fetch_add(1, Ordering::SeqCst);
-        FillRead { fills: self }
+        FillRead { gate: self }
     }
 
     /// Waits until running reads have ended, but not for long, and lets the next reads arrive at
     /// the gate. `turn` counts the earlier drops.
-    pub(crate) async fn drain_reads(&self, turn: u32) {
-        if turn == 0 && (self.is_open() || self.running_reads() == 0) {
+    pub(crate) async fn drain_reads(&self, attempt: u32) {
+        if attempt == 0 && (self.is_open() || self.running_reads() == 0) {
             return;
         }
         with_deadline(DRAIN_TIMEOUT, pin!(self.no_running_reads())).await;
-        rt::sleep(MIN_PAUSE.saturating_mul(1 << turn.min(10)).min(MAX_PAUSE)).await;
+        rt::sleep(MIN_PAUSE.saturating_mul(1 << attempt.min(10)).min(MAX_PAUSE)).await;
     }
 
     /// Returns the state of the gate; to be called before the kernel is told to drop pages.
     pub(crate) fn snapshot(&self) -> GateSnapshot {
-        let noted = self.arrived.load(Ordering::SeqCst);
-        let door = self.state.lock();
-        let outside = door.waiting.values().filter(|waiter| waiter.is_blocked());
-        let waiting = merged(outside.filter_map(|waiter| waiter.waiting_for).map(whole_pages).collect());
-        GateSnapshot { passes: door.bypasses, waiting, noted, next: door.next }
+        let arrived = self.arrived.load(Ordering::SeqCst);
+        let state = self.state.lock();
+        let blocked = state.waiting.values().filter(|waiter| waiter.is_blocked());
+        let waiting = merged(blocked.filter_map(|waiter| waiter.waiting_for).map(whole_pages).collect());
+        GateSnapshot { bypasses: state.bypasses, waiting, arrived, next: state.next }
     }
 
     /// Records that the kernel has dropped the pages of `range`, which it was told after
     /// `snapshot`.
-    pub(crate) fn record_drop(&self, look: &GateSnapshot, range: ByteRange) {
+    pub(crate) fn record_drop(&self, snapshot: &GateSnapshot, range: ByteRange) {
         // Waiting reads will fill pages.
-        if look.waiting.is_empty() && pages_outside(range).iter().all(|other| other.is_empty()) {
-            self.dropped.fetch_max(look.noted, Ordering::SeqCst);
+        if snapshot.waiting.is_empty() && pages_outside(range).iter().all(|other| other.is_empty()) {
+            self.dropped.fetch_max(snapshot.arrived, Ordering::SeqCst);
         }
     }
 
@@ -203,9 +203,9 @@ impl PageFillGate {
     /// read. But an application that has mapped the file sends no reads while they stay. So the
     /// first writes after a read leave them. Then all pages are dropped once, and later writes have
     /// none to drop.
-    pub(crate) fn keeps_other_pages(&self) -> bool {
-        let noted = self.arrived.load(Ordering::SeqCst);
-        if self.reads_at_drop.swap(noted, Ordering::SeqCst) != noted {
+    pub(crate) fn count_partial_drop(&self) -> bool {
+        let arrived = self.arrived.load(Ordering::SeqCst);
+        if self.reads_at_drop.swap(arrived, Ordering::SeqCst) != arrived {
             self.partial_drops.store(0, Ordering::SeqCst);
         }
         self.partial_drops.fetch_add(1, Ordering::SeqCst) < MAX_PARTIAL_DROPS
@@ -214,61 +214,62 @@ impl PageFillGate {
     /// Waits at the gate with a read of these bytes.
     pub(crate) async fn enter(&self, range: ByteRange) -> Admission {
         let Some(waiting) = self.wait(Some(range)) else { return Admission::Open };
-        let at = |door: &GateState| match door.waiting.get(&waiting.number).and_then(|waiter| waiter.bypass) {
-            _ if door.closed == 0 => Some(Admission::Open),
+        let at = |state: &GateState| match state.waiting.get(&waiting.number).and_then(|waiter| waiter.bypass)
+        {
+            _ if state.closed == 0 => Some(Admission::Open),
             pass => pass.map(Admission::Bypassed),
         };
         loop {
-            let moved = self.changed.wait();
+            let changed = self.changed.wait();
             if let Some(entry) = at(&self.state.lock()) {
                 return entry;
             }
-            moved.await;
+            changed.await;
         }
     }
 
     /// Returns the result of `work`, or `None` if waiting reads get a bypass without a lease first.
     pub(crate) async fn unless_bypassed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let Some(waiting) = self.wait(None) else { return Some(work.await) };
-        self.unless(work, |door| {
-            door.waiting.get(&waiting.number).is_some_and(|waiter| waiter.bypass.is_some())
+        self.unless(work, |state| {
+            state.waiting.get(&waiting.number).is_some_and(|waiter| waiter.bypass.is_some())
         })
         .await
     }
 
     /// Registers a waiting read; `None` if it arrives at an open gate.
-    fn wait(&self, outside: Option<ByteRange>) -> Option<WaitTicket<'_>> {
-        let mut door = self.state.lock();
-        if door.closed == 0 && outside.is_some() {
+    fn wait(&self, range: Option<ByteRange>) -> Option<WaitTicket<'_>> {
+        let mut state = self.state.lock();
+        if state.closed == 0 && range.is_some() {
             return None;
         }
-        let number = door.next;
-        door.next += 1;
-        door.waiting.insert(number, WaitingRead { waiting_for: outside, bypass: None });
-        drop(door);
+        let number = state.next;
+        state.next += 1;
+        state.waiting.insert(number, WaitingRead { waiting_for: range, bypass: None });
+        drop(state);
         self.wake_watchers();
-        Some(WaitTicket { fills: self, number })
+        Some(WaitTicket { gate: self, number })
     }
 
     /// Number of reads that the kernel waits for and that aren't blocked at the gate.
     fn running_reads(&self) -> u64 {
         // Loaded first: a read that arrives meanwhile is counted, and one that ends may be.
         let ended = self.ended.load(Ordering::SeqCst);
-        let outside = {
-            let door = self.state.lock();
-            door.waiting.values().filter(|waiter| waiter.is_blocked()).count() as u64
+        let blocked = {
+            let state = self.state.lock();
+            state.waiting.values().filter(|waiter| waiter.is_blocked()).count() as u64
         };
-        self.arrived.load(Ordering::SeqCst).saturating_sub(ended).saturating_sub(outside)
+        self.arrived.load(Ordering::SeqCst).saturating_sub(ended).saturating_sub(blocked)
     }
 
     async fn no_running_reads(&self) {
         loop {
-            let moved = self.changed.wait();
+            let changed = self.changed.wait();
             self.has_watcher.store(true, Ordering::SeqCst);
             if self.running_reads() == 0 {
                 return;
             }
-            moved.await;
+            changed.await;
         }
     }
 
@@ -293,7 +294,7 @@ impl PageFillGate {
     /// the gate and waits for the end of a recall must return to the gate, since the recall may
     /// wait for the page that the read is to fill.
     pub(crate) async fn unless_closed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        self.unless(work, |door| door.closed > 0).await
+        self.unless(work, |state| state.closed > 0).await
     }
 
     async fn unless<T>(
@@ -303,13 +304,13 @@ impl PageFillGate {
     ) -> Option<T> {
         let mut work = pin!(work);
         loop {
-            let mut moved = pin!(self.changed.wait());
+            let mut changed = pin!(self.changed.wait());
             if is_over(&self.state.lock()) {
                 return None;
             }
             let done = poll_fn(|context| match work.as_mut().poll(context) {
                 Poll::Ready(output) => Poll::Ready(Some(output)),
-                Poll::Pending => moved.as_mut().poll(context).map(|()| None),
+                Poll::Pending => changed.as_mut().poll(context).map(|()| None),
             });
             if let Some(output) = done.await {
                 return Some(output);
@@ -319,46 +320,46 @@ impl PageFillGate {
 
     pub(crate) fn open(&self) {
         {
-            let mut door = self.state.lock();
-            door.closed = door.closed.saturating_sub(1);
+            let mut state = self.state.lock();
+            state.closed = state.closed.saturating_sub(1);
         }
         self.wake();
     }
 
     /// Grants a bypass to the reads that have arrived since `snapshot`.
-    pub(crate) fn bypass_newcomers(&self, look: &GateSnapshot, pass: Bypass) {
-        self.grant_bypass(look.next, pass);
+    pub(crate) fn bypass_newcomers(&self, snapshot: &GateSnapshot, bypass: Bypass) {
+        self.grant_bypass(snapshot.next, bypass);
     }
 
     /// Grants a bypass to all waiting reads.
-    pub(crate) fn bypass_all(&self, pass: Bypass) {
-        self.grant_bypass(0, pass);
+    pub(crate) fn bypass_all(&self, bypass: Bypass) {
+        self.grant_bypass(0, bypass);
     }
 
-    fn grant_bypass(&self, first: u64, pass: Bypass) {
-        let let_in = {
-            let mut door = self.state.lock();
+    fn grant_bypass(&self, first: u64, bypass: Bypass) {
+        let granted = {
+            let mut state = self.state.lock();
             let mut any = false;
-            for waiter in door.waiting.range_mut(first..).map(|(_, waiter)| waiter) {
-                let gains = match pass {
+            for waiter in state.waiting.range_mut(first..).map(|(_, waiter)| waiter) {
+                let gains = match bypass {
                     Bypass::Once => waiter.bypass != Some(Bypass::Once),
                     Bypass::UnderLease => waiter.waiting_for.is_some() && waiter.bypass.is_none(),
                 };
                 if gains {
-                    waiter.bypass = Some(pass);
+                    waiter.bypass = Some(bypass);
                     any = true;
                 }
             }
-            door.bypasses += u64::from(any);
+            state.bypasses += u64::from(any);
             any
         };
-        if let_in {
+        if granted {
             self.wake();
         }
     }
 
     /// How often waiting reads have got a bypass.
-    pub(crate) fn passes(&self) -> u64 {
+    pub(crate) fn bypass_count(&self) -> u64 {
         self.state.lock().bypasses
     }
 
@@ -369,20 +370,20 @@ impl PageFillGate {
 }
 
 struct WaitTicket<'a> {
-    fills: &'a PageFillGate,
+    gate: &'a PageFillGate,
     number: u64,
 }
 
 impl Drop for WaitTicket<'_> {
     fn drop(&mut self) {
-        self.fills.state.lock().waiting.remove(&self.number);
+        self.gate.state.lock().waiting.remove(&self.number);
     }
 }
 
 impl Drop for FillRead<'_> {
     fn drop(&mut self) {
-        self.fills.ended.fetch_add(1, Ordering::SeqCst);
-        self.fills.wake_watchers();
+        self.gate.ended.fetch_add(1, Ordering::SeqCst);
+        self.gate.wake_watchers();
     }
 }
 
@@ -444,69 +445,69 @@ mod tests {
 
     #[test]
     fn waiting_reads_are_excluded_until_they_bypass() {
-        let fills = PageFillGate::new(false);
-        fills.close();
-        let noted = [fills.count_read(), fills.count_read()];
-        let mut first = pin!(fills.enter(range(0, 4096)));
+        let gate = PageFillGate::new(false);
+        gate.close();
+        let noted = [gate.count_read(), gate.count_read()];
+        let mut first = pin!(gate.enter(range(0, 4096)));
         assert_eq!(poll(&mut first), None);
-        let look = fills.snapshot();
-        assert_eq!(look.waiting, [range(0, 4096)]);
-        assert_eq!(fills.running_reads(), 1, "the other one has not come to the door");
+        let snapshot = gate.snapshot();
+        assert_eq!(snapshot.waiting, [range(0, 4096)]);
+        assert_eq!(gate.running_reads(), 1, "the other one has not come to the door");
 
         // No bypass for reads from before `snapshot`.
-        fills.bypass_newcomers(&look, Bypass::Once);
-        assert_eq!((poll(&mut first), fills.passes()), (None, 0));
-        let mut second = pin!(fills.enter(range(8192, 12288)));
+        gate.bypass_newcomers(&snapshot, Bypass::Once);
+        assert_eq!((poll(&mut first), gate.bypass_count()), (None, 0));
+        let mut second = pin!(gate.enter(range(8192, 12288)));
         assert_eq!(poll(&mut second), None);
-        fills.bypass_newcomers(&look, Bypass::UnderLease);
-        assert_eq!(fills.passes(), 1);
-        assert_eq!(fills.snapshot().waiting, [range(0, 4096)], "it is on its way in");
-        assert_eq!(fills.running_reads(), 1);
-        fills.bypass_newcomers(&look, Bypass::Once);
+        gate.bypass_newcomers(&snapshot, Bypass::UnderLease);
+        assert_eq!(gate.bypass_count(), 1);
+        assert_eq!(gate.snapshot().waiting, [range(0, 4096)], "it is on its way in");
+        assert_eq!(gate.running_reads(), 1);
+        gate.bypass_newcomers(&snapshot, Bypass::Once);
         assert_eq!((poll(&mut first), poll(&mut second)), (None, Some(Admission::Bypassed(Bypass::Once))));
-        fills.record_drop(&look, range(0, u64::MAX));
+        gate.record_drop(&snapshot, range(0, u64::MAX));
         drop(noted);
-        assert!(fills.may_have_pages(), "one was spared");
+        assert!(gate.may_have_pages(), "one was spared");
 
-        fills.open();
+        gate.open();
         assert_eq!(poll(&mut first), Some(Admission::Open));
-        let look = fills.snapshot();
-        assert!(look.waiting.is_empty());
-        fills.record_drop(&look, range(0, u64::MAX));
-        assert!(!fills.may_have_pages());
-        assert_eq!(fills.running_reads(), 0);
+        let snapshot = gate.snapshot();
+        assert!(snapshot.waiting.is_empty());
+        gate.record_drop(&snapshot, range(0, u64::MAX));
+        assert!(!gate.may_have_pages());
+        assert_eq!(gate.running_reads(), 0);
     }
 
     #[test]
     fn first_writes_after_a_read_keep_other_pages() {
-        let fills = PageFillGate::new(false);
+        let gate = PageFillGate::new(false);
         let rounds: Vec<_> = (0..2)
             .map(|_| {
-                drop(fills.count_read());
-                (0..=MAX_PARTIAL_DROPS).filter(|_| fills.keeps_other_pages()).count() as u64
+                drop(gate.count_read());
+                (0..=MAX_PARTIAL_DROPS).filter(|_| gate.count_partial_drop()).count() as u64
             })
             .collect();
         assert_eq!(rounds, [MAX_PARTIAL_DROPS; 2]);
-        let look = fills.snapshot();
-        assert_eq!(look.excluded_pages(range(4097, 4098)), [range(0, 4096), range(8192, u64::MAX)]);
-        fills.record_drop(&look, range(4096, 8192));
-        assert!(fills.may_have_pages(), "some pages stay");
-        fills.record_drop(&look, range(1, u64::MAX));
-        assert!(!fills.may_have_pages());
+        let snapshot = gate.snapshot();
+        assert_eq!(snapshot.excluded_pages(range(4097, 4098)), [range(0, 4096), range(8192, u64::MAX)]);
+        gate.record_drop(&snapshot, range(4096, 8192));
+        assert!(gate.may_have_pages(), "some pages stay");
+        gate.record_drop(&snapshot, range(1, u64::MAX));
+        assert!(!gate.may_have_pages());
     }
 
     #[test]
     fn a_read_that_waits_for_its_lease_bypasses_once() {
-        let fills = PageFillGate::new(false);
-        fills.close();
-        let _noted = fills.count_read();
-        let mut waiting = pin!(fills.unless_bypassed(std::future::pending::<()>()));
+        let gate = PageFillGate::new(false);
+        gate.close();
+        let _noted = gate.count_read();
+        let mut waiting = pin!(gate.unless_bypassed(std::future::pending::<()>()));
         assert_eq!(poll(&mut waiting), None);
-        let look = fills.snapshot();
-        assert!(look.waiting.is_empty());
-        fills.bypass_all(Bypass::UnderLease);
-        assert_eq!((poll(&mut waiting), fills.passes()), (None, 0));
-        fills.bypass_all(Bypass::Once);
-        assert_eq!((poll(&mut waiting), fills.passes()), (Some(None), 1));
+        let snapshot = gate.snapshot();
+        assert!(snapshot.waiting.is_empty());
+        gate.bypass_all(Bypass::UnderLease);
+        assert_eq!((poll(&mut waiting), gate.bypass_count()), (None, 0));
+        gate.bypass_all(Bypass::Once);
+        assert_eq!((poll(&mut waiting), gate.bypass_count()), (Some(None), 1));
     }
 }

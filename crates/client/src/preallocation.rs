@@ -24,7 +24,7 @@ pub(crate) struct NewInode {
     pub(crate) ino: InodeId,
     /// The lease under which the file may be created, and a stamp of a time at which it was held.
     pub(crate) lease: InodeId,
-    pub(crate) asked: RequestStamp,
+    pub(crate) stamp: RequestStamp,
     /// Attributes of the directory.
     pub(crate) attr: Attr,
     pub(crate) inline_limit: u32,
@@ -35,7 +35,7 @@ pub(crate) struct NewInode {
 impl InodePreallocation {
     /// Takes the inode numbers from a service's reply.
     pub(crate) fn of(reply: &MetaReply) -> Option<InodePreallocation> {
-        let MetaReply::Reserved { first, count, attr, inline_limit, .. } = *reply else { return None };
+        let MetaReply::Preallocated { first, count, attr, inline_limit, .. } = *reply else { return None };
         let mut numbers = VecDeque::new();
         numbers.push_back(first.0..first.0 + u64::from(count));
         Some(InodePreallocation { attr, inline_limit, numbers })
@@ -48,7 +48,7 @@ impl InodePreallocation {
         self
     }
 
-    pub(crate) fn take_inode(&mut self, lease: InodeId, asked: RequestStamp) -> Option<NewInode> {
+    pub(crate) fn take_inode(&mut self, lease: InodeId, stamp: RequestStamp) -> Option<NewInode> {
         let ino = loop {
             let range = self.numbers.front_mut()?;
             match range.next() {
@@ -57,9 +57,9 @@ impl InodePreallocation {
             }
         };
         let left: u64 = self.numbers.iter().map(|range| range.end - range.start).sum();
-        let are_few = left < u64::from(FIRST_INODES) / 2;
+        let needs_refill = left < u64::from(FIRST_INODES) / 2;
         let (attr, inline_limit) = (self.attr, self.inline_limit);
-        Some(NewInode { ino, lease, asked, attr, inline_limit, needs_refill: are_few })
+        Some(NewInode { ino, lease, stamp, attr, inline_limit, needs_refill })
     }
 
     /// Whether the service surely permits a user to create files; the client knows no further

@@ -59,7 +59,7 @@ struct PrefixDelegation {
     /// The inode number that carries the lease.
     lease: InodeId,
     /// Stamp of a time at which the lease was held.
-    asked: RequestStamp,
+    stamp: RequestStamp,
     since_ns: u64,
     /// When a name was last added.
     used_ns: u64,
@@ -67,50 +67,54 @@ struct PrefixDelegation {
     names: HashSet<u64>,
     is_complete: bool,
     /// Preallocated inodes for files created here; `None` while the directory's attributes change.
-    births: Option<InodePreallocation>,
+    preallocation: Option<InodePreallocation>,
 }
 
 #[derive(Default)]
 struct Directory {
-    ranges: Vec<PrefixDelegation>,
+    delegations: Vec<PrefixDelegation>,
     /// Frequency of creates by prefix, least recently used first.
     frequencies: Vec<(Bytes, UseFrequency)>,
     /// A request for a delegation is in flight.
-    is_asked_for: bool,
+    is_requested: bool,
     /// Delays the next request.
-    rest: Backoff,
+    backoff: Backoff,
 }
 
 impl Directory {
     /// Returns the delegations that are still held.
-    fn held(&mut self, leases: &Leases) -> &mut Vec<PrefixDelegation> {
-        let is_held = |range: &PrefixDelegation| {
-            leases.lease_covering(range.asked, range.lease) == Some(LeaseMode::Write)
+    fn held_delegations(&mut self, leases: &Leases) -> &mut Vec<PrefixDelegation> {
+        let is_held = |delegation: &PrefixDelegation| {
+            leases.lease_covering(delegation.stamp, delegation.lease) == Some(LeaseMode::Write)
         };
-        let lost = self.ranges.extract_if(.., |range| !is_held(range)).map(|range| range.since_ns).min();
+        let lost = self
+            .delegations
+            .extract_if(.., |delegation| !is_held(delegation))
+            .map(|range| range.since_ns)
+            .min();
         if let Some(since_ns) = lost {
-            self.rest.begin_after(since_ns);
+            self.backoff.begin_after(since_ns);
         }
-        &mut self.ranges
+        &mut self.delegations
     }
 
-    fn range(&mut self, lease: InodeId) -> Option<&mut PrefixDelegation> {
-        self.ranges.iter_mut().find(|range| range.lease == lease)
+    fn delegation(&mut self, lease: InodeId) -> Option<&mut PrefixDelegation> {
+        self.delegations.iter_mut().find(|delegation| delegation.lease == lease)
     }
 
     /// Counts a create; returns true if it is one of many.
-    fn is_frequent(&mut self, prefix: &[u8], now_ns: u64) -> bool {
+    fn count_create(&mut self, prefix: &[u8], now_ns: u64) -> bool {
         let known = self.frequencies.iter().position(|(other, _)| other == prefix);
-        let (prefix, mut habit) = match known {
+        let (prefix, mut frequency) = match known {
             Some(at) => self.frequencies.remove(at),
             None => (Bytes::copy_from_slice(prefix), UseFrequency::default()),
         };
-        let is_one = habit.note(now_ns);
-        self.frequencies.push((prefix, habit));
+        let is_frequent = frequency.note(now_ns);
+        self.frequencies.push((prefix, frequency));
         if self.frequencies.len() > MAX_PREFIXES {
             self.frequencies.remove(0);
         }
-        is_one
+        is_frequent
     }
 }
 
@@ -134,8 +138,8 @@ pub(crate) struct PrefixDelegations {
     /// The directory of each delegation, by the inode number that carries its lease.
     of_leases: Mutex<HashMap<InodeId, InodeId>>,
     /// The session has had a delegation.
-    is_used: AtomicBool,
-    is_swept: AtomicBool,
+    has_been_granted: AtomicBool,
+    has_sweeper: AtomicBool,
     possible_names: Mutex<PossibleNames>,
 }
 
@@ -145,16 +149,16 @@ pub(crate) struct PossibleName(u64);
 impl PrefixDelegations {
     /// Prepares for a request that is about to be sent: records a name that it may add, or drops
     /// the preallocated inodes of a directory whose attributes it changes.
-    pub(crate) fn sending(&self, op: &MetaOp) -> Option<PossibleName> {
+    pub(crate) fn prepare_request(&self, op: &MetaOp) -> Option<PossibleName> {
         match op {
             MetaOp::Setattr { ino, .. }
             | MetaOp::SetXattr { ino, .. }
             | MetaOp::RemoveXattr { ino, .. }
             | MetaOp::SetPattern { dir: ino, .. }
-                if self.is_used.load(Ordering::Acquire) =>
+                if self.has_been_granted.load(Ordering::Acquire) =>
             {
                 if let Some(directory) = self.directories.lock().get_mut(ino) {
-                    directory.ranges.iter_mut().for_each(|range| range.births = None);
+                    directory.delegations.iter_mut().for_each(|delegation| delegation.preallocation = None);
                 }
                 None
             }
@@ -178,64 +182,66 @@ impl PrefixDelegations {
     }
 
     /// Records the outcome of the request. Without it, the name may still be added.
-    pub(crate) fn record_outcome<T>(&self, adding: &PossibleName, outcome: &Result<T>) {
+    pub(crate) fn record_outcome<T>(&self, possible_name: &PossibleName, outcome: &Result<T>) {
         if !is_uncertain(outcome) {
-            self.possible_names.lock().unanswered.remove(&adding.0);
+            self.possible_names.lock().unanswered.remove(&possible_name.0);
         }
     }
 
     fn record_name(&self, dir: InodeId, name: &[u8]) {
-        if !self.is_used.load(Ordering::Acquire) {
+        if !self.has_been_granted.load(Ordering::Acquire) {
             return;
         }
         let mut directories = self.directories.lock();
         let Some(directory) = directories.get_mut(&dir) else { return };
-        for range in directory.ranges.iter_mut().filter(|range| name.starts_with(&range.prefix)) {
-            range.names.insert(fingerprint(name));
-            range.used_ns = rt::monotonic_ns();
+        for delegation in directory.delegations.iter_mut().filter(|range| name.starts_with(&range.prefix)) {
+            delegation.names.insert(fingerprint(name));
+            delegation.used_ns = rt::monotonic_ns();
         }
     }
 
     /// Returns the stamp since which the directory has surely had no such name; `None` if it may
     /// have one.
-    pub(crate) fn is_absent(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<RequestStamp> {
-        if !self.is_used.load(Ordering::Acquire) {
+    pub(crate) fn absent_since(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<RequestStamp> {
+        if !self.has_been_granted.load(Ordering::Acquire) {
             return None;
         }
         let mut directories = self.directories.lock();
-        let ranges = directories.get_mut(&dir)?.held(leases);
-        let range = ranges.iter().find(|range| range.is_complete && name.starts_with(&range.prefix))?;
-        (!range.names.contains(&fingerprint(name))).then_some(range.asked)
+        let delegations = directories.get_mut(&dir)?.held_delegations(leases);
+        let delegation =
+            delegations.iter().find(|range| range.is_complete && name.starts_with(&range.prefix))?;
+        (!delegation.names.contains(&fingerprint(name))).then_some(delegation.stamp)
     }
 
     /// Takes a preallocated inode number for an asynchronous create, and returns the name's prefix.
-    pub(crate) fn number_for(
+    pub(crate) fn take_inode(
         &self,
         leases: &Leases,
         (dir, name): (InodeId, &[u8]),
         who: Credentials,
     ) -> Option<(NewInode, Bytes)> {
-        if !self.is_used.load(Ordering::Acquire) {
+        if !self.has_been_granted.load(Ordering::Acquire) {
             return None;
         }
         let mut directories = self.directories.lock();
         let directory = directories.get_mut(&dir)?;
-        let ranges = directory.held(leases).iter_mut();
-        let range = ranges.into_iter().find(|range| range.is_complete && name.starts_with(&range.prefix))?;
-        let births = range.births.as_mut().filter(|births| births.permits(who))?;
-        if range.names.contains(&fingerprint(name)) {
+        let delegations = directory.held_delegations(leases).iter_mut();
+        let delegation =
+            delegations.into_iter().find(|range| range.is_complete && name.starts_with(&range.prefix))?;
+        let preallocation = delegation.preallocation.as_mut().filter(|births| births.permits(who))?;
+        if delegation.names.contains(&fingerprint(name)) {
             return None;
         }
-        let numbered = births.take_inode(range.lease, range.asked)?;
-        let prefix = range.prefix.clone();
-        let are_few = numbered.needs_refill && !directory.is_asked_for;
-        directory.is_asked_for |= are_few;
-        Some((NewInode { needs_refill: are_few, ..numbered }, prefix))
+        let new_inode = preallocation.take_inode(delegation.lease, delegation.stamp)?;
+        let prefix = delegation.prefix.clone();
+        let needs_refill = new_inode.needs_refill && !directory.is_requested;
+        directory.is_requested |= needs_refill;
+        Some((NewInode { needs_refill, ..new_inode }, prefix))
     }
 
     /// The directory of a delegation.
     pub(crate) fn directory_of(&self, lease: InodeId) -> Option<InodeId> {
-        if !self.is_used.load(Ordering::Acquire) {
+        if !self.has_been_granted.load(Ordering::Acquire) {
             return None;
         }
         self.of_leases.lock().get(&lease).copied()
@@ -243,49 +249,53 @@ impl PrefixDelegations {
 
     /// Records that the lease is no longer held.
     pub(crate) fn forget_lease(&self, lease: InodeId) {
-        if self.is_used.load(Ordering::Acquire) {
+        if self.has_been_granted.load(Ordering::Acquire) {
             self.of_leases.lock().remove(&lease);
         }
     }
 
     /// Counts a create; returns the prefix that the client should request.
-    fn note_made(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<Bytes> {
+    fn count_create(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<Bytes> {
         let prefix = prefix_of(name)?;
         let now_ns = rt::monotonic_ns();
         let mut directories = self.directories.lock();
         if directories.len() >= MAX_DIRECTORIES && !directories.contains_key(&dir) {
-            directories.retain(|_, directory| !directory.ranges.is_empty() || directory.is_asked_for);
+            directories.retain(|_, directory| !directory.delegations.is_empty() || directory.is_requested);
         }
         let directory = directories.entry(dir).or_default();
-        let is_known = |range: &PrefixDelegation| name.starts_with(&range.prefix) && range.births.is_some();
-        let wanted = directory.is_frequent(prefix, now_ns)
-            && !directory.held(leases).iter().any(is_known)
-            && directory.ranges.len() < MAX_PREFIXES
-            && !directory.is_asked_for
-            && directory.rest.is_over(now_ns);
-        directory.is_asked_for |= wanted;
+        let is_known = |delegation: &PrefixDelegation| {
+            name.starts_with(&delegation.prefix) && delegation.preallocation.is_some()
+        };
+        let wanted = directory.count_create(prefix, now_ns)
+            && !directory.held_delegations(leases).iter().any(is_known)
+            && directory.delegations.len() < MAX_PREFIXES
+            && !directory.is_requested
+            && directory.backoff.is_over(now_ns);
+        directory.is_requested |= wanted;
         wanted.then(|| Bytes::copy_from_slice(prefix))
     }
 
     /// Records a granted delegation, or more inode numbers for one. Returns true if the existing
     /// names must be listed.
-    fn begin(
+    fn record_grant(
         &self,
         leases: &Leases,
         (dir, prefix): (InodeId, &Bytes),
-        (lease, asked): (InodeId, RequestStamp),
-        births: Option<InodePreallocation>,
+        (lease, stamp): (InodeId, RequestStamp),
+        preallocation: Option<InodePreallocation>,
     ) -> Result<bool> {
-        self.is_used.store(true, Ordering::Release);
+        self.has_been_granted.store(true, Ordering::Release);
         self.of_leases.lock().insert(lease, dir);
         let mut directories = self.directories.lock();
         let directory = directories.entry(dir).or_default();
-        if let Some(range) = directory.held(leases).iter_mut().find(|range| range.lease == lease) {
-            range.births = match (births, range.births.take()) {
+        if let Some(delegation) =
+            directory.held_delegations(leases).iter_mut().find(|range| range.lease == lease)
+        {
+            delegation.preallocation = match (preallocation, delegation.preallocation.take()) {
                 (Some(births), Some(before)) => Some(births.append_to(before)),
                 (births, _) => births,
             };
-            return Ok(!range.is_complete);
+            return Ok(!delegation.is_complete);
         }
         let now_ns = rt::monotonic_ns();
         let mut adds = self.possible_names.lock();
@@ -295,16 +305,16 @@ impl PrefixDelegations {
         if adds.unanswered.len() > MAX_UNANSWERED {
             return Err(Error::new(Errno::EBUSY, "too many requests are unanswered"));
         }
-        let there = adds.unanswered.values().filter(|add| add.dir == dir);
-        directory.ranges.push(PrefixDelegation {
+        let adds_in_directory = adds.unanswered.values().filter(|add| add.dir == dir);
+        directory.delegations.push(PrefixDelegation {
             prefix: prefix.clone(),
             lease,
-            asked,
+            stamp,
             since_ns: now_ns,
             used_ns: now_ns,
-            names: there.map(|add| add.name).collect(),
+            names: adds_in_directory.map(|add| add.name).collect(),
             is_complete: false,
-            births,
+            preallocation,
         });
         Ok(true)
     }
@@ -312,31 +322,33 @@ impl PrefixDelegations {
     /// Records existing names. Returns false if there are too many, or the delegation is gone.
     fn add_listed<'a>(&self, dir: InodeId, lease: InodeId, names: impl Iterator<Item = &'a Bytes>) -> bool {
         let mut directories = self.directories.lock();
-        let Some(range) = directories.get_mut(&dir).and_then(|directory| directory.range(lease)) else {
+        let Some(delegation) = directories.get_mut(&dir).and_then(|directory| directory.delegation(lease))
+        else {
             return false;
         };
-        range
+        delegation
             .names
-            .extend(names.filter(|name| name.starts_with(&range.prefix)).map(|name| fingerprint(name)));
-        range.names.len() <= MAX_NAMES
+            .extend(names.filter(|name| name.starts_with(&delegation.prefix)).map(|name| fingerprint(name)));
+        delegation.names.len() <= MAX_NAMES
     }
 
     /// Records the end of a request for a delegation and of the listing of its names.
     fn record_listing(&self, leases: &Leases, dir: InodeId, listed: Option<InodeId>) {
         let mut directories = self.directories.lock();
         let Some(directory) = directories.get_mut(&dir) else { return };
-        directory.is_asked_for = false;
-        let range =
-            listed.and_then(|lease| directory.held(leases).iter_mut().find(|range| range.lease == lease));
-        match range {
-            Some(range) => range.is_complete = true,
-            None => directory.rest.begin(),
+        directory.is_requested = false;
+        let delegation = listed.and_then(|lease| {
+            directory.held_delegations(leases).iter_mut().find(|delegation| delegation.lease == lease)
+        });
+        match delegation {
+            Some(delegation) => delegation.is_complete = true,
+            None => directory.backoff.begin(),
         }
     }
 
     fn forget(&self, dir: InodeId, lease: InodeId) {
         if let Some(directory) = self.directories.lock().get_mut(&dir) {
-            directory.ranges.retain(|range| range.lease != lease);
+            directory.delegations.retain(|delegation| delegation.lease != lease);
         }
     }
 
@@ -345,23 +357,25 @@ impl PrefixDelegations {
         let now_ns = rt::monotonic_ns();
         let mut directories = self.directories.lock();
         for directory in directories.values_mut() {
-            directory.held(leases).retain(|range| now_ns.saturating_sub(range.used_ns) < IDLE_NS);
+            directory
+                .held_delegations(leases)
+                .retain(|delegation| now_ns.saturating_sub(delegation.used_ns) < IDLE_NS);
         }
-        let mut kept: Vec<(usize, InodeId)> = {
-            let ranges = directories.values().flat_map(|directory| &directory.ranges);
-            ranges.map(|range| (range.names.len(), range.lease)).collect()
+        let mut retained: Vec<(usize, InodeId)> = {
+            let delegations = directories.values().flat_map(|directory| &directory.delegations);
+            delegations.map(|delegation| (delegation.names.len(), delegation.lease)).collect()
         };
-        kept.sort_unstable();
-        while kept.iter().map(|(names, _)| names).sum::<usize>() > MAX_NAMES {
-            kept.pop();
+        retained.sort_unstable();
+        while retained.iter().map(|(names, _)| names).sum::<usize>() > MAX_NAMES {
+            retained.pop();
         }
-        let kept: HashSet<InodeId> = kept.into_iter().map(|(_, lease)| lease).collect();
+        let retained: HashSet<InodeId> = retained.into_iter().map(|(_, lease)| lease).collect();
         for directory in directories.values_mut() {
-            directory.ranges.retain(|range| kept.contains(&range.lease));
+            directory.delegations.retain(|delegation| retained.contains(&delegation.lease));
         }
         let mut of_leases = self.of_leases.lock();
         of_leases.retain(|lease, _| leases.mode(*lease).is_some());
-        let idle = of_leases.keys().filter(|lease| !kept.contains(lease)).copied().collect();
+        let idle = of_leases.keys().filter(|lease| !retained.contains(lease)).copied().collect();
         (idle, !of_leases.is_empty())
     }
 }
@@ -377,10 +391,10 @@ impl Client {
     /// Counts a create. A client that creates many names with one prefix, and must ask the service
     /// whether each is free, requests that prefix.
     pub(crate) fn count_prefix_create(&self, credentials: Credentials, dir: InodeId, name: &[u8]) {
-        if self.leases.is_only_session() || self.complete.has(dir) {
+        if self.leases.is_only_session() || self.complete.is_complete(dir) {
             return;
         }
-        let Some(prefix) = self.prefix_delegations.note_made(&self.leases, dir, name) else { return };
+        let Some(prefix) = self.prefix_delegations.count_create(&self.leases, dir, name) else { return };
         self.request_prefix(credentials, dir, prefix, FIRST_INODES);
     }
 
@@ -403,18 +417,26 @@ impl Client {
         (dir, prefix): (InodeId, &Bytes),
         count: u32,
     ) -> Result<InodeId> {
-        let answer =
-            self.query_as(credentials, MetaOp::Reserve { dir, count, prefix: prefix.clone() }).await?;
+        let answer = self
+            .query_as(credentials, MetaOp::PreallocateInodes { dir, count, prefix: prefix.clone() })
+            .await?;
         // Stamped before the check that the lease is held, so the lease is held since this time.
         let now = self.leases.stamp_request();
         let refused = || Error::new(Errno::EBUSY, "the service doesn't grant the delegation");
-        let MetaReply::Reserved { range: Some(lease), .. } = answer.reply else { return Err(refused()) };
+        let MetaReply::Preallocated { prefix_lease: Some(lease), .. } = answer.reply else {
+            return Err(refused());
+        };
         if self.leases.lease_covering(answer.stamp, lease) != Some(LeaseMode::Write) {
             return Err(refused());
         }
         self.async_creates.begin_use();
-        let births = InodePreallocation::of(&answer.reply);
-        let listed = match self.prefix_delegations.begin(&self.leases, (dir, prefix), (lease, now), births) {
+        let preallocation = InodePreallocation::of(&answer.reply);
+        let listed = match self.prefix_delegations.record_grant(
+            &self.leases,
+            (dir, prefix),
+            (lease, now),
+            preallocation,
+        ) {
             Ok(true) => self.list_prefix(credentials, (dir, prefix), lease).await,
             Ok(false) => Ok(()),
             Err(refused) => Err(refused),
@@ -454,7 +476,7 @@ impl Client {
     /// Starts the task that gives unused delegations back.
     fn start_prefix_sweeper(&self) {
         let Some(client) = self.weak_self.upgrade() else { return };
-        if self.prefix_delegations.is_swept.swap(true, Ordering::AcqRel) {
+        if self.prefix_delegations.has_sweeper.swap(true, Ordering::AcqRel) {
             return;
         }
         rt::spawn(client.sweep_prefixes());
@@ -463,16 +485,16 @@ impl Client {
     async fn sweep_prefixes(self: Arc<Client>) {
         while !self.has_ended() {
             rt::sleep(SWEEP).await;
-            let (idle, are_any) = self.prefix_delegations.take_idle(&self.leases);
+            let (idle, has_leases) = self.prefix_delegations.take_idle(&self.leases);
             // Repeated as long as asynchronous creates are pending there.
             idle.into_iter().for_each(|lease| self.inodes.note_unused(lease));
-            if are_any {
+            if has_leases {
                 continue;
             }
-            self.prefix_delegations.is_swept.store(false, Ordering::Release);
+            self.prefix_delegations.has_sweeper.store(false, Ordering::Release);
             // A delegation that was added meanwhile relied on this task.
             if self.prefix_delegations.of_leases.lock().is_empty()
-                || self.prefix_delegations.is_swept.swap(true, Ordering::AcqRel)
+                || self.prefix_delegations.has_sweeper.swap(true, Ordering::AcqRel)
             {
                 return;
             }
@@ -496,14 +518,16 @@ mod tests {
         leases.take_grants(leases.stamp_request(), HOME, &MetaResponse { grants, ..MetaReply::Unit.into() });
     }
 
-    fn begun(ranges: &PrefixDelegations, leases: &Leases) {
+    fn begun(delegations: &PrefixDelegations, leases: &Leases) {
         granted(leases);
         let prefix = Bytes::from_static(b"a.");
-        assert!(ranges.begin(leases, (DIR, &prefix), (LEASE, leases.stamp_request()), None).unwrap());
+        assert!(
+            delegations.record_grant(leases, (DIR, &prefix), (LEASE, leases.stamp_request()), None).unwrap()
+        );
     }
 
-    fn lacks(ranges: &PrefixDelegations, leases: &Leases, name: &str) -> bool {
-        ranges.is_absent(leases, DIR, name.as_bytes()).is_some()
+    fn lacks(delegations: &PrefixDelegations, leases: &Leases, name: &str) -> bool {
+        delegations.absent_since(leases, DIR, name.as_bytes()).is_some()
     }
 
     #[test]
@@ -523,59 +547,60 @@ mod tests {
 
     #[test]
     fn a_name_is_absent_after_the_listing_until_it_may_be_added() {
-        let (ranges, leases) = (PrefixDelegations::default(), Leases::new(false));
-        let (_, answered) = (ranges.record_possible(DIR, b"a.0"), ranges.record_possible(DIR, b"a.1"));
-        ranges.record_outcome(&answered, &Ok(()));
-        begun(&ranges, &leases);
-        assert!(!lacks(&ranges, &leases, "a.2"), "not listed yet");
-        assert!(ranges.add_listed(
+        let (delegations, leases) = (PrefixDelegations::default(), Leases::new(false));
+        let (_, answered) =
+            (delegations.record_possible(DIR, b"a.0"), delegations.record_possible(DIR, b"a.1"));
+        delegations.record_outcome(&answered, &Ok(()));
+        begun(&delegations, &leases);
+        assert!(!lacks(&delegations, &leases, "a.2"), "not listed yet");
+        assert!(delegations.add_listed(
             DIR,
             LEASE,
             [Bytes::from_static(b"a.1"), Bytes::from_static(b"b.3")].iter()
         ));
-        let meanwhile = ranges.record_possible(DIR, b"a.5");
-        ranges.record_listing(&leases, DIR, Some(LEASE));
-        assert!(lacks(&ranges, &leases, "a.2") && !lacks(&ranges, &leases, "b.2"));
-        assert!(!lacks(&ranges, &leases, "a.1"), "it is there");
-        assert!(!lacks(&ranges, &leases, "a.0"), "nobody has said that it isn't made");
-        assert!(!lacks(&ranges, &leases, "a.5"));
-        ranges.record_outcome(&meanwhile, &Ok(()));
-        assert!(!lacks(&ranges, &leases, "a.5"));
-        let refused = ranges.record_possible(DIR, b"a.2");
-        ranges.record_outcome::<()>(&refused, &Err(Errno::EEXIST.into()));
-        assert!(!lacks(&ranges, &leases, "a.2"));
+        let meanwhile = delegations.record_possible(DIR, b"a.5");
+        delegations.record_listing(&leases, DIR, Some(LEASE));
+        assert!(lacks(&delegations, &leases, "a.2") && !lacks(&delegations, &leases, "b.2"));
+        assert!(!lacks(&delegations, &leases, "a.1"), "it is there");
+        assert!(!lacks(&delegations, &leases, "a.0"), "nobody has said that it isn't made");
+        assert!(!lacks(&delegations, &leases, "a.5"));
+        delegations.record_outcome(&meanwhile, &Ok(()));
+        assert!(!lacks(&delegations, &leases, "a.5"));
+        let refused = delegations.record_possible(DIR, b"a.2");
+        delegations.record_outcome::<()>(&refused, &Err(Errno::EEXIST.into()));
+        assert!(!lacks(&delegations, &leases, "a.2"));
         leases.begin_recall(HOME, &Recall { number: 1, ino: LEASE, retain: None });
-        assert!(!lacks(&ranges, &leases, "a.7"), "others may be let in");
+        assert!(!lacks(&delegations, &leases, "a.7"), "others may be let in");
         leases.end_recall(LEASE, None);
         granted(&leases);
-        assert!(!lacks(&ranges, &leases, "a.7"), "what was known is forgotten");
+        assert!(!lacks(&delegations, &leases, "a.7"), "what was known is forgotten");
     }
 
     #[test]
     fn unanswered_requests_are_dropped_when_they_can_no_longer_be_executed() {
         let run = async {
-            let (ranges, leases) = (PrefixDelegations::default(), Leases::new(false));
-            ranges.record_possible(DIR, b"a.0");
+            let (delegations, leases) = (PrefixDelegations::default(), Leases::new(false));
+            delegations.record_possible(DIR, b"a.0");
             rt::sleep(SLOT_REUSE_AFTER / 2).await;
-            ranges.record_possible(DIR, b"a.1");
+            delegations.record_possible(DIR, b"a.1");
             rt::sleep(SLOT_REUSE_AFTER / 4 * 3).await;
-            begun(&ranges, &leases);
-            ranges.record_listing(&leases, DIR, Some(LEASE));
-            [b"a.0", b"a.1"].map(|name| ranges.is_absent(&leases, DIR, name).is_some())
+            begun(&delegations, &leases);
+            delegations.record_listing(&leases, DIR, Some(LEASE));
+            [b"a.0", b"a.1"].map(|name| delegations.absent_since(&leases, DIR, name).is_some())
         };
         assert_eq!(rt::sim::Machine::new(1).run(run).unwrap(), [true, false]);
     }
 
     #[test]
     fn a_prefix_is_requested_after_many_creates_and_not_soon_after_a_failure() {
-        let (ranges, leases) = (PrefixDelegations::default(), Leases::new(false));
-        let made = |name: &str| ranges.note_made(&leases, DIR, name.as_bytes());
+        let (delegations, leases) = (PrefixDelegations::default(), Leases::new(false));
+        let made = |name: &str| delegations.count_create(&leases, DIR, name.as_bytes());
         for n in 1..FREQUENT_USES {
             assert_eq!((made(&format!("a.{n}")), made(&format!("b{n}.x"))), (None, None));
         }
         assert_eq!(made("a.9"), Some(Bytes::from_static(b"a.")));
         assert_eq!((made("a.10"), made("b9.x")), (None, None), "one at a time");
-        ranges.record_listing(&leases, DIR, None);
+        delegations.record_listing(&leases, DIR, None);
         assert_eq!(made("a.11"), None);
     }
 }

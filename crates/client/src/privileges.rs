@@ -35,22 +35,22 @@ impl From<Credentials> for RequestUser {
 }
 
 impl Client {
-    pub(crate) async fn change_numbered(
+    pub(crate) async fn change_in_slot(
         &self,
-        number: SlotSequence,
+        slot_sequence: SlotSequence,
         credentials: Credentials,
         op: MetaOp,
     ) -> Result<Answer> {
-        let number = Some(number);
+        let slot_sequence = Some(slot_sequence);
         // Root needs no introduction, and a single kernel's check is all that counts.
         let is_checked = !op.spec().is_unchecked_by_kernel;
-        if is_checked && self.face().is_some_and(|face| face.has_mapped_ids()) {
+        if is_checked && self.invalidator().is_some_and(|face| face.has_mapped_ids()) {
             let user = RequestUser { credentials, privileged: true };
-            return self.send(number, user, op).await;
+            return self.send(slot_sequence, user, op).await;
         }
         match credentials.uid == 0 || self.leases.is_only_session() && is_checked {
-            true => self.send(number, credentials.into(), op).await,
-            false => self.query_with_privileges(number, credentials, op).await,
+            true => self.send(slot_sequence, credentials.into(), op).await,
+            false => self.query_with_privileges(slot_sequence, credentials, op).await,
         }
     }
 
@@ -58,14 +58,14 @@ impl Client {
     /// the user.
     pub(crate) async fn query_with_privileges(
         &self,
-        number: Option<SlotSequence>,
+        slot_sequence: Option<SlotSequence>,
         credentials: Credentials,
         op: MetaOp,
     ) -> Result<Answer> {
-        match self.send(number, credentials.into(), op.clone()).await {
+        match self.send(slot_sequence, credentials.into(), op.clone()).await {
             Err(error) if matches!(error.errno, Errno::EACCES | Errno::EPERM) => {
                 match self.report_groups(credentials, &op).await {
-                    Some(user) => self.send(number, user, op).await,
+                    Some(user) => self.send(slot_sequence, user, op).await,
                     None => Err(error),
                 }
             }
@@ -75,17 +75,17 @@ impl Client {
 
     /// Reports the groups of the user of `op` to the service. `None` if they are unknown.
     pub(crate) async fn report_groups(&self, credentials: Credentials, op: &MetaOp) -> Option<RequestUser> {
-        let standing = self.face().and_then(|face| face.privileges(credentials))?;
-        let privileged = overrides(&standing, op);
+        let privileges = self.invalidator().and_then(|face| face.privileges(credentials))?;
+        let privileged = overrides(&privileges, op);
         let introduction =
-            MetaOp::Introduce { ino: op.spec().home.unwrap_or(InodeId::ROOT), groups: standing.groups };
+            MetaOp::SupplyGroups { ino: op.spec().home.unwrap_or(InodeId::ROOT), groups: privileges.groups };
         self.send(None, credentials.into(), introduction).await.ok()?;
         Some(RequestUser { credentials, privileged })
     }
 }
 
 /// Whether the user's capabilities explain that its kernel permits what its ids don't.
-fn overrides(standing: &UserPrivileges, op: &MetaOp) -> bool {
+fn overrides(privileges: &UserPrivileges, op: &MetaOp) -> bool {
     let needed = match op {
         MetaOp::MayOpen { .. } => CAP_DAC_OVERRIDE,
         MetaOp::SetPattern { .. } | MetaOp::Migrate { .. } => CAP_FOWNER | CAP_SYS_ADMIN,
@@ -93,7 +93,7 @@ fn overrides(standing: &UserPrivileges, op: &MetaOp) -> bool {
         // The kernel has checked which of them the change needs.
         _ => CAP_CHOWN | CAP_DAC_OVERRIDE | CAP_FOWNER | CAP_SYS_ADMIN | CAP_MKNOD | CAP_SETFCAP,
     };
-    standing.capabilities & needed != 0
+    privileges.capabilities & needed != 0
 }
 
 #[cfg(test)]
@@ -107,8 +107,8 @@ mod tests {
         let (open, move_it) =
             (MetaOp::MayOpen { ino, wanted: 4 }, MetaOp::Migrate { ino, pool: None, scheme: None });
         let may = |capabilities: u64| {
-            let standing = UserPrivileges { groups: vec![], capabilities };
-            [&unlink, &open, &move_it].map(|op| overrides(&standing, op))
+            let privileges = UserPrivileges { groups: vec![], capabilities };
+            [&unlink, &open, &move_it].map(|op| overrides(&privileges, op))
         };
         assert_eq!(may(0), [false; 3]);
         assert_eq!(may(CAP_MKNOD), [true, false, false]);

@@ -14,7 +14,7 @@ pub struct Listing {
     /// The inode of `..`.
     pub parent: InodeId,
     /// The presence and absence of names may be cached until an [`crate::Invalidate`] call.
-    pub trusted: bool,
+    pub names_cacheable: bool,
     /// Whether the attributes of each entry may be cached likewise; empty if none were requested.
     pub cacheable_attributes: Vec<bool>,
 }
@@ -38,7 +38,7 @@ impl Client {
         let reports = self.inodes.all_reports();
         let op = MetaOp::Readdir { dir, cookie, limit, attributes, prefix: Bytes::new() };
         let answer = self.query_as(credentials, op).await?;
-        let asked = answer.stamp;
+        let stamp = answer.stamp;
         match answer.reply {
             MetaReply::Directory { mut entries, end, parent } => {
                 for entry in &mut entries {
@@ -51,12 +51,18 @@ impl Client {
                 }
                 let keeps = |entry: &DirEntry| {
                     let is_whole = self.inodes.unreported_chunks(entry.ino).is_none();
-                    is_whole && self.leases.is_cacheable(asked, entry.ino)
+                    is_whole && self.leases.is_cacheable(stamp, entry.ino)
                 };
                 let trusted_attributes =
                     if attributes { entries.iter().map(keeps).collect() } else { Vec::new() };
-                let trusted = self.leases.is_cacheable(asked, dir);
-                Ok(Listing { entries, end, parent, trusted, cacheable_attributes: trusted_attributes })
+                let trusted = self.leases.is_cacheable(stamp, dir);
+                Ok(Listing {
+                    entries,
+                    end,
+                    parent,
+                    names_cacheable: trusted,
+                    cacheable_attributes: trusted_attributes,
+                })
             }
             other => Err(unexpected(other)),
         }

@@ -59,7 +59,7 @@ pub trait Invalidate: Send + Sync {
     fn locks_lost(&self) {}
 
     /// Whether reads update access times. Called rarely.
-    fn keeps_access_times(&self) -> bool {
+    fn updates_atime(&self) -> bool {
         false
     }
 
@@ -110,7 +110,7 @@ struct RecallQueues {
     workers: usize,
     /// Unacknowledged recalls in order of arrival: service, number, and time. A restarted service
     /// begins its numbers again.
-    unanswered: BTreeMap<u64, (NodeId, u64, u64)>,
+    unacknowledged: BTreeMap<u64, (NodeId, u64, u64)>,
     /// Number of recalls so far.
     received: u64,
 }
@@ -120,32 +120,32 @@ impl Recalls {
     fn push(&self, service: Arc<Service>, recall: Recall) -> bool {
         let (mut queues, ino) = (self.state.lock(), recall.ino);
         queues.received += 1;
-        let place = queues.received;
-        queues.unanswered.insert(place, (service.node, recall.number, rt::monotonic_ns()));
-        let due = QueuedRecall { service, recall, position: place };
+        let position = queues.received;
+        queues.unacknowledged.insert(position, (service.node, recall.number, rt::monotonic_ns()));
+        let queued = QueuedRecall { service, recall, position };
         if let Some(queue) = queues.by_inode.get_mut(&ino) {
-            queue.push_back(due);
+            queue.push_back(queued);
             return false;
         }
-        queues.by_inode.insert(ino, VecDeque::from([due]));
+        queues.by_inode.insert(ino, VecDeque::from([queued]));
         queues.waiting.push_back(ino);
         let wanted = queues.workers < MAX_CONCURRENT_RECALLS;
         queues.workers += usize::from(wanted);
         wanted
     }
 
-    fn acknowledged(&self, place: u64) {
-        self.state.lock().unanswered.remove(&place);
+    fn acknowledged(&self, position: u64) {
+        self.state.lock().unacknowledged.remove(&position);
     }
 
     /// Returns the highest number of a service's unacknowledged recalls, if the oldest of them has
     /// been in progress for [`PROGRESS_INTERVAL`].
     fn slow_recalls(&self, node: NodeId) -> Option<u64> {
         let queues = self.state.lock();
-        let mut those = queues.unanswered.values().filter(|(from, ..)| *from == node);
-        let &(_, first, came_ns) = those.next()?;
-        let is_late = rt::monotonic_ns().saturating_sub(came_ns) >= PROGRESS_INTERVAL.as_nanos() as u64;
-        is_late.then(|| those.next_back().map_or(first, |(_, number, _)| *number))
+        let mut of_service = queues.unacknowledged.values().filter(|(from, ..)| *from == node);
+        let &(_, first, received_ns) = of_service.next()?;
+        let is_late = rt::monotonic_ns().saturating_sub(received_ns) >= PROGRESS_INTERVAL.as_nanos() as u64;
+        is_late.then(|| of_service.next_back().map_or(first, |(_, number, _)| *number))
     }
 
     /// Returns the next recall for a worker: another one of the inode that it has `done`, if there
@@ -168,11 +168,11 @@ impl Recalls {
 
 impl Client {
     /// Sets the owner of the caches to invalidate. The client keeps a weak reference.
-    pub fn set_invalidator(&self, face: Weak<dyn Invalidate>) {
-        *self.invalidator.lock() = Some(face);
+    pub fn set_invalidator(&self, invalidator: Weak<dyn Invalidate>) {
+        *self.invalidator.lock() = Some(invalidator);
     }
 
-    pub(crate) fn face(&self) -> Option<Arc<dyn Invalidate>> {
+    pub(crate) fn invalidator(&self) -> Option<Arc<dyn Invalidate>> {
         self.invalidator.lock().as_ref().and_then(Weak::upgrade)
     }
 
@@ -180,23 +180,23 @@ impl Client {
     /// service live.
     pub(crate) async fn receive_recalls(self: Arc<Self>, service: Arc<Service>) {
         while self.end_cause().is_none() && !service.is_gone() {
-            if self.is_still_refused(&service).await {
+            if self.recheck_refusal(&service).await {
                 rt::sleep(RETRY_PAUSE).await;
                 continue;
             }
             let sent_ns = rt::monotonic_ns();
-            let heard = if service.is_registered() || !self.services.channels.follows_map() {
+            let reply = if service.is_registered() || !self.services.channels.follows_map() {
                 let after = service.recalls_seen.load(Ordering::Acquire);
-                self.ask_at(&service, MetaOp::NextRecalls { after }).await.map(|answer| answer.reply)
+                self.query_service(&service, MetaOp::NextRecalls { after }).await.map(|answer| answer.reply)
             } else {
                 self.register_at(&service).await.map(|()| MetaReply::Recalls(Vec::new()))
             };
-            match heard {
+            match reply {
                 Ok(MetaReply::Recalls(recalls)) => {
                     self.clone().queue_recalls(&service, recalls);
                     self.note_answer(&service, sent_ns);
                 }
-                Ok(MetaReply::Adopted { partitions }) => {
+                Ok(MetaReply::PartitionsTakenOver { partitions }) => {
                     self.follow_partitions(&service, &partitions).await;
                     self.note_answer(&service, sent_ns);
                 }
@@ -220,9 +220,9 @@ impl Client {
                 let client = self.clone();
                 rt::spawn(async move {
                     let mut done = None;
-                    while let Some(due) = client.recalls.next(done) {
-                        client.handle_recall(&due).await;
-                        done = Some(due.recall.ino);
+                    while let Some(queued) = client.recalls.next(done) {
+                        client.handle_recall(&queued).await;
+                        done = Some(queued.recall.ino);
                     }
                 });
             }
@@ -238,7 +238,7 @@ impl Client {
                 rt::sleep(RETRY_PAUSE).await
             }
             Errno::ESTALE => self.end_session(error).await,
-            Errno::ENOTCONN if may_be_forgotten(service) => self.end_session(error).await,
+            Errno::ENOTCONN if may_have_forgotten_session(service) => self.end_session(error).await,
             Errno::ENOTCONN => {
                 tracing::warn!(%error, "a metadata service doesn't know this session any more; registering it again");
                 self.register_again(service).await;
@@ -251,44 +251,44 @@ impl Client {
         }
     }
 
-    async fn handle_recall(&self, QueuedRecall { service, recall, position: place }: &QueuedRecall) {
+    async fn handle_recall(&self, QueuedRecall { service, recall, position }: &QueuedRecall) {
         let ino = recall.ino;
         let terms = self.leases.recall_terms(recall);
         // Applications have asynchronously created files: the next session must see them.
-        let promised_in = self.prefix_delegations.directory_of(ino).unwrap_or(ino);
-        warn_if_slow((ino, "sending asynchronous creates"), self.commit_creates_in(promised_in)).await;
+        let dir = self.prefix_delegations.directory_of(ino).unwrap_or(ino);
+        warn_if_slow((ino, "sending asynchronous creates"), self.commit_creates_in(dir)).await;
         let inode = self.inodes.note_recall(ino);
         if let Some(inode) = &inode {
             inode.pending_recalls.fetch_add(1, Ordering::Relaxed);
             inode.page_gate.close();
         }
-        let mut passes = match terms.ends_caching() {
+        let mut bypasses = match terms.ends_caching() {
             true => {
-                let forgetting = self.drop_cached(ino, inode.as_deref(), Bypass::Once);
-                Some(warn_if_slow((ino, "dropping the kernel's caches"), forgetting).await)
+                let invalidation = self.drop_cached(ino, inode.as_deref(), Bypass::Once);
+                Some(warn_if_slow((ino, "dropping the kernel's caches"), invalidation).await)
             }
             false => None,
         };
         // The inode may have been opened meanwhile; nothing is loaded then.
         if let Some(inode) = &inode {
-            let mut alone =
+            let mut exclusive =
                 warn_if_slow((ino, "waiting for running operations"), inode.io_lock.write()).await;
             // Another task may have granted bypasses after the kernel had dropped its pages.
-            while passes.is_some_and(|passes| passes != inode.page_gate.passes()) {
-                drop(alone);
-                passes = Some(self.drop_cached(ino, Some(inode), Bypass::Once).await);
-                alone = inode.io_lock.write().await;
+            while bypasses.is_some_and(|bypasses| bypasses != inode.page_gate.bypass_count()) {
+                drop(exclusive);
+                bypasses = Some(self.drop_cached(ino, Some(inode), Bypass::Once).await);
+                exclusive = inode.io_lock.write().await;
             }
             warn_if_slow((ino, "reporting its size"), self.report_and_unload(inode, terms.remaining)).await;
             self.inodes.drop_reported(ino);
         }
         // Checked before the inode's usage: a file whose create completes in between is in use
         // already.
-        let is_spared = self.creates.may_include(ino);
-        let in_use = is_spared || self.inodes.inode_use(ino) == InodeUse::Open;
-        let answer = RecallAck { number: recall.number, ino, in_use };
-        warn_if_slow((ino, "sending the acknowledgement"), self.acknowledge_recall(service, answer)).await;
-        self.recalls.acknowledged(*place);
+        let is_protected = self.creates.protect_if_in_flight(ino);
+        let in_use = is_protected || self.inodes.inode_use(ino) == InodeUse::Open;
+        let ack = RecallAck { number: recall.number, ino, in_use };
+        warn_if_slow((ino, "sending the acknowledgement"), self.acknowledge_recall(service, ack)).await;
+        self.recalls.acknowledged(*position);
         self.prefix_delegations.forget_lease(ino);
         if in_use {
             self.leases.mark_open(ino);
@@ -298,40 +298,40 @@ impl Client {
             inode.page_gate.open();
         }
         // A protected inode is released when its create has completed.
-        if !is_spared && self.inodes.inode_use(ino) != InodeUse::Open {
+        if !is_protected && self.inodes.inode_use(ino) != InodeUse::Open {
             self.inodes.note_unused(ino);
         }
     }
 
     /// Has the kernel drop an inode until it surely has; returns the number of bypasses by then.
-    pub(crate) async fn drop_cached(&self, ino: InodeId, inode: Option<&OpenInode>, pass: Bypass) -> u64 {
+    pub(crate) async fn drop_cached(&self, ino: InodeId, inode: Option<&OpenInode>, bypass: Bypass) -> u64 {
         if let Some(inode) = inode {
-            return self.drop_cached_pages(inode, ALL_PAGES, pass).await;
+            return self.drop_cached_pages(inode, ALL_PAGES, bypass).await;
         }
-        if let Some(face) = self.face() {
-            face.drop_cached(ino, Vec::new()).await;
+        if let Some(invalidator) = self.invalidator() {
+            invalidator.drop_cached(ino, Vec::new()).await;
         }
         0
     }
 
     /// Like [`Client::drop_cached`], for an inode in use and the pages of `range`.
-    pub(crate) async fn drop_cached_pages(&self, inode: &OpenInode, range: ByteRange, pass: Bypass) -> u64 {
-        let Some(face) = self.face() else { return inode.page_gate.passes() };
-        for turn in 0.. {
-            inode.page_gate.drain_reads(turn).await;
-            let look = inode.page_gate.snapshot();
-            let mut forgetting = face.drop_cached(inode.ino, look.excluded_pages(range));
+    pub(crate) async fn drop_cached_pages(&self, inode: &OpenInode, range: ByteRange, bypass: Bypass) -> u64 {
+        let Some(invalidator) = self.invalidator() else { return inode.page_gate.bypass_count() };
+        for attempt in 0.. {
+            inode.page_gate.drain_reads(attempt).await;
+            let snapshot = inode.page_gate.snapshot();
+            let mut invalidation = invalidator.drop_cached(inode.ino, snapshot.excluded_pages(range));
             let mut waited = 0;
-            while with_deadline(DROP_TIMEOUT, forgetting.as_mut()).await.is_none() {
+            while with_deadline(DROP_TIMEOUT, invalidation.as_mut()).await.is_none() {
                 waited += 1;
-                match waited < NEWCOMER_ROUNDS << turn.min(10) {
-                    true => inode.page_gate.bypass_newcomers(&look, pass),
-                    false => inode.page_gate.bypass_all(pass),
+                match waited < NEWCOMER_ROUNDS << attempt.min(10) {
+                    true => inode.page_gate.bypass_newcomers(&snapshot, bypass),
+                    false => inode.page_gate.bypass_all(bypass),
                 }
             }
-            if inode.page_gate.passes() == look.passes {
-                inode.page_gate.record_drop(&look, range);
-                return look.passes;
+            if inode.page_gate.bypass_count() == snapshot.bypasses {
+                inode.page_gate.record_drop(&snapshot, range);
+                return snapshot.bypasses;
             }
         }
         unreachable!("the loop ends by returning")
@@ -340,26 +340,26 @@ impl Client {
     /// Has the kernel drop the attributes: a change of content has changed more of them than the
     /// kernel expects.
     pub(crate) async fn drop_cached_attributes(&self, ino: InodeId) {
-        if let Some(face) = self.face() {
-            face.drop_cached(ino, vec![ByteRange::new(0, u64::MAX)]).await;
+        if let Some(invalidator) = self.invalidator() {
+            invalidator.drop_cached(ino, vec![ByteRange::new(0, u64::MAX)]).await;
         }
     }
 
     /// Reports to the service what only this session knows. The caller holds the I/O lock
     /// exclusively. Repeats until it succeeds or the session ends, since the service then recovers
     /// the size itself.
-    async fn report_and_unload(&self, inode: &OpenInode, kept: Option<LeaseMode>) {
+    async fn report_and_unload(&self, inode: &OpenInode, remaining: Option<LeaseMode>) {
         self.flush_dirty(inode).await;
         loop {
             // Changes that may still be in flight must not arrive after those of other sessions.
             let mut reported = self.renew_tainted_epoch(inode).await;
             // Chunks beyond the end are truncated before other sessions get the lease.
             if reported.is_ok() {
-                reported = self.finish_cut(inode).await;
+                reported = self.finish_truncate(inode).await;
             }
             if reported.is_ok() {
                 reported = self
-                    .end_write_with(inode, kept != Some(LeaseMode::Shared), BlockAccuracy::Estimated)
+                    .end_write_with(inode, remaining != Some(LeaseMode::Shared), BlockAccuracy::Estimated)
                     .await;
             }
             match reported {
@@ -372,23 +372,23 @@ impl Client {
         }
         let mut content = inode.content.lock();
         inode.pending_recalls.fetch_sub(1, Ordering::Relaxed);
-        match kept {
+        match remaining {
             Some(LeaseMode::Permissions) | None => content.unload(),
             Some(mode) => content.lease = mode,
         }
     }
 
-    async fn acknowledge_recall(&self, service: &Service, answer: RecallAck) {
+    async fn acknowledge_recall(&self, service: &Service, ack: RecallAck) {
         while self.end_cause().is_none() && !service.is_gone() {
-            let sent = self.ask_at(service, MetaOp::Yield { yields: vec![answer] });
-            match self.services.unless_moved(answer.ino.partition(), service, sent).await {
+            let sent = self.query_service(service, MetaOp::AckRecalls { acks: vec![ack] });
+            match self.services.unless_moved(ack.ino.partition(), service, sent).await {
                 // Another service owns the partition: the recall of this one, which may be dead, is
                 // void.
                 None | Some(Ok(_)) => return,
                 // An unregistered session has nothing to give back.
                 Some(Err(error)) if matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => return,
                 Some(Err(error)) => {
-                    tracing::warn!(ino = %answer.ino, %error, "the acknowledgement of a recall could not be sent; retrying");
+                    tracing::warn!(ino = %ack.ino, %error, "the acknowledgement of a recall could not be sent; retrying");
                     rt::sleep(RETRY_PAUSE).await;
                 }
             }
@@ -407,7 +407,9 @@ impl Client {
                 // others.
                 let client = self.clone();
                 rt::spawn(async move {
-                    if let Err(error) = client.ask_at(&service, MetaOp::StillYielding { seen }).await {
+                    if let Err(error) =
+                        client.query_service(&service, MetaOp::RecallsInProgress { seen }).await
+                    {
                         tracing::debug!(%error, "a service could not be informed that recalls are in progress");
                     }
                 });
@@ -426,8 +428,8 @@ impl Client {
             while let Some(&ino) = rest.first() {
                 let owner = self.services.channels.owner(ino.partition());
                 let same = |ino: &mut InodeId| self.services.channels.owner(ino.partition()) == owner;
-                let those: Vec<InodeId> = rest.extract_if(.., same).collect();
-                for batch in those.chunks(RELEASE_BATCH) {
+                let of_owner: Vec<InodeId> = rest.extract_if(.., same).collect();
+                for batch in of_owner.chunks(RELEASE_BATCH) {
                     self.release_batch(batch).await;
                 }
             }
@@ -448,11 +450,11 @@ impl Client {
             }
             // A shared lease caches nothing for later use, and keeps other sessions from caching.
             InodeUse::Known => {
-                let useless = match self.leases.mode(ino) {
+                let is_unneeded = match self.leases.mode(ino) {
                     Some(mode) => mode == LeaseMode::Shared,
                     None => self.leases.is_marked_open(ino),
                 };
-                useless && self.leases.drop_lease(ino)
+                is_unneeded && self.leases.drop_lease(ino)
             }
             InodeUse::Open => false,
         });
@@ -464,14 +466,14 @@ impl Client {
 
     /// Reports released leases to the service that granted them all.
     async fn release_batch(&self, batch: &[InodeId]) {
-        let told = match self.services.owner_of(batch[0].partition()) {
+        let released = match self.services.owner_of(batch[0].partition()) {
             Ok(service) => {
                 let seen = service.recalls_seen.load(Ordering::Acquire);
-                self.ask_at(&service, MetaOp::Release { inodes: batch.to_vec(), seen }).await.map(drop)
+                self.query_service(&service, MetaOp::Release { inodes: batch.to_vec(), seen }).await.map(drop)
             }
             Err(error) => Err(error),
         };
-        if let Err(error) = told {
+        if let Err(error) = released {
             tracing::debug!(%error, "unused leases could not be released, and stay until they are recalled");
         }
         self.leases.end_release(batch);
@@ -479,9 +481,9 @@ impl Client {
 }
 
 /// Whether a service that doesn't know the session may have ended it long ago.
-fn may_be_forgotten(service: &Service) -> bool {
-    let heard_ns = service.answered_ns.load(Ordering::Acquire);
-    heard_ns > 0 && rt::monotonic_ns().saturating_sub(heard_ns) > SESSION_FORGOTTEN_NS
+fn may_have_forgotten_session(service: &Service) -> bool {
+    let answered_ns = service.answered_ns.load(Ordering::Acquire);
+    answered_ns > 0 && rt::monotonic_ns().saturating_sub(answered_ns) > SESSION_FORGOTTEN_NS
 }
 
 /// Returns the result of `work`, and logs a warning if it delays a recall: other sessions wait, and
@@ -497,10 +499,10 @@ async fn warn_if_slow<T>((ino, what): (InodeId, &str), work: impl Future<Output 
 
 /// Returns the result of `work`, or `None` after the time-out; the caller can wait for it again.
 pub(crate) async fn with_deadline<T>(
-    patience: Duration,
+    time_out: Duration,
     mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,
 ) -> Option<T> {
-    let mut timeout = pin!(rt::sleep(patience));
+    let mut timeout = pin!(rt::sleep(time_out));
     poll_fn(|context| {
         if let Poll::Ready(output) = work.as_mut().poll(context) {
             return Poll::Ready(Some(output));

@@ -73,15 +73,15 @@ impl Client {
     }
 
     pub(crate) async fn register_at(&self, service: &Service) -> Result<()> {
-        let told = self.reclaim_sizes(service).await?;
+        let reporting_process = self.reclaim_sizes(service).await?;
         // A service that doesn't know the session yet gets its locks when it takes partitions over.
         if service.is_registered() {
             self.reclaim_locks(service, |ino| self.services.owns(service, ino)).await?;
         }
         let in_use = self.reclaim_opens(service, |ino| self.services.owns(service, ino)).await?;
         let sent_ns = rt::monotonic_ns();
-        let promised = self.seal_creates(|dir| self.services.owns(service, dir));
-        self.ask_at(service, MetaOp::Register { in_use, promised, told }).await?;
+        let pending_creates = self.seal_creates(|dir| self.services.owns(service, dir));
+        self.query_service(service, MetaOp::Register { in_use, pending_creates, reporting_process }).await?;
         self.note_answer(service, sent_ns);
         service.note_registration();
         Ok(())
@@ -137,12 +137,13 @@ impl Client {
         partitions: &[PartitionId],
         concerned: impl Fn(InodeId) -> bool,
     ) -> Result<()> {
-        let told = self.reclaim_sizes(service).await?;
+        let reporting_process = self.reclaim_sizes(service).await?;
         self.reclaim_locks(service, &concerned).await?;
         let in_use = self.reclaim_opens(service, &concerned).await?;
-        let promised = self.seal_creates(&concerned);
-        let follow = MetaOp::Follow { partitions: partitions.to_vec(), in_use, promised, told };
-        self.ask_at(service, follow).await.map(drop)
+        let pending_creates = self.seal_creates(&concerned);
+        let follow =
+            MetaOp::Follow { partitions: partitions.to_vec(), in_use, pending_creates, reporting_process };
+        self.query_service(service, follow).await.map(drop)
     }
 
     /// Reports the inodes of open files to a service. Returns the last of them, for the request by
@@ -157,7 +158,7 @@ impl Client {
         in_use.iter().for_each(|&ino| self.leases.mark_open(ino));
         while in_use.len() > OPENS_PER_REQUEST {
             let inodes = in_use.split_off(in_use.len() - OPENS_PER_REQUEST);
-            self.ask_at(service, MetaOp::ReclaimOpens { inodes }).await?;
+            self.query_service(service, MetaOp::ReclaimOpens { inodes }).await?;
         }
         Ok(in_use)
     }
@@ -175,22 +176,22 @@ impl Client {
         let ended: HashSet<InodeId> = ended.into_iter().collect();
         let open = self.inodes.open_inodes().into_iter();
         let open: Vec<_> = open.filter(|inode| concerned(inode.ino) || ended.contains(&inode.ino)).collect();
-        let mut left = Vec::with_capacity(open.len());
+        let mut flushing = Vec::with_capacity(open.len());
         for inode in &open {
             inode.page_gate.close();
             // Answers in flight may contain a size from before this drop.
             self.inodes.note_report(inode.ino);
             let mut content = inode.content.lock();
             content.note_last_size();
-            left.push(inode.take_dirty(&mut content));
+            flushing.push(inode.take_dirty(&mut content));
             content.unload();
         }
-        let forgetting = open.iter().zip(left).map(|(inode, left)| async move {
+        let invalidations = open.iter().zip(flushing).map(|(inode, flushing)| async move {
             // Before other sessions get leases.
-            if let Some(left) = left {
-                self.flush_extent(inode, left).await;
+            if let Some(flushing) = flushing {
+                self.flush_extent(inode, flushing).await;
             }
-            let forgotten =
+            let invalidated =
                 with_deadline(PAGE_DROP_WAIT, pin!(self.drop_cached(inode.ino, Some(inode), Bypass::Once)))
                     .await;
             // A task that holds the lock may be waiting for the registration; one that only writes
@@ -199,25 +200,26 @@ impl Client {
                 tracing::debug!(ino = %inode.ino, "a request is still running during a change of the metadata service");
                 with_deadline(IN_FLIGHT_WAIT, pin!(inode.in_flight.wait_for_all())).await;
             }
-            forgotten.is_none().then(|| Arc::clone(inode))
+            invalidated.is_none().then(|| Arc::clone(inode))
         });
-        let late = rt::join_all(forgetting.collect()).await.into_iter().flatten().collect();
-        let rest = ended.iter().copied().filter(|&ino| self.inodes.open(ino).is_none()).collect();
-        let closed = self.drop_closed_inodes(rest).await;
+        let late = rt::join_all(invalidations.collect()).await.into_iter().flatten().collect();
+        let closed = ended.iter().copied().filter(|&ino| self.inodes.open(ino).is_none()).collect();
+        let closed = self.drop_closed_inodes(closed).await;
         (open, NotDropped { open: late, closed })
     }
 
     /// Has the kernel drop inodes that are not open; returns those that it hasn't dropped in time.
-    async fn drop_closed_inodes(&self, rest: Vec<InodeId>) -> Vec<InodeId> {
+    async fn drop_closed_inodes(&self, closed: Vec<InodeId>) -> Vec<InodeId> {
         let until_ns = rt::monotonic_ns() + OTHER_INODES_WAIT.as_nanos() as u64;
         let mut late = Vec::new();
-        for some in rest.chunks(MAX_CONCURRENT_DROPS) {
-            let left = Duration::from_nanos(until_ns.saturating_sub(rt::monotonic_ns()));
-            let forgetting = some.iter().map(|&ino| async move {
-                let forgotten = with_deadline(left, pin!(self.drop_cached(ino, None, Bypass::Once))).await;
-                forgotten.is_none().then_some(ino)
+        for batch in closed.chunks(MAX_CONCURRENT_DROPS) {
+            let remaining_time = Duration::from_nanos(until_ns.saturating_sub(rt::monotonic_ns()));
+            let invalidations = batch.iter().map(|&ino| async move {
+                let invalidated =
+                    with_deadline(remaining_time, pin!(self.drop_cached(ino, None, Bypass::Once))).await;
+                invalidated.is_none().then_some(ino)
             });
-            late.extend(rt::join_all(forgetting.collect()).await.into_iter().flatten());
+            late.extend(rt::join_all(invalidations.collect()).await.into_iter().flatten());
         }
         if !late.is_empty() {
             tracing::warn!(
@@ -238,16 +240,16 @@ impl Client {
             return;
         };
         rt::spawn(async move {
-            for some in late.closed.chunks(MAX_CONCURRENT_DROPS) {
-                rt::join_all(some.iter().map(|&ino| client.drop_cached(ino, None, Bypass::Once)).collect())
+            for batch in late.closed.chunks(MAX_CONCURRENT_DROPS) {
+                rt::join_all(batch.iter().map(|&ino| client.drop_cached(ino, None, Bypass::Once)).collect())
                     .await;
             }
-            let forgetting = late
+            let invalidations = late
                 .open
                 .iter()
                 .map(|inode| client.drop_cached(inode.ino, Some(inode), Bypass::Once))
                 .collect();
-            rt::join_all(forgetting).await;
+            rt::join_all(invalidations).await;
             closed.iter().for_each(|inode| inode.page_gate.open());
         });
     }

@@ -33,13 +33,13 @@ impl Client {
         op: impl Fn(usize) -> StorageOp,
     ) -> Result<Vec<StorageReply>> {
         let layout = chunked.layout;
-        let rooms = self.space_needed(under, layout, range).await?;
+        let spaces = self.space_needed(under, layout, range).await?;
         let map = self.map.read().expect("nobody panics while holding the map").clone();
-        ensure_space(&map, layout, &rooms)?;
+        ensure_space(&map, layout, &spaces)?;
         let done = self.on_every_known_stripe(under, chunked, op).await;
         // The first error may be another stripe's. An unanswered request may still be executed.
         if done.as_ref().is_err_and(|error| matches!(error.errno, Errno::ENOSPC | Errno::EIO)) {
-            self.free_reserved(under, layout, &rooms).await;
+            self.free_reserved(under, layout, &spaces).await;
         }
         done
     }
@@ -51,29 +51,30 @@ impl Client {
         layout: &Layout,
         range: ByteRange,
     ) -> Result<Vec<ReservationSpace>> {
-        let op = |stripe| StorageOp::Room { range: layout::local_range(layout, stripe, range) };
+        let op = |stripe| StorageOp::SpaceNeeded { range: layout::local_range(layout, stripe, range) };
         let replies = self.on_every_stripe(under, layout, op).await?;
-        let room =
-            |reply| if let StorageReply::Room(room) = reply { room } else { ReservationSpace::default() };
-        Ok(replies.into_iter().map(room).collect())
+        let space = |reply| {
+            if let StorageReply::SpaceNeeded(space) = reply { space } else { ReservationSpace::default() }
+        };
+        Ok(replies.into_iter().map(space).collect())
     }
 
     /// Frees the parts of chunk files that had no space before. No other session changes the file
     /// meanwhile, so they hold no data.
-    async fn free_reserved(&self, under: LeaseContext, layout: &Layout, rooms: &[ReservationSpace]) {
-        let stripes = layout.groups.iter().zip(rooms).enumerate().map(|(stripe, (&group, room))| {
+    async fn free_reserved(&self, under: LeaseContext, layout: &Layout, spaces: &[ReservationSpace]) {
+        let stripes = layout.groups.iter().zip(spaces).enumerate().map(|(stripe, (&group, space))| {
             let chunk_file = layout.chunk_file(under.ino, stripe);
             async move {
-                let keeper = self.location_when_known(group).await?;
-                for &range in &room.gaps {
+                let location = self.location_when_known(group).await?;
+                for &range in &space.gaps {
                     let op = StorageOp::Allocate { range, how: AllocateMode::Punch };
-                    self.send_storage(under, (keeper, chunk_file), op, None).await?;
+                    self.send_storage(under, (location, chunk_file), op, None).await?;
                 }
                 Ok::<(), Error>(())
             }
         });
-        let given_back: Vec<Result<()>> = rt::join_all(stripes.collect()).await;
-        for error in given_back.into_iter().filter_map(Result::err) {
+        let freed: Vec<Result<()>> = rt::join_all(stripes.collect()).await;
+        for error in freed.into_iter().filter_map(Result::err) {
             let ino = under.ino.0;
             tracing::warn!(ino, %error, "reserved space of a failed fallocate could not be freed, and stays allocated");
         }
@@ -82,9 +83,9 @@ impl Client {
 
 /// Refuses a demand that exceeds the free space of a disk. `spaces`: one for each group of the
 /// layout, in its order.
-fn ensure_space(map: &ClusterMap, layout: &Layout, rooms: &[ReservationSpace]) -> Result<()> {
+fn ensure_space(map: &ClusterMap, layout: &Layout, spaces: &[ReservationSpace]) -> Result<()> {
     let mut disks: BTreeMap<(NodeId, u64), Demand> = BTreeMap::new();
-    let of_all = layout.groups.iter().zip(rooms).flat_map(|(&group, room)| of_members(map, group, room));
+    let of_all = layout.groups.iter().zip(spaces).flat_map(|(&group, space)| of_members(map, group, space));
     for MemberSpace { target, disk, free, wanted } in of_all {
         let Some(node) = map.target(target).map(|target| target.node) else { continue };
         let demand = disks.entry((node, disk)).or_insert(Demand { target, wanted: 0, free });
@@ -105,12 +106,12 @@ fn ensure_space(map: &ClusterMap, layout: &Layout, rooms: &[ReservationSpace]) -
 fn of_members(
     map: &ClusterMap,
     group: GroupId,
-    room: &ReservationSpace,
+    space: &ReservationSpace,
 ) -> impl Iterator<Item = MemberSpace> {
     let primary = map.group(group).and_then(|group| group.primary());
-    let ReservationSpace { disk, free, unallocated: wanted, .. } = *room;
+    let ReservationSpace { disk, free, unallocated: wanted, .. } = *space;
     let own = primary.map(|target| MemberSpace { target, disk, free, wanted });
-    own.into_iter().chain(room.others.iter().copied())
+    own.into_iter().chain(space.others.iter().copied())
 }
 
 #[cfg(test)]
@@ -148,8 +149,9 @@ mod tests {
         let asks = |wanted: u64, asked: Option<u64>| {
             let other = |wanted| MemberSpace { target: TargetId(2), disk: 5, free: 100, wanted };
             let others = asked.into_iter().map(other).collect();
-            let room = ReservationSpace { disk: 5, free: 100, unallocated: wanted, gaps: Vec::new(), others };
-            ensure_space(&map(), &layout, &[room]).map_err(|error| error.message.to_string())
+            let space =
+                ReservationSpace { disk: 5, free: 100, unallocated: wanted, gaps: Vec::new(), others };
+            ensure_space(&map(), &layout, &[space]).map_err(|error| error.message.to_string())
         };
         assert_eq!(asks(100, Some(100)), Ok(()));
         assert!(asks(101, Some(100)).unwrap_err().contains("disk of target 1"));

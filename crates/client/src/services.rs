@@ -27,7 +27,7 @@ use wire::{MetaOp, MetaRequest, MetaResponse, SlotSequence};
 
 /// How often the map is checked for services and partitions that have moved. Waiting requests are
 /// then sent again.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// First pause before a request is repeated that a service refused although the map names it as the
 /// owner; it doubles up to `MAX_PAUSE`.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
@@ -103,19 +103,14 @@ pub(crate) struct Services {
     /// A handful of services.
     known: RwLock<Vec<Arc<Service>>>,
     /// Set when an owner or a service changes.
-    moved: Event,
+    changed: Event,
     /// The session has ended: no request waits any more.
     ended: AtomicBool,
 }
 
 impl Services {
-    pub(crate) fn new(ways: MetaChannels) -> Services {
-        Services {
-            channels: ways,
-            known: RwLock::default(),
-            moved: Event::new(),
-            ended: AtomicBool::new(false),
-        }
+    pub(crate) fn new(channels: MetaChannels) -> Services {
+        Services { channels, known: RwLock::default(), changed: Event::new(), ended: AtomicBool::new(false) }
     }
 
     /// Every service that the session has used.
@@ -150,8 +145,8 @@ impl Services {
 
     /// Wakes the tasks that wait for a service, so that they check again.
     pub(crate) fn wake(&self) {
-        self.moved.set();
-        self.moved.clear();
+        self.changed.set();
+        self.changed.clear();
         self.known.read().iter().for_each(|service| service.wake());
     }
 
@@ -174,14 +169,14 @@ impl Services {
         }
         let mut work = pin!(work);
         loop {
-            let mut moved = pin!(self.moved.wait());
+            let mut changed = pin!(self.changed.wait());
             let is_over = self.ended.load(Ordering::Acquire);
             if is_over || self.channels.owner(partition) != Some(service.node) {
                 return None;
             }
             let done = poll_fn(|context| match work.as_mut().poll(context) {
                 Poll::Ready(output) => Poll::Ready(Some(output)),
-                Poll::Pending => moved.as_mut().poll(context).map(|()| None),
+                Poll::Pending => changed.as_mut().poll(context).map(|()| None),
             });
             if let Some(output) = done.await {
                 return Some(output);
@@ -203,25 +198,25 @@ fn not_sent(error: Error) -> Error {
 /// The wait for an owner of a partition.
 struct OwnerWait {
     began_ns: u64,
-    rest: Duration,
+    pause: Duration,
 }
 
 impl OwnerWait {
     fn begin() -> OwnerWait {
-        OwnerWait { began_ns: rt::monotonic_ns(), rest: MIN_PAUSE }
+        OwnerWait { began_ns: rt::monotonic_ns(), pause: MIN_PAUSE }
     }
 
     /// Waits until another request may succeed.
     ///
     /// Errors: `ETIMEDOUT` after the time-out of a request.
-    async fn rest(&mut self, services: &Services, partition: PartitionId, patience: Duration) -> Result<()> {
-        if rt::monotonic_ns() - self.began_ns > patience.as_nanos() as u64 {
-            let message = format!("partition {partition} has had no metadata service for {patience:?}");
+    async fn wait(&mut self, services: &Services, partition: PartitionId, time_out: Duration) -> Result<()> {
+        if rt::monotonic_ns() - self.began_ns > time_out.as_nanos() as u64 {
+            let message = format!("partition {partition} has had no metadata service for {time_out:?}");
             return Err(Error::new(Errno::ETIMEDOUT, message)
                 .hint("weft node list shows which metadata services are running"));
         }
-        with_deadline(self.rest, pin!(services.moved.wait())).await;
-        self.rest = (self.rest * 2).min(MAX_PAUSE);
+        with_deadline(self.pause, pin!(services.changed.wait())).await;
+        self.pause = (self.pause * 2).min(MAX_PAUSE);
         Ok(())
     }
 }
@@ -229,7 +224,7 @@ impl OwnerWait {
 impl Client {
     fn request(&self, number: Option<SlotSequence>, user: RequestUser, op: MetaOp) -> MetaRequest {
         let RequestUser { credentials, privileged } = user;
-        MetaRequest { session: self.session, number, credentials, privileged, op }
+        MetaRequest { session: self.session, slot_sequence: number, credentials, privileged, op }
     }
 
     /// Sends a request to the owner of a partition, and records the leases that the answer grants.
@@ -244,12 +239,13 @@ impl Client {
             self.async_creates.prepare_request(&op);
             Box::pin(self.commit_creates_before(&op)).await;
         }
-        let adding = if self.leases.is_only_session() { None } else { self.prefix_delegations.sending(&op) };
+        let possible_name =
+            if self.leases.is_only_session() { None } else { self.prefix_delegations.prepare_request(&op) };
         let request = self.request(number, user, op);
         let sent = Cell::new(false);
         let answer = self.send_to_owner(partition, &request, &sent).await;
-        if let Some(adding) = adding {
-            self.prefix_delegations.record_outcome(&adding, &answer);
+        if let Some(possible_name) = possible_name {
+            self.prefix_delegations.record_outcome(&possible_name, &answer);
         }
         let is_change = number.is_some();
         answer.map_err(|error| match is_change && !sent.get() && self.has_ended() {
@@ -265,7 +261,7 @@ impl Client {
         request: &MetaRequest,
         sent: &Cell<bool>,
     ) -> Result<Answer> {
-        let mut search = OwnerWait::begin();
+        let mut owner_wait = OwnerWait::begin();
         loop {
             let answer = match self.services.owner_of(partition) {
                 Ok(service) => {
@@ -278,9 +274,9 @@ impl Client {
             };
             match answer {
                 Some(Err(error)) if error.errno == Errno::EREMOTE => {
-                    let rested = search.rest(&self.services, partition, self.request_timeout.get()).await;
+                    let waited = owner_wait.wait(&self.services, partition, self.request_timeout.get()).await;
                     // The previous owner may have executed it.
-                    rested.inspect_err(|_| self.directories.drop_uncertain(&self.leases, &request.op))?;
+                    waited.inspect_err(|_| self.directories.drop_uncertain(&self.leases, &request.op))?;
                 }
                 Some(answer) => return answer,
                 // Otherwise the new owner finds the old one's answer in its duplicate request
@@ -305,7 +301,7 @@ impl Client {
 
     /// Whether a service still refuses this client. A request for recalls wouldn't be answered
     /// before there are some.
-    pub(crate) async fn is_still_refused(&self, service: &Service) -> bool {
+    pub(crate) async fn recheck_refusal(&self, service: &Service) -> bool {
         if service.refusal().is_none() {
             return false;
         }
@@ -319,26 +315,26 @@ impl Client {
 
     /// Sends an empty request, to learn whether a service answers this session.
     async fn ping(&self, service: &Service) -> Result<()> {
-        let nothing = MetaOp::Release { inodes: Vec::new(), seen: 0 };
+        let empty_release = MetaOp::Release { inodes: Vec::new(), seen: 0 };
         self.services
             .channels
-            .call(service.node, self.request(None, RequestUser::default(), nothing))
+            .call(service.node, self.request(None, RequestUser::default(), empty_release))
             .await
             .map(drop)
     }
 
     /// Sends one service a request about the session itself.
-    pub(crate) async fn ask_at(&self, service: &Service, op: MetaOp) -> Result<Answer> {
+    pub(crate) async fn query_service(&self, service: &Service, op: MetaOp) -> Result<Answer> {
         let request = self.request(None, RequestUser::default(), op);
         self.send_to(service, &request, &Cell::new(false)).await
     }
 
     async fn send_to(&self, service: &Service, request: &MetaRequest, sent: &Cell<bool>) -> Result<Answer> {
         if self.leases.is_only_session() {
-            let asked = self.leases.stamp_request();
+            let stamp = self.leases.stamp_request();
             let response = self.services.channels.call(service.node, request.clone()).await?;
             self.verifiers.record_metadata(response.verifier);
-            return Ok(Answer { reply: response.reply, stamp: asked });
+            return Ok(Answer { reply: response.reply, stamp });
         }
         loop {
             if let Some(error) = self.end_cause() {
@@ -352,21 +348,21 @@ impl Client {
                 continue;
             }
             self.complete.record_request(&self.leases, &request.op);
-            let asked = self.leases.stamp_request();
+            let stamp = self.leases.stamp_request();
             sent.set(true);
             let answer = self.services.channels.call(service.node, request.clone()).await;
             if let Ok(response) = &answer {
                 self.verifiers.record_metadata(response.verifier);
-                self.leases.take_grants(asked, service.node, response);
-                self.complete.take(&self.leases, asked, &request.op, response);
+                self.leases.take_grants(stamp, service.node, response);
+                self.complete.process_answer(&self.leases, stamp, &request.op, response);
             }
-            self.directories.take(&self.leases, asked, &request.op, &answer);
+            self.directories.process_outcome(&self.leases, stamp, &request.op, &answer);
             match answer {
                 Ok(MetaResponse { reply, capability, .. }) => {
                     if let Some(capability) = capability {
                         self.capabilities.store(&request.op, &reply, capability);
                     }
-                    return Ok(Answer { reply, stamp: asked });
+                    return Ok(Answer { reply, stamp });
                 }
                 // The service has restarted. What it has not answered it has not executed, or finds
                 // in its records.
@@ -435,7 +431,7 @@ impl Client {
             if !self.services.channels.follows_map() {
                 return;
             }
-            rt::sleep(LOOK_INTERVAL).await;
+            rt::sleep(CHECK_INTERVAL).await;
             let now = self.services.channels.owners();
             if now != owners {
                 owners = now;

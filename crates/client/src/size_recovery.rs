@@ -28,7 +28,7 @@ const SIZES_PER_REQUEST: usize = 4096;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastSize {
     /// The generation of the lease.
-    era: u64,
+    generation: u64,
     size: u64,
     stage: Stage,
 }
@@ -63,7 +63,7 @@ impl Content {
         let is_ours = self.is_loaded() && self.lease == LeaseMode::Write && self.is_recorded_writer();
         if is_ours && is_in_chunks {
             self.last_size =
-                Some(LastSize { era: self.generation, size: self.size, stage: Stage::Unreported });
+                Some(LastSize { generation: self.generation, size: self.size, stage: Stage::Unreported });
         }
     }
 
@@ -83,8 +83,8 @@ impl Content {
 
     /// Classifies a write up to `end` that storage has answered, and whose lease of this generation
     /// has ended.
-    pub(crate) fn late_write(&mut self, era: u64, end: u64) -> LateWrite {
-        match self.last_size.as_mut().filter(|last| last.era == era) {
+    pub(crate) fn late_write(&mut self, generation: u64, end: u64) -> LateWrite {
+        match self.last_size.as_mut().filter(|last| last.generation == generation) {
             None => LateWrite::Unknown,
             Some(last) if end <= last.size => LateWrite::Included,
             Some(last) if last.stage == Stage::Unreported => {
@@ -96,8 +96,8 @@ impl Content {
     }
 
     /// Lowers the size after a failed write beyond it, whose lease has ended.
-    pub(crate) fn lower_last_size(&mut self, era: u64, size: u64) {
-        if let Some(last) = self.last_size.as_mut().filter(|last| last.era == era) {
+    pub(crate) fn lower_last_size(&mut self, generation: u64, size: u64) {
+        if let Some(last) = self.last_size.as_mut().filter(|last| last.generation == generation) {
             last.size = last.size.min(size);
         }
     }
@@ -115,23 +115,23 @@ impl Client {
     /// restarted meanwhile.
     pub(crate) async fn reclaim_sizes(&self, service: &Service) -> Result<u64> {
         let known = |ino: InodeId, size: Option<u64>| size.map(|size| ReportedSize { ino, size });
-        let mut told = self.report_sizes(service, Vec::new()).await?;
+        let mut reporting_process = self.report_sizes(service, Vec::new()).await?;
         let open = self.inodes.open_inodes();
         // The sizes of all files: the map may not show yet which partitions the service has taken
         // over. It ignores the others.
         let sizes =
             open.iter().filter_map(|inode| known(inode.ino, inode.content.lock().take_size_to_report()));
-        for some in sizes.collect::<Vec<_>>().chunks(SIZES_PER_REQUEST) {
-            let process = self.report_sizes(service, some.to_vec()).await?;
-            if std::mem::replace(&mut told, process) != process {
+        for batch in sizes.collect::<Vec<_>>().chunks(SIZES_PER_REQUEST) {
+            let process = self.report_sizes(service, batch.to_vec()).await?;
+            if std::mem::replace(&mut reporting_process, process) != process {
                 return Err(Errno::EAGAIN.into());
             }
         }
-        Ok(told)
+        Ok(reporting_process)
     }
 
     async fn report_sizes(&self, service: &Service, sizes: Vec<ReportedSize>) -> Result<u64> {
-        match self.ask_at(service, MetaOp::ReclaimSizes { sizes }).await?.reply {
+        match self.query_service(service, MetaOp::ReclaimSizes { sizes }).await?.reply {
             MetaReply::Process(number) => Ok(number),
             other => Err(unexpected(other)),
         }
@@ -189,7 +189,7 @@ mod tests {
     fn only_an_exclusive_writer_reports_a_size() {
         let mut shared = written_to(100, LeaseMode::Shared);
         let mut doubted = Content { uncertain: true, ..written_to(100, LeaseMode::Write) };
-        let mut in_doubt = Content { end_uncertain: true, ..written_to(100, LeaseMode::Write) };
+        let mut in_doubt = Content { end_write_uncertain: true, ..written_to(100, LeaseMode::Write) };
         let mut inline = Content { inline: Some(bytes::Bytes::new()), ..written_to(100, LeaseMode::Write) };
         for content in [&mut shared, &mut doubted, &mut in_doubt, &mut inline] {
             content.note_last_size();

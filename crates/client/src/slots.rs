@@ -32,8 +32,8 @@ struct Slots {
 
 /// A slot in use. Dropped without [`SlotInUse::complete`], its change counts as unanswered.
 pub(crate) struct SlotInUse<'a> {
-    numbers: &'a SlotTable,
-    pub(crate) number: SlotSequence,
+    table: &'a SlotTable,
+    pub(crate) slot_sequence: SlotSequence,
     is_answered: bool,
 }
 
@@ -42,8 +42,8 @@ impl SlotTable {
     pub(crate) fn next(&self) -> SlotInUse<'_> {
         let last = self.slots.lock().next(rt::monotonic_ns());
         SlotInUse {
-            numbers: self,
-            number: SlotSequence { sequence: last.sequence + 1, ..last },
+            table: self,
+            slot_sequence: SlotSequence { sequence: last.sequence + 1, ..last },
             is_answered: false,
         }
     }
@@ -79,21 +79,21 @@ impl SlotInUse<'_> {
 /// Whether an outcome is uncertain: the request may still be executed, or its result may not be on
 /// disk yet.
 pub(crate) fn is_uncertain<T>(outcome: &Result<T>) -> bool {
-    let in_doubt =
+    let may_be_executed =
         |errno| matches!(errno, Errno::ETIMEDOUT | Errno::EIO | Errno::ECANCELED | Errno::ENOTCONN);
-    outcome.as_ref().err().is_some_and(|error| in_doubt(error.errno))
+    outcome.as_ref().err().is_some_and(|error| may_be_executed(error.errno))
 }
 
 impl Drop for SlotInUse<'_> {
     fn drop(&mut self) {
         // Sequence ids of a slot must grow; this slot is retired, and the next one begins at 1.
-        if self.number.sequence == u32::MAX {
+        if self.slot_sequence.sequence == u32::MAX {
             return;
         }
-        let mut lanes = self.numbers.slots.lock();
+        let mut slots = self.table.slots.lock();
         match self.is_answered {
-            true => lanes.free.push(self.number),
-            false => lanes.unanswered.push_back((rt::monotonic_ns(), self.number)),
+            true => slots.free.push(self.slot_sequence),
+            false => slots.unanswered.push_back((rt::monotonic_ns(), self.slot_sequence)),
         }
     }
 }
@@ -104,28 +104,28 @@ mod tests {
 
     #[test]
     fn a_slot_has_one_request_at_a_time() {
-        let numbers = SlotTable::default();
-        let [a, b] = [numbers.next(), numbers.next()];
-        assert_eq!([a.number, b.number].map(|n| (n.slot, n.sequence)), [(0, 1), (1, 1)]);
+        let table = SlotTable::default();
+        let [a, b] = [table.next(), table.next()];
+        assert_eq!([a.slot_sequence, b.slot_sequence].map(|n| (n.slot, n.sequence)), [(0, 1), (1, 1)]);
         b.complete(&Ok(()));
-        let c = numbers.next();
-        assert_eq!((c.number.slot, c.number.sequence), (1, 2));
-        assert_eq!(numbers.next().number.slot, 2, "the first lane's number was never answered");
+        let c = table.next();
+        assert_eq!((c.slot_sequence.slot, c.slot_sequence.sequence), (1, 2));
+        assert_eq!(table.next().slot_sequence.slot, 2, "the first lane's number was never answered");
     }
 
     #[test]
     fn an_unanswered_slot_is_not_reused_for_an_hour() {
-        let numbers = SlotTable::default();
-        numbers.next().complete::<()>(&Err(Errno::ETIMEDOUT.into()));
-        drop(numbers.next());
-        let refused = numbers.next();
-        assert_eq!(refused.number.slot, 2);
+        let table = SlotTable::default();
+        table.next().complete::<()>(&Err(Errno::ETIMEDOUT.into()));
+        drop(table.next());
+        let refused = table.next();
+        assert_eq!(refused.slot_sequence.slot, 2);
         refused.complete::<()>(&Err(Errno::EEXIST.into()));
-        let next = numbers.next();
-        assert_eq!(next.number, SlotSequence { slot: 2, sequence: 2 });
-        let mut lanes = numbers.slots.lock();
+        let next = table.next();
+        assert_eq!(next.slot_sequence, SlotSequence { slot: 2, sequence: 2 });
+        let mut slots = table.slots.lock();
         let later_ns = rt::monotonic_ns() + 2 * SLOT_REUSE_AFTER.as_nanos() as u64;
-        let later = [(); 3].map(|()| lanes.next(later_ns));
+        let later = [(); 3].map(|()| slots.next(later_ns));
         assert_eq!(later.map(|last| (last.slot, last.sequence)), [(0, 1), (1, 1), (3, 0)]);
     }
 }

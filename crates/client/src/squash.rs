@@ -33,7 +33,7 @@ fn wanted(flags: u32) -> u32 {
 impl Client {
     /// Whether the service may squash a user.
     fn may_be_squashed(&self, user: Credentials) -> bool {
-        if self.is_alone() {
+        if self.is_only_session() {
             return false;
         }
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
@@ -46,8 +46,8 @@ impl Client {
 
     /// Checks whether a user may open a file with these flags of `open(2)`, if the kernel may not
     /// know that.
-    pub(crate) async fn may_open(&self, user: Credentials, ino: InodeId, flags: u32) -> Result<()> {
-        self.may_use(user, ino, wanted(flags)).await
+    pub(crate) async fn check_open(&self, user: Credentials, ino: InodeId, flags: u32) -> Result<()> {
+        self.check_access(user, ino, wanted(flags)).await
     }
 
     /// Checks whether a user may open a file that it wanted to create, and that another client has
@@ -56,9 +56,9 @@ impl Client {
     ///
     /// # Errors
     /// `EACCES`, and the errors of the request.
-    pub(crate) async fn may_open_found(&self, user: Credentials, ino: InodeId, flags: u32) -> Result<()> {
+    pub(crate) async fn check_open_found(&self, user: Credentials, ino: InodeId, flags: u32) -> Result<()> {
         // A single kernel knows every create. Root may open the file, unless it is squashed.
-        if self.is_alone() || user.uid == 0 && !self.may_be_squashed(user) {
+        if self.is_only_session() || user.uid == 0 && !self.may_be_squashed(user) {
             return Ok(());
         }
         // No kernel has checked it, so the groups of an earlier process with this pid must not
@@ -69,11 +69,11 @@ impl Client {
     }
 
     /// Checks whether a user may truncate a file, by its name or through a descriptor.
-    pub(crate) async fn may_truncate(&self, user: Credentials, ino: InodeId) -> Result<()> {
-        self.may_use(user, ino, WRITE | OWNER).await
+    pub(crate) async fn check_truncate(&self, user: Credentials, ino: InodeId) -> Result<()> {
+        self.check_access(user, ino, WRITE | OWNER).await
     }
 
-    async fn may_use(&self, user: Credentials, ino: InodeId, wanted: u32) -> Result<()> {
+    async fn check_access(&self, user: Credentials, ino: InodeId, wanted: u32) -> Result<()> {
         match self.may_be_squashed(user) {
             true => self.query_with_privileges(None, user, MetaOp::MayOpen { ino, wanted }).await.map(drop),
             false => Ok(()),

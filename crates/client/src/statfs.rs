@@ -69,8 +69,8 @@ impl Client {
         {
             return usage;
         }
-        let asked = rt::timeout(TIMEOUT, Box::pin(self.ask_for_usage())).await;
-        match asked.unwrap_or_else(|| Err(Errno::ETIMEDOUT.into())) {
+        let answer = rt::timeout(TIMEOUT, Box::pin(self.query_usage())).await;
+        match answer.unwrap_or_else(|| Err(Errno::ETIMEDOUT.into())) {
             Ok(usage) => {
                 *self.usage.0.lock() = Some((rt::monotonic_ns(), usage));
                 usage
@@ -82,12 +82,12 @@ impl Client {
         }
     }
 
-    async fn ask_for_usage(&self) -> Result<MetadataUsage> {
+    async fn query_usage(&self) -> Result<MetadataUsage> {
         let owners = self.services.channels.owners().into_iter();
-        let asked = owners
+        let requests = owners
             .map(|(partition, _)| self.send_for(partition, None, RequestUser::default(), MetaOp::Usage));
         let mut all = MetadataUsage::default();
-        for answer in rt::join_all(asked.collect()).await {
+        for answer in rt::join_all(requests.collect()).await {
             match answer?.reply {
                 MetaReply::Usage(one) => {
                     all.inodes = all.inodes.saturating_add(one.inodes);

@@ -1,7 +1,7 @@
 //! Striped transfers: assigns bytes to targets and transfers to all targets concurrently.
 
 use crate::Client;
-use crate::inode::KnownLens;
+use crate::inode::LengthBounds;
 use crate::lease_epoch::LeaseContext;
 use rt::IoBuf;
 use std::time::Duration;
@@ -30,22 +30,22 @@ pub(crate) struct ChunkWrite {
 #[derive(Clone, Copy)]
 pub(crate) struct Chunked<'a> {
     pub(crate) layout: &'a Layout,
-    known: &'a [u64],
+    length_bounds: &'a [u64],
 }
 
 impl<'a> Chunked<'a> {
-    pub(crate) fn new(layout: &'a Layout, known: &'a KnownLens) -> Chunked<'a> {
-        Chunked { layout, known: known.as_ref().map_or(&[], |known| known.as_slice()) }
+    pub(crate) fn new(layout: &'a Layout, known: &'a LengthBounds) -> Chunked<'a> {
+        Chunked { layout, length_bounds: known.as_ref().map_or(&[], |known| known.as_slice()) }
     }
 
     /// For chunk files of unknown length.
     pub(crate) fn unknown(layout: &'a Layout) -> Chunked<'a> {
-        Chunked { layout, known: &[] }
+        Chunked { layout, length_bounds: &[] }
     }
 
     /// Returns `under` for a request about the chunk file of a stripe.
     fn under(&self, under: LeaseContext, stripe: usize) -> LeaseContext {
-        LeaseContext { known_len: layout::length_bounds::of_stripe(self.known, stripe), ..under }
+        LeaseContext { known_len: layout::length_bounds::of_stripe(self.length_bounds, stripe), ..under }
     }
 }
 
@@ -78,7 +78,7 @@ impl Client {
     ///
     /// # Errors
     /// `EIO` if the group is lost, or not in the map.
-    pub(crate) fn keeper(&self, group: GroupId) -> Result<ChunkLocation> {
+    pub(crate) fn chunk_location(&self, group: GroupId) -> Result<ChunkLocation> {
         let map = self.map.read().expect("nobody panics while holding the map").clone();
         let Some(known) = map.group(group) else {
             return Err(Error::new(Errno::EIO, format!("group {group} is not in the cluster map"))
@@ -104,7 +104,7 @@ impl Client {
     /// `EIO`.
     pub(crate) fn ensure_none_is_lost(&self, layout: &Layout) -> Result<()> {
         match layout.groups.iter().find(|group| self.is_lost(**group)) {
-            Some(lost) => self.keeper(*lost).map(drop),
+            Some(lost) => self.chunk_location(*lost).map(drop),
             None => Ok(()),
         }
     }
@@ -113,7 +113,7 @@ impl Client {
     pub(crate) async fn location_when_known(&self, group: GroupId) -> Result<ChunkLocation> {
         let until_ns = rt::monotonic_ns() + MAP_TIMEOUT.as_nanos() as u64;
         loop {
-            match self.keeper(group) {
+            match self.chunk_location(group) {
                 Err(error) if self.is_lost(group) => return Err(error),
                 Err(_) if rt::monotonic_ns() < until_ns && self.end_cause().is_none() => {
                     rt::sleep(MAP_CHECK_INTERVAL).await
@@ -129,12 +129,12 @@ impl Client {
         (chunk_file, group): (InodeId, GroupId),
         op: StorageOp,
         buf: IoBuf,
-        times: Execution,
+        execution: Execution,
     ) -> Result<()> {
-        let place = (self.location_when_known(group).await?, chunk_file);
-        let reply = match times {
-            Execution::Repeatable => self.send_storage(under, place, op, Some(buf)).await,
-            Execution::Once => self.send_storage_once(under, place, op, Some(buf)).await,
+        let destination = (self.location_when_known(group).await?, chunk_file);
+        let reply = match execution {
+            Execution::Repeatable => self.send_storage(under, destination, op, Some(buf)).await,
+            Execution::Once => self.send_storage_once(under, destination, op, Some(buf)).await,
         };
         reply.map(drop)
     }
@@ -164,9 +164,9 @@ impl Client {
         let ChunkWrite { path, durable, lease } = how;
         // Under an exclusive lease, no other session reads the data before the lease is given back,
         // which waits for the write.
-        let times = if lease == LeaseMode::Shared { Execution::Once } else { Execution::Repeatable };
+        let execution = if lease == LeaseMode::Shared { Execution::Once } else { Execution::Repeatable };
         let write = |local| StorageOp::Write { offset: local, path, durable };
-        self.pieces(under, chunked, offset, buf, write, times).await
+        self.pieces(under, chunked, offset, buf, write, execution).await
     }
 
     /// Transfers each piece of the buffer, all concurrently.
@@ -177,21 +177,27 @@ impl Client {
         offset: u64,
         buf: IoBuf,
         op: impl Fn(u64) -> StorageOp,
-        times: Execution,
+        execution: Execution,
     ) -> Result<()> {
         let layout = chunked.layout;
         let range = ByteRange::at(offset, buf.len() as u64);
         let mut pieces = layout::pieces(layout, range);
         let Some(first) = pieces.next() else { return Ok(()) };
         if first.file == range {
-            let place = (layout.chunk_file(under.ino, first.stripe), first.group);
+            let destination = (layout.chunk_file(under.ino, first.stripe), first.group);
             let under = chunked.under(under, first.stripe);
-            return self.transfer(under, place, op(first.local), buf, times).await;
+            return self.transfer(under, destination, op(first.local), buf, execution).await;
         }
         let transfers = std::iter::once(first).chain(pieces).map(|piece| {
             let part = (piece.file.start - offset) as usize..(piece.file.end - offset) as usize;
-            let place = (layout.chunk_file(under.ino, piece.stripe), piece.group);
-            self.transfer(chunked.under(under, piece.stripe), place, op(piece.local), buf.slice(part), times)
+            let destination = (layout.chunk_file(under.ino, piece.stripe), piece.group);
+            self.transfer(
+                chunked.under(under, piece.stripe),
+                destination,
+                op(piece.local),
+                buf.slice(part),
+                execution,
+            )
         });
         first_error(rt::join_all(transfers.collect()).await)
     }
@@ -215,12 +221,12 @@ impl Client {
         layout: &Layout,
         op: impl Fn(usize) -> StorageOp,
     ) -> Result<Vec<(usize, StorageReply)>> {
-        let there = layout.groups.iter().enumerate().filter(|(_, group)| !self.is_lost(**group));
-        let calls = there.map(|(stripe, &group)| {
+        let present = layout.groups.iter().enumerate().filter(|(_, group)| !self.is_lost(**group));
+        let calls = present.map(|(stripe, &group)| {
             let (op, chunk_file) = (op(stripe), layout.chunk_file(under.ino, stripe));
             async move {
-                let place = (self.location_when_known(group).await?, chunk_file);
-                let reply = self.send_storage(under, place, op, None).await?;
+                let destination = (self.location_when_known(group).await?, chunk_file);
+                let reply = self.send_storage(under, destination, op, None).await?;
                 Ok::<_, Error>((stripe, reply))
             }
         });
@@ -276,9 +282,14 @@ impl Client {
                 let answer = match state {
                     Some(TargetState::Online) => {
                         let name = layout.chunk_file(ino, stripe);
-                        let place = (self.keeper(group)?, name);
-                        self.send_storage(LeaseContext::without_lease(ino), place, StorageOp::Stat, None)
-                            .await
+                        let destination = (self.chunk_location(group)?, name);
+                        self.send_storage(
+                            LeaseContext::without_lease(ino),
+                            destination,
+                            StorageOp::Stat,
+                            None,
+                        )
+                        .await
                     }
                     _ => Err(Errno::EHOSTDOWN.into()),
                 };

@@ -78,7 +78,8 @@ impl Client {
                 // Other sessions write as well, and the sync covers their writes, too.
                 content.unsynced.assume_unsynced();
             }
-            let others = content.unsynced_in.iter().filter(|other| Some(*other) != content.layout.as_ref());
+            let others =
+                content.unsynced_layouts.iter().filter(|other| Some(*other) != content.layout.as_ref());
             let layouts: Vec<_> = content.layout.iter().chain(others).cloned().collect();
             (layouts, content.unsynced.unsynced_changes())
         };
@@ -141,8 +142,8 @@ impl Client {
             return self.on_every_stripe(under, layout, |_| StorageOp::Sync).await.map(drop);
         }
         let stripes = layout.groups.iter().enumerate().map(|(stripe, group)| async move {
-            let Ok(keeper) = self.keeper(*group) else { return Ok(()) };
-            self.send_storage(under, (keeper, layout.chunk_file(inode.ino, stripe)), StorageOp::Sync, None)
+            let Ok(location) = self.chunk_location(*group) else { return Ok(()) };
+            self.send_storage(under, (location, layout.chunk_file(inode.ino, stripe)), StorageOp::Sync, None)
                 .await
                 .map(drop)
         });
@@ -151,8 +152,8 @@ impl Client {
 
     /// Whether one of a file's chunk locations has had a loss after the count was `since`.
     fn has_lost_any(&self, layout: &Layout, since: u64) -> bool {
-        let has_lost = |keeper| self.verifiers.has_lost(keeper, since);
-        layout.groups.iter().any(|group| self.keeper(*group).is_ok_and(has_lost))
+        let has_lost = |location| self.verifiers.has_lost(location, since);
+        layout.groups.iter().any(|group| self.chunk_location(*group).is_ok_and(has_lost))
     }
 
     /// Records the targets of the groups without replicas of a file that is about to be changed.
@@ -170,8 +171,8 @@ impl Client {
     /// Syncs everything whose call had returned before.
     pub async fn syncfs(&self) -> Result<()> {
         self.flush_all().await?;
-        let asked = self.storage.targets().into_iter().map(|target| self.sync_target(target));
-        let outcome: Result<()> = rt::join_all(asked.collect()).await.into_iter().collect();
+        let syncs = self.storage.targets().into_iter().map(|target| self.sync_target(target));
+        let outcome: Result<()> = rt::join_all(syncs.collect()).await.into_iter().collect();
         let outcome = outcome.and(self.sync_changed_groups().await);
         let outcome = outcome.and(self.report_all(false).await);
         outcome.and(self.sync_all_metadata().await)?;
@@ -182,12 +183,12 @@ impl Client {
     /// and only groups know of losses before that.
     async fn sync_changed_groups(&self) -> Result<()> {
         let groups = self.verifiers.take_changed_groups();
-        let asked = groups.iter().map(|group| self.sync_group(*group));
-        let asked: Result<()> = rt::join_all(asked.collect()).await.into_iter().collect();
-        if let Err(error) = asked {
+        let syncs = groups.iter().map(|group| self.sync_group(*group));
+        let outcome: Result<()> = rt::join_all(syncs.collect()).await.into_iter().collect();
+        if let Err(error) = outcome {
             // A lost group is reported once: no later sync can succeed.
-            let left: Vec<GroupId> = groups.into_iter().filter(|group| !self.is_lost(*group)).collect();
-            self.verifiers.mark_changed(&left);
+            let retained: Vec<GroupId> = groups.into_iter().filter(|group| !self.is_lost(*group)).collect();
+            self.verifiers.mark_changed(&retained);
             return Err(error);
         }
         Ok(())
@@ -196,9 +197,14 @@ impl Client {
     async fn sync_target(&self, target: TargetId) -> Result<()> {
         let is_single = self.unreplicated.0.read().contains(&target);
         if is_single || !is_mirror(&self.current_map(), target) {
-            let place = (ChunkLocation::Target(target), InodeId::ROOT);
+            let destination = (ChunkLocation::Target(target), InodeId::ROOT);
             return self
-                .send_storage(LeaseContext::without_lease(InodeId::ROOT), place, StorageOp::SyncTarget, None)
+                .send_storage(
+                    LeaseContext::without_lease(InodeId::ROOT),
+                    destination,
+                    StorageOp::SyncTarget,
+                    None,
+                )
                 .await
                 .map(drop);
         }
@@ -209,25 +215,30 @@ impl Client {
             return Ok(());
         }
         // Either the target has synced when its groups confirm, or they don't count on it any more.
-        let relying = groups_counting_on(&self.current_map(), target);
-        let synced = relying.into_iter().map(|group| self.sync_group(group));
+        let groups = groups_counting_on(&self.current_map(), target);
+        let synced = groups.into_iter().map(|group| self.sync_group(group));
         rt::join_all(synced.collect()).await.into_iter().collect()
     }
 
     /// Returns `None` if the target hasn't answered in time.
     async fn sync_member(&self, target: TargetId) -> Option<Result<()>> {
         let request = StorageRequest::new(self.session, target, InodeId::ROOT, StorageOp::SyncTarget);
-        let given_up = Box::pin(rt::sleep(MEMBER_SYNC_TIMEOUT));
-        let answer = self.storage.call_unless(given_up, request, None).await;
+        let deadline = Box::pin(rt::sleep(MEMBER_SYNC_TIMEOUT));
+        let answer = self.storage.call_or_abandon(deadline, request, None).await;
         answer.map(|answer| answer.map(drop))
     }
 
     /// Syncs the data of a group on all members that are in sync.
     async fn sync_group(&self, group: GroupId) -> Result<()> {
-        let place = (ChunkLocation::Group(group), InodeId::ROOT);
-        self.send_storage(LeaseContext::without_lease(InodeId::ROOT), place, StorageOp::SyncTarget, None)
-            .await
-            .map(drop)
+        let destination = (ChunkLocation::Group(group), InodeId::ROOT);
+        self.send_storage(
+            LeaseContext::without_lease(InodeId::ROOT),
+            destination,
+            StorageOp::SyncTarget,
+            None,
+        )
+        .await
+        .map(drop)
     }
 
     fn current_map(&self) -> Arc<ClusterMap> {
@@ -263,8 +274,8 @@ fn is_mirror(map: &ClusterMap, target: TargetId) -> bool {
 
 /// Returns the mirrored groups in which a target is in sync.
 fn groups_counting_on(map: &ClusterMap, target: TargetId) -> Vec<GroupId> {
-    let is_good = |group: &&types::Group| {
+    let is_in_sync = |group: &&types::Group| {
         group.scheme.has_primary() && group.state_of(target) == Some(MemberState::Good)
     };
-    map.groups.iter().filter(is_good).map(|group| group.id).collect()
+    map.groups.iter().filter(is_in_sync).map(|group| group.id).collect()
 }

@@ -34,8 +34,8 @@ impl RequestTimeout {
 
 impl Client {
     /// Sets the time-out of a request, which is also that of the calls to services.
-    pub fn set_request_timeout(&self, patience: Duration) {
-        self.request_timeout.0.store(patience.as_nanos() as u64, Ordering::Relaxed);
+    pub fn set_request_timeout(&self, time_out: Duration) {
+        self.request_timeout.0.store(time_out.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Takes a file's I/O lock shared, without a dirty extent (see `write_behind`).
@@ -81,8 +81,8 @@ impl Client {
         (ino, what): (InodeId, &str),
         work: impl Future<Output = T>,
     ) -> Result<T> {
-        let patience = self.request_timeout.get();
-        patiently(patience, work).await.ok_or_else(|| blocked(ino, what, patience))
+        let time_out = self.request_timeout.get();
+        wait_with_timeout(time_out, work).await.ok_or_else(|| blocked(ino, what, time_out))
     }
 }
 
@@ -94,13 +94,13 @@ fn blocked(ino: InodeId, what: &str, waited: Duration) -> Error {
 
 /// Returns the result of `work`, or `None` after the time-out. Starts a timer only if `work` isn't
 /// ready at once.
-async fn patiently<T>(patience: Duration, work: impl Future<Output = T>) -> Option<T> {
+async fn wait_with_timeout<T>(time_out: Duration, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     let mut timeout: Option<Pin<Box<dyn Future<Output = ()>>>> = None;
     poll_fn(|context| match work.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
         Poll::Pending => {
-            let timeout = timeout.get_or_insert_with(|| Box::pin(rt::sleep(patience)));
+            let timeout = timeout.get_or_insert_with(|| Box::pin(rt::sleep(time_out)));
             timeout.as_mut().poll(context).map(|()| None)
         }
     })

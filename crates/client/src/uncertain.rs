@@ -23,17 +23,17 @@ impl Content {
 
     /// Whether the service has this session on record as a writer of the chunks.
     pub(crate) fn is_recorded_writer(&self) -> bool {
-        self.writing && !self.end_uncertain
+        self.writing && !self.end_write_uncertain
     }
 
     /// Records the outcome of a change of size or inline content under the lease of a generation.
-    pub(crate) fn note_outcome(&mut self, ino: InodeId, era: u64, answer: &Result<MetaReply>) {
+    pub(crate) fn note_outcome(&mut self, ino: InodeId, generation: u64, answer: &Result<MetaReply>) {
         // The service refuses content that is being converted to chunks with this error, and leaves
         // it unchanged.
         let may_be_made = answer.as_ref().is_err_and(|error| error.errno != Errno::ERANGE);
-        if may_be_made && self.check_generation(ino, era).is_ok() {
+        if may_be_made && self.check_generation(ino, generation).is_ok() {
             self.uncertain = true;
-            self.cut_pending |= self.layout.is_some() && self.inline.is_none();
+            self.truncate_pending |= self.layout.is_some() && self.inline.is_none();
         }
     }
 }
@@ -42,28 +42,29 @@ impl Client {
     /// Loads uncertain state again. The caller holds the I/O lock exclusively, under a lease that
     /// excludes changes by other sessions.
     pub(crate) async fn reload_uncertain(&self, inode: &OpenInode) -> Result<()> {
-        let era = {
+        let generation = {
             let content = inode.content.lock();
             if !content.uncertain {
                 return Ok(());
             }
             content.generation
         };
-        let info = file_info(self.query(MetaOp::Open { ino: inode.ino, wish: None }).await?.reply)?;
+        let info =
+            file_info(self.query(MetaOp::Open { ino: inode.ino, requested_lease: None }).await?.reply)?;
         let mut content = inode.content.lock();
-        content.check_generation(inode.ino, era)?;
+        content.check_generation(inode.ino, generation)?;
         content.load_info(info);
         Ok(())
     }
 
     /// Sends an `EndWrite`; returns the size that the service has then.
-    pub(crate) async fn send_end_write(&self, inode: &OpenInode, era: u64, op: MetaOp) -> Result<u64> {
+    pub(crate) async fn send_end_write(&self, inode: &OpenInode, generation: u64, op: MetaOp) -> Result<u64> {
         let ends = matches!(op, MetaOp::EndWrite { done: true, .. });
-        let told = self.change_as_client(op).await;
-        if ends && told.is_err() {
+        let answer = self.change_as_client(op).await;
+        if ends && answer.is_err() {
             let mut content = inode.content.lock();
-            content.end_uncertain |= content.check_generation(inode.ino, era).is_ok();
+            content.end_write_uncertain |= content.check_generation(inode.ino, generation).is_ok();
         }
-        Ok(entry(told?)?.size)
+        Ok(entry(answer?)?.size)
     }
 }

@@ -43,7 +43,7 @@ struct MetadataVerifiers {
     /// Value of `losses` at its last loss.
     lost_at: u64,
     /// The last loss that a sync of a directory has reported.
-    told: u64,
+    reported: u64,
 }
 
 struct LocationVerifier {
@@ -56,27 +56,27 @@ struct LocationVerifier {
 
 impl Verifiers {
     /// Records the verifier of an answer to a change or a sync.
-    pub(crate) fn record(&self, keeper: ChunkLocation, verifier: u64, is_change: bool) {
+    pub(crate) fn record(&self, location: ChunkLocation, verifier: u64, is_change: bool) {
         {
-            let keepers = self.locations.read();
-            if let Some(heard) = keepers.get(&keeper).filter(|heard| heard.verifier == verifier) {
-                if is_change && !heard.is_changed.load(Ordering::Relaxed) {
-                    heard.is_changed.store(true, Ordering::Release);
+            let locations = self.locations.read();
+            if let Some(entry) = locations.get(&location).filter(|heard| heard.verifier == verifier) {
+                if is_change && !entry.is_changed.load(Ordering::Relaxed) {
+                    entry.is_changed.store(true, Ordering::Release);
                 }
                 return;
             }
         }
-        let mut keepers = self.locations.write();
+        let mut locations = self.locations.write();
         let first = || LocationVerifier { verifier, lost_at: 0, is_changed: AtomicBool::new(false) };
-        let heard = keepers.entry(keeper).or_insert_with(first);
+        let entry = locations.entry(location).or_insert_with(first);
         if is_change {
-            heard.is_changed.store(true, Ordering::Release);
+            entry.is_changed.store(true, Ordering::Release);
         }
-        if heard.verifier != verifier {
-            heard.verifier = verifier;
-            heard.lost_at = self.losses.fetch_add(1, Ordering::AcqRel) + 1;
+        if entry.verifier != verifier {
+            entry.verifier = verifier;
+            entry.lost_at = self.losses.fetch_add(1, Ordering::AcqRel) + 1;
             tracing::warn!(
-                ?keeper,
+                ?location,
                 "storage has restarted and lost unsynced writes: the next sync of the affected files fails"
             );
         }
@@ -87,17 +87,17 @@ impl Verifiers {
         if verifier == 0 {
             return;
         }
-        let mut names = self.metadata.lock();
-        if names.verifiers.contains(&verifier) {
+        let mut metadata = self.metadata.lock();
+        if metadata.verifiers.contains(&verifier) {
             return;
         }
-        let is_first = names.verifiers.is_empty();
-        if names.verifiers.len() == MAX_METADATA_VERIFIERS {
-            names.verifiers.remove(0);
+        let is_first = metadata.verifiers.is_empty();
+        if metadata.verifiers.len() == MAX_METADATA_VERIFIERS {
+            metadata.verifiers.remove(0);
         }
-        names.verifiers.push(verifier);
+        metadata.verifiers.push(verifier);
         if !is_first {
-            names.lost_at = self.losses.fetch_add(1, Ordering::AcqRel) + 1;
+            metadata.lost_at = self.losses.fetch_add(1, Ordering::AcqRel) + 1;
             tracing::warn!(
                 "the metadata store has restarted and lost unsynced changes: the next sync of the affected files fails"
             );
@@ -112,10 +112,10 @@ impl Verifiers {
     /// Whether the metadata store has had a loss that no sync of a directory has reported. Returns
     /// true once.
     pub(crate) fn take_metadata_loss(&self) -> bool {
-        let mut names = self.metadata.lock();
-        let is_news = names.told < names.lost_at;
-        names.told = names.lost_at;
-        is_news
+        let mut metadata = self.metadata.lock();
+        let is_unreported = metadata.reported < metadata.lost_at;
+        metadata.reported = metadata.lost_at;
+        is_unreported
     }
 
     /// Number of losses so far.
@@ -124,16 +124,16 @@ impl Verifiers {
     }
 
     /// Whether a location has had a loss after the count was `since`.
-    pub(crate) fn has_lost(&self, keeper: ChunkLocation, since: u64) -> bool {
-        self.locations.read().get(&keeper).is_some_and(|heard| heard.lost_at > since)
+    pub(crate) fn has_lost(&self, location: ChunkLocation, since: u64) -> bool {
+        self.locations.read().get(&location).is_some_and(|entry| entry.lost_at > since)
     }
 
     /// Returns the mirrored groups that were changed since the last call.
     pub(crate) fn take_changed_groups(&self) -> Vec<GroupId> {
-        let keepers = self.locations.read();
-        let is_changed = |heard: &LocationVerifier| heard.is_changed.swap(false, Ordering::AcqRel);
-        let groups = keepers.iter().filter_map(|(keeper, heard)| match keeper {
-            ChunkLocation::Group(group) if is_changed(heard) => Some(*group),
+        let locations = self.locations.read();
+        let is_changed = |entry: &LocationVerifier| entry.is_changed.swap(false, Ordering::AcqRel);
+        let groups = locations.iter().filter_map(|(location, entry)| match location {
+            ChunkLocation::Group(group) if is_changed(entry) => Some(*group),
             _ => None,
         });
         groups.collect()
@@ -141,9 +141,9 @@ impl Verifiers {
 
     /// Marks groups as changed again after a failed sync.
     pub(crate) fn mark_changed(&self, groups: &[GroupId]) {
-        let keepers = self.locations.read();
-        for heard in groups.iter().filter_map(|group| keepers.get(&ChunkLocation::Group(*group))) {
-            heard.is_changed.store(true, Ordering::Release);
+        let locations = self.locations.read();
+        for entry in groups.iter().filter_map(|group| locations.get(&ChunkLocation::Group(*group))) {
+            entry.is_changed.store(true, Ordering::Release);
         }
     }
 

@@ -24,7 +24,7 @@
 //! reports that once, by the next write, sync or close.
 
 use crate::in_flight::InFlightWrite;
-use crate::inode::{Content, KnownLens, OpenInode};
+use crate::inode::{Content, LengthBounds, OpenInode};
 use crate::lease_epoch::LeaseContext;
 use crate::striping::{ChunkWrite, Chunked};
 use crate::{Client, Handle, WriteOptions};
@@ -77,8 +77,8 @@ impl Drop for BufferMemory {
 impl WriteBehind {
     fn reserve(&self, bytes: usize) -> Option<BufferMemory> {
         let before = self.bytes.fetch_add(bytes, Ordering::AcqRel);
-        let room = BufferMemory { all: self.bytes.clone(), bytes };
-        (before + bytes <= MAX_ALL_BYTES).then_some(room)
+        let memory = BufferMemory { all: self.bytes.clone(), bytes };
+        (before + bytes <= MAX_ALL_BYTES).then_some(memory)
     }
 }
 
@@ -90,15 +90,15 @@ pub(crate) struct DirtyExtent {
     size: u64,
     buf: IoBuf,
     since_ns: u64,
-    _room: BufferMemory,
+    _memory: BufferMemory,
 }
 
 impl DirtyExtent {
     fn begin(all: &WriteBehind, start: u64, size: u64, bytes: usize) -> Option<DirtyExtent> {
         let capacity = if bytes <= SMALL_BUFFER / 2 { SMALL_BUFFER } else { LARGE_BUFFER };
-        let room = all.reserve(capacity)?;
+        let memory = all.reserve(capacity)?;
         let since_ns = rt::monotonic_ns();
-        Some(DirtyExtent { start, len: 0, size, buf: IoBuf::alloc(capacity), since_ns, _room: room })
+        Some(DirtyExtent { start, len: 0, size, buf: IoBuf::alloc(capacity), since_ns, _memory: memory })
     }
 
     fn end(&self) -> u64 {
@@ -112,10 +112,10 @@ impl DirtyExtent {
     /// Appends data; returns false if there is no memory for it.
     fn push(&mut self, all: &WriteBehind, data: &[u8]) -> bool {
         if self.len + data.len() > self.buf.len() {
-            let Some(room) = all.reserve(LARGE_BUFFER) else { return false };
+            let Some(memory) = all.reserve(LARGE_BUFFER) else { return false };
             let larger = IoBuf::alloc(LARGE_BUFFER);
             larger.copy_from(0, &self.buf.as_slice()[..self.len]);
-            (self.buf, self._room) = (larger, room);
+            (self.buf, self._memory) = (larger, memory);
         }
         self.buf.copy_from(self.len, data);
         self.len += data.len();
@@ -124,8 +124,8 @@ impl DirtyExtent {
 
     /// The last boundary that the extent reaches or crosses.
     fn flush_boundary(&self) -> Option<u64> {
-        let border = self.end() / FLUSH_BOUNDARY * FLUSH_BOUNDARY;
-        (border > self.start).then_some(border)
+        let boundary = self.end() / FLUSH_BOUNDARY * FLUSH_BOUNDARY;
+        (boundary > self.start).then_some(boundary)
     }
 }
 
@@ -133,9 +133,9 @@ impl DirtyExtent {
 pub(crate) struct FlushingExtent<'a> {
     under: LeaseContext,
     layout: Arc<Layout>,
-    known: KnownLens,
-    kept: DirtyExtent,
-    _underway: InFlightWrite<'a>,
+    length_bounds: LengthBounds,
+    extent: DirtyExtent,
+    _in_flight: InFlightWrite<'a>,
 }
 
 /// Failed flushes.
@@ -174,8 +174,8 @@ impl Handle {
             }
             content.flush_failures.clone()
         };
-        let told = self.failures_reported.swap(failures.count, Ordering::AcqRel);
-        let Some(cause) = failures.last.filter(|_| told < failures.count) else { return Ok(()) };
+        let reported = self.failures_reported.swap(failures.count, Ordering::AcqRel);
+        let Some(cause) = failures.last.filter(|_| reported < failures.count) else { return Ok(()) };
         let errno = if cause.errno == Errno::EKEYEXPIRED { Errno::EIO } else { cause.errno };
         let message = format!("inode {}: a delayed write could not be stored: {}", self.ino(), cause.message);
         Err(Error::new(errno, message).hint("repeat all writes since the last successful sync"))
@@ -189,8 +189,8 @@ impl Content {
         let is_next = self.last_write_end == Some(if how.append { self.size } else { offset });
         let is_own =
             self.loaded && !self.uncertain && self.lease == LeaseMode::Write && self.is_recorded_writer();
-        let clears = how.kill_suid_sgid && self.privileged;
-        let is_whole = !self.cut_pending && !self.is_tainted() && !clears;
+        let clears = how.kill_suid_sgid && self.has_suid_sgid;
+        let is_whole = !self.truncate_pending && !self.is_tainted() && !clears;
         is_plain && is_next && is_own && is_whole && self.inline.is_none() && self.layout.is_some()
     }
 
@@ -200,69 +200,69 @@ impl Content {
             return false;
         }
         let start = if how.append { self.size } else { offset };
-        let Some(mut kept) =
+        let Some(mut extent) =
             self.dirty.take().or_else(|| DirtyExtent::begin(all, start, self.size, buf.len()))
         else {
             return false;
         };
-        let is_kept = kept.push(all, buf.as_slice());
-        let end = kept.end();
-        self.dirty = Some(kept);
-        if is_kept {
+        let is_delayed = extent.push(all, buf.as_slice());
+        let end = extent.end();
+        self.dirty = Some(extent);
+        if is_delayed {
             self.last_write_end = Some(end);
             self.size = self.size.max(end);
             self.mtime = Some(rt::now());
             self.unreported = true;
         }
-        is_kept
+        is_delayed
     }
 
     /// Handles a failed flush: the extent is lost, and with it delayed writes that follow it.
-    fn drop_failed(&mut self, ino: InodeId, era: u64, kept: &DirtyExtent, error: Error) {
+    fn drop_failed_extent(&mut self, ino: InodeId, generation: u64, extent: &DirtyExtent, error: Error) {
         self.flush_failures.note(error);
-        if self.check_generation(ino, era).is_err() {
-            if kept.end() > kept.size {
-                self.lower_last_size(era, kept.size);
+        if self.check_generation(ino, generation).is_err() {
+            if extent.end() > extent.size {
+                self.lower_last_size(generation, extent.size);
             }
             return;
         }
         (self.dirty, self.last_write_end) = (None, None);
         // As if it had never been written; some targets may have stored their part.
-        if kept.end() > kept.size {
-            (self.size, self.cut_pending) = (kept.size, true);
+        if extent.end() > extent.size {
+            (self.size, self.truncate_pending) = (extent.size, true);
         }
     }
 
     /// Takes the extent up to the last boundary that it has reached; the rest remains.
     fn take_to_boundary(&mut self, all: &WriteBehind) -> Option<DirtyExtent> {
-        let kept = self.dirty.as_ref()?;
-        let border = kept.flush_boundary()?;
-        let len = (border - kept.start) as usize;
-        let rest = match kept.len - len {
+        let extent = self.dirty.as_ref()?;
+        let boundary = extent.flush_boundary()?;
+        let len = (boundary - extent.start) as usize;
+        let rest = match extent.len - len {
             0 => None,
             more => {
                 // Without memory for the rest, all of it is taken.
-                let size = kept.size.max(border);
-                let Some(mut rest) = DirtyExtent::begin(all, border, size, more) else {
+                let size = extent.size.max(boundary);
+                let Some(mut rest) = DirtyExtent::begin(all, boundary, size, more) else {
                     return self.dirty.take();
                 };
-                rest.push(all, &kept.buf.as_slice()[len..kept.len]);
+                rest.push(all, &extent.buf.as_slice()[len..extent.len]);
                 Some(rest)
             }
         };
         let full = std::mem::replace(&mut self.dirty, rest);
-        full.map(|kept| DirtyExtent { len, ..kept })
+        full.map(|extent| DirtyExtent { len, ..extent })
     }
 }
 
 impl OpenInode {
     /// Takes the dirty extent, to flush it.
     pub(crate) fn take_dirty(&self, content: &mut Content) -> Option<FlushingExtent<'_>> {
-        let kept = content.dirty.take();
-        kept.and_then(|kept| self.begin_flush(content, kept))
+        let extent = content.dirty.take();
+        extent.and_then(|extent| self.begin_flush(content, extent))
     }
 
-    fn begin_flush(&self, content: &mut Content, kept: DirtyExtent) -> Option<FlushingExtent<'_>> {
+    fn begin_flush(&self, content: &mut Content, extent: DirtyExtent) -> Option<FlushingExtent<'_>> {
         let Some(layout) = content.layout.clone() else {
             content.flush_failures.note_dropped();
             return None;
@@ -271,9 +271,9 @@ impl OpenInode {
         content.note_layout();
         // Other changes of the file had ended when the extent was written, and begin after it is
         // flushed.
-        let _underway = self.in_flight.begin_delayed(kept.range());
-        let (under, known) = (content.under(self.ino), content.known.clone());
-        Some(FlushingExtent { under, layout, known, kept, _underway })
+        let _in_flight = self.in_flight.begin_delayed(extent.range());
+        let (under, length_bounds) = (content.under(self.ino), content.length_bounds.clone());
+        Some(FlushingExtent { under, layout, length_bounds, extent, _in_flight })
     }
 }
 
@@ -297,22 +297,22 @@ impl Client {
             return handle.report_flush_failure().map(|()| false);
         }
         self.wait_while_suspended(inode.ino).await?;
-        let _alone = self.lock_io_exclusive_dirty(inode).await?;
+        let _exclusive = self.lock_io_exclusive_dirty(inode).await?;
         handle.report_flush_failure()?;
-        let (is_first, left) = {
+        let (is_first, flushing) = {
             let mut content = inode.content.lock();
             let is_first = content.dirty.is_none();
             if !content.delay(all, offset, buf, how) {
                 return Ok(false);
             }
             let full = content.take_to_boundary(all);
-            (is_first, full.and_then(|kept| inode.begin_flush(&mut content, kept)))
+            (is_first, full.and_then(|extent| inode.begin_flush(&mut content, extent)))
         };
         if is_first {
             all.files.lock().insert(inode.ino);
         }
-        if let Some(left) = left {
-            self.flush_extent(inode, left).await;
+        if let Some(flushing) = flushing {
+            self.flush_extent(inode, flushing).await;
             handle.report_flush_failure()?;
         }
         Ok(true)
@@ -320,9 +320,9 @@ impl Client {
 
     /// Flushes a file's dirty extent. The caller holds the I/O lock exclusively.
     pub(crate) async fn flush_dirty(&self, inode: &OpenInode) {
-        let left = inode.take_dirty(&mut inode.content.lock());
-        if let Some(left) = left {
-            Box::pin(self.flush_extent(inode, left)).await;
+        let flushing = inode.take_dirty(&mut inode.content.lock());
+        if let Some(flushing) = flushing {
+            Box::pin(self.flush_extent(inode, flushing)).await;
         }
     }
 
@@ -330,15 +330,16 @@ impl Client {
     /// since other sessions may have written the same bytes meanwhile.
     ///
     /// Ends soon after the lease has ended.
-    pub(crate) async fn flush_extent(&self, inode: &OpenInode, left: FlushingExtent<'_>) {
-        let FlushingExtent { under, layout, known, kept, _underway } = left;
-        let (path, range) = (self.path_of(false, kept.len), kept.range());
+    pub(crate) async fn flush_extent(&self, inode: &OpenInode, flushing: FlushingExtent<'_>) {
+        let FlushingExtent { under, layout, length_bounds, extent, _in_flight } = flushing;
+        let (path, range) = (self.path_of(false, extent.len), extent.range());
         let how = ChunkWrite { path, durable: false, lease: LeaseMode::Write };
-        let chunked = Chunked::new(&layout, &known);
-        let writing = pin!(self.write_chunks(under, chunked, kept.start, kept.buf.slice(0..kept.len), how));
-        if let Err(error) = self.change_under_lease(inode, under.era, false, writing).await {
+        let chunked = Chunked::new(&layout, &length_bounds);
+        let writing =
+            pin!(self.write_chunks(under, chunked, extent.start, extent.buf.slice(0..extent.len), how));
+        if let Err(error) = self.change_under_lease(inode, under.generation, false, writing).await {
             tracing::warn!(ino = %inode.ino, ?range, %error, "a delayed write could not be stored");
-            inode.content.lock().drop_failed(inode.ino, under.era, &kept, error);
+            inode.content.lock().drop_failed_extent(inode.ino, under.generation, &extent, error);
         }
     }
 
@@ -380,7 +381,7 @@ impl Client {
         let limit_ns = (MAX_AGE - CHECK_INTERVAL).as_nanos() as u64;
         all.files.lock().retain(|&ino| {
             let Some(inode) = self.inodes.open(ino) else { return false };
-            let since_ns = inode.content.lock().dirty.as_ref().map(|kept| kept.since_ns);
+            let since_ns = inode.content.lock().dirty.as_ref().map(|extent| extent.since_ns);
             if since_ns.is_some_and(|since| now_ns.saturating_sub(since) >= limit_ns) {
                 due.push(ino);
             }

@@ -29,7 +29,7 @@ impl Client {
             return self.migration_of(ino).await;
         }
         // The kernel requests it before the first write to any file.
-        if name == CAPABILITY && self.is_bare(ino) {
+        if name == CAPABILITY && self.has_no_xattrs(ino) {
             return Err(Errno::ENODATA.into());
         }
         match self
@@ -67,11 +67,11 @@ impl Client {
         }
         // The service removes file capabilities when a session begins to write: the next write must
         // begin again.
-        let _alone = match &open {
+        let _exclusive = match &open {
             Some(open) if name == CAPABILITY => {
-                let alone = self.lock_exclusive(open, |_| LeaseNeed::Exclusive).await?;
+                let guard = self.lock_exclusive(open, |_| LeaseNeed::Exclusive).await?;
                 self.end_write(open, true).await?;
-                Some(alone)
+                Some(guard)
             }
             _ => None,
         };
@@ -79,7 +79,7 @@ impl Client {
         self.change_as(credentials, MetaOp::SetXattr { ino, name, value, mode, kill_sgid }).await.map(drop)
     }
 
-    fn is_bare(&self, ino: InodeId) -> bool {
+    fn has_no_xattrs(&self, ino: InodeId) -> bool {
         self.inodes.open(ino).is_some_and(|open| open.content.lock().has_no_xattrs)
     }
 

@@ -12,7 +12,7 @@ use types::{ByteRange, ClusterMap, Error, InodeId, Layout, MemberState, Result, 
 
 /// Most passes over a chunk file: differences within pieces that no replica has as a whole appear
 /// only when the blocks are repaired.
-const ROUNDS: usize = 5;
+const MAX_PASSES: usize = 5;
 
 /// State that a file's content depends on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,7 +46,7 @@ impl FileContent {
 pub(crate) struct ContentRepair<'a> {
     pub(crate) targets: &'a dyn Targets,
     pub(crate) map: &'a ClusterMap,
-    pub(crate) orders: &'a CheckOptions<'a>,
+    pub(crate) options: &'a CheckOptions<'a>,
     /// Returns whether a file's content still depends on the same state as when the fault was
     /// found, and no client writes it.
     pub(crate) is_unchanged: &'a dyn Fn(InodeId, &FileContent) -> Result<bool>,
@@ -64,7 +64,7 @@ struct RepairOutcome {
     /// A replica is still longer than the file: if all of them are, none can serve as the source.
     is_long: bool,
     /// Why it isn't repaired.
-    hindrance: Option<Error>,
+    error: Option<Error>,
     /// The file has changed: findings about it are void.
     has_changed: bool,
 }
@@ -72,9 +72,9 @@ struct RepairOutcome {
 /// Result of one step.
 enum StepResult {
     /// Done, with the ranges that it gave up.
-    Yes(Vec<ByteRange>),
+    Done(Vec<ByteRange>),
     /// Not allowed.
-    No,
+    NotAllowed,
     /// The file has changed.
     Outdated,
 }
@@ -100,7 +100,7 @@ impl ContentRepair<'_> {
                 .iter()
                 .find(|finding| finding.place == Some((ino, stripe)))
                 .map_or_else(String::new, |finding| finding.object.clone());
-            let outcome = self.chunk_file(content, (ino, stripe), &path).await?;
+            let outcome = self.repair_chunk_file(content, (ino, stripe), &path).await?;
             if outcome.has_changed {
                 changed.insert(ino);
             }
@@ -115,7 +115,7 @@ impl ContentRepair<'_> {
         Ok(())
     }
 
-    async fn chunk_file(
+    async fn repair_chunk_file(
         &self,
         content: &FileContent,
         (ino, stripe): (InodeId, usize),
@@ -123,69 +123,69 @@ impl ContentRepair<'_> {
     ) -> Result<RepairOutcome> {
         let mut outcome = RepairOutcome::default();
         let whole = ByteRange::new(0, layout::local_len(&content.layout, stripe, content.size));
-        for round in 0..ROUNDS {
+        for round in 0..MAX_PASSES {
             if !(self.is_unchanged)(ino, content)? {
                 return Ok(RepairOutcome { has_changed: true, lost: Vec::new(), ..outcome });
             }
-            let planned = match self.planned(content, (ino, stripe)).await {
+            let planned = match self.plan_steps(content, (ino, stripe)).await {
                 Ok((planned, is_long)) => {
                     outcome.is_long = is_long;
                     planned
                 }
                 Err(error) => {
                     outcome.remaining = vec![whole];
-                    outcome.hindrance = Some(error);
+                    outcome.error = Some(error);
                     return Ok(outcome);
                 }
             };
             outcome.remaining = planned.iter().map(|step| step.range(whole)).collect();
             let is_lost = |step: &&Step| matches!(step, Step::GiveUp { .. });
             outcome.lost = planned.iter().filter(is_lost).map(|step| step.range(whole)).collect();
-            if planned.is_empty() || round + 1 == ROUNDS {
+            if planned.is_empty() || round + 1 == MAX_PASSES {
                 break;
             }
-            let mut is_other = false;
+            let mut made_progress = false;
             for step in planned {
-                match self.one(content, (ino, stripe), path, &step).await {
-                    Ok(StepResult::Yes(lost)) => {
-                        is_other = true;
+                match self.execute_step(content, (ino, stripe), path, &step).await {
+                    Ok(StepResult::Done(lost)) => {
+                        made_progress = true;
                         outcome.given_up.extend(lost);
                     }
-                    Ok(StepResult::No) => {}
+                    Ok(StepResult::NotAllowed) => {}
                     Ok(StepResult::Outdated) => {
                         return Ok(RepairOutcome { has_changed: true, lost: Vec::new(), ..outcome });
                     }
                     Err(error) => {
-                        outcome.hindrance.get_or_insert(error);
+                        outcome.error.get_or_insert(error);
                     }
                 }
             }
-            if !is_other {
+            if !made_progress {
                 break;
             }
-            outcome.hindrance = None;
+            outcome.error = None;
         }
         Ok(outcome)
     }
 
     /// Returns the next steps for a chunk file, and whether a replica is longer than the file.
-    async fn planned(
+    async fn plan_steps(
         &self,
         content: &FileContent,
         (ino, stripe): (InodeId, usize),
     ) -> Result<(Vec<Step>, bool)> {
         let name = content.layout.chunk_file(ino, stripe);
         let (expected, needed) = (content.max_len(stripe), content.required_len(stripe));
-        let mut copies: Vec<(TargetId, ReplicaState)> = Vec::new();
-        for (seat, _) in self.good(content, stripe) {
-            copies.push((seat.target, read_replica(self.targets, seat, name, needed).await?));
+        let mut replicas: Vec<(TargetId, ReplicaState)> = Vec::new();
+        for (location, _) in self.in_sync_replicas(content, stripe) {
+            replicas.push((location.target, read_replica(self.targets, location, name, needed).await?));
         }
-        let is_long = copies.iter().any(|(_, copy)| copy.len > expected);
+        let is_long = replicas.iter().any(|(_, copy)| copy.len > expected);
         let lengths = Lengths { expected, needed, known: content.known_len(stripe) };
-        Ok((steps(&copies, lengths), is_long))
+        Ok((steps(&replicas, lengths), is_long))
     }
 
-    fn good(
+    fn in_sync_replicas(
         &self,
         content: &FileContent,
         stripe: usize,
@@ -195,7 +195,7 @@ impl ContentRepair<'_> {
     }
 
     /// Executes one step.
-    async fn one(
+    async fn execute_step(
         &self,
         content: &FileContent,
         (ino, stripe): (InodeId, usize),
@@ -203,22 +203,24 @@ impl ContentRepair<'_> {
         step: &Step,
     ) -> Result<StepResult> {
         let name = content.layout.chunk_file(ino, stripe);
-        let Some((seat, _)) = self.good(content, stripe).next() else { return Ok(StepResult::No) };
+        let Some((location, _)) = self.in_sync_replicas(content, stripe).next() else {
+            return Ok(StepResult::NotAllowed);
+        };
         match step {
-            Step::Bring { from, to, range } => {
-                self.targets.mend(ReplicaLocation { target: *from, ..seat }, *to, name, *range).await?;
-                Ok(StepResult::Yes(Vec::new()))
+            Step::Copy { from, to, range } => {
+                self.targets.repair(ReplicaLocation { target: *from, ..location }, *to, name, *range).await?;
+                Ok(StepResult::Done(Vec::new()))
             }
             Step::GiveUp { range } => {
-                let Some(note) = self.orders.forget else { return Ok(StepResult::No) };
+                let Some(record_loss) = self.options.loss_recorder else { return Ok(StepResult::NotAllowed) };
                 if !(self.is_unchanged)(ino, content)? {
                     return Ok(StepResult::Outdated);
                 }
                 // Recorded before it is lost.
                 for range in file_ranges(&content.layout, stripe, *range, content.size) {
-                    note(&Loss { path: path.to_owned(), ino, range })?;
+                    record_loss(&Loss { path: path.to_owned(), ino, range })?;
                 }
-                self.targets.give_up(seat, name, *range).await.map(StepResult::Yes)
+                self.targets.give_up(location, name, *range).await.map(StepResult::Done)
             }
         }
     }
@@ -245,7 +247,7 @@ fn record_outcome(
     let ranges = |local: &[ByteRange]| -> Vec<ByteRange> {
         local.iter().flat_map(|local| file_ranges(&content.layout, stripe, *local, content.size)).collect()
     };
-    let (left, lost, forgotten) =
+    let (left, lost, given_up) =
         (ranges(&outcome.remaining), ranges(&outcome.lost), ranges(&outcome.given_up));
     let of_it = report
         .findings
@@ -256,11 +258,11 @@ fn record_outcome(
             Some(own) => ranges.iter().any(|range| range.overlaps(own)),
             None => !ranges.is_empty(),
         };
-        finding.lost = meets(&lost) || meets(&forgotten);
+        finding.lost = meets(&lost) || meets(&given_up);
         if finding.lost {
             finding.remedy = LOST_REMEDY.into();
         }
-        if let Some(error) = &outcome.hindrance {
+        if let Some(error) = &outcome.error {
             let why = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
             finding.remedy = format!("it could not be repaired: {}{why}", error.message);
         } else if !outcome.has_changed {
@@ -280,8 +282,8 @@ impl Step {
     /// Returns the affected range; the whole chunk file for a step that only truncates.
     fn range(&self, whole: ByteRange) -> ByteRange {
         match self {
-            Step::Bring { range, .. } if range.is_empty() => whole,
-            Step::Bring { range, .. } | Step::GiveUp { range } => *range,
+            Step::Copy { range, .. } if range.is_empty() => whole,
+            Step::Copy { range, .. } | Step::GiveUp { range } => *range,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::content_repair::FileContent;
 use crate::finding::{CheckReport, Finding, Kind};
-use crate::local::{cut, discard};
+use crate::local::{discard, truncate};
 use crate::orphans::{REMEDY, record_discard};
 use crate::replicas::all_differing_files;
 use crate::tree::{Tree, file_ranges};
@@ -19,13 +19,14 @@ use types::{
 pub(crate) async fn check(
     subject: &Subject<'_>,
     tree: &Tree,
-    (orders, below): (&CheckOptions<'_>, Option<&HashSet<InodeId>>),
+    (options, below): (&CheckOptions<'_>, Option<&HashSet<InodeId>>),
     report: &mut CheckReport,
     progress: Progress<'_>,
 ) -> Result<()> {
     let mut present = Present::new();
-    for (seat, store) in all_stores(subject) {
-        check_store(subject, tree, (seat, store), &mut present, ((orders, below), report), progress).await?;
+    for (location, store) in all_stores(subject) {
+        check_store(subject, tree, (location, store), &mut present, ((options, below), report), progress)
+            .await?;
     }
     check_missing(subject, tree, (&present, below), report).await
 }
@@ -37,12 +38,13 @@ pub(crate) fn all_stores<'a>(
 ) -> impl Iterator<Item = (ReplicaLocation, &'a Arc<Store>)> {
     let targets =
         subject.stores.iter().map(|(&target, store)| (ReplicaLocation { target, group: None }, store));
-    let copies = subject.replicas.iter();
-    let copies =
-        copies.map(|(&(target, group), store)| (ReplicaLocation { target, group: Some(group) }, store));
-    let is_judged =
-        move |seat| state_of(subject, seat) == Some(MemberState::Good) || is_orphaned_replica(subject, seat);
-    targets.chain(copies.filter(move |(seat, _)| is_judged(*seat)))
+    let replicas = subject.replicas.iter();
+    let replicas =
+        replicas.map(|(&(target, group), store)| (ReplicaLocation { target, group: Some(group) }, store));
+    let is_checked = move |location| {
+        state_of(subject, location) == Some(MemberState::Good) || is_orphaned_replica(subject, location)
+    };
+    targets.chain(replicas.filter(move |(location, _)| is_checked(*location)))
 }
 
 /// Replica location: a name space of chunk files, either a target's own or that of its replica of a
@@ -70,34 +72,34 @@ type Present = BTreeMap<ReplicaLocation, BTreeSet<InodeId>>;
 async fn check_store(
     subject: &Subject<'_>,
     tree: &Tree,
-    (seat, store): (ReplicaLocation, &Store),
+    (location, store): (ReplicaLocation, &Store),
     present: &mut Present,
     ((orders, below), report): ((&CheckOptions<'_>, Option<&HashSet<InodeId>>), &mut CheckReport),
     progress: Progress<'_>,
 ) -> Result<()> {
-    let files = store.list().await.map_err(unreadable)?;
+    let files = store.list().await.map_err(store_error)?;
     let total = files.len() as u64;
     for (done, &ino) in files.iter().enumerate() {
-        progress(&format!("reading {seat}"), done as u64, total);
+        progress(&format!("reading {location}"), done as u64, total);
         let (name, ino) = (ino, ino.owner_of_chunk_file());
         if below.is_some_and(|below| !below.contains(&ino)) {
             continue;
         }
-        ChunkFile { subject, tree, seat, store, name, ino }.check(orders, report).await?;
+        ChunkFile { subject, tree, location, store, name, ino }.check(orders, report).await?;
     }
-    present.insert(seat, files.into_iter().collect());
+    present.insert(location, files.into_iter().collect());
     Ok(())
 }
 
 /// Returns the state of a replica in the cluster map; `None` for a target that is not a member of
 /// the group.
-pub(crate) fn state_of(subject: &Subject<'_>, seat: ReplicaLocation) -> Option<MemberState> {
-    subject.map.group(seat.group?)?.state_of(seat.target)
+pub(crate) fn state_of(subject: &Subject<'_>, location: ReplicaLocation) -> Option<MemberState> {
+    subject.map.group(location.group?)?.state_of(location.target)
 }
 
 /// Returns whether a replica belongs to no group, so that no file has chunks in it.
-fn is_orphaned_replica(subject: &Subject<'_>, seat: ReplicaLocation) -> bool {
-    seat.group.is_some() && state_of(subject, seat).is_none()
+fn is_orphaned_replica(subject: &Subject<'_>, location: ReplicaLocation) -> bool {
+    location.group.is_some() && state_of(subject, location).is_none()
 }
 
 /// Remedy for a chunk file that is longer than its file.
@@ -106,7 +108,7 @@ const REMEDY_OF_LENGTH: &str = "repair truncates it and moves a copy aside, or n
 struct ChunkFile<'a> {
     subject: &'a Subject<'a>,
     tree: &'a Tree,
-    seat: ReplicaLocation,
+    location: ReplicaLocation,
     store: &'a Store,
     name: InodeId,
     /// Inode of its file.
@@ -114,37 +116,37 @@ struct ChunkFile<'a> {
 }
 
 impl ChunkFile<'_> {
-    async fn check(&self, orders: &CheckOptions<'_>, report: &mut CheckReport) -> Result<()> {
-        if is_deletion_pending(self.subject.map, self.tree, self.seat, self.name) {
+    async fn check(&self, options: &CheckOptions<'_>, report: &mut CheckReport) -> Result<()> {
+        if is_deletion_pending(self.subject.map, self.tree, self.location, self.name) {
             return Ok(());
         }
         let layout = self.tree.layout(self.ino);
         let owned = layout.and_then(|layout| {
-            let stripe = stripe_of(self.subject.map, &layout, self.seat, self.name.slot())?;
+            let stripe = stripe_of(self.subject.map, &layout, self.location, self.name.slot())?;
             Some((layout, stripe))
         });
         match owned {
             Some((layout, stripe)) => {
-                self.length(&layout, stripe, orders, report).await?;
+                self.length(&layout, stripe, options, report).await?;
                 self.content(&layout, stripe, report).await
             }
             // A write that moves a file from inline to chunks was interrupted; the restart removes
             // the chunks.
             None if self.tree.writing.contains(&self.ino) => Ok(()),
-            None => self.stray(orders, report).await,
+            None => self.stray(options, report).await,
         }
     }
 
     fn object(&self) -> String {
-        format!("chunk file {:016x} on {}", self.name.0, self.seat)
+        format!("chunk file {:016x} on {}", self.name.0, self.location)
     }
 
-    async fn stray(&self, orders: &CheckOptions<'_>, report: &mut CheckReport) -> Result<()> {
+    async fn stray(&self, options: &CheckOptions<'_>, report: &mut CheckReport) -> Result<()> {
         let found = Finding::new(Kind::StrayChunkFile, self.object(), "no file has chunks here", REMEDY);
-        let mut found = found.at(self.seat, self.subject.map);
-        if orders.repair {
-            let how = orders.discard();
-            let outcome = discard(self.store, self.name, how).await.map_err(unreadable);
+        let mut found = found.at(self.location, self.subject.map);
+        if options.repair {
+            let how = options.discard();
+            let outcome = discard(self.store, self.name, how).await.map_err(store_error);
             record_discard(&mut found, how, outcome);
         }
         report.findings.push(found);
@@ -155,7 +157,7 @@ impl ChunkFile<'_> {
         &self,
         layout: &Layout,
         stripe: usize,
-        orders: &CheckOptions<'_>,
+        options: &CheckOptions<'_>,
         report: &mut CheckReport,
     ) -> Result<()> {
         if self.tree.writing.contains(&self.ino) {
@@ -163,16 +165,16 @@ impl ChunkFile<'_> {
         }
         let size = self.tree.inode(self.ino).map_or(0, |inode| inode.size);
         let expected = layout::local_len(layout, stripe, size);
-        let len = self.store.stat(self.name).await.map_err(unreadable)?.len;
+        let len = self.store.stat(self.name).await.map_err(store_error)?.len;
         if len <= expected {
             return Ok(());
         }
         let cause = format!("{} has {len} bytes, but the file only {expected} of them", self.object());
         let found = Finding::new(Kind::LongChunkFile, self.tree.path(self.ino), cause, REMEDY_OF_LENGTH);
-        let mut found = found.at(self.seat, self.subject.map);
-        if orders.repair {
-            let how = orders.discard();
-            let outcome = cut(self.store, self.name, expected, how).await.map_err(unreadable);
+        let mut found = found.at(self.location, self.subject.map);
+        if options.repair {
+            let how = options.discard();
+            let outcome = truncate(self.store, self.name, expected, how).await.map_err(store_error);
             record_discard(&mut found, how, outcome);
         }
         report.findings.push(found);
@@ -181,7 +183,7 @@ impl ChunkFile<'_> {
 
     async fn content(&self, layout: &Layout, stripe: usize, report: &mut CheckReport) -> Result<()> {
         let size = self.tree.inode(self.ino).map_or(0, |inode| inode.size);
-        let stat = self.store.stat(self.name).await.map_err(unreadable)?;
+        let stat = self.store.stat(self.name).await.map_err(store_error)?;
         report.chunk_files += 1;
         report.bytes += stat.len;
         let damaged = match self.store.verify(self.name).await {
@@ -190,7 +192,7 @@ impl ChunkFile<'_> {
                 let remedy = "check the target's device; restore the file from a backup";
                 let path = self.tree.path(self.ino);
                 let found = Finding::new(Kind::DamagedContent, path, error.message(), remedy);
-                let found = found.at(self.seat, self.subject.map).of(self.ino, stripe);
+                let found = found.at(self.location, self.subject.map).of(self.ino, stripe);
                 report.findings.push(found);
                 return Ok(());
             }
@@ -203,9 +205,9 @@ impl ChunkFile<'_> {
 
     fn remedy_of_damage(&self) -> &'static str {
         let is_good = |(target, state): (TargetId, MemberState)| {
-            state == MemberState::Good && target != self.seat.target
+            state == MemberState::Good && target != self.location.target
         };
-        let group = self.seat.group.and_then(|group| self.subject.map.group(group));
+        let group = self.location.group.and_then(|group| self.subject.map.group(group));
         match group.is_some_and(|group| group.members_with_states().any(is_good)) {
             true => "repair takes them from another replica, unless that is reported too",
             false => "restore the file from a backup, or delete it: there is no other replica to repair from",
@@ -217,19 +219,24 @@ impl ChunkFile<'_> {
             let cause = format!("bytes {local} of {} do not match their checksums", self.object());
             let path = self.tree.path(self.ino);
             let found = Finding::new(Kind::DamagedContent, path, cause, self.remedy_of_damage());
-            report.findings.push(found.over(range).at(self.seat, self.subject.map).of(self.ino, stripe));
+            report.findings.push(found.over(range).at(self.location, self.subject.map).of(self.ino, stripe));
         }
     }
 }
 
 /// Returns the stripe of the layout that the chunk file with this slot at this location contains.
-pub(crate) fn stripe_of(map: &ClusterMap, layout: &Layout, seat: ReplicaLocation, slot: u8) -> Option<usize> {
+pub(crate) fn stripe_of(
+    map: &ClusterMap,
+    layout: &Layout,
+    location: ReplicaLocation,
+    slot: u8,
+) -> Option<usize> {
     (0..layout.groups.len())
-        .find(|&stripe| layout.slot(stripe) == slot && holds(map, layout.groups[stripe], seat))
+        .find(|&stripe| layout.slot(stripe) == slot && holds(map, layout.groups[stripe], location))
 }
 
-pub(crate) fn holds(map: &ClusterMap, group: GroupId, seat: ReplicaLocation) -> bool {
-    replica_locations(map.group(group)).any(|(other, _)| other == seat)
+pub(crate) fn holds(map: &ClusterMap, group: GroupId, location: ReplicaLocation) -> bool {
+    replica_locations(map.group(group)).any(|(other, _)| other == location)
 }
 
 /// Returns whether a record requires the deletion of a chunk file. A record under the name of a
@@ -237,13 +244,13 @@ pub(crate) fn holds(map: &ClusterMap, group: GroupId, seat: ReplicaLocation) -> 
 pub(crate) fn is_deletion_pending(
     map: &ClusterMap,
     tree: &Tree,
-    seat: ReplicaLocation,
+    location: ReplicaLocation,
     name: InodeId,
 ) -> bool {
     [name, name.owner_of_chunk_file()].iter().any(|noted| {
         tree.pending_deletions.get(noted).is_some_and(|doomed| {
             let mut names = (0..doomed.groups.len()).filter(|&s| doomed.chunk_file(*noted, s) == name);
-            names.any(|s| holds(map, doomed.groups[s], seat))
+            names.any(|s| holds(map, doomed.groups[s], location))
         })
     })
 }
@@ -279,7 +286,7 @@ async fn check_missing(
 ) -> Result<()> {
     const REMEDY: &str =
         "repair takes it from another replica; if there is none, restore the file from a backup";
-    let noted = all_differing_files(subject).await?;
+    let may_differ = all_differing_files(subject).await?;
     let mut files: Vec<InodeId> = tree.inodes.keys().copied().collect();
     files.retain(|ino| below.is_none_or(|below| below.contains(ino)));
     files.sort();
@@ -294,8 +301,8 @@ async fn check_missing(
                 continue;
             }
             // A replica that can't be opened is reported only once, as that.
-            let here = |seat: &ReplicaLocation| subject.is_open(*seat);
-            if !replica_locations(known).any(|(seat, _)| here(&seat)) {
+            let here = |location: &ReplicaLocation| subject.is_open(*location);
+            if !replica_locations(known).any(|(location, _)| here(&location)) {
                 let cause = format!("group {group} of its layout has no replica here that can be opened");
                 report.add(Kind::UnknownTarget, tree.path(ino), cause, REMEDY);
                 continue;
@@ -305,22 +312,24 @@ async fn check_missing(
                 continue;
             }
             let name = content.layout.chunk_file(ino, stripe);
-            let has = |seat: &ReplicaLocation| present.get(seat).is_some_and(|files| files.contains(&name));
-            let good =
-                replica_locations(known).filter(|(seat, state)| *state == MemberState::Good && here(seat));
-            for (seat, _) in good {
-                let lack = missing_content(subject, seat, name, (has(&seat), &content, stripe)).await?;
+            let has =
+                |location: &ReplicaLocation| present.get(location).is_some_and(|files| files.contains(&name));
+            let good = replica_locations(known)
+                .filter(|(location, state)| *state == MemberState::Good && here(location));
+            for (location, _) in good {
+                let lack =
+                    missing_content(subject, location, name, (has(&location), &content, stripe)).await?;
                 let Some((kind, lack)) = lack else { continue };
-                let cause = match seat.group {
-                    Some(group) if noted.get(&group).is_some_and(|noted| noted.contains(&name)) => {
+                let cause = match location.group {
+                    Some(group) if may_differ.get(&group).is_some_and(|noted| noted.contains(&name)) => {
                         report.pending += 1;
                         continue;
                     }
-                    Some(_) => format!("its chunk file of {needed} bytes on {seat} {lack}"),
+                    Some(_) => format!("its chunk file of {needed} bytes on {location} {lack}"),
                     None => format!("its chunk file of {needed} bytes in group {group} {lack}"),
                 };
                 let found = Finding::new(kind, tree.path(ino), cause, REMEDY);
-                report.findings.push(found.at(seat, subject.map).of(ino, stripe));
+                report.findings.push(found.at(location, subject.map).of(ino, stripe));
             }
         }
     }
@@ -331,27 +340,27 @@ async fn check_missing(
 /// the cluster hasn't reconciled yet explains it.
 async fn missing_content(
     subject: &Subject<'_>,
-    seat: ReplicaLocation,
+    location: ReplicaLocation,
     name: InodeId,
     (is_there, content, stripe): (bool, &FileContent, usize),
 ) -> Result<Option<(Kind, String)>> {
-    let store = match seat.group {
-        Some(group) => subject.replicas.get(&(seat.target, group)),
-        None => subject.stores.get(&seat.target),
+    let store = match location.group {
+        Some(group) => subject.replicas.get(&(location.target, group)),
+        None => subject.stores.get(&location.target),
     };
-    let is_excused = store.is_some_and(|store| store.was_changing(name));
+    let was_changing = store.is_some_and(|store| store.was_changing(name));
     if !is_there {
-        let is_damage = content.is_dense || !is_excused;
+        let is_damage = content.is_dense || !was_changing;
         return Ok(is_damage.then(|| (Kind::MissingChunkFile, "is missing".into())));
     }
     let known = content.known_len(stripe);
-    let Some(store) = store.filter(|_| known > 0 && !is_excused) else { return Ok(None) };
+    let Some(store) = store.filter(|_| known > 0 && !was_changing) else { return Ok(None) };
     // If its checksums show that there was more, it is reported as damaged content.
-    let len = store.stat(name).await.map_err(unreadable)?.len;
+    let len = store.stat(name).await.map_err(store_error)?.len;
     let is_short = len < known && store.require_not_truncated(name).await.is_ok();
     Ok(is_short.then(|| (Kind::ShortChunkFile, format!("ends after {len}"))))
 }
 
-pub(crate) fn unreadable(error: StoreError) -> Error {
+pub(crate) fn store_error(error: StoreError) -> Error {
     Error::new(Errno::EIO, error.message().to_owned()).hint(error.hint().to_owned())
 }

@@ -103,7 +103,7 @@ pub(crate) struct ExposureFile<'a> {
 /// A metadata store that can't be read.
 pub fn exposure(cluster: &Online<'_>) -> Result<Exposure> {
     let tree = cluster.read(&mut CheckReport::default(), false)?;
-    let mut scale = ExposureBuilder::new(cluster.map);
+    let mut builder = ExposureBuilder::new(cluster.map);
     let mut directories: BTreeMap<InodeId, String> = BTreeMap::new();
     let total = tree.inodes.len() as u64;
     for (done, (&ino, known)) in tree.inodes.iter().enumerate() {
@@ -113,14 +113,14 @@ pub fn exposure(cluster: &Online<'_>) -> Result<Exposure> {
         let (Some(layout), Some(inode)) = (tree.layout(ino), &known.inode) else { continue };
         let directory = directory_of(&tree, ino, &mut directories);
         let is_estimate = !tree.is_dense(ino) || tree.writing.contains(&ino);
-        scale.add_file(&ExposureFile {
+        builder.add_file(&ExposureFile {
             directory: &directory,
             layout: &layout,
             size: inode.size,
             is_estimate,
         });
     }
-    Ok(scale.finish())
+    Ok(builder.finish())
 }
 
 fn directory_of(tree: &Tree, ino: InodeId, known: &mut BTreeMap<InodeId, String>) -> String {
@@ -133,7 +133,7 @@ fn directory_of(tree: &Tree, ino: InodeId, known: &mut BTreeMap<InodeId, String>
 /// Accumulates the exposure map file by file.
 pub(crate) struct ExposureBuilder<'a> {
     map: &'a ClusterMap,
-    told: Exposure,
+    exposure: Exposure,
     domains: BTreeMap<Domain, DomainLoad>,
 }
 
@@ -158,7 +158,7 @@ impl<'a> ExposureBuilder<'a> {
         let racks = map.nodes.iter().filter_map(|node| Some(Domain::Rack(node.rack.clone()?)));
         let domains =
             targets.chain(nodes).chain(racks).map(|domain| (domain, DomainLoad::default())).collect();
-        ExposureBuilder { map, told: Exposure::default(), domains }
+        ExposureBuilder { map, exposure: Exposure::default(), domains }
     }
 
     /// Adds a file.
@@ -167,12 +167,12 @@ impl<'a> ExposureBuilder<'a> {
         let mut now = Bytes::default();
         for stripe in 0..file.layout.groups.len() {
             let bytes = layout::local_len(file.layout, stripe, file.size);
-            self.stripe(file.layout, stripe, bytes, (&mut here, &mut now));
+            self.add_stripe(file.layout, stripe, bytes, (&mut here, &mut now));
         }
-        self.told.all.add(file.size);
-        self.told.at_risk_now.add(now.at_risk);
-        self.told.lost_now.add(now.lost);
-        self.told.estimated_files += u64::from(file.is_estimate);
+        self.exposure.all.add(file.size);
+        self.exposure.at_risk_now.add(now.at_risk);
+        self.exposure.lost_now.add(now.lost);
+        self.exposure.estimated_files += u64::from(file.is_estimate);
         for (domain, bytes) in here {
             let Some(load) = self.domains.get_mut(&domain) else { continue };
             load.lost.add(bytes.lost);
@@ -185,7 +185,7 @@ impl<'a> ExposureBuilder<'a> {
         }
     }
 
-    fn stripe(
+    fn add_stripe(
         &self,
         layout: &Layout,
         stripe: usize,
@@ -226,29 +226,30 @@ impl<'a> ExposureBuilder<'a> {
 
     /// Returns the exposure map.
     pub(crate) fn finish(self) -> Exposure {
-        let ExposureBuilder { map, mut told, domains } = self;
-        told.exposed = domains.into_iter().map(|(domain, load)| exposed(map, domain, load)).collect();
+        let ExposureBuilder { map, mut exposure, domains } = self;
+        exposure.exposed =
+            domains.into_iter().map(|(domain, load)| domain_exposure(map, domain, load)).collect();
         let size = |exposed: &DomainExposure| match exposed.domain {
             Domain::Rack(_) => 0,
             Domain::Node(_) => 1,
             Domain::Target(_) => 2,
         };
-        told.exposed.sort_by_cached_key(|exposed| {
+        exposure.exposed.sort_by_cached_key(|exposed| {
             let (lost, at_risk) = (exposed.lost.bytes, exposed.at_risk.bytes);
             (size(exposed), std::cmp::Reverse((lost, at_risk)), exposed.domain.clone())
         });
-        told
+        exposure
     }
 }
 
-fn exposed(map: &ClusterMap, domain: Domain, load: DomainLoad) -> DomainExposure {
+fn domain_exposure(map: &ClusterMap, domain: Domain, load: DomainLoad) -> DomainExposure {
     let node = match &domain {
         Domain::Node(node) => Some(*node),
         Domain::Target(target) => map.target(*target).map(|target| target.node),
         Domain::Rack(_) => None,
     };
     let node = node.and_then(|node| map.node(node));
-    let goes = |node: &types::Node| match &domain {
+    let fails = |node: &types::Node| match &domain {
         Domain::Node(dead) => node.id == *dead,
         Domain::Rack(dead) => node.rack.as_ref() == Some(dead),
         Domain::Target(_) => false,
@@ -261,7 +262,7 @@ fn exposed(map: &ClusterMap, domain: Domain, load: DomainLoad) -> DomainExposure
     top.sort_by_key(|heavy| std::cmp::Reverse((heavy.lost.bytes, heavy.at_risk.bytes)));
     top.truncate(MAX_DIRECTORIES);
     DomainExposure {
-        keeps_metadata: map.nodes.iter().any(|node| goes(node) && node.roles.contains(&Role::Mgmt)),
+        keeps_metadata: map.nodes.iter().any(|node| fails(node) && node.roles.contains(&Role::Mgmt)),
         node: node.map_or_else(String::new, |node| node.name.clone()),
         domain,
         lost: load.lost,

@@ -102,9 +102,9 @@ impl Finding {
     }
 
     /// Sets the faulty replica.
-    pub(crate) fn at(self, seat: ReplicaLocation, map: &ClusterMap) -> Finding {
-        let node = map.target(seat.target).and_then(|target| map.node(target.node));
-        Finding { target: Some(seat.target), node: node.map(|node| node.name.clone()), ..self }
+    pub(crate) fn at(self, location: ReplicaLocation, map: &ClusterMap) -> Finding {
+        let node = map.target(location.target).and_then(|target| map.node(target.node));
+        Finding { target: Some(location.target), node: node.map(|node| node.name.clone()), ..self }
     }
 
     pub(crate) fn of(self, ino: InodeId, stripe: usize) -> Finding {
@@ -136,7 +136,7 @@ pub struct CheckReport {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
-pub enum Verdict {
+pub enum CheckOutcome {
     Clean,
     Repaired,
     Damaged,
@@ -144,13 +144,13 @@ pub enum Verdict {
 
 impl CheckReport {
     /// Returns the overall result: clean, all repaired, or damaged.
-    pub fn verdict(&self) -> Verdict {
+    pub fn outcome(&self) -> CheckOutcome {
         if self.findings.is_empty() {
-            Verdict::Clean
+            CheckOutcome::Clean
         } else if self.findings.iter().all(|finding| finding.repaired) {
-            Verdict::Repaired
+            CheckOutcome::Repaired
         } else {
-            Verdict::Damaged
+            CheckOutcome::Damaged
         }
     }
 

@@ -33,7 +33,7 @@ mod tree;
 
 pub use data::ReplicaLocation;
 pub use exposure::{Amount, Domain, DomainExposure, Exposure, HeavyDirectory, exposure};
-pub use finding::{CheckReport, Finding, Kind, Verdict};
+pub use finding::{CheckOutcome, CheckReport, Finding, Kind};
 pub use local::LocalTargets;
 pub use losses::{Losses, LostFile, LostGroup, losses, usage};
 pub use online::{Online, TakeSnapshot, check_online};
@@ -66,9 +66,9 @@ pub struct Subject<'a> {
 impl Subject<'_> {
     /// Returns whether the target of a location is here, and its replica of the group could be
     /// opened.
-    pub(crate) fn is_open(&self, seat: ReplicaLocation) -> bool {
-        let can_be = |group: GroupId| !self.unopened.contains_key(&(seat.target, group));
-        self.stores.contains_key(&seat.target) && seat.group.is_none_or(can_be)
+    pub(crate) fn is_open(&self, location: ReplicaLocation) -> bool {
+        let can_be = |group: GroupId| !self.unopened.contains_key(&(location.target, group));
+        self.stores.contains_key(&location.target) && location.group.is_none_or(can_be)
     }
 }
 
@@ -86,18 +86,18 @@ pub type UnopenedReplicas = BTreeMap<(TargetId, GroupId), Error>;
 pub async fn open_replicas(stores: &BTreeMap<TargetId, Arc<Store>>) -> Result<(Replicas, UnopenedReplicas)> {
     let mut found = Vec::new();
     for (&target, store) in stores {
-        let groups = store.groups().await.map_err(data::unreadable)?;
+        let groups = store.groups().await.map_err(data::store_error)?;
         found.extend(groups.into_iter().map(|group| ((target, group), store)));
     }
-    let (mut copies, mut unopened) = (Replicas::new(), UnopenedReplicas::new());
+    let (mut replicas, mut unopened) = (Replicas::new(), UnopenedReplicas::new());
     for (place, store) in found {
         match Store::open_group(store, place.1, IfAbsent::Leave).await {
-            Ok(Some((copy, _))) => drop(copies.insert(place, copy)),
+            Ok(Some((copy, _))) => drop(replicas.insert(place, copy)),
             Ok(None) => {}
-            Err(error) => drop(unopened.insert(place, data::unreadable(error))),
+            Err(error) => drop(unopened.insert(place, data::store_error(error))),
         }
     }
-    Ok((copies, unopened))
+    Ok((replicas, unopened))
 }
 
 /// Called at intervals with the phase of the check, the items done and their total.
@@ -114,7 +114,7 @@ pub struct CheckOptions<'a> {
     pub repair: bool,
     /// Give up content that no replica has, with `repair` only: this is called with it before it
     /// becomes zeros.
-    pub forget: Option<LossRecorder<'a>>,
+    pub loss_recorder: Option<LossRecorder<'a>>,
     /// Check only what is at or below this path, which begins at the root of the file system.
     /// Orphaned chunk files are not searched then.
     pub below: Option<&'a str>,
@@ -150,27 +150,27 @@ pub struct Loss {
 /// metadata that looks older than the chunk files. Damage is no error: it is in the report.
 pub async fn check(
     subject: &Subject<'_>,
-    orders: &CheckOptions<'_>,
+    options: &CheckOptions<'_>,
     progress: Progress<'_>,
 ) -> Result<CheckReport> {
-    metadata_age::check_age(subject, orders, progress).await?;
-    let (tree, mut report) = names_of(subject, orders, progress)?;
-    let below = orders.below.map(|path| tree.below(path)).transpose()?;
-    data::check(subject, &tree, (orders, below.as_ref()), &mut report, progress).await?;
+    metadata_age::check_age(subject, options, progress).await?;
+    let (tree, mut report) = names_of(subject, options, progress)?;
+    let below = options.below.map(|path| tree.below(path)).transpose()?;
+    data::check(subject, &tree, (options, below.as_ref()), &mut report, progress).await?;
     replicas::check(subject, &tree, below.as_ref(), &mut report, progress).await?;
-    if orders.repair {
+    if options.repair {
         let contents = report.findings.iter().filter_map(|finding| finding.place);
         let contents = contents.filter_map(|(ino, _)| Some((ino, tree.content(ino)?))).collect();
         let targets = local::LocalTargets(subject);
         // No process serves it.
         let is_unchanged = |_: InodeId, _: &content_repair::FileContent| Ok(true);
-        let mending = content_repair::ContentRepair {
+        let repair = content_repair::ContentRepair {
             targets: &targets,
             map: subject.map,
-            orders,
+            options,
             is_unchanged: &is_unchanged,
         };
-        mending.run(&contents, &mut report).await?;
+        repair.run(&contents, &mut report).await?;
     }
     report.files = tree.files();
     report.directories = tree.directories();
@@ -185,38 +185,38 @@ pub async fn check(
 pub fn check_names(
     engine: &dyn Engine,
     (partitions, hash_key): (u16, (u64, u64)),
-    orders: &CheckOptions<'_>,
+    options: &CheckOptions<'_>,
     progress: Progress<'_>,
 ) -> Result<CheckReport> {
     let (map, stores) = (ClusterMap::default(), BTreeMap::new());
-    let (copies, unopened) = (Replicas::new(), UnopenedReplicas::new());
+    let (replicas, unopened) = (Replicas::new(), UnopenedReplicas::new());
     let subject = Subject {
         engine,
         partitions,
         hash_key,
         map: &map,
         stores: &stores,
-        replicas: &copies,
+        replicas: &replicas,
         unopened: &unopened,
     };
-    let (tree, mut report) = names_of(&subject, orders, progress)?;
-    orders.below.map(|path| tree.below(path)).transpose()?;
+    let (tree, mut report) = names_of(&subject, options, progress)?;
+    options.below.map(|path| tree.below(path)).transpose()?;
     (report.files, report.directories) = (tree.files(), tree.directories());
     Ok(report)
 }
 
 fn names_of(
     subject: &Subject<'_>,
-    orders: &CheckOptions<'_>,
+    options: &CheckOptions<'_>,
     progress: Progress<'_>,
 ) -> Result<(tree::Tree, CheckReport)> {
     let mut report = CheckReport::default();
     let mut tree = tree::Tree::read(subject, &mut report, progress)?;
     let fixes = names::check(subject, &mut tree, &mut report);
-    match orders.below {
+    match options.below {
         // Names depend on each other: faults outside the path are neither reported nor repaired.
         Some(path) => report.findings.retain(|finding| is_below(&finding.object, path)),
-        None if orders.repair => repair::apply(subject, &fixes, &mut report)?,
+        None if options.repair => repair::apply(subject, &fixes, &mut report)?,
         None => {}
     }
     Ok((tree, report))

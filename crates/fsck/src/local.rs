@@ -1,7 +1,7 @@
 //! The targets of a stopped cluster.
 
 use crate::Subject;
-use crate::data::{ReplicaLocation, replica_locations, unreadable};
+use crate::data::{ReplicaLocation, replica_locations, store_error};
 use crate::targets::{Discard, TargetFuture, Targets};
 use chunkstore::{IoPath, Kind, MAX_UNITS, Store, StoreError};
 use rt::IoBuf;
@@ -19,30 +19,38 @@ const LIST_PAGE: usize = 4096;
 pub struct LocalTargets<'a>(pub &'a Subject<'a>);
 
 impl LocalTargets<'_> {
-    fn store(&self, seat: ReplicaLocation) -> Result<&Store> {
-        let found = match seat.group {
-            Some(group) => self.0.replicas.get(&(seat.target, group)),
-            None => self.0.stores.get(&seat.target),
+    fn store(&self, location: ReplicaLocation) -> Result<&Store> {
+        let found = match location.group {
+            Some(group) => self.0.replicas.get(&(location.target, group)),
+            None => self.0.stores.get(&location.target),
         };
-        found.map(|store| &**store).ok_or_else(|| Error::new(Errno::ENODEV, format!("{seat} is not here")))
+        found
+            .map(|store| &**store)
+            .ok_or_else(|| Error::new(Errno::ENODEV, format!("{location} is not here")))
     }
 
-    async fn mend(&self, from: ReplicaLocation, to: TargetId, name: InodeId, range: ByteRange) -> Result<()> {
+    async fn repair(
+        &self,
+        from: ReplicaLocation,
+        to: TargetId,
+        name: InodeId,
+        range: ByteRange,
+    ) -> Result<()> {
         let (from, to) = (self.store(from)?, self.store(ReplicaLocation { target: to, ..from })?);
         let len = from.stat(name).await.map_err(failed)?.len;
-        let had = to.stat(name).await.map_err(failed)?.len;
-        if had > len {
+        let old_len = to.stat(name).await.map_err(failed)?.len;
+        if old_len > len {
             to.copy_aside(name).await.map_err(failed)?;
         }
         if len == 0 {
             to.truncate(name, 0).await.map_err(failed)?;
             return to.sync(name).await.map_err(failed);
         }
-        if had == 0 {
+        if old_len == 0 {
             create_expecting(from, to, name, len).await?;
             return copy(from, to, name, ByteRange::new(0, len)).await;
         }
-        if had != len {
+        if old_len != len {
             // Includes its last block, which may be damaged because of the wrong length.
             let last = ByteRange::new((len - 1) / BLOCK * BLOCK, len);
             let buf = IoBuf::alloc(last.len() as usize);
@@ -50,14 +58,19 @@ impl LocalTargets<'_> {
             to.rewrite(name, last, Some(&buf), Some(len)).await.map_err(failed)?;
         }
         copy(from, to, name, range.intersect(ByteRange::new(0, len))).await?;
-        if had < len {
-            copy(from, to, name, ByteRange::new(had / BLOCK * BLOCK, len)).await?;
+        if old_len < len {
+            copy(from, to, name, ByteRange::new(old_len / BLOCK * BLOCK, len)).await?;
         }
         to.sync(name).await.map_err(failed)
     }
 
-    async fn forget(&self, seat: ReplicaLocation, name: InodeId, range: ByteRange) -> Result<Vec<ByteRange>> {
-        let stores = self.all_copies(seat)?;
+    async fn give_up(
+        &self,
+        location: ReplicaLocation,
+        name: InodeId,
+        range: ByteRange,
+    ) -> Result<Vec<ByteRange>> {
+        let stores = self.all_replicas(location)?;
         let mut is_gone = true;
         for store in &stores {
             let len = store.stat(name).await.map_err(failed)?.len;
@@ -92,8 +105,8 @@ impl LocalTargets<'_> {
 
     /// Returns the stores of all members of a group. Fails unless all members are in sync and here:
     /// the content of others is unknown.
-    fn all_copies(&self, seat: ReplicaLocation) -> Result<Vec<&Store>> {
-        let Some(id) = seat.group else { return Ok(vec![self.store(seat)?]) };
+    fn all_replicas(&self, location: ReplicaLocation) -> Result<Vec<&Store>> {
+        let Some(id) = location.group else { return Ok(vec![self.store(location)?]) };
         let group = self.0.map.group(id);
         if group.is_none_or(|group| group.is_degraded()) {
             let message = format!("group {id} has members that aren't in sync");
@@ -102,7 +115,7 @@ impl LocalTargets<'_> {
         }
         replica_locations(group)
             .filter(|(_, state)| *state == MemberState::Good)
-            .map(|(seat, _)| self.store(seat))
+            .map(|(location, _)| self.store(location))
             .collect()
     }
 }
@@ -114,7 +127,7 @@ async fn create_expecting(from: &Store, to: &Store, name: InodeId, len: u64) -> 
     for start in (0..len).step_by(most as usize) {
         let part = ByteRange::at(start, most).intersect(ByteRange::new(0, len));
         let survey = from.survey(name, part, BLOCK, false).await.map_err(failed)?;
-        if !survey.is_there {
+        if !survey.exists {
             return Err(Error::new(Errno::EIO, format!("chunk file {:016x} is missing", name.0))
                 .hint("run the check again"));
         }
@@ -155,7 +168,7 @@ pub(crate) async fn discard(store: &Store, name: InodeId, how: Discard) -> Resul
 
 /// Truncates a chunk file that is longer than its file. The metadata may be older than the file, so
 /// a copy of the whole chunk file is moved aside first, unless the caller wants it deleted.
-pub(crate) async fn cut(store: &Store, name: InodeId, len: u64, how: Discard) -> Result<(), StoreError> {
+pub(crate) async fn truncate(store: &Store, name: InodeId, len: u64, how: Discard) -> Result<(), StoreError> {
     if how == Discard::MoveAside {
         store.copy_aside(name).await?;
     }
@@ -165,53 +178,53 @@ pub(crate) async fn cut(store: &Store, name: InodeId, len: u64, how: Discard) ->
 /// Damage keeps its own error number, whatever other errors occur.
 fn failed(error: StoreError) -> Error {
     match error.kind() {
-        Kind::Corrupt { .. } | Kind::Io => unreadable(error),
+        Kind::Corrupt { .. } | Kind::Io => store_error(error),
         _ => Error::new(Errno::EINVAL, error.message().to_owned()).hint(error.hint().to_owned()),
     }
 }
 
 impl Targets for LocalTargets<'_> {
-    fn len(&self, seat: ReplicaLocation, ino: InodeId) -> TargetFuture<'_, u64> {
-        Box::pin(async move { Ok(self.store(seat)?.stat(ino).await.map_err(failed)?.len) })
+    fn len(&self, location: ReplicaLocation, ino: InodeId) -> TargetFuture<'_, u64> {
+        Box::pin(async move { Ok(self.store(location)?.stat(ino).await.map_err(failed)?.len) })
     }
 
-    fn read(&self, seat: ReplicaLocation, ino: InodeId, range: ByteRange) -> TargetFuture<'_, u32> {
+    fn read(&self, location: ReplicaLocation, ino: InodeId, range: ByteRange) -> TargetFuture<'_, u32> {
         Box::pin(async move {
             let buf = IoBuf::alloc(range.len() as usize);
-            self.store(seat)?.read(ino, range.start, &buf, IoPath::Direct).await.map_err(failed)?;
+            self.store(location)?.read(ino, range.start, &buf, IoPath::Direct).await.map_err(failed)?;
             Ok(types::crc32c(buf.as_slice()))
         })
     }
 
     fn list(
         &self,
-        seat: ReplicaLocation,
+        location: ReplicaLocation,
         from: InodeId,
     ) -> TargetFuture<'_, (Vec<InodeId>, Option<InodeId>)> {
-        Box::pin(async move { self.store(seat)?.files(from, LIST_PAGE).await.map_err(failed) })
+        Box::pin(async move { self.store(location)?.files(from, LIST_PAGE).await.map_err(failed) })
     }
 
-    fn mend(
+    fn repair(
         &self,
         from: ReplicaLocation,
         to: TargetId,
         ino: InodeId,
         range: ByteRange,
     ) -> TargetFuture<'_, ()> {
-        Box::pin(LocalTargets::mend(self, from, to, ino, range))
+        Box::pin(LocalTargets::repair(self, from, to, ino, range))
     }
 
     fn give_up(
         &self,
-        seat: ReplicaLocation,
+        location: ReplicaLocation,
         ino: InodeId,
         range: ByteRange,
     ) -> TargetFuture<'_, Vec<ByteRange>> {
-        Box::pin(LocalTargets::forget(self, seat, ino, range))
+        Box::pin(LocalTargets::give_up(self, location, ino, range))
     }
 
-    fn discard(&self, seat: ReplicaLocation, ino: InodeId, how: Discard) -> TargetFuture<'_, ()> {
-        Box::pin(async move { discard(self.store(seat)?, ino, how).await.map_err(failed) })
+    fn discard(&self, location: ReplicaLocation, ino: InodeId, how: Discard) -> TargetFuture<'_, ()> {
+        Box::pin(async move { discard(self.store(location)?, ino, how).await.map_err(failed) })
     }
 
     fn pause(&self) -> TargetFuture<'_, ()> {

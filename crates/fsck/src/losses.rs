@@ -5,7 +5,7 @@
 
 use crate::finding::CheckReport;
 use crate::online::Online;
-use crate::tree::{PAGE, unreadable};
+use crate::tree::{PAGE, metadata_store_error};
 use bytes::Bytes;
 use kv::Engine;
 use namespace::keys::{self, KeyRange};
@@ -66,7 +66,7 @@ pub struct Losses {
 pub fn losses(
     cluster: &Online<'_>,
     target: TargetId,
-    tell: &mut dyn FnMut(&LostFile) -> Result<()>,
+    on_file: &mut dyn FnMut(&LostFile) -> Result<()>,
 ) -> Result<Losses> {
     if cluster.map.target(target).is_none() {
         return Err(Error::new(Errno::ENOENT, format!("there is no target {target}"))
@@ -83,7 +83,7 @@ pub fn losses(
         // A layout that can't be read is damage, which the check reports.
         let Ok(Some(part)) = Part::of(inode, &ids) else { continue };
         let file = LostFile { path: tree.path(ino), ino, size: inode.size, lost: part.bytes };
-        tell(&file)?;
+        on_file(&file)?;
         losses.files += 1;
         losses.bytes += part.bytes;
         if losses.named.len() < MAX_NAMED {
@@ -95,13 +95,13 @@ pub fn losses(
 
 fn lost_groups(cluster: &Online<'_>, target: TargetId) -> Vec<LostGroup> {
     let has_missed = |state| matches!(state, MemberState::NeedsResync | MemberState::Resyncing);
-    let alone = cluster.map.groups.iter().filter(|group| group.is_sole_in_sync_member(target));
+    let unreplicated = cluster.map.groups.iter().filter(|group| group.is_sole_in_sync_member(target));
     let lost = |group: &types::Group| LostGroup {
         group: group.id,
         scheme: group.scheme,
         older_on: group.members_with_states().find(|(_, state)| has_missed(*state)).map(|(id, _)| id),
     };
-    alone.map(lost).collect()
+    unreplicated.map(lost).collect()
 }
 
 /// Returns the usage of some groups by the metadata, from a snapshot of a store. Yields to other
@@ -122,13 +122,13 @@ pub async fn usage(engine: &dyn Engine, partitions: u16, groups: &BTreeSet<Group
             Ok(())
         };
         each(engine, keys::inodes_after(partition, InodeId(0)), &mut take_inode).await?;
-        let mut take_doomed = |key: &Bytes, value: Bytes| {
+        let mut take_deletion = |key: &Bytes, value: Bytes| {
             let layout: record::Layout = record::decode(key, value)?;
             let layout = Layout::try_from(&layout)?;
             usage.referenced.extend(layout.groups.into_iter().filter(|group| groups.contains(group)));
             Ok(())
         };
-        each(engine, keys::doomed_after(partition, InodeId(0)), &mut take_doomed).await?;
+        each(engine, keys::doomed_after(partition, InodeId(0)), &mut take_deletion).await?;
     }
     Ok(usage)
 }
@@ -160,7 +160,7 @@ async fn each(
 ) -> Result<()> {
     let mut from = range.from;
     loop {
-        let page = engine.scan(&from, &range.to, PAGE).map_err(unreadable)?;
+        let page = engine.scan(&from, &range.to, PAGE).map_err(metadata_store_error)?;
         let Some((last, _)) = page.last() else { return Ok(()) };
         from = [last.as_ref(), &[0]].concat();
         for (key, value) in page {

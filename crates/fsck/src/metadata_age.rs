@@ -26,26 +26,26 @@ pub(crate) fn is_unallocated(tree: &Tree, name: InodeId) -> bool {
 /// If it is, unless the orders accept the loss.
 pub(crate) async fn check_age(
     subject: &Subject<'_>,
-    orders: &CheckOptions<'_>,
+    options: &CheckOptions<'_>,
     progress: Progress<'_>,
 ) -> Result<()> {
-    if !orders.repair || orders.accept_loss {
+    if !options.repair || options.accept_loss {
         return Ok(());
     }
     let tree = Tree::read(subject, &mut CheckReport::default(), progress)?;
     let (mut count, mut first) = (0, None);
-    for (seat, store) in data::all_stores(subject) {
-        let files = store.list().await.map_err(data::unreadable)?;
+    for (location, store) in data::all_stores(subject) {
+        let files = store.list().await.map_err(data::store_error)?;
         for name in files.into_iter().filter(|name| is_unallocated(&tree, *name)) {
             count += 1;
-            first.get_or_insert((seat, name));
+            first.get_or_insert((location, name));
         }
     }
     match first {
         None => Ok(()),
-        Some((seat, name)) => {
+        Some((location, name)) => {
             let message = format!(
-                "the metadata looks older than the chunk files: {count} of them belong to inodes that it hasn't allocated yet, such as {:016x} on {seat}",
+                "the metadata looks older than the chunk files: {count} of them belong to inodes that it hasn't allocated yet, such as {:016x} on {location}",
                 name.0
             );
             Err(Error::new(Errno::EIO, message).hint(REMEDY))

@@ -15,7 +15,7 @@ use crate::data::{LOST_GROUP_REMEDY, ReplicaLocation, in_lost_group, replica_loc
 use crate::finding::{CheckReport, Finding, Kind};
 use crate::plan::{PIECE_BYTES, ReplicaState};
 use crate::targets::{Targets, read_replica};
-use crate::tree::{Tree, file_ranges, unreadable};
+use crate::tree::{Tree, file_ranges, metadata_store_error};
 use crate::{CheckOptions, Progress, Subject, is_below, names};
 use kv::Engine;
 use namespace::keys;
@@ -51,7 +51,7 @@ pub struct Online<'a> {
     /// The targets.
     pub targets: &'a dyn Targets,
     /// What to do besides reading.
-    pub orders: CheckOptions<'a>,
+    pub options: CheckOptions<'a>,
     /// Called with the progress.
     pub progress: Progress<'a>,
 }
@@ -63,7 +63,7 @@ pub(crate) type Unreachable = BTreeMap<ReplicaLocation, String>;
 struct SuspectedFault {
     kind: Kind,
     stripe: usize,
-    seat: Option<ReplicaLocation>,
+    location: Option<ReplicaLocation>,
     cause: String,
     ranges: Vec<ByteRange>,
 }
@@ -80,8 +80,8 @@ pub async fn check_online(cluster: &Online<'_>) -> Result<CheckReport> {
     (report.files, report.directories) = (tree.files(), tree.directories());
     let mut unreachable = BTreeMap::new();
     let mut suspects = BTreeSet::new();
-    let below = cluster.orders.below.map(|path| tree.below(path)).transpose()?;
-    if let Some(path) = cluster.orders.below {
+    let below = cluster.options.below.map(|path| tree.below(path)).transpose()?;
+    if let Some(path) = cluster.options.below {
         report.findings.retain(|finding| is_below(&finding.object, path));
     }
     let mut files = files(&tree);
@@ -89,7 +89,7 @@ pub async fn check_online(cluster: &Online<'_>) -> Result<CheckReport> {
     let total = files.len() as u64;
     for (done, ino) in files.into_iter().enumerate() {
         (cluster.progress)("reading files", done as u64, total);
-        match cluster.look(&tree, ino, &mut report, &mut unreachable).await {
+        match cluster.suspected_faults(&tree, ino, &mut report, &mut unreachable).await {
             wrong if wrong.is_empty() => {}
             _ => drop(suspects.insert(ino)),
         }
@@ -108,12 +108,12 @@ pub async fn check_online(cluster: &Online<'_>) -> Result<CheckReport> {
     if below.is_none() {
         cluster.check_orphans(&mut report, &unreachable).await?;
     }
-    if cluster.orders.repair {
+    if cluster.options.repair {
         (cluster.progress)("repairing files", 0, contents.len() as u64);
-        let (targets, map, orders) = (cluster.targets, cluster.map, &cluster.orders);
+        let (targets, map, orders) = (cluster.targets, cluster.map, &cluster.options);
         let is_unchanged = |ino: InodeId, content: &FileContent| cluster.is_unchanged(ino, content);
-        let mending = ContentRepair { targets, map, orders, is_unchanged: &is_unchanged };
-        mending.run(&contents, &mut report).await?;
+        let repair = ContentRepair { targets, map, options: orders, is_unchanged: &is_unchanged };
+        repair.run(&contents, &mut report).await?;
     }
     cluster.report_unreachable(unreachable, &mut report);
     truncate_findings(&mut report);
@@ -146,38 +146,40 @@ impl Online<'_> {
     /// Waits until of each group a replica answers whose target is not offline; gives up after a
     /// limited time.
     async fn wait_until_ready(&self) -> Result<()> {
-        let should = |(seat, state): &(ReplicaLocation, MemberState)| {
-            let target = self.map.target(seat.target);
+        let should = |(location, state): &(ReplicaLocation, MemberState)| {
+            let target = self.map.target(location.target);
             *state == MemberState::Good && target.is_some_and(|target| target.state != TargetState::Offline)
         };
         let mut waiting: Vec<Vec<ReplicaLocation>> = self
             .map
             .groups
             .iter()
-            .map(|group| replica_locations(Some(group)).filter(should).map(|(seat, _)| seat).collect())
-            .filter(|copies: &Vec<ReplicaLocation>| !copies.is_empty())
+            .map(|group| {
+                replica_locations(Some(group)).filter(should).map(|(location, _)| location).collect()
+            })
+            .filter(|replicas: &Vec<ReplicaLocation>| !replicas.is_empty())
             .collect();
         let mut down = BTreeSet::new();
         for _ in 0..MAX_READY_PAUSES {
-            let mut silent = Vec::new();
-            for mut copies in waiting {
-                copies.retain(|seat| !down.contains(&seat.target));
-                if !self.any_answers(&copies, &mut down).await {
-                    silent.push(copies);
+            let mut unanswered = Vec::new();
+            for mut replicas in waiting {
+                replicas.retain(|location| !down.contains(&location.target));
+                if !self.any_answers(&replicas, &mut down).await {
+                    unanswered.push(replicas);
                 }
             }
-            if silent.is_empty() {
+            if unanswered.is_empty() {
                 break;
             }
-            (self.progress)("waiting for groups", 0, silent.len() as u64);
-            waiting = silent;
+            (self.progress)("waiting for groups", 0, unanswered.len() as u64);
+            waiting = unanswered;
             self.targets.pause().await?;
         }
         Ok(())
     }
 
-    /// Reads the whole store. Adds its findings to the report if `wanted`.
-    pub(crate) fn read(&self, report: &mut CheckReport, wanted: bool) -> Result<Tree> {
+    /// Reads the whole store. Adds its findings to the report if `adds_findings`.
+    pub(crate) fn read(&self, report: &mut CheckReport, adds_findings: bool) -> Result<Tree> {
         let (engine, stores) = ((self.take_snapshot)()?, BTreeMap::new());
         let subject = Subject {
             engine: &*engine,
@@ -188,7 +190,7 @@ impl Online<'_> {
             replicas: &crate::Replicas::new(),
             unopened: &crate::UnopenedReplicas::new(),
         };
-        if !wanted {
+        if !adds_findings {
             return Tree::read(&subject, &mut CheckReport::default(), &|_, _, _| {});
         }
         let mut tree = Tree::read(&subject, report, &|_, _, _| {})?;
@@ -208,7 +210,7 @@ impl Online<'_> {
 
     /// Returns whether a file may be migrating.
     pub(crate) fn may_be_migrating(&self, ino: InodeId) -> Result<bool> {
-        let wish = (self.take_snapshot)()?.get(&keys::migrating(ino)).map_err(unreadable)?;
+        let wish = (self.take_snapshot)()?.get(&keys::migrating(ino)).map_err(metadata_store_error)?;
         Ok(wish.is_some() || self.map.targets.iter().any(|target| target.drain))
     }
 
@@ -216,17 +218,17 @@ impl Online<'_> {
     /// writes it.
     fn is_unchanged(&self, ino: InodeId, content: &FileContent) -> Result<bool> {
         let now = self.read_file(ino)?;
-        Ok(is_at_rest(&now, ino) && now.damaged.is_empty() && now.content(ino).as_ref() == Some(content))
+        Ok(is_not_written(&now, ino) && now.damaged.is_empty() && now.content(ino).as_ref() == Some(content))
     }
 
     /// Returns whether one of these replicas answers, or all of them are down.
-    async fn any_answers(&self, copies: &[ReplicaLocation], down: &mut BTreeSet<TargetId>) -> bool {
+    async fn any_answers(&self, replicas: &[ReplicaLocation], down: &mut BTreeSet<TargetId>) -> bool {
         let mut are_down = true;
-        for seat in copies {
-            match self.targets.len(*seat, InodeId(0)).await {
+        for location in replicas {
+            match self.targets.len(*location, InodeId(0)).await {
                 Ok(_) => return true,
                 Err(error) if matches!(error.errno, Errno::EHOSTDOWN | Errno::ETIMEDOUT) => {
-                    down.insert(seat.target);
+                    down.insert(location.target);
                 }
                 Err(_) => are_down = false,
             }
@@ -245,96 +247,99 @@ impl Online<'_> {
         let before = self.read(report, false)?;
         let mut found = Vec::new();
         let mut unused = CheckReport::default();
-        for &ino in suspects.iter().filter(|ino| is_at_rest(&before, **ino)) {
-            found.push((ino, self.look(&before, ino, &mut unused, unreachable).await));
+        for &ino in suspects.iter().filter(|ino| is_not_written(&before, **ino)) {
+            found.push((ino, self.suspected_faults(&before, ino, &mut unused, unreachable).await));
         }
         let after = self.read(report, false)?;
         // Files deleted meanwhile have no content that could be wrong.
         suspects.retain(|ino| before.inode(*ino).is_some() && after.inode(*ino).is_some());
         for (ino, wrong) in found {
-            let same = is_at_rest(&after, ino) && content_record(&before, ino) == content_record(&after, ino);
+            let same =
+                is_not_written(&after, ino) && content_record(&before, ino) == content_record(&after, ino);
             if !same || !suspects.contains(&ino) {
                 continue;
             }
             suspects.remove(&ino);
             contents.extend(after.content(ino).map(|content| (ino, content)));
-            for wrong in wrong {
-                self.tell(report, ino, &after.path(ino), wrong);
+            for fault in wrong {
+                self.report_fault(report, ino, &after.path(ino), fault);
             }
         }
         Ok(())
     }
 
     /// Returns suspected faults of a file's chunk files.
-    async fn look(
+    async fn suspected_faults(
         &self,
         tree: &Tree,
         ino: InodeId,
         report: &mut CheckReport,
         unreachable: &mut Unreachable,
     ) -> Vec<SuspectedFault> {
-        let mut wrong = Vec::new();
-        let Some(content) = tree.content(ino) else { return wrong };
+        let mut faults = Vec::new();
+        let Some(content) = tree.content(ino) else { return faults };
         for (stripe, &group) in content.layout.groups.iter().enumerate() {
             let members: Vec<(ReplicaLocation, MemberState)> =
                 replica_locations(self.map.group(group)).collect();
             if self.map.group(group).is_none() {
                 let cause = format!("group {group} of its layout is not in the cluster map");
-                wrong.push(SuspectedFault {
+                faults.push(SuspectedFault {
                     kind: Kind::UnknownTarget,
                     stripe,
-                    seat: None,
+                    location: None,
                     cause,
                     ranges: vec![],
                 });
             }
             if self.map.group(group).is_some_and(Group::is_lost) {
                 let cause = in_lost_group(group);
-                wrong.push(SuspectedFault {
+                faults.push(SuspectedFault {
                     kind: Kind::LostGroup,
                     stripe,
-                    seat: None,
+                    location: None,
                     cause,
                     ranges: vec![],
                 });
             }
-            let mut copies: Vec<(ReplicaLocation, ReplicaState)> = Vec::new();
+            let mut replicas: Vec<(ReplicaLocation, ReplicaState)> = Vec::new();
             let name = content.layout.chunk_file(ino, stripe);
-            for (seat, _) in members.into_iter().filter(|(_, state)| *state == MemberState::Good) {
-                if unreachable.contains_key(&seat) {
+            for (location, _) in members.into_iter().filter(|(_, state)| *state == MemberState::Good) {
+                if unreachable.contains_key(&location) {
                     continue;
                 }
-                match read_replica(self.targets, seat, name, content.required_len(stripe)).await {
-                    Ok(looked) => {
-                        report.chunk_files += u64::from(looked.len > 0);
-                        report.bytes += looked.len;
-                        let place = ReplicaFile { seat, name, stripe, content: &content };
-                        wrong.extend(place.fault(&looked));
-                        copies.push((seat, looked));
+                match read_replica(self.targets, location, name, content.required_len(stripe)).await {
+                    Ok(state) => {
+                        report.chunk_files += u64::from(state.len > 0);
+                        report.bytes += state.len;
+                        let place = ReplicaFile { location, name, stripe, content: &content };
+                        faults.extend(place.fault(&state));
+                        replicas.push((location, state));
                     }
-                    Err(error) => drop(unreachable.insert(seat, unreachable_reason(&error))),
+                    Err(error) => drop(unreachable.insert(location, unreachable_reason(&error))),
                 }
             }
-            wrong.extend(differing(&copies, &content, stripe));
+            faults.extend(differing(&replicas, &content, stripe));
         }
-        wrong
+        faults
     }
 
     /// Reports replicas that could not be read: in a mirrored group with other readable replicas
     /// that is no damage.
     fn report_unreachable(&self, unreachable: Unreachable, report: &mut CheckReport) {
         let remedy = "start its node (weft node list), and check again";
-        let mut told: BTreeSet<GroupId> = BTreeSet::new();
-        for (seat, cause) in &unreachable {
-            let Some(group) = seat.group else {
-                report.add(Kind::UnknownTarget, seat.to_string(), cause.clone(), remedy);
+        let mut reported: BTreeSet<GroupId> = BTreeSet::new();
+        for (location, cause) in &unreachable {
+            let Some(group) = location.group else {
+                report.add(Kind::UnknownTarget, location.to_string(), cause.clone(), remedy);
                 continue;
             };
-            report.unjudged.push(format!("the replica of group {group} on target {}: {cause}", seat.target));
-            let is_lost = |(seat, state): (ReplicaLocation, MemberState)| {
-                state != MemberState::Good || unreachable.contains_key(&seat)
+            report
+                .unjudged
+                .push(format!("the replica of group {group} on target {}: {cause}", location.target));
+            let is_lost = |(location, state): (ReplicaLocation, MemberState)| {
+                state != MemberState::Good || unreachable.contains_key(&location)
             };
-            if replica_locations(self.map.group(group)).all(is_lost) && told.insert(group) {
+            if replica_locations(self.map.group(group)).all(is_lost) && reported.insert(group) {
                 let hint = "weft group show lists what is missing";
                 report.add(
                     Kind::UnknownTarget,
@@ -356,8 +361,8 @@ impl Online<'_> {
         }
     }
 
-    fn tell(&self, report: &mut CheckReport, ino: InodeId, path: &str, wrong: SuspectedFault) {
-        let remedy = match wrong.kind {
+    fn report_fault(&self, report: &mut CheckReport, ino: InodeId, path: &str, fault: SuspectedFault) {
+        let remedy = match fault.kind {
             Kind::LongChunkFile => {
                 "if the metadata was restored from an old backup, restore a newer one. Otherwise reads of the file are right; copy it, and replace it by the copy. If the cluster is a single process, weft fsck --repair truncates it while that is stopped"
             }
@@ -367,16 +372,16 @@ impl Online<'_> {
             Kind::LostGroup => LOST_GROUP_REMEDY,
             _ => "repair takes it from another replica; if there is none, restore the file from a backup",
         };
-        let mut found = Finding::new(wrong.kind, path, wrong.cause, remedy).of(ino, wrong.stripe);
-        found.lost = wrong.kind == Kind::LostGroup;
-        let found = match wrong.seat {
-            Some(seat) => found.at(seat, self.map),
+        let mut found = Finding::new(fault.kind, path, fault.cause, remedy).of(ino, fault.stripe);
+        found.lost = fault.kind == Kind::LostGroup;
+        let found = match fault.location {
+            Some(location) => found.at(location, self.map),
             None => found,
         };
-        match wrong.ranges.is_empty() {
+        match fault.ranges.is_empty() {
             true => report.findings.push(found),
             false => {
-                report.findings.extend(wrong.ranges.into_iter().map(|range| found.clone().over(range)));
+                report.findings.extend(fault.ranges.into_iter().map(|range| found.clone().over(range)));
             }
         }
     }
@@ -384,7 +389,7 @@ impl Online<'_> {
 
 /// A replica of a chunk file.
 struct ReplicaFile<'a> {
-    seat: ReplicaLocation,
+    location: ReplicaLocation,
     name: InodeId,
     stripe: usize,
     content: &'a FileContent,
@@ -392,30 +397,30 @@ struct ReplicaFile<'a> {
 
 impl ReplicaFile<'_> {
     /// Returns the fault of this replica alone.
-    fn fault(&self, looked: &ReplicaState) -> Option<SuspectedFault> {
+    fn fault(&self, state: &ReplicaState) -> Option<SuspectedFault> {
         let (content, stripe) = (self.content, self.stripe);
         let (expected, needed) = (content.max_len(stripe), content.required_len(stripe));
-        let object = format!("chunk file {:016x} on {}", self.name.0, self.seat);
+        let object = format!("chunk file {:016x} on {}", self.name.0, self.location);
         let wrong = |kind, cause, ranges| {
-            Some(SuspectedFault { kind, stripe: self.stripe, seat: Some(self.seat), cause, ranges })
+            Some(SuspectedFault { kind, stripe: self.stripe, location: Some(self.location), cause, ranges })
         };
-        if looked.len == 0 && needed > 0 {
+        if state.len == 0 && needed > 0 {
             let cause = format!("{object} of {needed} bytes is missing");
             return wrong(Kind::MissingChunkFile, cause, vec![]);
         }
-        if looked.len > expected {
-            let cause = format!("{object} has {} bytes, but the file only {expected} of them", looked.len);
+        if state.len > expected {
+            let cause = format!("{object} has {} bytes, but the file only {expected} of them", state.len);
             return wrong(Kind::LongChunkFile, cause, vec![]);
         }
         let in_file = |local: &ByteRange| file_ranges(&content.layout, stripe, *local, content.size);
-        let ranges: Vec<ByteRange> = looked.damaged.iter().flat_map(in_file).collect();
+        let ranges: Vec<ByteRange> = state.damaged.iter().flat_map(in_file).collect();
         if !ranges.is_empty() {
             return wrong(Kind::DamagedContent, format!("{object} does not match its checksums"), ranges);
         }
         let known = content.known_len(stripe);
-        if looked.len < known {
-            let cause = format!("{object} has {} bytes, but had at least {known}", looked.len);
-            return wrong(Kind::ShortChunkFile, cause, in_file(&ByteRange::new(looked.len, known)));
+        if state.len < known {
+            let cause = format!("{object} has {} bytes, but had at least {known}", state.len);
+            return wrong(Kind::ShortChunkFile, cause, in_file(&ByteRange::new(state.len, known)));
         }
         None
     }
@@ -431,25 +436,25 @@ pub(crate) fn unreachable_reason(error: &types::Error) -> String {
 
 /// Returns differences between replicas that can be read.
 fn differing(
-    copies: &[(ReplicaLocation, ReplicaState)],
+    replicas: &[(ReplicaLocation, ReplicaState)],
     content: &FileContent,
     stripe: usize,
 ) -> Vec<SuspectedFault> {
     let (layout, size) = (&content.layout, content.size);
     let (needed, known) = (content.required_len(stripe), content.known_len(stripe));
     // Missing content is reported as such.
-    let is_told = |looked: &ReplicaState| (looked.len == 0 && needed > 0) || looked.len < known;
-    let Some(((first, reference), others)) = copies.split_first() else { return Vec::new() };
-    let mut wrong = Vec::new();
-    for (seat, looked) in others {
-        if is_told(looked) || is_told(reference) {
+    let is_reported_missing = |state: &ReplicaState| (state.len == 0 && needed > 0) || state.len < known;
+    let Some(((first, reference), others)) = replicas.split_first() else { return Vec::new() };
+    let mut faults = Vec::new();
+    for (location, state) in others {
+        if is_reported_missing(state) || is_reported_missing(reference) {
             continue;
         }
-        let pieces = reference.sums.iter().zip(&looked.sums).enumerate();
+        let pieces = reference.sums.iter().zip(&state.sums).enumerate();
         let differs = pieces.filter(|(_, (one, two))| one.is_some() && two.is_some() && one != two);
         let mut differs: Vec<u64> = differs.map(|(at, _)| at as u64 * PIECE_BYTES).collect();
-        if looked.len != reference.len && differs.is_empty() {
-            differs.push(looked.len.min(reference.len).saturating_sub(1) / PIECE_BYTES * PIECE_BYTES);
+        if state.len != reference.len && differs.is_empty() {
+            differs.push(state.len.min(reference.len).saturating_sub(1) / PIECE_BYTES * PIECE_BYTES);
         }
         if differs.is_empty() {
             continue;
@@ -457,13 +462,19 @@ fn differing(
         let end = |at: u64| (at + PIECE_BYTES).min(layout::local_len(layout, stripe, size));
         let ranges = differs.into_iter().map(|at| ByteRange::new(at, end(at)));
         let ranges = ranges.flat_map(|local| file_ranges(layout, stripe, local, size)).collect();
-        let cause = format!("it differs between {first} and {seat}");
-        wrong.push(SuspectedFault { kind: Kind::CopiesDiffer, stripe, seat: Some(*seat), cause, ranges });
+        let cause = format!("it differs between {first} and {location}");
+        faults.push(SuspectedFault {
+            kind: Kind::CopiesDiffer,
+            stripe,
+            location: Some(*location),
+            cause,
+            ranges,
+        });
     }
-    wrong
+    faults
 }
 
-fn is_at_rest(tree: &Tree, ino: InodeId) -> bool {
+fn is_not_written(tree: &Tree, ino: InodeId) -> bool {
     tree.layout(ino).is_some() && !tree.writing.contains(&ino)
 }
 

@@ -34,40 +34,40 @@ impl Online<'_> {
         unreachable: &Unreachable,
     ) -> Result<()> {
         let mut listed: Vec<(ReplicaLocation, BTreeSet<InodeId>)> = Vec::new();
-        let all = self.seats();
+        let all = self.chunk_file_locations();
         let total = all.len() as u64;
-        for (done, seat) in all.into_iter().enumerate() {
+        for (done, location) in all.into_iter().enumerate() {
             (self.progress)("listing chunk files", done as u64, total);
             // Unreachable replicas are reported already.
-            if unreachable.keys().any(|silent| silent.target == seat.target) {
+            if unreachable.keys().any(|unreachable_location| unreachable_location.target == location.target) {
                 continue;
             }
-            match self.list(seat).await {
-                Ok(files) => listed.push((seat, files)),
+            match self.list(location).await {
+                Ok(files) => listed.push((location, files)),
                 Err(error) => {
-                    report.unjudged.push(format!("chunk files on {seat}: {}", unreachable_reason(&error)))
+                    report.unjudged.push(format!("chunk files on {location}: {}", unreachable_reason(&error)))
                 }
             }
         }
         let tree = self.read(&mut CheckReport::default(), false)?;
         let mut all = listed.iter().flat_map(|(_, files)| files);
         let is_older = all.any(|name| metadata_age::is_unallocated(&tree, *name));
-        for (seat, files) in listed {
-            let nobodys: Vec<InodeId> =
-                files.into_iter().filter(|name| !is_referenced(self.map, &tree, seat, *name)).collect();
-            if nobodys.is_empty() {
+        for (location, files) in listed {
+            let orphaned: Vec<InodeId> =
+                files.into_iter().filter(|name| !is_referenced(self.map, &tree, location, *name)).collect();
+            if orphaned.is_empty() {
                 continue;
             }
             if !tree.damaged.is_empty() {
-                let count = nobodys.len();
+                let count = orphaned.len();
                 report.unjudged.push(format!(
-                    "{count} chunk files on {seat} seem to be orphaned, but unreadable metadata records may refer to them"
+                    "{count} chunk files on {location} seem to be orphaned, but unreadable metadata records may refer to them"
                 ));
                 continue;
             }
-            let now = self.list(seat).await.unwrap_or_default();
-            for name in nobodys.into_iter().filter(|name| now.contains(name)) {
-                self.report_orphan((seat, name), is_older, report).await?;
+            let now = self.list(location).await.unwrap_or_default();
+            for name in orphaned.into_iter().filter(|name| now.contains(name)) {
+                self.report_orphan((location, name), is_older, report).await?;
             }
         }
         Ok(())
@@ -76,49 +76,49 @@ impl Online<'_> {
     /// `is_older`: the metadata is older than the chunk files.
     async fn report_orphan(
         &self,
-        (seat, name): (ReplicaLocation, InodeId),
+        (location, name): (ReplicaLocation, InodeId),
         is_older: bool,
         report: &mut CheckReport,
     ) -> Result<()> {
         // Since the list was made, a file may have been migrated here, or away and back.
         let now = self.read_file(name)?;
-        if !now.damaged.is_empty() || is_referenced(self.map, &now, seat, name) {
+        if !now.damaged.is_empty() || is_referenced(self.map, &now, location, name) {
             return Ok(());
         }
-        let object = format!("chunk file {:016x} on {seat}", name.0);
+        let object = format!("chunk file {:016x} on {location}", name.0);
         let found = Finding::new(Kind::StrayChunkFile, object, "no file has chunks here", REMEDY);
-        let mut found = found.at(seat, self.map);
+        let mut found = found.at(location, self.map);
         if now.inode(name.owner_of_chunk_file()).is_some()
             && self.may_be_migrating(name.owner_of_chunk_file())?
         {
             // The file may be migrated here at any time, or its migration may mistake the deletion
             // for its own.
             found.remedy = MIGRATING_REMEDY.into();
-        } else if self.orders.repair && is_older && !self.orders.accept_loss {
+        } else if self.options.repair && is_older && !self.options.accept_loss {
             found.cause = format!("{}, and the metadata looks older than the chunk files", found.cause);
             found.remedy = metadata_age::REMEDY.into();
-        } else if self.orders.repair {
-            let how = self.orders.discard();
-            record_discard(&mut found, how, self.targets.discard(seat, name, how).await);
+        } else if self.options.repair {
+            let how = self.options.discard();
+            record_discard(&mut found, how, self.targets.discard(location, name, how).await);
         }
         report.findings.push(found);
         Ok(())
     }
 
     /// Returns the locations of chunk files: each target, and each in-sync replica of a group.
-    fn seats(&self) -> Vec<ReplicaLocation> {
+    fn chunk_file_locations(&self) -> Vec<ReplicaLocation> {
         let targets =
             self.map.targets.iter().map(|target| ReplicaLocation { target: target.id, group: None });
         let groups = self.map.groups.iter().filter(|group| group.scheme.spans_targets());
-        let copies = groups.flat_map(|group| replica_locations(Some(group)));
-        let good = copies.filter(|(_, state)| *state == MemberState::Good).map(|(seat, _)| seat);
+        let replicas = groups.flat_map(|group| replica_locations(Some(group)));
+        let good = replicas.filter(|(_, state)| *state == MemberState::Good).map(|(location, _)| location);
         targets.chain(good).collect()
     }
 
-    async fn list(&self, seat: ReplicaLocation) -> Result<BTreeSet<InodeId>> {
+    async fn list(&self, location: ReplicaLocation) -> Result<BTreeSet<InodeId>> {
         let (mut files, mut from) = (BTreeSet::new(), Some(InodeId(0)));
         while let Some(at) = from {
-            let (some, next) = self.targets.list(seat, at).await?;
+            let (some, next) = self.targets.list(location, at).await?;
             files.extend(some);
             from = next;
         }
@@ -141,13 +141,13 @@ pub(crate) fn record_discard(found: &mut Finding, how: Discard, outcome: Result<
 
 /// Returns whether a file has this chunk file, may be about to have it, or has its deletion
 /// pending.
-fn is_referenced(map: &ClusterMap, tree: &Tree, seat: ReplicaLocation, name: InodeId) -> bool {
+fn is_referenced(map: &ClusterMap, tree: &Tree, location: ReplicaLocation, name: InodeId) -> bool {
     let ino = name.owner_of_chunk_file();
     // Chunk files of interrupted writes are reconciled by the service that serves the file.
     if tree.writing.contains(&ino) || tree.inode(ino).is_some_and(|inode| inode.inline) {
         return true;
     }
     let is_owned =
-        tree.layout(ino).is_some_and(|layout| stripe_of(map, &layout, seat, name.slot()).is_some());
-    is_owned || is_deletion_pending(map, tree, seat, name)
+        tree.layout(ino).is_some_and(|layout| stripe_of(map, &layout, location, name.slot()).is_some());
+    is_owned || is_deletion_pending(map, tree, location, name)
 }

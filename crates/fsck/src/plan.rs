@@ -26,7 +26,7 @@ pub(crate) struct ReplicaState {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Copy this range, and the length, from the replica on `from` to the one on `to`.
-    Bring { from: TargetId, to: TargetId, range: ByteRange },
+    Copy { from: TargetId, to: TargetId, range: ByteRange },
     /// No replica has these bytes.
     GiveUp { range: ByteRange },
 }
@@ -45,34 +45,35 @@ pub(crate) struct Lengths {
 
 /// Returns the next steps; none when the replicas are intact. Call it again when they are done:
 /// differences within pieces that no replica has as a whole appear only then.
-pub(crate) fn steps(copies: &[(TargetId, ReplicaState)], lengths: Lengths) -> Vec<Step> {
+pub(crate) fn steps(replicas: &[(TargetId, ReplicaState)], lengths: Lengths) -> Vec<Step> {
     let Lengths { expected, needed, known } = lengths;
-    let Some((first, reference)) = copies.first() else { return Vec::new() };
-    let longest = copies.iter().map(|(_, copy)| copy.len).filter(|len| *len <= expected).max();
+    let Some((first, reference)) = replicas.first() else { return Vec::new() };
+    let longest = replicas.iter().map(|(_, replica)| replica.len).filter(|len| *len <= expected).max();
     let len = longest.unwrap_or(reference.len);
-    if len == 0 && copies.iter().all(|(_, copy)| copy.len == 0) {
+    if len == 0 && replicas.iter().all(|(_, replica)| replica.len == 0) {
         return match needed {
             0 => Vec::new(),
             needed => vec![Step::GiveUp { range: ByteRange::new(0, needed) }],
         };
     }
-    let donor = copies.iter().find(|(_, copy)| copy.len == len).map_or(*first, |(target, _)| *target);
-    let others = copies.iter().filter(|(_, copy)| copy.len != len);
+    let source =
+        replicas.iter().find(|(_, replica)| replica.len == len).map_or(*first, |(target, _)| *target);
+    let others = replicas.iter().filter(|(_, replica)| replica.len != len);
     let block = types::BLOCK_SIZE as u64;
-    let missing = |copy: &ReplicaState| ByteRange::new(copy.len.min(len) / block * block, len);
+    let missing = |replica: &ReplicaState| ByteRange::new(replica.len.min(len) / block * block, len);
     let lengths: Vec<Step> =
-        others.map(|(to, copy)| Step::Bring { from: donor, to: *to, range: missing(copy) }).collect();
+        others.map(|(to, replica)| Step::Copy { from: source, to: *to, range: missing(replica) }).collect();
     if !lengths.is_empty() {
         return lengths;
     }
-    let ends = copies.iter().flat_map(|(_, copy)| copy.damaged.last()).map(|range| range.end);
+    let ends = replicas.iter().flat_map(|(_, replica)| replica.damaged.last()).map(|range| range.end);
     let end = ends.max().unwrap_or(0).max(len);
     let mut steps = Vec::new();
     let mut at = 0;
     while at < end {
         let piece = ByteRange::new(at, (at + PIECE_BYTES).min(end));
         at = piece.end;
-        in_piece(copies, piece, &mut steps);
+        in_piece(replicas, piece, &mut steps);
     }
     // No replica has it, nor checksums that show it.
     if end < known {
@@ -81,53 +82,58 @@ pub(crate) fn steps(copies: &[(TargetId, ReplicaState)], lengths: Lengths) -> Ve
     steps
 }
 
-fn in_piece(copies: &[(TargetId, ReplicaState)], piece: ByteRange, steps: &mut Vec<Step>) {
-    let sum = |copy: &ReplicaState| copy.sums.get((piece.start / PIECE_BYTES) as usize).copied().flatten();
+fn in_piece(replicas: &[(TargetId, ReplicaState)], piece: ByteRange, steps: &mut Vec<Step>) {
+    let sum =
+        |replica: &ReplicaState| replica.sums.get((piece.start / PIECE_BYTES) as usize).copied().flatten();
     let mut votes: BTreeMap<u32, usize> = BTreeMap::new();
-    copies.iter().filter_map(|(_, copy)| sum(copy)).for_each(|sum| *votes.entry(sum).or_default() += 1);
-    let Some(most) = votes.values().max() else { return by_blocks(copies, piece, steps) };
-    let winner = copies.iter().find(|(_, copy)| sum(copy).is_some_and(|sum| votes[&sum] == *most));
+    replicas
+        .iter()
+        .filter_map(|(_, replica)| sum(replica))
+        .for_each(|sum| *votes.entry(sum).or_default() += 1);
+    let Some(most) = votes.values().max() else { return by_blocks(replicas, piece, steps) };
+    let winner = replicas.iter().find(|(_, replica)| sum(replica).is_some_and(|sum| votes[&sum] == *most));
     let Some((from, winner)) = winner else { return };
-    for (to, copy) in copies.iter().filter(|(_, copy)| sum(copy) != sum(winner)) {
-        match sum(copy) {
-            Some(_) => steps.push(Step::Bring { from: *from, to: *to, range: piece }),
+    for (to, replica) in replicas.iter().filter(|(_, copy)| sum(copy) != sum(winner)) {
+        match sum(replica) {
+            Some(_) => steps.push(Step::Copy { from: *from, to: *to, range: piece }),
             None => {
-                steps.extend(within(copy, piece).map(|range| Step::Bring { from: *from, to: *to, range }))
+                steps.extend(within(replica, piece).map(|range| Step::Copy { from: *from, to: *to, range }))
             }
         }
     }
 }
 
 /// Plans block by block: no replica has all of the piece.
-fn by_blocks(copies: &[(TargetId, ReplicaState)], piece: ByteRange, steps: &mut Vec<Step>) {
+fn by_blocks(replicas: &[(TargetId, ReplicaState)], piece: ByteRange, steps: &mut Vec<Step>) {
     let block_bytes = types::BLOCK_SIZE as u64;
     let mut at = piece.start;
     while at < piece.end {
         let block = ByteRange::new(at, (at + block_bytes).min(piece.end));
         at = block.end;
-        let has = |copy: &ReplicaState| !copy.damaged.iter().any(|range| range.overlaps(block));
-        let damaged = copies.iter().filter(|(_, copy)| !has(copy)).map(|(target, _)| *target);
-        match copies.iter().find(|(_, copy)| has(copy)) {
+        let has = |replica: &ReplicaState| !replica.damaged.iter().any(|range| range.overlaps(block));
+        let damaged = replicas.iter().filter(|(_, replica)| !has(replica)).map(|(target, _)| *target);
+        match replicas.iter().find(|(_, replica)| has(replica)) {
             Some((from, _)) => {
-                damaged.for_each(|to| add(steps, Step::Bring { from: *from, to, range: block }))
+                damaged.for_each(|to| add(steps, Step::Copy { from: *from, to, range: block }))
             }
             None => add(steps, Step::GiveUp { range: block }),
         }
     }
 }
 
-fn within(copy: &ReplicaState, piece: ByteRange) -> impl Iterator<Item = ByteRange> {
-    copy.damaged.iter().map(move |range| range.intersect(piece)).filter(|range| !range.is_empty())
+fn within(replica: &ReplicaState, piece: ByteRange) -> impl Iterator<Item = ByteRange> {
+    replica.damaged.iter().map(move |range| range.intersect(piece)).filter(|range| !range.is_empty())
 }
 
 /// Adds a step, or extends the one before it.
 fn add(steps: &mut Vec<Step>, step: Step) {
     let (last, range) = match (steps.last_mut(), &step) {
         (Some(Step::GiveUp { range: last }), Step::GiveUp { range }) => (last, range),
-        (
-            Some(Step::Bring { from: last_from, to: last_to, range: last }),
-            Step::Bring { from, to, range },
-        ) if (&*last_from, &*last_to) == (from, to) => (last, range),
+        (Some(Step::Copy { from: last_from, to: last_to, range: last }), Step::Copy { from, to, range })
+            if (&*last_from, &*last_to) == (from, to) =>
+        {
+            (last, range)
+        }
         _ => return steps.push(step),
     };
     match last.end == range.start {
@@ -160,21 +166,21 @@ mod tests {
     }
 
     /// Executes steps until only losses are left; returns the replicas and the losses.
-    fn settle(mut copies: Vec<Blocks>) -> (Vec<Blocks>, Vec<ByteRange>) {
-        let expected = copies.iter().map(Vec::len).max().unwrap_or(0) as u64 * BLOCK;
+    fn settle(mut replicas: Vec<Blocks>) -> (Vec<Blocks>, Vec<ByteRange>) {
+        let expected = replicas.iter().map(Vec::len).max().unwrap_or(0) as u64 * BLOCK;
         for _ in 0..6 {
             let seen: Vec<(TargetId, ReplicaState)> =
-                copies.iter().enumerate().map(|(at, copy)| (TargetId(at as u32), looked(copy))).collect();
+                replicas.iter().enumerate().map(|(at, copy)| (TargetId(at as u32), looked(copy))).collect();
             let steps = steps(&seen, Lengths { expected, needed: expected, known: 0 });
             let mut lost = Vec::new();
             let mut has_changed = false;
             for step in steps {
                 match step {
                     Step::GiveUp { range } => lost.push(range),
-                    Step::Bring { from, to, range } => {
+                    Step::Copy { from, to, range } => {
                         has_changed = true;
-                        let from = copies[from.0 as usize].clone();
-                        let to = &mut copies[to.0 as usize];
+                        let from = replicas[from.0 as usize].clone();
+                        let to = &mut replicas[to.0 as usize];
                         let had = to.len();
                         to.resize(from.len(), Some(0));
                         let blocks = |range: ByteRange| {
@@ -187,10 +193,10 @@ mod tests {
                 }
             }
             if !has_changed {
-                return (copies, lost);
+                return (replicas, lost);
             }
         }
-        panic!("it doesn't come to an end: {copies:?}");
+        panic!("it doesn't come to an end: {replicas:?}");
     }
 
     /// A few blocks at the borders of pieces; the others are all equal.
@@ -207,15 +213,15 @@ mod tests {
     fn no_content_of_an_intact_replica_is_lost() {
         // Every combination of damage to two blocks in each of two pieces, on two and on three
         // replicas.
-        for copies in [2usize, 3] {
-            for damage in 0..1u32 << (4 * copies) {
+        for replicas in [2usize, 3] {
+            for damage in 0..1u32 << (4 * replicas) {
                 let copy = |n: usize| {
                     let is_damaged = |at: usize| damage >> (n * 4 + at) & 1 == 1;
                     let blocks: Vec<Option<u8>> =
                         (0..4).map(|at| (!is_damaged(at)).then_some(at as u8 + 10)).collect();
                     spread(&[blocks[0], blocks[1], Some(7), blocks[2], blocks[3]])
                 };
-                let before: Vec<Blocks> = (0..copies).map(copy).collect();
+                let before: Vec<Blocks> = (0..replicas).map(copy).collect();
                 let (after, lost) = settle(before.clone());
                 for at in 0..before[0].len() {
                     let range = ByteRange::at(at as u64 * BLOCK, BLOCK);
@@ -234,9 +240,9 @@ mod tests {
     fn a_truncated_or_missing_replica_is_restored() {
         for cut in [0, 1, 200, 257] {
             for which in [0, 1] {
-                let mut copies = vec![spread(&[Some(3)]), spread(&[Some(3)])];
-                copies[which].truncate(cut);
-                let (after, lost) = settle(copies);
+                let mut replicas = vec![spread(&[Some(3)]), spread(&[Some(3)])];
+                replicas[which].truncate(cut);
+                let (after, lost) = settle(replicas);
                 assert!(after.iter().all(|copy| *copy == spread(&[Some(3)])) && lost.is_empty(), "{cut}");
             }
         }

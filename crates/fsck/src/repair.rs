@@ -3,7 +3,7 @@
 use crate::Subject;
 use crate::finding::CheckReport;
 use crate::names::{Change, Fix};
-use crate::tree::unreadable;
+use crate::tree::metadata_store_error;
 use kv::{Batch, Outcome};
 use namespace::keys;
 use namespace::record::{self, Entry, Inode, Next};
@@ -16,19 +16,24 @@ const LOST_AND_FOUND: &[u8] = b"lost+found";
 /// Applies all fixes, each in a commit of its own, and makes them durable.
 pub(crate) fn apply(subject: &Subject<'_>, fixes: &[Fix], report: &mut CheckReport) -> Result<()> {
     // Rescues come last: they change link counts that other fixes set.
-    let is_rescue = |fix: &&Fix| matches!(fix.change, Change::NameInLostAndFound { .. });
-    for fix in fixes.iter().filter(|fix| !is_rescue(fix)).chain(fixes.iter().filter(is_rescue)) {
+    let adds_to_lost_and_found = |fix: &&Fix| matches!(fix.change, Change::NameInLostAndFound { .. });
+    for fix in fixes
+        .iter()
+        .filter(|fix| !adds_to_lost_and_found(fix))
+        .chain(fixes.iter().filter(adds_to_lost_and_found))
+    {
         let writes = writes(subject, &fix.change)?;
         commit(subject, writes)?;
         report.findings[fix.finding].repaired = true;
     }
-    subject.engine.persist().map_err(unreadable)
+    subject.engine.persist().map_err(metadata_store_error)
 }
 
 type Writes = Vec<(Vec<u8>, Option<bytes::Bytes>)>;
 
 fn commit(subject: &Subject<'_>, writes: Writes) -> Result<()> {
-    let outcomes = subject.engine.apply(&[Batch { guards: Vec::new(), writes }]).map_err(unreadable)?;
+    let outcomes =
+        subject.engine.apply(&[Batch { guards: Vec::new(), writes }]).map_err(metadata_store_error)?;
     match outcomes.first() {
         Some(Outcome::Applied) => Ok(()),
         other => Err(Error::new(Errno::EIO, format!("a repair was not written: {other:?}"))),
@@ -47,7 +52,9 @@ fn writes(subject: &Subject<'_>, change: &Change) -> Result<Writes> {
         Change::Next { partition, next } => {
             vec![(keys::next(*partition).to_vec(), Some(next.encode_to_vec().into()))]
         }
-        Change::NameInLostAndFound { ino, subdirectories } => rescue(subject, *ino, *subdirectories)?,
+        Change::NameInLostAndFound { ino, subdirectories } => {
+            link_to_lost_and_found(subject, *ino, *subdirectories)?
+        }
     })
 }
 
@@ -56,7 +63,7 @@ fn load(subject: &Subject<'_>, ino: InodeId) -> Result<Inode> {
     let value = subject
         .engine
         .get(&key)
-        .map_err(unreadable)?
+        .map_err(metadata_store_error)?
         .ok_or_else(|| Error::new(Errno::EIO, format!("inode {ino} vanished during the repair")))?;
     record::decode(&key, value)
 }
@@ -73,7 +80,7 @@ fn edit(subject: &Subject<'_>, ino: InodeId, change: impl FnOnce(&mut Inode)) ->
 
 /// Creates an entry for an inode in `/lost+found`, named by the inode number. Creates the directory
 /// if it doesn't exist.
-fn rescue(subject: &Subject<'_>, ino: InodeId, subdirectories: u32) -> Result<Writes> {
+fn link_to_lost_and_found(subject: &Subject<'_>, ino: InodeId, subdirectories: u32) -> Result<Writes> {
     let (dir, mut directory, mut writes) = lost_and_found(subject)?;
     let mut inode = load(subject, ino)?;
     if inode.is_directory() {
@@ -95,7 +102,7 @@ fn rescue(subject: &Subject<'_>, ino: InodeId, subdirectories: u32) -> Result<Wr
 fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes)> {
     let root_key =
         keys::entry(InodeId::ROOT, keys::name_hash(subject.hash_key, LOST_AND_FOUND), LOST_AND_FOUND);
-    if let Some(value) = subject.engine.get(&root_key).map_err(unreadable)? {
+    if let Some(value) = subject.engine.get(&root_key).map_err(metadata_store_error)? {
         let entry: Entry = record::decode(&root_key, value)?;
         let directory = load(subject, entry.id())?;
         if !directory.is_directory() {
@@ -108,7 +115,7 @@ fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes)> {
     let mut root = load(subject, InodeId::ROOT)?;
     let partition = InodeId::ROOT.partition();
     let next_key = keys::next(partition);
-    let next = match subject.engine.get(&next_key).map_err(unreadable)? {
+    let next = match subject.engine.get(&next_key).map_err(metadata_store_error)? {
         Some(value) => record::decode::<Next>(&next_key, value)?,
         None => Next { sequence: InodeId::ROOT.sequence() + 1, inodes: Some(0) },
     };

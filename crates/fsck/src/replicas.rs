@@ -1,6 +1,6 @@
 //! Compares the replicas of mirrored groups.
 
-use crate::data::{self, ReplicaLocation, replica_locations, stripe_of, unreadable};
+use crate::data::{self, ReplicaLocation, replica_locations, store_error, stripe_of};
 use crate::finding::{CheckReport, Finding, Kind};
 use crate::tree::{Tree, file_ranges};
 use crate::{Progress, Subject};
@@ -13,7 +13,7 @@ use types::{ByteRange, Error, Group, HashSet, InodeId, MemberState, Result};
 const PIECE: u64 = 1 << 20;
 
 /// Dirty regions that are read at a time.
-const NOTES_AT_ONCE: usize = 4096;
+const REGIONS_AT_ONCE: usize = 4096;
 
 const REMEDY: &str =
     "repair uses the content of the majority of replicas; with two, that of the group's primary";
@@ -38,31 +38,37 @@ pub(crate) async fn check(
 
 /// Reports a replica that can't be opened: damage if it should be in sync. Any other member is
 /// resynced when the cluster runs, and is not checked anyway.
-fn report_unopened(subject: &Subject<'_>, seat: ReplicaLocation, error: &Error, report: &mut CheckReport) {
-    match data::state_of(subject, seat) {
+fn report_unopened(
+    subject: &Subject<'_>,
+    location: ReplicaLocation,
+    error: &Error,
+    report: &mut CheckReport,
+) {
+    match data::state_of(subject, location) {
         Some(MemberState::Good) => {
-            let object = seat.group.map_or_else(|| seat.to_string(), |group| format!("group {group}"));
+            let object =
+                location.group.map_or_else(|| location.to_string(), |group| format!("group {group}"));
             let found = Finding::new(Kind::UnknownTarget, object, &*error.message, &*error.hint);
-            report.findings.push(found.at(seat, subject.map));
+            report.findings.push(found.at(location, subject.map));
         }
         Some(_) => {}
-        None => report.unjudged.push(format!("content of a former member, {seat}: {}", error.message)),
+        None => report.unjudged.push(format!("content of a former member, {location}: {}", error.message)),
     }
 }
 
 /// Reports each member that isn't in sync, and each that isn't here.
 fn report_states(subject: &Subject<'_>, group: &Group, report: &mut CheckReport) {
-    for (seat, state) in replica_locations(Some(group)) {
+    for (location, state) in replica_locations(Some(group)) {
         if state != MemberState::Good {
             let state = state.name();
             report.unjudged.push(format!(
                 "the replica of group {} on target {} is {state}: it is resynced when the cluster runs",
-                group.id, seat.target
+                group.id, location.target
             ));
-        } else if !subject.stores.contains_key(&seat.target) {
+        } else if !subject.stores.contains_key(&location.target) {
             report
                 .unjudged
-                .push(format!("the replica of group {} on target {} is not here", group.id, seat.target));
+                .push(format!("the replica of group {} on target {} is not here", group.id, location.target));
         }
     }
 }
@@ -89,12 +95,12 @@ impl<'a> Comparison<'a> {
             may_differ: BTreeSet::new(),
             overflowed: false,
         };
-        for (seat, state) in replica_locations(Some(group)) {
-            let store = subject.replicas.get(&(seat.target, group.id));
+        for (location, state) in replica_locations(Some(group)) {
+            let store = subject.replicas.get(&(location.target, group.id));
             if let (MemberState::Good, Some(store)) = (state, store) {
-                comparison.may_differ.extend(noted(store).await?);
+                comparison.may_differ.extend(dirty_files(store).await?);
                 comparison.overflowed |= store.has_overflowed();
-                comparison.stores.push((seat, store));
+                comparison.stores.push((location, store));
             }
         }
         Ok(comparison)
@@ -117,16 +123,16 @@ impl<'a> Comparison<'a> {
             ));
             return Ok(());
         }
-        let mut files: BTreeSet<InodeId> = reference.list().await.map_err(unreadable)?.into_iter().collect();
+        let mut files: BTreeSet<InodeId> = reference.list().await.map_err(store_error)?.into_iter().collect();
         for (_, other) in others {
-            files.extend(other.list().await.map_err(unreadable)?);
+            files.extend(other.list().await.map_err(store_error)?);
         }
         files.retain(|name| below.is_none_or(|below| below.contains(&name.owner_of_chunk_file())));
         let total = files.len() as u64;
         for (done, &name) in files.iter().enumerate() {
             progress(&format!("comparing replicas of group {}", self.group.id), done as u64, total);
-            for (seat, other) in others {
-                self.compare(name, (*first, reference), (*seat, other), report).await?;
+            for (location, other) in others {
+                self.compare(name, (*first, reference), (*location, other), report).await?;
             }
         }
         Ok(())
@@ -152,7 +158,7 @@ impl<'a> Comparison<'a> {
             return Ok(());
         }
         let lens =
-            [reference.stat(name).await.map_err(unreadable)?, other.stat(name).await.map_err(unreadable)?];
+            [reference.stat(name).await.map_err(store_error)?, other.stat(name).await.map_err(store_error)?];
         let lens = lens.map(|stat| stat.len);
         let object = format!("chunk file {:016x}", name.0);
         let size = self.tree.inode(ino).map_or(0, |inode| inode.size);
@@ -160,8 +166,8 @@ impl<'a> Comparison<'a> {
         let needs =
             self.tree.content(ino).map(|content| (content.required_len(stripe), content.known_len(stripe)));
         let (needed, known) = needs.unwrap_or_default();
-        let is_told = lens.iter().any(|&len| (len == 0 && needed > 0) || len < known);
-        if lens[0] != lens[1] && !is_told {
+        let is_reported_missing = lens.iter().any(|&len| (len == 0 && needed > 0) || len < known);
+        if lens[0] != lens[1] && !is_reported_missing {
             let cause = format!("{object} has {} bytes on {first} and {} on {second}", lens[0], lens[1]);
             let found = Finding::new(Kind::CopiesDiffer, self.tree.path(ino), cause, REMEDY);
             report.findings.push(found.at(second, self.subject.map).of(ino, stripe));
@@ -208,10 +214,10 @@ fn differences(one: &[u8], two: &[u8], start: u64) -> Vec<ByteRange> {
 }
 
 /// Returns the files with dirty regions.
-async fn noted(store: &Store) -> Result<BTreeSet<InodeId>> {
+async fn dirty_files(store: &Store) -> Result<BTreeSet<InodeId>> {
     let (mut noted, mut from) = (BTreeSet::new(), Some(InodeId(0)));
     while let Some(start) = from {
-        let (regions, next) = store.dirty_ranges(start, NOTES_AT_ONCE).await.map_err(unreadable)?;
+        let (regions, next) = store.dirty_ranges(start, REGIONS_AT_ONCE).await.map_err(store_error)?;
         noted.extend(regions.into_iter().map(|(ino, _)| ino));
         from = next;
     }
@@ -227,7 +233,7 @@ pub(crate) async fn all_differing_files(subject: &Subject<'_>) -> Result<Differi
     for ((target, group), store) in subject.replicas {
         let is_good = |known: &Group| known.state_of(*target) == Some(MemberState::Good);
         if subject.map.group(*group).is_some_and(is_good) {
-            all.entry(*group).or_default().extend(noted(store).await?);
+            all.entry(*group).or_default().extend(dirty_files(store).await?);
         }
     }
     Ok(all)

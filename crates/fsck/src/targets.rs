@@ -24,16 +24,19 @@ pub enum Discard {
 /// The targets of a cluster, local or remote.
 pub trait Targets {
     /// Returns the length of a chunk file; 0 if it doesn't exist.
-    fn len(&self, seat: ReplicaLocation, ino: InodeId) -> TargetFuture<'_, u64>;
+    fn len(&self, location: ReplicaLocation, ino: InodeId) -> TargetFuture<'_, u64>;
     /// Reads a range of a chunk file and verifies it against its checksums; returns a checksum of
     /// the content.
-    fn read(&self, seat: ReplicaLocation, ino: InodeId, range: ByteRange) -> TargetFuture<'_, u32>;
+    fn read(&self, location: ReplicaLocation, ino: InodeId, range: ByteRange) -> TargetFuture<'_, u32>;
     /// Lists chunk files from `from` on; returns the start of the next part, if any.
-    fn list(&self, seat: ReplicaLocation, from: InodeId)
-    -> TargetFuture<'_, (Vec<InodeId>, Option<InodeId>)>;
+    fn list(
+        &self,
+        location: ReplicaLocation,
+        from: InodeId,
+    ) -> TargetFuture<'_, (Vec<InodeId>, Option<InodeId>)>;
     /// Copies a range of a chunk file from `from` to the replica on target `to` of the same group.
     /// Also sets the length where the range reaches the end.
-    fn mend(
+    fn repair(
         &self,
         from: ReplicaLocation,
         to: TargetId,
@@ -44,12 +47,12 @@ pub trait Targets {
     /// ranges.
     fn give_up(
         &self,
-        seat: ReplicaLocation,
+        location: ReplicaLocation,
         ino: InodeId,
         range: ByteRange,
     ) -> TargetFuture<'_, Vec<ByteRange>>;
     /// Removes an orphaned chunk file on all replicas.
-    fn discard(&self, seat: ReplicaLocation, ino: InodeId, how: Discard) -> TargetFuture<'_, ()>;
+    fn discard(&self, location: ReplicaLocation, ino: InodeId, how: Discard) -> TargetFuture<'_, ()>;
     /// Waits a moment.
     fn pause(&self) -> TargetFuture<'_, ()>;
 }
@@ -57,14 +60,14 @@ pub trait Targets {
 /// Reads the state of a replica. `needed`: bytes that must exist.
 pub(crate) async fn read_replica(
     targets: &dyn Targets,
-    seat: ReplicaLocation,
+    location: ReplicaLocation,
     name: InodeId,
     needed: u64,
 ) -> Result<ReplicaState> {
-    let len = targets.len(seat, name).await?;
-    let mut looked = ReplicaState { len, ..ReplicaState::default() };
+    let len = targets.len(location, name).await?;
+    let mut state = ReplicaState { len, ..ReplicaState::default() };
     if len == 0 {
-        return Ok(looked);
+        return Ok(state);
     }
     // If the file was truncated outside weft, there are still checksums beyond its end.
     let end = len.max(needed);
@@ -72,18 +75,18 @@ pub(crate) async fn read_replica(
     while at < end {
         let piece = ByteRange::new(at, (at + PIECE_BYTES).min(end));
         at = piece.end;
-        looked.sums.push(sum(targets, seat, name, piece).await?);
-        if matches!(looked.sums.last(), Some(None)) {
-            damage(targets, seat, name, piece, &mut looked.damaged).await?;
+        state.sums.push(sum(targets, location, name, piece).await?);
+        if matches!(state.sums.last(), Some(None)) {
+            damage(targets, location, name, piece, &mut state.damaged).await?;
         }
     }
-    Ok(looked)
+    Ok(state)
 }
 
 /// Adds the blocks of a piece that can't be read.
 async fn damage(
     targets: &dyn Targets,
-    seat: ReplicaLocation,
+    location: ReplicaLocation,
     name: InodeId,
     piece: ByteRange,
     damaged: &mut Vec<ByteRange>,
@@ -92,7 +95,7 @@ async fn damage(
     while at < piece.end {
         let range = ByteRange::new(at, (at + BLOCK).min(piece.end));
         at = range.end;
-        if sum(targets, seat, name, range).await?.is_some() {
+        if sum(targets, location, name, range).await?.is_some() {
             continue;
         }
         match damaged.last_mut() {
@@ -106,11 +109,11 @@ async fn damage(
 /// Returns the checksum of a range; `None` when it can't be read.
 async fn sum(
     targets: &dyn Targets,
-    seat: ReplicaLocation,
+    location: ReplicaLocation,
     name: InodeId,
     range: ByteRange,
 ) -> Result<Option<u32>> {
-    match targets.read(seat, name, range).await {
+    match targets.read(location, name, range).await {
         Ok(sum) => Ok(Some(sum)),
         Err(error) if error.errno == Errno::EIO => Ok(None),
         Err(error) => Err(error),

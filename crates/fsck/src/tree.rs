@@ -79,9 +79,9 @@ impl Tree {
     pub(crate) fn read_file(engine: &dyn Engine, name: InodeId) -> Result<Tree> {
         let (mut tree, ino) = (Tree::default(), name.owner_of_chunk_file());
         let notes = keys::writing_of(ino);
-        let mut found = engine.scan(&notes.from, &notes.to, usize::MAX).map_err(unreadable)?;
+        let mut found = engine.scan(&notes.from, &notes.to, usize::MAX).map_err(metadata_store_error)?;
         for key in [keys::inode(ino), keys::doomed(name)] {
-            let value = engine.get(&key).map_err(unreadable)?;
+            let value = engine.get(&key).map_err(metadata_store_error)?;
             found.extend(value.map(|value| (Bytes::copy_from_slice(&key), value)));
         }
         for (key, value) in found {
@@ -102,7 +102,7 @@ impl Tree {
         const REMEDY: &str = "restore the metadata from a backup, or repair to drop the record";
         let mut from = range.from.clone();
         loop {
-            let page = subject.engine.scan(&from, &range.to, PAGE).map_err(unreadable)?;
+            let page = subject.engine.scan(&from, &range.to, PAGE).map_err(metadata_store_error)?;
             let Some((last, _)) = page.last() else { return Ok(()) };
             from = [last.as_ref(), &[0]].concat();
             for (key, value) in page {
@@ -152,8 +152,8 @@ impl Tree {
             }
             Key::Orphan(ino) => drop(self.orphans.insert(ino)),
             Key::Writing { ino, .. } => {
-                let note: record::Writing = record::decode(key, value).map_err(failed)?;
-                if note.writing || note.truncate_to.is_some() {
+                let record: record::Writing = record::decode(key, value).map_err(failed)?;
+                if record.writing || record.truncate_to.is_some() {
                     self.writing.insert(ino);
                 }
             }
@@ -226,7 +226,7 @@ impl Tree {
     /// Returns the state that a file's content depends on.
     pub(crate) fn content(&self, ino: InodeId) -> Option<FileContent> {
         let (layout, inode) = (self.layout(ino)?, self.inode(ino)?);
-        let known = inode.known(&layout);
+        let known = inode.length_bounds(&layout);
         Some(FileContent { layout, size: inode.size, is_dense: self.is_dense(ino), known })
     }
 
@@ -302,6 +302,6 @@ pub(crate) fn file_ranges(layout: &Layout, stripe: usize, local: ByteRange, size
     ranges
 }
 
-pub(crate) fn unreadable(error: kv::KvError) -> Error {
+pub(crate) fn metadata_store_error(error: kv::KvError) -> Error {
     Error::new(Errno::EIO, error.to_string()).hint("restore the metadata store from a backup")
 }

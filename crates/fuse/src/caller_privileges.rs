@@ -13,21 +13,24 @@ use types::Credentials;
 pub(crate) fn of_caller(who: Credentials) -> Option<UserPrivileges> {
     // Held open: all reads below refer to one thread, even if another thread reuses its number.
     let thread = File::open(format!("/proc/{}", who.pid)).ok()?;
-    let folder = format!("/proc/self/fd/{}", thread.as_raw_fd());
-    let status = fs::read_to_string(format!("{folder}/status")).ok()?;
-    let standing = parse(&status, who)?;
+    let proc_dir = format!("/proc/self/fd/{}", thread.as_raw_fd());
+    let status = fs::read_to_string(format!("{proc_dir}/status")).ok()?;
+    let privileges = parse(&status, who)?;
     // In a user namespace that it has created, any user has all capabilities.
-    let counts = standing.capabilities != 0 && shares_user_namespace(&folder);
-    Some(UserPrivileges { capabilities: if counts { standing.capabilities } else { 0 }, ..standing })
+    let is_valid_here = privileges.capabilities != 0 && shares_user_namespace(&proc_dir);
+    Some(UserPrivileges {
+        capabilities: if is_valid_here { privileges.capabilities } else { 0 },
+        ..privileges
+    })
 }
 
 /// Returns whether a thread's capabilities are valid for the mount, which this process made.
-fn shares_user_namespace(folder: &str) -> bool {
-    let namespace = |folder: &str| {
-        let file = fs::metadata(format!("{folder}/ns/user")).ok()?;
+fn shares_user_namespace(proc_dir: &str) -> bool {
+    let namespace = |proc_dir: &str| {
+        let file = fs::metadata(format!("{proc_dir}/ns/user")).ok()?;
         Some((file.dev(), file.ino()))
     };
-    namespace(folder).is_some_and(|of_thread| namespace("/proc/self") == Some(of_thread))
+    namespace(proc_dir).is_some_and(|of_thread| namespace("/proc/self") == Some(of_thread))
 }
 
 fn parse(status: &str, who: Credentials) -> Option<UserPrivileges> {

@@ -46,7 +46,7 @@ impl<T> Handles<T> {
     pub fn insert(&self, core: usize, file: Arc<T>) -> Result<u64, Errno> {
         let shard_index = core % SHARDS;
         let mut shard = self.shards[shard_index].write();
-        let place_index = match shard.free.pop() {
+        let slot_index = match shard.free.pop() {
             Some(index) => index as usize,
             None if shard.slots.len() < MAX_FILES_PER_SHARD => {
                 shard.slots.push(HandleSlot { generation: 0, file: None });
@@ -54,30 +54,29 @@ impl<T> Handles<T> {
             }
             None => return Err(Errno(libc::ENFILE)),
         };
-        let place = &mut shard.slots[place_index];
-        place.file = Some(file);
-        let generation = u64::from(place.generation);
-        Ok(generation << (SHARD_BITS + SLOT_BITS) | (place_index as u64) << SHARD_BITS | shard_index as u64)
+        let slot = &mut shard.slots[slot_index];
+        slot.file = Some(file);
+        let generation = u64::from(slot.generation);
+        Ok(generation << (SHARD_BITS + SLOT_BITS) | (slot_index as u64) << SHARD_BITS | shard_index as u64)
     }
 
     /// Returns the open file with this handle; `EBADF` if there is none.
     pub fn get(&self, fh: u64) -> Result<Arc<T>, Errno> {
         let at = HandleParts::of(fh);
         let shard = self.shards[at.shard].read();
-        let place =
-            shard.slots.get(at.place).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
-        place.file.clone().ok_or(Errno::EBADF)
+        let slot = shard.slots.get(at.slot).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
+        slot.file.clone().ok_or(Errno::EBADF)
     }
 
     /// Removes a file from the table.
     pub fn remove(&self, fh: u64) -> Result<Arc<T>, Errno> {
         let at = HandleParts::of(fh);
         let mut shard = self.shards[at.shard].write();
-        let place =
-            shard.slots.get_mut(at.place).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
-        let file = place.file.take().ok_or(Errno::EBADF)?;
-        place.generation = place.generation.wrapping_add(1);
-        shard.free.push(at.place as u32);
+        let slot =
+            shard.slots.get_mut(at.slot).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
+        let file = slot.file.take().ok_or(Errno::EBADF)?;
+        slot.generation = slot.generation.wrapping_add(1);
+        shard.free.push(at.slot as u32);
         Ok(file)
     }
 
@@ -86,7 +85,7 @@ impl<T> Handles<T> {
         let mut files = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.write();
-            files.extend(shard.slots.iter_mut().filter_map(|place| place.file.take()));
+            files.extend(shard.slots.iter_mut().filter_map(|slot| slot.file.take()));
             (shard.slots, shard.free) = Default::default();
         }
         files
@@ -96,7 +95,7 @@ impl<T> Handles<T> {
 /// A handle split into its parts.
 struct HandleParts {
     shard: usize,
-    place: usize,
+    slot: usize,
     generation: u32,
 }
 
@@ -104,7 +103,7 @@ impl HandleParts {
     fn of(fh: u64) -> HandleParts {
         HandleParts {
             shard: fh as usize % SHARDS,
-            place: (fh as u32 >> SHARD_BITS) as usize,
+            slot: (fh as u32 >> SHARD_BITS) as usize,
             generation: (fh >> (SHARD_BITS + SLOT_BITS)) as u32,
         }
     }

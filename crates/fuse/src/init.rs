@@ -117,7 +117,7 @@ pub struct HandshakeOptions {
 /// # Errors
 /// `EPROTO` for a kernel that is too old, `EOPNOTSUPP` for one that doesn't support idmapped FUSE
 /// mounts.
-pub fn negotiate(request: &InitIn, wish: HandshakeOptions) -> Result<Handshake, Error> {
+pub fn negotiate(request: &InitIn, requested: HandshakeOptions) -> Result<Handshake, Error> {
     if request.major > abi::MAJOR {
         return Ok(Handshake::RetryVersion(InitOut {
             major: abi::MAJOR,
@@ -130,15 +130,15 @@ pub fn negotiate(request: &InitIn, wish: HandshakeOptions) -> Result<Handshake, 
         return Err(Error::new(Errno::EPROTO, format!("the kernel speaks FUSE {major}.{minor}"))
             .hint(format!("{}.{} is needed: Linux 5.4 or later", abi::MAJOR, abi::MINOR_OLDEST)));
     }
-    if wish.idmap && offered_flags(request) & ALLOW_IDMAP == 0 {
+    if requested.idmap && offered_flags(request) & ALLOW_IDMAP == 0 {
         return Err(Error::new(Errno::EOPNOTSUPP, "this kernel doesn't support idmapped FUSE mounts")
             .hint("use Linux 6.12 or later, or mount without idmap"));
     }
-    let mut wanted = if wish.uring { WANTED | OVER_IO_URING } else { WANTED };
-    if wish.idmap {
+    let mut wanted = if requested.uring { WANTED | OVER_IO_URING } else { WANTED };
+    if requested.idmap {
         wanted |= ALLOW_IDMAP;
     }
-    wanted &= match wish.is_shared {
+    wanted &= match requested.is_shared {
         // For a directory opened without a request the kernel caches the listing. It then checks
         // only the times that it has cached and sends no request.
         true => !NO_OPENDIR_SUPPORT,
@@ -148,10 +148,10 @@ pub fn negotiate(request: &InitIn, wish: HandshakeOptions) -> Result<Handshake, 
     };
     let flags = wanted & offered_flags(request);
     let max_io = if flags & MAX_PAGES != 0 { MAX_IO } else { MAX_IO_WITHOUT_MAX_PAGES };
-    let agreement = NegotiatedFeatures { flags, max_io, minor: request.minor.min(abi::MINOR) };
+    let features = NegotiatedFeatures { flags, max_io, minor: request.minor.min(abi::MINOR) };
     let reply = InitOut {
         major: abi::MAJOR,
-        minor: agreement.minor,
+        minor: features.minor,
         max_readahead: READ_AHEAD,
         flags: flags as u32,
         flags2: (flags >> 32) as u32,
@@ -162,7 +162,7 @@ pub fn negotiate(request: &InitIn, wish: HandshakeOptions) -> Result<Handshake, 
         max_pages: (max_io / PAGE) as u16,
         ..Default::default()
     };
-    Ok(Handshake::Done(agreement, reply))
+    Ok(Handshake::Done(features, reply))
 }
 
 #[cfg(test)]
@@ -191,14 +191,14 @@ mod tests {
 
     #[test]
     fn only_wanted_features_are_enabled() {
-        let (agreement, reply) = agree(45, u64::MAX, true);
-        assert_eq!(agreement.flags, WANTED & !(POSIX_LOCKS | FLOCK_LOCKS) | OVER_IO_URING);
-        assert!(agreement.uses_uring() && agreement.skips_opendir());
-        assert_eq!(u64::from(reply.flags) | u64::from(reply.flags2) << 32, agreement.flags);
+        let (features, reply) = agree(45, u64::MAX, true);
+        assert_eq!(features.flags, WANTED & !(POSIX_LOCKS | FLOCK_LOCKS) | OVER_IO_URING);
+        assert!(features.uses_uring() && features.skips_opendir());
+        assert_eq!(u64::from(reply.flags) | u64::from(reply.flags2) << 32, features.flags);
         assert_eq!((reply.max_write, reply.max_pages, reply.time_gran), (1 << 20, 256, 1));
         const WRITEBACK_CACHE: u64 = 1 << 16;
         const ATOMIC_O_TRUNC: u64 = 1 << 3;
-        assert_eq!(agreement.flags & (WRITEBACK_CACHE | ATOMIC_O_TRUNC), 0);
+        assert_eq!(features.flags & (WRITEBACK_CACHE | ATOMIC_O_TRUNC), 0);
     }
 
     #[test]
@@ -215,21 +215,21 @@ mod tests {
     #[test]
     fn ids_are_mapped_only_on_request_and_by_kernels_that_can() {
         assert!(!agree(45, u64::MAX, true).0.allows_idmap());
-        let wish = HandshakeOptions { idmap: true, ..PLAIN };
-        match negotiate(&request(45, u64::MAX), wish) {
+        let requested = HandshakeOptions { idmap: true, ..PLAIN };
+        match negotiate(&request(45, u64::MAX), requested) {
             Ok(Handshake::Done(agreement, _)) => assert!(agreement.allows_idmap()),
             other => panic!("{other:?}"),
         }
-        let refused = negotiate(&request(40, !ALLOW_IDMAP), wish).unwrap_err();
+        let refused = negotiate(&request(40, !ALLOW_IDMAP), requested).unwrap_err();
         assert_eq!(refused.errno, Errno::EOPNOTSUPP);
     }
 
     #[test]
     fn nothing_is_claimed_that_was_not_offered() {
-        let (agreement, reply) = agree(31, ASYNC_READ | MAX_PAGES, true);
-        assert_eq!(agreement.flags, ASYNC_READ | MAX_PAGES);
+        let (features, reply) = agree(31, ASYNC_READ | MAX_PAGES, true);
+        assert_eq!(features.flags, ASYNC_READ | MAX_PAGES);
         assert_eq!((reply.flags2, reply.minor), (0, 31));
-        assert!(!agreement.uses_uring());
+        assert!(!features.uses_uring());
     }
 
     #[test]
@@ -239,14 +239,14 @@ mod tests {
 
     #[test]
     fn high_flags_count_only_with_the_extended_init() {
-        let (agreement, _) = agree(45, OVER_IO_URING | ASYNC_READ, true);
-        assert_eq!(agreement.flags, ASYNC_READ);
+        let (features, _) = agree(45, OVER_IO_URING | ASYNC_READ, true);
+        assert_eq!(features.flags, ASYNC_READ);
     }
 
     #[test]
     fn without_page_counts_requests_stay_small() {
-        let (agreement, reply) = agree(40, ASYNC_READ, false);
-        assert_eq!((agreement.max_io, reply.max_write), (128 << 10, 128 << 10));
+        let (features, reply) = agree(40, ASYNC_READ, false);
+        assert_eq!((features.max_io, reply.max_write), (128 << 10, 128 << 10));
     }
 
     #[test]

@@ -119,12 +119,12 @@ impl LockOwners {
         self.take_if(ino, owner, |last| last == through)
     }
 
-    fn take_if(&self, ino: InodeId, owner: LockOwner, is_meant: impl FnOnce(OpenFileId) -> bool) -> bool {
+    fn take_if(&self, ino: InodeId, owner: LockOwner, is_match: impl FnOnce(OpenFileId) -> bool) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
             return false;
         }
         let mut pairs = self.pairs.lock();
-        let found = pairs.get(&(ino, owner)).is_some_and(|last| is_meant(*last));
+        let found = pairs.get(&(ino, owner)).is_some_and(|last| is_match(*last));
         if found {
             pairs.remove(&(ino, owner));
         }

@@ -67,7 +67,7 @@ impl Mount {
     /// A remount may change that.
     pub fn updates_atime(&self) -> bool {
         let Ok(table) = fs::read("/proc/self/mountinfo") else { return false };
-        self.number.is_some_and(|number| keeps_access_times(&table, number))
+        self.number.is_some_and(|number| updates_atime_in(&table, number))
     }
 
     /// Sets the read-ahead; INIT can only lower it.
@@ -227,7 +227,7 @@ fn number_in_mountinfo(table: &[u8], mountpoint: &Path) -> Option<(u32, u32)> {
 }
 
 /// Returns whether a mount in this table has neither `noatime` nor `ro`.
-fn keeps_access_times(table: &[u8], (major, minor): (u32, u32)) -> bool {
+fn updates_atime_in(table: &[u8], (major, minor): (u32, u32)) -> bool {
     let number = format!("{major}:{minor}");
     let mut lines = table.split(|&b| b == b'\n').map(|line| line.split(|&b| b == b' ').collect::<Vec<_>>());
     let Some(line) = lines.find(|line| line.get(2) == Some(&number.as_bytes())) else { return false };
@@ -283,7 +283,7 @@ mod tests {
         let table = b"36 22 0:45 / /a rw,relatime shared:1 - fuse.weft weft rw\n\
             37 22 0:46 / /b rw,nosuid,noatime - fuse.weft weft rw\n\
             38 22 0:47 / /c ro,relatime - fuse.weft weft rw\n";
-        let kept: Vec<bool> = (45..49).map(|minor| keeps_access_times(table, (0, minor))).collect();
+        let kept: Vec<bool> = (45..49).map(|minor| updates_atime_in(table, (0, minor))).collect();
         assert_eq!(kept, [true, false, false, false]);
     }
 

@@ -34,7 +34,7 @@ pub const THREADS: usize = 4;
 const MAX_HELPERS: usize = 256;
 /// Time without progress after which another thread starts: an invalidation takes microseconds,
 /// unless it waits for a page.
-const STUCK: Duration = Duration::from_millis(20);
+const STALL_TIMEOUT: Duration = Duration::from_millis(20);
 /// Time after which an idle additional thread ends.
 const HELPER_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Directories recorded with their epoch. Beyond it all count as handed out in the last epoch.
@@ -48,7 +48,7 @@ pub struct Notifier {
     changed: Condvar,
     /// All threads are busy.
     behind: Condvar,
-    names: DentryEpochs,
+    dentry_epochs: DentryEpochs,
 }
 
 #[derive(Default)]
@@ -79,7 +79,7 @@ struct CacheInvalidation {
 impl Notifier {
     /// Has the kernel invalidate attributes, cached data except some pages (ascending and disjoint)
     /// and, for a directory, dentries. The returned event is set when that is done.
-    pub fn forget(&self, ino: InodeId, except: Vec<ByteRange>) -> Arc<Event> {
+    pub fn invalidate(&self, ino: InodeId, except: Vec<ByteRange>) -> Arc<Event> {
         let done = Arc::new(Event::new());
         let mut state = self.state.lock();
         if state.ended {
@@ -96,7 +96,7 @@ impl Notifier {
     /// Records that entries of a directory are about to be read and handed to the kernel for
     /// caching.
     pub fn note_cached_entries(&self, dir: InodeId) {
-        self.names.note_cached(dir);
+        self.dentry_epochs.note_cached(dir);
     }
 
     /// Ends the threads and every wait for them.
@@ -122,31 +122,31 @@ impl Notifier {
         self.supervise(&|what| self.notify_kernel(device, what));
     }
 
-    fn notify_kernel(&self, device: &OwnedFd, what: &CacheInvalidation) {
-        if self.names.end_epoch_if_cached(what.ino) {
+    fn notify_kernel(&self, device: &OwnedFd, invalidation: &CacheInvalidation) {
+        if self.dentry_epochs.end_epoch_if_cached(invalidation.ino) {
             // EINVAL from a kernel without epochs, which was given no dentries to cache.
             let _ = sys::write(device.as_raw_fd(), bytes_of(&next_epoch()));
         }
         // ENOENT: the kernel doesn't know the inode (any more), so there is nothing to invalidate.
         // Other errors mean the end of the connection, which the transport notices.
-        for message in invalidations(what) {
+        for message in invalidations(invalidation) {
             let _ = sys::write(device.as_raw_fd(), &message);
         }
     }
 
-    fn run_jobs(&self, tell: &(impl Fn(&CacheInvalidation) + Sync), patience: Option<Duration>) {
-        while let Some(job) = self.next(patience) {
-            tell(&job.what);
+    fn run_jobs(&self, notify: &(impl Fn(&CacheInvalidation) + Sync), idle_timeout: Option<Duration>) {
+        while let Some(job) = self.next(idle_timeout) {
+            notify(&job.what);
             job.done.set();
         }
     }
 
-    fn supervise(&self, tell: &(impl Fn(&CacheInvalidation) + Sync)) {
+    fn supervise(&self, notify: &(impl Fn(&CacheInvalidation) + Sync)) {
         std::thread::scope(|threads| {
             while self.wait_until_behind() {
                 let helper = std::thread::Builder::new().name("fuse-notify-more".into());
                 let started = helper.spawn_scoped(threads, || {
-                    self.run_jobs(tell, Some(HELPER_IDLE_TIMEOUT));
+                    self.run_jobs(notify, Some(HELPER_IDLE_TIMEOUT));
                     self.state.lock().helpers -= 1;
                 });
                 if let Err(error) = started {
@@ -170,7 +170,7 @@ impl Notifier {
             }
             let begun = state.begun;
             state.is_watched = true;
-            self.behind.wait_for(&mut state, STUCK);
+            self.behind.wait_for(&mut state, STALL_TIMEOUT);
             state.is_watched = false;
             if !state.ended && state.is_behind() && state.begun == begun {
                 state.helpers += 1;
@@ -185,12 +185,12 @@ impl Notifier {
         }
     }
 
-    fn next(&self, patience: Option<Duration>) -> Option<Job> {
+    fn next(&self, idle_timeout: Option<Duration>) -> Option<Job> {
         let mut state = self.state.lock();
         while state.pending.is_empty() && !state.ended {
             state.idle += 1;
-            let is_over = match patience {
-                Some(patience) => self.changed.wait_for(&mut state, patience).timed_out(),
+            let is_over = match idle_timeout {
+                Some(idle_timeout) => self.changed.wait_for(&mut state, idle_timeout).timed_out(),
                 None => {
                     self.changed.wait(&mut state);
                     false
@@ -250,9 +250,9 @@ impl DentryEpochs {
     fn end_epoch_if_cached(&self, dir: InodeId) -> bool {
         let mut epochs = self.epochs.lock();
         let last = epochs.cached_in.remove(&dir).max(epochs.untracked_epoch);
-        let has_names = last == Some(epochs.now);
-        epochs.now += u64::from(has_names);
-        has_names
+        let has_dentries = last == Some(epochs.now);
+        epochs.now += u64::from(has_dentries);
+        has_dentries
     }
 }
 
@@ -260,21 +260,22 @@ impl DentryEpochs {
 /// the code in place of the error. The last message covers the rest of the file, which is length 0.
 /// Each also invalidates the attributes. If all pages are excepted, one message invalidates only
 /// the attributes, which is a negative offset.
-fn invalidations(what: &CacheInvalidation) -> impl Iterator<Item = Invalidation> {
-    let is_whole = what.except.iter().any(|range| range.start == 0 && range.end == u64::MAX);
-    let attributes = is_whole.then(|| invalidation(NotifyInvalInode { ino: what.ino.0, off: -1, len: 0 }));
-    let begins = std::iter::once(0).chain(what.except.iter().map(|range| range.end));
-    let ends = what.except.iter().map(|range| range.start).chain([u64::MAX]);
+fn invalidations(invalidation: &CacheInvalidation) -> impl Iterator<Item = Invalidation> {
+    let is_whole = invalidation.except.iter().any(|range| range.start == 0 && range.end == u64::MAX);
+    let attributes =
+        is_whole.then(|| invalidate_inode(NotifyInvalInode { ino: invalidation.ino.0, off: -1, len: 0 }));
+    let begins = std::iter::once(0).chain(invalidation.except.iter().map(|range| range.end));
+    let ends = invalidation.except.iter().map(|range| range.start).chain([u64::MAX]);
     let pages = begins.zip(ends).filter(|(begin, end)| begin < end).map(|(begin, end)| {
         let len = if end == u64::MAX { 0 } else { end - begin };
-        invalidation(NotifyInvalInode { ino: what.ino.0, off: begin as i64, len: len as i64 })
+        invalidate_inode(NotifyInvalInode { ino: invalidation.ino.0, off: begin as i64, len: len as i64 })
     });
     pages.chain(attributes)
 }
 
 type Invalidation = [u8; size_of::<OutHeader>() + size_of::<NotifyInvalInode>()];
 
-fn invalidation(what: NotifyInvalInode) -> Invalidation {
+fn invalidate_inode(what: NotifyInvalInode) -> Invalidation {
     let mut message = [0; size_of::<Invalidation>()];
     let header = OutHeader { len: message.len() as u32, error: abi::NOTIFY_INVAL_INODE, unique: 0 };
     let (head, body) = message.split_at_mut(size_of::<OutHeader>());
@@ -296,7 +297,7 @@ mod tests {
 
     #[test]
     fn invalidation_messages_have_the_kernel_format() {
-        let told = |except: &[(u64, u64)]| {
+        let messages_for = |except: &[(u64, u64)]| {
             let except = except.iter().map(|&(start, end)| ByteRange { start, end }).collect();
             let what = CacheInvalidation { ino: InodeId(9), except };
             let messages = invalidations(&what).map(|message| {
@@ -308,10 +309,10 @@ mod tests {
             });
             messages.collect::<Vec<_>>()
         };
-        assert_eq!(told(&[]), [(0, 0)]);
-        assert_eq!(told(&[(0, 4096)]), [(4096, 0)]);
-        assert_eq!(told(&[(0, u64::MAX)]), [(-1, 0)]);
-        assert_eq!(told(&[(4096, 12288), (16384, 20480)]), [(0, 4096), (12288, 4096), (20480, 0)]);
+        assert_eq!(messages_for(&[]), [(0, 0)]);
+        assert_eq!(messages_for(&[(0, 4096)]), [(4096, 0)]);
+        assert_eq!(messages_for(&[(0, u64::MAX)]), [(-1, 0)]);
+        assert_eq!(messages_for(&[(4096, 12288), (16384, 20480)]), [(0, 4096), (12288, 4096), (20480, 0)]);
         assert_eq!(bytes_of(&next_epoch()).len(), 16);
     }
 
@@ -341,9 +342,9 @@ mod tests {
     #[test]
     fn no_wait_remains_after_the_end() {
         let notifier = Notifier::default();
-        let before = notifier.forget(DIR, Vec::new());
+        let before = notifier.invalidate(DIR, Vec::new());
         notifier.end();
-        assert!(before.is_set() && notifier.forget(DIR, Vec::new()).is_set());
+        assert!(before.is_set() && notifier.invalidate(DIR, Vec::new()).is_set());
         assert!(notifier.next(None).is_none());
     }
 
@@ -352,7 +353,7 @@ mod tests {
         let notifier = Notifier::default();
         let (filled, page) = (Mutex::new(false), Condvar::new());
         let busy = InodeId(1000);
-        let tell = |what: &CacheInvalidation| {
+        let notify = |what: &CacheInvalidation| {
             let mut filled = filled.lock();
             while what.ino < busy && !*filled {
                 page.wait(&mut filled);
@@ -360,16 +361,17 @@ mod tests {
         };
         std::thread::scope(|threads| {
             for _ in 0..THREADS {
-                threads.spawn(|| notifier.run_jobs(&tell, None));
+                threads.spawn(|| notifier.run_jobs(&notify, None));
             }
-            threads.spawn(|| notifier.supervise(&tell));
-            let waiting: Vec<_> =
-                (0..3 * THREADS as u64).map(|number| notifier.forget(InodeId(number), Vec::new())).collect();
-            let other = notifier.forget(busy, Vec::new());
-            let mut looks = 0;
-            while !other.is_set() && looks < 3000 {
+            threads.spawn(|| notifier.supervise(&notify));
+            let waiting: Vec<_> = (0..3 * THREADS as u64)
+                .map(|number| notifier.invalidate(InodeId(number), Vec::new()))
+                .collect();
+            let other = notifier.invalidate(busy, Vec::new());
+            let mut polls = 0;
+            while !other.is_set() && polls < 3000 {
                 std::thread::sleep(Duration::from_millis(10));
-                looks += 1;
+                polls += 1;
             }
             let outcome = (other.is_set(), waiting.iter().any(|done| done.is_set()));
             *filled.lock() = true;

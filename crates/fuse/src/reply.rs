@@ -10,8 +10,8 @@ use types::{Attr, InodeId, Timestamp};
 pub const LEASED_VALIDITY_SECS: u64 = u32::MAX as u64;
 
 /// Returns how long the kernel may trust an entry or attributes that are trusted here, or aren't.
-fn validity(trusted: bool) -> u64 {
-    if trusted { LEASED_VALIDITY_SECS } else { 0 }
+fn validity(cacheable: bool) -> u64 {
+    if cacheable { LEASED_VALIDITY_SECS } else { 0 }
 }
 
 /// `st_blksize`, in bytes. Applications that buffer by it (stdio) send one request per buffer;
@@ -65,8 +65,8 @@ pub fn entry(known: &CachedAttr) -> abi::EntryOut {
 
 /// Returns the reply for a missing entry: the kernel caches a negative dentry if it is trusted, and
 /// drops it when it creates the entry.
-pub fn absent_entry(trusted: bool) -> abi::EntryOut {
-    abi::EntryOut { entry_valid: validity(trusted), ..Default::default() }
+pub fn absent_entry(cacheable: bool) -> abi::EntryOut {
+    abi::EntryOut { entry_valid: validity(cacheable), ..Default::default() }
 }
 
 /// Returns the reply of GETATTR and SETATTR.

@@ -91,7 +91,7 @@ pub(crate) struct Shared {
     pub(crate) handles: Handles<OpenFile>,
     pub(crate) interrupts: Interrupts,
     pub(crate) lock_owners: LockOwners,
-    pub(crate) callers: CallerSyscalls,
+    pub(crate) caller_syscalls: CallerSyscalls,
     pub(crate) stats: Stats,
     /// Limits log lines for requests that fail for reasons outside the application.
     pub(crate) failure_log_limit: LogRateLimit,
@@ -119,32 +119,32 @@ impl Session {
         if wants_uring {
             transport::enable_uring();
         }
-        let how = MountParams {
+        let params = MountParams {
             source: options.source,
             read_only: options.read_only,
             allow_other: options.allow_other,
         };
-        let mount = Mount::new(&options.mountpoint, &how)?;
+        let mount = Mount::new(&options.mountpoint, &params)?;
         // Other clients use the same file system: caches of the kernel are invalidated when they
         // change it.
-        let is_shared = !client.current().is_alone();
-        let wish = HandshakeOptions { uring: wants_uring, is_shared, idmap: options.idmap };
-        let agreement = match handshake(&mount, wish) {
-            Ok(agreement) if options.transport == Transport::Uring && !agreement.uses_uring() => {
+        let is_shared = !client.current().is_only_session();
+        let requested = HandshakeOptions { uring: wants_uring, is_shared, idmap: options.idmap };
+        let features = match handshake(&mount, requested) {
+            Ok(features) if options.transport == Transport::Uring && !features.uses_uring() => {
                 Err(transport::uring_missing())
             }
             other => other,
         };
-        let agreement = agreement.inspect_err(|_| discard_mount(&mount))?;
+        let features = features.inspect_err(|_| discard_mount(&mount))?;
         let shared = Arc::new(Shared {
             client,
             mount,
-            features: agreement,
+            features,
             handles: Handles::default(),
             interrupts: Interrupts::default(),
             lock_owners: LockOwners::default(),
-            callers: CallerSyscalls::default(),
-            stats: Stats::new(transport::cores(agreement.uses_uring())),
+            caller_syscalls: CallerSyscalls::default(),
+            stats: Stats::new(transport::cores(features.uses_uring())),
             failure_log_limit: LogRateLimit::one_per(FAILURE_LOG_INTERVAL),
             is_shared,
             notifier: Notifier::default(),
@@ -153,8 +153,8 @@ impl Session {
             changed: Condvar::new(),
             fault: Mutex::new(None),
         });
-        let face: Arc<dyn Invalidate> = shared.clone();
-        shared.client.current().set_invalidator(Arc::downgrade(&face));
+        let invalidator: Arc<dyn Invalidate> = shared.clone();
+        shared.client.current().set_invalidator(Arc::downgrade(&invalidator));
         let threads = start_threads(&shared, options.depth).map_err(|e| {
             discard_mount(&shared.mount);
             Error::new(errno(&e), format!("starting the threads of the mount: {e}"))
@@ -251,7 +251,7 @@ impl Shared {
 
     /// Records that entries of a directory are about to be read. Returns true if the kernel may
     /// cache them as long as they are trusted.
-    pub(crate) fn hand_out_names(&self, dir: InodeId) -> bool {
+    pub(crate) fn note_entries_read(&self, dir: InodeId) -> bool {
         if self.is_shared {
             self.notifier.note_cached_entries(dir);
         }
@@ -284,16 +284,16 @@ impl Shared {
         self.mount.abort();
     }
 
-    fn wait_for_end(&self, patience: Duration) -> bool {
+    fn wait_for_end(&self, time_out: Duration) -> bool {
         let mut live = self.live.lock();
-        self.changed.wait_while_for(&mut live, |live| *live > 0, patience);
+        self.changed.wait_while_for(&mut live, |live| *live > 0, time_out);
         *live == 0
     }
 }
 
 impl Invalidate for Shared {
     fn drop_cached(&self, ino: InodeId, except: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        let done = self.notifier.forget(ino, except);
+        let done = self.notifier.invalidate(ino, except);
         Box::pin(async move {
             if rt::timeout(PROMPT_INVALIDATION, done.wait()).await.is_none() {
                 let _blocked = transport::announce_kernel_wait(self);
@@ -306,7 +306,7 @@ impl Invalidate for Shared {
         self.lock_owners.clear();
     }
 
-    fn keeps_access_times(&self) -> bool {
+    fn updates_atime(&self) -> bool {
         self.mount.updates_atime()
     }
 
@@ -370,7 +370,7 @@ fn discard_mount(mount: &Mount) {
 }
 
 /// Answers INIT.
-fn handshake(mount: &Mount, wish: HandshakeOptions) -> Result<NegotiatedFeatures> {
+fn handshake(mount: &Mount, requested: HandshakeOptions) -> Result<NegotiatedFeatures> {
     let mut buf = vec![0; INIT_BUFFER];
     loop {
         let len = match sys::read(mount.device(), &mut buf) {
@@ -385,7 +385,7 @@ fn handshake(mount: &Mount, wish: HandshakeOptions) -> Result<NegotiatedFeatures
         buf[len..].fill(0);
         let init: InitIn =
             abi::read(&buf[size_of::<InHeader>()..]).expect("the buffer is longer than header and struct");
-        let answer = negotiate(&init, wish)?;
+        let answer = negotiate(&init, requested)?;
         let body = match &answer {
             Handshake::RetryVersion(body) | Handshake::Done(_, body) => bytes_of(body),
         };
@@ -393,10 +393,10 @@ fn handshake(mount: &Mount, wish: HandshakeOptions) -> Result<NegotiatedFeatures
         let mut reply = bytes_of(&OutHeader { len: total, error: 0, unique: header.unique }).to_vec();
         reply.extend_from_slice(body);
         sys::write(mount.device(), &reply).map_err(|e| handshake_error(&e))?;
-        if let Handshake::Done(agreement, _) = answer {
-            tracing::info!(minor = agreement.minor, flags = format_args!("{:#x}", agreement.flags),
-                uring = agreement.uses_uring(), mountpoint = %mount.mountpoint().display(), "mounted");
-            return Ok(agreement);
+        if let Handshake::Done(features, _) = answer {
+            tracing::info!(minor = features.minor, flags = format_args!("{:#x}", features.flags),
+                uring = features.uses_uring(), mountpoint = %mount.mountpoint().display(), "mounted");
+            return Ok(features);
         }
     }
 }

@@ -105,11 +105,11 @@ pub fn judge(records: &[Record], limits: Limits) -> Report {
 /// Counts the operations that were called before an earlier one had returned. Records are sorted by
 /// call.
 fn concurrent(records: &[&Record]) -> usize {
-    let mut busy_until = None;
+    let mut last_return = None;
     let mut count = 0;
     for record in records {
-        count += usize::from(Some(record.called_ns) <= busy_until);
-        busy_until = busy_until.max(Some(record.returned_ns.unwrap_or(record.called_ns)));
+        count += usize::from(Some(record.called_ns) <= last_return);
+        last_return = last_return.max(Some(record.returned_ns.unwrap_or(record.called_ns)));
     }
     count
 }
@@ -129,12 +129,12 @@ fn judge_object(object: &str, records: &[&Record], limits: Limits) -> Verdict<St
     match (block.is_empty(), name.is_empty(), log.is_empty()) {
         (true, true, true) => Verdict::Linearizable,
         (false, true, true) => match register::prepare(block) {
-            Ok(operations) => decide(&Register, object, &operations, limits),
+            Ok(operations) => check_object(&Register, object, &operations, limits),
             Err(message) => direct(message),
         },
-        (true, false, true) => decide(&Name, object, &name, limits),
+        (true, false, true) => check_object(&Name, object, &name, limits),
         (true, true, false) => match log::prepare(log) {
-            Ok((model, operations)) => decide(&model, object, &operations, limits),
+            Ok((model, operations)) => check_object(&model, object, &operations, limits),
             Err(message) => direct(message),
         },
         _ => direct("records of several types; an object is a block, a name or a log".to_string()),
@@ -157,7 +157,7 @@ fn is_page_cache_race(record: &Record, records: &[&Record], limits: Limits) -> b
     })
 }
 
-fn decide<M: Model>(
+fn check_object<M: Model>(
     model: &M,
     object: &str,
     operations: &[Operation<M::Action>],
@@ -201,8 +201,8 @@ impl OperationsByType {
             Event::Read { value } => self.block.push(operation(record, register::Action::Read(*value))),
             Event::CreateExists => self.name.push(name(name::Action::Create(Created::Exists))),
             Event::UnlinkMissing => self.name.push(name(name::Action::Unlink(Unlinked::Missing))),
-            Event::Look { inode } => self.name.push(name(name::Action::Look(Found::File(*inode)))),
-            Event::LookMissing => self.name.push(name(name::Action::Look(Found::Missing))),
+            Event::Look { inode } => self.name.push(name(name::Action::Lookup(Found::File(*inode)))),
+            Event::LookMissing => self.name.push(name(name::Action::Lookup(Found::Missing))),
             Event::ReadLog { records } => {
                 self.log.push(operation(record, log::Observed::Read(records.clone())))
             }

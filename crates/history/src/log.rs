@@ -60,8 +60,8 @@ impl Model for Log {
 
     /// Each read separately.
     fn removable(&self, operations: &[Operation<Action>]) -> Vec<Vec<usize>> {
-        let looks = |index: &usize| self.is_read_only(&operations[*index].action);
-        (0..operations.len()).filter(looks).map(|index| vec![index]).collect()
+        let is_read_only = |index: &usize| self.is_read_only(&operations[*index].action);
+        (0..operations.len()).filter(is_read_only).map(|index| vec![index]).collect()
     }
 
     fn describe(&self, action: &Action) -> String {
@@ -87,16 +87,16 @@ impl Model for Log {
 /// Determines the order of the records. The error describes what no order can explain.
 pub fn prepare(operations: Vec<Operation<Observed>>) -> Result<(Log, Vec<Operation<Action>>), String> {
     let order = order(&operations)?;
-    let mut places = BTreeMap::new();
+    let mut positions = BTreeMap::new();
     for (place, record) in order.iter().enumerate() {
-        if places.insert(*record, place).is_some() {
+        if positions.insert(*record, place).is_some() {
             return Err(format!("record {record} occurs twice"));
         }
     }
     let mut appended = std::collections::BTreeSet::new();
     // The latest time at which the record at each position was appended: when the first read that
     // contains it returned.
-    let mut found_by = vec![u64::MAX; order.len()];
+    let mut appended_by = vec![u64::MAX; order.len()];
     for operation in &operations {
         match &operation.action {
             Observed::Append(record) if !appended.insert(*record) => {
@@ -105,7 +105,7 @@ pub fn prepare(operations: Vec<Operation<Observed>>) -> Result<(Log, Vec<Operati
             Observed::Append(_) => {}
             Observed::Read(records) => {
                 let end = operation.deadline();
-                found_by[..records.len()].iter_mut().for_each(|first| *first = end.min(*first));
+                appended_by[..records.len()].iter_mut().for_each(|first| *first = end.min(*first));
             }
         }
     }
@@ -115,12 +115,12 @@ pub fn prepare(operations: Vec<Operation<Observed>>) -> Result<(Log, Vec<Operati
     let translate = |operation: Operation<Observed>| {
         let Operation { caller, called, mut returned, action } = operation;
         let action = match action {
-            Observed::Append(record) => Action::Append { record, place: places.get(&record).copied() },
+            Observed::Append(record) => Action::Append { record, place: positions.get(&record).copied() },
             Observed::Read(records) => Action::Read { length: records.len(), last: records.last().copied() },
         };
         if let (None, Action::Append { place, .. }) = (returned, &action) {
             // An uncertain append took effect if it was read, and is irrelevant if it wasn't.
-            returned = Some(found_by[(*place)?].max(called));
+            returned = Some(appended_by[(*place)?].max(called));
         }
         Some(Operation { caller, called, returned, action })
     };

@@ -15,7 +15,7 @@ pub enum Action {
     /// `unlink`.
     Unlink(Unlinked),
     /// `stat`, or an open of an existing file.
-    Look(Found),
+    Lookup(Found),
 }
 
 /// Result of an exclusive create.
@@ -64,8 +64,8 @@ impl Model for Name {
             (Action::Create(Created::Exists | Created::Open), Some(_)) => Some(*state),
             (Action::Unlink(Unlinked::Done | Unlinked::Open), Some(_)) => Some(None),
             (Action::Unlink(Unlinked::Missing | Unlinked::Open), None) => Some(None),
-            (Action::Look(Found::Missing), None) => Some(None),
-            (Action::Look(Found::File(found)), Some(inode)) => {
+            (Action::Lookup(Found::Missing), None) => Some(None),
+            (Action::Lookup(Found::File(found)), Some(inode)) => {
                 inode.is_none_or(|inode| inode == found).then_some(Some(Some(found)))
             }
             _ => None,
@@ -75,14 +75,14 @@ impl Model for Name {
     fn is_read_only(&self, action: &Action) -> bool {
         matches!(
             action,
-            Action::Look(_) | Action::Create(Created::Exists) | Action::Unlink(Unlinked::Missing)
+            Action::Lookup(_) | Action::Create(Created::Exists) | Action::Unlink(Unlinked::Missing)
         )
     }
 
     /// Each read-only operation separately.
     fn removable(&self, operations: &[Operation<Action>]) -> Vec<Vec<usize>> {
-        let looks = |index: &usize| self.is_read_only(&operations[*index].action);
-        (0..operations.len()).filter(looks).map(|index| vec![index]).collect()
+        let is_read_only = |index: &usize| self.is_read_only(&operations[*index].action);
+        (0..operations.len()).filter(is_read_only).map(|index| vec![index]).collect()
     }
 
     fn describe(&self, action: &Action) -> String {
@@ -94,8 +94,8 @@ impl Model for Name {
             Action::Unlink(Unlinked::Done) => "unlink -> done".to_string(),
             Action::Unlink(Unlinked::Missing) => "unlink -> ENOENT".to_string(),
             Action::Unlink(Unlinked::Open) => "unlink -> outcome unknown".to_string(),
-            Action::Look(Found::File(inode)) => format!("stat -> inode {inode}"),
-            Action::Look(Found::Missing) => "stat -> ENOENT".to_string(),
+            Action::Lookup(Found::File(inode)) => format!("stat -> inode {inode}"),
+            Action::Lookup(Found::Missing) => "stat -> ENOENT".to_string(),
         }
     }
 

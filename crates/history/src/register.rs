@@ -87,18 +87,18 @@ pub fn prepare(operations: Vec<Operation<Action>>) -> Result<Vec<Operation<Actio
             }
         }
     }
-    let foreign = operations.iter().find(|operation| match operation.action {
+    let unwritten_read = operations.iter().find(|operation| match operation.action {
         Action::Read(value) => !written.contains(&value),
         Action::Write(_) => false,
     });
-    if let Some(read) = foreign {
+    if let Some(read) = unwritten_read {
         return Err(format!(
             "{}: {}, a value that was never written",
             read.caller,
             Register.describe(&read.action)
         ));
     }
-    let settle = |mut operation: Operation<Action>| {
+    let with_return = |mut operation: Operation<Action>| {
         if let (None, Action::Write(value)) = (operation.returned, operation.action) {
             // A read that returned before the write was called remains a contradiction for the
             // search.
@@ -106,5 +106,5 @@ pub fn prepare(operations: Vec<Operation<Action>>) -> Result<Vec<Operation<Actio
         }
         Some(operation)
     };
-    Ok(operations.into_iter().filter_map(settle).collect())
+    Ok(operations.into_iter().filter_map(with_return).collect())
 }

@@ -87,9 +87,9 @@ type Visited<S> = std::collections::HashSet<Node<S>>;
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Node<S> {
     /// All operations with a return below this index have taken effect,
-    first: usize,
+    completed_before: usize,
     /// and these above it, in ascending order,
-    ahead: Vec<usize>,
+    completed_ahead: Vec<usize>,
     /// and these without a return, in ascending order.
     open: Vec<usize>,
     state: S,
@@ -118,13 +118,17 @@ impl<'a, M: Model> Search<'a, M> {
         max_steps: u64,
         mut end: impl FnMut(&M::State) -> Goal,
     ) -> Result<(), u64> {
-        let start =
-            |state: &M::State| Node { first: 0, ahead: Vec::new(), open: Vec::new(), state: state.clone() };
+        let start = |state: &M::State| Node {
+            completed_before: 0,
+            completed_ahead: Vec::new(),
+            open: Vec::new(),
+            state: state.clone(),
+        };
         let mut stack: Vec<Node<M::State>> = states.iter().map(start).collect();
         let mut seen: Visited<M::State> = stack.iter().cloned().collect();
         let mut steps = 0;
         while let Some(node) = stack.pop() {
-            if node.first == self.closed.len()
+            if node.completed_before == self.closed.len()
                 && let Goal::Reached = end(&node.state)
             {
                 return Ok(());
@@ -148,11 +152,11 @@ impl<'a, M: Model> Search<'a, M> {
     fn successors(&self, node: &Node<M::State>) -> Vec<Node<M::State>> {
         let mut bound = u64::MAX;
         let mut ready = Vec::new();
-        for (index, operation) in self.closed.iter().enumerate().skip(node.first) {
+        for (index, operation) in self.closed.iter().enumerate().skip(node.completed_before) {
             if operation.called > bound {
                 break;
             }
-            if node.ahead.binary_search(&index).is_err() {
+            if node.completed_ahead.binary_search(&index).is_err() {
                 bound = bound.min(operation.deadline());
                 ready.push(index);
             }
@@ -163,9 +167,9 @@ impl<'a, M: Model> Search<'a, M> {
         for index in ready {
             let action = &self.closed[index].action;
             let Some(state) = self.model.step(&node.state, action) else { continue };
-            let settled = state == node.state && self.model.is_read_only(action);
-            let next = self.after_closed(node, index, state);
-            if settled {
+            let is_noop = state == node.state && self.model.is_read_only(action);
+            let next = self.successor(node, index, state);
+            if is_noop {
                 return vec![next];
             }
             found.push(next);
@@ -198,13 +202,18 @@ impl<'a, M: Model> Search<'a, M> {
         found
     }
 
-    fn after_closed(&self, node: &Node<M::State>, index: usize, state: M::State) -> Node<M::State> {
+    fn successor(&self, node: &Node<M::State>, index: usize, state: M::State) -> Node<M::State> {
         let mut next = Node { state, ..node.clone() };
-        let place = next.ahead.partition_point(|&other| other < index);
-        next.ahead.insert(place, index);
-        let done = next.ahead.iter().enumerate().take_while(|(at, index)| node.first + at == **index).count();
-        next.ahead.drain(..done);
-        next.first += done;
+        let place = next.completed_ahead.partition_point(|&other| other < index);
+        next.completed_ahead.insert(place, index);
+        let done = next
+            .completed_ahead
+            .iter()
+            .enumerate()
+            .take_while(|(at, index)| node.completed_before + at == **index)
+            .count();
+        next.completed_ahead.drain(..done);
+        next.completed_before += done;
         next
     }
 }

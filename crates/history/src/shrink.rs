@@ -70,8 +70,8 @@ fn shortest_violating_prefix<M: Model>(
     let mut returns: Vec<u64> = operations.iter().filter_map(|operation| operation.returned).collect();
     returns.sort_unstable();
     // A prefix of a linearizable history is linearizable, so there is one boundary.
-    let border = returns.partition_point(|&time| !is_violation(model, &until(time), max_steps));
-    returns.get(border).map_or_else(|| operations.to_vec(), |&time| until(time))
+    let boundary = returns.partition_point(|&time| !is_violation(model, &until(time), max_steps));
+    returns.get(boundary).map_or_else(|| operations.to_vec(), |&time| until(time))
 }
 
 /// Removes the sets that the model names, in halves, quarters and so on, as long as the violation
@@ -112,15 +112,15 @@ fn last_quiescent_split<M: Model>(
     operations: &[Operation<M::Action>],
     max_steps: u64,
 ) -> (Vec<M::State>, usize) {
-    let mut quiet = Vec::new();
-    let mut busy_until = 0;
+    let mut quiescent = Vec::new();
+    let mut last_return = 0;
     for (index, operation) in operations.iter().enumerate() {
-        if index > 0 && operation.called > busy_until {
-            quiet.push(index);
+        if index > 0 && operation.called > last_return {
+            quiescent.push(index);
         }
-        busy_until = busy_until.max(operation.deadline());
+        last_return = last_return.max(operation.deadline());
     }
-    for index in quiet.into_iter().rev() {
+    for index in quiescent.into_iter().rev() {
         let (before, after) = operations.split_at(index);
         if let Some(states) = end_states(model, before, max_steps)
             && search_from(model, &states, after, max_steps) == Verdict::Violation(())

@@ -2,7 +2,7 @@
 
 use crate::credentials::{Credentials, PendingKey};
 use crate::error::{Error, Result};
-use crate::role::{MemberKind, Role};
+use crate::role::{Member, MemberKind};
 use crate::{
     API_VALIDITY_S, AUTHORITY_VALIDITY_S, CLIENT_VALIDITY_S, CLOCK_SKEW_S, MAX_API_NAMES, NODE_VALIDITY_S,
     RENEWAL_FRACTION, files,
@@ -69,7 +69,7 @@ impl Validity {
     }
 
     /// The default validity of a member that joins now.
-    pub fn default_for(role: &Role, now: i64) -> Validity {
+    pub fn default_for(role: &Member, now: i64) -> Validity {
         match role.kind() {
             MemberKind::Node => Validity::of_node(now),
             MemberKind::Client => Validity::of_client(now),
@@ -179,7 +179,7 @@ impl Authority {
     }
 
     /// Makes a key and certifies it: for members on this machine.
-    pub fn issue(&self, role: &Role, validity: Validity) -> Result<Credentials> {
+    pub fn issue(&self, role: &Member, validity: Validity) -> Result<Credentials> {
         let pending = PendingKey::generate()?;
         let chain = self.certify(pending.request(), role, validity)?;
         pending.certified(&chain)
@@ -198,7 +198,7 @@ impl Authority {
     ///
     /// # Errors
     /// A request that is malformed or not signed by its own key; a bad client name.
-    pub fn certify(&self, request: &[u8], role: &Role, validity: Validity) -> Result<String> {
+    pub fn certify(&self, request: &[u8], role: &Member, validity: Validity) -> Result<String> {
         self.certify_member(request, role, validity, random_serial()?)
     }
 
@@ -213,13 +213,13 @@ impl Authority {
         let mut serial = random_serial()?;
         serial[0] = NUMBERED_SERIAL;
         serial[1..9].copy_from_slice(&number.to_be_bytes());
-        self.certify_member(request, &Role::Client(name.to_string()), validity, serial)
+        self.certify_member(request, &Member::Client(name.to_string()), validity, serial)
     }
 
     fn certify_member(
         &self,
         request: &[u8],
-        role: &Role,
+        role: &Member,
         validity: Validity,
         serial: [u8; SERIAL_BYTES],
     ) -> Result<String> {

@@ -11,7 +11,7 @@
 //! | 4 | 4 | id of the key |
 //! | 8 | 8 | session |
 //! | 16 | 8 | inode |
-//! | 24 | 8 | holder: [`Role::fingerprint`](crate::Role::fingerprint) of the member that may use it; 0: the client that has the session |
+//! | 24 | 8 | holder: [`Member::fingerprint`](crate::Role::fingerprint) of the member that may use it; 0: the client that has the session |
 //! | 32 | 8 | expiry, seconds of the cluster's time ([`CapabilityRing::cluster_time_s`](crate::CapabilityRing::cluster_time_s)) |
 //! | 40 | 16 | the first 16 bytes of HMAC-SHA256 over bytes 0..40, of version 2 over bytes 0..40 and 56..64 |
 //! | 56 | 8 | the highest lease epoch that its requests may carry; 0 in version 1 |

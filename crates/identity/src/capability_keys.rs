@@ -197,15 +197,15 @@ impl VerifiedCache {
         capability: &Capability,
         now: u64,
     ) -> Result<Grant, CapabilityRefusal> {
-        let place = &mut self.slots[slot_of(capability)];
-        if let Some((known, grant)) = place
+        let slot = &mut self.slots[slot_of(capability)];
+        if let Some((known, grant)) = slot
             && known.signed() == capability.signed()
             && bool::from(known.mac().ct_eq(capability.mac()))
         {
             return if grant.expires <= now { Err(CapabilityRefusal::Expired) } else { Ok(*grant) };
         }
         let grant = keys.verify(capability, now)?;
-        *place = Some((*capability, grant));
+        *slot = Some((*capability, grant));
         Ok(grant)
     }
 

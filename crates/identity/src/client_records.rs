@@ -59,7 +59,7 @@ pub struct ClientRecord {
     /// When that certificate expires, Unix seconds.
     pub expires: i64,
     /// Certificates up to this issue number are refused; 0: none is revoked.
-    pub revoked: u64,
+    pub revoked_up_to: u64,
     /// When the last of those expires, Unix seconds.
     pub revoked_ends: i64,
 }
@@ -104,7 +104,7 @@ impl ClientRecord {
 
     /// Whether all certificates of the client are refused.
     pub fn is_revoked(&self) -> bool {
-        self.number <= self.revoked
+        self.number <= self.revoked_up_to
     }
 
     /// Whether the client's certificate isn't due for renewal yet, and a new one will last longer.
@@ -158,7 +158,7 @@ impl ClientRecords {
             terms,
             number,
             expires: 0,
-            revoked: known.as_ref().map_or(0, |known| known.revoked),
+            revoked_up_to: known.as_ref().map_or(0, |known| known.revoked_up_to),
             revoked_ends: known.as_ref().map_or(0, |known| known.revoked_ends),
         };
         let validity = record.validity(now);
@@ -184,7 +184,7 @@ impl ClientRecords {
         let at = self.position(name).map_err(|_| Error::UnknownClient { name: name.to_string() })?;
         let record = &mut self.records[at];
         // A certificate without a number is older than all that have one.
-        if record.revoked > 0 && present.issue_number().unwrap_or(0) <= record.revoked {
+        if record.revoked_up_to > 0 && present.issue_number().unwrap_or(0) <= record.revoked_up_to {
             return Err(Error::RevokedClient { name: name.to_string() });
         }
         let validity = record.validity(now);
@@ -209,7 +209,7 @@ impl ClientRecords {
     pub fn revoke(&mut self, name: &str, now: i64) -> Result<()> {
         self.purge(now);
         let at = self.position(name).map_err(|_| Error::UnknownClient { name: name.to_string() })?;
-        let is_known = self.records[at].revoked > 0;
+        let is_known = self.records[at].revoked_up_to > 0;
         if !is_known && self.revoked().len() >= MAX_REVOKED {
             return Err(Error::TooManyRevoked(MAX_REVOKED));
         }
@@ -219,15 +219,17 @@ impl ClientRecords {
         let record = &mut self.records[at];
         // The same holds for expiry: a certificate issued until now expires by this time.
         let latest = record.validity(now).until;
-        record.revoked = number;
+        record.revoked_up_to = number;
         record.revoked_ends = record.revoked_ends.max(record.expires).max(latest);
         Ok(())
     }
 
     /// The revocations that servers must enforce, by name.
     pub fn revoked(&self) -> Vec<RevokedClient> {
-        let revoked = self.records.iter().filter(|record| record.revoked > 0);
-        revoked.map(|record| RevokedClient { name: record.name.clone(), until: record.revoked }).collect()
+        let revoked = self.records.iter().filter(|record| record.revoked_up_to > 0);
+        revoked
+            .map(|record| RevokedClient { name: record.name.clone(), until: record.revoked_up_to })
+            .collect()
     }
 
     /// All records, by name.
@@ -244,8 +246,8 @@ impl ClientRecords {
             false => record.expires + EXPIRED_RETENTION_S > now,
         });
         for record in &mut self.records {
-            if record.revoked > 0 && record.revoked_ends + CLOCK_SKEW_S <= now {
-                (record.revoked, record.revoked_ends) = (0, 0);
+            if record.revoked_up_to > 0 && record.revoked_ends + CLOCK_SKEW_S <= now {
+                (record.revoked_up_to, record.revoked_ends) = (0, 0);
                 is_changed = true;
             }
         }
@@ -284,7 +286,8 @@ impl ClientRecords {
         use std::fmt::Write;
         let mut text = format!("last = {}\n", self.last);
         for record in &self.records {
-            let ClientRecord { name, added, terms, number, expires, revoked, revoked_ends } = record;
+            let ClientRecord { name, added, terms, number, expires, revoked_up_to: revoked, revoked_ends } =
+                record;
             let end = terms.end.map_or_else(String::new, |end| format!("end_unix_s = {end}\n"));
             write!(
                 text,
@@ -329,7 +332,7 @@ impl ClientRecords {
         if !records.is_sorted_by(|a, b| a.name < b.name) {
             return Err("its clients are not in order".into());
         }
-        if records.iter().any(|record| record.number.max(record.revoked) > last) {
+        if records.iter().any(|record| record.number.max(record.revoked_up_to) > last) {
             return Err("a number is above the last one".into());
         }
         Ok(ClientRecords { records, last })
@@ -349,7 +352,7 @@ impl ClientRecord {
             terms: CertificateTerms { end: integer("end_unix_s")?, validity_s: integer("validity_s")?? },
             number: number("number")?,
             expires: integer("expires_unix_s")??,
-            revoked: number("revoked")?,
+            revoked_up_to: number("revoked")?,
             revoked_ends: integer("revoked_ends_unix_s")?.unwrap_or(0),
         })
     }

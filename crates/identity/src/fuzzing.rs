@@ -4,7 +4,7 @@
 //! Each function panics when accepted input isn't the same after it was written and read again.
 
 use crate::{
-    Authority, Capability, CapabilityKeys, ClientRecords, Credentials, Identity, JoinToken, Role,
+    Authority, Capability, CapabilityKeys, ClientRecords, Credentials, Identity, JoinToken, Member,
     TokenRecords,
 };
 use crate::{Validity, token};
@@ -56,12 +56,12 @@ fn read_token(text: &str) {
 pub fn certificate(bytes: &[u8]) {
     let Ok(identity) = Identity::of(&CertificateDer::from(bytes)) else { return };
     let uri = identity.role.uri(&identity.cluster);
-    assert_eq!(Role::from_uri(&uri), Some((identity.cluster.as_str(), identity.role)));
+    assert_eq!(Member::from_uri(&uri), Some((identity.cluster.as_str(), identity.role)));
 }
 
 /// A request for a certificate (PKCS #10, DER).
 pub fn request(bytes: &[u8]) {
-    let role = Role::Client("fuzz".into());
+    let role = Member::Client("fuzz".into());
     let Ok(chain) = AUTHORITY.certify(bytes, &role, Validity::of_client(NOW)) else { return };
     let certificate = chain.split_inclusive("-----END CERTIFICATE-----\n").next().unwrap_or_default();
     let der = rustls::pki_types::pem::PemObject::from_pem_slice(certificate.as_bytes());

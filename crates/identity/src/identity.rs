@@ -1,7 +1,7 @@
 //! The identity in a certificate.
 
 use crate::error::{Error, Result};
-use crate::role::Role;
+use crate::role::Member;
 use rustls::pki_types::CertificateDer;
 use std::fmt;
 use x509_parser::extensions::GeneralName;
@@ -19,7 +19,7 @@ pub struct Identity {
     /// UUID of the cluster.
     pub cluster: String,
     /// The owner's role, with its id.
-    pub role: Role,
+    pub role: Member,
     /// When the certificate expires, Unix seconds.
     pub expires: i64,
     /// Serial number of the certificate, unique within the cluster: hexadecimal, for display.
@@ -44,7 +44,7 @@ impl Identity {
         let [GeneralName::URI(uri)] = names.value.general_names.as_slice() else {
             return Err(Error::certificate("it doesn't name one member of a cluster"));
         };
-        let (cluster, role) = Role::from_uri(uri)
+        let (cluster, role) = Member::from_uri(uri)
             .ok_or_else(|| Error::certificate(format!("{uri:?} is not a member of a cluster")))?;
         Ok(Identity {
             cluster: cluster.to_string(),

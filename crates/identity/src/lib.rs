@@ -66,6 +66,6 @@ pub use identity::Identity;
 pub use limits::*;
 pub use owner::{require_private_directory, require_private_file};
 pub use protection::Protection;
-pub use role::{MemberKind, MemberKinds, Role};
+pub use role::{Member, MemberKind, MemberKinds};
 pub use token::{JoinToken, TokenSecret};
 pub use token_records::{TokenParameters, TokenRecord, TokenRecords};

@@ -33,7 +33,7 @@ impl Protection {
 
     /// The protection that a handshake negotiated; `None` when the peer doesn't speak this
     /// protocol.
-    pub fn agreed(protocol: Option<&[u8]>) -> Option<Protection> {
+    pub fn negotiated(protocol: Option<&[u8]>) -> Option<Protection> {
         match protocol? {
             ENCRYPTED => Some(Protection::Encrypted),
             PLAIN => Some(Protection::HandshakeOnly),

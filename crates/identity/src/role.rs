@@ -10,7 +10,7 @@ const SCHEME: &str = "weft://";
 
 /// A member of a cluster.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Role {
+pub enum Member {
     /// Runs services; the cluster map says which. A mount on a node has a client's certificate.
     Node(NodeId),
     /// Mounts the file system.
@@ -29,19 +29,19 @@ pub enum MemberKind {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct MemberKinds(u8);
 
-impl Role {
+impl Member {
     /// Node or client.
     pub fn kind(&self) -> MemberKind {
         match self {
-            Role::Node(_) => MemberKind::Node,
-            Role::Client(_) => MemberKind::Client,
+            Member::Node(_) => MemberKind::Node,
+            Member::Client(_) => MemberKind::Client,
         }
     }
 
     /// Refuses names that would be ambiguous in a URI or a log.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            Role::Client(name) if !is_client_name(name) => Err(Error::BadClientName { name: name.clone() }),
+            Member::Client(name) if !is_client_name(name) => Err(Error::BadClientName { name: name.clone() }),
             _ => Ok(()),
         }
     }
@@ -53,12 +53,12 @@ impl Role {
     }
 
     /// Parses a certificate's URI into the cluster and the role.
-    pub fn from_uri(uri: &str) -> Option<(&str, Role)> {
+    pub fn from_uri(uri: &str) -> Option<(&str, Member)> {
         let (cluster, rest) = uri.strip_prefix(SCHEME)?.split_once('/')?;
         let (kind, name) = rest.split_once('/')?;
         let role = match kind {
-            "node" => Role::Node(NodeId(name.parse().ok()?)),
-            "client" if is_client_name(name) => Role::Client(name.to_string()),
+            "node" => Member::Node(NodeId(name.parse().ok()?)),
+            "client" if is_client_name(name) => Member::Client(name.to_string()),
             _ => return None,
         };
         // Each role has exactly one form: `node/+3` and `node/03` are invalid.
@@ -66,20 +66,20 @@ impl Role {
     }
 }
 
-impl FromStr for Role {
+impl FromStr for Member {
     type Err = Error;
 
-    /// Parses the displayed form of a [`Role`]: `node/3`, `client/login1`.
-    fn from_str(text: &str) -> Result<Role> {
+    /// Parses the displayed form of a [`Member`]: `node/3`, `client/login1`.
+    fn from_str(text: &str) -> Result<Member> {
         // A placeholder for the cluster.
-        match Role::from_uri(&format!("{SCHEME}-/{text}")) {
+        match Member::from_uri(&format!("{SCHEME}-/{text}")) {
             Some((_, role)) => Ok(role),
             None => Err(Error::certificate(format!("{text:?} is not a member of a cluster"))),
         }
     }
 }
 
-impl Role {
+impl Member {
     /// A number for comparing the roles that two connections have proved: the first bytes of the
     /// SHA-256 of its name, little-endian. Never 0.
     pub fn fingerprint(&self) -> u64 {
@@ -89,11 +89,11 @@ impl Role {
     }
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Role::Node(id) => write!(f, "node/{id}"),
-            Role::Client(name) => write!(f, "client/{name}"),
+            Member::Node(id) => write!(f, "node/{id}"),
+            Member::Client(name) => write!(f, "client/{name}"),
         }
     }
 }
@@ -174,12 +174,14 @@ mod tests {
 
     #[test]
     fn a_role_survives_its_uri() {
-        for role in [Role::Node(NodeId(0)), Role::Node(NodeId(u32::MAX)), Role::Client("a.b_c-1".into())] {
-            assert_eq!(role.to_string().parse::<Role>().unwrap(), role);
-            assert_eq!(Role::from_uri(&role.uri("c1")), Some(("c1", role)));
+        for role in
+            [Member::Node(NodeId(0)), Member::Node(NodeId(u32::MAX)), Member::Client("a.b_c-1".into())]
+        {
+            assert_eq!(role.to_string().parse::<Member>().unwrap(), role);
+            assert_eq!(Member::from_uri(&role.uri("c1")), Some(("c1", role)));
         }
-        assert_eq!(Role::Node(NodeId(3)).uri("c1"), "weft://c1/node/3");
-        assert_eq!(Role::Client("login1".into()).uri("c1"), "weft://c1/client/login1");
+        assert_eq!(Member::Node(NodeId(3)).uri("c1"), "weft://c1/node/3");
+        assert_eq!(Member::Client("login1".into()).uri("c1"), "weft://c1/client/login1");
     }
 
     #[test]
@@ -204,7 +206,7 @@ mod tests {
             &long,
         ];
         for uri in bad {
-            assert_eq!(Role::from_uri(uri), None, "{uri}");
+            assert_eq!(Member::from_uri(uri), None, "{uri}");
         }
     }
 }

@@ -37,10 +37,10 @@ pub enum UnauthenticatedClients {
 pub fn server_config(
     credentials: &Credentials,
     protection: Protection,
-    strangers: UnauthenticatedClients,
+    unauthenticated_clients: UnauthenticatedClients,
 ) -> Result<Arc<ServerConfig>> {
     let provider = provider();
-    let verifier = MemberVerifier::new(credentials, &provider, strangers)?;
+    let verifier = MemberVerifier::new(credentials, &provider, unauthenticated_clients)?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))

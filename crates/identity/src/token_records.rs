@@ -54,31 +54,36 @@ impl TokenRecords {
     /// # Errors
     /// [`MAX_TOKENS`] tokens are valid; the parameters have no address, too many, no role or no
     /// use.
-    pub fn issue(&mut self, authority: &Authority, offer: TokenParameters, now: i64) -> Result<JoinToken> {
+    pub fn issue(
+        &mut self,
+        authority: &Authority,
+        parameters: TokenParameters,
+        now: i64,
+    ) -> Result<JoinToken> {
         self.purge(now);
         if self.records.len() >= MAX_TOKENS {
             return Err(Error::TooManyTokens(MAX_TOKENS));
         }
-        if offer.addresses.is_empty() || offer.addresses.len() > MAX_TOKEN_ADDRESSES {
-            return Err(Error::token(format!("it would have {} addresses", offer.addresses.len())));
+        if parameters.addresses.is_empty() || parameters.addresses.len() > MAX_TOKEN_ADDRESSES {
+            return Err(Error::token(format!("it would have {} addresses", parameters.addresses.len())));
         }
-        if offer.roles.is_empty() || offer.uses == 0 || offer.expires <= now {
+        if parameters.roles.is_empty() || parameters.uses == 0 || parameters.expires <= now {
             return Err(Error::token("no member could join with it"));
         }
         let token = JoinToken {
             cluster: authority.cluster().to_string(),
-            addresses: offer.addresses,
+            addresses: parameters.addresses,
             authority: authority.certificate().fingerprint(),
             id: self.unused_id()?,
             secret: TokenSecret::random()?,
-            expires: offer.expires,
-            roles: offer.roles,
+            expires: parameters.expires,
+            roles: parameters.roles,
         };
         let mut record = TokenRecord {
             id: token.id,
             roles: token.roles,
             expires: token.expires,
-            uses_left: offer.uses,
+            uses_left: parameters.uses,
             proof: [0; 32],
         };
         let tag = hmac::sign(&proof_key(&token.secret), &record.proof_input(authority.cluster()));

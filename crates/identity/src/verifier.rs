@@ -4,7 +4,7 @@ use crate::authority::{CaCertificate, Fingerprint};
 use crate::credentials::Credentials;
 use crate::error::Result;
 use crate::identity::Identity;
-use crate::role::Role;
+use crate::role::Member;
 use crate::tls::{UnauthenticatedClients, matches_peer_name};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -31,11 +31,11 @@ impl MemberVerifier {
     pub fn new(
         credentials: &Credentials,
         provider: &Arc<CryptoProvider>,
-        strangers: UnauthenticatedClients,
+        unauthenticated_clients: UnauthenticatedClients,
     ) -> Result<MemberVerifier> {
         let roots = Arc::new(roots_of(credentials.authority())?);
         let builder = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
-        let builder = match strangers {
+        let builder = match unauthenticated_clients {
             UnauthenticatedClients::Refused => builder,
             UnauthenticatedClients::MayJoin => builder.allow_unauthenticated(),
         };
@@ -146,9 +146,11 @@ fn verify_node(
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms.all)?;
     let identity = member_of(cluster, end_entity)?;
     match identity.role {
-        Role::Node(node) if matches_peer_name(name, node) => Ok(ServerCertVerified::assertion()),
-        Role::Node(node) => Err(refusal(UnacceptedPeer(format!("it is node {node}, not the expected one")))),
-        Role::Client(_) => Err(refusal(UnacceptedPeer(format!("it is {identity}, not a node")))),
+        Member::Node(node) if matches_peer_name(name, node) => Ok(ServerCertVerified::assertion()),
+        Member::Node(node) => {
+            Err(refusal(UnacceptedPeer(format!("it is node {node}, not the expected one"))))
+        }
+        Member::Client(_) => Err(refusal(UnacceptedPeer(format!("it is {identity}, not a node")))),
     }
 }
 
@@ -229,6 +231,6 @@ fn member_of(cluster: &str, certificate: &CertificateDer<'_>) -> Result<Identity
 #[error("{0}")]
 struct UnacceptedPeer(String);
 
-fn refusal(stranger: UnacceptedPeer) -> Error {
-    Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(stranger))))
+fn refusal(cause: UnacceptedPeer) -> Error {
+    Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(cause))))
 }

@@ -75,7 +75,7 @@ pub struct Embedded {
     path: PathBuf,
     /// Stored values of guarded keys. Its lock also makes `apply` exclusive.
     guard_cache: Mutex<HashMap<Vec<u8>, Option<Bytes>>>,
-    room: FreeSpace,
+    free_space: FreeSpace,
     damage: Damage,
     verifier: Verifier,
     /// The first failed sync. The kernel reports a failed write only once: afterwards it isn't
@@ -100,10 +100,10 @@ impl Embedded {
     /// Like [`Embedded::open`]. Reads all tables if they have at most `read_bytes` in total, or if
     /// damage was found when the store was last in use.
     pub fn open_verifying(path: &Path, read_bytes: u64) -> Result<Embedded, KvError> {
-        if at_rest::is_there(path) {
+        if at_rest::engine_exists(path) {
             let is_suspect = at_rest::has_damage_marker(path);
             let depth = if is_suspect { VerifyDepth::Everything } else { VerifyDepth::UpTo(read_bytes) };
-            let _alone = lock_exclusively(path)?;
+            let _lock = lock_exclusively(path)?;
             at_rest::verify(path, depth)?;
             if is_suspect {
                 at_rest::clear_damage_marker(path)?;
@@ -125,7 +125,7 @@ impl Embedded {
             database,
             path: path.to_path_buf(),
             guard_cache: Mutex::default(),
-            room: FreeSpace::default(),
+            free_space: FreeSpace::default(),
             damage: Damage::default(),
             verifier: Verifier::open(path),
             sync_failure: OnceLock::new(),
@@ -159,7 +159,7 @@ impl Embedded {
                 // The kernel reports a failed write-back once. If fjall received the report, it has
                 // poisoned itself and returns the error here.
                 self.database.persist(PersistMode::Buffer).map_err(|e| self.failed(e))?;
-                self.synced.note(&self.path, journal, committed, self.database.seqno());
+                self.synced.record_sync(&self.path, journal, committed, self.database.seqno());
                 Ok(())
             }
             Ok(None) => self.database.persist(PersistMode::SyncData).map_err(|e| self.failed(e)),
@@ -181,7 +181,7 @@ impl Embedded {
         if self.database.journal_count() > 1 {
             std::thread::sleep(FLUSH_PAUSE);
         }
-        if let Err(error) = sync_records::note_closed(&self.path) {
+        if let Err(error) = sync_records::write_close_record(&self.path) {
             tracing::warn!(
                 %error,
                 "can't record the files of the metadata store: a loss of the end of a journal may go unnoticed"
@@ -286,7 +286,7 @@ impl Engine for Embedded {
         commit.commit().map_err(|e| self.failed(e))?;
         self.committed.store(next, Release);
         let length = |(key, value): &(&[u8], Option<&[u8]>)| key.len() + value.map_or(0, <[u8]>::len);
-        self.room.note_applied(merge.writes().iter().map(length).sum::<usize>() as u64);
+        self.free_space.note_applied(merge.writes().iter().map(length).sum::<usize>() as u64);
         for (key, value) in merge.writes() {
             if let Some(known) = guarded.get_mut(*key) {
                 *known = value.map(Bytes::copy_from_slice);
@@ -305,7 +305,7 @@ impl Engine for Embedded {
     }
 
     fn has_room(&self) -> bool {
-        self.room.is_enough(rt::monotonic_ns(), || Measure::take(&self.path, self.keyspace.disk_space()))
+        self.free_space.has_room(rt::monotonic_ns(), || Measure::take(&self.path, self.keyspace.disk_space()))
     }
 
     fn space(&self) -> Option<Space> {
@@ -325,7 +325,7 @@ impl Engine for Embedded {
         // Data that the previous process left in memory may have been acknowledged without being on
         // disk.
         if self.acknowledges_synced {
-            self.verifier.settle();
+            self.verifier.set_synced_mark();
         }
         Ok(())
     }
@@ -336,10 +336,10 @@ impl Engine for Embedded {
 
     fn sync_for_close(&self) -> Result<(), KvError> {
         // No commit runs meanwhile; a later one removes the marker again.
-        let _alone = self.guard_cache.lock();
+        let _lock = self.guard_cache.lock();
         self.sync_or_fail()?;
         self.record_closed();
-        self.verifier.settle();
+        self.verifier.set_synced_mark();
         Ok(())
     }
 }

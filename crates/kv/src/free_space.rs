@@ -74,15 +74,15 @@ impl FreeSpace {
     }
 
     /// Returns whether there is room, by the cached result or a new check.
-    pub(crate) fn is_enough(&self, now_ns: u64, look: impl FnOnce() -> io::Result<Measure>) -> bool {
-        let is_due = now_ns >= self.next_measure_ns.load(Relaxed)
+    pub(crate) fn has_room(&self, now_ns: u64, measure: impl FnOnce() -> io::Result<Measure>) -> bool {
+        let must_measure = now_ns >= self.next_measure_ns.load(Relaxed)
             || self.applied_since.load(Relaxed) >= MEASURE_AFTER_BYTES;
-        if is_due {
+        if must_measure {
             // First, so that other cores don't check at the same time.
             self.next_measure_ns.store(now_ns.saturating_add(MEASURE_AFTER_NS), Relaxed);
             self.applied_since.store(0, Relaxed);
             // A disk that can't be queried is not known to be full; a write to it will show.
-            self.is_full.store(look().is_ok_and(|measure| !measure.has_room()), Relaxed);
+            self.is_full.store(measure().is_ok_and(|measure| !measure.has_room()), Relaxed);
         }
         !self.is_full.load(Relaxed)
     }
@@ -115,25 +115,25 @@ mod tests {
     #[test]
     fn a_measurement_is_cached_for_a_time() {
         let room = FreeSpace::default();
-        assert!(room.is_enough(1000, || measure(GIB)));
-        assert!(room.is_enough(1000 + MEASURE_AFTER_NS - 1, not_measured));
-        assert!(!room.is_enough(1000 + MEASURE_AFTER_NS, || measure(0)));
-        assert!(!room.is_enough(1001 + MEASURE_AFTER_NS, not_measured));
-        assert!(room.is_enough(1000 + 2 * MEASURE_AFTER_NS, || measure(GIB)));
+        assert!(room.has_room(1000, || measure(GIB)));
+        assert!(room.has_room(1000 + MEASURE_AFTER_NS - 1, not_measured));
+        assert!(!room.has_room(1000 + MEASURE_AFTER_NS, || measure(0)));
+        assert!(!room.has_room(1001 + MEASURE_AFTER_NS, not_measured));
+        assert!(room.has_room(1000 + 2 * MEASURE_AFTER_NS, || measure(GIB)));
     }
 
     #[test]
     fn a_measurement_is_cached_for_some_bytes() {
         let room = FreeSpace::default();
-        assert!(room.is_enough(0, || measure(GIB)));
+        assert!(room.has_room(0, || measure(GIB)));
         room.note_applied(MEASURE_AFTER_BYTES - 1);
-        assert!(room.is_enough(1, not_measured));
+        assert!(room.has_room(1, not_measured));
         room.note_applied(1);
-        assert!(!room.is_enough(1, || measure(0)));
+        assert!(!room.has_room(1, || measure(0)));
     }
 
     #[test]
     fn a_disk_that_cannot_be_queried_is_not_full() {
-        assert!(FreeSpace::default().is_enough(0, || Err(io::ErrorKind::NotFound.into())));
+        assert!(FreeSpace::default().has_room(0, || Err(io::ErrorKind::NotFound.into())));
     }
 }

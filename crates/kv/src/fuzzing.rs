@@ -17,7 +17,7 @@ pub fn table_list(bytes: &[u8]) {
 }
 
 /// The records of required journals and trees.
-pub fn required(bytes: &[u8]) {
+pub fn sync_records(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Some(closed) = sync_records::parse_closed(text) {
         assert_eq!(sync_records::parse_closed(&sync_records::render_closed(&closed)), Some(closed));

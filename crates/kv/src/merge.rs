@@ -23,11 +23,11 @@ impl<'a> Merge<'a> {
         let mut merge = Merge::default();
         let mut outcomes = Vec::with_capacity(batches.len());
         for batch in batches {
-            let won = merge.guards_hold(batch, &mut stored)?;
-            if won {
+            let applies = merge.guards_hold(batch, &mut stored)?;
+            if applies {
                 merge.add(batch);
             }
-            outcomes.push(if won { Outcome::Applied } else { Outcome::GuardFailed });
+            outcomes.push(if applies { Outcome::Applied } else { Outcome::GuardFailed });
         }
         Ok((merge, outcomes))
     }

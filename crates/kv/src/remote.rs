@@ -80,7 +80,7 @@ pub trait RemoteEngine: Send + Sync + 'static {
     /// Returns whether the store may grow, as far as this process knows.
     fn has_room(&self) -> bool;
     /// Returns the location of the store, for messages.
-    fn place(&self) -> String;
+    fn location(&self) -> String;
 }
 
 /// Group commit over an engine in another process. Its calls require a runtime.
@@ -92,7 +92,7 @@ struct Shared {
     engine: Arc<dyn RemoteEngine>,
     queue: Mutex<Queue>,
     /// The queue has room for more batches.
-    room: Event,
+    has_room: Event,
     stopped: Event,
     /// Held by the caller that syncs.
     persisting: RwLock,
@@ -135,7 +135,7 @@ impl RemoteWriter {
         let shared = Arc::new(Shared {
             engine,
             queue: Mutex::default(),
-            room,
+            has_room: room,
             stopped: Event::new(),
             persisting: RwLock::new(),
             syncs_begun: AtomicU64::new(0),
@@ -162,10 +162,13 @@ impl RemoteWriter {
     }
 
     /// Repeats a request for a while when the store is unreachable.
-    async fn retry_unreachable<T>(&self, ask: impl AsyncFn() -> Result<T, KvError>) -> Result<T, KvError> {
+    async fn retry_unreachable<T>(
+        &self,
+        request: impl AsyncFn() -> Result<T, KvError>,
+    ) -> Result<T, KvError> {
         let began_ns = rt::monotonic_ns();
         loop {
-            let answer = ask().await;
+            let answer = request().await;
             let is_final = !matches!(answer, Err(KvError::Unreachable { .. }))
                 || self.shared.stopped.is_set()
                 || rt::monotonic_ns() - began_ns >= UNREACHABLE_TIMEOUT.as_nanos() as u64;
@@ -178,8 +181,8 @@ impl RemoteWriter {
 
     /// Waits until there is room for another batch.
     pub async fn admit(&self) {
-        while !self.shared.room.is_set() {
-            self.shared.room.wait().await;
+        while !self.shared.has_room.is_set() {
+            self.shared.has_room.wait().await;
         }
     }
 
@@ -191,17 +194,17 @@ impl RemoteWriter {
         let ticket = Ticket::pending(queue.enqueued);
         let refused = match &queue.end {
             Some(error) => Some(error.clone()),
-            None => check_size(&batch, &self.shared.engine.place()).err(),
+            None => check_size(&batch, &self.shared.engine.location()).err(),
         };
         if let Some(error) = refused {
-            ticket.settle(Err(error));
+            ticket.complete(Err(error));
             return ticket;
         }
         queue.batches.push_back((ticket.clone(), batch));
         if queue.batches.len() >= MAX_QUEUED_BATCHES {
-            self.shared.room.clear();
+            self.shared.has_room.clear();
         }
-        self.shared.lead(&mut queue);
+        self.shared.ensure_leader(&mut queue);
         ticket
     }
 
@@ -215,7 +218,7 @@ impl RemoteWriter {
                 Some(result) => Poll::Ready(result),
                 None => {
                     // The core of the leader may have ended.
-                    self.shared.lead(&mut self.shared.queue.lock());
+                    self.shared.ensure_leader(&mut self.shared.queue.lock());
                     Poll::Pending
                 }
             }
@@ -233,17 +236,17 @@ impl RemoteWriter {
         }
         let shared = &self.shared;
         let before = shared.syncs_begun.load(SeqCst);
-        let _alone = shared.persisting.write().await;
+        let _lock = shared.persisting.write().await;
         // A sync that began after this call.
         if shared.last_sync_ended.load(SeqCst) > before {
             return Ok(());
         }
-        let trip = shared.syncs_begun.fetch_add(1, SeqCst) + 1;
+        let sync_number = shared.syncs_begun.fetch_add(1, SeqCst) + 1;
         let target = shared.applied.load(SeqCst);
         self.retry_unreachable(async || shared.engine.persist().await).await?;
         shared.persists.fetch_add(1, Relaxed);
         shared.persisted.fetch_max(target, SeqCst);
-        shared.last_sync_ended.store(trip, SeqCst);
+        shared.last_sync_ended.store(sync_number, SeqCst);
         Ok(())
     }
 
@@ -264,8 +267,8 @@ impl RemoteWriter {
     }
 
     /// Returns the location of the store, for messages.
-    pub fn place(&self) -> String {
-        self.shared.engine.place()
+    pub fn location(&self) -> String {
+        self.shared.engine.location()
     }
 
     /// Returns counts since the start.
@@ -280,18 +283,18 @@ impl RemoteWriter {
     /// Stops writing. Batches in flight fail: they may be committed or not.
     pub fn stop(&self) {
         let cause = "the writing process is shutting down".into();
-        let error = KvError::Io { path: self.place(), cause };
+        let error = KvError::Io { path: self.location(), cause };
         let mut queue = self.shared.queue.lock();
         queue.end = Some(error.clone());
-        let under_way = queue.in_flight.take();
-        for ticket in under_way.iter().flat_map(|apply| &apply.tickets) {
-            ticket.settle(Err(error.clone()));
+        let in_flight = queue.in_flight.take();
+        for ticket in in_flight.iter().flat_map(|apply| &apply.tickets) {
+            ticket.complete(Err(error.clone()));
         }
         for (ticket, _) in queue.batches.drain(..) {
-            ticket.settle(Err(error.clone()));
+            ticket.complete(Err(error.clone()));
         }
         drop(queue);
-        self.shared.room.set();
+        self.shared.has_room.set();
         self.shared.stopped.set();
     }
 }
@@ -305,8 +308,8 @@ impl Drop for RemoteWriter {
 impl Queue {
     /// Returns the last unsettled batch.
     fn last(&self) -> Option<Ticket> {
-        let under_way = self.in_flight.as_ref().and_then(|apply| apply.tickets.last());
-        self.batches.back().map(|(ticket, _)| ticket).or(under_way).cloned()
+        let in_flight = self.in_flight.as_ref().and_then(|apply| apply.tickets.last());
+        self.batches.back().map(|(ticket, _)| ticket).or(in_flight).cloned()
     }
 
     /// Returns what to send next: the apply that had no answer, otherwise queued batches.
@@ -328,34 +331,34 @@ impl Queue {
 
 impl Shared {
     /// Ensures that a task processes the queue.
-    fn lead(self: &Arc<Self>, queue: &mut Queue) {
+    fn ensure_leader(self: &Arc<Self>, queue: &mut Queue) {
         let is_needed = queue.in_flight.is_some() || !queue.batches.is_empty();
         if is_needed && !queue.has_leader {
             queue.has_leader = true;
-            let lead = Leader { shared: self.clone(), is_done: Cell::new(false) };
-            rt::spawn(async move { lead.run().await });
+            let leader = Leader { shared: self.clone(), is_done: Cell::new(false) };
+            rt::spawn(async move { leader.run().await });
         }
     }
 
     async fn apply_until_answered(&self, apply: &Apply) -> Option<Vec<Outcome>> {
-        let mut rest = FIRST_BACKOFF;
+        let mut backoff = FIRST_BACKOFF;
         loop {
             match self.engine.apply(apply.number, &apply.batches).await {
                 Ok(outcomes) => return Some(outcomes),
-                Err(error) if rest == FIRST_BACKOFF => {
+                Err(error) if backoff == FIRST_BACKOFF => {
                     tracing::error!(%error, "a commit failed; it is retried until it succeeds");
                 }
                 Err(error) => tracing::debug!(%error, "a commit still fails"),
             }
-            rt::timeout(rest, self.stopped.wait()).await;
+            rt::timeout(backoff, self.stopped.wait()).await;
             if self.stopped.is_set() {
                 return None;
             }
-            rest = MAX_BACKOFF.min(2 * rest);
+            backoff = MAX_BACKOFF.min(2 * backoff);
         }
     }
 
-    fn settle(&self, apply: &Apply, outcomes: &[Outcome]) {
+    fn complete(&self, apply: &Apply, outcomes: &[Outcome]) {
         {
             let mut queue = self.queue.lock();
             if queue.in_flight.is_none() {
@@ -368,7 +371,7 @@ impl Shared {
         }
         for (index, ticket) in apply.tickets.iter().enumerate() {
             // An answer that is too short leaves the outcome of the other batches uncertain.
-            ticket.settle(Ok(outcomes.get(index).copied().unwrap_or(Outcome::Uncertain)));
+            ticket.complete(Ok(outcomes.get(index).copied().unwrap_or(Outcome::Uncertain)));
         }
     }
 }
@@ -388,7 +391,7 @@ impl Leader {
                 let mut queue = shared.queue.lock();
                 let next = queue.next();
                 if queue.batches.len() < MAX_QUEUED_BATCHES {
-                    shared.room.set();
+                    shared.has_room.set();
                 }
                 match next {
                     Some(apply) => apply,
@@ -400,7 +403,7 @@ impl Leader {
                 }
             };
             match shared.apply_until_answered(&apply).await {
-                Some(outcomes) => shared.settle(&apply, &outcomes),
+                Some(outcomes) => shared.complete(&apply, &outcomes),
                 None => return,
             }
         }
@@ -415,9 +418,9 @@ impl Drop for Leader {
         let waiting = {
             let mut queue = self.shared.queue.lock();
             queue.has_leader = false;
-            let under_way = queue.in_flight.iter().flat_map(|apply| apply.tickets.iter().cloned());
+            let in_flight = queue.in_flight.iter().flat_map(|apply| apply.tickets.iter().cloned());
             let queued = queue.batches.iter().map(|(ticket, _)| ticket.clone());
-            under_way.chain(queued).collect::<Vec<Ticket>>()
+            in_flight.chain(queued).collect::<Vec<Ticket>>()
         };
         // A woken waiter finds no leader and starts one.
         waiting.iter().for_each(Ticket::wake);
@@ -431,10 +434,10 @@ fn size(batch: &Batch) -> usize {
     ITEM_OVERHEAD + guards.chain(writes).map(item).sum::<usize>()
 }
 
-fn check_size(batch: &Batch, place: &str) -> Result<(), KvError> {
+fn check_size(batch: &Batch, location: &str) -> Result<(), KvError> {
     match size(batch) {
         bytes if bytes > MAX_APPLY_BYTES => {
-            Err(KvError::TooLarge { path: place.into(), bytes, limit: MAX_APPLY_BYTES })
+            Err(KvError::TooLarge { path: location.into(), bytes, limit: MAX_APPLY_BYTES })
         }
         _ => Ok(()),
     }

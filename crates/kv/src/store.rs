@@ -124,10 +124,10 @@ impl Store {
     }
 
     /// Returns the location of the store, for messages.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         match self {
             Store::Local(writer) => writer.engine().location(),
-            Store::Remote(writer) => writer.place(),
+            Store::Remote(writer) => writer.location(),
         }
     }
 

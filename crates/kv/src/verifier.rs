@@ -42,26 +42,26 @@ impl Verifier {
     /// Opens the verifier of an engine that no other process has open.
     pub fn open(path: &Path) -> Verifier {
         let memory = rt::unsynced_data_verifier_of_machine(path).ok();
-        let is_settled = path.join(SYNCED_MARKER).exists();
+        let is_marked = path.join(SYNCED_MARKER).exists();
         let found = read(path);
-        let is_kept = |found: &&VerifierRecord| is_settled || memory.as_ref() == Some(&found.memory);
-        let kept = found.as_ref().filter(is_kept).map(|found| found.number);
-        let number = kept.unwrap_or_else(|| rt::random_u64().max(1));
-        if found.is_some() && kept.is_none() {
+        let is_valid = |found: &&VerifierRecord| is_marked || memory.as_ref() == Some(&found.memory);
+        let valid = found.as_ref().filter(is_valid).map(|found| found.number);
+        let number = valid.unwrap_or_else(|| rt::random_u64().max(1));
+        if found.is_some() && valid.is_none() {
             tracing::warn!(
                 store = %path.display(),
                 "the last unsynced commits may be lost: the machine or the disk was restarted"
             );
         }
-        let is_news = found.is_none_or(|found| kept.is_none() || Some(&found.memory) != memory.as_ref());
+        let must_write = found.is_none_or(|found| valid.is_none() || Some(&found.memory) != memory.as_ref());
         // Without a record the next start gets another verifier, which may report a loss that
         // didn't happen, but never hides one.
-        if let (true, Some(memory)) = (is_news, memory)
+        if let (true, Some(memory)) = (must_write, memory)
             && let Err(error) = write(path, &VerifierRecord { number, memory })
         {
             tracing::warn!(store = %path.display(), %error, "can't record the state of memory: the next start counts as a loss");
         }
-        Verifier { path: path.to_path_buf(), number, is_marked: Mutex::new(is_settled) }
+        Verifier { path: path.to_path_buf(), number, is_marked: Mutex::new(is_marked) }
     }
 
     pub fn number(&self) -> u64 {
@@ -70,8 +70,8 @@ impl Verifier {
 
     /// Removes the marker before a commit that isn't synced at once.
     pub fn clear_synced_mark(&self) -> Result<(), KvError> {
-        let mut is_settled = self.is_marked.lock();
-        if *is_settled {
+        let mut is_marked = self.is_marked.lock();
+        if *is_marked {
             let marker = self.path.join(SYNCED_MARKER);
             let removed = match fs::remove_file(&marker) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -81,15 +81,15 @@ impl Verifier {
                 path: marker.display().to_string(),
                 cause: error.to_string(),
             })?;
-            *is_settled = false;
+            *is_marked = false;
         }
         Ok(())
     }
 
     /// Sets the marker: everything is on disk, and nothing was committed since the sync.
-    pub fn settle(&self) {
-        let mut is_settled = self.is_marked.lock();
-        if *is_settled {
+    pub fn set_synced_mark(&self) {
+        let mut is_marked = self.is_marked.lock();
+        if *is_marked {
             return;
         }
         let marked = fs::File::create(self.path.join(SYNCED_MARKER))
@@ -99,7 +99,7 @@ impl Verifier {
             tracing::warn!(store = %self.path.display(), %error, "can't record that everything is on disk: the next start of the machine may count as a loss");
         }
         // The marker may exist even after an error: the next commit removes it.
-        *is_settled = true;
+        *is_marked = true;
     }
 }
 

@@ -101,7 +101,7 @@ struct Queue {
     batches: VecDeque<(Ticket, Batch)>,
     /// Number of the last batch that was enqueued.
     enqueued: u64,
-    led: bool,
+    has_leader: bool,
     /// The error that ended all writing.
     poison: Option<KvError>,
 }
@@ -158,7 +158,7 @@ impl Writer {
         queue.enqueued += 1;
         let ticket = Ticket::pending(queue.enqueued);
         match &queue.poison {
-            Some(error) => ticket.settle(Err(error.clone())),
+            Some(error) => ticket.complete(Err(error.clone())),
             None => queue.batches.push_back((ticket.clone(), batch)),
         }
         ticket
@@ -208,14 +208,14 @@ impl Writer {
     /// Returns true when the ticket is settled.
     fn drive(&self, ticket: &Ticket, waker: &Waker) -> bool {
         let mut queue = self.shared.queue.lock();
-        if queue.led && self.shared.durability == Durability::Process {
+        if queue.has_leader && self.shared.durability == Durability::Process {
             drop(queue);
             if spin_until_complete(ticket) {
                 return true;
             }
             queue = self.shared.queue.lock();
         }
-        if queue.led || ticket.is_complete() {
+        if queue.has_leader || ticket.is_complete() {
             ticket.register(waker);
             return ticket.is_complete();
         }
@@ -232,10 +232,10 @@ impl Writer {
     fn make_room<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
         if self.shared.durability == Durability::Disk && self.syncer.has_thread() {
             self.syncer.request_commit();
-        } else if !queue.led {
-            queue.led = true;
+        } else if !queue.has_leader {
+            queue.has_leader = true;
             queue = self.shared.commit_round(queue);
-            queue.led = false;
+            queue.has_leader = false;
             return queue;
         }
         self.shared.has_space.wait(&mut queue);
@@ -245,7 +245,7 @@ impl Writer {
     /// Wakes all waiters when one goes away that may have been woken to lead.
     fn wake_all_waiters(&self) {
         let queue = self.shared.queue.lock();
-        if !queue.led {
+        if !queue.has_leader {
             for (ticket, _) in &queue.batches {
                 ticket.wake();
             }
@@ -257,7 +257,7 @@ impl Shared {
     /// Commits until `own` is settled and a few rounds more, then leaves the queue to its first
     /// waiter.
     fn lead<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, own: &Ticket) {
-        queue.led = true;
+        queue.has_leader = true;
         let mut extra = EXTRA_ROUNDS;
         while !queue.batches.is_empty() && extra > 0 {
             queue = self.commit_round(queue);
@@ -265,7 +265,7 @@ impl Shared {
                 extra -= 1;
             }
         }
-        queue.led = false;
+        queue.has_leader = false;
         // The woken waiter finds no leader and becomes the leader. Batches without a waiter stay
         // queued until one arrives.
         if let Some((ticket, _)) = queue.batches.iter().find(|(ticket, _)| ticket.has_waiters()) {
@@ -284,12 +284,12 @@ impl Shared {
         match result {
             Ok(outcomes) => {
                 MutexGuard::unlocked(&mut queue, || {
-                    tickets.iter().zip(outcomes).for_each(|(ticket, outcome)| ticket.settle(Ok(outcome)));
+                    tickets.iter().zip(outcomes).for_each(|(ticket, outcome)| ticket.complete(Ok(outcome)));
                 });
             }
             Err(error) => {
                 self.poison_locked(&mut queue, &error);
-                tickets.iter().for_each(|ticket| ticket.settle(Err(error.clone())));
+                tickets.iter().for_each(|ticket| ticket.complete(Err(error.clone())));
             }
         }
         queue
@@ -309,7 +309,7 @@ impl Shared {
     /// it never syncs again: the kernel reports a failed write once, and then considers the pages
     /// clean.
     fn persist(&self, applied: u64) -> Result<(), KvError> {
-        let _alone = self.persisting.lock();
+        let _lock = self.persisting.lock();
         if let Some(error) = &self.queue.lock().poison {
             return Err(error.clone());
         }
@@ -330,7 +330,7 @@ impl Shared {
             queue.poison = Some(error.clone());
         }
         for (ticket, _) in queue.batches.drain(..) {
-            ticket.settle(Err(error.clone()));
+            ticket.complete(Err(error.clone()));
         }
         self.has_space.notify_all();
     }

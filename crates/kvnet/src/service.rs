@@ -90,15 +90,15 @@ impl KvService {
 
     fn scan(&self, from: &[u8], to: &[u8], limit: u64) -> Result<KvAnswer, KvError> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let asked = limit.min(MAX_SCANNED_PAIRS);
-        let mut pairs = self.writer.engine().scan(from, to, asked)?;
+        let scan_limit = limit.min(MAX_SCANNED_PAIRS);
+        let mut pairs = self.writer.engine().scan(from, to, scan_limit)?;
         let mut bytes = 0;
         let fits = |(key, value): &&(Bytes, Bytes)| {
             bytes += key.len() + value.len() + 2 * ITEM_OVERHEAD;
             bytes <= MAX_ANSWER_BYTES
         };
         let count = pairs.iter().take_while(fits).count().max(1).min(pairs.len());
-        let more = count < pairs.len() || (pairs.len() == asked && asked < limit);
+        let more = count < pairs.len() || (pairs.len() == scan_limit && scan_limit < limit);
         pairs.truncate(count);
         Ok(KvAnswer::Pairs { pairs, more })
     }

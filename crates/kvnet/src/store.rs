@@ -20,18 +20,18 @@ const MAX_REQUEST_BYTES: usize = 512 << 10;
 /// A store in another process.
 pub struct RemoteStore {
     channel: KvChannel,
-    place: String,
+    location: String,
     /// Random id of this client at the service.
     writer: u64,
     has_room: AtomicBool,
     state: Mutex<State>,
-    lost: Arc<Event>,
+    data_loss: Arc<Event>,
 }
 
 #[derive(Default)]
 struct State {
     /// The process that answered last, and its engine's verifier.
-    known: Option<(u64, u64)>,
+    server: Option<(u64, u64)>,
     /// The last apply, and the process to which it was sent first.
     applying: (u64, Option<u64>),
 }
@@ -41,14 +41,14 @@ impl RemoteStore {
     ///
     /// # Errors
     /// Those of the channel and the service: this calls the service once.
-    pub async fn open(channel: KvChannel, place: impl Into<String>) -> Result<Arc<RemoteStore>, KvError> {
+    pub async fn open(channel: KvChannel, location: impl Into<String>) -> Result<Arc<RemoteStore>, KvError> {
         let store = RemoteStore {
             channel,
-            place: place.into(),
+            location: location.into(),
             writer: rt::random_u64(),
             has_room: AtomicBool::new(true),
             state: Mutex::default(),
-            lost: Arc::default(),
+            data_loss: Arc::default(),
         };
         store.call(KvRequest::Get { keys: Vec::new() }).await?;
         Ok(Arc::new(store))
@@ -58,7 +58,7 @@ impl RemoteStore {
     /// wasn't on disk, from any client: this client may have read some of it. Everything fails from
     /// then on. A client that caches data of the store must start over.
     pub fn data_loss(&self) -> &Arc<Event> {
-        &self.lost
+        &self.data_loss
     }
 
     async fn call(&self, request: KvRequest) -> Result<KvReply, KvError> {
@@ -72,20 +72,20 @@ impl RemoteStore {
 
     fn record_reply(&self, instance: u64, verifier: u64) {
         let mut state = self.state.lock();
-        let before = state.known.replace((instance, verifier));
+        let before = state.server.replace((instance, verifier));
         if before.is_some_and(|(_, before)| before != verifier) {
             tracing::error!(
-                store = self.place,
+                store = self.location,
                 "the machine of the metadata store was restarted and has lost the last changes: the caches of this process are invalid"
             );
-            self.lost.set();
+            self.data_loss.set();
         }
     }
 
     fn check(&self) -> Result<(), KvError> {
-        match self.lost.is_set() {
+        match self.data_loss.is_set() {
             true => Err(KvError::Io {
-                path: self.place.clone(),
+                path: self.location.clone(),
                 cause: "its machine was restarted and has lost changes".into(),
             }),
             false => Ok(()),
@@ -93,7 +93,7 @@ impl RemoteStore {
     }
 
     fn failed(&self, error: &Error) -> KvError {
-        let path = self.place.clone();
+        let path = self.location.clone();
         match error.errno {
             Errno::ENOSPC => KvError::NoSpace { path },
             Errno::EIO => KvError::Io { path, cause: error.to_string() },
@@ -102,7 +102,7 @@ impl RemoteStore {
     }
 
     fn unreachable(&self, cause: impl Into<String>) -> KvError {
-        KvError::Unreachable { path: self.place.clone(), cause: cause.into() }
+        KvError::Unreachable { path: self.location.clone(), cause: cause.into() }
     }
 
     fn unexpected(&self) -> KvError {
@@ -118,9 +118,9 @@ impl RemoteStore {
                 bytes <= MAX_REQUEST_BYTES
             };
             let left = keys[values.len()..].iter().take(MAX_REQUEST_KEYS).take_while(fits);
-            let asked: Vec<Bytes> = left.map(|key| Bytes::copy_from_slice(key)).collect();
-            let count = asked.len();
-            match self.call(KvRequest::Get { keys: asked }).await?.answer {
+            let requested: Vec<Bytes> = left.map(|key| Bytes::copy_from_slice(key)).collect();
+            let count = requested.len();
+            match self.call(KvRequest::Get { keys: requested }).await?.answer {
                 KvAnswer::Values(some) if (1..=count).contains(&some.len()) => values.extend(some),
                 _ => return Err(self.unexpected()),
             }
@@ -155,11 +155,11 @@ impl RemoteStore {
         let (first, verifier) = {
             let mut state = self.state.lock();
             if state.applying.0 != number {
-                state.applying = (number, state.known.map(|(instance, _)| instance));
+                state.applying = (number, state.server.map(|(instance, _)| instance));
             }
-            (state.applying.1, state.known.map_or(0, |(_, verifier)| verifier))
+            (state.applying.1, state.server.map_or(0, |(_, verifier)| verifier))
         };
-        let batches: Vec<KvBatch> = batches.iter().map(message).collect();
+        let batches: Vec<KvBatch> = batches.iter().map(to_wire).collect();
         let count = batches.len();
         let request = KvRequest::Apply { writer: self.writer, number, verifier, batches };
         let reply = self.call(request).await?;
@@ -169,12 +169,12 @@ impl RemoteStore {
         }
         // Another process than the first that may have received it.
         let is_repeated = first != Some(reply.instance);
-        let settle = |outcome| match outcome {
+        let to_outcome = |outcome| match outcome {
             KvOutcome::Applied => Outcome::Applied,
             KvOutcome::GuardFailed if !is_repeated => Outcome::GuardFailed,
             KvOutcome::GuardFailed | KvOutcome::Unknown => Outcome::Uncertain,
         };
-        Ok(outcomes.into_iter().map(settle).collect())
+        Ok(outcomes.into_iter().map(to_outcome).collect())
     }
 
     async fn persist_all(&self) -> Result<(), KvError> {
@@ -212,19 +212,19 @@ impl RemoteEngine for RemoteStore {
     }
 
     fn verifier(&self) -> u64 {
-        self.state.lock().known.map_or(0, |(_, verifier)| verifier)
+        self.state.lock().server.map_or(0, |(_, verifier)| verifier)
     }
 
     fn has_room(&self) -> bool {
         self.has_room.load(Relaxed)
     }
 
-    fn place(&self) -> String {
-        self.place.clone()
+    fn location(&self) -> String {
+        self.location.clone()
     }
 }
 
-fn message(batch: &Batch) -> KvBatch {
+fn to_wire(batch: &Batch) -> KvBatch {
     let bytes = |key: &Vec<u8>| Bytes::copy_from_slice(key);
     KvBatch {
         guards: batch.guards.iter().map(|guard| (bytes(&guard.key), guard.expected.clone())).collect(),

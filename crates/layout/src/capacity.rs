@@ -47,8 +47,8 @@ pub fn usable_bytes(capacity: u64, free: u64) -> u64 {
 /// A target with fewer free bytes than this is in class `Emergency`: a little before it refuses
 /// data, since it is measured only now and then.
 fn emergency_threshold(capacity: u64) -> u64 {
-    let kept = reserved_space(capacity);
-    percent(capacity, EMERGENCY_PERCENT).max(kept + kept / 8)
+    let reserved = reserved_space(capacity);
+    percent(capacity, EMERGENCY_PERCENT).max(reserved + reserved / 8)
 }
 
 fn percent(capacity: u64, percent: u64) -> u64 {

@@ -55,7 +55,7 @@ struct RejectedGroups {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum GroupRank {
     /// No deficiency; all groups of one target have this rank.
-    Whole,
+    Healthy,
     /// This many members share a rack with another one.
     SharesRack(usize),
     /// Several members are on one node.
@@ -136,8 +136,8 @@ impl Candidates {
                 Ok(condition) => usable.push((condition, group.id)),
             }
         }
-        let best = usable.iter().map(|(condition, _)| condition.worth).min();
-        for (condition, id) in usable.into_iter().filter(|(condition, _)| Some(condition.worth) == best) {
+        let best = usable.iter().map(|(condition, _)| condition.rank).min();
+        for (condition, id) in usable.into_iter().filter(|(condition, _)| Some(condition.rank) == best) {
             let candidate = Candidate { id, free: condition.free };
             match condition.class {
                 CapacityClass::Low => found.low.push(candidate),
@@ -155,9 +155,9 @@ impl Candidates {
         };
         let name = &pool.name;
         let scheme = pattern.scheme;
-        let is_made =
+        let has_scheme =
             |group: &Group| group.pool == pattern.pool && group.scheme == scheme && !group.is_lost();
-        if scheme.spans_targets() && !map.groups.iter().any(is_made) {
+        if scheme.spans_targets() && !map.groups.iter().any(has_scheme) {
             return Error::new(Errno::ENODEV, format!("pool {name} has no groups of scheme {scheme}"))
                 .hint(format!("weft group create --pool {name} --scheme {scheme} creates them"));
         }
@@ -169,12 +169,12 @@ impl RejectedGroups {
     fn refusal(self, pool: &str) -> Error {
         let RejectedGroups { full, offline, drained } = self;
         let kinds = [(full, "full"), (offline, "offline"), (drained, "draining")];
-        let there: Vec<(usize, &str)> = kinds.into_iter().filter(|(count, _)| *count > 0).collect();
+        let present: Vec<(usize, &str)> = kinds.into_iter().filter(|(count, _)| *count > 0).collect();
         let are = |&(count, what): &(usize, &str)| match count {
             1 => format!("1 group is {what}"),
             _ => format!("{count} groups are {what}"),
         };
-        let groups = match &there[..] {
+        let groups = match &present[..] {
             [] => {
                 return Error::new(Errno::ENODEV, format!("pool {pool} has no targets for new files"))
                     .hint(format!("add a target to pool {pool}"));
@@ -208,7 +208,7 @@ impl RejectedGroups {
 
 /// Properties of a writable group.
 struct GroupCondition {
-    worth: GroupRank,
+    rank: GroupRank,
     /// Worst class of its members.
     class: CapacityClass,
     /// Fewest free bytes among its members.
@@ -234,14 +234,14 @@ fn condition(map: &ClusterMap, group: &Group) -> std::result::Result<GroupCondit
         target.state == TargetState::Online && *state == MemberState::Good
     };
     let serving = members.iter().filter(serves).count();
-    let is_left = members.iter().any(|(target, _)| target.drain);
-    let worth = match group.scheme.is_redundant() {
+    let is_draining = members.iter().any(|(target, _)| target.drain);
+    let rank = match group.scheme.is_redundant() {
         // A write needs all members of such a group.
-        false if is_left => return Err(Unusable::Draining),
+        false if is_draining => return Err(Unusable::Draining),
         false if serving < members.len() => return Err(Unusable::Offline),
-        false => GroupRank::Whole,
+        false => GroupRank::Healthy,
         true if serving < members.len() => GroupRank::Degraded,
-        true if is_left => GroupRank::Draining,
+        true if is_draining => GroupRank::Draining,
         true => separation_rank(map, &members),
     };
     let worst = |class: CapacityClass, own: CapacityClass| match (class, own) {
@@ -250,10 +250,10 @@ fn condition(map: &ClusterMap, group: &Group) -> std::result::Result<GroupCondit
         (CapacityClass::Normal, CapacityClass::Normal) => CapacityClass::Normal,
     };
     let spare = map.pool(group.pool).map_or(0, |pool| pool.spare);
-    let rooms = || members.iter().map(|(target, _)| crate::capacity::space_for_new_files(target, spare));
-    let class = rooms().fold(CapacityClass::Normal, |class, (_, own)| worst(class, own));
-    match rooms().map(|(free, _)| free).min() {
-        Some(free) if serving > 0 => Ok(GroupCondition { worth, class, free }),
+    let spaces = || members.iter().map(|(target, _)| crate::capacity::space_for_new_files(target, spare));
+    let class = spaces().fold(CapacityClass::Normal, |class, (_, own)| worst(class, own));
+    match spaces().map(|(free, _)| free).min() {
+        Some(free) if serving > 0 => Ok(GroupCondition { rank, class, free }),
         _ => Err(Unusable::Offline),
     }
 }
@@ -264,7 +264,7 @@ fn separation_rank(map: &ClusterMap, members: &[(&Target, MemberState)]) -> Grou
     match members.len() {
         count if spread.nodes < count => GroupRank::Crowded,
         count if spread.racks < count => GroupRank::SharesRack(count - spread.racks),
-        _ => GroupRank::Whole,
+        _ => GroupRank::Healthy,
     }
 }
 

@@ -16,7 +16,7 @@ pub fn raised(layout: &Layout, known: &[u64], found: &[u64], size: u64) -> Vec<u
     let count = layout.groups.len();
     let of = |lens: &[u64], stripe: usize| if lens.len() == count { lens[stripe] } else { 0 };
     let bound = |stripe| of(known, stripe).max(of(found, stripe)).min(local_len(layout, stripe, size));
-    normal((0..count).map(bound).collect())
+    normalized((0..count).map(bound).collect())
 }
 
 /// The bounds after the file was cut to `size` bytes.
@@ -41,10 +41,10 @@ pub fn dense_size(layout: &Layout, known: &[u64]) -> Option<u64> {
 
 /// The bounds of a file whose chunk files all have their part of the first `end` bytes.
 pub fn dense_bounds(layout: &Layout, end: u64) -> Vec<u64> {
-    normal((0..layout.groups.len()).map(|stripe| local_len(layout, stripe, end)).collect())
+    normalized((0..layout.groups.len()).map(|stripe| local_len(layout, stripe, end)).collect())
 }
 
-fn normal(known: Vec<u64>) -> Vec<u64> {
+fn normalized(known: Vec<u64>) -> Vec<u64> {
     if known.iter().all(|len| *len == 0) { Vec::new() } else { known }
 }
 
@@ -144,7 +144,7 @@ mod tests {
                 *len = if holes >> stripe & 1 == 1 { local_len(&layout, stripe, end) } else { 0 };
             }
             if let Some(found) = dense_size(&layout, &known) {
-                prop_assert_eq!(dense_bounds(&layout, found), normal(known));
+                prop_assert_eq!(dense_bounds(&layout, found), normalized(known));
             }
         }
 

@@ -21,24 +21,24 @@ pub fn distribute_partitions(now: &[NodeId], partitions: u16, nodes: &[NodeId]) 
     }
     let owner = |partition: usize| now.get(partition).copied();
     let all = 0..partitions as usize;
-    let mut wanting: Vec<(usize, NodeId)> =
+    let mut owned: Vec<(usize, NodeId)> =
         nodes.iter().map(|node| (all.clone().filter(|p| owner(*p) == Some(*node)).count(), *node)).collect();
     // Nodes with the most partitions get the remainder: this causes fewer moves.
-    wanting.sort_by_key(|(count, node)| (std::cmp::Reverse(*count), *node));
+    owned.sort_by_key(|(count, node)| (std::cmp::Reverse(*count), *node));
     let (share, rest) = (all.len() / nodes.len(), all.len() % nodes.len());
-    let mut room: Vec<(NodeId, usize)> =
-        wanting.iter().enumerate().map(|(i, (_, node))| (*node, share + usize::from(i < rest))).collect();
+    let mut quotas: Vec<(NodeId, usize)> =
+        owned.iter().enumerate().map(|(i, (_, node))| (*node, share + usize::from(i < rest))).collect();
     let mut spread: Vec<Option<NodeId>> = all
         .map(|partition| {
             let (_, left) =
-                room.iter_mut().find(|(node, left)| owner(partition) == Some(*node) && *left > 0)?;
+                quotas.iter_mut().find(|(node, left)| owner(partition) == Some(*node) && *left > 0)?;
             *left -= 1;
             owner(partition)
         })
         .collect();
-    let mut takers = room.into_iter().flat_map(|(node, left)| std::iter::repeat_n(node, left));
+    let mut receivers = quotas.into_iter().flat_map(|(node, left)| std::iter::repeat_n(node, left));
     for free in spread.iter_mut().filter(|owner| owner.is_none()) {
-        *free = takers.next();
+        *free = receivers.next();
     }
     spread.into_iter().flatten().collect()
 }

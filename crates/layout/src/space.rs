@@ -10,14 +10,14 @@ pub type ReservedBytes = BTreeMap<TargetId, u64>;
 
 /// Bytes that a group can take before one of its members is in class `Emergency`; 0 for an unknown
 /// group.
-pub fn available_space(map: &ClusterMap, group: GroupId, promised: &ReservedBytes) -> u64 {
+pub fn available_space(map: &ClusterMap, group: GroupId, reserved: &ReservedBytes) -> u64 {
     let of = |target: &TargetId| {
         let target = map.target(*target)?;
         // Spare capacity for lost members isn't available here.
         let spare = map.pool(target.pool).map_or(0, |pool| pool.spare);
         let (free, _) = space_for_new_files(target, spare);
-        let promised = promised.get(&target.id).copied().unwrap_or(0);
-        Some(usable_bytes(target.capacity, free.saturating_sub(promised)))
+        let reserved = reserved.get(&target.id).copied().unwrap_or(0);
+        Some(usable_bytes(target.capacity, free.saturating_sub(reserved)))
     };
     let members = map.group(group).map_or(&[][..], |group| &group.members);
     members.iter().map(|target| of(target).unwrap_or(0)).min().unwrap_or(0)
@@ -33,7 +33,7 @@ pub fn plan_placement(
     map: &ClusterMap,
     (pool, scheme): (PoolId, Scheme),
     sizes: &[u64],
-    promised: &ReservedBytes,
+    reserved: &ReservedBytes,
 ) -> Result<ReservedBytes> {
     let pattern = StripePattern { pool, scheme, ..StripePattern::default() };
     let candidates = Candidates::find(map, &pattern);
@@ -44,27 +44,27 @@ pub fn plan_placement(
     }
     let mut sizes = sizes.to_vec();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
-    let (mut all, mut lacking) = (promised.clone(), 0);
+    let (mut all, mut missing) = (reserved.clone(), 0);
     for size in &sizes {
-        let roomiest = groups.iter().map(|&group| (available_space(map, group, &all), group)).max();
-        let (most, group) = roomiest.unwrap_or((0, GroupId(0)));
-        lacking += size.saturating_sub(most);
+        let emptiest = groups.iter().map(|&group| (available_space(map, group, &all), group)).max();
+        let (most, group) = emptiest.unwrap_or((0, GroupId(0)));
+        missing += size.saturating_sub(most);
         for target in map.group(group).map_or(&[][..], |group| &group.members) {
             *all.entry(*target).or_insert(0) += size;
         }
     }
-    if lacking > 0 {
+    if missing > 0 {
         let name = map.pool(pool).map_or_else(|| pool.to_string(), |pool| pool.name.clone());
         let needed: u64 = sizes.iter().sum();
         let message = format!(
-            "pool {name} has no space for {needed} more bytes as {scheme}: {lacking} bytes are missing on its targets"
+            "pool {name} has no space for {needed} more bytes as {scheme}: {missing} bytes are missing on its targets"
         );
         return Err(Error::new(Errno::ENOSPC, message).hint(format!(
             "remove files, or add a target to pool {name}; weft target list shows free space"
         )));
     }
     let more = |(target, bytes): (TargetId, u64)| {
-        let before = promised.get(&target).copied().unwrap_or(0);
+        let before = reserved.get(&target).copied().unwrap_or(0);
         (bytes > before).then_some((target, bytes - before))
     };
     Ok(all.into_iter().filter_map(more).collect())
@@ -98,10 +98,10 @@ mod tests {
         assert_eq!(refused.errno, Errno::ENOSPC);
         assert!(refused.message.contains(&format!("{} bytes are missing", GIB)), "{refused}");
         // Space that was promised to others isn't available.
-        let promised = ReservedBytes::from([(TargetId(1), 8 * GIB)]);
-        assert!(plan_placement(&map, SINGLE, &[6 * GIB], &promised).is_err());
+        let reserved = ReservedBytes::from([(TargetId(1), 8 * GIB)]);
+        assert!(plan_placement(&map, SINGLE, &[6 * GIB], &reserved).is_err());
         assert_eq!(
-            plan_placement(&map, SINGLE, &[5 * GIB], &promised).unwrap(),
+            plan_placement(&map, SINGLE, &[5 * GIB], &reserved).unwrap(),
             [(TargetId(2), 5 * GIB)].into()
         );
     }

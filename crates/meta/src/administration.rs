@@ -160,15 +160,15 @@ impl MetaService {
         let now_ns = rt::monotonic_ns();
         let tally = self.leases.tally();
         let status = |session: &crate::sessions::Session| {
-            let origin = session.origin();
+            let client = session.client_info();
             let has = tally.get(&session.id).copied().unwrap_or_default();
             SessionStatus {
                 id: session.id,
                 kind: session.kind,
-                idle_ns: now_ns.saturating_sub(session.heard_ns()),
-                name: origin.client,
-                host: origin.host,
-                address: origin.address,
+                idle_ns: now_ns.saturating_sub(session.last_contact_ns()),
+                name: client.client,
+                host: client.host,
+                address: client.address,
                 leases: has.leases,
                 in_use: has.in_use,
             }

@@ -37,7 +37,7 @@ impl ReplayedCreates {
 
     /// The answer to a command that was executed when the session returned.
     pub fn reply_to(&self, op: &MetaOp) -> Option<MetaReply> {
-        let MetaOp::Deliver { file } = op else { return None };
+        let MetaOp::CommitCreate { file } = op else { return None };
         self.files.lock().get(&file.ino).copied().map(MetaReply::Entry)
     }
 
@@ -53,25 +53,25 @@ impl MetaService {
     pub(crate) async fn replay_creates<'a>(
         &self,
         session: &Session,
-        promised: impl Iterator<Item = &'a AsyncCreate>,
+        creates: impl Iterator<Item = &'a AsyncCreate>,
     ) {
         if !is_unrestricted(&session.export()) {
             return;
         }
-        let is_here = |promise: &&AsyncCreate| {
-            self.is_owned(promise.file.parent.partition()) && !session.replayed_creates.has(promise.file.ino)
+        let is_here = |create: &&AsyncCreate| {
+            self.is_owned(create.file.parent.partition()) && !session.replayed_creates.has(create.file.ino)
         };
-        let here: Vec<&AsyncCreate> = promised.filter(is_here).collect();
-        for some in here.chunks(CREATES_AT_ONCE) {
-            let made = some.iter().map(|promise| self.replay_create(session, promise)).collect();
-            for (promise, made) in some.iter().zip(rt::join_all(made).await) {
+        let here: Vec<&AsyncCreate> = creates.filter(is_here).collect();
+        for batch in here.chunks(CREATES_AT_ONCE) {
+            let replies = batch.iter().map(|create| self.replay_create(session, create)).collect();
+            for (create, made) in batch.iter().zip(rt::join_all(replies).await) {
                 match made {
                     Ok(MetaReply::Created { attr, .. } | MetaReply::Entry(attr)) => {
                         session.replayed_creates.note(attr)
                     }
                     Ok(_) => {}
                     Err(error) => {
-                        let (ino, parent) = (promise.file.ino.0, promise.file.parent.0);
+                        let (ino, parent) = (create.file.ino.0, create.file.parent.0);
                         tracing::warn!(session = session.id.0, ino, parent, %error, "an asynchronous create of a file failed after the session returned");
                     }
                 }
@@ -82,24 +82,26 @@ impl MetaService {
     /// Runs as a command of the service: it grants no lease, and the client has checked the
     /// permissions. This service may not know the user's groups that the client has reported
     /// before.
-    async fn replay_create(&self, session: &Session, promise: &AsyncCreate) -> Result<MetaReply> {
-        let op = MetaOp::Deliver { file: Box::new(promise.file.clone()) };
+    async fn replay_create(&self, session: &Session, create: &AsyncCreate) -> Result<MetaReply> {
+        let op = MetaOp::CommitCreate { file: Box::new(create.file.clone()) };
         let request = MetaRequest {
             session: session.id,
-            number: None,
-            credentials: promise.credentials,
+            slot_sequence: None,
+            credentials: create.credentials,
             privileged: false,
             op,
         };
         let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let (maker, cleared) = (Session::new(session.id, SessionKind::Local), ConflictFree::default());
+        let (local_session, conflict_free) =
+            (Session::new(session.id, SessionKind::Local), ConflictFree::default());
         let command = |view: &View<'_>| {
             session.check()?;
             let asked = (&request, LookupScope::WithInode);
-            let CommandOutput { answer, writes } = self.apply(asked, &maker, &map, (view, &cleared))?;
+            let CommandOutput { answer, writes } =
+                self.apply(asked, &local_session, &map, (view, &conflict_free))?;
             Ok(CommandOutput { answer: answer.reply, writes })
         };
-        let partition = promise.file.parent.partition();
+        let partition = create.file.parent.partition();
         match self.executors.transact(CommandOrigin::Background, &[partition], command, |_, _| ()).await? {
             TransactOutcome::Answered(reply) => Ok(reply),
             TransactOutcome::Leases(_) | TransactOutcome::CrossPartition(_) => {

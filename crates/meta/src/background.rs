@@ -25,9 +25,9 @@ impl MetaService {
         rt::spawn(self.clone().migrate_files());
         rt::spawn(self.clone().retry_quarantined());
         while !self.stopping.is_set() {
-            self.doomed.wait().await;
+            self.reap_needed.wait().await;
             // Cleared first: the next round sees what is doomed from here on, if this one doesn't.
-            self.doomed.clear();
+            self.reap_needed.clear();
             if let Err(error) = self.reap().await {
                 tracing::warn!(%error, "chunk files of deleted files can't be deleted yet");
             }
@@ -37,7 +37,7 @@ impl MetaService {
     /// Ends [`MetaService::background`].
     pub fn stop(&self) {
         self.stopping.set();
-        self.doomed.set();
+        self.reap_needed.set();
         self.migrations.work_available.set();
         self.leases.stop();
         self.quarantine.stop();
@@ -64,7 +64,7 @@ impl MetaService {
     async fn retry_reaping(self: Arc<Self>) {
         while !self.stopping.is_set() {
             rt::sleep(REAP_RETRY).await;
-            self.doomed.set();
+            self.reap_needed.set();
         }
     }
 
@@ -117,8 +117,8 @@ impl MetaService {
             {
                 continue;
             }
-            let under = EpochedFile { ino, epoch: self.leases.next_epoch(ino) };
-            match self.chunks.delete(under, &layout).await {
+            let file = EpochedFile { ino, epoch: self.leases.next_epoch(ino) };
+            match self.chunks.delete(file, &layout).await {
                 Ok(()) => deleted.push((ino, layout, claims.len())),
                 Err(error) => failed = failed.and(Err(error)),
             }
@@ -127,11 +127,11 @@ impl MetaService {
         // Only now, when all deletions have ended: reconciliation that starts from here on waits
         // for the end of this.
         let all = deleted.len();
-        deleted.retain(|(.., at)| claims[*at].iter().all(Claim::is_deleted));
+        deleted.retain(|(.., at)| claims[*at].iter().all(Claim::mark_deleted));
         self.forget_doomed(partition, &deleted).await?;
         self.executors.counters.reaped.add(deleted.len() as u64);
         if deleted.len() < all {
-            self.doomed.set();
+            self.reap_needed.set();
         }
         failed
     }
@@ -141,8 +141,8 @@ impl MetaService {
         let mut claims = Vec::new();
         for (stripe, &group) in layout.groups.iter().enumerate() {
             // In a group that isn't in the map, nothing is filled, and nothing is deleted either.
-            if let Ok(place) = self.chunks.location(group) {
-                claims.push(self.claims.claim_to_delete(place, layout.chunk_file(ino, stripe))?);
+            if let Ok(location) = self.chunks.location(group) {
+                claims.push(self.claims.claim_to_delete(location, layout.chunk_file(ino, stripe))?);
             }
         }
         Some(claims)

@@ -23,12 +23,12 @@ impl MetaService {
         session: &Session,
         op: &MetaOp,
         reply: &MetaReply,
-        reads_only: bool,
+        is_read_only: bool,
     ) -> Option<Capability> {
         let ring = self.capabilities.get().filter(|_| session.is_remote())?;
         let (inode, writes) = subject(op, reply)?;
         // A writer that renews its capability asks for no lease: it has one.
-        let writes = !reads_only && (writes || self.leases.is_written_by(session.id, inode));
+        let writes = !is_read_only && (writes || self.leases.is_written_by(session.id, inode));
         let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
         let holder = session.holder.load(Relaxed);
         let epoch = if let MetaReply::File(info) = reply { info.epoch } else { 0 };
@@ -57,7 +57,7 @@ impl MetaService {
 /// The file whose chunk files an answer is about, and whether the session may change them.
 fn subject(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, bool)> {
     match (op, reply) {
-        (MetaOp::Open { ino, wish }, MetaReply::File(_)) => {
+        (MetaOp::Open { ino, requested_lease: wish }, MetaReply::File(_)) => {
             Some((*ino, wish.is_some_and(|wish| wish != LeaseMode::Read)))
         }
         (MetaOp::Reopen { ino, .. }, MetaReply::File(_)) => Some((*ino, false)),
@@ -67,7 +67,7 @@ fn subject(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, bool)> {
         // Not for a file that existed before: the client opens it, and its permissions are checked
         // then.
         (
-            MetaOp::Create { .. } | MetaOp::Deliver { .. } | MetaOp::Tmpfile { .. },
+            MetaOp::Create { .. } | MetaOp::CommitCreate { .. } | MetaOp::Tmpfile { .. },
             MetaReply::Created { attr, .. },
         ) => Some((attr.ino, true)),
         _ => None,

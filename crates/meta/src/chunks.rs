@@ -130,8 +130,8 @@ impl Chunks {
             if self.is_lost(*group) {
                 continue;
             }
-            let under = EpochedFile { ino: layout.chunk_file(ino, stripe), epoch };
-            let call = self.at_group(*group, under, op(stripe));
+            let file = EpochedFile { ino: layout.chunk_file(ino, stripe), epoch };
+            let call = self.at_group(*group, file, op(stripe));
             calls.push(async move { call.await.map(|reply| (stripe, reply)) });
         }
         rt::join_all(calls).await.into_iter().collect()
@@ -140,25 +140,30 @@ impl Chunks {
     /// Sends one request to a group, about the chunk file of this name: to its target, or to its
     /// primary, which has all members execute it.
     pub async fn at_group(&self, group: GroupId, file: EpochedFile, op: StorageOp) -> Result<StorageReply> {
-        let place = self.location(group)?;
-        self.at(place, file, op).await
+        let location = self.location(group)?;
+        self.at(location, file, op).await
     }
 
     /// Sends one request about the chunk file of this name at a location.
-    pub async fn at(&self, place: ChunkLocation, file: EpochedFile, op: StorageOp) -> Result<StorageReply> {
-        self.send(place, file, op, None).await
+    pub async fn at(
+        &self,
+        location: ChunkLocation,
+        file: EpochedFile,
+        op: StorageOp,
+    ) -> Result<StorageReply> {
+        self.send(location, file, op, None).await
     }
 
     /// The same with data.
     pub async fn send(
         &self,
-        place: ChunkLocation,
+        location: ChunkLocation,
         EpochedFile { ino, epoch }: EpochedFile,
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let of = |target| StorageRequest { epoch, ..StorageRequest::new(SessionId(0), target, ino, op) };
-        match place {
+        match location {
             ChunkLocation::Target(target) => self.channels.call(of(target), payload).await,
             ChunkLocation::Group(group) => {
                 let to = GroupDestination { map: &self.map, group, time_out: PRIMARY_TIMEOUT };
@@ -203,9 +208,9 @@ impl Chunks {
     }
 
     /// The stripe whose chunk file has this slot at a location.
-    pub fn stripe_in(&self, layout: &Layout, slot: u8, place: ChunkLocation) -> Result<Option<usize>> {
+    pub fn stripe_in(&self, layout: &Layout, slot: u8, location: ChunkLocation) -> Result<Option<usize>> {
         for (stripe, id) in layout.groups.iter().enumerate() {
-            let is_there = match place {
+            let is_there = match location {
                 ChunkLocation::Target(target) => {
                     let group = self.group(*id)?;
                     !group.scheme.spans_targets() && group.members.contains(&target)

@@ -24,7 +24,7 @@ use wire::{DirEntry, DirectoryState, LeaseGrant, LeaseMode, MetaOp, MetaReply, R
 pub(crate) struct Granted {
     pub grants: Vec<LeaseGrant>,
     /// Number of the session's last recall when they were granted.
-    pub recalls: u64,
+    pub last_recall: u64,
     /// Changed directories on which the session has a lease.
     pub directories: Vec<DirectoryState>,
 }
@@ -55,26 +55,26 @@ impl MetaService {
         &self,
         op: &MetaOp,
         session: &Session,
-        (view, cleared): (&View<'_>, &ConflictFree),
+        (view, conflict_free): (&View<'_>, &ConflictFree),
         applied: &mut Applied,
     ) -> Result<Granted, Abort> {
-        if let MetaOp::Reserve { dir, prefix, .. } = op {
+        if let MetaOp::PreallocateInodes { dir, prefix, .. } = op {
             return self.grant_delegation((*dir, prefix), session, &mut applied.reply);
         }
         // Fast path of a service with local sessions only.
-        if self.leases.is_empty() && !session.is_remote() && !view.held.has_remote_partitions() {
+        if self.leases.is_empty() && !session.is_remote() && !view.locked.has_remote_partitions() {
             return Ok(Granted::default());
         }
-        let asker = session.lease_requester();
+        let requester = session.lease_requester();
         self.keep_orphan_in_use(op, session, applied);
         // An open that asks for a lease recalls conflicting ones itself.
-        if !(session.is_remote() && matches!(op, MetaOp::Open { wish: Some(_), .. })) {
-            self.recall_conflicting(op, asker, (view, cleared), applied)?;
+        if !(session.is_remote() && matches!(op, MetaOp::Open { requested_lease: Some(_), .. })) {
+            self.recall_conflicting(op, requester, (view, conflict_free), applied)?;
         }
-        let mut granted = Granted { recalls: asker.recalls, ..Granted::default() };
+        let mut granted = Granted { last_recall: requester.last_recall, ..Granted::default() };
         if session.is_remote() {
-            self.grant_requested(op, &applied.reply, asker, &mut granted)?;
-            let offers = Offers { service: self, asker, view, granted: &mut granted };
+            self.grant_requested(op, &applied.reply, requester, &mut granted)?;
+            let offers = LeaseOffers { service: self, requester, view, granted: &mut granted };
             offers.make(op, &applied.reply);
             self.add_directories(op, &applied.writes, &mut granted)?;
             self.add_epoch(op, &mut applied.reply);
@@ -93,18 +93,25 @@ impl MetaService {
         &self,
         op: &MetaOp,
         session: &Session,
-        (view, cleared): (&View<'_>, &ConflictFree),
+        (view, conflict_free): (&View<'_>, &ConflictFree),
     ) -> Result<(), Abort> {
-        if self.leases.is_empty() && !view.held.has_remote_partitions() {
+        if self.leases.is_empty() && !view.locked.has_remote_partitions() {
             return Ok(());
         }
-        let asker = session.lease_requester();
+        let requester = session.lease_requester();
         let mut due = Vec::new();
         for Entry { dir, names, .. } in op.spec().entries.into_iter().flatten() {
-            if !view.held.is_remote_partition(dir.partition()) {
-                self.leases.recall_conflicting_on(&self.sessions, asker, (dir, InodeAccess::Read), &mut due);
-                self.leases.recall_ranges(&self.sessions, asker, (dir, names), &mut due);
-            } else if !cleared.has(dir) && matches!(op, MetaOp::Rename { mode: RenameMode::Exchange, .. }) {
+            if !view.locked.is_remote_partition(dir.partition()) {
+                self.leases.recall_conflicting_on(
+                    &self.sessions,
+                    requester,
+                    (dir, InodeAccess::Read),
+                    &mut due,
+                );
+                self.leases.recall_name_delegations(&self.sessions, requester, (dir, names), &mut due);
+            } else if !conflict_free.has(dir)
+                && matches!(op, MetaOp::Rename { mode: RenameMode::Exchange, .. })
+            {
                 // Any other rename finds out when it has changed something there. A check that
                 // passes covers the change, too.
                 return Err(Abort::RemoteLeases(vec![(dir, InodeAccess::Write)]));
@@ -124,22 +131,28 @@ impl MetaService {
         // A session with restricted access or mapped users can't predict the attributes of its
         // files.
         let may = session.is_remote() && is_unrestricted(&session.export());
-        let asker = session.lease_requester();
+        let requester = session.lease_requester();
         let mut due = Vec::new();
-        let alone = match reply {
-            MetaReply::Reserved { range: Some(range), .. } if may => {
-                let taken = self.leases.acquire_range(&self.sessions, asker, (dir, prefix), *range, &mut due);
+        let granted_ino = match reply {
+            MetaReply::Preallocated { prefix_lease: Some(range), .. } if may => {
+                let taken = self.leases.acquire_name_delegation(
+                    &self.sessions,
+                    requester,
+                    (dir, prefix),
+                    *range,
+                    &mut due,
+                );
                 taken.inspect(|taken| *range = *taken)
             }
-            MetaReply::Reserved { range: None, .. }
-                if may && !self.leases.others_have_ranges(session.id, dir) =>
+            MetaReply::Preallocated { prefix_lease: None, .. }
+                if may && !self.leases.others_have_name_delegations(session.id, dir) =>
             {
-                self.leases.acquire_exclusive(&self.sessions, asker, dir, &mut due).map(|_| dir)
+                self.leases.acquire_exclusive(&self.sessions, requester, dir, &mut due).map(|_| dir)
             }
             _ => None,
         };
         require_acknowledged(due)?;
-        let Some(ino) = alone else {
+        let Some(ino) = granted_ino else {
             let message = match prefix.is_empty() {
                 true => {
                     format!(
@@ -158,7 +171,7 @@ impl MetaService {
         };
         self.check_not_ended(session)?;
         let grants = vec![LeaseGrant { ino, mode: LeaseMode::Write }];
-        Ok(Granted { grants, recalls: asker.recalls, directories: Vec::new() })
+        Ok(Granted { grants, last_recall: requester.last_recall, directories: Vec::new() })
     }
 
     /// Refuses a session that has ended while its command ran.
@@ -191,39 +204,39 @@ impl MetaService {
     fn recall_conflicting(
         &self,
         op: &MetaOp,
-        asker: Requester,
-        (view, cleared): (&View<'_>, &ConflictFree),
+        requester: Requester,
+        (view, conflict_free): (&View<'_>, &ConflictFree),
         applied: &mut Applied,
     ) -> Result<(), Abort> {
         let mut accesses: Vec<(InodeId, InodeAccess)> = Vec::new();
         if applied.writes.is_empty() {
             match &mut applied.reply {
-                MetaReply::Directory { entries, .. } => self.omit_written_attributes(asker, entries),
-                reply => accesses.extend(shown(reply).map(|attr| (attr.ino, InodeAccess::Read))),
+                MetaReply::Directory { entries, .. } => self.omit_written_attributes(requester, entries),
+                reply => accesses.extend(attr_of_reply(reply).map(|attr| (attr.ino, InodeAccess::Read))),
             }
         } else {
             let access = access_of(op);
             accesses.extend(changed_inodes(&applied.writes).into_iter().map(|ino| (ino, access)));
         }
         let mut due = Vec::new();
-        let mut elsewhere = Vec::new();
+        let mut remote = Vec::new();
         let is_change = !applied.writes.is_empty();
         for (ino, access) in accesses {
-            let is_guest = view.held.is_remote_partition(ino.partition());
-            if !is_guest && is_change && changes_entries_of(op, ino) {
-                self.leases.recall_for_name_change(&self.sessions, asker, ino, &mut due);
-            } else if !is_guest {
-                self.leases.recall_conflicting(&self.sessions, asker, (ino, access), &mut due);
-            } else if !cleared.has(ino) && created_directory(op, &applied.reply) != Some(ino) {
-                elsewhere.push((ino, access));
+            let is_remote = view.locked.is_remote_partition(ino.partition());
+            if !is_remote && is_change && changes_entries_of(op, ino) {
+                self.leases.recall_for_name_change(&self.sessions, requester, ino, &mut due);
+            } else if !is_remote {
+                self.leases.recall_conflicting(&self.sessions, requester, (ino, access), &mut due);
+            } else if !conflict_free.has(ino) && created_directory(op, &applied.reply) != Some(ino) {
+                remote.push((ino, access));
             }
         }
         require_acknowledged(due)?;
-        if !elsewhere.is_empty() {
-            return Err(Abort::RemoteLeases(elsewhere));
+        if !remote.is_empty() {
+            return Err(Abort::RemoteLeases(remote));
         }
         if matches!(op, MetaOp::Lookup { .. }) {
-            self.omit_size_of_written(asker, &mut applied.reply);
+            self.omit_size_of_written(requester, &mut applied.reply);
         }
         Ok(())
     }
@@ -231,18 +244,18 @@ impl MetaService {
     /// While other sessions write a file, only its chunk files know its size. So a lookup answers
     /// without attributes, and the client asks for them. The kernel would trust any size that it
     /// gets, and truncate its pages to it.
-    fn omit_size_of_written(&self, asker: Requester, reply: &mut MetaReply) {
+    fn omit_size_of_written(&self, requester: Requester, reply: &mut MetaReply) {
         if let MetaReply::Entry(attr) = reply
-            && self.leases.is_written_elsewhere(asker.session, attr.ino)
+            && self.leases.is_written_elsewhere(requester.session, attr.ino)
         {
-            *reply = MetaReply::Elsewhere { ino: attr.ino, mode: attr.mode & types::mode::S_IFMT };
+            *reply = MetaReply::Redirect { ino: attr.ino, mode: attr.mode & types::mode::S_IFMT };
         }
     }
 
     /// Omits attributes from a listing that only another session knows.
-    fn omit_written_attributes(&self, asker: Requester, entries: &mut [DirEntry]) {
+    fn omit_written_attributes(&self, requester: Requester, entries: &mut [DirEntry]) {
         for entry in entries.iter_mut().filter(|entry| entry.attr.is_some()) {
-            if self.leases.is_written_elsewhere(asker.session, entry.ino) {
+            if self.leases.is_written_elsewhere(requester.session, entry.ino) {
                 entry.attr = None;
             }
         }
@@ -254,19 +267,20 @@ impl MetaService {
         &self,
         op: &MetaOp,
         reply: &MetaReply,
-        asker: Requester,
+        requester: Requester,
         granted: &mut Granted,
     ) -> Result<(), Abort> {
         let Some((ino, wish)) = requested_lease(op, reply) else { return Ok(()) };
         let mut due = Vec::new();
-        let mode = wish.and_then(|wish| self.leases.acquire(&self.sessions, asker, (ino, wish), &mut due));
+        let mode =
+            wish.and_then(|wish| self.leases.acquire(&self.sessions, requester, (ino, wish), &mut due));
         require_acknowledged(due)?;
         match mode {
             Some(mode) => granted.grants.push(LeaseGrant { ino, mode }),
             None if matches!(op, MetaOp::Open { .. } | MetaOp::Reopen { .. })
-                && !self.leases.mark_in_use(&self.sessions, asker, ino) =>
+                && !self.leases.mark_in_use(&self.sessions, requester, ino) =>
             {
-                let message = format!("session {} has too many files open", asker.session);
+                let message = format!("session {} has too many files open", requester.session);
                 return Err(Abort::Refused(Error::new(Errno::ENFILE, message).hint("close some files")));
             }
             None => {}
@@ -276,7 +290,7 @@ impl MetaService {
 
     /// Adds the lease epoch of a file with chunks, which clients send to its targets.
     fn add_epoch(&self, op: &MetaOp, reply: &mut MetaReply) {
-        if let MetaOp::Reopen { ino, past } = *op {
+        if let MetaOp::Reopen { ino, above_epoch: past } = *op {
             self.leases.end_epoch(ino, past);
         }
         if let MetaReply::File(info) = reply
@@ -296,8 +310,8 @@ impl MetaService {
             }
             if let Some(value) = value {
                 let attr = record::decode::<Inode>(key, value.clone())?.attr(ino);
-                let order = self.leases.next_order();
-                granted.directories.push(DirectoryState { attr, state_number: order });
+                let state_number = self.leases.next_state_number();
+                granted.directories.push(DirectoryState { attr, state_number });
             }
         }
         Ok(())
@@ -311,14 +325,14 @@ fn changes_entries_of(op: &MetaOp, ino: InodeId) -> bool {
 }
 
 /// Leases that are granted without a request.
-struct Offers<'a> {
+struct LeaseOffers<'a> {
     service: &'a MetaService,
-    asker: Requester,
+    requester: Requester,
     view: &'a View<'a>,
     granted: &'a mut Granted,
 }
 
-impl Offers<'_> {
+impl LeaseOffers<'_> {
     fn make(mut self, op: &MetaOp, reply: &MetaReply) {
         match op {
             MetaOp::Lookup { parent, .. }
@@ -334,7 +348,7 @@ impl Offers<'_> {
                 self.directory(*parent);
                 self.created(*wish, reply);
             }
-            MetaOp::Deliver { file } => {
+            MetaOp::CommitCreate { file } => {
                 self.directory(file.parent);
                 self.created(Some(LeaseMode::Write), reply);
             }
@@ -368,7 +382,7 @@ impl Offers<'_> {
         self.offer(ino, Leases::offer_directory);
     }
 
-    fn known(&mut self, attr: &Attr) {
+    fn attr(&mut self, attr: &Attr) {
         match attr.kind() {
             FileKind::Directory => self.directory(attr.ino),
             _ => self.inode(attr.ino),
@@ -381,8 +395,8 @@ impl Offers<'_> {
         how: impl Fn(&Leases, &Sessions, Requester, InodeId) -> Option<LeaseMode>,
     ) {
         let MetaService { leases, sessions, .. } = self.service;
-        if self.view.held.overlay(ino.partition()).is_some()
-            && let Some(mode) = how(leases, sessions, self.asker, ino)
+        if self.view.locked.overlay(ino.partition()).is_some()
+            && let Some(mode) = how(leases, sessions, self.requester, ino)
         {
             self.granted.grants.push(LeaseGrant { ino, mode });
         }
@@ -391,7 +405,7 @@ impl Offers<'_> {
     fn requested(&mut self, mode: LeaseMode, ino: InodeId) {
         let MetaService { leases, sessions, .. } = self.service;
         if let Some(mode) =
-            leases.acquire(sessions, self.asker, (ino, LeaseRequest::Mode(mode)), &mut Vec::new())
+            leases.acquire(sessions, self.requester, (ino, LeaseRequest::Mode(mode)), &mut Vec::new())
         {
             self.granted.grants.push(LeaseGrant { ino, mode });
         }
@@ -400,19 +414,19 @@ impl Offers<'_> {
     /// Offers leases on the inodes whose attributes the answer contains. An inode without a name
     /// can't be looked up again.
     fn reported_attr(&mut self, reply: &MetaReply) {
-        if let Some(attr) = shown(reply).filter(|attr| attr.nlink > 0) {
-            self.known(attr);
+        if let Some(attr) = attr_of_reply(reply).filter(|attr| attr.nlink > 0) {
+            self.attr(attr);
         }
         if let MetaReply::Renamed { other: Some(attr), .. } = reply
             && attr.nlink > 0
         {
-            self.known(attr);
+            self.attr(attr);
         }
     }
 
     /// Grants the lease on a new file that the session has open.
     fn created(&mut self, wish: Option<LeaseMode>, reply: &MetaReply) {
-        let Some(attr) = shown(reply) else { return };
+        let Some(attr) = attr_of_reply(reply) else { return };
         let before = self.granted.grants.len();
         match wish {
             // No other session knows the file yet, so no lease conflicts.
@@ -422,14 +436,14 @@ impl Offers<'_> {
         if self.granted.grants.len() == before {
             // At the limit its use isn't marked. Then another session may delete the file while
             // this one has it open.
-            self.service.leases.mark_in_use(&self.service.sessions, self.asker, attr.ino);
+            self.service.leases.mark_in_use(&self.service.sessions, self.requester, attr.ino);
         }
     }
 
     fn entries(&mut self, reply: &MetaReply) {
         let MetaReply::Directory { entries, .. } = reply else { return };
         for attr in entries.iter().filter_map(|entry| entry.attr.as_ref()) {
-            self.known(attr);
+            self.attr(attr);
         }
     }
 }
@@ -439,7 +453,7 @@ fn require_acknowledged(due: Vec<PendingRecall>) -> Result<(), Abort> {
 }
 
 /// The attributes in an answer.
-fn shown(reply: &MetaReply) -> Option<&Attr> {
+fn attr_of_reply(reply: &MetaReply) -> Option<&Attr> {
     match reply {
         MetaReply::Entry(attr) | MetaReply::Attr(attr) | MetaReply::Created { attr, .. } => Some(attr),
         MetaReply::Renamed { moved, .. } => Some(moved),
@@ -460,7 +474,7 @@ fn created_directory(op: &MetaOp, reply: &MetaReply) -> Option<InodeId> {
 /// The file that a command uses, and the lease that it asks for.
 fn requested_lease(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, Option<LeaseRequest>)> {
     match *op {
-        MetaOp::Open { ino, wish } => {
+        MetaOp::Open { ino, requested_lease: wish } => {
             // Only a session with the exclusive lease may write inline content, or move it to
             // chunks.
             let is_inline = matches!(reply, MetaReply::File(info) if info.inline.is_some());
@@ -525,7 +539,7 @@ mod tests {
             session.end();
             meta.revoke_late_grants(&session);
             assert!(holds(10), "others get at a file whose size nobody knows");
-            meta.wind_up(ENDED).await.unwrap();
+            meta.clean_up_session(ENDED).await.unwrap();
             assert!(!holds(10));
             // A command that began before the end of the session.
             grant(11).unwrap();

@@ -8,7 +8,7 @@
 //! flush at a recall needs these very partitions.
 
 use crate::coherence::ConflictFree;
-use crate::eviction::within;
+use crate::eviction::with_timeout;
 use crate::executor::{Abort, Attempt, CommandOrigin, ExecutionScope, Reading, RemotePartition};
 use crate::limits::{
     CROSS_PARTITION_BACKOFF, CROSS_PARTITION_TIMEOUT, REMOTE_LOCK_TIMEOUT, REMOTE_RECALL_TIMEOUT,
@@ -41,9 +41,9 @@ struct CrossPartitionTx {
 struct LockedPartitions {
     token: u64,
     own: Vec<PartitionId>,
-    guests: Vec<RemotePartition>,
-    ways: BTreeMap<PartitionId, PartitionsChannel>,
-    cleared: ConflictFree,
+    remote: Vec<RemotePartition>,
+    channels: BTreeMap<PartitionId, PartitionsChannel>,
+    conflict_free: ConflictFree,
 }
 
 /// Outcome of one attempt.
@@ -80,11 +80,11 @@ impl MetaService {
         let transaction =
             CrossPartitionTx { service, request: request.clone(), session: session.clone(), deadline };
         let outcome = Arc::new((Mutex::new(None), Event::new()));
-        let told = outcome.clone();
+        let task_outcome = outcome.clone();
         rt::spawn(async move {
             let answer = transaction.run(partitions).await;
-            *told.0.lock() = Some(answer);
-            told.1.set();
+            *task_outcome.0.lock() = Some(answer);
+            task_outcome.1.set();
         });
         outcome.1.wait().await;
         let answer = outcome.0.lock().take();
@@ -93,7 +93,7 @@ impl MetaService {
 }
 
 impl CrossPartitionTx {
-    fn neighbours(&self) -> Result<&PeerServices> {
+    fn peers(&self) -> Result<&PeerServices> {
         self.service.peers.as_ref().ok_or_else(|| Errno::EREMOTE.into())
     }
 
@@ -104,14 +104,14 @@ impl CrossPartitionTx {
                 return Err(self.deadline.error());
             }
             let step = match self.lock_all(&partitions).await {
-                Ok(taken) => {
-                    let step = self.run_locked(&taken).await;
+                Ok(locked) => {
+                    let step = self.run_locked(&locked).await;
                     match step {
-                        TxStep::Uncertain(_) => taken
+                        TxStep::Uncertain(_) => locked
                             .own
                             .iter()
-                            .for_each(|p| self.service.unlock_partition(*p, taken.token, None)),
-                        _ => self.give_back(taken, matches!(step, TxStep::Answered(_))),
+                            .for_each(|p| self.service.unlock_partition(*p, locked.token, None)),
+                        _ => self.unlock_all(locked, matches!(step, TxStep::Answered(_))),
                     }
                     step
                 }
@@ -144,18 +144,18 @@ impl CrossPartitionTx {
     /// `EREMOTE` when another service owns the command's home partition; `EAGAIN` when a partition
     /// can't be locked now. No partition stays locked then.
     async fn lock_all(&self, partitions: &[PartitionId]) -> Result<LockedPartitions> {
-        let mut taken = LockedPartitions {
+        let mut locked = LockedPartitions {
             // A new token for each attempt: a message about an earlier lock must not affect a later
             // one.
             token: rt::random_u64().max(1),
             own: Vec::new(),
-            guests: Vec::new(),
-            ways: BTreeMap::new(),
-            cleared: ConflictFree::default(),
+            remote: Vec::new(),
+            channels: BTreeMap::new(),
+            conflict_free: ConflictFree::default(),
         };
         for &partition in partitions {
-            if let Err(error) = self.lock_one(partition, &mut taken).await {
-                self.give_back(taken, false);
+            if let Err(error) = self.lock_one(partition, &mut locked).await {
+                self.unlock_all(locked, false);
                 let is_lost = partition == namespace::home_partition(&self.request.op);
                 return match error.errno {
                     Errno::EREMOTE if is_lost => Err(error),
@@ -168,62 +168,68 @@ impl CrossPartitionTx {
                 };
             }
         }
-        Ok(taken)
+        Ok(locked)
     }
 
-    async fn lock_one(&self, partition: PartitionId, taken: &mut LockedPartitions) -> Result<()> {
+    async fn lock_one(&self, partition: PartitionId, locked: &mut LockedPartitions) -> Result<()> {
         let is_own = self.service.executors.lock(partition)?.is_owned();
         if is_own || partition == namespace::home_partition(&self.request.op) {
-            self.service.lock_partition(partition, taken.token).await?;
-            taken.own.push(partition);
+            self.service.lock_partition(partition, locked.token).await?;
+            locked.own.push(partition);
             return Ok(());
         }
-        let way = self.neighbours()?.owner_of(partition)?;
-        let ask = PartitionsRequest::Borrow { partition, token: taken.token };
-        let answer =
-            within(REMOTE_LOCK_TIMEOUT, way.call(ask, None)).await.unwrap_or(Err(Errno::ETIMEDOUT.into()));
-        let (owner, quiet) = match answer {
-            Ok(PartitionsReply::Lent { owner, no_leases: quiet }) => (owner, quiet),
+        let channel = self.peers()?.owner_of(partition)?;
+        let request = PartitionsRequest::Borrow { partition, token: locked.token };
+        let answer = with_timeout(REMOTE_LOCK_TIMEOUT, channel.call(request, None))
+            .await
+            .unwrap_or(Err(Errno::ETIMEDOUT.into()));
+        let (owner, no_leases) = match answer {
+            Ok(PartitionsReply::Lent { owner, no_leases }) => (owner, no_leases),
             Ok(_) => return Err(unexpected_reply()),
             Err(refused) if matches!(refused.errno, Errno::EREMOTE | Errno::EAGAIN) => return Err(refused),
             Err(error) => {
                 // The owner may have locked it, and the answer was lost.
-                rt::spawn(return_partition(way, partition, taken.token, Vec::new()));
+                rt::spawn(return_partition(channel, partition, locked.token, Vec::new()));
                 return Err(error);
             }
         };
         let owner = Guard { key: keys::owner(partition).to_vec(), expected: Some(owner) };
-        taken.guests.push(RemotePartition { owner, partition, written: Mutex::default() });
-        taken.ways.insert(partition, way);
-        if quiet {
-            taken.cleared.partitions.insert(partition);
+        locked.remote.push(RemotePartition { owner, partition, written: Mutex::default() });
+        locked.channels.insert(partition, channel);
+        if no_leases {
+            locked.conflict_free.partitions.insert(partition);
         }
         Ok(())
     }
 
     /// Runs the command, with all partitions locked.
-    async fn run_locked(&self, taken: &LockedPartitions) -> TxStep {
+    async fn run_locked(&self, locked: &LockedPartitions) -> TxStep {
         let service = &self.service;
         let map = service.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut inodes = taken.cleared.inodes.clone();
+        let mut inodes = locked.conflict_free.inodes.clone();
         // Data fetched from partitions of other services stays valid as long as they are locked.
         let mut reading = Reading::new(&service.executors);
         loop {
             service.executors.store.admit().await;
-            let cleared =
-                ConflictFree { inodes: inodes.clone(), partitions: taken.cleared.partitions.clone() };
+            let conflict_free =
+                ConflictFree { inodes: inodes.clone(), partitions: locked.conflict_free.partitions.clone() };
             let mut command = |view: &View<'_>| {
                 // As in `execute`: the command may have waited for long since its partitions were
                 // locked.
                 if self.deadline.has_passed() {
                     return Err(Abort::Refused(self.deadline.error()));
                 }
-                service.apply((&self.request, LookupScope::WithInode), &self.session, &map, (view, &cleared))
+                service.apply(
+                    (&self.request, LookupScope::WithInode),
+                    &self.session,
+                    &map,
+                    (view, &conflict_free),
+                )
             };
             let home = namespace::home_partition(&self.request.op);
-            let pass = CommandOrigin::CrossPartition(taken.token);
-            let place = ExecutionScope { home, own: &taken.own, remote: &taken.guests, origin: pass };
-            match service.executors.attempt(&place, &mut reading.fetched, &mut command, &mut |_, _| ()) {
+            let origin = CommandOrigin::CrossPartition(locked.token);
+            let scope = ExecutionScope { home, own: &locked.own, remote: &locked.remote, origin };
+            match service.executors.attempt(&scope, &mut reading.fetched, &mut command, &mut |_, _| ()) {
                 Attempt::Done { answer, after: None } => {
                     return answered(answer);
                 }
@@ -232,7 +238,7 @@ impl CrossPartitionTx {
                         Ok(Outcome::Applied) => {}
                         Ok(Outcome::GuardFailed) => {
                             // Finds out whether this service lost one of its own partitions.
-                            _ = service.executors.committed(&taken.own, &ticket).await;
+                            _ = service.executors.committed(&locked.own, &ticket).await;
                             return TxStep::Retry;
                         }
                         Ok(Outcome::Uncertain) => {
@@ -242,17 +248,17 @@ impl CrossPartitionTx {
                         Err(error) => return TxStep::Uncertain(store_error(&error)),
                     }
                     if let Ok(answered) = &answer {
-                        self.session.cache_reply(self.request.number, &answered.reply, &ticket);
+                        self.session.cache_reply(self.request.slot_sequence, &answered.reply, &ticket);
                     }
                     return answered(answer);
                 }
-                Attempt::RemoteLeases(accesses) => match self.is_clear_at_owners(taken, &accesses).await {
+                Attempt::RemoteLeases(accesses) => match self.is_clear_at_owners(locked, &accesses).await {
                     Ok(true) => inodes.extend(accesses.iter().map(|(ino, _)| *ino)),
                     Ok(false) => return TxStep::RecallRemote(accesses),
                     Err(_) => return TxStep::Retry,
                 },
-                Attempt::Fetch(wants) => {
-                    if let Err(error) = reading.fetched.fetch(&service.executors.store, wants).await {
+                Attempt::Fetch(missing) => {
+                    if let Err(error) = reading.fetched.fetch(&service.executors.store, missing).await {
                         return TxStep::Refused(store_error(&error));
                     }
                 }
@@ -271,37 +277,37 @@ impl CrossPartitionTx {
     }
 
     /// Unlocks all partitions. `written`: the writes are committed.
-    fn give_back(&self, taken: LockedPartitions, written: bool) {
-        for &partition in &taken.own {
-            self.service.unlock_partition(partition, taken.token, None);
+    fn unlock_all(&self, locked: LockedPartitions, written: bool) {
+        for &partition in &locked.own {
+            self.service.unlock_partition(partition, locked.token, None);
         }
-        for guest in taken.guests {
-            let Some(way) = taken.ways.get(&guest.partition).cloned() else { continue };
-            let keys = if written { guest.written.into_inner() } else { Vec::new() };
-            rt::spawn(return_partition(way, guest.partition, taken.token, keys));
+        for remote in locked.remote {
+            let Some(channel) = locked.channels.get(&remote.partition).cloned() else { continue };
+            let keys = if written { remote.written.into_inner() } else { Vec::new() };
+            rt::spawn(return_partition(channel, remote.partition, locked.token, keys));
         }
     }
 
     /// Asks the owners of locked partitions whether leases conflict, and makes them recall those.
     async fn is_clear_at_owners(
         &self,
-        taken: &LockedPartitions,
+        locked: &LockedPartitions,
         accesses: &[(InodeId, InodeAccess)],
     ) -> Result<bool> {
         let mut all = true;
         for (partition, accesses) in by_partition(accesses) {
-            let Some(way) = taken.ways.get(&partition) else { continue };
-            all &= self.recall_conflicting_at(way, accesses, false).await?;
+            let Some(channel) = locked.channels.get(&partition) else { continue };
+            all &= self.recall_conflicting_at(channel, accesses, false).await?;
         }
         Ok(all)
     }
 
     async fn wait_for_remote_recalls(&self, accesses: Vec<(InodeId, InodeAccess)>) {
         for (partition, accesses) in by_partition(&accesses) {
-            let Ok(neighbours) = self.neighbours() else { return };
+            let Ok(peers) = self.peers() else { return };
             // If no owner is reachable now, the next attempt reports the reason.
-            let Ok(way) = neighbours.owner_of(partition) else { continue };
-            if let Err(error) = self.recall_conflicting_at(&way, accesses, true).await {
+            let Ok(channel) = peers.owner_of(partition) else { continue };
+            if let Err(error) = self.recall_conflicting_at(&channel, accesses, true).await {
                 tracing::debug!(partition = partition.0, %error, "leases of another metadata service are not recalled yet");
                 rt::sleep(CROSS_PARTITION_BACKOFF).await;
             }
@@ -310,12 +316,12 @@ impl CrossPartitionTx {
 
     async fn recall_conflicting_at(
         &self,
-        way: &PartitionsChannel,
+        channel: &PartitionsChannel,
         accesses: Vec<(InodeId, InodeAccess)>,
         wait: bool,
     ) -> Result<bool> {
-        let ask = PartitionsRequest::MakeWay { session: self.request.session, accesses, wait };
-        match within(REMOTE_RECALL_TIMEOUT, way.call(ask, None)).await {
+        let request = PartitionsRequest::MakeWay { session: self.request.session, accesses, wait };
+        match with_timeout(REMOTE_RECALL_TIMEOUT, channel.call(request, None)).await {
             Some(answer) => match answer? {
                 PartitionsReply::Clear(clear) => Ok(clear),
                 _ => Err(unexpected_reply()),
@@ -330,13 +336,13 @@ fn answered(answer: Result<CommandAnswer>) -> TxStep {
 }
 
 async fn return_partition(
-    way: PartitionsChannel,
+    channel: PartitionsChannel,
     partition: PartitionId,
     token: u64,
     written: Vec<bytes::Bytes>,
 ) {
-    let back = PartitionsRequest::Return { partition, token, written };
-    if let Err(error) = way.call(back, None).await {
+    let request = PartitionsRequest::Return { partition, token, written };
+    if let Err(error) = channel.call(request, None).await {
         tracing::warn!(partition = partition.0, %error, "a partition lock could not be returned: the partition's owner will revoke it");
     }
 }

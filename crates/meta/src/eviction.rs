@@ -112,12 +112,13 @@ impl MetaService {
     ///
     /// # Errors
     /// `ESTALE` for an evicted session, `ENOTCONN` for one that its client has to register.
-    pub(crate) fn session_of(&self, id: SessionId, asker: RequestOrigin) -> Result<Arc<Session>> {
+    pub(crate) fn session_of(&self, id: SessionId, origin: RequestOrigin) -> Result<Arc<Session>> {
         self.sessions.check_id(id)?;
         // A service that shares sessions with others creates none by itself.
-        let registers = (self.peers.is_some() || asker == RequestOrigin::OtherProcess) && id != SessionId(0);
-        if self.grace.awaits_registration(id) || (registers && self.sessions.is_unknown(id)) {
-            self.grace.note_asked(id);
+        let must_be_registered =
+            (self.peers.is_some() || origin == RequestOrigin::OtherProcess) && id != SessionId(0);
+        if self.grace.awaits_registration(id) || (must_be_registered && self.sessions.is_unknown(id)) {
+            self.grace.note_reclaim_requested(id);
             return Err(not_registered_error(id));
         }
         self.sessions.get(id)
@@ -128,40 +129,40 @@ impl MetaService {
     pub(crate) async fn register(
         &self,
         id: SessionId,
-        (in_use, promised): (&[InodeId], &[AsyncCreate]),
+        (in_use, creates): (&[InodeId], &[AsyncCreate]),
         holder: Option<u64>,
     ) -> Result<()> {
         let began = self.sessions.next_sequence();
-        let _arriving = self.grace.begin_return(id);
-        let _turn = match self.grace.awaits_registration(id) {
+        let _return_guard = self.grace.begin_return(id);
+        let _registration_lock = match self.grace.awaits_registration(id) {
             // A retransmission waits for the original: its size recovery could hit files that the
             // session began to write after the original.
             true => Some(self.sessions.registration_lock(id).write().await),
             false => None,
         };
-        let is_back = self.grace.awaits_registration(id);
-        let is_copy = !is_back && self.sessions.is_remote(id);
-        if is_back {
+        let is_returning = self.grace.awaits_registration(id);
+        let is_retransmission = !is_returning && self.sessions.is_remote(id);
+        if is_returning {
             // Sizes of files that it wrote and didn't report are recovered before other sessions
             // may read them, since no lease stops those any more.
             self.recover_session_sizes(id).await?;
         }
-        if !is_copy {
+        if !is_retransmission {
             self.add_session(id, SessionKind::Remote).await?;
         }
         let session = self.sessions.get(id)?;
         session.note_contact();
         session.holder.store(holder.unwrap_or(0), Ordering::Relaxed);
         let last = session.registered.swap(self.sessions.next_sequence(), Ordering::AcqRel);
-        if !is_copy && last < began {
+        if !is_retransmission && last < began {
             self.leases.end_session(id);
         }
-        let asker = session.lease_requester();
-        self.mark_opens(asker, self.grace.take_opens(id).iter().chain(in_use));
-        if is_back {
+        let requester = session.lease_requester();
+        self.mark_opens(requester, self.grace.take_opens(id).iter().chain(in_use));
+        if is_returning {
             // A new session has no asynchronous creates. After a retransmission, others already
             // have access.
-            self.replay_creates(&session, promised.iter()).await;
+            self.replay_creates(&session, creates.iter()).await;
         }
         self.session_returned(id);
         Ok(())
@@ -186,9 +187,9 @@ impl MetaService {
     }
 
     /// Marks the files that a returning session has open.
-    pub(crate) fn mark_opens<'a>(&self, asker: Requester, inodes: impl Iterator<Item = &'a InodeId>) {
-        let is_left_out = |ino: &&InodeId| !self.leases.mark_in_use(&self.sessions, asker, **ino);
-        warn_of_unmarked_opens(asker.session, inodes.filter(is_left_out).count());
+    pub(crate) fn mark_opens<'a>(&self, requester: Requester, inodes: impl Iterator<Item = &'a InodeId>) {
+        let is_left_out = |ino: &&InodeId| !self.leases.mark_in_use(&self.sessions, requester, **ino);
+        warn_of_unmarked_opens(requester.session, inodes.filter(is_left_out).count());
     }
 
     /// Waits until there are recalls with numbers above `after`, or partitions to reclaim, at most
@@ -197,30 +198,34 @@ impl MetaService {
         if !session.is_remote() {
             return Err(not_registered_error(session.id));
         }
-        let news = || {
+        let next_reply = || {
             let mut partitions = self.grace.partitions_to_reclaim(session.id);
             // The session reclaims a partition that was taken from this service at its new owner.
             partitions.retain(|partition| self.is_owned(*partition));
             match partitions.is_empty() {
                 true => MetaReply::Recalls(session.recalls_after(after)),
                 false => {
-                    self.grace.note_asked(session.id);
-                    MetaReply::Adopted { partitions }
+                    self.grace.note_reclaim_requested(session.id);
+                    MetaReply::PartitionsTakenOver { partitions }
                 }
             }
         };
-        match news() {
+        match next_reply() {
             MetaReply::Recalls(recalls) if recalls.is_empty() => {}
-            news => return Ok(news),
+            reply => return Ok(reply),
         }
-        within(RECALL_POLL, session.wait_for_recalls()).await;
+        with_timeout(RECALL_POLL, session.wait_for_recalls()).await;
         session.check()?;
-        Ok(news())
+        Ok(next_reply())
     }
 
     /// Handles recall acknowledgements.
-    pub(crate) async fn handle_acknowledgements(&self, session: &Session, yields: &[RecallAck]) -> MetaReply {
-        for answer in yields {
+    pub(crate) async fn handle_acknowledgements(
+        &self,
+        session: &Session,
+        acknowledgements: &[RecallAck],
+    ) -> MetaReply {
+        for answer in acknowledgements {
             let RecallAck { ino, number, .. } = *answer;
             self.truncate_before_acknowledgement(PendingRecall { ino, session: session.id, number }).await;
             self.leases.acknowledged(session.id, answer);
@@ -246,7 +251,7 @@ impl MetaService {
     pub(crate) async fn wait_for_acknowledgements(&self, due: Vec<PendingRecall>) {
         let mut since_ns = rt::monotonic_ns();
         for due in due {
-            while let Some(answered) = self.leases.acknowledgement_event(&due) {
+            while let Some(acknowledged) = self.leases.acknowledgement_event(&due) {
                 if self.sessions.find(due.session).is_none() {
                     self.leases.end_session(due.session);
                     break;
@@ -259,18 +264,18 @@ impl MetaService {
                     return;
                 }
                 if self.is_own(due.session) {
-                    answered.wait().await;
+                    acknowledged.wait().await;
                     continue;
                 }
-                let patience = self.remaining_time(&due, since_ns);
-                if patience.is_zero() {
+                let timeout = self.remaining_time(&due, since_ns);
+                if timeout.is_zero() {
                     self.evict(due.session, self.eviction_reason(&due, since_ns));
-                    answered.wait().await;
+                    acknowledged.wait().await;
                 } else {
-                    let looked_ns = rt::monotonic_ns();
-                    within(patience, answered.wait()).await;
+                    let wait_began_ns = rt::monotonic_ns();
+                    with_timeout(timeout, acknowledged.wait()).await;
                     let now_ns = rt::monotonic_ns();
-                    if now_ns - looked_ns > (patience + PAUSE_THRESHOLD).as_nanos() as u64 {
+                    if now_ns - wait_began_ns > (timeout + PAUSE_THRESHOLD).as_nanos() as u64 {
                         // This service itself was paused, and messages that arrived meanwhile are
                         // still to be read.
                         self.sessions.note_contact_of_all();
@@ -291,22 +296,23 @@ impl MetaService {
             // The session is waiting for this service.
             session.note_contact();
         }
-        let (heard_ns, now_ns) = (session.heard_ns(), rt::monotonic_ns());
-        let answer_ns = since_ns + RECALL_TIMEOUT.as_nanos() as u64;
+        let (last_contact_ns, now_ns) = (session.last_contact_ns(), rt::monotonic_ns());
+        let ack_deadline_ns = since_ns + RECALL_TIMEOUT.as_nanos() as u64;
         let has_seen = session.has_confirmed(due.number);
-        let talks = heard_ns > since_ns && now_ns.saturating_sub(heard_ns) < CUT_OFF_AFTER.as_nanos() as u64;
-        let deadline = if has_seen && talks {
-            answer_ns
+        let is_in_contact = last_contact_ns > since_ns
+            && now_ns.saturating_sub(last_contact_ns) < CUT_OFF_AFTER.as_nanos() as u64;
+        let deadline = if has_seen && is_in_contact {
+            ack_deadline_ns
         } else {
-            let silent_ns = if has_seen { heard_ns } else { heard_ns.min(since_ns) };
+            let silent_since_ns = if has_seen { last_contact_ns } else { last_contact_ns.min(since_ns) };
             // Not at once, however old its last message is: this service itself may have been
             // paused.
-            (silent_ns + UNREACHABLE_TIMEOUT.as_nanos() as u64).max(answer_ns)
+            (silent_since_ns + UNREACHABLE_TIMEOUT.as_nanos() as u64).max(ack_deadline_ns)
         };
         let deadline = deadline.max(self.working_until_ns(&session, due, since_ns));
         // A session whose first message arrives meanwhile gets a shorter deadline.
-        let next_look = RECALL_TIMEOUT.as_nanos() as u64 / 5;
-        Duration::from_nanos(deadline.saturating_sub(now_ns).min(next_look))
+        let recheck_ns = RECALL_TIMEOUT.as_nanos() as u64 / 5;
+        Duration::from_nanos(deadline.saturating_sub(now_ns).min(recheck_ns))
     }
 
     /// Eviction reason of a session that didn't acknowledge a recall.
@@ -315,14 +321,14 @@ impl MetaService {
         let ms_since = |ns: u64| now_ns.saturating_sub(ns) / 1_000_000;
         let waited_ms = ms_since(since_ns);
         let Some(session) = self.sessions.find(due.session) else { return "it has ended".into() };
-        let heard = format!("its last message arrived {} ms ago", ms_since(session.heard_ns()));
+        let contact = format!("its last message arrived {} ms ago", ms_since(session.last_contact_ns()));
         let seen = if session.has_confirmed(due.number) { "has seen" } else { "has not seen" };
-        let word = match session.last_working_report_ns(due.number) {
-            Some(word_ns) => format!("it reported {} ms ago that it works on it", ms_since(word_ns)),
+        let report = match session.last_working_report_ns(due.number) {
+            Some(reported_ns) => format!("it reported {} ms ago that it works on it", ms_since(reported_ns)),
             None => "it never reported that it works on it".into(),
         };
         format!(
-            "it did not give up its lease on inode {} within {waited_ms} ms: {heard}, it {seen} recall {}, {word}",
+            "it did not give up its lease on inode {} within {waited_ms} ms: {contact}, it {seen} recall {}, {report}",
             due.ino, due.number
         )
     }
@@ -330,12 +336,12 @@ impl MetaService {
     /// Until when a session may work on a recall that it reports to work on; 0 if it doesn't report
     /// that.
     fn working_until_ns(&self, session: &Session, due: &PendingRecall, since_ns: u64) -> u64 {
-        let Some(word_ns) = session.last_working_report_ns(due.number) else { return 0 };
-        let word_holds_ns = word_ns + WORKING_REPORT_VALID.as_nanos() as u64;
+        let Some(reported_ns) = session.last_working_report_ns(due.number) else { return 0 };
+        let report_valid_until_ns = reported_ns + WORKING_REPORT_VALID.as_nanos() as u64;
         let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         match map.targets.iter().all(|target| target.state == TargetState::Online) {
-            true => word_holds_ns.min(since_ns + RECALL_WORK_TIMEOUT.as_nanos() as u64),
-            false => word_holds_ns,
+            true => report_valid_until_ns.min(since_ns + RECALL_WORK_TIMEOUT.as_nanos() as u64),
+            false => report_valid_until_ns,
         }
     }
 
@@ -358,11 +364,11 @@ impl MetaService {
     pub(crate) async fn end_cleanly(&self, id: SessionId) -> Result<()> {
         let Some(myself) = self.self_ref.upgrade() else { return Ok(()) };
         let outcome = Arc::new((Mutex::new(None), Event::new()));
-        let told = outcome.clone();
+        let task_outcome = outcome.clone();
         rt::spawn(async move {
             let ended = myself.end_session(id).await;
-            *told.0.lock() = Some(ended.map(|_| ()));
-            told.1.set();
+            *task_outcome.0.lock() = Some(ended.map(|_| ()));
+            task_outcome.1.set();
         });
         outcome.1.wait().await;
         let ended = outcome.0.lock().take();
@@ -387,7 +393,7 @@ impl MetaService {
     pub(crate) async fn run_eviction(self: Arc<Self>, id: SessionId, cause: &str) {
         tracing::warn!(session = id.0, cause, "a session is evicted");
         self.fence(id).await;
-        let noted = loop {
+        let recorded = loop {
             match self.store_session(id, Some(StoredSession::ended_at(rt::now().secs))).await {
                 // Otherwise the session would stay alive at other services, while the targets
                 // refuse it.
@@ -395,11 +401,11 @@ impl MetaService {
                     tracing::warn!(session = id.0, %error, "an eviction is not recorded in the metadata store yet");
                     rt::sleep(RETRY_PAUSE).await;
                 }
-                noted => break noted,
+                recorded => break recorded,
             }
         };
         self.notify_peers_of_end(id);
-        if let Err(error) = noted.and(self.wind_up(id).await) {
+        if let Err(error) = recorded.and(self.clean_up_session(id).await) {
             tracing::error!(session = id.0, %error, "size recovery after an eviction failed: sizes of files that the session wrote may be wrong");
         }
         self.sessions.keep_id_only(id);
@@ -407,10 +413,11 @@ impl MetaService {
 
     /// Notifies the other services that a session has been evicted.
     fn notify_peers_of_end(&self, session: SessionId) {
-        for other in self.peers.iter().flat_map(|neighbours| neighbours.others()) {
+        for other in self.peers.iter().flat_map(|peers| peers.others()) {
             rt::spawn(async move {
                 // A service that doesn't answer finds it in the store.
-                _ = within(END_NOTICE_TIMEOUT, other.call(PartitionsRequest::Ended { session }, None)).await;
+                _ = with_timeout(END_NOTICE_TIMEOUT, other.call(PartitionsRequest::Ended { session }, None))
+                    .await;
             });
         }
     }
@@ -427,7 +434,7 @@ impl MetaService {
             return;
         };
         rt::spawn(async move {
-            if let Err(error) = myself.wind_up(id).await {
+            if let Err(error) = myself.clean_up_session(id).await {
                 tracing::error!(session = id.0, %error, "size recovery after an eviction failed: sizes of files that the session wrote may be wrong");
             }
             myself.sessions.keep_id_only(id);
@@ -485,10 +492,10 @@ impl MetaService {
 
     /// Fences sessions at targets that were down when the sessions ended.
     async fn retry_fences(&self) {
-        let owed = std::mem::take(&mut *self.pending_fences.lock());
-        for (id, target) in owed {
-            let left = self.fence_at(id, vec![target]).await;
-            self.pending_fences.lock().extend(left.into_iter().map(|target| (id, target)));
+        let unfenced = std::mem::take(&mut *self.pending_fences.lock());
+        for (id, target) in unfenced {
+            let unfenced = self.fence_at(id, vec![target]).await;
+            self.pending_fences.lock().extend(unfenced.into_iter().map(|target| (id, target)));
         }
     }
 
@@ -527,12 +534,12 @@ impl MetaService {
 
     /// Evicts sessions at the request of administrators, until the service stops.
     pub(crate) async fn run_requested_evictions(self: Arc<Self>) {
-        let (asked, some) = &self.evictions;
+        let (requested, work_available) = &self.evictions;
         while !self.stopping.is_set() {
-            within(IDLE_CHECK, some.wait()).await;
-            some.clear();
-            let asked = std::mem::take(&mut *asked.lock());
-            asked.into_iter().for_each(|id| self.evict(id, "an administrator evicted it".into()));
+            with_timeout(IDLE_CHECK, work_available.wait()).await;
+            work_available.clear();
+            let sessions = std::mem::take(&mut *requested.lock());
+            sessions.into_iter().for_each(|id| self.evict(id, "an administrator evicted it".into()));
         }
     }
 
@@ -554,7 +561,7 @@ fn not_registered_error(id: SessionId) -> Error {
 }
 
 /// The result of a future, or `None` if it takes longer than `time`.
-pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn with_timeout<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut sleep = pin!(rt::sleep(time));
     poll_fn(|context| match future.as_mut().poll(context) {

@@ -104,7 +104,7 @@ pub(crate) struct ExecutionScope<'a> {
 /// The executors that a command has locked, in ascending order.
 pub(crate) struct LockedExecutors<'a> {
     executors: Vec<MutexGuard<'a, Executor>>,
-    guests: &'a [RemotePartition],
+    remote: &'a [RemotePartition],
 }
 
 /// Result of a command.
@@ -133,7 +133,7 @@ impl From<Failure> for Abort {
         match failure {
             Failure::Refused(error) => Abort::Refused(error),
             Failure::NeedPartition(partition) => Abort::NeedPartition(partition),
-            Failure::NotHere => Abort::NotFetched,
+            Failure::NotFetched => Abort::NotFetched,
         }
     }
 }
@@ -208,7 +208,7 @@ impl Executors {
     /// executors are locked, when the command's writes have their place in the commit order.
     pub async fn transact<T>(
         &self,
-        pass: CommandOrigin,
+        origin: CommandOrigin,
         partitions: &[PartitionId],
         mut command: impl FnMut(&View<'_>) -> Result<CommandOutput<T>, Abort>,
         mut enqueued: impl FnMut(&Ticket, &T),
@@ -222,8 +222,8 @@ impl Executors {
         let mut fetches = 0;
         loop {
             self.store.admit().await;
-            let place = ExecutionScope { home, own: &partitions, remote: &[], origin: pass };
-            match self.attempt(&place, &mut reading.fetched, &mut command, &mut enqueued) {
+            let scope = ExecutionScope { home, own: &partitions, remote: &[], origin };
+            match self.attempt(&scope, &mut reading.fetched, &mut command, &mut enqueued) {
                 Attempt::Done { answer, after: None } => return answer.map(TransactOutcome::Answered),
                 Attempt::Done { answer, after: Some(ticket) } => {
                     return self
@@ -251,7 +251,7 @@ impl Executors {
                         return self.committed(&partitions, &ticket).await.and(Err(Errno::EIO.into()));
                     }
                 }
-                Attempt::Fetch(wants) => {
+                Attempt::Fetch(missing) => {
                     self.counters.reruns.add(1);
                     fetches += 1;
                     if fetches > MAX_FETCHES {
@@ -260,7 +260,7 @@ impl Executors {
                             "a command needed too many reads from the metadata store (a bug in weft)",
                         ));
                     }
-                    reading.fetched.fetch(&self.store, wants).await.map_err(|error| store_error(&error))?;
+                    reading.fetched.fetch(&self.store, missing).await.map_err(|error| store_error(&error))?;
                 }
                 Attempt::CheckOwner(partition) => self.check_owner_remotely(partition).await?,
                 Attempt::NeedPartition(partition) => {
@@ -321,19 +321,19 @@ impl Executors {
     /// Attempts once to run a command.
     pub fn attempt<T>(
         &self,
-        place: &ExecutionScope<'_>,
+        scope: &ExecutionScope<'_>,
         fetched: &mut Fetched,
         command: &mut impl FnMut(&View<'_>) -> Result<CommandOutput<T>, Abort>,
         enqueued: &mut impl FnMut(&Ticket, &T),
     ) -> Attempt<T> {
-        let executors = place.own.iter().map(|p| self.partitions[p.0 as usize].lock()).collect();
-        let mut held = LockedExecutors { executors, guests: place.remote };
-        for executor in &mut held.executors {
+        let executors = scope.own.iter().map(|p| self.partitions[p.0 as usize].lock()).collect();
+        let mut locked = LockedExecutors { executors, remote: scope.remote };
+        for executor in &mut locked.executors {
             self.retire(executor);
-            match executor.admit(place.origin) {
+            match executor.admit(scope.origin) {
                 Admission::Now => {}
                 Admission::Later => return Attempt::StateChanged(executor.state_changed.clone()),
-                Admission::Never if executor.partition == place.home => {
+                Admission::Never if executor.partition == scope.home => {
                     return Attempt::Done { answer: Err(not_owner(executor.partition)), after: None };
                 }
                 Admission::Never => return Attempt::CrossPartition,
@@ -352,30 +352,30 @@ impl Executors {
             missing: RefCell::default(),
             cache: &self.cache,
             counters: &self.counters,
-            held: &held,
+            locked: &locked,
             depends_on: RefCell::new(None),
             searched_dir: Cell::new(None),
         };
         let result = command(&view);
-        let (seen, wants) = (view.depends_on.into_inner(), view.missing.into_inner());
+        let (depends_on, missing) = (view.depends_on.into_inner(), view.missing.into_inner());
         match result {
             Err(Abort::NotFetched) => {
-                for partition in partitions_of(&wants) {
-                    if let Some(executor) = held.executor(partition) {
+                for partition in partitions_of(&missing) {
+                    if let Some(executor) = locked.executor(partition) {
                         fetched.begin(partition, &mut executor.readings);
                     }
                 }
-                Attempt::Fetch(wants)
+                Attempt::Fetch(missing)
             }
             Err(Abort::NeedPartition(partition)) => Attempt::NeedPartition(partition),
             Err(Abort::Leases(due)) => Attempt::Leases(due),
             Err(Abort::RemoteLeases(accesses)) => Attempt::RemoteLeases(accesses),
-            Err(Abort::Refused(error)) => Attempt::Done { answer: Err(error), after: seen },
+            Err(Abort::Refused(error)) => Attempt::Done { answer: Err(error), after: depends_on },
             Ok(change) if change.writes.is_empty() => {
-                Attempt::Done { answer: Ok(change.answer), after: seen }
+                Attempt::Done { answer: Ok(change.answer), after: depends_on }
             }
             Ok(change) => {
-                let ticket = self.enqueue(&mut held, change.writes);
+                let ticket = self.enqueue(&mut locked, change.writes);
                 enqueued(&ticket, &change.answer);
                 Attempt::Done { answer: Ok(change.answer), after: Some(ticket) }
             }
@@ -383,13 +383,13 @@ impl Executors {
     }
 
     /// Gives the writes their place in the commit order, and adds them to the overlay.
-    fn enqueue(&self, held: &mut LockedExecutors<'_>, writes: Writes) -> Ticket {
+    fn enqueue(&self, locked: &mut LockedExecutors<'_>, writes: Writes) -> Ticket {
         let mut shown: Vec<(Bytes, Option<Bytes>)> = Vec::with_capacity(writes.len());
         for (key, value) in &writes {
             shown.push((Bytes::copy_from_slice(key), value.clone()));
         }
-        let mut guards: Vec<Guard> = held.executors.iter().map(|executor| executor.owner.clone()).collect();
-        guards.extend(held.guests.iter().map(|guest| guest.owner.clone()));
+        let mut guards: Vec<Guard> = locked.executors.iter().map(|executor| executor.owner.clone()).collect();
+        guards.extend(locked.remote.iter().map(|remote| remote.owner.clone()));
         let ticket = self.store.enqueue(Batch { guards, writes });
         if matches!(ticket.result(), Some(Err(_))) {
             // The writer accepts no more writes, so they must not pile up in the overlay. A ticket
@@ -397,15 +397,15 @@ impl Executors {
             // path: the cache has to learn of its writes.
             return ticket;
         }
-        let spans = held.executors.len() + held.guests.len() > 1;
-        for guest in held.guests {
+        let spans = locked.executors.len() + locked.remote.len() > 1;
+        for remote in locked.remote {
             let keys = shown.iter().map(|(key, _)| key);
-            guest
+            remote
                 .written
                 .lock()
-                .extend(keys.filter(|key| keys::partition_of_key(key) == guest.partition).cloned());
+                .extend(keys.filter(|key| keys::partition_of_key(key) == remote.partition).cloned());
         }
-        for executor in &mut held.executors {
+        for executor in &mut locked.executors {
             let mut keys = Vec::with_capacity(shown.len());
             for (key, value) in &shown {
                 if keys::partition_of_key(key) == executor.partition {
@@ -552,13 +552,13 @@ enum Admission {
 }
 
 impl Executor {
-    fn admit(&self, pass: CommandOrigin) -> Admission {
-        let is_command = pass != CommandOrigin::Background;
+    fn admit(&self, origin: CommandOrigin) -> Admission {
+        let is_command = origin != CommandOrigin::Background;
         match self.state {
             PartitionState::NotOwned | PartitionState::Releasing => Admission::Never,
             PartitionState::Recovering | PartitionState::Reclaiming if is_command => Admission::Later,
             _ => match self.locked_by {
-                Some(token) if pass != CommandOrigin::CrossPartition(token) => Admission::Later,
+                Some(token) if origin != CommandOrigin::CrossPartition(token) => Admission::Later,
                 _ => Admission::Now,
             },
         }
@@ -570,15 +570,15 @@ impl Executor {
     }
 
     /// Sets the partition's state and wakes those that wait for a change.
-    pub fn set_state(&mut self, standing: PartitionState) {
-        self.state = standing;
+    pub fn set_state(&mut self, state: PartitionState) {
+        self.state = state;
         self.notify();
     }
 
     /// Locks the partition for a transaction, or unlocks it with `None`. Invalidates what commands
     /// have fetched before.
-    pub fn set_lock(&mut self, loan: Option<u64>) {
-        self.locked_by = loan;
+    pub fn set_lock(&mut self, token: Option<u64>) {
+        self.locked_by = token;
         self.readings.invalidate();
         self.readings.release(&mut self.overlay);
         self.notify();
@@ -634,12 +634,12 @@ impl LockedExecutors<'_> {
 
     /// Whether the command holds partitions of other services.
     pub fn has_remote_partitions(&self) -> bool {
-        !self.guests.is_empty()
+        !self.remote.is_empty()
     }
 
     /// Whether the command holds this partition of another service.
     pub fn is_remote_partition(&self, partition: PartitionId) -> bool {
-        self.guests.iter().any(|guest| guest.partition == partition)
+        self.remote.iter().any(|remote| remote.partition == partition)
     }
 
     fn executor(&mut self, partition: PartitionId) -> Option<&mut Executor> {

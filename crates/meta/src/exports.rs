@@ -73,7 +73,7 @@ fn squashed(export: &Export, mut request: MetaRequest) -> MetaRequest {
     }
     request.credentials = export.squashed(request.credentials);
     request.privileged = false;
-    if let MetaOp::Introduce { groups, .. } = &mut request.op {
+    if let MetaOp::SupplyGroups { groups, .. } = &mut request.op {
         *groups = export.squashed_groups(std::mem::take(groups));
     }
     request

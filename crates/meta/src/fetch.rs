@@ -75,13 +75,13 @@ impl Readings {
     /// Removes writes from the overlay that no reading needs any more.
     pub fn release(&mut self, overlay: &mut Overlay) {
         let oldest = self.active.range(self.invalid_up_to + 1..).next().copied().unwrap_or(u64::MAX);
-        while self.retained.front().is_some_and(|kept| kept.reading < oldest)
-            && let Some(kept) = self.retained.pop_front()
+        while self.retained.front().is_some_and(|commit| commit.reading < oldest)
+            && let Some(commit) = self.retained.pop_front()
         {
-            self.retained_keys -= kept.keys.len();
-            for key in kept.keys {
+            self.retained_keys -= commit.keys.len();
+            for key in commit.keys {
                 // A later write to the key is under way, or is retained itself.
-                if overlay.get(&key).is_some_and(|write| write.ticket.number() == kept.number) {
+                if overlay.get(&key).is_some_and(|write| write.ticket.number() == commit.number) {
                     overlay.remove(&key);
                 }
             }
@@ -171,11 +171,11 @@ impl Fetched {
     }
 
     /// Fetches the data. No mutex is held meanwhile.
-    pub async fn fetch(&mut self, store: &Store, wants: Vec<MissingData>) -> Result<(), KvError> {
-        let mut asked = Vec::new();
-        for want in wants {
-            match want {
-                MissingData::Key(key) => asked.push(key),
+    pub async fn fetch(&mut self, store: &Store, missing: Vec<MissingData>) -> Result<(), KvError> {
+        let mut keys = Vec::new();
+        for missing in missing {
+            match missing {
+                MissingData::Key(key) => keys.push(key),
                 MissingData::Range { from, to, limit } => {
                     let pairs = store.scan(&from, &to, limit).await?;
                     let is_whole = pairs.len() < limit;
@@ -183,15 +183,15 @@ impl Fetched {
                 }
             }
         }
-        if !asked.is_empty() {
-            let values = store.get_many(&asked).await?;
-            self.values.extend(asked.into_iter().zip(values));
+        if !keys.is_empty() {
+            let values = store.get_many(&keys).await?;
+            self.values.extend(keys.into_iter().zip(values));
         }
         Ok(())
     }
 }
 
 /// The partitions of missing data.
-pub(crate) fn partitions_of(wants: &[MissingData]) -> BTreeSet<PartitionId> {
-    wants.iter().map(MissingData::partition).collect()
+pub(crate) fn partitions_of(missing: &[MissingData]) -> BTreeSet<PartitionId> {
+    missing.iter().map(MissingData::partition).collect()
 }

@@ -5,7 +5,7 @@
 //! dropped its cache and reported its open files, or has been evicted. After a start, sessions
 //! report by registering; for partitions of another service, by a `Follow` request.
 
-use crate::eviction::within;
+use crate::eviction::with_timeout;
 use crate::limits::{GRACE_PERIOD, GRACE_POLL, OPENS_PER_SESSION, PAUSE_THRESHOLD};
 use crate::record::StoredSession;
 use crate::service::MetaService;
@@ -51,7 +51,7 @@ struct ExpectedReturn {
     /// [`OPENS_PER_SESSION`].
     opens: BTreeSet<InodeId>,
     /// The session has been asked to register or reclaim.
-    was_asked: bool,
+    reclaim_requested: bool,
     /// Its registrations and reclaims under way. Size recovery runs meanwhile, and takes as long as
     /// the storage services need.
     returning: usize,
@@ -77,17 +77,17 @@ impl GracePeriod {
         &self,
         sessions: BTreeSet<SessionId>,
         is_known: impl Fn(SessionId) -> bool,
-        follow: &[PartitionId],
+        to_reclaim: &[PartitionId],
     ) {
         let mut state = self.state.lock();
         for session in sessions {
-            let registers = !is_known(session);
-            if registers || !follow.is_empty() {
+            let must_register = !is_known(session);
+            if must_register || !to_reclaim.is_empty() {
                 let expected = state.expected.entry(session).or_default();
-                expected.must_register |= registers;
-                expected.to_reclaim.extend(follow);
+                expected.must_register |= must_register;
+                expected.to_reclaim.extend(to_reclaim);
                 // It has to be asked again for the new partitions.
-                expected.was_asked = false;
+                expected.reclaim_requested = false;
             }
         }
         if state.expected.is_empty() {
@@ -125,19 +125,20 @@ impl GracePeriod {
             return Vec::new();
         }
         let state = self.state.lock();
-        let follows = state.expected.get(&session).map(|expected| expected.to_reclaim.iter().copied());
-        follows.into_iter().flatten().collect()
+        let to_reclaim = state.expected.get(&session).map(|expected| expected.to_reclaim.iter().copied());
+        to_reclaim.into_iter().flatten().collect()
     }
 
     /// Notes that a session is about to be asked to register or reclaim. The first time, the grace
     /// period starts again, however long it took until the session and the service could
     /// communicate.
-    pub fn note_asked(&self, session: SessionId) {
+    pub fn note_reclaim_requested(&self, session: SessionId) {
         if !self.is_on() {
             return;
         }
         let mut state = self.state.lock();
-        let is_first = |expected: &mut ExpectedReturn| !std::mem::replace(&mut expected.was_asked, true);
+        let is_first =
+            |expected: &mut ExpectedReturn| !std::mem::replace(&mut expected.reclaim_requested, true);
         if !state.is_ending && state.expected.get_mut(&session).is_some_and(is_first) {
             state.until_ns = rt::monotonic_ns() + GRACE_PERIOD.as_nanos() as u64;
         }
@@ -258,7 +259,7 @@ impl GracePeriod {
 
     /// The sessions that have not returned in time, for the caller to evict. `None` if another task
     /// does so already, time is left, or all are returning.
-    fn late(&self) -> Option<BTreeSet<SessionId>> {
+    fn take_late_sessions(&self) -> Option<BTreeSet<SessionId>> {
         let mut state = self.state.lock();
         if state.is_ending || rt::monotonic_ns() < state.until_ns {
             return None;
@@ -271,7 +272,7 @@ impl GracePeriod {
 
     /// Notes that the late sessions are evicted. Returns true if no other session is expected, and
     /// the grace period is over.
-    fn ended(&self, late: &BTreeSet<SessionId>) -> bool {
+    fn late_sessions_evicted(&self, late: &BTreeSet<SessionId>) -> bool {
         let mut state = self.state.lock();
         state.is_ending = false;
         state.expected.retain(|session, _| !late.contains(session));
@@ -286,11 +287,11 @@ impl GracePeriod {
 impl MetaService {
     /// Expects all sessions in the store to reclaim their state: those that are unknown here by
     /// registering, all of them by reclaiming these partitions.
-    pub(crate) async fn expect_sessions(&self, follow: &[PartitionId]) -> Result<BTreeSet<SessionId>> {
-        let (living, ended) = stored_sessions(&self.executors.store).await?;
+    pub(crate) async fn expect_sessions(&self, to_reclaim: &[PartitionId]) -> Result<BTreeSet<SessionId>> {
+        let (live, ended) = stored_sessions(&self.executors.store).await?;
         ended.into_iter().for_each(|id| self.handle_end_elsewhere(id));
-        self.grace.begin(living.clone(), |id| self.sessions.is_remote(id), follow);
-        Ok(living)
+        self.grace.begin(live.clone(), |id| self.sessions.is_remote(id), to_reclaim);
+        Ok(live)
     }
 
     /// Handles the end of a registration.
@@ -338,7 +339,7 @@ impl MetaService {
                 self.end_grace();
             }
             let time = if remaining.is_zero() { GRACE_POLL } else { remaining.min(GRACE_POLL) };
-            within(time, self.grace.over.wait()).await;
+            with_timeout(time, self.grace.over.wait()).await;
         }
     }
 
@@ -347,7 +348,7 @@ impl MetaService {
         let Some(myself) = self.self_ref.upgrade() else { return };
         // No session is late for partitions that were taken from this service meanwhile.
         self.all_partitions().filter(|p| !self.is_owned(*p)).for_each(|p| self.drop_pending_reclaims(p));
-        if let Some(late) = self.grace.late() {
+        if let Some(late) = self.grace.take_late_sessions() {
             rt::spawn(async move { myself.evict_late(late).await });
         }
     }
@@ -358,7 +359,7 @@ impl MetaService {
         for &id in &late {
             self.clone().run_eviction(id, "it did not reclaim its state within the grace period").await;
         }
-        if self.grace.ended(&late) {
+        if self.grace.late_sessions_evicted(&late) {
             self.open_after_grace();
         }
     }
@@ -384,15 +385,15 @@ impl MetaService {
 /// Sessions of other processes in the store: those that may return, and those that were evicted.
 pub(crate) async fn stored_sessions(store: &Store) -> Result<(BTreeSet<SessionId>, BTreeSet<SessionId>)> {
     let range = keys::all_sessions();
-    let (mut living, mut ended) = (BTreeSet::new(), BTreeSet::new());
+    let (mut live, mut ended) = (BTreeSet::new(), BTreeSet::new());
     let stored = store.scan(&range.from, &range.to, usize::MAX).await;
     for (key, value) in stored.map_err(|error| store_error(&error))? {
         let Some(Key::Session(id)) = decode_key(&key) else { continue };
         let record = StoredSession::decode(value).map_err(|cause| {
             Error::new(Errno::EIO, format!("the record of session {id} is damaged: {cause}"))
         })?;
-        let list = if record.is_ended() { &mut ended } else { &mut living };
+        let list = if record.is_ended() { &mut ended } else { &mut live };
         list.insert(id);
     }
-    Ok((living, ended))
+    Ok((live, ended))
 }

@@ -18,8 +18,8 @@ pub trait GroupCreator: Send + Sync {
 
 impl MetaService {
     /// Sets the group creator. Only the first call has an effect.
-    pub fn set_group_creator(&self, maker: Arc<dyn GroupCreator>) {
-        let _ = self.group_creator.set(maker);
+    pub fn set_group_creator(&self, creator: Arc<dyn GroupCreator>) {
+        let _ = self.group_creator.set(creator);
     }
 
     /// Executes a command. If it needs groups that don't exist, creates them and executes it again.
@@ -44,10 +44,10 @@ impl MetaService {
         let map = self.map_now();
         let missing =
             self.read(ino.partition(), |view| namespace::missing_groups(view, &map, ino, &change)).await?;
-        let (Some((pool, scheme)), Some(maker)) = (missing, self.group_creator.get()) else {
+        let (Some((pool, scheme)), Some(creator)) = (missing, self.group_creator.get()) else {
             return Err(refused);
         };
-        maker.make(&pool, scheme).await?;
+        creator.make(&pool, scheme).await?;
         self.await_groups(&pool, scheme).await?;
         self.execute(CommandOrigin::Command, request, session, deadline).await
     }

@@ -31,12 +31,12 @@ pub(crate) struct Leases {
     inodes: AtomicUsize,
     abandoned: Mutex<Vec<InodeId>>,
     abandoned_ready: Event,
-    /// The last number of [`Leases::next_order`].
-    order: AtomicU64,
+    /// The last number of [`Leases::next_state_number`].
+    last_state_number: AtomicU64,
     /// The lower part of the last epoch, and the upper part of each partition's epochs.
     epochs: AtomicU64,
-    ownerships: RwLock<Vec<u64>>,
-    pub(crate) ranges: NameDelegations,
+    owner_epochs: RwLock<Vec<u64>>,
+    pub(crate) name_delegations: NameDelegations,
 }
 
 struct Shard {
@@ -54,10 +54,10 @@ impl Default for Leases {
             inodes: AtomicUsize::new(0),
             abandoned: Mutex::default(),
             abandoned_ready: Event::new(),
-            order: AtomicU64::new(0),
+            last_state_number: AtomicU64::new(0),
             epochs: AtomicU64::new(0),
-            ownerships: RwLock::default(),
-            ranges: NameDelegations::default(),
+            owner_epochs: RwLock::default(),
+            name_delegations: NameDelegations::default(),
         }
     }
 }
@@ -71,14 +71,14 @@ impl Leases {
 
     /// Returns a number that is larger than all before. If two states of an inode are reported
     /// while its executor is locked, the later one has the larger number.
-    pub fn next_order(&self) -> u64 {
-        self.order.fetch_add(1, Relaxed) + 1
+    pub fn next_state_number(&self) -> u64 {
+        self.last_state_number.fetch_add(1, Relaxed) + 1
     }
 
     /// Notes that the service has become the owner of a partition: epochs of its inodes are larger
     /// from now on than under any earlier owner.
     pub fn adopted(&self, partition: PartitionId, owner_epoch: u64) {
-        let mut ownerships = self.ownerships.write();
+        let mut ownerships = self.owner_epochs.write();
         if ownerships.len() <= usize::from(partition.0) {
             ownerships.resize(usize::from(partition.0) + 1, 0);
         }
@@ -88,7 +88,7 @@ impl Leases {
     /// Returns an epoch larger than all before of this inode's partition, for requests of the
     /// service itself to chunk files that no client uses. The sessions' epoch stays.
     pub fn next_epoch(&self, ino: InodeId) -> u64 {
-        let ownership = self.ownerships.read().get(usize::from(ino.partition().0)).copied().unwrap_or(0);
+        let ownership = self.owner_epochs.read().get(usize::from(ino.partition().0)).copied().unwrap_or(0);
         ownership + self.epochs.fetch_add(1, Relaxed) + 1
     }
 
@@ -97,9 +97,9 @@ impl Leases {
         self.on(ino, |table| table.epoch(ino, || self.next_epoch(ino)))
     }
 
-    /// As [`LeaseTable::outdate`].
+    /// As [`LeaseTable::end_epoch`].
     pub fn end_epoch(&self, ino: InodeId, past: u64) {
-        self.on(ino, |table| table.outdate(ino, past));
+        self.on(ino, |table| table.end_epoch(ino, past));
     }
 
     /// Starts a new epoch of an inode: targets that have seen it refuse requests of earlier ones.
@@ -147,13 +147,18 @@ impl Leases {
     }
 
     /// As [`LeaseTable::offer`].
-    pub fn offer(&self, sessions: &Sessions, asker: Requester, ino: InodeId) -> Option<LeaseMode> {
-        self.offer_as(sessions, asker, ino, LeaseTable::offer)
+    pub fn offer(&self, sessions: &Sessions, requester: Requester, ino: InodeId) -> Option<LeaseMode> {
+        self.offer_as(sessions, requester, ino, LeaseTable::offer)
     }
 
     /// As [`LeaseTable::offer_directory`].
-    pub fn offer_directory(&self, sessions: &Sessions, asker: Requester, ino: InodeId) -> Option<LeaseMode> {
-        self.offer_as(sessions, asker, ino, LeaseTable::offer_directory)
+    pub fn offer_directory(
+        &self,
+        sessions: &Sessions,
+        requester: Requester,
+        ino: InodeId,
+    ) -> Option<LeaseMode> {
+        self.offer_as(sessions, requester, ino, LeaseTable::offer_directory)
     }
 
     /// If other sessions have name-prefix delegations in the directory, offers only permissions
@@ -161,14 +166,14 @@ impl Leases {
     fn offer_as(
         &self,
         sessions: &Sessions,
-        asker: Requester,
+        requester: Requester,
         ino: InodeId,
         offer: impl Fn(&mut LeaseTable, Requester, InodeId) -> Option<LeaseMode>,
     ) -> Option<LeaseMode> {
-        let is_shared = self.others_have_ranges(asker.session, ino);
-        self.grant(sessions, (asker.session, ino), |table| match is_shared {
-            true => table.offer_permissions(asker, ino),
-            false => offer(table, asker, ino),
+        let is_shared = self.others_have_name_delegations(requester.session, ino);
+        self.grant(sessions, (requester.session, ino), |table| match is_shared {
+            true => table.offer_permissions(requester, ino),
+            false => offer(table, requester, ino),
         })
     }
 
@@ -176,60 +181,64 @@ impl Leases {
     pub fn acquire_exclusive(
         &self,
         sessions: &Sessions,
-        asker: Requester,
+        requester: Requester,
         ino: InodeId,
         due: &mut Vec<PendingRecall>,
     ) -> Option<LeaseMode> {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
-        self.grant(sessions, (asker.session, ino), |table| table.grant_exclusive(asker, ino, &mut send, due))
+        self.grant(sessions, (requester.session, ino), |table| {
+            table.grant_exclusive(requester, ino, &mut send, due)
+        })
     }
 
     /// As [`LeaseTable::acquire`].
     pub fn acquire(
         &self,
         sessions: &Sessions,
-        asker: Requester,
+        requester: Requester,
         (ino, wish): (InodeId, LeaseRequest),
         due: &mut Vec<PendingRecall>,
     ) -> Option<LeaseMode> {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
-        self.grant(sessions, (asker.session, ino), |table| table.acquire(asker, ino, wish, &mut send, due))
+        self.grant(sessions, (requester.session, ino), |table| {
+            table.acquire(requester, ino, wish, &mut send, due)
+        })
     }
 
     /// As [`LeaseTable::recall_conflicting`]. For a directory it covers all of its names.
     pub fn recall_conflicting(
         &self,
         sessions: &Sessions,
-        asker: Requester,
+        requester: Requester,
         (ino, access): (InodeId, InodeAccess),
         due: &mut Vec<PendingRecall>,
     ) {
-        self.recall_conflicting_on(sessions, asker, (ino, access), due);
-        self.recall_ranges(sessions, asker, (ino, EntryNames::ALL), due);
+        self.recall_conflicting_on(sessions, requester, (ino, access), due);
+        self.recall_name_delegations(sessions, requester, (ino, EntryNames::ALL), due);
     }
 
     /// The same for the inode's own lease only.
     pub fn recall_conflicting_on(
         &self,
         sessions: &Sessions,
-        asker: Requester,
+        requester: Requester,
         (ino, access): (InodeId, InodeAccess),
         due: &mut Vec<PendingRecall>,
     ) {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
-        self.on(ino, |table| table.recall_conflicting(asker, ino, access, &mut send, due));
+        self.on(ino, |table| table.recall_conflicting(requester, ino, access, &mut send, due));
     }
 
     /// As [`LeaseTable::recall_name_conflicts`].
     pub fn recall_for_name_change(
         &self,
         sessions: &Sessions,
-        asker: Requester,
+        requester: Requester,
         ino: InodeId,
         due: &mut Vec<PendingRecall>,
     ) {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
-        self.on(ino, |table| table.recall_name_conflicts(asker, ino, &mut send, due));
+        self.on(ino, |table| table.recall_name_conflicts(requester, ino, &mut send, due));
     }
 
     /// As [`LeaseTable::is_written_elsewhere`].
@@ -243,8 +252,8 @@ impl Leases {
     }
 
     /// As [`LeaseTable::mark_in_use`].
-    pub fn mark_in_use(&self, sessions: &Sessions, asker: Requester, ino: InodeId) -> bool {
-        self.grant(sessions, (asker.session, ino), |table| table.mark_in_use(asker, ino))
+    pub fn mark_in_use(&self, sessions: &Sessions, requester: Requester, ino: InodeId) -> bool {
+        self.grant(sessions, (requester.session, ino), |table| table.mark_in_use(requester, ino))
     }
 
     /// As [`LeaseTable::reclaim`].
@@ -255,7 +264,7 @@ impl Leases {
     /// As [`LeaseTable::yielded`].
     pub fn acknowledged(&self, session: SessionId, answer: &RecallAck) {
         let now_ns = rt::monotonic_ns();
-        self.give_up(answer.ino, |table| table.yielded(session, answer, now_ns));
+        self.give_up(answer.ino, |table| table.acknowledge(session, answer, now_ns));
     }
 
     /// As [`LeaseTable::release`].
@@ -273,15 +282,15 @@ impl Leases {
         }
     }
 
-    /// As [`LeaseTable::pass_on`].
+    /// As [`LeaseTable::transfer`].
     pub fn transfer(&self, from: SessionId, to: Requester, ino: InodeId) -> bool {
-        self.give_up(ino, |table| table.pass_on(from, to, ino))
+        self.give_up(ino, |table| table.transfer(from, to, ino))
     }
 
     /// Discards the leases of a partition that another service owns now. Tasks that wait for
     /// acknowledgements notice that.
     pub fn forget_partition(&self, partition: PartitionId) {
-        self.ranges.forget_partition(partition);
+        self.name_delegations.forget_partition(partition);
         for shard in &self.shards {
             let mut shard = shard.lock();
             let forgotten = self.counted(&mut shard, |table| table.forget_partition(partition));
@@ -293,8 +302,9 @@ impl Leases {
     pub fn drop_session_in(&self, session: SessionId, partitions: &[PartitionId]) {
         for shard in &self.shards {
             let mut shard = shard.lock();
-            let left = |ino: InodeId| partitions.contains(&ino.partition());
-            let freed = self.counted(&mut shard, |table| table.drop_session_leases(session, left));
+            let is_in_partitions = |ino: InodeId| partitions.contains(&ino.partition());
+            let freed =
+                self.counted(&mut shard, |table| table.drop_session_leases(session, is_in_partitions));
             freed.into_iter().for_each(|ino| shard.wake(ino));
             self.take_abandoned(&mut shard);
         }
@@ -337,7 +347,7 @@ impl Leases {
     }
 
     /// As [`LeaseTable::is_pending`].
-    pub fn is_due(&self, due: &PendingRecall) -> bool {
+    pub fn is_pending(&self, due: &PendingRecall) -> bool {
         self.on(due.ino, |table| table.is_pending(due))
     }
 

@@ -57,11 +57,12 @@ impl Locks {
     }
 
     /// Reclaims locks of a session; returns how many of them failed.
-    fn take_again(&self, session: SessionId, locks: &[HeldLock]) -> usize {
+    fn reclaim(&self, session: SessionId, locks: &[HeldLock]) -> usize {
         let mut state = self.state.lock();
         let mut lost = 0;
-        for &HeldLock { ino, space, owner, pid, kind, range } in locks {
-            let request = LockRequest { ino, holder: Holder { session, space, owner }, pid, kind, range };
+        for &HeldLock { ino, family: space, owner, pid, kind, range } in locks {
+            let request =
+                LockRequest { ino, holder: Holder { session, family: space, owner }, pid, kind, range };
             let outcome = state.table.lock(&request, OnConflict::Refuse);
             state.end(outcome.granted, || Wait::Granted);
             lost += usize::from(outcome.outcome != LockOutcome::Granted);
@@ -116,7 +117,7 @@ impl MetaService {
             // lost. Other returning sessions take precedence.
             self.wait_for_grace().await;
         }
-        match self.locks.take_again(id, locks) {
+        match self.locks.reclaim(id, locks) {
             0 => Ok(()),
             lost => {
                 let message = format!("{lost} locks of session {id} conflict with locks of other sessions");

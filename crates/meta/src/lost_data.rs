@@ -28,7 +28,7 @@ pub(crate) struct RecordedChunk {
     /// Recorded length of the chunk file, in bytes.
     pub(crate) local_len: u64,
     /// Bytes that the chunk file is known to have at least.
-    pub(crate) known: u64,
+    pub(crate) min_len: u64,
 }
 
 impl RecordedChunk {
@@ -59,17 +59,17 @@ impl MetaService {
     /// The recorded attributes for the chunk file of this name; `None` if the file has none there.
     pub(crate) fn recorded_chunk(
         &self,
-        place: ChunkLocation,
+        location: ChunkLocation,
         name: InodeId,
         layout: &Layout,
         (size, blocks, known): (u64, u64, &[u64]),
     ) -> Result<Option<RecordedChunk>> {
-        let stripe = self.chunks.stripe_in(layout, name.slot(), place)?;
+        let stripe = self.chunks.stripe_in(layout, name.slot(), location)?;
         Ok(stripe.map(|stripe| RecordedChunk {
             size,
             blocks,
             local_len: layout::local_len(layout, stripe, size),
-            known: layout::length_bounds::of_stripe(known, stripe),
+            min_len: layout::length_bounds::of_stripe(known, stripe),
         }))
     }
 
@@ -77,9 +77,9 @@ impl MetaService {
     /// metadata knows that it existed.
     pub(crate) async fn check_new_chunk_files(
         &self,
-        place: ChunkLocation,
+        location: ChunkLocation,
         (first, end): (InodeId, InodeId),
-        rewound: &RestoreRecord,
+        restore_record: &RestoreRecord,
     ) -> Result<()> {
         let (partition, slot) = (first.partition(), first.slot());
         if !self.has_partition(partition) || end <= first {
@@ -95,16 +95,16 @@ impl MetaService {
             let here = page.into_iter().filter(|(ino, inode)| {
                 *ino <= last
                     && inode.layout.is_some()
-                    && !rewound.existed_at_backup(*ino, inode.attr(*ino).ctime)
+                    && !restore_record.existed_at_backup(*ino, inode.attr(*ino).ctime)
             });
-            let looks = here.map(|(ino, _)| async move {
+            let checks = here.map(|(ino, _)| async move {
                 let name = ino.chunk_file(slot);
-                if !self.check_unless_writing(place, name, ClientAccess::Closed).await? {
-                    self.check_when_written(place, name);
+                if !self.check_unless_writing(location, name, ClientAccess::Closed).await? {
+                    self.check_when_written(location, name);
                 }
                 Result::Ok(())
             });
-            rt::join_all(looks.collect()).await.into_iter().collect::<Result<()>>()?;
+            rt::join_all(checks.collect()).await.into_iter().collect::<Result<()>>()?;
             if seen >= last {
                 return Ok(());
             }
@@ -114,14 +114,14 @@ impl MetaService {
     /// The same for a file that is being written, once that has ended. Its writer, which may have
     /// survived, asks all chunk files for their blocks at the end: some of them may have answered
     /// before the crash.
-    pub(crate) fn check_when_written(&self, place: ChunkLocation, name: InodeId) {
+    pub(crate) fn check_when_written(&self, location: ChunkLocation, name: InodeId) {
         let Some(service) = self.self_ref.upgrade() else { return };
         rt::spawn(async move {
-            let mut rest = FIRST_BACKOFF;
+            let mut backoff = FIRST_BACKOFF;
             while !service.stopping.is_set() {
-                rt::sleep(rest).await;
-                rest = LONGEST_BACKOFF.min(2 * rest);
-                match service.check_unless_writing(place, name, ClientAccess::Open).await {
+                rt::sleep(backoff).await;
+                backoff = LONGEST_BACKOFF.min(2 * backoff);
+                match service.check_unless_writing(location, name, ClientAccess::Open).await {
                     Ok(false) => {}
                     Ok(true) => return,
                     Err(error) if !service.is_owned(name.partition()) => {
@@ -136,48 +136,50 @@ impl MetaService {
     /// Checks a chunk file. Returns false if the file is still being written.
     async fn check_unless_writing(
         &self,
-        place: ChunkLocation,
+        location: ChunkLocation,
         name: InodeId,
-        reach: ClientAccess,
+        access: ClientAccess,
     ) -> Result<bool> {
         let ino = name.owner_of_chunk_file();
-        let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
-        let (layout, claim) = match known {
+        let chunks = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
+        let (layout, attributes) = match chunks {
             Chunks::Changing { .. } => return Ok(false),
             Chunks::None => return Ok(true),
-            Chunks::Stable { layout, size, blocks, known, .. } => (layout, (size, blocks, known)),
+            Chunks::Stable { layout, size, blocks, length_bounds: known, .. } => {
+                (layout, (size, blocks, known))
+            }
         };
-        let (size, blocks, known) = claim;
-        let Some(claimed) = self.recorded_chunk(place, name, &layout, (size, blocks, &known))? else {
+        let (size, blocks, known) = attributes;
+        let Some(recorded) = self.recorded_chunk(location, name, &layout, (size, blocks, &known))? else {
             return Ok(true);
         };
-        if claimed.local_len > 0 {
+        if recorded.local_len > 0 {
             let file = EpochedFile { ino: name, epoch: self.leases.epoch(ino) };
-            self.record_loss(place, file, claimed, reach).await?;
+            self.record_loss(location, file, recorded, access).await?;
         }
-        self.correct_length(place, name).await
+        self.correct_length(location, name).await
     }
 
     /// Cuts a chunk file whose truncation was undone by a power loss: the client that truncated it
     /// doesn't know of that, and a client that extends the file would read the old content. Extends
     /// one that is shorter than known after a power loss. Returns false if a session changes the
     /// file again.
-    async fn correct_length(&self, place: ChunkLocation, name: InodeId) -> Result<bool> {
-        if self.length_correction(place, name).await?.is_none() {
+    async fn correct_length(&self, location: ChunkLocation, name: InodeId) -> Result<bool> {
+        if self.length_correction(location, name).await?.is_none() {
             return Ok(true);
         }
         let ino = name.owner_of_chunk_file();
-        let mover = self.sessions.register_local(SessionId::from_random(rt::secret_u64()))?;
-        let fit = async {
+        let migrator = self.sessions.register_local(SessionId::from_random(rt::secret_u64()))?;
+        let correct = async {
             // Under this lease no other session knows of an end beyond the recorded one.
-            let _alone = self.acquire_exclusive_lease(&mover, ino).await?;
-            let Some(fit) = self.length_correction(place, name).await? else { return Ok(()) };
+            let _lease = self.acquire_exclusive_lease(&migrator, ino).await?;
+            let Some(correction) = self.length_correction(location, name).await? else { return Ok(()) };
             let file = EpochedFile { ino: name, epoch: self.leases.epoch(ino) };
-            self.chunks.at(place, file, fit).await?;
-            self.chunks.at(place, file, StorageOp::Sync).await.map(drop)
+            self.chunks.at(location, file, correction).await?;
+            self.chunks.at(location, file, StorageOp::Sync).await.map(drop)
         };
-        let done = self.with_local_mount_suspended(ino, fit).await;
-        self.sessions.remove(mover.id);
+        let done = self.with_local_mount_suspended(ino, correct).await;
+        self.sessions.remove(migrator.id);
         match done {
             Err(error) if error.errno == Errno::EBUSY => Ok(false),
             done => done.map(|()| true),
@@ -185,23 +187,25 @@ impl MetaService {
     }
 
     /// The operation that corrects a chunk file's length, if no session is changing its file.
-    async fn length_correction(&self, place: ChunkLocation, name: InodeId) -> Result<Option<StorageOp>> {
+    async fn length_correction(&self, location: ChunkLocation, name: InodeId) -> Result<Option<StorageOp>> {
         let ino = name.owner_of_chunk_file();
-        let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
-        let Chunks::Stable { layout, size, blocks, known, changed } = known else { return Ok(None) };
+        let chunks = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
+        let Chunks::Stable { layout, size, blocks, length_bounds: known, changed } = chunks else {
+            return Ok(None);
+        };
         // Content that a restored store doesn't know may still be needed.
         if self.restore_record().await?.existed_at_backup(ino, changed) {
             return Ok(None);
         }
-        let claimed = self.recorded_chunk(place, name, &layout, (size, blocks, &known))?;
-        let Some(claimed) = claimed else { return Ok(None) };
+        let recorded = self.recorded_chunk(location, name, &layout, (size, blocks, &known))?;
+        let Some(recorded) = recorded else { return Ok(None) };
         let file = EpochedFile { ino: name, epoch: self.leases.epoch(ino) };
-        match self.chunks.at(place, file, StorageOp::Stat).await? {
-            StorageReply::Stat { len, .. } if len > claimed.local_len => {
-                Ok(Some(StorageOp::Truncate { len: claimed.local_len }))
+        match self.chunks.at(location, file, StorageOp::Stat).await? {
+            StorageReply::Stat { len, .. } if len > recorded.local_len => {
+                Ok(Some(StorageOp::Truncate { len: recorded.local_len }))
             }
-            StorageReply::Stat { len, is_lost: false, .. } if len < claimed.known => {
-                Ok(Some(extend_to(claimed.known)))
+            StorageReply::Stat { len, is_lost: false, .. } if len < recorded.min_len => {
+                Ok(Some(extend_to(recorded.min_len)))
             }
             _ => Ok(None),
         }
@@ -212,26 +216,26 @@ impl MetaService {
     /// the same: that is damage, and has to stay visible.
     pub(crate) async fn record_loss(
         &self,
-        place: ChunkLocation,
+        location: ChunkLocation,
         file: EpochedFile,
-        claimed: RecordedChunk,
-        reach: ClientAccess,
+        recorded: RecordedChunk,
+        access: ClientAccess,
     ) -> Result<()> {
-        let StorageReply::Stat { len, is_lost, .. } = self.chunks.at(place, file, StorageOp::Stat).await?
+        let StorageReply::Stat { len, is_lost, .. } = self.chunks.at(location, file, StorageOp::Stat).await?
         else {
             return Ok(());
         };
         let ino = file.ino.owner_of_chunk_file();
         if is_lost {
-            tracing::error!(ino = ino.0, %place, "a chunk file that had been synced is missing after a crash: run weft fsck");
+            tracing::error!(ino = ino.0, %location, "a chunk file that had been synced is missing after a crash: run weft fsck");
             return Ok(());
         }
-        if let Some((missing, blocks)) = claimed.loss_at(len) {
-            tracing::warn!(ino = ino.0, %place, missing, "unsynced content was lost in a crash");
+        if let Some((missing, blocks)) = recorded.loss_at(len) {
+            tracing::warn!(ino = ino.0, %location, missing, "unsynced content was lost in a crash");
             self.reduce_blocks(ino, blocks);
         }
-        if len < claimed.known && reach == ClientAccess::Closed {
-            self.chunks.at(place, file, extend_to(claimed.known)).await?;
+        if len < recorded.min_len && access == ClientAccess::Closed {
+            self.chunks.at(location, file, extend_to(recorded.min_len)).await?;
         }
         Ok(())
     }
@@ -269,7 +273,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_takes_no_space() {
-        let claimed = |blocks| RecordedChunk { size: 3000, blocks, local_len: 1000, known: 0 };
+        let claimed = |blocks| RecordedChunk { size: 3000, blocks, local_len: 1000, min_len: 0 };
         assert_eq!(claimed(6).loss_at(0), Some((1000, 3)));
         assert_eq!(claimed(1).loss_at(0), None, "a file with holes");
         // Always fewer than the file has bytes.
@@ -278,7 +282,7 @@ mod tests {
 
     #[test]
     fn of_what_is_longer_than_it_has_to_be_nothing_is_missing() {
-        let claimed = RecordedChunk { size: 3000, blocks: 8, local_len: 1000, known: 0 };
+        let claimed = RecordedChunk { size: 3000, blocks: 8, local_len: 1000, min_len: 0 };
         assert_eq!([1000, 1001, 5000].map(|len| claimed.loss_at(len)), [None; 3]);
     }
 }

@@ -149,20 +149,20 @@ impl Leases {
     }
 
     /// Whether other sessions have name-prefix delegations in a directory.
-    pub fn others_have_ranges(&self, session: SessionId, dir: InodeId) -> bool {
-        self.ranges.any_of_others(session, dir, |other, range| self.holds(other, range))
+    pub fn others_have_name_delegations(&self, session: SessionId, dir: InodeId) -> bool {
+        self.name_delegations.any_of_others(session, dir, |other, range| self.holds(other, range))
     }
 
     /// Recalls the ranges of other sessions that include some of these names.
-    pub fn recall_ranges(
+    pub fn recall_name_delegations(
         &self,
         sessions: &Sessions,
-        asker: Requester,
+        requester: Requester,
         (dir, names): (InodeId, EntryNames<'_>),
         due: &mut Vec<PendingRecall>,
     ) {
-        for range in self.ranges.of_others(asker.session, dir, names) {
-            self.recall_conflicting_on(sessions, asker, (range, InodeAccess::Write), due);
+        for range in self.name_delegations.of_others(requester.session, dir, names) {
+            self.recall_conflicting_on(sessions, requester, (range, InodeAccess::Write), due);
         }
     }
 
@@ -170,26 +170,27 @@ impl Leases {
     /// lease: `fresh`, or the earlier one. Recalls what other sessions cache of all names of the
     /// directory, and adds pending recalls to `due`: then nothing is granted, and the caller has to
     /// repeat the request.
-    pub fn acquire_range(
+    pub fn acquire_name_delegation(
         &self,
         sessions: &Sessions,
-        asker: Requester,
+        requester: Requester,
         (dir, prefix): (InodeId, &Bytes),
         fresh: InodeId,
         due: &mut Vec<PendingRecall>,
     ) -> Option<InodeId> {
-        if self.is_written_elsewhere(asker.session, dir) {
+        if self.is_written_elsewhere(requester.session, dir) {
             return None;
         }
-        let is_crowded = self.ranges.count.load(Relaxed) >= MAX_NAME_DELEGATIONS / 2;
-        self.ranges.retain(|at, range| (at != dir && !is_crowded) || self.holds(range.session, range.lease));
+        let is_crowded = self.name_delegations.count.load(Relaxed) >= MAX_NAME_DELEGATIONS / 2;
+        self.name_delegations
+            .retain(|at, range| (at != dir && !is_crowded) || self.holds(range.session, range.lease));
         let before = due.len();
-        self.recall_for_name_change(sessions, asker, dir, due);
+        self.recall_for_name_change(sessions, requester, dir, due);
         if due.len() > before {
             return None;
         }
-        let range = self.ranges.find_or_add(asker.session, (dir, prefix), fresh)?;
-        self.acquire_exclusive(sessions, asker, range, due).map(|_| range)
+        let range = self.name_delegations.find_or_add(requester.session, (dir, prefix), fresh)?;
+        self.acquire_exclusive(sessions, requester, range, due).map(|_| range)
     }
 }
 

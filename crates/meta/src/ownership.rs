@@ -22,7 +22,7 @@ use types::{
 
 /// A partition, and which of its adoptions by this service is meant.
 #[derive(Clone, Copy)]
-struct Adopted {
+struct Adoption {
     partition: PartitionId,
     adoption: u64,
 }
@@ -31,13 +31,13 @@ impl MetaService {
     /// Adopts and releases partitions as the cluster map says, until the service stops. Needs a
     /// runtime; call it once for each service that shares partitions.
     pub async fn follow_assignment(self: Arc<Self>) {
-        let mut settled = None;
+        let mut applied = None;
         while !self.stopping.is_set() {
             // Read before the map: a map from before the term may be outdated.
-            let term = self.peers.as_ref().and_then(|neighbours| neighbours.term());
+            let term = self.peers.as_ref().and_then(|peers| peers.term());
             let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
-            if settled != Some((map.epoch, term)) || self.lacks_partitions(&map) {
-                settled = match self.apply_assignment(&map, term).await {
+            if applied != Some((map.epoch, term)) || self.lacks_partitions(&map) {
+                applied = match self.apply_assignment(&map, term).await {
                     Ok(true) => Some((map.epoch, term)),
                     Ok(false) => None,
                     Err(error) => {
@@ -84,12 +84,13 @@ impl MetaService {
     async fn apply_assignment(self: &Arc<Self>, map: &ClusterMap, term: Option<u64>) -> Result<bool> {
         let records = self.owner_records().await?;
         let mut adoptable = Vec::new();
-        let mut leaving = Vec::new();
+        let mut to_release = Vec::new();
         let mut is_done = true;
         for partition in self.all_partitions() {
             let record = records.get(&partition);
-            let is_mine = record.is_some_and(|owner| owner.node == self.options.node.0 && !owner.released);
-            if self.is_owned(partition) && !is_mine {
+            let is_own_record =
+                record.is_some_and(|owner| owner.node == self.options.node.0 && !owner.released);
+            if self.is_owned(partition) && !is_own_record {
                 // Another service has taken over the partition, because management considered this
                 // one dead. Cached state may be outdated, and this service can't commit anything
                 // there.
@@ -105,27 +106,27 @@ impl MetaService {
                 (true, true) => {}
                 (true, false) if may_adopt(record, self.options.node, map) => adoptable.push(partition),
                 (true, false) => is_done = false,
-                (false, true) => leaving.push(partition),
+                (false, true) => to_release.push(partition),
                 // An earlier process of this node owned it.
-                (false, false) if is_mine => leaving.push(partition),
+                (false, false) if is_own_record => to_release.push(partition),
                 (false, false) => {}
             }
         }
-        for &partition in &leaving {
+        for &partition in &to_release {
             let mut executor = self.executors.lock(partition)?;
             if executor.is_owned() {
                 executor.set_state(PartitionState::Releasing);
             }
         }
-        self.peers.iter().for_each(|neighbours| neighbours.owners_were_read(term));
-        for partition in leaving {
+        self.peers.iter().for_each(|peers| peers.record_owners_read(term));
+        for partition in to_release {
             self.release_partition(partition).await?;
         }
         if !adoptable.is_empty() {
-            let living = self.adopt(&adoptable, PartitionState::Recovering).await?;
+            let live = self.adopt(&adoptable, PartitionState::Recovering).await?;
             tracing::info!(partitions = adoptable.len(), epoch = map.epoch.0, "partitions adopted");
             let adopted = self.adoptions(&adoptable)?;
-            rt::spawn(self.clone().recover_and_open(adopted, living));
+            rt::spawn(self.clone().recover_and_open(adopted, live));
         }
         Ok(is_done)
     }
@@ -160,21 +161,22 @@ impl MetaService {
     pub(crate) async fn adopt(
         &self,
         partitions: &[PartitionId],
-        standing: PartitionState,
+        state: PartitionState,
     ) -> Result<BTreeSet<SessionId>> {
-        let mut asked: Vec<Vec<u8>> = partitions.iter().map(|p| keys::owner(*p).to_vec()).collect();
-        asked.push(keys::inode(InodeId::ROOT).to_vec());
-        let stored = self.executors.store.get_many(&asked).await.map_err(|error| store_error(&error))?;
+        let mut keys_to_read: Vec<Vec<u8>> = partitions.iter().map(|p| keys::owner(*p).to_vec()).collect();
+        keys_to_read.push(keys::inode(InodeId::ROOT).to_vec());
+        let stored =
+            self.executors.store.get_many(&keys_to_read).await.map_err(|error| store_error(&error))?;
         let is_new = stored.last().is_none_or(Option::is_none);
         let mut batch = Batch::default();
         let mut owners = Vec::with_capacity(partitions.len());
-        let mut followed = Vec::new();
+        let mut to_reclaim = Vec::new();
         for (&partition, before) in partitions.iter().zip(stored) {
             let key = keys::owner(partition).to_vec();
             let next = self.next_owner(partition, before.as_deref())?;
             let value = next.encode_to_vec();
             if self.peers.is_some() {
-                followed.push(partition);
+                to_reclaim.push(partition);
             }
             batch.guards.push(Guard { key: key.clone(), expected: before });
             batch.writes.push((key.clone(), Some(value.clone().into())));
@@ -199,11 +201,11 @@ impl MetaService {
             executor.mark_not_owned();
             executor.owner = owner;
             executor.adoption_number += 1;
-            executor.set_state(standing);
+            executor.set_state(state);
         }
         // Sessions that register after this have no state there yet.
-        let living = match self.expect_sessions(&followed).await {
-            Ok(living) => living,
+        let live = match self.expect_sessions(&to_reclaim).await {
+            Ok(live) => live,
             Err(error) => {
                 for &partition in partitions {
                     self.executors.lock(partition)?.mark_not_owned();
@@ -212,8 +214,8 @@ impl MetaService {
             }
         };
         // Sessions that wait for recalls learn of it now.
-        living.iter().filter_map(|id| self.sessions.find(*id)).for_each(|session| session.wake());
-        Ok(living)
+        live.iter().filter_map(|id| self.sessions.find(*id)).for_each(|session| session.wake());
+        Ok(live)
     }
 
     /// Discards leases and cached state from an earlier ownership of the partition.
@@ -221,21 +223,21 @@ impl MetaService {
         self.executors.invalidate_cached_partition(partition);
         self.leases.forget_partition(partition);
         self.truncations.forget_partition(partition);
-        self.sizes.forget_partition(partition);
+        self.reported_sizes.forget_partition(partition);
         self.locks.forget_partition(partition);
     }
 
     /// The partitions that were just adopted, each with its adoption number.
-    fn adoptions(&self, partitions: &[PartitionId]) -> Result<Vec<Adopted>> {
+    fn adoptions(&self, partitions: &[PartitionId]) -> Result<Vec<Adoption>> {
         let adopted = |&partition: &PartitionId| {
-            Ok(Adopted { partition, adoption: self.executors.lock(partition)?.adoption_number })
+            Ok(Adoption { partition, adoption: self.executors.lock(partition)?.adoption_number })
         };
         partitions.iter().map(adopted).collect()
     }
 
     /// Whether the service still owns a partition by the same adoption: it may have released and
     /// adopted it again meanwhile.
-    fn is_current(&self, adopted: Adopted) -> bool {
+    fn is_current(&self, adopted: Adoption) -> bool {
         let executor = self.executors.lock(adopted.partition);
         executor.is_ok_and(|executor| executor.is_owned() && executor.adoption_number == adopted.adoption)
     }
@@ -243,8 +245,8 @@ impl MetaService {
     /// Recovers the sizes of files that were being written in the partitions. Opens the partitions
     /// when the sessions that may have files open there have reclaimed their state. Files that
     /// those sessions were writing are recovered when they reclaim, or are evicted.
-    async fn recover_and_open(self: Arc<Self>, mut adopted: Vec<Adopted>, living: BTreeSet<SessionId>) {
-        while let Err(error) = self.recover_adopted(&adopted, &living).await {
+    async fn recover_and_open(self: Arc<Self>, mut adopted: Vec<Adoption>, live: BTreeSet<SessionId>) {
+        while let Err(error) = self.recover_adopted(&adopted, &live).await {
             tracing::warn!(%error, "size recovery of adopted partitions has not completed yet");
             if self.stopping.is_set() {
                 return;
@@ -255,30 +257,30 @@ impl MetaService {
             rt::sleep(RETRY_PAUSE).await;
         }
         self.open_recovered(&adopted);
-        self.doomed.set();
+        self.reap_needed.set();
         self.wait_for_grace().await;
         adopted.retain(|adopted| self.is_current(*adopted));
         let partitions: Vec<PartitionId> = adopted.iter().map(|adopted| adopted.partition).collect();
         self.reclaim_unknown(&partitions).await;
     }
 
-    async fn recover_adopted(&self, adopted: &[Adopted], living: &BTreeSet<SessionId>) -> Result<()> {
+    async fn recover_adopted(&self, adopted: &[Adoption], live: &BTreeSet<SessionId>) -> Result<()> {
         for adopted in adopted {
             // The set of live sessions is known for this adoption only.
-            let is_over = |session| !living.contains(&session) && self.is_current(*adopted);
-            self.recover_sizes_of_ended(&[adopted.partition], is_over).await?;
+            let is_ended = |session| !live.contains(&session) && self.is_current(*adopted);
+            self.recover_sizes_of_ended(&[adopted.partition], is_ended).await?;
         }
         Ok(())
     }
 
-    fn open_recovered(&self, adopted: &[Adopted]) {
-        for &Adopted { partition, adoption } in adopted {
+    fn open_recovered(&self, adopted: &[Adoption]) {
+        for &Adoption { partition, adoption } in adopted {
             let Ok(mut executor) = self.executors.lock(partition) else { continue };
             if executor.state == PartitionState::Recovering && executor.adoption_number == adoption {
                 // If the grace period is still on, its end opens the partition.
-                let standing =
+                let state =
                     if self.grace.is_on() { PartitionState::Reclaiming } else { PartitionState::Serving };
-                executor.set_state(standing);
+                executor.set_state(state);
             }
         }
     }
@@ -344,9 +346,9 @@ impl MetaService {
     /// # Errors
     /// `EREMOTE` when another service owns it, or no service does for too long.
     pub(crate) async fn wait_until_owned(&self, partition: PartitionId, refusal: Error) -> Result<()> {
-        let Some(neighbours) = self.peers.as_ref() else { return Err(refusal) };
+        let Some(peers) = self.peers.as_ref() else { return Err(refusal) };
         let began_ns = rt::monotonic_ns();
-        while neighbours.is_assigned_to_self(partition) {
+        while peers.is_assigned_to_self(partition) {
             let changed = {
                 let executor = self.executors.lock(partition)?;
                 if executor.is_owned() {
@@ -357,7 +359,7 @@ impl MetaService {
             if rt::monotonic_ns() - began_ns > crate::limits::CROSS_PARTITION_TIMEOUT.as_nanos() as u64 {
                 break;
             }
-            crate::eviction::within(RETRY_PAUSE, changed.wait()).await;
+            crate::eviction::with_timeout(RETRY_PAUSE, changed.wait()).await;
         }
         Err(refusal)
     }

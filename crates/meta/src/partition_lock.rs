@@ -7,7 +7,7 @@
 //! isn't returned in time, the owner revokes it by writing a new owner record. The coordinator's
 //! batch doesn't match that record, so it is lost.
 
-use crate::eviction::within;
+use crate::eviction::with_timeout;
 use crate::executor::PartitionState;
 use crate::limits::{PARTITION_LOCK_TIMEOUT, PARTITION_LOCK_WAIT, RETRY_PAUSE};
 use crate::record::Owner;
@@ -21,7 +21,7 @@ use prost::Message;
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{Errno, Error, InodeId, PartitionId, Result, SessionId};
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 use wire::{PartitionsReply, PartitionsRequest};
 
 /// Token of a lock that is being revoked. Tokens of transactions are random and never have this
@@ -36,7 +36,7 @@ impl MetaService {
     /// `EREMOTE` when another service owns the partition; `EAGAIN` when it can't be locked now: it
     /// isn't locked then.
     pub(crate) async fn lock_partition(&self, partition: PartitionId, token: u64) -> Result<Guard> {
-        match within(PARTITION_LOCK_WAIT, self.lock_partition_when_idle(partition, token)).await {
+        match with_timeout(PARTITION_LOCK_WAIT, self.lock_partition_when_idle(partition, token)).await {
             Some(outcome) => outcome,
             None => {
                 self.unlock_partition(partition, token, None);
@@ -163,13 +163,14 @@ impl MetaService {
         accesses: Vec<(InodeId, InodeAccess)>,
         wait: bool,
     ) -> Result<PartitionsReply> {
-        let asker = Requester { session, recalls: 0, now_ns: rt::monotonic_ns(), acknowledges: false };
+        let requester =
+            Requester { session, last_recall: 0, now_ns: rt::monotonic_ns(), acknowledges: false };
         let mut due = Vec::new();
         for (ino, access) in accesses {
             if !self.executors.lock(ino.partition())?.is_owned() {
                 return Err(not_owner(ino.partition()));
             }
-            self.leases.recall_conflicting(&self.sessions, asker, (ino, access), &mut due);
+            self.leases.recall_conflicting(&self.sessions, requester, (ino, access), &mut due);
         }
         let clear = due.is_empty();
         if wait {
@@ -220,7 +221,7 @@ impl MetaService {
 
     /// Refuses crash reconciliation during size recovery: chunk files are cut to sizes only once
     /// the sizes have been recovered from chunk files.
-    fn require_sizes_recovered(&self, touched: &Touched) -> Result<()> {
+    fn require_sizes_recovered(&self, touched: &ReconcileFiles) -> Result<()> {
         let new = touched.new.iter().map(|(first, _)| first);
         for ino in touched.files.iter().chain(new).filter(|ino| self.has_partition(ino.partition())) {
             match self.executors.lock(ino.partition())?.state {

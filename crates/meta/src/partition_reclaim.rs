@@ -16,10 +16,10 @@ impl MetaService {
         &self,
         session: &Session,
         partitions: &[PartitionId],
-        (in_use, promised): (&[InodeId], &[AsyncCreate]),
+        (in_use, creates): (&[InodeId], &[AsyncCreate]),
     ) -> Result<()> {
-        let _arriving = self.grace.begin_return(session.id);
-        let _turn = match self.grace.partitions_to_reclaim(session.id).is_empty() {
+        let _return_guard = self.grace.begin_return(session.id);
+        let _registration_lock = match self.grace.partitions_to_reclaim(session.id).is_empty() {
             true => None,
             // A retransmission waits for the original: its size recovery and releases could hit
             // leases that the session got after the original.
@@ -42,12 +42,13 @@ impl MetaService {
         // service.
         session.restore_replies(stored_replies(&self.executors.store, session.id).await?);
         self.leases.drop_session_in(session.id, &partitions);
-        let asker = session.lease_requester();
-        let theirs = in_use.iter().filter(|ino| partitions.contains(&ino.partition()));
-        let told = self.grace.take_opens_of(session.id, &partitions);
-        self.mark_opens(asker, told.iter().chain(theirs));
-        let theirs = promised.iter().filter(|promise| partitions.contains(&promise.file.parent.partition()));
-        self.replay_creates(session, theirs).await;
+        let requester = session.lease_requester();
+        let opens_here = in_use.iter().filter(|ino| partitions.contains(&ino.partition()));
+        let opens = self.grace.take_opens_of(session.id, &partitions);
+        self.mark_opens(requester, opens.iter().chain(opens_here));
+        let creates_here =
+            creates.iter().filter(|create| partitions.contains(&create.file.parent.partition()));
+        self.replay_creates(session, creates_here).await;
         self.session_reclaimed(session.id, &partitions);
         Ok(())
     }

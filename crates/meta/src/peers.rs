@@ -26,7 +26,7 @@ pub struct PeerContext {
 pub(crate) struct PeerServices {
     own: NodeId,
     map: MapHandle,
-    company: PeerContext,
+    context: PeerContext,
     /// Created when first needed; at most one for each node of the map.
     channels: RwLock<HashMap<NodeId, PeerChannel>>,
     /// The term in which the service last read the owner records.
@@ -49,11 +49,11 @@ struct PeerChannel {
 }
 
 impl PeerServices {
-    pub fn new(own: NodeId, map: MapHandle, company: PeerContext) -> PeerServices {
+    pub fn new(own: NodeId, map: MapHandle, context: PeerContext) -> PeerServices {
         PeerServices {
             own,
             map,
-            company,
+            context,
             channels: RwLock::default(),
             owners_read: Mutex::new(OwnersRead::Never),
         }
@@ -61,7 +61,7 @@ impl PeerServices {
 
     /// The current term of management's trust in this node.
     pub fn term(&self) -> Option<u64> {
-        (self.company.term)()
+        (self.context.term)()
     }
 
     /// Returns the term, if the service has read the owner records in it. A node that was cut off,
@@ -71,7 +71,7 @@ impl PeerServices {
         let term = self.term()?;
         let is_known = match *self.owners_read.lock() {
             OwnersRead::Never => true,
-            OwnersRead::In(looked) => looked == term,
+            OwnersRead::In(read_in) => read_in == term,
             OwnersRead::OutsideTerm => false,
         };
         is_known.then_some(term)
@@ -79,7 +79,7 @@ impl PeerServices {
 
     /// Records that the service has read the owner records, and answers no more requests of
     /// partitions that others own. `term`: the one before the read.
-    pub fn owners_were_read(&self, term: Option<u64>) {
+    pub fn record_owners_read(&self, term: Option<u64>) {
         *self.owners_read.lock() = term.map_or(OwnersRead::OutsideTerm, OwnersRead::In);
     }
 
@@ -117,14 +117,14 @@ impl PeerServices {
     }
 
     fn channel(&self, node: &Node) -> PartitionsChannel {
-        if let Some(way) = self.channels.read().unwrap_or_else(PoisonError::into_inner).get(&node.id)
-            && way.addresses == node.addresses
+        if let Some(peer) = self.channels.read().unwrap_or_else(PoisonError::into_inner).get(&node.id)
+            && peer.addresses == node.addresses
         {
-            return way.channel.clone();
+            return peer.channel.clone();
         }
-        let way = PeerChannel { addresses: node.addresses.clone(), channel: (self.company.connect)(node) };
-        let channel = way.channel.clone();
-        self.channels.write().unwrap_or_else(PoisonError::into_inner).insert(node.id, way);
+        let peer = PeerChannel { addresses: node.addresses.clone(), channel: (self.context.connect)(node) };
+        let channel = peer.channel.clone();
+        self.channels.write().unwrap_or_else(PoisonError::into_inner).insert(node.id, peer);
         channel
     }
 }

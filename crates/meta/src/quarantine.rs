@@ -19,8 +19,8 @@ pub(crate) struct Quarantine {
     /// The session that holds the leases, from the first file on.
     holder: Mutex<Option<Arc<Session>>>,
     /// Quarantined files, with the sessions whose write records are pending.
-    notes: Mutex<BTreeSet<(InodeId, SessionId)>>,
-    some: rt::sync::Event,
+    pending: Mutex<BTreeSet<(InodeId, SessionId)>>,
+    work_available: rt::sync::Event,
     /// Two tasks that recover the same file run one after the other: the second one's measurements
     /// must not be older than changes after the first one.
     recovery_locks: Vec<rt::sync::RwLock>,
@@ -30,8 +30,8 @@ impl Default for Quarantine {
     fn default() -> Quarantine {
         Quarantine {
             holder: Mutex::default(),
-            notes: Mutex::default(),
-            some: rt::sync::Event::new(),
+            pending: Mutex::default(),
+            work_available: rt::sync::Event::new(),
             recovery_locks: (0..SIZE_RECOVERY_LOCKS).map(|_| rt::sync::RwLock::new()).collect(),
         }
     }
@@ -45,78 +45,78 @@ impl Quarantine {
 
     /// The session that keeps a file in quarantine; `None` if it isn't.
     pub fn holder_of(&self, ino: InodeId) -> Option<Arc<Session>> {
-        let is_shut = notes_on(&self.notes.lock(), ino).next().is_some();
-        if is_shut { self.holder.lock().clone() } else { None }
+        let is_quarantined = pending_of(&self.pending.lock(), ino).next().is_some();
+        if is_quarantined { self.holder.lock().clone() } else { None }
     }
 
     /// Whether size recovery of a file is pending for a session.
     pub fn is_pending_for(&self, ino: InodeId, session: SessionId) -> bool {
-        self.notes.lock().contains(&(ino, session))
+        self.pending.lock().contains(&(ino, session))
     }
 
     /// Lets the background task end.
     pub fn stop(&self) {
-        self.some.set();
+        self.work_available.set();
     }
 }
 
-fn notes_on(
-    notes: &BTreeSet<(InodeId, SessionId)>,
+fn pending_of(
+    pending: &BTreeSet<(InodeId, SessionId)>,
     ino: InodeId,
 ) -> impl Iterator<Item = &(InodeId, SessionId)> {
-    notes.range((ino, SessionId(0))..=(ino, SessionId(u64::MAX)))
+    pending.range((ino, SessionId(0))..=(ino, SessionId(u64::MAX)))
 }
 
 impl MetaService {
     /// Puts a file into quarantine until a session's write record is resolved. The caller holds the
     /// file's lock.
     pub(crate) fn quarantine_file(&self, ino: InodeId, session: SessionId) -> Result<()> {
-        let keeper = {
-            let mut keeper = self.quarantine.holder.lock();
-            match &*keeper {
-                Some(keeper) => keeper.clone(),
-                None => keeper
+        let holder = {
+            let mut holder = self.quarantine.holder.lock();
+            match &*holder {
+                Some(holder) => holder.clone(),
+                None => holder
                     .insert(self.sessions.register_local(SessionId::from_random(rt::secret_u64()))?)
                     .clone(),
             }
         };
-        if !self.leases.transfer(session, keeper.lease_requester(), ino) {
+        if !self.leases.transfer(session, holder.lease_requester(), ino) {
             tracing::debug!(
                 ino = ino.0,
                 "other sessions hold leases on a file whose size is not recovered yet"
             );
         }
-        self.quarantine.notes.lock().insert((ino, session));
-        self.quarantine.some.set();
+        self.quarantine.pending.lock().insert((ino, session));
+        self.quarantine.work_available.set();
         Ok(())
     }
 
     /// Ends the quarantine for a session's write record: it is resolved, or another service owns
     /// the partition.
     pub(crate) fn end_quarantine(&self, ino: InodeId, session: SessionId) {
-        self.sizes.forget(ino, session);
-        let mut notes = self.quarantine.notes.lock();
-        if !notes.remove(&(ino, session)) || notes_on(&notes, ino).next().is_some() {
+        self.reported_sizes.forget(ino, session);
+        let mut pending = self.quarantine.pending.lock();
+        if !pending.remove(&(ino, session)) || pending_of(&pending, ino).next().is_some() {
             return;
         }
-        drop(notes);
-        let Some(keeper) = self.quarantine.holder.lock().clone() else { return };
+        drop(pending);
+        let Some(holder) = self.quarantine.holder.lock().clone() else { return };
         // Recalls from waiting sessions: the release acknowledges them.
-        keeper.recalls_after(u64::MAX);
-        self.leases.release(keeper.id, ino, u64::MAX);
+        holder.recalls_after(u64::MAX);
+        self.leases.release(holder.id, ino, u64::MAX);
     }
 
     /// Retries size recovery of quarantined files, until the service stops.
     pub(crate) async fn retry_quarantined(self: Arc<Self>) {
         while !self.stopping.is_set() {
-            self.quarantine.some.wait().await;
-            self.quarantine.some.clear();
-            let notes: Vec<(InodeId, SessionId)> = self.quarantine.notes.lock().iter().copied().collect();
-            if notes.is_empty() {
+            self.quarantine.work_available.wait().await;
+            self.quarantine.work_available.clear();
+            let pending: Vec<(InodeId, SessionId)> = self.quarantine.pending.lock().iter().copied().collect();
+            if pending.is_empty() {
                 continue;
             }
             rt::sleep(RETRY_PAUSE).await;
-            for (ino, session) in notes {
+            for (ino, session) in pending {
                 if self.stopping.is_set() {
                     return;
                 }
@@ -126,7 +126,7 @@ impl MetaService {
                 }
                 if let Err(error) = self.recover_file_size(ino, session).await {
                     tracing::debug!(ino = ino.0, %error, "a file is still in quarantine");
-                    self.quarantine.some.set();
+                    self.quarantine.work_available.set();
                 }
             }
         }

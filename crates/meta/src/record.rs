@@ -172,17 +172,17 @@ impl StoredReply {
             // reserved inode numbers are harmless, and the other requests change nothing. For a
             // truncation, only the fact that it was executed is stored (`Session::store_reply`).
             MetaReply::File(_)
-            | MetaReply::Reserved { .. }
+            | MetaReply::Preallocated { .. }
             | MetaReply::Description(_)
             | MetaReply::Migration(_)
             | MetaReply::Bytes(_)
             | MetaReply::Names(_)
             | MetaReply::Directory { .. }
             | MetaReply::Recalls(_)
-            | MetaReply::Elsewhere { .. }
+            | MetaReply::Redirect { .. }
             | MetaReply::Usage(_)
             | MetaReply::Process(_)
-            | MetaReply::Adopted { .. }
+            | MetaReply::PartitionsTakenOver { .. }
             | MetaReply::Lock(_) => return None,
         };
         Some(StoredReply { sequence, answer: Some(answer) })

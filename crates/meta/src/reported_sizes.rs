@@ -50,14 +50,15 @@ impl MetaService {
     pub(crate) fn reclaim_sizes(&self, id: SessionId, sizes: &[ReportedSize]) -> Result<()> {
         self.sessions.check_id(id)?;
         // Checked under this mutex: the sizes of a session that has returned are dropped under it.
-        let mut told = self.sizes.reported.lock();
-        let (registers, follows) = (self.grace.awaits_registration(id), self.grace.partitions_to_reclaim(id));
+        let mut reported = self.reported_sizes.reported.lock();
+        let (must_register, to_reclaim) =
+            (self.grace.awaits_registration(id), self.grace.partitions_to_reclaim(id));
         let is_awaited = |ino: InodeId| match self.peers.is_some() {
-            true => follows.contains(&ino.partition()),
-            false => registers,
+            true => to_reclaim.contains(&ino.partition()),
+            false => must_register,
         };
         for ReportedSize { ino, size } in sizes.iter().filter(|known| is_awaited(known.ino)) {
-            if told.len() >= MAX_REPORTED_SIZES && !told.contains_key(&(id, *ino)) {
+            if reported.len() >= MAX_REPORTED_SIZES && !reported.contains_key(&(id, *ino)) {
                 tracing::warn!(
                     session = id.0,
                     limit = MAX_REPORTED_SIZES,
@@ -66,7 +67,7 @@ impl MetaService {
                 );
                 break;
             }
-            told.insert((id, *ino), *size);
+            reported.insert((id, *ino), *size);
         }
         Ok(())
     }
@@ -74,13 +75,13 @@ impl MetaService {
     /// Drops the sizes of a session that has returned or ended, except those for partitions that it
     /// has yet to reclaim, and for quarantined files.
     pub(crate) fn drop_reported_sizes(&self, session: SessionId) {
-        let mut told = self.sizes.reported.lock();
-        let follows = self.grace.partitions_to_reclaim(session);
+        let mut reported = self.reported_sizes.reported.lock();
+        let to_reclaim = self.grace.partitions_to_reclaim(session);
         let is_used = |ino: InodeId| {
-            !follows.contains(&ino.partition()) && !self.quarantine.is_pending_for(ino, session)
+            !to_reclaim.contains(&ino.partition()) && !self.quarantine.is_pending_for(ino, session)
         };
-        let own = told.range((session, InodeId(0))..=(session, InodeId(u64::MAX)));
+        let own = reported.range((session, InodeId(0))..=(session, InodeId(u64::MAX)));
         let used: Vec<InodeId> = own.map(|((_, ino), _)| *ino).filter(|ino| is_used(*ino)).collect();
-        used.into_iter().for_each(|ino| _ = told.remove(&(session, ino)));
+        used.into_iter().for_each(|ino| _ = reported.remove(&(session, ino)));
     }
 }

@@ -172,10 +172,10 @@ impl RestoreRewriter {
             rest.push((keys::next(partition).to_vec(), self.next(partition, first)?));
         }
         for partition in std::mem::take(&mut self.without_owner) {
-            let nobody = Owner { node: 0, epoch: 0, released: true };
+            let no_owner = Owner { node: 0, epoch: 0, released: true };
             rest.push((
                 keys::owner(partition).to_vec(),
-                released_owner(partition, nobody, self.spare_epochs)?,
+                released_owner(partition, no_owner, self.spare_epochs)?,
             ));
         }
         self.restore_record.restored_s = self.now_s;
@@ -251,18 +251,18 @@ mod tests {
 
     const P: PartitionId = PartitionId(1);
 
-    fn after(rewind: &mut RestoreRewriter, key: &[u8], value: impl Message) -> Option<Bytes> {
-        rewind.record(key, value.encode_to_vec().into()).unwrap()
+    fn after(rewriter: &mut RestoreRewriter, key: &[u8], value: impl Message) -> Option<Bytes> {
+        rewriter.record(key, value.encode_to_vec().into()).unwrap()
     }
 
     #[test]
     fn numbers_go_on_above_all_that_may_have_been_given_away() {
-        let mut rewind = RestoreRewriter::new(2, 1000, 1010);
-        let next = after(&mut rewind, &keys::next(P), Next { sequence: 50, inodes: Some(7) }).unwrap();
+        let mut rewriter = RestoreRewriter::new(2, 1000, 1010);
+        let next = after(&mut rewriter, &keys::next(P), Next { sequence: 50, inodes: Some(7) }).unwrap();
         let Next { sequence: next, inodes } = Next::decode(next).unwrap();
         assert_eq!(inodes, Some(7), "the copy has all of them");
         assert_eq!(next, 50 + (1 << 30) + 2_000_000);
-        let rest: BTreeMap<_, _> = rewind.additional_records().unwrap().into_iter().collect();
+        let rest: BTreeMap<_, _> = rewriter.additional_records().unwrap().into_iter().collect();
         // The other partition had used none by then.
         let other = Next::decode(rest[&keys::next(PartitionId(0)).to_vec()].clone()).unwrap().sequence;
         assert!(other > 1 << 30 && !rest.contains_key(keys::next(P).as_slice()));
@@ -287,51 +287,51 @@ mod tests {
 
     #[test]
     fn numbers_that_are_at_their_end_are_refused() {
-        let mut rewind = RestoreRewriter::new(2, 0, 0);
+        let mut rewriter = RestoreRewriter::new(2, 0, 0);
         let next = Next { sequence: (1 << 40) - 5, inodes: None }.encode_to_vec();
-        assert_eq!(rewind.record(&keys::next(P), next.into()).unwrap_err().errno, Errno::EOVERFLOW);
+        assert_eq!(rewriter.record(&keys::next(P), next.into()).unwrap_err().errno, Errno::EOVERFLOW);
         let owner = Owner { node: 1, epoch: LAST_EPOCH - 1, released: false }.encode_to_vec();
-        assert_eq!(rewind.record(&keys::owner(P), owner.into()).unwrap_err().errno, Errno::EOVERFLOW);
-        assert!(rewind.record(&keys::next(P), Bytes::from_static(b"\xff")).is_err());
+        assert_eq!(rewriter.record(&keys::owner(P), owner.into()).unwrap_err().errno, Errno::EOVERFLOW);
+        assert!(rewriter.record(&keys::next(P), Bytes::from_static(b"\xff")).is_err());
     }
 
     #[test]
     fn nobody_of_before_goes_on() {
-        let mut rewind = RestoreRewriter::new(2, 1000, 2000);
+        let mut rewriter = RestoreRewriter::new(2, 1000, 2000);
         let owner =
-            after(&mut rewind, &keys::owner(P), Owner { node: 3, epoch: 7, released: false }).unwrap();
+            after(&mut rewriter, &keys::owner(P), Owner { node: 3, epoch: 7, released: false }).unwrap();
         assert_eq!(Owner::decode(owner).unwrap(), Owner { node: 3, epoch: 4353, released: true });
         let session = SessionId(9);
-        let living = after(&mut rewind, &keys::session(session), StoredSession::ACTIVE).unwrap();
+        let living = after(&mut rewriter, &keys::session(session), StoredSession::ACTIVE).unwrap();
         assert_eq!(StoredSession::decode(living).unwrap(), StoredSession::ended_at(2000));
-        let ended = after(&mut rewind, &keys::session(session), StoredSession::ended_at(5)).unwrap();
+        let ended = after(&mut rewriter, &keys::session(session), StoredSession::ended_at(5)).unwrap();
         assert_eq!(StoredSession::decode(ended).unwrap(), StoredSession::ended_at(5));
-        assert_eq!(rewind.record(&keys::operation(session, 1), Bytes::new()).unwrap(), None);
+        assert_eq!(rewriter.record(&keys::operation(session, 1), Bytes::new()).unwrap(), None);
         let ino = InodeId::new(P, 4);
         let cutting = Writing { writing: false, truncate_to: Some(0) };
-        let note = after(&mut rewind, &keys::writing(ino, session), cutting).unwrap();
+        let note = after(&mut rewriter, &keys::writing(ino, session), cutting).unwrap();
         assert_eq!(Writing::decode(note).unwrap(), Writing { writing: true, truncate_to: None });
-        let rest: BTreeMap<_, _> = rewind.additional_records().unwrap().into_iter().collect();
+        let rest: BTreeMap<_, _> = rewriter.additional_records().unwrap().into_iter().collect();
         let nobody = Owner::decode(rest[&keys::owner(PartitionId(0)).to_vec()].clone()).unwrap();
         assert_eq!(nobody, Owner { node: 0, epoch: 4346, released: true });
     }
 
     #[test]
     fn files_stay_as_they_are() {
-        let mut rewind = RestoreRewriter::new(2, 0, 0);
+        let mut rewriter = RestoreRewriter::new(2, 0, 0);
         let anything = Bytes::from_static(b"anything");
         for key in [keys::inode(InodeId::ROOT).to_vec(), b"\xff\xffmap".to_vec()] {
-            assert_eq!(rewind.record(&key, anything.clone()).unwrap(), Some(anything.clone()));
+            assert_eq!(rewriter.record(&key, anything.clone()).unwrap(), Some(anything.clone()));
         }
     }
 
     /// The migration that recorded them may have ended since.
     #[test]
     fn nothing_is_deleted_or_moved_by_a_note_of_then() {
-        let mut rewind = RestoreRewriter::new(2, 0, 0);
+        let mut rewriter = RestoreRewriter::new(2, 0, 0);
         let ino = InodeId::new(P, 4);
         for key in [keys::doomed(ino.chunk_file(1)).to_vec(), keys::migrating(ino).to_vec()] {
-            assert_eq!(rewind.record(&key, Bytes::from_static(b"anything")).unwrap(), None);
+            assert_eq!(rewriter.record(&key, Bytes::from_static(b"anything")).unwrap(), None);
         }
     }
 

@@ -69,13 +69,13 @@ pub struct MetaService {
     pub(crate) claims: Claims,
     /// Files in quarantine.
     pub(crate) quarantine: Quarantine,
-    pub(crate) sizes: ReportedSizes,
+    pub(crate) reported_sizes: ReportedSizes,
     pub(crate) drains: Drains,
     pub(crate) migrations: Migrations,
     /// Creates groups for pools and schemes that a file asks for.
     pub(crate) group_creator: OnceLock<Arc<dyn GroupCreator>>,
     /// Set when there may be chunk files to delete.
-    pub(crate) doomed: rt::sync::Event,
+    pub(crate) reap_needed: rt::sync::Event,
     pub(crate) stopping: rt::sync::Event,
     /// A reference to the service itself, for tasks that outlive the request that started them.
     pub(crate) self_ref: Weak<MetaService>,
@@ -123,10 +123,10 @@ impl MetaService {
         options: MetaOptions,
         map: MapHandle,
         storage: impl Into<StorageChannels>,
-        company: PeerContext,
+        context: PeerContext,
     ) -> Arc<MetaService> {
-        let neighbours = PeerServices::new(options.node, map.clone(), company);
-        MetaService::make(store.into(), options, map, storage.into(), Some(neighbours))
+        let peers = PeerServices::new(options.node, map.clone(), context);
+        MetaService::make(store.into(), options, map, storage.into(), Some(peers))
     }
 
     fn make(
@@ -134,12 +134,12 @@ impl MetaService {
         options: MetaOptions,
         map: MapHandle,
         storage: StorageChannels,
-        neighbours: Option<PeerServices>,
+        peers: Option<PeerServices>,
     ) -> Arc<MetaService> {
         Arc::new_cyclic(|myself| MetaService {
             options,
             process: rt::random_u64().max(1),
-            peers: neighbours,
+            peers,
             executors: Executors::new(store, options.partitions),
             sessions: Sessions::default(),
             grace: GracePeriod::default(),
@@ -153,11 +153,11 @@ impl MetaService {
             chunks: Chunks { map, channels: storage },
             claims: Claims::default(),
             quarantine: Quarantine::default(),
-            sizes: ReportedSizes::default(),
+            reported_sizes: ReportedSizes::default(),
             drains: Drains::default(),
             migrations: Migrations::default(),
             group_creator: OnceLock::new(),
-            doomed: rt::sync::Event::new(),
+            reap_needed: rt::sync::Event::new(),
             stopping: rt::sync::Event::new(),
             self_ref: myself.clone(),
         })
@@ -212,7 +212,7 @@ impl MetaService {
         let id = request.session;
         self.check_holder_if_known(id, holder)?;
         match &request.op {
-            MetaOp::Register { in_use, promised, told } => {
+            MetaOp::Register { in_use, pending_creates: promised, reporting_process: told } => {
                 self.require_current_process(*told)?;
                 self.register(id, (in_use, promised), holder).await?;
                 return Ok(self.unit_with_verifier());
@@ -239,11 +239,11 @@ impl MetaService {
         if request.op.spec().stage == Stage::Reclaim {
             return Box::pin(self.reclaim_state(request, holder)).await;
         }
-        let asks = holder.map_or(RequestOrigin::InProcess, |_| RequestOrigin::OtherProcess);
+        let origin = holder.map_or(RequestOrigin::InProcess, |_| RequestOrigin::OtherProcess);
         if self.is_unmount_of_unknown_session(&request)? {
             return Box::pin(self.end_cleanly(request.session)).await.map(|()| MetaReply::Unit.into());
         }
-        let session = self.session_of(request.session, asks)?;
+        let session = self.session_of(request.session, origin)?;
         holder.map_or(Ok(()), |holder| self.check_holder(&session, holder))?;
         if session.is_remote() {
             session.note_contact();
@@ -260,23 +260,25 @@ impl MetaService {
                 self.require_term(term)?;
                 answer?
             }
-            MetaOp::Follow { partitions, in_use, promised, told } => {
+            MetaOp::Follow { partitions, in_use, pending_creates: promised, reporting_process: told } => {
                 self.require_current_process(told)?;
                 Box::pin(self.reclaim_partitions(&session, &partitions, (&in_use, &promised))).await?;
                 return Ok(self.unit_with_verifier());
             }
             MetaOp::NextRecalls { after } => {
-                let news = self.next_recalls(&session, after).await?;
+                let next_reply = self.next_recalls(&session, after).await?;
                 // A client relies on its leases for some time after an answer, even if it receives
                 // nothing else.
                 self.require_service()?;
-                news
+                next_reply
             }
-            MetaOp::Introduce { groups, .. } => {
+            MetaOp::SupplyGroups { groups, .. } => {
                 session.users.set_groups(request.credentials, groups).map(|()| MetaReply::Unit)?
             }
-            MetaOp::StillYielding { seen } => session.note_working(seen),
-            MetaOp::Yield { yields } => Box::pin(self.handle_acknowledgements(&session, &yields)).await,
+            MetaOp::RecallsInProgress { seen } => session.note_working(seen),
+            MetaOp::AckRecalls { acks: yields } => {
+                Box::pin(self.handle_acknowledgements(&session, &yields)).await
+            }
             MetaOp::Release { inodes, seen } => Box::pin(self.handle_releases(&session, &inodes, seen)).await,
             MetaOp::EndSession => {
                 Box::pin(self.end_cleanly(request.session)).await.map(|()| MetaReply::Unit)?
@@ -294,11 +296,11 @@ impl MetaService {
                     self.wait_for_grace().await;
                 }
                 let answered = self.execute_at_home(&request, &session, deadline).await;
-                let CommandAnswer { mut reply, granted, is_read_only: reads_only } =
+                let CommandAnswer { mut reply, granted, is_read_only } =
                     answered.inspect_err(|error| self.record_refusal(&request.op, error))?;
                 self.answer_migration(&request.op, &mut reply)?;
-                let Granted { grants, recalls, directories } = granted;
-                let capability = self.capability_for(&session, &request.op, &reply, reads_only);
+                let Granted { grants, last_recall: recalls, directories } = granted;
+                let capability = self.capability_for(&session, &request.op, &reply, is_read_only);
                 return Ok(MetaResponse { reply, grants, recalls, capability, directories, verifier: 0 });
             }
         };
@@ -307,8 +309,8 @@ impl MetaService {
 
     /// Refuses a session that has reported its state to an earlier process: the client
     /// retransmitted the request when that process had died.
-    fn require_current_process(&self, told: u64) -> Result<()> {
-        match told == 0 || told == self.process {
+    fn require_current_process(&self, process: u64) -> Result<()> {
+        match process == 0 || process == self.process {
             true => Ok(()),
             false => Err(Error::new(Errno::EAGAIN, "the metadata service restarted meanwhile")
                 .hint("no action is needed: the client registers again by itself")),
@@ -344,8 +346,8 @@ impl MetaService {
     /// Refuses requests while management may have assigned the partitions to other services.
     /// Returns the term in which this service owns them.
     pub(crate) fn require_service(&self) -> Result<u64> {
-        let Some(neighbours) = &self.peers else { return Ok(0) };
-        neighbours.serving_term().ok_or_else(cut_off_error)
+        let Some(peers) = &self.peers else { return Ok(0) };
+        peers.serving_term().ok_or_else(cut_off_error)
     }
 
     /// Refuses a result that was obtained in another term.
@@ -381,18 +383,18 @@ impl MetaService {
             self.wait_for_grace().await;
         }
         match request.op {
-            MetaOp::Lock { ino, space, owner, pid, kind, range, wait } => {
-                let holder = Holder { session, space, owner };
+            MetaOp::Lock { ino, family: space, owner, pid, kind, range, wait } => {
+                let holder = Holder { session, family: space, owner };
                 let on_conflict = if wait { OnConflict::Wait } else { OnConflict::Refuse };
                 let lock = LockRequest { ino, holder, pid, kind, range };
                 self.locks.lock(lock, on_conflict).await.map(|()| MetaReply::Unit)
             }
-            MetaOp::Unlock { ino, space, owner, range } => {
-                let holder = Holder { session, space, owner };
+            MetaOp::Unlock { ino, family: space, owner, range } => {
+                let holder = Holder { session, family: space, owner };
                 self.locks.unlock(ino, holder, range).map(|()| MetaReply::Unit)
             }
             MetaOp::TestLock { ino, owner, kind, range } => {
-                let holder = Holder { session, space: LockFamily::Posix, owner };
+                let holder = Holder { session, family: LockFamily::Posix, owner };
                 let lock = LockRequest { ino, holder, pid: request.credentials.pid, kind, range };
                 Ok(MetaReply::Lock(self.locks.test(&lock)))
             }
@@ -410,7 +412,7 @@ impl MetaService {
     /// of conflicting leases.
     pub(crate) async fn execute(
         &self,
-        pass: CommandOrigin,
+        origin: CommandOrigin,
         request: &MetaRequest,
         session: &Arc<Session>,
         deadline: Deadline,
@@ -418,9 +420,9 @@ impl MetaService {
         let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         let (first, second) = partitions_of(&request.op);
         let partitions = [first, second.unwrap_or(first)];
-        let number = request.number;
-        let cleared = ConflictFree::default();
-        let mut found = LookupScope::WithInode;
+        let number = request.slot_sequence;
+        let conflict_free = ConflictFree::default();
+        let mut scope = LookupScope::WithInode;
         let answer = loop {
             let command = |view: &View<'_>| {
                 // The command may have waited for long. After the time-out the application was told
@@ -429,12 +431,12 @@ impl MetaService {
                 if deadline.has_passed() {
                     return Err(Abort::Refused(deadline.error()));
                 }
-                self.apply((request, found), session, &map, (view, &cleared))
+                self.apply((request, scope), session, &map, (view, &conflict_free))
             };
             let enqueued = |ticket: &kv::Ticket, answered: &CommandAnswer| {
                 session.cache_reply(number, &answered.reply, ticket);
             };
-            match self.executors.transact(pass, &partitions, command, enqueued).await? {
+            match self.executors.transact(origin, &partitions, command, enqueued).await? {
                 TransactOutcome::Answered(answered) => break answered,
                 TransactOutcome::Leases(due) => {
                     self.wait_for_acknowledgements(due).await;
@@ -445,7 +447,7 @@ impl MetaService {
                 }
                 // The inode's own service returns its attributes and grants the lease on it.
                 TransactOutcome::CrossPartition(_) if matches!(request.op, MetaOp::Lookup { .. }) => {
-                    found = LookupScope::EntryOnly
+                    scope = LookupScope::EntryOnly
                 }
                 TransactOutcome::CrossPartition(partitions) => {
                     break Box::pin(self.run_cross_partition(request, session, partitions, deadline)).await?;
@@ -453,29 +455,25 @@ impl MetaService {
             }
         };
         if matches!(request.op, MetaOp::Reclaim { .. }) {
-            self.doomed.set();
+            self.reap_needed.set();
         }
         Ok(answer)
     }
 
     pub(crate) fn apply(
         &self,
-        (request, found): (&MetaRequest, LookupScope),
+        (request, scope): (&MetaRequest, LookupScope),
         session: &Session,
         map: &ClusterMap,
-        (view, cleared): (&View<'_>, &ConflictFree),
+        (view, conflict_free): (&View<'_>, &ConflictFree),
     ) -> Result<CommandOutput<CommandAnswer>, Abort> {
         // Checked while the executors are locked: another core may be executing the original of
         // this retransmission.
-        if let Some(recorded) = session.cached_reply(request.number)? {
+        if let Some(recorded) = session.cached_reply(request.slot_sequence)? {
             self.executors.counters.repeated.add(1);
             recorded.ticket.iter().for_each(|ticket| view.depend_on(ticket));
-            let reads_only = session.export().access == ExportAccess::Ro;
-            let answer = CommandAnswer {
-                reply: recorded.reply,
-                granted: Granted::default(),
-                is_read_only: reads_only,
-            };
+            let is_read_only = session.export().access == ExportAccess::Ro;
+            let answer = CommandAnswer { reply: recorded.reply, granted: Granted::default(), is_read_only };
             return Ok(CommandOutput { answer, writes: Vec::new() });
         }
         // The session may have been evicted while the command waited.
@@ -484,28 +482,28 @@ impl MetaService {
             let answer = CommandAnswer { reply, granted: Granted::default(), is_read_only: false };
             return Ok(CommandOutput { answer, writes: Vec::new() });
         }
-        self.recall_for_names(&request.op, session, (view, cleared))?;
+        self.recall_for_names(&request.op, session, (view, conflict_free))?;
         if let MetaOp::Lookup { parent, name } = &request.op
             && !matches!(&name[..], b"." | b"..")
         {
             view.searched_dir.set(Some(*parent));
         }
         let env = env(&self.options, request.session, request.credentials, map);
-        let reads_only = permit(request, session, &env, view)?;
-        let mut applied = match (&request.op, found) {
+        let is_read_only = permit(request, session, &env, view)?;
+        let mut applied = match (&request.op, scope) {
             (MetaOp::Lookup { parent, name }, LookupScope::EntryOnly) => {
                 let (ino, mode) = namespace::find(&env, view, *parent, name)?;
-                Applied { reply: MetaReply::Elsewhere { ino, mode }, writes: Vec::new() }
+                Applied { reply: MetaReply::Redirect { ino, mode }, writes: Vec::new() }
             }
             (op, _) => namespace::apply(&env, view, op)?,
         };
         if grows_store(&request.op) && !applied.writes.is_empty() {
             self.check_free_space()?;
         }
-        let granted = self.reconcile(&request.op, session, (view, cleared), &mut applied)?;
+        let granted = self.reconcile(&request.op, session, (view, conflict_free), &mut applied)?;
         self.track_truncation(request, &mut applied)?;
         session.store_reply(request, &applied.reply, &mut applied.writes);
-        let answer = CommandAnswer { reply: applied.reply, granted, is_read_only: reads_only };
+        let answer = CommandAnswer { reply: applied.reply, granted, is_read_only };
         Ok(CommandOutput { answer, writes: applied.writes })
     }
 
@@ -516,7 +514,7 @@ impl MetaService {
         if store.has_room() {
             return Ok(());
         }
-        let message = format!("the disk of the metadata store at {} is nearly full", store.place());
+        let message = format!("the disk of the metadata store at {} is nearly full", store.location());
         Err(Abort::Refused(
             Error::new(Errno::ENOSPC, message).hint("delete files, or free space on that disk"),
         ))
@@ -563,7 +561,7 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
             Ok(request) => request,
             Err(refusal) => return Box::pin(async { Err(refusal) }),
         };
-        if let MetaOp::Register { promised, .. } = &mut request.op
+        if let MetaOp::Register { pending_creates: promised, .. } = &mut request.op
             && !is_unrestricted(&self.export_of(caller))
         {
             // The session learns its access rules only when it is registered.

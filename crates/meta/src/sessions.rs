@@ -208,12 +208,12 @@ impl Sessions {
     /// Sessions of other processes whose last message arrived before a time.
     pub fn unreachable_since(&self, time_ns: u64) -> Vec<SessionId> {
         let by_id = self.by_id.read();
-        let silent = by_id.values().filter(|session| {
-            session.kind == SessionKind::Remote && !session.is_ended() && session.heard_ns() < time_ns
+        let unreachable = by_id.values().filter(|session| {
+            session.kind == SessionKind::Remote && !session.is_ended() && session.last_contact_ns() < time_ns
         });
-        let mut silent: Vec<SessionId> = silent.map(|session| session.id).collect();
-        silent.sort_unstable();
-        silent
+        let mut unreachable: Vec<SessionId> = unreachable.map(|session| session.id).collect();
+        unreachable.sort_unstable();
+        unreachable
     }
 
     /// Applies `of` to every session.
@@ -322,7 +322,7 @@ impl Session {
     }
 
     /// The session's client; empty if unknown.
-    pub fn origin(&self) -> ClientInfo {
+    pub fn client_info(&self) -> ClientInfo {
         self.client_info.lock().clone()
     }
 
@@ -341,13 +341,13 @@ impl Session {
     /// Notes that the session is alive.
     pub fn note_contact(&self) {
         let now_ns = rt::monotonic_ns();
-        if now_ns.saturating_sub(self.heard_ns()) >= CONTACT_INTERVAL.as_nanos() as u64 {
+        if now_ns.saturating_sub(self.last_contact_ns()) >= CONTACT_INTERVAL.as_nanos() as u64 {
             self.last_contact_ns.store(now_ns, Relaxed);
         }
     }
 
     /// When the last message of the session arrived.
-    pub fn heard_ns(&self) -> u64 {
+    pub fn last_contact_ns(&self) -> u64 {
         self.last_contact_ns.load(Relaxed)
     }
 
@@ -365,15 +365,20 @@ impl Session {
 
     /// Whether the session has confirmed a recall.
     pub fn has_confirmed(&self, recall: u64) -> bool {
-        let unseen = self.recalls.lock().front().is_some_and(|first| first.number <= recall);
-        !unseen || recall <= self.working_up_to.load(Relaxed)
+        let is_unconfirmed = self.recalls.lock().front().is_some_and(|first| first.number <= recall);
+        !is_unconfirmed || recall <= self.working_up_to.load(Relaxed)
     }
 
     /// The session as a requester of leases. Recalls sent from now on have larger numbers than its
     /// `last_recall`.
     pub fn lease_requester(&self) -> Requester {
         let recalls = self.last_recall.load(Relaxed);
-        Requester { session: self.id, recalls, now_ns: rt::monotonic_ns(), acknowledges: self.is_remote() }
+        Requester {
+            session: self.id,
+            last_recall: recalls,
+            now_ns: rt::monotonic_ns(),
+            acknowledges: self.is_remote(),
+        }
     }
 
     /// Recalls with numbers above `after`, in order, at most [`RECALLS_PER_ANSWER`]. Recalls up to
@@ -399,10 +404,10 @@ impl Session {
     pub fn restore_replies(&self, answers: Vec<Pair>) {
         let mut replies = self.replies.lock();
         for (key, value) in answers {
-            let Some(Key::Operation { lane, .. }) = decode_key(&key) else { continue };
+            let Some(Key::Operation { slot, .. }) = decode_key(&key) else { continue };
             let Ok(stored) = StoredReply::decode(value) else { continue };
-            if let (Ok(lane), Some(reply)) = (u32::try_from(lane), stored.reply()) {
-                let number = SlotSequence { slot: lane, sequence: stored.sequence };
+            if let (Ok(slot), Some(reply)) = (u32::try_from(slot), stored.reply()) {
+                let number = SlotSequence { slot, sequence: stored.sequence };
                 replies.store(number, CachedReply { reply, ticket: None });
             }
         }
@@ -426,8 +431,10 @@ impl Session {
     /// Adds the record of an answer to the writes of its request. It replaces the previous record
     /// of the session slot.
     pub fn store_reply(&self, request: &MetaRequest, reply: &MetaReply, writes: &mut Writes) {
-        let is_kept = self.is_remote() && !writes.is_empty();
-        let Some(SlotSequence { slot: lane, sequence }) = request.number.filter(|_| is_kept) else { return };
+        let must_store = self.is_remote() && !writes.is_empty();
+        let Some(SlotSequence { slot, sequence }) = request.slot_sequence.filter(|_| must_store) else {
+            return;
+        };
         let reply = match request.op {
             // Another service must not execute it again: other clients may have extended the file
             // meanwhile. The rest of the answer was valid under a lease of this service only.
@@ -435,7 +442,7 @@ impl Session {
             _ => reply,
         };
         if let Some(stored) = StoredReply::of(reply, sequence) {
-            writes.push((keys::operation(self.id, lane), Some(stored.encode_to_vec().into())));
+            writes.push((keys::operation(self.id, slot), Some(stored.encode_to_vec().into())));
         }
     }
 }

@@ -14,7 +14,7 @@ use namespace::{Chunks, OrphanInode, UnrecoveredFile, keys};
 use net::Deadline;
 use std::sync::Arc;
 use types::{Credentials, GroupId, InodeId, Layout, PartitionId, Result, SessionId, TargetId};
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 use wire::{MetaOp, MetaRequest, StorageOp, WriteRecord};
 
 /// What the recovery of ended sessions did.
@@ -41,7 +41,7 @@ impl MetaService {
             false => self.end_sessions(&self.owned(), |_| true).await?,
         };
         // Chunk files whose deletion the earlier run had begun.
-        self.doomed.set();
+        self.reap_needed.set();
         Ok(recovery)
     }
 
@@ -49,11 +49,11 @@ impl MetaService {
     pub(crate) async fn recover_sizes_of_ended(
         &self,
         partitions: &[PartitionId],
-        is_over: impl Fn(SessionId) -> bool,
+        is_ended: impl Fn(SessionId) -> bool,
     ) -> Result<Recovery> {
         let mut recovery = Recovery::default();
         for &partition in partitions {
-            self.recover_sizes(partition, &is_over, &mut recovery).await?;
+            self.recover_sizes(partition, &is_ended, &mut recovery).await?;
         }
         Ok(recovery)
     }
@@ -69,80 +69,80 @@ impl MetaService {
     /// an older run must not cut their data.
     ///
     /// It skips chunk files of mirrored groups: their primaries resync them.
-    pub async fn reconcile_target(&self, target: TargetId, touched: &Touched) -> Result<()> {
+    pub async fn reconcile_target(&self, target: TargetId, touched: &ReconcileFiles) -> Result<()> {
         self.reconcile_location(ChunkLocation::Target(target), touched).await
     }
 
     /// The same for a mirrored group whose in-sync members have all crashed: reconciles the files
     /// that they report on all of them.
-    pub async fn reconcile_group(&self, group: GroupId, touched: &Touched) -> Result<()> {
+    pub async fn reconcile_group(&self, group: GroupId, touched: &ReconcileFiles) -> Result<()> {
         self.reconcile_location(ChunkLocation::Group(group), touched).await
     }
 
-    async fn reconcile_location(&self, place: ChunkLocation, touched: &Touched) -> Result<()> {
-        let turn = self.claims.reconcile_lock(place);
-        let _turn = turn.write().await;
+    async fn reconcile_location(&self, location: ChunkLocation, touched: &ReconcileFiles) -> Result<()> {
+        let lock = self.claims.reconcile_lock(location);
+        let _guard = lock.write().await;
         if touched.is_empty() {
             return Ok(());
         }
         // A power loss now must not bring back a file whose chunk files are deleted here.
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
-        let rewound = self.restore_record().await?;
+        let restore_record = self.restore_record().await?;
         for &name in touched.files.iter().filter(|ino| self.has_partition(ino.partition())) {
-            let Some(_claim) = self.claim_to_reconcile(place, name).await else { continue };
+            let Some(_claim) = self.claim_to_reconcile(location, name).await else { continue };
             let ino = name.owner_of_chunk_file();
-            let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
-            let owned = match known {
+            let chunks = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
+            let recorded = match chunks {
                 // A chunk file that a migration left behind after its deletion: no writer of the
                 // file uses it.
                 Chunks::Changing { layout: Some(layout) }
-                    if rewound == RestoreRecord::default()
-                        && self.chunks.stripe_in(&layout, name.slot(), place)?.is_none() =>
+                    if restore_record == RestoreRecord::default()
+                        && self.chunks.stripe_in(&layout, name.slot(), location)?.is_none() =>
                 {
                     None
                 }
                 Chunks::Changing { .. } => {
-                    self.check_when_written(place, name);
+                    self.check_when_written(location, name);
                     continue;
                 }
                 // The file was created after the backup that the store was restored from: a restore
                 // of a later backup may still need it.
-                Chunks::None if rewound.is_skipped(ino) => continue,
+                Chunks::None if restore_record.is_skipped(ino) => continue,
                 Chunks::None => None,
                 // The same holds for content that it had beyond its size in the backup.
-                Chunks::Stable { changed, .. } if rewound.existed_at_backup(ino, changed) => continue,
-                Chunks::Stable { layout, size, blocks, known, .. } => {
-                    self.recorded_chunk(place, name, &layout, (size, blocks, &known))?
+                Chunks::Stable { changed, .. } if restore_record.existed_at_backup(ino, changed) => continue,
+                Chunks::Stable { layout, size, blocks, length_bounds: known, .. } => {
+                    self.recorded_chunk(location, name, &layout, (size, blocks, &known))?
                 }
             };
-            if owned.is_none() {
+            if recorded.is_none() {
                 // Deletions and migrations since the start must be on disk, too.
                 self.executors.store.sync().await.map_err(|error| store_error(&error))?;
             }
             // Both operations ignore an absent chunk file.
-            let change =
-                owned.map_or(StorageOp::Delete, |claimed| StorageOp::Truncate { len: claimed.local_len });
+            let change = recorded
+                .map_or(StorageOp::Delete, |recorded| StorageOp::Truncate { len: recorded.local_len });
             // If this service is replaced meanwhile, the target refuses this operation once other
             // services use the file.
-            let epoch = if owned.is_some() { self.leases.epoch(ino) } else { self.leases.next_epoch(ino) };
+            let epoch = if recorded.is_some() { self.leases.epoch(ino) } else { self.leases.next_epoch(ino) };
             let file = EpochedFile { ino: name, epoch };
-            self.chunks.at(place, file, change).await?;
-            if let Some(claimed) = owned.filter(|claimed| claimed.local_len > 0) {
-                self.record_loss(place, file, claimed, ClientAccess::Closed).await?;
+            self.chunks.at(location, file, change).await?;
+            if let Some(recorded) = recorded.filter(|claimed| claimed.local_len > 0) {
+                self.record_loss(location, file, recorded, ClientAccess::Closed).await?;
             }
         }
         for range in &touched.new {
-            self.check_new_chunk_files(place, *range, &rewound).await?;
+            self.check_new_chunk_files(location, *range, &restore_record).await?;
         }
-        self.chunks.at(place, EpochedFile::TARGET, StorageOp::SyncTarget).await.map(drop)
+        self.chunks.at(location, EpochedFile::TARGET, StorageOp::SyncTarget).await.map(drop)
     }
 
     /// `None` if another task handles the chunk file. A migration fills a chunk file that belongs
     /// to no file yet, and notices that the target, or the group's primary, restarted. A deletion
     /// under way is repeated.
-    async fn claim_to_reconcile(&self, place: ChunkLocation, name: InodeId) -> Option<Claim<'_>> {
+    async fn claim_to_reconcile(&self, location: ChunkLocation, name: InodeId) -> Option<Claim<'_>> {
         loop {
-            match self.claims.claim_to_tidy(place, name) {
+            match self.claims.claim_to_reconcile(location, name) {
                 ReconcileClaim::Free(claim) => return Some(claim),
                 ReconcileClaim::HandledByHolder => return None,
                 ReconcileClaim::RetrySoon => rt::sleep(DELETION_COMMIT_POLL).await,
@@ -163,7 +163,7 @@ impl MetaService {
     pub async fn end_session(&self, session: SessionId) -> Result<Recovery> {
         let known = self.sessions.find(session);
         known.iter().for_each(|session| _ = session.end());
-        let recovery = self.wind_up(session).await?;
+        let recovery = self.clean_up_session(session).await?;
         // A session from before this service started may be in the store, too.
         if known.is_none_or(|session| session.is_remote()) {
             self.store_session(session, None).await?;
@@ -175,7 +175,7 @@ impl MetaService {
 
     /// Releases the session's state and recovers its files. Its leases end last: until the sizes
     /// are recovered, or the files are in quarantine, no other session may read their size.
-    pub(crate) async fn wind_up(&self, session: SessionId) -> Result<Recovery> {
+    pub(crate) async fn clean_up_session(&self, session: SessionId) -> Result<Recovery> {
         self.locks.release_session(session);
         let mut recovery = Recovery::default();
         for partition in self.owned() {
@@ -210,11 +210,11 @@ impl MetaService {
     async fn end_sessions(
         &self,
         partitions: &[PartitionId],
-        ends: impl Fn(SessionId) -> bool,
+        is_ended: impl Fn(SessionId) -> bool,
     ) -> Result<Recovery> {
         let mut recovery = Recovery::default();
         for &partition in partitions {
-            self.end_sessions_in(partition, &ends, &mut recovery).await?;
+            self.end_sessions_in(partition, &is_ended, &mut recovery).await?;
         }
         log_recovery(recovery);
         Ok(recovery)
@@ -223,11 +223,11 @@ impl MetaService {
     async fn end_sessions_in(
         &self,
         partition: PartitionId,
-        ends: &impl Fn(SessionId) -> bool,
+        is_ended: &impl Fn(SessionId) -> bool,
         recovery: &mut Recovery,
     ) -> Result<()> {
-        self.reclaim_orphans(partition, ends, recovery).await?;
-        self.recover_sizes(partition, ends, recovery).await
+        self.reclaim_orphans(partition, is_ended, recovery).await?;
+        self.recover_sizes(partition, is_ended, recovery).await
     }
 
     /// Recovers the sizes of files that a session was writing which has registered again. In
@@ -235,8 +235,8 @@ impl MetaService {
     /// reports sizes with the reclaim.
     pub(crate) async fn recover_session_sizes(&self, session: SessionId) -> Result<()> {
         let mut recovery = Recovery::default();
-        let follows = self.grace.partitions_to_reclaim(session);
-        for partition in self.owned().into_iter().filter(|partition| !follows.contains(partition)) {
+        let to_reclaim = self.grace.partitions_to_reclaim(session);
+        for partition in self.owned().into_iter().filter(|partition| !to_reclaim.contains(partition)) {
             self.recover_sizes(partition, &|other| other == session, &mut recovery).await?;
         }
         Ok(())
@@ -257,7 +257,7 @@ impl MetaService {
     async fn reclaim_orphans(
         &self,
         partition: PartitionId,
-        ends: &impl Fn(SessionId) -> bool,
+        is_ended: &impl Fn(SessionId) -> bool,
         recovery: &mut Recovery,
     ) -> Result<()> {
         let mut after = InodeId(0);
@@ -267,7 +267,7 @@ impl MetaService {
                 .await?;
             let Some(last) = page.last() else { return Ok(()) };
             after = last.ino;
-            for orphan in page.into_iter().filter(|orphan| ends(orphan.session)) {
+            for orphan in page.into_iter().filter(|orphan| is_ended(orphan.session)) {
                 self.run_for_session(orphan.session, MetaOp::Reclaim { ino: orphan.ino }).await?;
                 recovery.reclaimed += 1;
             }
@@ -277,7 +277,7 @@ impl MetaService {
     pub(crate) async fn recover_sizes(
         &self,
         partition: PartitionId,
-        ends: &impl Fn(SessionId) -> bool,
+        is_ended: &impl Fn(SessionId) -> bool,
         recovery: &mut Recovery,
     ) -> Result<()> {
         let mut after = InodeId(0);
@@ -289,7 +289,7 @@ impl MetaService {
                 .await?;
             let Some(last) = page.last() else { return Ok(()) };
             after = last.record.ino;
-            for file in page.into_iter().filter(|file| ends(file.record.session)) {
+            for file in page.into_iter().filter(|file| is_ended(file.record.session)) {
                 let WriteRecord { ino, session, .. } = file.record;
                 match self.recover_file_size(ino, session).await {
                     Ok(()) => recovery.sizes_recovered += 1,
@@ -305,18 +305,18 @@ impl MetaService {
     /// Recovers a file that a session was writing. If that isn't possible now, puts the file into
     /// quarantine.
     pub(crate) async fn recover_file_size(&self, ino: InodeId, session: SessionId) -> Result<()> {
-        let _turn = self.quarantine.recovery_lock(ino).write().await;
-        let settled = match self.write_record_of(ino, session).await {
+        let _guard = self.quarantine.recovery_lock(ino).write().await;
+        let outcome = match self.write_record_of(ino, session).await {
             Ok(Some((file, known_size))) => self.recover_size(&file, known_size).await,
             // Another task was first.
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         };
-        match settled {
+        match outcome {
             Ok(()) => self.end_quarantine(ino, session),
             Err(_) => self.quarantine_file(ino, session)?,
         }
-        settled
+        outcome
     }
 
     /// A session's write record of a file, and the size that the session reported. If other
@@ -327,36 +327,36 @@ impl MetaService {
         session: SessionId,
     ) -> Result<Option<(UnrecoveredFile, Option<u64>)>> {
         let before = InodeId(ino.0.wrapping_sub(1));
-        let mut notes = self
+        let mut records = self
             .read(ino.partition(), |view| namespace::unrecovered_files(view, ino.partition(), before, 1))
             .await?;
-        notes.retain(|file| file.record.ino == ino);
-        let known_size = self.sizes.of(ino, session).filter(|_| notes.len() == 1);
-        Ok(notes.into_iter().find(|file| file.record.session == session).map(|file| (file, known_size)))
+        records.retain(|file| file.record.ino == ino);
+        let known_size = self.reported_sizes.of(ino, session).filter(|_| records.len() == 1);
+        Ok(records.into_iter().find(|file| file.record.session == session).map(|file| (file, known_size)))
     }
 
     /// Makes the inode and chunk files of a file agree, and removes the write record.
     async fn recover_size(&self, file: &UnrecoveredFile, known_size: Option<u64>) -> Result<()> {
         let ino = file.record.ino;
         // The new epoch makes targets refuse requests of the session that are still unanswered.
-        let under = EpochedFile { ino, epoch: self.leases.new_epoch(ino) };
+        let epoched_file = EpochedFile { ino, epoch: self.leases.new_epoch(ino) };
         let (size, blocks) = (file.attr.size, file.attr.blocks);
         let mut report = WriteReport { size, blocks, lens: Vec::new(), mtime: None };
         match &file.layout {
             // An unfinished move to chunks: the inline content is still valid.
             Some(layout) if file.inline => {
-                self.chunks.change_durably(under, layout, |_| StorageOp::Delete).await?;
+                self.chunks.change_durably(epoched_file, layout, |_| StorageOp::Delete).await?;
             }
             Some(layout) => {
                 if let Some(size) = file.record.truncate_to {
-                    self.cut_chunks(under, layout, size).await?;
+                    self.cut_chunks(epoched_file, layout, size).await?;
                 }
-                let mut chunks = self.chunks.measure(under, layout).await?;
+                let mut chunks = self.chunks.measure(epoched_file, layout).await?;
                 // Content beyond it is from in-flight writes, which the session repeats (`sizes`).
                 let known_size = known_size.map(|size| size.max(file.attr.size));
                 if let Some(size) = known_size.filter(|size| layout::file_end(layout, &chunks.lens) > *size) {
-                    self.cut_chunks(under, layout, size).await?;
-                    chunks = self.chunks.measure(under, layout).await?;
+                    self.cut_chunks(epoched_file, layout, size).await?;
+                    chunks = self.chunks.measure(epoched_file, layout).await?;
                 }
                 report.size = report.size.max(layout::file_end(layout, &chunks.lens));
                 // After a restore all chunk files may be gone, and the loss of content that was on
@@ -378,21 +378,26 @@ impl MetaService {
         self.run_with_leases_of(&holder, session, MetaOp::TruncateDone { ino }).await
     }
 
-    async fn cut_chunks(&self, under: EpochedFile, layout: &Layout, size: u64) -> Result<()> {
+    async fn cut_chunks(&self, epoched_file: EpochedFile, layout: &Layout, size: u64) -> Result<()> {
         let cut = |stripe| StorageOp::Truncate { len: layout::local_len(layout, stripe, size) };
-        self.chunks.change_durably(under, layout, cut).await
+        self.chunks.change_durably(epoched_file, layout, cut).await
     }
 
     /// Executes a command in the name of a session that doesn't exist any more.
     pub(crate) async fn run_for_session(&self, session: SessionId, op: MetaOp) -> Result<()> {
-        let nobody = Arc::new(Session::new(session, SessionKind::Local));
-        self.run_with_leases_of(&nobody, session, op).await
+        let ended_session = Arc::new(Session::new(session, SessionKind::Local));
+        self.run_with_leases_of(&ended_session, session, op).await
     }
 
     /// The same, with the leases of another session.
     async fn run_with_leases_of(&self, holder: &Arc<Session>, session: SessionId, op: MetaOp) -> Result<()> {
-        let request =
-            MetaRequest { session, number: None, credentials: Credentials::default(), privileged: false, op };
+        let request = MetaRequest {
+            session,
+            slot_sequence: None,
+            credentials: Credentials::default(),
+            privileged: false,
+            op,
+        };
         self.execute(CommandOrigin::Background, &request, holder, Deadline::NEVER).await.map(|_| ())
     }
 

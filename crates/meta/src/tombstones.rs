@@ -15,7 +15,7 @@ impl MetaService {
     pub async fn delete_old_tombstones(&self, now_s: i64) -> Result<()> {
         let range = keys::all_sessions();
         let stored = self.executors.store.scan(&range.from, &range.to, usize::MAX).await;
-        let mut kept = BTreeSet::new();
+        let mut retained = BTreeSet::new();
         for (key, value) in stored.map_err(|error| store_error(&error))? {
             let Some(Key::Session(id)) = decode_key(&key) else { continue };
             let record = StoredSession::decode(value.clone()).ok().filter(StoredSession::is_ended);
@@ -34,9 +34,10 @@ impl MetaService {
                     continue;
                 }
             }
-            kept.insert(id);
+            retained.insert(id);
         }
-        self.sessions.forget_evicted(|id: SessionId, ended_s| !kept.contains(&id) && is_old(ended_s, now_s));
+        self.sessions
+            .forget_evicted(|id: SessionId, ended_s| !retained.contains(&id) && is_old(ended_s, now_s));
         Ok(())
     }
 }

@@ -30,12 +30,12 @@ pub(crate) struct PendingTruncations {
 
 impl PendingTruncations {
     /// Tracks what a command of a session records. The executor of the file's partition is locked.
-    pub fn note(&self, op: &MetaOp, session: SessionId, writes: &Writes) -> Result<()> {
+    pub fn track(&self, op: &MetaOp, session: SessionId, writes: &Writes) -> Result<()> {
         let (MetaOp::Truncate { ino, .. } | MetaOp::TruncateDone { ino }) = *op else { return Ok(()) };
         let own = keys::writing(ino, session);
         for (key, value) in writes.iter().filter(|(key, _)| *key == own) {
-            let note = value.clone().map(|value| record::decode::<Writing>(key, value)).transpose()?;
-            let is_pending = note.is_some_and(|note| note.truncate_to.is_some());
+            let record = value.clone().map(|value| record::decode::<Writing>(key, value)).transpose()?;
+            let is_pending = record.is_some_and(|record| record.truncate_to.is_some());
             self.change(|pending| match is_pending {
                 true => _ = pending.insert((ino, session)),
                 false => _ = pending.remove(&(ino, session)),
@@ -51,7 +51,7 @@ impl PendingTruncations {
 
     /// Drops the truncations of a session that has ended, after its size recovery.
     pub fn forget_session(&self, session: SessionId) {
-        self.change(|pending| pending.retain(|(_, whose)| *whose != session));
+        self.change(|pending| pending.retain(|(_, other)| *other != session));
     }
 
     /// Drops the truncations in a partition that another service owns now.
@@ -69,9 +69,9 @@ impl PendingTruncations {
 impl MetaService {
     /// Tracks truncations that a command begins or ends, and reports a pending one to the session.
     pub(crate) fn track_truncation(&self, request: &MetaRequest, applied: &mut Applied) -> Result<()> {
-        self.truncations.note(&request.op, request.session, &applied.writes)?;
+        self.truncations.track(&request.op, request.session, &applied.writes)?;
         if let MetaReply::File(info) = &mut applied.reply {
-            info.uncut = self.truncations.is_pending(info.attr.ino, request.session);
+            info.truncate_pending = self.truncations.is_pending(info.attr.ino, request.session);
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ impl MetaService {
     /// Executes the pending truncation of a session that acknowledges a recall. With the
     /// acknowledgement of an older recall, it may go on using the file.
     pub(crate) async fn truncate_before_acknowledgement(&self, due: PendingRecall) {
-        if self.truncations.is_pending(due.ino, due.session) && self.leases.is_due(&due) {
+        if self.truncations.is_pending(due.ino, due.session) && self.leases.is_pending(&due) {
             self.complete_truncation(due.ino, due.session).await;
         }
     }

@@ -22,7 +22,7 @@ pub(crate) struct View<'a> {
     pub missing: RefCell<Vec<MissingData>>,
     pub cache: &'a Cache,
     pub counters: &'a Counters,
-    pub held: &'a LockedExecutors<'a>,
+    pub locked: &'a LockedExecutors<'a>,
     /// The last uncommitted commit from which the command read.
     pub depends_on: RefCell<Option<Ticket>>,
     /// The directory in which the command only looks up a name: its times don't appear in the
@@ -58,7 +58,7 @@ impl View<'_> {
 
     fn overlay(&self, key: &[u8]) -> Result<&Overlay, ReadError> {
         let partition = keys::partition_of_key(key);
-        self.held.overlay(partition).ok_or(ReadError::NeedPartition(partition))
+        self.locked.overlay(partition).ok_or(ReadError::NeedPartition(partition))
     }
 
     fn stored(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
@@ -78,15 +78,15 @@ impl View<'_> {
         })
     }
 
-    fn miss(&self, want: MissingData) -> ReadError {
-        self.missing.borrow_mut().push(want);
+    fn miss(&self, missing: MissingData) -> ReadError {
+        self.missing.borrow_mut().push(missing);
         ReadError::NotFetched
     }
 }
 
 impl Reader for View<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
-        if self.held.is_remote_partition(keys::partition_of_key(key)) {
+        if self.locked.is_remote_partition(keys::partition_of_key(key)) {
             return self.stored(key);
         }
         if let Some(write) = self.overlay(key)?.get(key) {
@@ -109,7 +109,7 @@ impl Reader for View<'_> {
         if from >= to {
             return Ok(Vec::new());
         }
-        if self.held.is_remote_partition(keys::partition_of_key(from)) {
+        if self.locked.is_remote_partition(keys::partition_of_key(from)) {
             let mut stored = self.stored_range(from, to, limit)?;
             stored.truncate(limit);
             return Ok(stored);

@@ -1,7 +1,7 @@
 //! Interface of management to the cluster's certificate authority: joins, tokens, clients and
 //! certificates.
 
-use identity::{Identity, Role};
+use identity::{Identity, Member};
 use types::{NodeId, Result, RevokedClient};
 use wire::mgmt::{ClientInfo, Join, NewClient, NewToken, TokenInfo};
 
@@ -65,7 +65,7 @@ pub trait MembershipAuthority: Send + Sync {
     /// connection.
     fn renew(
         &self,
-        _member: &Role,
+        _member: &Member,
         _present: Option<&Identity>,
         _csr: &str,
         _now_s: i64,

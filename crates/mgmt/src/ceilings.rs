@@ -52,7 +52,7 @@ impl Ceilings {
 
     /// Drops values of removed nodes and targets.
     fn follow(&mut self, map: &ClusterMap) {
-        self.0.retain(|(place, _), _| is_there(place, map));
+        self.0.retain(|(place, _), _| exists(place, map));
     }
 
     fn newest(&self, place: &str) -> Option<String> {
@@ -71,7 +71,7 @@ impl Ceilings {
 }
 
 /// Whether the map has everything that a place names; in a cluster of one process it has no nodes.
-fn is_there(place: &str, map: &ClusterMap) -> bool {
+fn exists(place: &str, map: &ClusterMap) -> bool {
     place.split(" to ").all(|part| {
         let part = part.split(',').next().unwrap_or(part);
         match part.split_once(' ') {
@@ -184,7 +184,7 @@ mod tests {
         ceilings.follow(&map_with(&[2]));
         let places: Vec<String> = ceilings.all().into_iter().map(|c| c.place).collect();
         assert_eq!(places, ["target 2"]);
-        assert!(is_there("node 1", &map_with(&[])));
+        assert!(exists("node 1", &map_with(&[])));
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub fn open(content: &[u8], magic: &str, known_format: u64) -> Result<toml::Tabl
 }
 
 /// Appends the checksum line.
-pub fn seal(body: &str) -> String {
+pub fn with_checksum(body: &str) -> String {
     format!("{body}checksum = \"{:08x}\"\n", text_sum(body))
 }
 
@@ -62,7 +62,7 @@ pub fn write(path: &Path, body: &str) -> io::Result<()> {
     let draft = draft_of(path);
     // The superblock has the hash key, which is secret.
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-    file.write_all(seal(body).as_bytes())?;
+    file.write_all(with_checksum(body).as_bytes())?;
     file.sync_all()?;
     fs::rename(&draft, path)?;
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()

@@ -4,7 +4,7 @@ use crate::limits::{EJECTION_POLL, REVOCATION_TIMEOUT};
 use crate::management::Management;
 use crate::refusal;
 use crate::service::first_to_complete;
-use identity::Role;
+use identity::Member;
 use net::Caller;
 use types::{Errno, Error, NodeId, NodeState, Result, SessionId};
 use wire::MgmtReply;
@@ -30,7 +30,7 @@ impl Management {
     /// Evicts all sessions of a client.
     async fn end_sessions_of(&self, name: &str) -> Result<Vec<SessionId>> {
         let mut ended = Vec::new();
-        for session in self.sessions_now().await?.iter().filter(|session| is_of(session, name)) {
+        for session in self.sessions_now().await?.iter().filter(|session| is_session_of(session, name)) {
             match self.metadata()?.evict(session.session).await {
                 Ok(()) => ended.push(session.session),
                 // The session has ended by itself.
@@ -52,8 +52,8 @@ impl Management {
         loop {
             let unaware = self.unconfirmed_nodes(epoch);
             let waited_ns = rt::monotonic_ns() - began_ns;
-            let heard = self.presence(&self.current()).reachable;
-            if !unaware.iter().any(|node| heard.contains(node))
+            let reachable = self.reachability_snapshot(&self.current()).reachable;
+            if !unaware.iter().any(|node| reachable.contains(node))
                 || waited_ns > REVOCATION_TIMEOUT.as_nanos() as u64
             {
                 return unaware;
@@ -66,7 +66,7 @@ impl Management {
     fn unconfirmed_nodes(&self, epoch: types::Epoch) -> Vec<NodeId> {
         let (map, liveness) = (self.current(), self.liveness());
         let may_serve = map.nodes.iter().filter(|node| node.state != NodeState::Offline);
-        let is_aware = |node: NodeId| liveness.seen(node).is_some_and(|seen| seen.epoch >= epoch);
+        let is_aware = |node: NodeId| liveness.process(node).is_some_and(|seen| seen.epoch >= epoch);
         may_serve.map(|node| node.id).filter(|node| !is_aware(*node)).collect()
     }
 
@@ -76,7 +76,8 @@ impl Management {
         // The list of clients doesn't need metadata services.
         let sessions = self.sessions_now().await.ok();
         for client in &mut clients {
-            let count = |all: &Vec<SessionInfo>| all.iter().filter(|one| is_of(one, &client.name)).count();
+            let count =
+                |all: &Vec<SessionInfo>| all.iter().filter(|one| is_session_of(one, &client.name)).count();
             client.sessions = sessions.as_ref().map(count);
         }
         Ok(clients)
@@ -85,21 +86,21 @@ impl Management {
     /// Certifies a new key of a member, in place of that in its present certificate. `caller`:
     /// `None` within this process, which acts for its own node.
     pub(crate) fn renew(&self, caller: Option<&Caller>, member: &str, csr: &str) -> Result<MgmtReply> {
-        let gate = self.authority()?;
-        let role: Role = member.parse().map_err(Error::from)?;
-        let present = caller.map(|caller| match &caller.proof {
+        let authority = self.authority()?;
+        let role: Member = member.parse().map_err(Error::from)?;
+        let identity = caller.map(|caller| match &caller.proof {
             net::Proof::Member(identity) if identity.role == role => Ok(identity),
             _ => Err(refusal::not_allowed(&caller.name)),
         });
-        let present = present.transpose()?;
-        if let Role::Node(node) = role
+        let identity = identity.transpose()?;
+        if let Member::Node(node) = role
             && self.current().node(node).is_none()
         {
             return Err(refusal::removed_node(node));
         }
-        let renewed = gate.renew(&role, present, csr, rt::now().secs)?;
+        let renewed = authority.renew(&role, identity, csr, rt::now().secs)?;
         tracing::info!(member, "renewed the certificate of {member}");
-        if let Role::Node(node) = role {
+        if let Member::Node(node) = role {
             self.liveness().note_certificate(node, renewed.ends_s);
         }
         Ok(MgmtReply::Certificate { chain: renewed.chain })
@@ -108,13 +109,13 @@ impl Management {
     /// Records the expiry of the certificate that a node shows.
     pub(crate) fn note_certificate(&self, caller: &Caller) {
         if let net::Proof::Member(identity) = &caller.proof
-            && let Role::Node(node) = identity.role
+            && let Member::Node(node) = identity.role
         {
             self.liveness().note_certificate(node, identity.expires);
         }
     }
 }
 
-fn is_of(session: &SessionInfo, client: &str) -> bool {
+fn is_session_of(session: &SessionInfo, client: &str) -> bool {
     session.client.strip_prefix("client/") == Some(client)
 }

@@ -17,20 +17,20 @@ pub fn state_files(bytes: &[u8]) {
     read(bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {
         let body = checked_file::split(text).map_or(text, |(body, _)| body);
-        read(checked_file::seal(body).as_bytes());
+        read(checked_file::with_checksum(body).as_bytes());
     }
 }
 
 fn read(content: &[u8]) {
     let path = Path::new("file");
     if let Ok(superblock) = Superblock::parse(path, content) {
-        let again = Superblock::parse(path, checked_file::seal(&superblock.render()).as_bytes());
+        let again = Superblock::parse(path, checked_file::with_checksum(&superblock.render()).as_bytes());
         assert_eq!(again.ok().as_ref(), Some(&superblock));
         assert_eq!(Superblock::from_constants(&superblock.constants()).as_ref(), Some(&superblock));
     }
     let paths = StatePaths::new("/state");
     if let Ok(list) = TargetList::parse(&paths, content) {
-        let again = TargetList::parse(&paths, checked_file::seal(&list.render()).as_bytes());
+        let again = TargetList::parse(&paths, checked_file::with_checksum(&list.render()).as_bytes());
         assert_eq!(again.ok().as_ref(), Some(&list));
     }
 }

@@ -20,7 +20,7 @@ const NEARLY_FULL_TIMES: u64 = 3;
 pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
     let mut findings = Vec::new();
     if map.targets.is_empty() {
-        findings.push(found(
+        findings.push(finding(
             Verdict::Critical,
             "the cluster has no targets: no file with more than a few KiB can be written".into(),
             "weft target add PATH on a storage node".into(),
@@ -39,7 +39,7 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
             |t: &Target| t.state == TargetState::Online && !t.drain && t.class != CapacityClass::Emergency;
         (!of_pool.any(usable)).then(|| {
             let what = format!("pool {} has no target that takes new files", pool.name);
-            found(Verdict::Critical, what, format!("weft target add PATH --pool {}", pool.name))
+            finding(Verdict::Critical, what, format!("weft target add PATH --pool {}", pool.name))
         })
     }));
     findings.extend(groups::group_findings(map, liveness));
@@ -47,7 +47,7 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
     findings.extend(map.settings.checksums_off.then(|| {
         let what =
             "checksums of data are off: damage on disks and in the network is neither detected nor repaired";
-        found(Verdict::Critical, what.into(), "weft cluster set --checksums on".into())
+        finding(Verdict::Critical, what.into(), "weft cluster set --checksums on".into())
     }));
     let verdict = Verdict::Healthy;
     with_status(Health {
@@ -61,17 +61,17 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
 }
 
 /// Adds findings about the daily backups of the metadata.
-pub fn with_backups(mut health: Health, copies: BackupsInfo) -> Health {
+pub fn with_backups(mut health: Health, backups: BackupsInfo) -> Health {
     let remedy = || "weft meta backup makes one now; check the log, and the free space of that folder".into();
     let hours = |seconds: u64| seconds / 3600;
-    if let Some(failure) = copies.failure.as_ref().filter(|_| copies.kept > 0) {
+    if let Some(failure) = backups.failure.as_ref().filter(|_| backups.kept > 0) {
         let what = format!("the last daily metadata backup failed: {failure}");
-        health.findings.push(found(Verdict::Warning, what, remedy()));
-    } else if let Some(age_s) = copies.age_s.filter(|age_s| copies.kept > 0 && *age_s > OLD_BACKUP_S) {
-        let what = format!("the newest metadata backup in {} is {} hours old", copies.folder, hours(age_s));
-        health.findings.push(found(Verdict::Warning, what, remedy()));
+        health.findings.push(finding(Verdict::Warning, what, remedy()));
+    } else if let Some(age_s) = backups.age_s.filter(|age_s| backups.kept > 0 && *age_s > OLD_BACKUP_S) {
+        let what = format!("the newest metadata backup in {} is {} hours old", backups.folder, hours(age_s));
+        health.findings.push(finding(Verdict::Warning, what, remedy()));
     }
-    health.copies = Some(copies);
+    health.copies = Some(backups);
     with_status(health)
 }
 
@@ -88,24 +88,25 @@ pub fn with_certificates(
 
 /// Adds findings about files in lost groups; `usage`: their counted files.
 pub fn with_lost(mut health: Health, map: &ClusterMap, usage: Option<&GroupUsage>) -> Health {
-    health.findings.extend(groups::lost(map, usage));
+    health.findings.extend(groups::lost_group_finding(map, usage));
     with_status(health)
 }
 
 /// Adds findings about the metadata store's disk.
 pub fn with_store(mut health: Health, store: StoreInfo) -> Health {
     let StoreInfo { path, free, needed, .. } = &store;
-    let told = format!("{} MiB free, {} MiB are needed", free >> 20, needed >> 20);
+    let space = format!("{} MiB free, {} MiB are needed", free >> 20, needed >> 20);
     let remedy = || "free space on that disk, or enlarge it; deleting files helps within minutes".into();
     if free < needed {
         let what = format!(
-            "the disk of the metadata at {path} is full: {told}; nothing can be created, existing files can be used and deleted"
+            "the disk of the metadata at {path} is full: {space}; nothing can be created, existing files can be used and deleted"
         );
-        health.findings.push(found(Verdict::Critical, what, remedy()));
+        health.findings.push(finding(Verdict::Critical, what, remedy()));
     } else if *free < NEARLY_FULL_TIMES * needed {
-        let what =
-            format!("the disk of the metadata at {path} is nearly full: {told}, else nothing can be created");
-        health.findings.push(found(Verdict::Warning, what, remedy()));
+        let what = format!(
+            "the disk of the metadata at {path} is nearly full: {space}, else nothing can be created"
+        );
+        health.findings.push(finding(Verdict::Warning, what, remedy()));
     }
     health.store = Some(store);
     with_status(health)
@@ -132,15 +133,15 @@ fn node_findings(
     findings: &mut Vec<HealthFinding>,
 ) {
     let name = format!("node {} ({})", node.id, node.name);
-    let serves = map.targets.iter().filter(|t| t.node == node.id).count();
+    let target_count = map.targets.iter().filter(|t| t.node == node.id).count();
     match node.state {
         NodeState::Online => {}
         NodeState::ProbablyOffline => {
             let hint = "check that weft serve runs there, and the network in between".into();
-            findings.push(found(Verdict::Warning, format!("{name} has missed heartbeats"), hint));
+            findings.push(finding(Verdict::Warning, format!("{name} has missed heartbeats"), hint));
         }
         NodeState::Offline => {
-            let (verdict, what) = match serves {
+            let (verdict, what) = match target_count {
                 0 => (Verdict::Warning, format!("{name} is offline")),
                 n => (
                     Verdict::Critical,
@@ -151,27 +152,27 @@ fn node_findings(
                 ),
             };
             let address = node.addresses.first().map_or("", |a| a.as_str());
-            let lost = match serves {
+            let lost = match target_count {
                 0 => "weft node remove removes it from the cluster",
                 _ => {
                     "if it is lost for good: weft target remove ID --dry-run shows what would be lost with each of its targets"
                 }
             };
             let hint = format!("start weft serve on that machine ({address}); {lost}");
-            findings.push(found(verdict, what, hint));
+            findings.push(finding(verdict, what, hint));
         }
     }
-    if let Some(seen) = liveness.seen(node.id)
+    if let Some(seen) = liveness.process(node.id)
         && seen.is_skewed()
     {
-        let way = if seen.skew_s > 0 { "ahead of" } else { "behind" };
+        let direction = if seen.skew_s > 0 { "ahead of" } else { "behind" };
         let skew_s = seen.skew_s.unsigned_abs();
-        let what = format!("the clock of {name} is {skew_s} s {way} management's");
-        findings.push(found(Verdict::Critical, what, "set both clocks by NTP (chrony)".into()));
+        let what = format!("the clock of {name} is {skew_s} s {direction} management's");
+        findings.push(finding(Verdict::Critical, what, "set both clocks by NTP (chrony)".into()));
     }
     if check_version("", &node.version, version).is_err() {
         let what = format!("{name} runs weft {}, management runs {version}", node.version);
-        findings.push(found(Verdict::Warning, what, "install the same version on all machines".into()));
+        findings.push(finding(Verdict::Warning, what, "install the same version on all machines".into()));
     }
 }
 
@@ -190,7 +191,7 @@ fn target_finding(target: &Target, map: &ClusterMap) -> Option<HealthFinding> {
     let free = target.free >> 20;
     match (target.state, target.class) {
         // Otherwise the node's finding covers it.
-        (TargetState::Offline, _) if node_is_up => Some(found(
+        (TargetState::Offline, _) if node_is_up => Some(finding(
             Verdict::Critical,
             format!("{name} is offline though its node is up"),
             format!(
@@ -198,12 +199,12 @@ fn target_finding(target: &Target, map: &ClusterMap) -> Option<HealthFinding> {
                 target.path
             ),
         )),
-        (_, CapacityClass::Emergency) => Some(found(
+        (_, CapacityClass::Emergency) => Some(finding(
             Verdict::Critical,
             format!("{name} is full: {free} MiB free"),
             "delete files, enlarge its disk, or add a target".into(),
         )),
-        (_, CapacityClass::Low) => Some(found(
+        (_, CapacityClass::Low) => Some(finding(
             Verdict::Warning,
             format!("{name} is nearly full: {free} MiB free"),
             "delete files, enlarge its disk, or add a target".into(),
@@ -212,7 +213,7 @@ fn target_finding(target: &Target, map: &ClusterMap) -> Option<HealthFinding> {
     }
 }
 
-pub(crate) fn found(verdict: Verdict, what: String, hint: String) -> HealthFinding {
+pub(crate) fn finding(verdict: Verdict, what: String, hint: String) -> HealthFinding {
     HealthFinding { verdict, what, hint }
 }
 
@@ -293,30 +294,30 @@ mod tests {
             failure: None,
         };
         let healthy = || health(&ClusterMap { targets: cluster().targets, ..cluster() }, &online(), "0.4.1");
-        let told = |copies: BackupsInfo| {
+        let with_copies = |copies: BackupsInfo| {
             let told = with_backups(healthy(), copies);
             (told.verdict, told.findings.into_iter().map(|f| f.what).collect::<Vec<_>>().join("; "))
         };
-        let (verdict, what) = told(copies.clone());
+        let (verdict, what) = with_copies(copies.clone());
         assert!(verdict == Verdict::Warning && what.contains("in /b is 72 hours old"), "{what}");
-        let (verdict, what) = told(BackupsInfo { failure: Some("no room".into()), ..copies.clone() });
+        let (verdict, what) = with_copies(BackupsInfo { failure: Some("no room".into()), ..copies.clone() });
         assert!(verdict == Verdict::Warning && what.contains("failed: no room"), "{what}");
-        assert_eq!(told(BackupsInfo { age_s: Some(3600), ..copies.clone() }).0, Verdict::Healthy);
-        assert_eq!(told(BackupsInfo { kept: 0, ..copies }).0, Verdict::Healthy);
+        assert_eq!(with_copies(BackupsInfo { age_s: Some(3600), ..copies.clone() }).0, Verdict::Healthy);
+        assert_eq!(with_copies(BackupsInfo { kept: 0, ..copies }).0, Verdict::Healthy);
     }
 
     #[test]
     fn a_full_metadata_disk_is_a_finding() {
-        let told = |free_mib: u64| {
+        let with_free = |free_mib: u64| {
             let (path, capacity) = ("/m".into(), 1 << 30);
             let store = StoreInfo { path, used: 0, capacity, free: free_mib << 20, needed: 64 << 20 };
             let told = with_store(health(&cluster(), &online(), "0.4.1"), store);
             (told.verdict, told.findings.into_iter().map(|f| f.what).collect::<Vec<_>>().join("; "))
         };
-        assert_eq!(told(3 * 64), (Verdict::Healthy, String::new()));
-        let (verdict, what) = told(3 * 64 - 1);
+        assert_eq!(with_free(3 * 64), (Verdict::Healthy, String::new()));
+        let (verdict, what) = with_free(3 * 64 - 1);
         assert!(verdict == Verdict::Warning && what.contains("/m is nearly full: 191 MiB free"), "{what}");
-        let (verdict, what) = told(63);
+        let (verdict, what) = with_free(63);
         assert!(verdict == Verdict::Critical && what.contains("63 MiB free, 64 MiB are needed"), "{what}");
     }
 

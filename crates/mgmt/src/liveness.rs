@@ -6,7 +6,7 @@
 use crate::limits::{
     MAX_CLOCK_SKEW_S, MAX_RESYNCS, MAX_SCRUBS, OFFLINE_AFTER, PROBABLY_OFFLINE_AFTER, REPLACE_PRIMARY_AFTER,
 };
-use crate::member_states::Reachable;
+use crate::member_states::ReachabilitySnapshot;
 use crate::rates::{ReportedCounters, TargetRates};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub struct NodeProcess {
     /// Random number of the process.
     pub instance: u64,
     /// Its machine has none of the addresses that it announces.
-    pub is_elsewhere: bool,
+    pub has_foreign_addresses: bool,
     /// Time of its last heartbeat.
     pub at_ns: u64,
     /// How far its clock is ahead, in seconds.
@@ -58,9 +58,9 @@ impl Liveness {
 
     /// Records the registration of a node's process.
     pub fn note_registration(&mut self, node: NodeId, instance: u64, now_ns: u64) {
-        let seen = NodeProcess {
+        let process = NodeProcess {
             instance,
-            is_elsewhere: false,
+            has_foreign_addresses: false,
             at_ns: now_ns,
             skew_s: 0,
             epoch: Epoch(0),
@@ -68,28 +68,28 @@ impl Liveness {
             scrubs: Vec::new(),
             spaces: BTreeMap::new(),
         };
-        self.nodes.insert(node, seen);
+        self.nodes.insert(node, process);
     }
 
     /// Records whether the machine of a node has none of the addresses that the node announces.
     pub fn set_has_foreign_addresses(&mut self, node: NodeId, is_elsewhere: bool) {
-        if let Some(seen) = self.nodes.get_mut(&node) {
-            seen.is_elsewhere = is_elsewhere;
+        if let Some(process) = self.nodes.get_mut(&node) {
+            process.has_foreign_addresses = is_elsewhere;
         }
     }
 
     /// Records the map and the resyncs of the process.
     pub fn note_map(&mut self, node: NodeId, instance: u64, epoch: Epoch, resyncs: &[ResyncProgress]) {
-        if let Some(seen) = self.nodes.get_mut(&node).filter(|seen| seen.instance == instance) {
-            seen.epoch = seen.epoch.max(epoch);
-            seen.resyncs = resyncs.iter().take(MAX_RESYNCS).cloned().collect();
+        if let Some(process) = self.nodes.get_mut(&node).filter(|seen| seen.instance == instance) {
+            process.epoch = process.epoch.max(epoch);
+            process.resyncs = resyncs.iter().take(MAX_RESYNCS).cloned().collect();
         }
     }
 
     /// Records the scrubs of the process.
     pub fn note_scrubs(&mut self, node: NodeId, instance: u64, scrubs: &[ScrubProgress]) {
-        if let Some(seen) = self.nodes.get_mut(&node).filter(|seen| seen.instance == instance) {
-            seen.scrubs = scrubs.iter().take(MAX_SCRUBS).cloned().collect();
+        if let Some(process) = self.nodes.get_mut(&node).filter(|seen| seen.instance == instance) {
+            process.scrubs = scrubs.iter().take(MAX_SCRUBS).cloned().collect();
         }
     }
 
@@ -116,15 +116,15 @@ impl Liveness {
         now_ns: u64,
     ) -> bool {
         match self.nodes.get_mut(&node) {
-            Some(seen) if seen.instance == instance => {
-                seen.at_ns = now_ns;
-                seen.skew_s = skew_s;
-                seen.spaces = targets.iter().map(|t| (t.target, t.space)).collect();
-                let told = targets.iter().filter_map(|t| {
+            Some(process) if process.instance == instance => {
+                process.at_ns = now_ns;
+                process.skew_s = skew_s;
+                process.spaces = targets.iter().map(|t| (t.target, t.space)).collect();
+                let reports = targets.iter().filter_map(|t| {
                     let device = t.space.map(|space| space.device);
                     Some(ReportedCounters { target: t.target, device, work: t.work? })
                 });
-                self.note_io_counters(told, now_ns);
+                self.note_io_counters(reports, now_ns);
                 true
             }
             _ => false,
@@ -132,8 +132,12 @@ impl Liveness {
     }
 
     /// Records I/O counters of targets.
-    pub(crate) fn note_io_counters(&mut self, told: impl IntoIterator<Item = ReportedCounters>, now_ns: u64) {
-        self.rates.note(told, now_ns);
+    pub(crate) fn note_io_counters(
+        &mut self,
+        reports: impl IntoIterator<Item = ReportedCounters>,
+        now_ns: u64,
+    ) {
+        self.rates.note(reports, now_ns);
     }
 
     /// Rates of a map's targets, and their share of each target's ceilings.
@@ -170,7 +174,7 @@ impl Liveness {
     }
 
     /// The process that has registered since management started.
-    pub fn seen(&self, node: NodeId) -> Option<&NodeProcess> {
+    pub fn process(&self, node: NodeId) -> Option<&NodeProcess> {
         self.nodes.get(&node)
     }
 
@@ -187,7 +191,7 @@ impl Liveness {
     /// down.
     fn since_heartbeat_ns(&self, node: NodeId, before: NodeState, now_ns: u64) -> u128 {
         let since = match self.nodes.get(&node) {
-            Some(seen) => seen.at_ns,
+            Some(process) => process.at_ns,
             // It may have served while management was down.
             None if before != NodeState::Offline => self.started_ns,
             None => return u128::MAX,
@@ -201,8 +205,8 @@ impl Liveness {
     }
 
     /// Which nodes of a map are reachable.
-    pub fn presence(&self, map: &ClusterMap, now_ns: u64) -> Reachable {
-        let mut presence = Reachable::default();
+    pub fn reachability_snapshot(&self, map: &ClusterMap, now_ns: u64) -> ReachabilitySnapshot {
+        let mut presence = ReachabilitySnapshot::default();
         for node in &map.nodes {
             let silent_ns = self.since_heartbeat_ns(node.id, node.state, now_ns);
             // A node that may have served while management was down is neither.
@@ -220,8 +224,8 @@ impl Liveness {
 
     /// A node's report on one of its targets: `None` without a report since management started.
     pub fn space(&self, node: NodeId, target: TargetId) -> Option<Option<TargetSpace>> {
-        let seen = self.nodes.get(&node)?;
-        Some(seen.spaces.get(&target).copied().flatten())
+        let process = self.nodes.get(&node)?;
+        Some(process.spaces.get(&target).copied().flatten())
     }
 }
 
@@ -277,7 +281,7 @@ mod tests {
         liveness.note_registration(NODE, 2, 2 * S);
         assert!(!liveness.note_heartbeat(NODE, 1, 0, &[], 3 * S));
         assert!(liveness.note_heartbeat(NODE, 2, 31, &[], 3 * S));
-        assert!(liveness.seen(NODE).unwrap().is_skewed());
+        assert!(liveness.process(NODE).unwrap().is_skewed());
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub fn lock_target(directory: &Path) -> Result<File> {
             let pid = fs::read_to_string("/proc/locks")
                 .ok()
                 .zip(file.metadata().ok())
-                .and_then(|(locks, found)| locker(&locks, found.ino()))
+                .and_then(|(locks, found)| flock_holder(&locks, found.ino()))
                 .unwrap_or_else(|| "(unknown)".to_string());
             Err(Error::TargetInUse { path: directory.to_path_buf(), pid })
         }
@@ -87,7 +87,7 @@ pub fn lock_target(directory: &Path) -> Result<File> {
 /// The process that holds the `flock` of an inode, from the lines of `/proc/locks` (proc_locks(5)):
 /// `1: FLOCK ADVISORY WRITE 2178 08:05:131181 0 EOF`. The device is ignored: on some file systems
 /// it isn't the one that stat returns.
-fn locker(locks: &str, inode: u64) -> Option<String> {
+fn flock_holder(locks: &str, inode: u64) -> Option<String> {
     let wanted = inode.to_string();
     locks.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace().skip(1);
@@ -146,8 +146,8 @@ mod tests {
     fn the_holder_is_found_among_other_locks() {
         let locks = "1: POSIX  ADVISORY  WRITE 7 08:05:42 0 EOF\n2: FLOCK  ADVISORY  WRITE 2178 08:05:42 0 EOF\n\
                      3: FLOCK  ADVISORY  WRITE 9 08:05:142 0 EOF\n4: -> FLOCK\n\n";
-        assert_eq!(locker(locks, 42).as_deref(), Some("2178"));
-        assert_eq!(locker(locks, 142).as_deref(), Some("9"));
-        assert_eq!(locker(locks, 2), None);
+        assert_eq!(flock_holder(locks, 42).as_deref(), Some("2178"));
+        assert_eq!(flock_holder(locks, 142).as_deref(), Some("9"));
+        assert_eq!(flock_holder(locks, 2), None);
     }
 }

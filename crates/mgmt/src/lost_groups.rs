@@ -36,19 +36,19 @@ impl Management {
 
     /// Discards the count: the set of lost groups has changed.
     pub(crate) fn discard_lost_count(&self) {
-        let mut known = self.lost();
-        (known.usage, known.due_ns) = (None, 0);
+        let mut state = self.lost();
+        (state.usage, state.due_ns) = (None, 0);
     }
 
     /// Starts a count of the files in lost groups, in the background, if there are such groups and
     /// a count is due.
     pub(crate) fn start_counting_lost(self: &Arc<Self>) {
         let groups = lost(&self.current());
-        let mut known = self.lost();
-        if groups.is_empty() || known.is_counting || rt::monotonic_ns() < known.due_ns {
+        let mut state = self.lost();
+        if groups.is_empty() || state.is_counting || rt::monotonic_ns() < state.due_ns {
             return;
         }
-        known.is_counting = true;
+        state.is_counting = true;
         rt::spawn(self.clone().count_lost(groups));
     }
 
@@ -59,13 +59,13 @@ impl Management {
             tracing::warn!(%error, hint = &*error.hint, "can't count the files of lost groups at present");
         }
         let now_ns = rt::monotonic_ns();
-        let rest_ns = (now_ns - began_ns)
+        let pause_ns = (now_ns - began_ns)
             .saturating_mul(LOST_COUNT_PAUSE_FACTOR)
             .max(LOST_COUNT_PAUSE.as_nanos() as u64);
-        let mut known = self.lost();
-        let is_outdated = counted.is_ok() && known.usage.is_none();
-        known.is_counting = false;
-        known.due_ns = if is_outdated { now_ns } else { now_ns.saturating_add(rest_ns) };
+        let mut state = self.lost();
+        let is_outdated = counted.is_ok() && state.usage.is_none();
+        state.is_counting = false;
+        state.due_ns = if is_outdated { now_ns } else { now_ns.saturating_add(pause_ns) };
     }
 
     /// Removes groups that had no references in two consecutive counts: a file that was begun while
@@ -73,19 +73,19 @@ impl Management {
     async fn count_and_drop(&self, groups: BTreeSet<GroupId>) -> Result<()> {
         let usage = self.metadata()?.usage(groups.clone()).await?;
         let unused: BTreeSet<GroupId> = groups.difference(&usage.referenced).copied().collect();
-        let over: BTreeSet<GroupId> = {
+        let unused_twice: BTreeSet<GroupId> = {
             let is_current = groups == lost(&self.current());
-            let mut known = self.lost();
-            known.usage = is_current.then_some(usage);
-            let before = std::mem::replace(&mut known.unused, unused);
-            known.unused.intersection(&before).copied().collect()
+            let mut state = self.lost();
+            state.usage = is_current.then_some(usage);
+            let before = std::mem::replace(&mut state.unused, unused);
+            state.unused.intersection(&before).copied().collect()
         };
-        if over.is_empty() {
+        if unused_twice.is_empty() {
             return Ok(());
         }
-        tracing::info!(groups = ?over, "removed lost groups that no file refers to any more");
+        tracing::info!(groups = ?unused_twice, "removed lost groups that no file refers to any more");
         self.change(|roster| {
-            roster.map.groups.retain(|group| !(group.is_lost() && over.contains(&group.id)));
+            roster.map.groups.retain(|group| !(group.is_lost() && unused_twice.contains(&group.id)));
             Ok::<_, types::Error>(())
         })
         .await?;

@@ -26,7 +26,7 @@ use types::{
     PartitionId, Pool, PoolId, Role, SessionId, Target, TargetId, TargetState,
 };
 use wire::mgmt::{
-    BackupsInfo, DrainProgress, MetaInfo, PoolInfo, SessionInfo, StoreInfo, TargetSpace, Touched,
+    BackupsInfo, DrainProgress, MetaInfo, PoolInfo, ReconcileFiles, SessionInfo, StoreInfo, TargetSpace,
 };
 
 /// The map's key in the metadata store: above all partitions, among the global keys.
@@ -48,13 +48,13 @@ pub struct Management {
     map: MapHandle,
     numbers: Mutex<NextNumbers>,
     /// Held by the one change in progress.
-    changing: rt::sync::RwLock,
+    change_lock: rt::sync::RwLock,
     /// Set and cleared with every new epoch.
     pub(crate) changed: rt::sync::Event,
     pub(crate) liveness: Mutex<Liveness>,
     reachability: Mutex<Reachability>,
     /// Time of day at the start of this process, in seconds, and its monotonic clock then.
-    began: (i64, u64),
+    started: (i64, u64),
     /// Volatile state of members of mirrored groups.
     pub(crate) members: Mutex<MemberTracker>,
     /// Volatile state of lost groups.
@@ -62,12 +62,12 @@ pub struct Management {
     /// Set and cleared with every heartbeat.
     pub(crate) heartbeat_received: rt::sync::Event,
     scope: Scope,
-    pub(crate) gate: OnceLock<Arc<dyn MembershipAuthority>>,
+    pub(crate) authority: OnceLock<Arc<dyn MembershipAuthority>>,
     pub(crate) metadata: OnceLock<Arc<dyn Metadata>>,
-    pub(crate) copies: OnceLock<BackupsSource>,
+    pub(crate) backups: OnceLock<BackupsSource>,
     pub(crate) store_info: OnceLock<StoreInfoSource>,
     own_usage: OnceLock<OwnUsage>,
-    proof: OnceLock<TargetCheck>,
+    target_check: OnceLock<TargetCheck>,
     pub(crate) ceilings: Mutex<Ceilings>,
 }
 
@@ -95,9 +95,9 @@ enum Scope {
 /// Requests of management to the metadata service.
 pub trait Metadata: Send + Sync {
     /// Crash reconciliation of a target with the metadata of these files.
-    fn reconcile(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, types::Result<()>>;
+    fn reconcile(&self, target: TargetId, touched: ReconcileFiles) -> LocalFuture<'_, types::Result<()>>;
     /// The same for a mirrored group.
-    fn reconcile_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, types::Result<()>>;
+    fn reconcile_group(&self, group: GroupId, touched: ReconcileFiles) -> LocalFuture<'_, types::Result<()>>;
     /// A file with data on the target, if any.
     fn find_file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
     /// Usage of these groups by the metadata. Reads every inode in its current committed state.
@@ -187,21 +187,21 @@ impl Management {
             numbers: Mutex::new(numbers.unwrap_or_else(|| NextNumbers::above(&map))),
             map: Arc::new(RwLock::new(Arc::new(map))),
             writer,
-            changing: rt::sync::RwLock::new(),
+            change_lock: rt::sync::RwLock::new(),
             changed: rt::sync::Event::new(),
             liveness: Mutex::new(Liveness::new(rt::monotonic_ns())),
             reachability: Mutex::default(),
-            began: (rt::now().secs, rt::monotonic_ns()),
+            started: (rt::now().secs, rt::monotonic_ns()),
             members: Mutex::default(),
             lost: Mutex::default(),
             heartbeat_received: rt::sync::Event::new(),
             scope,
-            gate: OnceLock::new(),
+            authority: OnceLock::new(),
             metadata: OnceLock::new(),
-            copies: OnceLock::new(),
+            backups: OnceLock::new(),
             store_info: OnceLock::new(),
             own_usage: OnceLock::new(),
-            proof: OnceLock::new(),
+            target_check: OnceLock::new(),
             ceilings: Mutex::new(ceilings),
         })
     }
@@ -209,13 +209,13 @@ impl Management {
     /// The cluster's time, Unix seconds. It follows the monotonic clock: setting this machine's
     /// time of day doesn't change it before the next start.
     pub(crate) fn cluster_time_s(&self) -> i64 {
-        let (began_s, began_ns) = self.began;
+        let (began_s, began_ns) = self.started;
         began_s.saturating_add_unsigned((rt::monotonic_ns() - began_ns) / 1_000_000_000)
     }
 
     /// Sets the authority that issues tokens and admits nodes. Only the first call counts.
-    pub fn set_authority(&self, gate: Arc<dyn MembershipAuthority>) {
-        let _ = self.gate.set(gate);
+    pub fn set_authority(&self, authority: Arc<dyn MembershipAuthority>) {
+        let _ = self.authority.set(authority);
     }
 
     /// Sets the connection to the metadata service. Only the first call counts.
@@ -224,13 +224,13 @@ impl Management {
     }
 
     /// Sets the source of the state of metadata backups. Only the first call counts.
-    pub fn set_backups(&self, copies: BackupsSource) {
-        let _ = self.copies.set(copies);
+    pub fn set_backups(&self, backups: BackupsSource) {
+        let _ = self.backups.set(backups);
     }
 
     /// Sets the source of the metadata's disk usage. Only the first call counts.
-    pub fn set_store_info(&self, tell: StoreInfoSource) {
-        let _ = self.store_info.set(tell);
+    pub fn set_store_info(&self, source: StoreInfoSource) {
+        let _ = self.store_info.set(source);
     }
 
     /// The handle by which the services of this process read the map.
@@ -257,25 +257,28 @@ impl Management {
     }
 
     /// Records the I/O counters of this process's targets, in a cluster without nodes.
-    pub fn note_own_io(&self, works: impl IntoIterator<Item = (TargetId, PathBuf, wire::mgmt::IoCounters)>) {
-        let told = works.into_iter().map(|(target, path, work)| {
+    pub fn note_own_io(
+        &self,
+        counters: impl IntoIterator<Item = (TargetId, PathBuf, wire::mgmt::IoCounters)>,
+    ) {
+        let reported = counters.into_iter().map(|(target, path, work)| {
             let device = space_of(&path).ok().map(|space| space.device);
             ReportedCounters { target, device, work }
         });
-        self.liveness().note_io_counters(told, rt::monotonic_ns());
+        self.liveness().note_io_counters(reported, rt::monotonic_ns());
     }
 
     /// Sets the source of the space in the files of this process's targets, in a cluster without
     /// nodes. Only the first call counts.
-    pub fn set_own_usage(&self, own: OwnUsage) {
-        let _ = self.own_usage.set(own);
+    pub fn set_own_usage(&self, source: OwnUsage) {
+        let _ = self.own_usage.set(source);
     }
 
     /// Sets the check that this process's targets are the directories that were opened, in a
     /// cluster without nodes: a measurable directory may be another one by now. Only the first call
     /// counts.
-    pub fn set_target_check(&self, is_proven: TargetCheck) {
-        let _ = self.proof.set(is_proven);
+    pub fn set_target_check(&self, check: TargetCheck) {
+        let _ = self.target_check.set(check);
     }
 
     pub(crate) fn liveness(&self) -> MutexGuard<'_, Liveness> {
@@ -335,7 +338,7 @@ impl Management {
         let mut nodes: Vec<NodeId> = map.targets.iter().map(|target| target.node).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        nodes.retain(|node| liveness.seen(*node).is_none());
+        nodes.retain(|node| liveness.process(*node).is_none());
         nodes
     }
 
@@ -375,7 +378,7 @@ impl Management {
         &self,
         edit: impl FnOnce(&mut Roster) -> Result<T, E>,
     ) -> Result<T, E> {
-        let _alone = self.changing.write().await;
+        let _change_guard = self.change_lock.write().await;
         let before = self.current();
         let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut roster = Roster { map: ClusterMap::clone(&before), numbers };
@@ -395,15 +398,15 @@ impl Management {
     /// The map with the current state of its nodes and targets.
     fn evaluated(&self, map: &ClusterMap) -> ClusterMap {
         let Some((superblock, _)) = self.cluster() else {
-            let own = |id, space| self.own_usage.get().and_then(|own| own(id, space));
-            let is_proven = |id| self.proof.get().is_none_or(|is_proven| is_proven(id));
+            let own_usage = |id, space| self.own_usage.get().and_then(|own| own(id, space));
+            let is_same_directory = |id| self.target_check.get().is_none_or(|is_proven| is_proven(id));
             let mut map = measured(map, |target| match space_of(Path::new(&target.path)) {
-                Ok(space) if is_proven(target.id) => {
-                    TargetMeasurement::Space(Space { own: own(target.id, space), ..space })
+                Ok(space) if is_same_directory(target.id) => {
+                    TargetMeasurement::Space(Space { own: own_usage(target.id, space), ..space })
                 }
                 _ => TargetMeasurement::Unmeasurable,
             });
-            let presence = self.presence(&map);
+            let presence = self.reachability_snapshot(&map);
             member_states::eject_missing(&mut map, &presence);
             return map;
         };
@@ -412,13 +415,13 @@ impl Management {
         for node in &mut map.nodes {
             node.state = liveness.state(node.id, node.state, now_ns);
         }
-        if let Some(gate) = self.gate.get() {
+        if let Some(authority) = self.authority.get() {
             // The authority's record is authoritative, also after a restore of an older metadata
             // backup.
-            map.revoked = gate.revoked(rt::now().secs);
+            map.revoked = authority.revoked(rt::now().secs);
         }
         assign(&mut map, superblock.partitions);
-        let presence = liveness.presence(&map, now_ns);
+        let presence = liveness.reachability_snapshot(&map, now_ns);
         member_states::eject_missing(&mut map, &presence);
         member_states::replace_unreachable_primaries(&mut map, &presence);
         self.members().eject_restarted(&mut map, &presence);
@@ -438,8 +441,8 @@ impl Management {
         if map == *before {
             return Ok(());
         }
-        let moved = map.epoch != before.epoch;
-        if moved {
+        let is_new_epoch = map.epoch != before.epoch;
+        if is_new_epoch {
             let numbers = serde_json::to_vec(&numbers).expect("numbers have string keys only");
             let writes = vec![
                 (MAP_KEY.to_vec(), Some(encode(&map).into())),
@@ -454,7 +457,7 @@ impl Management {
         }
         *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
-        if moved {
+        if is_new_epoch {
             self.changed.set();
             self.changed.clear();
         }
@@ -649,14 +652,14 @@ mod tests {
             management.refresh().await.unwrap();
             assert_eq!(states(&management, group.id), [(second, Good), (first, NeedsResync)]);
             let since = management.current().group(group.id).unwrap().since;
-            let word = crate::member_states::MemberReport {
+            let report = crate::member_states::MemberReport {
                 group: group.id,
                 since,
                 target: first,
                 state: Bad,
                 orderly: false,
             };
-            management.set_member(None, word, "its disk is broken").await.unwrap();
+            management.set_member(None, report, "its disk is broken").await.unwrap();
             assert_eq!(states(&management, group.id), [(second, Good), (first, Bad)]);
             // A directory other than the opened one is no better.
             management.set_target_check(Arc::new(move |target| target != second));

@@ -20,18 +20,18 @@ pub enum TargetMeasurement {
 /// Directories on one local file system share its space, also those of different nodes: each gets
 /// an equal part, so that sums over targets are correct. The capacity class depends on the file
 /// system as a whole. A directory that can't be measured is offline.
-pub fn measured(map: &ClusterMap, sight: impl Fn(&Target) -> TargetMeasurement) -> ClusterMap {
-    let sights: Vec<TargetMeasurement> = map.targets.iter().map(sight).collect();
-    let mut sharers: BTreeMap<u64, u64> = BTreeMap::new();
-    for sight in &sights {
-        if let TargetMeasurement::Space(space) = sight {
-            *sharers.entry(space.device).or_default() += 1;
+pub fn measured(map: &ClusterMap, measure: impl Fn(&Target) -> TargetMeasurement) -> ClusterMap {
+    let measurements: Vec<TargetMeasurement> = map.targets.iter().map(measure).collect();
+    let mut targets_per_device: BTreeMap<u64, u64> = BTreeMap::new();
+    for measurement in &measurements {
+        if let TargetMeasurement::Space(space) = measurement {
+            *targets_per_device.entry(space.device).or_default() += 1;
         }
     }
     let mut after = map.clone();
-    for (target, sight) in after.targets.iter_mut().zip(sights) {
-        if let TargetMeasurement::Space(space) = sight {
-            let share = sharers[&space.device];
+    for (target, measurement) in after.targets.iter_mut().zip(measurements) {
+        if let TargetMeasurement::Space(space) = measurement {
+            let share = targets_per_device[&space.device];
             target.capacity = space.capacity / share;
             target.free = space.free / share;
             target.class = layout::classify(space.capacity, space.free);
@@ -39,7 +39,7 @@ pub fn measured(map: &ClusterMap, sight: impl Fn(&Target) -> TargetMeasurement) 
         }
         // A cluster of one process has no nodes: this process is the server.
         let node = map.node(target.node).map_or(NodeState::Online, |node| node.state);
-        target.state = match (sight, node) {
+        target.state = match (measurement, node) {
             (TargetMeasurement::Unmeasurable, _) | (_, NodeState::Offline) => TargetState::Offline,
             (_, NodeState::ProbablyOffline) => TargetState::ProbablyOffline,
             (_, NodeState::Online) => TargetState::Online,

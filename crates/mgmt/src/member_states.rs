@@ -16,7 +16,7 @@ use types::{ClusterMap, Epoch, Group, GroupId, MemberState, NodeId, Result, Targ
 
 /// Reachability of nodes and targets at one moment.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Reachable {
+pub struct ReachabilitySnapshot {
     /// Nodes with a recent heartbeat.
     pub reachable: BTreeSet<NodeId>,
     /// Nodes that can't serve any more, even if they are running: their lease has expired.
@@ -41,53 +41,54 @@ pub struct MemberReport {
 /// if the group has another version: the primary must take the new version into account first.
 pub fn apply_member_report(
     map: &mut ClusterMap,
-    asker: Option<NodeId>,
-    word: &MemberReport,
-    presence: &Reachable,
+    reporter: Option<NodeId>,
+    report: &MemberReport,
+    presence: &ReachabilitySnapshot,
 ) -> Result<()> {
-    let group = map.group(word.group).ok_or_else(|| refusal::no_group(word.group))?;
+    let group = map.group(report.group).ok_or_else(|| refusal::no_group(report.group))?;
     if !group.scheme.spans_targets() {
-        return Err(refusal::not_mirrored(word.group));
+        return Err(refusal::not_mirrored(report.group));
     }
-    if group.since != word.since {
+    if group.since != report.since {
         return Ok(());
     }
     let primary = group.primary();
-    let serves = primary.and_then(|target| map.target(target)).map(|target| target.node);
-    if asker.is_some_and(|asker| serves != Some(asker)) {
-        return Err(refusal::not_primary(word.group, primary));
+    let primary_node = primary.and_then(|target| map.target(target)).map(|target| target.node);
+    if reporter.is_some_and(|asker| primary_node != Some(asker)) {
+        return Err(refusal::not_primary(report.group, primary));
     }
-    let before = group.state_of(word.target).ok_or_else(|| refusal::no_member(word.group, word.target))?;
-    if before == word.state {
+    let before =
+        group.state_of(report.target).ok_or_else(|| refusal::no_member(report.group, report.target))?;
+    if before == report.state {
         // The content of a revived member matches the metadata.
-        if word.orderly && before == MemberState::Good && group.revived == Some(word.target) {
-            group_mut(map, word.group)?.revived = None;
+        if report.orderly && before == MemberState::Good && group.revived == Some(report.target) {
+            group_mut(map, report.group)?.revived = None;
         }
         return Ok(());
     }
-    if !may_become(before, word.state) {
-        return Err(refusal::member_state(word.group, word.target, before, word.state));
+    if !may_become(before, report.state) {
+        return Err(refusal::member_state(report.group, report.target, before, report.state));
     }
-    let others = reachable_others(map, group, &[word.target], presence);
-    let is_leaving = group.leaving == Some(word.target);
-    let is_dismissed = word.orderly || (before, word.state) == (MemberState::Good, MemberState::Bad);
+    let others = reachable_others(map, group, &[report.target], presence);
+    let is_leaving = group.leaving == Some(report.target);
+    let is_dismissed = report.orderly || (before, report.state) == (MemberState::Good, MemberState::Bad);
     // No member leaves before the group has its full number of replicas; unreachable ones don't
     // count.
     let is_needed = is_leaving && is_dismissed && others.len() < group.scheme.members();
-    if is_needed || (word.orderly && !is_leaving) {
+    if is_needed || (report.orderly && !is_leaving) {
         // This is an answer, too: the member stays.
         return Ok(());
     }
     if before == MemberState::Good && others.is_empty() {
-        return Err(refusal::last_in_sync_member(word.group, word.target));
+        return Err(refusal::last_in_sync_member(report.group, report.target));
     }
-    let group = group_mut(map, word.group)?;
+    let group = group_mut(map, report.group)?;
     match before {
-        MemberState::Good if word.orderly && primary == Some(word.target) => {
-            step_down(group, word.target, word.state, &others);
+        MemberState::Good if report.orderly && primary == Some(report.target) => {
+            step_down(group, report.target, report.state, &others);
         }
-        MemberState::Good => eject(group, &[word.target], word.state, &others),
-        _ => set(group, word.target, word.state),
+        MemberState::Good => eject(group, &[report.target], report.state, &others),
+        _ => set_state(group, report.target, report.state),
     }
     Ok(())
 }
@@ -107,31 +108,36 @@ fn may_become(before: MemberState, after: MemberState) -> bool {
 
 /// Handles the start of a new process of a node: content that the previous process had acknowledged
 /// may be lost, and changes that it had begun may be on some members only.
-pub fn handle_restart(map: &mut ClusterMap, node: NodeId, presence: &Reachable) {
+pub fn handle_restart(map: &mut ClusterMap, node: NodeId, presence: &ReachabilitySnapshot) {
     for group in mirrored(map) {
         handle_restart_in(map, group, node, presence);
     }
 }
 
 /// The same for one group.
-pub fn handle_restart_in(map: &mut ClusterMap, group: GroupId, node: NodeId, presence: &Reachable) {
+pub fn handle_restart_in(
+    map: &mut ClusterMap,
+    group: GroupId,
+    node: NodeId,
+    presence: &ReachabilitySnapshot,
+) {
     let Some(before) = map.group(group) else { return };
-    let own = members_on(map, before, node);
-    if own.is_empty() {
+    let on_node = members_on(map, before, node);
+    if on_node.is_empty() {
         return;
     }
-    let good: Vec<TargetId> =
-        own.iter().copied().filter(|id| before.state_of(*id) == Some(MemberState::Good)).collect();
-    let others = reachable_others(map, before, &own, presence);
-    let is_primary = before.primary().is_some_and(|primary| own.contains(&primary));
+    let in_sync: Vec<TargetId> =
+        on_node.iter().copied().filter(|id| before.state_of(*id) == Some(MemberState::Good)).collect();
+    let others = reachable_others(map, before, &on_node, presence);
+    let is_primary = before.primary().is_some_and(|primary| on_node.contains(&primary));
     let Ok(group) = group_mut(map, group) else { return };
-    own.iter().for_each(|id| abort_resync(group, *id));
-    match good.split_first() {
+    on_node.iter().for_each(|id| abort_resync(group, *id));
+    match in_sync.split_first() {
         None => {}
-        Some(_) if !others.is_empty() => eject(group, &good, MemberState::NeedsResync, &others),
+        Some(_) if !others.is_empty() => eject(group, &in_sync, MemberState::NeedsResync, &others),
         Some((first, rest)) => {
             // All members of the same process may differ from it.
-            rest.iter().for_each(|id| set(group, *id, MemberState::NeedsResync));
+            rest.iter().for_each(|id| set_state(group, *id, MemberState::NeedsResync));
             if is_primary {
                 let followers = group.members.clone();
                 followers.iter().filter(|id| *id != first).for_each(|id| abort_resync(group, *id));
@@ -141,15 +147,15 @@ pub fn handle_restart_in(map: &mut ClusterMap, group: GroupId, node: NodeId, pre
 }
 
 /// Handles the orderly shutdown of a node: other members take over where possible.
-pub fn handle_shutdown(map: &mut ClusterMap, node: NodeId, presence: &Reachable) {
+pub fn handle_shutdown(map: &mut ClusterMap, node: NodeId, presence: &ReachabilitySnapshot) {
     for id in mirrored(map) {
         let Some(group) = map.group(id) else { continue };
-        let own = members_on(map, group, node);
-        let others = reachable_others(map, group, &own, presence);
-        let good: Vec<TargetId> =
-            own.into_iter().filter(|id| group.state_of(*id) == Some(MemberState::Good)).collect();
-        if let (false, false, Ok(group)) = (good.is_empty(), others.is_empty(), group_mut(map, id)) {
-            eject(group, &good, MemberState::NeedsResync, &others);
+        let on_node = members_on(map, group, node);
+        let others = reachable_others(map, group, &on_node, presence);
+        let in_sync: Vec<TargetId> =
+            on_node.into_iter().filter(|id| group.state_of(*id) == Some(MemberState::Good)).collect();
+        if let (false, false, Ok(group)) = (in_sync.is_empty(), others.is_empty(), group_mut(map, id)) {
+            eject(group, &in_sync, MemberState::NeedsResync, &others);
         }
     }
 }
@@ -162,7 +168,7 @@ pub fn handle_full_restart(map: &mut ClusterMap) {
         for member in group.members.clone().into_iter().filter(|member| *member != primary) {
             abort_resync(group, member);
             if group.state_of(member) == Some(MemberState::Good) {
-                set(group, member, MemberState::NeedsResync);
+                set_state(group, member, MemberState::NeedsResync);
             }
         }
     }
@@ -170,13 +176,14 @@ pub fn handle_full_restart(map: &mut ClusterMap) {
 
 /// Replaces primaries that can't serve any more. Other unreachable members stay in sync: they miss
 /// nothing before the next write.
-pub fn replace_unreachable_primaries(map: &mut ClusterMap, presence: &Reachable) {
+pub fn replace_unreachable_primaries(map: &mut ClusterMap, presence: &ReachabilitySnapshot) {
     for id in mirrored(map) {
         let Some(group) = map.group(id) else { continue };
         let Some(primary) = group.primary() else { continue };
-        let is_silent = map.target(primary).is_none_or(|target| presence.expired.contains(&target.node));
+        let lease_has_expired =
+            map.target(primary).is_none_or(|target| presence.expired.contains(&target.node));
         let others = reachable_others(map, group, &[primary], presence);
-        if let (true, false, Ok(group)) = (is_silent, others.is_empty(), group_mut(map, id)) {
+        if let (true, false, Ok(group)) = (lease_has_expired, others.is_empty(), group_mut(map, id)) {
             eject(group, &[primary], MemberState::NeedsResync, &others);
         }
     }
@@ -185,16 +192,16 @@ pub fn replace_unreachable_primaries(map: &mut ClusterMap, presence: &Reachable)
 /// Ejects members in sync whose targets are missing: their nodes report that the disk is gone, so
 /// their content doesn't count. If all of a group are missing they stay: it isn't known which one
 /// has less.
-pub fn eject_missing(map: &mut ClusterMap, presence: &Reachable) {
+pub fn eject_missing(map: &mut ClusterMap, presence: &ReachabilitySnapshot) {
     if presence.missing.is_empty() {
         return;
     }
     for id in mirrored(map) {
         let Some(group) = map.group(id) else { continue };
         let is_missing = |id: &TargetId| presence.missing.contains(id);
-        let good =
+        let in_sync =
             group.members_with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
-        let missing: Vec<TargetId> = good.filter(is_missing).collect();
+        let missing: Vec<TargetId> = in_sync.filter(is_missing).collect();
         let others = reachable_others(map, group, &missing, presence);
         if let (false, false, Ok(group)) = (missing.is_empty(), others.is_empty(), group_mut(map, id)) {
             eject(group, &missing, MemberState::NeedsResync, &others);
@@ -203,7 +210,7 @@ pub fn eject_missing(map: &mut ClusterMap, presence: &Reachable) {
 }
 
 /// Ejects a lost member that is in sync, if another one in sync is reachable.
-pub fn eject_lost(map: &mut ClusterMap, group: GroupId, member: TargetId, presence: &Reachable) {
+pub fn eject_lost(map: &mut ClusterMap, group: GroupId, member: TargetId, presence: &ReachabilitySnapshot) {
     let Some(known) = map.group(group) else { return };
     let others = reachable_others(map, known, &[member], presence);
     if let (false, Ok(group)) = (others.is_empty(), group_mut(map, group)) {
@@ -219,13 +226,13 @@ pub fn eject_lost(map: &mut ClusterMap, group: GroupId, member: TargetId, presen
 /// `ENOENT` for an unknown group.
 pub fn recover(map: &mut ClusterMap, group: GroupId, from: TargetId) -> Result<()> {
     let group = group_mut(map, group)?;
-    let place = |(member, state): &(TargetId, MemberState)| match state {
+    let rank = |(member, state): &(TargetId, MemberState)| match state {
         _ if *member == from => 0,
         MemberState::Good => 2,
         _ => 1,
     };
     let mut ordered: Vec<(TargetId, MemberState)> = group.members_with_states().collect();
-    ordered.sort_by_key(place);
+    ordered.sort_by_key(rank);
     let new_state = |(member, _)| (member, if member == from { MemberState::Good } else { MemberState::Bad });
     (group.members, group.states) = ordered.into_iter().map(new_state).unzip();
     // It is needed now, even if it was being replaced.
@@ -253,12 +260,16 @@ pub fn assign_group_versions(before: &ClusterMap, after: &mut ClusterMap) {
 /// Members that were in sync and aren't any more, with their groups.
 pub fn ejected(before: &ClusterMap, after: &ClusterMap) -> Vec<(GroupId, TargetId)> {
     let of_group = |group: &Group| {
-        let was_good = |target: TargetId| {
+        let was_in_sync = |target: TargetId| {
             before.group(group.id).and_then(|known| known.state_of(target)) == Some(MemberState::Good)
         };
-        let is_out =
-            |(target, state): &(TargetId, MemberState)| *state != MemberState::Good && was_good(*target);
-        group.members_with_states().filter(is_out).map(|(target, _)| (group.id, target)).collect::<Vec<_>>()
+        let was_ejected =
+            |(target, state): &(TargetId, MemberState)| *state != MemberState::Good && was_in_sync(*target);
+        group
+            .members_with_states()
+            .filter(was_ejected)
+            .map(|(target, _)| (group.id, target))
+            .collect::<Vec<_>>()
     };
     after.groups.iter().filter(|group| group.scheme.spans_targets()).flat_map(of_group).collect()
 }
@@ -330,52 +341,53 @@ fn members_on(map: &ClusterMap, group: &Group, node: NodeId) -> Vec<TargetId> {
 fn reachable_others(
     map: &ClusterMap,
     group: &Group,
-    but: &[TargetId],
-    presence: &Reachable,
+    excluded: &[TargetId],
+    presence: &ReachabilitySnapshot,
 ) -> Vec<TargetId> {
-    let good = group.members_with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
-    good.filter(|id| !but.contains(id) && is_available(map, *id, presence)).collect()
+    let in_sync =
+        group.members_with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
+    in_sync.filter(|id| !excluded.contains(id) && is_available(map, *id, presence)).collect()
 }
 
 /// Whether a target's node is reachable and has the target: a node continues to serve without a
 /// disk that is gone.
-pub fn is_available(map: &ClusterMap, id: TargetId, presence: &Reachable) -> bool {
-    let is_heard = map.target(id).is_some_and(|target| presence.reachable.contains(&target.node));
-    is_heard && !presence.missing.contains(&id)
+pub fn is_available(map: &ClusterMap, id: TargetId, presence: &ReachabilitySnapshot) -> bool {
+    let is_node_reachable = map.target(id).is_some_and(|target| presence.reachable.contains(&target.node));
+    is_node_reachable && !presence.missing.contains(&id)
 }
 
 /// Ejects members in sync. If the primary is among them, the first of `others` replaces it.
-fn eject(group: &mut Group, out: &[TargetId], state: MemberState, others: &[TargetId]) {
-    let replaced = group.primary().filter(|primary| out.contains(primary));
-    out.iter().for_each(|id| set(group, *id, state));
+fn eject(group: &mut Group, ejected: &[TargetId], state: MemberState, others: &[TargetId]) {
+    let replaced = group.primary().filter(|primary| ejected.contains(primary));
+    ejected.iter().for_each(|id| set_state(group, *id, state));
     let (Some(replaced), Some(primary)) = (replaced, others.first()) else { return };
-    for member in group.members.clone().into_iter().filter(|id| id != primary && !out.contains(id)) {
+    for member in group.members.clone().into_iter().filter(|id| id != primary && !ejected.contains(id)) {
         abort_resync(group, member);
         if group.state_of(member) == Some(MemberState::Good) {
-            set(group, member, MemberState::NeedsResync);
+            set_state(group, member, MemberState::NeedsResync);
         }
     }
-    let place = |id: TargetId| match id {
+    let rank = |id: TargetId| match id {
         id if id == *primary => 0,
         id if id == replaced => 2,
         _ => 1,
     };
     let mut ordered: Vec<(TargetId, MemberState)> = group.members_with_states().collect();
-    ordered.sort_by_key(|(id, _)| place(*id));
+    ordered.sort_by_key(|(id, _)| rank(*id));
     (group.members, group.states) = ordered.into_iter().unzip();
 }
 
 /// The primary steps down without unfinished changes: the others keep their states, and the first
 /// of `others` becomes primary.
 fn step_down(group: &mut Group, primary: TargetId, state: MemberState, others: &[TargetId]) {
-    set(group, primary, state);
-    let place = |id: TargetId| match id {
+    set_state(group, primary, state);
+    let rank = |id: TargetId| match id {
         id if others.first() == Some(&id) => 0,
         id if id == primary => 2,
         _ => 1,
     };
     let mut ordered: Vec<(TargetId, MemberState)> = group.members_with_states().collect();
-    ordered.sort_by_key(|(id, _)| place(*id));
+    ordered.sort_by_key(|(id, _)| rank(*id));
     (group.members, group.states) = ordered.into_iter().unzip();
 }
 
@@ -383,13 +395,13 @@ fn step_down(group: &mut Group, primary: TargetId, state: MemberState, others: &
 /// start again.
 fn abort_resync(group: &mut Group, target: TargetId) {
     match group.state_of(target) {
-        Some(MemberState::Resyncing) => set(group, target, MemberState::NeedsResync),
-        Some(MemberState::Rebuilding) => set(group, target, MemberState::Bad),
+        Some(MemberState::Resyncing) => set_state(group, target, MemberState::NeedsResync),
+        Some(MemberState::Rebuilding) => set_state(group, target, MemberState::Bad),
         _ => {}
     }
 }
 
-fn set(group: &mut Group, target: TargetId, state: MemberState) {
+fn set_state(group: &mut Group, target: TargetId, state: MemberState) {
     group.states =
         group.members_with_states().map(|(id, now)| if id == target { state } else { now }).collect();
     if group.states.iter().all(|state| *state == MemberState::Good) {

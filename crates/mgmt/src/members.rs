@@ -2,7 +2,7 @@
 
 use crate::limits::{EJECTION_POLL, MAX_EJECTION_WAIT, REPLACE_MEMBER_AFTER, REPLACE_PRIMARY_AFTER};
 use crate::management::Management;
-use crate::member_states::{self, MemberReport, Reachable};
+use crate::member_states::{self, MemberReport, ReachabilitySnapshot};
 use crate::refusal;
 use crate::replacement::{self, ReplacementContext};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use wire::mgmt::{GroupInfo, ResyncProgress};
 #[derive(Default, Debug)]
 pub(crate) struct MemberTracker {
     /// Map versions that ejected the members that are out.
-    out: BTreeMap<(GroupId, TargetId), Epoch>,
+    ejected_in_epoch: BTreeMap<(GroupId, TargetId), Epoch>,
     /// Restarted nodes that are still in sync, since no other member in sync was reachable, with
     /// the version of the group. A member that becomes reachable later has more.
     restarted_in_sync: BTreeSet<(GroupId, NodeId, Epoch)>,
@@ -33,7 +33,7 @@ pub(crate) struct MemberTracker {
 
 impl MemberTracker {
     /// Ejects restarted nodes from groups of which another member in sync has become reachable.
-    pub fn eject_restarted(&mut self, map: &mut ClusterMap, presence: &Reachable) {
+    pub fn eject_restarted(&mut self, map: &mut ClusterMap, presence: &ReachabilitySnapshot) {
         self.restarted_in_sync
             .retain(|(group, _, since)| map.group(*group).is_some_and(|g| g.since == *since));
         for (group, node, _) in &self.restarted_in_sync {
@@ -53,31 +53,31 @@ impl MemberTracker {
     /// Records the changes of a map.
     pub fn follow(&mut self, before: &ClusterMap, after: &ClusterMap) {
         for member in member_states::ejected(before, after) {
-            self.out.insert(member, after.epoch);
+            self.ejected_in_epoch.insert(member, after.epoch);
         }
         // A new member has no content yet that it could serve.
         for group in after.groups.iter().filter(|group| group.scheme.spans_targets()) {
             let known = before.group(group.id);
             for (target, _) in group.members_with_states().filter(|(_, state)| *state != MemberState::Good) {
                 if known.is_some_and(|known| !known.members.contains(&target)) {
-                    self.out.insert((group.id, target), Epoch(0));
+                    self.ejected_in_epoch.insert((group.id, target), Epoch(0));
                 }
             }
         }
-        let is_out = |(group, target): &(GroupId, TargetId)| {
+        let is_not_in_sync = |(group, target): &(GroupId, TargetId)| {
             let state = after.group(*group).and_then(|g| g.state_of(*target));
             state.is_some_and(|state| state != MemberState::Good)
         };
-        self.out.retain(|member, _| is_out(member));
-        self.failed.retain(|member, _| is_out(member));
+        self.ejected_in_epoch.retain(|member, _| is_not_in_sync(member));
+        self.failed.retain(|member, _| is_not_in_sync(member));
     }
 
     /// Records the reason if a primary's report ends an attempt to resync a member, which was in
     /// state `was`.
-    fn note_failure(&mut self, was: Option<MemberState>, word: &MemberReport, reason: &str) {
+    fn note_failure(&mut self, was: Option<MemberState>, report: &MemberReport, reason: &str) {
         use MemberState::{Bad, NeedsResync, Rebuilding, Resyncing};
-        if let (Some(Rebuilding), Bad) | (Some(Resyncing), NeedsResync) = (was, word.state) {
-            self.failed.insert((word.group, word.target), reason.to_string());
+        if let (Some(Rebuilding), Bad) | (Some(Resyncing), NeedsResync) = (was, report.state) {
+            self.failed.insert((report.group, report.target), reason.to_string());
         }
     }
 
@@ -130,30 +130,30 @@ impl MemberTracker {
     fn ensure_report_allowed(
         &self,
         map: &ClusterMap,
-        word: &MemberReport,
-        presence: &Reachable,
+        report: &MemberReport,
+        presence: &ReachabilitySnapshot,
     ) -> Result<()> {
-        let Some(group) = map.group(word.group) else { return Ok(()) };
+        let Some(group) = map.group(report.group) else { return Ok(()) };
         let node_of = |id: TargetId| map.target(id).map(|target| target.node);
-        let (Some(primary), Some(other)) = (group.primary().and_then(node_of), node_of(word.target)) else {
+        let (Some(primary), Some(other)) = (group.primary().and_then(node_of), node_of(report.target)) else {
             return Ok(());
         };
-        let takes_out =
-            group.state_of(word.target) == Some(MemberState::Good) && word.state != MemberState::Good;
-        let is_trusted = self.restarted_in_sync.contains(&(word.group, primary, group.since));
-        let is_known = match presence.reachable.contains(&other) {
-            true => !is_trusted || presence.missing.contains(&word.target),
+        let is_ejection =
+            group.state_of(report.target) == Some(MemberState::Good) && report.state != MemberState::Good;
+        let must_wait_for_others = self.restarted_in_sync.contains(&(report.group, primary, group.since));
+        let is_reachability_known = match presence.reachable.contains(&other) {
+            true => !must_wait_for_others || presence.missing.contains(&report.target),
             false => presence.expired.contains(&other),
         };
-        match takes_out && other != primary && !is_known {
-            true => Err(refusal::reachability_unknown(word.group, word.target)),
+        match is_ejection && other != primary && !is_reachability_known {
+            true => Err(refusal::reachability_unknown(report.group, report.target)),
             false => Ok(()),
         }
     }
 
     /// The version that ejected a member.
     fn ejected_in(&self, group: &Group, target: TargetId) -> Epoch {
-        self.out.get(&(group.id, target)).copied().unwrap_or(group.since)
+        self.ejected_in_epoch.get(&(group.id, target)).copied().unwrap_or(group.since)
     }
 }
 
@@ -170,13 +170,17 @@ impl Management {
 
     /// Current reachability. In a cluster of one process every node is reachable, but not every
     /// disk.
-    pub(crate) fn presence(&self, map: &ClusterMap) -> Reachable {
+    pub(crate) fn reachability_snapshot(&self, map: &ClusterMap) -> ReachabilitySnapshot {
         match self.cluster() {
-            Some(_) => self.liveness().presence(map, rt::monotonic_ns()),
+            Some(_) => self.liveness().reachability_snapshot(map, rt::monotonic_ns()),
             None => {
                 let missing = map.targets.iter().filter(|t| t.state == TargetState::Offline).map(|t| t.id);
-                let heard = map.targets.iter().map(|t| t.node).collect();
-                Reachable { reachable: heard, missing: missing.collect(), ..Reachable::default() }
+                let reachable = map.targets.iter().map(|t| t.node).collect();
+                ReachabilitySnapshot {
+                    reachable,
+                    missing: missing.collect(),
+                    ..ReachabilitySnapshot::default()
+                }
             }
         }
     }
@@ -184,39 +188,44 @@ impl Management {
     /// Applies a primary's report, and answers when it is in force at all nodes concerned.
     pub(crate) async fn set_member(
         &self,
-        asker: Option<NodeId>,
-        word: MemberReport,
+        reporter: Option<NodeId>,
+        report: MemberReport,
         reason: &str,
     ) -> Result<MgmtReply> {
-        tracing::info!(?word, reason, "a primary reports on a member");
+        tracing::info!(?report, reason, "a primary reports on a member");
         let began_ns = rt::monotonic_ns();
         let is_late = || rt::monotonic_ns() - began_ns > MAX_EJECTION_WAIT.as_nanos() as u64;
-        while let Err(error) = self.apply_report(asker, &word, reason).await {
+        while let Err(error) = self.apply_report(reporter, &report, reason).await {
             if error.errno != Errno::EAGAIN || is_late() {
                 return Err(error);
             }
             crate::service::first_to_complete(self.heartbeat_received.wait(), rt::sleep(EJECTION_POLL)).await;
         }
         // Also without a change: the request may be a retransmission whose first answer was lost.
-        while let Some(target) = self.unconfirmed_member(word.group) {
+        while let Some(target) = self.unconfirmed_member(report.group) {
             if is_late() {
-                return Err(refusal::ejection_unconfirmed(word.group, target));
+                return Err(refusal::ejection_unconfirmed(report.group, target));
             }
             crate::service::first_to_complete(self.heartbeat_received.wait(), rt::sleep(EJECTION_POLL)).await;
         }
         Ok(MgmtReply::Map { map: self.current() })
     }
 
-    async fn apply_report(&self, asker: Option<NodeId>, word: &MemberReport, reason: &str) -> Result<()> {
+    async fn apply_report(
+        &self,
+        reporter: Option<NodeId>,
+        report: &MemberReport,
+        reason: &str,
+    ) -> Result<()> {
         self.change(|roster| {
-            let presence = self.presence(&roster.map);
-            let group = roster.map.group(word.group).filter(|group| group.since == word.since);
-            let was = group.and_then(|group| group.state_of(word.target));
+            let presence = self.reachability_snapshot(&roster.map);
+            let group = roster.map.group(report.group).filter(|group| group.since == report.since);
+            let was = group.and_then(|group| group.state_of(report.target));
             if group.is_some() {
-                self.members().ensure_report_allowed(&roster.map, word, &presence)?;
+                self.members().ensure_report_allowed(&roster.map, report, &presence)?;
             }
-            member_states::apply_member_report(&mut roster.map, asker, word, &presence)?;
-            self.members().note_failure(was, word, reason);
+            member_states::apply_member_report(&mut roster.map, reporter, report, &presence)?;
+            self.members().note_failure(was, report, reason);
             Ok(())
         })
         .await
@@ -240,9 +249,9 @@ impl Management {
     /// serve any more.
     fn has_confirmed(&self, map: &ClusterMap, group: &Group, id: TargetId) -> bool {
         let Some(node) = map.target(id).and_then(|target| map.node(target.node)) else { return true };
-        let out_since = self.members().ejected_in(group, id);
+        let ejected_in = self.members().ejected_in(group, id);
         let liveness = self.liveness();
-        liveness.seen(node.id).is_some_and(|seen| seen.epoch >= out_since)
+        liveness.process(node.id).is_some_and(|seen| seen.epoch >= ejected_in)
             || liveness.has_no_heartbeat_for(node.id, node.state, REPLACE_PRIMARY_AFTER, rt::monotonic_ns())
     }
 
@@ -257,7 +266,7 @@ impl Management {
         if !map.groups.iter().any(|group| group.scheme.spans_targets()) {
             return;
         }
-        let is_out_for_all = |group: GroupId, id: TargetId| {
+        let is_ejection_confirmed = |group: GroupId, id: TargetId| {
             let known = before.group(group);
             // No node can know this change yet.
             known.is_some_and(|known| {
@@ -265,10 +274,13 @@ impl Management {
                     && (self.cluster().is_none() || self.has_confirmed(before, known, id))
             })
         };
-        let presence = self.presence(map);
-        let facts =
-            ReplacementContext { presence: &presence, lost: &lost, is_ejection_confirmed: &is_out_for_all };
-        replacement::advance(map, &facts);
+        let presence = self.reachability_snapshot(map);
+        let context = ReplacementContext {
+            presence: &presence,
+            lost: &lost,
+            is_ejection_confirmed: &is_ejection_confirmed,
+        };
+        replacement::advance(map, &context);
     }
 
     /// Creates the missing groups of a scheme in a pool.
@@ -289,14 +301,16 @@ impl Management {
     pub(crate) fn groups(&self) -> Vec<GroupInfo> {
         let (map, liveness) = (self.current(), self.liveness());
         let info = |group: &Group| {
-            let serves = group.primary().and_then(|id| map.target(id)).map(|target| target.node);
-            let told =
-                serves.and_then(|node| liveness.seen(node)).map(|seen| &*seen.resyncs).unwrap_or_default();
+            let primary_node = group.primary().and_then(|id| map.target(id)).map(|target| target.node);
+            let resyncs = primary_node
+                .and_then(|node| liveness.process(node))
+                .map(|seen| &*seen.resyncs)
+                .unwrap_or_default();
             let is_here = |progress: &&ResyncProgress| progress.group == group.id;
             GroupInfo {
                 pool_name: map.pool(group.pool).map(|pool| pool.name.clone()).unwrap_or_default(),
                 primary: group.primary(),
-                resyncs: told.iter().filter(is_here).cloned().collect(),
+                resyncs: resyncs.iter().filter(is_here).cloned().collect(),
                 racks: racks(&map, group),
                 group: group.clone(),
             }

@@ -48,16 +48,16 @@ pub(crate) struct TargetRates {
 
 impl TargetRates {
     /// Records the counters of targets at this time.
-    pub(crate) fn note(&mut self, told: impl IntoIterator<Item = ReportedCounters>, now_ns: u64) {
+    pub(crate) fn note(&mut self, reports: impl IntoIterator<Item = ReportedCounters>, now_ns: u64) {
         let mut changed = Vec::new();
-        for ReportedCounters { target, device, work } in told {
+        for ReportedCounters { target, device, work } in reports {
             let drive = device.map_or(Drive::Unknown(target), Drive::Device);
             let (before, rates) = self.targets.entry(target).or_insert((drive, RateWindow::default()));
-            let done = rates.samples.back().and_then(|(_, before)| counters_since(before, &work));
+            let delta = rates.samples.back().and_then(|(_, before)| counters_since(before, &work));
             *before = drive;
             rates.note(work, now_ns);
             let (all, _) = self.drives.entry(drive).or_default();
-            *all = sum(all, &done.unwrap_or_default());
+            *all = sum(all, &delta.unwrap_or_default());
             changed.push(drive);
         }
         changed.sort_unstable();
@@ -90,17 +90,17 @@ impl TargetRates {
                 on.entry(*drive).or_default().push(*target);
             }
         }
-        let tell = |target: &TargetId| {
+        let target_rate = |target: &TargetId| {
             let (drive, rates) = self.targets.get(target)?;
             let Rate { read_bytes, written_bytes, reads, writes } = rates.now(now_ns)?;
             let sharers = &on[drive];
             let best = |limit: &str| {
                 sharers.iter().filter_map(|sharer| ceiling(*sharer, limit)).max_by(f64::total_cmp)
             };
-            let is_heard = |other: &TargetId| {
+            let has_recent_samples = |other: &TargetId| {
                 self.targets.get(other).is_some_and(|(_, rates)| rates.now(now_ns).is_some())
             };
-            let others = sharers.iter().copied().filter(|other| other != target && is_heard(other));
+            let others = sharers.iter().copied().filter(|other| other != target && has_recent_samples(other));
             let (_, of_drive) = self.drives.get(drive)?;
             Some(TargetRate {
                 target: *target,
@@ -113,7 +113,7 @@ impl TargetRates {
                 most: of_drive.peak(&best),
             })
         };
-        targets.iter().filter_map(tell).collect()
+        targets.iter().filter_map(target_rate).collect()
     }
 }
 
@@ -167,13 +167,13 @@ impl RateWindow {
     fn mean(&self) -> Option<(Duration, Rate)> {
         let ((first_ns, first), (last_ns, last)) = (self.samples.front()?, self.samples.back()?);
         let span = Duration::from_nanos(last_ns.saturating_sub(*first_ns));
-        let done = counters_since(first, last).filter(|_| !span.is_zero())?;
+        let delta = counters_since(first, last).filter(|_| !span.is_zero())?;
         let per_s = |count: u64| count as f64 / span.as_secs_f64();
         let rate = Rate {
-            read_bytes: per_s(done.read_bytes),
-            written_bytes: per_s(done.written_bytes),
-            reads: per_s(done.reads),
-            writes: per_s(done.writes),
+            read_bytes: per_s(delta.read_bytes),
+            written_bytes: per_s(delta.written_bytes),
+            reads: per_s(delta.reads),
+            writes: per_s(delta.writes),
         };
         Some((span, rate))
     }
@@ -253,7 +253,7 @@ mod tests {
         ReportedCounters { target: TargetId(target), device, work }
     }
 
-    fn told(rates: &TargetRates, at_s: u64) -> Option<TargetRate> {
+    fn rate_of(rates: &TargetRates, at_s: u64) -> Option<TargetRate> {
         rates.rates_of(&[TargetId(3)], at_s * S, |_, limit| ceiling(limit)).pop()
     }
 
@@ -270,15 +270,15 @@ mod tests {
         (1..=5).for_each(|beat| note(100 * beat, 2 * beat));
         let mut rates_then = TargetRates::default();
         rates_then.note([of(3, None, wrote(0))], 0);
-        assert_eq!(told(&rates_then, 0), None, "one count is no rate");
-        let now = told(&rates, 11).unwrap();
+        assert_eq!(rate_of(&rates_then, 0), None, "one count is no rate");
+        let now = rate_of(&rates, 11).unwrap();
         assert_eq!((now.written_bytes, now.writes, now.reads), (50e6, 50.0, 0.0));
         assert_eq!((now.now, now.one_drive_with), (written(0.5), vec![]));
         (6..=10).for_each(|beat| rates.note([of(3, None, wrote(500))], 2 * beat * S));
-        let later = told(&rates, 20).unwrap();
+        let later = rate_of(&rates, 20).unwrap();
         assert_eq!(later.written_bytes, 0.0);
         assert_eq!(later.most, written(0.5));
-        assert_eq!(told(&rates, 31), None, "the node has been silent");
+        assert_eq!(rate_of(&rates, 31), None, "the node has been silent");
         let kept = rates.targets[&TargetId(3)].1.samples.len();
         assert!(kept <= 7, "{kept}");
     }
@@ -290,7 +290,7 @@ mod tests {
         note(900, 0);
         note(10, 2);
         note(20, 4);
-        assert_eq!(told(&rates, 4).unwrap().written_bytes, 5e6);
+        assert_eq!(rate_of(&rates, 4).unwrap().written_bytes, 5e6);
         // Its drive's total survives, but without what happened unseen.
         assert_eq!(rates.drives[&Drive::Device(8)].0, wrote(10));
     }
@@ -305,18 +305,21 @@ mod tests {
         }
         // Only the second target's ceilings are known: they apply to the drive.
         let ceiling = |target, limit: &str| ceiling(limit).filter(|_| target == TargetId(2));
-        let told = rates.rates_of(&[1, 2, 4].map(TargetId), 11 * S, ceiling);
-        let others: Vec<_> = told.iter().map(|rate| rate.one_drive_with.clone()).collect();
+        let rates_now = rates.rates_of(&[1, 2, 4].map(TargetId), 11 * S, ceiling);
+        let others: Vec<_> = rates_now.iter().map(|rate| rate.one_drive_with.clone()).collect();
         assert_eq!(others, [vec![TargetId(2)], vec![TargetId(1)], vec![]]);
-        let shares: Vec<_> = told.iter().map(|rate| rate.now.as_ref().map(|of| of.share)).collect();
+        let shares: Vec<_> = rates_now.iter().map(|rate| rate.now.as_ref().map(|of| of.share)).collect();
         assert!(shares[0].is_some_and(|share| (0.79..0.81).contains(&share)), "{shares:?}");
         assert_eq!((shares[1], shares[2]), (shares[0], None));
-        assert_eq!(told[0].written_bytes, 30e6);
+        assert_eq!(rates_now[0].written_bytes, 30e6);
         assert_eq!(rates.device(TargetId(4)), Some(9));
         // The first target's node becomes unreachable: the rate of the other one omits it.
         rates.note([of(2, Some(8), wrote(900))], 20 * S);
-        let told = rates.rates_of(&[1, 2].map(TargetId), 25 * S, ceiling);
-        assert_eq!((told.len(), &told[0].target, &told[0].one_drive_with), (1, &TargetId(2), &vec![]));
+        let rates_now = rates.rates_of(&[1, 2].map(TargetId), 25 * S, ceiling);
+        assert_eq!(
+            (rates_now.len(), &rates_now[0].target, &rates_now[0].one_drive_with),
+            (1, &TargetId(2), &vec![])
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! address may have changed, or a firewall may block its port, while clients wait for it. Pure:
 //! times are nanoseconds of a monotonic clock. In memory only.
 
-use crate::health::found;
+use crate::health::finding;
 use crate::limits::{
     MAX_PROBES, MAX_REPORT_TEXT, MAX_REPORTS, PROBE_INTERVAL, PROBE_RETRY, REPORT_VALIDITY, UNREACHABLE_AFTER,
 };
@@ -43,13 +43,13 @@ pub enum ProbeOutcome {
 #[derive(Default, Debug)]
 pub(crate) struct Reachability {
     /// Nodes that send heartbeats, at most as many as in the map.
-    nodes: BTreeMap<NodeId, Probed>,
+    nodes: BTreeMap<NodeId, NodeProbes>,
     /// The last report of each member, by the random number of its process.
     reports: BTreeMap<u64, Report>,
 }
 
 #[derive(Debug)]
-struct Probed {
+struct NodeProbes {
     instance: u64,
     addresses: Vec<Address>,
 }
@@ -58,7 +58,7 @@ struct Probed {
 struct Address {
     text: String,
     due_ns: u64,
-    is_under_way: bool,
+    is_in_progress: bool,
     state: State,
 }
 
@@ -83,11 +83,11 @@ impl Reachability {
     pub fn due(&mut self, map: &ClusterMap, liveness: &Liveness, now_ns: u64) -> Vec<DueProbe> {
         self.follow(map, liveness, now_ns);
         let all = || self.nodes.values().flat_map(|probed| &probed.addresses);
-        let free = MAX_PROBES.saturating_sub(all().filter(|address| address.is_under_way).count());
+        let free = MAX_PROBES.saturating_sub(all().filter(|address| address.is_in_progress).count());
         let mut due: Vec<(u64, DueProbe)> = Vec::new();
         for (node, probed) in &self.nodes {
             let waiting = probed.addresses.iter().enumerate();
-            due.extend(waiting.filter(|(_, a)| !a.is_under_way && a.due_ns <= now_ns).map(
+            due.extend(waiting.filter(|(_, a)| !a.is_in_progress && a.due_ns <= now_ns).map(
                 |(index, address)| {
                     let (instance, text) = (probed.instance, address.text.clone());
                     let index = index as u32;
@@ -101,7 +101,7 @@ impl Reachability {
         let due: Vec<DueProbe> = due.into_iter().map(|(_, probe)| probe).collect();
         due.iter().for_each(|probe| {
             if let Some(address) = self.address_mut(probe) {
-                address.is_under_way = true;
+                address.is_in_progress = true;
             }
         });
         due
@@ -112,7 +112,7 @@ impl Reachability {
     fn follow(&mut self, map: &ClusterMap, liveness: &Liveness, now_ns: u64) {
         let process = |node: &Node| {
             let is_probed = node.state == NodeState::Online && !node.roles.contains(&Role::Mgmt);
-            liveness.seen(node.id).filter(|_| is_probed).map(|seen| seen.instance)
+            liveness.process(node.id).filter(|_| is_probed).map(|seen| seen.instance)
         };
         self.nodes.retain(|id, probed| {
             map.node(*id).is_some_and(|node| {
@@ -125,11 +125,11 @@ impl Reachability {
             let untried = |text: &String| Address {
                 text: text.clone(),
                 due_ns: now_ns,
-                is_under_way: false,
+                is_in_progress: false,
                 state: State::Untried,
             };
             let addresses = || node.addresses.iter().map(untried).collect();
-            self.nodes.entry(node.id).or_insert_with(|| Probed { instance, addresses: addresses() });
+            self.nodes.entry(node.id).or_insert_with(|| NodeProbes { instance, addresses: addresses() });
         }
     }
 
@@ -143,11 +143,11 @@ impl Reachability {
     /// Records the outcome of a probe. Returns whether it differs from the previous one.
     pub fn note(&mut self, probe: &DueProbe, outcome: ProbeOutcome, now_ns: u64) -> bool {
         let Some(address) = self.address_mut(probe) else { return false };
-        address.is_under_way = false;
+        address.is_in_progress = false;
         let had_failed = matches!(address.state, State::Failed { .. });
         let failed = matches!(outcome, ProbeOutcome::Failed(_));
-        let rest = if failed { PROBE_RETRY } else { PROBE_INTERVAL };
-        address.due_ns = now_ns.saturating_add(rest.as_nanos() as u64);
+        let interval = if failed { PROBE_RETRY } else { PROBE_INTERVAL };
+        address.due_ns = now_ns.saturating_add(interval.as_nanos() as u64);
         address.state = match (outcome, &address.state) {
             (ProbeOutcome::Reached, _) => State::Reached,
             (ProbeOutcome::NotUsed, _) => State::NotUsed,
@@ -167,7 +167,7 @@ impl Reachability {
         nodes: Vec<UnreachableNode>,
         now_ns: u64,
     ) {
-        self.reports.retain(|_, report| !report.is_over(now_ns));
+        self.reports.retain(|_, report| !report.has_expired(now_ns));
         self.reports.remove(&process);
         if nodes.is_empty() {
             return;
@@ -178,10 +178,10 @@ impl Reachability {
         {
             self.reports.remove(&oldest);
         }
-        let bounded = |node: UnreachableNode| UnreachableNode { cause: cut(&node.cause), ..node };
+        let bounded = |node: UnreachableNode| UnreachableNode { cause: sanitize(&node.cause), ..node };
         let nodes = nodes.into_iter().take(MAX_UNREACHABLE).map(bounded).collect();
-        let place = if address.is_empty() { String::new() } else { format!(" at {}", cut(address)) };
-        let member = format!("{}{place}", cut(member));
+        let place = if address.is_empty() { String::new() } else { format!(" at {}", sanitize(address)) };
+        let member = format!("{}{place}", sanitize(member));
         self.reports.insert(process, Report { at_ns: now_ns, member, nodes });
     }
 
@@ -190,7 +190,7 @@ impl Reachability {
         // Other findings say more about the other nodes.
         let online = map.nodes.iter().filter(|node| node.state == NodeState::Online);
         let of_node = |node: &Node| {
-            let tried = liveness.seen(node.id).and_then(|seen| self.as_probed(node, seen));
+            let tried = liveness.process(node.id).and_then(|seen| self.as_probed(node, seen));
             tried.into_iter().chain(self.as_reported(node, now_ns))
         };
         online.flat_map(of_node).collect()
@@ -200,13 +200,13 @@ impl Reachability {
     fn as_probed(&self, node: &Node, seen: &NodeProcess) -> Option<HealthFinding> {
         let probed = self.nodes.get(&node.id).filter(|probed| probed.instance == seen.instance)?;
         // It has sent a heartbeat since, so it isn't down.
-        let lasts =
+        let is_lasting =
             |since_ns: u64| u128::from(seen.at_ns.saturating_sub(since_ns)) >= UNREACHABLE_AFTER.as_nanos();
         let failed: Vec<(&str, &ProbeFailure)> = probed
             .addresses
             .iter()
             .filter_map(|address| match &address.state {
-                State::Failed { since_ns, cause } if lasts(*since_ns) => Some((&*address.text, cause)),
+                State::Failed { since_ns, cause } if is_lasting(*since_ns) => Some((&*address.text, cause)),
                 _ => None,
             })
             .collect();
@@ -216,22 +216,22 @@ impl Reachability {
         let causes: Vec<String> =
             failed.iter().map(|(address, cause)| format!("{address}: {cause}")).collect();
         let causes = causes.join("; ");
-        let hint = remedy(cause, seen.is_elsewhere, &name);
+        let hint = remedy(cause, seen.has_foreign_addresses, &name);
         Some(match failed.len() < used {
             true => {
                 let what = format!("{name} is reachable at some of its addresses only; {causes}");
-                found(Verdict::Warning, what, hint)
+                finding(Verdict::Warning, what, hint)
             }
             false => {
                 let what = format!("{name} sends heartbeats, but can't be reached: {causes}");
-                found(Verdict::Critical, what, hint)
+                finding(Verdict::Critical, what, hint)
             }
         })
     }
 
     /// The finding of members' reports.
     fn as_reported(&self, node: &Node, now_ns: u64) -> Option<HealthFinding> {
-        let fresh = self.reports.values().filter(|report| !report.is_over(now_ns));
+        let fresh = self.reports.values().filter(|report| !report.has_expired(now_ns));
         let mut about = fresh.filter_map(|report| {
             let named = report.nodes.iter().find(|named| named.node == node.id)?;
             Some((&report.member, &named.cause))
@@ -245,12 +245,12 @@ impl Reachability {
         let what =
             format!("{who} can't reach node {} ({}); the first is {member}: {cause}", node.id, node.name);
         let hint = "check the network between them (firewall, routes, networks in node.toml and in the cluster file); weft net show MOUNTPOINT there shows details";
-        Some(found(verdict, what, hint.into()))
+        Some(finding(verdict, what, hint.into()))
     }
 }
 
 impl Report {
-    fn is_over(&self, now_ns: u64) -> bool {
+    fn has_expired(&self, now_ns: u64) -> bool {
         u128::from(now_ns.saturating_sub(self.at_ns)) > REPORT_VALIDITY.as_nanos()
     }
 }
@@ -275,7 +275,7 @@ fn remedy(cause: &ProbeFailure, is_elsewhere: bool, name: &str) -> String {
 }
 
 /// Cuts untrusted text to a length that memory and screens bear.
-fn cut(text: &str) -> String {
+fn sanitize(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(MAX_REPORT_TEXT).collect()
 }
 

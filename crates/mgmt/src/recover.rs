@@ -3,7 +3,7 @@
 
 use crate::limits::{GIVE_UP_AFTER, REPLACE_PRIMARY_AFTER};
 use crate::management::Management;
-use crate::member_states::{self, Reachable};
+use crate::member_states::{self, ReachabilitySnapshot};
 use crate::refusal;
 use std::time::Duration;
 use types::{ClusterMap, GroupId, MemberState, Result, TargetId, TargetState};
@@ -11,7 +11,7 @@ use wire::MgmtReply;
 use wire::mgmt::ResyncProgress;
 
 /// How long a target must be unreachable before content that only it has may be given up.
-pub(crate) fn given_up_after(map: &ClusterMap) -> Duration {
+pub(crate) fn give_up_time(map: &ClusterMap) -> Duration {
     let set = map.settings.resync.replace_after_s.filter(|after_s| *after_s > 0);
     let after = set.map_or(GIVE_UP_AFTER, |set| Duration::from_secs(set).min(GIVE_UP_AFTER));
     after.max(REPLACE_PRIMARY_AFTER)
@@ -60,15 +60,16 @@ impl Management {
             MemberState::Bad | MemberState::Rebuilding => return Err(refusal::needs_full_copy(id, from)),
             MemberState::NeedsResync | MemberState::Resyncing => {}
         }
-        let presence = self.presence(map);
+        let presence = self.reachability_snapshot(map);
         let is_there = map.target(from).is_some_and(|target| target.state == TargetState::Online)
             && member_states::is_available(map, from, &presence);
         if !is_there {
             return Err(refusal::member_unreachable(id, from));
         }
-        let after = given_up_after(map);
-        match group.in_sync_members().find(|good| !self.is_lost_for_good(map, &presence, *good, after)) {
-            Some(good) => Err(refusal::member_may_return(id, good, after)),
+        let after = give_up_time(map);
+        match group.in_sync_members().find(|in_sync| !self.is_lost_for_good(map, &presence, *in_sync, after))
+        {
+            Some(in_sync) => Err(refusal::member_may_return(id, in_sync, after)),
             None => Ok(()),
         }
     }
@@ -78,7 +79,7 @@ impl Management {
     fn is_lost_for_good(
         &self,
         map: &ClusterMap,
-        presence: &Reachable,
+        presence: &ReachabilitySnapshot,
         id: TargetId,
         after: Duration,
     ) -> bool {
@@ -93,7 +94,7 @@ impl Management {
         let map = self.current();
         let primary = map.target(map.group(id)?.primary()?)?;
         let liveness = self.liveness();
-        let told = &liveness.seen(primary.node)?.resyncs;
-        told.iter().find(|progress| (progress.group, progress.target) == (id, from)).cloned()
+        let resyncs = &liveness.process(primary.node)?.resyncs;
+        resyncs.iter().find(|progress| (progress.group, progress.target) == (id, from)).cloned()
     }
 }

@@ -74,8 +74,8 @@ pub(crate) fn other_cluster(theirs: &str, ours: &str) -> Error {
 }
 
 pub(crate) fn clock(who: &str, skew_s: i64) -> Error {
-    let way = if skew_s > 0 { "ahead of" } else { "behind" };
-    let message = format!("the clock of {who} is {} s {way} management's", skew_s.unsigned_abs());
+    let direction = if skew_s > 0 { "ahead of" } else { "behind" };
+    let message = format!("the clock of {who} is {} s {direction} management's", skew_s.unsigned_abs());
     Error::new(Errno::EINVAL, message)
         .hint(format!("set both clocks by NTP (chrony): at most {MAX_CLOCK_SKEW_S} s apart"))
 }
@@ -377,7 +377,7 @@ pub(crate) fn member_may_return(group: GroupId, target: TargetId, after: Duratio
 }
 
 pub(crate) fn unaccepted_loss(group: GroupId, from: TargetId, lacked: Option<&ResyncProgress>) -> Error {
-    let known = match lacked.map(|told| (told.files_left, told.bytes_left)) {
+    let known = match lacked.map(|progress| (progress.files_left, progress.bytes_left)) {
         Some((Some(files), Some(bytes))) => {
             let most_mib = bytes.div_ceil(1 << 20);
             format!("; at its last report it lacked data of {files} files, at most {most_mib} MiB")

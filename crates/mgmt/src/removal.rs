@@ -11,7 +11,7 @@
 
 use crate::limits::{DRAIN_STUCK_AFTER, REPLACE_PRIMARY_AFTER};
 use crate::management::Management;
-use crate::recover::given_up_after;
+use crate::recover::give_up_time;
 use crate::refusal;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl Management {
         if self.is_last_of_pool(target) {
             return self.remove_last_target(target).await;
         }
-        self.change(|roster| roster.may_remove_target(target)).await?;
+        self.change(|roster| roster.ensure_removable(target)).await?;
         // It gets no data meanwhile: it is draining.
         if let Some(file) = self.metadata()?.find_file_on(target).await? {
             return Err(refusal::holds_data(target, file));
@@ -105,7 +105,7 @@ impl Management {
     async fn remove_last_target(&self, target: TargetId) -> Result<MgmtReply> {
         self.require_unreferenced_pool(target).await?;
         // From here on it gets no files, even if an inode refers to the pool meanwhile.
-        self.change(|roster| roster.set_closed(target, true)).await?;
+        self.change(|roster| roster.set_drain_unchecked(target, true)).await?;
         let held = match self.metadata() {
             Ok(metadata) => metadata.find_file_on(target).await,
             Err(error) => Err(error),
@@ -120,7 +120,7 @@ impl Management {
             Ok(Some(file)) => refusal::holds_data(target, file),
             Err(error) => error,
         };
-        self.change(|roster| roster.set_closed(target, false)).await?;
+        self.change(|roster| roster.set_drain_unchecked(target, false)).await?;
         Err(refusal)
     }
 
@@ -130,13 +130,13 @@ impl Management {
         if self.is_last_of_pool(target) {
             self.require_unreferenced_pool(target).await?;
         }
-        let (began_ns, alone) = (rt::monotonic_ns(), sole_in_sync_groups(&map, target));
-        let usage = self.metadata()?.usage(alone.clone()).await?;
-        let patience = match usage.files {
+        let (began_ns, sole_groups) = (rt::monotonic_ns(), sole_in_sync_groups(&map, target));
+        let usage = self.metadata()?.usage(sole_groups.clone()).await?;
+        let min_unreachable_time = match usage.files {
             0 if known.drain => Duration::ZERO,
             0 => REPLACE_PRIMARY_AFTER,
             _ if !accept_loss => return Err(refusal::unaccepted_removal(target, &usage)),
-            _ => given_up_after(&map),
+            _ => give_up_time(&map),
         };
         tracing::warn!(
             target_id = target.0,
@@ -148,11 +148,11 @@ impl Management {
         self.change(|roster| {
             let now_ns = rt::monotonic_ns();
             let counted_for = Duration::from_nanos(now_ns.saturating_sub(began_ns));
-            if !self.members().is_unreachable_for(target, patience.max(counted_for), now_ns) {
-                return Err(refusal::target_may_return(target, patience));
+            if !self.members().is_unreachable_for(target, min_unreachable_time.max(counted_for), now_ns) {
+                return Err(refusal::target_may_return(target, min_unreachable_time));
             }
             ensure_replaced(&roster.map, target, accept_loss)?;
-            roster.remove_offline_target(target, &alone, &usage.referenced)
+            roster.remove_offline_target(target, &sole_groups, &usage.referenced)
         })
         .await?;
         self.sync().await?;
@@ -161,24 +161,27 @@ impl Management {
     }
 
     /// Adds to a drain's progress why it can't complete, if so.
-    pub(crate) fn with_stuck_reason(&self, target: &Target, told: DrainProgress) -> DrainProgress {
+    pub(crate) fn with_stuck_reason(&self, target: &Target, progress: DrainProgress) -> DrainProgress {
         let map = self.current();
-        let alone = sole_in_sync_groups(&map, target.id);
+        let sole_groups = sole_in_sync_groups(&map, target.id);
         let is_mirrored = |id: &&GroupId| map.group(**id).is_some_and(|group| group.scheme.spans_targets());
-        let waits_for_others = told.groups_left > alone.iter().filter(is_mirrored).count() as u64;
-        let is_gone = self.members().is_unreachable_for(target.id, DRAIN_STUCK_AFTER, rt::monotonic_ns());
-        let Some(files) = told.files_left.filter(|_| is_gone && !told.empty && !waits_for_others) else {
-            return told;
+        let waits_for_others = progress.groups_left > sole_groups.iter().filter(is_mirrored).count() as u64;
+        let is_unreachable =
+            self.members().is_unreachable_for(target.id, DRAIN_STUCK_AFTER, rt::monotonic_ns());
+        let Some(files) =
+            progress.files_left.filter(|_| is_unreachable && !progress.empty && !waits_for_others)
+        else {
+            return progress;
         };
         let stuck = match files {
             0 => format!("target {} is offline, and no file has data on it", target.id),
             _ => format!(
                 "target {} is offline: {files} files can't be moved, since it is the only replica of {}",
                 target.id,
-                groups(&alone)
+                groups(&sole_groups)
             ),
         };
-        DrainProgress { stuck: Some(stuck), remaining_s: None, ..told }
+        DrainProgress { stuck: Some(stuck), remaining_s: None, ..progress }
     }
 }
 

@@ -7,7 +7,7 @@
 //! - A former member knew before that it was ejected, or doesn't serve.
 //! - A new member is `bad`: it gets a full copy before it counts.
 
-use crate::member_states::{self, Reachable};
+use crate::member_states::{self, ReachabilitySnapshot};
 use crate::refusal;
 use std::collections::BTreeSet;
 use types::{CapacityClass, ClusterMap, Group, GroupId, MemberState, Result, TargetId, TargetState};
@@ -20,7 +20,7 @@ const MAX_REPLACED_AT_ONCE: usize = 64;
 
 /// State outside of the map.
 pub struct ReplacementContext<'a> {
-    pub presence: &'a Reachable,
+    pub presence: &'a ReachabilitySnapshot,
     /// Targets that have been unreachable long enough to be replaced.
     pub lost: &'a BTreeSet<TargetId>,
     /// Whether no process serves as this member of the group any more, after its ejection.
@@ -29,15 +29,15 @@ pub struct ReplacementContext<'a> {
 
 /// Makes the replacements that are possible now; their successors follow when the map is evaluated
 /// again.
-pub fn advance(map: &mut ClusterMap, facts: &ReplacementContext<'_>) {
-    remove_leaving(map, facts);
-    replace_lost(map, facts);
-    replace_unsuitable(map, facts);
-    replace_drained(map, facts);
+pub fn advance(map: &mut ClusterMap, context: &ReplacementContext<'_>) {
+    remove_leaving(map, context);
+    replace_lost(map, context);
+    replace_unsuitable(map, context);
+    replace_drained(map, context);
 }
 
 /// Starts the replacement of a member by another target.
-pub fn begin(map: &mut ClusterMap, group: GroupId, from: TargetId, to: TargetId) {
+pub fn start_replacement(map: &mut ClusterMap, group: GroupId, from: TargetId, to: TargetId) {
     if let Some(group) = group_mut(map, group) {
         let mut members: Vec<(TargetId, MemberState)> = group.members_with_states().collect();
         members.push((to, MemberState::Bad));
@@ -52,8 +52,8 @@ pub fn begin(map: &mut ClusterMap, group: GroupId, from: TargetId, to: TargetId)
 ///
 /// # Errors
 /// `EBUSY` if there is no other target.
-pub fn replace_offline(map: &mut ClusterMap, target: TargetId, but: &BTreeSet<GroupId>) -> Result<()> {
-    let has_it = |group: &&Group| group.members.contains(&target) && !but.contains(&group.id);
+pub fn replace_offline(map: &mut ClusterMap, target: TargetId, excluded: &BTreeSet<GroupId>) -> Result<()> {
+    let has_it = |group: &&Group| group.members.contains(&target) && !excluded.contains(&group.id);
     let groups: Vec<GroupId> = map.groups.iter().filter(has_it).map(|group| group.id).collect();
     for id in groups {
         let Some(group) = map.group(id) else { continue };
@@ -72,48 +72,48 @@ pub fn replace_offline(map: &mut ClusterMap, target: TargetId, but: &BTreeSet<Gr
 }
 
 /// Removes replaced members that their groups don't need any more.
-fn remove_leaving(map: &mut ClusterMap, facts: &ReplacementContext<'_>) {
+fn remove_leaving(map: &mut ClusterMap, context: &ReplacementContext<'_>) {
     for group in map.groups.iter_mut().filter(|group| group.leaving.is_some()) {
         let Some(leaving) = group.leaving else { continue };
-        let is_out = match group.state_of(leaving) {
+        let is_removable = match group.state_of(leaving) {
             None => true,
             Some(MemberState::Good) => false,
             Some(_) => {
                 group.in_sync_members().count() >= group.scheme.members()
-                    && (facts.is_ejection_confirmed)(group.id, leaving)
+                    && (context.is_ejection_confirmed)(group.id, leaving)
             }
         };
-        if is_out {
+        if is_removable {
             remove(group, leaving);
         }
     }
 }
 
 /// Replaces lost members of groups.
-fn replace_lost(map: &mut ClusterMap, facts: &ReplacementContext<'_>) {
-    let is_lost = |(id, _): &(TargetId, MemberState)| facts.lost.contains(id);
-    let hit: Vec<(GroupId, TargetId)> = map
+fn replace_lost(map: &mut ClusterMap, context: &ReplacementContext<'_>) {
+    let is_lost = |(id, _): &(TargetId, MemberState)| context.lost.contains(id);
+    let lost_members: Vec<(GroupId, TargetId)> = map
         .groups
         .iter()
         .filter(|group| group.scheme.spans_targets())
         .flat_map(|group| group.members_with_states().filter(is_lost).map(|(member, _)| (group.id, member)))
         .collect();
-    let mut tried = 0;
-    for (id, member) in hit {
+    let mut replaced = 0;
+    for (id, member) in lost_members {
         let Some(group) = map.group(id) else { continue };
         // A change for another member of the group may have changed it.
         let Some(state) = group.state_of(member) else { continue };
-        if !has_other_in_sync(map, group, member, facts.presence) {
+        if !has_other_in_sync(map, group, member, context.presence) {
             continue;
         }
         if state == MemberState::Good {
-            member_states::eject_lost(map, id, member, facts.presence);
+            member_states::eject_lost(map, id, member, context.presence);
             continue;
         }
-        if !(facts.is_ejection_confirmed)(id, member) || tried == MAX_REPLACED_AT_ONCE {
+        if !(context.is_ejection_confirmed)(id, member) || replaced == MAX_REPLACED_AT_ONCE {
             continue;
         }
-        tried += 1;
+        replaced += 1;
         let has_more = group.members.len() > group.scheme.members();
         let successor = if has_more { None } else { layout::replacement_target(map, group, member) };
         let Some(group) = group_mut(map, id) else { continue };
@@ -127,19 +127,22 @@ fn replace_lost(map: &mut ClusterMap, facts: &ReplacementContext<'_>) {
 
 /// Replaces incoming members that can't take a leaving member's place any more: targets without
 /// space, and draining ones.
-fn replace_unsuitable(map: &mut ClusterMap, facts: &ReplacementContext<'_>) {
-    let is_unfit = |id: TargetId| {
+fn replace_unsuitable(map: &mut ClusterMap, context: &ReplacementContext<'_>) {
+    let is_unsuitable = |id: TargetId| {
         map.target(id).is_some_and(|target| target.drain || target.class == CapacityClass::Emergency)
     };
-    let coming = |group: &Group| {
+    let unsuitable_member = |group: &Group| {
         let mut members = group.members_with_states();
-        let found = members
-            .find(|(id, state)| *state == MemberState::Bad && group.leaving != Some(*id) && is_unfit(*id));
+        let found = members.find(|(id, state)| {
+            *state == MemberState::Bad && group.leaving != Some(*id) && is_unsuitable(*id)
+        });
         found.map(|(id, _)| (group.id, id))
     };
     let leaving = map.groups.iter().filter(|group| group.leaving.is_some());
-    let unfit: Vec<(GroupId, TargetId)> = leaving.filter_map(coming).collect();
-    for (id, member) in unfit.into_iter().filter(|(id, member)| (facts.is_ejection_confirmed)(*id, *member)) {
+    let unsuitable: Vec<(GroupId, TargetId)> = leaving.filter_map(unsuitable_member).collect();
+    for (id, member) in
+        unsuitable.into_iter().filter(|(id, member)| (context.is_ejection_confirmed)(*id, *member))
+    {
         let to = map.group(id).and_then(|group| layout::replacement_target(map, group, member));
         if let (Some(to), Some(group)) = (to, group_mut(map, id)) {
             substitute(group, member, to);
@@ -148,10 +151,10 @@ fn replace_unsuitable(map: &mut ClusterMap, facts: &ReplacementContext<'_>) {
 }
 
 /// Replaces members on draining targets, some at a time. Groups with a problem are resynced first.
-fn replace_drained(map: &mut ClusterMap, facts: &ReplacementContext<'_>) {
+fn replace_drained(map: &mut ClusterMap, context: &ReplacementContext<'_>) {
     let drained: Vec<TargetId> = map.targets.iter().filter(|t| t.drain).map(|t| t.id).collect();
     for from in drained {
-        let leaves = map.groups.iter().filter(|group| group.leaving == Some(from)).count();
+        let under_way = map.groups.iter().filter(|group| group.leaving == Some(from)).count();
         let may_begin = |group: &&Group| {
             let others_are_good =
                 group.members_with_states().all(|(id, state)| id == from || state == MemberState::Good);
@@ -159,25 +162,30 @@ fn replace_drained(map: &mut ClusterMap, facts: &ReplacementContext<'_>) {
                 && group.leaving.is_none()
                 && group.members.contains(&from)
                 && others_are_good
-                && group.in_sync_members().any(|id| is_there(map, id, facts.presence))
+                && group.in_sync_members().any(|id| is_reachable(map, id, context.presence))
         };
         let groups: Vec<GroupId> = map.groups.iter().filter(may_begin).map(|group| group.id).collect();
-        let mut room = MAX_LEAVING_AT_ONCE.saturating_sub(leaves);
+        let mut budget = MAX_LEAVING_AT_ONCE.saturating_sub(under_way);
         for id in groups {
             let to = map.group(id).and_then(|group| layout::replacement_target(map, group, from));
-            let (Some(to), true) = (to, room > 0) else { continue };
-            begin(map, id, from, to);
-            room -= 1;
+            let (Some(to), true) = (to, budget > 0) else { continue };
+            start_replacement(map, id, from, to);
+            budget -= 1;
         }
     }
 }
 
 /// Whether another member in sync than this one is reachable.
-fn has_other_in_sync(map: &ClusterMap, group: &Group, but: TargetId, presence: &Reachable) -> bool {
-    group.in_sync_members().any(|id| id != but && is_there(map, id, presence))
+fn has_other_in_sync(
+    map: &ClusterMap,
+    group: &Group,
+    excluded: TargetId,
+    presence: &ReachabilitySnapshot,
+) -> bool {
+    group.in_sync_members().any(|id| id != excluded && is_reachable(map, id, presence))
 }
 
-fn is_there(map: &ClusterMap, id: TargetId, presence: &Reachable) -> bool {
+fn is_reachable(map: &ClusterMap, id: TargetId, presence: &ReachabilitySnapshot) -> bool {
     map.target(id).is_some_and(|t| t.state == TargetState::Online && presence.reachable.contains(&t.node))
 }
 

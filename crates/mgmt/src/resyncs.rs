@@ -49,7 +49,9 @@ impl Management {
                 tracing::info!(pool, "administrator requests an even distribution of memberships");
                 let begin = |map: &mut ClusterMap| {
                     let (id, planned) = plan(map)?;
-                    planned.iter().for_each(|next| replacement::begin(map, next.group, next.from, next.to));
+                    planned
+                        .iter()
+                        .for_each(|next| replacement::start_replacement(map, next.group, next.from, next.to));
                     Ok::<_, Error>((id, planned))
                 };
                 let planned = self.change(|roster| begin(&mut roster.map)).await?;
@@ -66,15 +68,15 @@ impl Management {
 
     /// Progress of a draining target: the metadata service's report on its files, plus the mirrored
     /// groups that it is a member of.
-    pub(crate) fn with_groups(&self, target: &Target, mut told: DrainProgress) -> DrainProgress {
+    pub(crate) fn with_groups(&self, target: &Target, mut progress: DrainProgress) -> DrainProgress {
         let map = self.current();
         let has_it = |group: &&Group| group.scheme.spans_targets() && group.members.contains(&target.id);
         let groups: Vec<&Group> = map.groups.iter().filter(has_it).collect();
-        told.groups_left = groups.len() as u64;
+        progress.groups_left = groups.len() as u64;
         if groups.is_empty() {
-            return told;
+            return progress;
         }
-        told.empty = false;
+        progress.empty = false;
         let resyncs = self.resyncs();
         let moving = || {
             resyncs.iter().filter(|info| {
@@ -82,7 +84,7 @@ impl Management {
                     && info.target != target.id
             })
         };
-        told.rate += moving().filter_map(|info| Some(info.progress.as_ref()?.rate)).sum::<u64>();
+        progress.rate += moving().filter_map(|info| Some(info.progress.as_ref()?.rate)).sum::<u64>();
         // For a group that is being copied the resync progress counts; for the others their size.
         let left = |group: &&Group| {
             let progress =
@@ -92,39 +94,40 @@ impl Management {
                 .unwrap_or_else(|| layout::member_bytes(&map, group))
         };
         let bytes_left: u64 = groups.iter().map(left).sum();
-        told.remaining_s = (told.rate > 0).then(|| told.bytes_left.max(bytes_left).div_ceil(told.rate));
+        progress.remaining_s =
+            (progress.rate > 0).then(|| progress.bytes_left.max(bytes_left).div_ceil(progress.rate));
         let stuck = groups.iter().find(|group| {
             group.leaving.is_none() && layout::replacement_target(&map, group, target.id).is_none()
         });
         if let Some(group) = stuck {
-            told.remaining_s = None;
-            told.hindrance = Some(format!(
+            progress.remaining_s = None;
+            progress.hindrance = Some(format!(
                 "no other target can replace it in group {}: one is needed in its pool, on another node than the other members (and in another rack, if nodes have racks), with enough space",
                 group.id
             ));
         }
-        let coming = moving().filter(|info| info.state == MemberState::Bad && info.progress.is_none());
-        let held_up = coming.filter(|info| !is_online(&map, info.target) || self.failure(info).is_some());
-        if let (None, Some(info)) = (stuck, held_up.into_iter().next()) {
-            told.hindrance = Some(format!(
+        let waiting = moving().filter(|info| info.state == MemberState::Bad && info.progress.is_none());
+        let blocked = waiting.filter(|info| !is_online(&map, info.target) || self.failure(info).is_some());
+        if let (None, Some(info)) = (stuck, blocked.into_iter().next()) {
+            progress.hindrance = Some(format!(
                 "target {} replaces it in group {}, but isn't in sync yet: {}",
                 info.target,
                 info.group,
                 info.waits_for.as_deref().unwrap_or_default()
             ));
         }
-        let absent = groups.iter().find_map(|group| {
+        let unreachable = groups.iter().find_map(|group| {
             let mut others = group.in_sync_members().filter(|id| *id != target.id);
             Some((group.id, others.find(|id| !is_online(&map, *id))?))
         });
-        if told.hindrance.is_none()
-            && let Some((group, absent)) = absent
+        if progress.hindrance.is_none()
+            && let Some((group, unreachable)) = unreachable
         {
-            told.hindrance = Some(format!(
-                "target {absent}, which has another replica of group {group}, is unreachable: this replica is needed until it is reachable or replaced"
+            progress.hindrance = Some(format!(
+                "target {unreachable}, which has another replica of group {group}, is unreachable: this replica is needed until it is reachable or replaced"
             ));
         }
-        told
+        progress
     }
 
     /// Why the last resync of a member failed.

@@ -95,35 +95,36 @@ impl Roster {
     /// Registers a node that starts to serve; `liveness` shows which others serve.
     pub fn register(
         &mut self,
-        ask: &Register,
+        request: &Register,
         liveness: &Liveness,
         host: &ManagementIdentity,
         now_s: i64,
     ) -> Result<()> {
-        if ask.cluster != host.uuid {
-            return Err(refusal::other_cluster(&ask.cluster, &host.uuid));
+        if request.cluster != host.uuid {
+            return Err(refusal::other_cluster(&request.cluster, &host.uuid));
         }
-        let node = self.known_node(ask.node)?;
+        let node = self.known_node(request.node)?;
         let who = format!("node {} ({})", node.id, node.name);
-        check_version(&who, &ask.version, &host.version)?;
-        check_clock(&who, ask.clock_s.saturating_sub(now_s))?;
-        self.check_addresses(ask.node, &ask.addresses)?;
-        let others = liveness.seen(ask.node).is_some_and(|seen| seen.instance != ask.instance);
+        check_version(&who, &request.version, &host.version)?;
+        check_clock(&who, request.clock_s.saturating_sub(now_s))?;
+        self.check_addresses(request.node, &request.addresses)?;
+        let is_other_process =
+            liveness.process(request.node).is_some_and(|seen| seen.instance != request.instance);
         // At the same address it can only be the successor of a dead process.
-        if others && node.state != NodeState::Offline && node.addresses != ask.addresses {
+        if is_other_process && node.state != NodeState::Offline && node.addresses != request.addresses {
             return Err(refusal::duplicate_node(node));
         }
-        for report in &ask.targets {
-            self.check_claim(ask.node, report, host)?;
+        for report in &request.targets {
+            self.check_claim(request.node, report, host)?;
         }
-        let node = self.node_mut(ask.node)?;
-        node.addresses = ask.addresses.clone();
-        node.version = ask.version.clone();
+        let node = self.node_mut(request.node)?;
+        node.addresses = request.addresses.clone();
+        node.version = request.version.clone();
         node.state = NodeState::Online;
-        for report in &ask.targets {
+        for report in &request.targets {
             // A removed target has no owner, and doesn't prevent serving the node's others.
             if let Ok(target) = self.target_mut(report.target) {
-                target.node = ask.node;
+                target.node = request.node;
                 target.path = report.path.clone();
             }
         }
@@ -210,24 +211,24 @@ impl Roster {
 
     /// Excludes the target from new files, or admits it again, even if it is the last of its pool.
     /// The caller ensures that no inode refers to the pool.
-    pub fn set_closed(&mut self, target: TargetId, closed: bool) -> Result<()> {
-        self.target_mut(target)?.drain = closed;
+    pub fn set_drain_unchecked(&mut self, target: TargetId, drain: bool) -> Result<()> {
+        self.target_mut(target)?.drain = drain;
         Ok(())
     }
 
     /// Refuses to exclude the only target of a pool that gets new files.
     fn require_not_last(&self, target: TargetId) -> Result<()> {
-        let own = self.known_target(target)?;
-        let takes_files = |t: &&Target| t.pool == own.pool && !t.drain;
+        let current = self.known_target(target)?;
+        let takes_files = |t: &&Target| t.pool == current.pool && !t.drain;
         let mut others = self.map.targets.iter().filter(takes_files).filter(|t| t.id != target);
-        match own.drain || others.next().is_some() {
+        match current.drain || others.next().is_some() {
             true => Ok(()),
-            false => Err(refusal::last_of_pool(target, &self.pool_name(own.pool))),
+            false => Err(refusal::last_of_pool(target, &self.pool_name(current.pool))),
         }
     }
 
     /// Refuses to remove a target that may get new files. The caller ensures that it holds none.
-    pub fn may_remove_target(&self, target: TargetId) -> Result<()> {
+    pub fn ensure_removable(&self, target: TargetId) -> Result<()> {
         self.require_no_member(target, "be removed")?;
         match self.known_target(target)?.drain {
             true => Ok(()),
@@ -237,33 +238,33 @@ impl Roster {
 
     /// Removes a target, with its group.
     pub fn remove_target(&mut self, target: TargetId) -> Result<()> {
-        self.may_remove_target(target)?;
+        self.ensure_removable(target)?;
         self.map.targets.retain(|t| t.id != target);
         self.map.groups.retain(|g| !g.members.contains(&target));
         Ok(())
     }
 
-    /// Removes an offline target. `alone`: the groups of which it was the only member in sync
-    /// when their files were counted; those that are `used` are lost from now on. Other targets
-    /// replace it in its other groups.
+    /// Removes an offline target. `alone`: the groups of which it was the only member in sync when
+    /// their files were counted; those that are `used` are lost from now on. Other targets replace
+    /// it in its other groups.
     pub fn remove_offline_target(
         &mut self,
         target: TargetId,
-        alone: &BTreeSet<GroupId>,
+        sole_groups: &BTreeSet<GroupId>,
         used: &BTreeSet<GroupId>,
     ) -> Result<()> {
         let known = self.known_target(target)?;
-        if known.state != TargetState::Offline || sole_in_sync_groups(&self.map, target) != *alone {
+        if known.state != TargetState::Offline || sole_in_sync_groups(&self.map, target) != *sole_groups {
             return Err(refusal::state_changed(target));
         }
-        replacement::replace_offline(&mut self.map, target, alone)?;
-        for group in self.map.groups.iter_mut().filter(|group| alone.contains(&group.id)) {
+        replacement::replace_offline(&mut self.map, target, sole_groups)?;
+        for group in self.map.groups.iter_mut().filter(|group| sole_groups.contains(&group.id)) {
             group.mark_lost();
         }
         // Members of mirrored groups may have replicas that aren't in sync: they remove them while
         // the map has the group.
         let stays = |group: &Group| group.scheme.spans_targets() || used.contains(&group.id);
-        self.map.groups.retain(|group| !alone.contains(&group.id) || stays(group));
+        self.map.groups.retain(|group| !sole_groups.contains(&group.id) || stays(group));
         self.map.targets.retain(|t| t.id != target);
         Ok(())
     }

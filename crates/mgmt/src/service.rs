@@ -46,8 +46,8 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
                     self.attach_from(caller, &cluster, &version, clock_s)
                 }
                 MgmtRequest::SetMember { group, since, target, state, reason, orderly } => {
-                    let word = MemberReport { group, since, target, state, orderly };
-                    self.set_member(reporting_node(caller)?, word, &reason).await
+                    let report = MemberReport { group, since, target, state, orderly };
+                    self.set_member(reporting_node(caller)?, report, &reason).await
                 }
                 MgmtRequest::Renew { member, csr } => self.renew(Some(caller), &member, &csr),
                 MgmtRequest::Register(_) | MgmtRequest::Heartbeat(_) => {
@@ -59,8 +59,8 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
                     self.certify_api(&csr, &names)
                 }
                 MgmtRequest::ReportUnreachable { member, nodes } => {
-                    let place = caller.address.inet().map_or_else(String::new, |at| at.ip().to_string());
-                    self.note_report(caller.client, (&reporter(caller, member), &place), nodes)
+                    let ip = caller.address.inet().map_or_else(String::new, |at| at.ip().to_string());
+                    self.note_report(caller.client, (&reporter(caller, member), &ip), nodes)
                 }
                 request => self.answer(request).await,
             }
@@ -168,8 +168,8 @@ impl Management {
                 self.recover_group(group, from, accept_loss).await
             }
             MgmtRequest::SetMember { group, since, target, state, reason, orderly } => {
-                let word = MemberReport { group, since, target, state, orderly };
-                self.set_member(None, word, &reason).await
+                let report = MemberReport { group, since, target, state, orderly };
+                self.set_member(None, report, &reason).await
             }
             MgmtRequest::NewToken(_)
             | MgmtRequest::ListTokens
@@ -239,11 +239,11 @@ impl Management {
 
     async fn join(&self, join: Join) -> Result<MgmtReply> {
         let (superblock, host) = self.require_cluster()?;
-        let (gate, now_s) = (self.authority()?, rt::now().secs);
-        gate.check(&join, now_s)?;
+        let (authority, now_s) = (self.authority()?, rt::now().secs);
+        authority.check(&join, now_s)?;
         let joined = self.change(|roster| {
             let node = roster.join(&join, host, now_s)?;
-            let certificate = gate.admit(&join, node.id, now_s)?;
+            let certificate = authority.admit(&join, node.id, now_s)?;
             Ok::<_, Error>((node, certificate))
         });
         let (node, certificate) = joined.await?;
@@ -267,9 +267,9 @@ impl Management {
             roster.register(&register, &liveness, host, now_s)?;
             let now_ns = rt::monotonic_ns();
             // The same process may repeat the request, if an answer was lost.
-            let is_new = liveness.seen(node).map_or(!register.again, |seen| seen.instance != instance);
+            let is_new = liveness.process(node).map_or(!register.again, |seen| seen.instance != instance);
             if is_new {
-                let presence = liveness.presence(&roster.map, now_ns);
+                let presence = liveness.reachability_snapshot(&roster.map, now_ns);
                 member_states::handle_restart(&mut roster.map, node, &presence);
             }
             liveness.note_registration(node, instance, now_ns);
@@ -300,27 +300,32 @@ impl Management {
         }))
     }
 
-    async fn heartbeat(&self, beat: Heartbeat) -> Result<MgmtReply> {
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<MgmtReply> {
         self.require_cluster()?;
-        let (node, before) = (beat.node, self.current());
+        let (node, before) = (heartbeat.node, self.current());
         if before.node(node).is_none() {
             return Err(refusal::removed_node(node));
         }
-        let skew_s = beat.clock_s.saturating_sub(rt::now().secs);
-        let (known, was_skewed) = {
+        let skew_s = heartbeat.clock_s.saturating_sub(rt::now().secs);
+        let (is_registered, was_skewed) = {
             let mut liveness = self.liveness();
-            let was_skewed = liveness.seen(node).map(|seen| seen.is_skewed());
-            let known =
-                liveness.note_heartbeat(node, beat.instance, skew_s, &beat.targets, rt::monotonic_ns());
-            (known, was_skewed)
+            let was_skewed = liveness.process(node).map(|seen| seen.is_skewed());
+            let is_registered = liveness.note_heartbeat(
+                node,
+                heartbeat.instance,
+                skew_s,
+                &heartbeat.targets,
+                rt::monotonic_ns(),
+            );
+            (is_registered, was_skewed)
         };
-        match (known, was_skewed) {
+        match (is_registered, was_skewed) {
             (true, _) => {}
             (false, None) => return Err(refusal::unregistered(node)),
             (false, Some(_)) => return Err(refusal::replaced(node)),
         }
-        self.liveness().note_map(node, beat.instance, beat.epoch, &beat.resyncs);
-        self.liveness().note_scrubs(node, beat.instance, &beat.scrubs);
+        self.liveness().note_map(node, heartbeat.instance, heartbeat.epoch, &heartbeat.resyncs);
+        self.liveness().note_scrubs(node, heartbeat.instance, &heartbeat.scrubs);
         self.notify_heartbeat();
         if was_skewed == Some(false)
             && let Err(e) = check_clock(&format!("node {node}"), skew_s)
@@ -329,16 +334,16 @@ impl Management {
         }
         // A returning node, or one with a target that appears or disappears, doesn't wait for the
         // next periodic refresh.
-        let is_news = before.node(node).is_some_and(|n| n.state != types::NodeState::Online)
-            || beat.targets.iter().any(|report| {
+        let needs_refresh = before.node(node).is_some_and(|n| n.state != types::NodeState::Online)
+            || heartbeat.targets.iter().any(|report| {
                 let known = before.target(report.target);
                 known.is_some_and(|t| (t.state == types::TargetState::Online) != report.space.is_some())
             })
             || has_released_member(&before, node);
-        if is_news {
+        if needs_refresh {
             self.refresh().await?;
         }
-        let map = Some(self.current()).filter(|map| map.epoch > beat.epoch);
+        let map = Some(self.current()).filter(|map| map.epoch > heartbeat.epoch);
         let keys = self.keys(rt::now().secs)?;
         Ok(MgmtReply::Alive(Alive { lease_ms: lease_ms(), map, keys, time_s: self.cluster_time_s() }))
     }
@@ -352,14 +357,14 @@ impl Management {
     async fn goodbye(&self, node: NodeId, instance: u64) -> Result<MgmtReply> {
         {
             let mut liveness = self.liveness();
-            match liveness.seen(node) {
+            match liveness.process(node) {
                 Some(seen) if seen.instance == instance => liveness.forget(node),
                 _ => return Ok(MgmtReply::Done),
             }
         }
         self.change(|roster| {
             roster.set_node_state(node, types::NodeState::Offline);
-            let presence = self.presence(&roster.map);
+            let presence = self.reachability_snapshot(&roster.map);
             member_states::handle_shutdown(&mut roster.map, node, &presence);
             Ok::<_, Error>(())
         })
@@ -384,12 +389,12 @@ impl Management {
     fn attach_from(&self, caller: &Caller, cluster: &str, version: &str, clock_s: i64) -> Result<MgmtReply> {
         let exports = net::Exports::default();
         exports.apply_map(&self.current());
-        let theirs = exports.of(caller);
-        if theirs.access == ExportAccess::None {
+        let export = exports.of(caller);
+        if export.access == ExportAccess::None {
             return Err(refusal::not_exported(&caller.name, &caller.address.to_string()));
         }
         match self.attach(cluster, version, clock_s)? {
-            MgmtReply::Welcome { facts, map, .. } => Ok(MgmtReply::Welcome { facts, map, export: theirs }),
+            MgmtReply::Welcome { facts, map, .. } => Ok(MgmtReply::Welcome { facts, map, export }),
             other => Ok(other),
         }
     }
@@ -415,14 +420,14 @@ impl Management {
 
     async fn set_pool(&self, target: TargetId, pool: &str) -> Result<MgmtReply> {
         tracing::info!(target_id = target.0, pool, "administrator changes the pool of a target");
-        let stays = {
+        let is_same_pool = {
             let map = self.current();
             map.target(target).is_some_and(|own| map.pool(own.pool).is_some_and(|known| known.name == pool))
         };
-        if !stays {
+        if !is_same_pool {
             self.change(|roster| roster.require_no_member(target, "change its pool")).await?;
         }
-        if self.is_last_of_pool(target) && !stays {
+        if self.is_last_of_pool(target) && !is_same_pool {
             self.require_unreferenced_pool(target).await?;
             self.change(|roster| roster.set_pool_of_last(target, pool)).await?;
         } else {
@@ -437,7 +442,7 @@ impl Management {
         let (map, liveness, now_ns) = (self.current(), self.liveness(), rt::monotonic_ns());
         let info = |node: &types::Node| NodeInfo {
             targets: map.targets.iter().filter(|t| t.node == node.id).map(|t| t.id).collect(),
-            silent_s: liveness.seen(node.id).map(|seen| now_ns.saturating_sub(seen.at_ns) / 1_000_000_000),
+            silent_s: liveness.process(node.id).map(|seen| now_ns.saturating_sub(seen.at_ns) / 1_000_000_000),
             node: node.clone(),
         };
         map.nodes.iter().map(info).collect()
@@ -446,12 +451,12 @@ impl Management {
     /// Metadata services, for display: their assigned and their actual partitions.
     async fn metas_now(&self) -> Result<Vec<wire::mgmt::MetaInfo>> {
         let metadata = self.metadata()?;
-        let asked = self.metas().into_iter().map(|mut meta| async move {
+        let requests = self.metas().into_iter().map(|mut meta| async move {
             // A service that doesn't answer is shown without them.
             meta.executed = metadata.executed(&meta.node).await.ok();
             meta
         });
-        Ok(rt::join_all(asked.collect()).await)
+        Ok(rt::join_all(requests.collect()).await)
     }
 
     /// Online targets, grouped by file system. A target on an unknown file system is alone in its
@@ -498,8 +503,8 @@ impl Management {
             let health = health(&map, &liveness, version);
             with_findings(health, self.reachability().findings(&map, &liveness, now_ns))
         };
-        let health = match self.copies.get() {
-            Some(copies) => with_backups(health, copies()),
+        let health = match self.backups.get() {
+            Some(backups) => with_backups(health, backups()),
             None => health,
         };
         let health = with_lost(health, &self.current(), self.lost_usage().as_ref());
@@ -507,12 +512,12 @@ impl Management {
             Some(store) => with_store(health, store),
             None => health,
         };
-        if let Some(gate) = self.gate.get() {
+        if let Some(authority) = self.authority.get() {
             let now_s = rt::now().secs;
             let certificates = Certificates {
                 nodes: self.liveness().certificates().clone(),
-                clients: gate.clients(now_s).unwrap_or_default(),
-                authority: gate.authority_ends_s(),
+                clients: authority.clients(now_s).unwrap_or_default(),
+                authority: authority.authority_ends_s(),
             };
             health = with_certificates(health, &self.current(), &certificates, now_s);
         }
@@ -567,7 +572,7 @@ impl Management {
 
     pub(crate) fn authority(&self) -> Result<&Arc<dyn MembershipAuthority>> {
         self.require_cluster()?;
-        self.gate.get().ok_or_else(refusal::no_metadata)
+        self.authority.get().ok_or_else(refusal::no_metadata)
     }
 
     pub(crate) fn metadata(&self) -> Result<&Arc<dyn Metadata>> {
@@ -578,13 +583,13 @@ impl Management {
 /// Whether this node has a replaced member: it stops being a member as soon as the node knows that
 /// it was ejected.
 fn has_released_member(map: &ClusterMap, node: NodeId) -> bool {
-    let is_out = |group: &types::Group| {
+    let ejected_leaving_member = |group: &types::Group| {
         group.leaving.filter(|id| {
             group.state_of(*id).is_some_and(|state| state != types::MemberState::Good)
                 && map.target(*id).is_some_and(|target| target.node == node)
         })
     };
-    map.groups.iter().any(|group| is_out(group).is_some())
+    map.groups.iter().any(|group| ejected_leaving_member(group).is_some())
 }
 
 fn lease_ms() -> u64 {
@@ -605,7 +610,7 @@ pub(crate) async fn first_to_complete(one: impl Future<Output = ()>, other: impl
 #[cfg(test)]
 mod tests {
     use super::*;
-    use identity::{Identity, Role as Proved};
+    use identity::{Identity, Member as Proved};
     use net::{Proof, Transport};
     use std::net::Ipv4Addr;
     use types::{Node, NodeState};

@@ -20,17 +20,17 @@ pub struct Space {
 
 /// A number that is unique to the running kernel, since device numbers are unique on one kernel
 /// only. Processes of one machine agree on it, whatever namespaces they are in.
-fn this_kernel() -> u64 {
+fn kernel_id() -> u64 {
     static NUMBER: OnceLock<u64> = OnceLock::new();
     *NUMBER.get_or_init(|| {
-        let told = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         // Without it, processes can't find out that they are on the same machine.
-        told.and_then(|id| number_in(&id)).unwrap_or_else(rt::secret_u64)
+        boot_id.and_then(|id| uuid_prefix(&id)).unwrap_or_else(rt::secret_u64)
     })
 }
 
 /// The first half of a UUID.
-fn number_in(id: &str) -> Option<u64> {
+fn uuid_prefix(id: &str) -> Option<u64> {
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     u64::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 16)
 }
@@ -38,7 +38,7 @@ fn number_in(id: &str) -> Option<u64> {
 /// Measures the file system that holds `path`.
 pub fn space_of(path: &Path) -> io::Result<Space> {
     let vfs = rustix::fs::statvfs(path)?;
-    let device = rustix::fs::stat(path)?.st_dev ^ this_kernel();
+    let device = rustix::fs::stat(path)?.st_dev ^ kernel_id();
     let used = vfs.f_blocks.saturating_sub(vfs.f_bfree);
     let bytes = |blocks: u64| blocks.saturating_mul(vfs.f_frsize);
     Ok(Space {
@@ -62,7 +62,7 @@ mod tests {
             [dir.path(), &below, Path::new("/proc")].map(|path| space_of(path).unwrap().device);
         assert_eq!(here, there);
         assert_ne!(here, proc);
-        assert_eq!(number_in("0123abcd-4567-89ef-0000-000000000000\n"), Some(0x0123_abcd_4567_89ef));
-        assert_eq!(number_in("none"), None);
+        assert_eq!(uuid_prefix("0123abcd-4567-89ef-0000-000000000000\n"), Some(0x0123_abcd_4567_89ef));
+        assert_eq!(uuid_prefix("none"), None);
     }
 }

@@ -91,7 +91,7 @@ impl StatePaths {
 
     /// Marks that a metadata store was created: without it, a missing store would look like one
     /// that never existed.
-    pub fn meta_made(&self) -> PathBuf {
+    pub fn meta_created_marker(&self) -> PathBuf {
         self.root.join("meta.made")
     }
 
@@ -101,7 +101,7 @@ impl StatePaths {
     }
 
     /// Files and folders of the directory that the metadata needs, and that its backups include.
-    pub fn constants(&self) -> [PathBuf; 9] {
+    pub fn backup_paths(&self) -> [PathBuf; 9] {
         [
             self.superblock(),
             self.target_list(),

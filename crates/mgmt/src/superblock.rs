@@ -74,14 +74,14 @@ impl Superblock {
     }
 
     /// From the constants that a node got; `None` if they are invalid.
-    pub fn from_constants(facts: &ClusterConstants) -> Option<Superblock> {
+    pub fn from_constants(constants: &ClusterConstants) -> Option<Superblock> {
         let key = |text: &str| u64::from_str_radix(text, 16).ok();
         Some(Superblock {
-            uuid: facts.uuid.clone(),
-            name: facts.name.clone(),
-            hash_key: (key(&facts.hash_key.0)?, key(&facts.hash_key.1)?),
-            partitions: Some(facts.partitions).filter(|p| *p > 0)?,
-            created: Timestamp::new(facts.created_s, 0),
+            uuid: constants.uuid.clone(),
+            name: constants.name.clone(),
+            hash_key: (key(&constants.hash_key.0)?, key(&constants.hash_key.1)?),
+            partitions: Some(constants.partitions).filter(|p| *p > 0)?,
+            created: Timestamp::new(constants.created_s, 0),
         })
     }
 
@@ -190,13 +190,13 @@ partitions = 64
 created_unix_s = 1700000000
 checksum = "3d481701"
 "#;
-        assert_eq!(checked_file::seal(&sample().render()), text);
+        assert_eq!(checked_file::with_checksum(&sample().render()), text);
     }
 
     #[test]
     fn any_flipped_bit_is_noticed() {
         let path = Path::new("weft.toml");
-        let text = checked_file::seal(&sample().render());
+        let text = checked_file::with_checksum(&sample().render());
         for at in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 1;
@@ -206,7 +206,7 @@ checksum = "3d481701"
 
     #[test]
     fn a_newer_format_is_told_apart_from_damage() {
-        let text = checked_file::seal(&sample().render()).replace("format = 1", "format = 2");
+        let text = checked_file::with_checksum(&sample().render()).replace("format = 1", "format = 2");
         let error = Superblock::parse(Path::new("weft.toml"), text.as_bytes()).unwrap_err();
         assert!(matches!(error, Error::NewerFormat { found: 2, known: 1, .. }), "{error}");
     }

@@ -7,12 +7,12 @@ impl Member {
         Member {
             alive: true,
             registered: true,
-            lease: true,
+            has_lease: true,
             view,
             value: 0,
             on_disk: 0,
             has_intent_note: false,
-            has_open_write: false,
+            has_uncommitted_write: false,
             is_reconciled: true,
             operation: None,
             intact: true,
@@ -24,8 +24,8 @@ impl Member {
     pub(crate) fn die(&mut self) {
         self.alive = false;
         self.registered = false;
-        self.lease = false;
-        self.has_open_write = false;
+        self.has_lease = false;
+        self.has_uncommitted_write = false;
         self.is_reconciled = false;
         self.operation = None;
         self.intact = false;
@@ -81,7 +81,7 @@ impl State {
     ) {
         let member = &mut self.members[me];
         member.set_intent_note(safeguards);
-        member.has_open_write = true;
+        member.has_uncommitted_write = true;
         member.operation = Some(Operation {
             value,
             is_write,
@@ -111,13 +111,14 @@ impl State {
             self.messages.retain(|message| {
                 let member = &members[message.to()];
                 let is_late = message.version() < member.view.version;
-                let is_moot = match *message {
+                let has_no_effect = match *message {
                     Message::Committed { version, value, .. } => {
-                        version == member.view.version && (member.value != value || !member.has_open_write)
+                        version == member.view.version
+                            && (member.value != value || !member.has_uncommitted_write)
                     }
                     _ => false,
                 };
-                !(is_late || is_moot)
+                !(is_late || has_no_effect)
             });
         }
         self
@@ -129,14 +130,14 @@ impl State {
         next.messages.remove(&message);
         let me = message.to();
         let member = self.members[me];
-        let (version, mine) = (message.version(), member.view.version);
-        if safeguards.versions && version != mine {
+        let (version, own_version) = (message.version(), member.view.version);
+        if safeguards.versions && version != own_version {
             // The member learns of a later version from management first.
-            return (version < mine).then_some(next);
+            return (version < own_version).then_some(next);
         }
         match message {
             Message::Write { value, .. } => {
-                if member.view.primary != me || !member.lease {
+                if member.view.primary != me || !member.has_lease {
                     return Some(next);
                 }
                 if !member.is_reconciled || member.operation.is_some() {
@@ -155,7 +156,7 @@ impl State {
                 let member = &mut next.members[me];
                 member.set_intent_note(safeguards);
                 member.value = member.value.max(value);
-                member.has_open_write = true;
+                member.has_uncommitted_write = true;
                 next.send(Message::Ack { from: me, to: from, version, value });
             }
             Message::Ack { from, value, .. } => {
@@ -168,7 +169,7 @@ impl State {
             Message::Committed { value, .. } => {
                 let member = &mut next.members[me];
                 if member.value == value {
-                    member.has_open_write = false;
+                    member.has_uncommitted_write = false;
                 }
             }
         }
@@ -181,12 +182,12 @@ impl State {
         let operation = member.operation?;
         let (view, version, value) = (member.view, member.view.version, operation.value);
         let mut others = (0..size).filter(|&other| other != me && view.receives_writes(other));
-        if !operation.applied || !member.lease || !others.all(|other| operation.acknowledged_by[other]) {
+        if !operation.applied || !member.has_lease || !others.all(|other| operation.acknowledged_by[other]) {
             return None;
         }
         let mut next = self.clone();
         let member = &mut next.members[me];
-        (member.operation, member.has_open_write, member.is_reconciled) = (None, false, true);
+        (member.operation, member.has_uncommitted_write, member.is_reconciled) = (None, false, true);
         for to in (0..size).filter(|&to| to != me && view.receives_writes(to)) {
             next.send(Message::Committed { to, version, value });
         }

@@ -58,8 +58,8 @@ impl Protocol {
         change(&mut next.record);
         next.record.version += 1;
         if !next.record.is_in_sync(next.record.primary) {
-            let good = (0..self.size).find(|&member| next.record.is_in_sync(member));
-            let primary = good.expect("the last good member stays good");
+            let in_sync = (0..self.size).find(|&member| next.record.is_in_sync(member));
+            let primary = in_sync.expect("the last good member stays good");
             next.record.primary = primary;
             if self.primary_change == PrimaryChange::OthersEjected {
                 for other in (0..self.size).filter(|&other| other != primary) {
@@ -74,32 +74,34 @@ impl Protocol {
     /// answer when it is asked. Members that are resynced before the primary serves needn't know.
     fn is_ejection_known(&self, state: &State, me: usize) -> bool {
         let view = &state.members[me].view;
-        let believes = |other: &usize| {
+        let may_serve_old_view = |other: &usize| {
             let other = &state.members[*other];
-            other.alive && other.lease && other.view.version < view.version
+            other.alive && other.has_lease && other.view.version < view.version
         };
-        let waits = self.safeguards.ejection_known && self.primary_change == PrimaryChange::OthersEjected;
-        !waits || !(0..self.size).any(|other| other != me && !view.receives_writes(other) && believes(&other))
+        let must_wait = self.safeguards.ejection_known && self.primary_change == PrimaryChange::OthersEjected;
+        !must_wait
+            || !(0..self.size)
+                .any(|other| other != me && !view.receives_writes(other) && may_serve_old_view(&other))
     }
 
-    fn is_last_good(&self, state: &State, me: usize) -> bool {
+    fn is_last_in_sync(&self, state: &State, me: usize) -> bool {
         !(0..self.size).any(|other| other != me && state.record.is_in_sync(other))
     }
 
     /// Whether a member reads and writes under the current record.
     fn is_current(state: &State, me: usize) -> bool {
         let member = &state.members[me];
-        member.alive && member.lease && member.view == state.record
+        member.alive && member.has_lease && member.view == state.record
     }
 
     fn read(&self, state: &State, me: usize) -> Option<State> {
         let member = &state.members[me];
         let is_primary = member.view.primary == me;
-        let is_quiet = match is_primary {
+        let may_read = match is_primary {
             true => member.is_reconciled && member.operation.is_none() && self.is_ejection_known(state, me),
-            false => !(member.has_open_write && self.safeguards.open_writes),
+            false => !(member.has_uncommitted_write && self.safeguards.uncommitted_writes),
         };
-        if !(member.alive && member.lease && member.view.is_in_sync(me) && is_quiet) {
+        if !(member.alive && member.has_lease && member.view.is_in_sync(me) && may_read) {
             return None;
         }
         let mut next = state.clone();
@@ -114,17 +116,18 @@ impl Protocol {
         let member = &state.members[me];
         // A member that is in sync must be reachable: if all are unreachable, management can't tell
         // which one has less.
-        let is_heard = |other: usize| state.record.is_in_sync(other) && state.members[other].lease;
+        let is_reachable_peer =
+            |other: usize| state.record.is_in_sync(other) && state.members[other].has_lease;
         let mut others = (0..self.size).filter(|&other| other != me);
-        if state.record.states[me] == Consistency::NeedsResync || !others.any(is_heard) {
+        if state.record.states[me] == Consistency::NeedsResync || !others.any(is_reachable_peer) {
             return None;
         }
-        let is_reached = member.alive && member.lease;
-        if is_reached && state.faults.cuts == 0 {
+        let is_reachable = member.alive && member.has_lease;
+        if is_reachable && state.faults.cuts == 0 {
             return None;
         }
         let mut next = self.with_record(state, |record| record.states[me] = Consistency::NeedsResync);
-        if is_reached {
+        if is_reachable {
             next.faults.cuts -= 1;
             if self.safeguards.leases {
                 // It is asked first, and confirms that it knows.
@@ -136,17 +139,17 @@ impl Protocol {
     }
 
     fn register(&self, state: &State, me: usize) -> State {
-        let missed = state.record.is_in_sync(me) && !self.is_last_good(state, me)
+        let needs_resync = state.record.is_in_sync(me) && !self.is_last_in_sync(state, me)
             || state.record.states[me] == Consistency::Resyncing;
         // A new version even if nothing else changes: messages to its earlier process are void.
         let mut next = self.with_record(state, |record| {
-            if missed {
+            if needs_resync {
                 record.states[me] = Consistency::NeedsResync;
             }
         });
         let record = next.record;
         let member = &mut next.members[me];
-        (member.registered, member.lease) = (true, true);
+        (member.registered, member.has_lease) = (true, true);
         // Its earlier knowledge of the group is void.
         member.view = Record { version: 0, primary: MAX_MEMBERS, ..record };
         next.update_view(me, record, &self.safeguards, self.size);
@@ -156,19 +159,16 @@ impl Protocol {
     fn end_resync(&self, state: &State, me: usize) -> Option<State> {
         let primary = state.record.primary;
         let source = &state.members[primary];
-        let is_settled =
+        let is_idle =
             source.is_reconciled && source.operation.is_none() && Protocol::is_current(state, primary);
-        if state.record.states[me] != Consistency::Resyncing
-            || !is_settled
-            || !Protocol::is_current(state, me)
-        {
+        if state.record.states[me] != Consistency::Resyncing || !is_idle || !Protocol::is_current(state, me) {
             return None;
         }
         let mut next = state.clone();
         if source.has_intent_note || state.members[me].has_intent_note {
             // The region is copied while no write is in progress there.
             let (value, target) = (source.value, &mut next.members[me]);
-            (target.value, target.has_intent_note, target.has_open_write) =
+            (target.value, target.has_intent_note, target.has_uncommitted_write) =
                 (value, self.safeguards.intent_notes, false);
         }
         let mut next = self.with_record(&next, |record| record.states[me] = Consistency::InSync);
@@ -192,9 +192,9 @@ impl Protocol {
             next.members[me].die();
         }
         // Unsynced data may be lost when all members have crashed, and one of them by power loss.
-        let mut good = (0..self.size).filter(|&member| state.record.is_in_sync(member));
-        if good.clone().any(|member| next.members[member].lost_power)
-            && good.all(|member| !next.members[member].intact)
+        let mut in_sync = (0..self.size).filter(|&member| state.record.is_in_sync(member));
+        if in_sync.clone().any(|member| next.members[member].lost_power)
+            && in_sync.all(|member| !next.members[member].intact)
         {
             next.floor = next.floor.min(next.synced);
             next.acknowledged = next.acknowledged.min(next.synced);
@@ -204,24 +204,25 @@ impl Protocol {
 
     fn sync(&self, state: &State) -> Option<State> {
         let primary = state.record.primary;
-        let is_settled = |member: &Member| {
+        let is_idle = |member: &Member| {
             member.is_reconciled && member.operation.is_none() && member.value == state.acknowledged
         };
         let is_on_disk = |me: usize| {
             let member = &state.members[me];
             Protocol::is_current(state, me) && member.on_disk == member.value
         };
-        let mut good = (0..self.size).filter(|&me| state.record.is_in_sync(me));
-        let ends =
-            state.synced < state.acknowledged && is_settled(&state.members[primary]) && good.all(is_on_disk);
-        ends.then(|| State { synced: state.acknowledged, ..state.clone() })
+        let mut in_sync = (0..self.size).filter(|&me| state.record.is_in_sync(me));
+        let succeeds =
+            state.synced < state.acknowledged && is_idle(&state.members[primary]) && in_sync.all(is_on_disk);
+        succeeds.then(|| State { synced: state.acknowledged, ..state.clone() })
     }
 
     fn clear_note(&self, state: &State, me: usize) -> Option<State> {
         let member = &state.members[me];
-        let all_good = (0..self.size).all(|other| member.view.is_in_sync(other));
-        let is_safe = !member.has_open_write && member.operation.is_none() && member.value == member.on_disk;
-        if !(member.alive && member.lease && member.has_intent_note && all_good && is_safe) {
+        let all_in_sync = (0..self.size).all(|other| member.view.is_in_sync(other));
+        let is_safe =
+            !member.has_uncommitted_write && member.operation.is_none() && member.value == member.on_disk;
+        if !(member.alive && member.has_lease && member.has_intent_note && all_in_sync && is_safe) {
             return None;
         }
         let mut next = state.clone();
@@ -254,9 +255,9 @@ impl Protocol {
                 (member.alive && !member.registered).then(|| self.register(state, me))
             }
             Action::StartResync(me) => {
-                let is_ready = state.members[me].registered && state.members[me].lease;
-                let needs = state.record.states[me] == Consistency::NeedsResync;
-                (needs && is_ready)
+                let is_ready = state.members[me].registered && state.members[me].has_lease;
+                let needs_resync = state.record.states[me] == Consistency::NeedsResync;
+                (needs_resync && is_ready)
                     .then(|| self.with_record(state, |record| record.states[me] = Consistency::Resyncing))
             }
             Action::EndResync(me) => self.end_resync(state, me),
@@ -284,10 +285,10 @@ impl Protocol {
             }
             Action::Renew(me) => {
                 let member = &mut next.members[me];
-                if !member.registered || (member.lease && member.view == state.record) {
+                if !member.registered || (member.has_lease && member.view == state.record) {
                     return None;
                 }
-                member.lease = true;
+                member.has_lease = true;
                 next.update_view(me, state.record, &self.safeguards, self.size);
             }
             Action::Start(me) => {
@@ -299,10 +300,10 @@ impl Protocol {
             }
             Action::EndLease(me) => {
                 let member = &mut next.members[me];
-                if !member.lease || state.faults.cuts == 0 {
+                if !member.has_lease || state.faults.cuts == 0 {
                     return None;
                 }
-                member.lease = false;
+                member.has_lease = false;
                 next.faults.cuts -= 1;
             }
             _ => return None,
@@ -363,16 +364,16 @@ impl Model for Protocol {
             Property::always(
                 "replicas agree when nothing is in flight",
                 |protocol: &Protocol, state: &State| {
-                    let is_quiet = state.messages.is_empty()
+                    let is_quiescent = state.messages.is_empty()
                         && (0..protocol.size).all(|me| {
                             let member = &state.members[me];
                             state.record.is_in_sync(me)
                                 && Protocol::is_current(state, me)
                                 && member.operation.is_none()
-                                && !member.has_open_write
+                                && !member.has_uncommitted_write
                                 && (member.is_reconciled || state.record.primary != me)
                         });
-                    !is_quiet
+                    !is_quiescent
                         || (1..protocol.size).all(|me| state.members[me].value == state.members[0].value)
                 },
             ),

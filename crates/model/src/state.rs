@@ -60,7 +60,7 @@ pub struct Member {
     /// Management knows this process.
     pub registered: bool,
     /// It may serve, as far as it knows.
-    pub lease: bool,
+    pub has_lease: bool,
     /// The group's record, as it knows it.
     pub view: Record,
     /// Content of the region, as reads return it.
@@ -71,7 +71,7 @@ pub struct Member {
     /// members or on disk.
     pub has_intent_note: bool,
     /// A write was executed here that other members may not have.
-    pub has_open_write: bool,
+    pub has_uncommitted_write: bool,
     /// As the primary of its view: every possible difference between replicas is resolved.
     pub is_reconciled: bool,
     /// Its operation as the primary.
@@ -137,7 +137,7 @@ pub struct Safeguards {
     /// A member that doesn't answer is ejected only when its lease has ended, or when it knows.
     pub leases: bool,
     /// A member with a write that other members may not have redirects readers to the primary.
-    pub open_writes: bool,
+    pub uncommitted_writes: bool,
     /// A new primary copies noted regions to the others before it serves.
     pub reconciliation: bool,
     /// Requests of another group version are refused.
@@ -160,7 +160,7 @@ impl Safeguards {
     pub const ALL: Safeguards = Safeguards {
         intent_notes: true,
         leases: true,
-        open_writes: true,
+        uncommitted_writes: true,
         reconciliation: true,
         versions: true,
         ejection_known: true,

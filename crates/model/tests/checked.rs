@@ -111,7 +111,7 @@ fn every_safeguard_is_needed() {
     let all = Safeguards::ALL;
     check_fails(2, Faults { kills: 2, ..NONE }, Safeguards { intent_notes: false, ..all });
     check_fails(2, Faults { cuts: 2, ..NONE }, Safeguards { leases: false, ..all });
-    check_fails(3, NONE, Safeguards { open_writes: false, ..all });
+    check_fails(3, NONE, Safeguards { uncommitted_writes: false, ..all });
     check_fails(3, Faults { kills: 1, ..NONE }, Safeguards { reconciliation: false, ..all });
     check_fails(2, Faults { power_cuts: 1, cuts: 1, ..NONE }, Safeguards { versions: false, ..all });
     let (faults, safeguards) = (Faults { kills: 1, ..NONE }, Safeguards { ejection_known: false, ..all });

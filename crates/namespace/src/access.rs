@@ -67,13 +67,13 @@ pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &Meta
     match op {
         MetaOp::Create { parent, name, mode, rdev, .. } => {
             check.check_create(*parent, name)?;
-            check.device(*mode, *rdev)
+            check.check_device(*mode, *rdev)
         }
         MetaOp::Mkdir { parent, name, .. }
         | MetaOp::Symlink { parent, name, .. }
         | MetaOp::Link { parent, name, .. } => check.check_create(*parent, name),
-        MetaOp::Deliver { file } => check.check_create(file.parent, &file.name),
-        MetaOp::Tmpfile { parent, .. } | MetaOp::Reserve { dir: parent, .. } => {
+        MetaOp::CommitCreate { file } => check.check_create(file.parent, &file.name),
+        MetaOp::Tmpfile { parent, .. } | MetaOp::PreallocateInodes { dir: parent, .. } => {
             check.check_change_names(*parent).map(drop)
         }
         MetaOp::Unlink { parent, name } | MetaOp::Rmdir { parent, name } => {
@@ -126,7 +126,7 @@ pub fn permit_anonymous(
         MetaOp::Reopen { ino, .. } => {
             check.check_use_open(*ino, READ).or_else(|_| check.check_use_open(*ino, WRITE))
         }
-        MetaOp::Open { ino, wish } => match wish {
+        MetaOp::Open { ino, requested_lease: wish } => match wish {
             Some(LeaseMode::Write) => check.check_use_open(*ino, WRITE),
             // Executing it includes reading it.
             _ => check.check_use_open(*ino, READ).or_else(|_| check.check_use_open(*ino, SEARCH)),
@@ -198,7 +198,7 @@ impl Check<'_> {
 
     /// Only root may create device nodes; the one of 0:0 is no device (overlay file systems mark
     /// removed names by it).
-    fn device(&self, bits: u32, rdev: u32) -> Outcome<()> {
+    fn check_device(&self, bits: u32, rdev: u32) -> Outcome<()> {
         match bits & mode::S_IFMT {
             mode::S_IFBLK => Err(Errno::EPERM.into()),
             mode::S_IFCHR if rdev != 0 => Err(Errno::EPERM.into()),
@@ -213,8 +213,8 @@ impl Check<'_> {
         let Some(entry) = self.tx.slot(dir, name)?.entry else { return Ok(None) };
         self.require(dir, &directory, WRITE)?;
         let named = self.tx.named_inode(dir, &entry)?;
-        let is_kept = directory.mode & mode::S_ISVTX != 0;
-        if is_kept && named.uid != self.caller.uid && directory.uid != self.caller.uid {
+        let is_sticky = directory.mode & mode::S_ISVTX != 0;
+        if is_sticky && named.uid != self.caller.uid && directory.uid != self.caller.uid {
             return Err(Errno::EPERM.into());
         }
         Ok(Some((entry.id(), named)))
@@ -230,8 +230,8 @@ impl Check<'_> {
             return Ok(());
         }
         // A directory stores its `..`, so moving it changes it.
-        let goes_elsewhere = [moved, other.filter(|_| how == RenameMode::Exchange)];
-        for (ino, inode) in goes_elsewhere.into_iter().flatten().filter(|(_, inode)| inode.is_directory()) {
+        let changes_parent = [moved, other.filter(|_| how == RenameMode::Exchange)];
+        for (ino, inode) in changes_parent.into_iter().flatten().filter(|(_, inode)| inode.is_directory()) {
             self.require(ino, &inode, WRITE)?;
         }
         Ok(())

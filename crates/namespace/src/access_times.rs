@@ -22,8 +22,8 @@ pub fn access_time_writes(
     let Some(value) = reader.get(&key)? else { return Ok(Writes::new()) };
     let mut inode: Inode = record::decode(&key, value)?;
     let (attr, at) = (inode.attr(ino), at.min(now));
-    let is_due = types::needs_atime_update(attr.atime, attr.mtime.max(attr.ctime), at);
-    if at <= attr.ctime || at <= attr.atime || !is_due {
+    let needs_update = types::needs_atime_update(attr.atime, attr.mtime.max(attr.ctime), at);
+    if at <= attr.ctime || at <= attr.atime || !needs_update {
         return Ok(Writes::new());
     }
     inode.atime = Some(at.into());

@@ -140,8 +140,8 @@ pub fn parse(value: &[u8]) -> Result<Acl, Errno> {
         mask: entries.next_if(MASK)?.map(|entry| entry.permissions),
         other: entries.required(OTHER)?,
     };
-    let names_somebody = !acl.users.is_empty() || !acl.groups.is_empty();
-    if !entries.rest.is_empty() || (names_somebody && acl.mask.is_none()) {
+    let has_named_entries = !acl.users.is_empty() || !acl.groups.is_empty();
+    if !entries.rest.is_empty() || (has_named_entries && acl.mask.is_none()) {
         return Err(Errno::EINVAL);
     }
     Ok(acl)

@@ -83,8 +83,8 @@ pub fn unrecovered_files(
     for (key, value) in pairs {
         if let Some(Key::Writing { ino, session }) = keys::decode_key(&key) {
             let truncate_to = record::decode::<Writing>(&key, value)?.truncate_to;
-            let note = WriteRecord { ino, session, truncate_to };
-            found.extend(with_inode(reader, note)?);
+            let record = WriteRecord { ino, session, truncate_to };
+            found.extend(with_inode(reader, record)?);
         }
     }
     Ok(found)
@@ -153,7 +153,7 @@ pub enum Chunks {
         /// 512-byte units that it occupies, as its writer reported.
         blocks: u64,
         /// Lower bounds of the lengths of its chunk files, in stripe order; empty if unknown.
-        known: Vec<u64>,
+        length_bounds: Vec<u64>,
         /// Time of its last change.
         changed: Timestamp,
     },
@@ -173,8 +173,14 @@ pub fn chunks(reader: &dyn Reader, ino: InodeId) -> Result<Chunks, ReadError> {
         Some(layout) if !inode.inline => {
             let changed: Timestamp = inode.attr(ino).ctime;
             let layout = Layout::try_from(layout)?;
-            let known = inode.known(&layout);
-            Ok(Chunks::Stable { layout, size: inode.size, blocks: inode.blocks, known, changed })
+            let known = inode.length_bounds(&layout);
+            Ok(Chunks::Stable {
+                layout,
+                size: inode.size,
+                blocks: inode.blocks,
+                length_bounds: known,
+                changed,
+            })
         }
         _ => Ok(Chunks::None),
     }

@@ -77,12 +77,12 @@ fn pattern(stored: &Pattern) {
 
 fn known(mut inode: Inode) {
     let Some(Ok(layout)) = inode.layout.as_ref().map(types::Layout::try_from) else { return };
-    let known = inode.known(&layout);
+    let known = inode.length_bounds(&layout);
     for (stripe, len) in known.iter().enumerate() {
         assert!(*len <= layout::local_len(&layout, stripe, inode.size));
     }
-    inode.set_known(&layout, known.clone());
-    assert_eq!(inode.known(&layout), known);
+    inode.set_length_bounds(&layout, known.clone());
+    assert_eq!(inode.length_bounds(&layout), known);
 }
 
 fn layout(stored: &Layout, size: u64) {

@@ -68,7 +68,7 @@ pub enum Key {
     Migrating(InodeId),
     Next(PartitionId),
     Owner(PartitionId),
-    Operation { session: SessionId, lane: u64 },
+    Operation { session: SessionId, slot: u64 },
     Session(SessionId),
 }
 
@@ -170,8 +170,8 @@ pub fn owner(partition: PartitionId) -> IdKey {
 
 /// Key of the record of the last change in one of a session's slots; its value belongs to the
 /// metadata service.
-pub fn operation(session: SessionId, lane: u32) -> Vec<u8> {
-    id_key_then(GLOBAL, OPERATION, session.0, &[&u64::from(lane).to_be_bytes()])
+pub fn operation(session: SessionId, slot: u32) -> Vec<u8> {
+    id_key_then(GLOBAL, OPERATION, session.0, &[&u64::from(slot).to_be_bytes()])
 }
 
 /// Key of the record of a session; its value belongs to the metadata service.
@@ -319,8 +319,8 @@ pub fn decode_key(key: &[u8]) -> Option<Key> {
         (NEXT, 0) if id == 0 => Some(Key::Next(partition)),
         (OWNER, 0) => Some(Key::Owner(PartitionId(u16::try_from(id).ok()?))),
         (OPERATION, 8) => {
-            let lane = u64::from_be_bytes(rest.try_into().ok()?);
-            Some(Key::Operation { session: SessionId(id), lane })
+            let slot = u64::from_be_bytes(rest.try_into().ok()?);
+            Some(Key::Operation { session: SessionId(id), slot })
         }
         (SESSION, 0) => Some(Key::Session(SessionId(id))),
         _ => None,
@@ -346,7 +346,7 @@ mod tests {
             (migrating(ino).to_vec(), Key::Migrating(ino)),
             (next(PartitionId(3)).to_vec(), Key::Next(PartitionId(3))),
             (owner(PartitionId(3)).to_vec(), Key::Owner(PartitionId(3))),
-            (operation(session, 5), Key::Operation { session, lane: 5 }),
+            (operation(session, 5), Key::Operation { session, slot: 5 }),
             (super::session(session).to_vec(), Key::Session(session)),
         ];
         for (key, decoded) in cases {

@@ -87,7 +87,7 @@ pub struct Requester {
     /// The session.
     pub session: SessionId,
     /// Recalls sent to this session so far.
-    pub recalls: u64,
+    pub last_recall: u64,
     /// The time, in nanoseconds of a monotonic clock.
     pub now_ns: u64,
     /// The session acknowledges recalls soon, so its leases can be recalled to make room.
@@ -108,15 +108,15 @@ struct Holder {
     /// Its sequence number in the session's list of leases by age; 0: not in the list.
     age_number: u32,
     /// How often it is still skipped when it would be recalled to make room.
-    skips: u8,
+    second_chances: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct RecallState {
     number: u64,
-    keep: Option<LeaseMode>,
+    retain: Option<LeaseMode>,
     /// The lease conflicts with a command, which may wait for the acknowledgement.
-    is_waited_for: bool,
+    blocks_command: bool,
     /// It was sent to make room.
     to_make_room: bool,
 }
@@ -127,7 +127,7 @@ struct Entry {
     holders: Vec<Holder>,
     recalled_ns: Option<u64>,
     /// The inode has no name and is to be reclaimed when its last lease and use end.
-    doomed: bool,
+    reclaim_deferred: bool,
     /// A directory with a delegation now or earlier: lookups leave `Permissions` to the holder, and
     /// nothing can be shared.
     is_directory: bool,
@@ -182,45 +182,45 @@ impl LeaseTable {
     /// Grants `Read` without a request, if that conflicts with no lease. Returns the mode that the
     /// session holds and may rely on: none while it is recalled, nor for `Shared`, which is nothing
     /// to rely on.
-    pub fn offer(&mut self, asker: Requester, ino: InodeId) -> Option<LeaseMode> {
-        self.offer_or(asker, ino, (LeaseMode::Read, None))
+    pub fn offer(&mut self, requester: Requester, ino: InodeId) -> Option<LeaseMode> {
+        self.offer_or(requester, ino, (LeaseMode::Read, None))
     }
 
     /// The same for a directory. During cool-down, it grants `Permissions`: changes of names don't
     /// conflict with that.
-    pub fn offer_directory(&mut self, asker: Requester, ino: InodeId) -> Option<LeaseMode> {
-        self.offer_or(asker, ino, (LeaseMode::Read, Some(LeaseMode::Permissions)))
+    pub fn offer_directory(&mut self, requester: Requester, ino: InodeId) -> Option<LeaseMode> {
+        self.offer_or(requester, ino, (LeaseMode::Read, Some(LeaseMode::Permissions)))
     }
 
     /// The same if no session may know all names of the directory: grants `Permissions` at most.
-    pub fn offer_permissions(&mut self, asker: Requester, ino: InodeId) -> Option<LeaseMode> {
-        self.offer_or(asker, ino, (LeaseMode::Permissions, Some(LeaseMode::Permissions)))
+    pub fn offer_permissions(&mut self, requester: Requester, ino: InodeId) -> Option<LeaseMode> {
+        self.offer_or(requester, ino, (LeaseMode::Permissions, Some(LeaseMode::Permissions)))
     }
 
     fn offer_or(
         &mut self,
-        asker: Requester,
+        requester: Requester,
         ino: InodeId,
         (mut offered, while_cooling): (LeaseMode, Option<LeaseMode>),
     ) -> Option<LeaseMode> {
-        self.cool_down(asker.now_ns);
-        let room = self.has_room_for_offers(asker.session);
+        self.cool_down(requester.now_ns);
+        let room = self.has_room_for_offers(requester.session);
         match self.inodes.get_mut(&ino) {
             Some(entry) => {
-                if entry.is_blocked_for(asker.session) {
+                if entry.is_blocked_for(requester.session) {
                     return None;
                 }
-                match entry.find(asker.session).map(|own| own.mode) {
+                match entry.find(requester.session).map(|own| own.mode) {
                     Some(Some(LeaseMode::Shared)) => return None,
                     Some(Some(mode @ (LeaseMode::Read | LeaseMode::Write))) => {
-                        return self.hold(asker, ino, mode);
+                        return self.hold(requester, ino, mode);
                     }
                     Some(_) => {}
                     None if !room => return None,
                     None => {}
                 }
-                let shared = entry.others(asker.session).any(|other| !other.allows(LeaseMode::Read));
-                if shared || entry.doomed {
+                let shared = entry.others(requester.session).any(|other| !other.allows(LeaseMode::Read));
+                if shared || entry.reclaim_deferred {
                     return None;
                 }
                 if entry.recalled_ns.is_some() {
@@ -230,7 +230,7 @@ impl LeaseTable {
             None if !room => return None,
             None => {}
         }
-        self.hold(asker, ino, offered)
+        self.hold(requester, ino, offered)
     }
 
     /// Grants `Write` on a directory, a directory delegation. Recalls the leases of other sessions,
@@ -238,21 +238,21 @@ impl LeaseTable {
     /// request. During cool-down nothing is recalled for this.
     pub fn grant_exclusive(
         &mut self,
-        asker: Requester,
+        requester: Requester,
         ino: InodeId,
         send: Send<'_>,
         due: &mut Vec<PendingRecall>,
     ) -> Option<LeaseMode> {
-        self.cool_down(asker.now_ns);
-        let room = self.has_room_for_offers(asker.session);
+        self.cool_down(requester.now_ns);
+        let room = self.has_room_for_offers(requester.session);
         let own = match self.inodes.get(&ino) {
             Some(entry) => {
-                let is_taken = entry.others(asker.session).next().is_some();
-                let is_hot = is_taken && entry.recalled_ns.is_some();
-                if is_hot || entry.is_blocked_for(asker.session) || entry.doomed {
+                let is_taken = entry.others(requester.session).next().is_some();
+                let is_cooling_down = is_taken && entry.recalled_ns.is_some();
+                if is_cooling_down || entry.is_blocked_for(requester.session) || entry.reclaim_deferred {
                     return None;
                 }
-                entry.find(asker.session).copied()
+                entry.find(requester.session).copied()
             }
             None => None,
         };
@@ -260,12 +260,12 @@ impl LeaseTable {
             return None;
         }
         let before = due.len();
-        self.recall_conflicting(asker, ino, InodeAccess::Write, send, due);
-        let is_used = |entry: &Entry| entry.others(asker.session).next().is_some();
+        self.recall_conflicting(requester, ino, InodeAccess::Write, send, due);
+        let is_used = |entry: &Entry| entry.others(requester.session).next().is_some();
         if due.len() > before || self.inodes.get(&ino).is_some_and(is_used) {
             return None;
         }
-        let mode = self.hold(asker, ino, LeaseMode::Write)?;
+        let mode = self.hold(requester, ino, LeaseMode::Write)?;
         if let Some(entry) = self.inodes.get_mut(&ino) {
             entry.is_directory = true;
         }
@@ -279,53 +279,55 @@ impl LeaseTable {
     /// is granted.
     pub fn acquire(
         &mut self,
-        asker: Requester,
+        requester: Requester,
         ino: InodeId,
-        wish: LeaseRequest,
+        request: LeaseRequest,
         send: Send<'_>,
         due: &mut Vec<PendingRecall>,
     ) -> Option<LeaseMode> {
-        self.cool_down(asker.now_ns);
-        let wished = match wish {
+        self.cool_down(requester.now_ns);
+        let requested = match request {
             LeaseRequest::Mode(mode) => mode,
             LeaseRequest::Exclusive => LeaseMode::Write,
         };
         let Some(entry) = self.inodes.get_mut(&ino) else {
-            return self.hold(asker, ino, wished);
+            return self.hold(requester, ino, requested);
         };
-        let own = entry.holder(asker.session).copied();
+        let own = entry.holder(requester.session).copied();
         if own.is_some_and(|own| own.recall.is_some()) {
             return None;
         }
         let held = own.and_then(|own| own.mode);
-        let wanted = join(held, wished);
-        let alone = wish == LeaseRequest::Exclusive
-            || (wished == LeaseMode::Write && held == Some(LeaseMode::Shared));
-        let shares = !alone && wanted == LeaseMode::Write && entry.others(asker.session).any(Holder::writes);
-        let mode = if shares { LeaseMode::Shared } else { wanted };
+        let wanted = join(held, requested);
+        let is_exclusive = request == LeaseRequest::Exclusive
+            || (requested == LeaseMode::Write && held == Some(LeaseMode::Shared));
+        let becomes_shared = !is_exclusive
+            && wanted == LeaseMode::Write
+            && entry.others(requester.session).any(Holder::writes);
+        let mode = if becomes_shared { LeaseMode::Shared } else { wanted };
         let before = due.len();
-        entry.recall_conflicting((asker.session, ino), |held| conflict_with_mode(held, mode), send, due);
+        entry.recall_conflicting((requester.session, ino), |held| conflict_with_mode(held, mode), send, due);
         // A command that waits for a recall must not find a new holder afterwards.
-        for other in entry.others(asker.session) {
+        for other in entry.others(requester.session) {
             if let Some(pending) = other.recall
-                && pending.is_waited_for
-                && pending.keep != Some(mode)
+                && pending.blocks_command
+                && pending.retain != Some(mode)
             {
                 due.push(PendingRecall { ino, session: other.session, number: pending.number });
             }
         }
         if due.len() > before {
-            self.note_recall(ino, asker.now_ns);
+            self.note_recall(ino, requester.now_ns);
             return None;
         }
-        self.hold(asker, ino, mode)
+        self.hold(requester, ino, mode)
     }
 
     /// Recalls the leases of other sessions that conflict with a command, and adds pending recalls
     /// to `due`.
     pub fn recall_conflicting(
         &mut self,
-        asker: Requester,
+        requester: Requester,
         ino: InodeId,
         access: InodeAccess,
         send: Send<'_>,
@@ -334,9 +336,9 @@ impl LeaseTable {
         let Some(entry) = self.inodes.get(&ino) else { return };
         match access {
             InodeAccess::Read if entry.is_directory => {
-                self.clear(asker, ino, conflict_with_lookup, send, due)
+                self.recall_where(requester, ino, conflict_with_lookup, send, due)
             }
-            _ => self.clear(asker, ino, |held| conflict_with_access(held, access), send, due),
+            _ => self.recall_where(requester, ino, |held| conflict_with_access(held, access), send, due),
         }
     }
 
@@ -344,27 +346,27 @@ impl LeaseTable {
     /// times, size and link count besides.
     pub fn recall_name_conflicts(
         &mut self,
-        asker: Requester,
+        requester: Requester,
         ino: InodeId,
         send: Send<'_>,
         due: &mut Vec<PendingRecall>,
     ) {
-        self.clear(asker, ino, conflict_with_name_change, send, due);
+        self.recall_where(requester, ino, conflict_with_name_change, send, due);
     }
 
-    fn clear(
+    fn recall_where(
         &mut self,
-        asker: Requester,
+        requester: Requester,
         ino: InodeId,
-        obstacle: impl Fn(LeaseMode) -> Option<Option<LeaseMode>>,
+        conflict: impl Fn(LeaseMode) -> Option<Option<LeaseMode>>,
         send: Send<'_>,
         due: &mut Vec<PendingRecall>,
     ) {
         let Some(entry) = self.inodes.get_mut(&ino) else { return };
         let before = due.len();
-        entry.recall_conflicting((asker.session, ino), obstacle, send, due);
+        entry.recall_conflicting((requester.session, ino), conflict, send, due);
         if due.len() > before {
-            self.note_recall(ino, asker.now_ns);
+            self.note_recall(ino, requester.now_ns);
         }
     }
 
@@ -394,7 +396,7 @@ impl LeaseTable {
     }
 
     /// Starts a new epoch of the inode, unless the current one is larger than `past`.
-    pub fn outdate(&mut self, ino: InodeId, past: u64) {
+    pub fn end_epoch(&mut self, ino: InodeId, past: u64) {
         if let Some(entry) = self.inodes.get_mut(&ino)
             && entry.epoch <= past
         {
@@ -410,22 +412,22 @@ impl LeaseTable {
 
     /// Marks an inode as open by a session, if its lease doesn't imply that. Returns false at a
     /// limit.
-    pub fn mark_in_use(&mut self, asker: Requester, ino: InodeId) -> bool {
-        let has_room = self.has_room(asker.session);
-        match self.inodes.get_mut(&ino).and_then(|entry| entry.holder(asker.session)) {
+    pub fn mark_in_use(&mut self, requester: Requester, ino: InodeId) -> bool {
+        let has_room = self.has_room(requester.session);
+        match self.inodes.get_mut(&ino).and_then(|entry| entry.holder(requester.session)) {
             Some(own) => {
                 own.in_use = true;
-                own.granted_at = asker.recalls;
+                own.granted_at = requester.last_recall;
             }
             None if !has_room => return false,
-            None => self.add(asker, ino, Holder { in_use: true, ..Holder::new(asker) }),
+            None => self.add(requester, ino, Holder { in_use: true, ..Holder::new(requester) }),
         }
         true
     }
 
     /// Handles a recall acknowledgement. One of a recall that was resolved or replaced only updates
     /// whether the inode is in use.
-    pub fn yielded(&mut self, session: SessionId, answer: &RecallAck, now_ns: u64) {
+    pub fn acknowledge(&mut self, session: SessionId, answer: &RecallAck, now_ns: u64) {
         let Some(entry) = self.inodes.get_mut(&answer.ino) else { return };
         let Some(own) = entry.holder(session) else { return };
         // An acknowledgement doesn't cover a file that was opened after its recall.
@@ -434,15 +436,15 @@ impl LeaseTable {
             && pending.number == answer.number
         {
             own.recall = None;
-            let ends = own.mode == Some(LeaseMode::Write) && pending.keep.is_none();
-            own.mode = pending.keep;
+            let ends = own.mode == Some(LeaseMode::Write) && pending.retain.is_none();
+            own.mode = pending.retain;
             if ends {
                 entry.epoch = 0;
             }
             if pending.to_make_room {
                 self.recall_for_room_completed(session);
             }
-            if pending.is_waited_for {
+            if pending.blocks_command {
                 self.note_recall(answer.ino, now_ns);
             }
         }
@@ -462,7 +464,7 @@ impl LeaseTable {
     pub fn reclaim(&mut self, session: SessionId, ino: InodeId) -> bool {
         let Some(entry) = self.inodes.get_mut(&ino) else { return true };
         let is_free = entry.others(session).next().is_none();
-        entry.doomed = !is_free;
+        entry.reclaim_deferred = !is_free;
         self.forget_holders(ino, |holder| holder.session == session);
         is_free
     }
@@ -488,7 +490,7 @@ impl LeaseTable {
     /// Transfers the right to write an inode to another session, or grants `Write` if there is no
     /// lease. Returns false if neither is possible, or at a limit. Commands that wait for `from`
     /// have to check again.
-    pub fn pass_on(&mut self, from: SessionId, to: Requester, ino: InodeId) -> bool {
+    pub fn transfer(&mut self, from: SessionId, to: Requester, ino: InodeId) -> bool {
         let Some(entry) = self.inodes.get(&ino) else {
             return self.hold(to, ino, LeaseMode::Write).is_some();
         };
@@ -516,7 +518,7 @@ impl LeaseTable {
         let inodes: Vec<InodeId> = self.inodes.keys().filter(of_it).copied().collect();
         for &ino in &inodes {
             if let Some(entry) = self.inodes.get_mut(&ino) {
-                (entry.doomed, entry.recalled_ns) = (false, None);
+                (entry.reclaim_deferred, entry.recalled_ns) = (false, None);
             }
             self.forget_holders(ino, |_| true);
         }
@@ -537,37 +539,37 @@ impl LeaseTable {
         std::mem::take(&mut self.abandoned)
     }
 
-    fn hold(&mut self, asker: Requester, ino: InodeId, mode: LeaseMode) -> Option<LeaseMode> {
-        let wrote = self.inodes.get(&ino).is_some_and(|entry| entry.holders.iter().any(Holder::writes));
-        let has_room = self.has_room(asker.session);
-        match self.inodes.get_mut(&ino).and_then(|entry| entry.holder(asker.session)) {
+    fn hold(&mut self, requester: Requester, ino: InodeId, mode: LeaseMode) -> Option<LeaseMode> {
+        let had_writer = self.inodes.get(&ino).is_some_and(|entry| entry.holders.iter().any(Holder::writes));
+        let has_room = self.has_room(requester.session);
+        match self.inodes.get_mut(&ino).and_then(|entry| entry.holder(requester.session)) {
             Some(own) => {
                 own.mode = Some(mode);
-                own.granted_at = asker.recalls;
+                own.granted_at = requester.last_recall;
             }
             None if !has_room => return None,
-            None => self.add(asker, ino, Holder { mode: Some(mode), ..Holder::new(asker) }),
+            None => self.add(requester, ino, Holder { mode: Some(mode), ..Holder::new(requester) }),
         }
         if let Some(entry) = self.inodes.get_mut(&ino)
             && mode != LeaseMode::Read
-            && !wrote
+            && !had_writer
         {
             entry.epoch = 0;
         }
-        if asker.acknowledges {
-            self.note_use(asker.session, ino);
+        if requester.acknowledges {
+            self.note_use(requester.session, ino);
         }
         Some(mode)
     }
 
-    fn add(&mut self, asker: Requester, ino: InodeId, holder: Holder) {
+    fn add(&mut self, requester: Requester, ino: InodeId, holder: Holder) {
         let entry = self.inodes.entry(ino).or_default();
         if entry.holders.capacity() == 0 {
             entry.holders.reserve_exact(1);
         }
         entry.holders.push(holder);
         self.total += 1;
-        self.by_session.entry(asker.session).or_default().holders += 1;
+        self.by_session.entry(requester.session).or_default().holders += 1;
     }
 
     /// Removes holders of an inode, and the inode if nothing is left of it.
@@ -580,12 +582,12 @@ impl LeaseTable {
             if holder.writes() {
                 entry.epoch = 0;
             }
-            let leaves = holder.recall.is_some_and(|pending| pending.to_make_room);
+            let was_recalled_for_room = holder.recall.is_some_and(|pending| pending.to_make_room);
             self.total -= 1;
-            self.recalled_for_room -= usize::from(leaves);
+            self.recalled_for_room -= usize::from(was_recalled_for_room);
             if let Some(own) = self.by_session.get_mut(&holder.session) {
                 own.holders -= 1;
-                own.leaving -= usize::from(leaves);
+                own.being_recalled -= usize::from(was_recalled_for_room);
                 if own.holders == 0 {
                     self.by_session.remove(&holder.session);
                 }
@@ -595,7 +597,7 @@ impl LeaseTable {
         if !entry.holders.is_empty() {
             return;
         }
-        if std::mem::take(&mut entry.doomed) {
+        if std::mem::take(&mut entry.reclaim_deferred) {
             self.abandoned.push(ino);
         }
         if entry.recalled_ns.is_none() {
@@ -634,15 +636,15 @@ impl LeaseTable {
 }
 
 impl Holder {
-    fn new(asker: Requester) -> Holder {
+    fn new(requester: Requester) -> Holder {
         Holder {
-            session: asker.session,
+            session: requester.session,
             mode: None,
             in_use: false,
             recall: None,
-            granted_at: asker.recalls,
+            granted_at: requester.last_recall,
             age_number: 0,
-            skips: 0,
+            second_chances: 0,
         }
     }
 
@@ -671,9 +673,9 @@ impl Entry {
 
     /// Whether a command may wait for an acknowledgement here, or the session has a pending recall.
     fn is_blocked_for(&self, session: SessionId) -> bool {
-        let closes =
-            |holder: &Holder, pending: RecallState| pending.is_waited_for || holder.session == session;
-        self.holders.iter().any(|holder| holder.recall.is_some_and(|pending| closes(holder, pending)))
+        let blocks =
+            |holder: &Holder, pending: RecallState| pending.blocks_command || holder.session == session;
+        self.holders.iter().any(|holder| holder.recall.is_some_and(|pending| blocks(holder, pending)))
     }
 
     /// Recalls conflicting leases of other sessions. `conflict`: the weaker mode that may be kept
@@ -681,23 +683,23 @@ impl Entry {
     fn recall_conflicting(
         &mut self,
         (session, ino): (SessionId, InodeId),
-        obstacle: impl Fn(LeaseMode) -> Option<Option<LeaseMode>>,
+        conflict: impl Fn(LeaseMode) -> Option<Option<LeaseMode>>,
         send: Send<'_>,
         due: &mut Vec<PendingRecall>,
     ) {
         for holder in self.holders.iter_mut().filter(|holder| holder.session != session) {
-            let Some(keep) = holder.mode.and_then(&obstacle) else { continue };
+            let Some(keep) = holder.mode.and_then(&conflict) else { continue };
             let number = match &mut holder.recall {
                 // What the pending recall leaves doesn't conflict.
-                Some(pending) if pending.keep.and_then(&obstacle).is_none() => {
-                    pending.is_waited_for = true;
+                Some(pending) if pending.retain.and_then(&conflict).is_none() => {
+                    pending.blocks_command = true;
                     pending.number
                 }
                 replaced => {
-                    let keep = replaced.map_or(keep, |pending| pending.keep.and_then(&obstacle).flatten());
+                    let keep = replaced.map_or(keep, |pending| pending.retain.and_then(&conflict).flatten());
                     let number = send(holder.session, ino, keep);
                     holder.recall =
-                        Some(RecallState { number, keep, is_waited_for: true, to_make_room: false });
+                        Some(RecallState { number, retain: keep, blocks_command: true, to_make_room: false });
                     number
                 }
             };
@@ -707,10 +709,10 @@ impl Entry {
 }
 
 /// The weakest mode that covers both.
-fn join(held: Option<LeaseMode>, wish: LeaseMode) -> LeaseMode {
+fn join(held: Option<LeaseMode>, requested: LeaseMode) -> LeaseMode {
     match held {
-        None | Some(LeaseMode::Permissions) => wish,
-        Some(held) if held == wish || wish == LeaseMode::Permissions => held,
+        None | Some(LeaseMode::Permissions) => requested,
+        Some(held) if held == requested || requested == LeaseMode::Permissions => held,
         Some(_) => LeaseMode::Write,
     }
 }

@@ -79,7 +79,7 @@ pub use migrate::{
 };
 pub use ops::pattern::missing_groups;
 pub use stripe_move::{
-    Step, StripeMove, begin_move, doomed_in, doomed_layout, finish_move, forget_doomed, layout_of,
+    MoveStep, StripeMove, begin_move, doomed_in, doomed_layout, finish_move, forget_doomed, layout_of,
 };
 pub use tx::{FIRST_SEQUENCE, MAX_NAME};
 
@@ -153,7 +153,7 @@ pub enum Failure {
     /// Needs this partition too; nothing changes.
     NeedPartition(PartitionId),
     /// As [`ReadError::NotFetched`]; nothing changes.
-    NotHere,
+    NotFetched,
 }
 
 /// Executes one command on the state that `reader` shows.

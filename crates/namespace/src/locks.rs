@@ -37,7 +37,7 @@ const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
 #[allow(missing_docs)]
 pub struct Holder {
     pub session: SessionId,
-    pub space: LockFamily,
+    pub family: LockFamily,
     pub owner: LockOwner,
 }
 
@@ -147,15 +147,15 @@ impl LockTable {
         if !self.has_room(request.ino, GROWTH) {
             return refused(Errno::ENOLCK);
         }
-        let gave_up = self.release_for_conversion(&request);
-        let (verdict, weakened) = if self.conflicting(&request).next().is_none() {
+        let released = self.release_for_conversion(&request);
+        let (outcome, weakened) = if self.conflicting(&request).next().is_none() {
             (LockOutcome::Granted, self.hold(&request))
         } else {
             (self.refuse_or_wait(request, on_conflict), false)
         };
-        let granted = if gave_up || weakened { self.grant_waiters(request.ino) } else { Vec::new() };
+        let granted = if released || weakened { self.grant_waiters(request.ino) } else { Vec::new() };
         self.forget_if_unused(request.ino);
-        LockResult { outcome: verdict, granted }
+        LockResult { outcome, granted }
     }
 
     /// Releases the holder's locks on a range; returns the waits that this grants. It is no error
@@ -254,7 +254,7 @@ impl LockTable {
 
     /// Releases a `flock` of another kind than the requested one; returns whether there was one.
     fn release_for_conversion(&mut self, request: &LockRequest) -> bool {
-        if request.holder.space != LockFamily::Flock {
+        if request.holder.family != LockFamily::Flock {
             return false;
         }
         let Some(locks) = self.inodes.get_mut(&request.ino) else {
@@ -262,9 +262,9 @@ impl LockTable {
         };
         let before = locks.held.len();
         locks.held.retain(|lock| lock.holder != request.holder || lock.kind == request.kind);
-        let gave_up = before - locks.held.len();
-        self.held_total -= gave_up;
-        gave_up > 0
+        let released = before - locks.held.len();
+        self.held_total -= released;
+        released > 0
     }
 
     fn refuse_or_wait(&mut self, request: LockRequest, on_conflict: OnConflict) -> LockOutcome {
@@ -279,7 +279,7 @@ impl LockTable {
     /// is not checked, as in Linux: the progress of an open file doesn't depend on a single
     /// process.
     fn would_deadlock(&self, request: &LockRequest) -> bool {
-        if request.holder.space != LockFamily::Posix {
+        if request.holder.family != LockFamily::Posix {
             return false;
         }
         let mut reached: BTreeSet<Holder> = self.conflicting(request).map(|lock| lock.holder).collect();
@@ -382,7 +382,7 @@ impl InodeLocks {
         let LockRequest { holder, kind, range, .. } = *request;
         let in_reach = self.held.iter().take_while(move |lock| lock.range.start <= range.last);
         in_reach.filter(move |lock| {
-            lock.holder.space == holder.space
+            lock.holder.family == holder.family
                 && lock.holder != holder
                 && overlap(lock.range, range)
                 && (kind == LockKind::Exclusive || lock.kind == LockKind::Exclusive)
@@ -398,11 +398,11 @@ impl InodeLocks {
     /// Adds a lock in place of the holder's locks there, merged with adjacent ones of its kind;
     /// returns whether an exclusive lock became shared.
     fn insert(&mut self, mut lock: LockEntry) -> bool {
-        let asked = lock.range;
+        let requested = lock.range;
         let mut weakened = false;
         let mut remainders = Vec::new();
         self.held.retain(|old| {
-            if old.holder != lock.holder || !touch(old.range, asked) {
+            if old.holder != lock.holder || !overlap_or_adjoin(old.range, requested) {
                 return true;
             }
             if old.kind == lock.kind {
@@ -410,15 +410,15 @@ impl InodeLocks {
                 lock.range.last = lock.range.last.max(old.range.last);
                 return false;
             }
-            if !overlap(old.range, asked) {
+            if !overlap(old.range, requested) {
                 return true;
             }
             weakened |= old.kind == LockKind::Exclusive;
-            remainders.extend(old.without(asked));
+            remainders.extend(old.without(requested));
             false
         });
-        remainders.into_iter().for_each(|rest| self.place(rest));
-        self.place(lock);
+        remainders.into_iter().for_each(|rest| self.insert_sorted(rest));
+        self.insert_sorted(lock);
         weakened
     }
 
@@ -434,11 +434,11 @@ impl InodeLocks {
             }
             !hit
         });
-        remainders.into_iter().for_each(|rest| self.place(rest));
+        remainders.into_iter().for_each(|rest| self.insert_sorted(rest));
         changed
     }
 
-    fn place(&mut self, lock: LockEntry) {
+    fn insert_sorted(&mut self, lock: LockEntry) {
         let at = self.held.partition_point(|other| other.range.start <= lock.range.start);
         self.held.insert(at, lock);
     }
@@ -457,7 +457,7 @@ impl LockEntry {
 
 /// The bytes that a request of this holder covers.
 fn effective_range(holder: &Holder, range: LockRange) -> LockRange {
-    match holder.space {
+    match holder.family {
         LockFamily::Posix => range,
         LockFamily::Flock => WHOLE_FILE,
     }
@@ -468,7 +468,7 @@ fn overlap(a: LockRange, b: LockRange) -> bool {
 }
 
 /// Whether the ranges overlap or are adjacent.
-fn touch(a: LockRange, b: LockRange) -> bool {
+fn overlap_or_adjoin(a: LockRange, b: LockRange) -> bool {
     a.start <= b.last.saturating_add(1) && b.start <= a.last.saturating_add(1)
 }
 

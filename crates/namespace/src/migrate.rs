@@ -6,7 +6,7 @@
 
 use crate::keys::{self, Key};
 use crate::record::{self, Inode, Migrating};
-use crate::{ReadError, Reader, Step, Writes};
+use crate::{MoveStep, ReadError, Reader, Writes};
 use prost::Message;
 use types::{InodeId, Layout, PartitionId, PoolId, Scheme, StripePattern};
 
@@ -48,10 +48,10 @@ pub fn file_placement(reader: &dyn Reader, ino: InodeId) -> Result<Option<FilePl
 }
 
 /// Records the goal of a file. New stripes of the file are created there from now on.
-pub fn begin_migration(reader: &dyn Reader, ino: InodeId, goal: Goal) -> Result<Step, ReadError> {
-    let Some(mut writes) = with_pattern(reader, ino, goal)? else { return Ok(Step::Changed) };
+pub fn begin_migration(reader: &dyn Reader, ino: InodeId, goal: Goal) -> Result<MoveStep, ReadError> {
+    let Some(mut writes) = with_pattern(reader, ino, goal)? else { return Ok(MoveStep::Changed) };
     writes.push((keys::migrating(ino).to_vec(), Some(Migrating::from(goal).encode_to_vec().into())));
-    Ok(Step::Writes(writes))
+    Ok(MoveStep::Writes(writes))
 }
 
 /// Deletes the record when all stripes have moved. `is_there`: whether a group has the goal's pool
@@ -60,14 +60,14 @@ pub fn finish_migration(
     reader: &dyn Reader,
     (ino, goal): (InodeId, Goal),
     is_there: impl Fn(types::GroupId) -> bool,
-) -> Result<Step, ReadError> {
+) -> Result<MoveStep, ReadError> {
     let layout = crate::layout_of(reader, ino)?;
     if !layout.is_none_or(|layout| layout.groups.into_iter().all(is_there)) {
-        return Ok(Step::Changed);
+        return Ok(MoveStep::Changed);
     }
-    let Some(mut writes) = with_pattern(reader, ino, goal)? else { return Ok(Step::Changed) };
+    let Some(mut writes) = with_pattern(reader, ino, goal)? else { return Ok(MoveStep::Changed) };
     writes.extend(forget_migration(reader, ino)?);
-    Ok(Step::Writes(writes))
+    Ok(MoveStep::Writes(writes))
 }
 
 /// Deletes the record, wherever the stripes are.

@@ -35,8 +35,10 @@ fn execute(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
             let new = create::NewFile { mode: *mode, umask: *umask, rdev: *rdev, exclusive: *exclusive };
             create::create(tx, *parent, name, new)
         }
-        MetaOp::Reserve { dir, count, prefix } => async_create::preallocate(tx, *dir, *count, prefix),
-        MetaOp::Deliver { file } => async_create::async_create(tx, file),
+        MetaOp::PreallocateInodes { dir, count, prefix } => {
+            async_create::preallocate(tx, *dir, *count, prefix)
+        }
+        MetaOp::CommitCreate { file } => async_create::async_create(tx, file),
         MetaOp::Mkdir { parent, name, mode, umask } => create::mkdir(tx, *parent, name, *mode, *umask),
         MetaOp::Symlink { parent, name, target } => create::symlink(tx, *parent, name, target),
         MetaOp::Tmpfile { parent, mode, umask } => create::tmpfile(tx, *parent, *mode, *umask),
@@ -91,12 +93,12 @@ fn execute(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         | MetaOp::ReclaimLocks { .. }
         | MetaOp::ReclaimOpens { .. }
         | MetaOp::ReclaimSizes { .. }
-        | MetaOp::Introduce { .. }
+        | MetaOp::SupplyGroups { .. }
         | MetaOp::Register { .. }
         | MetaOp::Follow { .. }
         | MetaOp::NextRecalls { .. }
-        | MetaOp::Yield { .. }
-        | MetaOp::StillYielding { .. }
+        | MetaOp::AckRecalls { .. }
+        | MetaOp::RecallsInProgress { .. }
         | MetaOp::Release { .. }
         | MetaOp::EndSession
         | MetaOp::NoteAccess { .. }

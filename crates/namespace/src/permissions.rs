@@ -33,17 +33,17 @@ pub(crate) fn inherit(
     tx: &Tx<'_>,
     dir: InodeId,
     directory: &Inode,
-    asked: u32,
+    requested_mode: u32,
     umask: u32,
 ) -> Outcome<Inherited> {
-    let asked = asked & mode::PERMISSIONS;
+    let requested_mode = requested_mode & mode::PERMISSIONS;
     if !directory.default_acl {
-        return Ok(Inherited { permissions: asked & !(umask & RWX), access: None, default: None });
+        return Ok(Inherited { permissions: requested_mode & !(umask & RWX), access: None, default: None });
     }
     let value = attributes::load(tx, dir, directory, DEFAULT_ACL)?.unwrap_or_default();
     let default = parse_stored(dir, &value)?;
-    let (granted, access) = acl::inherit(&default, asked & RWX);
-    Ok(Inherited { permissions: asked & !RWX | granted & RWX, access, default: Some(value) })
+    let (granted, access) = acl::inherit(&default, requested_mode & RWX);
+    Ok(Inherited { permissions: requested_mode & !RWX | granted & RWX, access, default: Some(value) })
 }
 
 /// Stores the inherited ACLs of a new inode. The caller stores the inode.

@@ -122,7 +122,7 @@ pub struct Inode {
 
 impl Inode {
     /// Lower bounds of the lengths of its chunk files, in stripe order; empty if unknown.
-    pub fn known(&self, layout: &types::Layout) -> Vec<u64> {
+    pub fn length_bounds(&self, layout: &types::Layout) -> Vec<u64> {
         match self.known_end {
             _ if self.inline => Vec::new(),
             0 => layout::length_bounds::truncated(layout, &self.known_lens, self.size),
@@ -131,7 +131,7 @@ impl Inode {
     }
 
     /// Sets the lower bounds of the lengths of its chunk files.
-    pub(crate) fn set_known(&mut self, layout: &types::Layout, known: Vec<u64>) {
+    pub(crate) fn set_length_bounds(&mut self, layout: &types::Layout, known: Vec<u64>) {
         let end = layout::length_bounds::dense_size(layout, &known);
         (self.known_end, self.known_lens) = end.map_or((0, known), |end| (end, Vec::new()));
     }
@@ -550,7 +550,7 @@ mod tests {
         let stored = full_inode().layout.expect("it has one");
         let layout = types::Layout::try_from(&stored).expect("it is one");
         let mut inode = Inode { inline: false, size: 200_000, ..full_inode() };
-        assert_eq!(inode.known(&layout), Vec::<u64>::new(), "a record of an earlier version");
+        assert_eq!(inode.length_bounds(&layout), Vec::<u64>::new(), "a record of an earlier version");
         for (known, stored) in [
             (vec![131_072, 68_928], (200_000, vec![])),
             (vec![65_536, 0], (65_536, vec![])),
@@ -558,15 +558,15 @@ mod tests {
             (vec![0, 9], (0, vec![0, 9])),
             (vec![], (0, vec![])),
         ] {
-            inode.set_known(&layout, known.clone());
+            inode.set_length_bounds(&layout, known.clone());
             assert_eq!((inode.known_end, inode.known_lens.clone()), stored);
-            assert_eq!(inode.known(&layout), known);
+            assert_eq!(inode.length_bounds(&layout), known);
             let cut = Inode { size: 5, ..inode.clone() };
-            assert!(cut.known(&layout).iter().sum::<u64>() <= 5, "{known:?}");
-            assert_eq!(Inode { inline: true, ..inode.clone() }.known(&layout), Vec::<u64>::new());
+            assert!(cut.length_bounds(&layout).iter().sum::<u64>() <= 5, "{known:?}");
+            assert_eq!(Inode { inline: true, ..inode.clone() }.length_bounds(&layout), Vec::<u64>::new());
         }
         let other = Inode { known_lens: vec![1, 2, 3], known_end: 0, ..inode };
-        assert_eq!(other.known(&layout), Vec::<u64>::new(), "of another number of stripes");
+        assert_eq!(other.length_bounds(&layout), Vec::<u64>::new(), "of another number of stripes");
     }
 
     #[test]

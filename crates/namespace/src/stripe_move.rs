@@ -45,7 +45,7 @@ impl StripeMove {
 
 /// Whether a step of a move is possible now.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum MoveStep {
     /// Yes, by these writes.
     Writes(Writes),
     /// The file is gone, or has another layout by now.
@@ -62,34 +62,34 @@ pub fn doomed_in(reader: &dyn Reader, ino: InodeId, slot: u8) -> Result<Vec<Grou
 }
 
 /// Records that a chunk file is about to be created that doesn't belong to the file yet.
-pub fn begin_move(reader: &dyn Reader, moved: &StripeMove) -> Result<Step, ReadError> {
+pub fn begin_move(reader: &dyn Reader, moved: &StripeMove) -> Result<MoveStep, ReadError> {
     if layout_of(reader, moved.ino)?.as_ref() != Some(&moved.from) {
-        return Ok(Step::Changed);
+        return Ok(MoveStep::Changed);
     }
-    let mut notes = DoomedRecords::new(reader, moved);
-    notes.doom(moved.to)?;
-    Ok(Step::Writes(notes.writes()))
+    let mut doomed = DoomedRecords::new(reader, moved);
+    doomed.doom(moved.to)?;
+    Ok(MoveStep::Writes(doomed.writes()))
 }
 
 /// Completes a move whose bytes are copied and synced.
-pub fn finish_move(reader: &dyn Reader, moved: &StripeMove) -> Result<Step, ReadError> {
+pub fn finish_move(reader: &dyn Reader, moved: &StripeMove) -> Result<MoveStep, ReadError> {
     if layout_of(reader, moved.ino)?.as_ref() != Some(&moved.from) {
-        return Ok(Step::Changed);
+        return Ok(MoveStep::Changed);
     }
-    let notes_of_writers = keys::writing_of(moved.ino);
-    if !reader.scan(&notes_of_writers.from, &notes_of_writers.to, 1)?.is_empty() {
-        return Ok(Step::BeingWritten);
+    let write_records = keys::writing_of(moved.ino);
+    if !reader.scan(&write_records.from, &write_records.to, 1)?.is_empty() {
+        return Ok(MoveStep::BeingWritten);
     }
-    let mut notes = DoomedRecords::new(reader, moved);
-    notes.undoom(moved.to)?;
-    notes.doom(moved.source())?;
-    let mut writes = notes.writes();
+    let mut doomed = DoomedRecords::new(reader, moved);
+    doomed.undoom(moved.to)?;
+    doomed.doom(moved.source())?;
+    let mut writes = doomed.writes();
     let key = keys::inode(moved.ino);
-    let Some(value) = reader.get(&key)? else { return Ok(Step::Changed) };
+    let Some(value) = reader.get(&key)? else { return Ok(MoveStep::Changed) };
     let mut inode: Inode = record::decode(&key, value)?;
     inode.layout = Some((&moved.after()).into());
     writes.push((key.to_vec(), Some(inode.encode_to_vec().into())));
-    Ok(Step::Writes(writes))
+    Ok(MoveStep::Writes(writes))
 }
 
 /// The chunk files of one name that are still to be deleted.

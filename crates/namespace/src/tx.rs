@@ -24,7 +24,7 @@ impl From<ReadError> for Failure {
         match error {
             ReadError::NeedPartition(partition) => Failure::NeedPartition(partition),
             ReadError::Store(error) => Failure::Refused(error),
-            ReadError::NotFetched => Failure::NotHere,
+            ReadError::NotFetched => Failure::NotFetched,
         }
     }
 }

@@ -37,16 +37,16 @@ mod tests {
     #[test]
     fn received_bytes_decide_the_buffer_size() {
         let second = LARGE_BUFFER_RETENTION.as_nanos() as u64;
-        let mut appetite = ReceiveSizing::default();
-        appetite.note(100, IDLE_STAGE_BYTES, 1);
-        assert!(!appetite.is_large(), "little came");
-        appetite.note(IDLE_STAGE_BYTES, IDLE_STAGE_BYTES, 2);
-        assert!(appetite.is_large(), "there may be more");
-        appetite.note(100, 64 << 10, second);
-        assert!(appetite.is_large(), "it was busy a moment ago");
-        appetite.note(100, 64 << 10, second + 2);
-        assert!(!appetite.is_large());
-        appetite.note(200, 200, second + 3);
-        assert!(appetite.is_large(), "the end of the stage was filled");
+        let mut receive_sizing = ReceiveSizing::default();
+        receive_sizing.note(100, IDLE_STAGE_BYTES, 1);
+        assert!(!receive_sizing.is_large(), "little came");
+        receive_sizing.note(IDLE_STAGE_BYTES, IDLE_STAGE_BYTES, 2);
+        assert!(receive_sizing.is_large(), "there may be more");
+        receive_sizing.note(100, 64 << 10, second);
+        assert!(receive_sizing.is_large(), "it was busy a moment ago");
+        receive_sizing.note(100, 64 << 10, second + 2);
+        assert!(!receive_sizing.is_large());
+        receive_sizing.note(200, 200, second + 3);
+        assert!(receive_sizing.is_large(), "the end of the stage was filled");
     }
 }

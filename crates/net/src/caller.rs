@@ -1,7 +1,7 @@
 //! The sender of a request.
 
 use crate::Transport;
-use identity::{Identity, Role};
+use identity::{Identity, Member};
 use rt::net::Address;
 use wire::authorization::Principal;
 
@@ -43,7 +43,7 @@ pub enum Proof {
 
 impl Proof {
     /// The role that the peer has proved.
-    pub fn role(&self) -> Option<&Role> {
+    pub fn role(&self) -> Option<&Member> {
         match self {
             Proof::Member(identity) => Some(&identity.role),
             Proof::NotRequired | Proof::Unauthenticated => None,
@@ -56,8 +56,8 @@ impl Proof {
             Proof::NotRequired => Principal::Unauthenticated,
             Proof::Unauthenticated => Principal::NoCertificate,
             Proof::Member(identity) => match identity.role {
-                Role::Node(node) => Principal::Node(node),
-                Role::Client(_) => Principal::Client,
+                Member::Node(node) => Principal::Node(node),
+                Member::Client(_) => Principal::Client,
             },
         }
     }
@@ -67,7 +67,7 @@ impl Proof {
         match self {
             Proof::NotRequired => true,
             Proof::Unauthenticated => false,
-            Proof::Member(identity) => matches!(identity.role, Role::Node(_)),
+            Proof::Member(identity) => matches!(identity.role, Member::Node(_)),
         }
     }
 }

@@ -94,11 +94,12 @@ impl Deadline {
     /// No deadline.
     pub const NEVER: Deadline = Deadline { at_ns: u64::MAX };
 
-    /// The deadline `wait_ms` milliseconds after `came_ns` of the monotonic clock; 0 means never.
-    pub fn after(came_ns: u64, wait_ms: u32) -> Deadline {
+    /// The deadline `wait_ms` milliseconds after `arrived_ns` of the monotonic clock; 0 means
+    /// never.
+    pub fn after(arrived_ns: u64, wait_ms: u32) -> Deadline {
         match wait_ms {
             0 => Deadline::NEVER,
-            ms => Deadline { at_ns: came_ns.saturating_add(u64::from(ms) * 1_000_000) },
+            ms => Deadline { at_ns: arrived_ns.saturating_add(u64::from(ms) * 1_000_000) },
         }
     }
 

@@ -1,7 +1,7 @@
 //! Export rules of a caller, by its proved name and the address that it connects from.
 
 use crate::{Caller, Proof, Transport};
-use identity::Role;
+use identity::Member;
 use parking_lot::RwLock;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,7 +73,7 @@ impl Exports {
         let ip = caller.address.inet().map(|address| address.ip().to_canonical());
         let on_host = caller.transport == Transport::SharedMemory || ip.is_none();
         let name = match caller.proof.role() {
-            Some(Role::Client(name)) => Some(name.as_str()),
+            Some(Member::Client(name)) => Some(name.as_str()),
             _ => None,
         };
         let Some(ip) = ip else { return self.rules.read().of(name, None, on_host) };
@@ -97,10 +97,10 @@ impl Exports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use identity::{Identity, Role};
+    use identity::{Identity, Member};
     use types::{Epoch, ExportAccess, Node, NodeId, NodeState};
 
-    fn caller(address: &str, transport: Transport, role: Role) -> Caller {
+    fn caller(address: &str, transport: Transport, role: Member) -> Caller {
         let identity = Identity { cluster: "c".into(), role, expires: i64::MAX, serial: "1".into() };
         let holder = identity.role.fingerprint();
         Caller {
@@ -139,18 +139,19 @@ mod tests {
         use ExportAccess::{None, Ro, Rw};
         let exports = Exports::default();
         exports.apply_map(&map(2, &[("10.0.0.0/8", None), ("client:a", Rw), ("client:b", Ro)]));
-        let access =
-            |name: &str| exports.of(&caller("10.0.0.9:1", Transport::Tls, Role::Client(name.into()))).access;
+        let access = |name: &str| {
+            exports.of(&caller("10.0.0.9:1", Transport::Tls, Member::Client(name.into()))).access
+        };
         for _ in 0..2 {
             assert_eq!((access("a"), access("b"), access("c")), (Rw, Ro, None));
         }
         // An unproved name matches no rule.
-        let told = Caller {
+        let caller = Caller {
             proof: Proof::NotRequired,
             holder: 0,
-            ..caller("10.0.0.9:1", Transport::Tcp, Role::Client("a".into()))
+            ..caller("10.0.0.9:1", Transport::Tcp, Member::Client("a".into()))
         };
-        assert_eq!(exports.of(&Caller { name: "client/a".into(), ..told }).access, None);
+        assert_eq!(exports.of(&Caller { name: "client/a".into(), ..caller }).access, None);
     }
 
     #[test]
@@ -158,7 +159,7 @@ mod tests {
         use ExportAccess::{None, Ro, Rw};
         let exports = Exports::default();
         let client =
-            |address, transport| exports.of(&caller(address, transport, Role::Client("c".into()))).access;
+            |address, transport| exports.of(&caller(address, transport, Member::Client("c".into()))).access;
         assert_eq!(client("10.0.0.9:1", Transport::Tls), Rw);
         exports.apply_map(&map(2, &[("0.0.0.0/0", None), ("10.0.0.0/24", Ro), ("local", Rw)]));
         for _ in 0..2 {
@@ -168,7 +169,7 @@ mod tests {
             assert_eq!(client("127.0.0.1:1", Transport::Tls), Rw, "on this node");
             assert_eq!(client("10.0.1.9:1", Transport::SharedMemory), Rw, "on this very host");
         }
-        let node = caller("10.0.1.9:1", Transport::Tls, Role::Node(NodeId(2)));
+        let node = caller("10.0.1.9:1", Transport::Tls, Member::Node(NodeId(2)));
         assert_eq!(exports.of(&node).access, Rw, "services aren't clients");
         exports.apply_map(&map(3, &[("10.0.1.0/24", Ro)]));
         assert_eq!((client("10.0.0.9:1", Transport::Tls), client("10.0.1.9:1", Transport::Tls)), (Rw, Ro));

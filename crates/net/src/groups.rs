@@ -40,48 +40,51 @@ impl StorageChannels {
     /// that the map doesn't have, or that is lost. Otherwise those of [`StorageChannels::call`].
     pub async fn call_group(
         &self,
-        to: GroupDestination<'_>,
+        destination: GroupDestination<'_>,
         mut request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let mut search = PrimarySearch::begin(to.time_out);
+        let mut search = PrimarySearch::begin(destination.time_out);
         if may_read_any_replica(&request) {
             if let Some(answer) =
-                Box::pin(self.read_any_replica(to, search.deadline_ns, &request, &payload)).await
+                Box::pin(self.read_any_replica(destination, search.deadline_ns, &request, &payload)).await
             {
                 return answer;
             }
-            search.check(to, None)?;
+            search.check(destination, None)?;
         }
         loop {
-            let (primary, since) = match to.primary()? {
+            let (primary, since) = match destination.primary()? {
                 (Some(primary), since) => (primary, since),
                 (None, _) if self.when_offline() == WhenOffline::Refuse => {
-                    return Err(to.no_answer_error(
+                    return Err(destination.no_answer_error(
                         Errno::EHOSTDOWN,
                         "has no replica that can be used now",
                         None,
                     ));
                 }
                 (None, since) => {
-                    search.back_off(to, since, None).await?;
+                    search.back_off(destination, since, None).await?;
                     continue;
                 }
             };
             request.target = primary;
-            request.group = Some(GroupContext { group: to.group, since, role: GroupRole::Primary });
-            let replaced = Box::pin(to.wait_for_replacement(primary, search.deadline_ns));
-            match self.call_unless(replaced, request.clone(), payload.clone()).await {
-                None => search.check(to, None)?,
+            request.group =
+                Some(GroupContext { group: destination.group, version: since, role: GroupRole::Primary });
+            let replaced = Box::pin(destination.wait_for_replacement(primary, search.deadline_ns));
+            match self.call_or_abandon(replaced, request.clone(), payload.clone()).await {
+                None => search.check(destination, None)?,
                 Some(Err(error)) if error.errno == Errno::EREMCHG => {
-                    search.back_off(to, since, Some(error)).await?
+                    search.back_off(destination, since, Some(error)).await?
                 }
                 // The member may have failed the request because it isn't primary any more.
-                Some(Err(error)) if is_member_error(error.errno) && to.has_other_primary(primary) => {
-                    search.check(to, Some(error))?;
+                Some(Err(error))
+                    if is_member_error(error.errno) && destination.has_other_primary(primary) =>
+                {
+                    search.check(destination, Some(error))?;
                 }
                 Some(Err(error)) if matches!(error.errno, Errno::ETIMEDOUT | Errno::EHOSTDOWN) => {
-                    return Err(to.no_answer_error(error.errno, "doesn't answer", Some(error)));
+                    return Err(destination.no_answer_error(error.errno, "doesn't answer", Some(error)));
                 }
                 Some(answer) => return answer,
             }
@@ -99,35 +102,40 @@ pub(crate) fn is_member_error(errno: Errno) -> bool {
 
 /// The search for a primary that answers.
 struct PrimarySearch {
-    patience: Duration,
+    time_out: Duration,
     deadline_ns: u64,
-    rest: Duration,
+    backoff: Duration,
 }
 
 impl PrimarySearch {
-    fn begin(patience: Duration) -> PrimarySearch {
-        let deadline_ns = rt::monotonic_ns().saturating_add(patience.as_nanos() as u64);
-        PrimarySearch { patience, deadline_ns, rest: FIRST_GROUP_BACKOFF }
+    fn begin(time_out: Duration) -> PrimarySearch {
+        let deadline_ns = rt::monotonic_ns().saturating_add(time_out.as_nanos() as u64);
+        PrimarySearch { time_out, deadline_ns, backoff: FIRST_GROUP_BACKOFF }
     }
 
     /// Fails when the time is over; `last` is the last refusal.
-    fn check(&self, to: GroupDestination<'_>, last: Option<Error>) -> Result<()> {
+    fn check(&self, destination: GroupDestination<'_>, last: Option<Error>) -> Result<()> {
         if rt::monotonic_ns() < self.deadline_ns {
             return Ok(());
         }
-        let what = format!("has not completed the request within {:?}", self.patience);
-        Err(to.no_answer_error(Errno::ETIMEDOUT, &what, last))
+        let what = format!("has not completed the request within {:?}", self.time_out);
+        Err(destination.no_answer_error(Errno::ETIMEDOUT, &what, last))
     }
 
     /// Waits for another version of the group than `since`, or until a retry may succeed: the
     /// member that refused may have had an old map.
-    async fn back_off(&mut self, to: GroupDestination<'_>, since: Epoch, last: Option<Error>) -> Result<()> {
-        self.check(to, last)?;
-        let until_ns = rt::monotonic_ns() + self.rest.as_nanos() as u64;
-        while to.primary()?.1 == since && rt::monotonic_ns() < until_ns {
+    async fn back_off(
+        &mut self,
+        destination: GroupDestination<'_>,
+        since: Epoch,
+        last: Option<Error>,
+    ) -> Result<()> {
+        self.check(destination, last)?;
+        let until_ns = rt::monotonic_ns() + self.backoff.as_nanos() as u64;
+        while destination.primary()?.1 == since && rt::monotonic_ns() < until_ns {
             rt::sleep(FIRST_GROUP_BACKOFF).await;
         }
-        self.rest = (self.rest * 2).min(LONGEST_GROUP_BACKOFF);
+        self.backoff = (self.backoff * 2).min(LONGEST_GROUP_BACKOFF);
         Ok(())
     }
 }
@@ -196,12 +204,12 @@ fn describe_members(map: &ClusterMap, group: &Group) -> String {
         let target = map.target(id);
         let node = target.and_then(|target| map.node(target.node));
         let node = node.map_or_else(String::new, |node| format!(" on {}", node.name));
-        let reach = target.map_or("removed", |target| match target.state {
+        let target_state = target.map_or("removed", |target| match target.state {
             types::TargetState::Online => "online",
             types::TargetState::ProbablyOffline => "probably offline",
             types::TargetState::Offline => "offline",
         });
-        format!("target {id}{node} is {} and {reach}", state.name())
+        format!("target {id}{node} is {} and {target_state}", state.name())
     };
     group.members_with_states().map(member).collect::<Vec<_>>().join(", ")
 }

@@ -39,27 +39,27 @@ pub(crate) struct Inbound {
     bulk: bool,
     /// Payloads may be in shared memory.
     shares_memory: bool,
-    appetite: ReceiveSizing,
+    receive_sizing: ReceiveSizing,
     receive_stats: Rc<ReceiveStats>,
 }
 
 impl Inbound {
     pub(crate) fn new(stream: Rc<Stream>) -> Inbound {
-        let heard = Rc::new(ReceiveStats::default());
-        heard.last_receive_ns.set(rt::monotonic_ns());
+        let receive_stats = Rc::new(ReceiveStats::default());
+        receive_stats.last_receive_ns.set(rt::monotonic_ns());
         Inbound {
             stage: IoBuf::alloc(IDLE_STAGE_BYTES),
             start: 0,
             end: 0,
             bulk: false,
             shares_memory: stream.transport() == Transport::SharedMemory,
-            appetite: ReceiveSizing::default(),
+            receive_sizing: ReceiveSizing::default(),
             stream,
-            receive_stats: heard,
+            receive_stats,
         }
     }
 
-    pub(crate) fn heard(&self) -> Rc<ReceiveStats> {
+    pub(crate) fn receive_stats(&self) -> Rc<ReceiveStats> {
         self.receive_stats.clone()
     }
 
@@ -176,7 +176,7 @@ impl Inbound {
             0 => Err(Fault::Closed),
             got => {
                 self.note(got);
-                self.appetite.note(got, most, self.receive_stats.last_receive_ns.get());
+                self.receive_sizing.note(got, most, self.receive_stats.last_receive_ns.get());
                 self.end += got;
                 Ok(())
             }
@@ -186,7 +186,7 @@ impl Inbound {
     fn make_room(&mut self, wanted: usize) {
         if self.is_drained() {
             (self.start, self.end) = (0, 0);
-            let large = self.appetite.is_large() || wanted > IDLE_STAGE_BYTES;
+            let large = self.receive_sizing.is_large() || wanted > IDLE_STAGE_BYTES;
             let size = if large { RECEIVE_STAGE_BYTES } else { IDLE_STAGE_BYTES };
             if self.stage.len() != size {
                 self.stage = IoBuf::alloc(size);

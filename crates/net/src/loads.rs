@@ -15,7 +15,7 @@ pub(crate) struct Loads(RwLock<HashMap<TargetId, Arc<Load>>>);
 /// The load of one target.
 #[derive(Default)]
 pub(crate) struct Load {
-    under_way: AtomicU32,
+    in_flight: AtomicU32,
     /// Other members are preferred until this time of the monotonic clock.
     avoid_until_ns: AtomicU64,
 }
@@ -32,13 +32,13 @@ impl Loads {
     /// Counts a request to a target until the returned value is dropped.
     pub(crate) fn begin(&self, target: TargetId) -> InFlightRequest {
         let load = self.of(target);
-        load.under_way.fetch_add(1, Ordering::Relaxed);
+        load.in_flight.fetch_add(1, Ordering::Relaxed);
         InFlightRequest(load)
     }
 
     /// Requests under way at a target.
     pub(crate) fn in_flight(&self, target: TargetId) -> u32 {
-        self.0.read().get(&target).map_or(0, |load| load.under_way.load(Ordering::Relaxed))
+        self.0.read().get(&target).map_or(0, |load| load.in_flight.load(Ordering::Relaxed))
     }
 
     /// Whether a target didn't answer in time recently.
@@ -64,6 +64,6 @@ impl InFlightRequest {
 
 impl Drop for InFlightRequest {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -158,7 +158,8 @@ mod tests {
             let ask = async |service| {
                 let (session, credentials) = (SessionId(1), Credentials::default());
                 let op = MetaOp::Getattr { ino: InodeId::ROOT };
-                let request = MetaRequest { session, number: None, credentials, privileged: false, op };
+                let request =
+                    MetaRequest { session, slot_sequence: None, credentials, privileged: false, op };
                 match channels.call(service, request).await {
                     Ok(MetaResponse { reply: MetaReply::Bytes(name), .. }) => Ok(name),
                     Ok(other) => panic!("{other:?}"),

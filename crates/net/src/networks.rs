@@ -48,15 +48,15 @@ impl Networks {
     /// Orders a peer's addresses, given in the peer's order of preference. That order decides if no
     /// networks are configured. Otherwise addresses that match the same entry are equally good.
     pub(crate) fn rank_addresses(&self, addresses: &[SocketAddr]) -> RankedAddresses {
-        let mut ways = RankedAddresses::default();
+        let mut ranked = RankedAddresses::default();
         for (index, address) in addresses.iter().enumerate() {
             match self.rank(address.ip()) {
-                Some(rank) => ways.usable.push((if self.is_empty() { index } else { rank }, *address)),
-                None => ways.unused.push(*address),
+                Some(rank) => ranked.usable.push((if self.is_empty() { index } else { rank }, *address)),
+                None => ranked.unused.push(*address),
             }
         }
-        ways.usable.sort_by_key(|(rank, _)| *rank);
-        ways
+        ranked.usable.sort_by_key(|(rank, _)| *rank);
+        ranked
     }
 }
 
@@ -70,13 +70,17 @@ impl RankedAddresses {
     /// The order in which a link tries them. Addresses that failed recently come last. Among
     /// equally good ones each link starts with another, so that the links of a peer spread over
     /// them.
-    pub(crate) fn order(&self, link: usize, rests: impl Fn(&SocketAddr) -> bool) -> Vec<(usize, SocketAddr)> {
+    pub(crate) fn order(
+        &self,
+        link: usize,
+        failed_recently: impl Fn(&SocketAddr) -> bool,
+    ) -> Vec<(usize, SocketAddr)> {
         let mut all = Vec::with_capacity(self.usable.len());
         for equals in self.usable.chunk_by(|a, b| a.0 == b.0) {
             let (before, from) = equals.split_at(link % equals.len());
             all.extend(from.iter().chain(before));
         }
-        all.sort_by_key(|(_, address)| rests(address));
+        all.sort_by_key(|(_, address)| failed_recently(address));
         all
     }
 

@@ -28,14 +28,14 @@ impl<Req, Rep> NodeChannels<Req, Rep> {
 
     /// The channel to a node of this map.
     pub fn channel(&self, map: &ClusterMap, node: &Node) -> Channel<Req, Rep> {
-        if let Some(way) = self.channels.read().unwrap_or_else(PoisonError::into_inner).get(&node.id)
-            && way.addresses == node.addresses
+        if let Some(cached) = self.channels.read().unwrap_or_else(PoisonError::into_inner).get(&node.id)
+            && cached.addresses == node.addresses
         {
-            return way.channel.clone();
+            return cached.channel.clone();
         }
-        let mut ways = self.channels.write().unwrap_or_else(PoisonError::into_inner);
-        ways.retain(|id, way| map.node(*id).is_some_and(|n| n.addresses == way.addresses));
+        let mut channels = self.channels.write().unwrap_or_else(PoisonError::into_inner);
+        channels.retain(|id, cached| map.node(*id).is_some_and(|n| n.addresses == cached.addresses));
         let new = || CachedChannel { addresses: node.addresses.clone(), channel: (self.connect)(node) };
-        ways.entry(node.id).or_insert_with(new).channel.clone()
+        channels.entry(node.id).or_insert_with(new).channel.clone()
     }
 }

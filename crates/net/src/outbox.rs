@@ -24,7 +24,7 @@ pub(crate) struct Outbox {
     queued: Cell<u64>,
     sent: Cell<u64>,
     sent_bytes: Cell<u64>,
-    sum_payloads: bool,
+    checksum_payloads: bool,
 }
 
 #[derive(Default)]
@@ -46,14 +46,14 @@ struct Queue {
 }
 
 impl Outbox {
-    pub(crate) fn new(sum_payloads: bool) -> Outbox {
+    pub(crate) fn new(checksum_payloads: bool) -> Outbox {
         Outbox {
             queue: RefCell::default(),
             changed: Signal::default(),
             queued: Cell::new(0),
             sent: Cell::new(0),
             sent_bytes: Cell::new(0),
-            sum_payloads,
+            checksum_payloads,
         }
     }
 
@@ -101,7 +101,7 @@ impl Outbox {
 
     /// Whether payloads get a checksum.
     pub(crate) fn checksums_payloads(&self) -> bool {
-        self.sum_payloads && checksums_enabled()
+        self.checksum_payloads && checksums_enabled()
     }
 
     fn enqueue(&self, header: &Header, body: &[u8], payload: Option<&IoBuf>, permit: Option<Permit>) -> u64 {
@@ -175,7 +175,7 @@ impl Outbox {
                 queue.closed || !queue.is_empty()
             };
             self.changed.wait_until(has_work).await;
-            let was_crowded = self.is_congested();
+            let was_congested = self.is_congested();
             let (pieces, permits, bytes, upto) = {
                 let mut queue = self.queue.borrow_mut();
                 if queue.aborted || queue.is_empty() {
@@ -185,7 +185,7 @@ impl Outbox {
                 queue.non_payload_bytes = 0;
                 (queue.take(), std::mem::take(&mut queue.permits), bytes, self.queued.get())
             };
-            if was_crowded {
+            if was_congested {
                 self.changed.notify();
             }
             match stall_limit {

@@ -24,22 +24,22 @@ impl Default for OwnRack {
 
 impl OwnRack {
     /// A rack that is configured, or that of a node on this machine by the map.
-    pub fn new(told: Option<String>, is_here: IsLocalNode) -> OwnRack {
-        OwnRack { configured: told.map(Arc::from), is_local: is_here, found: RwLock::default() }
+    pub fn new(configured: Option<String>, is_local: IsLocalNode) -> OwnRack {
+        OwnRack { configured: configured.map(Arc::from), is_local, found: RwLock::default() }
     }
 
     /// Name of the rack, as far as it is known.
     pub fn name(&self, map: &ClusterMap) -> Option<Arc<str>> {
-        if let Some(told) = &self.configured {
-            return Some(told.clone());
+        if let Some(configured) = &self.configured {
+            return Some(configured.clone());
         }
         if let Some((epoch, rack)) = &*self.found.read()
             && *epoch == map.epoch
         {
             return rack.clone();
         }
-        let here = map.nodes.iter().find(|node| node.rack.is_some() && (self.is_local)(node));
-        let rack: Option<Arc<str>> = here.and_then(|node| node.rack.as_deref()).map(Arc::from);
+        let local_node = map.nodes.iter().find(|node| node.rack.is_some() && (self.is_local)(node));
+        let rack: Option<Arc<str>> = local_node.and_then(|node| node.rack.as_deref()).map(Arc::from);
         *self.found.write() = Some((map.epoch, rack.clone()));
         rack
     }

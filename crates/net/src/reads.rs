@@ -70,15 +70,15 @@ impl StorageChannels {
         let map = to.current();
         let group = map.group(to.group)?;
         let order = self.order(&map, group, request);
-        let part = GroupRole::Primary;
+        let role = GroupRole::Primary;
         let request = StorageRequest {
-            group: Some(GroupContext { group: group.id, since: group.since, role: part }),
+            group: Some(GroupContext { group: group.id, version: group.since, role }),
             ..request.clone()
         };
-        let refused = VersionRefusals::default();
+        let refusals = VersionRefusals::default();
         for (at, member) in order.iter().enumerate() {
             let asked = StorageRequest { target: *member, ..request.clone() };
-            let others = (&order[at + 1..], &refused);
+            let others = (&order[at + 1..], &refusals);
             match self.ask_with_hedging(to, deadline_ns, asked, payload, others).await {
                 MemberOutcome::Answer(answer) => return Some(answer),
                 MemberOutcome::TryAnother => {}
@@ -92,9 +92,9 @@ impl StorageChannels {
     /// knows most, then the others.
     fn order(&self, map: &ClusterMap, group: &Group, request: &StorageRequest) -> Vec<TargetId> {
         let now_ns = rt::monotonic_ns();
-        let good =
+        let in_sync =
             group.members_with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
-        let mut order: Vec<TargetId> = good.collect();
+        let mut order: Vec<TargetId> = in_sync.collect();
         let is_avoided = |id: TargetId| {
             let is_online = map.target(id).is_some_and(|target| target.state == TargetState::Online);
             !is_online || self.loads().was_unresponsive(id, now_ns)
@@ -127,9 +127,9 @@ impl StorageChannels {
         let rack = self.own_rack().name(map);
         let nearness = |id: TargetId| {
             let distance = self.distance(id);
-            let is_here = distance <= Distance::SameHost;
+            let is_same_host = distance <= Distance::SameHost;
             let is_in_rack = rack.as_deref().is_some_and(|rack| racks::is_target_in_rack(map, id, rack));
-            (!is_here, !is_in_rack, distance)
+            (!is_same_host, !is_in_rack, distance)
         };
         let best = usable.iter().map(|id| nearness(*id)).min()?;
         let nearest: Vec<TargetId> = usable.iter().copied().filter(|id| nearness(*id) == best).collect();
@@ -160,31 +160,31 @@ impl StorageChannels {
         deadline_ns: u64,
         request: StorageRequest,
         payload: &Option<IoBuf>,
-        (others, refused): (&[TargetId], &VersionRefusals),
+        (others, refusals): (&[TargetId], &VersionRefusals),
     ) -> MemberOutcome {
-        let found = RefCell::new(None);
-        let since = request.group.map(|group| group.since);
-        let under_way = self.loads().begin(request.target);
-        let help = async {
+        let hedged_answer = RefCell::new(None);
+        let since = request.group.map(|group| group.version);
+        let in_flight = self.loads().begin(request.target);
+        let hedge = async {
             rt::sleep(HEDGE_DELAY).await;
-            under_way.mark_unresponsive();
+            in_flight.mark_unresponsive();
             // All at once, and without a time limit: any of them may be busy.
             let asked = others.iter().map(|other| StorageRequest { target: *other, ..request.clone() });
             let answers = asked.map(|asked| self.send_hedge(asked, payload)).collect();
-            match either(first_conclusive(answers, refused), to.wait_for_change(since, deadline_ns)).await {
-                Either::First(Some(answer)) => *found.borrow_mut() = Some(answer),
-                Either::First(None) if refused.0.get() => {}
+            match either(first_conclusive(answers, refusals), to.wait_for_change(since, deadline_ns)).await {
+                Either::First(Some(answer)) => *hedged_answer.borrow_mut() = Some(answer),
+                Either::First(None) if refusals.0.get() => {}
                 Either::First(None) => to.wait_for_change(since, deadline_ns).await,
                 Either::Second(()) => {}
             }
         };
-        let answer = self.call_unless(Box::pin(help), request.clone(), payload.clone()).await;
-        match (answer, found.take()) {
+        let answer = self.call_or_abandon(Box::pin(hedge), request.clone(), payload.clone()).await;
+        match (answer, hedged_answer.take()) {
             (Some(answer), _) => {
                 if !matches!(&answer, Err(error) if is_member_error(error.errno)) {
-                    under_way.mark_responsive();
+                    in_flight.mark_responsive();
                 }
-                if refused.should_try_another(&answer) {
+                if refusals.should_try_another(&answer) {
                     MemberOutcome::TryAnother
                 } else {
                     MemberOutcome::Answer(answer)
@@ -204,13 +204,13 @@ impl StorageChannels {
     /// even after its caller has left.
     async fn send_hedge(&self, request: StorageRequest, payload: &Option<IoBuf>) -> HedgedAnswer {
         let buf = payload.as_ref().map(|payload| IoBuf::alloc(payload.len()));
-        let under_way: InFlightRequest = self.loads().begin(request.target);
+        let in_flight: InFlightRequest = self.loads().begin(request.target);
         let answer = match self.channel_to(request.target) {
             Ok(channel) => {
                 let into = buf.clone();
                 crate::run_detached(async move {
                     let answer = channel.call(request, into).await;
-                    drop(under_way);
+                    drop(in_flight);
                     answer
                 })
                 .await
@@ -227,7 +227,7 @@ type HedgedAnswer = (Result<StorageReply>, Option<IoBuf>);
 /// The first answer that doesn't concern the member alone; `None` when there is none.
 async fn first_conclusive(
     answers: Vec<impl Future<Output = HedgedAnswer>>,
-    refused: &VersionRefusals,
+    refusals: &VersionRefusals,
 ) -> Option<HedgedAnswer> {
     let mut waiting: Vec<_> = answers.into_iter().map(Box::pin).collect();
     poll_fn(|context| {
@@ -235,7 +235,9 @@ async fn first_conclusive(
         while at < waiting.len() {
             match waiting[at].as_mut().poll(context) {
                 Poll::Pending => at += 1,
-                Poll::Ready(answer) if refused.should_try_another(&answer.0) => drop(waiting.swap_remove(at)),
+                Poll::Ready(answer) if refusals.should_try_another(&answer.0) => {
+                    drop(waiting.swap_remove(at))
+                }
                 Poll::Ready(answer) => return Poll::Ready(Some(answer)),
             }
         }

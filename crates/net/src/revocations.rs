@@ -1,7 +1,7 @@
 //! Clients whose certificates were revoked and whom the servers of a process refuse.
 
 use crate::Proof;
-use identity::{Identity, Role};
+use identity::{Identity, Member};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,10 +40,10 @@ impl Revocations {
     /// than all that have one.
     pub(crate) fn is_revoked(&self, identity: &Identity) -> bool {
         match &identity.role {
-            Role::Client(name) if self.version() != 0 => {
+            Member::Client(name) if self.version() != 0 => {
                 self.map.read().is_revoked(name, identity.issue_number().unwrap_or(0))
             }
-            Role::Client(_) | Role::Node(_) => false,
+            Member::Client(_) | Member::Node(_) => false,
         }
     }
 

@@ -90,7 +90,7 @@ impl StorageChannels {
 
     /// Network distance of a target.
     pub(crate) fn distance(&self, target: TargetId) -> Distance {
-        self.channel_to(target).map_or(Distance::Remote, |way| way.distance())
+        self.channel_to(target).map_or(Distance::Remote, |channel| channel.distance())
     }
 
     pub(crate) fn own_rack(&self) -> &OwnRack {
@@ -103,7 +103,7 @@ impl StorageChannels {
 
     /// As [`StorageChannels::call`], unless `given_up` completes first: see
     /// [`Channel::call_or_abandon`].
-    pub async fn call_unless(
+    pub async fn call_or_abandon(
         &self,
         given_up: LocalFuture<'_, ()>,
         request: StorageRequest,
@@ -140,9 +140,9 @@ impl From<HashMap<TargetId, StorageChannel>> for StorageChannels {
 }
 
 impl FromIterator<(TargetId, StorageChannel)> for StorageChannels {
-    fn from_iter<T: IntoIterator<Item = (TargetId, StorageChannel)>>(ways: T) -> StorageChannels {
+    fn from_iter<T: IntoIterator<Item = (TargetId, StorageChannel)>>(channels: T) -> StorageChannels {
         StorageChannels {
-            channels: ChannelSet::Fixed(BTreeMap::from_iter(ways)),
+            channels: ChannelSet::Fixed(BTreeMap::from_iter(channels)),
             loads: Loads::default(),
             own_rack: Arc::default(),
         }

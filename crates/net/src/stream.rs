@@ -71,9 +71,9 @@ impl Security {
         match self {
             Security::Plain => Ok(Stream::Plain(Socket::connect(address, timeout).await?, Transport::Tcp)),
             Security::Tls(tls) => {
-                let known = async { tls.connect(Socket::connect(address, timeout).await?).await };
-                let known = rt::timeout(timeout, known).await;
-                Ok(Stream::from(known.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?.way))
+                let authenticated = async { tls.connect(Socket::connect(address, timeout).await?).await };
+                let authenticated = rt::timeout(timeout, authenticated).await;
+                Ok(Stream::from(authenticated.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?.socket))
             }
         }
     }
@@ -81,15 +81,15 @@ impl Security {
     /// Connects to a peer on this machine and hands it the memory to share.
     pub(crate) async fn connect_on_host(
         &self,
-        way: &LocalEndpoint,
+        endpoint: &LocalEndpoint,
         memory: OwnedFd,
         timeout: Duration,
     ) -> io::Result<Stream> {
         let connected = rt::timeout(timeout, async {
-            let socket = Socket::connect(Address::Abstract(way.socket.clone()), timeout).await?;
+            let socket = Socket::connect(Address::Abstract(endpoint.socket.clone()), timeout).await?;
             // Any process can bind an abstract name once its owner is gone, and the connection
             // isn't encrypted.
-            if socket.peer_user()? != way.user {
+            if socket.peer_user()? != endpoint.user {
                 let message = "the socket belongs to another user than the server";
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
             }
@@ -123,8 +123,8 @@ impl Security {
         match self {
             Security::Plain => Ok((Stream::Plain(socket, Transport::Tcp), Proof::NotRequired)),
             Security::Tls(tls) => {
-                let Authenticated { identity, way } = tls.accept(socket).await?;
-                Ok((Stream::from(way), identity.map_or(Proof::Unauthenticated, Proof::Member)))
+                let Authenticated { identity, socket } = tls.accept(socket).await?;
+                Ok((Stream::from(socket), identity.map_or(Proof::Unauthenticated, Proof::Member)))
             }
         }
     }
@@ -143,8 +143,8 @@ pub(crate) enum DetachedStream {
 }
 
 impl From<SecuredSocket> for Stream {
-    fn from(way: SecuredSocket) -> Stream {
-        match way {
+    fn from(socket: SecuredSocket) -> Stream {
+        match socket {
             SecuredSocket::Plain(socket) => Stream::Plain(socket, Transport::AuthenticatedTcp),
             SecuredSocket::Encrypted(tls) => Stream::Tls(tls),
         }
@@ -204,7 +204,7 @@ impl Stream {
     pub(crate) fn detach(self) -> io::Result<DetachedStream> {
         match self {
             Stream::Plain(socket, transport) => Ok(DetachedStream::Plain(socket, transport)),
-            Stream::Tls(tls) => Ok(DetachedStream::Tls(Box::new(tls.park()?))),
+            Stream::Tls(tls) => Ok(DetachedStream::Tls(Box::new(tls.detach()?))),
         }
     }
 }
@@ -214,7 +214,7 @@ impl DetachedStream {
     pub(crate) fn attach(self) -> Stream {
         match self {
             DetachedStream::Plain(socket, transport) => Stream::Plain(socket, transport),
-            DetachedStream::Tls(tls) => Stream::Tls(Box::new(tls.unpark())),
+            DetachedStream::Tls(tls) => Stream::Tls(Box::new(tls.attach())),
         }
     }
 }

@@ -132,14 +132,14 @@ impl IoBuf {
     /// checksums to the recipient.
     pub fn defer_verification(&self) {
         if let Some(block) = self.owner.as_ref().filter(|_| self.can_note_checksums()) {
-            block.leaves_checking.store(true, Ordering::Release);
+            block.defers_verification.store(true, Ordering::Release);
         }
     }
 
     /// Whether that is allowed: then it is enough to note the stored checksums
     /// ([`IoBuf::note_stored_checksums`]).
     pub fn defers_verification(&self) -> bool {
-        self.owner.as_ref().is_some_and(|block| block.leaves_checking.load(Ordering::Acquire))
+        self.owner.as_ref().is_some_and(|block| block.defers_verification.load(Ordering::Acquire))
             && self.can_note_checksums()
     }
 
@@ -232,7 +232,7 @@ struct Block {
     sums: Mutex<BlockChecksums>,
     has_sums: AtomicBool,
     /// The recipient verifies the content against its checksums.
-    leaves_checking: AtomicBool,
+    defers_verification: AtomicBool,
 }
 
 /// CRC32C of each block.
@@ -269,17 +269,17 @@ impl Block {
             capacity,
             sums: Mutex::default(),
             has_sums: AtomicBool::new(false),
-            leaves_checking: AtomicBool::new(false),
+            defers_verification: AtomicBool::new(false),
         }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let kept = class_of(self.capacity).is_some_and(|class| {
+        let pooled = class_of(self.capacity).is_some_and(|class| {
             POOL.try_with(|pool| pool.borrow_mut().give(class, self.ptr)).unwrap_or(false)
         });
-        if !kept {
+        if !pooled {
             free(self.ptr, self.capacity);
         }
     }

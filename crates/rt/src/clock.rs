@@ -159,7 +159,7 @@ mod tests {
             .env(HAS_SLEPT, "1")
             .output()
             .unwrap();
-        let told = String::from_utf8_lossy(&slept.stdout);
-        assert!(slept.status.success() && told.contains("1 passed"), "{told}");
+        let output = String::from_utf8_lossy(&slept.stdout);
+        assert!(slept.status.success() && output.contains("1 passed"), "{output}");
     }
 }

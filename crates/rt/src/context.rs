@@ -28,7 +28,7 @@ pub(crate) fn current() -> Option<Runtime> {
 
 /// The runtime of this thread, or the error of an operation that needs one.
 pub(crate) fn require() -> io::Result<Runtime> {
-    current().ok_or_else(outside)
+    current().ok_or_else(no_runtime_error)
 }
 
 /// The real core of this thread, or the error of an operation that needs one.
@@ -48,7 +48,7 @@ pub(crate) fn with_sim<R>(f: impl FnOnce(&Simulation) -> R) -> Option<R> {
     on_current.ok().flatten()
 }
 
-fn outside() -> io::Error {
+fn no_runtime_error() -> io::Error {
     io::Error::other("this thread runs no core; hint: use rt::block_on or rt::start_core")
 }
 

@@ -239,29 +239,29 @@ impl Driver {
     /// Takes completions off the ring. Their wakers go to `woken`, to be woken when the driver is
     /// no longer borrowed. The values that the operations kept alive go to `kept`, for the same
     /// reason.
-    pub(crate) fn reap(&mut self, woken: &mut Vec<Waker>, kept: &mut Vec<KeepAlive>) {
+    pub(crate) fn reap(&mut self, woken: &mut Vec<Waker>, released: &mut Vec<KeepAlive>) {
         loop {
             let Some(completion) = self.ring.completion().next() else { return };
             match completion.user_data() {
                 CANCEL_TOKEN => {}
                 WAKE_TOKEN => self.wake_armed = false,
-                token => self.complete(OpId::from_token(token), completion.result(), woken, kept),
+                token => self.complete(OpId::from_token(token), completion.result(), woken, released),
             }
         }
     }
 
-    fn complete(&mut self, id: OpId, result: i32, woken: &mut Vec<Waker>, kept: &mut Vec<KeepAlive>) {
+    fn complete(&mut self, id: OpId, result: i32, woken: &mut Vec<Waker>, released: &mut Vec<KeepAlive>) {
         let index = id.index as usize;
         assert_eq!(self.slots[index].generation, id.generation, "the kernel completes an operation once");
         match std::mem::replace(&mut self.slots[index].state, State::Free { next: NONE }) {
             State::Waiting { waker, keep, on_drop } => {
                 self.slots[index].state = State::Done { result, on_drop };
                 woken.extend(waker);
-                kept.push(keep);
+                released.push(keep);
             }
             State::Orphaned { keep, on_drop } => {
                 discard(result, on_drop);
-                kept.push(keep);
+                released.push(keep);
                 self.release(index);
             }
             State::Free { .. } | State::Done { .. } => {

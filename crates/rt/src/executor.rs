@@ -126,7 +126,7 @@ impl Core {
     fn run(&self, done: &Cell<bool>) -> io::Result<()> {
         let mut arrived = Vec::new();
         let mut woken = Vec::new();
-        let mut kept = Vec::new();
+        let mut released = Vec::new();
         while !done.get() {
             self.shared.take(&mut arrived);
             self.ready.borrow_mut().extend(arrived.drain(..));
@@ -136,9 +136,9 @@ impl Core {
             }
             self.visit_ring()?;
             if let Some(driver) = &mut *self.driver.borrow_mut() {
-                driver.reap(&mut woken, &mut kept);
+                driver.reap(&mut woken, &mut released);
             }
-            kept.clear();
+            released.clear();
             woken.drain(..).for_each(Waker::wake);
             self.timers.borrow_mut().take_due(crate::monotonic_ns(), &mut woken);
             woken.drain(..).for_each(Waker::wake);

@@ -18,17 +18,17 @@ struct State {
 
 impl LogRateLimit {
     /// Admits one line in `interval`.
-    pub const fn one_per(quiet_time: Duration) -> LogRateLimit {
-        LogRateLimit { interval: quiet_time, state: Mutex::new(State { last_ns: None, suppressed: 0 }) }
+    pub const fn one_per(interval: Duration) -> LogRateLimit {
+        LogRateLimit { interval, state: Mutex::new(State { last_ns: None, suppressed: 0 }) }
     }
 
     /// `None` if the line is suppressed; otherwise the number of lines suppressed since the last.
     /// `now_ns`: of [`crate::monotonic_ns`].
     pub fn admit(&self, now_ns: u64) -> Option<u64> {
         let mut state = self.state.lock();
-        let is_quiet =
+        let is_suppressed =
             state.last_ns.is_some_and(|last| now_ns.saturating_sub(last) < self.interval.as_nanos() as u64);
-        if is_quiet {
+        if is_suppressed {
             state.suppressed += 1;
             return None;
         }

@@ -167,9 +167,9 @@ impl SimulatedCluster {
         Hop { station, seconds: bytes as f64 / rate, connection: None }
     }
 
-    /// `line`: number of the connection to the next hop.
-    pub(crate) fn server_sends(&self, server: usize, bytes: u64, line: u32) -> Hop {
-        Hop { connection: Some(line), ..self.of_server(server, 0, bytes, self.hardware.server_link) }
+    /// `connection`: number of the connection to the next hop.
+    pub(crate) fn server_sends(&self, server: usize, bytes: u64, connection: u32) -> Hop {
+        Hop { connection: Some(connection), ..self.of_server(server, 0, bytes, self.hardware.server_link) }
     }
 
     pub(crate) fn server_receives(&self, server: usize, bytes: u64) -> Hop {
@@ -186,8 +186,8 @@ impl SimulatedCluster {
         Hop { station: first + 2 * client + which, seconds, connection: None }
     }
 
-    pub(crate) fn client_sends(&self, client: usize, bytes: u64, line: u32) -> Hop {
-        Hop { connection: Some(line), ..self.of_client(client, 0, bytes) }
+    pub(crate) fn client_sends(&self, client: usize, bytes: u64, connection: u32) -> Hop {
+        Hop { connection: Some(connection), ..self.of_client(client, 0, bytes) }
     }
 
     pub(crate) fn client_receives(&self, client: usize, bytes: u64) -> Hop {
@@ -195,26 +195,26 @@ impl SimulatedCluster {
     }
 
     /// Returns the hops of bytes from one server to a target of another, which stores them.
-    pub(crate) fn copy_hops(&self, from: usize, to: TargetId, bytes: u64, line: u32) -> Vec<Hop> {
+    pub(crate) fn copy_hops(&self, from: usize, to: TargetId, bytes: u64, connection: u32) -> Vec<Hop> {
         let server = self.server(to);
-        let mut way = Vec::with_capacity(4);
+        let mut hops = Vec::with_capacity(4);
         if server != from {
-            way.extend([self.server_sends(from, bytes, line), self.server_receives(server, bytes)]);
+            hops.extend([self.server_sends(from, bytes, connection), self.server_receives(server, bytes)]);
         }
-        way.extend([self.cores(server, bytes), self.drive(to, bytes, self.hardware.target_write)]);
-        way
+        hops.extend([self.cores(server, bytes), self.drive(to, bytes, self.hardware.target_write)]);
+        hops
     }
 
     /// Returns the same cluster without a server: its targets are offline, and their groups are
     /// degraded or unusable.
     pub fn without(&self, server: u32) -> SimulatedCluster {
-        let mut farm = self.clone();
-        let gone = |target: TargetId| farm.server(target) == server as usize;
-        let lost: Vec<TargetId> = farm.map.targets.iter().map(|t| t.id).filter(|id| gone(*id)).collect();
-        for target in farm.map.targets.iter_mut().filter(|target| lost.contains(&target.id)) {
+        let mut cluster = self.clone();
+        let gone = |target: TargetId| cluster.server(target) == server as usize;
+        let lost: Vec<TargetId> = cluster.map.targets.iter().map(|t| t.id).filter(|id| gone(*id)).collect();
+        for target in cluster.map.targets.iter_mut().filter(|target| lost.contains(&target.id)) {
             target.state = TargetState::Offline;
         }
-        for group in farm.map.groups.iter_mut().filter(|group| group.scheme.spans_targets()) {
+        for group in cluster.map.groups.iter_mut().filter(|group| group.scheme.spans_targets()) {
             if group.members.iter().any(|id| lost.contains(id)) {
                 let state = |id: &TargetId| match lost.contains(id) {
                     true => types::MemberState::NeedsResync,
@@ -223,6 +223,6 @@ impl SimulatedCluster {
                 group.states = group.members.iter().map(state).collect();
             }
         }
-        farm
+        cluster
     }
 }

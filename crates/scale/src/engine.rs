@@ -24,13 +24,13 @@ pub(crate) struct Hop {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Route {
     pub(crate) hops: Vec<Hop>,
-    pub(crate) then: Vec<Route>,
+    pub(crate) branches: Vec<Route>,
 }
 
 impl Route {
     /// Creates a path that doesn't fork.
     pub(crate) fn of(hops: Vec<Hop>) -> Route {
-        Route { hops, then: Vec::new() }
+        Route { hops, branches: Vec::new() }
     }
 }
 
@@ -41,7 +41,7 @@ struct Token {
     /// Pieces of a transfer that haven't arrived.
     left: u32,
     /// Connection of that transfer.
-    line: usize,
+    connection: usize,
 }
 
 struct PendingRequest {
@@ -61,11 +61,11 @@ enum Event {
 }
 
 /// The two ends of a connection, and its number among those between these ends.
-type Ends = (usize, usize, u32);
+type Endpoints = (usize, usize, u32);
 
 /// A connection.
 struct Connection {
-    ends: Ends,
+    endpoints: Endpoints,
     /// Tokens with unsent pieces.
     waiting: VecDeque<usize>,
     /// Unsent pieces of the first token.
@@ -87,7 +87,7 @@ pub(crate) struct Engine {
     requests: Slab<PendingRequest>,
     /// Connections in use, and the index of each.
     connections: Slab<Connection>,
-    connection_index: HashMap<Ends, usize>,
+    connection_index: HashMap<Endpoints, usize>,
 }
 
 impl Engine {
@@ -107,16 +107,16 @@ impl Engine {
 
     /// Starts a request, now or at a future time; [`Engine::run_until_next_end`] returns its owner
     /// when the last of its paths has ended.
-    pub(crate) fn begin(&mut self, at: f64, owner: usize, ways: Vec<Route>) {
-        assert!(!ways.is_empty(), "a request goes somewhere");
+    pub(crate) fn begin(&mut self, at: f64, owner: usize, routes: Vec<Route>) {
+        assert!(!routes.is_empty(), "a request goes somewhere");
         let id = self.requests.put(PendingRequest { owner, left: 0 });
-        self.spawn(at.max(self.now), id, ways);
+        self.spawn(at.max(self.now), id, routes);
     }
 
-    fn spawn(&mut self, at: f64, request: usize, ways: Vec<Route>) {
-        self.requests.get_mut(request).left += ways.len();
-        for way in ways {
-            let token = self.tokens.put(Token { request, route: way, at: 0, left: 0, line: 0 });
+    fn spawn(&mut self, at: f64, request: usize, routes: Vec<Route>) {
+        self.requests.get_mut(request).left += routes.len();
+        for route in routes {
+            let token = self.tokens.put(Token { request, route, at: 0, left: 0, connection: 0 });
             self.schedule(at, Event::NextHop(token));
         }
     }
@@ -137,7 +137,7 @@ impl Engine {
                     }
                 }
                 Event::PieceAtReceiver(id) => {
-                    let (_, to) = self.ends(id);
+                    let (_, to) = self.endpoints(id);
                     let begin = self.occupy(to.station, to.seconds);
                     self.schedule(begin + to.seconds, Event::PieceDone(id));
                 }
@@ -163,8 +163,8 @@ impl Engine {
                 None
             }
             None => {
-                let Token { request, route: way, .. } = self.tokens.take(id);
-                self.spawn(self.now, request, way.then);
+                let Token { request, route, .. } = self.tokens.take(id);
+                self.spawn(self.now, request, route.branches);
                 let running = self.requests.get_mut(request);
                 running.left -= 1;
                 (running.left == 0).then(|| self.requests.take(request).owner)
@@ -181,7 +181,7 @@ impl Engine {
     }
 
     /// Returns both ends of a token's transfer, for one piece.
-    fn ends(&mut self, id: usize) -> (Hop, Hop) {
+    fn endpoints(&mut self, id: usize) -> (Hop, Hop) {
         let token = self.tokens.get_mut(id);
         let piece = |hop: Hop| Hop { seconds: hop.seconds / f64::from(PIECES), ..hop };
         (piece(token.route.hops[token.at]), piece(token.route.hops[token.at + 1]))
@@ -189,38 +189,41 @@ impl Engine {
 
     /// Queues a transfer at its connection.
     fn send(&mut self, id: usize) {
-        let (from, to) = self.ends(id);
+        let (from, to) = self.endpoints(id);
         let ends = (from.station, to.station, from.connection.unwrap_or(0));
-        let lines = &mut self.connections;
-        let new = || lines.put(Connection { ends, waiting: VecDeque::new(), left: 0, in_flight: 0 });
+        let connections = &mut self.connections;
+        let new = || {
+            connections.put(Connection { endpoints: ends, waiting: VecDeque::new(), left: 0, in_flight: 0 })
+        };
         let at = *self.connection_index.entry(ends).or_insert_with(new);
-        let line = self.connections.get_mut(at);
-        if line.waiting.is_empty() {
-            line.left = PIECES;
+        let connection = self.connections.get_mut(at);
+        if connection.waiting.is_empty() {
+            connection.left = PIECES;
         }
-        line.waiting.push_back(id);
-        self.tokens.get_mut(id).line = at;
+        connection.waiting.push_back(id);
+        self.tokens.get_mut(id).connection = at;
         self.fill(at);
     }
 
     /// Sends pieces up to the window.
     fn fill(&mut self, at: usize) {
         loop {
-            let line = self.connections.get_mut(at);
-            let Some(id) = line.waiting.front().copied().filter(|_| line.in_flight < WINDOW) else {
+            let connection = self.connections.get_mut(at);
+            let Some(id) = connection.waiting.front().copied().filter(|_| connection.in_flight < WINDOW)
+            else {
                 break;
             };
-            line.in_flight += 1;
-            line.left -= 1;
-            if line.left == 0 {
-                line.waiting.pop_front();
-                line.left = PIECES;
+            connection.in_flight += 1;
+            connection.left -= 1;
+            if connection.left == 0 {
+                connection.waiting.pop_front();
+                connection.left = PIECES;
             }
             self.send_piece(id);
         }
-        let line = self.connections.get_mut(at);
-        if line.in_flight == 0 {
-            let ends = line.ends;
+        let connection = self.connections.get_mut(at);
+        if connection.in_flight == 0 {
+            let ends = connection.endpoints;
             self.connection_index.remove(&ends);
             self.connections.take(at);
         }
@@ -228,17 +231,17 @@ impl Engine {
 
     /// Sends a piece of a transfer.
     fn send_piece(&mut self, id: usize) {
-        let (from, to) = self.ends(id);
+        let (from, to) = self.endpoints(id);
         let begin = self.occupy(from.station, from.seconds);
         // The other end never waits for bytes within a piece: it gets the last byte when it has
         // handled all others.
-        let comes = begin.max(begin + from.seconds - to.seconds);
-        self.schedule(comes, Event::PieceAtReceiver(id));
+        let arrival = begin.max(begin + from.seconds - to.seconds);
+        self.schedule(arrival, Event::PieceAtReceiver(id));
     }
 
     /// Handles the arrival of a piece.
     fn piece_done(&mut self, id: usize) {
-        let at = self.tokens.get_mut(id).line;
+        let at = self.tokens.get_mut(id).connection;
         self.connections.get_mut(at).in_flight -= 1;
         self.fill(at);
         let token = self.tokens.get_mut(id);
@@ -295,8 +298,8 @@ mod tests {
     }
 
     /// Returns a transfer over both stations, on this connection between them.
-    fn transfer(from: Hop, to: Hop, line: u32) -> Vec<Route> {
-        vec![Route::of(vec![Hop { connection: Some(line), ..from }, to])]
+    fn transfer(from: Hop, to: Hop, connection: u32) -> Vec<Route> {
+        vec![Route::of(vec![Hop { connection: Some(connection), ..from }, to])]
     }
 
     fn ends(engine: &mut Engine) -> Vec<(usize, f64)> {
@@ -346,7 +349,7 @@ mod tests {
     fn a_request_ends_with_its_last_branch() {
         let mut engine = Engine::new(3);
         let then = vec![Route::of(vec![hop(1, 1.0)]), Route::of(vec![hop(2, 4.0)])];
-        engine.begin(0.0, 7, vec![Route { hops: vec![hop(0, 2.0)], then }]);
+        engine.begin(0.0, 7, vec![Route { hops: vec![hop(0, 2.0)], branches: then }]);
         engine.begin(5.0, 8, vec![Route::default()]);
         assert_eq!(engine.run_until_next_end(), Some(8));
         assert_eq!((engine.run_until_next_end(), engine.now()), (Some(7), 6.0));

@@ -19,7 +19,7 @@ pub struct Load {
     /// Number of clients.
     pub clients: u32,
     /// Applications per client, each with one file and one request in flight.
-    pub programs: u32,
+    pub applications: u32,
     /// Connections of a client to each server, and between each two servers. Applications use them
     /// round-robin, and one connection keeps the order. Real clients and servers have one per core
     /// that sends requests.
@@ -49,14 +49,17 @@ pub struct LoadResult {
 
 /// The applications of a load, and their positions in their files.
 pub(crate) struct Applications<'a> {
-    farm: &'a SimulatedCluster,
+    cluster: &'a SimulatedCluster,
     load: Load,
     files: Vec<(Layout, u64)>,
 }
 
 impl<'a> Applications<'a> {
-    pub(crate) fn new(farm: &'a SimulatedCluster, load: Load) -> Result<Applications<'a>, SimulationError> {
-        let count = u64::from(load.clients) * u64::from(load.programs);
+    pub(crate) fn new(
+        cluster: &'a SimulatedCluster,
+        load: Load,
+    ) -> Result<Applications<'a>, SimulationError> {
+        let count = u64::from(load.clients) * u64::from(load.applications);
         if count == 0 || count > MAX_APPLICATIONS || load.record_bytes == 0 || load.connections == 0 {
             return Err(SimulationError(format!(
                 "{count} applications: 1 to {MAX_APPLICATIONS} can be simulated"
@@ -64,17 +67,17 @@ impl<'a> Applications<'a> {
         }
         let pattern = StripePattern {
             pool: POOL,
-            scheme: farm.hardware.scheme,
+            scheme: cluster.hardware.scheme,
             chunk_size: load.chunk_bytes,
             stripe_count: load.stripe_count,
             chooser: Chooser::CapacityWeighted,
             ..StripePattern::default()
         };
-        let choices = layout::GroupCandidates::find(&farm.map_at_creation, pattern.pool, pattern.scheme);
+        let choices = layout::GroupCandidates::find(&cluster.map_at_creation, pattern.pool, pattern.scheme);
         let file = |at: u64| {
             let ino = InodeId(at + 2);
             let groups = choices
-                .choose(&farm.map_at_creation, &pattern, ino, load.seed)
+                .choose(&cluster.map_at_creation, &pattern, ino, load.seed)
                 .map_err(|error| SimulationError(error.to_string()))?;
             let layout = Layout {
                 chunk_size: load.chunk_bytes,
@@ -86,7 +89,11 @@ impl<'a> Applications<'a> {
             // Applications start at different offsets.
             Ok((layout, at % 64 * load.record_bytes))
         };
-        Ok(Applications { farm, load, files: (0..count).map(file).collect::<Result<_, SimulationError>>()? })
+        Ok(Applications {
+            cluster,
+            load,
+            files: (0..count).map(file).collect::<Result<_, SimulationError>>()?,
+        })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -94,83 +101,90 @@ impl<'a> Applications<'a> {
     }
 
     /// Returns the paths of the next request of an application.
-    pub(crate) fn next(&mut self, program: usize) -> Vec<Route> {
-        let (layout, offset) = &mut self.files[program];
+    pub(crate) fn next(&mut self, application: usize) -> Vec<Route> {
+        let (layout, offset) = &mut self.files[application];
         let range = ByteRange::at(*offset, self.load.record_bytes);
         *offset = range.end;
-        let client = program / self.load.programs as usize;
-        let line = program as u32 % self.load.connections;
-        let farm = self.farm;
-        let way = |piece: layout::Piece| {
-            let group = farm.map.group(piece.group).expect("layouts name groups of the map");
+        let client = application / self.load.applications as usize;
+        let connection = application as u32 % self.load.connections;
+        let cluster = self.cluster;
+        let route = |piece: layout::Piece| {
+            let group = cluster.map.group(piece.group).expect("layouts name groups of the map");
             let bytes = piece.file.len();
             match self.load.writes {
-                true => write_route(farm, (client, line), group, bytes),
+                true => write_route(cluster, (client, connection), group, bytes),
                 false => read_route(
-                    farm,
-                    (client, line),
+                    cluster,
+                    (client, connection),
                     group,
-                    piece.local / READ_REGION_BYTES + program as u64,
+                    piece.local / READ_REGION_BYTES + application as u64,
                     bytes,
                 ),
             }
         };
-        pieces(layout, range).map(way).collect()
+        pieces(layout, range).map(route).collect()
     }
 }
 
 /// Returns the path of a read from a member that is in sync; members alternate by region.
 fn read_route(
-    farm: &SimulatedCluster,
-    (client, line): (usize, u32),
+    cluster: &SimulatedCluster,
+    (client, connection): (usize, u32),
     group: &Group,
     region: u64,
     bytes: u64,
 ) -> Route {
-    let good: Vec<TargetId> = group.in_sync_members().collect();
-    let Some(from) = good.get((region % good.len().max(1) as u64) as usize) else { return Route::default() };
-    let server = farm.server(*from);
+    let in_sync: Vec<TargetId> = group.in_sync_members().collect();
+    let Some(from) = in_sync.get((region % in_sync.len().max(1) as u64) as usize) else {
+        return Route::default();
+    };
+    let server = cluster.server(*from);
     Route::of(vec![
-        farm.drive(*from, bytes, farm.hardware.target_read),
-        farm.cores(server, bytes),
-        farm.server_sends(server, bytes, line),
-        farm.client_receives(client, bytes),
+        cluster.drive(*from, bytes, cluster.hardware.target_read),
+        cluster.cores(server, bytes),
+        cluster.server_sends(server, bytes, connection),
+        cluster.client_receives(client, bytes),
     ])
 }
 
 /// Returns the path of a write to the primary, which stores and forwards the bytes at the same
 /// time.
-fn write_route(farm: &SimulatedCluster, (client, line): (usize, u32), group: &Group, bytes: u64) -> Route {
+fn write_route(
+    cluster: &SimulatedCluster,
+    (client, connection): (usize, u32),
+    group: &Group,
+    bytes: u64,
+) -> Route {
     let Some(primary) = group.primary() else { return Route::default() };
-    let server = farm.server(primary);
+    let server = cluster.server(primary);
     let gets =
         group.members_with_states().filter(|(_, state)| state.receives_writes()).map(|(member, _)| member);
     let store = |member: TargetId| match member == primary {
-        true => Route::of(vec![farm.drive(member, bytes, farm.hardware.target_write)]),
-        false => Route::of(farm.copy_hops(server, member, bytes, line)),
+        true => Route::of(vec![cluster.drive(member, bytes, cluster.hardware.target_write)]),
+        false => Route::of(cluster.copy_hops(server, member, bytes, connection)),
     };
     Route {
         hops: vec![
-            farm.client_sends(client, bytes, line),
-            farm.server_receives(server, bytes),
-            farm.cores(server, bytes),
+            cluster.client_sends(client, bytes, connection),
+            cluster.server_receives(server, bytes),
+            cluster.cores(server, bytes),
         ],
-        then: gets.map(store).collect(),
+        branches: gets.map(store).collect(),
     }
 }
 
 /// Runs a load until it is steady, and measures it.
 ///
 /// Errors: no applications or too many, or no target accepts new files.
-pub fn run(farm: &SimulatedCluster, load: Load) -> Result<LoadResult, SimulationError> {
-    let mut programs = Applications::new(farm, load)?;
-    let mut engine = Engine::new(farm.stations(load.clients as usize));
-    let count = programs.count() as u64;
-    for program in 0..programs.count() {
-        engine.begin(0.0, program, programs.next(program));
+pub fn run(cluster: &SimulatedCluster, load: Load) -> Result<LoadResult, SimulationError> {
+    let mut applications = Applications::new(cluster, load)?;
+    let mut engine = Engine::new(cluster.stations(load.clients as usize));
+    let count = applications.count() as u64;
+    for application in 0..applications.count() {
+        engine.begin(0.0, application, applications.next(application));
     }
     let (mut ended, mut from, mut busy) = (0, 0.0, Vec::new());
-    while let Some(program) = engine.run_until_next_end() {
+    while let Some(application) = engine.run_until_next_end() {
         ended += 1;
         if ended == WARM_UP * count {
             (from, busy) = (engine.now(), engine.busy().to_vec());
@@ -178,22 +192,24 @@ pub fn run(farm: &SimulatedCluster, load: Load) -> Result<LoadResult, Simulation
         if ended == (WARM_UP + MEASURED) * count {
             break;
         }
-        engine.begin(engine.now(), program, programs.next(program));
+        engine.begin(engine.now(), application, applications.next(application));
     }
     let seconds = engine.now() - from;
-    let worked: Vec<f64> = engine.busy().iter().zip(&busy).map(|(after, before)| after - before).collect();
-    Ok(outcome(farm, (MEASURED * count * load.record_bytes) as f64 / seconds, &worked, seconds))
+    let busy_seconds: Vec<f64> =
+        engine.busy().iter().zip(&busy).map(|(after, before)| after - before).collect();
+    Ok(outcome(cluster, (MEASURED * count * load.record_bytes) as f64 / seconds, &busy_seconds, seconds))
 }
 
-fn outcome(farm: &SimulatedCluster, bytes_per_s: f64, worked: &[f64], seconds: f64) -> LoadResult {
+fn outcome(cluster: &SimulatedCluster, bytes_per_s: f64, busy_seconds: &[f64], seconds: f64) -> LoadResult {
     let all = [Resource::Targets, Resource::ServerLinks, Resource::ServerCores, Resource::ClientLinks];
     let most = |resource: Resource| {
-        let of_it = worked.iter().enumerate().filter(|(station, _)| farm.resource(*station) == resource);
-        of_it.map(|(_, worked)| worked / seconds).fold(0.0, f64::max)
+        let of_it =
+            busy_seconds.iter().enumerate().filter(|(station, _)| cluster.resource(*station) == resource);
+        of_it.map(|(_, busy_seconds)| busy_seconds / seconds).fold(0.0, f64::max)
     };
     let mut busy: Vec<(Resource, f64)> = all.into_iter().map(|resource| (resource, most(resource))).collect();
     busy.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let targets = &worked[..farm.map.targets.len()];
+    let targets = &busy_seconds[..cluster.map.targets.len()];
     let there = targets.len() as f64;
     let mean = targets.iter().sum::<f64>() / there;
     LoadResult { bytes_per_s, busy, imbalance: targets.iter().copied().fold(0.0, f64::max) / mean }

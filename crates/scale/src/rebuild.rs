@@ -25,7 +25,7 @@ pub struct Rebuild {
     /// Concurrent resyncs per server.
     pub members: u32,
     /// Most bytes per second to one member; infinite without a throttle.
-    pub pace: f64,
+    pub max_bytes_per_s: f64,
 }
 
 /// Result of a simulated rebuild.
@@ -49,7 +49,7 @@ struct MemberCopy {
     source: TargetId,
     to: TargetId,
     left: u64,
-    under_way: u32,
+    in_flight: u32,
     /// When the throttle lets the next piece start.
     next_at: f64,
 }
@@ -59,42 +59,42 @@ struct MemberCopy {
 ///
 /// Errors: groups of one member have no source to copy from; those of the load.
 pub fn rebuild(
-    farm: &SimulatedCluster,
+    cluster: &SimulatedCluster,
     how: Rebuild,
     load: Option<Load>,
 ) -> Result<RebuildResult, SimulationError> {
-    if !farm.hardware.scheme.is_redundant() {
+    if !cluster.hardware.scheme.is_redundant() {
         return Err(SimulationError(format!(
             "files of scheme {} have no other replica",
-            farm.hardware.scheme
+            cluster.hardware.scheme
         )));
     }
-    let mut farm = farm.without(how.lost);
-    let (moves, homeless) = replace(&mut farm);
-    let mut programs = load.map(|load| Applications::new(&farm, load)).transpose()?;
-    let count = programs.as_ref().map_or(0, Applications::count);
-    let mut engine = Engine::new(farm.stations(load.map_or(0, |load| load.clients as usize)));
-    if let Some(programs) = &mut programs {
-        (0..count).for_each(|program| engine.begin(0.0, program, programs.next(program)));
+    let mut cluster = cluster.without(how.lost);
+    let (moves, unplaced) = replace(&mut cluster);
+    let mut applications = load.map(|load| Applications::new(&cluster, load)).transpose()?;
+    let count = applications.as_ref().map_or(0, Applications::count);
+    let mut engine = Engine::new(cluster.stations(load.map_or(0, |load| load.clients as usize)));
+    if let Some(applications) = &mut applications {
+        (0..count).for_each(|program| engine.begin(0.0, program, applications.next(program)));
     }
-    let mut copies = MemberCopies::new(&farm, how, moves, count);
-    copies.begin_next(&farm, &mut engine);
+    let mut copies = MemberCopies::new(&cluster, how, moves, count);
+    copies.start_copies(&cluster, &mut engine);
     let mut requests = 0;
     while copies.unfinished > 0 {
         let Some(owner) = engine.run_until_next_end() else { break };
         if owner < count {
             requests += 1;
-            if requests >= MAX_REQUESTS && copies.arrived() > 0 {
+            if requests >= MAX_REQUESTS && copies.bytes_copied() > 0 {
                 break;
             }
-            if let Some(programs) = &mut programs {
-                engine.begin(engine.now(), owner, programs.next(owner));
+            if let Some(applications) = &mut applications {
+                engine.begin(engine.now(), owner, applications.next(owner));
             }
         } else {
-            copies.ended(&farm, &mut engine, owner - count);
+            copies.piece_arrived(&cluster, &mut engine, owner - count);
         }
     }
-    let (bytes, arrived) = (copies.all.len() as u64 * how.group_bytes, copies.arrived());
+    let (bytes, arrived) = (copies.all.len() as u64 * how.group_bytes, copies.bytes_copied());
     let (seconds, moved) = (engine.now(), requests * load.map_or(0, |load| load.record_bytes));
     let mut receivers: Vec<TargetId> = copies.all.iter().map(|copy| copy.to).collect();
     receivers.sort_unstable();
@@ -102,7 +102,7 @@ pub fn rebuild(
     Ok(RebuildResult {
         seconds: if arrived > 0 { seconds * bytes as f64 / arrived as f64 } else { seconds },
         bytes,
-        unplaced: homeless,
+        unplaced,
         receivers: receivers.len(),
         foreground_bytes_per_s: if seconds > 0.0 { moved as f64 / seconds } else { 0.0 },
     })
@@ -110,8 +110,8 @@ pub fn rebuild(
 
 /// Replaces each lost member, one after the other as management does. Counts those without a
 /// replacement.
-fn replace(farm: &mut SimulatedCluster) -> (Vec<(GroupId, TargetId)>, usize) {
-    let lost: Vec<(usize, TargetId)> = farm
+fn replace(cluster: &mut SimulatedCluster) -> (Vec<(GroupId, TargetId)>, usize) {
+    let lost: Vec<(usize, TargetId)> = cluster
         .map
         .groups
         .iter()
@@ -121,19 +121,19 @@ fn replace(farm: &mut SimulatedCluster) -> (Vec<(GroupId, TargetId)>, usize) {
             gone.map(move |(member, _)| (at, member)).collect::<Vec<_>>()
         })
         .collect();
-    let (mut moves, mut homeless) = (Vec::new(), 0);
+    let (mut moves, mut unplaced) = (Vec::new(), 0);
     for (at, gone) in lost {
-        let Some(to) = layout::replacement_target(&farm.map, &farm.map.groups[at], gone) else {
-            homeless += 1;
+        let Some(to) = layout::replacement_target(&cluster.map, &cluster.map.groups[at], gone) else {
+            unplaced += 1;
             continue;
         };
-        let group = &mut farm.map.groups[at];
+        let group = &mut cluster.map.groups[at];
         if let Some(place) = group.members.iter().position(|member| *member == gone) {
             (group.members[place], group.states[place]) = (to, MemberState::Rebuilding);
             moves.push((group.id, to));
         }
     }
-    (moves, homeless)
+    (moves, unplaced)
 }
 
 struct MemberCopies {
@@ -148,15 +148,15 @@ struct MemberCopies {
 
 impl MemberCopies {
     fn new(
-        farm: &SimulatedCluster,
+        cluster: &SimulatedCluster,
         how: Rebuild,
         moves: Vec<(GroupId, TargetId)>,
         first_owner: usize,
     ) -> MemberCopies {
         let copy = |(group, to): (GroupId, TargetId)| {
-            let source = farm.map.group(group).and_then(|group| group.primary())?;
-            let server = farm.server(source);
-            Some(MemberCopy { server, source, to, left: how.group_bytes, under_way: 0, next_at: 0.0 })
+            let source = cluster.map.group(group).and_then(|group| group.primary())?;
+            let server = cluster.server(source);
+            Some(MemberCopy { server, source, to, left: how.group_bytes, in_flight: 0, next_at: 0.0 })
         };
         let all: Vec<MemberCopy> = moves.into_iter().filter_map(copy).collect();
         let mut waiting: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -167,59 +167,61 @@ impl MemberCopies {
     }
 
     /// Starts the allowed number of copies on each server.
-    fn begin_next(&mut self, farm: &SimulatedCluster, engine: &mut Engine) {
+    fn start_copies(&mut self, cluster: &SimulatedCluster, engine: &mut Engine) {
         let servers: Vec<usize> = self.waiting.keys().copied().collect();
         for server in servers {
             for _ in 0..self.how.members {
-                self.begin_one(farm, engine, server);
+                self.start_copy(cluster, engine, server);
             }
         }
     }
 
-    fn begin_one(&mut self, farm: &SimulatedCluster, engine: &mut Engine, server: usize) {
+    fn start_copy(&mut self, cluster: &SimulatedCluster, engine: &mut Engine, server: usize) {
         if let Some(at) = self.waiting.get_mut(&server).and_then(Vec::pop) {
             self.all[at].next_at = engine.now();
             for _ in 0..self.how.pieces {
-                self.send(farm, engine, at);
+                self.send(cluster, engine, at);
             }
         }
     }
 
     /// Sends the next piece of a copy, when the throttle allows.
-    fn send(&mut self, farm: &SimulatedCluster, engine: &mut Engine, at: usize) {
+    fn send(&mut self, cluster: &SimulatedCluster, engine: &mut Engine, at: usize) {
         let copy = &mut self.all[at];
         let bytes = copy.left.min(self.how.record_bytes);
         if bytes == 0 {
             return;
         }
         let begins = copy.next_at.max(engine.now());
-        copy.next_at = begins + bytes as f64 / self.how.pace;
+        copy.next_at = begins + bytes as f64 / self.how.max_bytes_per_s;
         copy.left -= bytes;
-        copy.under_way += 1;
-        let mut hops =
-            vec![farm.drive(copy.source, bytes, farm.hardware.target_read), farm.cores(copy.server, bytes)];
-        hops.extend(farm.copy_hops(copy.server, copy.to, bytes, at as u32));
+        copy.in_flight += 1;
+        let mut hops = vec![
+            cluster.drive(copy.source, bytes, cluster.hardware.target_read),
+            cluster.cores(copy.server, bytes),
+        ];
+        hops.extend(cluster.copy_hops(copy.server, copy.to, bytes, at as u32));
         engine.begin(begins, self.first_owner + at, vec![Route::of(hops)]);
     }
 
     /// Returns the bytes copied so far.
-    fn arrived(&self) -> u64 {
+    fn bytes_copied(&self) -> u64 {
         let of_one = |copy: &MemberCopy| {
             let sent = self.how.group_bytes - copy.left;
-            sent.saturating_sub(u64::from(copy.under_way) * self.how.record_bytes)
+            sent.saturating_sub(u64::from(copy.in_flight) * self.how.record_bytes)
         };
         self.all.iter().map(of_one).sum()
     }
 
     /// Handles the arrival of a piece of a copy.
-    fn ended(&mut self, farm: &SimulatedCluster, engine: &mut Engine, at: usize) {
-        self.all[at].under_way -= 1;
-        self.send(farm, engine, at);
+    fn piece_arrived(&mut self, cluster: &SimulatedCluster, engine: &mut Engine, at: usize) {
+        self.all[at].in_flight -= 1;
+        self.send(cluster, engine, at);
         let copy = &self.all[at];
-        if copy.under_way == 0 && copy.left == 0 {
+        if copy.in_flight == 0 && copy.left == 0 {
             self.unfinished -= 1;
             let server = copy.server;
-            self.begin_one(farm, engine, server);
+            self.start_copy(cluster, engine, server);
         }
     }
 }

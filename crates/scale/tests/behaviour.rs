@@ -26,7 +26,7 @@ fn hardware(servers: u32, scheme: Scheme) -> Hardware {
 fn load(clients: u32, writes: bool) -> Load {
     Load {
         clients,
-        programs: 8,
+        applications: 8,
         connections: 8,
         record_bytes: 1 << 20,
         chunk_bytes: 1 << 20,
@@ -41,16 +41,23 @@ fn measured(hardware: Hardware, load: Load) -> LoadResult {
 }
 
 fn how(lost: u32) -> Rebuild {
-    Rebuild { lost, group_bytes: 64 << 20, record_bytes: 1 << 20, pieces: 8, members: 2, pace: NONE }
+    Rebuild {
+        lost,
+        group_bytes: 64 << 20,
+        record_bytes: 1 << 20,
+        pieces: 8,
+        members: 2,
+        max_bytes_per_s: NONE,
+    }
 }
 
 #[test]
 fn a_lone_program_waits_for_each_station_in_turn() {
-    let found = measured(hardware(4, Scheme::Single), Load { programs: 1, ..load(1, false) });
+    let found = measured(hardware(4, Scheme::Single), Load { applications: 1, ..load(1, false) });
     // The second link forwards bytes while they arrive, so the two links count once.
     let expected = 1.0 / (1.0 / 3.0 + 1.0 / 10.0);
     assert!((found.bytes_per_s / GB / expected - 1.0).abs() < 1e-9, "{found:?}");
-    let found = measured(hardware(4, Scheme::Mirror(2)), Load { programs: 1, ..load(1, true) });
+    let found = measured(hardware(4, Scheme::Mirror(2)), Load { applications: 1, ..load(1, true) });
     // The other replica takes longer: out of the primary's server and into another one.
     let expected = 1.0 / (1.0 / 10.0 + 1.0 / 10.0 + 1.0 / 2.0);
     assert!((found.bytes_per_s / GB / expected - 1.0).abs() < 1e-9, "{found:?}");
@@ -85,9 +92,9 @@ fn more_clients_give_more_until_a_plateau() {
 
 #[test]
 fn a_lost_server_costs_its_part_of_mirrored_reads() {
-    let farm = SimulatedCluster::new(hardware(6, Scheme::Mirror(2))).unwrap();
-    let whole = run(&farm, load(48, false)).unwrap();
-    let degraded = run(&farm.without(2), load(48, false)).unwrap();
+    let cluster = SimulatedCluster::new(hardware(6, Scheme::Mirror(2))).unwrap();
+    let whole = run(&cluster, load(48, false)).unwrap();
+    let degraded = run(&cluster.without(2), load(48, false)).unwrap();
     let share = degraded.bytes_per_s / whole.bytes_per_s;
     assert!((0.6..0.95).contains(&share), "{share}");
 }
@@ -95,9 +102,9 @@ fn a_lost_server_costs_its_part_of_mirrored_reads() {
 #[test]
 fn degraded_groups_are_written_to_the_remaining_replica() {
     let slow = Hardware { server_link: 1.0 * GB, ..hardware(3, Scheme::Mirror(2)) };
-    let farm = SimulatedCluster::new(slow).unwrap();
+    let cluster = SimulatedCluster::new(slow).unwrap();
     let (whole, degraded) =
-        (run(&farm, load(12, true)).unwrap(), run(&farm.without(0), load(12, true)).unwrap());
+        (run(&cluster, load(12, true)).unwrap(), run(&cluster.without(0), load(12, true)).unwrap());
     // Three links for two replicas, then two links for one replica and two thirds of the other: not
     // as if all files had two replicas on two servers.
     assert!(degraded.bytes_per_s > 1.1 * GB, "{whole:?} {degraded:?}");
@@ -118,23 +125,24 @@ fn larger_clusters_rebuild_faster_and_everything_gets_a_place() {
 
 #[test]
 fn a_pace_slows_a_rebuild_and_spares_programs() {
-    let farm = SimulatedCluster::new(hardware(6, Scheme::Mirror(2))).unwrap();
-    let at = |pace| rebuild(&farm, Rebuild { pace, ..how(0) }, Some(load(24, false))).unwrap();
+    let cluster = SimulatedCluster::new(hardware(6, Scheme::Mirror(2))).unwrap();
+    let at =
+        |pace| rebuild(&cluster, Rebuild { max_bytes_per_s: pace, ..how(0) }, Some(load(24, false))).unwrap();
     let (free, paced) = (at(NONE), at(0.05 * GB));
     assert!(paced.seconds > 2.0 * free.seconds, "{free:?} {paced:?}");
     assert!(paced.foreground_bytes_per_s > free.foreground_bytes_per_s, "{free:?} {paced:?}");
-    let degraded = run(&farm.without(0), load(24, false)).unwrap().bytes_per_s;
+    let degraded = run(&cluster.without(0), load(24, false)).unwrap().bytes_per_s;
     assert!(free.foreground_bytes_per_s < degraded, "{free:?} {degraded}");
 }
 
 #[test]
 fn beyond_the_map_limit_each_target_is_in_one_group() {
-    let farm = SimulatedCluster::new(hardware(2_000, Scheme::Mirror(2))).unwrap();
+    let cluster = SimulatedCluster::new(hardware(2_000, Scheme::Mirror(2))).unwrap();
     let mut members: Vec<u32> =
-        farm.map.groups.iter().flat_map(|group| &group.members).map(|member| member.0).collect();
+        cluster.map.groups.iter().flat_map(|group| &group.members).map(|member| member.0).collect();
     members.sort_unstable();
     members.dedup();
-    assert_eq!((members.len(), farm.map.groups.len()), (4_000, 2_000));
+    assert_eq!((members.len(), cluster.map.groups.len()), (4_000, 2_000));
 }
 
 #[test]
@@ -146,9 +154,9 @@ fn what_cannot_be_is_refused() {
         refused(hardware(10_001, Scheme::Mirror(2))).contains("mirror:2 can be simulated on up to 20000")
     );
     assert!(refused(hardware(1, Scheme::Mirror(3))).contains("needs more than 2 targets"));
-    let farm = SimulatedCluster::new(hardware(3, Scheme::Single)).unwrap();
-    assert!(run(&farm, load(0, false)).unwrap_err().0.starts_with("0 applications"));
-    assert!(rebuild(&farm, how(0), None).unwrap_err().0.contains("no other replica"));
+    let cluster = SimulatedCluster::new(hardware(3, Scheme::Single)).unwrap();
+    assert!(run(&cluster, load(0, false)).unwrap_err().0.starts_with("0 applications"));
+    assert!(rebuild(&cluster, how(0), None).unwrap_err().0.contains("no other replica"));
 }
 
 proptest! {

@@ -13,7 +13,7 @@ use types::{
     CapacityClass, ClusterMap, Credentials, Epoch, Errno, Error, HashMap, InodeId, MapHandle, NodeId, Pool,
     PoolId, Result, SessionId, Target, TargetId, TargetState,
 };
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 use wire::{StorageReply, StorageRequest, XattrMode};
 
 /// Number of targets: the stripe count of the default pattern.
@@ -85,7 +85,7 @@ impl ClusterState {
         meta.recover().await?;
         for (&target, store) in &stores {
             let touched =
-                Touched { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
+                ReconcileFiles { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
             meta.reconcile_target(target, &touched).await?;
             store.mark_reconciled();
         }

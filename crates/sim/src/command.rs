@@ -53,7 +53,7 @@ struct Hosts {
     #[arg(long, default_value_t = HostsOptions::default().clients)]
     clients: u32,
     /// Applications per client.
-    #[arg(long, default_value_t = HostsOptions::default().programs)]
+    #[arg(long, default_value_t = HostsOptions::default().applications)]
     programs: u32,
     /// Metadata hosts; several hosts move partitions between them and share a store on management's
     /// host.
@@ -145,23 +145,23 @@ impl Hosts {
     fn options(&self) -> HostsOptions {
         HostsOptions {
             clients: self.clients.max(1),
-            programs: self.programs.max(1),
+            applications: self.programs.max(1),
             metas: self.metas.max(1),
             faults: self.faults,
             shared_writes: self.shared_writes,
             holes: self.holes,
-            meta_dies: !self.no_meta_deaths,
-            clients_die: !self.no_client_deaths,
-            far_store: self.far_store,
+            metas_crash: !self.no_meta_deaths,
+            clients_crash: !self.no_client_deaths,
+            separate_store: self.far_store,
             store_power: self.store_power,
             storages: self.storages.unwrap_or(if self.scheme.has_primary() { 4 } else { 3 }).max(1),
             racks: self.racks,
             scheme: self.scheme,
             power_cuts: self.power_cuts,
-            notes: !self.no_notes,
+            reports_differences: !self.no_notes,
             write_behind: self.write_behind,
             long_records: self.long_records,
-            strike_resyncs: self.strike_resyncs,
+            faults_during_resync: self.strike_resyncs,
             kill_all: self.kill_all,
         }
     }
@@ -173,13 +173,13 @@ pub struct Replay {
     /// The seed.
     pub seed: u64,
     /// The kind of simulation and its options.
-    pub form: Simulation,
+    pub simulation: Simulation,
 }
 
 impl fmt::Display for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cargo run -p sim -- --seed {}", self.seed)?;
-        match self.form {
+        match self.simulation {
             Simulation::Machine(options) => write_machine(f, options),
             Simulation::Hosts(options) => write_hosts(f, options),
         }
@@ -208,23 +208,23 @@ fn write_machine(f: &mut fmt::Formatter<'_>, options: RunOptions) -> fmt::Result
 fn write_hosts(f: &mut fmt::Formatter<'_>, options: HostsOptions) -> fmt::Result {
     let HostsOptions {
         clients,
-        programs,
+        applications: programs,
         storages,
         racks,
         metas,
         faults,
         shared_writes,
         holes,
-        meta_dies,
-        clients_die,
-        far_store,
+        metas_crash: meta_dies,
+        clients_crash: clients_die,
+        separate_store: far_store,
         power_cuts,
         store_power,
         scheme,
-        notes,
+        reports_differences: notes,
         write_behind,
         long_records,
-        strike_resyncs,
+        faults_during_resync: strike_resyncs,
         kill_all,
     } = options;
     write!(

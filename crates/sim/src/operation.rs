@@ -135,31 +135,31 @@ pub enum Operation {
 
 impl Operation {
     /// Returns a random operation for the given tree.
-    pub fn random(dice: &mut Rng, model: &Model) -> Operation {
-        let path = dice.likely_path(model);
-        match dice.below(100) {
-            0..12 => Operation::Create { path: dice.path() },
-            12..20 => Operation::Mkdir { path: dice.path() },
+    pub fn random(rng: &mut Rng, model: &Model) -> Operation {
+        let path = rng.likely_path(model);
+        match rng.below(100) {
+            0..12 => Operation::Create { path: rng.path() },
+            12..20 => Operation::Mkdir { path: rng.path() },
             20..26 => Operation::Unlink { path },
             26..29 => Operation::Rmdir { path },
-            29..33 => Operation::Link { from: path, to: dice.path() },
-            33..41 => Operation::Rename { from: path, to: dice.path() },
+            29..33 => Operation::Link { from: path, to: rng.path() },
+            33..41 => Operation::Rename { from: path, to: rng.path() },
             41..58 => {
-                let (range, fill, direct) = (dice.range(), dice.next(), dice.below(2) == 0);
+                let (range, fill, direct) = (rng.range(), rng.next(), rng.below(2) == 0);
                 Operation::Write { path, range, fill, direct }
             }
-            58..68 => Operation::Read { path, range: dice.range() },
-            68..75 => Operation::Truncate { path, size: dice.below(MAX_FILE) },
-            75..79 => Operation::Punch { path, range: dice.range() },
+            58..68 => Operation::Read { path, range: rng.range() },
+            68..75 => Operation::Truncate { path, size: rng.below(MAX_FILE) },
+            75..79 => Operation::Punch { path, range: rng.range() },
             79..85 => Operation::Fsync { path },
             85..88 => Operation::Stat { path },
             88..91 => Operation::List { path },
             91..93 => Operation::Hold { path },
             93..96 => {
-                Operation::UseHeld { index: dice.below(4) as usize, range: dice.range(), fill: dice.next() }
+                Operation::UseHeld { index: rng.below(4) as usize, range: rng.range(), fill: rng.next() }
             }
             96..97 => Operation::SyncAll,
-            _ => Operation::Sleep { ms: dice.below(1500) },
+            _ => Operation::Sleep { ms: rng.below(1500) },
         }
     }
 
@@ -201,10 +201,10 @@ fn edit_path(model: &mut Model, path: &str, change: impl FnOnce(&mut Vec<u8>)) -
 
 /// Returns the content of a write with the given seed.
 pub fn bytes_of(fill: u64, len: usize) -> Vec<u8> {
-    let mut dice = Rng(fill);
+    let mut rng = Rng(fill);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
-        bytes.extend_from_slice(&dice.next().to_le_bytes());
+        bytes.extend_from_slice(&rng.next().to_le_bytes());
     }
     bytes.truncate(len);
     bytes

@@ -24,7 +24,7 @@ pub enum Interruption {
 /// The model, and the guarantees given to the application.
 pub struct Oracle {
     pub model: Model,
-    pub dice: Rng,
+    pub rng: Rng,
     /// Nodes that the driver holds open.
     pub held: Vec<NodeId>,
     /// The operation in flight, with the model after it.
@@ -42,7 +42,7 @@ impl Oracle {
         Oracle {
             history: vec![model.clone()],
             model,
-            dice: Rng(seed),
+            rng: Rng(seed),
             held: Vec::new(),
             in_flight: None,
             versions: BTreeMap::new(),
@@ -54,7 +54,7 @@ impl Oracle {
         let operation = if self.history.len() >= MAX_HISTORY {
             Operation::SyncAll
         } else {
-            Operation::random(&mut self.dice, &self.model)
+            Operation::random(&mut self.rng, &self.model)
         };
         let mut after = self.model.clone();
         let changed = operation.apply(&mut after, &self.held);

@@ -85,12 +85,12 @@ impl fmt::Display for Violation {
 }
 
 fn replay(seed: u64, options: RunOptions) -> Replay {
-    Replay { seed, form: Simulation::Machine(options) }
+    Replay { seed, simulation: Simulation::Machine(options) }
 }
 
 /// State shared by the run and the tasks that it starts on the machine.
 struct Shared {
-    world: Oracle,
+    oracle: Oracle,
     /// The application's file handles; a process crash drops them.
     driver: Option<Driver>,
     cluster: Option<Cluster>,
@@ -100,9 +100,9 @@ struct Shared {
 
 struct Run {
     options: RunOptions,
-    dice: Rng,
+    rng: Rng,
     machine: Machine,
-    site: ClusterState,
+    cluster_state: ClusterState,
     shared: Rc<RefCell<Shared>>,
     round: u32,
     summary: Summary,
@@ -119,11 +119,11 @@ pub fn run_seed(seed: u64, options: RunOptions) -> Result<Summary, Box<Violation
     let _shown = PrintOnPanic(replay(seed, options));
     let mut run = Run {
         options,
-        dice: Rng(seed ^ 0x5eed),
+        rng: Rng(seed ^ 0x5eed),
         machine: Machine::new(seed),
-        site: ClusterState { engine: Arc::new(Memory::new()), intent_log: options.intent_log },
+        cluster_state: ClusterState { engine: Arc::new(Memory::new()), intent_log: options.intent_log },
         shared: Rc::new(RefCell::new(Shared {
-            world: Oracle::new(seed),
+            oracle: Oracle::new(seed),
             driver: None,
             cluster: None,
             trace: VecDeque::new(),
@@ -141,18 +141,18 @@ pub fn run_seed(seed: u64, options: RunOptions) -> Result<Summary, Box<Violation
 
 impl Run {
     fn all(&mut self) -> Result<Summary, String> {
-        let site = self.site.clone();
-        self.run_to_completion(
-            async move { site.format().await.map_err(|error| format!("format: {error}")) },
-        )?;
+        let cluster_state = self.cluster_state.clone();
+        self.run_to_completion(async move {
+            cluster_state.format().await.map_err(|error| format!("format: {error}"))
+        })?;
         // Ends the background tasks and handles that formatting started.
         self.machine.kill();
         for round in 0..self.options.rounds {
             self.round = round;
-            let how = if self.dice.below(2) == 0 { Interruption::Kill } else { Interruption::PowerCut };
+            let how = if self.rng.below(2) == 0 { Interruption::Kill } else { Interruption::PowerCut };
             let interrupt_after = self.random_start_interruption();
             if self.start(interrupt_after)? {
-                self.operate()?;
+                self.run_operations()?;
             }
             self.interrupt(how);
         }
@@ -165,7 +165,7 @@ impl Run {
 
     /// Returns the number of steps after which the start is interrupted: in one round of five.
     fn random_start_interruption(&mut self) -> Option<u64> {
-        (self.dice.below(5) == 0).then(|| self.dice.below(STEPS_PER_START))
+        (self.rng.below(5) == 0).then(|| self.rng.below(STEPS_PER_START))
     }
 
     /// Runs a future to completion.
@@ -179,25 +179,25 @@ impl Run {
     /// Starts a process and compares the tree that it finds with the guarantees. Returns false if
     /// the start was interrupted after the given number of steps.
     fn start(&mut self, interrupt_after: Option<u64>) -> Result<bool, String> {
-        let (site, shared) = (self.site.clone(), self.shared.clone());
+        let (cluster_state, shared) = (self.cluster_state.clone(), self.shared.clone());
         let session = SessionId(2 + self.round as u64);
-        let program = start(site, session, shared.clone(), self.summary.power_cuts > 0);
+        let program = start(cluster_state, session, shared.clone(), self.summary.power_cuts > 0);
         let steps = interrupt_after.unwrap_or(u64::MAX);
         let ended = self.machine.run_until(program, steps).map_err(|deadlock| deadlock.to_string())?;
         let Some(found) = ended else { return Ok(false) };
         let found = found?;
         if let Some(how) = self.interruption.take() {
-            shared.borrow_mut().world.check_recovered(how, &found)?;
+            shared.borrow_mut().oracle.check_recovered(how, &found)?;
             note(&shared, format!("restarted after {how:?}"));
         }
         Ok(true)
     }
 
     /// Runs operations until a number of steps chosen by the seed, or until all are done.
-    fn operate(&mut self) -> Result<(), String> {
-        let operations = 1 + self.dice.below(self.options.operations);
-        let steps = 1 + self.dice.below(operations * STEPS_PER_OPERATION);
-        let program = operate(self.shared.clone(), operations);
+    fn run_operations(&mut self) -> Result<(), String> {
+        let operations = 1 + self.rng.below(self.options.operations);
+        let steps = 1 + self.rng.below(operations * STEPS_PER_OPERATION);
+        let program = run_operations(self.shared.clone(), operations);
         match self.machine.run_until(program, steps) {
             Ok(None) => Ok(()),
             Ok(Some(result)) => result,
@@ -214,13 +214,13 @@ impl Run {
         match how {
             Interruption::Kill => {
                 self.machine.kill();
-                self.site.engine.kill();
+                self.cluster_state.engine.kill();
                 self.summary.kills += 1;
             }
             Interruption::PowerCut => {
                 self.machine.crash();
-                let keep = self.dice.below(self.site.engine.unsynced() as u64 + 1);
-                self.site.engine.crash(keep as usize);
+                let keep = self.rng.below(self.cluster_state.engine.unsynced() as u64 + 1);
+                self.cluster_state.engine.crash(keep as usize);
                 self.summary.power_cuts += 1;
             }
         }
@@ -233,7 +233,7 @@ impl Run {
     /// Runs a round that ends with a clean shutdown. After it, the tree must equal the model.
     fn finish(&mut self) -> Result<(), String> {
         self.start(None)?;
-        let program = operate(self.shared.clone(), self.options.operations);
+        let program = run_operations(self.shared.clone(), self.options.operations);
         self.run_to_completion(program)?;
         let cluster = {
             let mut shared = self.shared.borrow_mut();
@@ -245,9 +245,9 @@ impl Run {
         )?;
         // After a clean shutdown, a power failure must not lose anything.
         self.machine.crash();
-        self.site.engine.crash(0);
+        self.cluster_state.engine.crash(0);
         self.round += 1;
-        self.shared.borrow_mut().world.drop_history();
+        self.shared.borrow_mut().oracle.drop_history();
         self.interruption = Some(Interruption::PowerCut);
         self.start(None).map(drop)
     }
@@ -256,12 +256,12 @@ impl Run {
 /// The task that starts a process: it opens and recovers everything, runs the file system check,
 /// and reads the whole tree.
 async fn start(
-    site: ClusterState,
+    cluster_state: ClusterState,
     session: SessionId,
     shared: Rc<RefCell<Shared>>,
     had_power_cut: bool,
 ) -> Result<BTreeMap<String, FoundNode>, String> {
-    let cluster = site.start(session).await.map_err(|error| format!("restart: {error}"))?;
+    let cluster = cluster_state.start(session).await.map_err(|error| format!("restart: {error}"))?;
     let report = cluster.check().await.map_err(|error| format!("file system check: {error}"))?;
     judge(&report.findings, had_power_cut)?;
     cluster.start_background();
@@ -277,8 +277,8 @@ async fn start(
 /// Rejects findings of the file system check. The exception: a power failure may destroy chunk
 /// files that were not synced. The comparison of content shows whether it destroyed more.
 fn judge(findings: &[Finding], had_power_cut: bool) -> Result<(), String> {
-    let excused = |finding: &&Finding| had_power_cut && finding.kind == Kind::MissingChunkFile;
-    let wrong: Vec<&Finding> = findings.iter().filter(|finding| !excused(finding)).collect();
+    let is_expected_loss = |finding: &&Finding| had_power_cut && finding.kind == Kind::MissingChunkFile;
+    let wrong: Vec<&Finding> = findings.iter().filter(|finding| !is_expected_loss(finding)).collect();
     if wrong.is_empty() {
         return Ok(());
     }
@@ -289,15 +289,15 @@ fn judge(findings: &[Finding], had_power_cut: bool) -> Result<(), String> {
 }
 
 /// The task that runs operations and compares each result with the model.
-async fn operate(shared: Rc<RefCell<Shared>>, operations: u64) -> Result<(), String> {
+async fn run_operations(shared: Rc<RefCell<Shared>>, operations: u64) -> Result<(), String> {
     // Moved out of the shared state, since it is used across awaits. It belongs to the process, so
     // it may be dropped with this task.
     let mut driver = shared.borrow_mut().driver.take().expect("the process was started");
     for _ in 0..operations {
         let (operation, expected) = {
             let mut shared = shared.borrow_mut();
-            let operation = shared.world.begin();
-            let expected = shared.world.expected();
+            let operation = shared.oracle.begin();
+            let expected = shared.oracle.expected();
             (operation, expected)
         };
         note(&shared, format!("{operation} ..."));
@@ -321,7 +321,7 @@ fn finish_operation(
         let difference = first_difference(expected, seen);
         return Err(format!("{operation} returned {}, not {}{difference}", brief(seen), brief(expected)));
     }
-    shared.world.acknowledge();
+    shared.oracle.acknowledge();
     shared.operations += 1;
     Ok(())
 }

@@ -7,12 +7,12 @@ use types::TargetId;
 
 /// The alarm of one target, which logs at most one line per second.
 pub(crate) struct Alarm {
-    seldom: LogRateLimit,
+    rate_limit: LogRateLimit,
 }
 
 impl Default for Alarm {
     fn default() -> Alarm {
-        Alarm { seldom: LogRateLimit::one_per(Duration::from_secs(1)) }
+        Alarm { rate_limit: LogRateLimit::one_per(Duration::from_secs(1)) }
     }
 }
 
@@ -23,7 +23,7 @@ impl Alarm {
         if !matches!(error.kind(), Kind::NoSpace | Kind::Io) {
             return;
         }
-        if let Some(suppressed) = self.seldom.admit(now_ns) {
+        if let Some(suppressed) = self.rate_limit.admit(now_ns) {
             tracing::error!(target_id = %target, suppressed, "{error}");
         }
     }

@@ -70,8 +70,8 @@ impl CapabilityCheck {
         let capability = request.capability.ok_or(None)?;
         let capability = Capability::from_bytes(&capability.0)?;
         let now = self.ring.cluster_time_s(rt::monotonic_ns());
-        let remembered = rt::local::<CoreCache>();
-        let grant = self.ring.verify(&mut remembered.0.borrow_mut(), &capability, now)?;
+        let cache = rt::local::<CoreCache>();
+        let grant = self.ring.verify(&mut cache.0.borrow_mut(), &capability, now)?;
         grant.check(request.session, holder, request.ino.owner_of_chunk_file(), wanted)?;
         if request.epoch > grant.epoch { Err(Some(CapabilityRefusal::EarlierEpoch)) } else { Ok(()) }
     }
@@ -101,8 +101,8 @@ impl CapabilityCheck {
         let (now_ns, last_ns) = (rt::monotonic_ns(), self.logged_ns.load(Ordering::Relaxed));
         let cause = refusal.map_or("the request has no capability".into(), |refusal| refusal.to_string());
         // An expired one is normal: the client gets another.
-        let is_everyday = refusal.is_some_and(CapabilityRefusal::is_stale);
-        if !is_everyday && (last_ns == 0 || now_ns.saturating_sub(last_ns) > REFUSAL_LOG_INTERVAL_NS) {
+        let is_routine = refusal.is_some_and(CapabilityRefusal::is_stale);
+        if !is_routine && (last_ns == 0 || now_ns.saturating_sub(last_ns) > REFUSAL_LOG_INTERVAL_NS) {
             self.logged_ns.store(now_ns.max(1), Ordering::Relaxed);
             tracing::warn!(
                 client = name, session = request.session.0, ino = %request.ino, target_id = %request.target,

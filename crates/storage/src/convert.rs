@@ -14,9 +14,9 @@ pub(crate) fn durability(durable: bool) -> Durability {
     if durable { Durability::Now } else { Durability::Later }
 }
 
-pub(crate) fn room(room: chunkstore::SpaceNeed) -> wire::ReservationSpace {
-    let chunkstore::SpaceNeed { disk, free, needed: wanted, gaps } = room;
-    wire::ReservationSpace { disk, free, unallocated: wanted, gaps, others: Vec::new() }
+pub(crate) fn space_needed(room: chunkstore::SpaceNeed) -> wire::ReservationSpace {
+    let chunkstore::SpaceNeed { disk, free, needed, gaps } = room;
+    wire::ReservationSpace { disk, free, unallocated: needed, gaps, others: Vec::new() }
 }
 
 pub(crate) fn allocate(how: wire::AllocateMode) -> chunkstore::Allocate {
@@ -35,7 +35,7 @@ pub(crate) fn seek(what: wire::SeekTarget) -> chunkstore::Seek {
 }
 
 pub(crate) fn survey(survey: chunkstore::Survey) -> wire::ReplicaState {
-    let chunkstore::Survey { is_there, len, sum_end, mtime, ctime, sums, damaged } = survey;
+    let chunkstore::Survey { exists: is_there, len, sum_end, mtime, ctime, sums, damaged } = survey;
     wire::ReplicaState { exists: is_there, len, sum_end, mtime, ctime, sums, damaged }
 }
 

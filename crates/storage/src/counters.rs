@@ -34,9 +34,9 @@ pub(crate) struct TargetCounters {
 
 impl TargetCounters {
     /// Counts damage that a request has met.
-    pub(crate) fn count_repair(&self, healed: &RepairResult) {
-        self.damaged.fetch_add(healed.damaged, Ordering::Relaxed);
-        self.repaired.fetch_add(healed.repaired, Ordering::Relaxed);
+    pub(crate) fn count_repair(&self, result: &RepairResult) {
+        self.damaged.fetch_add(result.damaged, Ordering::Relaxed);
+        self.repaired.fetch_add(result.repaired, Ordering::Relaxed);
     }
 
     /// Resets the counters when a scrub begins, because the scrub finds the remaining damage again.
@@ -67,11 +67,11 @@ impl TargetCounters {
             _ => 0,
         };
         self.alarm.raise(store.target(), error, rt::monotonic_ns());
-        let told = convert::error(error);
+        let client_error = convert::error(error);
         if error.kind() == Kind::Vanished && !store.is_closed() {
-            self.status.take_offline(store.target(), told.clone());
+            self.status.take_offline(store.target(), client_error.clone());
         }
-        told
+        client_error
     }
 
     pub(crate) fn counters(&self) -> Counters {

@@ -94,7 +94,7 @@ impl RegionSet {
 
 /// Records a change when it is dropped.
 pub(crate) struct DirtyGuard<'a> {
-    watches: &'a DirtyTrackers,
+    dirty_trackers: &'a DirtyTrackers,
     file: File,
     range: ByteRange,
 }
@@ -104,11 +104,11 @@ impl Drop for DirtyGuard<'_> {
         // A copier registers its tracker before it reads. So a change that ended before this check
         // is visible to that read.
         fence(Ordering::SeqCst);
-        if self.watches.count.load(Ordering::SeqCst) == 0 {
+        if self.dirty_trackers.count.load(Ordering::SeqCst) == 0 {
             return;
         }
-        if let Some(watch) = self.watches.table.lock().files.get_mut(&self.file) {
-            watch.current.add(self.range);
+        if let Some(tracker) = self.dirty_trackers.table.lock().files.get_mut(&self.file) {
+            tracker.current.add(self.range);
         }
     }
 }
@@ -118,20 +118,20 @@ impl DirtyTrackers {
     /// changes; `None` if it changes nothing.
     pub(crate) fn track(&self, request: &StorageRequest, payload: usize) -> Option<DirtyGuard<'_>> {
         let range = request.op.changed_content(payload as u64)?;
-        Some(DirtyGuard { watches: self, file: file_of(request), range })
+        Some(DirtyGuard { dirty_trackers: self, file: file_of(request), range })
     }
 
     /// Answers dirty-tracking requests; `None` for others.
     pub(crate) fn answer(&self, request: &StorageRequest) -> Option<Result<StorageReply>> {
         let file = file_of(request);
         match request.op {
-            StorageOp::Watch { token, round } => {
+            StorageOp::TrackDirty { token, round } => {
                 Some(self.begin_round(file, token, round).map(|()| StorageReply::Unit))
             }
-            StorageOp::Changed { token, round, from } => {
+            StorageOp::NextDirty { token, round, from } => {
                 Some(self.changed(file, (token, round), from).map(StorageReply::Offset))
             }
-            StorageOp::Unwatch { token } => {
+            StorageOp::EndDirtyTracking { token } => {
                 self.end(file, token);
                 Some(Ok(StorageReply::Unit))
             }
@@ -142,14 +142,14 @@ impl DirtyTrackers {
     fn begin_round(&self, file: File, token: u64, round: u64) -> Result<()> {
         let mut table = self.table.lock();
         let now = table.tick();
-        if let Some(watch) = table.files.get_mut(&file).filter(|watch| watch.token == token) {
-            watch.last_use = now;
+        if let Some(tracker) = table.files.get_mut(&file).filter(|watch| watch.token == token) {
+            tracker.last_use = now;
             // A retransmission changes nothing.
-            if round == watch.round + 1 {
-                watch.round = round;
-                watch.previous = std::mem::take(&mut watch.current);
+            if round == tracker.round + 1 {
+                tracker.round = round;
+                tracker.previous = std::mem::take(&mut tracker.current);
             }
-            return if round == watch.round { Ok(()) } else { Err(not_tracked(file)) };
+            return if round == tracker.round { Ok(()) } else { Err(not_tracked(file)) };
         }
         if round > 0 {
             return Err(not_tracked(file));
@@ -171,10 +171,11 @@ impl DirtyTrackers {
     fn changed(&self, file: File, (token, round): (u64, u64), from: u64) -> Result<Option<u64>> {
         let mut table = self.table.lock();
         let now = table.tick();
-        let found = table.files.get_mut(&file).filter(|watch| (watch.token, watch.round) == (token, round));
-        let watch = found.ok_or_else(|| not_tracked(file))?;
-        watch.last_use = now;
-        Ok(watch.previous.next(from))
+        let found =
+            table.files.get_mut(&file).filter(|tracker| (tracker.token, tracker.round) == (token, round));
+        let tracker = found.ok_or_else(|| not_tracked(file))?;
+        tracker.last_use = now;
+        Ok(tracker.previous.next(from))
     }
 
     /// Ends all trackers of a replica that isn't the primary of its group: the new primary records
@@ -190,7 +191,7 @@ impl DirtyTrackers {
 
     fn end(&self, file: File, token: u64) {
         let mut table = self.table.lock();
-        if table.files.get(&file).is_some_and(|watch| watch.token == token) {
+        if table.files.get(&file).is_some_and(|tracker| tracker.token == token) {
             table.files.remove(&file);
             self.count.store(table.files.len(), Ordering::SeqCst);
         }
@@ -207,7 +208,7 @@ impl Table {
         if self.files.len() < MAX_TRACKERS {
             return;
         }
-        let oldest = self.files.iter().min_by_key(|(_, watch)| watch.last_use).map(|(file, _)| *file);
+        let oldest = self.files.iter().min_by_key(|(_, tracker)| tracker.last_use).map(|(file, _)| *file);
         oldest.and_then(|file| self.files.remove(&file));
     }
 }
@@ -231,19 +232,19 @@ mod tests {
         StorageRequest::new(SessionId(0), TARGET, INO, op)
     }
 
-    fn write(watches: &DirtyTrackers, region: u64) {
+    fn write(trackers: &DirtyTrackers, region: u64) {
         let op = StorageOp::Write {
             offset: region * DIRTY_REGION_BYTES + 1,
             path: DataPath::Cached,
             durable: false,
         };
-        drop(watches.track(&request(op), 10));
+        drop(trackers.track(&request(op), 10));
     }
 
-    fn changed(watches: &DirtyTrackers, round: u64) -> Vec<u64> {
+    fn changed(trackers: &DirtyTrackers, round: u64) -> Vec<u64> {
         let mut found = Vec::new();
         let mut from = 0;
-        while let Some(at) = watches.changed(FILE, (7, round), from).unwrap() {
+        while let Some(at) = trackers.changed(FILE, (7, round), from).unwrap() {
             found.push(at / DIRTY_REGION_BYTES);
             from = at + 1;
             if found.len() == 5 {
@@ -255,68 +256,68 @@ mod tests {
 
     #[test]
     fn every_round_lists_the_changes_of_the_previous_one_repeatedly() {
-        let watches = DirtyTrackers::default();
-        write(&watches, 1);
-        watches.begin_round(FILE, 7, 0).unwrap();
-        write(&watches, 3);
-        write(&watches, 2);
-        watches.begin_round(FILE, 7, 1).unwrap();
-        write(&watches, 9);
-        watches.begin_round(FILE, 7, 1).unwrap();
-        assert_eq!(changed(&watches, 1), [2, 3]);
-        assert_eq!(changed(&watches, 1), [2, 3]);
-        watches.begin_round(FILE, 7, 2).unwrap();
-        assert_eq!(changed(&watches, 2), [9]);
-        watches.begin_round(FILE, 7, 3).unwrap();
-        assert!(changed(&watches, 3).is_empty());
+        let trackers = DirtyTrackers::default();
+        write(&trackers, 1);
+        trackers.begin_round(FILE, 7, 0).unwrap();
+        write(&trackers, 3);
+        write(&trackers, 2);
+        trackers.begin_round(FILE, 7, 1).unwrap();
+        write(&trackers, 9);
+        trackers.begin_round(FILE, 7, 1).unwrap();
+        assert_eq!(changed(&trackers, 1), [2, 3]);
+        assert_eq!(changed(&trackers, 1), [2, 3]);
+        trackers.begin_round(FILE, 7, 2).unwrap();
+        assert_eq!(changed(&trackers, 2), [9]);
+        trackers.begin_round(FILE, 7, 3).unwrap();
+        assert!(changed(&trackers, 3).is_empty());
     }
 
     #[test]
     fn a_change_that_began_before_the_tracker_is_recorded_at_its_end() {
-        let watches = DirtyTrackers::default();
+        let trackers = DirtyTrackers::default();
         let op = StorageOp::Write { offset: 0, path: DataPath::Cached, durable: false };
         let asked = request(op);
-        let running = watches.track(&asked, 1);
-        watches.begin_round(FILE, 7, 0).unwrap();
+        let running = trackers.track(&asked, 1);
+        trackers.begin_round(FILE, 7, 0).unwrap();
         drop(running);
-        watches.begin_round(FILE, 7, 1).unwrap();
-        assert_eq!(changed(&watches, 1), [0]);
+        trackers.begin_round(FILE, 7, 1).unwrap();
+        assert_eq!(changed(&trackers, 1), [0]);
     }
 
     #[test]
     fn a_truncation_changes_everything_beyond_it() {
-        let watches = DirtyTrackers::default();
-        watches.begin_round(FILE, 7, 0).unwrap();
-        write(&watches, 1);
-        drop(watches.track(&request(StorageOp::Truncate { len: 4 * DIRTY_REGION_BYTES }), 0));
-        watches.begin_round(FILE, 7, 1).unwrap();
-        assert_eq!(changed(&watches, 1), [1, 4, 5, 6, 7]);
+        let trackers = DirtyTrackers::default();
+        trackers.begin_round(FILE, 7, 0).unwrap();
+        write(&trackers, 1);
+        drop(trackers.track(&request(StorageOp::Truncate { len: 4 * DIRTY_REGION_BYTES }), 0));
+        trackers.begin_round(FILE, 7, 1).unwrap();
+        assert_eq!(changed(&trackers, 1), [1, 4, 5, 6, 7]);
     }
 
     #[test]
     fn a_stale_token_is_refused() {
-        let watches = DirtyTrackers::default();
-        let refused = |watches: &DirtyTrackers, token, round| {
-            watches.begin_round(FILE, token, round).unwrap_err().errno == Errno::ESTALE
+        let trackers = DirtyTrackers::default();
+        let refused = |trackers: &DirtyTrackers, token, round| {
+            trackers.begin_round(FILE, token, round).unwrap_err().errno == Errno::ESTALE
         };
-        assert!(refused(&watches, 7, 1), "the process has restarted");
-        watches.begin_round(FILE, 7, 0).unwrap();
-        assert!(refused(&watches, 8, 1), "another's");
-        assert!(refused(&watches, 7, 2), "a round was left out");
-        assert!(watches.changed(FILE, (7, 1), 0).is_err());
-        watches.end(FILE, 8);
-        assert!(watches.changed(FILE, (7, 0), 0).is_ok());
-        watches.end(FILE, 7);
-        assert!(watches.changed(FILE, (7, 0), 0).is_err());
+        assert!(refused(&trackers, 7, 1), "the process has restarted");
+        trackers.begin_round(FILE, 7, 0).unwrap();
+        assert!(refused(&trackers, 8, 1), "another's");
+        assert!(refused(&trackers, 7, 2), "a round was left out");
+        assert!(trackers.changed(FILE, (7, 1), 0).is_err());
+        trackers.end(FILE, 8);
+        assert!(trackers.changed(FILE, (7, 0), 0).is_ok());
+        trackers.end(FILE, 7);
+        assert!(trackers.changed(FILE, (7, 0), 0).is_err());
     }
 
     #[test]
     fn trackers_and_lists_are_bounded() {
-        let watches = DirtyTrackers::default();
+        let trackers = DirtyTrackers::default();
         for ino in 0..MAX_TRACKERS as u64 + 5 {
-            watches.begin_round((TARGET, None, InodeId(ino)), 7, 0).unwrap();
+            trackers.begin_round((TARGET, None, InodeId(ino)), 7, 0).unwrap();
         }
-        assert_eq!(watches.table.lock().files.len(), MAX_TRACKERS);
+        assert_eq!(trackers.table.lock().files.len(), MAX_TRACKERS);
         let mut regions = RegionSet::default();
         for region in 0..2 * MAX_REGIONS as u64 + 10 {
             regions.add(ByteRange::at((region * 2 + 3) * DIRTY_REGION_BYTES, 1));
@@ -332,23 +333,23 @@ mod tests {
 
     #[test]
     fn a_replica_has_its_own_tracker_until_it_is_no_longer_primary() {
-        let watches = DirtyTrackers::default();
+        let trackers = DirtyTrackers::default();
         let group = GroupId(7);
         let replica = (TARGET, Some(group), INO);
-        watches.begin_round(FILE, 7, 0).unwrap();
-        watches.begin_round(replica, 7, 0).unwrap();
-        let asked = wire::GroupContext { group, since: types::Epoch(1), role: wire::GroupRole::Primary };
+        trackers.begin_round(FILE, 7, 0).unwrap();
+        trackers.begin_round(replica, 7, 0).unwrap();
+        let asked = wire::GroupContext { group, version: types::Epoch(1), role: wire::GroupRole::Primary };
         let write = StorageOp::Write { offset: 0, path: DataPath::Cached, durable: false };
-        drop(watches.track(&StorageRequest { group: Some(asked), ..request(write) }, 10));
+        drop(trackers.track(&StorageRequest { group: Some(asked), ..request(write) }, 10));
         for file in [FILE, replica] {
-            watches.begin_round(file, 7, 1).unwrap();
+            trackers.begin_round(file, 7, 1).unwrap();
         }
-        assert_eq!(watches.changed(FILE, (7, 1), 0).unwrap(), None);
-        assert_eq!(watches.changed(replica, (7, 1), 0).unwrap(), Some(0));
-        watches.end_for_replica(TARGET, GroupId(8));
-        watches.begin_round(replica, 7, 2).unwrap();
-        watches.end_for_replica(TARGET, group);
-        assert_eq!(watches.begin_round(replica, 7, 3).unwrap_err().errno, Errno::ESTALE);
-        watches.begin_round(FILE, 7, 2).unwrap();
+        assert_eq!(trackers.changed(FILE, (7, 1), 0).unwrap(), None);
+        assert_eq!(trackers.changed(replica, (7, 1), 0).unwrap(), Some(0));
+        trackers.end_for_replica(TARGET, GroupId(8));
+        trackers.begin_round(replica, 7, 2).unwrap();
+        trackers.end_for_replica(TARGET, group);
+        assert_eq!(trackers.begin_round(replica, 7, 3).unwrap_err().errno, Errno::ESTALE);
+        trackers.begin_round(FILE, 7, 2).unwrap();
     }
 }

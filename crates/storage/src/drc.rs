@@ -120,7 +120,7 @@ pub(crate) enum DrcLookup<'a> {
 
 /// A change that runs. If dropped without [`Execution::end`], it becomes abandoned.
 pub(crate) struct Execution<'a> {
-    once: &'a DuplicateRequestCache,
+    drc: &'a DuplicateRequestCache,
     rows: &'a Rows,
     slot: SlotKey,
     sequence: u32,
@@ -131,22 +131,22 @@ pub(crate) struct Execution<'a> {
 impl DuplicateRequestCache {
     /// Loads the rows of the former process, except those of sessions that have ended.
     pub(crate) fn load(store: &Store, is_ended: impl Fn(SessionId) -> bool) -> DuplicateRequestCache {
-        let mut lanes =
+        let mut table =
             SlotTable { last: BTreeMap::new(), free: Vec::new(), next_unused: 0, deadline_ns: u64::MAX };
         let now_ns = rt::monotonic_ns();
-        for (place, row) in store.recent().take_found() {
-            let Some((lane, change)) = decoded(place, &row, now_ns) else { continue };
-            lanes.next_unused = lanes.next_unused.max(place + 1);
+        for (place, row) in store.drc_rows().take_found() {
+            let Some((slot_key, change)) = decoded(place, &row, now_ns) else { continue };
+            table.next_unused = table.next_unused.max(place + 1);
             // A freed row that wasn't used again may be older than the slot's current row.
-            let is_newest = lanes.last.get(&lane).is_none_or(|other| other.sequence < change.sequence);
-            if is_newest && !is_ended(lane.0) {
-                lanes.last.insert(lane, change);
+            let is_newest = table.last.get(&slot_key).is_none_or(|other| other.sequence < change.sequence);
+            if is_newest && !is_ended(slot_key.0) {
+                table.last.insert(slot_key, change);
             }
         }
-        let used: HashSet<u32> = lanes.last.values().map(|change| change.row).collect();
-        lanes.free = (0..lanes.next_unused).filter(|place| !used.contains(place)).collect();
-        let unsettled = AtomicUsize::new(lanes.last.values().filter(|change| change.inherited).count());
-        DuplicateRequestCache { slots: Mutex::new(lanes), unrepeated: unsettled, changed_event: Event::new() }
+        let used: HashSet<u32> = table.last.values().map(|change| change.row).collect();
+        table.free = (0..table.next_unused).filter(|place| !used.contains(place)).collect();
+        let unrepeated = AtomicUsize::new(table.last.values().filter(|change| change.inherited).count());
+        DuplicateRequestCache { slots: Mutex::new(table), unrepeated, changed_event: Event::new() }
     }
 
     /// Opens the target to clients: changes that the former process began can be repeated for
@@ -171,20 +171,20 @@ impl DuplicateRequestCache {
     ) -> Result<()> {
         loop {
             let overdue = {
-                let mut lanes = self.slots.lock();
-                if own.is_some_and(|number| lanes.expects(session, number)) || !lanes.is_closed(ino) {
+                let mut table = self.slots.lock();
+                if own.is_some_and(|number| table.expects(session, number)) || !table.is_closed(ino) {
                     return Ok(());
                 }
                 // Cleared under the lock under which a change ends.
                 self.changed_event.clear();
-                if rt::monotonic_ns() < lanes.deadline_ns { Vec::new() } else { lanes.abandon(ino) }
+                if rt::monotonic_ns() < table.deadline_ns { Vec::new() } else { table.abandon(ino) }
             };
-            for (lane, change) in &overdue {
+            for (slot_key, change) in &overdue {
                 tracing::warn!(
-                    session = lane.0.0, %ino,
+                    session = slot_key.0.0, %ino,
                     "a client hasn't repeated a write that was in progress when this service ended; its outcome is reported as unknown"
                 );
-                let row = encoded(*lane, change.sequence, ino, &Stage::Abandoned);
+                let row = encoded(*slot_key, change.sequence, ino, &Stage::Abandoned);
                 rows.write(change.place, &row).await.map_err(|e| convert::error(&e))?;
             }
             if overdue.is_empty() {
@@ -198,8 +198,8 @@ impl DuplicateRequestCache {
 
     /// Returns the answer to a change that was executed before.
     pub(crate) fn cached_answer(&self, session: SessionId, number: SlotSequence) -> Option<Result<()>> {
-        let lanes = self.slots.lock();
-        let last = lanes.last.get(&(session, number.slot)).filter(|last| last.sequence == number.sequence)?;
+        let table = self.slots.lock();
+        let last = table.last.get(&(session, number.slot)).filter(|last| last.sequence == number.sequence)?;
         if let Stage::Done(answer) = &last.stage { Some(answer.clone()) } else { None }
     }
 
@@ -211,9 +211,12 @@ impl DuplicateRequestCache {
         session: SessionId,
         number: SlotSequence,
     ) -> StorageReply {
-        let lanes = self.slots.lock();
-        let is_found = lanes.last.get(&(session, number.slot)).is_some_and(|last| last.existed_at_start);
-        StorageReply::Done { verifier: if is_found { store.past_verifier() } else { store.verifier() } }
+        let table = self.slots.lock();
+        let existed_at_start =
+            table.last.get(&(session, number.slot)).is_some_and(|last| last.existed_at_start);
+        StorageReply::Done {
+            verifier: if existed_at_start { store.past_verifier() } else { store.verifier() },
+        }
     }
 
     /// Begins a change, or finds that it was executed before. The row is written when this returns.
@@ -229,21 +232,21 @@ impl DuplicateRequestCache {
 
     async fn begin_with<'a>(
         &'a self,
-        word: Authority,
+        authority: Authority,
         rows: &'a Rows,
         session: SessionId,
         number: SlotSequence,
         ino: InodeId,
     ) -> Result<DrcLookup<'a>> {
-        let lane = (session, number.slot);
+        let slot_key = (session, number.slot);
         let place = loop {
             let waiting = {
-                let mut lanes = self.slots.lock();
-                match lanes.last.get(&lane).map(|change| (change.sequence, change.stage.clone())) {
+                let mut table = self.slots.lock();
+                match table.last.get(&slot_key).map(|change| (change.sequence, change.stage.clone())) {
                     Some((sequence, stage)) if sequence == number.sequence => match stage {
-                        Stage::Begun => break lanes.begin(lane, number, ino)?,
-                        Stage::Abandoned | Stage::Done(Err(_)) if word == Authority::Primary => {
-                            break lanes.begin(lane, number, ino)?;
+                        Stage::Begun => break table.begin(slot_key, number, ino)?,
+                        Stage::Abandoned | Stage::Done(Err(_)) if authority == Authority::Primary => {
+                            break table.begin(slot_key, number, ino)?;
                         }
                         Stage::Done(answer) => return Ok(DrcLookup::Cached(answer)),
                         Stage::Abandoned => return Err(unknown_outcome()),
@@ -254,17 +257,17 @@ impl DuplicateRequestCache {
                         }
                     },
                     Some((sequence, _)) if sequence > number.sequence => return Err(out_of_sequence()),
-                    _ => break lanes.begin(lane, number, ino)?,
+                    _ => break table.begin(slot_key, number, ino)?,
                 }
             };
             // Another waiter may have cleared the event.
             rt::timeout(RECHECK_INTERVAL, waiting).await;
         };
-        let doing = Execution { once: self, rows, slot: lane, sequence: number.sequence, place, ino };
-        match doing.write(&Stage::Running).await {
-            Ok(()) => Ok(DrcLookup::Execute(doing)),
+        let execution = Execution { drc: self, rows, slot: slot_key, sequence: number.sequence, place, ino };
+        match execution.write(&Stage::Running).await {
+            Ok(()) => Ok(DrcLookup::Execute(execution)),
             Err(error) => {
-                doing.withdraw();
+                execution.withdraw();
                 Ok(DrcLookup::RowFailed(error))
             }
         }
@@ -273,48 +276,49 @@ impl DuplicateRequestCache {
     /// Drops the changes of a session that has ended and whose requests don't run any more: they
     /// won't be repeated.
     pub(crate) fn drop_session(&self, session: SessionId) {
-        let mut lanes = self.slots.lock();
-        let ended: Vec<SlotKey> = lanes.last.keys().filter(|lane| lane.0 == session).copied().collect();
+        let mut table = self.slots.lock();
+        let ended: Vec<SlotKey> =
+            table.last.keys().filter(|slot_key| slot_key.0 == session).copied().collect();
         let mut inherited = 0;
-        for lane in ended {
-            let Some(change) = lanes.last.remove(&lane) else { continue };
-            lanes.free.push(change.row);
+        for slot_key in ended {
+            let Some(change) = table.last.remove(&slot_key) else { continue };
+            table.free.push(change.row);
             inherited += usize::from(change.inherited);
         }
-        drop(lanes);
+        drop(table);
         self.count_repeated(inherited);
     }
 
     /// Drops all records: this replica has missed changes, and the member that resyncs it will
     /// report what was executed.
     pub(crate) fn clear(&self) {
-        let mut lanes = self.slots.lock();
-        let over: Vec<SlotKey> = lanes
+        let mut table = self.slots.lock();
+        let ended: Vec<SlotKey> = table
             .last
             .iter()
             .filter(|(_, change)| !matches!(change.stage, Stage::Running))
-            .map(|(lane, _)| *lane)
+            .map(|(slot_key, _)| *slot_key)
             .collect();
         let mut inherited = 0;
-        for lane in over {
-            let Some(change) = lanes.last.remove(&lane) else { continue };
-            lanes.free.push(change.row);
+        for slot_key in ended {
+            let Some(change) = table.last.remove(&slot_key) else { continue };
+            table.free.push(change.row);
             inherited += usize::from(change.inherited);
         }
-        drop(lanes);
+        drop(table);
         self.count_repeated(inherited);
     }
 
     /// Returns the last changes of all slots that were executed and may still be repeated.
     pub(crate) fn completed(&self) -> Vec<(SessionId, SlotSequence, InodeId)> {
         let (now_ns, keep_ns) = (rt::monotonic_ns(), RETENTION.as_nanos() as u64);
-        let lanes = self.slots.lock();
+        let table = self.slots.lock();
         let is_done = |change: &SlotRecord| {
             matches!(change.stage, Stage::Done(Ok(()))) && now_ns.saturating_sub(change.used_ns) <= keep_ns
         };
-        let done = lanes.last.iter().filter(|(_, change)| is_done(change));
-        done.map(|((session, lane), change)| {
-            (*session, SlotSequence { slot: *lane, sequence: change.sequence }, change.ino)
+        let done = table.last.iter().filter(|(_, change)| is_done(change));
+        done.map(|((session, slot_key), change)| {
+            (*session, SlotSequence { slot: *slot_key, sequence: change.sequence }, change.ino)
         })
         .collect()
     }
@@ -330,9 +334,9 @@ impl DuplicateRequestCache {
         ino: InodeId,
     ) -> Result<()> {
         match self.begin_with(Authority::Primary, rows, session, number, ino).await {
-            Ok(DrcLookup::Execute(doing)) => {
-                doing.write_done_row().await.map_err(|e| convert::error(&e))?;
-                doing.end(Ok(())).await
+            Ok(DrcLookup::Execute(execution)) => {
+                execution.write_done_row().await.map_err(|e| convert::error(&e))?;
+                execution.end(Ok(())).await
             }
             Ok(DrcLookup::Cached(_)) => Ok(()),
             Ok(DrcLookup::RowFailed(error)) => Err(convert::error(&error)),
@@ -364,20 +368,20 @@ impl SlotTable {
     /// now.
     fn abandon(&mut self, ino: InodeId) -> Vec<(SlotKey, AbandonedChange)> {
         let mut abandoned = Vec::new();
-        for (lane, change) in &mut self.last {
+        for (slot_key, change) in &mut self.last {
             if change.inherited && change.ino == ino && matches!(change.stage, Stage::Begun) {
                 change.stage = Stage::Abandoned;
                 change.inherited = false;
-                abandoned.push((*lane, AbandonedChange { sequence: change.sequence, place: change.row }));
+                abandoned.push((*slot_key, AbandonedChange { sequence: change.sequence, place: change.row }));
             }
         }
         abandoned
     }
 
     /// Records that a change runs; returns the place of its row.
-    fn begin(&mut self, lane: SlotKey, number: SlotSequence, ino: InodeId) -> Result<u32> {
+    fn begin(&mut self, slot_key: SlotKey, number: SlotSequence, ino: InodeId) -> Result<u32> {
         let now_ns = rt::monotonic_ns();
-        let known = self.last.get(&lane).map(|change| (change.row, change.inherited));
+        let known = self.last.get(&slot_key).map(|change| (change.row, change.inherited));
         let (place, inherited) = match known {
             Some(known) => known,
             None => (self.place(now_ns)?, false),
@@ -392,7 +396,7 @@ impl SlotTable {
             existed_at_start: false,
             used_ns: now_ns,
         };
-        self.last.insert(lane, change);
+        self.last.insert(slot_key, change);
         Ok(place)
     }
 
@@ -410,9 +414,9 @@ impl SlotTable {
                 && now_ns.saturating_sub(change.used_ns) > keep_ns
         };
         let old: Vec<SlotKey> =
-            self.last.iter().filter(|(_, change)| is_old(change)).map(|(lane, _)| *lane).collect();
-        for lane in old {
-            self.free.extend(self.last.remove(&lane).map(|change| change.row));
+            self.last.iter().filter(|(_, change)| is_old(change)).map(|(slot_key, _)| *slot_key).collect();
+        for slot_key in old {
+            self.free.extend(self.last.remove(&slot_key).map(|change| change.row));
         }
         self.free.pop().ok_or_else(|| {
             let message = format!("{MAX_ROWS} concurrent writes to shared files were made within an hour");
@@ -439,8 +443,8 @@ impl Execution<'_> {
         if answer.is_err() {
             // Its partial effect may be visible, so it must not be executed after a restart either.
             // If the row can't be written, it stays *begun*.
-            let noted = self.write(&Stage::Done(answer.clone())).await;
-            noted
+            let written = self.write(&Stage::Done(answer.clone())).await;
+            written
                 .unwrap_or_else(|e| tracing::warn!(ino = %self.ino, "a failed write can't be recorded: {e}"));
         }
         self.finish(Stage::Done(answer.clone()));
@@ -449,34 +453,34 @@ impl Execution<'_> {
 
     /// Removes a change that hasn't begun: the next request with its number begins it.
     fn withdraw(self) {
-        let mut lanes = self.once.slots.lock();
-        if let Some(change) = lanes.last.get_mut(&self.slot).filter(|last| last.sequence == self.sequence) {
+        let mut table = self.drc.slots.lock();
+        if let Some(change) = table.last.get_mut(&self.slot).filter(|last| last.sequence == self.sequence) {
             if change.inherited {
                 change.stage = Stage::Begun;
             } else {
-                lanes.last.remove(&self.slot);
-                lanes.free.push(self.place);
+                table.last.remove(&self.slot);
+                table.free.push(self.place);
             }
         }
-        drop(lanes);
-        self.once.changed_event.set();
+        drop(table);
+        self.drc.changed_event.set();
     }
 
     /// Removes a change because another member is the primary now and decides its outcome. No
     /// record stays here, as for changes that had ended when this replica went out of sync.
     pub(crate) fn discard(self) {
-        let mut lanes = self.once.slots.lock();
+        let mut table = self.drc.slots.lock();
         let is_it =
             |last: &SlotRecord| last.sequence == self.sequence && matches!(last.stage, Stage::Running);
         let mut inherited = 0;
-        if lanes.last.get(&self.slot).is_some_and(is_it)
-            && let Some(change) = lanes.last.remove(&self.slot)
+        if table.last.get(&self.slot).is_some_and(is_it)
+            && let Some(change) = table.last.remove(&self.slot)
         {
-            lanes.free.push(change.row);
+            table.free.push(change.row);
             inherited = usize::from(change.inherited);
         }
-        drop(lanes);
-        self.once.count_repeated(inherited);
+        drop(table);
+        self.drc.count_repeated(inherited);
     }
 
     async fn write(&self, stage: &Stage) -> chunkstore::Result<()> {
@@ -484,15 +488,15 @@ impl Execution<'_> {
     }
 
     fn finish(&self, stage: Stage) {
-        let mut lanes = self.once.slots.lock();
-        let Some(change) = lanes.last.get_mut(&self.slot) else { return };
+        let mut table = self.drc.slots.lock();
+        let Some(change) = table.last.get_mut(&self.slot) else { return };
         if change.sequence != self.sequence || !matches!(change.stage, Stage::Running) {
             return;
         }
         change.stage = stage;
         let inherited = usize::from(std::mem::take(&mut change.inherited));
-        drop(lanes);
-        self.once.count_repeated(inherited);
+        drop(table);
+        self.drc.count_repeated(inherited);
     }
 }
 
@@ -524,7 +528,7 @@ const BEGUN: u32 = 1;
 const DONE: u32 = 2;
 const ABANDONED: u32 = 3;
 
-fn encoded((session, lane): SlotKey, sequence: u32, ino: InodeId, stage: &Stage) -> Bytes {
+fn encoded((session, slot_key): SlotKey, sequence: u32, ino: InodeId, stage: &Stage) -> Bytes {
     let (stage, errno) = match stage {
         Stage::Begun | Stage::Running => (BEGUN, 0),
         Stage::Done(Ok(())) => (DONE, 0),
@@ -533,7 +537,7 @@ fn encoded((session, lane): SlotKey, sequence: u32, ino: InodeId, stage: &Stage)
     };
     let mut row = [0; ROW_BYTES];
     row[0..8].copy_from_slice(&session.0.to_le_bytes());
-    row[8..12].copy_from_slice(&lane.to_le_bytes());
+    row[8..12].copy_from_slice(&slot_key.to_le_bytes());
     row[12..16].copy_from_slice(&sequence.to_le_bytes());
     row[16..24].copy_from_slice(&ino.0.to_le_bytes());
     row[24..28].copy_from_slice(&stage.to_le_bytes());

@@ -28,7 +28,7 @@ const SHARDS: usize = 64;
 const YOUNG_FILES_PER_SHARD: usize = 2048;
 
 /// How often a request that waits for older changes checks again; as a rule it is woken.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The lease epochs of one target.
 pub(crate) struct LeaseEpochs {
@@ -64,7 +64,7 @@ struct EpochRecord {
 /// An admitted request; it counts as running until this is dropped.
 pub(crate) struct EpochGuard<'a> {
     epochs: &'a LeaseEpochs,
-    name: InodeId,
+    ino: InodeId,
     epoch: u64,
     is_change: bool,
 }
@@ -82,100 +82,100 @@ impl LeaseEpochs {
     ///
     /// # Errors
     /// `EKEYREVOKED` if the epoch is over.
-    pub(crate) async fn enter(&self, name: InodeId, epoch: u64, is_change: bool) -> Result<EpochGuard<'_>> {
+    pub(crate) async fn enter(&self, ino: InodeId, epoch: u64, is_change: bool) -> Result<EpochGuard<'_>> {
         if epoch > 0 {
-            while !self.begin(name, epoch, is_change)? {
-                self.wait_for_older(name).await;
+            while !self.begin(ino, epoch, is_change)? {
+                self.wait_for_older(ino).await;
             }
         }
-        Ok(EpochGuard { epochs: self, name, epoch, is_change })
+        Ok(EpochGuard { epochs: self, ino, epoch, is_change })
     }
 
     /// Records that another member admitted a request of this epoch: lower ones are over here, too.
-    pub(crate) fn observe(&self, name: InodeId, epoch: u64) {
+    pub(crate) fn observe(&self, ino: InodeId, epoch: u64) {
         if epoch > 0 {
-            self.shard(name).lock().admit(name, epoch, false);
+            self.shard(ino).lock().admit(ino, epoch, false);
         }
     }
 
     /// True when the request has begun, false when it has to wait.
-    fn begin(&self, name: InodeId, epoch: u64, is_change: bool) -> Result<bool> {
-        match self.shard(name).lock().admit(name, epoch, is_change) {
+    fn begin(&self, ino: InodeId, epoch: u64, is_change: bool) -> Result<bool> {
+        match self.shard(ino).lock().admit(ino, epoch, is_change) {
             Admission::Now => Ok(true),
             Admission::Wait => Ok(false),
-            Admission::Refused => Err(revoked(name)),
+            Admission::Refused => Err(revoked(ino)),
         }
     }
 
     /// Waits until a change of an older epoch has ended.
     #[cold]
-    async fn wait_for_older(&self, name: InodeId) {
+    async fn wait_for_older(&self, ino: InodeId) {
         let ended = {
             // Under the lock under which changes end.
-            let mut shard = self.shard(name).lock();
-            if shard.find(name).is_none_or(|seen| seen.older == 0) {
+            let mut shard = self.shard(ino).lock();
+            if shard.find(ino).is_none_or(|record| record.older == 0) {
                 return;
             }
             self.ended.clear();
             self.ended.wait()
         };
         // Another waiter may have cleared the event.
-        rt::timeout(LOOK_INTERVAL, ended).await;
+        rt::timeout(RECHECK_INTERVAL, ended).await;
     }
 
-    fn shard(&self, name: InodeId) -> &Mutex<Shard> {
-        &self.shards[name.0 as usize % SHARDS]
+    fn shard(&self, ino: InodeId) -> &Mutex<Shard> {
+        &self.shards[ino.0 as usize % SHARDS]
     }
 }
 
 impl Shard {
-    fn admit(&mut self, name: InodeId, epoch: u64, is_change: bool) -> Admission {
-        let Some(seen) = self.find(name) else {
-            if self.floors.get(&partition(name)).is_some_and(|floor| epoch <= *floor) {
+    fn admit(&mut self, ino: InodeId, epoch: u64, is_change: bool) -> Admission {
+        let Some(record) = self.find(ino) else {
+            if self.floors.get(&partition(ino)).is_some_and(|floor| epoch <= *floor) {
                 return Admission::Refused;
             }
-            self.remember(name, EpochRecord { epoch, running: u32::from(is_change), older: 0 });
+            self.insert(ino, EpochRecord { epoch, running: u32::from(is_change), older: 0 });
             return Admission::Now;
         };
-        if epoch < seen.epoch {
+        if epoch < record.epoch {
             return Admission::Refused;
         }
-        if epoch > seen.epoch {
-            *seen = EpochRecord { epoch, running: 0, older: seen.older + seen.running };
+        if epoch > record.epoch {
+            *record = EpochRecord { epoch, running: 0, older: record.older + record.running };
         }
-        if seen.older > 0 {
+        if record.older > 0 {
             return Admission::Wait;
         }
-        seen.running += u32::from(is_change);
+        record.running += u32::from(is_change);
         Admission::Now
     }
 
     /// Finds the record of a chunk file and makes it young again.
-    fn find(&mut self, name: InodeId) -> Option<&mut EpochRecord> {
-        if !self.young.contains_key(&name) {
-            let seen = self.old.remove(&name)?;
-            self.remember(name, seen);
+    fn find(&mut self, ino: InodeId) -> Option<&mut EpochRecord> {
+        if !self.young.contains_key(&ino) {
+            let record = self.old.remove(&ino)?;
+            self.insert(ino, record);
         }
-        self.young.get_mut(&name)
+        self.young.get_mut(&ino)
     }
 
-    fn remember(&mut self, name: InodeId, seen: EpochRecord) {
+    fn insert(&mut self, ino: InodeId, record: EpochRecord) {
         if self.young.len() >= YOUNG_FILES_PER_SHARD {
-            self.age();
+            self.rotate_generations();
         }
-        self.young.insert(name, seen);
+        self.young.insert(ino, record);
     }
 
     /// Drops the old generation, except for chunk files with running changes, and makes the young
     /// generation old.
-    fn age(&mut self) {
-        let forgotten = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
-        for (name, seen) in forgotten {
-            if seen.running + seen.older > 0 {
-                self.young.insert(name, seen);
+    fn rotate_generations(&mut self) {
+        let dropped = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
+        for (ino, record) in dropped {
+            if record.running + record.older > 0 {
+                self.young.insert(ino, record);
             } else {
-                let floor = self.floors.entry(partition(name)).or_default();
-                *floor = seen.epoch.max(*floor);
+                let floor = self.floors.entry(partition(ino)).or_default();
+                *floor = record.epoch.max(*floor);
             }
         }
     }
@@ -191,12 +191,12 @@ impl EpochGuard<'_> {
         if self.epoch == 0 || self.is_change {
             return Ok(());
         }
-        let mut shard = self.epochs.shard(self.name).lock();
-        let is_over = match shard.find(self.name) {
-            Some(seen) => seen.epoch > self.epoch,
-            None => shard.floors.get(&partition(self.name)).is_some_and(|floor| *floor > self.epoch),
+        let mut shard = self.epochs.shard(self.ino).lock();
+        let is_over = match shard.find(self.ino) {
+            Some(record) => record.epoch > self.epoch,
+            None => shard.floors.get(&partition(self.ino)).is_some_and(|floor| *floor > self.epoch),
         };
-        if is_over { Err(revoked(self.name)) } else { Ok(()) }
+        if is_over { Err(revoked(self.ino)) } else { Ok(()) }
     }
 }
 
@@ -205,26 +205,26 @@ impl Drop for EpochGuard<'_> {
         if self.epoch == 0 || !self.is_change {
             return;
         }
-        let mut shard = self.epochs.shard(self.name).lock();
+        let mut shard = self.epochs.shard(self.ino).lock();
         // A record with running changes is never dropped.
-        let Some(seen) = shard.find(self.name) else { return };
-        if seen.epoch == self.epoch {
-            seen.running -= 1;
+        let Some(record) = shard.find(self.ino) else { return };
+        if record.epoch == self.epoch {
+            record.running -= 1;
         } else {
-            seen.older -= 1;
-            if seen.older == 0 {
+            record.older -= 1;
+            if record.older == 0 {
                 self.epochs.ended.set();
             }
         }
     }
 }
 
-fn partition(name: InodeId) -> PartitionId {
-    name.owner_of_chunk_file().partition()
+fn partition(ino: InodeId) -> PartitionId {
+    ino.owner_of_chunk_file().partition()
 }
 
-fn revoked(name: InodeId) -> Error {
-    let message = format!("the lease of the request for chunk file {:016x} has ended", name.0);
+fn revoked(ino: InodeId) -> Error {
+    let message = format!("the lease of the request for chunk file {:016x} has ended", ino.0);
     Error::new(Errno::EKEYREVOKED, message).hint("repeat the operation")
 }
 

@@ -26,22 +26,22 @@ pub(crate) struct EvictedSessions {
 #[derive(Default)]
 struct EvictionTable {
     /// Row of each session, and when it was evicted, Unix seconds.
-    places: HashMap<SessionId, (u32, i64)>,
+    rows: HashMap<SessionId, (u32, i64)>,
     /// The first row that was never used.
-    fresh: u32,
+    next_unused: u32,
 }
 
 impl EvictedSessions {
     /// Loads the rows of the former process; also returns their sessions.
     pub(crate) fn load(store: &Store) -> (EvictedSessions, Vec<SessionId>) {
-        let mut kept = EvictionTable::default();
+        let mut table = EvictionTable::default();
         for (place, row) in store.fences().take_found() {
             let (session, ended_s) = decoded(&row);
-            kept.places.insert(session, (place, ended_s));
-            kept.fresh = kept.fresh.max(place + 1);
+            table.rows.insert(session, (place, ended_s));
+            table.next_unused = table.next_unused.max(place + 1);
         }
-        let sessions = kept.places.keys().copied().collect();
-        (EvictedSessions { table: Mutex::new(kept) }, sessions)
+        let sessions = table.rows.keys().copied().collect();
+        (EvictedSessions { table: Mutex::new(table) }, sessions)
     }
 
     /// Records another session; the row is on disk when this returns. Returns the session whose
@@ -62,24 +62,24 @@ impl EvictedSessions {
 
 impl EvictionTable {
     fn place(&mut self, session: SessionId, now_s: i64) -> Result<(u32, Option<SessionId>)> {
-        if let Some((place, ended_s)) = self.places.get_mut(&session) {
+        if let Some((place, ended_s)) = self.rows.get_mut(&session) {
             *ended_s = now_s;
             return Ok((*place, None));
         }
-        let (place, other) = if self.fresh < MAX_EVICTED {
-            self.fresh += 1;
-            (self.fresh - 1, None)
+        let (place, other) = if self.next_unused < MAX_EVICTED {
+            self.next_unused += 1;
+            (self.next_unused - 1, None)
         } else {
-            let oldest = self.places.iter().min_by_key(|(_, (_, ended_s))| *ended_s);
+            let oldest = self.rows.iter().min_by_key(|(_, (_, ended_s))| *ended_s);
             let oldest = oldest.filter(|(_, (_, ended_s))| now_s - ended_s > RETENTION_S);
             let Some((&other, &(place, _))) = oldest else {
                 let message = format!("{MAX_EVICTED} sessions were evicted within {RETENTION_S} s");
                 return Err(Error::new(Errno::EBUSY, message).hint("find out why clients fail: weft health"));
             };
-            self.places.remove(&other);
+            self.rows.remove(&other);
             (place, Some(other))
         };
-        self.places.insert(session, (place, now_s));
+        self.rows.insert(session, (place, now_s));
         Ok((place, other))
     }
 }
@@ -102,19 +102,19 @@ mod tests {
 
     #[test]
     fn a_full_table_replaces_its_oldest_expired_row() {
-        let mut kept = EvictionTable::default();
+        let mut table = EvictionTable::default();
         for id in 0..u64::from(MAX_EVICTED) {
-            assert_eq!(kept.place(SessionId(id), 1000 + id as i64).unwrap(), (id as u32, None));
+            assert_eq!(table.place(SessionId(id), 1000 + id as i64).unwrap(), (id as u32, None));
         }
         assert_eq!(
-            kept.place(SessionId(3), 2000).unwrap(),
+            table.place(SessionId(3), 2000).unwrap(),
             (3, None),
             "one that is told again keeps its place"
         );
         let new = SessionId(u64::MAX);
-        assert_eq!(kept.place(new, 1000 + RETENTION_S).unwrap_err().errno, Errno::EBUSY);
-        assert_eq!(kept.place(new, 1001 + RETENTION_S).unwrap(), (0, Some(SessionId(0))));
-        assert_eq!(kept.places.len(), MAX_EVICTED as usize);
+        assert_eq!(table.place(new, 1000 + RETENTION_S).unwrap_err().errno, Errno::EBUSY);
+        assert_eq!(table.place(new, 1001 + RETENTION_S).unwrap(), (0, Some(SessionId(0))));
+        assert_eq!(table.rows.len(), MAX_EVICTED as usize);
     }
 
     #[test]

@@ -14,10 +14,10 @@ use wire::{GroupContext, GroupRole, StorageReply, StorageRequest};
 impl StorageService {
     /// Serves members of mirrored groups from now on. [`StorageService::run_group_resyncs`] has to
     /// run beside it.
-    pub fn serve_groups(&self, links: GroupPeers) {
+    pub fn serve_groups(&self, peers: GroupPeers) {
         self.mirrors.get_or_init(|| {
             let (lease, fences) = (self.lease.clone(), self.fences.clone());
-            Arc::new(MirrorService::new(links, lease, fences, self.dirty_trackers.clone()))
+            Arc::new(MirrorService::new(peers, lease, fences, self.dirty_trackers.clone()))
         });
     }
 
@@ -101,7 +101,7 @@ impl StorageService {
     pub(crate) async fn handle_group_request(
         &self,
         served: &Served,
-        asked: GroupContext,
+        context: GroupContext,
         request: StorageRequest,
         deadline: Deadline,
         payload: Option<IoBuf>,
@@ -109,29 +109,33 @@ impl StorageService {
         let Some(mirrors) = self.mirrors.get() else {
             return Err(Error::new(Errno::EOPNOTSUPP, "this process has no members of mirrored groups"));
         };
-        if asked.role == GroupRole::Primary {
-            Box::pin(mirrors.require_member(served.store.target(), &asked)).await?;
+        if context.role == GroupRole::Primary {
+            Box::pin(mirrors.require_member(served.store.target(), &context)).await?;
         }
         // Resync sends a member everything that it lacks, even when it has lost everything.
-        let if_absent = if asked.role == GroupRole::Resync { IfAbsent::Recreate } else { IfAbsent::Create };
-        let replica = match mirrors.replica(&served.store, &served.counters, asked.group, if_absent).await {
+        let if_absent = if context.role == GroupRole::Resync { IfAbsent::Recreate } else { IfAbsent::Create };
+        let replica = match mirrors.replica(&served.store, &served.counters, context.group, if_absent).await {
             Ok(replica) => replica,
-            Err(error) if asked.role == GroupRole::Primary => {
+            Err(error) if context.role == GroupRole::Primary => {
                 return Err(Box::pin(mirrors.step_down_without_replica(
                     served.store.target(),
-                    &asked,
+                    &context,
                     error,
                 ))
                 .await);
             }
             Err(error) => return Err(error),
         };
-        match asked.role {
-            GroupRole::Primary => mirrors.handle_as_primary(replica, asked, request, deadline, payload).await,
-            GroupRole::Member { sequence, settled } => {
-                mirrors.handle_as_member(replica, asked, (sequence, settled), request, payload).await
+        match context.role {
+            GroupRole::Primary => {
+                mirrors.handle_as_primary(replica, context, request, deadline, payload).await
             }
-            GroupRole::Resync => Box::pin(mirrors.handle_as_resynced(replica, asked, request, payload)).await,
+            GroupRole::Member { sequence, committed: settled } => {
+                mirrors.handle_as_member(replica, context, (sequence, settled), request, payload).await
+            }
+            GroupRole::Resync => {
+                Box::pin(mirrors.handle_as_resynced(replica, context, request, payload)).await
+            }
         }
     }
 }

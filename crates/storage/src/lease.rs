@@ -6,7 +6,7 @@ use types::{Errno, Error, Result, TargetId};
 
 /// How long a request waits for the lease: less than a client's usual time-out, so that the client
 /// learns the reason.
-const PATIENCE: Duration = Duration::from_secs(45);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// How often it checks.
 const POLL: Duration = Duration::from_millis(50);
@@ -57,10 +57,10 @@ impl ServingLease {
     pub(crate) async fn wait(&self, target: TargetId) -> Result<()> {
         let began = rt::monotonic_ns();
         while !self.is_valid(rt::monotonic_ns()) {
-            if rt::monotonic_ns() - began > PATIENCE.as_nanos() as u64 {
+            if rt::monotonic_ns() - began > WAIT_TIMEOUT.as_nanos() as u64 {
                 let message = format!(
                     "target {target} takes no changes: its node has had no answer from management for more than {} s",
-                    PATIENCE.as_secs()
+                    WAIT_TIMEOUT.as_secs()
                 );
                 return Err(Error::new(Errno::ETIMEDOUT, message)
                     .hint("check that management runs and that the node can reach it"));

@@ -36,7 +36,7 @@ pub(crate) struct Measurements {
 impl Measurements {
     fn begin(&self, target: TargetId) -> Result<MeasurementGuard<'_>> {
         if self.targets.lock().unwrap_or_else(PoisonError::into_inner).insert(target) {
-            return Ok(MeasurementGuard { measures: self, target });
+            return Ok(MeasurementGuard { measurements: self, target });
         }
         Err(Error::new(Errno::EBUSY, format!("target {target} is being measured already"))
             .hint("wait for weft bench storage, which was started elsewhere"))
@@ -45,13 +45,13 @@ impl Measurements {
 
 /// Marks a target as being measured until it is dropped.
 struct MeasurementGuard<'a> {
-    measures: &'a Measurements,
+    measurements: &'a Measurements,
     target: TargetId,
 }
 
 impl Drop for MeasurementGuard<'_> {
     fn drop(&mut self) {
-        self.measures.targets.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.target);
+        self.measurements.targets.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.target);
     }
 }
 
@@ -79,7 +79,7 @@ impl network::MessageChannel for NodeSender {
 impl StorageService {
     /// Enables measurements of the network to other nodes. Only the first call counts.
     pub fn set_network_connector(&self, connect: Connect) {
-        self.measures.connect.get_or_init(|| connect);
+        self.measurements.connect.get_or_init(|| connect);
     }
 
     /// Measures, and leaves nothing behind, also when the future is dropped.
@@ -107,7 +107,7 @@ impl StorageService {
             Error::new(Errno::ENODEV, format!("target {target} is not served here"))
                 .hint("weft target list shows where targets are")
         })?;
-        let _alone = self.measures.begin(target)?;
+        let _exclusive = self.measurements.begin(target)?;
         require_free_space(&store, size).await?;
         drive::measure(store.dir(), drive::DrivePlan { size, each }).await.map_err(|error| {
             let message = format!("target {target} ({}) can't be measured: {error}", store.dir().display());
@@ -121,7 +121,7 @@ impl StorageService {
     }
 
     async fn measure_network(&self, to: NodeId, streams: u32, each: Duration) -> Result<Vec<BestRate>> {
-        let connect = self.measures.connect.get().ok_or_else(|| {
+        let connect = self.measurements.connect.get().ok_or_else(|| {
             Error::new(
                 Errno::EOPNOTSUPP,
                 "this cluster is one process: there is no network between its services",
@@ -132,8 +132,9 @@ impl StorageService {
             return Err(Error::new(Errno::EINVAL, format!("can't measure {streams} streams"))
                 .hint(format!("use 1 to {MAX_STREAMS}")));
         }
-        let ways = (0..streams).map(|_| connect(to).map(NodeSender)).collect::<Result<Vec<NodeSender>>>()?;
-        network::measure(&ways, each).await
+        let channels =
+            (0..streams).map(|_| connect(to).map(NodeSender)).collect::<Result<Vec<NodeSender>>>()?;
+        network::measure(&channels, each).await
     }
 }
 

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use types::{ByteRange, ClusterMap, Errno, Error, ExportAccess, InodeId, Result, SessionId, TargetId};
 use wire::spec::{Payload, Scope};
-use wire::{MAX_GAPS, MAX_REGIONS, Regions, StorageOp, StorageReply, StorageRequest};
+use wire::{MAX_GAPS, MAX_REGIONS, RegionSelection, StorageOp, StorageReply, StorageRequest};
 
 /// Limit of targets that one process serves: each keeps files open and checksums in memory.
 pub const MAX_TARGETS: usize = 64;
@@ -40,7 +40,7 @@ pub(crate) struct Served {
     is_open: AtomicBool,
     opened: Event,
     /// The duplicate request cache.
-    once: DuplicateRequestCache,
+    drc: DuplicateRequestCache,
     /// The lease epochs, which refuse requests under leases that have ended.
     lease_epochs: LeaseEpochs,
     evicted: EvictedSessions,
@@ -66,7 +66,7 @@ pub struct StorageService {
     /// The mirrored groups of the targets; none are served if unset.
     pub(crate) mirrors: OnceLock<Arc<MirrorService>>,
     pub(crate) scrubs: Scrubs,
-    pub(crate) measures: Measurements,
+    pub(crate) measurements: Measurements,
 }
 
 impl StorageService {
@@ -96,7 +96,7 @@ impl StorageService {
             dirty_trackers: Arc::default(),
             mirrors: OnceLock::new(),
             scrubs: Scrubs::default(),
-            measures: Measurements::default(),
+            measurements: Measurements::default(),
         }
     }
 
@@ -136,7 +136,7 @@ impl StorageService {
     /// Serves one more target, at first only for other services (session 0): crash reconciliation
     /// must end before clients see the target.
     pub fn add(&self, store: Arc<Store>) -> Result<()> {
-        let _alone = self.add_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _exclusive = self.add_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let target = store.target();
         if self.find(target).is_some() {
             let place = store.dir().display();
@@ -152,14 +152,14 @@ impl StorageService {
                 Error::new(Errno::ENOSPC, message).hint(format!("serve target {target} from another node"))
             );
         };
-        let (ended, sessions) = EvictedSessions::load(&store);
+        let (evicted, sessions) = EvictedSessions::load(&store);
         sessions.into_iter().for_each(|session| self.fences.refuse(session));
         slot.get_or_init(|| Served {
             counters: Arc::default(),
             is_open: AtomicBool::new(false),
             opened: Event::new(),
-            once: DuplicateRequestCache::load(&store, |session| self.fences.is_fenced(session)),
-            evicted: ended,
+            drc: DuplicateRequestCache::load(&store, |session| self.fences.is_fenced(session)),
+            evicted,
             lease_epochs: LeaseEpochs::default(),
             store,
         });
@@ -174,7 +174,7 @@ impl StorageService {
     /// Opens a target to clients.
     pub fn open_to_clients(&self, target: TargetId) {
         if let Some(served) = self.find(target) {
-            served.once.set_open();
+            served.drc.set_open();
             served.is_open.store(true, Ordering::Release);
             served.opened.set();
         }
@@ -227,10 +227,10 @@ impl StorageService {
         {
             mirrors.client_activity.record_request(rt::monotonic_ns());
         }
-        if let Some(asked) = request.group {
-            return Box::pin(self.handle_group_request(served, asked, request, deadline, payload)).await;
+        if let Some(context) = request.group {
+            return Box::pin(self.handle_group_request(served, context, request, deadline, payload)).await;
         }
-        if let StorageOp::Regions { from, which: Regions::All } = request.op {
+        if let StorageOp::Regions { from, which: RegionSelection::All } = request.op {
             let listed =
                 Box::pin(served.store.files(from, MAX_REGIONS)).await.map_err(|e| served.failed(&e))?;
             let whole = |ino| (ino, ByteRange::new(0, u64::MAX));
@@ -245,14 +245,15 @@ impl StorageService {
             return Box::pin(self.fence(served, session)).await;
         }
         // Before the request counts as running: a fence doesn't wait for requests that wait here.
-        let is_service = request.session == SessionId(0) && !matches!(request.op, StorageOp::Watch { .. });
+        let is_service =
+            request.session == SessionId(0) && !matches!(request.op, StorageOp::TrackDirty { .. });
         if !is_service {
             if !served.is_open.load(Ordering::Acquire) {
                 Box::pin(served.wait_until_open()).await?;
             }
-            if request.session != SessionId(0) && served.once.has_closed_files() {
-                let rows = served.store.recent();
-                Box::pin(served.once.wait_until_open(
+            if request.session != SessionId(0) && served.drc.has_closed_files() {
+                let rows = served.store.drc_rows();
+                Box::pin(served.drc.wait_until_open(
                     rows,
                     request.session,
                     request.ino,
@@ -276,7 +277,7 @@ impl StorageService {
         if spec.payload != Payload::Optional && payload.is_none() {
             return Err(Error::new(Errno::EINVAL, "a read or write came without its payload"));
         }
-        let _noted = self.dirty_trackers.track(&request, payload.as_ref().map_or(0, IoBuf::len));
+        let _dirty_guard = self.dirty_trackers.track(&request, payload.as_ref().map_or(0, IoBuf::len));
         if let (Some(_), StorageOp::Write { .. }) = (request.slot_sequence, &request.op) {
             return Box::pin(served.write_numbered(request, payload)).await;
         }
@@ -284,12 +285,14 @@ impl StorageService {
             Box::pin(self.sync_replicas(request.target)).await?;
         }
         let is_verified = spec.is_change() || spec.is_sync();
-        let entered = served.lease_epochs.enter(request.ino, request.epoch, spec.is_change()).await?;
+        let epoch_guard = served.lease_epochs.enter(request.ino, request.epoch, spec.is_change()).await?;
         match execute_request(&served.store, &request, payload).await {
-            Ok(StorageReply::Unit) if is_verified => entered.check().map(|()| change_reply(&served.store)),
-            Ok(reply) => entered.check().map(|()| reply),
+            Ok(StorageReply::Unit) if is_verified => {
+                epoch_guard.check().map(|()| change_reply(&served.store))
+            }
+            Ok(reply) => epoch_guard.check().map(|()| reply),
             // What is missing may have been truncated under a later lease.
-            Err(e) => entered.check().and_then(|()| Err(served.failed(&e))),
+            Err(e) => epoch_guard.check().and_then(|()| Err(served.failed(&e))),
         }
     }
 
@@ -300,8 +303,8 @@ impl StorageService {
         if let Some(other) = served.evicted.record(&served.store, session, rt::now().secs).await? {
             self.fences.lift(other);
         }
-        self.served().for_each(|served| served.once.drop_session(session));
-        self.replicas().iter().for_each(|replica| replica.once.drop_session(session));
+        self.served().for_each(|served| served.drc.drop_session(session));
+        self.replicas().iter().for_each(|replica| replica.drc.drop_session(session));
         Ok(StorageReply::Unit)
     }
 }
@@ -344,31 +347,31 @@ impl Served {
         else {
             return Err(Errno::EINVAL.into());
         };
-        let (ino, known, rows) = (request.ino, request.known, self.store.recent());
+        let (ino, min_len, rows) = (request.ino, request.length_bound, self.store.drc_rows());
         // A change that was executed before gets its old answer, whatever the epoch of the
         // repetition.
-        if let Some(answer) = self.once.cached_answer(request.session, number) {
-            return answer.map(|()| self.once.cached_reply(&self.store, request.session, number));
+        if let Some(answer) = self.drc.cached_answer(request.session, number) {
+            return answer.map(|()| self.drc.cached_reply(&self.store, request.session, number));
         }
         let _entered = self.lease_epochs.enter(ino, request.epoch, true).await?;
-        let doing = match self.once.begin(rows, request.session, number, ino).await? {
-            DrcLookup::Execute(doing) => doing,
+        let execution = match self.drc.begin(rows, request.session, number, ino).await? {
+            DrcLookup::Execute(execution) => execution,
             DrcLookup::Cached(answer) => {
-                return answer.map(|()| self.once.cached_reply(&self.store, request.session, number));
+                return answer.map(|()| self.drc.cached_reply(&self.store, request.session, number));
             }
             DrcLookup::RowFailed(error) => return Err(self.failed(&error)),
         };
         let (data, path) = (payload.unwrap_or_else(|| IoBuf::alloc(0)), convert::path(path));
         let durability = convert::durability(durable);
-        let at = At { ino, offset, min_len: known };
-        let written = self.store.write_at(at, &data, path, durability, doing.write_done_row()).await;
+        let at = At { ino, offset, min_len };
+        let written = self.store.write_at(at, &data, path, durability, execution.write_done_row()).await;
         let written = match written {
             // The row must be on disk, too: without it the change would be executed again after a
             // power failure.
             Ok(()) if durable => rows.sync().await,
             written => written,
         };
-        doing.end(written.map_err(|e| self.failed(&e))).await.map(|()| change_reply(&self.store))
+        execution.end(written.map_err(|e| self.failed(&e))).await.map(|()| change_reply(&self.store))
     }
 
     pub(crate) fn failed(&self, error: &StoreError) -> Error {
@@ -392,30 +395,30 @@ pub(crate) async fn execute_request(
     request: &StorageRequest,
     payload: Option<IoBuf>,
 ) -> chunkstore::Result<StorageReply> {
-    execute_op(store, (request.ino, request.known), request.op.clone(), payload).await
+    execute_op(store, (request.ino, request.length_bound), request.op.clone(), payload).await
 }
 
 async fn execute_op(
     store: &Store,
-    (ino, known): (InodeId, u64),
+    (ino, min_len): (InodeId, u64),
     op: StorageOp,
     payload: Option<IoBuf>,
 ) -> chunkstore::Result<StorageReply> {
-    if matches!(op, StorageOp::Rewrite { .. } | StorageOp::Expect { .. }) {
+    if matches!(op, StorageOp::Rewrite { .. } | StorageOp::ExpectChecksums { .. }) {
         return Box::pin(execute_repair(store, ino, op, payload)).await.map(|()| StorageReply::Unit);
     }
     // Requests without data don't use it.
     let payload = payload.unwrap_or_else(|| IoBuf::alloc(0));
     match op {
         StorageOp::Read { offset, path } => {
-            store.read_at(At { ino, offset, min_len: known }, &payload, convert::path(path)).await?;
+            store.read_at(At { ino, offset, min_len }, &payload, convert::path(path)).await?;
         }
         StorageOp::Write { offset, path, durable } => {
-            let (at, durability) = (At { ino, offset, min_len: known }, convert::durability(durable));
+            let (at, durability) = (At { ino, offset, min_len }, convert::durability(durable));
             store.write_at(at, &payload, convert::path(path), durability, ready(Ok(()))).await?;
         }
         // Rare beside those, and large together: kept out of the future of every request.
-        op => return Box::pin(execute_other(store, (ino, known), op)).await,
+        op => return Box::pin(execute_other(store, (ino, min_len), op)).await,
     }
     Ok(StorageReply::Unit)
 }
@@ -429,7 +432,7 @@ async fn execute_repair(
 ) -> chunkstore::Result<()> {
     match op {
         StorageOp::Rewrite { range, len } => store.rewrite(ino, range, payload.as_ref(), len).await,
-        StorageOp::Expect { first, len } => {
+        StorageOp::ExpectChecksums { first, len } => {
             let bytes = payload.as_ref().map_or(&[][..], IoBuf::as_slice);
             store.expect_sums(ino, first, &convert::sums(bytes), len).await
         }
@@ -440,35 +443,35 @@ async fn execute_repair(
 /// Executes the requests that neither read nor write.
 async fn execute_other(
     store: &Store,
-    (ino, known): (InodeId, u64),
+    (ino, min_len): (InodeId, u64),
     op: StorageOp,
 ) -> chunkstore::Result<StorageReply> {
     match op {
         StorageOp::Read { .. }
         | StorageOp::Write { .. }
         | StorageOp::Fence { .. }
-        | StorageOp::Watch { .. }
-        | StorageOp::Changed { .. }
-        | StorageOp::Unwatch { .. }
-        | StorageOp::Settled
+        | StorageOp::TrackDirty { .. }
+        | StorageOp::NextDirty { .. }
+        | StorageOp::EndDirtyTracking { .. }
+        | StorageOp::Committed
         | StorageOp::Digests { .. }
-        | StorageOp::Adopt { .. }
-        | StorageOp::Mend { .. }
-        | StorageOp::Heal { .. }
+        | StorageOp::AdoptVerifier { .. }
+        | StorageOp::CopyReplica { .. }
+        | StorageOp::Repair { .. }
         | StorageOp::Measure { .. }
         | StorageOp::Traffic
         | StorageOp::Rewrite { .. }
-        | StorageOp::Expect { .. }
+        | StorageOp::ExpectChecksums { .. }
         | StorageOp::Regions { .. } => {}
         StorageOp::Truncate { len } => store.truncate(ino, len).await?,
         StorageOp::Allocate { range, how } => {
-            let at = At { ino, offset: range.start, min_len: known };
+            let at = At { ino, offset: range.start, min_len };
             store.allocate_at(at, range.len(), convert::allocate(how)).await?;
         }
         StorageOp::Delete => store.delete(ino).await?,
         StorageOp::SetAside => store.set_aside(ino).await?,
         StorageOp::Sync => store.sync(ino).await?,
-        StorageOp::Forget { range } => {
+        StorageOp::DiscardLost { range } => {
             let lost = store.give_up(ino, range).await?;
             let regions = lost.into_iter().map(|range| (ino, range)).collect();
             return Ok(StorageReply::Regions { regions, next: None });
@@ -490,12 +493,12 @@ async fn execute_other(
             });
         }
         StorageOp::Seek { from, what } => {
-            let found = store.seek_at(At { ino, offset: from, min_len: known }, convert::seek(what)).await?;
+            let found = store.seek_at(At { ino, offset: from, min_len }, convert::seek(what)).await?;
             return Ok(StorageReply::Offset(found));
         }
-        StorageOp::Room { range } => {
-            let room = store.space_needed(ino, range, MAX_GAPS).await?;
-            return Ok(StorageReply::Room(convert::room(room)));
+        StorageOp::SpaceNeeded { range } => {
+            let space = store.space_needed(ino, range, MAX_GAPS).await?;
+            return Ok(StorageReply::SpaceNeeded(convert::space_needed(space)));
         }
         StorageOp::Space => {
             let space = store.space().await?;
@@ -533,11 +536,11 @@ impl Handler<StorageRequest, StorageReply> for StorageService {
         if let Err(refusal) = self.check_export(caller, &request) {
             return Box::pin(async { Err(refusal) });
         }
-        let Some(permit) = self.capability_check.get() else {
+        let Some(check) = self.capability_check.get() else {
             return Box::pin(self.answer(request, deadline, payload));
         };
         Box::pin(async move {
-            permit.check(&caller.name, caller.holder, &request).await?;
+            check.check(&caller.name, caller.holder, &request).await?;
             self.answer(request, deadline, payload).await
         })
     }

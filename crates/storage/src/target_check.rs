@@ -19,7 +19,7 @@ use types::{Error, Result, TargetId};
 use wire::{GroupRole, StorageOp, StorageRequest};
 
 /// How often each target is verified: management learns of a missing one within a heartbeat or two.
-const INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Result of the last verification of a target, or of the last request that met another directory
 /// in its place.
@@ -66,10 +66,10 @@ impl TargetStatus {
 
 /// Whether a store has passed the check. A store that was closed meanwhile passes: its folder is
 /// about to be removed.
-fn has_passed(tally: &TargetCounters, store: &Store, proof: chunkstore::Result<()>) -> bool {
-    match proof {
+fn has_passed(counters: &TargetCounters, store: &Store, result: chunkstore::Result<()>) -> bool {
+    match result {
         Err(error) if !store.is_closed() => {
-            tally.failed(store, &error);
+            counters.failed(store, &error);
             false
         }
         _ => true,
@@ -89,14 +89,14 @@ impl StorageService {
     /// so a check of their folders is enough.
     pub async fn check_target(&self, target: TargetId) {
         let Some(served) = self.find(target) else { return };
-        let proof = served.store.verify_dir().await;
-        if !has_passed(&served.counters, &served.store, proof) {
+        let result = served.store.verify_dir().await;
+        if !has_passed(&served.counters, &served.store, result) {
             return;
         }
         let replicas = self.replicas().into_iter().filter(|replica| replica.target == target);
         for store in replicas.map(|replica| replica.store.clone()).filter(|store| !store.is_closed()) {
-            let proof = store.check_dir();
-            if !has_passed(&served.counters, &store, proof) {
+            let result = store.check_dir();
+            if !has_passed(&served.counters, &store, result) {
                 return;
             }
         }
@@ -116,7 +116,7 @@ impl StorageService {
                 // Each in a task of its own: a disk that hangs doesn't delay the others.
                 rt::spawn(run_target_checks_of(service.clone(), target));
             }
-            rt::sleep(INTERVAL).await;
+            rt::sleep(CHECK_INTERVAL).await;
         }
     }
 
@@ -128,9 +128,11 @@ impl StorageService {
         let error = served.counters.status.require_online().err()?;
         match (request.group, self.mirrors.get()) {
             _ if matches!(request.op, StorageOp::Fence { .. }) => None,
-            (Some(asked), _) if asked.role == GroupRole::Primary && request.op.spec().is_read_only() => None,
-            (Some(asked), Some(mirrors)) if asked.role == GroupRole::Primary => {
-                Some(mirrors.step_down_without_replica(served.store.target(), &asked, error).await)
+            (Some(context), _) if context.role == GroupRole::Primary && request.op.spec().is_read_only() => {
+                None
+            }
+            (Some(context), Some(mirrors)) if context.role == GroupRole::Primary => {
+                Some(mirrors.step_down_without_replica(served.store.target(), &context, error).await)
             }
             _ => Some(error),
         }
@@ -141,7 +143,7 @@ async fn run_target_checks_of(service: Weak<StorageService>, target: TargetId) {
     while let Some(service) = service.upgrade() {
         service.check_target(target).await;
         drop(service);
-        rt::sleep(INTERVAL).await;
+        rt::sleep(CHECK_INTERVAL).await;
     }
 }
 

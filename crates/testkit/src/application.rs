@@ -88,6 +88,6 @@ impl Application for Arc<Client> {
 }
 
 /// Returns bytes as runs of equal values: `(byte, length)`.
-pub fn runs(bytes: &[u8]) -> Vec<(u8, usize)> {
+pub fn run_lengths(bytes: &[u8]) -> Vec<(u8, usize)> {
     bytes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
 }

@@ -41,16 +41,16 @@ impl Latency {
             return;
         }
         // Most delays are short, some are long.
-        let dice = rt::random_u64();
-        let us = if dice.is_multiple_of(8) { dice / 8 % MAX_DELAY_US } else { dice / 8 % 100 };
+        let random = rt::random_u64();
+        let us = if random.is_multiple_of(8) { random / 8 % MAX_DELAY_US } else { random / 8 % 100 };
         rt::sleep(Duration::from_micros(us)).await;
     }
 }
 
 /// A route to a service, which can be redirected to another service.
 pub struct Route<Req, Rep> {
-    pace: Latency,
-    end: Mutex<Destination<Req, Rep>>,
+    latency: Latency,
+    destination: Mutex<Destination<Req, Rep>>,
     requests: AtomicU64,
 }
 
@@ -73,9 +73,9 @@ impl<Req, Rep> Route<Req, Rep> {
     }
 
     /// Creates a route with a given latency.
-    pub fn new(pace: Latency, service: Arc<dyn Handler<Req, Rep>>) -> Arc<Route<Req, Rep>> {
-        let end = Destination { service, is_redirected: Arc::default() };
-        Arc::new(Route { pace, end: Mutex::new(end), requests: AtomicU64::new(0) })
+    pub fn new(latency: Latency, service: Arc<dyn Handler<Req, Rep>>) -> Arc<Route<Req, Rep>> {
+        let destination = Destination { service, is_redirected: Arc::default() };
+        Arc::new(Route { latency, destination: Mutex::new(destination), requests: AtomicU64::new(0) })
     }
 
     /// Returns the number of requests so far.
@@ -86,8 +86,10 @@ impl<Req, Rep> Route<Req, Rep> {
     /// Redirects the route to another service. As after the end of a connection, requests in flight
     /// are repeated there.
     pub fn redirect_to(&self, service: Arc<dyn Handler<Req, Rep>>) {
-        let old =
-            std::mem::replace(&mut *self.end.lock(), Destination { service, is_redirected: Arc::default() });
+        let old = std::mem::replace(
+            &mut *self.destination.lock(),
+            Destination { service, is_redirected: Arc::default() },
+        );
         old.is_redirected.set();
     }
 }
@@ -97,19 +99,19 @@ impl<Req: Send + Clone, Rep> Handler<Req, Rep> for Route<Req, Rep> {
         self.requests.fetch_add(1, Relaxed);
         Box::pin(async move {
             loop {
-                self.pace.delay().await;
-                let (service, is_over) = {
-                    let end = self.end.lock();
-                    (end.service.clone(), end.is_redirected.clone())
+                self.latency.delay().await;
+                let (service, redirected) = {
+                    let destination = self.destination.lock();
+                    (destination.service.clone(), destination.is_redirected.clone())
                 };
                 let mut answer = service.handle(request.clone(), payload.clone());
-                let mut is_over = pin!(is_over.wait());
+                let mut redirected = pin!(redirected.wait());
                 let reply = poll_fn(|context| match answer.as_mut().poll(context) {
                     Poll::Ready(reply) => Poll::Ready(Some(reply)),
-                    Poll::Pending => is_over.as_mut().poll(context).map(|()| None),
+                    Poll::Pending => redirected.as_mut().poll(context).map(|()| None),
                 });
                 if let Some(reply) = reply.await {
-                    self.pace.delay().await;
+                    self.latency.delay().await;
                     return reply;
                 }
             }

@@ -23,7 +23,7 @@ const MAX_DRAIN_CHECKS: u32 = 600;
 pub struct ClusterBuilder {
     map: ClusterMap,
     base: PathBuf,
-    copies: Vec<TargetId>,
+    extra_stores: Vec<TargetId>,
     log_bytes: u64,
     engine: Arc<Memory>,
     metadata: MetadataOptions,
@@ -36,12 +36,12 @@ impl ClusterBuilder {
             partitions: 4,
             blocking: Blocking::Inline,
             background: true,
-            pace: Latency::Random,
+            latency: Latency::Random,
         };
         ClusterBuilder {
             map,
             base: PathBuf::from(targets::SIMULATED_DIR),
-            copies: Vec::new(),
+            extra_stores: Vec::new(),
             log_bytes: targets::LOG_BYTES,
             engine: Arc::default(),
             metadata,
@@ -62,8 +62,8 @@ impl ClusterBuilder {
     }
 
     /// Adds stores besides those of the map's targets, with their own target ids.
-    pub fn extra_stores(mut self, copies: impl IntoIterator<Item = TargetId>) -> ClusterBuilder {
-        self.copies.extend(copies);
+    pub fn extra_stores(mut self, targets: impl IntoIterator<Item = TargetId>) -> ClusterBuilder {
+        self.extra_stores.extend(targets);
         self
     }
 
@@ -74,8 +74,8 @@ impl ClusterBuilder {
     }
 
     /// Sets the latency of messages to the metadata service.
-    pub fn latency(mut self, pace: Latency) -> ClusterBuilder {
-        self.metadata.pace = pace;
+    pub fn latency(mut self, latency: Latency) -> ClusterBuilder {
+        self.metadata.latency = latency;
         self
     }
 
@@ -107,7 +107,7 @@ impl ClusterBuilder {
     }
 
     fn all_targets(&self) -> Vec<TargetId> {
-        targets::of_map(&self.map).into_iter().chain(self.copies.iter().copied()).collect()
+        targets::of_map(&self.map).into_iter().chain(self.extra_stores.iter().copied()).collect()
     }
 }
 

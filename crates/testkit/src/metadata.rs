@@ -19,7 +19,7 @@ pub struct MetadataOptions {
     /// Whether the service runs its background tasks.
     pub background: bool,
     /// Latency of messages from clients.
-    pub pace: Latency,
+    pub latency: Latency,
 }
 
 /// A metadata service that can be restarted over the same store.
@@ -58,7 +58,7 @@ impl Metadata {
         options: MetadataOptions,
     ) -> Metadata {
         let running = serve(&engine, &map, &storage, &options).await;
-        let route = Route::new(options.pace, running.service.clone());
+        let route = Route::new(options.latency, running.service.clone());
         let running = RefCell::new(running);
         Metadata { options, engine, map, storage, running, route }
     }

@@ -74,15 +74,15 @@ impl ParentProcess {
             },
             Err(error) => error.into(),
         };
-        self.tell(&answer)
+        self.send_answer(&answer)
     }
 
     /// Reports success to the parent.
     pub fn report_done(self) -> Result<()> {
-        self.tell(&Answer::Ok { ok: serde_json::Value::Null })
+        self.send_answer(&Answer::Ok { ok: serde_json::Value::Null })
     }
 
-    fn tell(mut self, answer: &Answer) -> Result<()> {
+    fn send_answer(mut self, answer: &Answer) -> Result<()> {
         let mut line = serde_json::to_vec(answer).map_err(|e| Error::new(Errno::EPROTO, e.to_string()))?;
         line.push(b'\n');
         // An interrupted parent doesn't end the cluster.

@@ -102,7 +102,7 @@ impl MountOptions {
         let words = texts.iter().flat_map(|text| text.split(',')).filter(|word| !word.is_empty());
         for word in words {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
-            if !options.take(name, value).ok_or_else(|| bad_value(name, value))? && !sloppy {
+            if !options.set_option(name, value).ok_or_else(|| bad_value(name, value))? && !sloppy {
                 return Err(Error::new(Errno::EINVAL, format!("unknown mount option {word:?}")).hint(
                     "weft knows ro, rw, idmap, transport=auto|uring|dev and no-server-cache; for a state directory targets=N, target-dir=DIR, durability=relaxed|strict and backups=N; for a cluster file timeout=SECONDS, rack=NAME, no-shared-memory and write-behind",
                 ));
@@ -115,7 +115,7 @@ impl MountOptions {
     }
 
     /// Returns whether the option is known; `None` for an invalid value.
-    fn take(&mut self, name: &str, value: &str) -> Option<bool> {
+    fn set_option(&mut self, name: &str, value: &str) -> Option<bool> {
         match name {
             "remount" => self.remount = true,
             "idmap" => self.idmap = true,
@@ -145,7 +145,7 @@ impl MountOptions {
     /// An option that is for a cluster file.
     pub fn up(&self, source: &Path, mountpoint: &Path) -> Result<UpArgs> {
         if let Some(name) = &self.for_file {
-            return Err(misplaced(name, source, "a state directory", "a cluster file"));
+            return Err(wrong_source_error(name, source, "a state directory", "a cluster file"));
         }
         Ok(UpArgs {
             dir: source.to_path_buf(),
@@ -169,7 +169,7 @@ impl MountOptions {
     /// An option that is for a state directory.
     pub fn mount(&self, source: &Path, mountpoint: &Path) -> Result<MountArgs> {
         if let Some(name) = &self.for_directory {
-            return Err(misplaced(name, source, "a cluster file", "a state directory"));
+            return Err(wrong_source_error(name, source, "a cluster file", "a state directory"));
         }
         Ok(MountArgs {
             cluster: source.to_path_buf(),
@@ -190,7 +190,7 @@ impl MountOptions {
     }
 }
 
-fn misplaced(name: &str, source: &Path, is: &str, wanted: &str) -> Error {
+fn wrong_source_error(name: &str, source: &Path, is: &str, wanted: &str) -> Error {
     let message = format!("mount option {name} is for {wanted}, and {} is {is}", source.display());
     Error::new(Errno::EINVAL, message).hint(format!("leave {name} out"))
 }

@@ -213,7 +213,7 @@ impl TargetConfig {
             let hint = format!("change numa of the target in {}, and start the node again", path.display());
             return Err(Error::new(Errno::EEXIST, message).hint(hint));
         }
-        let _alone = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let text = fs::read_to_string(&path).map_err(|e| os_error(path.display(), &e))?;
         write_atomically(&path, &format!("{text}{}", self.render()), 0o644)
     }
@@ -228,7 +228,7 @@ pub fn mark_targets_created(dir: &Path, made: &[PathBuf]) -> Result<()> {
 /// Removes directories from a node's file whose targets were removed from the cluster.
 pub fn remove_targets(dir: &Path, removed: &[PathBuf]) -> Result<()> {
     let path = path(dir);
-    let _alone = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let mut file = editable(&path)?;
     let Some(targets) = file.get_mut("target").and_then(toml_edit::Item::as_array_of_tables_mut) else {
         return Ok(());
@@ -254,7 +254,7 @@ fn path_of(target: &toml_edit::Table) -> Option<PathBuf> {
 /// the target.
 fn edit_targets(dir: &Path, edit: impl Fn(&mut toml_edit::Table, &Path) -> bool) -> Result<()> {
     let path = path(dir);
-    let _alone = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let mut file = editable(&path)?;
     let mut is_changed = false;
     let targets = file.get_mut("target").and_then(toml_edit::Item::as_array_of_tables_mut);
@@ -284,7 +284,7 @@ pub fn read_management_addresses(path: &Path, cluster: &str) -> Option<Vec<Strin
 /// # Errors
 /// `EACCES` for a file of another user: replacing it would change its owner.
 pub fn write_management_addresses(path: &Path, cluster: &str, addresses: &[String]) -> Result<()> {
-    let _alone = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     if read_management_addresses(path, cluster).is_none() {
         return Err(Error::new(Errno::EINVAL, format!("{} is not a file of this cluster", path.display())));
     }
@@ -450,7 +450,7 @@ impl ClusterFile {
 
     /// Replaces the credentials in a file atomically. The rest of it, its owner and its mode stay.
     pub fn renew(path: &Path, credentials: &Credentials) -> Result<()> {
-        let _alone = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = EDIT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let known = fs::metadata(path).map_err(|e| os_error(path.display(), &e))?;
         let file = ClusterFile { credentials: credentials.to_text(), ..ClusterFile::read(path)? };
         replace_file(path, &file.render(), &known)
@@ -489,11 +489,11 @@ pub fn resolve(names: &[String]) -> Result<Vec<SocketAddr>> {
 /// `EINVAL` if the machine has no address in the networks.
 pub fn announced_addresses(
     listen: &[SocketAddr],
-    towards: SocketAddr,
+    route_target: SocketAddr,
     networks: &Networks,
 ) -> Result<Vec<String>> {
     if networks.is_empty() {
-        return Ok(route_addresses(listen, towards));
+        return Ok(route_addresses(listen, route_target));
     }
     let local = rt::net::local_addresses().map_err(|e| os_error("this machine's addresses", &e))?;
     let mut found: Vec<SocketAddr> = Vec::new();
@@ -516,14 +516,14 @@ pub fn announced_addresses(
     Ok(found.iter().map(SocketAddr::to_string).collect())
 }
 
-fn route_addresses(listen: &[SocketAddr], towards: SocketAddr) -> Vec<String> {
+fn route_addresses(listen: &[SocketAddr], route_target: SocketAddr) -> Vec<String> {
     let own = |address: &SocketAddr| match address.ip().is_unspecified() {
         false => address.to_string(),
         true => {
-            let bind = if towards.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+            let bind = if route_target.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
             // Sends nothing: the kernel only looks up the route.
             let route = std::net::UdpSocket::bind(bind).and_then(|socket| {
-                socket.connect(towards)?;
+                socket.connect(route_target)?;
                 socket.local_addr()
             });
             let ip = route.map_or(std::net::Ipv4Addr::LOCALHOST.into(), |own| own.ip());
@@ -733,16 +733,19 @@ mod tests {
 
     #[test]
     fn addresses_are_those_that_others_can_use() {
-        let towards: SocketAddr = "127.0.0.1:7500".parse().unwrap();
+        let route_target: SocketAddr = "127.0.0.1:7500".parse().unwrap();
         let listen = ["0.0.0.0:7501".parse().unwrap(), "10.1.1.1:7502".parse().unwrap()];
         let all = Networks::default();
-        assert_eq!(announced_addresses(&listen, towards, &all).unwrap(), ["127.0.0.1:7501", "10.1.1.1:7502"]);
+        assert_eq!(
+            announced_addresses(&listen, route_target, &all).unwrap(),
+            ["127.0.0.1:7501", "10.1.1.1:7502"]
+        );
         let only = Networks::parse(&["10.1.0.0/16".into()]).unwrap();
-        assert_eq!(announced_addresses(&listen[1..], towards, &only).unwrap(), ["10.1.1.1:7502"]);
+        assert_eq!(announced_addresses(&listen[1..], route_target, &only).unwrap(), ["10.1.1.1:7502"]);
         let none = Networks::parse(&["192.0.2.0/24".into()]).unwrap();
-        let error = announced_addresses(&listen[1..], towards, &none).unwrap_err();
+        let error = announced_addresses(&listen[1..], route_target, &none).unwrap_err();
         assert!(error.message.contains("no address in the networks 192.0.2.0/24"), "{error}");
-        assert_eq!(resolve(&["127.0.0.1:7500".into()]).unwrap(), [towards]);
+        assert_eq!(resolve(&["127.0.0.1:7500".into()]).unwrap(), [route_target]);
         assert!(resolve(&["no port".into()]).is_err() && resolve(&[]).is_err());
     }
 }

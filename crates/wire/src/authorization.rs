@@ -223,7 +223,8 @@ pub fn metadata(request: &MetaRequest) -> AuthorizationRule {
 /// ([`GroupRole::Member`], [`GroupRole::Resync`]).
 pub fn storage(request: &StorageRequest) -> AuthorizationRule {
     let spec = request.op.spec();
-    let of_group = |asked: &GroupContext, or| Callers::Group { group: asked.group, since: asked.since, or };
+    let of_group =
+        |context: &GroupContext, or| Callers::Group { group: context.group, since: context.version, or };
     let callers = match (&request.group, request.session) {
         // Management reads single replicas for the check of the file system.
         (Some(asked), _) if asked.role != GroupRole::Primary => match spec.by_members {

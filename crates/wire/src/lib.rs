@@ -64,6 +64,6 @@ pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
 pub use storage::{
     AllocateMode, CAPABILITY_BYTES, Capability, DIRTY_REGION_BYTES, DataPath, GroupContext, GroupRole,
     MAX_GAPS, MAX_RATES, MAX_REGIONS, MAX_SURVEYED, Measure, MeasuredRate, MemberSpace, RateQuantity,
-    Regions, RepairResult, ReplicaState, ReservationSpace, SeekTarget, SlotSequence, StorageOp, StorageReply,
-    StorageRequest,
+    RegionSelection, RepairResult, ReplicaState, ReservationSpace, SeekTarget, SlotSequence, StorageOp,
+    StorageReply, StorageRequest,
 };

@@ -36,7 +36,7 @@ pub struct LockRange {
 #[allow(missing_docs)]
 pub struct HeldLock {
     pub ino: InodeId,
-    pub space: LockFamily,
+    pub family: LockFamily,
     pub owner: LockOwner,
     /// The process that took the lock, which `F_GETLK` reports.
     pub pid: u32,

@@ -17,7 +17,7 @@ pub struct MetaRequest {
     pub session: SessionId,
     /// Slot and sequence id of a change that must not be executed twice. Metadata services have
     /// session slots of their own.
-    pub number: Option<SlotSequence>,
+    pub slot_sequence: Option<SlotSequence>,
     /// User on the client who issues the request.
     pub credentials: Credentials,
     /// The client asserts, for this request alone, that the requesting thread has capabilities that
@@ -131,10 +131,10 @@ pub enum MetaOp {
     /// sessions continue to use the directory, with `Permissions` on it. `EBUSY` also if other
     /// sessions have an overlapping prefix or the whole directory, and if there are too many
     /// prefixes.
-    Reserve { dir: InodeId, count: u32, prefix: Bytes },
+    PreallocateInodes { dir: InodeId, count: u32, prefix: Bytes },
     /// Commits an asynchronous create: `Created`, or the `Entry` of the file if it exists by then,
     /// and `EEXIST` if the name belongs to another file.
-    Deliver { file: Box<PendingFile> },
+    CommitCreate { file: Box<PendingFile> },
     /// `Entry`.
     Mkdir { parent: InodeId, name: Bytes, mode: u32, umask: u32 },
     /// `Entry`.
@@ -171,11 +171,11 @@ pub enum MetaOp {
     /// needs exclusive access: other sessions' leases are recalled. `Shared` doesn't exist for
     /// inline content. `None` requests no lease. The service records that the session has the file
     /// open until its `Release`.
-    Open { ino: InodeId, wish: Option<LeaseMode> },
+    Open { ino: InodeId, requested_lease: Option<LeaseMode> },
     /// As an `Open` without a requested lease, from a client that has the file open and needs an
     /// epoch above `past`: a request under `past` may still be in flight to a target, or a target
     /// has refused it: `File`.
-    Reopen { ino: InodeId, past: u64 },
+    Reopen { ino: InodeId, above_epoch: u64 },
     /// Whether the user may open the file with this access (`4`: to read, `2`: to write, `1`: to
     /// execute it; `8`: its owner may in any case): `Unit`, or `EACCES`. A client sends it if users
     /// are squashed: its kernel checks another user than the service does.
@@ -221,7 +221,7 @@ pub enum MetaOp {
     /// when the lock is granted.
     Lock {
         ino: InodeId,
-        space: LockFamily,
+        family: LockFamily,
         owner: LockOwner,
         pid: u32,
         kind: LockKind,
@@ -229,7 +229,7 @@ pub enum MetaOp {
         wait: bool,
     },
     /// `Unit`.
-    Unlock { ino: InodeId, space: LockFamily, owner: LockOwner, range: LockRange },
+    Unlock { ino: InodeId, family: LockFamily, owner: LockOwner, range: LockRange },
     /// `Lock`: the first conflicting lock, if any.
     TestLock { ino: InodeId, owner: LockOwner, kind: LockKind, range: LockRange },
     /// Lock reclaim: a session that is about to register with a restarted service reports its
@@ -260,7 +260,7 @@ pub enum MetaOp {
     /// of the service that received the session's reports (`Process`), 0 if none did. A process
     /// that was started since refuses (`EAGAIN`): it has no record of the reported locks, open
     /// files and sizes.
-    Register { in_use: Vec<InodeId>, promised: Vec<AsyncCreate>, told: u64 },
+    Register { in_use: Vec<InodeId>, pending_creates: Vec<AsyncCreate>, reporting_process: u64 },
     /// The session follows partitions to this service from the former owner, as the service
     /// requested (`Adopted`): `Unit`. The session has dropped everything that it cached of their
     /// inodes and has no lease on any, nor any recall to answer; `in_use` as with `Register`. The
@@ -268,7 +268,12 @@ pub enum MetaOp {
     /// what the session wrote and didn't report. It reads again the answers that the former owner
     /// gave the session, so that a retransmitted change isn't executed twice. `EREMOTE` if the
     /// service doesn't own one of them (any more). `promised` and `told`: as with `Register`.
-    Follow { partitions: Vec<PartitionId>, in_use: Vec<InodeId>, promised: Vec<AsyncCreate>, told: u64 },
+    Follow {
+        partitions: Vec<PartitionId>,
+        in_use: Vec<InodeId>,
+        pending_creates: Vec<AsyncCreate>,
+        reporting_process: u64,
+    },
     /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, possibly
     /// empty, or at once `Adopted` while there are partitions that the session has yet to follow.
     /// This request also renews the session.
@@ -277,12 +282,12 @@ pub enum MetaOp {
     /// request has one group only. So a client sends them when the service refused what its kernel
     /// had allowed (`EACCES`, `EPERM`), and then repeats the request. `ino`: the inode of that
     /// request.
-    Introduce { ino: InodeId, groups: Vec<u32> },
+    SupplyGroups { ino: InodeId, groups: Vec<u32> },
     /// Acknowledges recalls: `Unit`.
-    Yield { yields: Vec<RecallAck> },
+    AckRecalls { acks: Vec<RecallAck> },
     /// The session is still working on unanswered recalls with numbers up to `seen` (dirty data
     /// must reach a storage service that doesn't answer): `Unit`. Repeated while that lasts.
-    StillYielding { seen: u64 },
+    RecallsInProgress { seen: u64 },
     /// The session has no lease on these inodes and no open file of them any more: `Unit`. `seen`:
     /// the last recall that it had seen when it released them; a grant after later recalls stays in
     /// force.
@@ -328,7 +333,7 @@ pub struct FileInfo {
     pub epoch: u64,
     /// The session has truncated the file, and hasn't reported yet that its chunks are cut
     /// ([`MetaOp::TruncateDone`]).
-    pub uncut: bool,
+    pub truncate_pending: bool,
 }
 
 /// One entry of a directory.
@@ -425,14 +430,14 @@ pub enum MetaReply {
     /// Instead of `Entry`: another service owns the inode's partition; it has the attributes and
     /// grants the lease. Or other clients are writing the file, and its size must be queried from
     /// its chunk files, too.
-    Elsewhere {
+    Redirect {
         ino: InodeId,
         /// Type bits of its mode.
         mode: u32,
     },
     /// Inode numbers from `first` up, which no other file has or will have. Files created with them
     /// in the directory get no more than the requested permissions.
-    Reserved {
+    Preallocated {
         first: InodeId,
         count: u32,
         /// The directory.
@@ -440,14 +445,14 @@ pub enum MetaReply {
         /// Largest inline content of its files in bytes.
         inline_limit: u32,
         /// With a prefix: the inode number that carries the lease.
-        range: Option<InodeId>,
+        prefix_lease: Option<InodeId>,
     },
     Usage(MetadataUsage),
     /// Number of the service's process; it changes with each start.
     Process(u64),
     /// The service took these partitions over from another one. The session can't read or change
     /// anything there until it follows (`Follow`), or is ended.
-    Adopted {
+    PartitionsTakenOver {
         partitions: Vec<PartitionId>,
     },
 }

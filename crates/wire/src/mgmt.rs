@@ -45,7 +45,7 @@ pub enum NodeChange {
 
 /// Chunk files that were being changed or created before a crash, for crash reconciliation.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Touched {
+pub struct ReconcileFiles {
     /// Chunk files that were being changed (at most [`MAX_RECONCILE_FILES`]).
     pub files: Vec<InodeId>,
     /// Ranges of inode numbers whose chunk files were being created, some of which may be missing:
@@ -54,18 +54,19 @@ pub struct Touched {
     pub new: Vec<(InodeId, InodeId)>,
 }
 
-impl Touched {
+impl ReconcileFiles {
     /// Makes one from changed chunk files.
-    pub fn of(files: impl Into<Vec<InodeId>>) -> Touched {
-        Touched { files: files.into(), new: Vec::new() }
+    pub fn of(files: impl Into<Vec<InodeId>>) -> ReconcileFiles {
+        ReconcileFiles { files: files.into(), new: Vec::new() }
     }
 
     /// Splits it into pieces that fit into one request each.
-    pub fn split(&self) -> Vec<Touched> {
-        let mut pieces: Vec<Touched> = self.files.chunks(MAX_RECONCILE_FILES).map(Touched::of).collect();
+    pub fn split(&self) -> Vec<ReconcileFiles> {
+        let mut pieces: Vec<ReconcileFiles> =
+            self.files.chunks(MAX_RECONCILE_FILES).map(ReconcileFiles::of).collect();
         // Last, after the existing chunk files are reconciled.
         if !self.new.is_empty() {
-            pieces.push(Touched { files: Vec::new(), new: self.new.clone() });
+            pieces.push(ReconcileFiles { files: Vec::new(), new: self.new.clone() });
         }
         pieces
     }
@@ -76,8 +77,8 @@ impl Touched {
     }
 
     /// Splits it by the partitions of the files.
-    pub fn by_partition(self) -> BTreeMap<PartitionId, Touched> {
-        let mut parts: BTreeMap<PartitionId, Touched> = BTreeMap::new();
+    pub fn by_partition(self) -> BTreeMap<PartitionId, ReconcileFiles> {
+        let mut parts: BTreeMap<PartitionId, ReconcileFiles> = BTreeMap::new();
         for ino in self.files {
             parts.entry(ino.partition()).or_default().files.push(ino);
         }
@@ -117,7 +118,7 @@ pub enum MgmtRequest {
     Tidy {
         target: TargetId,
         #[serde(flatten)]
-        touched: Touched,
+        touched: ReconcileFiles,
     },
     /// The same for a mirrored group whose members in sync have all crashed, and one of which still
     /// counts as in sync: `Done` when that is on disk on all members in sync at that time. Goes
@@ -125,7 +126,7 @@ pub enum MgmtRequest {
     TidyGroup {
         group: GroupId,
         #[serde(flatten)]
-        touched: Touched,
+        touched: ReconcileFiles,
     },
 
     /// `Nodes`.

@@ -1,6 +1,6 @@
 //! Requests between metadata services, and from management to metadata services.
 
-use crate::mgmt::{DrainProgress, SessionInfo, Touched};
+use crate::mgmt::{DrainProgress, ReconcileFiles, SessionInfo};
 use bytes::Bytes;
 use types::{GroupId, InodeId, PartitionId, PoolId, SessionId, TargetId};
 
@@ -35,9 +35,9 @@ pub enum PartitionsRequest {
     /// The session has been ended for good, and the storage services know it: `Done`.
     Ended { session: SessionId },
     /// As [`crate::MgmtRequest::Tidy`], for files of partitions that the service owns: `Done`.
-    Tidy { target: TargetId, touched: Touched },
+    Tidy { target: TargetId, touched: ReconcileFiles },
     /// As [`crate::MgmtRequest::TidyGroup`], in the same way: `Done`.
-    TidyGroup { group: GroupId, touched: Touched },
+    TidyGroup { group: GroupId, touched: ReconcileFiles },
     /// Finds a file of the partition that has chunks on the target: `File`.
     FileOn { target: TargetId, partition: PartitionId },
     /// Finds an inode of the partition that refers to the pool: a directory with it in its pattern,

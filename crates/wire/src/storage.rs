@@ -25,7 +25,7 @@ pub struct StorageRequest {
     /// For [`StorageOp::Read`], `Write`, `Seek` and `Allocate`: a lower bound of the chunk file's
     /// length ([`crate::FileInfo::length_bounds`]). An absent or shorter chunk file is damage, not
     /// a hole: `EIO`. 0: unknown.
-    pub known: u64,
+    pub length_bound: u64,
     /// The operation.
     pub op: StorageOp,
 }
@@ -37,7 +37,7 @@ pub struct GroupContext {
     /// The group.
     pub group: GroupId,
     /// Its version ([`types::Group::since`]).
-    pub since: Epoch,
+    pub version: Epoch,
     /// Role in which the receiver is addressed.
     pub role: GroupRole,
 }
@@ -50,7 +50,7 @@ pub enum GroupRole {
     Primary,
     /// As a member, by the primary, which executes the same change itself. Changes are numbered by
     /// `sequence`, from 1 in each version of the group; all below `settled` are on all replicas.
-    Member { sequence: u64, settled: u64 },
+    Member { sequence: u64, committed: u64 },
     /// As a member that is being resynced, by the primary, which blocks changes of the range
     /// meanwhile.
     Resync,
@@ -67,7 +67,7 @@ impl StorageRequest {
             capability: None,
             epoch: 0,
             group: None,
-            known: 0,
+            length_bound: 0,
             op,
         }
     }
@@ -185,20 +185,20 @@ pub enum StorageOp {
     /// further one starts a new list of changed regions and makes the previous round's list
     /// readable. Identified by `token`; lost with the process. Waits until clients may use the
     /// target: `Unit`.
-    Watch { token: u64, round: u64 },
+    TrackDirty { token: u64, round: u64 },
     /// `Offset`: the first region of [`DIRTY_REGION_BYTES`] bytes at or after `from` that changed
     /// in the previous round. `ESTALE` if dirty tracking doesn't run under this token and in this
     /// round: any region may have changed then.
-    Changed { token: u64, round: u64, from: u64 },
+    NextDirty { token: u64, round: u64, from: u64 },
     /// Ends dirty tracking: `Unit`.
-    Unwatch { token: u64 },
+    EndDirtyTracking { token: u64 },
     /// Informs a member of a mirrored group which changes are on all replicas, by
     /// [`GroupRole::Member`]: `Unit`.
-    Settled,
+    Committed,
     /// `Regions` of the group's chunk files on this target, from the file `from` on and in their
     /// order; at most [`MAX_REGIONS`], and whole files only. For a target without a group, only
     /// `All` is used.
-    Regions { from: InodeId, which: Regions },
+    Regions { from: InodeId, which: RegionSelection },
     /// `Survey` of a range of the chunk file on this target, in whole blocks and at most
     /// [`MAX_SURVEYED`] units of `unit` bytes; `read` verifies the blocks against their checksums.
     /// The primary requests single blocks of a member that is being resynced: `sums` then has two
@@ -207,14 +207,14 @@ pub enum StorageOp {
     /// Sent to a group's primary: reads the chunk file on all members in sync, compares the
     /// replicas, and repairs damaged, missing or different content in this range from an intact
     /// replica: `Healed`.
-    Heal { range: ByteRange },
+    Repair { range: ByteRange },
     /// Sent by services to the primary of a mirrored group: makes the replica of member `to` equal
     /// to that of member `from`, in a range of whole blocks, and in its length if the range reaches
     /// the end of that. Changes are blocked meanwhile: `Unit`.
-    Mend { from: TargetId, to: TargetId, range: ByteRange },
+    CopyReplica { from: TargetId, to: TargetId, range: ByteRange },
     /// Sent by services: content of a range that is on no replica in sync becomes a hole; so does a
     /// chunk file that is on none, up to its end. Returns the lost parts as `Regions`.
-    Forget { range: ByteRange },
+    DiscardLost { range: ByteRange },
     /// Sent to a member that is being resynced: no replica of these whole blocks is intact, so this
     /// one refuses them from now on, too: `Unit`.
     MarkLost { range: ByteRange },
@@ -227,7 +227,7 @@ pub enum StorageOp {
     Digests { range: ByteRange },
     /// Gives a resynced member the verifier of the group's replicas, if its own is still the one
     /// under which it was resynced: `Unit`.
-    Adopt { verifier: u64, instead_of: u64 },
+    AdoptVerifier { verifier: u64, instead_of: u64 },
     /// Sent by services: measures the hardware without the file system: `Rates`. A drive is that of
     /// the target; networks and processors are those of the receiving node, whichever target is
     /// named. Stops, and cleans up, when the caller no longer waits for it.
@@ -244,10 +244,10 @@ pub enum StorageOp {
     /// the blocks of a chunk file of `len` bytes, from block `first` on, in order, as the payload
     /// with four bytes each. The last ones create the chunk file; its blocks other than zeros are
     /// refused until a [`StorageOp::Rewrite`] brings them: `Unit`.
-    Expect { first: u64, len: u64 },
+    ExpectChecksums { first: u64, len: u64 },
     /// Space that is needed to reserve a range of the chunk file, requested before anything is
     /// reserved: `Room`.
-    Room { range: ByteRange },
+    SpaceNeeded { range: ByteRange },
 }
 
 /// What to measure, each for the duration in [`StorageOp::Measure`].
@@ -300,7 +300,7 @@ pub const MAX_RATES: usize = 64;
 
 /// Selection of a mirrored group's chunk files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Regions {
+pub enum RegionSelection {
     /// Regions that may differ from the other replicas: dirty regions, also of removed files.
     Dirty,
     /// All files, each from its first byte to its last.
@@ -347,10 +347,10 @@ pub enum StorageReply {
         next: Option<InodeId>,
     },
     Survey(ReplicaState),
-    Healed(RepairResult),
+    Repaired(RepairResult),
     /// At most [`MAX_RATES`].
     Rates(Vec<MeasuredRate>),
-    Room(ReservationSpace),
+    SpaceNeeded(ReservationSpace),
 }
 
 /// Space that a range of a chunk file needs to be fully allocated.

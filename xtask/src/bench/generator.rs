@@ -152,12 +152,13 @@ fn of_weft(options: &Options, work: &Workload, dir: &Path, weft: &Path) -> Resul
         command.args(["--seconds", &options.seconds.to_string()]);
     }
     let done = process::run_ok(&mut command, DEADLINE)?;
-    let told: Value = serde_json::from_str(&done.stdout).map_err(|e| format!("weft bench: no JSON: {e}"))?;
-    let figure = &told["measured"][0];
+    let results: Value =
+        serde_json::from_str(&done.stdout).map_err(|e| format!("weft bench: no JSON: {e}"))?;
+    let figure = &results["measured"][0];
     let run = &figure["runs"][0];
     let rate =
         run["operations"].as_f64().zip(run["seconds"].as_f64()).map(|(count, seconds)| count / seconds);
-    let rate = rate.ok_or_else(|| format!("weft bench reported no rate: {told}"))?;
+    let rate = rate.ok_or_else(|| format!("weft bench reported no rate: {results}"))?;
     Ok((rate, figure["generator_ns"].as_f64().unwrap_or(0.0)))
 }
 
@@ -218,8 +219,8 @@ fn fio(options: &Options, dir: &Path, words: &str) -> Result<Value, String> {
 }
 
 /// Returns operations per second of both directions together, over the longer of their times.
-fn rate_of_fio(told: &Value) -> Result<f64, String> {
-    let job = &told["jobs"][0];
+fn rate_of_fio(results: &Value) -> Result<f64, String> {
+    let job = &results["jobs"][0];
     let sides = [&job["read"], &job["write"]];
     let count: f64 = sides.iter().filter_map(|side| side["total_ios"].as_f64()).sum();
     let milliseconds = sides.iter().filter_map(|side| side["runtime"].as_f64()).fold(0.0, f64::max);
@@ -284,8 +285,8 @@ mod tests {
     #[test]
     fn both_directions_of_fio_count_over_the_longer_time() {
         let side = |ios: u64, ms: u64| json!({ "total_ios": ios, "runtime": ms });
-        let told = json!({ "jobs": [{ "error": 0, "read": side(700, 1000), "write": side(300, 2000) }] });
-        assert_eq!(rate_of_fio(&told), Ok(500.0));
+        let results = json!({ "jobs": [{ "error": 0, "read": side(700, 1000), "write": side(300, 2000) }] });
+        assert_eq!(rate_of_fio(&results), Ok(500.0));
         let nothing = json!({ "jobs": [{ "error": 5, "read": side(1, 1), "write": side(0, 0) }] });
         assert!(rate_of_fio(&nothing).unwrap_err().contains("error 5"));
     }

@@ -271,8 +271,8 @@ impl Cluster {
 
     /// Returns whether no group has the target as a member, and all members are in sync.
     fn is_out_of_groups(&self, target: &str) -> Result<bool, String> {
-        let told = self.manage(&["group", "list", "--json"])?;
-        let told: Value = serde_json::from_str(&told).map_err(|error| error.to_string())?;
+        let output = self.manage(&["group", "list", "--json"])?;
+        let output: Value = serde_json::from_str(&output).map_err(|error| error.to_string())?;
         let has_it = |group: &Value| {
             let members = group["members"].as_array().into_iter().flatten();
             let mut states = group["states"].as_array().into_iter().flatten();
@@ -281,7 +281,8 @@ impl Cluster {
         };
         let mirrored =
             |group: &&Value| group["scheme"].as_str().is_some_and(|scheme| scheme.starts_with("mirror"));
-        let groups = told.as_array().ok_or_else(|| format!("weft group list: not a JSON array: {told}"))?;
+        let groups =
+            output.as_array().ok_or_else(|| format!("weft group list: not a JSON array: {output}"))?;
         Ok(!groups.iter().filter(mirrored).any(has_it))
     }
 
@@ -307,10 +308,10 @@ impl Cluster {
 
     /// Returns the bytes sent so far to the member under resync; `None` if there is none.
     fn moved(&self) -> Result<Option<u64>, String> {
-        let told = self.manage(&["group", "resync", "status", "--json"])?;
-        let told: Value = serde_json::from_str(&told).map_err(|error| error.to_string())?;
+        let output = self.manage(&["group", "resync", "status", "--json"])?;
+        let output: Value = serde_json::from_str(&output).map_err(|error| error.to_string())?;
         let mut found = Vec::new();
-        numbers_called(&told, "bytes_moved", &mut found);
+        numbers_called(&output, "bytes_moved", &mut found);
         Ok(found.into_iter().max())
     }
 
@@ -339,10 +340,10 @@ impl Cluster {
 
     /// Returns the number of groups that a drained target still belongs to.
     fn groups_left(&self, target: &str) -> Result<u64, String> {
-        let told = self.manage(&["target", "drain", target, "--json"])?;
-        let told: Value = serde_json::from_str(&told).map_err(|error| error.to_string())?;
+        let output = self.manage(&["target", "drain", target, "--json"])?;
+        let output: Value = serde_json::from_str(&output).map_err(|error| error.to_string())?;
         // The field is absent if there are none.
-        Ok(told["groups_left"].as_u64().unwrap_or(0))
+        Ok(output["groups_left"].as_u64().unwrap_or(0))
     }
 }
 

@@ -110,22 +110,22 @@ fn measure(options: &Options, weft: &Path) -> TestResult<Table> {
     let stage = Stage::on_folder(weft, &options.on)?;
     let mut table = Table::default();
     for &servers in &options.servers {
-        let mut site = RealCluster::start(&stage, servers, options)?;
+        let mut cluster = RealCluster::start(&stage, servers, options)?;
         if table.wires == LinkRates::default() {
-            table.wires = LinkRates::measured(&site, options)?;
+            table.wires = LinkRates::measured(&cluster, options)?;
         }
         for &scheme in options.schemes.iter().filter(|scheme| scheme.members() <= servers.into()) {
-            let folder = site.fill(scheme, options)?;
+            let folder = cluster.fill(scheme, options)?;
             if options.parts.contains(&Measured::Whole) {
-                measure_programs(&site, &folder, (scheme, false), options, &mut table)?;
+                measure_programs(&cluster, &folder, (scheme, false), options, &mut table)?;
             }
             if scheme.is_redundant() && options.parts.contains(&Measured::Degraded) {
-                site.lose_one(&folder)?;
-                measure_programs(&site, &folder, (scheme, true), options, &mut table)?;
-                site.restart_lost()?;
+                cluster.lose_one(&folder)?;
+                measure_programs(&cluster, &folder, (scheme, true), options, &mut table)?;
+                cluster.restart_lost()?;
             }
         }
-        site.stop()?;
+        cluster.stop()?;
         if servers > 2 && options.parts.contains(&Measured::Rebuild) {
             let row = server_loss::measure(&stage, servers, options, table.wires)?;
             eprintln!("{row}");
@@ -137,7 +137,7 @@ fn measure(options: &Options, weft: &Path) -> TestResult<Table> {
 
 /// Measures all numbers of clients and programs, for writes and reads of the files in a folder.
 fn measure_programs(
-    site: &RealCluster,
+    cluster: &RealCluster,
     folder: &str,
     (scheme, degraded): (Scheme, bool),
     options: &Options,
@@ -146,8 +146,8 @@ fn measure_programs(
     for &clients in &options.clients {
         for &programs in &options.programs {
             for writes in [true, false] {
-                let case = Case { servers: site.servers, clients, programs, scheme, writes, degraded };
-                let real = site.measure(folder, case, options)?;
+                let case = Case { servers: cluster.servers, clients, programs, scheme, writes, degraded };
+                let real = cluster.measure(folder, case, options)?;
                 let row = Row { case, real, simulated: model::simulate(case, table.wires)? };
                 eprintln!("{row}");
                 table.rows.push(row);

@@ -12,7 +12,7 @@ fn weft() -> PathBuf {
 /// All units.
 const UNITS: [&str; 3] = ["weft@.service", "weft-numa@.service", "mnt-weft.service"];
 
-fn said(program: impl AsRef<OsStr>, arguments: &[&OsStr]) -> String {
+fn output_of(program: impl AsRef<OsStr>, arguments: &[&OsStr]) -> String {
     process::run_ok(Command::new(program).args(arguments), DEADLINE).unwrap().stdout
 }
 
@@ -21,25 +21,25 @@ fn a_package_is_built_and_what_it_installs_runs() {
     let base = tempfile::tempdir().unwrap();
     let package = pack(&weft(), base.path(), "none").unwrap();
 
-    let about = said("dpkg-deb", &["--info".as_ref(), package.as_ref()]);
+    let about = output_of("dpkg-deb", &["--info".as_ref(), package.as_ref()]);
     let version = env!("CARGO_PKG_VERSION");
     for part in ["Package: weft".to_string(), format!("Version: {version}"), "Depends: libc6 (>= 2.".into()] {
         assert!(about.contains(&part), "{part}: {about}");
     }
-    let contents = said("dpkg-deb", &["--contents".as_ref(), package.as_ref()]);
+    let contents = output_of("dpkg-deb", &["--contents".as_ref(), package.as_ref()]);
     assert!(contents.lines().all(|line| line.contains("root/root")), "{contents}");
 
     let root = base.path().join("root");
-    said("dpkg-deb", &["--extract".as_ref(), package.as_ref(), root.as_ref()]);
+    output_of("dpkg-deb", &["--extract".as_ref(), package.as_ref(), root.as_ref()]);
     for (_, file) in FILES {
         assert_eq!(fs::metadata(root.join(file)).unwrap().permissions().mode() & 0o777, 0o644, "{file}");
     }
     assert_eq!(fs::read_link(root.join("usr/sbin/mount.fuse.weft")).unwrap(), Path::new("/usr/bin/weft"));
     let installed = root.join(BINARY);
-    assert_eq!(said(&installed, &["--version".as_ref()]).trim(), format!("weft {version}"));
+    assert_eq!(output_of(&installed, &["--version".as_ref()]).trim(), format!("weft {version}"));
     let node = root.join("var/lib/weft/main");
     let init = ["cluster", "init", "--name", "packed", "--listen", "127.0.0.1:7500", "--dir"].map(OsStr::new);
-    said(&installed, &[&init[..], &[node.as_ref()]].concat());
+    output_of(&installed, &[&init[..], &[node.as_ref()]].concat());
     assert!(node.join("node.toml").is_file() && node.join("client.toml").is_file());
 }
 

@@ -140,8 +140,8 @@ fn restores(stage: &Stage) -> TestResult {
     for (kind, part) in
         [("missing-chunk-file", "goes"), ("stray-chunk-file", "chunk file"), ("long-chunk-file", "grows")]
     {
-        let is_told = report.iter().any(|(k, object)| k == kind && object.contains(part));
-        ensure!(is_told, "weft fsck should report a {kind} ({part}): {report:?}");
+        let is_reported = report.iter().any(|(k, object)| k == kind && object.contains(part));
+        ensure!(is_reported, "weft fsck should report a {kind} ({part}): {report:?}");
     }
     rig.up()?;
     ensure_restored(&rig.mount())?;

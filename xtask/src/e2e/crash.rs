@@ -33,7 +33,7 @@ const KILL_MS: std::ops::Range<u64> = 100..3000;
 /// A load program whose file system is killed, and the guarantees it received.
 struct Loader {
     child: Child,
-    promises: Option<JoinHandle<Vec<Guarantee>>>,
+    guarantees: Option<JoinHandle<Vec<Guarantee>>>,
 }
 
 impl Loader {
@@ -45,16 +45,16 @@ impl Loader {
         let mut child = child.at("the loader")?;
         cleanup::register(Resource::Process(child.id() as i32));
         let mut lines = BufReader::new(child.stdout.take().expect("standard output was asked to be a pipe"));
-        let promises = thread::spawn(move || {
-            let mut promises = Vec::new();
+        let guarantees = thread::spawn(move || {
+            let mut guarantees = Vec::new();
             let mut line = String::new();
             while lines.read_line(&mut line).is_ok_and(|length| length > 0) {
-                promises.extend(Guarantee::parse(&line));
+                guarantees.extend(Guarantee::parse(&line));
                 line.clear();
             }
-            promises
+            guarantees
         });
-        Ok(Loader { child, promises: Some(promises) })
+        Ok(Loader { child, guarantees: Some(guarantees) })
     }
 
     /// Waits for its end and returns the guarantees.
@@ -66,8 +66,8 @@ impl Loader {
                 format!("process {pid} still waits for a dead file system ({})", state_of(pid)).into()
             );
         }
-        let promises = self.promises.take().expect("taken only here");
-        promises.join().map_err(|_| Failure::Failed("the reader of guarantees panicked".to_string()))
+        let guarantees = self.guarantees.take().expect("taken only here");
+        guarantees.join().map_err(|_| Failure::Failed("the reader of guarantees panicked".to_string()))
     }
 }
 
@@ -133,7 +133,8 @@ fn crash(rig: &mut Rig, round: u64, rng: &mut Rng) -> TestResult {
         dirs.iter().map(|dir| Loader::start(dir, rng.next())).collect::<TestResult<_>>()?;
     thread::sleep(Duration::from_millis(KILL_MS.start + rng.below(KILL_MS.end - KILL_MS.start)));
     rig.kill();
-    let promises: Vec<Vec<Guarantee>> = loaders.into_iter().map(Loader::finish).collect::<TestResult<_>>()?;
+    let guarantees: Vec<Vec<Guarantee>> =
+        loaders.into_iter().map(Loader::finish).collect::<TestResult<_>>()?;
     ensure_eq!(stuck_processes(), Vec::<String>::new(), "processes stuck after the kill");
     rig.unmount()?;
     if round % 3 == 2 {
@@ -150,9 +151,9 @@ fn crash(rig: &mut Rig, round: u64, rng: &mut Rng) -> TestResult {
     }
     rig.up()?;
     let mut kept = 0;
-    for (dir, promises) in dirs.iter().zip(&promises) {
-        Guarantees::of(promises).check(dir)?;
-        kept += promises.len();
+    for (dir, guarantees) in dirs.iter().zip(&guarantees) {
+        Guarantees::of(guarantees).check(dir)?;
+        kept += guarantees.len();
     }
     ensure!(kept > 0, "the load printed no guarantee before the kill");
     rig.down()?;
@@ -173,18 +174,18 @@ struct Guarantees {
 }
 
 impl Guarantees {
-    fn of(promises: &[Guarantee]) -> Guarantees {
-        let mut owed = Guarantees::default();
-        for promise in promises {
-            match *promise {
-                Guarantee::New { id, length } => drop(owed.new.insert(id, length)),
-                Guarantee::Removed { id } => owed.removed = id + 1,
-                Guarantee::Replaced { id, version } => drop(owed.replaced.insert(id, version)),
-                Guarantee::Slot { id, version } => drop(owed.slots.insert(id, version)),
-                Guarantee::Log { records } => owed.records = records,
+    fn of(guarantees: &[Guarantee]) -> Guarantees {
+        let mut expected = Guarantees::default();
+        for guarantee in guarantees {
+            match *guarantee {
+                Guarantee::New { id, length } => drop(expected.new.insert(id, length)),
+                Guarantee::Removed { id } => expected.removed = id + 1,
+                Guarantee::Replaced { id, version } => drop(expected.replaced.insert(id, version)),
+                Guarantee::Slot { id, version } => drop(expected.slots.insert(id, version)),
+                Guarantee::Log { records } => expected.records = records,
             }
         }
-        owed
+        expected
     }
 
     fn check(&self, dir: &Path) -> TestResult {
@@ -266,14 +267,14 @@ mod tests {
             fs::create_dir_all(at(name).parent().unwrap()).unwrap();
             fs::write(at(name), Content { id, version, length }.bytes()).unwrap();
         };
-        let owed = |promise| Guarantees::of(&[promise]).check(dir.path());
+        let check = |guarantee| Guarantees::of(&[guarantee]).check(dir.path());
 
         let new = Guarantee::New { id: 5, length: 100 };
-        assert!(message(owed(new)).contains("No such file"));
+        assert!(message(check(new)).contains("No such file"));
         write(&names::new_file(5), 5, 0, 100);
-        assert_eq!(message(owed(new)), "kept");
+        assert_eq!(message(check(new)), "kept");
         fs::write(at(&names::new_file(5)), [0; 100]).unwrap();
-        assert!(message(owed(new)).contains("100 bytes"));
+        assert!(message(check(new)).contains("100 bytes"));
         assert!(
             message(Guarantees::of(&[new, Guarantee::Removed { id: 5 }]).check(dir.path()))
                 .contains("there again")
@@ -281,15 +282,15 @@ mod tests {
 
         write(&names::replaced(1), 1, 7, 50);
         for (version, kept) in [(6, true), (7, true), (8, false)] {
-            assert_eq!(message(owed(Guarantee::Replaced { id: 1, version })) == "kept", kept);
+            assert_eq!(message(check(Guarantee::Replaced { id: 1, version })) == "kept", kept);
         }
         write(names::SLOTTED, 0, 3, SLOT_BYTES);
         for (version, kept) in [(1, false), (2, true), (3, true), (4, false)] {
-            assert_eq!(message(owed(Guarantee::Slot { id: 0, version })) == "kept", kept);
+            assert_eq!(message(check(Guarantee::Slot { id: 0, version })) == "kept", kept);
         }
-        assert!(message(owed(Guarantee::Slot { id: 1, version: 1 })).contains("ends before"));
+        assert!(message(check(Guarantee::Slot { id: 1, version: 1 })).contains("ends before"));
         write(names::LOG, 0, 0, LOG_RECORD_BYTES);
-        assert_eq!(message(owed(Guarantee::Log { records: 1 })), "kept");
-        assert!(message(owed(Guarantee::Log { records: 2 })).contains("record 1"));
+        assert_eq!(message(check(Guarantee::Log { records: 1 })), "kept");
+        assert!(message(check(Guarantee::Log { records: 2 })).contains("record 1"));
     }
 }

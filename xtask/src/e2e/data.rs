@@ -89,7 +89,7 @@ fn holes_of_a_file_that_is_written(path: &Path) -> TestResult {
     const FEW: u64 = MIB / 512;
     let file = read_write(path)?;
     file.write_all_at(&[1], LENGTH - 1).at("write")?;
-    let looks = |when: &str| -> TestResult {
+    let check_holes = |when: &str| -> TestResult {
         for meta in [file.metadata().at("fstat")?, fs::metadata(path).at("stat")?] {
             ensure_eq!(meta.len(), LENGTH, "length {when}");
             ensure!((1..FEW).contains(&meta.blocks()), "one byte takes {} blocks {when}", meta.blocks());
@@ -99,16 +99,16 @@ fn holes_of_a_file_that_is_written(path: &Path) -> TestResult {
         ensure_eq!(sys::seek(&file, 0, libc::SEEK_HOLE).at("SEEK_HOLE")?, 0, "first hole {when}");
         Ok(())
     };
-    looks("after a write")?;
+    check_holes("after a write")?;
     file.write_all_at(&[2; 8192], 0).at("write")?;
     ensure!(file.metadata().at("fstat")?.blocks() < FEW, "a second piece takes all");
     file.set_len(LENGTH / 2).and_then(|()| file.set_len(LENGTH)).at("ftruncate")?;
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     sys::fallocate(&file, punch, 0, 8192).at("punch")?;
     file.write_all_at(&[1], LENGTH - 1).at("write")?;
-    looks("before fsync")?;
+    check_holes("before fsync")?;
     file.sync_all().at("fsync")?;
-    looks("after fsync")?;
+    check_holes("after fsync")?;
     drop(file);
     let meta = fs::metadata(path).at("stat")?;
     ensure!((1..FEW).contains(&meta.blocks()), "one byte takes {} blocks after close", meta.blocks());

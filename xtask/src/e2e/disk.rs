@@ -98,7 +98,7 @@ impl Disk {
     }
 
     /// Frees the space that [`Disk::fill`] occupied.
-    pub fn relieve(&self) -> TestResult {
+    pub fn free_space(&self) -> TestResult {
         for entry in fs::read_dir(&self.mount).at(self.mount.display())?.flatten() {
             if entry.file_name().to_string_lossy().starts_with(BALLAST) {
                 fs::remove_file(entry.path()).at(entry.path().display())?;

@@ -93,12 +93,12 @@ fn full_target(stage: &Stage) -> TestResult {
 /// Checks that the only target gets this capacity class within a short time.
 fn ensure_class(rig: &Rig, class: &str) -> TestResult {
     let mut seen = serde_json::Value::Null;
-    let is_told = process::eventually(RECLAIM_DEADLINE, || {
+    let is_reported = process::eventually(RECLAIM_DEADLINE, || {
         let list = rig.json(&["target", "list", "--dir", &rig.dir().to_string_lossy()]);
         seen = list.unwrap_or_default();
         seen[0]["class"] == class
     });
-    ensure!(is_told, "the target isn't in class {class}: {seen}");
+    ensure!(is_reported, "the target isn't in class {class}: {seen}");
     Ok(())
 }
 
@@ -141,8 +141,8 @@ fn full_disk_shared_with_metadata(stage: &Stage) -> TestResult {
         let read = fs::read(dir.join(format!("large{}", many - 1))).at("a large file on a full disk")?;
         ensure!(read == large, "round {round}: the last large file holds something else");
         let health = rig.weft(&["health", "--dir", &rig.dir().to_string_lossy()])?;
-        let is_told = health.stdout.contains("the disk of the metadata at");
-        ensure!(is_told, "round {round}: weft health of a full disk says: {}", health.tail());
+        let is_reported = health.stdout.contains("the disk of the metadata at");
+        ensure!(is_reported, "round {round}: weft health of a full disk says: {}", health.tail());
         fs::rename(dir.join("large0"), dir.join("renamed")).at("rename on a full disk")?;
         fs::remove_dir_all(&dir).at("removing everything from a full disk")?;
     }
@@ -250,7 +250,7 @@ fn start_on_a_full_disk(stage: &Stage) -> TestResult {
     ensure!(process::eventually(RECLAIM_DEADLINE, freed), "removed files give no space back");
     rig.down()?;
     rig.fsck()?;
-    disk.relieve()?;
+    disk.free_space()?;
     rig.up()?;
     let reserve = rig.dir().join("start-reserve");
     ensure!(reserve.exists(), "no space is reserved for another start");
@@ -265,9 +265,9 @@ fn ensure_logged(rig: &Rig, target: u32) -> TestResult {
             .nth(1)
             .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
     };
-    let told = |line: &&str| names(line) && (line.contains("ERROR") || line.contains("WARN"));
+    let is_problem = |line: &&str| names(line) && (line.contains("ERROR") || line.contains("WARN"));
     ensure!(
-        log.lines().any(|line| told(&line)),
+        log.lines().any(|line| is_problem(&line)),
         "no line of the log names target {target}:\n    {}",
         last_lines(&log)
     );

@@ -49,14 +49,14 @@ pub fn run(
         jobs(tests, options),
         options.jobs.into(),
         |job| (plan.run_job(&job), job),
-        |(verdicts, job)| {
-            for verdict in verdicts {
-                parts.push((format!("{} [{}]", verdict.name, verdict.subject), verdict.took));
-                match (&verdict.outcome, job.tests.iter().find(|test| test.name == verdict.name)) {
+        |(reports, job)| {
+            for report in reports {
+                parts.push((format!("{} [{}]", report.name, report.subject), report.took));
+                match (&report.outcome, job.tests.iter().find(|test| test.name == report.name)) {
                     (Outcome::Failed(message), Some(test)) if options.again && !is_never_retried(test) => {
                         failed.push((Job { tests: vec![test], ..job }, message.clone()));
                     }
-                    _ => verdict.count(&mut summary),
+                    _ => report.count(&mut summary),
                 }
             }
         },
@@ -91,21 +91,21 @@ impl Plan<'_> {
     /// Runs a job in a separate process. Returns the results of its tests.
     fn run_job(&self, job: &Job) -> Vec<TestReport> {
         let start = Instant::now();
-        let (mut verdicts, error) = match self.results_of(job) {
-            Ok((verdicts, error)) => (verdicts, error),
+        let (mut reports, error) = match self.results_of(job) {
+            Ok((reports, error)) => (reports, error),
             Err(error) => (Vec::new(), Some(error)),
         };
         let cause = error.unwrap_or_else(|| "its process ended without a result".to_string());
         for test in &job.tests {
-            if !verdicts.iter().any(|verdict| verdict.name == test.name) {
+            if !reports.iter().any(|report| report.name == test.name) {
                 let (name, subject) = (test.name.to_string(), job.transport.name().to_string());
                 let outcome = Outcome::Failed(cause.clone());
-                let verdict = TestReport { name, subject, outcome, took: start.elapsed() };
-                verdict.print();
-                verdicts.push(verdict);
+                let report = TestReport { name, subject, outcome, took: start.elapsed() };
+                report.print();
+                reports.push(report);
             }
         }
-        verdicts
+        reports
     }
 
     /// Returns the results that a job's process has written, and the failure of the process itself,
@@ -146,10 +146,10 @@ impl Plan<'_> {
             return summary.fail(&name, message);
         }
         println!("{name} failed; retrying it alone");
-        for verdict in self.run_job(job) {
-            match verdict.outcome {
-                Outcome::Passed if verdict.name == job.tests[0].name => summary.pass_on_retry(&name, message),
-                _ => verdict.count(summary),
+        for report in self.run_job(job) {
+            match report.outcome {
+                Outcome::Passed if report.name == job.tests[0].name => summary.pass_on_retry(&name, message),
+                _ => report.count(summary),
             }
         }
     }

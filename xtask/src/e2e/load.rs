@@ -55,9 +55,9 @@ impl Place {
     fn measured(&self, stage: &Stage, kind: &str, words: &[&str]) -> TestResult<Value> {
         let mut command = self.bench(stage, kind, words)?;
         let done = process::run_ok(command.arg("--json"), DEADLINE)?;
-        let told = parsed(&done.stdout)?;
-        let figures = told["measured"].as_array().cloned().unwrap_or_default();
-        ensure!(!figures.is_empty(), "{kind} {words:?} has measured nothing: {told}");
+        let results = parsed(&done.stdout)?;
+        let figures = results["measured"].as_array().cloned().unwrap_or_default();
+        ensure!(!figures.is_empty(), "{kind} {words:?} has measured nothing: {results}");
         for figure in &figures {
             ensure!(
                 figure["generator_ns"].as_f64().is_some_and(|ns| ns > 0.0),
@@ -71,7 +71,7 @@ impl Place {
             }
         }
         self.ensure_empty(&format!("{kind} {words:?}"))?;
-        Ok(told)
+        Ok(results)
     }
 
     fn ensure_empty(&self, after: &str) -> TestResult {
@@ -104,8 +104,8 @@ fn read(file: &Path) -> TestResult<Value> {
     parsed(&fs::read_to_string(file).at(file.display())?)
 }
 
-fn notes(told: &Value) -> String {
-    told["notes"].to_string()
+fn notes(results: &Value) -> String {
+    results["notes"].to_string()
 }
 
 fn io_and_meta(stage: &Stage) -> TestResult {
@@ -129,33 +129,33 @@ fn io_and_meta(stage: &Stage) -> TestResult {
         ],
     ];
     for words in forms {
-        let told = place.measured(stage, "io", words)?;
-        ensure!(notes(&told).contains("ceilings were never measured"), "no word of ceilings: {told}");
+        let results = place.measured(stage, "io", words)?;
+        ensure!(notes(&results).contains("ceilings were never measured"), "no word of ceilings: {results}");
     }
     let mixed = ["--operations", "mixed", "--access", "random", "--size", "2MiB", "--seconds", "1"];
     place.measured(stage, "io", &mixed)?;
     for words in [&["--threads", "1,3", "--files", "40"][..], &["--threads", "2", "--files", "40", "--hard"]]
     {
-        let told = place.measured(stage, "meta", words)?;
-        let of_all = told["measured"].as_array().map_or(0, Vec::len);
+        let results = place.measured(stage, "meta", words)?;
+        let of_all = results["measured"].as_array().map_or(0, Vec::len);
         ensure_eq!(of_all % 4, 0, "operations of meta {words:?}");
     }
     // With known ceilings, each throughput figure has a utilisation.
     place.measure_ceilings()?;
-    let told = place.measured(stage, "io", &["--threads", "1", "--size", "4MiB"])?;
-    ensure_shares(&told, 2)?;
+    let results = place.measured(stage, "io", &["--threads", "1", "--size", "4MiB"])?;
+    ensure_shares(&results, 2)?;
     place.stop()
 }
 
 /// Checks that at least `least` throughput figures have a limiting ceiling, and that each of these
 /// has a utilisation.
-fn ensure_shares(told: &Value, least: usize) -> TestResult {
-    ensure!(told["ceilings"].as_array().is_some_and(|all| !all.is_empty()), "no ceilings: {told}");
-    let figures = told["measured"].as_array().cloned().unwrap_or_default();
+fn ensure_shares(results: &Value, least: usize) -> TestResult {
+    ensure!(results["ceilings"].as_array().is_some_and(|all| !all.is_empty()), "no ceilings: {results}");
+    let figures = results["measured"].as_array().cloned().unwrap_or_default();
     let of_bytes =
         |figure: &&Value| ["write", "read", "mixed"].iter().any(|name| figure["operation"] == *name);
     let of_bytes: Vec<&Value> = figures.iter().filter(of_bytes).collect();
-    ensure!(of_bytes.len() >= least, "{} figures of bytes: {told}", of_bytes.len());
+    ensure!(of_bytes.len() >= least, "{} figures of bytes: {results}", of_bytes.len());
     for figure in of_bytes {
         let binding = &figure["binding"];
         let is_known =
@@ -173,9 +173,9 @@ fn characterize(stage: &Stage) -> TestResult {
     let done = process::run_ok(&mut place.bench(stage, "characterize", &words)?, DEADLINE)?;
     ensure!(done.stdout.contains("index.html"), "where the report is: {}", done.tail());
     place.ensure_empty("characterize")?;
-    let told = read(&out.join("results.json"))?;
-    ensure_shares(&told, 8)?;
-    ensure!(!notes(&told).contains("not measured"), "something wasn't measured: {}", notes(&told));
+    let results = read(&out.join("results.json"))?;
+    ensure_shares(&results, 8)?;
+    ensure!(!notes(&results).contains("not measured"), "something wasn't measured: {}", notes(&results));
     let dir = place.rig.dir();
     let kept = place.rig.json(&["bench", "storage", "--last", "--dir", &dir.to_string_lossy()])?;
     ensure!(kept.as_array().is_some_and(|kept| kept.len() >= 4), "ceilings that are kept: {kept}");
@@ -223,9 +223,12 @@ fn interrupted(stage: &Stage) -> TestResult {
     let code = interrupted_at(&mut started(io)?, &place, 1)?;
     ensure_eq!(code, Some(1), "exit code of weft bench io");
     place.ensure_empty("weft bench io and SIGINT")?;
-    let told = read(&out)?;
-    ensure!(told["measured"].as_array().is_some_and(|all| !all.is_empty()), "nothing is reported: {told}");
-    ensure!(notes(&told).contains("stopped early"), "no word of the end: {told}");
+    let results = read(&out)?;
+    ensure!(
+        results["measured"].as_array().is_some_and(|all| !all.is_empty()),
+        "nothing is reported: {results}"
+    );
+    ensure!(notes(&results).contains("stopped early"), "no word of the end: {results}");
 
     let meta = place.bench(stage, "meta", &["--threads", "2", "--files", "1000000"])?;
     ensure_eq!(interrupted_at(&mut started(meta)?, &place, 0)?, Some(1), "exit code of weft bench meta");
@@ -237,9 +240,9 @@ fn interrupted(stage: &Stage) -> TestResult {
     let mut child = started(place.bench(stage, "characterize", &words)?)?;
     ensure_eq!(interrupted_at(&mut child, &place, 1)?, Some(1), "exit code of weft bench characterize");
     place.ensure_empty("weft bench characterize and SIGINT")?;
-    let told = read(&out.join("results.json"))?;
-    ensure!(notes(&told).contains("ended by a signal after"), "no word of the end: {told}");
-    ensure_shares(&told, 2)?;
+    let results = read(&out.join("results.json"))?;
+    ensure!(notes(&results).contains("ended by a signal after"), "no word of the end: {results}");
+    ensure_shares(&results, 2)?;
     let page = fs::read_to_string(out.join("index.html")).at("the page")?;
     ensure!(page.contains("ended by a signal") && page.contains("<svg"), "the page of what there was");
     place.stop()

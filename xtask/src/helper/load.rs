@@ -87,16 +87,16 @@ impl Guarantee {
 pub fn run(dir: &Path, seed: u64) -> io::Result<()> {
     let mut load = Load::new(dir, seed)?;
     loop {
-        let promise = match load.rng.below(10) {
+        let guarantee = match load.rng.below(10) {
             0..=3 => load.make_new()?,
             4 => load.remove_new()?,
             5..=6 => Some(load.replace()?),
             7..=8 => Some(load.overwrite()?),
             _ => Some(load.append()?),
         };
-        if let Some(promise) = promise {
+        if let Some(guarantee) = guarantee {
             let mut out = io::stdout().lock();
-            writeln!(out, "{}", promise.line())?;
+            writeln!(out, "{}", guarantee.line())?;
             out.flush()?;
         }
     }
@@ -109,7 +109,7 @@ struct Load<'a> {
     removed: u64,
     versions: [u64; CHANGING_FILES as usize],
     slot_versions: [u64; SLOTS as usize],
-    slotted: File,
+    slots_file: File,
     log: File,
     records: u64,
 }
@@ -126,7 +126,7 @@ impl<'a> Load<'a> {
             removed: 0,
             versions: [0; CHANGING_FILES as usize],
             slot_versions: [0; SLOTS as usize],
-            slotted: File::create(dir.join(names::SLOTTED))?,
+            slots_file: File::create(dir.join(names::SLOTTED))?,
             log: File::create(dir.join(names::LOG))?,
             records: 0,
         })
@@ -182,9 +182,9 @@ impl<'a> Load<'a> {
     fn overwrite(&mut self) -> io::Result<Guarantee> {
         let id = self.rng.below(SLOTS);
         let version = self.slot_versions[id as usize] + 1;
-        self.slotted.seek(SeekFrom::Start(id * SLOT_BYTES))?;
-        self.slotted.write_all(&Content { id, version, length: SLOT_BYTES }.bytes())?;
-        self.slotted.sync_data()?;
+        self.slots_file.seek(SeekFrom::Start(id * SLOT_BYTES))?;
+        self.slots_file.write_all(&Content { id, version, length: SLOT_BYTES }.bytes())?;
+        self.slots_file.sync_data()?;
         self.slot_versions[id as usize] = version;
         Ok(Guarantee::Slot { id, version })
     }
@@ -211,9 +211,9 @@ mod tests {
             Guarantee::Slot { id: 6, version: 7 },
             Guarantee::Log { records: 8 },
         ];
-        for promise in all {
-            assert_eq!(Guarantee::parse(&format!("{}\n", promise.line())), Some(promise));
-            assert_eq!(Guarantee::parse(&promise.line()), None, "a line without its end was cut short");
+        for guarantee in all {
+            assert_eq!(Guarantee::parse(&format!("{}\n", guarantee.line())), Some(guarantee));
+            assert_eq!(Guarantee::parse(&guarantee.line()), None, "a line without its end was cut short");
         }
     }
 }

@@ -92,7 +92,7 @@ impl Outcome {
             calls: json["calls"].as_u64()?,
             errors: errors.collect::<Option<_>>()?,
             first_errors: first_errors
-                .map(|told| told.as_str().map(str::to_string))
+                .map(|text| text.as_str().map(str::to_string))
                 .collect::<Option<_>>()?,
             stuck: json["stuck"].as_u64()?,
         })
@@ -121,10 +121,10 @@ struct Errors {
 }
 
 impl Errors {
-    fn add(&mut self, error: &io::Error, told: impl FnOnce() -> String) {
+    fn add(&mut self, error: &io::Error, text: impl FnOnce() -> String) {
         *self.counts.entry(error.to_string()).or_default() += 1;
         if self.first.len() < MAX_REPORTED_ERRORS {
-            self.first.push(told());
+            self.first.push(text());
         }
     }
 }
@@ -275,7 +275,7 @@ fn read_all_objects(options: &LoadOptions, shared: &Arc<Shared>) -> io::Result<(
                 pending: Arc::default(),
             };
             let mut worker = Worker::new(&folder(mount, epoch));
-            for task in Task::look_at_all() {
+            for task in Task::read_all() {
                 caller.call(&mut worker, epoch, task)?;
             }
         }

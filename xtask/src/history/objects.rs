@@ -54,7 +54,7 @@ pub struct Block {
     /// Index in [`BLOCK_FILES`].
     file: usize,
     number: u64,
-    way: OpenMode,
+    open_mode: OpenMode,
 }
 
 /// How a file is opened.
@@ -94,7 +94,7 @@ impl Task {
     /// Returns a random task.
     pub fn draw(rng: &mut Rng, mix: Mix, epoch: u64) -> Task {
         let file = rng.below(2) as usize;
-        let block = Block { file, number: rng.below(BLOCK_FILES[file].1), way: mix.draw(rng, epoch) };
+        let block = Block { file, number: rng.below(BLOCK_FILES[file].1), open_mode: mix.draw(rng, epoch) };
         let name = rng.below(NAMES);
         match rng.below(24) {
             0..6 => Task::Read(block),
@@ -113,10 +113,10 @@ impl Task {
     }
 
     /// Returns tasks that read all objects of an epoch.
-    pub fn look_at_all() -> Vec<Task> {
+    pub fn read_all() -> Vec<Task> {
         let blocks = (0..BLOCK_FILES.len()).flat_map(|file| {
             (0..BLOCK_FILES[file].1)
-                .map(move |number| Task::Read(Block { file, number, way: OpenMode::ReadOnly }))
+                .map(move |number| Task::Read(Block { file, number, open_mode: OpenMode::ReadOnly }))
         });
         let others = [Task::ReadLog, Task::ReadReplaced, Task::StatLength];
         blocks.chain((0..NAMES).map(Task::Stat)).chain(others).collect()
@@ -178,8 +178,8 @@ impl Worker {
             Task::Write(block) => self.write(block, unique),
             Task::Create(name) => self.create(name),
             Task::Unlink(name) => self.unlink(name),
-            Task::Stat(name) => self.look(name, |path| fs::symlink_metadata(path)),
-            Task::Open(name) => self.look(name, |path| File::open(path)?.metadata()),
+            Task::Stat(name) => self.stat_name(name, |path| fs::symlink_metadata(path)),
+            Task::Open(name) => self.stat_name(name, |path| File::open(path)?.metadata()),
             Task::Append => self.append(unique),
             Task::ReadLog => self.read_log(),
             Task::Replace => self.replace(unique),
@@ -190,7 +190,7 @@ impl Worker {
     }
 
     fn read(&mut self, block: Block) -> io::Result<Event> {
-        let file = match file(&mut self.open, &self.dir, block.file, block.way) {
+        let file = match file(&mut self.open, &self.dir, block.file, block.open_mode) {
             // The first writer creates the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Event::Read { value: 0 }),
             other => other?,
@@ -199,12 +199,13 @@ impl Worker {
         // A block beyond the end of the file reads as zeros, like one that was never written.
         bytes.fill(0);
         file.read_at(bytes, offset(block))?;
-        Ok(block_content(bytes, block.way != OpenMode::Direct))
+        Ok(block_content(bytes, block.open_mode != OpenMode::Direct))
     }
 
     fn write(&mut self, block: Block, value: u64) -> io::Result<Event> {
-        let way = if block.way == OpenMode::ReadOnly { OpenMode::Buffered } else { block.way };
-        let file = file(&mut self.open, &self.dir, block.file, way)?;
+        let open_mode =
+            if block.open_mode == OpenMode::ReadOnly { OpenMode::Buffered } else { block.open_mode };
+        let file = file(&mut self.open, &self.dir, block.file, open_mode)?;
         let bytes = self.buffer.bytes();
         bytes.chunks_mut(8).for_each(|word| word.copy_from_slice(&value.to_le_bytes()));
         match file.write_at(bytes, offset(block))? {
@@ -230,7 +231,11 @@ impl Worker {
         }
     }
 
-    fn look(&self, name: u64, look: impl FnOnce(&Path) -> io::Result<fs::Metadata>) -> io::Result<Event> {
+    fn stat_name(
+        &self,
+        name: u64,
+        look: impl FnOnce(&Path) -> io::Result<fs::Metadata>,
+    ) -> io::Result<Event> {
         match look(&self.dir.join(name_of(name))) {
             Ok(found) => Ok(Event::Look { inode: found.ino() }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Event::LookMissing),
@@ -297,13 +302,13 @@ fn file<'a>(
     open: &'a mut HashMap<(usize, OpenMode), File>,
     dir: &Path,
     file: usize,
-    way: OpenMode,
+    open_mode: OpenMode,
 ) -> io::Result<&'a File> {
-    match open.entry((file, way)) {
+    match open.entry((file, open_mode)) {
         Entry::Occupied(found) => Ok(found.into_mut()),
         Entry::Vacant(place) => {
             let mut options = File::options();
-            match way {
+            match open_mode {
                 OpenMode::ReadOnly => options.read(true),
                 OpenMode::Buffered => options.read(true).write(true).create(true),
                 OpenMode::Direct => options.read(true).write(true).create(true).custom_flags(libc::O_DIRECT),

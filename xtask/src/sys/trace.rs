@@ -21,13 +21,13 @@ const AFTER: u8 = 2;
 /// Returns the program's exit status in the format of `wait(2)`.
 pub fn trace(command: &mut Command, mut after: impl FnMut(i64) -> Result<(), String>) -> Result<i32, String> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let said = |error: io::Error| format!("tracing {program}: {error}");
+    let with_program = |error: io::Error| format!("tracing {program}: {error}");
     let ask = || match ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
         Ok(_) => Ok(()),
         Err(error) => Err(error),
     };
     // SAFETY: between fork and exec only `ptrace` is called, which is a plain system call.
-    let child = unsafe { command.pre_exec(ask) }.spawn().map_err(said)?;
+    let child = unsafe { command.pre_exec(ask) }.spawn().map_err(with_program)?;
     let main = child.id() as i32;
     let mut calls: HashMap<i32, u64> = HashMap::new();
     let mut failed = None;

@@ -1,7 +1,7 @@
 //! Making, restoring and pruning backups.
 
 use backup::{
-    Attached, Chain, Error, Plan, Progress, Reader, Restored, Rewrite, copy, file_name, list, newest_first,
+    Attached, Chain, Error, Plan, Progress, Reader, Restored, Rewrite, create, file_name, list, newest_first,
     prune, restore, verify,
 };
 use bytes::Bytes;
@@ -12,18 +12,18 @@ use std::path::{Path, PathBuf};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-struct Place {
+struct Fixture {
     dir: tempfile::TempDir,
     engine: Embedded,
     model: Map,
     made: u32,
 }
 
-impl Place {
-    fn new() -> Place {
+impl Fixture {
+    fn new() -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let engine = Embedded::open(&dir.path().join("meta")).unwrap();
-        Place { dir, engine, model: Map::new(), made: 0 }
+        Fixture { dir, engine, model: Map::new(), made: 0 }
     }
 
     fn write(&mut self, changes: impl IntoIterator<Item = (u32, Option<u32>)>) {
@@ -61,7 +61,7 @@ impl Place {
             base: base.map(|base| Chain::find(base).unwrap()),
             files: vec![Attached { name: "weft.toml".into(), mode: 0o600, content: b"who".to_vec() }],
         };
-        let foot = copy(&*self.engine.snapshot().unwrap(), &plan, &Progress::default()).unwrap();
+        let foot = create(&*self.engine.snapshot().unwrap(), &plan, &Progress::default()).unwrap();
         assert_eq!(foot.keys, self.model.len() as u64);
         plan.path
     }
@@ -95,7 +95,7 @@ fn numbers(range: std::ops::Range<u32>) -> impl Iterator<Item = (u32, Option<u32
 
 #[test]
 fn every_backup_of_a_chain_can_be_restored() {
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     place.write(numbers(0..5000));
     let full = place.copy(None);
     let first = place.model.clone();
@@ -126,7 +126,7 @@ fn every_backup_of_a_chain_can_be_restored() {
 
 #[test]
 fn restore_keeps_the_previous_engine() {
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     place.write(numbers(0..10));
     let copy = place.copy(None);
     let to = place.dir.path().join("restored");
@@ -143,7 +143,7 @@ fn restore_keeps_the_previous_engine() {
 
 #[test]
 fn a_flipped_byte_anywhere_in_a_copy_is_refused_before_anything_changes() {
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     place.write(numbers(0..200));
     let full = place.copy(None);
     place.write(numbers(100..300));
@@ -176,7 +176,7 @@ fn a_flipped_byte_anywhere_in_a_copy_is_refused_before_anything_changes() {
 
 #[test]
 fn copies_that_do_not_belong_together_are_refused() {
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     place.write(numbers(0..100));
     let full = place.copy(None);
     place.write(numbers(50..150));
@@ -194,7 +194,7 @@ fn copies_that_do_not_belong_together_are_refused() {
     assert!(folder.hint().contains("one of the backups in it"), "{folder}: {}", folder.hint());
     fs::rename(&away, &full).unwrap();
     // A backup with the same id and different content.
-    let mut other = Place::new();
+    let mut other = Fixture::new();
     other.write(numbers(0..99));
     let impostor = other.copy(None);
     fs::copy(&impostor, &full).unwrap();
@@ -204,7 +204,7 @@ fn copies_that_do_not_belong_together_are_refused() {
 
 #[test]
 fn pruning_keeps_the_newest_with_their_bases() {
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     place.write(numbers(0..10));
     let first = place.copy(None);
     let second = place.copy(Some(&first));
@@ -224,7 +224,7 @@ fn pruning_keeps_the_newest_with_their_bases() {
 /// The clock was ahead when they were made, and a later backup has one of them as its base.
 #[test]
 fn future_backups_count_as_the_oldest_and_stay_as_bases() {
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     place.write(numbers(0..10));
     let now = place.copy(None);
     place.made = 1_000_000;
@@ -247,7 +247,7 @@ fn future_backups_count_as_the_oldest_and_stay_as_bases() {
 
 #[test]
 fn a_copy_is_not_written_over_another() {
-    let mut place = Place::new();
+    let mut place = Fixture::new();
     place.write(numbers(0..10));
     let first = place.copy(None);
     let kept = fs::read(&first).unwrap();
@@ -263,7 +263,7 @@ fn a_copy_is_not_written_over_another() {
         base: None,
         files: vec![],
     };
-    let refused = copy(&*place.engine.snapshot().unwrap(), &plan, &Progress::default());
+    let refused = create(&*place.engine.snapshot().unwrap(), &plan, &Progress::default());
     assert!(matches!(refused, Err(Error::Exists { .. })));
     assert_eq!(fs::read(&first).unwrap(), kept);
 }
@@ -311,7 +311,7 @@ fn a_backup_is_consistent_during_writes() {
             let from = written.load(SeqCst);
             let snapshot = engine.snapshot().unwrap();
             let to = written.load(SeqCst);
-            copy(&*snapshot, &plan, &Progress::default()).unwrap();
+            create(&*snapshot, &plan, &Progress::default()).unwrap();
             copies.push((path, from, to));
         }
         stop.store(true, SeqCst);

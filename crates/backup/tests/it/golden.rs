@@ -1,6 +1,6 @@
 //! The format of a backup stays the same: backups outlive versions.
 
-use backup::{Attached, Chain, Plan, Progress, Reader, copy};
+use backup::{Attached, Chain, Plan, Progress, Reader, create};
 use kv::{Batch, Embedded, Engine};
 use std::path::Path;
 
@@ -31,12 +31,12 @@ fn make(dir: &Path) -> [std::path::PathBuf; 2] {
         files: vec![Attached { name: "weft.toml".into(), mode: 0o600, content: b"who\n".to_vec() }],
     };
     write(&[("a", Some("1")), ("b", Some("")), ("c", Some("3"))]);
-    copy(&*engine.snapshot().unwrap(), &plan, &Progress::default()).unwrap();
+    create(&*engine.snapshot().unwrap(), &plan, &Progress::default()).unwrap();
     write(&[("a", None), ("c", Some("4")), ("d", Some("5"))]);
     let base = Some(Chain::find(&full).unwrap());
     let id = "fedcba9876543210fedcba9876543210".into();
     let plan = Plan { path: changes.clone(), id, base, created_s: 1_700_000_001, files: vec![], ..plan };
-    copy(&*engine.snapshot().unwrap(), &plan, &Progress::default()).unwrap();
+    create(&*engine.snapshot().unwrap(), &plan, &Progress::default()).unwrap();
     [full, changes]
 }
 

@@ -113,7 +113,7 @@ async fn at_depth(depth: u32, limit: Limit, file: &Rc<File>, work: Work) -> io::
     let (began_ns, next, done) = (rt::monotonic_ns(), Cell::new(0), Cell::new(0));
     let broken = Cell::new(false);
     let writes = matches!(limit, Limit::StorageWrite | Limit::StorageRandomWrite);
-    let lane = async |buffer: IoBuf| -> io::Result<()> {
+    let stream = async |buffer: IoBuf| -> io::Result<()> {
         let mut is_time = true;
         while is_time && !broken.get() {
             let records = work.size / work.record;
@@ -139,8 +139,8 @@ async fn at_depth(depth: u32, limit: Limit, file: &Rc<File>, work: Work) -> io::
         }
         Ok(())
     };
-    let lanes: Vec<_> = buffers.into_iter().map(|buffer| Box::pin(lane(buffer))).collect();
-    rt::join_all(lanes).await.into_iter().collect::<io::Result<()>>()?;
+    let streams: Vec<_> = buffers.into_iter().map(|buffer| Box::pin(stream(buffer))).collect();
+    rt::join_all(streams).await.into_iter().collect::<io::Result<()>>()?;
     if writes {
         file.sync_data().await?;
     }
@@ -151,7 +151,7 @@ async fn at_depth(depth: u32, limit: Limit, file: &Rc<File>, work: Work) -> io::
 /// Writes the whole file.
 async fn fill(file: &Rc<File>, size: u64) -> io::Result<()> {
     let next = Cell::new(0);
-    let lane = async || -> io::Result<()> {
+    let stream = async || -> io::Result<()> {
         let buffer = noise(LARGE as usize);
         while next.get() < size {
             let at = next.replace(next.get() + LARGE);
@@ -159,8 +159,8 @@ async fn fill(file: &Rc<File>, size: u64) -> io::Result<()> {
         }
         Ok(())
     };
-    let lanes: Vec<_> = (0..LARGE_DEPTHS[1]).map(|_| Box::pin(lane())).collect();
-    rt::join_all(lanes).await.into_iter().collect::<io::Result<()>>()?;
+    let streams: Vec<_> = (0..LARGE_DEPTHS[1]).map(|_| Box::pin(stream())).collect();
+    rt::join_all(streams).await.into_iter().collect::<io::Result<()>>()?;
     file.sync_data().await
 }
 

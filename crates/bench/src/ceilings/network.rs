@@ -26,30 +26,31 @@ pub trait MessageChannel {
 ///
 /// # Errors
 /// The first error of a channel.
-pub async fn measure<W: MessageChannel>(ways: &[W], each: Duration) -> Result<Vec<BestRate>, W::Error> {
+pub async fn measure<W: MessageChannel>(channels: &[W], each: Duration) -> Result<Vec<BestRate>, W::Error> {
     let each_ns = each.as_nanos() as u64;
     let data = IoBuf::alloc(MESSAGE_BYTES);
     // Establishes the connections.
-    for way in ways {
-        way.send(None).await?;
+    for channel in channels {
+        channel.send(None).await?;
     }
     let (began_ns, sent, broken) = (rt::monotonic_ns(), Cell::new(0), Cell::new(false));
-    let lane = async |way: &W| -> Result<(), W::Error> {
+    let stream = async |channel: &W| -> Result<(), W::Error> {
         while rt::monotonic_ns() - began_ns < each_ns && !broken.get() {
             // The other streams need not continue.
-            way.send(Some(data.clone())).await.inspect_err(|_| broken.set(true))?;
+            channel.send(Some(data.clone())).await.inspect_err(|_| broken.set(true))?;
             sent.set(sent.get() + MESSAGE_BYTES as u64);
         }
         Ok(())
     };
-    let lanes: Vec<_> = ways.iter().flat_map(|way| [way; DEPTH]).map(|way| Box::pin(lane(way))).collect();
-    rt::join_all(lanes).await.into_iter().collect::<Result<(), W::Error>>()?;
+    let streams: Vec<_> =
+        channels.iter().flat_map(|channel| [channel; DEPTH]).map(|way| Box::pin(stream(way))).collect();
+    rt::join_all(streams).await.into_iter().collect::<Result<(), W::Error>>()?;
     let rate = per_second(sent.get(), rt::monotonic_ns() - began_ns);
-    let mut found = vec![BestRate { limit: Limit::Network, rate, streams: ways.len() as u32 }];
-    if let Some(way) = ways.first() {
+    let mut found = vec![BestRate { limit: Limit::Network, rate, streams: channels.len() as u32 }];
+    if let Some(channel) = channels.first() {
         let (began_ns, mut count) = (rt::monotonic_ns(), 0);
         while rt::monotonic_ns() - began_ns < each_ns {
-            way.send(None).await?;
+            channel.send(None).await?;
             count += 1;
         }
         let rate = per_second(count, rt::monotonic_ns() - began_ns);
@@ -78,8 +79,8 @@ mod tests {
     #[test]
     fn bytes_and_messages_are_counted_and_errors_returned() {
         rt::block_on(async {
-            let way = Counting(Cell::new(0), u64::MAX);
-            let found = measure(&[&way, &way], Duration::from_millis(5)).await.unwrap();
+            let channel = Counting(Cell::new(0), u64::MAX);
+            let found = measure(&[&channel, &channel], Duration::from_millis(5)).await.unwrap();
             let kinds: Vec<_> = found.iter().map(|best| (best.limit, best.streams)).collect();
             assert_eq!(kinds, [(Limit::Network, 2), (Limit::RoundTrips, 1)]);
             let broken = Counting(Cell::new(0), 30);

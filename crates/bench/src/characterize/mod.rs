@@ -77,10 +77,10 @@ pub fn figures(profile: &Profile, scale: Option<f64>, host: &Host) -> Result<(f6
 
 /// Runs everything; stops when the generator requests it, and continues after experiments that
 /// fail.
-pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(String)) {
+pub fn measure(report: &mut Report, generator: &dyn Generator, print_progress: &dyn Fn(String)) {
     let total: usize = report.parts.iter().map(|part| part.figure.experiments.len()).sum();
     let (mut done, began) = (0, Instant::now());
-    let (mut failures, mut told) = (Vec::new(), Vec::new());
+    let (mut failures, mut measurement_notes) = (Vec::new(), Vec::new());
     for part in &mut report.parts {
         for experiment in &part.figure.experiments {
             if generator.is_over() {
@@ -95,16 +95,22 @@ pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(Str
                         let (ceilings, cores) = (&report.results.ceilings, report.results.machine.cores);
                         of.binding = binding_of(ceilings, cores, of, experiment.access(), report.copies);
                     }
-                    tell(progress(part.figure.quantity, experiment, &measured, (done, total), left));
+                    print_progress(progress(
+                        part.figure.quantity,
+                        experiment,
+                        &measured,
+                        (done, total),
+                        left,
+                    ));
                     let what = format!("{}, {} threads", part.figure.title, experiment.threads());
-                    told.extend(notes.into_iter().map(|note| format!("{what}: {note}")));
+                    measurement_notes.extend(notes.into_iter().map(|note| format!("{what}: {note}")));
                     part.measured.extend(measured.into_iter().filter(|of| !of.runs.is_empty()));
                 }
                 Err(error) if generator.is_over() && error.errno == Errno::EINTR => {}
                 Err(error) => {
                     let failure =
                         format!("{}, {} threads: {}", part.figure.title, experiment.threads(), error.message);
-                    tell(format!("[{done}/{total}] {failure}\n"));
+                    print_progress(format!("[{done}/{total}] {failure}\n"));
                     failures.push(failure);
                 }
             }
@@ -119,7 +125,7 @@ pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(Str
     }
     results.notes.extend(exceeded(results.measured.iter().filter_map(|one| one.binding.as_ref())));
     results.notes.extend(report.parts.iter().filter_map(|part| left_out(&part.figure)));
-    results.notes.extend(told);
+    results.notes.extend(measurement_notes);
     results.notes.extend(failures.into_iter().map(|failure: String| format!("not measured: {failure}")));
     if report.profile.is_small {
         let note = "the files are small on purpose, to keep the run short: caches of servers and drives may answer, and the plateau of a large machine isn't reached";

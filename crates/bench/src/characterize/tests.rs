@@ -6,19 +6,19 @@ const HOST: Host = Host { free_bytes: 1 << 40, memory_bytes: 64 << 30, drops_cac
 
 /// Measures nothing, and reports rates that rise with the threads up to a plateau; ends after
 /// `ends_after` experiments.
-struct Told {
+struct FakeGenerator {
     ends_after: usize,
     done: Cell<usize>,
     fails: Option<Operation>,
 }
 
-impl Told {
-    fn all() -> Told {
-        Told { ends_after: usize::MAX, done: Cell::new(0), fails: None }
+impl FakeGenerator {
+    fn all() -> FakeGenerator {
+        FakeGenerator { ends_after: usize::MAX, done: Cell::new(0), fails: None }
     }
 }
 
-impl Generator for Told {
+impl Generator for FakeGenerator {
     fn measure(&self, experiment: &Experiment, iterations: u32) -> Result<(Vec<Measured>, Vec<String>)> {
         self.done.set(self.done.get() + 1);
         if self.fails.is_some_and(|operation| experiment.operations().contains(&operation)) {
@@ -67,11 +67,11 @@ impl Generator for Told {
     }
 }
 
-fn report(name: &str, generator: &Told) -> Report {
+fn report(name: &str, generator: &FakeGenerator) -> Report {
     report_with(name, generator, Vec::new())
 }
 
-fn report_with(name: &str, generator: &Told, ceilings: Vec<Ceiling>) -> Report {
+fn report_with(name: &str, generator: &FakeGenerator, ceilings: Vec<Ceiling>) -> Report {
     let profile = find(name).unwrap();
     let (scale, figures) = figures(&profile, None, &HOST).unwrap();
     let results = Results {
@@ -102,7 +102,7 @@ fn report_with(name: &str, generator: &Told, ceilings: Vec<Ceiling>) -> Report {
 #[test]
 fn every_profile_is_a_page_with_all_figures_tables_and_commands() {
     for profile in profiles() {
-        let report = report(profile.name, &Told::all());
+        let report = report(profile.name, &FakeGenerator::all());
         let html = page::page(&report).unwrap();
         assert_eq!(html.matches("<svg").count(), profile.figures.len(), "{}", profile.name);
         for figure in &profile.figures {
@@ -125,7 +125,7 @@ fn every_profile_is_a_page_with_all_figures_tables_and_commands() {
 
 #[test]
 fn an_early_end_is_noted_and_results_are_kept() {
-    let generator = Told { ends_after: 2, ..Told::all() };
+    let generator = FakeGenerator { ends_after: 2, ..FakeGenerator::all() };
     let report = report("quick", &generator);
     assert_eq!(generator.done.get(), 2, "nothing is begun after the signal");
     assert!(report.results.notes[0].contains("ended by a signal after 2 of"), "{:?}", report.results.notes);
@@ -137,7 +137,7 @@ fn an_early_end_is_noted_and_results_are_kept() {
 
 #[test]
 fn a_failed_experiment_is_noted_and_the_others_run() {
-    let report = report("quick", &Told { fails: Some(Operation::Create), ..Told::all() });
+    let report = report("quick", &FakeGenerator { fails: Some(Operation::Create), ..FakeGenerator::all() });
     let failures = report.results.notes.iter().filter(|note| note.contains("not on this file system"));
     assert_eq!(failures.count(), 5, "{:?}", report.results.notes);
     assert_eq!(page::page(&report).unwrap().matches("<svg").count(), 4);
@@ -145,7 +145,7 @@ fn a_failed_experiment_is_noted_and_the_others_run() {
 
 #[test]
 fn ceilings_are_lines_and_shares() {
-    let mut report = report("quick", &Told::all());
+    let mut report = report("quick", &FakeGenerator::all());
     let ceiling = |limit, rate| Ceiling {
         limit,
         place: "target 1".into(),
@@ -175,7 +175,7 @@ fn ceilings_are_lines_and_shares() {
 
 #[test]
 fn another_system_is_drawn_beside() {
-    let mut report = report("quick", &Told::all());
+    let mut report = report("quick", &FakeGenerator::all());
     let ior = include_str!("../../tests/fixtures/ior-4.0.0-nn.txt");
     report.beside = vec![crate::import::any(ior).unwrap()];
     let html = page::page(&report).unwrap();
@@ -184,7 +184,7 @@ fn another_system_is_drawn_beside() {
 
 #[test]
 fn csv_has_a_row_for_each_figure() {
-    let report = report("quick", &Told::all());
+    let report = report("quick", &FakeGenerator::all());
     let text = csv::csv(&report.results);
     let columns = text.lines().next().unwrap().split(',').count();
     assert_eq!(text.lines().count(), 1 + report.results.measured.len());
@@ -201,7 +201,7 @@ fn shares_of_ceilings_and_the_generators_own_time_are_in_all_three() {
         streams: 4,
         measured: "2026-01-02T03:04:05Z".into(),
     };
-    let report = report_with("quick", &Told::all(), vec![ceiling]);
+    let report = report_with("quick", &FakeGenerator::all(), vec![ceiling]);
     let read = report.results.measured.iter().find(|of| of.operation == Operation::Read).unwrap();
     let binding = read.binding.as_ref().unwrap();
     let share = read.bytes_per_s().unwrap().0 / 1e9;
@@ -218,7 +218,7 @@ fn shares_of_ceilings_and_the_generators_own_time_are_in_all_three() {
 
 #[test]
 fn what_is_written_is_read_again() {
-    let report = report("quick", &Told::all());
+    let report = report("quick", &FakeGenerator::all());
     let [(name, json), (_, csv), (_, html)] = files(&report).unwrap();
     assert_eq!((name, crate::import::any(&json).unwrap()), ("results.json", report.results));
     assert!(csv.starts_with("experiment,") && html.starts_with("<!doctype html>"));
@@ -236,7 +236,7 @@ fn unknown_profiles_and_large_scales_are_refused_with_what_to_do() {
 fn progress_shows_rates_and_remaining_time() {
     let quick = find("quick").unwrap();
     let experiment = &quick.figures[0].experiments[1];
-    let (measured, _) = Told::all().measure(experiment, 1).unwrap();
+    let (measured, _) = FakeGenerator::all().measure(experiment, 1).unwrap();
     let text = progress(Quantity::Bytes, experiment, &measured, (2, 9), Duration::from_secs(300));
     assert_eq!(
         text,

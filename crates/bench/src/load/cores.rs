@@ -76,10 +76,10 @@ impl Queue {
 
     async fn run(&self) {
         while !self.is_over.load(Ordering::Acquire) {
-            let news = self.changed.wait();
+            let changed = self.changed.wait();
             let starts = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
             if starts.is_empty() && !self.is_over.load(Ordering::Acquire) {
-                news.await;
+                changed.await;
             }
             starts.into_iter().for_each(|start| start());
         }

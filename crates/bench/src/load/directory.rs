@@ -20,15 +20,15 @@ pub(super) struct LoadDirectory {
 impl LoadDirectory {
     /// Creates the directory. With several clients the leader creates and removes the directory of
     /// the load; each iteration has its own one in it, which the clients create if it is missing.
-    pub fn make(place: &Path, seat: ClientRank, iteration: u32) -> Result<LoadDirectory> {
-        if seat != ClientRank::ALONE {
-            let path = seat.folder(place).join(iteration.to_string());
+    pub fn make(place: &Path, rank: ClientRank, iteration: u32) -> Result<LoadDirectory> {
+        if rank != ClientRank::SINGLE {
+            let path = rank.folder(place).join(iteration.to_string());
             match fs::create_dir(&path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     let hint = "DIR must be the same directory of one file system on all clients";
                     return Err(failed(format!("can't create {}", path.display()), error).hint(hint));
                 }
-                _ => return Ok(LoadDirectory { path, is_removed: seat.client > 0 }),
+                _ => return Ok(LoadDirectory { path, is_removed: rank.client > 0 }),
             }
         }
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -70,8 +70,8 @@ pub(super) fn io_error(error: io::Error) -> Error {
 
 /// Adds to an error what failed.
 pub(super) fn with_context(what: String, error: Error) -> Error {
-    let told = if error.message.is_empty() { error.errno.name().into() } else { error.message };
-    Error { message: format!("{what}: {told}").into(), ..error }
+    let cause = if error.message.is_empty() { error.errno.name().into() } else { error.message };
+    Error { message: format!("{what}: {cause}").into(), ..error }
 }
 
 /// Returns the error of a failed system call on an object.

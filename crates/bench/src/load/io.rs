@@ -36,12 +36,12 @@ struct Transfer {
 
 /// Parameters of one phase's threads.
 struct Job<P> {
-    place: P,
+    backend: P,
     io: IoExperiment,
     operation: Operation,
     seed: u64,
     folder: PathBuf,
-    seat: ClientRank,
+    rank: ClientRank,
 }
 
 /// Creates the files.
@@ -85,39 +85,39 @@ impl<P: Backend> Work for MeasureFiles<P> {
 }
 
 /// Runs one iteration: each operation in turn.
-pub(super) fn iterate<P: Backend>(io: &IoExperiment, place: &P, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn iterate<P: Backend>(io: &IoExperiment, backend: &P, stage: &mut Stage<'_>) -> Result<()> {
     let mut is_filled = false;
     for (index, operation) in io.operations.iter().copied().enumerate() {
-        let (seed, folder, seat) = (stage.seed, stage.folder.to_path_buf(), stage.watch.seat());
-        let job = Arc::new(Job { place: place.clone(), io: io.clone(), operation, seed, folder, seat });
+        let (seed, folder, rank) = (stage.seed, stage.folder.to_path_buf(), stage.observer.rank());
+        let job = Arc::new(Job { backend: backend.clone(), io: io.clone(), operation, seed, folder, rank });
         let needs_files = operation != Operation::Write || io.access == Access::Random;
         if needs_files && !is_filled {
             let chunks = u64::from(io.threads) * job.thread_bytes().div_ceil(FILL_BYTES as u64);
             let plan = stage.plan("making files", io.threads, chunks, None);
-            let outcome = phase::run(&plan, place, &Arc::new(CreateFiles(job.clone())))?;
-            if outcome.is_stopped || stage.watch.is_stopped() {
+            let outcome = phase::run(&plan, backend, &Arc::new(CreateFiles(job.clone())))?;
+            if outcome.is_stopped || stage.observer.is_stopped() {
                 stage.stop();
                 return Ok(());
             }
             is_filled = true;
         }
         if operation != Operation::Write {
-            job.forget()?;
+            job.drop_client_caches()?;
         }
-        stage.make_cold(index, io.caching);
-        stage.watch.before_phase(operation, stage.folder);
+        stage.prepare_caches(index, io.caching);
+        stage.observer.before_phase(operation, stage.folder);
         let plan = stage.plan(
             &format!("{operation:?}").to_lowercase(),
             io.threads,
             job.records() * u64::from(io.threads),
             io.seconds.map(Duration::from_secs),
         );
-        let outcome = phase::run(&plan, place, &Arc::new(MeasureFiles(job.clone())))?;
+        let outcome = phase::run(&plan, backend, &Arc::new(MeasureFiles(job.clone())))?;
         if operation == Operation::Write && io.access == Access::Sequential {
             // Several clients must agree on the following phases.
-            is_filled = if job.seat.clients > 1 { io.seconds.is_none() } else { outcome.is_complete };
+            is_filled = if job.rank.clients > 1 { io.seconds.is_none() } else { outcome.is_complete };
         }
-        if !stage.keep(index, outcome) {
+        if !stage.record_phase(index, outcome) {
             return Ok(());
         }
     }
@@ -128,7 +128,7 @@ impl<P> Job<P> {
     /// Returns the global number of one of this client's threads; all thread numbers below are
     /// global.
     fn number(&self, own: u32) -> u32 {
-        self.seat.thread(own, self.io.threads)
+        self.rank.thread(own, self.io.threads)
     }
 
     fn records(&self) -> u64 {
@@ -149,7 +149,7 @@ impl<P> Job<P> {
     /// thread, if there is one, so that it doesn't read its own data.
     fn accessed_thread(&self, thread: u32) -> u32 {
         match self.operation {
-            Operation::Read => self.seat.next(thread, self.io.threads),
+            Operation::Read => self.rank.next(thread, self.io.threads),
             _ => thread,
         }
     }
@@ -165,8 +165,8 @@ impl<P> Job<P> {
 
     /// Returns the accesses of a thread; unlimited if a random phase ends by time.
     fn access_count(&self) -> u64 {
-        let goes_on = self.io.access == Access::Random && self.io.seconds.is_some();
-        if goes_on { u64::MAX } else { self.records() }
+        let is_timed = self.io.access == Access::Random && self.io.seconds.is_some();
+        if is_timed { u64::MAX } else { self.records() }
     }
 
     /// Returns the transfer of one access.
@@ -181,7 +181,7 @@ impl<P> Job<P> {
         let index = match io.sharing {
             FileSharing::OwnFiles => record,
             FileSharing::Segments => owner * records + record,
-            FileSharing::Interleaved => record * u64::from(self.seat.threads(io.threads)) + owner,
+            FileSharing::Interleaved => record * u64::from(self.rank.threads(io.threads)) + owner,
         };
         let is_write = match operation {
             Operation::Mixed => permuted(visit % 1000, 1000, key) < 300,
@@ -192,20 +192,20 @@ impl<P> Job<P> {
 
     /// Runs one of the thread's concurrent streams: transfers one after the other, each for the
     /// next access that no other stream has taken.
-    async fn run_stream(&self, thread: u32, file: &impl BackendFile, shared: &Shared, lanes: &Streams) {
+    async fn run_stream(&self, thread: u32, file: &impl BackendFile, shared: &Shared, streams: &Streams) {
         let content = Content::new(self.seed, u64::from(self.accessed_file(thread)));
         let length = self.io.record_bytes as usize;
         let (mut buffer, mut scratch) = (IoBuf::alloc(length), self.scratch());
         with_bytes(&mut buffer, |bytes| content.fill(bytes, 0));
-        let begun = lanes.begin();
-        while let Some(visit) = lanes.next(self.access_count()) {
+        let begun = streams.begin();
+        while let Some(visit) = streams.next(self.access_count()) {
             let step = self.step(thread, visit);
             if step.is_write {
                 with_bytes(&mut buffer, |bytes| self.prepare_write(content, bytes, step));
             }
             let since = Instant::now();
             let done = file.transfer(&mut buffer, step.offset, step.is_write).await;
-            let mut tally = lanes.tally.borrow_mut();
+            let mut tally = streams.tally.borrow_mut();
             match done {
                 Ok(()) => {
                     tally.count(since, length as u64);
@@ -213,11 +213,11 @@ impl<P> Job<P> {
                 }
                 Err(error) => {
                     let counted = tally.fail(|| self.failure(thread, step), &error);
-                    lanes.note(counted);
+                    streams.note(counted);
                 }
             }
-            if shared.is_over(begun) {
-                lanes.is_over.set(true);
+            if shared.count_operation(begun) {
+                streams.is_over.set(true);
             }
         }
     }
@@ -225,17 +225,17 @@ impl<P> Job<P> {
     fn run_ring(&self, thread: u32, file: &File, shared: &Shared) -> Result<ThreadResult> {
         let content = Content::new(self.seed, u64::from(self.accessed_file(thread)));
         let (length, depth) = (self.io.record_bytes as usize, self.io.queue_depth);
-        let broken = |error: std::io::Error| {
+        let ring_error = |error: std::io::Error| {
             with_context("io_uring".into(), io_error(error))
                 .hint("where the kernel forbids rings, use --depth 1")
         };
-        let mut ring = Ring::new(file, depth, length).map_err(broken)?;
+        let mut ring = Ring::new(file, depth, length).map_err(ring_error)?;
         let mut scratch = self.scratch();
         (0..depth as usize).for_each(|slot| content.fill(ring.buffer(slot), 0));
         let mut free: Vec<usize> = (0..depth as usize).collect();
         let mut steps = (0..self.access_count()).map(|visit| self.step(thread, visit));
         let mut tally = ThreadResult::new();
-        let mut under_way = vec![(Transfer { offset: 0, is_write: false }, tally.begun); depth as usize];
+        let mut in_flight = vec![(Transfer { offset: 0, is_write: false }, tally.begun); depth as usize];
         let (mut ended, mut is_over) = (Vec::new(), false);
         loop {
             while !is_over && !free.is_empty() {
@@ -245,15 +245,15 @@ impl<P> Job<P> {
                 };
                 let Some(slot) = free.pop() else { break };
                 self.prepare_write(content, ring.buffer(slot), step);
-                under_way[slot] = (step, Instant::now());
-                ring.send(slot, step.offset, step.is_write).map_err(broken)?;
+                in_flight[slot] = (step, Instant::now());
+                ring.send(slot, step.offset, step.is_write).map_err(ring_error)?;
             }
             if free.len() == depth as usize {
                 return Ok(tally);
             }
-            ring.wait(1, &mut ended).map_err(broken)?;
+            ring.wait(1, &mut ended).map_err(ring_error)?;
             for (slot, result) in ended.drain(..) {
-                let (step, since) = under_way[slot];
+                let (step, since) = in_flight[slot];
                 free.push(slot);
                 match result.and_then(|moved| complete_transfer(file, ring.buffer(slot), step, moved)) {
                     Ok(()) => {
@@ -262,7 +262,7 @@ impl<P> Job<P> {
                     }
                     Err(error) => tally.fail(|| self.failure(thread, step), &io_error(error))?,
                 }
-                is_over |= shared.is_over(tally.begun);
+                is_over |= shared.count_operation(tally.begun);
             }
         }
     }
@@ -295,7 +295,7 @@ impl<P> Job<P> {
         if let Some(wrong) = content.check(bytes, step.offset, scratch) {
             tally.wrong_bytes += wrong.bytes;
             let path = self.path(self.accessed_file(thread));
-            tally.first.get_or_insert_with(|| {
+            tally.first_failure.get_or_insert_with(|| {
                 format!(
                     "{}: wrong byte at offset {}: expected {:#04x}, found {:#04x}",
                     path.display(),
@@ -326,7 +326,7 @@ fn complete_transfer(file: &File, bytes: &mut [u8], step: Transfer, moved: usize
 /// State shared by the concurrent streams of one thread.
 struct Streams {
     /// Accesses that have begun.
-    begun: Cell<u64>,
+    started: Cell<u64>,
     is_over: Cell<bool>,
     tally: RefCell<ThreadResult>,
     failure: RefCell<Option<Error>>,
@@ -335,7 +335,7 @@ struct Streams {
 impl Default for Streams {
     fn default() -> Streams {
         Streams {
-            begun: Cell::new(0),
+            started: Cell::new(0),
             is_over: Cell::new(false),
             tally: RefCell::new(ThreadResult::new()),
             failure: RefCell::default(),
@@ -347,7 +347,7 @@ impl Streams {
     /// Starts the time measurement with the first stream; returns its start.
     fn begin(&self) -> Instant {
         let mut tally = self.tally.borrow_mut();
-        if self.begun.get() == 0 {
+        if self.started.get() == 0 {
             tally.begun = Instant::now();
         }
         tally.begun
@@ -355,10 +355,10 @@ impl Streams {
 
     /// Returns the number of the next access, if one is left.
     fn next(&self, visits: u64) -> Option<u64> {
-        let visit = self.begun.get();
-        let is_there = visit < visits && !self.is_over.get();
-        is_there.then(|| {
-            self.begun.set(visit + 1);
+        let visit = self.started.get();
+        let has_next = visit < visits && !self.is_over.get();
+        has_next.then(|| {
+            self.started.set(visit + 1);
             visit
         })
     }
@@ -382,12 +382,12 @@ impl Streams {
 impl<P: Backend> Job<P> {
     async fn open(&self, file: u32, is_write: bool, caching: Caching) -> Result<P::File> {
         let path = self.path(file);
-        let opened = self.place.open(&path, is_write, caching).await;
+        let opened = self.backend.open(&path, is_write, caching).await;
         opened.map_err(|error| with_context(format!("can't open {}", path.display()), error))
     }
 
     /// Drops this client's cache of the files.
-    fn forget(self: &Arc<Self>) -> Result<()> {
+    fn drop_client_caches(self: &Arc<Self>) -> Result<()> {
         if self.io.caching == Caching::Warm {
             return Ok(());
         }
@@ -395,7 +395,7 @@ impl<P: Backend> Job<P> {
         for number in (0..files).map(|thread| self.own_file(self.number(thread))) {
             let (job, path) = (self.clone(), self.path(number));
             let done =
-                super::backend::wait_for(&self.place, async move || job.place.drop_cache(&path).await)?;
+                super::backend::wait_for(&self.backend, async move || job.backend.drop_cache(&path).await)?;
             done.map_err(|error| with_context(format!("can't sync {}", self.path(number).display()), error))?;
         }
         Ok(())
@@ -420,7 +420,7 @@ impl<P: Backend> Job<P> {
                 .await
                 .map_err(|error| with_context(format!("can't write {}", object().display()), error))?;
             done += piece as u64;
-            shared.is_over(tally.begun);
+            shared.count_operation(tally.begun);
         }
         file.sync()
             .await
@@ -438,9 +438,9 @@ impl<P: Backend> Job<P> {
     ) -> Result<ThreadResult> {
         let mut tally = match (self.io.queue_depth, file.kernel_file()) {
             (1, _) => {
-                let lanes = Streams::default();
-                self.run_stream(thread, &**file, shared, &lanes).await;
-                lanes.end()?
+                let streams = Streams::default();
+                self.run_stream(thread, &**file, shared, &streams).await;
+                streams.end()?
             }
             (_, Some(file)) => self.run_ring(thread, file, shared)?,
             (_, None) => self.run_tasks(thread, file, shared).await?,
@@ -466,14 +466,14 @@ impl<P: Backend> Job<P> {
         file: &Rc<P::File>,
         shared: &Arc<Shared>,
     ) -> Result<ThreadResult> {
-        let lanes = Rc::new(Streams::default());
+        let streams = Rc::new(Streams::default());
         let left = Rc::new(Cell::new(self.io.queue_depth));
         let ended = Rc::new(Event::new());
         for _ in 0..self.io.queue_depth {
             let (job, file, shared) = (self.clone(), file.clone(), shared.clone());
-            let (lanes, left, ended) = (lanes.clone(), left.clone(), ended.clone());
+            let (streams, left, ended) = (streams.clone(), left.clone(), ended.clone());
             rt::spawn(async move {
-                job.run_stream(thread, &*file, &shared, &lanes).await;
+                job.run_stream(thread, &*file, &shared, &streams).await;
                 left.set(left.get() - 1);
                 if left.get() == 0 {
                     ended.set();
@@ -481,7 +481,7 @@ impl<P: Backend> Job<P> {
             });
         }
         ended.wait().await;
-        lanes.end()
+        streams.end()
     }
 }
 
@@ -511,9 +511,9 @@ pub(super) fn null_overhead_ns(io: &IoExperiment, operation: Operation) -> Resul
         threads: 1,
         ..io.clone()
     };
-    let job = Job { place: (), io, operation, seed: 0, folder: PathBuf::new(), seat: ClientRank::ALONE };
-    let lanes = Streams::default();
-    drive(job.run_stream(0, &Null, &Shared::new(None), &lanes));
-    let tally = lanes.end()?;
+    let job = Job { backend: (), io, operation, seed: 0, folder: PathBuf::new(), rank: ClientRank::SINGLE };
+    let streams = Streams::default();
+    drive(job.run_stream(0, &Null, &Shared::new(None), &streams));
+    let tally = streams.end()?;
     Ok(tally.begun.elapsed().as_nanos() as f64 / count as f64)
 }

@@ -15,12 +15,12 @@ use std::time::Instant;
 use types::{Errno, Error, Result};
 
 /// Runs one iteration: each operation in turn.
-pub(super) fn iterate<P: Backend>(meta: &MetaExperiment, place: &P, stage: &mut Stage<'_>) -> Result<()> {
-    let (content, seat) = (contents(meta, stage.seed), stage.watch.seat());
-    let job = Arc::new(Job { meta: meta.clone(), folder: stage.folder.to_path_buf(), content, seat });
-    let (made, there) = (job.clone(), place.clone());
-    wait_for(place, async move || made.make_directories(&there).await)??;
-    let touching = |operation| Arc::new(MetaWork { place: place.clone(), job: job.clone(), operation });
+pub(super) fn iterate<P: Backend>(meta: &MetaExperiment, backend: &P, stage: &mut Stage<'_>) -> Result<()> {
+    let (content, rank) = (contents(meta, stage.seed), stage.observer.rank());
+    let job = Arc::new(Job { meta: meta.clone(), folder: stage.folder.to_path_buf(), content, rank });
+    let (made, there) = (job.clone(), backend.clone());
+    wait_for(backend, async move || made.make_directories(&there).await)??;
+    let work = |operation| Arc::new(MetaWork { backend: backend.clone(), job: job.clone(), operation });
     let mut are_there = false;
     for (index, operation) in meta.operations.iter().copied().enumerate() {
         let files = u64::from(meta.threads) * meta.thread_files;
@@ -32,18 +32,18 @@ pub(super) fn iterate<P: Backend>(meta: &MetaExperiment, place: &P, stage: &mut 
         };
         if let Some((before, what)) = missing {
             let plan = stage.plan(what, meta.threads, files, None);
-            let outcome = phase::run(&plan, place, &touching(before))?;
-            if outcome.is_stopped || stage.watch.is_stopped() {
+            let outcome = phase::run(&plan, backend, &work(before))?;
+            if outcome.is_stopped || stage.observer.is_stopped() {
                 stage.stop();
                 return Ok(());
             }
         }
-        stage.make_cold(index, meta.caching);
-        stage.watch.before_phase(operation, stage.folder);
+        stage.prepare_caches(index, meta.caching);
+        stage.observer.before_phase(operation, stage.folder);
         let plan = stage.plan(&format!("{operation:?}").to_lowercase(), meta.threads, files, None);
-        let outcome = phase::run(&plan, place, &touching(operation))?;
+        let outcome = phase::run(&plan, backend, &work(operation))?;
         are_there = operation != Operation::Remove;
-        if !stage.keep(index, outcome) {
+        if !stage.record_phase(index, outcome) {
             return Ok(());
         }
     }
@@ -62,12 +62,12 @@ struct Job {
     meta: MetaExperiment,
     folder: PathBuf,
     content: IoBuf,
-    seat: ClientRank,
+    rank: ClientRank,
 }
 
 /// One operation on all files of a thread.
 struct MetaWork<P> {
-    place: P,
+    backend: P,
     job: Arc<Job>,
     operation: Operation,
 }
@@ -80,37 +80,37 @@ impl<P: Backend> Work for MetaWork<P> {
     }
 
     async fn work(&self, thread: u32, (): (), shared: &Arc<Shared>) -> Result<ThreadResult> {
-        let touch = async |path: &Path, buffer: &mut IoBuf| self.touch(path, buffer).await;
-        self.job.work(thread, self.operation, shared, touch).await
+        let run_operation = async |path: &Path, buffer: &mut IoBuf| self.run_operation(path, buffer).await;
+        self.job.work(thread, self.operation, shared, run_operation).await
     }
 }
 
 impl<P: Backend> MetaWork<P> {
     /// Runs the operation on one file; returns the bytes transferred.
-    async fn touch(&self, path: &Path, buffer: &mut IoBuf) -> Result<u64> {
-        let (place, content) = (&self.place, &self.job.content);
+    async fn run_operation(&self, path: &Path, buffer: &mut IoBuf) -> Result<u64> {
+        let (backend, content) = (&self.backend, &self.job.content);
         let length = content.len() as u64;
         let is_whole = |found: u64| match found == length {
             true => Ok(()),
             false => Err(Error::new(Errno::EIO, format!("{found} bytes instead of {length}"))),
         };
         match self.operation {
-            Operation::Create => place.create(path, content).await.map(|()| length),
-            Operation::Stat => is_whole(place.stat(path).await?).map(|()| 0),
-            Operation::ReadFile => is_whole(place.read_file(path, buffer).await?).map(|()| length),
-            _ => place.remove(path).await.map(|()| 0),
+            Operation::Create => backend.create(path, content).await.map(|()| length),
+            Operation::Stat => is_whole(backend.stat(path).await?).map(|()| 0),
+            Operation::ReadFile => is_whole(backend.read_file(path, buffer).await?).map(|()| length),
+            _ => backend.remove(path).await.map(|()| 0),
         }
     }
 }
 
 impl Job {
-    async fn make_directories(&self, place: &impl Backend) -> Result<()> {
+    async fn make_directories(&self, backend: &impl Backend) -> Result<()> {
         let TreeShape::OwnDirectories { directories } = self.meta.shape else { return Ok(()) };
         let make = async |path: PathBuf| {
-            let made = place.make_directory(&path).await;
+            let made = backend.make_directory(&path).await;
             made.map_err(|error| with_context(format!("can't create {}", path.display()), error))
         };
-        for thread in (0..self.meta.threads).map(|own| self.seat.thread(own, self.meta.threads)) {
+        for thread in (0..self.meta.threads).map(|own| self.rank.thread(own, self.meta.threads)) {
             let own = self.folder.join(format!("t{thread}"));
             make(own.clone()).await?;
             for directory in 0..directories.max(1) {
@@ -135,22 +135,22 @@ impl Job {
         own: u32,
         operation: Operation,
         shared: &Shared,
-        touch: impl AsyncFn(&Path, &mut IoBuf) -> Result<u64>,
+        run_operation: impl AsyncFn(&Path, &mut IoBuf) -> Result<u64>,
     ) -> Result<ThreadResult> {
         // With several threads, a thread reads the files of another one.
-        let thread = self.seat.thread(own, self.meta.threads);
-        let is_looking = matches!(operation, Operation::Stat | Operation::ReadFile);
-        let owner = if is_looking { self.seat.next(thread, self.meta.threads) } else { thread };
+        let thread = self.rank.thread(own, self.meta.threads);
+        let reads = matches!(operation, Operation::Stat | Operation::ReadFile);
+        let owner = if reads { self.rank.next(thread, self.meta.threads) } else { thread };
         let mut buffer = IoBuf::alloc(self.content.len() + 1);
         let mut tally = ThreadResult::new();
         for file in 0..self.meta.thread_files {
             let path = self.path(owner, file);
             let since = Instant::now();
-            match touch(&path, &mut buffer).await {
+            match run_operation(&path, &mut buffer).await {
                 Ok(bytes) => tally.count(since, bytes),
                 Err(error) => tally.fail(|| format!("{operation:?} of {}", path.display()), &error)?,
             }
-            if shared.is_over(tally.begun) {
+            if shared.count_operation(tally.begun) {
                 break;
             }
         }
@@ -164,7 +164,7 @@ impl Job {
 pub(super) fn null_overhead_ns(meta: &MetaExperiment, operation: Operation) -> Result<f64> {
     let meta = MetaExperiment { threads: 1, thread_files: NULL_OPERATIONS, ..meta.clone() };
     let content = contents(&meta, 0);
-    let job = Job { meta, folder: "weft-bench".into(), content, seat: ClientRank::ALONE };
+    let job = Job { meta, folder: "weft-bench".into(), content, rank: ClientRank::SINGLE };
     let nothing = async |path: &Path, buffer: &mut IoBuf| {
         std::hint::black_box((path, buffer));
         Ok(0)

@@ -49,8 +49,8 @@ pub trait Observer: Sync {
         false
     }
     /// Returns this client's rank among those of the load.
-    fn seat(&self) -> ClientRank {
-        ClientRank::ALONE
+    fn rank(&self) -> ClientRank {
+        ClientRank::SINGLE
     }
     /// Waits until all clients have arrived; returns false when that can't happen any more and the
     /// load must end.
@@ -103,8 +103,13 @@ pub struct LoadResult {
 /// # Errors
 /// An impossible experiment is refused before anything is written. Later errors are in
 /// [`LoadResult::failure`].
-pub fn run(experiment: &Experiment, dir: &Path, iterations: u32, watch: &dyn Observer) -> Result<LoadResult> {
-    run_on(&Kernel, experiment, dir, iterations, watch)
+pub fn run(
+    experiment: &Experiment,
+    dir: &Path,
+    iterations: u32,
+    observer: &dyn Observer,
+) -> Result<LoadResult> {
+    run_on(&Kernel, experiment, dir, iterations, observer)
 }
 
 /// Like [`run`], with another backend for the same directory. The load's directory is still created
@@ -117,29 +122,30 @@ pub fn run_on(
     experiment: &Experiment,
     dir: &Path,
     iterations: u32,
-    watch: &dyn Observer,
+    observer: &dyn Observer,
 ) -> Result<LoadResult> {
     check(experiment, dir)?;
     let operations = experiment.operations();
-    let figure = |one: &Operation| experiment.measured(*one, watch.seat(), place_of(place));
-    let mut loaded = LoadResult {
+    let figure = |one: &Operation| experiment.measured(*one, observer.rank(), access_path_of(place));
+    let mut result = LoadResult {
         measured: operations.iter().map(figure).collect(),
         histograms: vec![Vec::new(); operations.len()],
         ..LoadResult::default()
     };
-    for measured in &mut loaded.measured {
+    for measured in &mut result.measured {
         measured.generator_ns = Some(null_overhead_ns(experiment, measured.operation)?);
     }
     for iteration in 0..iterations {
-        loaded.failure = iterate(place, experiment, dir, (iteration, iterations), watch, &mut loaded).err();
-        if loaded.failure.is_some() || loaded.is_stopped {
+        result.failure =
+            iterate(place, experiment, dir, (iteration, iterations), observer, &mut result).err();
+        if result.failure.is_some() || result.is_stopped {
             break;
         }
     }
-    Ok(loaded)
+    Ok(result)
 }
 
-fn place_of<P: Backend>(_: &P) -> Through {
+fn access_path_of<P: Backend>(_: &P) -> Through {
     P::ACCESS_PATH
 }
 
@@ -149,35 +155,35 @@ fn iterate(
     experiment: &Experiment,
     dir: &Path,
     (iteration, iterations): (u32, u32),
-    watch: &dyn Observer,
-    loaded: &mut LoadResult,
+    observer: &dyn Observer,
+    result: &mut LoadResult,
 ) -> Result<()> {
-    let seat = watch.seat();
-    if iteration > 0 && seat == ClientRank::ALONE {
+    let rank = observer.rank();
+    if iteration > 0 && rank == ClientRank::SINGLE {
         // The file system may still be freeing the space of the previous iteration.
         check(experiment, dir)?;
     }
-    let folder = LoadDirectory::make(dir, seat, iteration)?;
+    let folder = LoadDirectory::make(dir, rank, iteration)?;
     let operations = experiment.operations().len() as u32;
     let mut stage = Stage {
         folder: folder.path(),
-        watch,
+        observer,
         seed: u64::from(iteration),
         phase: iteration * operations,
         phases: iterations * operations,
-        loaded,
+        result,
     };
     let outcome = match experiment {
         Experiment::Io(io) => io::iterate(io, place, &mut stage),
         Experiment::Meta(meta) => meta::iterate(meta, place, &mut stage),
     };
-    if seat != ClientRank::ALONE && outcome.is_ok() && !stage.loaded.is_stopped && !watch.barrier() {
+    if rank != ClientRank::SINGLE && outcome.is_ok() && !stage.result.is_stopped && !observer.barrier() {
         stage.stop();
     }
     match (outcome, folder.remove()) {
         (Err(error), Err(left)) => {
             // Both errors must be reported, and only one can be returned.
-            loaded.notes.push(left.to_string());
+            result.notes.push(left.to_string());
             Err(error)
         }
         (outcome, removed) => outcome.and(removed),
@@ -200,18 +206,18 @@ fn null_overhead_ns(experiment: &Experiment, operation: Operation) -> Result<f64
 /// One iteration.
 struct Stage<'a> {
     folder: &'a Path,
-    watch: &'a dyn Observer,
+    observer: &'a dyn Observer,
     seed: u64,
     /// Completed phases.
     phase: u32,
     phases: u32,
-    loaded: &'a mut LoadResult,
+    result: &'a mut LoadResult,
 }
 
 impl<'a> Stage<'a> {
     fn plan(&self, what: &str, threads: u32, operations: u64, deadline: Option<Duration>) -> phase::Plan<'a> {
         phase::Plan {
-            watch: self.watch,
+            observer: self.observer,
             what: what.to_string(),
             number: self.phase + 1,
             of: self.phases,
@@ -222,55 +228,55 @@ impl<'a> Stage<'a> {
     }
 
     /// Records the result of a measured phase; returns whether to continue.
-    fn keep(&mut self, index: usize, outcome: phase::Outcome) -> bool {
+    fn record_phase(&mut self, index: usize, outcome: phase::Outcome) -> bool {
         self.phase += 1;
-        if let Some(first) = outcome.first {
-            self.loaded.notes.push(first);
+        if let Some(first) = outcome.first_failure {
+            self.result.notes.push(first);
         }
         if outcome.is_stopped {
             return self.stop();
         }
-        self.loaded.histograms[index].push(outcome.latency);
-        let measured = &mut self.loaded.measured[index];
-        let is_kept_back = measured.operation == Operation::Write && measured.caching != Caching::Direct;
+        self.result.histograms[index].push(outcome.latency);
+        let measured = &mut self.result.measured[index];
+        let is_buffered = measured.operation == Operation::Write && measured.caching != Caching::Direct;
         let own_bytes = measured.total_bytes / u64::from(measured.clients);
-        let is_again = is_kept_back && outcome.run.bytes > own_bytes;
+        let rewrote_cached_records = is_buffered && outcome.run.bytes > own_bytes;
         measured.runs.push(outcome.run);
-        if is_again {
+        if rewrote_cached_records {
             let reason = "records were written again in the client's cache before they were synced";
-            self.note_cache(index, reason.to_string());
+            self.note_cached(index, reason.to_string());
         }
-        !self.watch.is_stopped() || self.stop()
+        !self.observer.is_stopped() || self.stop()
     }
 
     fn stop(&mut self) -> bool {
-        self.loaded.is_stopped = true;
-        self.loaded.notes.push("stopped early: the phase in progress isn't reported".to_string());
+        self.result.is_stopped = true;
+        self.result.notes.push("stopped early: the phase in progress isn't reported".to_string());
         false
     }
 
     /// Drops caches before a phase that reads, and notes where caches may answer anyway.
-    fn make_cold(&mut self, index: usize, caching: Caching) {
-        let measured = &self.loaded.measured[index];
+    fn prepare_caches(&mut self, index: usize, caching: Caching) {
+        let measured = &self.result.measured[index];
         let (total, memory) =
-            (measured.total_bytes / u64::from(self.watch.seat().clients), machine::memory_bytes());
+            (measured.total_bytes / u64::from(self.observer.rank().clients), machine::memory_bytes());
         let reads = !matches!(measured.operation, Operation::Write | Operation::Create);
         // Direct transfers of a local device's file system bypass all caches of this machine. Those
         // of other file systems may come from a server on this machine, which has a cache.
-        let is_past_all = || caching == Caching::Direct && machine::is_on_device(self.folder);
+        let bypasses_caches = || caching == Caching::Direct && machine::is_on_device(self.folder);
         let reason = match caching {
             Caching::Warm => "caches were left as they were (warm)".to_string(),
-            _ if !reads || is_past_all() || machine::drop_caches() || total >= 2 * memory => return,
+            _ if !reads || bypasses_caches() || machine::drop_caches() || total >= 2 * memory => return,
             _ => format!(
                 "the servers' caches may have answered: only root can drop them, and {total} bytes are less than twice the memory ({memory})"
             ),
         };
-        self.note_cache(index, reason);
+        self.note_cached(index, reason);
     }
 
     /// Notes why a result is a cache's; the reasons of all iterations are kept.
-    fn note_cache(&mut self, index: usize, reason: String) {
-        let cached = &mut self.loaded.measured[index].cached;
+    fn note_cached(&mut self, index: usize, reason: String) {
+        let cached = &mut self.result.measured[index].cached;
         match cached {
             Some(others) if others.contains(&reason) => {}
             Some(others) => *others += &format!("; {reason}"),
@@ -280,17 +286,17 @@ impl<'a> Stage<'a> {
 }
 
 impl Experiment {
-    fn measured(&self, operation: Operation, seat: ClientRank, through: Through) -> Measured {
-        let clients = seat.clients;
+    fn measured(&self, operation: Operation, rank: ClientRank, through: Through) -> Measured {
+        let clients = rank.clients;
         let runs: Vec<Run> = Vec::new();
         match self {
             Experiment::Io(io) => Measured {
                 experiment: io.name.clone(),
                 operation,
                 clients,
-                threads: seat.threads(io.threads),
+                threads: rank.threads(io.threads),
                 record_bytes: io.record_bytes,
-                total_bytes: u64::from(seat.threads(io.threads)) * io.thread_bytes,
+                total_bytes: u64::from(rank.threads(io.threads)) * io.thread_bytes,
                 queue_depth: io.queue_depth,
                 sharing: Some(io.sharing),
                 caching: io.caching,
@@ -304,9 +310,9 @@ impl Experiment {
                 experiment: meta.name.clone(),
                 operation,
                 clients,
-                threads: seat.threads(meta.threads),
+                threads: rank.threads(meta.threads),
                 record_bytes: meta.file_bytes,
-                total_bytes: u64::from(seat.threads(meta.threads)) * meta.thread_files * meta.file_bytes,
+                total_bytes: u64::from(rank.threads(meta.threads)) * meta.thread_files * meta.file_bytes,
                 queue_depth: 1,
                 sharing: None,
                 caching: meta.caching,

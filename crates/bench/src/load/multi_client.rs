@@ -23,7 +23,7 @@ pub struct ClientRank {
 
 impl ClientRank {
     /// The only client.
-    pub const ALONE: ClientRank = ClientRank { client: 0, clients: 1, load: 0 };
+    pub const SINGLE: ClientRank = ClientRank { client: 0, clients: 1, load: 0 };
 
     /// Returns the directory that all clients of a load share.
     pub fn folder(self, place: &Path) -> PathBuf {
@@ -62,17 +62,17 @@ pub struct ClientReport {
 impl From<LoadResult> for ClientReport {
     fn from(loaded: LoadResult) -> ClientReport {
         let LoadResult { measured, histograms, notes, is_stopped, failure } = loaded;
-        ClientReport { measured, histograms, notes, is_stopped, failure: failure.map(words) }
+        ClientReport { measured, histograms, notes, is_stopped, failure: failure.map(errno_and_text) }
     }
 }
 
 impl From<Error> for ClientReport {
     fn from(failure: Error) -> ClientReport {
-        ClientReport { failure: Some(words(failure)), ..ClientReport::default() }
+        ClientReport { failure: Some(errno_and_text(failure)), ..ClientReport::default() }
     }
 }
 
-fn words(failure: Error) -> (i32, String) {
+fn errno_and_text(failure: Error) -> (i32, String) {
     let text = if failure.hint.is_empty() {
         failure.message.to_string()
     } else {
@@ -91,14 +91,14 @@ impl ClientReport {
 /// Merges the reports of a load's clients, given by name. A run counts when all clients have done
 /// it: operations and bytes are added, and its duration is that of the slowest client. Processor
 /// time is that of all clients' machines.
-pub fn merge_reports(told: Vec<(String, ClientReport)>) -> LoadResult {
+pub fn merge_reports(reports: Vec<(String, ClientReport)>) -> LoadResult {
     let mut together = LoadResult::default();
-    if let Some((_, first)) = told.first() {
+    if let Some((_, first)) = reports.first() {
         for index in 0..first.measured.len() {
-            together.measured.push(figure(&told, index));
+            together.measured.push(figure(&reports, index));
         }
     }
-    for (name, one) in told {
+    for (name, one) in reports {
         together.is_stopped |= one.is_stopped;
         together.notes.extend(one.notes.into_iter().map(|note| format!("{name}: {note}")));
         if let (None, Some((errno, text))) = (&together.failure, one.failure) {
@@ -108,11 +108,12 @@ pub fn merge_reports(told: Vec<(String, ClientReport)>) -> LoadResult {
     together
 }
 
-fn figure(told: &[(String, ClientReport)], index: usize) -> Measured {
-    let those = || told.iter().filter_map(|(_, one)| one.measured.get(index).zip(one.histograms.get(index)));
-    let mut measured = told[0].1.measured[index].clone();
-    let all_tell = those().count() == told.len();
-    let runs = those().map(|(one, _)| one.runs.len()).min().filter(|_| all_tell).unwrap_or(0);
+fn figure(reports: &[(String, ClientReport)], index: usize) -> Measured {
+    let those =
+        || reports.iter().filter_map(|(_, one)| one.measured.get(index).zip(one.histograms.get(index)));
+    let mut measured = reports[0].1.measured[index].clone();
+    let all_report = those().count() == reports.len();
+    let runs = those().map(|(one, _)| one.runs.len()).min().filter(|_| all_report).unwrap_or(0);
     measured.runs = (0..runs).map(|run| together(those(), run)).collect();
     let mut reasons: Vec<String> = those().filter_map(|(one, _)| one.cached.clone()).collect();
     reasons.dedup();

@@ -41,7 +41,7 @@ pub(super) struct ThreadResult {
     pub wrong_bytes: u64,
     pub latency: Histogram,
     /// The first failure or wrong byte.
-    pub first: Option<String>,
+    pub first_failure: Option<String>,
     /// Whether all operations were done, rather than those that the time allowed.
     pub is_complete: bool,
 }
@@ -57,7 +57,7 @@ impl ThreadResult {
             errors: 0,
             wrong_bytes: 0,
             latency: Histogram::default(),
-            first: None,
+            first_failure: None,
             is_complete: false,
         }
     }
@@ -72,7 +72,7 @@ impl ThreadResult {
     /// Counts a failure; returns an error when there were too many.
     pub fn fail(&mut self, what: impl FnOnce() -> String, cause: &Error) -> Result<()> {
         self.errors += 1;
-        let first = self.first.get_or_insert_with(|| format!("{}: {cause}", what()));
+        let first = self.first_failure.get_or_insert_with(|| format!("{}: {cause}", what()));
         if self.errors < MAX_ERRORS {
             return Ok(());
         }
@@ -92,7 +92,7 @@ impl Shared {
     }
 
     /// Counts an operation; returns whether a thread that began at `begun` must end.
-    pub fn is_over(&self, begun: Instant) -> bool {
+    pub fn count_operation(&self, begun: Instant) -> bool {
         self.done.fetch_add(1, Ordering::Relaxed);
         self.is_stopped() || self.deadline.is_some_and(|most| begun.elapsed() >= most)
     }
@@ -125,7 +125,7 @@ pub(super) trait Work: Send + Sync + 'static {
 
 /// Description of a phase for the observer.
 pub(super) struct Plan<'a> {
-    pub watch: &'a dyn Observer,
+    pub observer: &'a dyn Observer,
     pub what: String,
     pub number: u32,
     pub of: u32,
@@ -139,14 +139,14 @@ pub(super) struct Plan<'a> {
 pub(super) struct Outcome {
     pub run: Run,
     pub latency: Histogram,
-    pub first: Option<String>,
+    pub first_failure: Option<String>,
     pub is_complete: bool,
     pub is_stopped: bool,
 }
 
 /// Runs a phase: all threads prepare before any starts. The first error ends all threads and is
 /// returned.
-pub(super) fn run<P: Backend, W: Work>(plan: &Plan<'_>, place: &P, work: &Arc<W>) -> Result<Outcome> {
+pub(super) fn run<P: Backend, W: Work>(plan: &Plan<'_>, backend: &P, work: &Arc<W>) -> Result<Outcome> {
     let shared = Arc::new(Shared::new(plan.deadline));
     let cpu_before = machine::busy_s();
     let (sender, tallies) = mpsc::channel();
@@ -154,7 +154,7 @@ pub(super) fn run<P: Backend, W: Work>(plan: &Plan<'_>, place: &P, work: &Arc<W>
     let mut failure = None;
     for number in 0..plan.threads {
         let body = body(number, work.clone(), shared.clone(), ready_sender.clone(), sender.clone());
-        if let Err(error) = place.start(number, body) {
+        if let Err(error) = backend.start(number, body) {
             shared.stop();
             let what = format!("can't start thread {number} of {}", plan.threads);
             failure = Some(with_context(what, error).hint("use fewer threads"));
@@ -164,8 +164,8 @@ pub(super) fn run<P: Backend, W: Work>(plan: &Plan<'_>, place: &P, work: &Arc<W>
     // A thread that panics drops its copies of these.
     drop((sender, ready_sender));
     while ready.recv().is_ok() {}
-    let is_off = !shared.is_stopped() && !plan.watch.barrier();
-    if is_off {
+    let is_abandoned = !shared.is_stopped() && !plan.observer.barrier();
+    if is_abandoned {
         shared.stop();
     }
     shared.start_barrier.set();
@@ -184,7 +184,7 @@ pub(super) fn run<P: Backend, W: Work>(plan: &Plan<'_>, place: &P, work: &Arc<W>
         return Err(Error::new(Errno::ECANCELED, text).hint("the lines above show where"));
     }
     let mut outcome = gather(tallies, cpu_s);
-    outcome.is_stopped = is_stopped || is_off;
+    outcome.is_stopped = is_stopped || is_abandoned;
     Ok(outcome)
 }
 
@@ -194,7 +194,7 @@ fn body<W: Work>(
     work: Arc<W>,
     shared: Arc<Shared>,
     ready: Sender<()>,
-    told: Sender<Result<ThreadResult>>,
+    results: Sender<Result<ThreadResult>>,
 ) -> impl FnOnce() -> std::pin::Pin<Box<dyn Future<Output = ()>>> + Send + 'static {
     move || {
         Box::pin(async move {
@@ -213,7 +213,7 @@ fn body<W: Work>(
                 shared.stop();
             }
             // The receiver exists until all threads have ended.
-            let _ = told.send(tally);
+            let _ = results.send(tally);
         })
     }
 }
@@ -228,19 +228,19 @@ impl Plan<'_> {
     ) -> (Vec<Result<ThreadResult>>, bool) {
         let (mut tallies, mut is_stopped) = (Vec::with_capacity(self.threads as usize), false);
         let began = Instant::now();
-        let mut told = began;
+        let mut last_progress = began;
         loop {
             match ending.recv_timeout(STOP_POLL_INTERVAL) {
                 Ok(tally) => tallies.push(tally),
                 Err(RecvTimeoutError::Disconnected) => return (tallies, is_stopped),
                 Err(RecvTimeoutError::Timeout) => {
-                    is_stopped |= self.watch.is_stopped();
+                    is_stopped |= self.observer.is_stopped();
                     if is_stopped {
                         shared.stop();
                     }
-                    if told.elapsed() >= PROGRESS_INTERVAL {
-                        told = Instant::now();
-                        self.watch.progress(&self.progress(shared, began));
+                    if last_progress.elapsed() >= PROGRESS_INTERVAL {
+                        last_progress = Instant::now();
+                        self.observer.progress(&self.progress(shared, began));
                     }
                 }
             }
@@ -274,6 +274,6 @@ fn gather(tallies: Vec<ThreadResult>, cpu_s: Option<f64>) -> Outcome {
         cpu_s,
     };
     let is_complete = tallies.iter().all(|tally| tally.is_complete && tally.errors == 0);
-    let first = tallies.into_iter().find_map(|tally| tally.first);
-    Outcome { run, latency, first, is_complete, is_stopped: false }
+    let first = tallies.into_iter().find_map(|tally| tally.first_failure);
+    Outcome { run, latency, first_failure: first, is_complete, is_stopped: false }
 }

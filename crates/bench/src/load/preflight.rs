@@ -21,17 +21,17 @@ const BLOCK: u64 = 4096;
 /// How to wait for free space after a removal, which file systems complete in the background.
 const SPACE_WAIT: SpaceWait = SpaceWait {
     interval: Duration::from_millis(200),
-    standstill: Duration::from_secs(5),
-    at_most: Duration::from_secs(120),
+    max_stall: Duration::from_secs(5),
+    max_wait: Duration::from_secs(120),
 };
 
 /// Limits of a wait for free space.
 struct SpaceWait {
     interval: Duration,
     /// Time without growth after which the space counts as final.
-    standstill: Duration,
+    max_stall: Duration,
     /// Longest total wait.
-    at_most: Duration,
+    max_wait: Duration,
 }
 
 /// Checks whether an experiment can run in a directory.
@@ -74,14 +74,14 @@ pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<
     )?;
     let need_bytes = need_bytes.saturating_mul(clients.into());
     let need_files = need_files.saturating_mul(clients.into());
-    let (free, room) = wait_for_free_space(place, need_bytes)?;
+    let (free, space) = wait_for_free_space(place, need_bytes)?;
     if need_bytes > free {
         let text = format!("{need_bytes} bytes are needed in {shown}, and {free} are free");
         return Err(Error::new(Errno::ENOSPC, text)
             .hint("use fewer threads, or fewer bytes or files per thread (--size, --files)"));
     }
-    if room.f_files > 0 && need_files > room.f_favail {
-        let text = format!("{need_files} files are needed in {shown}, and {} can be created", room.f_favail);
+    if space.f_files > 0 && need_files > space.f_favail {
+        let text = format!("{need_files} files are needed in {shown}, and {} can be created", space.f_favail);
         return Err(
             Error::new(Errno::ENOSPC, text).hint("use fewer threads, or fewer files per thread (--files)")
         );
@@ -92,30 +92,30 @@ pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<
 /// Returns the free bytes with the rest of `statvfs`. Waits until there are `need_bytes` or the
 /// space stops growing: the removal of an earlier experiment may still be in progress.
 fn wait_for_free_space(place: &Path, need_bytes: u64) -> Result<(u64, rustix::fs::StatVfs)> {
-    let ask = || {
-        let room = rustix::fs::statvfs(place).map_err(|errno| {
+    let query_space = || {
+        let space = rustix::fs::statvfs(place).map_err(|errno| {
             failed(format!("can't read the free space of {}", place.display()), errno.into())
         })?;
-        Ok::<_, Error>((room.f_bavail.saturating_mul(room.f_frsize), room))
+        Ok::<_, Error>((space.f_bavail.saturating_mul(space.f_frsize), space))
     };
-    let first = ask()?;
+    let first = query_space()?;
     // If the file system can never hold it, there is no point in waiting.
     let can_fit = need_bytes <= first.1.f_blocks.saturating_mul(first.1.f_frsize);
-    if can_fit { wait_for_growth(need_bytes, first, ask, &SPACE_WAIT) } else { Ok(first) }
+    if can_fit { wait_for_growth(need_bytes, first, query_space, &SPACE_WAIT) } else { Ok(first) }
 }
 
 /// Returns the first answer with at least `need`, or the largest one.
 fn wait_for_growth<T>(
     need: u64,
     first: (u64, T),
-    ask: impl Fn() -> Result<(u64, T)>,
-    patience: &SpaceWait,
+    query_space: impl Fn() -> Result<(u64, T)>,
+    limits: &SpaceWait,
 ) -> Result<(u64, T)> {
     let mut most = first;
     let (began, mut grew) = (Instant::now(), Instant::now());
-    while need > most.0 && grew.elapsed() < patience.standstill && began.elapsed() < patience.at_most {
-        thread::sleep(patience.interval);
-        let now = ask()?;
+    while need > most.0 && grew.elapsed() < limits.max_stall && began.elapsed() < limits.max_wait {
+        thread::sleep(limits.interval);
+        let now = query_space()?;
         if now.0 > most.0 {
             (most, grew) = (now, Instant::now());
         }
@@ -186,25 +186,25 @@ mod tests {
 
     #[test]
     fn space_is_awaited_until_it_stops_growing() {
-        let patience = SpaceWait {
+        let limits = SpaceWait {
             interval: Duration::ZERO,
-            standstill: Duration::from_millis(20),
-            at_most: Duration::from_secs(60),
+            max_stall: Duration::from_millis(20),
+            max_wait: Duration::from_secs(60),
         };
         let waited_for = |need| {
             let asked = Cell::new(0);
-            let ask = || {
+            let query_space = || {
                 asked.set(asked.get() + 1);
                 // It drops once, and ends at 100.
                 let free = if asked.get() == 3 { 0 } else { 100.min(20 * asked.get()) };
                 Ok((free, asked.get()))
             };
-            wait_for_growth(need, (10, 0), ask, &patience).unwrap()
+            wait_for_growth(need, (10, 0), query_space, &limits).unwrap()
         };
         assert_eq!(waited_for(10), (10, 0), "enough is there");
         assert_eq!(waited_for(70), (80, 4));
         assert_eq!(waited_for(101), (100, 5), "that is all");
         let failure = || Err(Error::new(Errno::EIO, "gone"));
-        assert_eq!(wait_for_growth(1, (0, 0), failure, &patience).unwrap_err().errno, Errno::EIO);
+        assert_eq!(wait_for_growth(1, (0, 0), failure, &limits).unwrap_err().errno, Errno::EIO);
     }
 }

@@ -88,12 +88,12 @@ pub fn largest_scale(profile: &Profile, host: &Host) -> Option<f64> {
 }
 
 fn scaled(profile: &Profile, scale: f64, host: &Host) -> Vec<Figure> {
-    let room = buffer_room(host);
+    let max_buffer_bytes = buffer_room(host);
     let figure = |figure: &Figure| {
         let (mut experiments, mut left_out) = (Vec::new(), Vec::new());
         for experiment in &figure.experiments {
             match scaled_experiment(experiment, scale) {
-                Some(smaller) if smaller.buffer_bytes() <= room => experiments.push(smaller),
+                Some(smaller) if smaller.buffer_bytes() <= max_buffer_bytes => experiments.push(smaller),
                 _ => left_out.push(experiment.clone()),
             }
         }

@@ -14,14 +14,14 @@ type Seen = Vec<(Operation, usize)>;
 
 /// One of the clients, each a thread of the test.
 struct Client<'a> {
-    seat: ClientRank,
+    rank: ClientRank,
     all: &'a Barrier,
     seen: &'a Mutex<Seen>,
 }
 
 impl Observer for Client<'_> {
-    fn seat(&self) -> ClientRank {
-        self.seat
+    fn rank(&self) -> ClientRank {
+        self.rank
     }
 
     fn barrier(&self) -> bool {
@@ -45,9 +45,9 @@ fn together(experiment: &Experiment, place: &Path) -> (Vec<(String, ClientReport
     fs::create_dir(ClientRank { client: 0, clients: CLIENTS, load }.folder(place)).unwrap();
     let told = thread::scope(|scope| {
         let clients = (0..CLIENTS).map(|client| {
-            let seat = ClientRank { client, clients: CLIENTS, load };
+            let rank = ClientRank { client, clients: CLIENTS, load };
             let (all, seen) = (&all, &seen);
-            scope.spawn(move || run(experiment, place, 2, &Client { seat, all, seen }).unwrap())
+            scope.spawn(move || run(experiment, place, 2, &Client { rank, all, seen }).unwrap())
         });
         let loaded: Vec<_> = clients.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect();
         loaded.into_iter().map(sent).collect::<Vec<ClientReport>>()
@@ -130,21 +130,21 @@ fn files_of_all_clients_are_made_once_and_looked_at_by_another_one() {
 struct Led;
 
 impl Observer for Led {
-    fn seat(&self) -> ClientRank {
+    fn rank(&self) -> ClientRank {
         ClientRank { client: 0, clients: 1, load: 7 }
     }
 
     fn before_phase(&self, _operation: Operation, folder: &Path) {
         // In the directory that the leader removes if this client dies.
         let place = folder.parent().and_then(Path::parent).unwrap();
-        assert_eq!(folder.parent().unwrap(), self.seat().folder(place));
+        assert_eq!(folder.parent().unwrap(), self.rank().folder(place));
     }
 }
 
 #[test]
 fn a_single_client_works_in_the_directory_of_its_leader_too() {
     let place = tempfile::tempdir().unwrap();
-    fs::create_dir(Led.seat().folder(place.path())).unwrap();
+    fs::create_dir(Led.rank().folder(place.path())).unwrap();
     let experiment = Experiment::Meta(MetaExperiment {
         name: "meta".into(),
         operations: vec![Operation::Create],
@@ -162,7 +162,7 @@ fn a_single_client_works_in_the_directory_of_its_leader_too() {
 struct Leaver(Mutex<u32>);
 
 impl Observer for Leaver {
-    fn seat(&self) -> ClientRank {
+    fn rank(&self) -> ClientRank {
         ClientRank { client: 1, clients: 2, load: 7 }
     }
 
@@ -176,7 +176,7 @@ impl Observer for Leaver {
 #[test]
 fn results_before_a_client_left_are_kept() {
     let place = tempfile::tempdir().unwrap();
-    fs::create_dir(Leaver(Mutex::new(0)).seat().folder(place.path())).unwrap();
+    fs::create_dir(Leaver(Mutex::new(0)).rank().folder(place.path())).unwrap();
     let experiment = Experiment::Meta(MetaExperiment {
         name: "meta".into(),
         operations: vec![Operation::Create, Operation::Remove],

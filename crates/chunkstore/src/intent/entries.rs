@@ -35,7 +35,7 @@ impl Active {
 }
 
 struct Retiring {
-    note: DirtyRegions,
+    entry: DirtyRegions,
     span: Option<Arc<ActiveSpan>>,
 }
 
@@ -52,9 +52,9 @@ impl FileEntries {
         let mut region = wanted.start;
         while region < wanted.end {
             match self.active.range_mut(..=region).next_back() {
-                Some((_, note)) if note.end > region && note.is_usable() => {
-                    note.last_pass = pass;
-                    region = note.end;
+                Some((_, entry)) if entry.end > region && entry.is_usable() => {
+                    entry.last_pass = pass;
+                    region = entry.end;
                 }
                 _ => return Some(region),
             }
@@ -69,9 +69,9 @@ impl FileEntries {
         self.active.retain(|first, active| {
             let is_idle = active.last_pass < before;
             if is_idle {
-                let note = DirtyRegions { ino, first: *first, end: active.end };
-                begun.push(note);
-                self.retiring.push(Retiring { note, span: active.span.take() });
+                let entry = DirtyRegions { ino, first: *first, end: active.end };
+                begun.push(entry);
+                self.retiring.push(Retiring { entry, span: active.span.take() });
             }
             !is_idle
         });
@@ -79,7 +79,7 @@ impl FileEntries {
     }
 
     fn is_dirty_up_to(&self, region: u64) -> bool {
-        self.active.range(..region).next_back().is_some_and(|(_, note)| note.end == region)
+        self.active.range(..region).next_back().is_some_and(|(_, entry)| entry.end == region)
     }
 }
 
@@ -134,24 +134,24 @@ impl EntryTable {
     }
 
     /// Adds entries that are durable now.
-    pub(crate) fn activate(&self, notes: &[DirtyRegions], pass: u64) {
-        for note in notes {
-            let mut shard = self.shard(note.ino).lock();
-            self.add_logged(shard.entry(note.ino).or_default(), *note, pass);
+    pub(crate) fn activate(&self, entries: &[DirtyRegions], pass: u64) {
+        for entry in entries {
+            let mut shard = self.shard(entry.ino).lock();
+            self.add_logged(shard.entry(entry.ino).or_default(), *entry, pass);
         }
     }
 
     /// Adds an entry that has its own record in the log.
-    fn add_logged(&self, file: &mut FileEntries, note: DirtyRegions, pass: u64) {
-        let entry = file.active.entry(note.first).or_insert_with(|| {
+    fn add_logged(&self, file: &mut FileEntries, regions: DirtyRegions, pass: u64) {
+        let entry = file.active.entry(regions.first).or_insert_with(|| {
             self.len.fetch_add(1, Ordering::Relaxed);
             self.logged.fetch_add(1, Ordering::Relaxed);
-            Active { end: note.end, last_pass: pass, span: None }
+            Active { end: regions.end, last_pass: pass, span: None }
         });
         if entry.span.take().is_some() {
             self.logged.fetch_add(1, Ordering::Relaxed);
         }
-        entry.end = entry.end.max(note.end);
+        entry.end = entry.end.max(regions.end);
         entry.last_pass = pass;
     }
 
@@ -170,40 +170,40 @@ impl EntryTable {
 
     /// Returns everything that the log must retain. The caller prevents writes of the log.
     pub(crate) fn all(&self) -> Records {
-        let mut notes = Vec::with_capacity(self.logged());
+        let mut entries = Vec::with_capacity(self.logged());
         for shard in &self.shards {
             for (ino, file) in shard.lock().iter() {
-                let active = file.active.iter().filter(|(_, note)| note.span.is_none());
-                notes.extend(active.map(|(first, note)| DirtyRegions {
+                let active = file.active.iter().filter(|(_, entry)| entry.span.is_none());
+                entries.extend(active.map(|(first, entry)| DirtyRegions {
                     ino: *ino,
                     first: *first,
-                    end: note.end,
+                    end: entry.end,
                 }));
                 let retiring = file.retiring.iter().filter(|retiring| retiring.span.is_none());
-                notes.extend(retiring.map(|retiring| retiring.note));
+                entries.extend(retiring.map(|retiring| retiring.entry));
             }
         }
-        notes.sort_unstable();
-        notes.dedup();
-        Records { entries: notes, spans: self.spans.all() }
+        entries.sort_unstable();
+        entries.dedup();
+        Records { entries, spans: self.spans.all() }
     }
 
     /// Returns all entries of files from `from` on, including those that a span stands for,
     /// unordered.
-    pub(crate) fn noted(&self, from: InodeId) -> Vec<DirtyRegions> {
-        let mut notes = Vec::new();
+    pub(crate) fn entries_from(&self, from: InodeId) -> Vec<DirtyRegions> {
+        let mut entries = Vec::new();
         for shard in &self.shards {
             for (ino, file) in shard.lock().iter().filter(|(ino, _)| **ino >= from) {
                 let active = file.active.iter();
-                notes.extend(active.map(|(first, note)| DirtyRegions {
+                entries.extend(active.map(|(first, entry)| DirtyRegions {
                     ino: *ino,
                     first: *first,
-                    end: note.end,
+                    end: entry.end,
                 }));
-                notes.extend(file.retiring.iter().map(|retiring| retiring.note));
+                entries.extend(file.retiring.iter().map(|retiring| retiring.entry));
             }
         }
-        notes
+        entries
     }
 
     /// Starts retiring the entries that no change has relied on in maintenance pass `before` or
@@ -235,10 +235,10 @@ impl EntryTable {
     pub(crate) fn reactivate(&self, ino: InodeId, pass: u64) {
         let mut shard = self.shard(ino).lock();
         let Some(file) = shard.get_mut(&ino) else { return };
-        for Retiring { note, span } in self.take_retiring(file) {
+        for Retiring { entry, span } in self.take_retiring(file) {
             match span {
                 Some(span) => self.add_in_span(file, span, pass),
-                None => self.add_logged(file, note, pass),
+                None => self.add_logged(file, entry, pass),
             }
         }
     }
@@ -258,37 +258,37 @@ mod tests {
 
     const INO: InodeId = InodeId(7);
 
-    fn note(first: u64, end: u64) -> DirtyRegions {
+    fn entry(first: u64, end: u64) -> DirtyRegions {
         DirtyRegions { ino: INO, first, end }
     }
 
     #[test]
     fn sequential_writes_mark_regions_ahead() {
         let table = EntryTable::default();
-        assert_eq!(table.missing_entry(INO, 0..1, 0), Some(note(0, 64)));
-        table.activate(&[note(0, 64)], 0);
+        assert_eq!(table.missing_entry(INO, 0..1, 0), Some(entry(0, 64)));
+        table.activate(&[entry(0, 64)], 0);
         assert_eq!(table.missing_entry(INO, 63..64, 0), None);
-        assert_eq!(table.missing_entry(INO, 63..65, 0), Some(note(64, 128)));
-        assert_eq!(table.missing_entry(INO, 500..502, 0), Some(note(500, 502)));
+        assert_eq!(table.missing_entry(INO, 63..65, 0), Some(entry(64, 128)));
+        assert_eq!(table.missing_entry(INO, 500..502, 0), Some(entry(500, 502)));
     }
 
     #[test]
     fn only_idle_entries_retire_and_changes_make_new_ones() {
         let table = EntryTable::default();
-        table.activate(&[note(0, 64), note(100, 101)], 0);
+        table.activate(&[entry(0, 64), entry(100, 101)], 0);
         assert_eq!(table.missing_entry(INO, 0..1, 5), None);
-        assert_eq!(table.begin_retiring(5), BTreeMap::from([(INO, vec![note(100, 101)])]));
-        assert_eq!(table.missing_entry(INO, 100..101, 5), Some(note(100, 101)));
-        assert_eq!(table.all().entries, [note(0, 64), note(100, 101)]);
+        assert_eq!(table.begin_retiring(5), BTreeMap::from([(INO, vec![entry(100, 101)])]));
+        assert_eq!(table.missing_entry(INO, 100..101, 5), Some(entry(100, 101)));
+        assert_eq!(table.all().entries, [entry(0, 64), entry(100, 101)]);
         table.retire(INO);
-        assert_eq!(table.all().entries, [note(0, 64)]);
+        assert_eq!(table.all().entries, [entry(0, 64)]);
         assert_eq!(table.len(), 1);
     }
 
     #[test]
     fn a_failed_retirement_changes_nothing() {
         let table = EntryTable::default();
-        table.activate(&[note(3, 4)], 0);
+        table.activate(&[entry(3, 4)], 0);
         table.begin_retiring(1);
         table.reactivate(INO, 1);
         assert_eq!(table.missing_entry(INO, 3..4, 1), None);

@@ -73,7 +73,7 @@ pub(crate) enum LogState {
     InUse,
     Clean,
     /// They haven't, but there are records for other replicas.
-    Settled,
+    CleanWithEntries,
 }
 
 impl LogState {
@@ -81,7 +81,7 @@ impl LogState {
         match self {
             LogState::InUse => 0,
             LogState::Clean => 1,
-            LogState::Settled => 2,
+            LogState::CleanWithEntries => 2,
         }
     }
 }
@@ -131,7 +131,8 @@ impl Header {
             return None;
         }
         let code = u32_at(block, 12);
-        let known = [LogState::Clean, LogState::Settled].into_iter().find(|state| state.code() == code);
+        let known =
+            [LogState::Clean, LogState::CleanWithEntries].into_iter().find(|state| state.code() == code);
         let state = known.unwrap_or(LogState::InUse);
         Some(Header { sequence: u64_at(block, 16), state })
     }
@@ -166,15 +167,15 @@ impl Records {
 
     /// Encodes the record blocks from block `first` of the log `sequence` on.
     pub(crate) fn encode(&self, sequence: u64, first: u64) -> Vec<Block> {
-        let notes = self.entries.chunks(ENTRIES_PER_BLOCK).map(|part| {
-            let bytes = part.iter().flat_map(|note| encode_entry(*note)).collect::<Vec<u8>>();
+        let entries = self.entries.chunks(ENTRIES_PER_BLOCK).map(|part| {
+            let bytes = part.iter().flat_map(|entry| encode_entry(*entry)).collect::<Vec<u8>>();
             (&ENTRY_MAGIC, part.len(), bytes)
         });
         let spans = self.spans.chunks(SPANS_PER_BLOCK).map(|part| {
             let bytes = part.iter().flat_map(|span| encode_span(*span)).collect::<Vec<u8>>();
             (&SPAN_MAGIC, part.len(), bytes)
         });
-        let all = notes.chain(spans).zip(first..);
+        let all = entries.chain(spans).zip(first..);
         all.map(|((magic, count, bytes), index)| record_block(magic, count, sequence, index, &bytes))
             .collect()
     }
@@ -186,8 +187,8 @@ impl Records {
         let holds =
             |magic| is_sealed(block, magic) && u64_at(block, 16) == sequence && u64_at(block, 24) == index;
         if holds(&ENTRY_MAGIC) {
-            let notes = block[PREFIX_BYTES..].as_chunks::<ENTRY_BYTES>().0.iter().map(decode_entry);
-            self.entries.extend(notes.take(u32_at(block, 12) as usize));
+            let entries = block[PREFIX_BYTES..].as_chunks::<ENTRY_BYTES>().0.iter().map(decode_entry);
+            self.entries.extend(entries.take(u32_at(block, 12) as usize));
             true
         } else if holds(&SPAN_MAGIC) {
             let spans = block[PREFIX_BYTES..].as_chunks::<SPAN_BYTES>().0.iter().map(decode_span);
@@ -204,13 +205,15 @@ impl Records {
 }
 
 /// Returns the same regions in as few entries as possible, in order.
-pub(crate) fn merged(mut notes: Vec<DirtyRegions>) -> Vec<DirtyRegions> {
-    notes.sort_unstable();
-    let mut merged: Vec<DirtyRegions> = Vec::with_capacity(notes.len());
-    for note in notes {
+pub(crate) fn merged(mut entries: Vec<DirtyRegions>) -> Vec<DirtyRegions> {
+    entries.sort_unstable();
+    let mut merged: Vec<DirtyRegions> = Vec::with_capacity(entries.len());
+    for entry in entries {
         match merged.last_mut() {
-            Some(last) if last.ino == note.ino && note.first <= last.end => last.end = last.end.max(note.end),
-            _ => merged.push(note),
+            Some(last) if last.ino == entry.ino && entry.first <= last.end => {
+                last.end = last.end.max(entry.end)
+            }
+            _ => merged.push(entry),
         }
     }
     merged
@@ -227,11 +230,11 @@ fn record_block(magic: &[u8; 8], count: usize, sequence: u64, index: u64, record
     block
 }
 
-fn encode_entry(note: DirtyRegions) -> [u8; ENTRY_BYTES] {
+fn encode_entry(entry: DirtyRegions) -> [u8; ENTRY_BYTES] {
     let mut bytes = [0; ENTRY_BYTES];
-    bytes[..8].copy_from_slice(&note.ino.0.to_le_bytes());
-    bytes[8..16].copy_from_slice(&note.first.to_le_bytes());
-    bytes[16..].copy_from_slice(&note.end.to_le_bytes());
+    bytes[..8].copy_from_slice(&entry.ino.0.to_le_bytes());
+    bytes[8..16].copy_from_slice(&entry.first.to_le_bytes());
+    bytes[16..].copy_from_slice(&entry.end.to_le_bytes());
     bytes
 }
 
@@ -254,13 +257,13 @@ fn decode_span(bytes: &[u8; SPAN_BYTES]) -> Span {
 mod tests {
     use super::*;
 
-    fn note(n: u64) -> DirtyRegions {
+    fn entry(n: u64) -> DirtyRegions {
         DirtyRegions { ino: InodeId(n), first: n * 3, end: n * 3 + 64 }
     }
 
     #[test]
     fn headers_survive_and_damage_shows() {
-        for state in [LogState::InUse, LogState::Clean, LogState::Settled] {
+        for state in [LogState::InUse, LogState::Clean, LogState::CleanWithEntries] {
             let header = Header { sequence: 77, state };
             let mut block = header.encode();
             assert_eq!(Header::decode(&block), Some(header));
@@ -280,10 +283,10 @@ mod tests {
 
     #[test]
     fn records_survive_in_their_place_only() {
-        let notes =
-            Records { entries: (0..ENTRIES_PER_BLOCK as u64).map(note).collect(), ..Records::default() };
+        let entries =
+            Records { entries: (0..ENTRIES_PER_BLOCK as u64).map(entry).collect(), ..Records::default() };
         let spans = Records { spans: (0..SPANS_PER_BLOCK as u64).map(span).collect(), ..Records::default() };
-        for records in [notes, spans] {
+        for records in [entries, spans] {
             let blocks = records.encode(5, 9);
             assert_eq!((blocks.len(), records.blocks()), (1, 1));
             assert_eq!(decoded(5, 9, &blocks[0]), Some(records));
@@ -299,7 +302,7 @@ mod tests {
     #[test]
     fn many_records_take_blocks_in_order() {
         let records = Records {
-            entries: (0..ENTRIES_PER_BLOCK as u64 + 1).map(note).collect(),
+            entries: (0..ENTRIES_PER_BLOCK as u64 + 1).map(entry).collect(),
             spans: (0..SPANS_PER_BLOCK as u64 + 1).map(span).collect(),
         };
         let blocks = records.encode(1, 7);

@@ -30,13 +30,13 @@ impl Holds {
         self.pass.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_retain_all(&self, keep: bool) {
+    pub(crate) fn set_retain_all(&self, retain: bool) {
         let _held = self.held.lock();
-        self.retain_all.store(keep, Ordering::SeqCst);
+        self.retain_all.store(retain, Ordering::SeqCst);
     }
 
     /// While set, entries retire even if everything should be retained. Entries with a hold stay.
-    pub(crate) fn let_go(&self, let_go: bool) {
+    pub(crate) fn set_release_all(&self, let_go: bool) {
         let _held = self.held.lock();
         self.release_all.store(let_go, Ordering::SeqCst);
     }
@@ -50,10 +50,10 @@ impl Holds {
     /// Whether an invalidated hold still exists.
     pub(crate) fn has_invalidated(&self) -> bool {
         let held = self.held.lock();
-        held.first_key_value().is_some_and(|(first, _)| self.is_broken(*first))
+        held.first_key_value().is_some_and(|(first, _)| self.is_invalidated(*first))
     }
 
-    fn is_broken(&self, pass: u64) -> bool {
+    fn is_invalidated(&self, pass: u64) -> bool {
         pass < self.invalid_before.load(Ordering::SeqCst)
     }
 
@@ -70,7 +70,7 @@ impl Holds {
             return (pass, 0);
         }
         let idle_before = pass.saturating_sub(idle_passes);
-        let first_held = held.keys().find(|first| !self.is_broken(**first));
+        let first_held = held.keys().find(|first| !self.is_invalidated(**first));
         (pass, first_held.map_or(idle_before, |first| idle_before.min(*first)))
     }
 
@@ -132,9 +132,9 @@ mod tests {
         let holds = Holds::default();
         holds.set_retain_all(true);
         assert_eq!(holds.next_pass(0), (1, 0));
-        holds.let_go(true);
+        holds.set_release_all(true);
         assert_eq!(holds.next_pass(0), (2, 2));
-        holds.let_go(false);
+        holds.set_release_all(false);
         assert_eq!(holds.next_pass(0), (3, 0));
         holds.set_retain_all(false);
         assert_eq!(holds.next_pass(0), (4, 4));

@@ -61,14 +61,14 @@ struct State {
 }
 
 impl State {
-    fn see(&mut self, ino: InodeId) -> bool {
-        let frontier = self.highest_inodes.entry((ino.partition(), ino.slot())).or_default();
-        let is_beyond = *frontier < ino;
-        *frontier = ino.max(*frontier);
+    fn observe(&mut self, ino: InodeId) -> bool {
+        let highest = self.highest_inodes.entry((ino.partition(), ino.slot())).or_default();
+        let is_beyond = *highest < ino;
+        *highest = ino.max(*highest);
         is_beyond
     }
 
-    fn open_one(&self, ino: InodeId) -> Option<&Arc<ActiveSpan>> {
+    fn open_span(&self, ino: InodeId) -> Option<&Arc<ActiveSpan>> {
         self.active.iter().rev().find(|known| known.is_open() && known.span.contains(ino))
     }
 }
@@ -85,8 +85,8 @@ fn span_from(first: InodeId) -> Span {
 
 impl Spans {
     /// Records an inode that has a chunk file.
-    pub(crate) fn see(&self, ino: InodeId) {
-        self.0.lock().see(ino);
+    pub(crate) fn observe(&self, ino: InodeId) {
+        self.0.lock().observe(ino);
     }
 
     /// Returns the span to be written for a new chunk file. Returns none if an open span covers it,
@@ -98,8 +98,8 @@ impl Spans {
     /// dirty region.
     pub(crate) fn propose(&self, ino: InodeId, pending: usize) -> Option<Span> {
         let mut state = self.0.lock();
-        let is_beyond = state.see(ino);
-        let wanted = is_beyond && state.open_one(ino).is_none() && state.active.len() + pending < MAX_SPANS;
+        let is_beyond = state.observe(ino);
+        let wanted = is_beyond && state.open_span(ino).is_none() && state.active.len() + pending < MAX_SPANS;
         wanted.then(|| span_from(ino))
     }
 
@@ -114,7 +114,7 @@ impl Spans {
     }
 
     fn add(&self, spans: &[Span], origin: Origin, pass: u64) {
-        let in_force = |span: &Span| {
+        let active_span = |span: &Span| {
             Arc::new(ActiveSpan {
                 span: *span,
                 origin,
@@ -123,13 +123,13 @@ impl Spans {
                 open: AtomicBool::new(true),
             })
         };
-        self.0.lock().active.extend(spans.iter().map(in_force));
+        self.0.lock().active.extend(spans.iter().map(active_span));
     }
 
     /// Returns the open span that region 0 of a file may rely on from now on.
     pub(crate) fn use_open(&self, ino: InodeId, pass: u64) -> Option<Arc<ActiveSpan>> {
         let state = self.0.lock();
-        let found = state.open_one(ino)?;
+        let found = state.open_span(ino)?;
         found.last_pass.store(pass, Ordering::Relaxed);
         Some(found.clone())
     }
@@ -177,8 +177,8 @@ impl Spans {
         let mut next = from;
         for span in spans {
             let inodes = span.first.max(next).0..span.end.0;
-            let room = (max + 1).saturating_sub(found.len());
-            found.extend(inodes.take(room).map(|ino| DirtyRegions { ino: InodeId(ino), first: 0, end: 1 }));
+            let limit = (max + 1).saturating_sub(found.len());
+            found.extend(inodes.take(limit).map(|ino| DirtyRegions { ino: InodeId(ino), first: 0, end: 1 }));
             next = next.max(span.end);
         }
         found
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_span_begins_beyond_everything_seen_of_its_partition() {
         let spans = Spans::default();
-        spans.see(ino(1, 50));
+        spans.observe(ino(1, 50));
         assert_eq!(spans.propose(ino(1, 49), 0), None);
         assert_eq!(spans.propose(ino(1, 50), 0), None);
         let span = spans.propose(ino(1, 51), 0).unwrap();

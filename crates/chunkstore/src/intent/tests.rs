@@ -18,13 +18,13 @@ fn range(first: u64, end: u64) -> ByteRange {
 async fn fresh_log(dir: &Path) -> IntentLog {
     IntentLog::format(TARGET, dir, MIN_LOG_BYTES).await.unwrap();
     let found = IntentLog::open(TARGET, dir).await.unwrap().unwrap();
-    assert!(matches!(found.past, ShutdownState::Clean));
-    found.log.resume(&KeptRecords::default()).await.unwrap();
+    assert!(matches!(found.shutdown, ShutdownState::Clean));
+    found.log.resume(&RetainedRecords::default()).await.unwrap();
     found.log
 }
 
 async fn on_disk(dir: &Path) -> Records {
-    match IntentLog::open(TARGET, dir).await.unwrap().unwrap().past {
+    match IntentLog::open(TARGET, dir).await.unwrap().unwrap().shutdown {
         ShutdownState::InUse(records) => records,
         _ => panic!("the log is in use"),
     }

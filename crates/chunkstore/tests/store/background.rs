@@ -8,8 +8,8 @@ use std::time::Duration;
 use types::InodeId;
 
 const DIR: &str = "/target";
-const RESTS: InodeId = InodeId(1);
-const NEVER_RESTS: InodeId = InodeId(2);
+const IDLE: InodeId = InodeId(1);
+const BUSY: InodeId = InodeId(2);
 const BLOCK: usize = 4096;
 /// Blocks that are written to the file that changes all the time, and the time between two.
 const BLOCKS: usize = 80;
@@ -31,13 +31,13 @@ async fn write_all_the_time() {
         let offset = (block * BLOCK) as u64;
         store.write(ino, offset, &data, IoPath::Cached, Durability::Later).await.unwrap();
     };
-    write(NEVER_RESTS, 0).await;
+    write(BUSY, 0).await;
     for block in 1..BLOCKS {
         // It isn't changed for a second and a half at the end.
         if block <= BLOCKS - 15 {
-            write(RESTS, 0).await;
+            write(IDLE, 0).await;
         }
-        write(NEVER_RESTS, block).await;
+        write(BUSY, block).await;
         rt::sleep(PAUSE).await;
     }
 }
@@ -45,8 +45,8 @@ async fn write_all_the_time() {
 /// Returns which blocks of the file that changes all the time are lost.
 async fn lost() -> Vec<usize> {
     let (store, _) = open(Path::new(DIR)).await;
-    assert_eq!(read(&store, RESTS, 0, BLOCK, IoPath::Cached).await.unwrap(), [byte(0); BLOCK]);
-    let found = read(&store, NEVER_RESTS, 0, BLOCKS * BLOCK, IoPath::Cached).await.unwrap();
+    assert_eq!(read(&store, IDLE, 0, BLOCK, IoPath::Cached).await.unwrap(), [byte(0); BLOCK]);
+    let found = read(&store, BUSY, 0, BLOCKS * BLOCK, IoPath::Cached).await.unwrap();
     (0..BLOCKS).filter(|block| found[block * BLOCK..][..BLOCK] != [byte(*block); BLOCK]).collect()
 }
 

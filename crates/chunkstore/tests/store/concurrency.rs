@@ -49,7 +49,7 @@ async fn reader(store: Arc<Store>) {
     }
 }
 
-async fn caretaker(store: Arc<Store>) {
+async fn maintainer(store: Arc<Store>) {
     for round in 0..ROUNDS as u64 / 3 {
         match round % 3 {
             0 => store.sync(INO).await.unwrap(),
@@ -71,14 +71,14 @@ fn on_two_cores<F: Future<Output = ()> + 'static>(store: &Arc<Store>, work: fn(A
     cores.into_iter().for_each(|core| core.join().expect("no assertion failed on the core"));
 }
 
-async fn fight(store: Arc<Store>, core: u8) {
+async fn read_and_write_concurrently(store: Arc<Store>, core: u8) {
     let (a, b) = (writer(store.clone(), 2 * core + 1), writer(store.clone(), 2 * core + 2));
     let everybody: Vec<std::pin::Pin<Box<dyn Future<Output = ()>>>> = vec![
         Box::pin(a),
         Box::pin(b),
         Box::pin(reader(store.clone())),
         Box::pin(reader(store.clone())),
-        Box::pin(caretaker(store)),
+        Box::pin(maintainer(store)),
     ];
     rt::join_all(everybody).await;
 }
@@ -87,7 +87,7 @@ async fn fight(store: Arc<Store>, core: u8) {
 fn overlapping_writes_and_reads_are_never_damage() {
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;
-        on_two_cores(&store, fight);
+        on_two_cores(&store, read_and_write_concurrently);
         assert_eq!(store.verify(INO).await.unwrap(), []);
         store.close().await.unwrap();
         drop(store);

@@ -14,13 +14,13 @@ async fn write(store: &Store, ino: InodeId) {
     store.write(ino, 0, &buf(&[7; 9000]), IoPath::Cached, Durability::Later).await.unwrap();
 }
 
-async fn look(store: &Store, ino: InodeId) -> Survey {
+async fn survey(store: &Store, ino: InodeId) -> Survey {
     store.survey(ino, ByteRange::new(0, 9000), 4096, false).await.unwrap()
 }
 
 /// Returns the seconds by which ctime exceeds mtime.
 async fn is_touched_s(store: &Store, ino: InodeId) -> i64 {
-    let survey = look(store, ino).await;
+    let survey = survey(store, ino).await;
     survey.ctime.secs - survey.mtime.secs
 }
 

@@ -327,7 +327,7 @@ fn a_chunk_file_that_somebody_removed_is_not_read_as_zeros() {
         read(&store, INO, 0, len, IoPath::Cached).await.unwrap();
         assert!(
             store.is_replaced(INO).await.unwrap()
-                && !store.survey(INO, WHOLE, 4096, true).await.unwrap().is_there
+                && !store.survey(INO, WHOLE, 4096, true).await.unwrap().exists
         );
         assert_eq!(store.missing().await.unwrap(), [INO]);
         store.close().await.unwrap();
@@ -415,7 +415,7 @@ fn a_survey_is_the_same_of_equal_files_however_they_came_about() {
             let survey = async |ino| store.survey(ino, WHOLE, unit, true).await.unwrap();
             let (first, second) = (survey(one).await, survey(two).await);
             assert_eq!((first.len, &first.sums), (second.len, &second.sums));
-            assert!(first.is_there && first.damaged.is_empty() && first.sum_end == 3 << 20);
+            assert!(first.exists && first.damaged.is_empty() && first.sum_end == 3 << 20);
         }
         store.write(two, 1 << 20, &buf(b"other"), IoPath::Cached, Durability::Later).await.unwrap();
         let (first, second) = (

@@ -21,7 +21,7 @@ async fn open_group(target: &Arc<Store>) -> Arc<Store> {
 }
 
 /// The mark that a store of the group exists.
-fn made(dir: &Path) -> PathBuf {
+fn created_mark(dir: &Path) -> PathBuf {
     dir.join("made").join(GROUP.to_string())
 }
 
@@ -29,7 +29,7 @@ async fn write(store: &Store, ino: InodeId, offset: u64, len: usize) {
     store.write(ino, offset, &buf(&vec![7; len]), IoPath::Cached, Durability::Later).await.unwrap();
 }
 
-async fn noted(store: &Store) -> Vec<(InodeId, ByteRange)> {
+async fn dirty_ranges(store: &Store) -> Vec<(InodeId, ByteRange)> {
     let (noted, next) = store.dirty_ranges(InodeId(0), 10_000).await.unwrap();
     assert_eq!(next, None);
     noted
@@ -52,7 +52,7 @@ async fn named(store: &Store) -> Vec<InodeId> {
 }
 
 /// Runs background passes in which every entry that may retire does.
-async fn settle(store: &Store) {
+async fn retire_entries(store: &Store) {
     for _ in 0..3 {
         store.maintain(0).await.unwrap();
     }
@@ -68,7 +68,7 @@ fn a_group_has_files_and_rows_of_its_own() {
         assert_eq!((group.group(), target.group()), (Some(GROUP), None));
         write(&target, ino(1), 0, 100).await;
         write(&group, ino(1), 0, 9000).await;
-        group.recent().write(3, &[1; chunkstore::ROW_BYTES]).await.unwrap();
+        group.drc_rows().write(3, &[1; chunkstore::ROW_BYTES]).await.unwrap();
         assert_eq!(target.stat(ino(1)).await.unwrap().len, 100);
         assert_eq!(group.stat(ino(1)).await.unwrap().len, 9000);
         for store in [&group, &target] {
@@ -83,8 +83,8 @@ fn a_group_has_files_and_rows_of_its_own() {
         let (group, report) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
         assert!(!report.was_needed);
         assert_eq!(read(&group, ino(1), 0, 9000, IoPath::Cached).await.unwrap(), [7; 9000]);
-        assert_eq!(group.recent().take_found().len(), 1);
-        assert_eq!(target.recent().take_found().len(), 0);
+        assert_eq!(group.drc_rows().take_found().len(), 1);
+        assert_eq!(target.drc_rows().take_found().len(), 0);
     });
 }
 
@@ -111,16 +111,16 @@ fn entries_stay_while_they_are_held() {
         let (target, _) = open(&dir).await;
         let group = open_group(&target).await;
         write(&group, ino(1), 5 * MIB, 100).await;
-        settle(&group).await;
-        assert_eq!(noted(&group).await, []);
+        retire_entries(&group).await;
+        assert_eq!(dirty_ranges(&group).await, []);
         let hold = group.hold_entries();
         write(&group, ino(2), 9 * MIB + 1, 100).await;
-        settle(&group).await;
+        retire_entries(&group).await;
         let left = [(ino(2), ByteRange::new(0, MIB)), (ino(2), ByteRange::new(9 * MIB, 10 * MIB))];
-        assert_eq!(noted(&group).await, left);
+        assert_eq!(dirty_ranges(&group).await, left);
         drop(hold);
-        settle(&group).await;
-        assert_eq!(noted(&group).await, []);
+        retire_entries(&group).await;
+        assert_eq!(dirty_ranges(&group).await, []);
     });
 }
 
@@ -132,18 +132,18 @@ fn everything_can_be_kept_over_restarts() {
         group.retain_all_entries(true);
         write(&group, ino(1), 0, 100).await;
         write(&group, ino(1), 3 * MIB, 100).await;
-        settle(&group).await;
+        retire_entries(&group).await;
         group.close().await.unwrap();
         drop(group);
         let (group, report) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
         assert!(report.was_needed, "what is noted has to be found again");
-        settle(&group).await;
+        retire_entries(&group).await;
         let known: Vec<ByteRange> =
-            noted(&group).await.iter().filter(|n| n.0 == ino(1)).map(|n| n.1).collect();
+            dirty_ranges(&group).await.iter().filter(|n| n.0 == ino(1)).map(|n| n.1).collect();
         assert_eq!(known, [ByteRange::new(0, MIB), ByteRange::new(3 * MIB, 4 * MIB)]);
         group.retain_all_entries(false);
-        settle(&group).await;
-        assert_eq!(noted(&group).await, []);
+        retire_entries(&group).await;
+        assert_eq!(dirty_ranges(&group).await, []);
         group.close().await.unwrap();
         drop(group);
         let (_, report) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
@@ -189,12 +189,12 @@ fn all_of_a_deleted_file_is_noted() {
         let (target, _) = open(&dir).await;
         let group = open_group(&target).await;
         write(&group, ino(1), 100 * MIB, 100).await;
-        settle(&group).await;
+        retire_entries(&group).await;
         let hold = group.hold_entries();
         group.delete(ino(1)).await.unwrap();
         write(&group, ino(1), 200 * MIB, 100).await;
-        settle(&group).await;
-        let noted = noted(&group).await;
+        retire_entries(&group).await;
+        let noted = dirty_ranges(&group).await;
         let (file, range) = noted[0];
         assert!(file == ino(1) && range.start == 0 && range.end >= 101 * MIB, "{noted:?}");
         drop(hold);
@@ -212,19 +212,19 @@ fn inodes_of_a_span_are_named_after_a_crash() {
         for sequence in 1..=3 {
             group.delete(ino(sequence)).await.unwrap();
         }
-        assert_eq!(noted(&group).await.len(), 3, "nothing but what was changed");
+        assert_eq!(dirty_ranges(&group).await.len(), 3, "nothing but what was changed");
         drop(group);
         let mut group = reopen(&target).await;
         assert_eq!(named(&group).await, (1..=1024).map(ino).collect::<Vec<_>>());
         // Neither time nor a shutdown tells what the other replicas have.
-        settle(&group).await;
+        retire_entries(&group).await;
         group.close().await.unwrap();
         drop(group);
         group = reopen(&target).await;
         assert_eq!(named(&group).await, (1..=1024).map(ino).collect::<Vec<_>>());
         group.retain_all_entries(false);
-        settle(&group).await;
-        assert_eq!(noted(&group).await, []);
+        retire_entries(&group).await;
+        assert_eq!(dirty_ranges(&group).await, []);
     });
 }
 
@@ -247,13 +247,13 @@ fn an_overflow_of_entries_is_recorded() {
         let (group, _) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
         assert!(group.has_overflowed());
         let whole = ByteRange::new(0, u64::MAX);
-        let noted = noted(&group).await;
+        let noted = dirty_ranges(&group).await;
         assert!(noted.len() as u64 == files && noted.iter().all(|(_, range)| *range == whole));
         group.retain_all_entries(false);
         group.clear_overflow().await.unwrap();
         assert!(!group.has_overflowed());
-        settle(&group).await;
-        assert_eq!(self::noted(&group).await, []);
+        retire_entries(&group).await;
+        assert_eq!(self::dirty_ranges(&group).await, []);
         drop(group);
         let (group, _) = Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().unwrap();
         assert!(!group.has_overflowed());
@@ -341,7 +341,7 @@ fn a_store_whose_making_was_cut_short_is_made_whole() {
         let (target, _) = open(&dir).await;
         open_group(&target).await.close().await.unwrap();
         rt::remove_dir(&Store::group_dir(&dir, GROUP).join("chunks")).await.unwrap();
-        rt::remove_file(&made(&dir)).await.unwrap();
+        rt::remove_file(&created_mark(&dir)).await.unwrap();
         let group = reopen(&target).await;
         assert_eq!(group.files(InodeId(0), 10).await.unwrap().0, []);
         assert!(rt::read_dir(&Store::group_dir(&dir, GROUP).join("chunks")).await.is_ok());
@@ -389,10 +389,10 @@ fn a_store_that_was_forgotten_is_not_lost() {
         open_group(&target).await.close().await.unwrap();
         // Power fails during the removal: the mark goes first.
         let here = Store::group_dir(&dir, GROUP);
-        std::fs::remove_file(made(&dir)).unwrap();
+        std::fs::remove_file(created_mark(&dir)).unwrap();
         reopen(&target).await.close().await.unwrap();
-        assert!(made(&dir).exists(), "it is not forgotten after all");
-        std::fs::remove_file(made(&dir)).unwrap();
+        assert!(created_mark(&dir).exists(), "it is not forgotten after all");
+        std::fs::remove_file(created_mark(&dir)).unwrap();
         std::fs::rename(&here, here.with_extension("gone")).unwrap();
         assert_eq!(target.groups().await.unwrap(), []);
         assert!(Store::open_group(&target, GROUP, IfAbsent::Leave).await.unwrap().is_none());

@@ -92,20 +92,20 @@ async fn contents_of(store: Arc<Store>) -> Contents {
 }
 
 /// Returns all dirty regions of a store, fetched in parts; `None` if everything is dirty.
-async fn noted_by(store: Arc<Store>) -> Option<Vec<(InodeId, ByteRange)>> {
-    let (mut noted, mut from) = (Vec::new(), Some(InodeId(0)));
+async fn dirty_ranges_of(store: Arc<Store>) -> Option<Vec<(InodeId, ByteRange)>> {
+    let (mut dirty, mut from) = (Vec::new(), Some(InodeId(0)));
     while let Some(at) = from {
         let (part, next) = store.dirty_ranges(at, 50).await.unwrap();
         assert!(part.iter().all(|(ino, _)| *ino >= at) && next.is_none_or(|next| next > at));
-        noted.extend(part);
+        dirty.extend(part);
         from = next;
     }
-    (!store.has_overflowed()).then_some(noted)
+    (!store.has_overflowed()).then_some(dirty)
 }
 
 /// Makes dirty ranges of `to` equal to `from`, including the length and existence of files.
-async fn bring_in_step(to: Arc<Store>, from: Contents, noted: Vec<(InodeId, ByteRange)>) {
-    for (ino, range) in noted {
+async fn resync(to: Arc<Store>, from: Contents, dirty: Vec<(InodeId, ByteRange)>) {
+    for (ino, range) in dirty {
         let Some(file) = from.get(&ino) else {
             to.delete(ino).await.unwrap();
             continue;
@@ -123,7 +123,7 @@ async fn bring_in_step(to: Arc<Store>, from: Contents, noted: Vec<(InodeId, Byte
     }
 }
 
-struct Copies {
+struct ReplicaPair {
     world: World,
     hosts: [rt::sim::HostId; 2],
     stores: [Option<Arc<Store>>; 2],
@@ -132,19 +132,19 @@ struct Copies {
     overflows: u64,
 }
 
-impl Copies {
-    fn new(seed: u64) -> Copies {
+impl ReplicaPair {
+    fn new(seed: u64) -> ReplicaPair {
         let mut world = World::new(seed);
         let hosts = [world.add_host("left"), world.add_host("right")];
-        let mut copies =
-            Copies { world, hosts, stores: [None, None], files: Vec::new(), next: 0, overflows: 0 };
+        let mut replicas =
+            ReplicaPair { world, hosts, stores: [None, None], files: Vec::new(), next: 0, overflows: 0 };
         for side in [Left, Right] {
             let format =
                 async { Store::format_with_log(Path::new(DIR), &identity(), LOG_BYTES).await.unwrap() };
-            copies.run(side, format);
-            copies.open(side);
+            replicas.run(side, format);
+            replicas.open(side);
         }
-        copies
+        replicas
     }
 
     fn run<T: 'static>(&mut self, side: Side, future: impl Future<Output = T> + 'static) -> T {
@@ -201,7 +201,7 @@ impl Copies {
     }
 
     /// Retires every entry that may retire.
-    fn rest(&mut self, side: Side) {
+    fn retire_entries(&mut self, side: Side) {
         let store = self.store(side);
         self.run(side, async move {
             for _ in 0..3 {
@@ -281,7 +281,7 @@ impl Copies {
     }
 
     /// Injects a failure; returns the side that has everything acknowledged afterwards.
-    fn go_wrong(&mut self) -> Side {
+    fn inject_failure(&mut self) -> Side {
         let side = if self.random(2) == 0 { Left } else { Right };
         // Changes that one side has and the other doesn't when it happens.
         let begun: Vec<Change> = (0..self.random(4)).map(|_| self.any_change()).collect();
@@ -300,7 +300,7 @@ impl Copies {
         }
         for side in [Left, Right] {
             if self.random(2) == 0 {
-                self.rest(side);
+                self.retire_entries(side);
             }
             if self.random(6) == 0 {
                 self.close(side);
@@ -321,32 +321,32 @@ impl Copies {
 
     /// Returns the dirty regions of both, after checking that they cover every difference.
     fn differences(&mut self, from: Side, label: &str) -> (Contents, Vec<(InodeId, ByteRange)>) {
-        let mut noted = Some(Vec::new());
+        let mut dirty = Some(Vec::new());
         let mut contents = Vec::new();
         for side in [from, from.other()] {
             let store = self.store(side);
-            let more = self.run(side, noted_by(store.clone()));
-            noted = noted.zip(more).map(|(noted, more)| [noted, more].concat());
+            let more = self.run(side, dirty_ranges_of(store.clone()));
+            dirty = dirty.zip(more).map(|(dirty, more)| [dirty, more].concat());
             contents.push(self.run(side, contents_of(store)));
         }
         let (theirs, ours) = (contents.pop().unwrap(), contents.pop().unwrap());
         let all: BTreeSet<InodeId> = ours.keys().chain(theirs.keys()).copied().collect();
-        let Some(noted) = noted else {
+        let Some(dirty) = dirty else {
             self.overflows += 1;
             return (ours, all.into_iter().map(|ino| (ino, ByteRange::new(0, u64::MAX))).collect());
         };
         for ino in all {
-            check_covered(ino, ours.get(&ino), theirs.get(&ino), &noted, label);
+            check_covered(ino, ours.get(&ino), theirs.get(&ino), &dirty, label);
         }
-        (ours, noted)
+        (ours, dirty)
     }
 
     fn play_round(&mut self, label: &str) {
         self.work_together();
-        let from = self.go_wrong();
-        let (contents, noted) = self.differences(from, label);
+        let from = self.inject_failure();
+        let (contents, dirty) = self.differences(from, label);
         let to = self.store(from.other());
-        self.run(from.other(), bring_in_step(to, contents, noted));
+        self.run(from.other(), resync(to, contents, dirty));
         let [left, right] = [Left, Right].map(|side| {
             let store = self.store(side);
             self.run(side, contents_of(store))
@@ -368,10 +368,10 @@ fn check_covered(
     ino: InodeId,
     ours: Option<&Content>,
     theirs: Option<&Content>,
-    noted: &[(InodeId, ByteRange)],
+    dirty: &[(InodeId, ByteRange)],
     label: &str,
 ) {
-    let of_file: Vec<ByteRange> = noted.iter().filter(|note| note.0 == ino).map(|note| note.1).collect();
+    let of_file: Vec<ByteRange> = dirty.iter().filter(|note| note.0 == ino).map(|note| note.1).collect();
     let (Some(ours), Some(theirs)) = (ours, theirs) else {
         assert!(!of_file.is_empty(), "{label}: only one has {ino:?}, and nobody has noted it");
         return;
@@ -391,11 +391,11 @@ fn check_covered(
 fn dirty_regions_cover_every_difference() {
     let mut overflows = 0;
     for seed in 0..SEEDS {
-        let mut copies = Copies::new(seed);
+        let mut replicas = ReplicaPair::new(seed);
         for round in 0..ROUNDS {
-            copies.play_round(&format!("seed {seed}, round {round}"));
+            replicas.play_round(&format!("seed {seed}, round {round}"));
         }
-        overflows += copies.overflows;
+        overflows += replicas.overflows;
     }
     assert!(overflows < SEEDS * ROUNDS / 2, "mostly the notes are what tells: {overflows} overflows");
 }

@@ -84,7 +84,7 @@ async fn prepare(what: Damage) {
 }
 
 /// Repairs it, and reports the progress.
-async fn make_right(what: Damage, done: Rc<Cell<usize>>) {
+async fn repair(what: Damage, done: Rc<Cell<usize>>) {
     let (store, _) = open(Path::new(DIR)).await;
     let data = content();
     if matches!(what, Damage::Removed | Damage::RemovedWithSums) {
@@ -147,7 +147,7 @@ fn at_every_moment_a_block_is_right_or_refused() {
             machine.run(prepare(what)).unwrap();
             let done = Rc::new(Cell::new(0));
             let steps = 1 + (seed * 7919) % 400;
-            machine.run_until(make_right(what, done.clone()), steps).unwrap();
+            machine.run_until(repair(what, done.clone()), steps).unwrap();
             let is_kill = seed % 3 == 0;
             if is_kill {
                 machine.kill()

@@ -54,7 +54,7 @@ fn require_vanished<T>(what: &str, answer: chunkstore::Result<T>) -> StoreError 
 }
 
 /// Checks all operations that depend on lookups below the directory.
-async fn require_silence(store: &Arc<Store>) {
+async fn require_all_fail(store: &Arc<Store>) {
     for ino in [CLOSED, ABSENT] {
         require_vanished("a read", read(store, ino, 0, BLOCK as usize, IoPath::Cached).await);
         require_vanished("a look at a file", store.stat(ino).await);
@@ -90,7 +90,7 @@ fn an_empty_directory_in_its_place_is_no_store_without_files() {
         let store = filled(&dir).await;
         store.verify_dir().await.unwrap();
         unmount(&dir);
-        require_silence(&store).await;
+        require_all_fail(&store).await;
         mount(&dir);
         store.verify_dir().await.unwrap();
         assert_eq!(store.list().await.unwrap(), [INO, CLOSED]);
@@ -119,7 +119,7 @@ fn nothing_at_its_path_is_no_store_without_files() {
     with_target(|dir| async move {
         let store = filled(&dir).await;
         fs::rename(&dir, away(&dir)).unwrap();
-        require_silence(&store).await;
+        require_all_fail(&store).await;
         fs::rename(away(&dir), &dir).unwrap();
         store.close().await.unwrap();
     });
@@ -139,7 +139,7 @@ fn another_store_in_its_place_is_not_taken_for_it() {
             write(&swapped, ino).await.unwrap();
         }
         swapped.close().await.unwrap();
-        require_silence(&store).await;
+        require_all_fail(&store).await;
         let (swapped, _) = Store::open(&dir, &other, chunkstore::Options::default()).await.unwrap();
         assert_eq!(swapped.list().await.unwrap(), [CLOSED, ABSENT], "files of another store were removed");
         swapped.close().await.unwrap();

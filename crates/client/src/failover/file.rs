@@ -153,7 +153,7 @@ impl File {
         cancel: &Cancel,
     ) -> Result<()> {
         self.ensure_locks()?;
-        let lock = HeldLock { ino: self.ino(), space, owner, pid, kind, range };
+        let lock = HeldLock { ino: self.ino(), family: space, owner, pid, kind, range };
         self.map_error(self.client.lock_via_file(Some(&self.lock_lost), lock, wait, cancel).await)
     }
 

@@ -43,7 +43,7 @@ const MIN_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Minimum time that a request waits for a session, if there has been none for longer than the
 /// time-out of a request: the cluster may just be back.
-const LAST_CHANCE: Duration = Duration::from_secs(2);
+const MIN_WAIT: Duration = Duration::from_secs(2);
 
 /// Starts a session: returns a client that is registered.
 pub type StartSession = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> + Send + Sync>;
@@ -53,7 +53,7 @@ pub struct SessionFailover {
     /// The only session, if it has no successors.
     only: Option<Arc<Client>>,
     current: RwLock<Arc<Client>>,
-    begin: Option<StartSession>,
+    start_session: Option<StartSession>,
     state: Mutex<State>,
     /// Set when a successor exists, or when starting one has failed.
     changed: Event,
@@ -111,15 +111,15 @@ impl SessionFailover {
 
     /// Creates one that starts a successor whenever the cluster has ended the session.
     /// [`SessionFailover::run`] does that.
-    pub fn new(first: Arc<Client>, begin: StartSession) -> Arc<SessionFailover> {
-        Arc::new(SessionFailover::with(first, Some(begin)))
+    pub fn new(first: Arc<Client>, start_session: StartSession) -> Arc<SessionFailover> {
+        Arc::new(SessionFailover::with(first, Some(start_session)))
     }
 
-    fn with(first: Arc<Client>, begin: Option<StartSession>) -> SessionFailover {
+    fn with(first: Arc<Client>, start_session: Option<StartSession>) -> SessionFailover {
         SessionFailover {
             only: None,
             current: RwLock::new(first),
-            begin,
+            start_session,
             state: Mutex::default(),
             changed: Event::new(),
             closing: AtomicBool::new(false),
@@ -141,10 +141,10 @@ impl SessionFailover {
             Some(failure) => format!("{}; no successor session: {}", ended.message, failure.message),
             None => ended.message.to_string(),
         });
-        let before = state.ended_with_files.iter().filter_map(Weak::upgrade);
+        let ended = state.ended_with_files.iter().filter_map(Weak::upgrade);
         SessionHistory {
             session: current.session,
-            files_of_ended_sessions: before.map(|past| past.inodes.use_count()).sum(),
+            files_of_ended_sessions: ended.map(|client| client.inodes.use_count()).sum(),
             missing,
             replacements: state.replacements,
             last: state.last.clone(),
@@ -157,9 +157,13 @@ impl SessionFailover {
             return false;
         }
         let mut state = self.state.lock();
-        state.ended_with_files.retain(|past| past.strong_count() > 0);
+        state.ended_with_files.retain(|client| client.strong_count() > 0);
         self.has_ended_with_files.store(!state.ended_with_files.is_empty(), Ordering::Release);
-        state.ended_with_files.iter().filter_map(Weak::upgrade).any(|past| past.inodes.open(ino).is_some())
+        state
+            .ended_with_files
+            .iter()
+            .filter_map(Weak::upgrade)
+            .any(|client| client.inodes.open(ino).is_some())
     }
 
     /// Runs the background tasks of the sessions, and starts a successor whenever the cluster has
@@ -168,7 +172,7 @@ impl SessionFailover {
         loop {
             let current = self.current();
             rt::spawn(current.clone().background());
-            if self.begin.is_none() {
+            if self.start_session.is_none() {
                 return;
             }
             let cause = current.wait_for_end().await;
@@ -190,14 +194,14 @@ impl SessionFailover {
         );
         self.state.lock().missing_since_ns = Some(rt::monotonic_ns());
         let Some(next) = self.start_successor(old).await else { return false };
-        if let Some(face) = old.face() {
-            face.locks_lost();
+        if let Some(invalidator) = old.invalidator() {
+            invalidator.locks_lost();
         }
         old.inodes.hand_over(&next.inodes);
         *self.current.write() = next.clone();
         {
             let mut state = self.state.lock();
-            state.ended_with_files.retain(|past| past.strong_count() > 0);
+            state.ended_with_files.retain(|client| client.strong_count() > 0);
             if files > 0 {
                 state.ended_with_files.push(Arc::downgrade(old));
             }
@@ -218,10 +222,10 @@ impl SessionFailover {
     }
 
     async fn start_successor(&self, old: &Client) -> Option<Arc<Client>> {
-        let begin = self.begin.as_ref()?;
-        let mut rest = MIN_PAUSE;
+        let start_session = self.start_session.as_ref()?;
+        let mut pause = MIN_PAUSE;
         while !self.closing.load(Ordering::Acquire) {
-            match begin().await {
+            match start_session().await {
                 Ok(next) if self.closing.load(Ordering::Acquire) => {
                     if let Err(error) = next.shutdown().await {
                         tracing::debug!(%error, "an unneeded successor session could not be shut down");
@@ -235,8 +239,8 @@ impl SessionFailover {
                 }
                 Err(error) => self.note_failure(error),
             }
-            with_deadline(rest, pin!(self.closed.wait())).await;
-            rest = (rest * 2).min(MAX_PAUSE);
+            with_deadline(pause, pin!(self.closed.wait())).await;
+            pause = (pause * 2).min(MAX_PAUSE);
         }
         None
     }
@@ -264,7 +268,7 @@ impl SessionFailover {
     /// The cluster's refusal of this client; `ETIMEDOUT` if there has been no session for the
     /// time-out of a request.
     async fn live_session(&self) -> Result<Arc<Client>> {
-        let last_chance_ns = rt::monotonic_ns() + LAST_CHANCE.as_nanos() as u64;
+        let min_wait_until_ns = rt::monotonic_ns() + MIN_WAIT.as_nanos() as u64;
         loop {
             let mut changed = pin!(self.changed.wait());
             let client = self.current();
@@ -279,18 +283,18 @@ impl SessionFailover {
             if let Some(refusal) = failure.clone().filter(is_refusal) {
                 return Err(refusal);
             }
-            let patience = client.request_timeout.get();
+            let time_out = client.request_timeout.get();
             let since_ns = since_ns.unwrap_or_else(rt::monotonic_ns);
-            let until_ns = since_ns.saturating_add(patience.as_nanos() as u64).max(last_chance_ns);
+            let until_ns = since_ns.saturating_add(time_out.as_nanos() as u64).max(min_wait_until_ns);
             let left_ns = until_ns.saturating_sub(rt::monotonic_ns());
             if left_ns == 0 {
                 let why = failure
                     .map_or_else(|| "the kernel still caches state of the last one".into(), |e| e.message);
-                let message = format!("the mount has had no session for {patience:?}: {why}");
+                let message = format!("the mount has had no session for {time_out:?}: {why}");
                 return Err(Error::new(Errno::ETIMEDOUT, message)
                     .hint("weft health on the management node shows what doesn't answer"));
             }
-            with_deadline(Duration::from_nanos(left_ns).min(LAST_CHANCE), changed.as_mut()).await;
+            with_deadline(Duration::from_nanos(left_ns).min(MIN_WAIT), changed.as_mut()).await;
         }
     }
 
@@ -300,7 +304,7 @@ impl SessionFailover {
         self.closed.set();
         self.notify();
         let last = self.current();
-        if self.begin.is_some() && last.has_ended() {
+        if self.start_session.is_some() && last.has_ended() {
             return Ok(());
         }
         last.shutdown().await
@@ -315,7 +319,7 @@ fn is_session_end(client: &Client, error: &Error) -> bool {
 impl Client {
     /// Takes over the kernel interface of another session.
     fn take_invalidator_of(&self, other: &Client) {
-        let face = other.invalidator.lock().clone();
-        *self.invalidator.lock() = face;
+        let invalidator = other.invalidator.lock().clone();
+        *self.invalidator.lock() = invalidator;
     }
 }

@@ -54,12 +54,12 @@ impl SessionFailover {
     }
 
     /// [`Client::errno_for_missing`] in the current session.
-    pub fn errno_of_gone(&self, credentials: Credentials, ino: InodeId) -> Errno {
+    pub fn errno_for_missing(&self, credentials: Credentials, ino: InodeId) -> Errno {
         self.current().errno_for_missing(credentials, ino)
     }
 
     /// [`Client::errno_for_replaced`] in the current session.
-    pub fn errno_of_replaced(&self, credentials: Credentials) -> Errno {
+    pub fn errno_for_replaced(&self, credentials: Credentials) -> Errno {
         self.current().errno_for_replaced(credentials)
     }
 

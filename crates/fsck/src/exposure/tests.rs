@@ -100,9 +100,9 @@ proptest! {
             let layout = layout(ids);
             scale.add_file(&ExposureFile { directory: &directory, layout: &layout, size: *size, is_estimate: false });
         }
-        let told = scale.finish();
-        prop_assert_eq!(told.exposed.len(), 10);
-        for exposed in &told.exposed {
+        let exposure = scale.finish();
+        prop_assert_eq!(exposure.exposed.len(), 10);
+        for exposed in &exposure.exposed {
             let is_gone = |target: u32| match &exposed.domain {
                 Domain::Target(dead) => target == dead.0,
                 Domain::Node(dead) => target.div_ceil(2) == dead.0,
@@ -137,16 +137,16 @@ fn domains_are_sorted_by_loss() {
     let (single, mirrored) = (layout(&[0]), layout(&[1]));
     scale.add_file(&ExposureFile { directory: "/scratch", layout: &single, size: 1000, is_estimate: true });
     scale.add_file(&ExposureFile { directory: "/home", layout: &mirrored, size: 5000, is_estimate: false });
-    let told = scale.finish();
-    assert_eq!((told.all, told.estimated_files), (Amount { files: 2, bytes: 6000 }, 1));
-    assert_eq!((told.at_risk_now, told.lost_now), (Amount::default(), Amount::default()));
-    assert_eq!(told.exposed[0].domain, Domain::Rack("a".into()), "the largest comes first");
-    let first = &told.exposed[1];
+    let exposure = scale.finish();
+    assert_eq!((exposure.all, exposure.estimated_files), (Amount { files: 2, bytes: 6000 }, 1));
+    assert_eq!((exposure.at_risk_now, exposure.lost_now), (Amount::default(), Amount::default()));
+    assert_eq!(exposure.exposed[0].domain, Domain::Rack("a".into()), "the largest comes first");
+    let first = &exposure.exposed[1];
     assert_eq!((&first.domain, first.lost), (&Domain::Node(NodeId(1)), Amount { files: 1, bytes: 1000 }));
     assert_eq!(first.top[0].path, "/scratch");
-    let targets: Vec<Domain> = told.exposed[4..6].iter().map(|exposed| exposed.domain.clone()).collect();
+    let targets: Vec<Domain> = exposure.exposed[4..6].iter().map(|exposed| exposed.domain.clone()).collect();
     assert_eq!(targets, [Domain::Target(TargetId(1)), Domain::Target(TargetId(3))]);
-    assert_eq!(told.exposed[5].at_risk, Amount { files: 1, bytes: 5000 });
+    assert_eq!(exposure.exposed[5].at_risk, Amount { files: 1, bytes: 5000 });
 }
 
 /// Replicas on two nodes of one rack are lost with it.
@@ -161,14 +161,18 @@ fn a_rack_takes_all_copies_in_it() {
         }
         scale.finish().exposed
     };
-    let told = weigh(&map);
-    let rack = &told[0];
+    let exposure = weigh(&map);
+    let rack = &exposure[0];
     assert_eq!((&rack.domain, &*rack.node), (&Domain::Rack("a".into()), ""));
     assert_eq!(
         (rack.lost, rack.at_risk),
         (Amount { files: 1, bytes: 700 }, Amount { files: 1, bytes: 5000 })
     );
-    assert_eq!(told.iter().filter(|exposed| exposed.lost.bytes > 0).count(), 1, "no node alone takes any");
+    assert_eq!(
+        exposure.iter().filter(|exposed| exposed.lost.bytes > 0).count(),
+        1,
+        "no node alone takes any"
+    );
     map.nodes.iter_mut().for_each(|node| node.rack = None);
     assert!(weigh(&map).iter().all(|exposed| exposed.lost.bytes == 0));
 }

@@ -12,7 +12,7 @@ use types::{Errno, Error, InodeId, Result, SetAttr, SetTime, Timestamp, mode};
 pub(super) async fn getattr(core: &Core, rq: &Request) -> Result<usize> {
     let shared = &core.shared;
     let attr = match shared.client.permissions(rq.ino()) {
-        Some(known) if shared.callers.needs_only_permissions(rq.header.pid) => known,
+        Some(known) if shared.caller_syscalls.needs_only_permissions(rq.header.pid) => known,
         _ => attributes(core, rq.ino()).await?,
     };
     Ok(put(&rq.out, 0, &attr_out(&attr)))

@@ -30,10 +30,10 @@ pub(super) async fn readdir(core: &Core, rq: &Request, args: ReadIn, plus: bool)
     let client = &core.shared.client;
     let size = (args.size as usize).min(rq.out.len());
     let cookie = if args.offset <= AFTER_DOT_DOT { 0 } else { args.offset };
-    let keeps = core.shared.hand_out_names(rq.ino());
+    let may_cache = core.shared.note_entries_read(rq.ino());
     let mut listing =
         client.readdir_for(rq.credentials(), rq.ino(), cookie, DirWriter::capacity(size, plus), plus).await?;
-    listing.trusted &= keeps;
+    listing.names_cacheable &= may_cache;
     let mut writer = DirWriter::new(&rq.out, size, plus);
     fill(&mut writer, rq.ino(), args.offset, &listing, |attr| client.remember(attr));
     if writer.len() == 0 && !(listing.end && listing.entries.is_empty()) {
@@ -61,9 +61,9 @@ fn fill(
     }
     for (index, entry) in listing.entries.iter().enumerate() {
         let listed = ListedEntry { ino: entry.ino, mode: entry.mode, name: &entry.name, next: entry.cookie };
-        let trusted = listing.cacheable_attributes.get(index).copied().unwrap_or(false);
+        let cacheable = listing.cacheable_attributes.get(index).copied().unwrap_or(false);
         let attr =
-            entry.attr.map(|attr| CachedAttr { attr, cacheable: trusted, name_cacheable: listing.trusted });
+            entry.attr.map(|attr| CachedAttr { attr, cacheable, name_cacheable: listing.names_cacheable });
         if !writer.push(&listed, attr.as_ref()) {
             return;
         }
@@ -116,7 +116,7 @@ mod tests {
             entries: (0..count).map(entry).collect(),
             end: true,
             parent: InodeId(7),
-            trusted: true,
+            names_cacheable: true,
             cacheable_attributes: vec![true; count as usize],
         }
     }
@@ -161,8 +161,8 @@ mod tests {
         let mut writer = DirWriter::new(&out, 1000, true);
         let mut remembered = Vec::new();
         fill(&mut writer, InodeId(5), 0, &listing, |attr| remembered.push(attr.ino.0));
-        let told = parse(&out, writer.len(), true);
-        let files: Vec<u64> = told.iter().skip(2).map(|(_, ino, _)| *ino).collect();
+        let listed = parse(&out, writer.len(), true);
+        let files: Vec<u64> = listed.iter().skip(2).map(|(_, ino, _)| *ino).collect();
         assert!(!files.is_empty() && files.len() < 20);
         assert_eq!(remembered, files);
     }

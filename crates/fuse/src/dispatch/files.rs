@@ -40,14 +40,14 @@ impl OpenFile {
 pub(super) async fn open(core: &Core, rq: &Request, args: OpenIn) -> Result<usize> {
     // The kernel requests O_TRUNC by a SETATTR afterwards.
     let file = core.shared.client.open(rq.credentials(), rq.ino(), args.flags).await?;
-    let reply = enter(core, file, args.flags).await?;
+    let reply = insert_open_file(core, file, args.flags).await?;
     Ok(put(&rq.out, 0, &reply))
 }
 
 pub(super) async fn create(core: &Core, rq: &Request, args: CreateIn, name: &[u8]) -> Result<usize> {
     let client = &core.shared.client;
     let CreateIn { flags, mode, umask, open_flags } = args;
-    let keeps = core.shared.hand_out_names(rq.ino());
+    let may_cache = core.shared.note_entries_read(rq.ino());
     let (mut attr, file) =
         client.create(rq.credentials(), rq.ino(), name, mode, umask, flags & !O_TRUNC).await?;
     // Another request may have created the entry first.
@@ -61,7 +61,7 @@ pub(super) async fn create(core: &Core, rq: &Request, args: CreateIn, name: &[u8
             }
         }
     }
-    attr.name_cacheable &= keeps;
+    attr.name_cacheable &= may_cache;
     reply_created(core, rq, &attr, file, flags).await
 }
 
@@ -78,7 +78,7 @@ async fn reply_created(
     file: File,
     flags: u32,
 ) -> Result<usize> {
-    match enter(core, file, flags).await {
+    match insert_open_file(core, file, flags).await {
         Ok(opened) => {
             let at = put(&rq.out, 0, &entry(attr));
             Ok(put(&rq.out, at, &opened))
@@ -97,7 +97,7 @@ async fn truncate(file: &File, who: Credentials, open_flags: u32) -> Result<Cach
 }
 
 /// Inserts an open file into the table.
-async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
+async fn insert_open_file(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
     // A mapping through a file of an ended session must not see pages of another session.
     let is_lost = core.shared.client.is_open_in_ended_session(file.ino());
     let caching = || if is_lost { Caching::Direct } else { file.caching() };
@@ -131,19 +131,19 @@ async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
 /// itself.
 fn reply_flags(flags: u32, shared_with: Option<Caching>) -> u32 {
     let is_direct = flags & O_DIRECT != 0 || shared_with == Some(Caching::Direct);
-    let past_the_cache = if is_direct { fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES } else { 0 };
-    let closes_quietly = shared_with.is_none() && flags & O_ACCMODE == O_RDONLY;
-    past_the_cache | fopen::KEEP_CACHE | if closes_quietly { fopen::NOFLUSH } else { 0 }
+    let direct_flags = if is_direct { fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES } else { 0 };
+    let skips_flush = shared_with.is_none() && flags & O_ACCMODE == O_RDONLY;
+    direct_flags | fopen::KEEP_CACHE | if skips_flush { fopen::NOFLUSH } else { 0 }
 }
 
 /// Returns whether the kernel may keep its cached pages of a file that is opened with these flags.
 /// It must drop pages of a session that has ended. Older kernels write back dirty mapped pages only
 /// when they drop them, which must happen before reads bypass the cache.
-fn may_keep_pages(open_flags: u32, is_lost: bool, agreement: &NegotiatedFeatures) -> bool {
+fn may_keep_pages(open_flags: u32, is_lost: bool, features: &NegotiatedFeatures) -> bool {
     if is_lost {
         return false;
     }
-    open_flags & fopen::DIRECT_IO == 0 || agreement.direct_io_flushes_mappings()
+    open_flags & fopen::DIRECT_IO == 0 || features.direct_io_flushes_mappings()
 }
 
 pub(super) async fn flush(core: &Core, rq: &Request, args: FlushIn) -> Result<usize> {
@@ -152,7 +152,7 @@ pub(super) async fn flush(core: &Core, rq: &Request, args: FlushIn) -> Result<us
     // A close drops all byte-range locks of the process on the file, regardless of the descriptor
     // through which it took them.
     let owner = LockOwner(args.lock_owner);
-    open.owners.lock().retain(|noted| *noted != owner);
+    open.owners.lock().retain(|other| *other != owner);
     drop_posix_locks(core, rq.ino(), owner).await?;
     flushed.map(|()| 0)
 }
@@ -200,14 +200,14 @@ mod tests {
 
     #[test]
     fn pages_are_dropped_for_ended_sessions_and_old_kernels() {
-        let agreement = |flags| NegotiatedFeatures { flags, max_io: 4096, minor: abi::MINOR_OLDEST };
-        let (older, newer) = (agreement(0), agreement(abi::init::DIRECT_IO_ALLOW_MMAP));
+        let features = |flags| NegotiatedFeatures { flags, max_io: 4096, minor: abi::MINOR_OLDEST };
+        let (older, newer) = (features(0), features(abi::init::DIRECT_IO_ALLOW_MMAP));
         let (cached, direct) = (reply_flags(O_RDWR, None), reply_flags(O_RDWR | O_DIRECT, None));
-        for (flags, agreement, keeps) in
+        for (flags, features, keeps) in
             [(cached, older, true), (cached, newer, true), (direct, older, false), (direct, newer, true)]
         {
-            assert_eq!(may_keep_pages(flags, false, &agreement), keeps, "{flags:#x} {agreement:?}");
-            assert!(!may_keep_pages(flags, true, &agreement));
+            assert_eq!(may_keep_pages(flags, false, &features), keeps, "{flags:#x} {features:?}");
+            assert!(!may_keep_pages(flags, true, &features));
         }
     }
 

@@ -50,42 +50,42 @@ pub(super) async fn test(core: &Core, rq: &Request, args: LkIn) -> Result<usize>
 
 pub(super) async fn set(core: &Rc<Core>, rq: &Request, args: LkIn, wait: bool) -> Result<usize> {
     let open = core.shared.handles.get(args.fh)?;
-    let space = if args.lk_flags & abi::LK_FLOCK != 0 { LockFamily::Flock } else { LockFamily::Posix };
+    let family = if args.lk_flags & abi::LK_FLOCK != 0 { LockFamily::Flock } else { LockFamily::Posix };
     let (ino, owner, range, pid) = (rq.ino(), LockOwner(args.owner), range(&args.lk)?, args.lk.pid);
     let Some(kind) = kind(args.lk.kind)? else {
-        return open.file.unlock(space, owner, range).await.map(|()| 0);
+        return open.file.unlock(family, owner, range).await.map(|()| 0);
     };
-    if space == LockFamily::Posix {
+    if family == LockFamily::Posix {
         record_posix_owner(core, &open, ino, owner)?;
     }
-    let nobody = Cancel::default();
-    let try_it = async || open.file.lock(space, owner, pid, kind, range, false, &nobody).await;
-    let is_taken = |done: &Result<()>| done.as_ref().is_err_and(|error| error.errno == Errno::EAGAIN);
-    let mut tried = try_it().await;
-    if space == LockFamily::Flock && !wait {
-        for rest in FLOCK_RETRY_BACKOFF {
-            if !is_taken(&tried) {
+    let never_cancelled = Cancel::default();
+    let try_lock = async || open.file.lock(family, owner, pid, kind, range, false, &never_cancelled).await;
+    let is_conflict = |done: &Result<()>| done.as_ref().is_err_and(|error| error.errno == Errno::EAGAIN);
+    let mut tried = try_lock().await;
+    if family == LockFamily::Flock && !wait {
+        for pause in FLOCK_RETRY_BACKOFF {
+            if !is_conflict(&tried) {
                 break;
             }
-            rt::sleep(rest).await;
-            tried = try_it().await;
+            rt::sleep(pause).await;
+            tried = try_lock().await;
         }
     }
     match tried {
         Err(error) if error.errno == Errno::EAGAIN && wait => {
             let _blocked = core.block_worker_for_lock()?;
             let waiting = core.shared.interrupts.register(rq.header.unique);
-            let wait = open.file.lock(space, owner, pid, kind, range, true, &waiting.cancel);
+            let wait = open.file.lock(family, owner, pid, kind, range, true, &waiting.cancel);
             wait_unless_signalled(core, rq.header.pid, &waiting.cancel, wait).await?;
         }
         done => done?,
     }
     // Again: before this lock was granted, a close of another descriptor may have removed the
     // record and the owner's locks.
-    if space == LockFamily::Posix
+    if family == LockFamily::Posix
         && let Err(error) = record_posix_owner(core, &open, ino, owner)
     {
-        open.file.unlock(space, owner, range).await?;
+        open.file.unlock(family, owner, range).await?;
         return Err(error);
     }
     Ok(0)
@@ -103,8 +103,8 @@ async fn wait_unless_signalled(
 ) -> Result<()> {
     let mut wait = pin!(wait);
     loop {
-        let rest = SIGNAL_CHECK_INTERVAL * core.lock_waits().div_ceil(SIGNAL_CHECKS_PER_INTERVAL).max(1);
-        match rt::timeout(rest, wait.as_mut()).await {
+        let pause = SIGNAL_CHECK_INTERVAL * core.lock_waits().div_ceil(SIGNAL_CHECKS_PER_INTERVAL).max(1);
+        match rt::timeout(pause, wait.as_mut()).await {
             Some(done) => return done,
             None if caller_privileges::has_pending_signal(caller) => cancel.cancel(),
             None => {}

@@ -34,8 +34,8 @@ pub(crate) async fn handle(core: &Rc<Core>, request: &Request) -> Outcome {
             if error.errno == Errno::ESTALE {
                 let (client, who) = (&core.shared.client, request.credentials());
                 return Err(match estale_refers_to_entry_target(&operation) {
-                    true => client.errno_of_replaced(who),
-                    false => client.errno_of_gone(who, request.ino()),
+                    true => client.errno_for_replaced(who),
+                    false => client.errno_for_missing(who, request.ino()),
                 });
             }
             Err(application_errno(error.errno))

@@ -13,35 +13,39 @@ const RENAME_EXCHANGE: u32 = 2;
 const RENAME_WHITEOUT: u32 = 4;
 
 pub(super) async fn lookup(core: &Core, rq: &Request, name: &[u8]) -> Result<usize> {
-    let keeps = core.shared.hand_out_names(rq.ino());
+    let may_cache = core.shared.note_entries_read(rq.ino());
     match core.shared.client.find(rq.credentials(), rq.ino(), name).await? {
-        Found::Known(known) => reply(rq, keeps, &known),
+        Found::Known(known) => reply(rq, may_cache, &known),
         // The kernel caches the negative dentry, until it creates the entry or receives an
         // invalidation.
-        Found::Absent { trusted } => Ok(put(&rq.out, 0, &absent_entry(trusted && keeps))),
+        Found::Absent { cacheable: trusted } => Ok(put(&rq.out, 0, &absent_entry(trusted && may_cache))),
     }
 }
 
 pub(super) async fn symlink(core: &Core, rq: &Request, name: &[u8], target: &[u8]) -> Result<usize> {
-    let keeps = core.shared.hand_out_names(rq.ino());
-    reply(rq, keeps, &core.shared.client.symlink(rq.credentials(), rq.ino(), name, target).await?)
+    let may_cache = core.shared.note_entries_read(rq.ino());
+    reply(rq, may_cache, &core.shared.client.symlink(rq.credentials(), rq.ino(), name, target).await?)
 }
 
 pub(super) async fn mknod(core: &Core, rq: &Request, args: MknodIn, name: &[u8]) -> Result<usize> {
     let MknodIn { mode, rdev, umask, .. } = args;
-    let keeps = core.shared.hand_out_names(rq.ino());
-    reply(rq, keeps, &core.shared.client.mknod(rq.credentials(), rq.ino(), name, mode, umask, rdev).await?)
+    let may_cache = core.shared.note_entries_read(rq.ino());
+    reply(
+        rq,
+        may_cache,
+        &core.shared.client.mknod(rq.credentials(), rq.ino(), name, mode, umask, rdev).await?,
+    )
 }
 
 pub(super) async fn mkdir(core: &Core, rq: &Request, args: MkdirIn, name: &[u8]) -> Result<usize> {
-    let keeps = core.shared.hand_out_names(rq.ino());
+    let may_cache = core.shared.note_entries_read(rq.ino());
     let made = core.shared.client.mkdir(rq.credentials(), rq.ino(), name, args.mode, args.umask).await?;
-    reply(rq, keeps, &made)
+    reply(rq, may_cache, &made)
 }
 
 pub(super) async fn link(core: &Core, rq: &Request, ino: InodeId, name: &[u8]) -> Result<usize> {
-    let keeps = core.shared.hand_out_names(rq.ino());
-    reply(rq, keeps, &core.shared.client.link(rq.credentials(), ino, rq.ino(), name).await?)
+    let may_cache = core.shared.note_entries_read(rq.ino());
+    reply(rq, may_cache, &core.shared.client.link(rq.credentials(), ino, rq.ino(), name).await?)
 }
 
 pub(super) async fn unlink(core: &Core, rq: &Request, name: &[u8]) -> Result<usize> {
@@ -74,8 +78,8 @@ fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
     }
 }
 
-fn reply(rq: &Request, keeps: bool, known: &CachedAttr) -> Result<usize> {
-    let known = CachedAttr { name_cacheable: known.name_cacheable && keeps, ..*known };
+fn reply(rq: &Request, may_cache: bool, known: &CachedAttr) -> Result<usize> {
+    let known = CachedAttr { name_cacheable: known.name_cacheable && may_cache, ..*known };
     Ok(put(&rq.out, 0, &entry(&known)))
 }
 

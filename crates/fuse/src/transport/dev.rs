@@ -56,12 +56,12 @@ async fn run_core(shared: Arc<Shared>, index: usize, device: OwnedFd, memory: Ar
     let core = Core::new(shared, index);
     let reader = Rc::new(Reader { device, read_lock: ReadLock::default() });
     let spares = Rc::new(RefCell::new(Vec::new()));
-    let (weak, kept, device) = (Rc::downgrade(&core), spares.clone(), reader.clone());
+    let (weak, worker_memory, device) = (Rc::downgrade(&core), spares.clone(), reader.clone());
     core.set_add_worker(move || {
         let Some(core) = weak.upgrade() else { return Ok(()) };
         let memory = Arena::new(PAGE + core.shared.features.max_io, 1)?;
         core.run_worker(DevWorker::new(&core.shared, &device, memory.piece(0)));
-        kept.borrow_mut().push(memory);
+        worker_memory.borrow_mut().push(memory);
         Ok(())
     });
     for piece in 0..memory.count() {
@@ -115,7 +115,7 @@ impl DevWorker {
     /// ended.
     async fn read(&self) -> Option<usize> {
         let device = self.reader.device.as_raw_fd();
-        let _turn = self.reader.read_lock.take().await;
+        let _guard = self.reader.read_lock.take().await;
         loop {
             let cause = match sys::read_into(device, &self.request_buf) {
                 Ok(len) => return Some(len),
@@ -191,20 +191,20 @@ impl ReadLock {
             Poll::Ready(())
         })
         .await;
-        ReadLockGuard { turn: self }
+        ReadLockGuard { lock: self }
     }
 }
 
 /// Releases the read lock when dropped.
 struct ReadLockGuard<'a> {
-    turn: &'a ReadLock,
+    lock: &'a ReadLock,
 }
 
 impl Drop for ReadLockGuard<'_> {
     fn drop(&mut self) {
-        self.turn.taken.set(false);
+        self.lock.taken.set(false);
         // The worker that waited last has the warmest buffer.
-        let next = self.turn.waiting.borrow_mut().pop();
+        let next = self.lock.waiting.borrow_mut().pop();
         if let Some(waker) = next {
             waker.wake();
         }

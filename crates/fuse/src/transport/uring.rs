@@ -75,12 +75,12 @@ async fn run_queue(shared: Arc<Shared>, queue: usize, memory: QueueMemory) {
     let core = Core::new(shared, queue);
     let spares = Rc::new(RefCell::new(Vec::new()));
     let weak = Rc::downgrade(&core);
-    let kept = spares.clone();
+    let worker_memory = spares.clone();
     core.set_add_worker(move || {
         let Some(core) = weak.upgrade() else { return Ok(()) };
         let memory = QueueMemory::new(1, core.shared.features.max_io)?;
         core.run_worker(UringEntry::new(&core.shared, queue, &memory, 0));
-        kept.borrow_mut().push(memory);
+        worker_memory.borrow_mut().push(memory);
         rt::spawn(wake_queue(core.shared.clone()));
         Ok(())
     });

@@ -101,12 +101,12 @@ impl Core {
     }
 
     /// Runs a worker until the connection ends.
-    pub(crate) fn run_worker(self: &Rc<Self>, mut lane: impl Worker) {
+    pub(crate) fn run_worker(self: &Rc<Self>, mut worker: impl Worker) {
         self.live.set(self.live.get() + 1);
         let core = self.clone();
         rt::spawn(async move {
             let mut reply = None;
-            while let Some(request) = lane.next_request(reply.take()).await {
+            while let Some(request) = worker.next_request(reply.take()).await {
                 core.shared.stats.count(core.index, request.header.opcode);
                 core.request_started();
                 reply = Some(dispatch::handle(&core, &request).await);
@@ -139,9 +139,9 @@ impl Core {
                 more = 1;
                 continue;
             }
-            let room = self.max_spare().saturating_sub(self.spare.get());
+            let spare_left = self.max_spare().saturating_sub(self.spare.get());
             tracing::debug!(lanes = self.live.get(), more, "all workers of a processor are busy");
-            if room == 0 || (0..more.min(room)).any(|_| self.add_spare().is_err()) {
+            if spare_left == 0 || (0..more.min(spare_left)).any(|_| self.add_spare().is_err()) {
                 break;
             }
             more *= 2;

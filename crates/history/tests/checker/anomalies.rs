@@ -15,7 +15,7 @@ fn create(inode: u64) -> Event {
     Event::Create { inode: Some(inode) }
 }
 
-fn look(inode: u64) -> Event {
+fn lookup(inode: u64) -> Event {
     Event::Look { inode }
 }
 
@@ -88,8 +88,8 @@ fn a_write_that_failed_may_happen_late_or_never_but_not_twice() {
 
 #[test]
 fn content_from_nowhere_and_torn_content() {
-    let words = violation(&[at(0, 0, 10, write(1)), at(1, 20, 30, read(7))]);
-    assert!(words.contains("read -> 7, a value that was never written"), "{words}");
+    let description = violation(&[at(0, 0, 10, write(1)), at(1, 20, 30, read(7))]);
+    assert!(description.contains("read -> 7, a value that was never written"), "{description}");
     let written = [at(0, 0, 10, write(1)), at(1, 20, 30, torn([1, 0], false))];
     assert!(violation(&written).contains("parts of the contents [1, 0]"));
     let forgiving = Limits { tolerate_torn_reads: true, ..Limits::default() };
@@ -133,22 +133,22 @@ fn two_unlinks_of_one_file() {
 fn a_stale_name() {
     let made = at(0, 0, 10, create(7));
     violation(&[made.clone(), at(1, 20, 30, Event::LookMissing)]);
-    violation(&[made.clone(), at(0, 20, 30, Event::Unlink), at(1, 40, 50, look(7))]);
-    violation(&[made.clone(), at(1, 20, 30, look(8))]);
-    accepted(&[made, at(0, 20, 40, Event::Unlink), at(1, 30, 50, look(7))]);
+    violation(&[made.clone(), at(0, 20, 30, Event::Unlink), at(1, 40, 50, lookup(7))]);
+    violation(&[made.clone(), at(1, 20, 30, lookup(8))]);
+    accepted(&[made, at(0, 20, 40, Event::Unlink), at(1, 30, 50, lookup(7))]);
 }
 
 #[test]
 fn changes_of_a_name_that_failed() {
     let nothing = Event::Create { inode: None };
-    accepted(&[open(0, 0, nothing.clone()), at(1, 10, 20, Event::LookMissing), at(1, 30, 40, look(7))]);
+    accepted(&[open(0, 0, nothing.clone()), at(1, 10, 20, Event::LookMissing), at(1, 30, 40, lookup(7))]);
     // Its inode may be any, but only one.
-    violation(&[open(0, 0, nothing.clone()), at(1, 10, 20, look(7)), at(1, 30, 40, look(8))]);
+    violation(&[open(0, 0, nothing.clone()), at(1, 10, 20, lookup(7)), at(1, 30, 40, lookup(8))]);
     violation(&[
         open(0, 0, nothing.clone()),
-        at(1, 10, 20, look(7)),
+        at(1, 10, 20, lookup(7)),
         at(1, 30, 40, Event::Unlink),
-        at(1, 50, 60, look(7)),
+        at(1, 50, 60, lookup(7)),
     ]);
     accepted(&[at(0, 0, 10, create(7)), open(1, 20, Event::Unlink), at(0, 30, 40, create(8))]);
     violation(&[at(0, 0, 10, create(7)), at(0, 30, 40, create(8)), open(1, 50, Event::Unlink)]);
@@ -162,12 +162,12 @@ fn many_open_changes_of_one_name_stay_decidable() {
         records.push(open(2, 2 + round, Event::Create { inode: None }));
     }
     records.extend((0..60).map(|round| {
-        let event = if round % 2 == 0 { Event::LookMissing } else { look(100 + round) };
+        let event = if round % 2 == 0 { Event::LookMissing } else { lookup(100 + round) };
         at(3, 100 + 10 * round, 105 + 10 * round, event)
     }));
     accepted(&records);
     records.push(at(3, 1000, 1001, Event::LookMissing));
-    records.push(at(3, 1010, 1011, look(1000)));
+    records.push(at(3, 1010, 1011, lookup(1000)));
     violation(&records);
 }
 
@@ -176,13 +176,13 @@ fn appends_over_each_other() {
     accepted(&[at(0, 0, 50, append(1)), at(1, 10, 60, append(2)), at(0, 70, 80, read_log(&[2, 1]))]);
     // The later one is at the position of the earlier one.
     violation(&[at(0, 0, 50, append(1)), at(1, 10, 60, append(2)), at(0, 70, 80, read_log(&[2]))]);
-    let words = violation(&[
+    let description = violation(&[
         at(0, 0, 5, append(1)),
         at(0, 6, 9, read_log(&[1])),
         at(1, 10, 15, append(2)),
         at(0, 20, 30, read_log(&[2])),
     ]);
-    assert!(words.contains("one was lost or overwritten"), "{words}");
+    assert!(description.contains("one was lost or overwritten"), "{description}");
     violation(&[at(0, 0, 10, append(1)), at(1, 20, 30, append(2)), at(0, 70, 80, read_log(&[2, 1]))]);
 }
 

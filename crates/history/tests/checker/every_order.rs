@@ -60,8 +60,8 @@ fn name() -> impl Strategy<Value = NameAction> + Clone {
         Just(NameAction::Unlink(Unlinked::Done)),
         Just(NameAction::Unlink(Unlinked::Missing)),
         Just(NameAction::Unlink(Unlinked::Open)),
-        (1u64..4).prop_map(|inode| NameAction::Look(Found::File(inode))),
-        Just(NameAction::Look(Found::Missing)),
+        (1u64..4).prop_map(|inode| NameAction::Lookup(Found::File(inode))),
+        Just(NameAction::Lookup(Found::Missing)),
     ]
 }
 

@@ -1,7 +1,7 @@
 //! A cluster's authority and members, and handshakes in memory.
 
 use identity::tls::{UnauthenticatedClients, client_config, peer_identity, peer_name, server_config};
-use identity::{Authority, Credentials, Identity, Protection, Role, Validity};
+use identity::{Authority, Credentials, Identity, Member, Protection, Validity};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ pub fn authority(cluster: &str) -> Authority {
 }
 
 pub fn node(authority: &Authority, id: u32) -> Credentials {
-    authority.issue(&Role::Node(NodeId(id)), Validity::of_node(now())).unwrap()
+    authority.issue(&Member::Node(NodeId(id)), Validity::of_node(now())).unwrap()
 }
 
 pub fn client(authority: &Authority, name: &str) -> Credentials {
-    authority.issue(&Role::Client(name.into()), Validity::of_client(now())).unwrap()
+    authority.issue(&Member::Client(name.into()), Validity::of_client(now())).unwrap()
 }
 
 /// What the ends learned about each other.
@@ -59,8 +59,8 @@ pub fn shake(
             client.process_new_packets()?;
         }
     }
-    let protection = Protection::agreed(server.alpn_protocol());
-    assert_eq!(protection, Protection::agreed(client.alpn_protocol()));
+    let protection = Protection::negotiated(server.alpn_protocol());
+    assert_eq!(protection, Protection::negotiated(client.alpn_protocol()));
     Ok(Met {
         server_sees: peer_identity(server.peer_certificates()).unwrap(),
         client_sees: peer_identity(client.peer_certificates()).unwrap(),

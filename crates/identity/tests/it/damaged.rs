@@ -2,7 +2,7 @@
 //! parsed consistently.
 
 use identity::{
-    Authority, CapabilityKeys, Credentials, Grant, JoinToken, MemberKind, PendingKey, Rights, Role,
+    Authority, CapabilityKeys, Credentials, Grant, JoinToken, Member, MemberKind, PendingKey, Rights,
 };
 use identity::{CertificateTerms, ClientRecords, TokenParameters, TokenRecords, Validity, fuzzing};
 use types::{InodeId, NodeId, SessionId};
@@ -17,7 +17,7 @@ fn authority() -> Authority {
 }
 
 fn client() -> Credentials {
-    authority().issue(&Role::Client("login1".into()), Validity::of_client(NOW)).unwrap()
+    authority().issue(&Member::Client("login1".into()), Validity::of_client(NOW)).unwrap()
 }
 
 fn token() -> (TokenRecords, JoinToken) {
@@ -84,7 +84,7 @@ fn damaged_tokens_are_refused() {
 #[test]
 fn damaged_certificates_are_refused_or_name_a_member() {
     mutate::confined(|| {
-        let node = authority().issue(&Role::Node(NodeId(3)), Validity::of_node(NOW)).unwrap();
+        let node = authority().issue(&Member::Node(NodeId(3)), Validity::of_node(NOW)).unwrap();
         mutate::damage(node.certificate(), ROUNDS, fuzzing::certificate);
         mutate::damage(client().certificate(), ROUNDS, fuzzing::certificate);
     });

@@ -3,7 +3,7 @@
 use crate::common::*;
 use identity::tls::{UnauthenticatedClients, client_config, join_config, peer_name, server_config};
 use identity::{
-    Authority, Credentials, Error, Identity, JoinToken, MemberKind, PendingKey, Protection, Role,
+    Authority, Credentials, Error, Identity, JoinToken, Member, MemberKind, PendingKey, Protection,
     TokenParameters, TokenRecords, Validity,
 };
 use rustls::{CertificateError, ClientConfig};
@@ -22,12 +22,12 @@ fn members_authenticate_each_other() {
     let authority = authority(CLUSTER);
     let (server, client, peer) = (node(&authority, 3), client(&authority, "login1"), node(&authority, 4));
     let met = meet(&client, &server, Some(3)).unwrap();
-    assert_eq!(met.server_sees.as_ref().unwrap().role, Role::Client("login1".into()));
-    assert_eq!(met.client_sees.as_ref().unwrap().role, Role::Node(NodeId(3)));
+    assert_eq!(met.server_sees.as_ref().unwrap().role, Member::Client("login1".into()));
+    assert_eq!(met.client_sees.as_ref().unwrap().role, Member::Node(NodeId(3)));
     assert_eq!(met.server_sees.unwrap().cluster, CLUSTER);
     assert_eq!(met.protection, Some(Protection::Encrypted));
     let met = meet(&peer, &server, None).unwrap();
-    assert_eq!(met.server_sees.unwrap().role, Role::Node(NodeId(4)));
+    assert_eq!(met.server_sees.unwrap().role, Member::Node(NodeId(4)));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_member_cannot_certify_others() {
     let issuer_key = rcgen::KeyPair::from_pem(&private_key_of(&member)).unwrap();
     let issuer = rcgen::Issuer::from_ca_cert_der(member.certificate(), issuer_key).unwrap();
     let mut params = rcgen::CertificateParams::default();
-    let uri = Role::Node(NodeId(1)).uri(CLUSTER);
+    let uri = Member::Node(NodeId(1)).uri(CLUSTER);
     params.subject_alt_names = vec![rcgen::SanType::URI(uri.as_str().try_into().unwrap())];
     let forged = params.signed_by(&key, &issuer).unwrap();
     let pem = format!("{}{}", forged.pem(), authority_pem(&member));
@@ -94,7 +94,7 @@ fn authority_pem(credentials: &Credentials) -> String {
 #[test]
 fn expired_and_future_certificates_are_refused() {
     let authority = authority(CLUSTER);
-    let role = Role::Client("a".into());
+    let role = Member::Client("a".into());
     let of =
         |from, until| authority.issue(&role, Validity { from: now() + from, until: now() + until }).unwrap();
     let server = node(&authority, 1);
@@ -103,7 +103,7 @@ fn expired_and_future_certificates_are_refused() {
         is_refused(meet(&of(from, until), &server, None));
     }
     let old = Validity { from: now() - 200, until: now() - 100 };
-    let old = authority.issue(&Role::Node(NodeId(1)), old).unwrap();
+    let old = authority.issue(&Member::Node(NodeId(1)), old).unwrap();
     is_refused(meet(&client(&authority, "a"), &old, None));
 }
 
@@ -129,7 +129,7 @@ fn clients_without_certificates_are_accepted_without_identity_or_refused() {
     let open = server_config(&server, Protection::Encrypted, UnauthenticatedClients::MayJoin).unwrap();
     let met = shake(nameless(&authority), open.clone(), peer_name(None)).unwrap();
     assert_eq!(met.server_sees, None);
-    assert_eq!(met.client_sees.unwrap().role, Role::Node(NodeId(1)));
+    assert_eq!(met.client_sees.unwrap().role, Member::Node(NodeId(1)));
     let closed = server_config(&server, Protection::Encrypted, UnauthenticatedClients::Refused).unwrap();
     let error = shake(nameless(&authority), closed, peer_name(None)).unwrap_err();
     assert!(matches!(error, rustls::Error::NoCertificatesPresented), "{error}");
@@ -196,14 +196,14 @@ fn other_protocols_are_refused() {
     config.alpn_protocols = vec![b"h2".to_vec()];
     let error = shake(Arc::new(config), server, peer_name(None)).unwrap_err();
     assert_eq!(error, rustls::Error::NoApplicationProtocol);
-    assert_eq!(Protection::agreed(None), None);
+    assert_eq!(Protection::negotiated(None), None);
 }
 
 #[test]
 fn a_joining_machine_keeps_its_key() {
     let authority = authority(CLUSTER);
     let pending = PendingKey::generate().unwrap();
-    let role = Role::Node(NodeId(7));
+    let role = Member::Node(NodeId(7));
     let chain = authority.certify(pending.request(), &role, Validity::of_node(now())).unwrap();
     assert!(!chain.contains("PRIVATE"));
     let joined = pending.certified(&chain).unwrap();
@@ -218,7 +218,7 @@ fn a_joining_machine_keeps_its_key() {
 fn a_request_is_checked() {
     let authority = authority(CLUSTER);
     let pending = PendingKey::generate().unwrap();
-    let role = Role::Client("a".into());
+    let role = Member::Client("a".into());
     let validity = Validity::of_client(now());
     // A DER sequence of the signed part (another sequence, shorter than 128 bytes), the algorithm
     // and the signature.
@@ -230,12 +230,12 @@ fn a_request_is_checked() {
         let result = authority.certify(&altered, &role, validity);
         assert!(matches!(result, Err(Error::BadRequest { .. })), "byte {at} changed unnoticed");
     }
-    let bad = authority.certify(pending.request(), &Role::Client("../x".into()), validity);
+    let bad = authority.certify(pending.request(), &Member::Client("../x".into()), validity);
     assert!(matches!(bad, Err(Error::BadClientName { .. })));
 
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::default();
-    let uri = Role::Node(NodeId(1)).uri(CLUSTER);
+    let uri = Member::Node(NodeId(1)).uri(CLUSTER);
     params.subject_alt_names = vec![rcgen::SanType::URI(uri.as_str().try_into().unwrap())];
     let greedy = params.serialize_request(&key).unwrap();
     let chain = authority.certify(greedy.der(), &role, validity).unwrap();
@@ -256,7 +256,7 @@ fn a_cluster_that_would_be_ambiguous_in_a_name_is_refused() {
 fn a_damaged_certificate_is_read_or_refused() {
     let good = node(&authority(CLUSTER), 3);
     let identity = Identity::of(good.certificate()).unwrap();
-    assert_eq!((identity.role, identity.cluster.as_str()), (Role::Node(NodeId(3)), CLUSTER));
+    assert_eq!((identity.role, identity.cluster.as_str()), (Member::Node(NodeId(3)), CLUSTER));
     let (mut read, mut refused) = (0, 0);
     for at in 0..good.certificate().len() {
         for flip in [1, 0x80] {

@@ -67,7 +67,7 @@ pub(super) struct Journal {
     /// A torn batch follows.
     is_torn: bool,
     /// Sequence number of its last batch.
-    pub(super) last: Option<u64>,
+    pub(super) last_seqno: Option<u64>,
 }
 
 /// Returns the path of a journal.
@@ -77,11 +77,11 @@ pub(super) fn file(path: &Path, number: u64) -> PathBuf {
 
 /// Checks all journals, and that the required ones exist. The torn end of the last one is
 /// truncated.
-pub(super) fn examine(path: &Path, examined: &mut VerifyReport) -> Result<(), KvError> {
+pub(super) fn examine(path: &Path, report: &mut VerifyReport) -> Result<(), KvError> {
     let journals = read_all(path)?;
     sync_records::check(path, &journals)?;
     for Journal { path: journal, end, is_torn, .. } in &journals {
-        examined.journal_bytes += *end as u64;
+        report.journal_bytes += *end as u64;
         if !is_torn {
             continue;
         }
@@ -90,8 +90,8 @@ pub(super) fn examine(path: &Path, examined: &mut VerifyReport) -> Result<(), Kv
             end,
             "a crash has torn the metadata store's journal; its end, which was not synced, is truncated"
         );
-        cut(journal, *end as u64)?;
-        examined.cut += 1;
+        truncate(journal, *end as u64)?;
+        report.torn_journals += 1;
     }
     Ok(())
 }
@@ -114,19 +114,20 @@ pub(super) fn read_all(path: &Path) -> Result<Vec<Journal>, KvError> {
         return Err(corrupt(&file(path, gap[0].0 + 1), "it is missing between others"));
     }
     let count = journals.len();
-    let mut before = None;
+    let mut last_seqno = None;
     let mut found = Vec::with_capacity(count);
     for (number, path) in journals {
         let bytes = used_bytes(&path)?;
-        let (end, is_torn) = match scan_batches(&bytes, &mut before).map_err(|cause| corrupt(&path, cause))? {
-            End::Clean(end) => (end, false),
-            End::Torn(end) => (end, true),
-        };
+        let (end, is_torn) =
+            match scan_batches(&bytes, &mut last_seqno).map_err(|cause| corrupt(&path, cause))? {
+                End::Clean(end) => (end, false),
+                End::Torn(end) => (end, true),
+            };
         if is_torn && found.len() + 1 < count {
             let cause = format!("a batch at byte {end} is incomplete, and a later journal follows");
             return Err(corrupt(&path, cause));
         }
-        found.push(Journal { number, path, end, is_torn, last: before.filter(|_| end > 0) });
+        found.push(Journal { number, path, end, is_torn, last_seqno: last_seqno.filter(|_| end > 0) });
     }
     Ok(found)
 }
@@ -148,7 +149,7 @@ fn used_bytes(journal: &Path) -> Result<Vec<u8>, KvError> {
     read().map_err(|error| failed(journal, &error))
 }
 
-fn cut(journal: &Path, end: u64) -> Result<(), KvError> {
+fn truncate(journal: &Path, end: u64) -> Result<(), KvError> {
     let cut = || -> std::io::Result<()> {
         let file = OpenOptions::new().write(true).open(journal)?;
         file.set_len(end)?;
@@ -167,16 +168,16 @@ enum End {
 }
 
 /// Checks the batches one after another. `before`: the sequence number of the last one.
-fn scan_batches(bytes: &[u8], before: &mut Option<u64>) -> Result<End, String> {
+fn scan_batches(bytes: &[u8], last_seqno: &mut Option<u64>) -> Result<End, String> {
     let mut at = 0;
     loop {
         match batch(&bytes[at..]) {
             Ok((length, seqno)) => {
                 let fits = |last: u64| seqno > last && seqno - last <= MAX_STEP;
-                if let Some(last) = before.filter(|last| !fits(*last)) {
+                if let Some(last) = last_seqno.filter(|last| !fits(*last)) {
                     return Err(format!("the batch at byte {at} has number {seqno} after {last}"));
                 }
-                *before = Some(seqno);
+                *last_seqno = Some(seqno);
                 at += length;
             }
             Err(_) if is_zero(&bytes[at..]) => return Ok(End::Clean(at)),
@@ -245,16 +246,16 @@ fn frame(bytes: &[u8]) -> Result<Frame<'_>, &'static str> {
 /// Checks a fuzz input as it is, and again with corrected checksums, which random changes don't
 /// produce. What [`scan_batches`] accepts must be intact.
 pub(crate) fn fuzz(bytes: &[u8]) {
-    let mut right = bytes.to_vec();
+    let mut corrected = bytes.to_vec();
     let mut at = 0;
-    while let Ok(Frame { items, rest, .. }) = frame(&right[at..]) {
+    while let Ok(Frame { items, rest, .. }) = frame(&corrected[at..]) {
         let (sum, place) = (xxh3_64(items), at + rest.at);
-        let Some(end) = right.get_mut(place..place + END_BYTES - 1) else { break };
+        let Some(end) = corrected.get_mut(place..place + END_BYTES - 1) else { break };
         end[..8].copy_from_slice(&sum.to_le_bytes());
         end[8..].copy_from_slice(TRAILER);
         at = place + END_BYTES - 1;
     }
-    for bytes in [bytes, &right] {
+    for bytes in [bytes, &corrected] {
         if let Ok(End::Clean(end) | End::Torn(end)) = scan_batches(bytes, &mut None) {
             assert_eq!(scan_batches(&bytes[..end], &mut None), Ok(End::Clean(end)));
         }

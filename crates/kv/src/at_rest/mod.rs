@@ -57,11 +57,11 @@ pub struct VerifyReport {
     /// Bytes of batches in journals.
     pub journal_bytes: u64,
     /// Journals whose torn end was truncated.
-    pub cut: usize,
+    pub torn_journals: usize,
 }
 
 /// Returns whether a directory contains an engine.
-pub fn is_there(path: &Path) -> bool {
+pub fn engine_exists(path: &Path) -> bool {
     path.join(VERSION_FILE).exists()
 }
 
@@ -72,7 +72,7 @@ pub fn is_there(path: &Path) -> bool {
 /// # Errors
 /// [`KvError::Corrupt`] with the file that isn't what was written.
 pub fn verify(path: &Path, depth: VerifyDepth) -> Result<VerifyReport, KvError> {
-    let mut examined = VerifyReport::default();
+    let mut report = VerifyReport::default();
     let version = read(&path.join(VERSION_FILE))?;
     if version != VERSION {
         return Err(corrupt(&path.join(VERSION_FILE), "it names no known format"));
@@ -84,20 +84,20 @@ pub fn verify(path: &Path, depth: VerifyDepth) -> Result<VerifyReport, KvError> 
         if !tree.is_dir() {
             continue;
         }
-        match tables::examine(&tree, depth, &mut examined)? {
+        match tables::examine(&tree, depth, &mut report)? {
             true => has_tree |= name != Path::new(OWN_TREE),
             false => unfinished.push(tree),
         }
     }
-    journal::examine(path, &mut examined)?;
+    journal::examine(path, &mut report)?;
     if !has_tree {
         unfinished.push(trees.join(TREE));
     }
-    let holds_something = examined.journal_bytes > 0 || sync_records::has_data_record(path);
+    let has_data = report.journal_bytes > 0 || sync_records::has_data_record(path);
     match unfinished.first() {
         // fjall would take it for an unfinished tree and remove it.
-        Some(tree) if holds_something => Err(tables::without_list(tree)),
-        _ => Ok(examined),
+        Some(tree) if has_data => Err(tables::missing_list_error(tree)),
+        _ => Ok(report),
     }
 }
 

@@ -74,19 +74,19 @@ fn check_closed(path: &Path, closed: &CloseRecord, journals: &[Journal]) -> Resu
         let current = path.join(TREES).join(tree).join(tables::CURRENT);
         is_flushed |= xxh3_128(&read(&current)?) != *sum;
     }
-    for left in &closed.journals {
-        let file = journal::file(path, left.number);
-        let Some(found) = journals.iter().find(|journal| journal.number == left.number) else {
-            let has_newer = journals.iter().any(|journal| journal.number > left.number);
+    for closed_journal in &closed.journals {
+        let file = journal::file(path, closed_journal.number);
+        let Some(found) = journals.iter().find(|journal| journal.number == closed_journal.number) else {
+            let has_newer = journals.iter().any(|journal| journal.number > closed_journal.number);
             if is_flushed && has_newer {
                 continue;
             }
             return Err(corrupt(&file, "it is missing, but existed when the store was closed"));
         };
-        if (found.end as u64) < left.bytes || found.last < left.last {
+        if (found.end as u64) < closed_journal.bytes || found.last_seqno < closed_journal.last {
             let batch = |last: Option<u64>| last.map_or("no batch".into(), |last| format!("batch {last}"));
-            let (end, found) = (found.end, batch(found.last));
-            let (bytes, last) = (left.bytes, batch(left.last));
+            let (end, found) = (found.end, batch(found.last_seqno));
+            let (bytes, last) = (closed_journal.bytes, batch(closed_journal.last));
             let cause = format!(
                 "it has {end} bytes up to {found}; when the store was closed it had {bytes} up to {last}"
             );
@@ -100,7 +100,7 @@ fn check_synced(path: &Path, batch: Batch, journals: &[Journal]) -> Result<(), K
     let Batch { journal, number } = batch;
     let file = journal::file(path, journal);
     match journals.iter().find(|found| found.number == journal) {
-        Some(found) if found.last.is_some_and(|last| last >= number) => Ok(()),
+        Some(found) if found.last_seqno.is_some_and(|last| last >= number) => Ok(()),
         Some(found) => {
             let end = found.end;
             Err(corrupt(
@@ -119,9 +119,9 @@ pub(super) fn has_data_record(path: &Path) -> bool {
 }
 
 /// Records the components of an engine that is on disk completely, while nothing is committed.
-pub(crate) fn note_closed(path: &Path) -> Result<(), KvError> {
+pub(crate) fn write_close_record(path: &Path) -> Result<(), KvError> {
     let mut closed = CloseRecord::default();
-    for Journal { number, end, last, .. } in journal::read_all(path)? {
+    for Journal { number, end, last_seqno: last, .. } in journal::read_all(path)? {
         closed.journals.push(ClosedJournal { number, bytes: end as u64, last });
     }
     for name in names(&path.join(TREES))? {
@@ -228,9 +228,9 @@ struct State {
     file: Option<File>,
     /// The newest journal when the last sync began, and the sequence number that the next batch was
     /// to get some time after that.
-    seen: Option<Batch>,
+    previous_sync: Option<Batch>,
     /// The sequence number in the record.
-    noted: u64,
+    recorded: u64,
 }
 
 impl SyncRecord {
@@ -238,7 +238,7 @@ impl SyncRecord {
     pub(crate) fn open(path: &Path) -> SyncRecord {
         let file = File::options().create(true).truncate(false).write(true).open(path.join(SYNCED));
         let file = file.map_err(|error| warn(path, &error)).ok();
-        SyncRecord { state: Mutex::new(State { file, seen: None, noted: 0 }) }
+        SyncRecord { state: Mutex::new(State { file, previous_sync: None, recorded: 0 }) }
     }
 
     /// Notes the end of a sync. When the sync began, `journal` was the newest one, and a batch with
@@ -247,13 +247,14 @@ impl SyncRecord {
     ///
     /// A batch that got its number between two syncs with the same newest journal is in that
     /// journal: it is recorded.
-    pub(crate) fn note(&self, path: &Path, journal: u64, committed: u64, next: u64) {
+    pub(crate) fn record_sync(&self, path: &Path, journal: u64, committed: u64, next: u64) {
         let mut state = self.state.lock();
-        let is_here = state.seen.is_some_and(|seen| seen.journal == journal && seen.number <= committed);
-        if is_here && committed > state.noted {
+        let is_in_journal =
+            state.previous_sync.is_some_and(|seen| seen.journal == journal && seen.number <= committed);
+        if is_in_journal && committed > state.recorded {
             state.write(path, Batch { journal, number: committed });
         }
-        state.seen = Some(Batch { journal, number: next });
+        state.previous_sync = Some(Batch { journal, number: next });
     }
 }
 
@@ -261,7 +262,7 @@ impl State {
     fn write(&mut self, path: &Path, batch: Batch) {
         let Some(file) = &self.file else { return };
         match file.write_all_at(render_synced(batch).as_bytes(), 0) {
-            Ok(()) => self.noted = batch.number,
+            Ok(()) => self.recorded = batch.number,
             Err(error) => {
                 warn(path, &error);
                 self.file = None;

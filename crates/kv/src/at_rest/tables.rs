@@ -33,18 +33,18 @@ struct TableRef {
 }
 
 /// Returns the error for a tree with content but without a list of tables.
-pub(super) fn without_list(tree: &Path) -> KvError {
+pub(super) fn missing_list_error(tree: &Path) -> KvError {
     corrupt(&tree.join(CURRENT), "it is missing")
 }
 
 /// Checks the list of a tree's tables, that the tables exist, and their content as `depth`
 /// requires. Returns false for a tree without a list: its creation was interrupted, and it has no
 /// content yet.
-pub(super) fn examine(tree: &Path, depth: VerifyDepth, examined: &mut VerifyReport) -> Result<bool, KvError> {
+pub(super) fn examine(tree: &Path, depth: VerifyDepth, report: &mut VerifyReport) -> Result<bool, KvError> {
     if !tree.join(CURRENT).exists() {
         let tables = tree.join(TABLES);
         let has_tables = tables.exists() && !names(&tables)?.is_empty();
-        return if has_tables { Err(without_list(tree)) } else { Ok(false) };
+        return if has_tables { Err(missing_list_error(tree)) } else { Ok(false) };
     }
     let listed = list(tree)?;
     let mut bytes = 0;
@@ -65,7 +65,7 @@ pub(super) fn examine(tree: &Path, depth: VerifyDepth, examined: &mut VerifyRepo
             return Err(corrupt(&path, "the table is not what was written (its XXH3-128 differs)"));
         }
     }
-    examined.table_bytes += bytes;
+    report.table_bytes += bytes;
     Ok(true)
 }
 

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 pub(super) struct Syncer {
     shared: Arc<Shared>,
     blocking: Blocking,
-    desk: Arc<SyncQueue>,
+    sync_queue: Arc<SyncQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Syncer {
 #[derive(Default)]
 struct SyncQueue {
     requests: Mutex<PendingRequests>,
-    news: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -37,7 +37,7 @@ struct PendingRequests {
 
 impl Syncer {
     pub(super) fn new(shared: Arc<Shared>, blocking: Blocking) -> Syncer {
-        Syncer { shared, blocking, desk: Arc::default(), thread: Mutex::default() }
+        Syncer { shared, blocking, sync_queue: Arc::default(), thread: Mutex::default() }
     }
 
     pub(super) fn has_thread(&self) -> bool {
@@ -46,7 +46,7 @@ impl Syncer {
 
     /// Makes the thread commit what is queued.
     pub(super) fn request_commit(&self) {
-        self.desk.requests.lock().commit = true;
+        self.sync_queue.requests.lock().commit = true;
         self.wake_thread();
     }
 
@@ -61,26 +61,27 @@ impl Syncer {
     fn wake_thread(&self) {
         let mut thread = self.thread.lock();
         if thread.is_none() {
-            let (shared, desk) = (self.shared.clone(), self.desk.clone());
-            let started =
-                std::thread::Builder::new().name("weft-kv-sync".into()).spawn(move || serve(&shared, &desk));
+            let (shared, sync_queue) = (self.shared.clone(), self.sync_queue.clone());
+            let started = std::thread::Builder::new()
+                .name("weft-kv-sync".into())
+                .spawn(move || serve(&shared, &sync_queue));
             match started {
                 Ok(handle) => *thread = Some(handle),
                 Err(error) => {
                     let cause = format!("can't start the sync thread: {error}");
                     self.shared.poison(&KvError::Io { path: "writer".into(), cause });
-                    wake_all(&mut self.desk.requests.lock());
+                    wake_all(&mut self.sync_queue.requests.lock());
                 }
             }
         }
-        self.desk.news.notify_one();
+        self.sync_queue.changed.notify_one();
     }
 }
 
 impl Drop for Syncer {
     fn drop(&mut self) {
-        self.desk.requests.lock().stop = true;
-        self.desk.news.notify_one();
+        self.sync_queue.requests.lock().stop = true;
+        self.sync_queue.changed.notify_one();
         // Joined, so that the engine is closed when its last owner drops it. A panic of the thread
         // was reported already.
         if let Some(thread) = self.thread.lock().take() {
@@ -90,25 +91,25 @@ impl Drop for Syncer {
 }
 
 /// The thread's main loop: commits and syncs until it is stopped.
-fn serve(shared: &Shared, desk: &SyncQueue) {
+fn serve(shared: &Shared, sync_queue: &SyncQueue) {
     loop {
         let (commit, waiters) = {
-            let mut orders = desk.requests.lock();
-            while !orders.commit && orders.syncs.is_empty() && !orders.stop {
-                desk.news.wait(&mut orders);
+            let mut requests = sync_queue.requests.lock();
+            while !requests.commit && requests.syncs.is_empty() && !requests.stop {
+                sync_queue.changed.wait(&mut requests);
             }
-            if orders.stop {
+            if requests.stop {
                 return;
             }
-            (std::mem::take(&mut orders.commit), std::mem::take(&mut orders.syncs))
+            (std::mem::take(&mut requests.commit), std::mem::take(&mut requests.syncs))
         };
         if commit {
             let mut queue = shared.queue.lock();
-            queue.led = true;
+            queue.has_leader = true;
             while !queue.batches.is_empty() {
                 queue = shared.commit_round(queue);
             }
-            queue.led = false;
+            queue.has_leader = false;
         }
         if !waiters.is_empty() {
             let applied = shared.applied.load(SeqCst);
@@ -121,8 +122,8 @@ fn serve(shared: &Shared, desk: &SyncQueue) {
     }
 }
 
-fn wake_all(orders: &mut PendingRequests) {
-    std::mem::take(&mut orders.syncs).into_values().for_each(Waker::wake);
+fn wake_all(requests: &mut PendingRequests) {
+    std::mem::take(&mut requests.syncs).into_values().for_each(Waker::wake);
 }
 
 struct SyncWait<'a> {
@@ -142,11 +143,11 @@ impl Future for SyncWait<'_> {
         if syncer.shared.persisted.load(SeqCst) >= self.target {
             return Poll::Ready(Ok(()));
         }
-        let mut orders = syncer.desk.requests.lock();
-        let number = self.number.unwrap_or(orders.next);
-        orders.next = orders.next.max(number + 1);
-        orders.syncs.insert(number, context.waker().clone());
-        drop(orders);
+        let mut requests = syncer.sync_queue.requests.lock();
+        let number = self.number.unwrap_or(requests.next);
+        requests.next = requests.next.max(number + 1);
+        requests.syncs.insert(number, context.waker().clone());
+        drop(requests);
         self.number = Some(number);
         syncer.wake_thread();
         Poll::Pending
@@ -156,7 +157,7 @@ impl Future for SyncWait<'_> {
 impl Drop for SyncWait<'_> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.syncer.desk.requests.lock().syncs.remove(&number);
+            self.syncer.sync_queue.requests.lock().syncs.remove(&number);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 /// A batch that was enqueued.
 #[derive(Clone, Debug)]
 pub struct Ticket {
-    slot: Arc<TicketState>,
+    state: Arc<TicketState>,
 }
 
 #[derive(Debug, Default)]
@@ -24,45 +24,45 @@ struct TicketState {
 
 impl Ticket {
     pub(crate) fn pending(number: u64) -> Ticket {
-        Ticket { slot: Arc::new(TicketState { number, ..TicketState::default() }) }
+        Ticket { state: Arc::new(TicketState { number, ..TicketState::default() }) }
     }
 
     /// Returns the batch's place in the order of commits. If a batch is settled without an error,
     /// all with lower numbers are settled too.
     pub fn number(&self) -> u64 {
-        self.slot.number
+        self.state.number
     }
 
     /// Returns true once the batch is committed, refused or failed.
     pub fn is_complete(&self) -> bool {
-        self.slot.result.get().is_some()
+        self.state.result.get().is_some()
     }
 
     /// Returns the result of the batch; `None` until it is settled.
     pub fn result(&self) -> Option<Result<Outcome, KvError>> {
-        self.slot.result.get().cloned()
+        self.state.result.get().cloned()
     }
 
-    pub(crate) fn settle(&self, result: Result<Outcome, KvError>) {
-        let first = self.slot.result.set(result).is_ok();
+    pub(crate) fn complete(&self, result: Result<Outcome, KvError>) {
+        let first = self.state.result.set(result).is_ok();
         debug_assert!(first, "a batch is settled once");
         self.wake();
     }
 
     pub(crate) fn register(&self, waker: &Waker) {
-        let mut wakers = self.slot.wakers.lock();
+        let mut wakers = self.state.wakers.lock();
         if !wakers.iter().any(|known| known.will_wake(waker)) {
             wakers.push(waker.clone());
         }
     }
 
     pub(super) fn has_waiters(&self) -> bool {
-        !self.slot.wakers.lock().is_empty()
+        !self.state.wakers.lock().is_empty()
     }
 
     pub(crate) fn wake(&self) {
         // Taken out first: a waker may run code that calls this again.
-        let wakers = std::mem::take(&mut *self.slot.wakers.lock());
+        let wakers = std::mem::take(&mut *self.state.wakers.lock());
         wakers.into_iter().for_each(Waker::wake);
     }
 }

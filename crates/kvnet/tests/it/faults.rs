@@ -54,7 +54,7 @@ async fn open(address: SocketAddr) -> Arc<RemoteStore> {
 /// State of a simulated process that survives between two runs.
 type Persistent<T> = Rc<RefCell<Option<T>>>;
 
-struct Site {
+struct SimCluster {
     world: World,
     user: HostId,
     store: HostId,
@@ -62,12 +62,12 @@ struct Site {
     memory: Arc<Memory>,
 }
 
-impl Site {
-    fn new(seed: u64) -> Site {
+impl SimCluster {
+    fn new(seed: u64) -> SimCluster {
         let mut world = World::new(seed);
         let (user, store) = (world.add_host("user"), world.add_host("store"));
         let address = SocketAddr::from((world.ip(store), PORT));
-        let mut site = Site { user, store, address, memory: Arc::default(), world };
+        let mut site = SimCluster { user, store, address, memory: Arc::default(), world };
         site.start();
         site
     }
@@ -138,7 +138,7 @@ async fn count_up(store: Store, chain: u64, done: Rc<Cell<u64>>, unknown: Rc<Cel
 fn commits_are_applied_once_and_in_order_despite_failures() {
     let mut unknown_in_all = 0;
     for seed in 0..10 {
-        let mut site = Site::new(seed);
+        let mut site = SimCluster::new(seed);
         site.world.set_network(NetworkOptions { resets_per_million: 2000, ..NetworkOptions::default() });
         let chains: Vec<Rc<Cell<u64>>> = (0..6).map(|_| Rc::default()).collect();
         let unknown = Rc::new(Cell::new(0));
@@ -181,7 +181,7 @@ fn commits_are_applied_once_and_in_order_despite_failures() {
 }
 
 /// Runs `work` on the user's host while the simulation continues.
-fn run<T: 'static>(site: &mut Site, work: impl Future<Output = T> + 'static) -> T {
+fn run<T: 'static>(site: &mut SimCluster, work: impl Future<Output = T> + 'static) -> T {
     site.world.run(site.user, work).unwrap()
 }
 
@@ -192,7 +192,7 @@ fn put(key: &str) -> Batch {
 /// Also a client whose own commits are all on disk: it may have read what others had committed.
 #[test]
 fn clients_are_notified_of_data_lost_in_a_power_failure() {
-    let mut site = Site::new(1);
+    let mut site = SimCluster::new(1);
     let address = site.address;
     let held: Persistent<Vec<(Store, Arc<Event>)>> = Rc::default();
     let keep = held.clone();
@@ -233,7 +233,7 @@ fn clients_are_notified_of_data_lost_in_a_power_failure() {
 
 #[test]
 fn a_process_death_loses_no_acknowledged_commit() {
-    let mut site = Site::new(2);
+    let mut site = SimCluster::new(2);
     let address = site.address;
     let held: Persistent<Store> = Rc::default();
     let keep = held.clone();
@@ -257,7 +257,7 @@ fn a_process_death_loses_no_acknowledged_commit() {
 /// continues.
 #[test]
 fn a_failed_engine_is_waited_for_until_it_was_opened_again() {
-    let mut site = Site::new(3);
+    let mut site = SimCluster::new(3);
     let address = site.address;
     let outcome: Rc<Cell<Option<Outcome>>> = Rc::default();
     let done = outcome.clone();
@@ -278,7 +278,7 @@ fn a_failed_engine_is_waited_for_until_it_was_opened_again() {
 
 #[test]
 fn a_batch_that_fits_into_no_message_is_refused_and_no_other() {
-    let mut site = Site::new(4);
+    let mut site = SimCluster::new(4);
     let address = site.address;
     run(&mut site, async move {
         let store = Store::from(Arc::new(RemoteWriter::new(open(address).await)));

@@ -63,31 +63,32 @@ pub fn mirrored_groups_within(
 ) -> Result<Vec<Group>, Shortage> {
     let takes_members = |t: &&Target| t.pool == pool && !t.drain && t.state != TargetState::Offline;
     let targets: Vec<&Target> = map.targets.iter().filter(takes_members).collect();
-    let apart = Separation::of(map, pool, scheme);
-    if apart.places(Spread::of(map, targets.iter().copied()), targets.len()) < scheme.members() {
+    let separation = Separation::of(map, pool, scheme);
+    if separation.places(Spread::of(map, targets.iter().copied()), targets.len()) < scheme.members() {
         return Err(Shortage::Targets(targets.len()));
     }
-    let room = most_groups.saturating_sub(map.groups.iter().filter(|g| g.scheme.spans_targets()).count());
+    let remaining_groups =
+        most_groups.saturating_sub(map.groups.iter().filter(|g| g.scheme.spans_targets()).count());
     let has_group: BTreeSet<TargetId> = map
         .groups
         .iter()
         .filter(|g| g.pool == pool && g.scheme == scheme)
         .flat_map(|g| g.members.iter().copied())
         .collect();
-    let lack = targets.iter().filter(|target| !has_group.contains(&target.id)).count();
-    if lack.div_ceil(scheme.members()) > room {
+    let ungrouped = targets.iter().filter(|target| !has_group.contains(&target.id)).count();
+    if ungrouped.div_ceil(scheme.members()) > remaining_groups {
         return Err(Shortage::Groups);
     }
-    let mut table = MembershipTable::new(map, &targets, scheme, apart);
+    let mut table = MembershipTable::new(map, &targets, scheme, separation);
     for group in map.groups.iter().filter(|g| g.pool == pool && g.scheme == scheme) {
         // A group from a time with too few nodes no longer counts. One from a time with too few
         // racks does: `rebalance` moves its members apart.
-        if apart == Separation::Targets || has_distinct_nodes(map, group) {
+        if separation == Separation::Targets || has_distinct_nodes(map, group) {
             table.count_group(group);
         }
     }
     for most in (1..=PRIMARIES_PER_TARGET * scheme.members()).rev() {
-        if let Some(new) = table.clone().fill(most, room) {
+        if let Some(new) = table.clone().fill(most, remaining_groups) {
             let numbered = new.into_iter().zip(next.0..).map(|(members, id)| Group {
                 id: GroupId(id),
                 pool,
@@ -151,12 +152,12 @@ struct MembershipTable<'a> {
     targets: Vec<TargetLocation<'a>>,
     members: usize,
     /// Domain that members of a group must not share.
-    apart: Separation,
+    separation: Separation,
     /// Number of groups of each target.
     memberships: Vec<usize>,
     /// Number of groups with a target at each position: all targets for the first position, then
     /// for the next.
-    places: Vec<usize>,
+    position_counts: Vec<usize>,
     /// Number of groups that two targets share, each pair both ways, row by row.
     shared: Vec<u16>,
 }
@@ -166,16 +167,16 @@ impl<'a> MembershipTable<'a> {
         map: &'a ClusterMap,
         targets: &[&Target],
         scheme: Scheme,
-        apart: Separation,
+        separation: Separation,
     ) -> MembershipTable<'a> {
         let (count, members) = (targets.len(), scheme.members());
         let place = |t: &&Target| TargetLocation { id: t.id, node: t.node, rack: rack(map, t.node) };
         MembershipTable {
             targets: targets.iter().map(place).collect(),
             members,
-            apart,
+            separation,
             memberships: vec![0; count],
-            places: vec![0; count * members],
+            position_counts: vec![0; count * members],
             shared: vec![0; count * count],
         }
     }
@@ -191,7 +192,7 @@ impl<'a> MembershipTable<'a> {
         let known = || members.iter().enumerate().filter_map(|(place, at)| Some((place, (*at)?)));
         for (place, one) in known().filter(|(place, _)| *place < self.members) {
             self.memberships[one] += 1;
-            self.places[place * self.targets.len() + one] += 1;
+            self.position_counts[place * self.targets.len() + one] += 1;
             for (_, other) in known().filter(|(_, other)| *other != one) {
                 let shared = &mut self.shared[one * self.targets.len() + other];
                 *shared = shared.saturating_add(1);
@@ -202,7 +203,7 @@ impl<'a> MembershipTable<'a> {
     /// Whether two targets must not be in one group.
     fn share_domain(&self, one: usize, other: usize) -> bool {
         let (one, other) = (&self.targets[one], &self.targets[other]);
-        match self.apart {
+        match self.separation {
             Separation::Racks => one.rack == other.rack,
             Separation::Nodes => one.node == other.node,
             Separation::Targets => one.id == other.id,
@@ -218,7 +219,7 @@ impl<'a> MembershipTable<'a> {
             *on_node.entry(place.node).or_insert(0) += 1;
         }
         let goal = |place: &TargetLocation<'_>| {
-            let near = match self.apart {
+            let near = match self.separation {
                 Separation::Racks => in_rack[&place.rack],
                 Separation::Nodes => on_node[&place.node],
                 Separation::Targets => 1,
@@ -230,27 +231,27 @@ impl<'a> MembershipTable<'a> {
 
     /// Creates groups until every target has its wanted number; `None` if that takes more than
     /// `room`.
-    fn fill(&mut self, most: usize, room: usize) -> Option<Vec<Vec<TargetId>>> {
+    fn fill(&mut self, most: usize, remaining_groups: usize) -> Option<Vec<Vec<TargetId>>> {
         let goals = self.goals(most);
         let missing =
             |table: &MembershipTable<'_>, at: usize| goals[at].saturating_sub(table.memberships[at]);
         let all_missing: usize = (0..goals.len()).map(|at| missing(self, at)).sum();
-        if all_missing / self.members > room {
+        if all_missing / self.members > remaining_groups {
             return None;
         }
-        let mut made = Vec::new();
+        let mut groups = Vec::new();
         loop {
             let neediest = (0..goals.len()).max_by_key(|at| (missing(self, *at), std::cmp::Reverse(*at)))?;
             if missing(self, neediest) == 0 {
-                return Some(made);
+                return Some(groups);
             }
-            if made.len() == room {
+            if groups.len() == remaining_groups {
                 return None;
             }
             let ordered = self.ordered(self.group_around(neediest, &goals)?);
             let members: Vec<Option<usize>> = ordered.iter().map(|at| Some(*at)).collect();
             self.count(&members);
-            made.push(ordered.into_iter().map(|at| self.targets[at].id).collect());
+            groups.push(ordered.into_iter().map(|at| self.targets[at].id).collect());
         }
     }
 
@@ -273,8 +274,8 @@ impl<'a> MembershipTable<'a> {
                 let lacks = goals[*at].saturating_sub(has);
                 (on_node, in_rack, shares.sum::<usize>() + beyond, std::cmp::Reverse(lacks), *at)
             };
-            let may_meet = |at: &usize| !chosen.iter().any(|other| self.share_domain(*other, *at));
-            let best = (0..self.targets.len()).filter(may_meet).min_by_key(weight)?;
+            let can_join = |at: &usize| !chosen.iter().any(|other| self.share_domain(*other, *at));
+            let best = (0..self.targets.len()).filter(can_join).min_by_key(weight)?;
             chosen.push(best);
         }
         Some(chosen)
@@ -285,7 +286,7 @@ impl<'a> MembershipTable<'a> {
         let mut ordered = Vec::with_capacity(members.len());
         while !members.is_empty() {
             let place = ordered.len();
-            let had = |at: usize| self.places[place * self.targets.len() + at];
+            let had = |at: usize| self.position_counts[place * self.targets.len() + at];
             members.sort_by_key(|at| std::cmp::Reverse((had(*at), *at)));
             ordered.extend(members.pop());
         }

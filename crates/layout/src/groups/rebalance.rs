@@ -24,8 +24,8 @@ pub struct MemberMove {
 ///
 /// `None` if there is none. Two members on one node, or in one rack, are accepted only if the group
 /// has such members already, or if the pool has too few nodes or racks.
-pub fn replacement_target(map: &ClusterMap, group: &Group, gone: TargetId) -> Option<TargetId> {
-    TargetLoads::of(map, group.pool).successor(map, group, gone)
+pub fn replacement_target(map: &ClusterMap, group: &Group, leaving: TargetId) -> Option<TargetId> {
+    TargetLoads::of(map, group.pool).replacement(map, group, leaving)
 }
 
 /// Estimated bytes of a group's replica on a target: the target's used space, divided by its number
@@ -50,11 +50,11 @@ pub fn rebalance(map: &ClusterMap, pool: PoolId) -> Vec<MemberMove> {
     let all = Spread::of_pool(map, pool);
     for group in &map.groups {
         if let Some(next) = plan.move_apart(group, all) {
-            plan.make(next);
+            plan.apply(next);
         }
     }
     while let Some(next) = plan.best_balancing_move() {
-        plan.make(next);
+        plan.apply(next);
     }
     plan.moves
 }
@@ -67,7 +67,7 @@ struct MovePlan {
 }
 
 impl MovePlan {
-    fn make(&mut self, next: MemberMove) {
+    fn apply(&mut self, next: MemberMove) {
         for group in self.after.groups.iter_mut().filter(|group| group.id == next.group) {
             // The incoming member takes space that no other group can use any more.
             let state = |id: &TargetId| {
@@ -103,7 +103,7 @@ impl MovePlan {
         let loads = TargetLoads::of(map, self.pool);
         let serving = group.members.iter().copied().filter(|id| self.serves(*id));
         let moves = serving.filter_map(|from| {
-            let to = loads.successor(map, group, from)?;
+            let to = loads.replacement(map, group, from)?;
             let gets = Spread::of_ids(map, replaced(group, from, to));
             let order = (Reverse(gets), loads.count(to), Reverse(loads.count(from)));
             (gets > has).then_some((order, MemberMove { group: group.id, from, to }))
@@ -126,7 +126,7 @@ impl MovePlan {
         fullest.into_iter().find_map(|(count, from)| {
             let has_it = |group: &&Group| group.members.contains(&from) && self.may_move(group);
             let moves = map.groups.iter().filter(has_it).filter_map(|group| {
-                let to = loads.successor(map, group, from)?;
+                let to = loads.replacement(map, group, from)?;
                 let gets = Spread::of_ids(map, replaced(group, from, to));
                 (gets >= Spread::of_group(map, group))
                     .then(|| (loads.count(to), MemberMove { group: group.id, from, to }))
@@ -182,8 +182,8 @@ impl TargetLoads {
         self.memberships.get(&target).copied().unwrap_or(0)
     }
 
-    fn successor(&self, map: &ClusterMap, group: &Group, gone: TargetId) -> Option<TargetId> {
-        let others: Vec<TargetId> = group.members.iter().copied().filter(|id| *id != gone).collect();
+    fn replacement(&self, map: &ClusterMap, group: &Group, leaving: TargetId) -> Option<TargetId> {
+        let others: Vec<TargetId> = group.members.iter().copied().filter(|id| *id != leaving).collect();
         let nodes: Vec<NodeId> = others.iter().filter_map(|id| map.target(*id)).map(|t| t.node).collect();
         let racks: Vec<Rack<'_>> = nodes.iter().map(|node| rack(map, *node)).collect();
         let need = member_bytes(map, group);
@@ -193,14 +193,14 @@ impl TargetLoads {
         let may_share_node = has.nodes < all || best.nodes < wanted;
         let may_share_rack = has.racks < all || best.racks < wanted;
         let rank = |target: &Target| {
-            let takes_part = target.pool == group.pool
+            let is_eligible = target.pool == group.pool
                 && target.state == TargetState::Online
                 && !target.drain
                 && !group.members.contains(&target.id);
             let on_node = nodes.iter().filter(|node| **node == target.node).count();
             let own_rack = rack(map, target.node);
             let in_rack = racks.iter().filter(|rack| **rack == own_rack).count();
-            if !takes_part || (on_node > 0 && !may_share_node) || (in_rack > 0 && !may_share_rack) {
+            if !is_eligible || (on_node > 0 && !may_share_node) || (in_rack > 0 && !may_share_rack) {
                 return None;
             }
             let is_low = match self.class_after(target, need) {
@@ -216,8 +216,8 @@ impl TargetLoads {
 
     /// The capacity class of a target after everything has arrived.
     fn class_after(&self, target: &Target, bytes: u64) -> CapacityClass {
-        let coming = self.incoming_bytes.get(&target.id).copied().unwrap_or(0).saturating_add(bytes);
-        match (target.class, classify(target.capacity, target.free.saturating_sub(coming))) {
+        let incoming = self.incoming_bytes.get(&target.id).copied().unwrap_or(0).saturating_add(bytes);
+        match (target.class, classify(target.capacity, target.free.saturating_sub(incoming))) {
             (CapacityClass::Emergency, _) | (_, CapacityClass::Emergency) => CapacityClass::Emergency,
             (CapacityClass::Normal, CapacityClass::Normal) => CapacityClass::Normal,
             _ => CapacityClass::Low,

@@ -40,9 +40,9 @@ pub(super) fn rebuild(site: &Site) -> Option<Rebuild> {
         return None;
     }
     let largest = site.kinds.iter().max_by(|a, b| a.target_bytes().total_cmp(&b.target_bytes()))?;
-    let kept = model.usable_share * (1.0 - pool.spare_percent / 100.0) * pool.full_percent / 100.0;
-    let bytes = largest.target_bytes() * kept;
-    let place = if has_room(site, bytes) { RebuildPlace::Spare } else { RebuildPlace::Replacement };
+    let used_share = model.usable_share * (1.0 - pool.spare_percent / 100.0) * pool.full_percent / 100.0;
+    let bytes = largest.target_bytes() * used_share;
+    let place = if has_space(site, bytes) { RebuildPlace::Spare } else { RebuildPlace::Replacement };
     let waits_seconds = match place {
         RebuildPlace::Spare => model.rebuild_after_minutes * MINUTE_S,
         RebuildPlace::Replacement => model.replaced_after_hours * HOUR_S,
@@ -51,15 +51,15 @@ pub(super) fn rebuild(site: &Site) -> Option<Rebuild> {
         RebuildPlace::Spare => declustered_seconds(site, bytes),
         RebuildPlace::Replacement => replaced_seconds(site, largest, bytes),
     };
-    let paced = (bytes / model.rebuild_bytes_per_s, "pace");
+    let rate_limited = (bytes / model.rebuild_bytes_per_s, "pace");
     let (works, binds) =
-        works.into_iter().chain([paced]).fold((0.0, "pace"), |a, b| if b.0 > a.0 { b } else { a });
+        works.into_iter().chain([rate_limited]).fold((0.0, "pace"), |a, b| if b.0 > a.0 { b } else { a });
     Some(Rebuild { place, bytes, seconds: waits_seconds + works, waits_seconds, binds })
 }
 
 /// Whether other targets can take the content: there is enough spare capacity, and a failure domain
 /// that the group doesn't use yet or that has another target.
-fn has_room(site: &Site, bytes: f64) -> bool {
+fn has_space(site: &Site, bytes: f64) -> bool {
     let stored = site.sum(|kind| kind.targets() * kind.target_bytes());
     let largest = site.kinds.iter().map(ServerKind::target_bytes).fold(0.0, f64::max);
     let spare = (stored - largest) * site.model.usable_share * site.pool.spare_percent / 100.0;
@@ -82,9 +82,9 @@ fn declustered_seconds(site: &Site, bytes: f64) -> [(f64, &'static str); 2] {
 /// The replacement drives write, undisturbed by clients, over the links of their server, of which
 /// the rebuild has its share.
 fn replaced_seconds(site: &Site, kind: &ServerKind, bytes: f64) -> [(f64, &'static str); 2] {
-    let arrives = kind.links_bytes_per_s * site.model.link_share * site.model.rebuild_share;
+    let receive_rate = kind.links_bytes_per_s * site.model.link_share * site.model.rebuild_share;
     let read = bytes * site.pool.scheme.read_per_lost_byte();
-    [(bytes / kind.target_write(), "drives"), (read / arrives, "server links")]
+    [(bytes / kind.target_write(), "drives"), (read / receive_rate, "server links")]
 }
 
 #[cfg(test)]
@@ -106,8 +106,8 @@ mod tests {
         assert_eq!((few.place, few.binds), (RebuildPlace::Spare, "server links"));
         // 71 and 719 other targets share the work.
         assert!((few.seconds / many.seconds / (719.0 / 71.0) - 1.0).abs() < 1e-9);
-        let paced = of(60, 12, 10.0, 1e9);
-        assert_eq!((paced.binds, paced.seconds), ("pace", paced.bytes / 1e9));
+        let rate_limited = of(60, 12, 10.0, 1e9);
+        assert_eq!((rate_limited.binds, rate_limited.seconds), ("pace", rate_limited.bytes / 1e9));
     }
 
     #[test]

@@ -116,8 +116,8 @@ fn target_failures(site: &Site, kind: &ServerKind) -> f64 {
     match kind.server.raid {
         Raid::Striped => drives * drive,
         Raid::Mirrored => {
-            let copies = kind.drive.tb * 1e12 / (kind.drive.write_gb_s * 1e9);
-            let repair_years = (site.model.replaced_after_hours * HOUR_S + copies) / YEAR_S;
+            let copy_s = kind.drive.tb * 1e12 / (kind.drive.write_gb_s * 1e9);
+            let repair_years = (site.model.replaced_after_hours * HOUR_S + copy_s) / YEAR_S;
             drives * drive * drive * repair_years
         }
     }

@@ -162,12 +162,12 @@ pub struct SearchResult {
 pub fn search(description: &Description, targets: &[Requirement]) -> Result<SearchResult> {
     // An invalid description is refused at once, and not as a target that can't be met.
     let mut largest = description.clone();
-    sized(&mut largest, MAX_SERVERS, None)?;
+    set_size(&mut largest, MAX_SERVERS, None)?;
     let largest = plan(&largest)?;
     let mut before: Option<Plan> = None;
     for servers in 1..=MAX_SERVERS {
         let mut tried = description.clone();
-        sized(&mut tried, servers, None)?;
+        set_size(&mut tried, servers, None)?;
         // Too few servers for the scheme or the racks.
         let Ok(full) = plan(&tried) else { continue };
         if targets.iter().all(|target| target.is_met(&full)) {
@@ -187,7 +187,7 @@ pub fn search(description: &Description, targets: &[Requirement]) -> Result<Sear
     Err(invalid(message, help))
 }
 
-fn sized(description: &mut Description, count: u32, drives: Option<u32>) -> Result<()> {
+fn set_size(description: &mut Description, count: u32, drives: Option<u32>) -> Result<()> {
     let none =
         || invalid("the description has no servers", "add a [[server]] with count, drives, drive and link");
     let server = description.server.last_mut().ok_or_else(none)?;
@@ -205,7 +205,7 @@ fn with_fewest_drives(
     let (count, step, most) = (server.count, server.drives_per_target, server.drives);
     for drives in (step..most).step_by(step as usize) {
         let mut tried = described.clone();
-        sized(&mut tried, count, Some(drives))?;
+        set_size(&mut tried, count, Some(drives))?;
         let fewer = plan(&tried)?;
         if targets.iter().all(|target| target.is_met(&fewer)) {
             return Ok((tried, fewer));
@@ -267,7 +267,7 @@ mod tests {
         let server = &found.description.server[0];
         for (count, drives) in [(server.count - 1, 12), (server.count, server.drives - 1)] {
             let mut smaller = described();
-            sized(&mut smaller, count, Some(drives)).unwrap();
+            set_size(&mut smaller, count, Some(drives)).unwrap();
             let smaller = plan(&smaller).unwrap();
             assert!(targets.iter().any(|target| !target.is_met(&smaller)), "{count} {drives}");
         }

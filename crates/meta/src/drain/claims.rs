@@ -24,7 +24,7 @@ enum ClaimPurpose {
     /// A task fills or reconciles it.
     FillOrReconcile,
     /// It is being deleted. `again`: its target restarted meanwhile, so it may be back.
-    Deletion { again: bool },
+    Deletion { must_repeat: bool },
     /// It is deleted, and its doomed record is being deleted.
     Deleted,
 }
@@ -45,7 +45,7 @@ struct State {
     /// With the order in which they were added.
     retired: BTreeMap<(ChunkLocation, InodeId), u64>,
     retirements: u64,
-    turns: BTreeMap<ChunkLocation, ReconcileLock>,
+    reconcile_locks: BTreeMap<ChunkLocation, ReconcileLock>,
 }
 
 /// A claim on a chunk file, until this is dropped.
@@ -77,10 +77,10 @@ impl Claim<'_> {
     /// Notes that the chunk file has been deleted. Returns false if its target restarted meanwhile,
     /// so that the deletion has to be repeated. A later start waits with its reconciliation until
     /// the claim ends.
-    pub fn is_deleted(&self) -> bool {
+    pub fn mark_deleted(&self) -> bool {
         let mut state = self.claims.0.lock();
         match state.claimed.get_mut(&self.file) {
-            Some(by @ ClaimPurpose::Deletion { again: false }) => {
+            Some(by @ ClaimPurpose::Deletion { must_repeat: false }) => {
                 *by = ClaimPurpose::Deleted;
                 true
             }
@@ -103,8 +103,8 @@ impl Claim<'_> {
 
 impl Claims {
     /// Claims a chunk file; `None` if it is claimed or retired.
-    pub fn claim(&self, place: ChunkLocation, name: InodeId) -> Option<Claim<'_>> {
-        let (file, mut state) = ((place, name), self.0.lock());
+    pub fn claim(&self, location: ChunkLocation, name: InodeId) -> Option<Claim<'_>> {
+        let (file, mut state) = ((location, name), self.0.lock());
         let is_free =
             !state.retired.contains_key(&file) && state.try_take(file, ClaimPurpose::FillOrReconcile);
         drop(state);
@@ -113,22 +113,22 @@ impl Claims {
     }
 
     /// Claims a chunk file for deletion; `None` while it is claimed.
-    pub fn claim_to_delete(&self, place: ChunkLocation, name: InodeId) -> Option<Claim<'_>> {
-        let file = (place, name);
-        let is_free = self.0.lock().try_take(file, ClaimPurpose::Deletion { again: false });
+    pub fn claim_to_delete(&self, location: ChunkLocation, name: InodeId) -> Option<Claim<'_>> {
+        let file = (location, name);
+        let is_free = self.0.lock().try_take(file, ClaimPurpose::Deletion { must_repeat: false });
         is_free.then(|| Claim { claims: self, file })
     }
 
     /// Claims a chunk file for crash reconciliation, since its target restarted and may have an
     /// older state of it.
-    pub fn claim_to_tidy(&self, place: ChunkLocation, name: InodeId) -> ReconcileClaim<'_> {
-        let (file, mut state) = ((place, name), self.0.lock());
+    pub fn claim_to_reconcile(&self, location: ChunkLocation, name: InodeId) -> ReconcileClaim<'_> {
+        let (file, mut state) = ((location, name), self.0.lock());
         if state.try_take(file, ClaimPurpose::FillOrReconcile) {
             drop(state);
             return ReconcileClaim::Free(Claim { claims: self, file });
         }
         match state.claimed.get_mut(&file) {
-            Some(ClaimPurpose::Deletion { again }) => *again = true,
+            Some(ClaimPurpose::Deletion { must_repeat: again }) => *again = true,
             Some(ClaimPurpose::Deleted) => return ReconcileClaim::RetrySoon,
             Some(ClaimPurpose::FillOrReconcile) | None => {}
         }
@@ -136,14 +136,14 @@ impl Claims {
     }
 
     /// The lock for the crash reconciliation of a location.
-    pub fn reconcile_lock(&self, place: ChunkLocation) -> ReconcileLock {
-        self.0.lock().turns.entry(place).or_default().clone()
+    pub fn reconcile_lock(&self, location: ChunkLocation) -> ReconcileLock {
+        self.0.lock().reconcile_locks.entry(location).or_default().clone()
     }
 
     /// Whether it can't be claimed.
-    pub fn is_claimed(&self, place: ChunkLocation, name: InodeId) -> bool {
+    pub fn is_claimed(&self, location: ChunkLocation, name: InodeId) -> bool {
         let state = self.0.lock();
-        state.claimed.contains_key(&(place, name)) || state.retired.contains_key(&(place, name))
+        state.claimed.contains_key(&(location, name)) || state.retired.contains_key(&(location, name))
     }
 }
 
@@ -154,30 +154,33 @@ mod tests {
 
     #[test]
     fn what_is_claimed_is_free_again_unless_it_is_burnt() {
-        let (claims, place, name) = (Claims::default(), ChunkLocation::Target(TargetId(1)), InodeId(2));
-        let claim = claims.claim(place, name).unwrap();
-        assert!(claims.claim(place, name).is_none() && claims.claim_to_delete(place, name).is_none());
-        assert!(matches!(claims.claim_to_tidy(place, name), ReconcileClaim::HandledByHolder));
+        let (claims, location, name) = (Claims::default(), ChunkLocation::Target(TargetId(1)), InodeId(2));
+        let claim = claims.claim(location, name).unwrap();
+        assert!(claims.claim(location, name).is_none() && claims.claim_to_delete(location, name).is_none());
+        assert!(matches!(claims.claim_to_reconcile(location, name), ReconcileClaim::HandledByHolder));
         let elsewhere = ChunkLocation::Group(GroupId(1));
         assert!(claims.claim(elsewhere, name).is_some());
         drop(claim);
-        claims.claim(place, name).unwrap().retire_name();
-        assert!(claims.claim(place, name).is_none() && claims.is_claimed(place, name));
-        assert!(claims.claim_to_delete(place, name).is_some(), "it may be deleted");
+        claims.claim(location, name).unwrap().retire_name();
+        assert!(claims.claim(location, name).is_none() && claims.is_claimed(location, name));
+        assert!(claims.claim_to_delete(location, name).is_some(), "it may be deleted");
     }
 
     #[test]
     fn a_deletion_under_way_is_repeated_when_its_target_restarts() {
-        let (claims, place, name) = (Claims::default(), ChunkLocation::Target(TargetId(1)), InodeId(2));
-        let claim = claims.claim_to_delete(place, name).unwrap();
-        assert!(matches!(claims.claim_to_tidy(place, name), ReconcileClaim::HandledByHolder));
-        assert!(!claim.is_deleted());
+        let (claims, location, name) = (Claims::default(), ChunkLocation::Target(TargetId(1)), InodeId(2));
+        let claim = claims.claim_to_delete(location, name).unwrap();
+        assert!(matches!(claims.claim_to_reconcile(location, name), ReconcileClaim::HandledByHolder));
+        assert!(!claim.mark_deleted());
         drop(claim);
-        let claim = claims.claim_to_delete(place, name).unwrap();
-        assert!(claim.is_deleted());
-        assert!(matches!(claims.claim_to_tidy(place, name), ReconcileClaim::RetrySoon), "too late for that");
-        assert!(claims.claim(place, name).is_none());
+        let claim = claims.claim_to_delete(location, name).unwrap();
+        assert!(claim.mark_deleted());
+        assert!(
+            matches!(claims.claim_to_reconcile(location, name), ReconcileClaim::RetrySoon),
+            "too late for that"
+        );
+        assert!(claims.claim(location, name).is_none());
         drop(claim);
-        assert!(matches!(claims.claim_to_tidy(place, name), ReconcileClaim::Free(_)));
+        assert!(matches!(claims.claim_to_reconcile(location, name), ReconcileClaim::Free(_)));
     }
 }

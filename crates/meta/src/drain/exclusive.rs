@@ -60,7 +60,7 @@ impl MetaService {
     /// Recalls all leases on an inode, and acquires the exclusive one.
     pub(crate) async fn acquire_exclusive_lease<'a>(
         &'a self,
-        mover: &Arc<Session>,
+        migrator: &Arc<Session>,
         ino: InodeId,
     ) -> Result<ExclusiveLease<'a>> {
         for _ in 0..LEASE_TRIES {
@@ -70,7 +70,7 @@ impl MetaService {
             let command = |_: &View<'_>| {
                 let mut due = Vec::new();
                 let wish = (ino, LeaseRequest::Exclusive);
-                let mode = self.leases.acquire(&self.sessions, mover.lease_requester(), wish, &mut due);
+                let mode = self.leases.acquire(&self.sessions, migrator.lease_requester(), wish, &mut due);
                 match due.is_empty() {
                     true => Ok(CommandOutput { answer: mode == Some(LeaseMode::Write), writes: Vec::new() }),
                     false => Err(Abort::Leases(due)),
@@ -82,7 +82,7 @@ impl MetaService {
                 .await?
             {
                 TransactOutcome::Answered(true) => {
-                    return Ok(ExclusiveLease { service: self, migrator: mover.clone(), ino });
+                    return Ok(ExclusiveLease { service: self, migrator: migrator.clone(), ino });
                 }
                 TransactOutcome::Answered(false) => break,
                 TransactOutcome::Leases(due) => self.wait_for_acknowledgements(due).await,

@@ -9,13 +9,13 @@
 
 use super::migrations::TaskEnd;
 use super::stripe::MoveRequest;
-use crate::eviction::within;
+use crate::eviction::with_timeout;
 use crate::executor::{Abort, CommandOutput};
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
 use crate::sessions::Session;
 use crate::view::View;
-use namespace::{FilePlacement, Goal, ReadError, Step, Writes};
+use namespace::{FilePlacement, Goal, MoveStep, ReadError, Writes};
 use std::sync::Arc;
 use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId};
 use wire::{MetaOp, MetaReply};
@@ -51,10 +51,10 @@ impl MetaService {
 
     /// Migrates files, until the service stops.
     pub(crate) async fn migrate_files(self: Arc<Self>) {
-        let mut mover = None;
+        let mut migrator = None;
         let mut partitions = Vec::new();
         loop {
-            let _ = within(self.migrations.rest(), self.migrations.work_available.wait()).await;
+            let _ = with_timeout(self.migrations.idle_time(), self.migrations.work_available.wait()).await;
             self.migrations.work_available.clear();
             if self.stopping.is_set() {
                 return;
@@ -71,9 +71,9 @@ impl MetaService {
                 }
             }
             while let Some(ino) = self.migrations.next() {
-                match self.migrator_session(&mut mover) {
-                    Ok(mover) => rt::spawn(self.clone().run_migration(mover, ino)),
-                    Err(error) => drop(self.migrations.ended(ino, &Err(error))),
+                match self.migrator_session(&mut migrator) {
+                    Ok(migrator) => rt::spawn(self.clone().run_migration(migrator, ino)),
+                    Err(error) => drop(self.migrations.task_ended(ino, &Err(error))),
                 }
             }
         }
@@ -82,11 +82,11 @@ impl MetaService {
     /// The session that migrates files. It is created for the first file, since it shows in lists
     /// of sessions.
     fn migrator_session(&self, known: &mut Option<Arc<Session>>) -> Result<Arc<Session>> {
-        if let Some(mover) = known {
-            return Ok(mover.clone());
+        if let Some(migrator) = known {
+            return Ok(migrator.clone());
         }
-        let mover = self.sessions.register_local(SessionId::from_random(rt::secret_u64()))?;
-        Ok(known.insert(mover).clone())
+        let migrator = self.sessions.register_local(SessionId::from_random(rt::secret_u64()))?;
+        Ok(known.insert(migrator).clone())
     }
 
     async fn find_migrations(&self, partitions: &[PartitionId]) -> Result<()> {
@@ -97,18 +97,18 @@ impl MetaService {
                 let page = self.read(partition, read).await?;
                 let Some(&(last, _)) = page.last() else { break };
                 after = last;
-                page.into_iter().for_each(|(ino, goal)| self.migrations.found(ino, goal));
+                page.into_iter().for_each(|(ino, goal)| self.migrations.add_recorded(ino, goal));
             }
         }
         Ok(())
     }
 
-    async fn run_migration(self: Arc<Self>, mover: Arc<Session>, ino: InodeId) {
-        let outcome = self.migrate_file(&mover, ino).await;
+    async fn run_migration(self: Arc<Self>, migrator: Arc<Session>, ino: InodeId) {
+        let outcome = self.migrate_file(&migrator, ino).await;
         if let Err(error) = &outcome {
             tracing::debug!(ino = ino.0, %error, "an attempt to migrate a file failed");
         }
-        if self.migrations.ended(ino, &outcome) == TaskEnd::GivenUp {
+        if self.migrations.task_ended(ino, &outcome) == TaskEnd::GivenUp {
             let error = outcome.err().unwrap_or_else(|| Errno::EIO.into());
             tracing::warn!(ino = ino.0, %error, "the migration of a file was given up: it stays in its groups");
             if let Err(error) = self.forget_migration(ino).await {
@@ -119,7 +119,7 @@ impl MetaService {
     }
 
     /// Migrates a file; returns the goal that it has reached.
-    async fn migrate_file(&self, mover: &Arc<Session>, ino: InodeId) -> Result<Goal> {
+    async fn migrate_file(&self, migrator: &Arc<Session>, ino: InodeId) -> Result<Goal> {
         self.drains.check_local_mount()?;
         loop {
             let Some((goal, is_noted)) = self.migrations.goal(ino) else {
@@ -131,27 +131,28 @@ impl MetaService {
                 return Ok(goal);
             };
             let map = self.current_map();
-            let left = stripes_to_move(&map, &file, goal);
-            let (Some(layout), Some(&stripe)) = (&file.layout, left.first()) else {
+            let remaining = stripes_to_move(&map, &file, goal);
+            let (Some(layout), Some(&stripe)) = (&file.layout, remaining.first()) else {
                 if self.finish_migration(ino, goal).await? {
                     return Ok(goal);
                 }
                 continue;
             };
-            let sizes = self.sizes(ino, &file, layout, &left).await?;
+            let sizes = self.sizes(ino, &file, layout, &remaining).await?;
             let kind = (goal.pool, goal.scheme);
-            let fit = |promised: &layout::ReservedBytes| layout::plan_placement(&map, kind, &sizes, promised);
-            self.migrations.reserve_space(ino, sizes.iter().sum(), fit)?;
+            let plan =
+                |reserved: &layout::ReservedBytes| layout::plan_placement(&map, kind, &sizes, reserved);
+            self.migrations.reserve_space(ino, sizes.iter().sum(), plan)?;
             if !is_noted {
                 self.begin_migration(ino, goal).await?;
                 self.migrations.goal_recorded(ino, goal);
                 continue;
             }
-            let (bytes, promised) = (sizes[0], self.migrations.reserved_by_others(ino));
-            let lacks_room = |group: GroupId| layout::available_space(&map, group, &promised) < bytes;
+            let (bytes, reserved) = (sizes[0], self.migrations.reserved_by_others(ino));
+            let lacks_room = |group: GroupId| layout::available_space(&map, group, &reserved) < bytes;
             let copied = |bytes| self.migrations.copied(ino, bytes);
-            let order = MoveRequest { kind, lacks_space: &lacks_room, copied: &copied };
-            self.move_stripe(mover, ino, (layout.clone(), stripe), &order).await?;
+            let request = MoveRequest { kind, lacks_space: &lacks_room, copied: &copied };
+            self.move_stripe(migrator, ino, (layout.clone(), stripe), &request).await?;
             self.migrations.stripe_moved(ino, bytes);
         }
     }
@@ -162,13 +163,13 @@ impl MetaService {
         ino: InodeId,
         file: &FilePlacement,
         layout: &Layout,
-        left: &[usize],
+        remaining: &[usize],
     ) -> Result<Vec<u64>> {
         if file.inline {
-            return Ok(vec![0; left.len()]);
+            return Ok(vec![0; remaining.len()]);
         }
         let all = self.chunks.allocated(ino, layout).await?;
-        Ok(left.iter().map(|&stripe| all[stripe]).collect())
+        Ok(remaining.iter().map(|&stripe| all[stripe]).collect())
     }
 
     async fn begin_migration(&self, ino: InodeId, goal: Goal) -> Result<()> {
@@ -184,16 +185,18 @@ impl MetaService {
     }
 
     async fn forget_migration(&self, ino: InodeId) -> Result<()> {
-        self.commit_step(ino, |view| namespace::forget_migration(view, ino).map(Step::Writes)).await.map(drop)
+        self.commit_step(ino, |view| namespace::forget_migration(view, ino).map(MoveStep::Writes))
+            .await
+            .map(drop)
     }
 
     async fn commit_step(
         &self,
         ino: InodeId,
-        step: impl Fn(&View<'_>) -> Result<Step, ReadError>,
+        step: impl Fn(&View<'_>) -> Result<MoveStep, ReadError>,
     ) -> Result<bool> {
         let command = |view: &View<'_>| match step(view) {
-            Ok(Step::Writes(writes)) => Ok(CommandOutput { answer: true, writes }),
+            Ok(MoveStep::Writes(writes)) => Ok(CommandOutput { answer: true, writes }),
             Ok(_) => Ok(CommandOutput { answer: false, writes: Writes::new() }),
             Err(ReadError::NeedPartition(partition)) => Err(Abort::NeedPartition(partition)),
             Err(ReadError::Store(error)) => Err(Abort::Refused(error)),

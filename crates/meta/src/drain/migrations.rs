@@ -59,10 +59,10 @@ pub(crate) enum TaskEnd {
 }
 
 impl Job {
-    fn new(goal: Goal, noted: Option<Goal>) -> Job {
+    fn new(goal: Goal, recorded_goal: Option<Goal>) -> Job {
         Job {
             goal,
-            recorded_goal: noted,
+            recorded_goal,
             is_running: false,
             done: 0,
             copied: 0,
@@ -123,7 +123,7 @@ impl Migrations {
     }
 
     /// Adds a migration that was found in the store.
-    pub fn found(&self, ino: InodeId, goal: Goal) {
+    pub fn add_recorded(&self, ino: InodeId, goal: Goal) {
         self.table.lock().jobs.entry(ino).or_insert_with(|| Job::new(goal, Some(goal)));
     }
 
@@ -147,7 +147,7 @@ impl Migrations {
     }
 
     /// How long there is certainly nothing to do, unless a migration is requested.
-    pub fn rest(&self) -> Duration {
+    pub fn idle_time(&self) -> Duration {
         let table = self.table.lock();
         let waiting = table.jobs.values().filter(|job| !job.is_running);
         match waiting.map(|job| job.due_ns).min() {
@@ -180,11 +180,11 @@ impl Migrations {
         &self,
         ino: InodeId,
         bytes: u64,
-        fit: impl FnOnce(&ReservedBytes) -> Result<ReservedBytes>,
+        plan: impl FnOnce(&ReservedBytes) -> Result<ReservedBytes>,
     ) -> Result<()> {
         let mut table = self.table.lock();
-        let others = table.promised_but_to(ino);
-        let fits = fit(&others)?;
+        let others = table.reserved_except(ino);
+        let fits = plan(&others)?;
         if let Some(job) = table.jobs.get_mut(&ino) {
             job.reserved = fits;
             job.bytes = job.done + bytes;
@@ -194,7 +194,7 @@ impl Migrations {
 
     /// What other files have reserved.
     pub fn reserved_by_others(&self, ino: InodeId) -> ReservedBytes {
-        self.table.lock().promised_but_to(ino)
+        self.table.lock().reserved_except(ino)
     }
 
     pub fn copied(&self, ino: InodeId, bytes: u64) {
@@ -216,14 +216,14 @@ impl Migrations {
     }
 
     /// Notes the end of a migration task. `outcome`: the goal that was reached, or the error.
-    pub fn ended(&self, ino: InodeId, pursued: &Result<Goal>) -> TaskEnd {
+    pub fn task_ended(&self, ino: InodeId, outcome: &Result<Goal>) -> TaskEnd {
         let now_ns = rt::monotonic_ns();
         let mut table = self.table.lock();
         let Some(job) = table.jobs.get_mut(&ino) else { return TaskEnd::Done };
         job.is_running = false;
         job.copied = 0;
         job.reserved.clear();
-        let error = match pursued {
+        let error = match outcome {
             // A client may have requested another goal meanwhile.
             Ok(goal) if *goal != job.goal => return TaskEnd::Retry,
             Ok(_) => {
@@ -259,7 +259,7 @@ impl Table {
         }
     }
 
-    fn promised_but_to(&self, ino: InodeId) -> ReservedBytes {
+    fn reserved_except(&self, ino: InodeId) -> ReservedBytes {
         let mut all = ReservedBytes::new();
         for (_, job) in self.jobs.iter().filter(|(other, _)| **other != ino) {
             for (target, bytes) in &job.reserved {
@@ -295,9 +295,9 @@ mod tests {
         // A new goal that is requested during the migration isn't lost.
         let other = Goal { scheme: Scheme::Single, ..GOAL };
         migrations.request(INO, other).unwrap();
-        assert_eq!(migrations.ended(INO, &Ok(GOAL)), TaskEnd::Retry);
+        assert_eq!(migrations.task_ended(INO, &Ok(GOAL)), TaskEnd::Retry);
         assert_eq!(migrations.next(), Some(INO));
-        assert_eq!(migrations.ended(INO, &Ok(other)), TaskEnd::Done);
+        assert_eq!(migrations.task_ended(INO, &Ok(other)), TaskEnd::Done);
         assert!(migrations.status(INO).is_none() && migrations.next().is_none());
     }
 
@@ -307,7 +307,7 @@ mod tests {
         migrations.request(INO, GOAL).unwrap();
         assert_eq!(migrations.next(), Some(INO));
         let full = || Err(Error::new(Errno::ENOSPC, "full"));
-        assert_eq!(migrations.ended(INO, &full()), TaskEnd::GivenUp);
+        assert_eq!(migrations.task_ended(INO, &full()), TaskEnd::GivenUp);
         let status = migrations.status(INO).unwrap();
         assert!(status.given_up && status.error.unwrap().message.contains("full"));
         // A new request starts again, and a migration that has begun isn't given up at once.
@@ -315,12 +315,12 @@ mod tests {
         assert!(!migrations.status(INO).unwrap().given_up);
         migrations.goal_recorded(INO, GOAL);
         for _ in 1..MIGRATE_TRIES {
-            assert_eq!(migrations.ended(INO, &full()), TaskEnd::Retry);
+            assert_eq!(migrations.task_ended(INO, &full()), TaskEnd::Retry);
         }
-        assert_eq!(migrations.ended(INO, &full()), TaskEnd::GivenUp);
-        migrations.found(INO, GOAL);
+        assert_eq!(migrations.task_ended(INO, &full()), TaskEnd::GivenUp);
+        migrations.add_recorded(INO, GOAL);
         for _ in 0..2 * MIGRATE_TRIES {
-            assert_eq!(migrations.ended(INO, &Err(Errno::EBUSY.into())), TaskEnd::Retry);
+            assert_eq!(migrations.task_ended(INO, &Err(Errno::EBUSY.into())), TaskEnd::Retry);
         }
         assert!(migrations.status(INO).unwrap().error.is_some());
         assert!(migrations.next().is_none(), "it rests");

@@ -44,7 +44,7 @@ pub(crate) use migrations::Migrations;
 pub use status::DrainStatus;
 pub(crate) use status::Drains;
 
-use crate::eviction::within;
+use crate::eviction::with_timeout;
 use crate::limits::{BACKGROUND_BATCH, DRAIN_IDLE, DRAIN_POLL, DRAIN_RETRY, MOVES_AT_ONCE};
 use crate::service::MetaService;
 use crate::sessions::Session;
@@ -72,13 +72,13 @@ impl MetaService {
 
     /// Empties draining targets, until the service stops.
     pub(crate) async fn drain_targets(self: Arc<Self>) {
-        let mut mover = None;
+        let mut migrator = None;
         let mut partitions = Vec::new();
-        let mut rest = DRAIN_POLL;
-        while within(rest, self.stopping.wait()).await.is_none() {
-            rest = DRAIN_POLL;
+        let mut pause = DRAIN_POLL;
+        while with_timeout(pause, self.stopping.wait()).await.is_none() {
+            pause = DRAIN_POLL;
             let draining = draining(&self.current_map());
-            self.drains.keep(&draining);
+            self.drains.set_draining(&draining);
             let executed = self.serving_partitions();
             if partitions != executed {
                 // Files of adopted partitions have to be checked, and those of released partitions
@@ -86,20 +86,20 @@ impl MetaService {
                 self.drains.restart_round();
                 partitions = executed;
             }
-            if draining.is_empty() || self.grace.is_on() || !self.drains.are_due(&draining) {
+            if draining.is_empty() || self.grace.is_on() || !self.drains.need_check(&draining) {
                 continue;
             }
-            if mover.is_none() {
+            if migrator.is_none() {
                 match self.sessions.register_local(SessionId::from_random(rt::secret_u64())) {
-                    Ok(registered) => mover = Some(registered),
+                    Ok(registered) => migrator = Some(registered),
                     Err(error) => self.drains.record_error(&draining, &error),
                 }
             }
-            let Some(mover) = &mover else { continue };
-            if let Err(error) = self.drain_pass(mover, &draining, &partitions).await {
+            let Some(migrator) = &migrator else { continue };
+            if let Err(error) = self.drain_pass(migrator, &draining, &partitions).await {
                 tracing::warn!(%error, "draining is interrupted");
                 self.drains.record_error(&draining, &error);
-                rest = DRAIN_RETRY;
+                pause = DRAIN_RETRY;
             }
         }
     }
@@ -111,7 +111,7 @@ impl MetaService {
     /// Scans all files of these partitions twice: first to count them, then to move them.
     async fn drain_pass(
         &self,
-        mover: &Arc<Session>,
+        migrator: &Arc<Session>,
         draining: &[TargetId],
         partitions: &[PartitionId],
     ) -> Result<()> {
@@ -129,7 +129,7 @@ impl MetaService {
             let mut after = InodeId(0);
             while let Some((found, last)) = self.page_on(partition, after, draining).await? {
                 after = last;
-                self.move_all(mover, found).await;
+                self.move_all(migrator, found).await;
                 if self.stopping.is_set() || self::draining(&self.current_map()) != draining {
                     return Ok(());
                 }
@@ -182,13 +182,13 @@ impl MetaService {
     }
 
     /// Moves files, several at a time.
-    async fn move_all(&self, mover: &Arc<Session>, found: Vec<DrainCandidate>) {
+    async fn move_all(&self, migrator: &Arc<Session>, found: Vec<DrainCandidate>) {
         let left = parking_lot::Mutex::new(VecDeque::from(found));
         let worker = || async {
             loop {
                 let next = left.lock().pop_front();
                 let Some(found) = next.filter(|_| !self.stopping.is_set()) else { return };
-                match self.move_off_target(mover, found).await {
+                match self.move_off_target(migrator, found).await {
                     Ok(()) => self.drains.moved(found.target, found.bytes),
                     Err(error) => {
                         tracing::debug!(ino = found.ino.0, target_id = found.target.0, %error, "a file can't be moved now");
@@ -201,7 +201,7 @@ impl MetaService {
     }
 
     /// Moves all stripes of a file off a target.
-    async fn move_off_target(&self, mover: &Arc<Session>, found: DrainCandidate) -> Result<()> {
+    async fn move_off_target(&self, migrator: &Arc<Session>, found: DrainCandidate) -> Result<()> {
         loop {
             let partition = found.ino.partition();
             let known = self.read(partition, |view| namespace::layout_of(view, found.ino)).await?;
@@ -213,8 +213,8 @@ impl MetaService {
             }
             self.ensure_can_be_read(found.target)?;
             let kind = self.chunks.kind(group)?;
-            let order = MoveRequest { kind, lacks_space: &|_| false, copied: &|_| () };
-            self.move_stripe(mover, found.ino, (layout, stripe), &order).await?;
+            let request = MoveRequest { kind, lacks_space: &|_| false, copied: &|_| () };
+            self.move_stripe(migrator, found.ino, (layout, stripe), &request).await?;
         }
     }
 

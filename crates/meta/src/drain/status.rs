@@ -44,8 +44,8 @@ pub(crate) struct Drains {
 
 #[derive(Default)]
 struct Drain {
-    counting: u64,
-    counting_bytes: u64,
+    counted_files: u64,
+    counted_bytes: u64,
     files_left: Option<u64>,
     bytes_left: u64,
     files_moved: u64,
@@ -95,14 +95,14 @@ impl Drains {
     }
 
     /// Drops targets that aren't draining any more, and adds new ones.
-    pub fn keep(&self, draining: &[TargetId]) {
+    pub fn set_draining(&self, draining: &[TargetId]) {
         let mut all = self.targets.lock();
         all.retain(|target, _| draining.contains(target));
         draining.iter().for_each(|&target| _ = all.entry(target).or_default());
     }
 
     /// Whether one of them has to be checked.
-    pub fn are_due(&self, draining: &[TargetId]) -> bool {
+    pub fn need_check(&self, draining: &[TargetId]) -> bool {
         let (all, now_ns) = (self.targets.lock(), rt::monotonic_ns());
         draining.iter().any(|target| all.get(target).is_some_and(|drain| drain.due_ns <= now_ns))
     }
@@ -122,22 +122,22 @@ impl Drains {
 
     pub fn begin_count(&self, draining: &[TargetId]) {
         for &target in draining {
-            self.on(target, |drain| (drain.counting, drain.counting_bytes) = (0, 0));
+            self.on(target, |drain| (drain.counted_files, drain.counted_bytes) = (0, 0));
         }
     }
 
     pub fn counted(&self, target: TargetId, bytes: u64) {
         self.on(target, |drain| {
-            drain.counting += 1;
-            drain.counting_bytes += bytes;
+            drain.counted_files += 1;
+            drain.counted_bytes += bytes;
         });
     }
 
     pub fn begin_moves(&self, draining: &[TargetId]) {
         for &target in draining {
             self.on(target, |drain| {
-                drain.files_left = Some(drain.counting);
-                drain.bytes_left = drain.counting_bytes;
+                drain.files_left = Some(drain.counted_files);
+                drain.bytes_left = drain.counted_bytes;
                 drain.hindrance = None;
                 drain.rated_ns = rt::monotonic_ns();
             });
@@ -169,10 +169,10 @@ impl Drains {
     }
 
     /// Ends a pass over all files; `pause` is the pause before the next one.
-    pub fn end_pass(&self, target: TargetId, is_empty: bool, rest: Duration) {
+    pub fn end_pass(&self, target: TargetId, is_empty: bool, pause: Duration) {
         self.on(target, |drain| {
             drain.is_empty = is_empty;
-            drain.due_ns = rt::monotonic_ns() + rest.as_nanos() as u64;
+            drain.due_ns = rt::monotonic_ns() + pause.as_nanos() as u64;
             if is_empty {
                 (drain.files_left, drain.bytes_left, drain.hindrance) = (Some(0), 0, None);
             }
@@ -189,8 +189,8 @@ mod tests {
     fn a_drain_is_counted_moves_and_ends() {
         let (drains, target) = (Drains::default(), TargetId(3));
         let only = |drains: &Drains| drains.list().remove(0);
-        drains.keep(&[target]);
-        assert!(drains.are_due(&[target]) && only(&drains).files_left.is_none());
+        drains.set_draining(&[target]);
+        assert!(drains.need_check(&[target]) && only(&drains).files_left.is_none());
         drains.begin_count(&[target]);
         [10, 20, 30].into_iter().for_each(|bytes| drains.counted(target, bytes));
         drains.begin_moves(&[target]);
@@ -200,11 +200,11 @@ mod tests {
         assert_eq!((status.files_left, status.bytes_left, status.files_moved), (Some(2), 40, 1));
         assert!(status.hindrance.unwrap().contains('4'));
         drains.end_pass(target, true, Duration::from_secs(1000));
-        assert!(only(&drains).is_empty && only(&drains).hindrance.is_none() && !drains.are_due(&[target]));
+        assert!(only(&drains).is_empty && only(&drains).hindrance.is_none() && !drains.need_check(&[target]));
         drains.restart_round();
-        assert!(!only(&drains).is_empty && drains.are_due(&[target]));
+        assert!(!only(&drains).is_empty && drains.need_check(&[target]));
         assert_eq!((only(&drains).files_left, only(&drains).files_moved), (None, 1));
-        drains.keep(&[]);
+        drains.set_draining(&[]);
         assert!(drains.list().is_empty());
     }
 }

@@ -6,7 +6,7 @@ use crate::limits::{EXCLUSIVE_TIMEOUT, MAX_FINAL_REGIONS, MAX_FINAL_REGIONS_BUSY
 use crate::restore::RestoreRecord;
 use crate::service::MetaService;
 use crate::sessions::Session;
-use namespace::{Chunks, Step, StripeMove};
+use namespace::{Chunks, MoveStep, StripeMove};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme};
@@ -26,24 +26,29 @@ impl MetaService {
     /// Moves a stripe of a file to another group.
     pub(super) async fn move_stripe(
         &self,
-        mover: &Arc<Session>,
+        migrator: &Arc<Session>,
         ino: InodeId,
         (from, stripe): (Layout, usize),
-        order: &MoveRequest<'_>,
+        request: &MoveRequest<'_>,
     ) -> Result<()> {
-        let to = self.choose_location(ino, (&from, stripe), order).await?;
-        let moved = StripeMove { ino, from, stripe, to, kind: order.kind };
-        let (place, name) = (self.chunks.location(to.0)?, ino.chunk_file(to.1));
+        let to = self.choose_location(ino, (&from, stripe), request).await?;
+        let moved = StripeMove { ino, from, stripe, to, kind: request.kind };
+        let (location, name) = (self.chunks.location(to.0)?, ino.chunk_file(to.1));
         let source = self.chunks.location(moved.source().0)?;
-        let source = Endpoint { place: source, name: moved.from.chunk_file(ino, stripe) };
+        let source = Endpoint { location: source, name: moved.from.chunk_file(ino, stripe) };
         self.require_complete(&moved, source).await?;
-        let Some(claim) = self.claims.claim(place, name) else { return Err(busy_error(ino)) };
+        let Some(claim) = self.claims.claim(location, name) else { return Err(busy_error(ino)) };
         let epoch = self.leases.next_epoch(ino);
         self.step(&moved, namespace::begin_move).await?;
-        let goes_on = || !self.stopping.is_set() && self.is_serving(ino.partition());
-        let ways = (&self.chunks, epoch);
-        let transfer = Transfer::new(ways, source, Endpoint { place, name }, (&goes_on, order.copied));
-        let outcome = self.fill_and_switch(mover, &moved, &transfer).await;
+        let may_continue = || !self.stopping.is_set() && self.is_serving(ino.partition());
+        let chunks_and_epoch = (&self.chunks, epoch);
+        let transfer = Transfer::new(
+            chunks_and_epoch,
+            source,
+            Endpoint { location, name },
+            (&may_continue, request.copied),
+        );
+        let outcome = self.fill_and_switch(migrator, &moved, &transfer).await;
         if let Err(error) = &outcome {
             // Requests may still be under way, so this process doesn't use the name again. The
             // chunk file is deleted.
@@ -56,13 +61,13 @@ impl MetaService {
             drop(claim);
             transfer.stop_tracking().await;
         }
-        self.doomed.set();
+        self.reap_needed.set();
         outcome
     }
 
     async fn fill_and_switch(
         &self,
-        mover: &Arc<Session>,
+        migrator: &Arc<Session>,
         moved: &StripeMove,
         transfer: &Transfer<'_>,
     ) -> Result<()> {
@@ -77,11 +82,11 @@ impl MetaService {
             }
             transfer.sync().await?;
             let switch = async {
-                let _alone = self.acquire_exclusive_lease(mover, moved.ino).await?;
+                let _lease = self.acquire_exclusive_lease(migrator, moved.ino).await?;
                 let finish = async {
                     let is_little = transfer.copy_changes(limit).await? <= limit;
                     if is_little {
-                        transfer.finish(self.known_len(moved).await?).await?;
+                        transfer.finish(self.min_chunk_len(moved).await?).await?;
                     }
                     Ok(is_little)
                 };
@@ -109,24 +114,26 @@ impl MetaService {
     /// are deleted. That would include a complete replica in a mirrored group, and a chunk file
     /// that is found again would belong nowhere.
     async fn require_complete(&self, moved: &StripeMove, source: Endpoint) -> Result<()> {
-        let known = self.known_len(moved).await?;
-        if known == 0 {
+        let min_len = self.min_chunk_len(moved).await?;
+        if min_len == 0 {
             return Ok(());
         }
         let file = EpochedFile { ino: source.name, epoch: 0 };
-        match self.chunks.at(source.place, file, StorageOp::Stat).await? {
+        match self.chunks.at(source.location, file, StorageOp::Stat).await? {
             // A truncation under way only postpones the move.
-            StorageReply::Stat { len, .. } if len < known => Err(truncated_source_error(source, len, known)),
+            StorageReply::Stat { len, .. } if len < min_len => {
+                Err(truncated_source_error(source, len, min_len))
+            }
             _ => Ok(()),
         }
     }
 
     /// Known minimum length of the chunk file that moves, in bytes, while no session changes the
     /// file.
-    async fn known_len(&self, moved: &StripeMove) -> Result<u64> {
+    async fn min_chunk_len(&self, moved: &StripeMove) -> Result<u64> {
         let chunks = self.read(moved.ino.partition(), |view| namespace::chunks(view, moved.ino)).await?;
         Ok(match chunks {
-            Chunks::Stable { layout, known, .. } if layout == moved.from => {
+            Chunks::Stable { layout, length_bounds: known, .. } if layout == moved.from => {
                 layout::length_bounds::of_stripe(&known, moved.stripe)
             }
             _ => 0,
@@ -137,13 +144,15 @@ impl MetaService {
     pub(super) async fn step(
         &self,
         moved: &StripeMove,
-        step: impl Fn(&dyn namespace::Reader, &StripeMove) -> Result<Step, namespace::ReadError>,
+        step: impl Fn(&dyn namespace::Reader, &StripeMove) -> Result<MoveStep, namespace::ReadError>,
     ) -> Result<()> {
         use crate::executor::{Abort, CommandOutput};
         let command = |view: &crate::view::View<'_>| match step(view, moved) {
-            Ok(Step::Writes(writes)) => Ok(CommandOutput { answer: Ok(()), writes }),
-            Ok(Step::Changed) => Ok(CommandOutput { answer: Err(Errno::EAGAIN.into()), writes: Vec::new() }),
-            Ok(Step::BeingWritten) => {
+            Ok(MoveStep::Writes(writes)) => Ok(CommandOutput { answer: Ok(()), writes }),
+            Ok(MoveStep::Changed) => {
+                Ok(CommandOutput { answer: Err(Errno::EAGAIN.into()), writes: Vec::new() })
+            }
+            Ok(MoveStep::BeingWritten) => {
                 Ok(CommandOutput { answer: Err(busy_error(moved.ino)), writes: Vec::new() })
             }
             Err(namespace::ReadError::NeedPartition(partition)) => Err(Abort::NeedPartition(partition)),
@@ -162,7 +171,7 @@ impl MetaService {
         &self,
         ino: InodeId,
         (layout, stripe): (&Layout, usize),
-        order: &MoveRequest<'_>,
+        request: &MoveRequest<'_>,
     ) -> Result<(GroupId, u8)> {
         let doomed = self
             .read(ino.partition(), |view| {
@@ -172,24 +181,24 @@ impl MetaService {
             })
             .await?;
         let map = self.current_map();
-        let has_gone_back = self.restore_record().await? != RestoreRecord::default();
+        let is_restored = self.restore_record().await? != RestoreRecord::default();
         let mut present = BTreeSet::new();
         loop {
             let is_taken = |group: GroupId, slot: u8| {
-                let place = self.chunks.location(group);
+                let location = self.chunks.location(group);
                 doomed[slot as usize].contains(&group)
                     || present.contains(&(group, slot))
-                    || place.is_ok_and(|place| self.claims.is_claimed(place, ino.chunk_file(slot)))
-                    || (order.lacks_space)(group)
+                    || location.is_ok_and(|location| self.claims.is_claimed(location, ino.chunk_file(slot)))
+                    || (request.lacks_space)(group)
             };
             let to = layout::choose_for_stripe(
                 &map,
                 layout,
-                (stripe, order.kind),
+                (stripe, request.kind),
                 is_taken,
                 (ino, rt::random_u64()),
             )?;
-            if !has_gone_back || self.is_vacant(ino, to).await? {
+            if !is_restored || self.is_vacant(ino, to).await? {
                 return Ok(to);
             }
             present.insert(to);

@@ -14,7 +14,7 @@ const DIRECT_FROM: u64 = 64 * 1024;
 /// A chunk file at a location.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    pub place: ChunkLocation,
+    pub location: ChunkLocation,
     pub name: InodeId,
 }
 
@@ -49,31 +49,21 @@ impl<'a> Transfer<'a> {
     pub fn new(
         (chunks, epoch): (&'a Chunks, u64),
         source: Endpoint,
-        into: Endpoint,
-        (goes_on, copied): (&'a dyn Fn() -> bool, &'a dyn Fn(u64)),
+        destination: Endpoint,
+        (may_continue, copied): (&'a dyn Fn() -> bool, &'a dyn Fn(u64)),
     ) -> Transfer<'a> {
-        let (token, round, left) = (rt::random_u64(), Cell::new(0), Cell::new(None));
-        Transfer {
-            chunks,
-            source,
-            destination: into,
-            token,
-            epoch,
-            round,
-            remaining_from: left,
-            may_continue: goes_on,
-            copied,
-        }
+        let (token, round, remaining_from) = (rt::random_u64(), Cell::new(0), Cell::new(None));
+        Transfer { chunks, source, destination, token, epoch, round, remaining_from, may_continue, copied }
     }
 
     /// Starts dirty tracking at both services: at the source for changes, at the destination to
     /// detect a restart.
     pub async fn begin(&self) -> Result<()> {
         for end in [self.source, self.destination] {
-            self.ask(end, StorageOp::Watch { token: self.token, round: 0 }).await?;
+            self.request(end, StorageOp::TrackDirty { token: self.token, round: 0 }).await?;
         }
         // A remnant of an earlier move that was given up.
-        self.ask(self.destination, StorageOp::Delete).await.map(drop)
+        self.request(self.destination, StorageOp::Delete).await.map(drop)
     }
 
     /// Copies all data that exists now.
@@ -105,7 +95,7 @@ impl<'a> Transfer<'a> {
             return Ok(before);
         }
         let (token, round) = (self.token, self.round.get() + 1);
-        self.ask(self.source, StorageOp::Watch { token, round }).await?;
+        self.request(self.source, StorageOp::TrackDirty { token, round }).await?;
         self.round.set(round);
         self.remaining_from.set(Some(0));
         Ok(before + self.copy_recorded_changes(limit.saturating_sub(before)).await?)
@@ -119,7 +109,7 @@ impl<'a> Transfer<'a> {
         if self.stat(self.destination).await?.len > len {
             // Truncated content must not exist when the file grows again: between its old and its
             // new end there may be a hole, which dirty tracking doesn't record.
-            self.ask(self.destination, StorageOp::Truncate { len }).await?;
+            self.request(self.destination, StorageOp::Truncate { len }).await?;
         }
         let (mut count, mut parts) = (0, Vec::new());
         // There is nothing to copy beyond its end: a later extension is recorded.
@@ -146,7 +136,7 @@ impl<'a> Transfer<'a> {
 
     /// Syncs the copied data.
     pub async fn sync(&self) -> Result<()> {
-        self.ask(self.destination, StorageOp::Sync).await.map(drop)
+        self.request(self.destination, StorageOp::Sync).await.map(drop)
     }
 
     /// Gives the copy the length and modification time of the source, and syncs it. Verifies that
@@ -155,32 +145,32 @@ impl<'a> Transfer<'a> {
     ///
     /// # Errors
     /// `EIO`, too, if it has less: the missing part would become a hole of the copy.
-    pub async fn finish(&self, known: u64) -> Result<()> {
+    pub async fn finish(&self, min_len: u64) -> Result<()> {
         let ChunkStat { len, mtime } = self.stat(self.source).await?;
-        if len < known {
-            return Err(truncated_source_error(self.source, len, known));
+        if len < min_len {
+            return Err(truncated_source_error(self.source, len, min_len));
         }
         // A source that restarted since its changes were copied may have less now than the copy,
         // which is correct.
         let (token, round) = (self.token, self.round.get());
-        self.ask(self.source, StorageOp::Changed { token, round, from: u64::MAX }).await?;
+        self.request(self.source, StorageOp::NextDirty { token, round, from: u64::MAX }).await?;
         let copied = self.stat(self.destination).await?.len;
         if copied > len {
-            self.ask(self.destination, StorageOp::Truncate { len }).await?;
+            self.request(self.destination, StorageOp::Truncate { len }).await?;
         } else if copied < len {
             // A hole at the end: writes zeros into the last block.
             let start = (len - 1) / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
             self.copy_part(start, len).await?;
         }
         if len > 0 {
-            self.ask(self.destination, StorageOp::SetTime { time: mtime }).await?;
+            self.request(self.destination, StorageOp::SetTime { time: mtime }).await?;
         }
         self.sync().await?;
-        self.ask(self.destination, StorageOp::Changed { token: self.token, round: 0, from: u64::MAX })
+        self.request(self.destination, StorageOp::NextDirty { token: self.token, round: 0, from: u64::MAX })
             .await?;
         if self.stat(self.destination).await?.len != len {
-            let Endpoint { place, name } = self.destination;
-            let message = format!("the new chunk file {:016x} in {place} has the wrong length", name.0);
+            let Endpoint { location, name } = self.destination;
+            let message = format!("the new chunk file {:016x} in {location} has the wrong length", name.0);
             return Err(
                 Error::new(Errno::EIO, message).hint("no action is needed: the service retries by itself")
             );
@@ -191,7 +181,7 @@ impl<'a> Transfer<'a> {
     /// Ends dirty tracking. Failures don't matter: unused tracking state is replaced.
     pub async fn stop_tracking(&self) {
         for end in [self.source, self.destination] {
-            let _ = self.ask(end, StorageOp::Unwatch { token: self.token }).await;
+            let _ = self.request(end, StorageOp::EndDirtyTracking { token: self.token }).await;
         }
     }
 
@@ -216,34 +206,35 @@ impl<'a> Transfer<'a> {
     }
 
     async fn seek(&self, from: u64, what: SeekTarget) -> Result<Option<u64>> {
-        offset(self.ask(self.source, StorageOp::Seek { from, what }).await?)
+        offset(self.request(self.source, StorageOp::Seek { from, what }).await?)
     }
 
     async fn next_change(&self, round: u64, from: u64) -> Result<Option<u64>> {
-        offset(self.ask(self.source, StorageOp::Changed { token: self.token, round, from }).await?)
+        offset(self.request(self.source, StorageOp::NextDirty { token: self.token, round, from }).await?)
     }
 
     async fn stat(&self, end: Endpoint) -> Result<ChunkStat> {
-        match self.ask(end, StorageOp::Stat).await? {
+        match self.request(end, StorageOp::Stat).await? {
             StorageReply::Stat { len, mtime, .. } => Ok(ChunkStat { len, mtime }),
             other => Err(unexpected_reply(&other)),
         }
     }
 
-    async fn ask(&self, end: Endpoint, op: StorageOp) -> Result<StorageReply> {
+    async fn request(&self, end: Endpoint, op: StorageOp) -> Result<StorageReply> {
         self.send(end, op, None).await
     }
 
     async fn send(&self, end: Endpoint, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
         // The source is only read.
         let epoch = if end == self.destination { self.epoch } else { 0 };
-        self.chunks.send(end.place, EpochedFile { ino: end.name, epoch }, op, payload).await
+        self.chunks.send(end.location, EpochedFile { ino: end.name, epoch }, op, payload).await
     }
 }
 
 /// The error for a source that is shorter than its known length.
-pub(super) fn truncated_source_error(Endpoint { place, name }: Endpoint, len: u64, known: u64) -> Error {
-    let message = format!("chunk file {:016x} in {place} has {len} bytes and had at least {known}", name.0);
+pub(super) fn truncated_source_error(Endpoint { location, name }: Endpoint, len: u64, min_len: u64) -> Error {
+    let message =
+        format!("chunk file {:016x} in {location} has {len} bytes and had at least {min_len}", name.0);
     Error::new(Errno::EIO, message)
         .hint("weft fsck shows the file name: restore the chunk file, or restore the file from a backup")
 }

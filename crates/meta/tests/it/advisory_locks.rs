@@ -15,11 +15,19 @@ const WHOLE: LockRange = LockRange { start: 0, last: u64::MAX };
 
 fn lock(owner: u64, wait: bool) -> MetaOp {
     let (space, kind, range) = (LockFamily::Posix, LockKind::Exclusive, WHOLE);
-    MetaOp::Lock { ino: InodeId(7), space, owner: LockOwner(owner), pid: owner as u32, kind, range, wait }
+    MetaOp::Lock {
+        ino: InodeId(7),
+        family: space,
+        owner: LockOwner(owner),
+        pid: owner as u32,
+        kind,
+        range,
+        wait,
+    }
 }
 
 fn unlock(owner: u64) -> MetaOp {
-    MetaOp::Unlock { ino: InodeId(7), space: LockFamily::Posix, owner: LockOwner(owner), range: WHOLE }
+    MetaOp::Unlock { ino: InodeId(7), family: LockFamily::Posix, owner: LockOwner(owner), range: WHOLE }
 }
 
 #[test]
@@ -129,11 +137,11 @@ fn a_wait_that_is_dropped_takes_no_lock() {
 fn a_service_reports_no_lost_locks_of_an_unknown_session_with_a_record() {
     let run = async {
         let cluster = Cluster::new(2).await;
-        cluster.settled().await;
-        let register = MetaOp::Register { in_use: vec![], promised: vec![], told: 0 };
+        cluster.wait_until_served().await;
+        let register = MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 };
         Client::new(&cluster.service(1), 1).call(register).await.unwrap();
         let (ino, space, kind) = (InodeId(7), LockFamily::Posix, LockKind::Exclusive);
-        let held = HeldLock { ino, space, owner: LockOwner(1), pid: 1, kind, range: WHOLE };
+        let held = HeldLock { ino, family: space, owner: LockOwner(1), pid: 1, kind, range: WHOLE };
         let says = async |session| {
             let claim = MetaOp::ReclaimLocks { locks: vec![held] };
             Client::new(&cluster.service(2), session).call(claim).await

@@ -3,7 +3,9 @@
 
 use crate::support;
 use crate::support::cluster::{Cluster, RoutingClient};
-use crate::support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, recalls, simulated, wish};
+use crate::support::world::{
+    Call, ROOT, SECOND, acknowledge, chmod, getattr, open_with_lease, recalls, simulated,
+};
 use crate::support::{Client, PARTITIONS, bytes, create, errno};
 use bytes::Bytes;
 use rt::sim::Machine;
@@ -15,14 +17,14 @@ use wire::{AsyncCreate, MetaOp, MetaReply, PendingFile, RenameMode, XattrMode};
 const AS_ROOT: Credentials = Credentials { uid: 0, gid: 0, pid: 1 };
 
 fn reserve(dir: InodeId) -> MetaOp {
-    MetaOp::Reserve { dir, count: 16, prefix: Bytes::new() }
+    MetaOp::PreallocateInodes { dir, count: 16, prefix: Bytes::new() }
 }
 
 /// Inode numbers in a directory on which the session holds a delegation from now on.
-async fn alone_in(client: &Client, dir: InodeId) -> InodeId {
+async fn acquire_directory_delegation(client: &Client, dir: InodeId) -> InodeId {
     let answer = client.respond(0, reserve(dir)).await.unwrap();
     assert_eq!(answer.grants, [wire::LeaseGrant { ino: dir, mode: Write }]);
-    let MetaReply::Reserved { first, count, attr, inline_limit, .. } = answer.reply else { panic!() };
+    let MetaReply::Preallocated { first, count, attr, inline_limit, .. } = answer.reply else { panic!() };
     assert_eq!((count, attr.ino, inline_limit), (16, dir, 4096));
     first
 }
@@ -40,7 +42,7 @@ fn file(parent: InodeId, name: &str, ino: InodeId, content: &str) -> PendingFile
 }
 
 fn deliver(parent: InodeId, name: &str, ino: InodeId, content: &str) -> MetaOp {
-    MetaOp::Deliver { file: Box::new(file(parent, name, ino, content)) }
+    MetaOp::CommitCreate { file: Box::new(file(parent, name, ino, content)) }
 }
 
 fn lookup(parent: InodeId, name: &str) -> MetaOp {
@@ -57,7 +59,7 @@ fn release(ino: InodeId) -> MetaOp {
 
 /// Content of a file, read without a lease.
 async fn content(client: &Client, ino: InodeId) -> Bytes {
-    match client.call(MetaOp::Open { ino, wish: None }).await.unwrap() {
+    match client.call(MetaOp::Open { ino, requested_lease: None }).await.unwrap() {
         MetaReply::File(info) => info.inline.unwrap(),
         other => panic!("{other:?}"),
     }
@@ -87,8 +89,8 @@ fn a_directory_delegation_is_exclusive_and_lasts() {
     simulated(|world| async move {
         let one = world.client(1).await;
         let dir = directory(&one).await;
-        let first = alone_in(&one, dir).await;
-        assert_eq!(alone_in(&one, dir).await.0, first.0 + 16);
+        let first = acquire_directory_delegation(&one, dir).await;
+        assert_eq!(acquire_directory_delegation(&one, dir).await.0, first.0 + 16);
         assert_eq!(errno(one.call(lookup(dir, "a")).await), Errno::ENOENT);
         let made = one.grants(create(dir, "a")).await;
         assert_eq!(made[0], (dir, Write));
@@ -114,8 +116,10 @@ fn a_directory_delegation_recalls_leases_of_other_sessions() {
         let asks = Call::call(&one, reserve(dir)).await;
         let recall = recalls(&two, 0).await[0];
         assert_eq!((recall.ino, recall.retain), (dir, None));
-        give_up(&two, &recall, false).await;
-        let MetaReply::Reserved { first, .. } = asks.wait().await.unwrap() else { panic!("not reserved") };
+        acknowledge(&two, &recall, false).await;
+        let MetaReply::Preallocated { first, .. } = asks.wait().await.unwrap() else {
+            panic!("not reserved")
+        };
         assert_eq!(first.0, before.0 + 1);
     });
 }
@@ -125,10 +129,10 @@ fn no_recall_for_a_delegation_during_cool_down() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let dir = directory(&one).await;
-        alone_in(&one, dir).await;
+        acquire_directory_delegation(&one, dir).await;
         let looks = Call::call(&two, lookup(dir, "a")).await;
         assert_eq!(errno(one.call(reserve(dir)).await), Errno::EBUSY, "it has a recall to answer");
-        give_up(&one, &recalls(&one, 0).await[0], false).await;
+        acknowledge(&one, &recalls(&one, 0).await[0], false).await;
         assert_eq!(errno(looks.wait().await), Errno::ENOENT);
         let grants = two.grants(getattr(dir)).await;
         assert_eq!(grants, [(dir, Permissions)]);
@@ -138,7 +142,7 @@ fn no_recall_for_a_delegation_during_cool_down() {
         let grants = one.grants(create(dir, "last")).await;
         assert_ne!(grants[0], (dir, Write));
         two.call(release(dir)).await.unwrap();
-        alone_in(&one, dir).await;
+        acquire_directory_delegation(&one, dir).await;
     });
 }
 
@@ -158,7 +162,7 @@ type Expect = fn(Result<MetaReply>);
 
 /// Requests of other sessions in a directory under delegation, with their outcomes once the file
 /// "promised" exists.
-fn looks(dir: InodeId, elsewhere: InodeId, file: InodeId) -> Vec<(MetaOp, Expect)> {
+fn conflicting_requests(dir: InodeId, elsewhere: InodeId, file: InodeId) -> Vec<(MetaOp, Expect)> {
     fn is_there(reply: Result<MetaReply>) {
         assert!(matches!(reply, Ok(MetaReply::Entry(Attr { size: 7, .. }))), "{reply:?}");
     }
@@ -200,15 +204,15 @@ fn looks(dir: InodeId, elsewhere: InodeId, file: InodeId) -> Vec<(MetaOp, Expect
 #[test]
 fn a_lookup_waits_for_asynchronous_creates() {
     for is_local in [false, true] {
-        for number in 0..looks(ROOT, ROOT, ROOT).len() {
+        for number in 0..conflicting_requests(ROOT, ROOT, ROOT).len() {
             simulated(move |world| async move {
                 let (one, local) = (world.client(1).await, Client::new(&world.meta, 9));
                 let two = if is_local { local } else { world.client(2).await };
                 let dir = directory(&one).await;
                 let elsewhere = two.mkdir(ROOT, "elsewhere").await.unwrap().ino;
                 let file = two.create(elsewhere, "file").await.unwrap().ino;
-                let first = alone_in(&one, dir).await;
-                let (op, expect) = looks(dir, elsewhere, file).swap_remove(number);
+                let first = acquire_directory_delegation(&one, dir).await;
+                let (op, expect) = conflicting_requests(dir, elsewhere, file).swap_remove(number);
                 let call = Call::call(&two, op.clone()).await;
                 rt::sleep(SECOND / 2).await;
                 assert!(!call.is_done(), "{op:?} waits for nobody");
@@ -221,13 +225,13 @@ fn a_lookup_waits_for_asynchronous_creates() {
                 assert_eq!(delivered, [(first, Write)]);
                 one.call(release(first)).await.unwrap();
                 for recall in &recalled {
-                    give_up(&one, recall, false).await;
+                    acknowledge(&one, recall, false).await;
                 }
                 // The other leases that the command needs are given up, too.
                 let mut seen = recalled.last().unwrap().number;
                 while !call.is_done() {
                     for recall in recalls(&one, seen).await {
-                        give_up(&one, &recall, false).await;
+                        acknowledge(&one, &recall, false).await;
                         seen = recall.number;
                     }
                 }
@@ -242,13 +246,13 @@ fn a_directory_with_pending_asynchronous_creates_is_not_removed() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let dir = directory(&one).await;
-        let first = alone_in(&one, dir).await;
+        let first = acquire_directory_delegation(&one, dir).await;
         let call = Call::call(&two, MetaOp::Rmdir { parent: ROOT, name: bytes("dir") }).await;
         assert!(!call.is_done());
         one.call(deliver(dir, "promised", first, "content")).await.unwrap();
         let recall = recalls(&one, 0).await[0];
         assert_eq!((recall.ino, recall.retain), (dir, None));
-        give_up(&one, &recall, false).await;
+        acknowledge(&one, &recall, false).await;
         assert_eq!(errno(call.wait().await), Errno::ENOTEMPTY);
     });
 }
@@ -258,11 +262,11 @@ fn a_change_of_a_directory_recalls_its_delegation() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let dir = directory(&one).await;
-        alone_in(&one, dir).await;
+        acquire_directory_delegation(&one, dir).await;
         let call = Call::call(&two, chmod(dir)).await;
         let recall = recalls(&one, 0).await[0];
         assert_eq!((recall.ino, recall.retain, call.is_done()), (dir, None, false));
-        give_up(&one, &recall, false).await;
+        acknowledge(&one, &recall, false).await;
         call.wait().await.unwrap();
     });
 }
@@ -272,7 +276,7 @@ fn an_asynchronous_create_is_visible_to_all() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let dir = directory(&one).await;
-        let first = alone_in(&one, dir).await;
+        let first = acquire_directory_delegation(&one, dir).await;
         let next = InodeId(first.0 + 1);
         let made = one.respond(1, deliver(dir, "a", first, "content")).await.unwrap();
         assert!(matches!(made.reply, MetaReply::Created { attr, inline_limit: 4096, .. } if attr.size == 7));
@@ -289,17 +293,17 @@ fn an_asynchronous_create_is_visible_to_all() {
         assert_eq!(list, ["a"], "what was refused is not there");
         one.call(MetaOp::Release { inodes: vec![dir, first], seen: 0 }).await.unwrap();
         assert_eq!(two.lookup(dir, "a").await.unwrap().ino, first);
-        assert_eq!(two.grants(wish(first, Read)).await, [(first, Read)]);
+        assert_eq!(two.grants(open_with_lease(first, Read)).await, [(first, Read)]);
         assert_eq!(content(&two, first).await, "content");
     });
 }
 
-fn promise(file: PendingFile) -> AsyncCreate {
+fn async_create(file: PendingFile) -> AsyncCreate {
     AsyncCreate { credentials: AS_ROOT, file }
 }
 
 fn register(promised: Vec<AsyncCreate>) -> MetaOp {
-    MetaOp::Register { in_use: vec![], promised, told: 0 }
+    MetaOp::Register { in_use: vec![], pending_creates: promised, reporting_process: 0 }
 }
 
 #[test]
@@ -307,7 +311,7 @@ fn asynchronous_creates_are_executed_before_access_after_a_restart() {
     simulated(|world| async move {
         let one = world.client(1).await;
         let dir = directory(&one).await;
-        let first = alone_in(&one, dir).await;
+        let first = acquire_directory_delegation(&one, dir).await;
         let world = world.restart().await;
         let [one, two] = [1, 2].map(|session| Client::new(&world.meta, session));
         two.call(register(vec![])).await.unwrap();
@@ -315,8 +319,8 @@ fn asynchronous_creates_are_executed_before_access_after_a_restart() {
         let user = Credentials { uid: 1000, gid: 100, pid: 5 };
         let promised = vec![
             // Not one of its numbers: the others are created all the same.
-            promise(file(dir, "b", InodeId(first.0 + 99), "")),
-            promise(file(dir, "a", first, "content")),
+            async_create(file(dir, "b", InodeId(first.0 + 99), "")),
+            async_create(file(dir, "a", first, "content")),
             // Its group may write there, which the service doesn't know yet.
             AsyncCreate { credentials: user, file: file(dir, "c", InodeId(first.0 + 1), "of a user") },
         ];
@@ -329,7 +333,7 @@ fn asynchronous_creates_are_executed_before_access_after_a_restart() {
         assert_eq!((theirs.uid, theirs.gid, theirs.size), (1000, 100, 9));
         // Needs no recall: the create granted no lease.
         let begun = rt::monotonic_ns();
-        assert_eq!(two.grants(wish(first, Write)).await, [(first, Write)]);
+        assert_eq!(two.grants(open_with_lease(first, Write)).await, [(first, Write)]);
         two.call(chmod(dir)).await.unwrap();
         assert!(rt::monotonic_ns() - begun < SECOND.as_nanos() as u64);
         world.meta.stop();
@@ -342,11 +346,11 @@ fn a_replayed_and_removed_file_is_not_created_again() {
     simulated(|world| async move {
         let one = world.client(1).await;
         let dir = directory(&one).await;
-        let first = alone_in(&one, dir).await;
+        let first = acquire_directory_delegation(&one, dir).await;
         let world = world.restart().await;
         let [one, two] = [1, 2].map(|session| Client::new(&world.meta, session));
         two.call(register(vec![])).await.unwrap();
-        one.call(register(vec![promise(file(dir, "a", first, "content"))])).await.unwrap();
+        one.call(register(vec![async_create(file(dir, "a", first, "content"))])).await.unwrap();
         two.unlink(dir, "a").await.unwrap();
         two.call(MetaOp::Reclaim { ino: first }).await.unwrap();
         let again = one.call(deliver(dir, "a", first, "content")).await.unwrap();
@@ -361,8 +365,8 @@ fn only_returning_sessions_have_asynchronous_creates() {
     simulated(|world| async move {
         let one = world.client(1).await;
         let dir = directory(&one).await;
-        let first = alone_in(&one, dir).await;
-        let promised = |name: &str| register(vec![promise(file(dir, name, first, ""))]);
+        let first = acquire_directory_delegation(&one, dir).await;
+        let promised = |name: &str| register(vec![async_create(file(dir, name, first, ""))]);
         one.call(promised("a")).await.unwrap();
         Client::new(&world.meta, 2).call(promised("b")).await.unwrap();
         let world = world.restart().await;
@@ -377,11 +381,11 @@ fn only_returning_sessions_have_asynchronous_creates() {
     });
 }
 
-fn in_company<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<Cluster>) -> F + 'static) {
+fn in_cluster<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<Cluster>) -> F + 'static) {
     let run = async move {
         let cluster = Cluster::new(2).await;
         cluster.rebalance();
-        cluster.settled().await;
+        cluster.wait_until_served().await;
         test(cluster.clone()).await;
         cluster.stop();
     };
@@ -403,7 +407,7 @@ async fn directory_at(cluster: &Cluster, client: &RoutingClient, node: u32) -> I
 
 #[test]
 fn asynchronous_creates_are_executed_before_access_after_a_partition_moved() {
-    in_company(async |cluster| {
+    in_cluster(async |cluster| {
         let other = RoutingClient::new(&cluster, 2);
         let dir = directory_at(&cluster, &other, 2).await;
         let kept = directory_at(&cluster, &other, 1).await;
@@ -414,10 +418,13 @@ fn asynchronous_creates_are_executed_before_access_after_a_partition_moved() {
             service.call(register(vec![])).await.unwrap();
         }
         rt::sleep(2 * SECOND).await;
-        let (first, own) = (alone_in(&there, dir).await, alone_in(&here, kept).await);
+        let (first, own) = (
+            acquire_directory_delegation(&there, dir).await,
+            acquire_directory_delegation(&here, kept).await,
+        );
         cluster.give(dir.partition(), NodeId(1));
         let partitions = loop {
-            if let MetaReply::Adopted { partitions } =
+            if let MetaReply::PartitionsTakenOver { partitions } =
                 here.call(MetaOp::NextRecalls { after: 0 }).await.unwrap()
             {
                 break partitions;
@@ -428,9 +435,18 @@ fn asynchronous_creates_are_executed_before_access_after_a_partition_moved() {
         rt::sleep(SECOND).await;
         assert!(!call.is_done());
         // A create in a partition that hasn't moved is not included: its delegation is still valid.
-        let promised =
-            vec![promise(file(dir, "a", first, "content")), promise(file(kept, "b", own, "content"))];
-        here.call(MetaOp::Follow { partitions, in_use: vec![], promised, told: 0 }).await.unwrap();
+        let promised = vec![
+            async_create(file(dir, "a", first, "content")),
+            async_create(file(kept, "b", own, "content")),
+        ];
+        here.call(MetaOp::Follow {
+            partitions,
+            in_use: vec![],
+            pending_creates: promised,
+            reporting_process: 0,
+        })
+        .await
+        .unwrap();
         assert_eq!(errno(call.wait().await), Errno::EEXIST);
         assert_eq!(content(&here, first).await, "content");
         assert_eq!(errno(here.call(lookup(kept, "b")).await), Errno::ENOENT);
@@ -439,7 +455,7 @@ fn asynchronous_creates_are_executed_before_access_after_a_partition_moved() {
 
 #[test]
 fn an_exchange_waits_for_an_asynchronous_create_at_another_service() {
-    in_company(async |cluster| {
+    in_cluster(async |cluster| {
         let other = RoutingClient::new(&cluster, 2);
         let [dir, elsewhere] =
             [directory_at(&cluster, &other, 2).await, directory_at(&cluster, &other, 1).await];
@@ -448,7 +464,7 @@ fn an_exchange_waits_for_an_asynchronous_create_at_another_service() {
         let one = Client::new(&cluster.service(2), 1);
         one.call(register(vec![])).await.unwrap();
         rt::sleep(2 * SECOND).await;
-        let first = alone_in(&one, dir).await;
+        let first = acquire_directory_delegation(&one, dir).await;
         let (name, new_name, mode) = (bytes("file"), bytes("promised"), RenameMode::Exchange);
         let op = MetaOp::Rename { parent: elsewhere, name, new_parent: dir, new_name, mode };
         let call = support::world::Started::new(async move { other.call(op).await });
@@ -457,7 +473,7 @@ fn an_exchange_waits_for_an_asynchronous_create_at_another_service() {
         assert!(!call.is_done());
         one.call(deliver(dir, "promised", first, "content")).await.unwrap();
         one.call(release(first)).await.unwrap();
-        give_up(&one, &recall, false).await;
+        acknowledge(&one, &recall, false).await;
         let MetaReply::Renamed { other: Some(exchanged), .. } = call.wait().await.unwrap() else { panic!() };
         assert_eq!(exchanged.ino, first);
     });

@@ -33,12 +33,12 @@ fn caller(holder: u64) -> Caller {
 async fn ask(world: &World, session: u64, holder: u64, op: MetaOp) -> Result<MetaResponse> {
     let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
     let request =
-        MetaRequest { session: SessionId(session), number: None, credentials, privileged: false, op };
+        MetaRequest { session: SessionId(session), slot_sequence: None, credentials, privileged: false, op };
     world.meta.handle_from(&caller(holder), request, None).await
 }
 
 fn register() -> MetaOp {
-    MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }
+    MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 }
 }
 
 struct Verifier(Arc<CapabilityRing>, CoreCapabilityCache);
@@ -78,8 +78,10 @@ fn a_session_with_access_to_a_file_gets_a_capability() {
         };
         assert_eq!(verifier.granted(&made), grant(Rights::READ_WRITE));
         let reserved =
-            ask(&world, 1, 5, MetaOp::Reserve { dir: ROOT, count: 1, prefix: Bytes::new() }).await.unwrap();
-        let MetaReply::Reserved { first, .. } = reserved.reply else { panic!("{reserved:?}") };
+            ask(&world, 1, 5, MetaOp::PreallocateInodes { dir: ROOT, count: 1, prefix: Bytes::new() })
+                .await
+                .unwrap();
+        let MetaReply::Preallocated { first, .. } = reserved.reply else { panic!("{reserved:?}") };
         let (name, content) = (Bytes::from_static(b"promised"), Bytes::new());
         let file = PendingFile {
             ino: first,
@@ -90,9 +92,9 @@ fn a_session_with_access_to_a_file_gets_a_capability() {
             created: types::Timestamp::default(),
             content,
         };
-        let delivered = ask(&world, 1, 5, MetaOp::Deliver { file: Box::new(file) }).await.unwrap();
+        let delivered = ask(&world, 1, 5, MetaOp::CommitCreate { file: Box::new(file) }).await.unwrap();
         assert_eq!(verifier.granted(&delivered).unwrap().inode, first);
-        let open = |wish| MetaOp::Open { ino, wish };
+        let open = |wish| MetaOp::Open { ino, requested_lease: wish };
         ask(&world, 2, 6, register()).await.unwrap();
         let read = ask(&world, 2, 6, open(Some(LeaseMode::Read))).await.unwrap();
         let theirs = Some(Grant { session: SessionId(2), holder: 6, ..grant(Rights::READ).unwrap() });
@@ -112,7 +114,8 @@ fn a_writer_renews_its_write_capability() {
         let made = ask(&world, 1, 5, create(ROOT, "a")).await.unwrap();
         let MetaReply::Created { attr, .. } = made.reply else { panic!("{made:?}") };
         let mut rights = async |session, wish| {
-            let open = ask(&world, session, 5, MetaOp::Open { ino: attr.ino, wish }).await.unwrap();
+            let open =
+                ask(&world, session, 5, MetaOp::Open { ino: attr.ino, requested_lease: wish }).await.unwrap();
             verifier.granted(&open).unwrap().rights
         };
         ask(&world, 2, 5, register()).await.unwrap();
@@ -143,7 +146,7 @@ fn registrations_for_the_session_of_another_client_are_refused() {
         let MetaReply::Created { attr, .. } = made.reply else { panic!("{made:?}") };
         let (ino, space, owner) = (attr.ino, LockFamily::Posix, LockOwner(1));
         let range = LockRange { start: 0, last: u64::MAX };
-        let lock = HeldLock { ino, space, owner, pid: 4, kind: LockKind::Exclusive, range };
+        let lock = HeldLock { ino, family: space, owner, pid: 4, kind: LockKind::Exclusive, range };
         for op in [
             register(),
             MetaOp::ReclaimLocks { locks: vec![lock] },

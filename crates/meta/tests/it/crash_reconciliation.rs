@@ -7,7 +7,7 @@ use crate::support::{CHUNK_MTIME, Client};
 use meta::SessionKind;
 use std::sync::Arc;
 use types::{InodeId, SessionId, TargetId};
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 use wire::{MetaOp, MetaReply};
 
 const MIB: u64 = 1 << 20;
@@ -22,7 +22,7 @@ fn a_repeated_reconciliation_starts_after_the_first_one() {
         *world.chunks.held.lock() = Some(held.clone());
         let tidy = || {
             let meta = world.meta.clone();
-            Started::new(async move { meta.reconcile_target(target, &Touched::of([nobodys])).await })
+            Started::new(async move { meta.reconcile_target(target, &ReconcileFiles::of([nobodys])).await })
         };
         let first = tidy();
         rt::sleep(5 * SECOND).await;
@@ -47,7 +47,8 @@ fn metadata_is_synced_before_chunk_files_are_deleted() {
         let [first, second] = [0, 1].map(|_| Arc::new(rt::sync::Event::new()));
         *world.chunks.held.lock() = Some(first.clone());
         let meta = world.meta.clone();
-        let tidied = Started::new(async move { meta.reconcile_target(target, &Touched::of(nobodys)).await });
+        let tidied =
+            Started::new(async move { meta.reconcile_target(target, &ReconcileFiles::of(nobodys)).await });
         // Between two periodic syncs of the store, every half second.
         rt::sleep(SECOND / 4).await;
         *world.chunks.held.lock() = Some(second.clone());
@@ -77,7 +78,7 @@ fn a_restored_chunk_file_of_a_deleted_file_is_deleted_again() {
         rt::sleep(SECOND).await;
         assert_eq!(world.chunks.lens.lock().keys().copied().collect::<Vec<_>>(), [(targets[1], ino)]);
         world.chunks.lens.lock().insert((targets[0], ino), MIB);
-        world.meta.reconcile_target(targets[0], &Touched::of([ino])).await.unwrap();
+        world.meta.reconcile_target(targets[0], &ReconcileFiles::of([ino])).await.unwrap();
         slow.set();
         rt::sleep(SECOND).await;
         assert!(world.chunks.lens.lock().is_empty(), "{:?}", world.chunks.lens.lock());
@@ -96,7 +97,7 @@ fn a_restored_chunk_file_of_a_move_is_deleted_again_during_writes() {
         // A slot that the layout doesn't have.
         let left = ino.chunk_file(1);
         world.chunks.lens.lock().insert((targets[0], left), MIB);
-        world.meta.reconcile_target(targets[0], &Touched::of([left, ino])).await.unwrap();
+        world.meta.reconcile_target(targets[0], &ReconcileFiles::of([left, ino])).await.unwrap();
         let there: Vec<_> = world.chunks.lens.lock().keys().copied().collect();
         assert_eq!(there.len(), 3, "{there:?}");
         assert!(there.iter().all(|(_, name)| *name == ino), "{there:?}");
@@ -112,10 +113,10 @@ fn a_restored_store_keeps_chunk_files_of_later_files() {
         let known = client.create(ROOT, "known").await.unwrap().ino;
         // Created after the backup, in the partition of the file before it.
         let later = InodeId(known.0 + 1);
-        let rewound = world.rewound().await;
+        let rewound = world.restored().await;
         let target = TargetId(1);
         rewound.chunks.lens.lock().insert((target, later), 100);
-        rewound.meta.reconcile_target(target, &Touched::of([later])).await.unwrap();
+        rewound.meta.reconcile_target(target, &ReconcileFiles::of([later])).await.unwrap();
         assert!(rewound.chunks.lens.lock().contains_key(&(target, later)));
         // A client from before the restore needs a new session.
         assert_eq!(client_of(&rewound, 5).create(ROOT, "x").await.unwrap_err().errno, types::Errno::ESTALE);
@@ -124,7 +125,7 @@ fn a_restored_store_keeps_chunk_files_of_later_files() {
         // Remnants of later crashes are reconciled as usual.
         let lost = InodeId(new.0 + 1);
         rewound.chunks.lens.lock().insert((target, lost), 100);
-        rewound.meta.reconcile_target(target, &Touched::of([lost, later])).await.unwrap();
+        rewound.meta.reconcile_target(target, &ReconcileFiles::of([lost, later])).await.unwrap();
         assert_eq!(rewound.chunks.lens.lock().keys().map(|key| key.1).collect::<Vec<_>>(), [later]);
     });
 }
@@ -143,7 +144,7 @@ fn a_restored_store_moves_nothing_over_unknown_chunk_files() {
         let mut map = types::ClusterMap::clone(&world.map.read().unwrap());
         map.targets.iter_mut().for_each(|target| target.drain = target.id == targets[0]);
         *world.map.write().unwrap() = Arc::new(map);
-        let rewound = world.rewound().await;
+        let rewound = world.restored().await;
         rt::sleep(60 * SECOND).await;
         // The file isn't considered empty: it is known to have content there, which is missing.
         assert_eq!(rewound.meta.file_on(targets[0]).await.unwrap(), Some(ino));
@@ -185,7 +186,11 @@ fn a_file_with_lost_unsynced_chunks_does_not_count_as_complete() {
         world.chunks.lens.lock().remove(&(damaged_on[1], damaged));
         world.chunks.lost.lock().push((damaged_on[1], damaged));
         for id in 1..=support::TARGETS {
-            world.meta.reconcile_target(TargetId(id), &Touched::of([cut, damaged, untouched])).await.unwrap();
+            world
+                .meta
+                .reconcile_target(TargetId(id), &ReconcileFiles::of([cut, damaged, untouched]))
+                .await
+                .unwrap();
         }
         // Missing content reads as zeros: clients know how long its chunk files were.
         let lens = world.chunks.lens.lock().clone();
@@ -216,7 +221,7 @@ fn new_chunk_files_that_were_never_synced_are_detected() {
         let new: Vec<_> =
             [gone, untouched, written].into_iter().map(|ino| (ino, InodeId(ino.0 + 1024))).collect();
         for id in 1..=support::TARGETS {
-            let touched = Touched { files: Vec::new(), new: new.clone() };
+            let touched = ReconcileFiles { files: Vec::new(), new: new.clone() };
             world.meta.reconcile_target(TargetId(id), &touched).await.unwrap();
         }
         let len = |target, ino| world.chunks.lens.lock().get(&(target, ino)).copied();
@@ -243,7 +248,7 @@ fn content_restored_beyond_the_end_is_cut_when_the_writer_is_done() {
         let (ino, targets) = whole(&client, &world, "cut").await;
         client.call(MetaOp::BeginWrite { ino }).await.unwrap();
         world.chunks.lens.lock().insert((targets[1], ino), 2 * MIB);
-        world.meta.reconcile_target(targets[1], &Touched::of([ino])).await.unwrap();
+        world.meta.reconcile_target(targets[1], &ReconcileFiles::of([ino])).await.unwrap();
         rt::sleep(3 * SECOND).await;
         let len = || world.chunks.lens.lock()[&(targets[1], ino)];
         assert_eq!(len(), 2 * MIB, "its writer alone knows where it ends");
@@ -263,7 +268,7 @@ fn a_file_written_during_a_crash_is_checked_afterwards() {
         let (ino, targets) = whole(&client, &world, "written").await;
         client.call(MetaOp::BeginWrite { ino }).await.unwrap();
         world.chunks.lens.lock().remove(&(targets[2], ino));
-        world.meta.reconcile_target(targets[2], &Touched::of([ino])).await.unwrap();
+        world.meta.reconcile_target(targets[2], &ReconcileFiles::of([ino])).await.unwrap();
         rt::sleep(3 * SECOND).await;
         client.call(end(ino, 3 * MIB / 512)).await.unwrap();
         rt::sleep(10 * SECOND).await;

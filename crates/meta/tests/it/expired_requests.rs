@@ -3,7 +3,7 @@
 use crate::support;
 use crate::support::errno;
 use crate::support::world::{
-    ROOT, SECOND, Started, World, chmod, getattr, give_up, lookup, recalls, simulated, wish,
+    ROOT, SECOND, Started, World, acknowledge, chmod, getattr, lookup, open_with_lease, recalls, simulated,
 };
 use net::{Caller, Deadline, Handler, Proof, Transport};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -34,7 +34,7 @@ fn ask(world: &World, sequence: u64, op: MetaOp) -> Started<Result<MetaResponse>
     let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
     let request = MetaRequest {
         session: SessionId(2),
-        number: support::numbered(sequence),
+        slot_sequence: support::numbered(sequence),
         credentials,
         privileged: false,
         op,
@@ -45,9 +45,12 @@ fn ask(world: &World, sequence: u64, op: MetaOp) -> Started<Result<MetaResponse>
 /// A file that session 1 writes, and another session registered as one of another process.
 async fn written(world: &World) -> (support::Client, InodeId) {
     let one = world.client(1).await;
-    ask(world, 0, MetaOp::Register { in_use: Vec::new(), promised: vec![], told: 0 }).wait().await.unwrap();
+    ask(world, 0, MetaOp::Register { in_use: Vec::new(), pending_creates: vec![], reporting_process: 0 })
+        .wait()
+        .await
+        .unwrap();
     let ino = one.create(ROOT, "a").await.unwrap().ino;
-    assert_eq!(one.grants(wish(ino, LeaseMode::Write)).await, [(ino, LeaseMode::Write)]);
+    assert_eq!(one.grants(open_with_lease(ino, LeaseMode::Write)).await, [(ino, LeaseMode::Write)]);
     (one, ino)
 }
 
@@ -70,10 +73,10 @@ fn an_expired_change_is_not_executed() {
         // The session reports that it works on the recall, as one does whose targets don't answer.
         for _ in 0..5 {
             rt::sleep(SECOND).await;
-            one.call(MetaOp::StillYielding { seen: recall.number }).await.unwrap();
+            one.call(MetaOp::RecallsInProgress { seen: recall.number }).await.unwrap();
         }
         assert!(!late.is_done());
-        give_up(&one, &recall, true).await;
+        acknowledge(&one, &recall, true).await;
         assert_eq!(late.wait().await.unwrap_err().errno, Errno::ETIMEDOUT);
         assert_eq!(mode(&one, ino).await, before);
     });
@@ -87,7 +90,7 @@ fn a_change_within_its_time_out_is_executed() {
         let recall = recalls(&one, 0).await[0];
         rt::sleep(Duration::from_millis(u64::from(WAIT_MS) - 500)).await;
         assert!(!change.is_done());
-        give_up(&one, &recall, true).await;
+        acknowledge(&one, &recall, true).await;
         change.wait().await.unwrap();
         assert_eq!(mode(&one, ino).await, 0o600);
         assert_eq!(errno(one.call(lookup("b")).await), Errno::ENOENT);

@@ -55,7 +55,7 @@ async fn ask_with(
 ) -> Result<MetaResponse> {
     let credentials = Credentials { uid, gid: uid, pid };
     let session = SessionId(from.session);
-    let request = MetaRequest { session, number: None, credentials, privileged, op };
+    let request = MetaRequest { session, slot_sequence: None, credentials, privileged, op };
     world.meta.handle_from(&caller(from), request, None).await
 }
 
@@ -89,7 +89,13 @@ fn usual_rules(world: &World) {
 }
 
 async fn register(world: &World, from: From) -> Result<MetaResponse> {
-    ask(world, from, ITSELF, MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await
+    ask(
+        world,
+        from,
+        ITSELF,
+        MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 },
+    )
+    .await
 }
 
 fn lookup(parent: InodeId, name: &str) -> MetaOp {
@@ -97,7 +103,7 @@ fn lookup(parent: InodeId, name: &str) -> MetaOp {
 }
 
 fn open(ino: InodeId, wish: Option<LeaseMode>) -> MetaOp {
-    MetaOp::Open { ino, wish }
+    MetaOp::Open { ino, requested_lease: wish }
 }
 
 fn chmod(ino: InodeId, mode: u32) -> MetaOp {
@@ -155,7 +161,7 @@ fn squashed_root_is_nobody() {
         ask(&world, SQUASHED, AS_OWNER, read(file)).await.unwrap();
         ask(&world, SQUASHED, ITSELF, open(file, Some(LeaseMode::Write))).await.unwrap();
         // Capabilities of a process don't turn its user into root.
-        let introduce = MetaOp::Introduce { ino: dir, groups: vec![0] };
+        let introduce = MetaOp::SupplyGroups { ino: dir, groups: vec![0] };
         ask(&world, SQUASHED, (OWNER + 1, 9), introduce).await.unwrap();
         let by_privilege = ask_with(&world, SQUASHED, (OWNER + 1, 9), true, create(dir, "by privilege"));
         assert_eq!(errno(by_privilege.await), Errno::EACCES);
@@ -377,7 +383,8 @@ fn only_unrestricted_clients_get_directory_delegations() {
             };
             for who in [AS_ROOT, AS_OWNER, ITSELF] {
                 let answer =
-                    ask(&world, from, who, MetaOp::Reserve { dir, count: 8, prefix: Bytes::new() }).await;
+                    ask(&world, from, who, MetaOp::PreallocateInodes { dir, count: 8, prefix: Bytes::new() })
+                        .await;
                 assert_eq!(answer.as_ref().err().map(|error| error.errno), refusal, "{who:?}: {answer:?}");
                 let grants = answer.map_or_else(|_| vec![], |answer| answer.grants);
                 assert_eq!(grants.is_empty(), refusal.is_some());
@@ -394,9 +401,9 @@ fn asynchronous_creates_of_restricted_clients_are_ignored() {
         for from in everybody {
             register(&world, from).await.unwrap();
         }
-        let reserve = MetaOp::Reserve { dir: ROOT, count: 8, prefix: Bytes::new() };
+        let reserve = MetaOp::PreallocateInodes { dir: ROOT, count: 8, prefix: Bytes::new() };
         let answer = ask(&world, FREE, AS_ROOT, reserve).await.unwrap().reply;
-        let MetaReply::Reserved { first, .. } = answer else { panic!("{answer:?}") };
+        let MetaReply::Preallocated { first, .. } = answer else { panic!("{answer:?}") };
         usual_rules(&world);
         let world = world.restart().await;
         for from in everybody {
@@ -412,7 +419,14 @@ fn asynchronous_creates_of_restricted_clients_are_ignored() {
                 content: Bytes::new(),
             };
             let promised = vec![AsyncCreate { credentials: Credentials::default(), file }];
-            ask(&world, from, ITSELF, MetaOp::Register { in_use: vec![], promised, told: 0 }).await.unwrap();
+            ask(
+                &world,
+                from,
+                ITSELF,
+                MetaOp::Register { in_use: vec![], pending_creates: promised, reporting_process: 0 },
+            )
+            .await
+            .unwrap();
         }
         let local = support::Client::new(&world.meta, 9);
         assert_eq!(local.list(ROOT).await, [FREE.session.to_string()]);

@@ -1,7 +1,7 @@
 //! Clients that access more inodes than the service can hold leases for.
 
 use crate::support;
-use crate::support::world::{ROOT, World, getattr, give_up, recalls, simulated, wish};
+use crate::support::world::{ROOT, World, acknowledge, getattr, open_with_lease, recalls, simulated};
 use crate::support::{Client, create};
 use namespace::leases::Limits;
 use std::cell::Cell;
@@ -32,7 +32,7 @@ fn answer_recalls(client: &Client) -> Rc<Cell<u64>> {
         loop {
             for recall in recalls(&client, answered.get()).await {
                 assert_eq!(recall.retain, None);
-                give_up(&client, &recall, false).await;
+                acknowledge(&client, &recall, false).await;
                 answered.set(recall.number);
             }
         }
@@ -80,7 +80,7 @@ fn a_client_at_its_lease_limit_can_open_files() {
         assert!(leases_of(&world, 1) <= MOST - MOST / 8);
         for number in 0..64 {
             let ino = Client::new(&world.meta, 9).create(ROOT, &format!("new{number}")).await.unwrap().ino;
-            assert_eq!(hoarder.grants(wish(ino, Read)).await, [(ino, Read)]);
+            assert_eq!(hoarder.grants(open_with_lease(ino, Read)).await, [(ino, Read)]);
         }
         // The recalls are pending; when they are acknowledged, there is room again.
         assert!(!recalls(&hoarder, 0).await.is_empty());

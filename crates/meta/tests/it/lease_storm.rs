@@ -99,7 +99,7 @@ impl Place {
             (57..62, Some(ino)) => honest.open(ino, LeaseMode::Read).await,
             (62..67, Some(ino)) => honest.open(ino, LeaseMode::Write).await,
             (67..80, Some(ino)) => honest.write(ino),
-            (80..83, Some(ino)) => honest.let_go(ino).await,
+            (80..83, Some(ino)) => honest.release(ino).await,
             (83..92, Some(ino)) => honest.check(observer, ino, name).await,
             _ => honest.check(observer, dir, name).await,
         }

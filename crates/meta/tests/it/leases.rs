@@ -1,7 +1,9 @@
 //! Sessions that rely on leases, and others whose commands conflict.
 
 use crate::support;
-use crate::support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, lookup, recalls, simulated, wish};
+use crate::support::world::{
+    Call, ROOT, SECOND, acknowledge, chmod, getattr, lookup, open_with_lease, recalls, simulated,
+};
 use crate::support::{Client, bytes, create, errno};
 use std::time::Duration;
 use types::{Errno, InodeId, SessionId, TargetState, Timestamp};
@@ -34,7 +36,7 @@ fn answers_bring_leases_for_registered_sessions_only() {
         let list =
             MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 9, attributes: true, prefix: bytes::Bytes::new() };
         assert_eq!(one.grants(list).await, [(ROOT, Read), (ino, Read)]);
-        assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
+        assert_eq!(one.grants(open_with_lease(ino, Write)).await, [(ino, Write)]);
         assert_eq!(one.grants(getattr(ino)).await, [(ino, Write)]);
         one.call(MetaOp::Release { inodes: vec![ino], seen: 0 }).await.unwrap();
         assert_eq!(one.grants(chmod(ino)).await, [(ino, Read)]);
@@ -90,7 +92,7 @@ fn a_change_by_another_session_waits_for_the_acknowledgement() {
             // Nothing is granted to any session meanwhile.
             assert_eq!(one.grants(getattr(ROOT)).await, []);
             assert_eq!(two.grants(getattr(ROOT)).await, []);
-            give_up(&one, &recall, false).await;
+            acknowledge(&one, &recall, false).await;
             call.wait().await.unwrap();
             after = recall.number;
             two.call(MetaOp::Release { inodes: vec![ROOT], seen: 0 }).await.unwrap();
@@ -110,7 +112,7 @@ fn a_recalled_lease_is_not_offered_during_cool_down() {
         let (one, two) = (world.client(1).await, world.client(2).await);
         one.getattr(ROOT).await.unwrap();
         let (call, recall) = recalled_by(&one, &two, create(ROOT, "a"), 0).await;
-        give_up(&one, &recall, false).await;
+        acknowledge(&one, &recall, false).await;
         call.wait().await.unwrap();
         // On a directory, sessions that add names leave permissions to each other.
         assert_eq!(one.grants(getattr(ROOT)).await, [(ROOT, Permissions)]);
@@ -119,7 +121,7 @@ fn a_recalled_lease_is_not_offered_during_cool_down() {
         assert_eq!(one.grants(getattr(ROOT)).await, [(ROOT, Read)]);
         let ino = one.create(ROOT, "c").await.unwrap().ino;
         let (call, recall) = recalled_by(&one, &two, chmod(ino), recall.number).await;
-        give_up(&one, &recall, false).await;
+        acknowledge(&one, &recall, false).await;
         call.wait().await.unwrap();
         assert_eq!(one.grants(getattr(ino)).await, []);
     });
@@ -130,7 +132,7 @@ fn a_reader_gets_the_size_that_the_writer_knows() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
-        assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
+        assert_eq!(one.grants(open_with_lease(ino, Write)).await, [(ino, Write)]);
         one.call(MetaOp::BeginWrite { ino }).await.unwrap();
         one.call(drop_inline(ino)).await.unwrap();
         // A listing omits its attributes, without a recall.
@@ -150,14 +152,14 @@ fn a_reader_gets_the_size_that_the_writer_knows() {
             kill_suid_sgid: false,
         };
         one.call(report.clone()).await.unwrap();
-        give_up(&one, &recall, true).await;
+        acknowledge(&one, &recall, true).await;
         let MetaReply::Attr(attr) = call.wait().await.unwrap() else { panic!() };
         assert_eq!(attr.size, 77);
         // It is shared now: reading its attributes needs no recall, and grants no lease.
         let response = two.respond(0, lookup("a")).await.unwrap();
         assert_eq!(response.grants.iter().map(|grant| grant.ino).collect::<Vec<_>>(), [ROOT]);
         // Another writer joins, and their reports don't conflict.
-        assert_eq!(two.grants(wish(ino, Write)).await, [(ino, Shared)]);
+        assert_eq!(two.grants(open_with_lease(ino, Write)).await, [(ino, Shared)]);
         two.call(MetaOp::BeginWrite { ino }).await.unwrap();
         one.call(report.clone()).await.unwrap();
         two.call(report).await.unwrap();
@@ -165,11 +167,11 @@ fn a_reader_gets_the_size_that_the_writer_knows() {
         assert_eq!(polled, [], "nothing of this is in the way of a shared lease");
         // A reader that wants to cache ends the sharing.
         let three = world.client(3).await;
-        let call = Call::call(&three, wish(ino, Read)).await;
+        let call = Call::call(&three, open_with_lease(ino, Read)).await;
         for writer in [&one, &two] {
             let recall = recalls(writer, if writer.session == one.session { 1 } else { 0 }).await[0];
             assert_eq!((recall.ino, recall.retain), (ino, None));
-            give_up(writer, &recall, true).await;
+            acknowledge(writer, &recall, true).await;
         }
         call.wait().await.unwrap();
         assert_eq!(three.grants(getattr(ino)).await, [(ino, Read)]);
@@ -182,31 +184,31 @@ fn exclusive_operations_have_one_session() {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         // Inline content has one writer.
-        one.call(wish(ino, Write)).await.unwrap();
-        let (call, recall) = recalled_by(&one, &two, wish(ino, Write), 0).await;
+        one.call(open_with_lease(ino, Write)).await.unwrap();
+        let (call, recall) = recalled_by(&one, &two, open_with_lease(ino, Write), 0).await;
         assert_eq!(recall.retain, None);
-        give_up(&one, &recall, true).await;
+        acknowledge(&one, &recall, true).await;
         call.wait().await.unwrap();
         two.call(MetaOp::BeginWrite { ino }).await.unwrap();
         assert_eq!(two.grants(drop_inline(ino)).await, [(ino, Write)]);
         // Chunk files are shared, until one of the writers needs the exclusive lease.
-        let (call, recall) = recalled_by(&two, &one, wish(ino, Write), 0).await;
+        let (call, recall) = recalled_by(&two, &one, open_with_lease(ino, Write), 0).await;
         assert_eq!(recall.retain, Some(Shared));
-        give_up(&two, &recall, true).await;
+        acknowledge(&two, &recall, true).await;
         call.wait().await.unwrap();
         let truncate = MetaOp::Truncate { ino, size: 0, kill_suid_sgid: false };
-        for op in [truncate, wish(ino, Write)] {
-            assert_eq!(two.grants(wish(ino, Shared)).await, [(ino, Shared)]);
+        for op in [truncate, open_with_lease(ino, Write)] {
+            assert_eq!(two.grants(open_with_lease(ino, Shared)).await, [(ino, Shared)]);
             let after = recalls(&two, 0).await.last().unwrap().number;
             let (call, recall) = recalled_by(&two, &one, op, after).await;
             assert_eq!(recall.retain, None);
-            give_up(&two, &recall, true).await;
+            acknowledge(&two, &recall, true).await;
             call.wait().await.unwrap();
             assert_eq!(one.grants(getattr(ino)).await, [(ino, Write)]);
             let known = recalls(&one, 1).await.last().map_or(1, |recall| recall.number);
-            let (call, recall) = recalled_by(&one, &two, wish(ino, Shared), known).await;
+            let (call, recall) = recalled_by(&one, &two, open_with_lease(ino, Shared), known).await;
             assert_eq!(recall.retain, Some(Shared));
-            give_up(&one, &recall, true).await;
+            acknowledge(&one, &recall, true).await;
             call.wait().await.unwrap();
         }
     });
@@ -234,7 +236,10 @@ fn a_session_that_never_acknowledges_is_evicted_and_fenced() {
         assert!(fenced.iter().all(|(_, session)| *session == SessionId(1)));
         assert_eq!(errno(one.lookup(ROOT, "a").await), Errno::ESTALE);
         assert_eq!(
-            errno(one.call(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await),
+            errno(
+                one.call(MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 })
+                    .await
+            ),
             Errno::ESTALE
         );
     });
@@ -242,7 +247,7 @@ fn a_session_that_never_acknowledges_is_evicted_and_fenced() {
 
 /// How long another session waits for a lease of a session that only ever reports that it works on
 /// the recall, up to `limit`.
-async fn waits_for_one_at_work(world: &support::world::World, limit: Duration) -> Option<Duration> {
+async fn wait_for_a_working_session(world: &support::world::World, limit: Duration) -> Option<Duration> {
     let (one, two) = (world.client(1).await, world.client(2).await);
     one.create(ROOT, "a").await.unwrap();
     let begun = rt::monotonic_ns();
@@ -250,7 +255,7 @@ async fn waits_for_one_at_work(world: &support::world::World, limit: Duration) -
     let call = Call::call(&two, create(ROOT, "b")).await;
     let seen = recalls(&one, 0).await.last().unwrap().number;
     while waited() < limit {
-        if one.call(MetaOp::StillYielding { seen }).await.is_err() {
+        if one.call(MetaOp::RecallsInProgress { seen }).await.is_err() {
             call.wait().await.unwrap();
             return Some(waited());
         }
@@ -259,7 +264,7 @@ async fn waits_for_one_at_work(world: &support::world::World, limit: Duration) -
         rt::sleep(SECOND).await;
     }
     assert!(!call.is_done());
-    give_up(&one, &recalls(&one, 0).await[0], false).await;
+    acknowledge(&one, &recalls(&one, 0).await[0], false).await;
     call.wait().await.unwrap();
     one.lookup(ROOT, "a").await.unwrap();
     None
@@ -268,7 +273,7 @@ async fn waits_for_one_at_work(world: &support::world::World, limit: Duration) -
 #[test]
 fn a_working_session_has_a_limit_while_all_targets_are_online() {
     simulated(|world| async move {
-        let waited = waits_for_one_at_work(&world, 300 * SECOND).await.unwrap();
+        let waited = wait_for_a_working_session(&world, 300 * SECOND).await.unwrap();
         assert!((89..93).contains(&waited.as_secs()), "{waited:?}");
     });
 }
@@ -277,7 +282,7 @@ fn a_working_session_has_a_limit_while_all_targets_are_online() {
 fn a_working_session_has_no_limit_while_a_target_is_down() {
     simulated(|world| async move {
         world.targets_are(TargetState::ProbablyOffline);
-        assert_eq!(waits_for_one_at_work(&world, 300 * SECOND).await, None);
+        assert_eq!(wait_for_a_working_session(&world, 300 * SECOND).await, None);
     });
 }
 
@@ -290,11 +295,11 @@ fn a_session_that_stops_reporting_work_is_evicted_though_a_target_is_down() {
         let call = Call::call(&two, create(ROOT, "b")).await;
         // It could report that of an earlier recall all the time.
         let seen = recalls(&one, 0).await[0].number;
-        one.call(MetaOp::StillYielding { seen: seen - 1 }).await.unwrap();
+        one.call(MetaOp::RecallsInProgress { seen: seen - 1 }).await.unwrap();
         let begun = rt::monotonic_ns();
         for _ in 0..3 {
             rt::sleep(SECOND).await;
-            one.call(MetaOp::StillYielding { seen }).await.unwrap();
+            one.call(MetaOp::RecallsInProgress { seen }).await.unwrap();
         }
         for _ in 0..4 {
             rt::sleep(SECOND).await;
@@ -340,7 +345,7 @@ fn a_session_that_is_cut_off_while_it_answers_is_waited_for() {
         one.lookup(ROOT, "a").await.unwrap();
         rt::sleep(8 * SECOND).await;
         assert!(!call.is_done());
-        give_up(&one, &recall, false).await;
+        acknowledge(&one, &recall, false).await;
         call.wait().await.unwrap();
         one.lookup(ROOT, "a").await.unwrap();
     });
@@ -383,14 +388,14 @@ fn a_file_without_a_name_stays_while_a_session_has_it_open() {
         let (one, two, three) = (world.client(1).await, world.client(2).await, world.client(3).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         // One session has it open without a lease, the other with one.
-        two.call(MetaOp::Open { ino, wish: None }).await.unwrap();
-        three.call(wish(ino, Read)).await.unwrap();
+        two.call(MetaOp::Open { ino, requested_lease: None }).await.unwrap();
+        three.call(open_with_lease(ino, Read)).await.unwrap();
         let release = |seen| MetaOp::Release { inodes: vec![ROOT, ino], seen };
         one.call(release(0)).await.unwrap();
         let (call, recall) =
             recalled_by(&three, &one, MetaOp::Unlink { parent: ROOT, name: bytes("a") }, 0).await;
         assert_eq!(recall.ino, ino);
-        give_up(&three, &recall, true).await;
+        acknowledge(&three, &recall, true).await;
         call.wait().await.unwrap();
         one.call(MetaOp::Reclaim { ino }).await.unwrap();
         assert_eq!(one.getattr(ino).await.unwrap().nlink, 0);
@@ -423,7 +428,7 @@ fn an_older_release_does_not_undo_a_later_grant() {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         let (call, recall) = recalled_by(&one, &two, chmod(ino), 0).await;
-        give_up(&one, &recall, false).await;
+        acknowledge(&one, &recall, false).await;
         call.wait().await.unwrap();
         two.call(MetaOp::Release { inodes: vec![ino], seen: 9 }).await.unwrap();
         rt::sleep(2 * SECOND).await;
@@ -431,7 +436,7 @@ fn an_older_release_does_not_undo_a_later_grant() {
         assert_eq!((response.grants.len(), response.recalls), (1, 1));
         one.call(MetaOp::Release { inodes: vec![ino], seen: 0 }).await.unwrap();
         let (call, recall) = recalled_by(&one, &two, chmod(ino), 1).await;
-        give_up(&one, &recall, false).await;
+        acknowledge(&one, &recall, false).await;
         call.wait().await.unwrap();
     });
 }
@@ -441,8 +446,10 @@ fn the_list_of_sessions_says_what_each_has() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let file = one.create(ROOT, "a").await.unwrap().ino;
-        one.call(wish(file, Write)).await.unwrap();
-        two.call(MetaOp::Open { ino: one.create(ROOT, "b").await.unwrap().ino, wish: None }).await.unwrap();
+        one.call(open_with_lease(file, Write)).await.unwrap();
+        two.call(MetaOp::Open { ino: one.create(ROOT, "b").await.unwrap().ino, requested_lease: None })
+            .await
+            .unwrap();
         let has = |id| {
             let all = world.meta.session_list();
             let status = all.iter().find(|status| status.id == SessionId(id)).unwrap();

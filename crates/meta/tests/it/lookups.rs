@@ -25,13 +25,13 @@ struct Gate {
 
 #[derive(Default)]
 struct State {
-    shut: bool,
+    is_blocked: bool,
     waiting: bool,
 }
 
 impl Gate {
-    fn set(&self, shut: bool) {
-        self.state.lock().shut = shut;
+    fn set_blocked(&self, is_blocked: bool) {
+        self.state.lock().is_blocked = is_blocked;
         self.changed.notify_all();
     }
 
@@ -54,7 +54,7 @@ impl Engine for Gate {
 
     fn apply(&self, batches: &[Batch]) -> std::result::Result<Vec<Outcome>, KvError> {
         let mut state = self.state.lock();
-        while state.shut {
+        while state.is_blocked {
             state.waiting = true;
             self.changed.notify_all();
             self.changed.wait(&mut state);
@@ -84,63 +84,66 @@ fn serve() -> (Arc<Gate>, Arc<MetaService>) {
 }
 
 /// How often a request is polled before it counts as waiting for another thread.
-const TURNS: usize = 1000;
+const POLLS: usize = 1000;
 
 /// Time-out of an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A request under way.
-struct Asked<T> {
+struct RunningRequest<T> {
     thread: JoinHandle<T>,
     /// Reports when the request waits for another thread, and when it has its answer.
-    state: Receiver<Now>,
+    state: Receiver<RequestState>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Now {
+enum RequestState {
     Answered,
     Waits,
 }
 
 /// A request in a session and a thread of its own: the committing thread may be blocked.
-fn asked<T: Send + 'static>(
+fn start_request<T: Send + 'static>(
     meta: &Arc<MetaService>,
     session: u64,
     ask: impl AsyncFnOnce(Client) -> T + Send + 'static,
-) -> Asked<T> {
+) -> RunningRequest<T> {
     let meta = meta.clone();
-    let (tell, state) = channel();
-    let run = move || rt::block_on(async move { follow(ask(Client::new(&meta, session)), &tell).await });
-    Asked { thread: thread::spawn(move || run().unwrap()), state }
+    let (report, state) = channel();
+    let run =
+        move || rt::block_on(async move { poll_and_report(ask(Client::new(&meta, session)), &report).await });
+    RunningRequest { thread: thread::spawn(move || run().unwrap()), state }
 }
 
 /// The outcome of a request; reports its state.
-async fn follow<T>(request: impl Future<Output = T>, tell: &Sender<Now>) -> T {
+async fn poll_and_report<T>(request: impl Future<Output = T>, report: &Sender<RequestState>) -> T {
     let mut request = pin!(request);
-    for _ in 0..TURNS {
+    for _ in 0..POLLS {
         let now = poll_fn(|context| Poll::Ready(request.as_mut().poll(context))).await;
         if let Poll::Ready(answer) = now {
-            tell.send(Now::Answered).unwrap();
+            report.send(RequestState::Answered).unwrap();
             return answer;
         }
         rt::yield_now().await;
     }
-    tell.send(Now::Waits).unwrap();
+    report.send(RequestState::Waits).unwrap();
     let answer = request.await;
-    tell.send(Now::Answered).unwrap();
+    report.send(RequestState::Answered).unwrap();
     answer
 }
 
-impl<T> Asked<T> {
+impl<T> RunningRequest<T> {
     /// The answer, which must not wait for a commit.
-    fn soon(self) -> T {
-        while self.state.recv_timeout(PATIENCE).expect("it waits for a commit of others") != Now::Answered {}
+    fn answer_without_commit(self) -> T {
+        while self.state.recv_timeout(TIMEOUT).expect("it waits for a commit of others")
+            != RequestState::Answered
+        {}
         self.answer()
     }
 
     /// Whether the request waits for another thread; returns when that is known.
     fn waits(&self) -> bool {
-        self.state.recv_timeout(PATIENCE) == Ok(Now::Waits) && !self.thread.is_finished()
+        self.state.recv_timeout(TIMEOUT) == Ok(RequestState::Waits) && !self.thread.is_finished()
     }
 
     fn is_finished(&self) -> bool {
@@ -155,18 +158,18 @@ impl<T> Asked<T> {
 #[test]
 fn a_negative_lookup_does_not_wait_for_other_creates() {
     let (gate, meta) = serve();
-    gate.set(true);
-    let maker = asked(&meta, 2, async |client| client.create(InodeId::ROOT, "held").await);
+    gate.set_blocked(true);
+    let maker = start_request(&meta, 2, async |client| client.create(InodeId::ROOT, "held").await);
     gate.wait_for_a_commit();
-    let looked = asked(&meta, 3, async |client| errno(client.lookup(InodeId::ROOT, "other").await));
-    assert_eq!(looked.soon(), Errno::ENOENT);
-    let first = asked(&meta, 3, async |client| client.lookup(InodeId::ROOT, "first").await);
-    assert!(first.soon().is_ok());
+    let lookup = start_request(&meta, 3, async |client| errno(client.lookup(InodeId::ROOT, "other").await));
+    assert_eq!(lookup.answer_without_commit(), Errno::ENOENT);
+    let first = start_request(&meta, 3, async |client| client.lookup(InodeId::ROOT, "first").await);
+    assert!(first.answer_without_commit().is_ok());
     // Lookups of the name that is being created, and of the directory's attributes, do wait.
-    let held = asked(&meta, 4, async |client| client.lookup(InodeId::ROOT, "held").await);
-    let attr = asked(&meta, 5, async |client| client.getattr(InodeId::ROOT).await);
+    let held = start_request(&meta, 4, async |client| client.lookup(InodeId::ROOT, "held").await);
+    let attr = start_request(&meta, 5, async |client| client.getattr(InodeId::ROOT).await);
     assert!(held.waits() && attr.waits() && !maker.is_finished());
-    gate.set(false);
+    gate.set_blocked(false);
     let made = maker.answer().unwrap();
     assert_eq!(held.answer().unwrap().ino, made.ino);
     assert!(attr.answer().unwrap().mtime >= made.mtime);
@@ -175,15 +178,15 @@ fn a_negative_lookup_does_not_wait_for_other_creates() {
 #[test]
 fn a_lookup_waits_for_permission_changes() {
     let (gate, meta) = serve();
-    gate.set(true);
+    gate.set_blocked(true);
     let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
-    let setter = asked(&meta, 2, async move |client| -> Result<MetaReply> {
+    let setter = start_request(&meta, 2, async move |client| -> Result<MetaReply> {
         client.call(MetaOp::Setattr { ino: InodeId::ROOT, set }).await
     });
     gate.wait_for_a_commit();
-    let looked = asked(&meta, 3, async |client| errno(client.lookup(InodeId::ROOT, "other").await));
-    assert!(looked.waits());
-    gate.set(false);
+    let lookup = start_request(&meta, 3, async |client| errno(client.lookup(InodeId::ROOT, "other").await));
+    assert!(lookup.waits());
+    gate.set_blocked(false);
     assert!(setter.answer().is_ok());
-    assert_eq!(looked.answer(), Errno::ENOENT);
+    assert_eq!(lookup.answer(), Errno::ENOENT);
 }

@@ -1,7 +1,7 @@
 //! Name-prefix delegations: names of a directory that a session holds while others use the
 //! directory.
 
-use crate::support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, recalls, simulated};
+use crate::support::world::{Call, ROOT, SECOND, acknowledge, chmod, getattr, recalls, simulated};
 use crate::support::{Client, bytes, create, errno};
 use std::time::Duration;
 use types::{Attr, Credentials, Errno, InodeId};
@@ -9,7 +9,7 @@ use wire::LeaseMode::{Permissions, Read, Write};
 use wire::{MetaOp, MetaReply, PendingFile, RenameMode};
 
 fn reserve(dir: InodeId, prefix: &str) -> MetaOp {
-    MetaOp::Reserve { dir, count: 16, prefix: bytes(prefix) }
+    MetaOp::PreallocateInodes { dir, count: 16, prefix: bytes(prefix) }
 }
 
 fn lookup(parent: InodeId, name: &str) -> MetaOp {
@@ -31,7 +31,9 @@ fn listed(reply: MetaReply) -> Vec<String> {
 /// The inode number of a name-prefix delegation, and the first preallocated one for files.
 async fn range(client: &Client, dir: InodeId, prefix: &str) -> (InodeId, InodeId) {
     let answer = client.respond(0, reserve(dir, prefix)).await.unwrap();
-    let MetaReply::Reserved { first, count, range: Some(range), .. } = answer.reply else { panic!() };
+    let MetaReply::Preallocated { first, count, prefix_lease: Some(range), .. } = answer.reply else {
+        panic!()
+    };
     assert_eq!((answer.grants, count), (vec![wire::LeaseGrant { ino: range, mode: Write }], 16));
     (range, first)
 }
@@ -54,7 +56,7 @@ async fn waits(call: Call, holder: &Client, seen: &mut u64, range: InodeId) -> b
         for recall in recalls(holder, *seen).await {
             given_up.push(recall.ino);
             *seen = recall.number;
-            give_up(holder, &recall, false).await;
+            acknowledge(holder, &recall, false).await;
         }
         rt::sleep(Duration::from_millis(1)).await;
     }
@@ -99,8 +101,10 @@ fn overlapping_prefixes_are_refused() {
         assert_eq!(recalls(&one, 0).await, [], "nobody is disturbed");
         // While one session holds a directory delegation, no other one gets a part of the names.
         let other = two.mkdir(ROOT, "other").await.unwrap().ino;
-        let alone =
-            two.respond(0, MetaOp::Reserve { dir: other, count: 1, prefix: bytes("") }).await.unwrap();
+        let alone = two
+            .respond(0, MetaOp::PreallocateInodes { dir: other, count: 1, prefix: bytes("") })
+            .await
+            .unwrap();
         assert_eq!(alone.grants, [wire::LeaseGrant { ino: other, mode: Write }]);
         assert_eq!(errno(one.call(reserve(other, "a.")).await), Errno::EBUSY);
         two.call(reserve(other, "a.")).await.unwrap();
@@ -174,11 +178,11 @@ fn creates_completed_during_a_recall_are_found() {
         let (name, content) = (bytes("a.1"), bytes("content"));
         let file =
             PendingFile { ino: first, parent: dir, name, mode: 0o644, umask: 0, created: made, content };
-        one.call(MetaOp::Deliver { file: Box::new(file) }).await.unwrap();
+        one.call(MetaOp::CommitCreate { file: Box::new(file) }).await.unwrap();
         one.call(MetaOp::Release { inodes: vec![first], seen: u64::MAX }).await.unwrap();
         let recall = recalls(&one, 0).await[0];
         assert_eq!((recall.ino, recall.retain), (taken, None));
-        give_up(&one, &recall, false).await;
+        acknowledge(&one, &recall, false).await;
         let found = call.wait().await;
         assert!(
             matches!(found, Ok(MetaReply::Entry(Attr { size: 7, ino, .. })) if ino == first),
@@ -198,8 +202,10 @@ fn no_session_caches_all_names_of_a_shared_directory() {
         let asks = Call::call(&one, reserve(dir, "a.")).await;
         let recall = recalls(&two, 0).await[0];
         assert_eq!((recall.ino, recall.retain, asks.is_done()), (dir, Some(Permissions), false));
-        give_up(&two, &recall, false).await;
-        let MetaReply::Reserved { range: Some(range), .. } = asks.wait().await.unwrap() else { panic!() };
+        acknowledge(&two, &recall, false).await;
+        let MetaReply::Preallocated { prefix_lease: Some(range), .. } = asks.wait().await.unwrap() else {
+            panic!()
+        };
         rt::sleep(3 * SECOND).await;
         let grants = two.grants(create(dir, "b")).await;
         assert_eq!(grants[0], (dir, Permissions));

@@ -1,7 +1,7 @@
 //! A metadata service whose host is paused for a while, and must not evict sessions for messages
 //! that it didn't read meanwhile.
 
-use crate::support::world::{Call, ROOT, SECOND, World, getattr, give_up, recalls, wish};
+use crate::support::world::{Call, ROOT, SECOND, World, acknowledge, getattr, open_with_lease, recalls};
 use crate::support::{Client, create};
 use std::cell::Cell;
 use std::future::Future;
@@ -38,15 +38,15 @@ fn a_session_gets_its_time_after_a_pause_of_the_service() {
     with_a_standstill(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
-        assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
-        let waits = Call::call(&two, wish(ino, Write)).await;
+        assert_eq!(one.grants(open_with_lease(ino, Write)).await, [(ino, Write)]);
+        let waits = Call::call(&two, open_with_lease(ino, Write)).await;
         // Ends right after the pause, when the service has long recorded the sessions that it waits
         // for.
         rt::sleep(STANDSTILL).await;
         rt::sleep(2 * SECOND).await;
         assert!(!waits.is_done());
         let recall = recalls(&one, 0).await[0];
-        give_up(&one, &recall, false).await;
+        acknowledge(&one, &recall, false).await;
         waits.wait().await.unwrap();
         one.call(getattr(ROOT)).await.unwrap();
         assert!(world.chunks.fenced.lock().is_empty());
@@ -59,8 +59,8 @@ fn a_session_that_stays_silent_after_a_pause_is_evicted() {
     with_a_standstill(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
-        assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
-        let waits = Call::call(&two, wish(ino, Write)).await;
+        assert_eq!(one.grants(open_with_lease(ino, Write)).await, [(ino, Write)]);
+        let waits = Call::call(&two, open_with_lease(ino, Write)).await;
         two.call(create(ROOT, "b")).await.unwrap();
         waits.wait().await.unwrap();
         assert!(!world.chunks.fenced.lock().is_empty());
@@ -79,7 +79,9 @@ fn a_returning_session_gets_its_time_after_a_pause() {
         rt::sleep(2 * SECOND).await;
         assert!(!waits.is_done());
         let one = Client::new(&world.meta, 1);
-        one.call(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await.unwrap();
+        one.call(MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 })
+            .await
+            .unwrap();
         waits.wait().await.unwrap();
         one.call(getattr(ROOT)).await.unwrap();
         assert!(world.chunks.fenced.lock().is_empty());

@@ -1,12 +1,14 @@
 //! Files that a session has truncated without cutting their chunk files: the answer came too late
 //! for it.
 
-use crate::support::world::{Call, ROOT, SECOND, Started, World, getattr, give_up, recalls, simulated, wish};
+use crate::support::world::{
+    Call, ROOT, SECOND, Started, World, acknowledge, getattr, open_with_lease, recalls, simulated,
+};
 use crate::support::{CHUNK_MTIME, Client};
 use std::sync::Arc;
 use types::{InodeId, SessionId, TargetId};
 use wire::LeaseMode::{Shared, Write};
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 use wire::{FileInfo, MetaOp, MetaReply};
 
 const WRITTEN: u64 = 8192;
@@ -30,9 +32,9 @@ async fn shortened(world: &World, writer: &Client) -> (InodeId, TargetId) {
     writer.call(end).await.unwrap();
     let target = TargetId(begun.layout.unwrap().groups[0].0);
     world.chunks.lens.lock().insert((target, ino), WRITTEN);
-    assert!(!file(writer.call(wish(ino, Write)).await.unwrap()).uncut);
+    assert!(!file(writer.call(open_with_lease(ino, Write)).await.unwrap()).truncate_pending);
     let truncate = MetaOp::Truncate { ino, size: LEFT, kill_suid_sgid: false };
-    assert!(file(writer.call(truncate).await.unwrap()).uncut);
+    assert!(file(writer.call(truncate).await.unwrap()).truncate_pending);
     (ino, target)
 }
 
@@ -45,12 +47,12 @@ fn a_session_that_uses_the_file_again_learns_of_the_pending_truncation() {
     simulated(|world| async move {
         let writer = world.client(1).await;
         let (ino, target) = shortened(&world, &writer).await;
-        let opened = file(writer.call(wish(ino, Write)).await.unwrap());
-        assert_eq!((opened.uncut, opened.attr.size), (true, LEFT));
-        assert!(file(writer.call(MetaOp::Reopen { ino, past: 0 }).await.unwrap()).uncut);
+        let opened = file(writer.call(open_with_lease(ino, Write)).await.unwrap());
+        assert_eq!((opened.truncate_pending, opened.attr.size), (true, LEFT));
+        assert!(file(writer.call(MetaOp::Reopen { ino, above_epoch: 0 }).await.unwrap()).truncate_pending);
         assert_eq!(len(&world, (ino, target)), WRITTEN, "the session cuts it by itself");
         writer.call(MetaOp::TruncateDone { ino }).await.unwrap();
-        assert!(!file(writer.call(wish(ino, Write)).await.unwrap()).uncut);
+        assert!(!file(writer.call(open_with_lease(ino, Write)).await.unwrap()).truncate_pending);
     });
 }
 
@@ -60,19 +62,20 @@ fn after_a_recall_the_service_completes_the_truncation() {
         simulated(move |world| async move {
             let (writer, other) = (world.client(1).await, world.client(2).await);
             let place = shortened(&world, &writer).await;
-            let op = if keep.is_none() { wish(place.0, Write) } else { getattr(place.0) };
+            let op = if keep.is_none() { open_with_lease(place.0, Write) } else { getattr(place.0) };
             let waiting = Call::call(&other, op).await;
             assert!(!waiting.is_done());
             let recall = recalls(&writer, 0).await[0];
             // The acknowledgement of an earlier recall doesn't count for this one.
             let earlier = wire::Recall { number: recall.number - 1, ..recall };
-            give_up(&writer, &earlier, true).await;
+            acknowledge(&writer, &earlier, true).await;
             assert_eq!(len(&world, place), WRITTEN);
-            give_up(&writer, &recall, true).await;
+            acknowledge(&writer, &recall, true).await;
             assert_eq!(len(&world, place), LEFT);
             waiting.wait().await.unwrap();
-            let opened = file(other.call(MetaOp::Open { ino: place.0, wish: None }).await.unwrap());
-            assert_eq!((opened.attr.size, opened.uncut), (LEFT, false));
+            let opened =
+                file(other.call(MetaOp::Open { ino: place.0, requested_lease: None }).await.unwrap());
+            assert_eq!((opened.attr.size, opened.truncate_pending), (LEFT, false));
         });
     }
 }
@@ -84,7 +87,7 @@ fn after_a_release_the_service_completes_the_truncation() {
         let place = shortened(&world, &writer).await;
         writer.call(MetaOp::Release { inodes: vec![place.0], seen: 0 }).await.unwrap();
         assert_eq!(len(&world, place), LEFT);
-        assert_eq!(other.grants(wish(place.0, Write)).await, [(place.0, Write)]);
+        assert_eq!(other.grants(open_with_lease(place.0, Write)).await, [(place.0, Write)]);
     });
 }
 
@@ -97,7 +100,7 @@ fn the_file_is_in_quarantine_while_the_truncation_is_impossible() {
         rt::spawn(async move { while heard.call(MetaOp::NextRecalls { after: 0 }).await.is_ok() {} });
         world.chunks.down.lock().push(place.1);
         writer.call(MetaOp::Release { inodes: vec![place.0], seen: 0 }).await.unwrap();
-        let opens = Call::call(&other, wish(place.0, Write)).await;
+        let opens = Call::call(&other, open_with_lease(place.0, Write)).await;
         rt::sleep(20 * SECOND).await;
         assert!(!opens.is_done());
         world.chunks.down.lock().clear();
@@ -120,7 +123,7 @@ fn a_truncation_undone_by_a_power_loss_is_repeated() {
         assert_eq!(len(&world, (ino, target)), LEFT, "cut, and not on disk");
         world.chunks.lens.lock().insert((target, ino), WRITTEN);
         world.chunks.power_cuts.lock().insert(target, 1);
-        world.meta.reconcile_target(target, &Touched::of([ino])).await.unwrap();
+        world.meta.reconcile_target(target, &ReconcileFiles::of([ino])).await.unwrap();
         slow.set();
         ended.wait().await.unwrap();
         assert_eq!(len(&world, (ino, target)), LEFT);

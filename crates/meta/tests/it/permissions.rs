@@ -10,7 +10,7 @@ async fn call_as(client: &Client, who: Credentials, op: MetaOp) -> Result<MetaRe
 }
 
 fn introduce(ino: InodeId, groups: Vec<u32>) -> MetaOp {
-    MetaOp::Introduce { ino, groups }
+    MetaOp::SupplyGroups { ino, groups }
 }
 
 async fn call_privileged(client: &Client, who: Credentials, op: MetaOp) -> Result<MetaReply> {

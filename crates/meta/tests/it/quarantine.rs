@@ -1,6 +1,6 @@
 //! Files in quarantine, since a target doesn't report the length of their chunk files.
 
-use crate::support::world::{Call, ROOT, SECOND, World, getattr, simulated, wish};
+use crate::support::world::{Call, ROOT, SECOND, World, getattr, open_with_lease, simulated};
 use crate::support::{CHUNK_MTIME, Client};
 use types::{InodeId, TargetId};
 use wire::{LeaseMode, MetaOp, MetaReply};
@@ -22,7 +22,7 @@ async fn written(world: &World, writer: &Client) -> InodeId {
     let ino = writer.create(ROOT, "log").await.unwrap().ino;
     let MetaReply::File(info) = writer.call(MetaOp::BeginWrite { ino }).await.unwrap() else { panic!() };
     writer.call(MetaOp::DropInline { ino, size: 512, mtime: CHUNK_MTIME }).await.unwrap();
-    assert_eq!(writer.grants(wish(ino, LeaseMode::Write)).await, [(ino, LeaseMode::Write)]);
+    assert_eq!(writer.grants(open_with_lease(ino, LeaseMode::Write)).await, [(ino, LeaseMode::Write)]);
     let target = TargetId(info.layout.unwrap().groups[0].0);
     world.chunks.lens.lock().insert((target, ino), WRITTEN);
     world.chunks.down.lock().push(target);
@@ -31,9 +31,9 @@ async fn written(world: &World, writer: &Client) -> InodeId {
 
 /// No client can access the file before the target is back; then everything that was written is
 /// there.
-async fn is_shut_until_the_target_is_back(world: &World, other: &Client, ino: InodeId) {
+async fn is_quarantined_until_the_target_is_back(world: &World, other: &Client, ino: InodeId) {
     let looks = Call::call(other, getattr(ino)).await;
-    let opens = Call::call(other, wish(ino, LeaseMode::Write)).await;
+    let opens = Call::call(other, open_with_lease(ino, LeaseMode::Write)).await;
     rt::sleep(90 * SECOND).await;
     assert!(!looks.is_done() && !opens.is_done(), "the size on record is less than what was acknowledged");
     world.chunks.down.lock().clear();
@@ -59,7 +59,7 @@ fn files_of_an_ended_session_stay_in_quarantine_until_size_recovery() {
         let ino = written(&world, &writer).await;
         let other = another(&world).await;
         writer.call(MetaOp::EndSession).await.unwrap();
-        is_shut_until_the_target_is_back(&world, &other, ino).await;
+        is_quarantined_until_the_target_is_back(&world, &other, ino).await;
     });
 }
 
@@ -70,7 +70,7 @@ fn files_of_a_silent_session_stay_in_quarantine_after_a_restart() {
         let ino = written(&world, &writer).await;
         let world = world.restart().await;
         let other = another(&world).await;
-        is_shut_until_the_target_is_back(&world, &other, ino).await;
+        is_quarantined_until_the_target_is_back(&world, &other, ino).await;
         world.meta.stop();
     });
 }
@@ -82,11 +82,14 @@ fn files_of_a_returning_session_stay_in_quarantine_until_size_recovery() {
         let ino = written(&world, &writer).await;
         let world = world.restart().await;
         let writer = Client::new(&world.meta, 1);
-        writer.call(MetaOp::Register { in_use: vec![ino], promised: vec![], told: 0 }).await.unwrap();
+        writer
+            .call(MetaOp::Register { in_use: vec![ino], pending_creates: vec![], reporting_process: 0 })
+            .await
+            .unwrap();
         let heard = writer.clone();
         rt::spawn(async move { while heard.call(MetaOp::NextRecalls { after: 0 }).await.is_ok() {} });
         let other = another(&world).await;
-        is_shut_until_the_target_is_back(&world, &other, ino).await;
+        is_quarantined_until_the_target_is_back(&world, &other, ino).await;
         world.meta.stop();
     });
 }
@@ -96,10 +99,16 @@ fn files_of_a_returning_session_stay_in_quarantine_until_size_recovery() {
 fn a_late_retransmission_of_a_registration_revokes_no_lease() {
     simulated(|world| async move {
         let writer = Client::new(&world.meta, 1);
-        writer.call(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await.unwrap();
+        writer
+            .call(MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 })
+            .await
+            .unwrap();
         let ino = written(&world, &writer).await;
         world.chunks.down.lock().clear();
-        writer.call(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await.unwrap();
+        writer
+            .call(MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 })
+            .await
+            .unwrap();
         let other = world.client(2).await;
         let looks = Call::call(&other, getattr(ino)).await;
         assert!(!looks.is_done(), "the writer relies on its lease");

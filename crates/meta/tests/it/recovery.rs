@@ -105,7 +105,7 @@ fn an_unfinished_move_to_chunks_leaves_the_inline_content() {
         fixture.write(ino, &layout, [4096, 0, 0]);
         let client = fixture.restart(2).await;
         client.meta.recover().await.unwrap();
-        let found = file(&client, MetaOp::Open { ino, wish: None }).await;
+        let found = file(&client, MetaOp::Open { ino, requested_lease: None }).await;
         assert_eq!((found.inline.unwrap(), found.attr.size), (bytes("content"), 7));
         assert!(fixture.chunks.lens.lock().is_empty());
     })

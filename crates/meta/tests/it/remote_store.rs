@@ -25,7 +25,7 @@ async fn open(far: &Arc<RemoteStore>) -> Arc<MetaService> {
 }
 
 /// Runs a test on a service with an empty cache, over a store that `made` filled.
-fn with_far<F: Future<Output = ()> + 'static, M: Future<Output = ()> + 'static>(
+fn with_remote_store<F: Future<Output = ()> + 'static, M: Future<Output = ()> + 'static>(
     made: impl FnOnce(Client) -> M + 'static,
     test: impl FnOnce(Client, Arc<RemoteStore>) -> F + 'static,
 ) {
@@ -59,7 +59,7 @@ async fn get_xattr(client: &Client, ino: InodeId) -> u8 {
 
 #[test]
 fn entries_created_before_are_found() {
-    with_far(
+    with_remote_store(
         |client| async move {
             let dir = client.mkdir_elsewhere(ROOT, &[]).await;
             for i in 0..300 {
@@ -83,7 +83,7 @@ fn entries_created_before_are_found() {
 
 #[test]
 fn a_listing_fetches_the_attributes_of_a_page_together() {
-    with_far(
+    with_remote_store(
         |client| async move {
             for i in 0..200 {
                 client.create(ROOT, &format!("file{i}")).await.unwrap();
@@ -110,7 +110,7 @@ fn a_listing_fetches_the_attributes_of_a_page_together() {
 /// the new value.
 #[test]
 fn a_value_that_changes_during_a_fetch_is_not_stale() {
-    with_far(
+    with_remote_store(
         |client| async move {
             let ino = client.create(ROOT, "file").await.unwrap().ino;
             client.call(set_xattr(ino, b'a')).await.unwrap();
@@ -146,7 +146,7 @@ fn a_value_that_changes_during_a_fetch_is_not_stale() {
 /// Names are added and removed while a listing is under way.
 #[test]
 fn a_directory_that_changes_during_a_fetch_is_listed_correctly() {
-    with_far(
+    with_remote_store(
         |client| async move {
             for i in 0..200 {
                 client.create(ROOT, &format!("file{i:03}")).await.unwrap();
@@ -188,7 +188,7 @@ fn a_directory_that_changes_during_a_fetch_is_listed_correctly() {
 /// it.
 #[test]
 fn a_name_that_is_made_while_it_is_looked_up_is_found_or_not() {
-    with_far(
+    with_remote_store(
         |_| async {},
         |client, far| async move {
             let held = far.hold(&entry_key(ROOT, "file"));
@@ -207,7 +207,7 @@ fn a_name_that_is_made_while_it_is_looked_up_is_found_or_not() {
 
 #[test]
 fn a_replaced_service_reports_that_and_changes_nothing() {
-    with_far(
+    with_remote_store(
         |client| async move {
             client.create(ROOT, "file").await.unwrap();
         },
@@ -227,7 +227,7 @@ fn a_replaced_service_reports_that_and_changes_nothing() {
 /// Periodic syncs continue after the store was unreachable for a while.
 #[test]
 fn the_periodic_sync_outlives_failures_of_the_store() {
-    with_far(
+    with_remote_store(
         |_| async {},
         |client, far| async move {
             rt::spawn(client.meta.clone().background());
@@ -327,21 +327,38 @@ async fn check(client: &Client, dir: InodeId, expected: &BTreeMap<String, (bool,
 
 #[test]
 fn sessions_get_a_new_verifier_after_a_power_loss_of_the_store() {
-    with_far(
+    with_remote_store(
         |_| async {},
         |client, far| async move {
-            let told = async |op| client.respond(0, op).await.unwrap().verifier;
-            let before = told(MetaOp::Sync).await;
+            let verifier_after = async |op| client.respond(0, op).await.unwrap().verifier;
+            let before = verifier_after(MetaOp::Sync).await;
             assert_ne!(before, 0);
-            assert_eq!(told(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await, before);
+            assert_eq!(
+                verifier_after(MetaOp::Register {
+                    in_use: vec![],
+                    pending_creates: vec![],
+                    reporting_process: 0
+                })
+                .await,
+                before
+            );
             client.create(ROOT, "file").await.unwrap();
-            assert_eq!(told(MetaOp::Sync).await, before, "nothing has gone");
-            assert_eq!(told(MetaOp::Getattr { ino: ROOT }).await, 0, "it costs what is rare only");
+            assert_eq!(verifier_after(MetaOp::Sync).await, before, "nothing has gone");
+            assert_eq!(verifier_after(MetaOp::Getattr { ino: ROOT }).await, 0, "it costs what is rare only");
             far.memory.crash(0);
-            let after = told(MetaOp::Sync).await;
+            let after = verifier_after(MetaOp::Sync).await;
             assert_ne!(after, before);
             let (partitions, in_use) = (vec![], vec![]);
-            assert_eq!(told(MetaOp::Follow { partitions, in_use, promised: vec![], told: 0 }).await, after);
+            assert_eq!(
+                verifier_after(MetaOp::Follow {
+                    partitions,
+                    in_use,
+                    pending_creates: vec![],
+                    reporting_process: 0
+                })
+                .await,
+                after
+            );
         },
     );
 }

@@ -1,6 +1,6 @@
 //! Returning sessions that report the sizes of files on which they had the exclusive lease.
 
-use crate::support::world::{ROOT, World, getattr, simulated, wish};
+use crate::support::world::{ROOT, World, getattr, open_with_lease, simulated};
 use crate::support::{CHUNK_MTIME, Client};
 use kv::{Batch, Engine};
 use namespace::keys;
@@ -24,18 +24,18 @@ async fn written(world: &World, writer: &Client) -> (InodeId, TargetId) {
     let ino = writer.create(ROOT, "log").await.unwrap().ino;
     let MetaReply::File(info) = writer.call(MetaOp::BeginWrite { ino }).await.unwrap() else { panic!() };
     writer.call(MetaOp::DropInline { ino, size: 512, mtime: CHUNK_MTIME }).await.unwrap();
-    assert_eq!(writer.grants(wish(ino, LeaseMode::Write)).await, [(ino, LeaseMode::Write)]);
+    assert_eq!(writer.grants(open_with_lease(ino, LeaseMode::Write)).await, [(ino, LeaseMode::Write)]);
     let target = TargetId(info.layout.unwrap().groups[0].0);
     world.chunks.lens.lock().insert((target, ino), TORN);
     (ino, target)
 }
 
-fn told(ino: InodeId, size: u64) -> MetaOp {
+fn report_size(ino: InodeId, size: u64) -> MetaOp {
     MetaOp::ReclaimSizes { sizes: vec![ReportedSize { ino, size }] }
 }
 
 fn register(ino: InodeId) -> MetaOp {
-    MetaOp::Register { in_use: vec![ino], promised: vec![], told: 0 }
+    MetaOp::Register { in_use: vec![ino], pending_creates: vec![], reporting_process: 0 }
 }
 
 fn len(world: &World, (ino, target): (InodeId, TargetId)) -> u64 {
@@ -51,7 +51,7 @@ fn content_beyond_the_reported_size_is_cut() {
             let world = world.restart().await;
             let writer = Client::new(&world.meta, 1);
             if let Some(size) = told_size {
-                writer.call(told(place.0, size)).await.unwrap();
+                writer.call(report_size(place.0, size)).await.unwrap();
             }
             writer.call(register(place.0)).await.unwrap();
             assert_eq!(len(&world, place), expected, "never below the size on record");
@@ -70,9 +70,9 @@ fn a_size_reported_late_is_ignored() {
         let place = written(&world, &writer).await;
         let world = world.restart().await;
         let writer = Client::new(&world.meta, 1);
-        writer.call(told(place.0, SIZE)).await.unwrap();
+        writer.call(report_size(place.0, SIZE)).await.unwrap();
         writer.call(register(place.0)).await.unwrap();
-        writer.call(told(place.0, SIZE)).await.unwrap();
+        writer.call(report_size(place.0, SIZE)).await.unwrap();
         writer.call(MetaOp::BeginWrite { ino: place.0 }).await.unwrap();
         world.chunks.lens.lock().insert((place.1, place.0), TORN);
         writer.call(MetaOp::EndSession).await.unwrap();
@@ -93,13 +93,17 @@ fn a_registration_is_refused_if_the_size_was_reported_to_another_process() {
             other => panic!("{other:?}"),
         };
         let world = world.restart().await;
-        let first = process(Client::new(&world.meta, 1).call(told(place.0, SIZE)).await.unwrap());
+        let first = process(Client::new(&world.meta, 1).call(report_size(place.0, SIZE)).await.unwrap());
         let world = world.restart().await;
         let writer = Client::new(&world.meta, 1);
-        let register = |told| MetaOp::Register { in_use: vec![place.0], promised: vec![], told };
+        let register = |told| MetaOp::Register {
+            in_use: vec![place.0],
+            pending_creates: vec![],
+            reporting_process: told,
+        };
         assert_eq!(writer.call(register(first)).await.unwrap_err().errno, types::Errno::EAGAIN);
         assert_eq!(len(&world, place), TORN, "nothing is settled yet");
-        let second = process(writer.call(told(place.0, SIZE)).await.unwrap());
+        let second = process(writer.call(report_size(place.0, SIZE)).await.unwrap());
         assert_ne!(first, second);
         writer.call(register(second)).await.unwrap();
         assert_eq!(len(&world, place), SIZE);
@@ -116,7 +120,7 @@ fn a_size_is_used_once() {
         let mut world = world.restart().await;
         for expected in [SIZE, TORN] {
             let writer = Client::new(&world.meta, 1);
-            writer.call(told(place.0, SIZE)).await.unwrap();
+            writer.call(report_size(place.0, SIZE)).await.unwrap();
             writer.call(register(place.0)).await.unwrap();
             assert_eq!(len(&world, place), expected);
             world.chunks.lens.lock().insert((place.1, place.0), TORN);
@@ -134,7 +138,7 @@ fn a_size_waits_for_a_target_that_is_down() {
         world.chunks.down.lock().push(place.1);
         let world = world.restart().await;
         let writer = Client::new(&world.meta, 1);
-        writer.call(told(place.0, SIZE)).await.unwrap();
+        writer.call(report_size(place.0, SIZE)).await.unwrap();
         writer.call(register(place.0)).await.unwrap();
         world.chunks.down.lock().clear();
         assert_eq!(size(writer.call(getattr(place.0)).await.unwrap()), SIZE);
@@ -154,7 +158,7 @@ fn a_size_of_one_of_several_writers_does_not_count() {
         world.memory.apply(&[Batch { writes: vec![note], ..Batch::default() }]).unwrap();
         let world = world.restart().await;
         let [one, two] = [1, 2].map(|session| Client::new(&world.meta, session));
-        one.call(told(place.0, SIZE)).await.unwrap();
+        one.call(report_size(place.0, SIZE)).await.unwrap();
         one.call(register(place.0)).await.unwrap();
         two.call(register(place.0)).await.unwrap();
         assert_eq!(len(&world, place), TORN);

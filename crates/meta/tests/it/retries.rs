@@ -144,7 +144,7 @@ fn a_session_has_one_record_a_slot() {
         assert_eq!(records(), 2);
         for first in (10..30_000).step_by(1000) {
             let record =
-                |lane| (namespace::keys::operation(client.session, lane), Some("of no matter".into()));
+                |slot| (namespace::keys::operation(client.session, slot), Some("of no matter".into()));
             let writes = (first..first + 1000).map(record).collect();
             let batch = kv::Batch { guards: Vec::new(), writes };
             assert_eq!(writer.commit(batch).await.unwrap(), kv::Outcome::Applied);

@@ -10,8 +10,8 @@ const FILE: InodeId = InodeId(7);
 const WHOLE: LockRange = LockRange { start: 0, last: u64::MAX };
 
 fn lock_of(ino: InodeId, owner: u64, kind: LockKind, wait: bool) -> MetaOp {
-    let (space, owner, range) = (LockFamily::Posix, LockOwner(owner), WHOLE);
-    MetaOp::Lock { ino, space, owner, pid: 4, kind, range, wait }
+    let (family, owner, range) = (LockFamily::Posix, LockOwner(owner), WHOLE);
+    MetaOp::Lock { ino, family, owner, pid: 4, kind, range, wait }
 }
 
 fn lock(owner: u64, kind: LockKind, wait: bool) -> MetaOp {
@@ -19,16 +19,16 @@ fn lock(owner: u64, kind: LockKind, wait: bool) -> MetaOp {
 }
 
 fn unlock(ino: InodeId, owner: u64) -> MetaOp {
-    MetaOp::Unlock { ino, space: LockFamily::Posix, owner: LockOwner(owner), range: WHOLE }
+    MetaOp::Unlock { ino, family: LockFamily::Posix, owner: LockOwner(owner), range: WHOLE }
 }
 
 fn reclaim(ino: InodeId, owner: u64, kind: LockKind) -> MetaOp {
-    let (space, owner, range) = (LockFamily::Posix, LockOwner(owner), WHOLE);
-    MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, space, owner, pid: 4, kind, range }] }
+    let (family, owner, range) = (LockFamily::Posix, LockOwner(owner), WHOLE);
+    MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, family, owner, pid: 4, kind, range }] }
 }
 
 fn register() -> MetaOp {
-    MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }
+    MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 }
 }
 
 #[test]
@@ -136,7 +136,10 @@ fn a_session_whose_registration_is_under_way_is_not_late() {
         let two = world.client(2).await;
         let waits = Call::call(&two, create(ROOT, "a")).await;
         let writer = Client::new(&world.meta, 1);
-        writer.call(MetaOp::Register { in_use: vec![ino], promised: vec![], told: 0 }).await.unwrap();
+        writer
+            .call(MetaOp::Register { in_use: vec![ino], pending_creates: vec![], reporting_process: 0 })
+            .await
+            .unwrap();
         waits.wait().await.unwrap();
         writer.call(getattr(ino)).await.unwrap();
         assert!(world.chunks.fenced.lock().is_empty());
@@ -173,14 +176,16 @@ fn a_file_without_a_name_survives_a_restart_while_it_is_open() {
         let kept = local.create(ROOT, "a").await.unwrap().ino;
         let gone = local.create(ROOT, "b").await.unwrap().ino;
         for ino in [kept, gone] {
-            one.call(MetaOp::Open { ino, wish: None }).await.unwrap();
+            one.call(MetaOp::Open { ino, requested_lease: None }).await.unwrap();
         }
         // The session that removes them ends with the service.
         local.unlink(ROOT, "a").await.unwrap();
         local.unlink(ROOT, "b").await.unwrap();
         let world = world.restart().await;
         let one = Client::new(&world.meta, 1);
-        one.call(MetaOp::Register { in_use: vec![kept], promised: vec![], told: 0 }).await.unwrap();
+        one.call(MetaOp::Register { in_use: vec![kept], pending_creates: vec![], reporting_process: 0 })
+            .await
+            .unwrap();
         rt::sleep(SECOND).await;
         assert_eq!(one.getattr(kept).await.unwrap().nlink, 0);
         assert_eq!(errno(one.getattr(gone).await), Errno::ESTALE);
@@ -200,7 +205,7 @@ fn a_session_with_very_many_files_open_comes_back_with_all_of_them() {
         let mut real = Vec::new();
         for name in ["first", "middle", "last", "closed"] {
             let ino = local.create(ROOT, name).await.unwrap().ino;
-            one.call(MetaOp::Open { ino, wish: None }).await.unwrap();
+            one.call(MetaOp::Open { ino, requested_lease: None }).await.unwrap();
             local.unlink(ROOT, name).await.unwrap();
             real.push(ino);
         }
@@ -218,7 +223,9 @@ fn a_session_with_very_many_files_open_comes_back_with_all_of_them() {
             one.call(MetaOp::ReclaimOpens { inodes: inodes.clone() }).await.unwrap();
         }
         assert_eq!(errno(one.getattr(real[0]).await), Errno::ENOTCONN, "it isn't back before it registers");
-        one.call(MetaOp::Register { in_use: last.clone(), promised: vec![], told: 0 }).await.unwrap();
+        one.call(MetaOp::Register { in_use: last.clone(), pending_creates: vec![], reporting_process: 0 })
+            .await
+            .unwrap();
         // It retransmits a part that got no answer.
         one.call(MetaOp::ReclaimOpens { inodes: before[0].clone() }).await.unwrap();
         rt::sleep(SECOND).await;

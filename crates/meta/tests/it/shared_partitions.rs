@@ -27,7 +27,7 @@ fn simulated<F: Future<Output = ()> + 'static>(
     let run = async move {
         let cluster = Cluster::new(nodes).await;
         cluster.rebalance();
-        cluster.settled().await;
+        cluster.wait_until_served().await;
         test(cluster.clone()).await;
         cluster.stop();
     };
@@ -76,7 +76,7 @@ fn commands_reach_across_services() {
         assert_eq!(client.entry(lookup(c, "again")).await.unwrap().ino, file);
         // The directory's service doesn't have the inode, and reports its location.
         let reply = client.call(lookup(c, "again")).await.unwrap();
-        assert!(matches!(reply, MetaReply::Elsewhere { ino, .. } if ino == file), "{reply:?}");
+        assert!(matches!(reply, MetaReply::Redirect { ino, .. } if ino == file), "{reply:?}");
 
         let link = MetaOp::Link { ino: file, parent: a, name: bytes("link") };
         assert_eq!(client.entry(link).await.unwrap().nlink, 2);
@@ -134,7 +134,7 @@ fn a_lease_is_recalled_by_the_service_that_granted_it() {
         let b = directory_at(&cluster, &other, 2, "b").await;
         let file = other.entry(create(b, "file")).await.unwrap().ino;
         rt::sleep(Duration::from_secs(2)).await;
-        let grants = holder.grants(MetaOp::Open { ino: file, wish: Some(LeaseMode::Read) }).await;
+        let grants = holder.grants(MetaOp::Open { ino: file, requested_lease: Some(LeaseMode::Read) }).await;
         assert!(grants.iter().any(|grant| grant.ino == file && grant.mode == LeaseMode::Read));
         let held = cluster.service(2);
         // A link created at the other service changes the file, so its lease is recalled.
@@ -173,7 +173,10 @@ fn a_service_outside_a_term_evicts_no_sessions() {
         const SECOND: Duration = Duration::from_secs(1);
         let [there, here] = [2, 1].map(|node| Client::new(&cluster.service(node), 1));
         for service in [&there, &here] {
-            service.call(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await.unwrap();
+            service
+                .call(MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 })
+                .await
+                .unwrap();
         }
         let partition =
             (0..PARTITIONS).map(PartitionId).find(|p| cluster.service(2).serving_partitions().contains(p));
@@ -189,7 +192,7 @@ fn a_service_outside_a_term_evicts_no_sessions() {
         cluster.cut_off.lock().clear();
         rt::sleep(10 * SECOND).await;
         let news = here.call(MetaOp::NextRecalls { after: 0 }).await.unwrap();
-        assert!(matches!(news, MetaReply::Adopted { .. }), "{news:?}");
+        assert!(matches!(news, MetaReply::PartitionsTakenOver { .. }), "{news:?}");
     });
 }
 
@@ -203,14 +206,14 @@ fn a_file_without_a_name_survives_the_move_of_its_partition() {
         let mut files = Vec::new();
         for name in ["one", "two"] {
             let file = remover.entry(create(dir, name)).await.unwrap().ino;
-            user.call(MetaOp::Open { ino: file, wish: None }).await.unwrap();
+            user.call(MetaOp::Open { ino: file, requested_lease: None }).await.unwrap();
             user.in_use.lock().push(file);
             remover.entry(MetaOp::Unlink { parent: dir, name: bytes(name) }).await.unwrap();
             files.push(file);
         }
         assert_eq!(files[0].partition(), files[1].partition());
         cluster.give(files[0].partition(), NodeId(1));
-        cluster.settled().await;
+        cluster.wait_until_served().await;
         for &file in &files {
             remover.call(MetaOp::Reclaim { ino: file }).await.unwrap();
         }
@@ -238,15 +241,15 @@ fn open_files_stay_known_after_a_late_retransmission_of_the_registration() {
         let dir = directory_at(&cluster, &remover, 2, "d").await;
         let ino = remover.entry(create(dir, "file")).await.unwrap().ino;
         let [there, here] = [2, 1].map(|node| Client::new(&cluster.service(node), 1));
-        let register = || MetaOp::Register { in_use: vec![], promised: vec![], told: 0 };
+        let register = || MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 };
         for service in [&there, &here] {
             service.call(register()).await.unwrap();
         }
-        there.call(MetaOp::Open { ino, wish: None }).await.unwrap();
+        there.call(MetaOp::Open { ino, requested_lease: None }).await.unwrap();
         remover.entry(MetaOp::Unlink { parent: dir, name: bytes("file") }).await.unwrap();
         let partition = ino.partition();
         cluster.give(partition, NodeId(1));
-        let is_adopted = |reply: &MetaReply| matches!(reply, MetaReply::Adopted { partitions } if partitions.contains(&partition));
+        let is_adopted = |reply: &MetaReply| matches!(reply, MetaReply::PartitionsTakenOver { partitions } if partitions.contains(&partition));
         loop {
             let news = here.call(MetaOp::NextRecalls { after: 0 }).await.unwrap();
             if is_adopted(&news) {
@@ -255,10 +258,14 @@ fn open_files_stay_known_after_a_late_retransmission_of_the_registration() {
         }
         here.call(MetaOp::ReclaimOpens { inodes: vec![ino] }).await.unwrap();
         here.call(register()).await.unwrap();
-        let follow =
-            MetaOp::Follow { partitions: vec![partition], in_use: vec![], promised: vec![], told: 0 };
+        let follow = MetaOp::Follow {
+            partitions: vec![partition],
+            in_use: vec![],
+            pending_creates: vec![],
+            reporting_process: 0,
+        };
         here.call(follow).await.unwrap();
-        cluster.settled().await;
+        cluster.wait_until_served().await;
         remover.call(MetaOp::Reclaim { ino }).await.unwrap();
         assert_eq!(here.getattr(ino).await.unwrap().nlink, 0, "it is still open");
     });
@@ -275,7 +282,10 @@ fn a_late_retransmission_of_a_reclaim_revokes_no_later_grants() {
         let written = other.entry(create(dir, "written")).await.unwrap().ino;
         let [there, here] = [2, 1].map(|node| Client::new(&cluster.service(node), 1));
         for service in [&there, &here] {
-            service.call(MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }).await.unwrap();
+            service
+                .call(MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 })
+                .await
+                .unwrap();
         }
         there.call(MetaOp::BeginWrite { ino: written }).await.unwrap();
         there.call(MetaOp::DropInline { ino: written, size: 512, mtime: CHUNK_MTIME }).await.unwrap();
@@ -293,21 +303,21 @@ fn a_late_retransmission_of_a_reclaim_revokes_no_later_grants() {
         }
         let partition = ino.partition();
         cluster.give(partition, NodeId(1));
-        let is_adopted = |reply: &MetaReply| matches!(reply, MetaReply::Adopted { partitions } if partitions.contains(&partition));
+        let is_adopted = |reply: &MetaReply| matches!(reply, MetaReply::PartitionsTakenOver { partitions } if partitions.contains(&partition));
         while !heard.borrow().iter().any(is_adopted) {
             rt::sleep(SECOND).await;
         }
         let follow = || MetaOp::Follow {
             partitions: vec![partition],
             in_use: vec![written],
-            promised: vec![],
-            told: 0,
+            pending_creates: vec![],
+            reporting_process: 0,
         };
         let first = Call::call(&here, follow()).await;
         rt::sleep(10 * SECOND).await;
         let again = Call::call(&here, follow()).await;
         first.wait().await.unwrap();
-        assert!(!here.grants(MetaOp::Open { ino, wish: Some(LeaseMode::Read) }).await.is_empty());
+        assert!(!here.grants(MetaOp::Open { ino, requested_lease: Some(LeaseMode::Read) }).await.is_empty());
         again.wait().await.unwrap();
         let change = Started::new(async move { other.call(chmod(ino)).await });
         rt::sleep(3 * SECOND).await;
@@ -364,13 +374,13 @@ fn size_recovery_of_an_earlier_adoption_does_not_open_a_partition() {
         begin(40 * SECOND).await;
         *cluster.chunks.stat_time.lock() = Duration::ZERO;
         cluster.give(partition, NodeId(2));
-        cluster.settled().await;
+        cluster.wait_until_served().await;
         write(second).await;
         begin(80 * SECOND).await;
         // The first task has the length of its file by now, the second hasn't.
         rt::sleep(50 * SECOND).await;
         assert!(!cluster.service(1).serving_partitions().contains(&partition), "a file isn't settled yet");
-        cluster.settled().await;
+        cluster.wait_until_served().await;
     });
 }
 
@@ -405,16 +415,20 @@ fn an_expired_cross_partition_change_is_not_executed() {
             let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
             let request = MetaRequest {
                 session: SessionId(9),
-                number: support::numbered(sequence),
+                slot_sequence: support::numbered(sequence),
                 credentials,
                 privileged: false,
                 op,
             };
             owner.handle_with_deadline(&caller(), deadline, request, None).await
         };
-        ask(0, MetaOp::Register { in_use: vec![], promised: vec![], told: 0 }, net::Deadline::NEVER)
-            .await
-            .unwrap();
+        ask(
+            0,
+            MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 },
+            net::Deadline::NEVER,
+        )
+        .await
+        .unwrap();
         // From now on no other session's lease conflicts.
         let before = [rename((from, "other"), (to, "other")), rename((from, "file"), (from, "kept"))];
         for (sequence, op) in (1..).zip(before) {
@@ -616,7 +630,7 @@ async fn compare(client: &RoutingClient, model: &Model, dir: usize) {
 }
 
 /// Random steps of a client in a directory of its own, compared with a naive model.
-async fn live(client: Rc<RoutingClient>, steps: usize) {
+async fn run_client(client: Rc<RoutingClient>, steps: usize) {
     let home = client.entry(mkdir(ROOT, &format!("home {}", client.session))).await.unwrap().ino;
     let mut model = Model::default();
     model.inodes.insert(0, home);
@@ -631,13 +645,13 @@ async fn live(client: Rc<RoutingClient>, steps: usize) {
 }
 
 /// Moves partitions, and kills and restarts services.
-async fn disturb(cluster: Rc<Cluster>, deaths: bool, moves: Rc<Cell<u32>>) {
+async fn inject_faults(cluster: Rc<Cluster>, deaths: bool, moves: Rc<Cell<u32>>) {
     loop {
         moves.set(moves.get() + 1);
         rt::sleep(Duration::from_millis(rt::random_u64() % 200)).await;
         let victim = NodeId(2 + (rt::random_u64() % 2) as u32);
         match rt::random_u64() % 12 {
-            0 if deaths && cluster.living.lock().contains_key(&victim) => {
+            0 if deaths && cluster.services.lock().contains_key(&victim) => {
                 cluster.kill(victim).await;
                 rt::sleep(Duration::from_millis(rt::random_u64() % 3000)).await;
                 cluster.start(victim);
@@ -655,22 +669,22 @@ async fn disturb(cluster: Rc<Cluster>, deaths: bool, moves: Rc<Cell<u32>>) {
 
 /// Returns how often partitions moved or services died.
 fn against_the_model(seed: u64, (moves, deaths, lost): (bool, bool, Option<u64>)) -> u32 {
-    let disturbances = Arc::new(AtomicU32::new(0));
-    let told = disturbances.clone();
+    let faults = Arc::new(AtomicU32::new(0));
+    let shared_faults = faults.clone();
     simulated(seed, 3, async move |cluster| {
         *cluster.lost.lock() = lost;
         let moved = Rc::new(Cell::new(0));
         if moves {
-            rt::spawn(disturb(cluster.clone(), deaths, moved.clone()));
+            rt::spawn(inject_faults(cluster.clone(), deaths, moved.clone()));
         }
         let clients: Vec<_> = (1..=3).map(|session| RoutingClient::new(&cluster, session)).collect();
         clients.iter().for_each(|client| client.lost.set(lost));
         let steps = if deaths { 600 } else { 400 };
-        rt::join_all(clients.iter().map(|client| live(client.clone(), steps)).collect()).await;
+        rt::join_all(clients.iter().map(|client| run_client(client.clone(), steps)).collect()).await;
         clients.iter().for_each(|client| client.stopping.set(true));
-        told.store(moved.get(), Ordering::Relaxed);
+        shared_faults.store(moved.get(), Ordering::Relaxed);
     });
-    disturbances.load(Ordering::Relaxed)
+    faults.load(Ordering::Relaxed)
 }
 
 #[test]

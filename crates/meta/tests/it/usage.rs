@@ -77,7 +77,7 @@ fn an_access_is_noted_once_and_changes_nothing_else() {
         };
         let after = |seconds: i64| Timestamp::new(made.ctime.secs + seconds, 0);
         // Its lease isn't recalled: it acknowledges nothing.
-        other.grants(MetaOp::Open { ino, wish: Some(wire::LeaseMode::Write) }).await;
+        other.grants(MetaOp::Open { ino, requested_lease: Some(wire::LeaseMode::Write) }).await;
         rt::sleep(std::time::Duration::from_secs(8)).await;
         read(ino, Timestamp::new(made.ctime.secs - 1, 0)).await;
         assert_eq!(other.getattr(ino).await.unwrap(), made, "a read before the last change");

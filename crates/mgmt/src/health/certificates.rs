@@ -1,6 +1,6 @@
 //! Findings about certificates that expire soon.
 
-use super::found;
+use super::finding;
 use identity::{AUTHORITY_VALIDITY_S, NODE_VALIDITY_S, expires_soon};
 use std::collections::BTreeMap;
 use types::{ClusterMap, NodeId, Timestamp};
@@ -28,7 +28,7 @@ pub fn certificate_findings(
     {
         let what = format!("the certificate of the cluster's authority {}", end(ends_s, now_s));
         let hint = "no certificate is valid beyond that: move the files to a new cluster before".into();
-        findings.push(found(Verdict::Critical, what, hint));
+        findings.push(finding(Verdict::Critical, what, hint));
     }
     for node in &map.nodes {
         let ends_s = certificates.nodes.get(&node.id).copied();
@@ -38,7 +38,7 @@ pub fn certificate_findings(
         let verdict = if ends_s <= now_s { Verdict::Critical } else { Verdict::Warning };
         let what = format!("the certificate of node {} ({}) {}", node.id, node.name, end(ends_s, now_s));
         let hint = "weft serve there renews it: its log shows why it couldn't".into();
-        findings.push(found(verdict, what, hint));
+        findings.push(finding(verdict, what, hint));
     }
     findings.extend(certificates.clients.iter().filter_map(|client| client_finding(client, now_s)));
 }
@@ -63,7 +63,7 @@ fn client_finding(client: &ClientInfo, now_s: i64) -> Option<HealthFinding> {
         }
     };
     let what = format!("the certificate of client {name} {}", end(*ends_s, now_s));
-    Some(found(Verdict::Warning, what, hint))
+    Some(finding(Verdict::Warning, what, hint))
 }
 
 fn end(ends_s: i64, now_s: i64) -> String {
@@ -85,7 +85,7 @@ mod tests {
         ClientInfo { name, state, ends_s: NOW + DAY, last_s, added_s: 0, sessions: None }
     }
 
-    fn told(certificates: &Certificates) -> Vec<(Verdict, String)> {
+    fn findings(certificates: &Certificates) -> Vec<(Verdict, String)> {
         let node = |id: u32| Node {
             id: NodeId(id),
             name: format!("n{id}"),
@@ -106,14 +106,14 @@ mod tests {
     fn expiring_certificates_are_findings_thirty_days_before() {
         let nodes = |days: i64| BTreeMap::from([(NodeId(2), NOW + days * DAY)]);
         let of_nodes = |days| Certificates { nodes: nodes(days), clients: vec![], authority: None };
-        assert!(told(&of_nodes(30)).is_empty());
-        let (verdict, what) = told(&of_nodes(29)).remove(0);
+        assert!(findings(&of_nodes(30)).is_empty());
+        let (verdict, what) = findings(&of_nodes(29)).remove(0);
         assert!(verdict == Verdict::Warning && what.contains("node 2 (n2) ends on 20"), "{what}");
-        let (verdict, what) = told(&of_nodes(-1)).remove(0);
+        let (verdict, what) = findings(&of_nodes(-1)).remove(0);
         assert!(verdict == Verdict::Critical && what.contains("expired on"), "{what}");
         let authority = |days: i64| Certificates { authority: Some(NOW + days * DAY), ..of_nodes(99) };
-        assert!(told(&authority(31)).is_empty());
-        assert_eq!(told(&authority(29))[0].0, Verdict::Critical);
+        assert!(findings(&authority(31)).is_empty());
+        assert_eq!(findings(&authority(29))[0].0, Verdict::Critical);
     }
 
     #[test]
@@ -128,8 +128,8 @@ mod tests {
             client("meant", Expired, last_s),
             client("revoked", Revoked, None),
         ];
-        let told = told(&Certificates { nodes: BTreeMap::new(), clients, authority: None });
-        let named = |name: &str| told.iter().any(|(_, what)| what.contains(&format!("client {name} ")));
-        assert!(told.len() == 3 && named("soon") && named("last") && named("over"), "{told:?}");
+        let findings = findings(&Certificates { nodes: BTreeMap::new(), clients, authority: None });
+        let named = |name: &str| findings.iter().any(|(_, what)| what.contains(&format!("client {name} ")));
+        assert!(findings.len() == 3 && named("soon") && named("last") && named("over"), "{findings:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! Findings about mirrored groups.
 
-use super::found;
+use super::finding;
 use crate::limits::REPLACE_MEMBER_AFTER;
 use crate::liveness::Liveness;
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ const NAMED: usize = 8;
 /// All findings about mirrored groups.
 pub(super) fn group_findings(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
     let mut findings: Vec<HealthFinding> = unreachable(map).into_iter().collect();
-    findings.extend(mirrored(map).filter_map(revived));
+    findings.extend(mirrored(map).filter_map(recovered));
     findings.extend(not_in_sync(map, liveness));
-    findings.extend(map.pools.iter().filter_map(|pool| crowded(map, pool)));
-    findings.extend(map.pools.iter().filter_map(|pool| in_one_rack(map, pool)));
+    findings.extend(map.pools.iter().filter_map(|pool| on_shared_nodes(map, pool)));
+    findings.extend(map.pools.iter().filter_map(|pool| on_shared_racks(map, pool)));
     findings
 }
 
@@ -25,7 +25,7 @@ fn mirrored(map: &ClusterMap) -> impl Iterator<Item = &Group> {
 }
 
 /// Files with content in lost groups.
-pub(super) fn lost(map: &ClusterMap, usage: Option<&GroupUsage>) -> Option<HealthFinding> {
+pub(super) fn lost_group_finding(map: &ClusterMap, usage: Option<&GroupUsage>) -> Option<HealthFinding> {
     let ids: Vec<GroupId> = map.groups.iter().filter(|group| group.is_lost()).map(|group| group.id).collect();
     let what = match usage {
         _ if ids.is_empty() => return None,
@@ -33,56 +33,57 @@ pub(super) fn lost(map: &ClusterMap, usage: Option<&GroupUsage>) -> Option<Healt
         Some(usage) => format!(
             "{} files have content in {}, whose target was removed: that content is lost, and reads and writes of it fail",
             usage.files,
-            named(&ids)
+            format_groups(&ids)
         ),
         None => format!(
             "the content of {} is lost, since its target was removed; the affected files aren't counted yet",
-            named(&ids)
+            format_groups(&ids)
         ),
     };
     let hint = "weft fsck lists the files: delete them, or restore them from a backup".to_string();
-    Some(found(Verdict::Warning, what, hint))
+    Some(finding(Verdict::Warning, what, hint))
 }
 
 /// Groups without a reachable member in sync.
 fn unreachable(map: &ClusterMap) -> Option<HealthFinding> {
-    let is_there = |target: TargetId| map.target(target).is_some_and(|t| t.state != TargetState::Offline);
-    let good = |group: &Group| -> Vec<TargetId> {
+    let is_reachable = |target: TargetId| map.target(target).is_some_and(|t| t.state != TargetState::Offline);
+    let in_sync = |group: &Group| -> Vec<TargetId> {
         group
             .members_with_states()
             .filter(|(_, state)| *state == MemberState::Good)
             .map(|(id, _)| id)
             .collect()
     };
-    let lost: Vec<&Group> = mirrored(map).filter(|g| !good(g).into_iter().any(is_there)).collect();
-    if lost.is_empty() {
+    let unreachable: Vec<&Group> =
+        mirrored(map).filter(|g| !in_sync(g).into_iter().any(is_reachable)).collect();
+    if unreachable.is_empty() {
         return None;
     }
-    let mut holders: Vec<TargetId> = lost.iter().flat_map(|group| good(group)).collect();
-    holders.sort_unstable();
-    holders.dedup();
-    let ids: Vec<GroupId> = lost.iter().map(|group| group.id).collect();
+    let mut in_sync_targets: Vec<TargetId> = unreachable.iter().flat_map(|group| in_sync(group)).collect();
+    in_sync_targets.sort_unstable();
+    in_sync_targets.dedup();
+    let ids: Vec<GroupId> = unreachable.iter().map(|group| group.id).collect();
     let what = format!(
         "no member in sync of {} is reachable: files there can be neither read nor written",
-        named(&ids)
+        format_groups(&ids)
     );
     let hint = format!(
         "bring back one of the targets that are in sync: {}{}",
-        joined(&holders),
-        recovery_hint(map, &lost)
+        joined(&in_sync_targets),
+        recovery_hint(map, &unreachable)
     );
-    Some(found(Verdict::Critical, what, hint))
+    Some(finding(Verdict::Critical, what, hint))
 }
 
 /// Hint if all members in sync are lost for good: a reachable member that missed writes.
-fn recovery_hint(map: &ClusterMap, lost: &[&Group]) -> String {
+fn recovery_hint(map: &ClusterMap, unreachable: &[&Group]) -> String {
     let is_online = |id: TargetId| map.target(id).is_some_and(|t| t.state == TargetState::Online);
     let candidate = |group: &&Group| {
         let has_most = |state| matches!(state, MemberState::NeedsResync | MemberState::Resyncing);
         let from = group.members_with_states().find(|(id, state)| has_most(*state) && is_online(*id));
         from.map(|(from, _)| (group.id, from))
     };
-    match lost.iter().find_map(candidate) {
+    match unreachable.iter().find_map(candidate) {
         Some((group, from)) => format!(
             "; if they are lost for good: weft group recover {group} --from {from} shows what would be lost (for each group)"
         ),
@@ -91,14 +92,14 @@ fn recovery_hint(map: &ClusterMap, lost: &[&Group]) -> String {
 }
 
 /// A group that was recovered from a member that had missed writes.
-fn revived(group: &Group) -> Option<HealthFinding> {
+fn recovered(group: &Group) -> Option<HealthFinding> {
     let from = group.revived?;
     let what = format!(
         "group {} was recovered from target {from}, which had missed writes: it is reconciled with the metadata before clients are admitted",
         group.id
     );
     let hint = "this needs the metadata services; run weft fsck afterwards".to_string();
-    Some(found(Verdict::Warning, what, hint))
+    Some(finding(Verdict::Warning, what, hint))
 }
 
 /// One finding for each target that isn't in sync in some of its groups.
@@ -113,21 +114,24 @@ fn not_in_sync(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
     let finding = |((target, is_bad), groups): ((TargetId, bool), Vec<GroupId>)| {
         let mut what = match is_bad {
             true => {
-                format!("target {target} has no usable content of {}, and gets a full copy", named(&groups))
+                format!(
+                    "target {target} has no usable content of {}, and gets a full copy",
+                    format_groups(&groups)
+                )
             }
-            false => format!("target {target} has missed writes of {}", named(&groups)),
+            false => format!("target {target} has missed writes of {}", format_groups(&groups)),
         };
-        let told: Vec<&ResyncProgress> = map
+        let resyncs: Vec<&ResyncProgress> = map
             .groups
             .iter()
             .filter(|group| groups.contains(&group.id))
             .filter_map(|group| progress_of(map, liveness, group, target))
             .collect();
-        if !told.is_empty() {
-            what += &progress(&told);
+        if !resyncs.is_empty() {
+            what += &progress(&resyncs);
         }
-        let is_there = map.target(target).is_some_and(|t| t.state == TargetState::Online);
-        let hint = match is_there {
+        let is_online = map.target(target).is_some_and(|t| t.state == TargetState::Online);
+        let hint = match is_online {
             true if map.settings.resync.paused => {
                 "resync is paused: weft group resync resume continues it".to_string()
             }
@@ -137,7 +141,7 @@ fn not_in_sync(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
                 replacement_hint(map, &groups, target)
             ),
         };
-        found(Verdict::Warning, what, hint)
+        finding(Verdict::Warning, what, hint)
     };
     states.into_iter().map(finding).collect()
 }
@@ -165,16 +169,16 @@ fn progress_of<'a>(
     target: TargetId,
 ) -> Option<&'a ResyncProgress> {
     let primary = map.target(group.primary()?)?;
-    let seen = liveness.seen(primary.node)?;
+    let seen = liveness.process(primary.node)?;
     seen.resyncs.iter().find(|progress| progress.group == group.id && progress.target == target)
 }
 
 /// Summary of several resyncs.
-fn progress(told: &[&ResyncProgress]) -> String {
-    let bytes_left: Option<u64> = told.iter().map(|p| p.bytes_left).sum();
-    let files_left: Option<u64> = told.iter().map(|p| p.files_left).sum();
-    let rate: u64 = told.iter().map(|p| p.rate).sum();
-    let mut text = format!("; {} being resynced", if told.len() == 1 { "one is" } else { "some are" });
+fn progress(resyncs: &[&ResyncProgress]) -> String {
+    let bytes_left: Option<u64> = resyncs.iter().map(|p| p.bytes_left).sum();
+    let files_left: Option<u64> = resyncs.iter().map(|p| p.files_left).sum();
+    let rate: u64 = resyncs.iter().map(|p| p.rate).sum();
+    let mut text = format!("; {} being resynced", if resyncs.len() == 1 { "one is" } else { "some are" });
     if let Some(files) = files_left {
         text += &format!(", {files} files left");
     }
@@ -184,32 +188,32 @@ fn progress(told: &[&ResyncProgress]) -> String {
             text += &format!(", about {} s", bytes.div_ceil(rate));
         }
     }
-    if let Some(why) = told.iter().find_map(|p| p.hindrance.as_ref()) {
-        text += &format!("; {why}");
+    if let Some(hindrance) = resyncs.iter().find_map(|p| p.hindrance.as_ref()) {
+        text += &format!("; {hindrance}");
     }
     text
 }
 
 /// Groups of a pool that don't survive the loss of one node.
-fn crowded(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
+fn on_shared_nodes(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
     let of_pool = || mirrored(map).filter(|group| group.pool == pool.id);
     let ids: Vec<GroupId> = of_pool().filter(|g| !layout::has_distinct_nodes(map, g)).map(|g| g.id).collect();
     let scheme = of_pool().find(|g| !layout::has_distinct_nodes(map, g))?.scheme;
     let what = format!(
         "{} of pool {} have several members on one node: they survive the loss of a disk, not of that node",
-        named(&ids),
+        format_groups(&ids),
         pool.name
     );
     let hint = match layout::can_use_distinct_nodes(map, pool.id, scheme) {
         true => format!("move members to other nodes: weft group rebalance --pool {}", pool.name),
         false => format!("add targets on other nodes: weft target add PATH --pool {}", pool.name),
     };
-    Some(found(Verdict::Warning, what, hint))
+    Some(finding(Verdict::Warning, what, hint))
 }
 
 /// Groups of a pool that don't survive the loss of one rack although they could. Groups that can't
 /// span more racks are omitted: nodes may have racks even if there are few.
-fn in_one_rack(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
+fn on_shared_racks(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
     let all = layout::Spread::of_pool(map, pool.id);
     let shares = |group: &&Group| group.pool == pool.id && layout::shares_rack(map, group, all);
     let ids: Vec<GroupId> = mirrored(map).filter(shares).map(|group| group.id).collect();
@@ -218,19 +222,19 @@ fn in_one_rack(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
         1 => format!(
             "1 group of pool {} has several members in one rack, although it could span more: {}",
             pool.name,
-            named(&ids)
+            format_groups(&ids)
         ),
         count => format!(
             "{count} groups of pool {} have several members in one rack, although they could span more: {}",
             pool.name,
-            named(&ids)
+            format_groups(&ids)
         ),
     };
     let hint = format!("move members to other racks: weft group rebalance --pool {}", pool.name);
-    Some(found(Verdict::Warning, what, hint))
+    Some(finding(Verdict::Warning, what, hint))
 }
 
-pub(super) fn named(groups: &[GroupId]) -> String {
+pub(super) fn format_groups(groups: &[GroupId]) -> String {
     match groups.len() {
         1 => format!("group {}", joined(groups)),
         count if count <= NAMED => format!("groups {}", joined(groups)),

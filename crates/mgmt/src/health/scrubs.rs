@@ -1,28 +1,28 @@
 //! Findings of scrubs.
 
-use super::found;
+use super::finding;
 use wire::mgmt::{HealthFinding, ScrubProgress, Verdict};
 
 /// A finding for each target with scrub errors.
 pub(super) fn scrub_findings(scrubs: &[ScrubProgress]) -> Vec<HealthFinding> {
-    scrubs.iter().filter_map(finding).collect()
+    scrubs.iter().filter_map(scrub_finding).collect()
 }
 
-fn finding(progress: &ScrubProgress) -> Option<HealthFinding> {
+fn scrub_finding(progress: &ScrubProgress) -> Option<HealthFinding> {
     let ScrubProgress { target, damaged, mended, missing, .. } = progress;
     if *damaged == 0 && *missing == 0 {
         return None;
     }
     // A missing chunk file of a mirrored group is among the repaired damage.
-    let left = damaged.saturating_sub(*mended) + missing.saturating_sub(*mended);
+    let unrepaired = damaged.saturating_sub(*mended) + missing.saturating_sub(*mended);
     let lost = if *missing > 0 { format!(", {missing} missing chunk files") } else { String::new() };
-    Some(match left {
-        0 => found(
+    Some(match unrepaired {
+        0 => finding(
             Verdict::Warning,
             format!("target {target} had {damaged} damaged ranges{lost}; all were repaired from other replicas"),
             "check its disk (smartctl, kernel log); weft scrub start checks again".into(),
         ),
-        _ => found(
+        _ => finding(
             Verdict::Critical,
             format!("target {target} has damage that could not be repaired: {damaged} damaged ranges{lost}, {mended} repaired"),
             "weft fsck names the files: restore them from a backup; check the disk, and weft scrub start checks again".into(),

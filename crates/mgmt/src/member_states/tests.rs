@@ -37,16 +37,25 @@ fn map(members: u32) -> ClusterMap {
     }
 }
 
-fn there(heard: &[u32], silent: &[u32]) -> Reachable {
+fn reachability(reachable: &[u32], expired: &[u32]) -> ReachabilitySnapshot {
     let nodes = |ids: &[u32]| ids.iter().map(|id| NodeId(*id)).collect();
-    Reachable { reachable: nodes(heard), expired: nodes(silent), ..Reachable::default() }
+    ReachabilitySnapshot {
+        reachable: nodes(reachable),
+        expired: nodes(expired),
+        ..ReachabilitySnapshot::default()
+    }
 }
 
 fn members(map: &ClusterMap) -> Vec<(u32, MemberState)> {
     map.group(GROUP).unwrap().members_with_states().map(|(id, state)| (id.0, state)).collect()
 }
 
-fn say(map: &mut ClusterMap, target: u32, state: MemberState, presence: &Reachable) -> Result<()> {
+fn report(
+    map: &mut ClusterMap,
+    target: u32,
+    state: MemberState,
+    presence: &ReachabilitySnapshot,
+) -> Result<()> {
     let group = map.group(GROUP).unwrap();
     let asker = group.primary().and_then(|id| map.target(id)).map(|t| t.node);
     let word =
@@ -56,39 +65,39 @@ fn say(map: &mut ClusterMap, target: u32, state: MemberState, presence: &Reachab
 
 #[test]
 fn an_ejected_member_returns_by_a_resync() {
-    let (mut map, all) = (map(2), there(&[1, 2], &[]));
-    say(&mut map, 2, NeedsResync, &there(&[1], &[2])).unwrap();
+    let (mut map, all) = (map(2), reachability(&[1, 2], &[]));
+    report(&mut map, 2, NeedsResync, &reachability(&[1], &[2])).unwrap();
     assert_eq!(members(&map), [(1, Good), (2, NeedsResync)]);
-    say(&mut map, 2, Resyncing, &all).unwrap();
-    say(&mut map, 2, NeedsResync, &all).unwrap();
-    say(&mut map, 2, Bad, &all).unwrap();
-    assert_eq!(say(&mut map, 2, Resyncing, &all).unwrap_err().errno, Errno::EINVAL, "it needs everything");
-    say(&mut map, 2, Rebuilding, &all).unwrap();
-    say(&mut map, 2, Good, &all).unwrap();
+    report(&mut map, 2, Resyncing, &all).unwrap();
+    report(&mut map, 2, NeedsResync, &all).unwrap();
+    report(&mut map, 2, Bad, &all).unwrap();
+    assert_eq!(report(&mut map, 2, Resyncing, &all).unwrap_err().errno, Errno::EINVAL, "it needs everything");
+    report(&mut map, 2, Rebuilding, &all).unwrap();
+    report(&mut map, 2, Good, &all).unwrap();
     assert!(map.group(GROUP).unwrap().states.is_empty());
     for state in [Resyncing, Rebuilding] {
-        assert_eq!(say(&mut map, 2, state, &all).unwrap_err().errno, Errno::EINVAL);
+        assert_eq!(report(&mut map, 2, state, &all).unwrap_err().errno, Errno::EINVAL);
     }
-    say(&mut map, 2, NeedsResync, &all).unwrap();
-    assert_eq!(say(&mut map, 2, Good, &all).unwrap_err().errno, Errno::EINVAL, "it has not been resynced");
+    report(&mut map, 2, NeedsResync, &all).unwrap();
+    assert_eq!(report(&mut map, 2, Good, &all).unwrap_err().errno, Errno::EINVAL, "it has not been resynced");
 }
 
 #[test]
 fn the_last_reachable_member_in_sync_is_not_ejected() {
-    for presence in [there(&[2], &[1]), there(&[], &[]), there(&[], &[1, 2])] {
+    for presence in [reachability(&[2], &[1]), reachability(&[], &[]), reachability(&[], &[1, 2])] {
         let mut map = map(2);
         let before = map.clone();
-        assert_eq!(say(&mut map, 2, NeedsResync, &presence).unwrap_err().errno, Errno::EAGAIN);
+        assert_eq!(report(&mut map, 2, NeedsResync, &presence).unwrap_err().errno, Errno::EAGAIN);
         assert_eq!(map, before);
     }
     let mut map = map(2);
-    say(&mut map, 2, NeedsResync, &there(&[1, 2], &[])).unwrap();
-    assert_eq!(say(&mut map, 1, Bad, &there(&[1, 2], &[])).unwrap_err().errno, Errno::EAGAIN);
+    report(&mut map, 2, NeedsResync, &reachability(&[1, 2], &[])).unwrap();
+    assert_eq!(report(&mut map, 1, Bad, &reachability(&[1, 2], &[])).unwrap_err().errno, Errno::EAGAIN);
 }
 
 #[test]
 fn only_reports_of_the_current_primary_are_applied() {
-    let (mut map, all) = (map(2), there(&[1, 2], &[]));
+    let (mut map, all) = (map(2), reachability(&[1, 2], &[]));
     let before = map.clone();
     let word = MemberReport {
         group: GROUP,
@@ -118,26 +127,31 @@ fn only_reports_of_the_current_primary_are_applied() {
 #[test]
 fn a_departing_primary_is_replaced_by_a_reachable_member() {
     let mut two = map(2);
-    say(&mut two, 1, Bad, &there(&[1, 2], &[])).unwrap();
+    report(&mut two, 1, Bad, &reachability(&[1, 2], &[])).unwrap();
     assert_eq!(members(&two), [(2, Good), (1, Bad)]);
 
     let mut three = map(3);
-    replace_unreachable_primaries(&mut three, &there(&[3], &[1, 2]));
+    replace_unreachable_primaries(&mut three, &reachability(&[3], &[1, 2]));
     assert_eq!(members(&three), [(3, Good), (2, NeedsResync), (1, NeedsResync)]);
     // A write that the first one had begun may be on only one of the others.
     let mut three = map(3);
-    replace_unreachable_primaries(&mut three, &there(&[2, 3], &[1]));
+    replace_unreachable_primaries(&mut three, &reachability(&[2, 3], &[1]));
     assert_eq!(members(&three), [(2, Good), (3, NeedsResync), (1, NeedsResync)]);
     let mut three = map(3);
-    say(&mut three, 3, Bad, &there(&[1, 2], &[3])).unwrap();
-    say(&mut three, 3, Rebuilding, &there(&[1, 2, 3], &[])).unwrap();
-    replace_unreachable_primaries(&mut three, &there(&[2, 3], &[1]));
+    report(&mut three, 3, Bad, &reachability(&[1, 2], &[3])).unwrap();
+    report(&mut three, 3, Rebuilding, &reachability(&[1, 2, 3], &[])).unwrap();
+    replace_unreachable_primaries(&mut three, &reachability(&[2, 3], &[1]));
     assert_eq!(members(&three), [(2, Good), (3, Bad), (1, NeedsResync)]);
 }
 
 #[test]
 fn an_unreachable_secondary_is_not_ejected() {
-    for presence in [there(&[1], &[2]), there(&[], &[1, 2]), there(&[2], &[]), there(&[1, 2], &[])] {
+    for presence in [
+        reachability(&[1], &[2]),
+        reachability(&[], &[1, 2]),
+        reachability(&[2], &[]),
+        reachability(&[1, 2], &[]),
+    ] {
         let mut map = map(2);
         let before = map.clone();
         replace_unreachable_primaries(&mut map, &presence);
@@ -148,19 +162,19 @@ fn an_unreachable_secondary_is_not_ejected() {
 #[test]
 fn a_restarted_member_is_ejected_unless_it_is_the_only_one() {
     let mut now = map(2);
-    handle_restart(&mut now, NodeId(1), &there(&[1, 2], &[]));
+    handle_restart(&mut now, NodeId(1), &reachability(&[1, 2], &[]));
     assert_eq!(members(&now), [(2, Good), (1, NeedsResync)]);
-    handle_restart(&mut now, NodeId(2), &there(&[1, 2], &[]));
+    handle_restart(&mut now, NodeId(2), &reachability(&[1, 2], &[]));
     assert_eq!(members(&now), [(2, Good), (1, NeedsResync)], "the last good one");
-    say(&mut now, 1, Resyncing, &there(&[1, 2], &[])).unwrap();
-    handle_restart(&mut now, NodeId(2), &there(&[1, 2], &[]));
+    report(&mut now, 1, Resyncing, &reachability(&[1, 2], &[])).unwrap();
+    handle_restart(&mut now, NodeId(2), &reachability(&[1, 2], &[]));
     assert_eq!(members(&now), [(2, Good), (1, NeedsResync)], "nobody goes on where the other process was");
-    say(&mut now, 1, Resyncing, &there(&[1, 2], &[])).unwrap();
-    handle_restart(&mut now, NodeId(1), &there(&[1, 2], &[]));
+    report(&mut now, 1, Resyncing, &reachability(&[1, 2], &[])).unwrap();
+    handle_restart(&mut now, NodeId(1), &reachability(&[1, 2], &[]));
     assert_eq!(members(&now), [(2, Good), (1, NeedsResync)]);
 
     let mut alone = map(2);
-    handle_restart(&mut alone, NodeId(1), &there(&[1], &[2]));
+    handle_restart(&mut alone, NodeId(1), &reachability(&[1], &[2]));
     assert_eq!(members(&alone), [(1, Good), (2, Good)]);
 }
 
@@ -168,11 +182,11 @@ fn a_restarted_member_is_ejected_unless_it_is_the_only_one() {
 fn members_on_one_node_restart_together() {
     let mut now = map(2);
     now.targets[1].node = NodeId(1);
-    handle_restart(&mut now, NodeId(1), &there(&[1], &[]));
+    handle_restart(&mut now, NodeId(1), &reachability(&[1], &[]));
     assert_eq!(members(&now), [(1, Good), (2, NeedsResync)]);
     let mut now = map(3);
     now.targets[1].node = NodeId(1);
-    handle_restart(&mut now, NodeId(1), &there(&[1, 3], &[]));
+    handle_restart(&mut now, NodeId(1), &reachability(&[1, 3], &[]));
     assert_eq!(members(&now), [(3, Good), (2, NeedsResync), (1, NeedsResync)]);
     let mut now = map(3);
     handle_full_restart(&mut now);
@@ -185,9 +199,9 @@ fn members_on_one_node_restart_together() {
 #[test]
 fn an_orderly_shutdown_hands_over() {
     let mut now = map(2);
-    handle_shutdown(&mut now, NodeId(1), &there(&[2], &[1]));
+    handle_shutdown(&mut now, NodeId(1), &reachability(&[2], &[1]));
     assert_eq!(members(&now), [(2, Good), (1, NeedsResync)]);
-    handle_shutdown(&mut now, NodeId(2), &there(&[], &[1, 2]));
+    handle_shutdown(&mut now, NodeId(2), &reachability(&[], &[1, 2]));
     assert_eq!(members(&now), [(2, Good), (1, NeedsResync)]);
 }
 
@@ -197,7 +211,7 @@ fn a_change_is_a_version() {
     let mut after = before.clone();
     assign_group_versions(&before, &mut after);
     assert_eq!(after, before);
-    say(&mut after, 2, NeedsResync, &there(&[1], &[])).unwrap();
+    report(&mut after, 2, NeedsResync, &reachability(&[1], &[])).unwrap();
     assign_group_versions(&before, &mut after);
     assert_eq!((after.groups[0].since, after.groups[1].since), (Epoch(0), Epoch(8)));
     assert_eq!(ejected(&before, &after), [(GROUP, TargetId(2))]);
@@ -209,11 +223,11 @@ fn a_change_is_a_version() {
 
 #[derive(Clone, Debug)]
 enum Event {
-    Say(u32, MemberState),
+    Report(u32, MemberState),
     Restarted(u32),
     Stopped(u32),
     AllRestarted,
-    Look,
+    Evaluate,
 }
 
 fn any_state() -> impl Strategy<Value = MemberState> {
@@ -222,11 +236,11 @@ fn any_state() -> impl Strategy<Value = MemberState> {
 
 fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        6 => (1u32..4, any_state()).prop_map(|(target, state)| Event::Say(target, state)),
+        6 => (1u32..4, any_state()).prop_map(|(target, state)| Event::Report(target, state)),
         2 => (1u32..4).prop_map(Event::Restarted),
         1 => (1u32..4).prop_map(Event::Stopped),
         1 => Just(Event::AllRestarted),
-        3 => Just(Event::Look),
+        3 => Just(Event::Evaluate),
     ]
 }
 
@@ -241,21 +255,21 @@ proptest! {
         if together {
             now.targets[1].node = NodeId(1);
         }
-        for (event, heard) in events {
-            let heard: Vec<u32> = (1..4).filter(|node| heard & (1 << (node - 1)) > 0).collect();
-            let silent: Vec<u32> = (1..4).filter(|node| !heard.contains(node)).collect();
-            let presence = there(&heard, &silent);
+        for (event, reachable) in events {
+            let reachable: Vec<u32> = (1..4).filter(|node| reachable & (1 << (node - 1)) > 0).collect();
+            let expired: Vec<u32> = (1..4).filter(|node| !reachable.contains(node)).collect();
+            let presence = reachability(&reachable, &expired);
             let before = now.clone();
             match &event {
-                Event::Say(target, state) => {
-                    if say(&mut now, *target, *state, &presence).is_err() {
+                Event::Report(target, state) => {
+                    if report(&mut now, *target, *state, &presence).is_err() {
                         prop_assert_eq!(&now, &before);
                     }
                 }
                 Event::Restarted(node) => handle_restart(&mut now, NodeId(*node), &presence),
                 Event::Stopped(node) => handle_shutdown(&mut now, NodeId(*node), &presence),
                 Event::AllRestarted => handle_full_restart(&mut now),
-                Event::Look => replace_unreachable_primaries(&mut now, &presence),
+                Event::Evaluate => replace_unreachable_primaries(&mut now, &presence),
             }
             let (old, new) = (before.group(GROUP).unwrap(), now.group(GROUP).unwrap());
             let sorted = |group: &Group| group.members.iter().copied().collect::<BTreeSet<_>>();
@@ -285,8 +299,8 @@ proptest! {
 #[test]
 fn a_group_recovers_from_a_member_that_missed_writes() {
     let mut now = map(3);
-    say(&mut now, 3, Bad, &there(&[1, 2, 3], &[])).unwrap();
-    say(&mut now, 2, NeedsResync, &there(&[1, 2, 3], &[])).unwrap();
+    report(&mut now, 3, Bad, &reachability(&[1, 2, 3], &[])).unwrap();
+    report(&mut now, 2, NeedsResync, &reachability(&[1, 2, 3], &[])).unwrap();
     let before = now.clone();
     recover(&mut now, GROUP, TargetId(2)).unwrap();
     assert_eq!(members(&now), [(2, Good), (3, Bad), (1, Bad)]);
@@ -297,7 +311,7 @@ fn a_group_recovers_from_a_member_that_missed_writes() {
     // A report of the primary doesn't clear it unless it is orderly.
     let word =
         MemberReport { group: GROUP, since: Epoch(8), target: TargetId(2), state: Good, orderly: false };
-    let all = there(&[2, 3], &[1]);
+    let all = reachability(&[2, 3], &[1]);
     apply_member_report(&mut now, Some(NodeId(2)), &word, &all).unwrap();
     assert_eq!(now.group(GROUP).unwrap().revived, Some(TargetId(2)));
     // Nor does a report on the previous version.
@@ -311,14 +325,14 @@ fn a_group_recovers_from_a_member_that_missed_writes() {
     let group = now.group(GROUP).unwrap();
     assert_eq!((group.since, group.revived), (Epoch(9), None));
     // A member that returns doesn't become primary by that.
-    handle_restart(&mut now, NodeId(1), &there(&[1, 2, 3], &[]));
+    handle_restart(&mut now, NodeId(1), &reachability(&[1, 2, 3], &[]));
     assert_eq!(members(&now), [(2, Good), (3, Bad), (1, Bad)]);
 }
 
 #[test]
 fn recovering_from_a_leaving_member_cancels_its_replacement() {
     let mut now = map(2);
-    say(&mut now, 2, NeedsResync, &there(&[1, 2], &[])).unwrap();
+    report(&mut now, 2, NeedsResync, &reachability(&[1, 2], &[])).unwrap();
     group_mut(&mut now, GROUP).unwrap().leaving = Some(TargetId(2));
     recover(&mut now, GROUP, TargetId(2)).unwrap();
     let group = group_mut(&mut now, GROUP).unwrap();
@@ -333,15 +347,15 @@ fn recovering_from_a_leaving_member_cancels_its_replacement() {
 
 #[test]
 fn members_without_disk_are_ejected_if_another_is_available() {
-    let gone = |heard: &[u32], missing: &[u32]| Reachable {
+    let gone = |reachable: &[u32], missing: &[u32]| ReachabilitySnapshot {
         missing: missing.iter().map(|id| TargetId(*id)).collect(),
-        ..there(heard, &[])
+        ..reachability(reachable, &[])
     };
     let mut two = map(2);
     eject_missing(&mut two, &gone(&[1, 2], &[1]));
     assert_eq!(members(&two), [(2, Good), (1, NeedsResync)]);
     let before = two.clone();
-    eject_missing(&mut two, &there(&[1, 2], &[]));
+    eject_missing(&mut two, &reachability(&[1, 2], &[]));
     eject_missing(&mut two, &gone(&[1, 2], &[2]));
     assert_eq!(two, before, "it has missed something, and the last good one stays");
     let mut three = map(3);
@@ -364,12 +378,13 @@ fn a_leaving_member_stays_while_a_replica_is_unreachable() {
         let word =
             MemberReport { group: GROUP, since: Epoch(5), target: TargetId(leaving), state: Bad, orderly };
         let before = map.clone();
-        let heard: Vec<u32> = (1..=3).filter(|id| *id != absent).collect();
-        apply_member_report(&mut map, None, &word, &there(&heard, &[])).unwrap();
-        let diskless = Reachable { missing: [TargetId(absent)].into(), ..there(&[1, 2, 3], &[]) };
+        let reachable: Vec<u32> = (1..=3).filter(|id| *id != absent).collect();
+        apply_member_report(&mut map, None, &word, &reachability(&reachable, &[])).unwrap();
+        let diskless =
+            ReachabilitySnapshot { missing: [TargetId(absent)].into(), ..reachability(&[1, 2, 3], &[]) };
         apply_member_report(&mut map, None, &word, &diskless).unwrap();
         assert_eq!(map, before);
-        apply_member_report(&mut map, None, &word, &there(&[1, 2, 3], &[])).unwrap();
+        apply_member_report(&mut map, None, &word, &reachability(&[1, 2, 3], &[])).unwrap();
         assert_eq!(map.group(GROUP).unwrap().state_of(TargetId(leaving)), Some(Bad));
     }
 }

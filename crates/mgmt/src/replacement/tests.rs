@@ -26,26 +26,29 @@ fn map(nodes: u32, scheme: Scheme) -> ClusterMap {
     map
 }
 
-fn presence(map: &ClusterMap) -> Reachable {
+fn presence(map: &ClusterMap) -> ReachabilitySnapshot {
     let nodes = |is_online: bool| {
-        let is_so = move |t: &&Target| (t.state == TargetState::Online) == is_online;
-        map.targets.iter().filter(is_so).map(|t| t.node).collect()
+        let has_state = move |t: &&Target| (t.state == TargetState::Online) == is_online;
+        map.targets.iter().filter(has_state).map(|t| t.node).collect()
     };
-    Reachable { reachable: nodes(true), expired: nodes(false), ..Reachable::default() }
+    ReachabilitySnapshot { reachable: nodes(true), expired: nodes(false), ..ReachabilitySnapshot::default() }
 }
 
 /// One evaluation of the map; all nodes know the previously published one.
-fn look(map: &mut ClusterMap, lost: &[u32]) {
+fn evaluate(map: &mut ClusterMap, lost: &[u32]) {
     let (before, presence) = (map.clone(), presence(map));
     member_states::replace_unreachable_primaries(map, &presence);
-    let is_out = |group: GroupId, id: TargetId| {
+    let is_not_in_sync = |group: GroupId, id: TargetId| {
         before.group(group).and_then(|group| group.state_of(id)).is_some_and(|state| state != Good)
     };
     let lost = lost.iter().map(|id| TargetId(*id)).collect();
-    advance(map, &ReplacementContext { presence: &presence, lost: &lost, is_ejection_confirmed: &is_out });
+    advance(
+        map,
+        &ReplacementContext { presence: &presence, lost: &lost, is_ejection_confirmed: &is_not_in_sync },
+    );
 }
 
-fn say(map: &mut ClusterMap, group: GroupId, target: TargetId, state: MemberState, orderly: bool) {
+fn report(map: &mut ClusterMap, group: GroupId, target: TargetId, state: MemberState, orderly: bool) {
     let presence = presence(map);
     let since = map.group(group).unwrap().since;
     // A forbidden transition is refused, and changes nothing.
@@ -61,15 +64,15 @@ fn serve(map: &mut ClusterMap) {
     for group in map.groups.clone() {
         let Some(primary) = group.primary() else { continue };
         if let Some(leaving) = group.removable_member().filter(|id| group.state_of(*id) == Some(Good)) {
-            say(map, group.id, leaving, Bad, leaving == primary);
+            report(map, group.id, leaving, Bad, leaving == primary);
             continue;
         }
         for (id, state) in group.members_with_states() {
             let is_there = map.target(id).unwrap().state == TargetState::Online;
             match state {
-                NeedsResync if is_there => say(map, group.id, id, Resyncing, false),
-                Bad if is_there && group.leaving != Some(id) => say(map, group.id, id, Rebuilding, false),
-                Resyncing | Rebuilding if is_there => say(map, group.id, id, Good, false),
+                NeedsResync if is_there => report(map, group.id, id, Resyncing, false),
+                Bad if is_there && group.leaving != Some(id) => report(map, group.id, id, Rebuilding, false),
+                Resyncing | Rebuilding if is_there => report(map, group.id, id, Good, false),
                 _ => {}
             }
         }
@@ -81,13 +84,13 @@ fn a_lost_target_is_ejected_then_replaced_by_several() {
     let mut map = map(4, Scheme::Mirror(2));
     let had = groups_of(&map, 1);
     map.targets[0].state = TargetState::Offline;
-    look(&mut map, &[]);
+    evaluate(&mut map, &[]);
     assert_eq!(groups_of(&map, 1), had, "it may come back");
-    look(&mut map, &[1]);
+    evaluate(&mut map, &[1]);
     for id in &had {
         assert_ne!(map.group(*id).unwrap().state_of(TargetId(1)), Some(Good));
     }
-    look(&mut map, &[1]);
+    evaluate(&mut map, &[1]);
     assert_eq!(groups_of(&map, 1), []);
     let new: BTreeSet<TargetId> = had
         .iter()
@@ -122,10 +125,10 @@ fn the_last_member_in_sync_is_never_replaced() {
     let mut map = map(3, Scheme::Mirror(2));
     let group = groups_of(&map, 1)[0];
     let other = *map.group(group).unwrap().members.iter().find(|id| id.0 != 1).unwrap();
-    say(&mut map, group, other, NeedsResync, false);
+    report(&mut map, group, other, NeedsResync, false);
     map.targets[0].state = TargetState::Offline;
-    look(&mut map, &[1]);
-    look(&mut map, &[1]);
+    evaluate(&mut map, &[1]);
+    evaluate(&mut map, &[1]);
     assert_eq!(map.group(group).unwrap().state_of(TargetId(1)), Some(Good));
 }
 
@@ -137,7 +140,7 @@ fn draining_keeps_the_number_of_replicas() {
         let had = groups_of(&map, 1).len();
         let mut looks = 0;
         while !groups_of(&map, 1).is_empty() {
-            look(&mut map, &[]);
+            evaluate(&mut map, &[]);
             let leaves = map.groups.iter().filter(|group| group.leaving.is_some()).count();
             assert!(leaves <= MAX_LEAVING_AT_ONCE);
             serve(&mut map);
@@ -155,11 +158,11 @@ fn draining_keeps_the_number_of_replicas() {
 fn a_lost_incoming_member_is_removed() {
     let mut map = map(4, Scheme::Mirror(2));
     map.targets[0].drain = true;
-    look(&mut map, &[]);
+    evaluate(&mut map, &[]);
     let group = map.groups.iter().find(|group| group.leaving.is_some()).unwrap().clone();
     let coming = *group.members.last().unwrap();
     map.targets[coming.0 as usize - 1].state = TargetState::Offline;
-    look(&mut map, &[coming.0]);
+    evaluate(&mut map, &[coming.0]);
     let after = map.group(group.id).unwrap();
     assert!(!after.members.contains(&coming), "{after:?}");
     assert!(after.members.contains(&TargetId(1)) && after.in_sync_members().count() == 2, "{after:?}");
@@ -171,7 +174,7 @@ fn lost_members_of_a_group_are_replaced_independently() {
     let group = map.group(groups_of(&map, 1)[0]).unwrap().clone();
     let [unaware, replaceable] = [group.members[1], group.members[2]];
     for target in [unaware, replaceable] {
-        say(&mut map, group.id, target, NeedsResync, false);
+        report(&mut map, group.id, target, NeedsResync, false);
         map.targets[target.0 as usize - 1].state = TargetState::Offline;
     }
     let presence = presence(&map);
@@ -190,7 +193,7 @@ fn an_incoming_member_without_space_is_replaced() {
     for is_drained in [false, true] {
         let mut map = map(5, Scheme::Mirror(2));
         map.targets[0].drain = true;
-        look(&mut map, &[]);
+        evaluate(&mut map, &[]);
         let group = map.groups.iter().find(|group| group.leaving.is_some()).unwrap().clone();
         let coming = *group.members.last().unwrap();
         let target = &mut map.targets[coming.0 as usize - 1];
@@ -198,11 +201,11 @@ fn an_incoming_member_without_space_is_replaced() {
             true => target.drain = true,
             false => (target.class, target.free) = (CapacityClass::Emergency, 0),
         }
-        say(&mut map, group.id, coming, Rebuilding, false);
-        look(&mut map, &[]);
+        report(&mut map, group.id, coming, Rebuilding, false);
+        evaluate(&mut map, &[]);
         assert!(map.group(group.id).unwrap().members.contains(&coming), "it is being tried");
-        say(&mut map, group.id, coming, Bad, false);
-        look(&mut map, &[]);
+        report(&mut map, group.id, coming, Bad, false);
+        evaluate(&mut map, &[]);
         let after = map.group(group.id).unwrap();
         assert!(!after.members.contains(&coming), "{after:?}");
         assert_eq!(
@@ -219,7 +222,7 @@ enum Event {
     Lose(u32),
     Drain(u32, bool),
     Serve,
-    Look,
+    Evaluate,
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -230,12 +233,12 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => id().prop_map(Event::Lose),
         1 => (id(), any::<bool>()).prop_map(|(id, drain)| Event::Drain(id, drain)),
         3 => Just(Event::Serve),
-        3 => Just(Event::Look),
+        3 => Just(Event::Evaluate),
     ];
     proptest::collection::vec(event, 1..60)
 }
 
-fn befall(map: &mut ClusterMap, lost: &mut BTreeSet<u32>, event: &Event) {
+fn apply(map: &mut ClusterMap, lost: &mut BTreeSet<u32>, event: &Event) {
     match *event {
         Event::Die(id) => map.targets[id as usize - 1].state = TargetState::Offline,
         Event::Return(id) => {
@@ -248,9 +251,9 @@ fn befall(map: &mut ClusterMap, lost: &mut BTreeSet<u32>, event: &Event) {
         }
         Event::Drain(id, drain) => map.targets[id as usize - 1].drain = drain,
         Event::Serve => serve(map),
-        Event::Look => {
+        Event::Evaluate => {
             let lost: Vec<u32> = lost.iter().copied().collect();
-            look(map, &lost);
+            evaluate(map, &lost);
         }
     }
 }
@@ -262,7 +265,7 @@ proptest! {
         let (mut map, mut lost) = (map(6, scheme), BTreeSet::new());
         for event in &events {
             let before = map.clone();
-            befall(&mut map, &mut lost, event);
+            apply(&mut map, &mut lost, event);
             for group in &map.groups {
                 let old = before.group(group.id).unwrap();
                 prop_assert!(group.in_sync_members().next().is_some(), "{:?}: nobody is good: {:?}", event, group);
@@ -280,11 +283,11 @@ proptest! {
             }
         }
         // When all targets are reachable again, no changes remain.
-        (1..=6).for_each(|id| befall(&mut map, &mut lost, &Event::Return(id)));
-        (1..=6).for_each(|id| befall(&mut map, &mut lost, &Event::Drain(id, false)));
+        (1..=6).for_each(|id| apply(&mut map, &mut lost, &Event::Return(id)));
+        (1..=6).for_each(|id| apply(&mut map, &mut lost, &Event::Drain(id, false)));
         for _ in 0..400 {
-            befall(&mut map, &mut lost, &Event::Serve);
-            befall(&mut map, &mut lost, &Event::Look);
+            apply(&mut map, &mut lost, &Event::Serve);
+            apply(&mut map, &mut lost, &Event::Evaluate);
         }
         for group in &map.groups {
             prop_assert!(!group.is_degraded() && group.leaving.is_none(), "{:?}", group);

@@ -27,13 +27,13 @@ fn a_machine_joins_serves_and_says_goodbye() {
 
         let target = cluster.add(node, "/t1").await;
         assert_eq!(cluster.map().target(target).unwrap().state, TargetState::Offline);
-        let beat = cluster.beat(node, 1, &[target]);
+        let beat = cluster.heartbeat(node, 1, &[target]);
         let Ok(MgmtReply::Alive(Alive { map: Some(map), .. })) = cluster.ask(beat).await else {
             panic!("the target that comes online is news")
         };
         let known = map.target(target).unwrap();
         assert_eq!((known.state, known.capacity, known.free), (TargetState::Online, 100 << 30, 50 << 30));
-        let beat = cluster.beat(node, 1, &[target]);
+        let beat = cluster.heartbeat(node, 1, &[target]);
         assert!(matches!(cluster.ask(beat).await, Ok(MgmtReply::Alive(Alive { map: None, .. }))));
 
         cluster.ask(MgmtRequest::Goodbye { node, instance: 99 }).await.unwrap();
@@ -50,7 +50,7 @@ fn a_wrong_token_is_refused_and_none_is_used_up_by_a_refusal() {
         let error = cluster.refused(MgmtRequest::Join(join("a", 7501, "open"))).await;
         assert_eq!(error.errno, Errno::EACCES);
         cluster.refused(MgmtRequest::Join(join("first", 7501, "sesame"))).await;
-        assert!(cluster.gate.admitted.lock().unwrap().is_empty());
+        assert!(cluster.authority.admitted.lock().unwrap().is_empty());
         assert_eq!(cluster.join("a", 7501).await, NodeId(2));
     });
 }
@@ -59,14 +59,14 @@ fn a_wrong_token_is_refused_and_none_is_used_up_by_a_refusal() {
 fn only_heartbeats_of_the_registered_process_count() {
     in_cluster(async |cluster| {
         let node = cluster.join("a", 7501).await;
-        assert_eq!(cluster.refused(cluster.beat(node, 1, &[])).await.errno, Errno::ENOTCONN);
+        assert_eq!(cluster.refused(cluster.heartbeat(node, 1, &[])).await.errno, Errno::ENOTCONN);
         for instance in [1, 2] {
             let register = MgmtRequest::Register(cluster.registration(node, instance, 7501, &[]));
             cluster.ask(register).await.unwrap();
         }
-        assert_eq!(cluster.refused(cluster.beat(node, 1, &[])).await.errno, Errno::ESTALE);
-        cluster.ask(cluster.beat(node, 2, &[])).await.unwrap();
-        assert_eq!(cluster.refused(cluster.beat(NodeId(9), 2, &[])).await.errno, Errno::ENODEV);
+        assert_eq!(cluster.refused(cluster.heartbeat(node, 1, &[])).await.errno, Errno::ESTALE);
+        cluster.ask(cluster.heartbeat(node, 2, &[])).await.unwrap();
+        assert_eq!(cluster.refused(cluster.heartbeat(NodeId(9), 2, &[])).await.errno, Errno::ENODEV);
         let copy = MgmtRequest::Register(cluster.registration(node, 3, 7509, &[]));
         assert_eq!(cluster.refused(copy).await.errno, Errno::EEXIST);
     });
@@ -103,9 +103,9 @@ fn watchers_see_every_change() {
         let after = cluster.map().epoch;
         let watching = Channel::in_process(cluster.management.clone() as Arc<dyn net::Handler<_, _>>);
         let seen = Arc::new(Mutex::new(None));
-        let told = seen.clone();
+        let published = seen.clone();
         rt::spawn(async move {
-            *told.lock().unwrap() = Some(watching.call(MgmtRequest::WatchMap { after }, None).await);
+            *published.lock().unwrap() = Some(watching.call(MgmtRequest::WatchMap { after }, None).await);
         });
         rt::yield_now().await;
         assert!(seen.lock().unwrap().is_none(), "nothing has changed yet");
@@ -127,18 +127,18 @@ fn state_survives_a_restart_of_management() {
         let node = cluster.join("a", 7501).await;
         cluster.ask(MgmtRequest::Register(cluster.registration(node, 1, 7501, &[]))).await.unwrap();
         let target = cluster.add(node, "/t1").await;
-        cluster.ask(cluster.beat(node, 1, &[target])).await.unwrap();
+        cluster.ask(cluster.heartbeat(node, 1, &[target])).await.unwrap();
         let gone = cluster.join("b", 7502).await;
         cluster.ask(MgmtRequest::RemoveNode { node: gone }).await.unwrap();
         let before = cluster.map();
-        cluster.management = open(&cluster.writer, &cluster.superblock, &cluster.gate).await;
+        cluster.management = open(&cluster.writer, &cluster.superblock, &cluster.authority).await;
         assert_eq!(cluster.map(), before);
         // The node continues, and registers again when told to.
         cluster.management.refresh().await.unwrap();
         assert_eq!(cluster.map().node(node).unwrap().state, NodeState::Online);
-        assert_eq!(cluster.refused(cluster.beat(node, 1, &[target])).await.errno, Errno::ENOTCONN);
+        assert_eq!(cluster.refused(cluster.heartbeat(node, 1, &[target])).await.errno, Errno::ENOTCONN);
         cluster.ask(MgmtRequest::Register(cluster.registration(node, 1, 7501, &[target]))).await.unwrap();
-        cluster.ask(cluster.beat(node, 1, &[target])).await.unwrap();
+        cluster.ask(cluster.heartbeat(node, 1, &[target])).await.unwrap();
         assert_eq!(cluster.join("c", 7503).await, NodeId(4), "numbers are never given twice");
     });
 }
@@ -178,7 +178,7 @@ fn an_unreferenced_pool_can_be_emptied() {
 }
 
 #[test]
-fn rules_for_networks_are_kept_and_told() {
+fn export_rules_are_stored_and_listed() {
     in_cluster(async |cluster| {
         let rule: types::ExportRule =
             serde_json::from_str(r#"{"clients":"10.0.0.0/8","access":"ro"}"#).unwrap();
@@ -187,7 +187,7 @@ fn rules_for_networks_are_kept_and_told() {
         assert_eq!(cluster.map().epoch.0, before.0 + 1, "nobody would hear of it");
         let rules = cluster.ask(MgmtRequest::ListExports).await.unwrap();
         assert_eq!(rules, MgmtReply::Exports { exports: vec![rule.clone()] });
-        let again = open(&cluster.writer, &cluster.superblock, &cluster.gate).await;
+        let again = open(&cluster.writer, &cluster.superblock, &cluster.authority).await;
         assert_eq!(again.current().exports, std::slice::from_ref(&rule));
         let wrong = "10.0.0.0/9".parse().unwrap();
         cluster.refused(MgmtRequest::RemoveExport { clients: wrong }).await;
@@ -252,7 +252,7 @@ fn two_nodes_that_claim_one_target() {
         let (one, two) = (cluster.join("a", 7501).await, cluster.join("b", 7502).await);
         cluster.ask(MgmtRequest::Register(cluster.registration(one, 1, 7501, &[]))).await.unwrap();
         let target = cluster.add(one, "/t1").await;
-        cluster.ask(cluster.beat(one, 1, &[target])).await.unwrap();
+        cluster.ask(cluster.heartbeat(one, 1, &[target])).await.unwrap();
         let claim = MgmtRequest::Register(cluster.registration(two, 2, 7502, &[target]));
         let error = cluster.refused(claim).await;
         assert_eq!(error.errno, Errno::EBUSY);
@@ -315,7 +315,7 @@ fn a_removed_node_that_comes_back() {
         let error = cluster.refused(back).await;
         assert_eq!(error.errno, Errno::ENODEV);
         says(&error, "node 2", "removed", "join again");
-        says(&cluster.refused(cluster.beat(node, 1, &[])).await, "node 2", "removed", "join again");
+        says(&cluster.refused(cluster.heartbeat(node, 1, &[])).await, "node 2", "removed", "join again");
     });
 }
 

@@ -26,8 +26,8 @@ fn setting_the_clock_does_not_change_cluster_time() {
         let cluster = cluster.clone();
         let beat = async move {
             rt::sleep(Duration::from_secs(10)).await;
-            let told = cluster.ask(cluster.beat(node, 1, &[])).await.unwrap();
-            let MgmtReply::Alive(alive) = told else { panic!("{told:?}") };
+            let reply = cluster.ask(cluster.heartbeat(node, 1, &[])).await.unwrap();
+            let MgmtReply::Alive(alive) = reply else { panic!("{reply:?}") };
             (alive.time_s - began_s, rt::now().secs - began_s)
         };
         let (told_s, shown_s) = world.run(host, beat).unwrap();

@@ -10,7 +10,7 @@ use types::{
     ClusterMap, Errno, Error, GroupId, GroupUsage, InodeId, NodeId, PartitionId, PoolId, Result,
     RevokedClient, Role, SessionId, TargetId,
 };
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 use wire::mgmt::*;
 use wire::{MgmtReply, MgmtRequest};
 
@@ -83,7 +83,7 @@ impl MembershipAuthority for TestAuthority {
 
     fn renew(
         &self,
-        member: &identity::Role,
+        member: &identity::Member,
         present: Option<&identity::Identity>,
         _csr: &str,
         _now_s: i64,
@@ -101,11 +101,15 @@ impl MembershipAuthority for TestAuthority {
 pub struct OneFile(Arc<TestAuthority>);
 
 impl Metadata for OneFile {
-    fn reconcile(&self, _target: TargetId, _touched: Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile(&self, _target: TargetId, _touched: ReconcileFiles) -> LocalFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn reconcile_group(&self, _group: types::GroupId, _touched: Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile_group(
+        &self,
+        _group: types::GroupId,
+        _touched: ReconcileFiles,
+    ) -> LocalFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
@@ -167,7 +171,7 @@ pub struct Cluster {
     pub writer: Arc<Writer>,
     pub superblock: Superblock,
     pub management: Arc<Management>,
-    pub gate: Arc<TestAuthority>,
+    pub authority: Arc<TestAuthority>,
 }
 
 impl Cluster {
@@ -177,7 +181,7 @@ impl Cluster {
         let superblock = Superblock::random("test");
         let gate = Arc::new(TestAuthority::default());
         let management = open(&writer, &superblock, &gate).await;
-        Cluster { memory, writer, superblock, management, gate }
+        Cluster { memory, writer, superblock, management, authority: gate }
     }
 
     pub async fn ask(&self, request: MgmtRequest) -> Result<MgmtReply> {
@@ -233,7 +237,7 @@ impl Cluster {
         }
     }
 
-    pub fn beat(&self, node: NodeId, instance: u64, targets: &[TargetId]) -> MgmtRequest {
+    pub fn heartbeat(&self, node: NodeId, instance: u64, targets: &[TargetId]) -> MgmtRequest {
         MgmtRequest::Heartbeat(Heartbeat {
             node,
             instance,

@@ -32,20 +32,20 @@ pub(super) struct SessionLeases {
     /// Leases and marks.
     pub holders: usize,
     /// Those of them that are recalled to make room.
-    pub leaving: usize,
+    pub being_recalled: usize,
     /// Leases, oldest first. An entry is invalid if the lease has another sequence number now.
-    ages: VecDeque<Aged>,
+    ages: VecDeque<AgeEntry>,
 }
 
 #[derive(Clone, Copy)]
-struct Aged {
+struct AgeEntry {
     ino: InodeId,
-    place: u32,
+    age_number: u32,
 }
 
 impl SessionLeases {
-    fn staying(&self) -> usize {
-        self.holders - self.leaving
+    fn not_recalled(&self) -> usize {
+        self.holders - self.being_recalled
     }
 
     /// Entries of the age list.
@@ -59,8 +59,9 @@ impl Holder {
     /// Whether the lease may be recalled to make room. A `Shared` lease is useful only while a file
     /// is open, and the client releases it by itself.
     fn is_recallable(&self) -> bool {
-        let is_kept = matches!(self.mode, Some(LeaseMode::Read | LeaseMode::Permissions | LeaseMode::Write));
-        is_kept && self.recall.is_none()
+        let has_recallable_mode =
+            matches!(self.mode, Some(LeaseMode::Read | LeaseMode::Permissions | LeaseMode::Write));
+        has_recallable_mode && self.recall.is_none()
     }
 }
 
@@ -98,7 +99,7 @@ impl LeaseTable {
     /// lease ends as soon as its recall is acknowledged.
     pub fn make_room(&mut self, session: SessionId, send: Send<'_>) {
         for _ in 0..ROOM_RECALLS {
-            let own = self.by_session.get(&session).map_or(0, SessionLeases::staying);
+            let own = self.by_session.get(&session).map_or(0, SessionLeases::not_recalled);
             let victim = if own > recall_threshold(self.limits.per_session) {
                 Some(session)
             } else if self.total - self.recalled_for_room > recall_threshold(self.limits.total) {
@@ -114,11 +115,11 @@ impl LeaseTable {
     /// The session whose leases are recalled: the requester if it has its share, else the next one
     /// in turn that does. So the working sets of small sessions survive the tree walk of a large
     /// one.
-    fn victim(&mut self, asker: SessionId) -> Option<SessionId> {
+    fn victim(&mut self, requester: SessionId) -> Option<SessionId> {
         let share = (self.total - self.recalled_for_room) / self.by_session.len().max(1);
-        let has_share = |own: &SessionLeases| own.staying() >= share.max(1) && !own.ages.is_empty();
-        if self.by_session.get(&asker).is_some_and(has_share) {
-            return Some(asker);
+        let has_share = |own: &SessionLeases| own.not_recalled() >= share.max(1) && !own.ages.is_empty();
+        if self.by_session.get(&requester).is_some_and(has_share) {
+            return Some(requester);
         }
         for _ in 0..VICTIMS {
             let mut after = self.by_session.range((Bound::Excluded(self.last_victim), Bound::Unbounded));
@@ -136,18 +137,20 @@ impl LeaseTable {
         for _ in 0..EXAMINED {
             let Some(oldest) = own.ages.pop_front() else { return };
             let holder = self.inodes.get_mut(&oldest.ino).and_then(|entry| entry.holder(session));
-            let Some(holder) = holder.filter(|holder| holder.age_number == oldest.place) else { continue };
+            let Some(holder) = holder.filter(|holder| holder.age_number == oldest.age_number) else {
+                continue;
+            };
             if !holder.is_recallable() {
                 // It gets a new number with its next use.
                 holder.age_number = 0;
-            } else if holder.skips > 0 {
-                holder.skips -= 1;
+            } else if holder.second_chances > 0 {
+                holder.second_chances -= 1;
                 own.ages.push_back(oldest);
             } else {
                 let number = send(session, oldest.ino, None);
-                let pending = RecallState { number, keep: None, is_waited_for: false, to_make_room: true };
+                let pending = RecallState { number, retain: None, blocks_command: false, to_make_room: true };
                 (holder.recall, holder.age_number) = (Some(pending), 0);
-                own.leaving += 1;
+                own.being_recalled += 1;
                 self.recalled_for_room += 1;
                 return;
             }
@@ -158,7 +161,7 @@ impl LeaseTable {
     pub(super) fn recall_for_room_completed(&mut self, session: SessionId) {
         self.recalled_for_room -= 1;
         if let Some(own) = self.by_session.get_mut(&session) {
-            own.leaving -= 1;
+            own.being_recalled -= 1;
         }
     }
 
@@ -167,18 +170,18 @@ impl LeaseTable {
         let holder = self.inodes.get_mut(&ino).and_then(|entry| entry.holder(session));
         let Some(holder) = holder.filter(|holder| holder.is_recallable()) else { return };
         if holder.age_number != 0 {
-            holder.skips = 1;
+            holder.second_chances = 1;
             return;
         }
         self.last_age_number = self.last_age_number.wrapping_add(1).max(1);
         holder.age_number = self.last_age_number;
-        holder.skips = u8::from(holder.mode == Some(LeaseMode::Write));
+        holder.second_chances = u8::from(holder.mode == Some(LeaseMode::Write));
         let Some(own) = self.by_session.get_mut(&session) else { return };
-        own.ages.push_back(Aged { ino, place: self.last_age_number });
+        own.ages.push_back(AgeEntry { ino, age_number: self.last_age_number });
         if own.ages.len() > 2 * own.holders + SLACK {
             own.ages.retain(|aged| {
                 let holder = self.inodes.get(&aged.ino).and_then(|entry| entry.find(session));
-                holder.is_some_and(|holder| holder.age_number == aged.place)
+                holder.is_some_and(|holder| holder.age_number == aged.age_number)
             });
         }
     }

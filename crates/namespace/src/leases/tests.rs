@@ -7,8 +7,8 @@ mod room;
 const INO: InodeId = InodeId(7);
 const LIMITS: Limits = Limits { total: 100, per_session: 50 };
 
-fn asker(session: u64, recalls: u64, now_ns: u64) -> Requester {
-    Requester { session: SessionId(session), recalls, now_ns, acknowledges: true }
+fn requester(session: u64, recalls: u64, now_ns: u64) -> Requester {
+    Requester { session: SessionId(session), last_recall: recalls, now_ns, acknowledges: true }
 }
 
 /// A table, and the recalls that it sent.
@@ -24,12 +24,12 @@ impl Fixture {
         Fixture { table: LeaseTable::new(LIMITS), sent: vec![], due: vec![], now_ns: 0 }
     }
 
-    fn asker(&self, session: u64) -> Requester {
-        asker(session, self.sent.len() as u64, self.now_ns)
+    fn requester(&self, session: u64) -> Requester {
+        requester(session, self.sent.len() as u64, self.now_ns)
     }
 
     fn acquire(&mut self, session: u64, wish: LeaseMode) -> Option<LeaseMode> {
-        let asker = self.asker(session);
+        let asker = self.requester(session);
         let sent = &mut self.sent;
         let mut send = |session: SessionId, ino, keep| {
             assert_eq!(ino, INO);
@@ -41,7 +41,7 @@ impl Fixture {
     }
 
     fn recall_conflicting(&mut self, session: u64, access: InodeAccess) {
-        let asker = self.asker(session);
+        let asker = self.requester(session);
         let sent = &mut self.sent;
         let mut send = |session: SessionId, _, keep| {
             sent.push((session.0, keep));
@@ -52,7 +52,7 @@ impl Fixture {
     }
 
     fn recall_name_conflicts(&mut self, session: u64) {
-        let asker = self.asker(session);
+        let asker = self.requester(session);
         let sent = &mut self.sent;
         let mut send = |session: SessionId, _, keep| {
             sent.push((session.0, keep));
@@ -62,9 +62,9 @@ impl Fixture {
         self.table.recall_name_conflicts(asker, INO, &mut send, &mut self.due);
     }
 
-    fn give_up(&mut self, session: u64, number: usize, in_use: bool) {
+    fn acknowledge(&mut self, session: u64, number: usize, in_use: bool) {
         let answer = RecallAck { number: number as u64, ino: INO, in_use };
-        self.table.yielded(SessionId(session), &answer, self.now_ns);
+        self.table.acknowledge(SessionId(session), &answer, self.now_ns);
     }
 
     fn mode(&self, session: u64) -> Option<LeaseMode> {
@@ -79,8 +79,8 @@ fn readers_and_writers_share_among_themselves() {
     assert_eq!(fixture.acquire(2, Read), Some(Read));
     assert_eq!(fixture.acquire(3, Shared), None);
     assert_eq!(fixture.sent, [(1, None), (2, None)]);
-    fixture.give_up(1, 1, false);
-    fixture.give_up(2, 2, false);
+    fixture.acknowledge(1, 1, false);
+    fixture.acknowledge(2, 2, false);
     assert_eq!(fixture.acquire(3, Shared), Some(Shared));
     assert_eq!(fixture.acquire(4, Shared), Some(Shared));
     assert_eq!(fixture.acquire(5, Write), Some(Shared));
@@ -91,7 +91,7 @@ fn readers_and_writers_share_among_themselves() {
     fixture.table.release(SessionId(3), INO, 9);
     assert_eq!(fixture.acquire(4, Write), None);
     assert_eq!(fixture.sent[2..], [(5, None)]);
-    fixture.give_up(5, 3, true);
+    fixture.acknowledge(5, 3, true);
     assert_eq!(fixture.acquire(4, Write), Some(Write));
 }
 
@@ -101,15 +101,15 @@ fn a_recall_takes_no_more_than_needed() {
     assert_eq!(fixture.acquire(1, Write), Some(Write));
     assert_eq!(fixture.acquire(2, Read), None);
     assert_eq!(fixture.sent, [(1, Some(Read))]);
-    fixture.give_up(1, 1, true);
+    fixture.acknowledge(1, 1, true);
     assert_eq!(fixture.acquire(2, Read), Some(Read));
     assert_eq!(fixture.mode(1), Some(Read));
     assert_eq!(fixture.acquire(1, Write), None);
-    fixture.give_up(2, 2, true);
+    fixture.acknowledge(2, 2, true);
     assert_eq!(fixture.acquire(1, Write), Some(Write));
     fixture.recall_conflicting(2, InodeAccess::Read);
     assert_eq!(fixture.sent[2], (1, Some(Shared)));
-    fixture.give_up(1, 3, true);
+    fixture.acknowledge(1, 3, true);
     fixture.recall_conflicting(2, InodeAccess::Read);
     fixture.recall_conflicting(2, InodeAccess::SharedWrite);
     assert!(fixture.due.is_empty());
@@ -129,9 +129,9 @@ fn a_recall_that_asks_for_more_replaces_an_unanswered_one() {
     fixture.recall_conflicting(3, InodeAccess::Write);
     assert_eq!(fixture.sent[1], (1, None));
     assert!(!fixture.table.is_pending(&first), "those that waited for it try again");
-    fixture.give_up(1, 1, false);
+    fixture.acknowledge(1, 1, false);
     assert_eq!(fixture.mode(1), Some(Write), "the old one doesn't answer the new one");
-    fixture.give_up(1, 2, false);
+    fixture.acknowledge(1, 2, false);
     assert_eq!(fixture.mode(1), None);
 }
 
@@ -144,9 +144,9 @@ fn nothing_conflicting_is_granted_during_a_recall() {
     assert_eq!(fixture.due.len(), 1, "it waits with the one who changes it");
     assert_eq!(fixture.acquire(1, Read), None);
     assert!(fixture.due.is_empty(), "who is to give it up is not made to wait for itself");
-    let asker = fixture.asker(1);
+    let asker = fixture.requester(1);
     assert_eq!(fixture.table.offer(asker, INO), None);
-    let asker = fixture.asker(4);
+    let asker = fixture.requester(4);
     assert_eq!(fixture.table.offer(asker, INO), None);
 }
 
@@ -156,13 +156,13 @@ fn a_recalled_inode_cools_down() {
     fixture.acquire(1, Read);
     fixture.recall_conflicting(2, InodeAccess::Write);
     fixture.now_ns = 5;
-    fixture.give_up(1, 1, false);
-    let asker_at = |now_ns| asker(2, 0, now_ns);
+    fixture.acknowledge(1, 1, false);
+    let asker_at = |now_ns| requester(2, 0, now_ns);
     assert_eq!(fixture.table.offer(asker_at(COOL_DOWN_NS + 4), INO), None);
     assert_eq!(fixture.table.offer(asker_at(COOL_DOWN_NS + 5), INO), Some(Read));
     // A lease that is requested is granted at once.
     fixture.recall_conflicting(1, InodeAccess::Write);
-    fixture.give_up(2, 2, false);
+    fixture.acknowledge(2, 2, false);
     assert_eq!(fixture.acquire(1, Read), Some(Read));
 }
 
@@ -170,13 +170,13 @@ fn a_recalled_inode_cools_down() {
 fn sessions_that_add_names_keep_permission_leases() {
     let mut fixture = Fixture::new();
     let offer = |fixture: &mut Fixture, session| {
-        let asker = fixture.asker(session);
+        let asker = fixture.requester(session);
         fixture.table.offer_directory(asker, INO)
     };
     assert_eq!(offer(&mut fixture, 1), Some(Read));
     fixture.recall_name_conflicts(2);
     assert_eq!(fixture.sent, [(1, Some(Permissions))]);
-    fixture.give_up(1, 1, false);
+    fixture.acknowledge(1, 1, false);
     fixture.recall_name_conflicts(2);
     assert_eq!((fixture.due.len(), fixture.mode(1)), (0, Some(Permissions)));
     assert_eq!(offer(&mut fixture, 2), Some(Permissions), "while it cools down");
@@ -192,8 +192,8 @@ fn sessions_that_add_names_keep_permission_leases() {
     fixture.recall_conflicting(3, InodeAccess::Write);
     assert_eq!(fixture.sent[1..], [(1, None), (2, None)]);
     assert_eq!(offer(&mut fixture, 4), None);
-    fixture.give_up(1, 2, false);
-    fixture.give_up(2, 3, false);
+    fixture.acknowledge(1, 2, false);
+    fixture.acknowledge(2, 3, false);
     assert_eq!((fixture.mode(1), fixture.mode(2)), (None, None));
 }
 
@@ -207,28 +207,28 @@ fn a_change_of_permissions_recalls_permission_leases() {
     // A session that adds names now waits for the same acknowledgement.
     fixture.recall_name_conflicts(2);
     assert_eq!((fixture.sent.len(), fixture.due[0].number), (2, 2));
-    fixture.give_up(1, 1, false);
+    fixture.acknowledge(1, 1, false);
     assert_eq!(fixture.mode(1), Some(Read), "that was the answer to the first");
-    fixture.give_up(1, 2, false);
+    fixture.acknowledge(1, 2, false);
     assert_eq!(fixture.mode(1), None);
 }
 
 #[test]
 fn a_limit_grants_nothing_and_keeps_what_is_held() {
     let mut table = LeaseTable::new(Limits { total: 3, per_session: 2 });
-    let mut offer = |session, ino| table.offer(asker(session, 0, 0), InodeId(ino));
+    let mut offer = |session, ino| table.offer(requester(session, 0, 0), InodeId(ino));
     assert_eq!([offer(1, 1), offer(1, 2), offer(1, 3)], [Some(Read), Some(Read), None]);
     assert_eq!([offer(2, 1), offer(2, 2), offer(1, 1)], [Some(Read), None, Some(Read)]);
-    assert!(!table.mark_in_use(asker(2, 0, 0), InodeId(9)));
-    assert!(table.mark_in_use(asker(2, 0, 0), InodeId(1)));
+    assert!(!table.mark_in_use(requester(2, 0, 0), InodeId(9)));
+    assert!(table.mark_in_use(requester(2, 0, 0), InodeId(1)));
     table.end_session(SessionId(1));
-    assert_eq!(table.offer(asker(2, 0, 0), InodeId(2)), Some(Read));
+    assert_eq!(table.offer(requester(2, 0, 0), InodeId(2)), Some(Read));
 }
 
 #[test]
 fn the_last_user_lets_a_file_without_a_name_go() {
     let mut fixture = Fixture::new();
-    let (first, second) = (fixture.asker(1), fixture.asker(2));
+    let (first, second) = (fixture.requester(1), fixture.requester(2));
     fixture.table.mark_in_use(first, INO);
     fixture.table.mark_in_use(second, INO);
     assert!(!fixture.table.reclaim(SessionId(3), INO));
@@ -245,9 +245,9 @@ fn a_file_that_is_opened_while_its_lease_is_recalled_stays_in_use() {
     let mut fixture = Fixture::new();
     fixture.acquire(1, Read);
     fixture.recall_conflicting(2, InodeAccess::Write);
-    let opener = fixture.asker(1);
+    let opener = fixture.requester(1);
     fixture.table.mark_in_use(opener, INO);
-    fixture.give_up(1, 1, false);
+    fixture.acknowledge(1, 1, false);
     assert!(!fixture.table.reclaim(SessionId(2), INO));
 }
 
@@ -257,21 +257,21 @@ fn a_transferred_lease_conflicts_with_others() {
     fixture.acquire(1, Write);
     fixture.recall_conflicting(2, InodeAccess::Read);
     let waits_for = fixture.due[0];
-    let keeper = fixture.asker(9);
-    assert!(fixture.table.pass_on(SessionId(1), keeper, INO));
+    let holder = fixture.requester(9);
+    assert!(fixture.table.transfer(SessionId(1), holder, INO));
     assert!(!fixture.table.is_pending(&waits_for), "those that waited for it try again");
     assert_eq!((fixture.mode(1), fixture.mode(9)), (None, Some(Write)));
     fixture.recall_conflicting(2, InodeAccess::Read);
     assert_eq!(fixture.due[0].session, SessionId(9));
     // The same from a session without a lease.
-    assert!(fixture.table.pass_on(SessionId(3), keeper, INO));
+    assert!(fixture.table.transfer(SessionId(3), holder, INO));
     fixture.table.release(SessionId(9), INO, u64::MAX);
     // Nothing is taken from other sessions.
     assert_eq!(fixture.acquire(2, Read), Some(Read));
-    let keeper = fixture.asker(9);
-    assert!(!fixture.table.pass_on(SessionId(1), keeper, INO));
+    let holder = fixture.requester(9);
+    assert!(!fixture.table.transfer(SessionId(1), holder, INO));
     fixture.table.release(SessionId(2), INO, u64::MAX);
-    assert!(fixture.table.pass_on(SessionId(1), keeper, INO));
+    assert!(fixture.table.transfer(SessionId(1), holder, INO));
     assert_eq!(fixture.mode(9), Some(Write));
 }
 
@@ -299,7 +299,7 @@ fn the_epoch_increases_when_the_right_to_write_passes_on() {
     assert_eq!(fixture.epoch(&mut count), 2, "nobody else has been there");
     assert_eq!(fixture.acquire(2, Write), None);
     assert_eq!(fixture.epoch(&mut count), 2, "it hasn't been given up");
-    fixture.give_up(1, 1, true);
+    fixture.acknowledge(1, 1, true);
     assert_eq!(fixture.acquire(2, Write), Some(Shared));
     assert_eq!(fixture.epoch(&mut count), 2, "who shares has answers to all that was asked");
     fixture.table.release(SessionId(1), INO, 9);
@@ -309,7 +309,7 @@ fn the_epoch_increases_when_the_right_to_write_passes_on() {
     assert_eq!(fixture.epoch(&mut count), 4, "nor what the end of a session does");
     assert_eq!(fixture.acquire(1, Write), Some(Write));
     fixture.recall_conflicting(2, InodeAccess::Write);
-    fixture.give_up(1, fixture.sent.len(), false);
+    fixture.acknowledge(1, fixture.sent.len(), false);
     assert_eq!(fixture.epoch(&mut count), 5);
     fixture.table.forget_partition(INO.partition());
     assert_eq!(fixture.epoch(&mut count), 6);
@@ -320,18 +320,18 @@ fn a_tainted_epoch_is_followed_by_another() {
     let (mut fixture, mut count) = (Fixture::new(), 0);
     fixture.acquire(1, Write);
     assert_eq!(fixture.epoch(&mut count), 1);
-    fixture.table.outdate(INO, 1);
+    fixture.table.end_epoch(INO, 1);
     assert_eq!(fixture.epoch(&mut count), 2);
     // Another writer reports the tainted epoch later.
-    fixture.table.outdate(INO, 1);
+    fixture.table.end_epoch(INO, 1);
     assert_eq!(fixture.epoch(&mut count), 2);
-    fixture.table.outdate(INO, u64::MAX);
+    fixture.table.end_epoch(INO, u64::MAX);
     assert_eq!(fixture.epoch(&mut count), 3);
 }
 
 impl Fixture {
     fn grant_exclusive(&mut self, session: u64) -> Option<LeaseMode> {
-        let asker = self.asker(session);
+        let asker = self.requester(session);
         let sent = &mut self.sent;
         let mut send = |session: SessionId, _, keep| {
             sent.push((session.0, keep));
@@ -350,12 +350,12 @@ fn a_directory_delegation_recalls_other_leases() {
         assert_eq!(fixture.grant_exclusive(1), None, "{other:?}");
         assert_eq!((&fixture.sent[..], fixture.due.len()), (&[(2, None)][..], 1));
         assert_eq!((fixture.mode(1), fixture.mode(2)), (None, Some(other)));
-        fixture.give_up(2, 1, false);
+        fixture.acknowledge(2, 1, false);
         assert_eq!(fixture.grant_exclusive(1), Some(Write));
     }
     let mut fixture = Fixture::new();
     // An inode in use counts as taken.
-    let user = fixture.asker(2);
+    let user = fixture.requester(2);
     fixture.table.mark_in_use(user, INO);
     assert_eq!(fixture.grant_exclusive(1), None);
     fixture.table.release(SessionId(2), INO, 9);
@@ -365,7 +365,7 @@ fn a_directory_delegation_recalls_other_leases() {
         fixture.acquire(1, own);
         assert_eq!(fixture.grant_exclusive(1), Some(Write));
         assert_eq!(fixture.grant_exclusive(1), Some(Write), "again");
-        let asker = fixture.asker(1);
+        let asker = fixture.requester(1);
         assert_eq!(fixture.table.offer_directory(asker, INO), Some(Write), "it goes on to have it");
     }
 }
@@ -377,13 +377,13 @@ fn no_recall_for_a_delegation_during_cool_down() {
     fixture.recall_name_conflicts(2);
     assert_eq!(fixture.sent, [(1, None)]);
     assert_eq!(fixture.grant_exclusive(1), None, "it has yet to answer");
-    fixture.give_up(1, 1, false);
-    let asker = fixture.asker(2);
+    fixture.acknowledge(1, 1, false);
+    let asker = fixture.requester(2);
     assert_eq!(fixture.table.offer_directory(asker, INO), Some(Permissions));
     assert_eq!((fixture.grant_exclusive(1), fixture.sent.len()), (None, 1));
     fixture.now_ns = COOL_DOWN_NS;
     assert_eq!((fixture.grant_exclusive(1), fixture.sent.len()), (None, 2));
-    fixture.give_up(2, 2, false);
+    fixture.acknowledge(2, 2, false);
     assert_eq!(fixture.grant_exclusive(1), Some(Write));
 }
 
@@ -397,7 +397,7 @@ fn a_lookup_leaves_permissions_to_the_delegation_holder() {
     fixture.recall_conflicting(3, InodeAccess::Read);
     assert_eq!(fixture.sent, [(1, Some(Permissions))], "one recall for both");
     assert_eq!(fixture.due.len(), 1);
-    fixture.give_up(1, 1, false);
+    fixture.acknowledge(1, 1, false);
     assert_eq!(fixture.mode(1), Some(Permissions));
     fixture.recall_conflicting(2, InodeAccess::Read);
     assert_eq!(fixture.due, []);
@@ -418,7 +418,7 @@ fn no_delegation_at_the_offer_threshold() {
     let mut take = |ino| {
         let mut nobody =
             |_: SessionId, _: InodeId, _: Option<LeaseMode>| unreachable!("nobody else is there");
-        table.grant_exclusive(asker(1, 0, 0), InodeId(ino), &mut nobody, &mut Vec::new())
+        table.grant_exclusive(requester(1, 0, 0), InodeId(ino), &mut nobody, &mut Vec::new())
     };
     let taken: Vec<_> = (1..=8).map(&mut take).collect();
     assert_eq!(taken.iter().filter(|mode| mode.is_some()).count(), 7);

@@ -7,7 +7,7 @@ const INO: InodeId = InodeId(7);
 
 /// Holder `number`; two in each session.
 fn holder(space: LockFamily, number: u64) -> Holder {
-    Holder { session: SessionId(number / 2), space, owner: LockOwner(number) }
+    Holder { session: SessionId(number / 2), family: space, owner: LockOwner(number) }
 }
 
 fn range(start: u64, last: u64) -> LockRange {
@@ -39,7 +39,7 @@ fn wait(table: &mut LockTable, request: LockRequest) -> WaitId {
     }
 }
 
-fn verdict(table: &mut LockTable, request: LockRequest, on_conflict: OnConflict) -> LockOutcome {
+fn outcome(table: &mut LockTable, request: LockRequest, on_conflict: OnConflict) -> LockOutcome {
     table.lock(&request, on_conflict).outcome
 }
 
@@ -73,8 +73,8 @@ fn ranges_reach_both_ends_of_the_file() {
     grant(&mut table, posix(0, Exclusive, u64::MAX, u64::MAX));
     grant(&mut table, posix(0, Exclusive, 0, u64::MAX - 1));
     assert_eq!(held(&table, holder(Posix, 0)), [(Exclusive, 0, u64::MAX)]);
-    assert_eq!(verdict(&mut table, posix(1, Shared, u64::MAX, u64::MAX), Refuse), LockOutcome::WouldBlock);
-    assert_eq!(verdict(&mut table, posix(1, Shared, 5, 4), Refuse), LockOutcome::Refused(Errno::EINVAL));
+    assert_eq!(outcome(&mut table, posix(1, Shared, u64::MAX, u64::MAX), Refuse), LockOutcome::WouldBlock);
+    assert_eq!(outcome(&mut table, posix(1, Shared, 5, 4), Refuse), LockOutcome::Refused(Errno::EINVAL));
     assert_eq!(table.unlock(INO, holder(Posix, 0), range(5, 4)), Err(Errno::EINVAL));
 }
 
@@ -83,7 +83,7 @@ fn only_an_exclusive_lock_conflicts_and_only_within_its_space() {
     let mut table = LockTable::new();
     grant(&mut table, posix(0, Shared, 0, 9));
     grant(&mut table, posix(1, Shared, 0, 9));
-    assert_eq!(verdict(&mut table, posix(1, Exclusive, 9, 12), Refuse), LockOutcome::WouldBlock);
+    assert_eq!(outcome(&mut table, posix(1, Exclusive, 9, 12), Refuse), LockOutcome::WouldBlock);
     assert_eq!(held(&table, holder(Posix, 1)), [(Shared, 0, 9)]);
     grant(&mut table, posix(1, Exclusive, 10, 12));
     grant(&mut table, flock(2, Exclusive));
@@ -156,10 +156,10 @@ fn a_cycle_of_waits_is_refused_across_inodes() {
     wait(&mut table, on(1, posix(0, Exclusive, 0, 9)));
     wait(&mut table, on(2, posix(1, Shared, 3, 3)));
     let closing = on(0, posix(2, Shared, 9, 9));
-    assert_eq!(verdict(&mut table, closing, Refuse), LockOutcome::WouldBlock);
-    assert_eq!(verdict(&mut table, closing, Wait), LockOutcome::Deadlock);
+    assert_eq!(outcome(&mut table, closing, Refuse), LockOutcome::WouldBlock);
+    assert_eq!(outcome(&mut table, closing, Wait), LockOutcome::Deadlock);
     assert_eq!(table.waits.len(), 2, "a refused wait leaves nothing behind");
-    assert_eq!(verdict(&mut table, on(0, posix(5, Shared, 9, 9)), Wait), LockOutcome::Waiting(WaitId(3)));
+    assert_eq!(outcome(&mut table, on(0, posix(5, Shared, 9, 9)), Wait), LockOutcome::Waiting(WaitId(3)));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn two_readers_that_both_upgrade_deadlock_with_fcntl() {
     grant(&mut table, posix(0, Shared, 0, 9));
     grant(&mut table, posix(1, Shared, 0, 9));
     wait(&mut table, posix(0, Exclusive, 0, 9));
-    assert_eq!(verdict(&mut table, posix(1, Exclusive, 0, 9), Wait), LockOutcome::Deadlock);
+    assert_eq!(outcome(&mut table, posix(1, Exclusive, 0, 9), Wait), LockOutcome::Deadlock);
     assert_eq!(held(&table, holder(Posix, 1)), [(Shared, 0, 9)]);
 }
 
@@ -240,7 +240,7 @@ fn an_inode_has_a_limit_that_unlocking_respects_too() {
     let owner = holder(Posix, 0);
     fill(&mut table, INO, MAX_LOCKS_PER_INODE - GROWTH);
     let waiting = wait(&mut table, posix(1, Exclusive, 0, 0));
-    assert_eq!(verdict(&mut table, posix(2, Exclusive, 5, 5), Wait), LockOutcome::Refused(Errno::ENOLCK));
+    assert_eq!(outcome(&mut table, posix(2, Exclusive, 5, 5), Wait), LockOutcome::Refused(Errno::ENOLCK));
     assert_eq!(table.unlock(INO, owner, range(11, 11)), Err(Errno::ENOLCK));
     grant(&mut table, LockRequest { ino: InodeId(8), ..posix(0, Shared, 0, 0) });
     assert_eq!(table.unlock(INO, owner, range(20, 22)), Ok(vec![]));
@@ -257,7 +257,7 @@ fn a_table_has_a_limit() {
     for number in 0..MAX_LOCKS / per_inode {
         fill(&mut table, InodeId(100 + number as u64), per_inode);
     }
-    assert_eq!(verdict(&mut table, posix(1, Shared, 0, 0), Refuse), LockOutcome::Refused(Errno::ENOLCK));
+    assert_eq!(outcome(&mut table, posix(1, Shared, 0, 0), Refuse), LockOutcome::Refused(Errno::ENOLCK));
     assert_eq!(table.unlock(InodeId(100), holder(Posix, 0), range(1, 1)), Err(Errno::ENOLCK));
     assert_eq!(table.release_owner(InodeId(100), holder(Posix, 0)), []);
     grant(&mut table, posix(1, Shared, 0, 0));

@@ -1,7 +1,7 @@
 //! Asynchronous creates, which applications see before the service: inode preallocation, and the
 //! creates themselves.
 
-use super::create::{Site, named_file, pattern_for_children};
+use super::create::{NewEntry, named_file, pattern_for_children};
 use super::data::{inline_limit, put_inline};
 use crate::flags;
 use crate::keys;
@@ -45,7 +45,7 @@ pub(crate) fn preallocate(tx: &mut Tx<'_>, dir: InodeId, count: u32, prefix: &[u
     let range = (ranges > 0).then_some(reserved);
     let first = InodeId(reserved.0 + u64::from(ranges));
     let inline_limit = pattern_for_children(&directory).inline_limit;
-    Ok(MetaReply::Reserved { first, count, attr: directory.attr(dir), inline_limit, range })
+    Ok(MetaReply::Preallocated { first, count, attr: directory.attr(dir), inline_limit, prefix_lease: range })
 }
 
 /// Creates a file with all of its content. If it was created before, returns its current
@@ -58,7 +58,7 @@ pub(crate) fn async_create(tx: &mut Tx<'_>, file: &PendingFile) -> Outcome<MetaR
     check_name(&file.name)?;
     let known = [keys::inode(parent), keys::next(parent.partition()), keys::inode(ino), keys::doomed(ino)];
     tx.reader.expect(&mut known.iter().map(|key| key.to_vec()).chain([tx.key_of(parent, &file.name)]))?;
-    let site = Site::open(tx, parent, &file.name)?;
+    let site = NewEntry::open(tx, parent, &file.name)?;
     if !tx.is_allocated(ino)? {
         return Err(not_preallocated(ino, parent).into());
     }
@@ -72,8 +72,8 @@ pub(crate) fn async_create(tx: &mut Tx<'_>, file: &PendingFile) -> Outcome<MetaR
     flags::may_add_name((parent, &site.directory))?;
     refuse_reuse(tx, ino)?;
     tx.count_created(ino)?;
-    let asked = mode::S_IFREG | file.mode & mode::PERMISSIONS;
-    let mut inode = named_file(tx, &site, ino, (asked, file.umask))?;
+    let requested_mode = mode::S_IFREG | file.mode & mode::PERMISSIONS;
+    let mut inode = named_file(tx, &site, ino, (requested_mode, file.umask))?;
     set_times(&mut inode, file.created, tx.env.now);
     if file.content.len() as u64 > u64::from(inline_limit(&inode)) {
         return Err(Errno::ERANGE.into());

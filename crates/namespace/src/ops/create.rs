@@ -23,27 +23,27 @@ pub(crate) struct NewFile {
 }
 
 /// A directory about to get a new entry.
-pub(super) struct Site {
+pub(super) struct NewEntry {
     pub dir: InodeId,
     pub directory: Inode,
     pub slot: Slot,
 }
 
-impl Site {
+impl NewEntry {
     /// Reads the directory and the slot for a valid new name.
-    pub fn open(tx: &Tx<'_>, dir: InodeId, name: &[u8]) -> Outcome<Site> {
+    pub fn open(tx: &Tx<'_>, dir: InodeId, name: &[u8]) -> Outcome<NewEntry> {
         check_name(name)?;
         let directory = tx.live_directory(dir)?;
         if is_dot_name(name) {
             return Err(Errno::EEXIST.into());
         }
         let slot = tx.slot(dir, name)?;
-        Ok(Site { dir, directory, slot })
+        Ok(NewEntry { dir, directory, slot })
     }
 
-    /// As [`Site::open`], for a name that must not exist.
-    fn open_free(tx: &Tx<'_>, dir: InodeId, name: &[u8]) -> Outcome<Site> {
-        let site = Site::open(tx, dir, name)?;
+    /// As [`NewEntry::open`], for a name that must not exist.
+    fn open_free(tx: &Tx<'_>, dir: InodeId, name: &[u8]) -> Outcome<NewEntry> {
+        let site = NewEntry::open(tx, dir, name)?;
         if site.slot.entry.is_some() {
             return Err(Errno::EEXIST.into());
         }
@@ -64,7 +64,7 @@ impl Site {
 /// Creates a regular file, fifo, socket or device node.
 pub(crate) fn create(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], new: NewFile) -> Outcome<MetaReply> {
     let file_type = file_type(new.mode)?;
-    let site = Site::open(tx, parent, name)?;
+    let site = NewEntry::open(tx, parent, name)?;
     if let Some(entry) = site.slot.entry {
         if new.exclusive {
             return Err(Errno::EEXIST.into());
@@ -83,12 +83,12 @@ pub(crate) fn create(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], new: NewFile
 /// `asked`: the type and permissions of its mode, and the umask.
 pub(super) fn named_file(
     tx: &mut Tx<'_>,
-    site: &Site,
+    site: &NewEntry,
     ino: InodeId,
-    (asked, umask): (u32, u32),
+    (requested_mode, umask): (u32, u32),
 ) -> Outcome<Inode> {
-    let inherited = permissions::inherit(tx, site.dir, &site.directory, asked, umask)?;
-    let mut inode = file(tx, &site.directory, asked & mode::S_IFMT, &inherited);
+    let inherited = permissions::inherit(tx, site.dir, &site.directory, requested_mode, umask)?;
+    let mut inode = file(tx, &site.directory, requested_mode & mode::S_IFMT, &inherited);
     inode.nlink = 1;
     permissions::adopt(tx, ino, &mut inode, inherited)?;
     Ok(inode)
@@ -99,11 +99,11 @@ pub(crate) fn mkdir(
     tx: &mut Tx<'_>,
     parent: InodeId,
     name: &[u8],
-    asked: u32,
+    requested_mode: u32,
     umask: u32,
 ) -> Outcome<MetaReply> {
-    let mut site = Site::open_free(tx, parent, name)?;
-    let inherited = permissions::inherit(tx, parent, &site.directory, asked, umask)?;
+    let mut site = NewEntry::open_free(tx, parent, name)?;
+    let inherited = permissions::inherit(tx, parent, &site.directory, requested_mode, umask)?;
     let partition = keys::directory_partition(tx.env.hash_key, tx.env.partitions, parent, name);
     let ino = tx.allocate(partition)?;
     let mut inode = new_inode(tx, &site.directory, mode::S_IFDIR | inherited.permissions);
@@ -124,7 +124,7 @@ pub(crate) fn symlink(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], target: &By
     if target.len() > MAX_SYMLINK_TARGET {
         return Err(Errno::ENAMETOOLONG.into());
     }
-    let site = Site::open_free(tx, parent, name)?;
+    let site = NewEntry::open_free(tx, parent, name)?;
     let ino = tx.allocate(parent.partition())?;
     let mut inode = new_inode(tx, &site.directory, mode::S_IFLNK | 0o777);
     inode.nlink = 1;
@@ -144,10 +144,15 @@ pub(super) fn whiteout(tx: &mut Tx<'_>, dir: InodeId) -> Outcome<Entry> {
 }
 
 /// Creates a regular file without a name. The directory doesn't change.
-pub(crate) fn tmpfile(tx: &mut Tx<'_>, parent: InodeId, asked: u32, umask: u32) -> Outcome<MetaReply> {
+pub(crate) fn tmpfile(
+    tx: &mut Tx<'_>,
+    parent: InodeId,
+    requested_mode: u32,
+    umask: u32,
+) -> Outcome<MetaReply> {
     let directory = tx.live_directory(parent)?;
     flags::may_add_name((parent, &directory))?;
-    let inherited = permissions::inherit(tx, parent, &directory, asked, umask)?;
+    let inherited = permissions::inherit(tx, parent, &directory, requested_mode, umask)?;
     let ino = tx.allocate(parent.partition())?;
     let mut inode = file(tx, &directory, mode::S_IFREG, &inherited);
     inode.tmpfile = true;
@@ -168,11 +173,11 @@ fn created_reply(ino: InodeId, inode: &Inode) -> MetaReply {
 }
 
 /// The type bits of a mode that [`create`] supports.
-fn file_type(asked: u32) -> Outcome<u32> {
-    if asked & mode::S_IFMT == 0 {
+fn file_type(requested_mode: u32) -> Outcome<u32> {
+    if requested_mode & mode::S_IFMT == 0 {
         return Ok(mode::S_IFREG);
     }
-    match FileKind::from_mode(asked) {
+    match FileKind::from_mode(requested_mode) {
         None | Some(FileKind::Directory | FileKind::Symlink) => Err(Errno::EINVAL.into()),
         Some(kind) => Ok(kind.mode_bits()),
     }

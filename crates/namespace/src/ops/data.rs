@@ -115,9 +115,9 @@ pub(crate) fn begin_write(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
         inode.layout = Some((&layout).into());
         tx.put_inode(ino, &inode);
     }
-    let note = own_write_record(tx, ino)?;
-    if !note.writing {
-        put_own_write_record(tx, ino, Writing { writing: true, ..note });
+    let record = own_write_record(tx, ino)?;
+    if !record.writing {
+        put_own_write_record(tx, ino, Writing { writing: true, ..record });
     }
     Ok(MetaReply::File(file_info(tx, ino, &inode)?))
 }
@@ -153,15 +153,15 @@ pub(crate) fn drop_inline(tx: &mut Tx<'_>, ino: InodeId, size: u64, mtime: Times
 /// truncated the file since.
 pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
-    let note = own_write_record(tx, ino)?;
-    let is_on_record = note != Writing::default();
-    let told = if is_on_record { check_size(report.size)? } else { 0 };
-    let size = inode.size.max(told);
+    let record = own_write_record(tx, ino)?;
+    let has_write_record = record != Writing::default();
+    let reported_size = if has_write_record { check_size(report.size)? } else { 0 };
+    let size = inode.size.max(reported_size);
     let grown = size != inode.size;
     inode.size = size;
-    if is_on_record && let Some(layout) = chunk_layout(&inode)? {
-        let known = layout::length_bounds::raised(&layout, &inode.known(&layout), report.lens, size);
-        inode.set_known(&layout, known);
+    if has_write_record && let Some(layout) = chunk_layout(&inode)? {
+        let known = layout::length_bounds::raised(&layout, &inode.length_bounds(&layout), report.lens, size);
+        inode.set_length_bounds(&layout, known);
     }
     if !inode.inline {
         inode.blocks = report.blocks;
@@ -180,8 +180,8 @@ pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report<'_>) -> Ou
         inode.kill_suid_sgid();
     }
     tx.put_inode(ino, &inode);
-    if report.done && note.writing {
-        put_own_write_record(tx, ino, Writing { writing: false, ..note });
+    if report.done && record.writing {
+        put_own_write_record(tx, ino, Writing { writing: false, ..record });
     }
     Ok(MetaReply::Attr(inode.attr(ino)))
 }
@@ -203,16 +203,16 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, ino: InodeId, size: u64, kill_suid_sgid:
     // While the content is inline, chunk files belong to an unfinished move of the content, which
     // will start again.
     if inode.layout.is_some() && !inode.inline && shrinks {
-        let note = own_write_record(tx, ino)?;
+        let record = own_write_record(tx, ino)?;
         // Of two pending truncations, the smaller size covers both.
-        let truncate_to = Some(note.truncate_to.map_or(size, |earlier| earlier.min(size)));
-        put_own_write_record(tx, ino, Writing { truncate_to, ..note });
+        let truncate_to = Some(record.truncate_to.map_or(size, |earlier| earlier.min(size)));
+        put_own_write_record(tx, ino, Writing { truncate_to, ..record });
     }
     if let Some(layout) = chunk_layout(&inode)? {
         // In the commit that changes the size: what is truncated here must not count as missing
         // later.
-        let known = layout::length_bounds::truncated(&layout, &inode.known(&layout), size);
-        inode.set_known(&layout, known);
+        let known = layout::length_bounds::truncated(&layout, &inode.length_bounds(&layout), size);
+        inode.set_length_bounds(&layout, known);
     }
     inode.size = size;
     inode.modify(tx.env.now);
@@ -225,9 +225,9 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, ino: InodeId, size: u64, kill_suid_sgid:
 
 /// Records that the session has cut the chunk files.
 pub(crate) fn truncate_done(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
-    let note = own_write_record(tx, ino)?;
-    if note.truncate_to.is_some() {
-        put_own_write_record(tx, ino, Writing { truncate_to: None, ..note });
+    let record = own_write_record(tx, ino)?;
+    if record.truncate_to.is_some() {
+        put_own_write_record(tx, ino, Writing { truncate_to: None, ..record });
     }
     Ok(MetaReply::Unit)
 }
@@ -237,8 +237,16 @@ fn file_info(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<FileInfo> {
     let layout = inode.layout.as_ref().map(Layout::try_from).transpose()?;
     let inline = if inode.inline { Some(inline_content(tx, ino, inode)?) } else { None };
     let (attr, inline_limit) = (inode.attr(ino), inline_limit(inode));
-    let known = layout.as_ref().map_or(Vec::new(), |layout| inode.known(layout));
-    Ok(FileInfo { attr, layout, length_bounds: known, inline, inline_limit, epoch: 0, uncut: false })
+    let known = layout.as_ref().map_or(Vec::new(), |layout| inode.length_bounds(layout));
+    Ok(FileInfo {
+        attr,
+        layout,
+        length_bounds: known,
+        inline,
+        inline_limit,
+        epoch: 0,
+        truncate_pending: false,
+    })
 }
 
 /// The layout of a file whose content is in chunk files.
@@ -284,12 +292,12 @@ fn own_write_record(tx: &Tx<'_>, ino: InodeId) -> Outcome<Writing> {
 }
 
 /// Stores this session's write record of a file; deletes an empty one.
-fn put_own_write_record(tx: &mut Tx<'_>, ino: InodeId, note: Writing) {
+fn put_own_write_record(tx: &mut Tx<'_>, ino: InodeId, record: Writing) {
     let key = keys::writing(ino, tx.env.session);
-    if note == Writing::default() {
+    if record == Writing::default() {
         tx.delete(key);
     } else {
-        tx.put(key, &note);
+        tx.put(key, &record);
     }
 }
 

@@ -177,17 +177,17 @@ fn store_moved(tx: &mut Tx<'_>, ino: InodeId, mut inode: Inode, to: InodeId) -> 
 /// Stores the directories that lost and got an entry, with their new link counts.
 fn store_directories(tx: &mut Tx<'_>, from: (InodeId, i32), to: (InodeId, i32)) -> Outcome<()> {
     let now = tx.env.now;
-    let mut settle = |dir: InodeId, links: i32| {
+    let mut update = |dir: InodeId, links: i32| {
         tx.change_inode(dir, |directory| {
             directory.nlink = directory.nlink.saturating_add_signed(links);
             directory.modify(now);
         })
     };
     if from.0 == to.0 {
-        settle(to.0, from.1 + to.1)?;
+        update(to.0, from.1 + to.1)?;
     } else {
-        settle(from.0, from.1)?;
-        settle(to.0, to.1)?;
+        update(from.0, from.1)?;
+        update(to.0, to.1)?;
     }
     Ok(())
 }
@@ -197,15 +197,15 @@ fn check_not_below(tx: &Tx<'_>, moving: &Side, new_parent: InodeId) -> Outcome<(
     if !moving.inode.is_directory() || moving.dir == new_parent {
         return Ok(());
     }
-    let mut above = new_parent;
+    let mut ancestor = new_parent;
     for _ in 0..MAX_DEPTH {
-        if above == moving.ino {
+        if ancestor == moving.ino {
             return Err(Errno::EINVAL.into());
         }
-        if above == InodeId::ROOT {
+        if ancestor == InodeId::ROOT {
             return Ok(());
         }
-        above = tx.directory(above)?.parent_id();
+        ancestor = tx.directory(ancestor)?.parent_id();
     }
     let message = format!("the path upward from directory {new_parent} doesn't end at the root");
     Err(Error::new(Errno::EIO, message).into())

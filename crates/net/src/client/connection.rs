@@ -34,7 +34,7 @@ pub(super) struct OutgoingRequest {
     pub(super) epoch: Epoch,
     pub(super) payload: Option<IoBuf>,
     /// The server may leave it to this end to verify the checksum of the answer's payload.
-    pub(super) compares: bool,
+    pub(super) verifies_checksum: bool,
     /// When it times out, by the monotonic clock; `u64::MAX`: never.
     pub(super) deadline_ns: u64,
 }
@@ -61,7 +61,7 @@ pub(super) struct Connection {
     /// Requests in flight that may wait for other clients, see [`AnswerKind::Unbounded`].
     waits: Rc<Budget>,
     bytes: Rc<Budget>,
-    heard: Rc<ReceiveStats>,
+    receive_stats: Rc<ReceiveStats>,
     liveness: Liveness,
     counters: Arc<LinkCounters>,
     /// Bytes sent and received that are already included in the counters.
@@ -76,8 +76,8 @@ pub(super) struct Connection {
     pinged_at_ns: Cell<u64>,
     changed: Signal,
     /// Whether the watch task is awake, and the signal that wakes it.
-    watched: Cell<bool>,
-    busy: Signal,
+    is_watching: Cell<bool>,
+    watch_wakeup: Signal,
 }
 
 impl Connection {
@@ -92,14 +92,14 @@ impl Connection {
     ) -> Rc<Connection> {
         let connection = Rc::new(Connection {
             stream,
-            outbox: Outbox::new(options.sum_payloads),
+            outbox: Outbox::new(options.checksum_payloads),
             arena,
             liveness: options.liveness,
             calls: RefCell::default(),
             requests: Budget::new(credits),
             waits: Budget::new(MAX_WAITING_REQUESTS),
             bytes: Budget::new(MAX_BYTES_IN_FLIGHT),
-            heard: inbound.heard(),
+            receive_stats: inbound.receive_stats(),
             counters,
             accounted: Cell::default(),
             ending: Cell::new(false),
@@ -107,8 +107,8 @@ impl Connection {
             stream_tasks: Cell::new(2),
             pinged_at_ns: Cell::new(0),
             changed: Signal::default(),
-            watched: Cell::new(false),
-            busy: Signal::default(),
+            is_watching: Cell::new(false),
+            watch_wakeup: Signal::default(),
         });
         let sender = connection.clone();
         rt::spawn(async move {
@@ -130,13 +130,13 @@ impl Connection {
     }
 
     /// Waits until the connection accepts no more calls.
-    pub(super) async fn ending(&self) {
+    pub(super) async fn wait_until_ending(&self) {
         self.changed.wait_until(|| self.ending.get()).await;
     }
 
     /// Waits until the connection is closed, and returns the reason. Until then it may access the
     /// buffers of its calls.
-    pub(super) async fn closed(&self) -> String {
+    pub(super) async fn wait_until_closed(&self) -> String {
         self.changed.wait_until(|| self.stream_tasks.get() == 0).await;
         self.fault.borrow().as_ref().map_or_else(|| "it was closed".into(), |fault| fault.to_string())
     }
@@ -196,7 +196,7 @@ impl Connection {
     /// Wakes all tasks to check the connection's state.
     fn notify_all(&self) {
         self.changed.notify();
-        self.busy.notify();
+        self.watch_wakeup.notify();
     }
 
     /// Notes that a task that uses the stream has ended; with the last one the calls are lost.
@@ -214,7 +214,7 @@ impl Connection {
     /// Sends a request and waits for its answer. `body` is the encoded request.
     pub(super) async fn exchange(self: &Rc<Self>, request: &OutgoingRequest, body: Vec<u8>) -> CallOutcome {
         let amount = request.payload.as_ref().map_or(0, IoBuf::len);
-        let held = match self.acquire_permits(amount, request).await {
+        let permits = match self.acquire_permits(amount, request).await {
             Ok(held) => held,
             Err(outcome) => return outcome,
         };
@@ -233,7 +233,7 @@ impl Connection {
             deadline_ms: if left == Duration::MAX { 0 } else { (left.as_millis() as u32).max(1) },
             epoch: request.epoch,
             payload_place: piece.as_ref().map_or(0, Piece::place),
-            unchecked: fills && request.compares,
+            unchecked: fills && request.verifies_checksum,
             ..Header::new(FrameKind::Request, self.calls.borrow().next_id())
         };
         let sent_payload = request.payload.as_ref().filter(|_| !fills);
@@ -248,19 +248,19 @@ impl Connection {
             deadline_ns: request.deadline_ns,
             frame,
             buffer: request.payload.clone().filter(|_| fills),
-            verifies_checksum: fills && request.compares,
+            verifies_checksum: fills && request.verifies_checksum,
             sends_payload: sent_payload.is_some() && piece.is_none(),
             receiving: false,
             bulk: fills && amount > DIRECT_RECEIVE_BYTES && piece.is_none(),
             piece,
-            permits: held,
+            permits,
             state: CallState::Waiting(None),
             body,
             parts: Vec::new(),
         });
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
-        if !self.watched.replace(true) {
-            self.busy.notify();
+        if !self.is_watching.replace(true) {
+            self.watch_wakeup.notify();
         }
         let guard = CallGuard { connection: self, id, waits: request.answer == AnswerKind::Unbounded };
         poll_fn(|cx| guard.connection.calls.borrow_mut().poll(guard.id, cx)).await
@@ -346,7 +346,7 @@ impl Connection {
     async fn receive_reply(&self, header: &Header, inbound: &mut Inbound) -> Result<(), Fault> {
         let body = inbound.body(header).await?;
         let payload_bytes = header.payload_bytes as usize;
-        let (buffer, compares) = {
+        let (buffer, verifies_checksum) = {
             let mut calls = self.calls.borrow_mut();
             let call = calls.get(header.id).ok_or_else(|| unknown_request(header.id))?;
             match call.parts.is_empty() {
@@ -358,8 +358,8 @@ impl Connection {
             call.receiving = wanted && call.buffer.is_some();
             (call.buffer.clone().filter(|_| wanted), call.verifies_checksum)
         };
-        if header.unchecked && (!compares || header.payload_sum.is_none()) {
-            let what = if compares { "without a checksum" } else { "which wasn't asked for" };
+        if header.unchecked && (!verifies_checksum || header.payload_sum.is_none()) {
+            let what = if verifies_checksum { "without a checksum" } else { "which wasn't asked for" };
             return Err(Fault::unexpected(format!("a payload is unverified, {what}")));
         }
         let matches = match buffer {
@@ -434,14 +434,14 @@ impl Connection {
                 if self.ending.get() {
                     return self.abort(None);
                 }
-                self.watched.set(false);
-                let busy = self.busy.wait_until(|| self.watched.get() || self.ending.get());
+                self.is_watching.set(false);
+                let busy = self.watch_wakeup.wait_until(|| self.is_watching.get() || self.ending.get());
                 if rt::timeout(IDLE_CONNECTION_LIMIT, busy).await.is_none() {
                     // The server can give its place to another connection. The next call makes a
                     // new one.
                     self.close_gracefully();
                 }
-                self.heard.last_receive_ns.set(rt::monotonic_ns());
+                self.receive_stats.last_receive_ns.set(rt::monotonic_ns());
                 self.pinged_at_ns.set(0);
             }
             let closed = self.changed.wait_until(|| self.stream_tasks.get() == 0);
@@ -454,7 +454,7 @@ impl Connection {
 
     /// Adds the bytes transferred since the last time to the counters.
     fn account(&self) {
-        let now = (self.outbox.sent_bytes(), self.heard.bytes.get());
+        let now = (self.outbox.sent_bytes(), self.receive_stats.bytes.get());
         let before = self.accounted.replace(now);
         self.counters.bytes_sent.fetch_add(now.0 - before.0, Ordering::Relaxed);
         self.counters.bytes_received.fetch_add(now.1 - before.1, Ordering::Relaxed);
@@ -463,7 +463,7 @@ impl Connection {
     fn check_calls(&self) {
         self.account();
         let now = rt::monotonic_ns();
-        let silence = Duration::from_nanos(now.saturating_sub(self.heard.last_receive_ns.get()));
+        let silence = Duration::from_nanos(now.saturating_sub(self.receive_stats.last_receive_ns.get()));
         if silence > self.liveness.dead_after {
             return self.abort(Some(Fault::Silent));
         }

@@ -59,7 +59,7 @@ impl From<DialError> for ProbeFailure {
     fn from(error: DialError) -> ProbeFailure {
         match error {
             DialError::Failed(cause) => ProbeFailure::Failed(cause),
-            DialError::Refused(error) | DialError::Strange(error) => {
+            DialError::Refused(error) | DialError::WrongPeer(error) => {
                 ProbeFailure::WrongPeer(error.message.to_string())
             }
         }
@@ -73,7 +73,7 @@ pub(super) enum DialError {
     /// The server refuses this client.
     Refused(Error),
     /// The process at this address may not be the server, which may be at another address.
-    Strange(Error),
+    WrongPeer(Error),
 }
 
 impl DialError {
@@ -81,7 +81,7 @@ impl DialError {
     /// example.
     fn or_wrong_peer(self, security: &Security) -> DialError {
         match (self, security) {
-            (DialError::Refused(e), Security::Plain) if e.errno == Errno::EACCES => DialError::Strange(e),
+            (DialError::Refused(e), Security::Plain) if e.errno == Errno::EACCES => DialError::WrongPeer(e),
             (error, _) => error,
         }
     }
@@ -91,7 +91,7 @@ impl fmt::Display for DialError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DialError::Failed(reason) => f.write_str(reason),
-            DialError::Refused(error) | DialError::Strange(error) => write!(f, "refused: {error}"),
+            DialError::Refused(error) | DialError::WrongPeer(error) => write!(f, "refused: {error}"),
         }
     }
 }
@@ -127,11 +127,11 @@ pub(super) async fn probe(shared: &Shared, address: SocketAddr, core: u32) -> Re
 /// Connects to a server on this machine.
 pub(super) async fn dial_on_host(
     shared: &Shared,
-    way: &LocalEndpoint,
+    endpoint: &LocalEndpoint,
     core: u32,
 ) -> Result<NewConnection, DialError> {
     let (memory, fd) = SharedMemory::create(SHARED_MEMORY_BYTES).map_err(Fault::from)?;
-    let connected = shared.options.security.connect_on_host(way, fd, CONNECT_TIMEOUT).await;
+    let connected = shared.options.security.connect_on_host(endpoint, fd, CONNECT_TIMEOUT).await;
     let dialled = handshake(shared, connected.map_err(Fault::from)?, core).await?;
     Ok(NewConnection { arena: Some(Arena::new(memory)), ..dialled })
 }
@@ -153,7 +153,7 @@ async fn handshake(shared: &Shared, stream: Stream, core: u32) -> Result<NewConn
     };
     let round_trip_ns = if waited { 0 } else { rt::monotonic_ns() - began };
     let credits = (welcome.credits as usize).clamp(1, MAX_REQUESTS_IN_FLIGHT);
-    let on_host = welcome.on_host.filter(|way| rt::net::host_id().as_ref() == Some(&way.host));
+    let on_host = welcome.on_host.filter(|endpoint| rt::net::host_id().as_ref() == Some(&endpoint.host));
     let server = welcome.name;
     Ok(NewConnection { stream, inbound, arena: None, credits, round_trip_ns, on_host, server })
 }
@@ -170,7 +170,11 @@ fn connect_error(shared: &Shared, address: SocketAddr, e: &io::Error) -> DialErr
             let message =
                 format!("{} at {address}: {e} (this end is {})", shared.options.name, tls.own_identity());
             let error = Error::new(Errno::EACCES, message).hint(TlsRefusal::remedy_for(e));
-            if TlsRefusal::is_of_us(e) { DialError::Refused(error) } else { DialError::Strange(error) }
+            if TlsRefusal::is_of_this_end(e) {
+                DialError::Refused(error)
+            } else {
+                DialError::WrongPeer(error)
+            }
         }
         _ => DialError::Failed(e.to_string()),
     }
@@ -205,8 +209,12 @@ async fn receive_welcome(inbound: &mut Inbound) -> Result<Option<Welcome>, DialE
         FrameKind::Error => {
             let error = Error::decode(body.as_slice()).map_err(Fault::from)?;
             // The server has its maximum of connections at the moment.
-            let may_come = error.errno == Errno::EBUSY;
-            Err(if may_come { DialError::Failed(error.to_string()) } else { DialError::Refused(error) })
+            let may_succeed_later = error.errno == Errno::EBUSY;
+            Err(if may_succeed_later {
+                DialError::Failed(error.to_string())
+            } else {
+                DialError::Refused(error)
+            })
         }
         FrameKind::Close => Err(DialError::Failed("the server is stopping".into())),
         kind => Err(Fault::unexpected(format!("a hello was answered by a frame of kind {kind:?}")).into()),

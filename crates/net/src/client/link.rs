@@ -46,8 +46,8 @@ struct Failure {
 
 impl Failure {
     /// A failure that happens now.
-    fn now(rest: Duration) -> Failure {
-        Failure { at_ns: rt::monotonic_ns(), backoff: rest }
+    fn now(backoff: Duration) -> Failure {
+        Failure { at_ns: rt::monotonic_ns(), backoff }
     }
 
     /// Whether the address is still tried after the others.
@@ -101,7 +101,7 @@ impl Link {
             bodies: RefCell::default(),
         });
         links.0.borrow_mut().insert(shared.id, link.clone());
-        rt::spawn(LinkTask { link: link.clone(), links }.keep());
+        rt::spawn(LinkTask { link: link.clone(), links }.run());
         link
     }
 
@@ -124,8 +124,8 @@ impl Link {
                 _ => self.usable_connection().map(Ok),
             }
         });
-        let patience = self.shared.reachability.wait_limit(self.shared.options.timeout, rt::monotonic_ns());
-        let left = left.min(patience);
+        let wait_limit = self.shared.reachability.wait_limit(self.shared.options.timeout, rt::monotonic_ns());
+        let left = left.min(wait_limit);
         // A peer that refuses the client is not unreachable, however long it has been refusing.
         let given_up = || self.refused_within(Duration::MAX).unwrap_or_else(|| self.timed_out());
         rt::timeout(left, answer).await.unwrap_or_else(|| Err(given_up()))
@@ -135,8 +135,8 @@ impl Link {
     /// refusal: a connection can also be refused because of another one of the same core.
     fn refused_within(&self, time: Duration) -> Option<Error> {
         let refusals = self.refusals.borrow();
-        let lasts = |error: &Error| matches!(error.errno, Errno::EACCES | Errno::EPROTO);
-        let (error, at_ns) = refusals.last.as_ref().filter(|(error, _)| lasts(error))?;
+        let is_permanent = |error: &Error| matches!(error.errno, Errno::EACCES | Errno::EPROTO);
+        let (error, at_ns) = refusals.last.as_ref().filter(|(error, _)| is_permanent(error))?;
         let age_ns = rt::monotonic_ns().saturating_sub(*at_ns);
         (u128::from(age_ns) < time.as_nanos()).then(|| error.clone())
     }
@@ -151,8 +151,8 @@ impl Link {
     /// The error of a call that has timed out.
     pub(super) fn timed_out(&self) -> Error {
         let (name, waited) = (&self.shared.options.name, self.shared.options.timeout);
-        let place = self.counters.place.lock();
-        let message = match (&place.connected, place.failures.last()) {
+        let state = self.counters.state.lock();
+        let message = match (&state.connected, state.failures.last()) {
             (Some((address, _)), _) => format!("{name} at {address} has not answered within {waited:?}"),
             (None, Some(failure)) => {
                 format!("{name} has been unreachable for {waited:?}; {}: {}", failure.address, failure.reason)
@@ -160,7 +160,7 @@ impl Link {
             (None, None) if self.shared.addresses.lock().is_empty() => {
                 format!("{name} has been unreachable for {waited:?}: no address is known")
             }
-            (None, None) if self.shared.ways().usable.is_empty() => {
+            (None, None) if self.shared.ranked_addresses().usable.is_empty() => {
                 let networks = &self.shared.options.networks;
                 format!("{name} is unreachable: none of its addresses is in the networks {networks}")
             }
@@ -192,16 +192,16 @@ impl Link {
     /// at another address.
     async fn connect(self: &Rc<Self>) -> Result<AddressedConnection, Option<Error>> {
         self.shared.look_up().await;
-        let (mut refusal, mut strange, mut may_come) = (None, None, false);
+        let (mut refusal, mut wrong_peer, mut may_succeed_later) = (None, None, false);
         for (rank, address) in self.ordered_addresses() {
             match self.try_address(address).await {
                 Ok(connection) => return Ok(AddressedConnection::new(connection, rank, address)),
-                Err(DialError::Failed(_)) => may_come = true,
+                Err(DialError::Failed(_)) => may_succeed_later = true,
                 Err(DialError::Refused(error)) => refusal = Some(error),
-                Err(DialError::Strange(error)) => strange = Some(error),
+                Err(DialError::WrongPeer(error)) => wrong_peer = Some(error),
             }
         }
-        Err(refusal.or(strange.filter(|_| !may_come)))
+        Err(refusal.or(wrong_peer.filter(|_| !may_succeed_later)))
     }
 
     /// Connects to an address and makes the connection the one that calls use. Notes a failure.
@@ -222,12 +222,12 @@ impl Link {
     /// enabled. The server ends the connection over TCP.
     async fn prefer_shared_memory(&self, dialled: NewConnection) -> NewConnection {
         let wanted = self.shared.options.same_host == SameHost::SharedMemory;
-        let Some(way) = dialled.on_host.clone().filter(|_| wanted) else { return dialled };
-        let address = Address::Abstract(way.socket.clone());
+        let Some(endpoint) = dialled.on_host.clone().filter(|_| wanted) else { return dialled };
+        let address = Address::Abstract(endpoint.socket.clone());
         if self.failed_recently(address.clone()) {
             return dialled;
         }
-        match dial_on_host(&self.shared, &way, self.index.number).await {
+        match dial_on_host(&self.shared, &endpoint, self.index.number).await {
             Ok(shared) => shared,
             Err(error) => self.without_shared_memory(dialled, address, error.to_string()),
         }
@@ -264,37 +264,37 @@ impl Link {
 
     fn note_failure(&self, address: Address, reason: String) {
         tracing::debug!(peer = self.shared.options.name, %address, reason, "a connection failed");
-        self.shared.reachability.failed(rt::monotonic_ns());
+        self.shared.reachability.note_failure(rt::monotonic_ns());
         let mut failures = self.failures.borrow_mut();
-        let rest = failures.get(&address).map_or(FAILED_ADDRESS_BACKOFF, |before| before.backoff);
-        failures.insert(address.clone(), Failure::now(rest));
+        let backoff = failures.get(&address).map_or(FAILED_ADDRESS_BACKOFF, |before| before.backoff);
+        failures.insert(address.clone(), Failure::now(backoff));
         self.counters.fail(address, reason);
     }
 
     /// Notes that a connection broke after an address was good enough to make it: its frames may be
     /// too large for that path, or get damaged on it. So other addresses are preferred, each time
     /// for longer.
-    fn note_broken_connection(&self, placed: &AddressedConnection) {
+    fn note_broken_connection(&self, connection: &AddressedConnection) {
         let mut failures = self.failures.borrow_mut();
-        let address = Address::from(placed.address);
-        let lasted = rt::monotonic_ns().saturating_sub(placed.since_ns);
-        let rest = match failures.get(&address) {
+        let address = Address::from(connection.address);
+        let lasted = rt::monotonic_ns().saturating_sub(connection.since_ns);
+        let backoff = match failures.get(&address) {
             Some(before) if lasted < LONGEST_ADDRESS_BACKOFF.as_nanos() as u64 => before.backoff * 2,
             _ => FAILED_ADDRESS_BACKOFF,
         };
-        failures.insert(address, Failure::now(rest.min(LONGEST_ADDRESS_BACKOFF)));
+        failures.insert(address, Failure::now(backoff.min(LONGEST_ADDRESS_BACKOFF)));
     }
 
     /// The addresses in order of preference; those that failed recently come last.
     fn ordered_addresses(&self) -> Vec<(usize, SocketAddr)> {
-        let ways = self.shared.ways();
+        let ranked = self.shared.ranked_addresses();
         // Names of Unix sockets change with each start of a server.
         let known = |address: &Address, failure: &mut Failure| match address.inet() {
-            Some(address) => ways.rank(address).is_some(),
+            Some(address) => ranked.rank(address).is_some(),
             None => failure.is_recent(),
         };
         self.failures.borrow_mut().retain(known);
-        ways.order(self.ordinal, |address| self.failed_recently((*address).into()))
+        ranked.order(self.ordinal, |address| self.failed_recently((*address).into()))
     }
 
     /// Whether an address failed recently.
@@ -309,9 +309,9 @@ impl Link {
         }
         loop {
             rt::sleep(FAILED_ADDRESS_BACKOFF).await;
-            let rested =
+            let is_retriable =
                 |better: &(usize, SocketAddr)| better.0 < rank && !self.failed_recently(better.1.into());
-            if let Some(better) = self.ordered_addresses().into_iter().find(rested) {
+            if let Some(better) = self.ordered_addresses().into_iter().find(is_retriable) {
                 return better;
             }
         }
@@ -322,7 +322,7 @@ impl Link {
         loop {
             // Before the check, so that no change is missed between the two.
             let moved = self.shared.addresses_changed.wait();
-            if self.shared.ways().rank(address).is_none() {
+            if self.shared.ranked_addresses().rank(address).is_none() {
                 return;
             }
             moved.await;
@@ -333,7 +333,7 @@ impl Link {
     fn watch_end(self: &Rc<Self>, connection: Rc<Connection>, address: Address) {
         let link = self.clone();
         rt::spawn(async move {
-            let reason = connection.closed().await;
+            let reason = connection.wait_until_closed().await;
             tracing::debug!(peer = link.shared.options.name, %address, reason, "a connection has ended");
             let newest =
                 link.connection.borrow().as_ref().is_some_and(|newest| Rc::ptr_eq(newest, &connection));
@@ -371,7 +371,7 @@ struct LinkTask {
 }
 
 impl LinkTask {
-    async fn keep(self) {
+    async fn run(self) {
         let link = self.link.clone();
         let shared = link.shared.clone();
         if let Either::Second(()) = either(link.stay_connected(), shared.dropped.wait()).await
@@ -413,17 +413,17 @@ impl Link {
     ///
     /// A link that had to take an address of lower rank moves back once a better one answers. The
     /// server then ends the old connection, and the calls in flight on it are retransmitted.
-    async fn use_until_ended(self: &Rc<Self>, mut placed: AddressedConnection) -> bool {
+    async fn use_until_ended(self: &Rc<Self>, mut current: AddressedConnection) -> bool {
         loop {
-            let connection = placed.connection.clone();
+            let connection = current.connection.clone();
             let elsewhere = either(
-                self.wait_for_better_address(placed.rank),
-                self.wait_until_address_removed(placed.address),
+                self.wait_for_better_address(current.rank),
+                self.wait_until_address_removed(current.address),
             );
-            match either(connection.ending(), elsewhere).await {
+            match either(connection.wait_until_ending(), elsewhere).await {
                 Either::First(()) => {
                     if connection.has_path_failure() {
-                        self.note_broken_connection(&placed);
+                        self.note_broken_connection(&current);
                     }
                     return connection.was_abandoned();
                 }
@@ -434,7 +434,7 @@ impl Link {
                 Either::Second(Either::First((rank, address))) => {
                     if let Ok(better) = self.try_address(address).await {
                         connection.close_gracefully();
-                        placed = AddressedConnection::new(better, rank, address);
+                        current = AddressedConnection::new(better, rank, address);
                     }
                 }
             }
@@ -447,10 +447,10 @@ impl Link {
             self.changed.wait_until(|| self.waiting.get() > 0 && self.usable_connection().is_none()).await;
             let mut lasted = false;
             match self.connect().await {
-                Ok(placed) => {
+                Ok(connection) => {
                     self.note_outcome(None);
                     let began = rt::monotonic_ns();
-                    let given_up = self.use_until_ended(placed).await;
+                    let given_up = self.use_until_ended(connection).await;
                     let age_ns = rt::monotonic_ns() - began;
                     lasted = age_ns > LONGEST_BACKOFF.as_nanos() as u64 || given_up;
                 }

@@ -63,7 +63,7 @@ pub struct PeerOptions {
     pub liveness: Liveness,
     /// Whether payloads get a checksum when they are sent. Checksums of received payloads are
     /// always verified.
-    pub sum_payloads: bool,
+    pub checksum_payloads: bool,
 }
 
 impl PeerOptions {
@@ -80,7 +80,7 @@ impl PeerOptions {
             identity,
             security: Security::Plain,
             liveness: Liveness { ping_after: SILENCE_BEFORE_PING, dead_after: SILENCE_TIMEOUT },
-            sum_payloads: true,
+            checksum_payloads: true,
         }
     }
 }
@@ -143,8 +143,8 @@ impl Peer {
     /// Why calls wait for this peer, if none of its addresses has been reachable for at least this
     /// time. `None` also when it hasn't been called recently.
     pub fn unreachable_reason(&self, at_least: Duration) -> Option<String> {
-        let gone = self.shared.reachability.unreachable_for(rt::monotonic_ns())?;
-        (gone >= at_least).then(|| self.shared.last_failure())
+        let unreachable_for = self.shared.reachability.unreachable_for(rt::monotonic_ns())?;
+        (unreachable_for >= at_least).then(|| self.shared.last_failure())
     }
 
     /// Probes one address, as a connection with this core number would: TLS handshake, hello and
@@ -199,7 +199,7 @@ impl Peer {
 
 impl Shared {
     /// The addresses in this end's order of preference.
-    pub(super) fn ways(&self) -> RankedAddresses {
+    pub(super) fn ranked_addresses(&self) -> RankedAddresses {
         self.options.networks.rank_addresses(&self.addresses.lock())
     }
 
@@ -215,10 +215,10 @@ impl Shared {
     fn last_failure(&self) -> String {
         let links = self.links.lock();
         let last = links.iter().find_map(|link| {
-            let place = link.place.lock();
-            place.failures.last().map(|failure| format!("{}: {}", failure.address, failure.reason))
+            let state = link.state.lock();
+            state.failures.last().map(|failure| format!("{}: {}", failure.address, failure.reason))
         });
-        last.unwrap_or_else(|| match self.ways().usable.is_empty() {
+        last.unwrap_or_else(|| match self.ranked_addresses().usable.is_empty() {
             true if self.addresses.lock().is_empty() => "no address is known".into(),
             true => format!("none of its addresses is in the networks {}", self.options.networks),
             false => "no address has answered".into(),
@@ -228,7 +228,7 @@ impl Shared {
     /// Addresses that may not be used, and why.
     pub(super) fn unusable_addresses(&self) -> Vec<AddressFailure> {
         let reason = format!("not in the configured networks, {}", self.options.networks);
-        let unused = self.ways().unused.into_iter();
+        let unused = self.ranked_addresses().unused.into_iter();
         unused.map(|address| AddressFailure { address: address.into(), reason: reason.clone() }).collect()
     }
 }

@@ -34,26 +34,26 @@ impl Reachability {
 
     /// Notes that there is no connection, and returns how long a call may wait for one.
     pub(super) fn wait_limit(&self, timeout: Duration, now_ns: u64) -> Duration {
-        let mut lost = self.0.lock();
+        let mut unreachable = self.0.lock();
         let since_ns =
-            lost.as_ref().filter(|lost| lost.is_recent(now_ns)).map_or(now_ns, |lost| lost.since_ns);
-        *lost = Some(Unreachable { since_ns, last_attempt_ns: now_ns });
-        let gone = Duration::from_nanos(now_ns.saturating_sub(since_ns));
-        timeout.saturating_sub(gone).max(UNREACHABLE_PEER_WAIT.min(timeout))
+            unreachable.as_ref().filter(|lost| lost.is_recent(now_ns)).map_or(now_ns, |lost| lost.since_ns);
+        *unreachable = Some(Unreachable { since_ns, last_attempt_ns: now_ns });
+        let unreachable_for = Duration::from_nanos(now_ns.saturating_sub(since_ns));
+        timeout.saturating_sub(unreachable_for).max(UNREACHABLE_PEER_WAIT.min(timeout))
     }
 
     /// How long the peer has been unreachable; `None` when it is reachable, or no call has tried
     /// recently.
     pub(super) fn unreachable_for(&self, now_ns: u64) -> Option<Duration> {
-        let lost = self.0.lock();
-        let lost = lost.as_ref().filter(|lost| lost.is_recent(now_ns))?;
-        Some(Duration::from_nanos(now_ns.saturating_sub(lost.since_ns)))
+        let unreachable = self.0.lock();
+        let unreachable = unreachable.as_ref().filter(|lost| lost.is_recent(now_ns))?;
+        Some(Duration::from_nanos(now_ns.saturating_sub(unreachable.since_ns)))
     }
 
     /// Notes that an address didn't answer.
-    pub(super) fn failed(&self, now_ns: u64) {
-        if let Some(lost) = &mut *self.0.lock() {
-            lost.last_attempt_ns = now_ns;
+    pub(super) fn note_failure(&self, now_ns: u64) {
+        if let Some(unreachable) = &mut *self.0.lock() {
+            unreachable.last_attempt_ns = now_ns;
         }
     }
 }
@@ -72,9 +72,9 @@ mod tests {
     fn calls_share_the_wait_for_an_unreachable_peer() {
         let reach = Reachability::default();
         assert_eq!(reach.wait_limit(TIMEOUT, at(100)), TIMEOUT);
-        (101..140).for_each(|second| reach.failed(at(second)));
+        (101..140).for_each(|second| reach.note_failure(at(second)));
         assert_eq!(reach.wait_limit(TIMEOUT, at(140)), TIMEOUT - Duration::from_secs(40));
-        (141..170).for_each(|second| reach.failed(at(second)));
+        (141..170).for_each(|second| reach.note_failure(at(second)));
         assert_eq!(reach.wait_limit(TIMEOUT, at(170)), UNREACHABLE_PEER_WAIT);
         assert_eq!(reach.wait_limit(Duration::from_secs(1), at(170)), Duration::from_secs(1));
         assert_eq!(reach.unreachable_for(at(170)), Some(Duration::from_secs(70)));
@@ -87,7 +87,7 @@ mod tests {
     fn reachability_is_unknown_without_recent_calls() {
         let reach = Reachability::default();
         reach.wait_limit(TIMEOUT, at(100));
-        (101..=160).for_each(|second| reach.failed(at(second)));
+        (101..=160).for_each(|second| reach.note_failure(at(second)));
         assert_eq!(reach.unreachable_for(at(1000)), None);
         assert_eq!(reach.wait_limit(TIMEOUT, at(1000)), TIMEOUT);
     }

@@ -43,7 +43,7 @@ impl RemoteService {
             answer,
             epoch: Epoch(link.shared.epoch.load(Ordering::Relaxed)),
             payload,
-            compares: types::checksums_enabled(),
+            verifies_checksum: types::checksums_enabled(),
             deadline_ns: match answer {
                 AnswerKind::Unbounded => u64::MAX,
                 AnswerKind::NoPayload | AnswerKind::FillsPayload => {
@@ -67,7 +67,7 @@ impl RemoteService {
                 CallOutcome::ChecksumMismatch => {
                     // Then the server verifies the data itself: it may have been read while it was
                     // written, or be damaged.
-                    outgoing.compares = false;
+                    outgoing.verifies_checksum = false;
                     body = link.take_body();
                     request.encode(&mut body);
                 }
@@ -82,7 +82,7 @@ impl RemoteService {
         }
     }
 
-    async fn call_unless<Req: Request, Rep: Message>(
+    async fn call_or_abandon<Req: Request, Rep: Message>(
         &self,
         given_up: LocalFuture<'_, ()>,
         request: Req,
@@ -131,7 +131,7 @@ impl<Req: Request + 'static, Rep: Message + 'static> Handler<Req, Rep> for Remot
     where
         Rep: 'a,
     {
-        Box::pin(self.call_unless(given_up, request, payload))
+        Box::pin(self.call_or_abandon(given_up, request, payload))
     }
 
     fn distance(&self) -> Distance {

@@ -60,7 +60,7 @@ pub(super) struct LinkCounters {
     pub(super) bytes_received: AtomicU64,
     /// Nanoseconds; 0: unknown.
     pub(super) round_trip_ns: AtomicU64,
-    pub(super) place: Mutex<LinkState>,
+    pub(super) state: Mutex<LinkState>,
 }
 
 /// The address that a link is connected to, and those that failed.
@@ -77,31 +77,31 @@ impl LinkCounters {
     }
 
     pub(super) fn fail(&self, address: Address, reason: String) {
-        let mut place = self.place.lock();
-        place.failures.retain(|failure| failure.address != address);
-        place.failures.push(AddressFailure { address, reason });
+        let mut state = self.state.lock();
+        state.failures.retain(|failure| failure.address != address);
+        state.failures.push(AddressFailure { address, reason });
     }
 
     pub(super) fn connect(&self, address: Address, transport: Transport) {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        let mut place = self.place.lock();
-        place.failures.retain(|failure| failure.address != address);
-        place.connected = Some((address, transport));
+        let mut state = self.state.lock();
+        state.failures.retain(|failure| failure.address != address);
+        state.connected = Some((address, transport));
     }
 
     pub(super) fn disconnect(&self, address: Address, reason: String) {
-        self.place.lock().connected = None;
+        self.state.lock().connected = None;
         self.fail(address, reason);
     }
 
     pub(super) fn status(&self) -> LinkStatus {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let round_trip_ns = get(&self.round_trip_ns);
-        let place = self.place.lock();
+        let state = self.state.lock();
         LinkStatus {
             core: self.core,
-            connected: place.connected.clone(),
-            failures: place.failures.clone(),
+            connected: state.connected.clone(),
+            failures: state.failures.clone(),
             round_trip: (round_trip_ns > 0).then(|| Duration::from_nanos(round_trip_ns)),
             connections: get(&self.connections),
             requests: get(&self.requests),

@@ -12,11 +12,11 @@ use types::{InodeId, MemberState, PoolId, Scheme, SessionId, TargetState};
 use wire::{SlotSequence, StorageOp};
 
 const GROUP: GroupId = GroupId(7);
-const PATIENCE: Duration = Duration::from_secs(10);
+const TEST_TIME_OUT: Duration = Duration::from_secs(10);
 
 /// How a member answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+enum Behaviour {
     Answers,
     Hangs,
     Fails(Errno),
@@ -26,16 +26,16 @@ enum Way {
 struct Member {
     map: MapHandle,
     /// Version of the group that the member has; `None`: that of the current map.
-    behind: Mutex<Option<Epoch>>,
-    way: Mutex<Way>,
+    old_version: Mutex<Option<Epoch>>,
+    behaviour: Mutex<Behaviour>,
     asked: Mutex<Vec<(TargetId, GroupContext, Option<SlotSequence>)>>,
     changed: Event,
     distance: Mutex<Distance>,
 }
 
 impl Member {
-    fn be(&self, way: Way) {
-        *self.way.lock() = way;
+    fn set_behaviour(&self, way: Behaviour) {
+        *self.behaviour.lock() = way;
         self.changed.set();
         self.changed.clear();
     }
@@ -45,19 +45,19 @@ impl Member {
         self.asked.lock().push((request.target, group, request.slot_sequence));
         loop {
             let changed = self.changed.wait();
-            match *self.way.lock() {
-                Way::Hangs => {}
-                Way::Fails(errno) => return Err(Error::new(errno, "the member says no")),
-                Way::Answers => break,
+            match *self.behaviour.lock() {
+                Behaviour::Hangs => {}
+                Behaviour::Fails(errno) => return Err(Error::new(errno, "the member says no")),
+                Behaviour::Answers => break,
             }
             changed.await;
         }
         let map = self.map.read().unwrap().clone();
         let known = map.group(GROUP).unwrap();
-        let since = self.behind.lock().unwrap_or(known.since);
-        let looks = matches!(request.op, StorageOp::Read { .. });
-        let is_asked_rightly = looks || known.primary() == Some(request.target);
-        if group.since != since || !is_asked_rightly {
+        let since = self.old_version.lock().unwrap_or(known.since);
+        let is_read = matches!(request.op, StorageOp::Read { .. });
+        let is_right_member = is_read || known.primary() == Some(request.target);
+        if group.version != since || !is_right_member {
             return Err(Errno::EREMCHG.into());
         }
         payload.unwrap().copy_from(0, &[request.target.0 as u8]);
@@ -156,8 +156,8 @@ impl Pair {
         let member = |_| {
             Arc::new(Member {
                 map: map.clone(),
-                behind: Mutex::new(None),
-                way: Mutex::new(Way::Answers),
+                old_version: Mutex::new(None),
+                behaviour: Mutex::new(Behaviour::Answers),
                 asked: Mutex::default(),
                 changed: Event::new(),
                 distance: Mutex::new(Distance::Remote),
@@ -196,7 +196,7 @@ impl Pair {
             slot_sequence: Some(SlotSequence { slot: 3, sequence: 4 }),
             ..StorageRequest::new(SessionId(9), TargetId(0), InodeId(5), op)
         };
-        let to = GroupDestination { map: &self.map, group: GROUP, time_out: PATIENCE };
+        let to = GroupDestination { map: &self.map, group: GROUP, time_out: TEST_TIME_OUT };
         self.channels.call_group(to, request, Some(buf.clone())).await.map(|_| buf.as_slice()[0])
     }
 
@@ -205,17 +205,17 @@ impl Pair {
         let buf = IoBuf::alloc(1);
         let op = StorageOp::Read { offset, path: wire::DataPath::Cached };
         let request = StorageRequest::new(SessionId(9), TargetId(0), InodeId(ino), op);
-        let to = GroupDestination { map: &self.map, group: GROUP, time_out: PATIENCE };
+        let to = GroupDestination { map: &self.map, group: GROUP, time_out: TEST_TIME_OUT };
         self.channels.call_group(to, request, Some(buf.clone())).await.map(|_| buf.as_slice()[0])
     }
 
     /// Starts a read; the returned cell receives the number of the member that answered.
     fn begin_to_read(self: &Arc<Pair>, ino: u64, offset: u64) -> Rc<Cell<Option<Result<u8, Errno>>>> {
         let (pair, found) = (self.clone(), Rc::new(Cell::new(None)));
-        let told = found.clone();
+        let result = found.clone();
         rt::spawn(async move {
             let answer = pair.read(ino, offset).await;
-            told.set(Some(answer.map_err(|error| error.errno)));
+            result.set(Some(answer.map_err(|error| error.errno)));
         });
         found
     }
@@ -234,7 +234,7 @@ impl Pair {
                 (TargetId(member as u32), GROUP, GroupRole::Primary)
             );
             assert_eq!(number, Some(SlotSequence { slot: 3, sequence: 4 }));
-            group.since.0
+            group.version.0
         };
         asked.into_iter().map(since).collect()
     }
@@ -272,7 +272,7 @@ fn requests_carry_the_known_group_version() {
 fn a_refused_request_waits_for_another_map() {
     run(async |pair| {
         // The member already has a map that its clients get later.
-        *pair.members[0].behind.lock() = Some(Epoch(2));
+        *pair.members[0].old_version.lock() = Some(Epoch(2));
         later(700, &pair, |pair| pair.fail_over());
         assert_eq!(pair.write().await, Ok(2));
         assert!(pair.asked(1).len() < 20, "it is not asked without rest");
@@ -284,8 +284,8 @@ fn a_refused_request_waits_for_another_map() {
 fn a_primary_with_an_old_map_is_asked_again() {
     run(async |pair| {
         pair.change(|_| {});
-        *pair.members[0].behind.lock() = Some(Epoch(1));
-        later(700, &pair, |pair| *pair.members[0].behind.lock() = None);
+        *pair.members[0].old_version.lock() = Some(Epoch(1));
+        later(700, &pair, |pair| *pair.members[0].old_version.lock() = None);
         assert_eq!(pair.write().await, Ok(1));
         let asked = pair.asked(1);
         assert!(asked.len() > 1 && asked.iter().all(|since| *since == 2), "{asked:?}");
@@ -295,7 +295,7 @@ fn a_primary_with_an_old_map_is_asked_again() {
 #[test]
 fn a_hanging_primary_is_abandoned_when_there_is_another() {
     run(async |pair| {
-        pair.members[0].be(Way::Hangs);
+        pair.members[0].set_behaviour(Behaviour::Hangs);
         later(1500, &pair, |pair| pair.fail_over());
         let began_ns = rt::monotonic_ns();
         assert_eq!(pair.write().await, Ok(2));
@@ -307,14 +307,14 @@ fn a_hanging_primary_is_abandoned_when_there_is_another() {
 #[test]
 fn an_unreplaced_primary_is_waited_for() {
     run(async |pair| {
-        pair.members[0].be(Way::Hangs);
+        pair.members[0].set_behaviour(Behaviour::Hangs);
         // The member ejects the other one, which takes a while.
         later(500, &pair, |pair| {
             pair.change(|group| group.states = vec![MemberState::Good, MemberState::NeedsResync])
         });
         later(900, &pair, |pair| {
-            *pair.members[0].behind.lock() = Some(Epoch(1));
-            pair.members[0].be(Way::Answers);
+            *pair.members[0].old_version.lock() = Some(Epoch(1));
+            pair.members[0].set_behaviour(Behaviour::Answers);
         });
         assert_eq!(pair.write().await, Ok(1));
         assert_eq!(pair.asked(1), [1], "it isn't asked a second time beside the first");
@@ -325,10 +325,10 @@ fn an_unreplaced_primary_is_waited_for() {
 fn an_error_of_a_replaced_primary_is_ignored() {
     for errno in [Errno::ETIMEDOUT, Errno::EIO, Errno::ENXIO, Errno::EHOSTDOWN] {
         run(async move |pair| {
-            pair.members[0].be(Way::Hangs);
+            pair.members[0].set_behaviour(Behaviour::Hangs);
             later(300, &pair, move |pair| {
                 pair.fail_over();
-                pair.members[0].be(Way::Fails(errno));
+                pair.members[0].set_behaviour(Behaviour::Fails(errno));
             });
             assert_eq!(pair.write().await, Ok(2), "{errno:?}");
         });
@@ -336,7 +336,7 @@ fn an_error_of_a_replaced_primary_is_ignored() {
     // Errors that concern the request rather than the member are returned.
     for errno in [Errno::ENOSPC, Errno::ESTALE, Errno::EKEYREVOKED] {
         run(async move |pair| {
-            pair.members[0].be(Way::Fails(errno));
+            pair.members[0].set_behaviour(Behaviour::Fails(errno));
             assert_eq!(pair.write().await.unwrap_err().errno, errno);
             assert_eq!(pair.asked(1).len(), 1);
         });
@@ -349,7 +349,7 @@ fn without_a_primary_the_error_names_the_missing_members() {
         pair.change(|group| group.states = vec![MemberState::Bad, MemberState::NeedsResync]);
         let began_ns = rt::monotonic_ns();
         let error = pair.write().await.unwrap_err();
-        assert!(rt::monotonic_ns() - began_ns >= PATIENCE.as_nanos() as u64);
+        assert!(rt::monotonic_ns() - began_ns >= TEST_TIME_OUT.as_nanos() as u64);
         assert_eq!(error.errno, Errno::ETIMEDOUT);
         for part in ["group 7", "mirror:2", "target 1 is bad and online", "target 2 is needs-resync"] {
             assert!(error.message.contains(part), "{error}");
@@ -367,16 +367,16 @@ fn without_a_primary_the_error_names_the_missing_members() {
 #[test]
 fn a_primary_that_never_answers_ends_the_wait() {
     run(async |pair| {
-        pair.members[0].be(Way::Hangs);
+        pair.members[0].set_behaviour(Behaviour::Hangs);
         let error = pair.write().await.unwrap_err();
         assert_eq!(error.errno, Errno::ETIMEDOUT);
         assert!(error.message.contains("target 1 is good"), "{error}");
         pair.asked(1);
-        pair.members[0].be(Way::Fails(Errno::ETIMEDOUT));
+        pair.members[0].set_behaviour(Behaviour::Fails(Errno::ETIMEDOUT));
         let error = pair.write().await.unwrap_err();
         assert!(error.message.contains("the member says no") && error.message.contains("group 7"), "{error}");
         // A group that always refuses.
-        pair.members[0].be(Way::Fails(Errno::EREMCHG));
+        pair.members[0].set_behaviour(Behaviour::Fails(Errno::EREMCHG));
         assert_eq!(pair.write().await.unwrap_err().errno, Errno::ETIMEDOUT);
     });
 }
@@ -433,9 +433,9 @@ fn the_nearest_member_is_read_from() {
 
 #[test]
 fn a_member_in_the_same_rack_is_preferred_for_reads() {
-    let told = || OwnRack::new(Some("r2".into()), Box::new(|_| false));
+    let configured = || OwnRack::new(Some("r2".into()), Box::new(|_| false));
     let found = || OwnRack::new(None, Box::new(|node| node.name == "n2"));
-    for rack in [told, found] {
+    for rack in [configured, found] {
         run_with(Pair::in_rack(rack()), async |pair| {
             for distance in [Distance::Remote, Distance::SameNetwork] {
                 *pair.members[0].distance.lock() = distance;
@@ -451,7 +451,7 @@ fn a_member_in_the_same_rack_is_preferred_for_reads() {
             pair.change(|group| group.states = vec![MemberState::Good, MemberState::Resyncing]);
             assert_eq!(pair.read(5, 0).await, Ok(1));
             pair.change(|group| group.states = Vec::new());
-            pair.members[1].be(Way::Fails(Errno::EHOSTDOWN));
+            pair.members[1].set_behaviour(Behaviour::Fails(Errno::EHOSTDOWN));
             assert_eq!(pair.read(5, 0).await, Ok(1));
         });
     }
@@ -475,11 +475,11 @@ fn a_rack_is_looked_up_again_when_nodes_move() {
 fn reads_spill_over_from_a_busy_rack() {
     run_with(Pair::in_rack(OwnRack::new(Some("r2".into()), Box::new(|_| false))), async |pair| {
         let count = 2 * MAX_LOAD_IMBALANCE_BETWEEN_RACKS as u64;
-        pair.members.iter().for_each(|member| member.be(Way::Hangs));
+        pair.members.iter().for_each(|member| member.set_behaviour(Behaviour::Hangs));
         let reads: Vec<_> = (0..count).map(|n| pair.begin_to_read(5, n * READ_REGION_BYTES)).collect();
         rt::sleep(HEDGE_DELAY / 2).await;
         let counts = pair.counts();
-        pair.members.iter().for_each(|member| member.be(Way::Answers));
+        pair.members.iter().for_each(|member| member.set_behaviour(Behaviour::Answers));
         rt::sleep(HEDGE_DELAY / 4).await;
         assert!(reads.iter().all(|read| matches!(read.take(), Some(Ok(_)))));
         // The client's rack has as many more as its lead allows.
@@ -497,11 +497,11 @@ fn a_busy_member_is_passed_over() {
     run(async |pair| {
         // By region, all of these belong to one member.
         let regions = (0..20).map(|n| 2 * n * READ_REGION_BYTES);
-        pair.members.iter().for_each(|member| member.be(Way::Hangs));
+        pair.members.iter().for_each(|member| member.set_behaviour(Behaviour::Hangs));
         let reads: Vec<_> = regions.map(|offset| pair.begin_to_read(5, offset)).collect();
         rt::sleep(HEDGE_DELAY / 2).await;
         let mut counts = pair.counts();
-        pair.members.iter().for_each(|member| member.be(Way::Answers));
+        pair.members.iter().for_each(|member| member.set_behaviour(Behaviour::Answers));
         rt::sleep(HEDGE_DELAY / 4).await;
         assert!(reads.iter().all(|read| matches!(read.take(), Some(Ok(_)))));
         counts.sort_unstable();
@@ -514,7 +514,7 @@ fn a_member_that_cannot_answer_redirects_readers_at_once() {
     for errno in [Errno::EREMOTE, Errno::EREMCHG, Errno::EIO, Errno::ETIMEDOUT, Errno::EHOSTDOWN] {
         for (failing, other) in [(0, 2), (1, 1)] {
             run(async move |pair| {
-                pair.members[failing].be(Way::Fails(errno));
+                pair.members[failing].set_behaviour(Behaviour::Fails(errno));
                 let began_ns = rt::monotonic_ns();
                 for region in 0..4 {
                     assert_eq!(pair.read(5, region * READ_REGION_BYTES).await, Ok(other), "{errno:?}");
@@ -526,7 +526,7 @@ fn a_member_that_cannot_answer_redirects_readers_at_once() {
     // Errors that concern the request are returned unchanged.
     for errno in [Errno::ESTALE, Errno::EKEYREVOKED, Errno::EACCES] {
         run(async move |pair| {
-            pair.members.iter().for_each(|member| member.be(Way::Fails(errno)));
+            pair.members.iter().for_each(|member| member.set_behaviour(Behaviour::Fails(errno)));
             assert_eq!(pair.read(5, 0).await.unwrap_err().errno, errno);
             let counts = pair.counts();
             assert_eq!(counts[0] + counts[1], 1);
@@ -538,7 +538,7 @@ fn a_member_that_cannot_answer_redirects_readers_at_once() {
 fn a_silent_member_delays_only_the_first_read() {
     run(async |pair| {
         let region = |n| n * READ_REGION_BYTES;
-        pair.members[0].be(Way::Hangs);
+        pair.members[0].set_behaviour(Behaviour::Hangs);
         for (round, before) in [(0, HEDGE_DELAY), (1, Duration::ZERO)] {
             let began_ns = rt::monotonic_ns();
             assert_eq!((pair.read(5, region(0)).await, pair.read(5, region(1)).await), (Ok(2), Ok(2)));
@@ -547,7 +547,7 @@ fn a_silent_member_delays_only_the_first_read() {
         }
         // The member may be back by then.
         rt::sleep(UNRESPONSIVE_MEMORY).await;
-        pair.members[0].be(Way::Answers);
+        pair.members[0].set_behaviour(Behaviour::Answers);
         let answered = [pair.read(5, region(0)).await.unwrap(), pair.read(5, region(1)).await.unwrap()];
         assert!(answered == [1, 2] || answered == [2, 1], "{answered:?}");
     });
@@ -558,10 +558,10 @@ fn a_silent_member_delays_only_the_first_read() {
 #[test]
 fn a_slow_member_answers_instead_of_a_silent_one() {
     run(async |pair| {
-        pair.members.iter().for_each(|member| member.be(Way::Hangs));
+        pair.members.iter().for_each(|member| member.set_behaviour(Behaviour::Hangs));
         let reads = [pair.begin_to_read(5, 0), pair.begin_to_read(5, READ_REGION_BYTES)];
         rt::sleep(4 * HEDGE_DELAY).await;
-        pair.members[0].be(Way::Answers);
+        pair.members[0].set_behaviour(Behaviour::Answers);
         rt::sleep(HEDGE_DELAY / 10).await;
         assert_eq!(reads.map(|read| read.take()), [Some(Ok(1)), Some(Ok(1))]);
     });
@@ -570,13 +570,13 @@ fn a_slow_member_answers_instead_of_a_silent_one() {
 #[test]
 fn reads_wait_for_another_version_when_no_member_can_answer() {
     run(async |pair| {
-        pair.members[0].be(Way::Hangs);
-        pair.members[1].be(Way::Fails(Errno::EREMOTE));
+        pair.members[0].set_behaviour(Behaviour::Hangs);
+        pair.members[1].set_behaviour(Behaviour::Fails(Errno::EREMOTE));
         let reads = [pair.begin_to_read(5, 0), pair.begin_to_read(5, READ_REGION_BYTES)];
         rt::sleep(5 * HEDGE_DELAY).await;
         assert!(reads.iter().all(|read| read.get().is_none()));
         pair.fail_over();
-        pair.members[1].be(Way::Answers);
+        pair.members[1].set_behaviour(Behaviour::Answers);
         rt::sleep(HEDGE_DELAY / 2).await;
         assert_eq!(reads.map(|read| read.take()), [Some(Ok(2)), Some(Ok(2))]);
     });
@@ -587,12 +587,12 @@ fn reads_wait_for_another_version_when_no_member_can_answer() {
 #[test]
 fn a_primary_that_cannot_answer_yet_is_asked_again_despite_a_silent_member() {
     run(async |pair| {
-        pair.members[0].be(Way::Fails(Errno::EREMCHG));
-        pair.members[1].be(Way::Hangs);
+        pair.members[0].set_behaviour(Behaviour::Fails(Errno::EREMCHG));
+        pair.members[1].set_behaviour(Behaviour::Hangs);
         let reads = [pair.begin_to_read(5, 0), pair.begin_to_read(5, READ_REGION_BYTES)];
         rt::sleep(4 * HEDGE_DELAY).await;
         assert!(reads.iter().all(|read| read.get().is_none()));
-        pair.members[0].be(Way::Answers);
+        pair.members[0].set_behaviour(Behaviour::Answers);
         rt::sleep(HEDGE_DELAY).await;
         assert_eq!(reads.map(|read| read.take()), [Some(Ok(1)), Some(Ok(1))]);
     });
@@ -601,12 +601,12 @@ fn a_primary_that_cannot_answer_yet_is_asked_again_despite_a_silent_member() {
 #[test]
 fn reads_without_an_answer_time_out() {
     run(async |pair| {
-        pair.members.iter().for_each(|member| member.be(Way::Hangs));
+        pair.members.iter().for_each(|member| member.set_behaviour(Behaviour::Hangs));
         let began_ns = rt::monotonic_ns();
         let error = pair.read(5, 0).await.unwrap_err();
         assert_eq!(error.errno, Errno::ETIMEDOUT);
         let took = Duration::from_nanos(rt::monotonic_ns() - began_ns);
-        assert!(took >= PATIENCE && took < PATIENCE + 3 * HEDGE_DELAY, "{took:?}");
+        assert!(took >= TEST_TIME_OUT && took < TEST_TIME_OUT + 3 * HEDGE_DELAY, "{took:?}");
     });
 }
 
@@ -616,7 +616,7 @@ fn services_read_from_the_primary() {
         *pair.members[1].distance.lock() = Distance::InProcess;
         let op = StorageOp::Read { offset: 0, path: wire::DataPath::Cached };
         let request = StorageRequest::new(SessionId(0), TargetId(0), InodeId(5), op);
-        let to = GroupDestination { map: &pair.map, group: GROUP, time_out: PATIENCE };
+        let to = GroupDestination { map: &pair.map, group: GROUP, time_out: TEST_TIME_OUT };
         let answer = pair.channels.call_group(to, request, Some(IoBuf::alloc(1))).await;
         assert_eq!((answer, pair.counts()), (Ok(StorageReply::Unit), [1, 0]));
     });

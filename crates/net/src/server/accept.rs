@@ -38,7 +38,7 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
                     tracing::warn!(%address, "a connection was closed: too many handshakes in progress");
                     continue;
                 }
-                let place = shared.reserve_slot();
+                let slot = shared.reserve_slot();
                 // Without a limit, a client that sends requests and reads no answers would hold the
                 // core's memory for ever.
                 let stall_limit = shared.options.limits.liveness.dead_after;
@@ -48,7 +48,7 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
                 handshakes.set(handshakes.get() + 1);
                 let (shared, handshakes) = (shared.clone(), handshakes.clone());
                 rt::spawn(async move {
-                    do_handshake(shared, socket, address, place, on_host).await;
+                    do_handshake(shared, socket, address, slot, on_host).await;
                     handshakes.set(handshakes.get() - 1);
                 });
             }
@@ -66,7 +66,7 @@ async fn do_handshake(
     shared: Arc<Shared>,
     socket: Socket,
     address: Address,
-    mut place: Option<ConnectionSlot>,
+    mut slot: Option<ConnectionSlot>,
     on_host: bool,
 ) {
     let handshake = async {
@@ -77,18 +77,18 @@ async fn do_handshake(
             }
             true => {
                 let (stream, proof, memory) = shared.options.security.accept_on_host(socket).await?;
-                place.as_mut().map_or(Ok(()), |place| place.map(memory.len()))?;
+                slot.as_mut().map_or(Ok(()), |place| place.add_shared_memory(memory.len()))?;
                 (stream, proof, Some(Arc::new(memory)))
             }
         };
-        let heard = receive_hello(&shared, stream, proof, address.clone(), place.is_some()).await?;
-        Ok::<_, Fault>(heard.map(|(stream, caller, incarnation)| (stream, memory, caller, incarnation)))
+        let greeted = receive_hello(&shared, stream, proof, address.clone(), slot.is_some()).await?;
+        Ok::<_, Fault>(greeted.map(|(stream, caller, incarnation)| (stream, memory, caller, incarnation)))
     };
     let outcome = rt::timeout(HELLO_TIMEOUT, handshake).await;
-    match (outcome.unwrap_or(Err(Fault::Silent)), place) {
-        (Ok(Some((stream, memory, caller, incarnation))), Some(place)) => match stream.detach() {
+    match (outcome.unwrap_or(Err(Fault::Silent)), slot) {
+        (Ok(Some((stream, memory, caller, incarnation))), Some(slot)) => match stream.detach() {
             Ok(stream) => {
-                shared.assign_to_core(IncomingConnection { stream, memory, caller, incarnation, place })
+                shared.assign_to_core(IncomingConnection { stream, memory, caller, incarnation, slot })
             }
             Err(e) => tracing::warn!(%address, "a connection can't be moved to its core: {e}"),
         },
@@ -106,7 +106,7 @@ async fn receive_hello(
     stream: Stream,
     proof: Proof,
     address: Address,
-    has_place: bool,
+    has_slot: bool,
 ) -> Result<Option<(Stream, Caller, u64)>, Fault> {
     let stream = Rc::new(stream);
     let mut inbound = Inbound::new(stream.clone());
@@ -119,7 +119,7 @@ async fn receive_hello(
         return Err(Fault::unexpected("a frame follows the hello before it is answered"));
     }
     drop(inbound);
-    if let Err(error) = check(shared, &hello, has_place) {
+    if let Err(error) = check(shared, &hello, has_slot) {
         tracing::warn!(client = ?hello.name, %address, "a client was refused: {error}");
         refuse(&stream, &error).await?;
         return Ok(None);
@@ -139,7 +139,7 @@ async fn receive_hello(
     Ok(Some((stream, caller, hello.incarnation)))
 }
 
-fn check(shared: &Shared, hello: &Hello, has_place: bool) -> Result<(), Error> {
+fn check(shared: &Shared, hello: &Hello, has_slot: bool) -> Result<(), Error> {
     let name = &shared.options.name;
     if hello.protocol < VERSION.into() {
         let message =
@@ -159,7 +159,7 @@ fn check(shared: &Shared, hello: &Hello, has_place: bool) -> Result<(), Error> {
         let message = format!("{name} belongs to cluster {ours}, the client to {theirs}");
         return Err(Error::new(Errno::EACCES, message).hint("use the cluster file of this cluster"));
     }
-    if !has_place {
+    if !has_slot {
         let message = format!(
             "{name} has {} connections, its limit: each core of each client has one",
             shared.options.limits.connections

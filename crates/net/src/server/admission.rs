@@ -5,7 +5,7 @@
 
 use crate::Caller;
 use crate::limits::{MAP_POLL, MAP_WAIT_LIMIT, REFUSAL_LOG_INTERVAL};
-use identity::Role as Member;
+use identity::Member;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{ClusterMap, Epoch, Errno, Error, MapHandle, NodeId, Result, Role};
@@ -32,7 +32,7 @@ type RequestedOperation<'a> = (u8, &'a AuthorizationRule);
 
 impl Authorizer {
     /// Authorizes by the current version of this map.
-    pub(super) fn by(map: MapHandle) -> Authorizer {
+    pub(super) fn new(map: MapHandle) -> Authorizer {
         Authorizer { map, logged_ns: AtomicU64::new(0) }
     }
 
@@ -40,14 +40,14 @@ impl Authorizer {
     pub(super) fn authorize(
         &self,
         caller: &Caller,
-        asked: RequestedOperation<'_>,
+        operation: RequestedOperation<'_>,
         epoch: Epoch,
     ) -> AuthorizationOutcome {
-        let (principal, callers) = (caller.proof.principal(), &asked.1.callers);
+        let (principal, callers) = (caller.proof.principal(), &operation.1.callers);
         // Requests of clients, by far the most, don't depend on the map.
         match callers.admits_by_certificate(principal) {
             Some(true) => return AuthorizationOutcome::Admitted,
-            Some(false) => return AuthorizationOutcome::Refused(self.refusal(caller, asked, None)),
+            Some(false) => return AuthorizationOutcome::Refused(self.refusal(caller, operation, None)),
             None => {}
         }
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,7 @@ impl Authorizer {
         if map.epoch < epoch.max(callers.oldest_deciding_epoch()) {
             return AuthorizationOutcome::NeedsNewerMap;
         }
-        AuthorizationOutcome::Refused(self.refusal(caller, asked, Some(&map)))
+        AuthorizationOutcome::Refused(self.refusal(caller, operation, Some(&map)))
     }
 
     /// The error for every request of a client whose certificate was revoked.
@@ -87,19 +87,19 @@ impl Authorizer {
     pub(super) async fn authorize_with_newer_map(
         &self,
         caller: &Caller,
-        asked: RequestedOperation<'_>,
+        operation: RequestedOperation<'_>,
         epoch: Epoch,
     ) -> Result<()> {
         let began_ns = rt::monotonic_ns();
         loop {
             rt::sleep(MAP_POLL).await;
             let is_over = rt::monotonic_ns() - began_ns > MAP_WAIT_LIMIT.as_nanos() as u64;
-            match self.authorize(caller, asked, if is_over { Epoch(0) } else { epoch }) {
+            match self.authorize(caller, operation, if is_over { Epoch(0) } else { epoch }) {
                 AuthorizationOutcome::Admitted => return Ok(()),
                 AuthorizationOutcome::Refused(error) => return Err(error),
                 AuthorizationOutcome::NeedsNewerMap if is_over => {
                     let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
-                    return Err(self.refusal(caller, asked, Some(&map)));
+                    return Err(self.refusal(caller, operation, Some(&map)));
                 }
                 AuthorizationOutcome::NeedsNewerMap => {}
             }
@@ -120,12 +120,12 @@ impl Authorizer {
         }
         let (name, principal) = (&caller.name, caller.proof.principal());
         let service = Service::from_number(service).map_or("an unknown service", Service::name);
-        let standing = match (principal, map) {
+        let roles = match (principal, map) {
             (Principal::Node(node), Some(map)) => node_roles(map, node),
             _ => String::new(),
         };
         let message =
-            format!("{name} may not send {operation} ({service} service); allowed: {callers}{standing}");
+            format!("{name} may not send {operation} ({service} service); allowed: {callers}{roles}");
         self.log(caller, &message);
         Error::new(Errno::EACCES, message).hint(hint_for(principal, callers))
     }

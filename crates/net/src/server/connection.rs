@@ -65,26 +65,26 @@ pub(super) struct Connection {
 impl Connection {
     /// Serves a connection until it ends.
     pub(super) async fn serve(core: Rc<ServerCore>, arrival: IncomingConnection) {
-        let IncomingConnection { stream, memory, mut caller, incarnation, place } = arrival;
+        let IncomingConnection { stream, memory, mut caller, incarnation, slot } = arrival;
         if memory.is_some() {
             // This connection replaces the one over TCP on which the client learned the socket's
             // name, and takes over its address.
-            let prior = core.newest(&ClientCore::of(&caller)).filter(|prior| !prior.ending.get());
-            let Some(prior) = prior else {
+            let predecessor = core.newest(&ClientCore::of(&caller)).filter(|prior| !prior.ending.get());
+            let Some(predecessor) = predecessor else {
                 let error = Error::new(Errno::ESTALE, "there is no TCP connection that this one replaces");
                 let _ = refuse(&stream.attach(), &error).await; // The client may have disconnected already.
-                return drop(place);
+                return drop(slot);
             };
-            caller.address = prior.caller.address.clone();
+            caller.address = predecessor.caller.address.clone();
         }
-        let sum_payloads = core.shared.options.checksum_payloads;
+        let checksum_payloads = core.shared.options.checksum_payloads;
         let connection = Rc::new(Connection {
             core,
             stream: Rc::new(stream.attach()),
             memory,
             caller: Rc::new(caller),
             incarnation,
-            outbox: Outbox::new(sum_payloads),
+            outbox: Outbox::new(checksum_payloads),
             requests: Rc::default(),
             ending: Cell::new(false),
             reading_stopped: Cell::new(false),
@@ -96,13 +96,13 @@ impl Connection {
             not_revoked_version: Cell::new(0),
         });
         match connection.core.register(&connection) {
-            Ok(prior) => connection.run(prior).await,
+            Ok(predecessor) => connection.run(predecessor).await,
             Err(_) => {
                 let error = Error::new(Errno::ESTALE, "there is a newer connection of this client core");
                 let _ = refuse(&connection.stream, &error).await; // The client may have disconnected already.
             }
         }
-        drop(place);
+        drop(slot);
     }
 
     /// The client core that the connection serves.
@@ -114,7 +114,7 @@ impl Connection {
         self.incarnation
     }
 
-    async fn run(self: &Rc<Self>, prior: Option<Rc<Connection>>) {
+    async fn run(self: &Rc<Self>, predecessor: Option<Rc<Connection>>) {
         let sender = self.clone();
         rt::spawn(async move {
             // The limit of TCP itself is set when a connection is accepted.
@@ -123,15 +123,15 @@ impl Connection {
             let result = sender.outbox.run(&sender.stream, limit).await;
             sender.end(result.err().as_ref());
         });
-        if let Some(prior) = prior {
-            prior.end(None);
-            self.wait_for_predecessor(&prior).await;
+        if let Some(predecessor) = predecessor {
+            predecessor.end(None);
+            self.wait_for_predecessor(&predecessor).await;
         }
         self.predecessor_ended.set(true);
         if !self.ending.get() {
             self.welcome();
             let inbound = Inbound::new(self.stream.clone());
-            rt::spawn(self.clone().watch(inbound.heard()));
+            rt::spawn(self.clone().watch(inbound.receive_stats()));
             let result = self.receive(inbound).await;
             self.end(result.err().as_ref());
         }
@@ -144,15 +144,15 @@ impl Connection {
     /// Waits for the requests of the previous connection, as long as their client may retransmit
     /// them. A request that hangs longer, on a disk that doesn't answer for example, doesn't block
     /// the client's other requests.
-    async fn wait_for_predecessor(&self, prior: &Connection) {
+    async fn wait_for_predecessor(&self, predecessor: &Connection) {
         loop {
-            let ended = prior.changed.wait_until(|| prior.ended.get());
+            let ended = predecessor.changed.wait_until(|| predecessor.ended.get());
             if rt::timeout(WAIT_PING_INTERVAL, ended).await.is_some() {
                 return;
             }
-            if prior.predecessor_ended.get() && prior.requests.are_abandoned() {
+            if predecessor.predecessor_ended.get() && predecessor.requests.are_abandoned() {
                 let Caller { name, address, .. } = &*self.caller;
-                let running = prior.requests.running();
+                let running = predecessor.requests.running();
                 tracing::warn!(client = name, %address, running, "requests still run after their client's time-out");
                 return;
             }
@@ -243,8 +243,8 @@ impl Connection {
     }
 
     async fn receive_request(self: &Rc<Self>, header: Header, inbound: &mut Inbound) -> Result<(), Fault> {
-        let deadline = Deadline::after(inbound.heard().last_receive_ns.get(), header.deadline_ms);
-        self.check_place(&header)?;
+        let deadline = Deadline::after(inbound.receive_stats().last_receive_ns.get(), header.deadline_ms);
+        self.check_payload_place(&header)?;
         let parts = [header.body_bytes, header.payload_bytes, header.reply_payload_bytes];
         let amount = parts.iter().map(|bytes| *bytes as usize).sum();
         let Some(permit) = self.admit(amount).await else { return Err(Fault::Closed) };
@@ -292,11 +292,11 @@ impl Connection {
 
     /// Waits for a permit for a request; `None` when the connection has ended meanwhile.
     async fn admit(&self, amount: usize) -> Option<Permit> {
-        let (room, caller) = (&self.core.room, &self.caller);
-        if let Some(permit) = room.try_acquire(caller, amount) {
+        let (budget, caller) = (&self.core.admission_budget, &self.caller);
+        if let Some(permit) = budget.try_acquire(caller, amount) {
             return Some(permit);
         }
-        self.pause_reads(room.take(caller, amount)).await?
+        self.pause_reads(budget.take(caller, amount)).await?
     }
 
     /// Stops reading until `wait` completes; `None` when the connection has ended meanwhile. The
@@ -305,8 +305,8 @@ impl Connection {
         self.reads_paused.set(true);
         let mut wait = pin!(wait);
         let outcome = loop {
-            let cut = self.changed.wait_until(|| self.reading_stopped.get());
-            match either(cut, rt::timeout(WAIT_PING_INTERVAL, wait.as_mut())).await {
+            let stopped = self.changed.wait_until(|| self.reading_stopped.get());
+            match either(stopped, rt::timeout(WAIT_PING_INTERVAL, wait.as_mut())).await {
                 Either::First(()) => break None,
                 Either::Second(Some(outcome)) => break Some(outcome),
                 Either::Second(None) => {
@@ -321,7 +321,7 @@ impl Connection {
 
     /// Checks that the place that a request names lies inside the shared memory, for all bytes to
     /// be read or written there.
-    fn check_place(&self, header: &Header) -> Result<(), Fault> {
+    fn check_payload_place(&self, header: &Header) -> Result<(), Fault> {
         if header.payload_place == 0 {
             return Ok(());
         }
@@ -352,7 +352,7 @@ impl Connection {
             return Err(Error::new(Errno::EACCES, message).hint("let it join: weft node join TOKEN"));
         }
         if self.is_revoked() {
-            return Err(self.core.shared.admission.revoked(&self.caller));
+            return Err(self.core.shared.authorizer.revoked(&self.caller));
         }
         let Some(route) = self.core.shared.router.route(header.service) else {
             let name = &self.core.shared.options.name;
@@ -360,8 +360,8 @@ impl Connection {
             return Err(Error::new(Errno::EOPNOTSUPP, message));
         };
         let job = route.decode(body)?;
-        let admission = &self.core.shared.admission;
-        match admission.authorize(&self.caller, (header.service, &job.rule), header.epoch) {
+        let authorizer = &self.core.shared.authorizer;
+        match authorizer.authorize(&self.caller, (header.service, &job.rule), header.epoch) {
             AuthorizationOutcome::Admitted => Ok(job),
             AuthorizationOutcome::Refused(error) => Err(error),
             AuthorizationOutcome::NeedsNewerMap => Ok(self.authorized_later(header, job)),
@@ -395,7 +395,7 @@ impl Connection {
         let PreparedRequest { answer, rule, run } = job;
         let run = move |caller: Rc<Caller>, deadline, payload| -> LocalFuture<'static, Result<Vec<u8>>> {
             Box::pin(async move {
-                shared.admission.authorize_with_newer_map(&caller, (service, &rule), epoch).await?;
+                shared.authorizer.authorize_with_newer_map(&caller, (service, &rule), epoch).await?;
                 run(caller, deadline, payload).await
             })
         };
@@ -489,7 +489,7 @@ impl Connection {
     /// Sends pings to a silent client and ends the connection if it stays silent. Does the same for
     /// a client that sends requests and reads no answers. Ends the connection when its certificate
     /// expires.
-    async fn watch(self: Rc<Self>, heard: Rc<ReceiveStats>) {
+    async fn watch(self: Rc<Self>, receive_stats: Rc<ReceiveStats>) {
         let liveness = self.core.shared.options.limits.liveness;
         let mut stall = Stall::default();
         loop {
@@ -508,7 +508,7 @@ impl Connection {
             if self.reads_paused.get() {
                 continue;
             }
-            let latest_ns = heard.last_receive_ns.get().max(self.reads_resumed_ns.get());
+            let latest_ns = receive_stats.last_receive_ns.get().max(self.reads_resumed_ns.get());
             let silence = Duration::from_nanos(rt::monotonic_ns().saturating_sub(latest_ns));
             if silence > liveness.dead_after {
                 return self.end(Some(&Fault::Silent));

@@ -10,7 +10,7 @@ use crate::either::either;
 use crate::limits::MAX_SHARED_MEMORY_IN_ALL;
 use crate::signal::Signal;
 use crate::stream::DetachedStream;
-use identity::Role;
+use identity::Member;
 use parking_lot::Mutex;
 use rt::SharedMemory;
 use rt::net::Listener;
@@ -27,7 +27,7 @@ use wire::frame::LocalEndpoint;
 pub(super) struct Shared {
     pub(super) options: ServerOptions,
     pub(super) router: Router,
-    pub(super) admission: Authorizer,
+    pub(super) authorizer: Authorizer,
     /// Set when the server must stop.
     pub(super) stop: Event,
     /// One for each core.
@@ -53,7 +53,7 @@ pub(super) struct IncomingConnection {
     pub(super) memory: Option<Arc<SharedMemory>>,
     pub(super) caller: Caller,
     pub(super) incarnation: u64,
-    pub(super) place: ConnectionSlot,
+    pub(super) slot: ConnectionSlot,
 }
 
 /// A connection's place among those that the server may have; freed when dropped.
@@ -65,7 +65,7 @@ pub(super) struct ConnectionSlot {
 
 impl ConnectionSlot {
     /// Counts memory that a client shares; fails if that would exceed the server's limit.
-    pub(super) fn map(&mut self, bytes: usize) -> io::Result<()> {
+    pub(super) fn add_shared_memory(&mut self, bytes: usize) -> io::Result<()> {
         self.mapped += bytes;
         let before = self.shared.mapped.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes <= MAX_SHARED_MEMORY_IN_ALL {
@@ -89,8 +89,8 @@ impl Shared {
     pub(super) fn new(options: ServerOptions, router: Router, on_host: Option<LocalEndpoint>) -> Shared {
         let inboxes = (0..options.cores.max(1)).map(|_| Inbox::default()).collect();
         let (connections, mapped) = Default::default();
-        let admission = Authorizer::by(options.map.clone());
-        Shared { options, router, admission, stop: Event::new(), inboxes, connections, mapped, on_host }
+        let authorizer = Authorizer::new(options.map.clone());
+        Shared { options, router, authorizer, stop: Event::new(), inboxes, connections, mapped, on_host }
     }
 
     pub(super) fn cores(&self) -> usize {
@@ -99,9 +99,9 @@ impl Shared {
 
     /// Reserves a place for another connection; `None` if the server has its maximum.
     pub(super) fn reserve_slot(self: &Arc<Self>) -> Option<ConnectionSlot> {
-        let taken = ConnectionSlot { shared: self.clone(), mapped: 0 };
+        let slot = ConnectionSlot { shared: self.clone(), mapped: 0 };
         let before = self.connections.fetch_add(1, Ordering::Relaxed);
-        (before < self.options.limits.connections).then_some(taken)
+        (before < self.options.limits.connections).then_some(slot)
     }
 
     /// Moves a connection to the core that serves its client core.
@@ -117,7 +117,7 @@ impl Shared {
 pub(super) struct ClientCore {
     /// Its proved role, so that a client can't end another client's connections by using its
     /// number.
-    pub(super) role: Option<Role>,
+    pub(super) role: Option<Member>,
     /// Random number of its process.
     pub(super) client: u64,
     pub(super) core: u32,
@@ -132,7 +132,7 @@ impl ClientCore {
 /// State shared by the connections of one core.
 pub(super) struct ServerCore {
     pub(super) shared: Arc<Shared>,
-    pub(super) room: AdmissionBudget,
+    pub(super) admission_budget: AdmissionBudget,
     /// The newest connection of each client core. Each connection is owned by its tasks, and
     /// dropped with them.
     clients: RefCell<BTreeMap<ClientCore, Weak<Connection>>>,
@@ -176,7 +176,7 @@ impl ServerCore {
 /// Serves the connections of one core until the server stops.
 pub(super) async fn run_core(shared: Arc<Shared>, index: usize, listeners: Vec<Listener>) {
     let core = Rc::new(ServerCore {
-        room: AdmissionBudget::new(shared.options.limits.payload_bytes_per_core),
+        admission_budget: AdmissionBudget::new(shared.options.limits.payload_bytes_per_core),
         shared: shared.clone(),
         clients: RefCell::default(),
         changed: Signal::default(),

@@ -92,9 +92,9 @@ impl Server {
         let local = listeners.iter().filter_map(|listener| listener.local_addr().ok()?.inet());
         let addresses = local.collect();
         let on_host = listen_on_host(&options.name);
-        let way = on_host.as_ref().map(|(_, way)| way.clone());
+        let endpoint = on_host.as_ref().map(|(_, way)| way.clone());
         listeners.extend(on_host.map(|(listener, _)| listener));
-        let shared = Arc::new(Shared::new(options, router, way));
+        let shared = Arc::new(Shared::new(options, router, endpoint));
         let server = Server { shared: shared.clone(), addresses, threads: CoreGroup::default() };
         // The first core accepts for all.
         let mut listeners = Some(listeners);

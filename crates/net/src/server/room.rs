@@ -10,7 +10,7 @@ use crate::Caller;
 use crate::budget::{Budget, Permit};
 use crate::either::{Either, either};
 use crate::limits::{RESERVED_BUDGET_DIVISOR, SMALL_REQUEST_BYTES};
-use identity::Role;
+use identity::Member;
 use std::rc::Rc;
 
 /// The admission budget of a core.
@@ -23,17 +23,17 @@ pub(super) struct AdmissionBudget {
 impl AdmissionBudget {
     /// A budget of `total` bytes.
     pub(super) fn new(total: usize) -> AdmissionBudget {
-        let kept = total / RESERVED_BUDGET_DIVISOR;
+        let reserved = total / RESERVED_BUDGET_DIVISOR;
         AdmissionBudget {
-            shared: Budget::new(total - 2 * kept),
-            reserved_for_nodes: Budget::new(kept),
-            reserved_for_small: Budget::new(kept),
+            shared: Budget::new(total - 2 * reserved),
+            reserved_for_nodes: Budget::new(reserved),
+            reserved_for_small: Budget::new(reserved),
         }
     }
 
     /// The reserved part that a request may use, if any.
     fn reserved(&self, caller: &Caller, amount: usize) -> Option<&Rc<Budget>> {
-        if matches!(caller.proof.role(), Some(Role::Node(_))) {
+        if matches!(caller.proof.role(), Some(Member::Node(_))) {
             return Some(&self.reserved_for_nodes);
         }
         (amount < SMALL_REQUEST_BYTES).then_some(&self.reserved_for_small)
@@ -41,8 +41,8 @@ impl AdmissionBudget {
 
     /// Takes a permit for a request if one is available at once.
     pub(super) fn try_acquire(&self, caller: &Caller, amount: usize) -> Option<Permit> {
-        let kept = || self.reserved(caller, amount)?.try_acquire(amount);
-        self.shared.try_acquire(amount).or_else(kept)
+        let reserved = || self.reserved(caller, amount)?.try_acquire(amount);
+        self.shared.try_acquire(amount).or_else(reserved)
     }
 
     /// Waits for a permit for a request.
@@ -50,7 +50,7 @@ impl AdmissionBudget {
         let from_all = self.shared.acquire(amount);
         match self.reserved(caller, amount) {
             None => from_all.await,
-            Some(kept) => match either(kept.acquire(amount), from_all).await {
+            Some(reserved) => match either(reserved.acquire(amount), from_all).await {
                 Either::First(permit) | Either::Second(permit) => permit,
             },
         }

@@ -54,12 +54,12 @@ struct HandshakeConfigs {
 impl HandshakeConfigs {
     fn of(
         credentials: &Credentials,
-        (protection, strangers): (Protection, UnauthenticatedClients),
+        (protection, unauthenticated_clients): (Protection, UnauthenticatedClients),
     ) -> identity::Result<HandshakeConfigs> {
         let identity = credentials.identity();
         Ok(HandshakeConfigs {
             client: client_config(credentials, protection)?,
-            server: Some(server_config(credentials, protection, strangers)?),
+            server: Some(server_config(credentials, protection, unauthenticated_clients)?),
             own: format!("{identity}, certificate {}", identity.serial).into(),
         })
     }
@@ -79,12 +79,12 @@ impl Tls {
     pub fn member(
         credentials: &Credentials,
         protection: Protection,
-        strangers: UnauthenticatedClients,
+        unauthenticated_clients: UnauthenticatedClients,
     ) -> identity::Result<Tls> {
-        let how = (protection, strangers);
+        let options = (protection, unauthenticated_clients);
         let shared = Shared {
-            configs: RwLock::new(HandshakeConfigs::of(credentials, how)?),
-            options: Some(how),
+            configs: RwLock::new(HandshakeConfigs::of(credentials, options)?),
+            options: Some(options),
             revocations: Revocations::default(),
         };
         Ok(Tls { shared: Arc::new(shared), node: None, admit: None })
@@ -96,9 +96,9 @@ impl Tls {
     /// # Errors
     /// The certificate can't be used; nothing has changed then.
     pub fn renew(&self, credentials: &Credentials) -> identity::Result<()> {
-        if let Some(how) = self.shared.options {
-            let ends = HandshakeConfigs::of(credentials, how)?;
-            *self.shared.configs.write() = ends;
+        if let Some(options) = self.shared.options {
+            let configs = HandshakeConfigs::of(credentials, options)?;
+            *self.shared.configs.write() = configs;
         }
         Ok(())
     }
@@ -112,9 +112,9 @@ impl Tls {
     /// connect, to management, and accepts no connections.
     pub fn joining(token: &JoinToken) -> identity::Result<Tls> {
         let own = "a machine with a join token".into();
-        let ends = HandshakeConfigs { client: join_config(token)?, server: None, own };
+        let configs = HandshakeConfigs { client: join_config(token)?, server: None, own };
         let shared =
-            Shared { configs: RwLock::new(ends), options: None, revocations: Revocations::default() };
+            Shared { configs: RwLock::new(configs), options: None, revocations: Revocations::default() };
         Ok(Tls { shared: Arc::new(shared), node: None, admit: None })
     }
 
@@ -148,7 +148,7 @@ impl Tls {
     /// other connections have.
     pub(crate) async fn connect_on_host(&self, socket: Socket) -> io::Result<Socket> {
         let session = Session::client(self.client(), peer_name(self.node))?;
-        match (Handshake { socket, session, on_host: true }).handshake_as_client().await?.way {
+        match (Handshake { socket, session, on_host: true }).handshake_as_client().await?.socket {
             SecuredSocket::Plain(socket) => Ok(socket),
             SecuredSocket::Encrypted(_) => Err(refused("a Unix socket is not encrypted")),
         }
@@ -156,8 +156,8 @@ impl Tls {
 
     /// Does the server's handshake over a Unix socket.
     pub(crate) async fn accept_on_host(&self, socket: Socket) -> io::Result<(Socket, Option<Identity>)> {
-        let Authenticated { identity, way } = self.meet(socket, true).await?;
-        match way {
+        let Authenticated { identity, socket } = self.accept_handshake(socket, true).await?;
+        match socket {
             SecuredSocket::Plain(socket) => Ok((socket, identity)),
             SecuredSocket::Encrypted(_) => Err(refused("a Unix socket is not encrypted")),
         }
@@ -165,10 +165,10 @@ impl Tls {
 
     /// Does the server's handshake. The caller bounds the time.
     pub(crate) async fn accept(&self, socket: Socket) -> io::Result<Authenticated> {
-        self.meet(socket, false).await
+        self.accept_handshake(socket, false).await
     }
 
-    async fn meet(&self, socket: Socket, on_host: bool) -> io::Result<Authenticated> {
+    async fn accept_handshake(&self, socket: Socket, on_host: bool) -> io::Result<Authenticated> {
         let server = self.shared.configs.read().server.clone();
         let server =
             server.ok_or_else(|| refused("this process has no certificate to be connected to with"))?;
@@ -204,7 +204,7 @@ pub(crate) struct TlsRefusal {
 impl TlsRefusal {
     /// Whether an error is the refusal of this end by the intended peer. Otherwise another process
     /// may have been reached.
-    pub(crate) fn is_of_us(error: &io::Error) -> bool {
+    pub(crate) fn is_of_this_end(error: &io::Error) -> bool {
         error
             .get_ref()
             .and_then(|inner| inner.downcast_ref::<TlsRefusal>())
@@ -236,7 +236,7 @@ impl From<TlsRefusal> for io::Error {
 pub(crate) struct Authenticated {
     /// The peer's identity; `None` for one without a certificate.
     pub(crate) identity: Option<Identity>,
-    pub(crate) way: SecuredSocket,
+    pub(crate) socket: SecuredSocket,
 }
 
 /// How the bytes after a handshake are transported.
@@ -255,43 +255,43 @@ struct Handshake {
 
 impl Handshake {
     async fn handshake_as_client(mut self) -> io::Result<Authenticated> {
-        self.shake().await?;
-        let protection = self.agreed()?;
-        let verdict = IoBuf::alloc(1);
+        self.complete_handshake().await?;
+        let protection = self.negotiated_protection()?;
+        let acceptance = IoBuf::alloc(1);
         loop {
-            match self.session.decrypt(&verdict)? {
+            match self.session.decrypt(&acceptance)? {
                 Some(0) => self.receive().await?,
                 Some(_) => break,
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
-        match verdict.as_slice()[0] {
+        match acceptance.as_slice()[0] {
             NOT_ADMITTED => {
                 let cause = "the server refuses this member: it was removed from the \
                              cluster, or its certificate revoked"
                     .into();
                 Err(TlsRefusal { cause, remedy: NEW_CERTIFICATE, is_of_this_end: true }.into())
             }
-            word if word == self.acceptance_byte(protection) => self.known(protection),
+            byte if byte == self.acceptance_byte(protection) => self.into_authenticated(protection),
             _ => Err(refused("the ends disagree on encryption")),
         }
     }
 
     async fn handshake_as_server(mut self, admit: &dyn Fn(&Identity) -> bool) -> io::Result<Authenticated> {
-        self.shake().await?;
-        let protection = self.agreed()?;
+        self.complete_handshake().await?;
+        let protection = self.negotiated_protection()?;
         let removed = self.identity()?.filter(|identity| !admit(identity));
-        let verdict = if removed.is_some() { NOT_ADMITTED } else { self.acceptance_byte(protection) };
-        let verdict = IoBuf::from_slice(&[verdict]);
-        let sent = self.session.encrypt(&mut Plaintext::new(vec![verdict]))?;
+        let acceptance = if removed.is_some() { NOT_ADMITTED } else { self.acceptance_byte(protection) };
+        let acceptance = IoBuf::from_slice(&[acceptance]);
+        let sent = self.session.encrypt(&mut Plaintext::new(vec![acceptance]))?;
         self.socket.send(sent.into_iter().collect()).await?;
         match removed {
             Some(identity) => Err(refused(format!("{identity} is not admitted any more"))),
-            None => self.known(protection),
+            None => self.into_authenticated(protection),
         }
     }
 
-    async fn shake(&mut self) -> io::Result<()> {
+    async fn complete_handshake(&mut self) -> io::Result<()> {
         loop {
             let step = self.session.continue_handshake();
             // After an error there may be an alert to send, too.
@@ -323,24 +323,25 @@ impl Handshake {
         if self.on_host { ON_HOST } else { protection_byte(protection) }
     }
 
-    fn agreed(&self) -> io::Result<Protection> {
-        Protection::agreed(self.session.protocol()).ok_or_else(|| refused("the peer speaks another protocol"))
+    fn negotiated_protection(&self) -> io::Result<Protection> {
+        Protection::negotiated(self.session.protocol())
+            .ok_or_else(|| refused("the peer speaks another protocol"))
     }
 
     fn identity(&self) -> io::Result<Option<Identity>> {
         peer_identity(self.session.peer_certificates()).map_err(|e| refused(e.to_string()))
     }
 
-    fn known(self, protection: Protection) -> io::Result<Authenticated> {
+    fn into_authenticated(self, protection: Protection) -> io::Result<Authenticated> {
         let identity = peer_identity(self.session.peer_certificates()).map_err(|e| refused(e.to_string()))?;
-        let way = match protection {
+        let socket = match protection {
             Protection::Encrypted if !self.on_host => {
                 SecuredSocket::Encrypted(Box::new(TlsSocket::new(self.socket, self.session)))
             }
             _ if self.session.is_drained() => SecuredSocket::Plain(self.socket),
             _ => return Err(refused("the peer sent data before it was accepted")),
         };
-        Ok(Authenticated { identity, way })
+        Ok(Authenticated { identity, socket })
     }
 }
 
@@ -424,7 +425,7 @@ impl TlsSocket {
     }
 
     /// Prepares the connection for a move to another core. No operation is in progress.
-    pub(crate) fn park(self) -> io::Result<DetachedTls> {
+    pub(crate) fn detach(self) -> io::Result<DetachedTls> {
         Ok(DetachedTls { socket: self.socket, session: self.session.into_inner() })
     }
 }
@@ -437,7 +438,7 @@ pub(crate) struct DetachedTls {
 
 impl DetachedTls {
     /// Resumes the connection on its new core.
-    pub(crate) fn unpark(self) -> TlsSocket {
+    pub(crate) fn attach(self) -> TlsSocket {
         TlsSocket::new(self.socket, self.session)
     }
 }

@@ -44,7 +44,7 @@ pub(super) struct Session {
     control: Vec<u8>,
     /// The last receive filled a large buffer completely.
     bulk: bool,
-    appetite: ReceiveSizing,
+    receive_sizing: ReceiveSizing,
     /// The error that made the session unusable.
     broken: Option<rustls::Error>,
 }
@@ -86,7 +86,7 @@ impl Session {
             undelivered_from: 0,
             control: Vec::new(),
             bulk: false,
-            appetite: ReceiveSizing::default(),
+            receive_sizing: ReceiveSizing::default(),
             broken: None,
         }
     }
@@ -125,7 +125,7 @@ impl Session {
     pub(super) fn receive_buffer(&mut self) -> IoBuf {
         if self.start == self.filled {
             (self.start, self.filled) = (0, 0);
-            let size = match (self.bulk, self.appetite.is_large()) {
+            let size = match (self.bulk, self.receive_sizing.is_large()) {
                 (true, _) => TLS_BULK_STAGE_BYTES,
                 (false, true) => TLS_STAGE_BYTES,
                 (false, false) => IDLE_STAGE_BYTES,
@@ -155,7 +155,7 @@ impl Session {
         let room = self.stage.len() - self.filled;
         self.filled += bytes;
         self.bulk = self.filled == self.stage.len() && self.stage.len() >= TLS_STAGE_BYTES;
-        self.appetite.note(bytes, room, rt::monotonic_ns());
+        self.receive_sizing.note(bytes, room, rt::monotonic_ns());
     }
 
     /// Control records that must be sent now: in a handshake, after every step.
@@ -177,7 +177,7 @@ impl Session {
     /// Decrypts available records into `into` and returns the number of bytes. `None` when the peer
     /// has closed its side, 0 when no complete record is available.
     pub(super) fn decrypt(&mut self, into: &IoBuf) -> io::Result<Option<usize>> {
-        let done = self.take_kept(into);
+        let done = self.take_undelivered(into);
         let mut target = PlaintextSink { into: Some(into), done };
         while target.done < into.len() {
             match self.step(&mut target)? {
@@ -190,7 +190,7 @@ impl Session {
         Ok(Some(target.done))
     }
 
-    fn take_kept(&mut self, into: &IoBuf) -> usize {
+    fn take_undelivered(&mut self, into: &IoBuf) -> usize {
         let part = (self.undelivered.len() - self.undelivered_from).min(into.len());
         into.copy_from(0, &self.undelivered[self.undelivered_from..self.undelivered_from + part]);
         self.undelivered_from += part;
@@ -206,9 +206,9 @@ impl Session {
         self.check()?;
         let staged = self.start..self.filled;
         let records = &mut exclusive(&mut self.stage, self.filled)[staged];
-        let kept = &mut self.undelivered;
+        let undelivered = &mut self.undelivered;
         let (discard, result) =
-            self.end.step(records, |plain| target.take(plain, kept), &mut self.control, None);
+            self.end.step(records, |plain| target.take(plain, undelivered), &mut self.control, None);
         self.start += discard;
         match result {
             // Part of a protocol message would have to stay staged while other records are sent. A
@@ -258,8 +258,8 @@ impl Session {
             return Ok(None);
         }
         let records = room.div_ceil(RECORD_PLAIN_BYTES);
-        let around = records * (RECORD_OVERHEAD_BYTES + CONTROL_BYTES);
-        let mut out = IoBuf::alloc(self.control.len() + room + around);
+        let overhead = records * (RECORD_OVERHEAD_BYTES + CONTROL_BYTES);
+        let mut out = IoBuf::alloc(self.control.len() + room + overhead);
         let buffer = out.exclusive().expect("there is no other handle to it");
         let mut end = 0;
         while let Some(part) = plain.next(room.min(RECORD_PLAIN_BYTES)) {
@@ -268,8 +268,8 @@ impl Session {
             while written == 0 {
                 end += put(buffer, end, &std::mem::take(&mut self.control))?;
                 let write = PlaintextWrite { part, into: &mut buffer[end..], written: &mut written };
-                let kept = &mut self.undelivered;
-                let keep = |plain: &[u8]| kept.extend_from_slice(plain);
+                let undelivered = &mut self.undelivered;
+                let keep = |plain: &[u8]| undelivered.extend_from_slice(plain);
                 // Passes no received bytes: a receive into the staging buffer may be in progress.
                 let step = self.end.step(&mut [], keep, &mut self.control, Some(write)).1.map_err(failure)?;
                 if written == 0 && step != Step::Continue {
@@ -332,13 +332,13 @@ struct PlaintextSink<'a> {
 
 impl PlaintextSink<'_> {
     /// Writes plaintext; appends bytes that don't fit to `undelivered`.
-    fn take(&mut self, plain: &[u8], kept: &mut Vec<u8>) {
+    fn take(&mut self, plain: &[u8], undelivered: &mut Vec<u8>) {
         let part = self.into.map_or(0, |into| plain.len().min(into.len() - self.done));
         if let Some(into) = self.into {
             into.copy_from(self.done, &plain[..part]);
         }
         self.done += part;
-        kept.extend_from_slice(&plain[part..]);
+        undelivered.extend_from_slice(&plain[part..]);
     }
 }
 
@@ -414,7 +414,8 @@ fn general(cause: impl ToString) -> rustls::Error {
 pub(super) fn failure(error: rustls::Error) -> io::Error {
     use rustls::{AlertDescription as Alert, Error};
     // Clients verify the server's certificate before they show their own.
-    let is_of_us = matches!(error, Error::AlertReceived(alert) if alert != Alert::NoApplicationProtocol);
+    let is_of_this_end =
+        matches!(error, Error::AlertReceived(alert) if alert != Alert::NoApplicationProtocol);
     let (cause, remedy) = match error {
         Error::InvalidCertificate(cause) => {
             (format!("the peer's certificate is refused: {cause}"), CHECK_BOTH)
@@ -437,7 +438,7 @@ pub(super) fn failure(error: rustls::Error) -> io::Error {
         ) => (format!("our certificate was refused: {alert:?}"), CHECK_BOTH),
         error => return io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {error}")),
     };
-    TlsRefusal { cause, remedy, is_of_this_end: is_of_us }.into()
+    TlsRefusal { cause, remedy, is_of_this_end }.into()
 }
 
 /// Bytes to send, in pieces.

@@ -1,6 +1,6 @@
 use super::*;
 use identity::tls::{UnauthenticatedClients, client_config, peer_name, server_config};
-use identity::{Authority, Credentials, Protection, Role, Validity};
+use identity::{Authority, Credentials, Member, Protection, Validity};
 use proptest::prelude::*;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
@@ -20,8 +20,8 @@ const CLUSTER: &str = "01234567-89ab-4def-8123-456789abcdef";
 static MEMBERS: LazyLock<(Credentials, Credentials)> = LazyLock::new(|| {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
     let authority = Authority::create(CLUSTER, "test", now).unwrap();
-    let node = authority.issue(&Role::Node(NodeId(1)), Validity::of_node(now)).unwrap();
-    let client = authority.issue(&Role::Client("a".into()), Validity::of_client(now)).unwrap();
+    let node = authority.issue(&Member::Node(NodeId(1)), Validity::of_node(now)).unwrap();
+    let client = authority.issue(&Member::Client("a".into()), Validity::of_client(now)).unwrap();
     (node, client)
 });
 
@@ -102,7 +102,7 @@ fn handshakes_work_with_any_fragmentation() {
         let sent = encrypted(&mut client, &[b"hello"]);
         assert_eq!(decrypted(&mut server, sent, usize::MAX, 9).unwrap(), b"hello");
         assert!(server.is_drained());
-        assert_eq!(Protection::agreed(server.protocol()), Some(Protection::Encrypted));
+        assert_eq!(Protection::negotiated(server.protocol()), Some(Protection::Encrypted));
         assert_eq!(server.peer_certificates().unwrap()[0], *MEMBERS.1.certificate());
         assert_eq!(client.peer_certificates().unwrap()[0], *MEMBERS.0.certificate());
     }

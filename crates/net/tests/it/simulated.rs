@@ -90,7 +90,7 @@ impl Message for Done {
 
 /// State of a server that survives its process.
 #[derive(Default)]
-struct Kept {
+struct DurableState {
     /// By caller: the last completed step, and the number of completed steps.
     done: BTreeMap<u64, (u64, u64)>,
     /// By caller: the last step that began.
@@ -101,15 +101,15 @@ struct Kept {
 }
 
 /// One process of a server.
-struct Steps {
-    kept: Arc<Mutex<Kept>>,
+struct StepService {
+    durable: Arc<Mutex<DurableState>>,
     running: Mutex<BTreeSet<u64>>,
 }
 
-impl Steps {
+impl StepService {
     async fn step(&self, step: Step, payload: Option<IoBuf>) -> Done {
         {
-            let mut kept = self.kept.lock();
+            let mut kept = self.durable.lock();
             let latest = kept.begun.get(&step.caller).copied().unwrap_or_default();
             if latest > step.sequence {
                 kept.violations.push(format!("{step:?} began after step {latest}"));
@@ -125,7 +125,7 @@ impl Steps {
         if step.fills {
             payload.copy_from(0, &pattern(step, payload.len()));
         }
-        let mut kept = self.kept.lock();
+        let mut kept = self.durable.lock();
         let (last, count) = kept.done.get(&step.caller).copied().unwrap_or_default();
         if last == step.sequence {
             kept.repeated += 1;
@@ -137,7 +137,7 @@ impl Steps {
 }
 
 struct Running<'a> {
-    steps: &'a Steps,
+    steps: &'a StepService,
     caller: u64,
 }
 
@@ -147,7 +147,7 @@ impl Drop for Running<'_> {
     }
 }
 
-impl Handler<Step, Done> for Steps {
+impl Handler<Step, Done> for StepService {
     fn handle(&self, request: Step, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Done>> {
         Box::pin(async move { Ok(self.step(request, payload).await) })
     }
@@ -157,12 +157,12 @@ fn pattern(step: Step, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (i * 7 + step.sequence + step.caller) as u8).collect()
 }
 
-async fn serve(address: SocketAddr, kept: Arc<Mutex<Kept>>) {
+async fn serve(address: SocketAddr, kept: Arc<Mutex<DurableState>>) {
     serve_at(vec![address], kept).await;
 }
 
-async fn serve_at(listen: Vec<SocketAddr>, kept: Arc<Mutex<Kept>>) {
-    serve_by(listen, Arc::new(Steps { kept, running: Mutex::default() })).await;
+async fn serve_at(listen: Vec<SocketAddr>, kept: Arc<Mutex<DurableState>>) {
+    serve_by(listen, Arc::new(StepService { durable: kept, running: Mutex::default() })).await;
 }
 
 async fn serve_by(listen: Vec<SocketAddr>, handler: Arc<dyn Handler<Step, Done>>) {
@@ -233,7 +233,7 @@ async fn call_on(channel: Channel<Step, Done>, mut caller: u64, seen: Rc<Seen>, 
 struct Run {
     world: World,
     client: HostId,
-    servers: Vec<(HostId, SocketAddr, Arc<Mutex<Kept>>)>,
+    servers: Vec<(HostId, SocketAddr, Arc<Mutex<DurableState>>)>,
     seen: Rc<Seen>,
 }
 
@@ -398,7 +398,7 @@ fn an_idle_connection_is_closed_and_made_again() {
     let mut world = World::new(5);
     let (client, server) = (world.add_host("client"), world.add_host("server"));
     let address = SocketAddr::from((world.ip(server), PORT));
-    let kept: Arc<Mutex<Kept>> = Arc::default();
+    let kept: Arc<Mutex<DurableState>> = Arc::default();
     world.spawn(server, serve(address, kept.clone()));
     let of_link: Rc<RefCell<Vec<Sighting>>> = Rc::default();
     let seen = of_link.clone();
@@ -429,7 +429,7 @@ fn a_link_returns_to_a_better_address_when_it_answers() {
     let mut world = World::new(7);
     let (client, server) = (world.add_host("client"), world.add_host("server"));
     let [better, lesser] = [PORT, PORT + 1].map(|port| SocketAddr::from((world.ip(server), port)));
-    let kept: Arc<Mutex<Kept>> = Arc::default();
+    let kept: Arc<Mutex<DurableState>> = Arc::default();
     world.spawn(server, serve_at(vec![lesser], kept.clone()));
     let of_link: Rc<RefCell<Vec<Sighting>>> = Rc::default();
     let seen = of_link.clone();

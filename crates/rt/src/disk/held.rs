@@ -48,8 +48,8 @@ impl PathGuard {
     /// file after a shutdown.
     pub fn leads_to_same_file(&self) -> io::Result<bool> {
         match &self.inner {
-            Inner::Real(hold) => hold.leads_to_same_file(&self.path),
-            Inner::Sim(hold) => hold.is_at(&self.path),
+            Inner::Real(guard) => guard.leads_to_same_file(&self.path),
+            Inner::Sim(guard) => guard.leads_to_same_file(&self.path),
         }
     }
 }

@@ -161,8 +161,8 @@ impl File {
     /// `EOPNOTSUPP` or `ENOTTY` if the local file system doesn't list extents (XFS and ext4 do).
     pub async fn unallocated_ranges(&self, range: Range<u64>, most: usize) -> io::Result<UnallocatedRanges> {
         match &self.inner {
-            Inner::Real(file) => file.gaps(range, most),
-            Inner::Sim(file) => file.gaps(range, most).await,
+            Inner::Real(file) => file.unallocated_ranges(range, most),
+            Inner::Sim(file) => file.unallocated_ranges(range, most).await,
         }
     }
 
@@ -279,14 +279,14 @@ pub async fn sync_filesystem(path: &Path) -> io::Result<()> {
 /// after a failure of its disk.
 pub async fn unsynced_data_verifier(path: &Path) -> io::Result<String> {
     match context::require()? {
-        Runtime::Core(_) => real::memory_of(path),
-        Runtime::Sim(world) => sim::memory_of(&world).await,
+        Runtime::Core(_) => real::unsynced_data_verifier(path),
+        Runtime::Sim(world) => sim::unsynced_data_verifier(&world).await,
     }
 }
 
 /// The same for code without a runtime; always of the real machine, never of a simulated one.
 pub fn unsynced_data_verifier_of_machine(path: &Path) -> io::Result<String> {
-    real::memory_of(path)
+    real::unsynced_data_verifier(path)
 }
 
 /// Total bytes, and free bytes available, of the file system that holds `path`.

@@ -219,7 +219,7 @@ impl RealFile {
         }
     }
 
-    pub(super) fn gaps(&self, range: Range<u64>, most: usize) -> io::Result<UnallocatedRanges> {
+    pub(super) fn unallocated_ranges(&self, range: Range<u64>, most: usize) -> io::Result<UnallocatedRanges> {
         let mut gaps = UnallocatedRanges::of(range, most);
         let mut map = Box::new(ExtentMap {
             start: 0,
@@ -441,15 +441,16 @@ pub(super) async fn sync_filesystem(path: &Path) -> io::Result<()> {
 /// return one that may be reused.
 const STATX_MNT_ID_UNIQUE: libc::c_uint = 0x4000;
 
-pub(super) fn memory_of(path: &Path) -> io::Result<String> {
+pub(super) fn unsynced_data_verifier(path: &Path) -> io::Result<String> {
     let boot = crate::net::boot_id()?;
-    let here = mount_of(path)?;
+    let mount = mount_of(path)?;
     // A service may run in a mount namespace of its own, whose mounts differ at its next start.
     // Those of the first process stay.
-    let outside = path.strip_prefix("/").ok().map(|path| Path::new("/proc/1/root").join(path));
-    let outside =
-        outside.and_then(|path| mount_of(&path).ok()).filter(|outside| outside.directory == here.directory);
-    Ok(format!("{boot}/{}", outside.unwrap_or(here).id))
+    let init_mount = path.strip_prefix("/").ok().map(|path| Path::new("/proc/1/root").join(path));
+    let init_mount = init_mount
+        .and_then(|path| mount_of(&path).ok())
+        .filter(|outside| outside.directory == mount.directory);
+    Ok(format!("{boot}/{}", init_mount.unwrap_or(mount).id))
 }
 
 /// The mount and identity of a directory.
@@ -475,7 +476,7 @@ fn mount_of(path: &Path) -> io::Result<Mount> {
 #[derive(Debug)]
 pub(super) struct RealPathGuard {
     _fd: OwnedFd,
-    place: (libc::dev_t, libc::ino_t),
+    identity: (libc::dev_t, libc::ino_t),
 }
 
 impl RealPathGuard {
@@ -487,7 +488,7 @@ impl RealPathGuard {
             check(libc::fstat(fd.as_raw_fd(), &mut found))?;
             found
         };
-        Ok(RealPathGuard { _fd: fd, place: (found.st_dev, found.st_ino) })
+        Ok(RealPathGuard { _fd: fd, identity: (found.st_dev, found.st_ino) })
     }
 
     pub(super) fn leads_to_same_file(&self, path: &Path) -> io::Result<bool> {
@@ -499,7 +500,7 @@ impl RealPathGuard {
             check(libc::stat(path.as_ptr(), &mut found))?;
             found
         };
-        Ok((found.st_dev, found.st_ino) == self.place)
+        Ok((found.st_dev, found.st_ino) == self.identity)
     }
 }
 

@@ -41,7 +41,7 @@ impl DescriptorMessage {
                 libc::CMSG_DATA(message).cast::<RawFd>().write(fd.as_raw_fd());
             }
         }
-        let parcel = Rc::new(DescriptorMessage {
+        let rights_message = Rc::new(DescriptorMessage {
             header: UnsafeCell::new(header),
             vector: UnsafeCell::new(vector),
             byte: UnsafeCell::new(0),
@@ -52,15 +52,16 @@ impl DescriptorMessage {
         // SAFETY: there is no other reference to the message; its pointers are to its own fields,
         // at a fixed address.
         unsafe {
-            *parcel.vector.get() = libc::iovec { iov_base: parcel.byte.get().cast(), iov_len: 1 };
-            let header = &mut *parcel.header.get();
-            header.msg_iov = parcel.vector.get();
+            *rights_message.vector.get() =
+                libc::iovec { iov_base: rights_message.byte.get().cast(), iov_len: 1 };
+            let header = &mut *rights_message.header.get();
+            header.msg_iov = rights_message.vector.get();
             header.msg_iovlen = 1;
-            header.msg_control = parcel.control.get().cast();
+            header.msg_control = rights_message.control.get().cast();
             // Not a byte more: a second descriptor would fit into the alignment padding.
             header.msg_controllen = message_bytes() as _;
         }
-        parcel
+        rights_message
     }
 
     /// Takes the received descriptor. Anything else that was received is closed.
@@ -100,28 +101,31 @@ fn message_bytes() -> usize {
 
 impl RealSocket {
     pub(super) async fn send_fd(&self, fd: OwnedFd) -> io::Result<()> {
-        let parcel = DescriptorMessage::new(Some(fd));
-        let entry =
-            opcode::SendMsg::new(self.raw(), parcel.header.get()).flags(libc::MSG_NOSIGNAL as u32).build();
+        let rights_message = DescriptorMessage::new(Some(fd));
+        let entry = opcode::SendMsg::new(self.raw(), rights_message.header.get())
+            .flags(libc::MSG_NOSIGNAL as u32)
+            .build();
         // SAFETY: the entry points to the message, which owns what it points to, and which the
         // operation keeps.
-        let op = unsafe { Op::start(large(entry), self.keep(None).with(Box::new(parcel)), OnDrop::Cancel)? };
+        let op = unsafe {
+            Op::start(large(entry), self.keep(None).with(Box::new(rights_message)), OnDrop::Cancel)?
+        };
         to_result(op.await).map(drop)
     }
 
     pub(super) async fn recv_fd(&self) -> io::Result<OwnedFd> {
-        let parcel = DescriptorMessage::new(None);
-        let entry = opcode::RecvMsg::new(self.raw(), parcel.header.get())
+        let rights_message = DescriptorMessage::new(None);
+        let entry = opcode::RecvMsg::new(self.raw(), rights_message.header.get())
             .flags(libc::MSG_CMSG_CLOEXEC as u32)
             .build();
-        let kept = Box::new(parcel.clone());
+        let kept = Box::new(rights_message.clone());
         // SAFETY: as above.
         let op = unsafe { Op::start(large(entry), self.keep(None).with(kept), OnDrop::Cancel)? };
         let received = to_result(op.await)?;
-        let fd = parcel.take();
+        let fd = rights_message.take();
         match fd {
             _ if received == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ if parcel.was_truncated() => Err(invalid("more than one descriptor was received")),
+            _ if rights_message.was_truncated() => Err(invalid("more than one descriptor was received")),
             Some(fd) => Ok(fd),
             None => Err(invalid("no descriptor was received")),
         }

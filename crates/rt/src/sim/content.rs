@@ -37,7 +37,7 @@ impl Content {
     }
 
     /// The unallocated parts of a range.
-    pub(super) fn gaps(&self, range: Range<u64>, most: usize) -> UnallocatedRanges {
+    pub(super) fn unallocated_ranges(&self, range: Range<u64>, most: usize) -> UnallocatedRanges {
         let pages = pages_of(&range);
         let mut gaps = UnallocatedRanges::of(range, most);
         let with_data = self.pages.range(pages.clone()).map(|(page, _)| *page);

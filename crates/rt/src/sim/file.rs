@@ -100,10 +100,15 @@ impl SimFile {
         world.submit(Speed::Quick, move |disk, now_ns| disk.allocate(ino, how, offset..end, now_ns)).await
     }
 
-    pub(crate) async fn gaps(&self, range: Range<u64>, most: usize) -> io::Result<UnallocatedRanges> {
+    pub(crate) async fn unallocated_ranges(
+        &self,
+        range: Range<u64>,
+        most: usize,
+    ) -> io::Result<UnallocatedRanges> {
         let ino = self.ino;
-        let found =
-            self.world()?.submit(Speed::Quick, move |disk, _| Ok(disk.inode(ino)?.visible.gaps(range, most)));
+        let found = self.world()?.submit(Speed::Quick, move |disk, _| {
+            Ok(disk.inode(ino)?.visible.unallocated_ranges(range, most))
+        });
         found.await
     }
 
@@ -202,7 +207,7 @@ impl SimPathGuard {
         Ok(SimPathGuard { node: world.with_disk(|disk| disk.node(path))? })
     }
 
-    pub(crate) fn is_at(&self, path: &Path) -> io::Result<bool> {
+    pub(crate) fn leads_to_same_file(&self, path: &Path) -> io::Result<bool> {
         let node = context::with_sim(|world| world.with_disk(|disk| disk.node(path)));
         Ok(node.unwrap_or_else(|| Err(errno(libc::EBADF)))? == self.node)
     }
@@ -243,7 +248,7 @@ pub(crate) async fn sync_filesystem(world: &Simulation) -> io::Result<()> {
     sync.await
 }
 
-pub(crate) async fn memory_of(world: &Simulation) -> io::Result<String> {
+pub(crate) async fn unsynced_data_verifier(world: &Simulation) -> io::Result<String> {
     world.submit(Speed::Quick, |disk, _| Ok(disk.crashes().to_string())).await
 }
 

@@ -44,8 +44,8 @@ pub use network::NetworkOptions;
 pub use world::World;
 
 pub(crate) use file::{
-    SimFile, SimPathGuard, create_dir_all, memory_of, read_dir, remove_file, rename, space, sync_dir,
-    sync_filesystem,
+    SimFile, SimPathGuard, create_dir_all, read_dir, remove_file, rename, space, sync_dir, sync_filesystem,
+    unsynced_data_verifier,
 };
 pub(crate) use simulation::Simulation;
 pub(crate) use socket::{SimListener, SimSocket};

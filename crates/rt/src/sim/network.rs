@@ -81,7 +81,7 @@ enum PacketKind {
 }
 
 #[derive(Default)]
-struct Listening {
+struct ListenQueue {
     backlog: VecDeque<EndId>,
     waiting: Vec<Waker>,
 }
@@ -94,7 +94,7 @@ pub(super) struct Network {
     powered: Vec<bool>,
     /// Paths that are cut, from and to.
     cuts: BTreeSet<(HostId, HostId)>,
-    listeners: BTreeMap<(HostId, u16), Listening>,
+    listeners: BTreeMap<(HostId, u16), ListenQueue>,
     connections: BTreeMap<u64, Connection>,
     next_port: u16,
     /// Packets held at a cut or before a host without power.
@@ -150,7 +150,7 @@ impl Network {
         if self.listeners.contains_key(&(host, port)) {
             return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         }
-        self.listeners.insert((host, port), Listening::default());
+        self.listeners.insert((host, port), ListenQueue::default());
         Ok(SocketAddr::new(address.ip(), port))
     }
 
@@ -173,32 +173,32 @@ impl Network {
     }
 
     /// Closes a listener; resets connections that haven't been accepted.
-    pub(super) fn close_listener(&mut self, agenda: &mut EventQueue, host: HostId, port: u16) {
+    pub(super) fn close_listener(&mut self, events: &mut EventQueue, host: HostId, port: u16) {
         let Some(listening) = self.listeners.remove(&(host, port)) else { return };
         self.woken.extend(listening.waiting);
         for end in listening.backlog {
-            self.abort(agenda, end);
+            self.abort(events, end);
         }
     }
 
     /// Starts to connect.
     pub(super) fn connect(
         &mut self,
-        agenda: &mut EventQueue,
+        events: &mut EventQueue,
         from: HostId,
         to: SocketAddr,
     ) -> io::Result<EndId> {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
         let host = self.host_of(from, to.ip())?;
         let (least, most) = self.options.window_bytes;
-        let mut window = || agenda.rng.between(least as u64, most as u64).max(1) as usize;
+        let mut window = || events.rng.between(least as u64, most as u64).max(1) as usize;
         let address = SocketAddr::new(Self::ip(from).into(), self.free_port(from));
         let client = End::new(from, address, window());
         let server = End::new(host, to, window());
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
         self.connections.insert(connection, Connection::new(client, server));
         let end = EndId { connection, side: Side::Client };
-        self.post(agenda, end, PacketKind::Connect);
+        self.post(events, end, PacketKind::Connect);
         Ok(end)
     }
 
@@ -211,87 +211,87 @@ impl Network {
 
     /// Notes that the program has received `bytes` bytes; after a delay, the sender may send as
     /// many more.
-    pub(super) fn received(&mut self, agenda: &mut EventQueue, end: EndId, bytes: usize) {
+    pub(super) fn received(&mut self, events: &mut EventQueue, end: EndId, bytes: usize) {
         if bytes > 0 {
-            self.post(agenda, end, PacketKind::Received(bytes));
+            self.post(events, end, PacketKind::Received(bytes));
         }
     }
 
     /// Sends as much of `bytes` as fits into the window, cut anywhere.
-    pub(super) fn send(&mut self, agenda: &mut EventQueue, end: EndId, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) fn send(&mut self, events: &mut EventQueue, end: EndId, bytes: &[u8]) -> io::Result<usize> {
         let sent = self.end_mut(end)?.send_window()?.min(bytes.len());
         let mut left = &bytes[..sent];
         while !left.is_empty() {
-            let most = match agenda.rng.below(SMALL_PIECES) {
+            let most = match events.rng.below(SMALL_PIECES) {
                 0 => SMALL_PIECE_BYTES,
                 _ => MAX_PIECE_BYTES,
             };
-            let len = agenda.rng.between(1, most.min(left.len() as u64)) as usize;
+            let len = events.rng.between(1, most.min(left.len() as u64)) as usize;
             // Most messages arrive in one piece.
             let len =
-                if left.len() <= MAX_PIECE_BYTES as usize && agenda.rng.coin() { left.len() } else { len };
+                if left.len() <= MAX_PIECE_BYTES as usize && events.rng.coin() { left.len() } else { len };
             let (piece, rest) = left.split_at(len);
-            let now_ns = agenda.clock_ns;
+            let now_ns = events.clock_ns;
             self.end_mut(end)?.push(Segment::Bytes(piece.to_vec()), now_ns);
-            self.post(agenda, end, PacketKind::Segment);
+            self.post(events, end, PacketKind::Segment);
             left = rest;
         }
-        mix(&mut self.sent, agenda.clock_ns);
+        mix(&mut self.sent, events.clock_ns);
         mix(&mut self.sent, u64::from(types::crc32c(&bytes[..sent])));
-        self.watch(agenda, end);
+        self.watch(events, end);
         Ok(sent)
     }
 
     /// Schedules a check of whether data that an end sent makes progress, if the end has a limit.
-    fn watch(&mut self, agenda: &mut EventQueue, id: EndId) {
+    fn watch(&mut self, events: &mut EventQueue, id: EndId) {
         let Ok(end) = self.end_mut(id) else { return };
         if let Some(until) = end.stalled_until_ns()
             && !std::mem::replace(&mut end.stall_watched, true)
         {
-            agenda.at(until, Event::Stall(id));
+            events.at(until, Event::Stall(id));
         }
     }
 
     /// Breaks a connection whose peer has received nothing for longer than the limit.
-    pub(super) fn check_stall(&mut self, agenda: &mut EventQueue, id: EndId) {
+    pub(super) fn check_stall(&mut self, events: &mut EventQueue, id: EndId) {
         let Some(connection) = self.connections.get_mut(&id.connection) else { return };
         let end = connection.end_mut(id.side);
         end.stall_watched = false;
         match end.stalled_until_ns() {
-            Some(until) if until <= agenda.clock_ns => end.break_connection(libc::ETIMEDOUT, &mut self.woken),
-            _ => self.watch(agenda, id),
+            Some(until) if until <= events.clock_ns => end.break_connection(libc::ETIMEDOUT, &mut self.woken),
+            _ => self.watch(events, id),
         }
     }
 
     /// Shuts down both directions, as far as this end can.
-    pub(super) fn shut_down(&mut self, agenda: &mut EventQueue, id: EndId) {
+    pub(super) fn shut_down(&mut self, events: &mut EventQueue, id: EndId) {
         let Some(connection) = self.connections.get_mut(&id.connection) else { return };
         let end = connection.end_mut(id.side);
         if end.state == EndState::Closed || std::mem::replace(&mut end.is_shut_down, true) {
             return;
         }
         end.wake(&mut self.woken);
-        end.push(Segment::End, agenda.clock_ns);
-        self.post(agenda, id, PacketKind::Segment);
+        end.push(Segment::End, events.clock_ns);
+        self.post(events, id, PacketKind::Segment);
     }
 
     /// Closes an end. Unreceived bytes make that a reset, as in Linux.
-    pub(super) fn close(&mut self, agenda: &mut EventQueue, id: EndId) {
+    pub(super) fn close(&mut self, events: &mut EventQueue, id: EndId) {
         let Ok(end) = self.end_mut(id) else { return };
         if end.has_unread() || end.state == EndState::Opening {
-            self.abort(agenda, id);
+            self.abort(events, id);
             return;
         }
-        self.shut_down(agenda, id);
+        self.shut_down(events, id);
         self.forget(id);
     }
 
     /// Breaks a connection from one end. Some of the segments on their way may still arrive.
-    fn abort(&mut self, agenda: &mut EventQueue, id: EndId) {
+    fn abort(&mut self, events: &mut EventQueue, id: EndId) {
         let Ok(end) = self.end_mut(id) else { return };
-        let arrive = agenda.rng.below(end.segments_in_flight() as u64 + 1);
+        let arrive = events.rng.below(end.segments_in_flight() as u64 + 1);
         end.drop_segments_after(arrive as usize);
-        self.post(agenda, id, PacketKind::Reset);
+        self.post(events, id, PacketKind::Reset);
         self.forget(id);
     }
 
@@ -303,10 +303,10 @@ impl Network {
         }
     }
 
-    fn post(&self, agenda: &mut EventQueue, from: EndId, what: PacketKind) {
-        let slow = agenda.rng.in_a_million(self.options.slow_per_million);
+    fn post(&self, events: &mut EventQueue, from: EndId, what: PacketKind) {
+        let slow = events.rng.in_a_million(self.options.slow_per_million);
         let span: DurationRange = if slow { self.options.slow_ns } else { self.options.delay_ns };
-        agenda.after(span, Event::Packet(Packet { from, what }));
+        events.after(span, Event::Packet(Packet { from, what }));
     }
 
     /// Whether packets pass from one host to another.
@@ -315,7 +315,7 @@ impl Network {
     }
 
     /// A packet arrives, or is held.
-    pub(super) fn deliver(&mut self, agenda: &mut EventQueue, packet: Packet) {
+    pub(super) fn deliver(&mut self, events: &mut EventQueue, packet: Packet) {
         let Some(connection) = self.connections.get(&packet.from.connection) else { return };
         let side = packet.from.side.other();
         let (from, to) = (connection.end(packet.from.side).host, connection.end(side).host);
@@ -325,27 +325,27 @@ impl Network {
         }
         let id = EndId { connection: packet.from.connection, side };
         match packet.what {
-            PacketKind::Connect => self.deliver_connect(agenda, id),
-            PacketKind::Accept => self.deliver_agree(agenda, id),
-            PacketKind::Acknowledge => self.deliver_confirm(agenda, id),
-            PacketKind::Segment => self.deliver_segment(agenda, id),
+            PacketKind::Connect => self.deliver_connect(events, id),
+            PacketKind::Accept => self.deliver_accept(events, id),
+            PacketKind::Acknowledge => self.deliver_acknowledge(events, id),
+            PacketKind::Segment => self.deliver_segment(events, id),
             PacketKind::Received(bytes) => {
                 if let Some(connection) = self.connections.get_mut(&id.connection) {
-                    connection.end_mut(side).acknowledge(bytes, agenda.clock_ns, &mut self.woken);
+                    connection.end_mut(side).acknowledge(bytes, events.clock_ns, &mut self.woken);
                 }
             }
             PacketKind::Reset => self.deliver_reset(id),
         }
     }
 
-    fn deliver_connect(&mut self, agenda: &mut EventQueue, server: EndId) {
+    fn deliver_connect(&mut self, events: &mut EventQueue, server: EndId) {
         let Some(connection) = self.connections.get(&server.connection) else { return };
         let end = connection.end(Side::Server);
         let listens = self.listeners.contains_key(&(end.host, end.address.port()));
-        self.post(agenda, server, if listens { PacketKind::Accept } else { PacketKind::Reset });
+        self.post(events, server, if listens { PacketKind::Accept } else { PacketKind::Reset });
     }
 
-    fn deliver_agree(&mut self, agenda: &mut EventQueue, client: EndId) {
+    fn deliver_accept(&mut self, events: &mut EventQueue, client: EndId) {
         let Ok(end) = self.end_mut(client) else {
             return; // The client has closed its end.
         };
@@ -353,18 +353,18 @@ impl Network {
         let mut woken = Vec::new();
         end.wake(&mut woken);
         self.woken.append(&mut woken);
-        self.post(agenda, client, PacketKind::Acknowledge);
+        self.post(events, client, PacketKind::Acknowledge);
     }
 
-    fn deliver_confirm(&mut self, agenda: &mut EventQueue, server: EndId) {
+    fn deliver_acknowledge(&mut self, events: &mut EventQueue, server: EndId) {
         match self.end_mut(server) {
-            Ok(_) => self.establish(agenda, server),
-            Err(_) => self.post(agenda, server, PacketKind::Reset),
+            Ok(_) => self.establish(events, server),
+            Err(_) => self.post(events, server, PacketKind::Reset),
         }
     }
 
     /// Opens the server's end, if it isn't open yet.
-    fn establish(&mut self, agenda: &mut EventQueue, server: EndId) {
+    fn establish(&mut self, events: &mut EventQueue, server: EndId) {
         let Some(connection) = self.connections.get_mut(&server.connection) else { return };
         let end = connection.end_mut(Side::Server);
         if end.state != EndState::Opening {
@@ -376,26 +376,26 @@ impl Network {
                 listening.backlog.push_back(server);
                 self.woken.append(&mut listening.waiting);
             }
-            _ => self.abort(agenda, server),
+            _ => self.abort(events, server),
         }
     }
 
-    fn deliver_segment(&mut self, agenda: &mut EventQueue, id: EndId) {
+    fn deliver_segment(&mut self, events: &mut EventQueue, id: EndId) {
         // The first segment may overtake the end of the handshake.
         if id.side == Side::Server {
-            self.establish(agenda, id);
+            self.establish(events, id);
         }
-        if agenda.rng.in_a_million(self.options.resets_per_million) {
-            self.break_off(id.connection);
+        if events.rng.in_a_million(self.options.resets_per_million) {
+            self.reset_both_ends(id.connection);
             return;
         }
         let Some(connection) = self.connections.get_mut(&id.connection) else { return };
-        let Some(segment) = connection.end_mut(id.side.other()).next_arrival(agenda.clock_ns) else { return };
+        let Some(segment) = connection.end_mut(id.side.other()).next_arrival(events.clock_ns) else { return };
         let end = connection.end_mut(id.side);
         if end.state == EndState::Closed {
             let is_end = matches!(segment, Segment::End);
             if !is_end {
-                self.post(agenda, id, PacketKind::Reset);
+                self.post(events, id, PacketKind::Reset);
             }
             return;
         }
@@ -414,7 +414,7 @@ impl Network {
     }
 
     /// Breaks a connection at both ends.
-    fn break_off(&mut self, connection: u64) {
+    fn reset_both_ends(&mut self, connection: u64) {
         for side in [Side::Client, Side::Server] {
             self.deliver_reset(EndId { connection, side });
         }
@@ -426,20 +426,20 @@ impl Network {
     }
 
     /// Restores the path from one host to another.
-    pub(super) fn heal(&mut self, agenda: &mut EventQueue, from: HostId, to: HostId) {
+    pub(super) fn heal(&mut self, events: &mut EventQueue, from: HostId, to: HostId) {
         if self.cuts.remove(&(from, to)) {
-            self.release_held(agenda);
+            self.release_held(events);
         }
     }
 
     /// Starts a host's kernel (again): it answers held packets.
-    pub(super) fn power_on(&mut self, agenda: &mut EventQueue, host: HostId) {
+    pub(super) fn power_on(&mut self, events: &mut EventQueue, host: HostId) {
         if !std::mem::replace(&mut self.powered[host.0], true) {
-            self.release_held(agenda);
+            self.release_held(events);
         }
     }
 
-    fn release_held(&mut self, agenda: &mut EventQueue) {
+    fn release_held(&mut self, events: &mut EventQueue) {
         let mut decided: BTreeMap<u64, bool> = BTreeMap::new();
         for packet in std::mem::take(&mut self.held) {
             let Some(connection) = self.connections.get(&packet.from.connection) else { continue };
@@ -450,10 +450,10 @@ impl Network {
             }
             let chances = self.options.resets_on_heal_per_million.min(MILLION);
             let breaks =
-                *decided.entry(packet.from.connection).or_insert_with(|| agenda.rng.in_a_million(chances));
+                *decided.entry(packet.from.connection).or_insert_with(|| events.rng.in_a_million(chances));
             match breaks {
-                true => self.break_off(packet.from.connection),
-                false => self.post(agenda, packet.from, packet.what),
+                true => self.reset_both_ends(packet.from.connection),
+                false => self.post(events, packet.from, packet.what),
             }
         }
     }
@@ -466,7 +466,7 @@ impl Network {
         };
         let numbers: Vec<u64> =
             self.connections.iter().filter(|(_, c)| between(c)).map(|(number, _)| *number).collect();
-        numbers.into_iter().for_each(|number| self.break_off(number));
+        numbers.into_iter().for_each(|number| self.reset_both_ends(number));
     }
 
     fn ends_of(&self, host: HostId) -> Vec<EndId> {
@@ -482,21 +482,21 @@ impl Network {
     }
 
     /// Ends the process of a host: its kernel closes or resets its connections.
-    pub(super) fn kill(&mut self, agenda: &mut EventQueue, host: HostId) {
+    pub(super) fn kill(&mut self, events: &mut EventQueue, host: HostId) {
         self.listeners.retain(|(of, _), _| *of != host);
         for end in self.ends_of(host) {
-            if agenda.rng.coin() { self.abort(agenda, end) } else { self.close(agenda, end) }
+            if events.rng.coin() { self.abort(events, end) } else { self.close(events, end) }
         }
     }
 
     /// Cuts a host's power: its peers notice nothing until it answers again and doesn't know their
     /// connections.
-    pub(super) fn crash(&mut self, agenda: &mut EventQueue, host: HostId) {
+    pub(super) fn crash(&mut self, events: &mut EventQueue, host: HostId) {
         self.listeners.retain(|(of, _), _| *of != host);
         self.powered[host.0] = false;
         for id in self.ends_of(host) {
             if let Ok(end) = self.end_mut(id) {
-                let arrive = agenda.rng.below(end.segments_in_flight() as u64 + 1);
+                let arrive = events.rng.below(end.segments_in_flight() as u64 + 1);
                 end.drop_segments_after(arrive as usize);
             }
             self.forget(id);

@@ -279,10 +279,10 @@ impl Simulation {
                     self.with_disk_of(host, |disk| disk.close(ino));
                 }
             }
-            DroppedObject::Socket(end) => self.with_network(|network, agenda| network.close(agenda, end)),
+            DroppedObject::Socket(end) => self.with_network(|network, events| network.close(events, end)),
             DroppedObject::Listener { boot, port } => {
                 if let Some(host) = host_of(boot) {
-                    self.with_network(|network, agenda| network.close_listener(agenda, host, port));
+                    self.with_network(|network, events| network.close_listener(events, host, port));
                 }
             }
         }
@@ -369,9 +369,9 @@ impl State {
 
     fn set_running(&mut self, host: HostId, runs: bool) {
         self.hosts[host.0].is_running = runs;
-        let parked = std::mem::take(&mut self.hosts[host.0].stopped_tasks);
+        let stopped = std::mem::take(&mut self.hosts[host.0].stopped_tasks);
         let ready = std::mem::take(&mut self.ready);
-        ready.into_iter().chain(parked).for_each(|id| self.make_ready(id));
+        ready.into_iter().chain(stopped).for_each(|id| self.make_ready(id));
     }
 
     /// Moves woken tasks to the ready queue; false if there are none.

@@ -44,7 +44,7 @@ impl SimSocket {
         let peer = inet(&address)?;
         let world = world()?;
         let from = world.current();
-        let end = world.with_network(|network, agenda| network.connect(agenda, from, peer))?;
+        let end = world.with_network(|network, events| network.connect(events, from, peer))?;
         // Closes the end if this future is dropped.
         let socket = SimSocket { end, peer };
         let opened = poll_fn(|cx| {
@@ -88,14 +88,14 @@ impl SimSocket {
     pub(crate) async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
         let _busy = Busy::receiving(self.end)?;
         poll_fn(|cx| {
-            let received = self.with_network(|network, agenda| {
+            let received = self.with_network(|network, events| {
                 let mut bytes = vec![0; buf.len()];
                 let end = network.end_mut(self.end)?;
                 let received = end.receive(&mut bytes)?;
                 match received {
                     Some(len) => {
                         buf.copy_from(0, &bytes[..len]);
-                        network.received(agenda, self.end, len);
+                        network.received(events, self.end, len);
                     }
                     None => end.wait_to_receive(cx.waker()),
                 }
@@ -134,8 +134,8 @@ impl SimSocket {
 
     async fn send_some(&self, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|cx| {
-            let sent = self.with_network(|network, agenda| {
-                let sent = network.send(agenda, self.end, bytes)?;
+            let sent = self.with_network(|network, events| {
+                let sent = network.send(events, self.end, bytes)?;
                 if sent == 0 {
                     network.end_mut(self.end)?.wait_to_send(cx.waker());
                 }
@@ -151,7 +151,7 @@ impl SimSocket {
 
     pub(crate) fn shutdown(&self) {
         if let Ok(world) = world() {
-            world.with_network(|network, agenda| network.shut_down(agenda, self.end));
+            world.with_network(|network, events| network.shut_down(events, self.end));
         }
     }
 

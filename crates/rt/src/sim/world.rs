@@ -82,7 +82,7 @@ impl World {
 
     /// Starts a task on a host and powers the host on.
     pub fn spawn(&mut self, host: HostId, future: impl Future<Output = ()> + 'static) {
-        self.simulation.with_network(|network, agenda| network.power_on(agenda, host));
+        self.simulation.with_network(|network, events| network.power_on(events, host));
         self.simulation.spawn_on(host, Box::pin(future));
     }
 
@@ -138,7 +138,7 @@ impl World {
         self.end_tasks(host);
         self.simulation.end_operations(host);
         self.simulation.with_disk_of(host, |disk| disk.close_all());
-        self.simulation.with_network(|network, agenda| network.kill(agenda, host));
+        self.simulation.with_network(|network, events| network.kill(events, host));
     }
 
     /// Simulates a power failure of a host. Its tasks end; each unsynced write is retained, lost or
@@ -148,7 +148,7 @@ impl World {
         self.end_tasks(host);
         self.simulation.end_operations(host);
         self.simulation.with_disk_of(host, |disk| disk.crash());
-        self.simulation.with_network(|network, agenda| network.crash(agenda, host));
+        self.simulation.with_network(|network, events| network.crash(events, host));
     }
 
     /// Stops a host's process (SIGSTOP): its tasks don't run, its kernel and its clocks do.
@@ -174,9 +174,9 @@ impl World {
 
     /// Restores the paths between two hosts. Held packets arrive, or their connections break.
     pub fn heal(&mut self, a: HostId, b: HostId) {
-        self.simulation.with_network(|network, agenda| {
-            network.heal(agenda, a, b);
-            network.heal(agenda, b, a);
+        self.simulation.with_network(|network, events| {
+            network.heal(events, a, b);
+            network.heal(events, b, a);
         });
     }
 

@@ -33,9 +33,9 @@ const MAX_CLOCK_OFFSET_NS: u64 = 10_000_000_000;
 const MAX_DRIFT_PPM: u64 = 2_000;
 
 pub(super) fn skew_clock(world: &mut World, host: HostId) {
-    let ahead_ns = (world.random() % MAX_CLOCK_OFFSET_NS) as i64;
+    let offset_ns = (world.random() % MAX_CLOCK_OFFSET_NS) as i64;
     let drift_ppm = (world.random() % (2 * MAX_DRIFT_PPM)) as i32 - MAX_DRIFT_PPM as i32;
-    world.set_clock(host, ahead_ns, drift_ppm);
+    world.set_clock(host, offset_ns, drift_ppm);
 }
 
 pub(super) fn usual_network() -> NetworkOptions {
@@ -67,7 +67,7 @@ impl Run {
             let step = left.min(RESTART_CHECK_INTERVAL);
             self.world.advance(step);
             left -= step;
-            for index in self.site.take_metas_to_restart() {
+            for index in self.cluster.take_metas_to_restart() {
                 self.log_fault("restarted", self.metas[index]);
                 self.world.kill(self.metas[index]);
                 self.start_meta(index);
@@ -79,7 +79,7 @@ impl Run {
     /// Reconnects clients with metadata hosts that have opened the store since its host lost power.
     /// A metadata host that continues without that stays cut off, which makes the run fail.
     fn reconnect_restarted_metas(&mut self) {
-        let opened = self.site.opened();
+        let opened = self.cluster.metas_with_store();
         for index in self.cut_off_metas.intersection(&opened).copied().collect::<Vec<_>>() {
             self.cut_off_metas.remove(&index);
             for client in self.clients.clone() {
@@ -90,10 +90,10 @@ impl Run {
     }
 
     fn is_cut_off(&self, a: HostId, b: HostId) -> bool {
-        let is_way = |meta: HostId| {
+        let connects = |meta: HostId| {
             (a == meta && self.clients.contains(&b)) || (b == meta && self.clients.contains(&a))
         };
-        self.cut_off_metas.iter().any(|index| is_way(self.metas[*index]))
+        self.cut_off_metas.iter().any(|index| connects(self.metas[*index]))
     }
 
     /// Advances time by a random amount without new faults, while applications make long pauses.
@@ -104,9 +104,9 @@ impl Run {
 
     /// Advances time by the given amount, while applications make long pauses.
     pub(super) fn advance_with_pauses(&mut self, time: Duration) {
-        self.journal.long_pauses.set(true);
+        self.recorder.long_pauses.set(true);
         self.advance(time);
-        self.journal.long_pauses.set(false);
+        self.recorder.long_pauses.set(false);
     }
 
     fn all_hosts(&self) -> Vec<HostId> {
@@ -134,7 +134,7 @@ impl Run {
         if self.has_racks() && self.below(4) == 0 {
             return self.fail_rack();
         }
-        if self.options.strike_resyncs && self.below(3) > 0 {
+        if self.options.faults_during_resync && self.below(3) > 0 {
             return self.inject_resync_faults();
         }
         if self.options.kill_all && self.below(3) == 0 {
@@ -157,8 +157,8 @@ impl Run {
             }
             0 | 1 if self.options.scheme.has_primary() => self.crash_storages()?,
             0 | 1 => self.kill_storage(),
-            2 if self.options.meta_dies => self.kill_meta(),
-            3 if self.options.clients_die => self.kill_client(),
+            2 if self.options.metas_crash => self.kill_meta(),
+            3 if self.options.clients_crash => self.kill_client(),
             4 => {
                 self.log_link_fault("link cut", a, b);
                 self.world.cut(a, b);
@@ -208,15 +208,15 @@ impl Run {
 
     /// Storage hosts with replicas crash or lose power: one, some, or all at once.
     fn crash_storages(&mut self) -> Result<(), String> {
-        let is_alone = self.options.power_cuts == PowerCuts::OneAtATime;
-        if is_alone {
+        let is_one_at_a_time = self.options.power_cuts == PowerCuts::OneAtATime;
+        if is_one_at_a_time {
             // Each member may be the only one with data that the others haven't synced.
             self.repair();
             self.await_in_sync()?;
         }
         let mut left: Vec<usize> = (0..self.storages.len()).collect();
         let count = match self.below(8) {
-            _ if is_alone => 1,
+            _ if is_one_at_a_time => 1,
             0..=3 => 1,
             4 | 5 => 2,
             6 => 3.min(left.len()),
@@ -230,16 +230,16 @@ impl Run {
             dead.push((self.below(limit), index));
         }
         dead.sort_unstable();
-        let mut passed = 0;
+        let mut elapsed_ms = 0;
         for (after_ms, index) in dead {
-            self.journal.long_pauses.set(limit == MAX_LONG_FAULT_MS);
-            self.world.advance(Duration::from_millis(after_ms - passed));
-            self.journal.long_pauses.set(false);
-            passed = after_ms;
+            self.recorder.long_pauses.set(limit == MAX_LONG_FAULT_MS);
+            self.world.advance(Duration::from_millis(after_ms - elapsed_ms));
+            self.recorder.long_pauses.set(false);
+            elapsed_ms = after_ms;
             self.log_fault("started", self.storages[index]);
             self.start_storage(index);
         }
-        if is_alone { self.await_in_sync() } else { Ok(()) }
+        if is_one_at_a_time { self.await_in_sync() } else { Ok(()) }
     }
 
     fn has_racks(&self) -> bool {
@@ -249,8 +249,8 @@ impl Run {
     /// All storage hosts of a rack crash or lose power at once, or are cut off from all other
     /// hosts.
     fn fail_rack(&mut self) -> Result<(), String> {
-        let is_alone = self.options.power_cuts == PowerCuts::OneAtATime;
-        if is_alone {
+        let is_one_at_a_time = self.options.power_cuts == PowerCuts::OneAtATime;
+        if is_one_at_a_time {
             // The other racks have all data, since no two members are in one rack.
             self.repair();
             self.await_in_sync()?;
@@ -264,10 +264,10 @@ impl Run {
         let own: Vec<HostId> = inside.iter().map(|index| self.storages[*index]).collect();
         let others: Vec<HostId> = self.all_hosts().into_iter().filter(|host| !own.contains(host)).collect();
         let management = self.management;
-        let ways: Vec<(HostId, HostId)> =
+        let links: Vec<(HostId, HostId)> =
             own.iter().flat_map(|a| others.iter().chain(&management).map(move |b| (*a, *b))).collect();
         match is_cut {
-            true => ways.iter().for_each(|(a, b)| self.world.cut(*a, *b)),
+            true => links.iter().for_each(|(a, b)| self.world.cut(*a, *b)),
             false => inside.iter().for_each(|index| self.crash_storage(*index)),
         }
         self.summary.cuts += 1;
@@ -276,10 +276,10 @@ impl Run {
             _ => self.advance_up_to(limit),
         }
         match is_cut {
-            true => ways.iter().for_each(|(a, b)| self.world.heal(*a, *b)),
+            true => links.iter().for_each(|(a, b)| self.world.heal(*a, *b)),
             false => inside.iter().for_each(|index| self.start_storage(*index)),
         }
-        if is_alone { self.await_in_sync() } else { Ok(()) }
+        if is_one_at_a_time { self.await_in_sync() } else { Ok(()) }
     }
 
     pub(super) fn crash_storage(&mut self, index: usize) {
@@ -304,7 +304,7 @@ impl Run {
         if self.management.is_none() {
             self.log_fault("killed", self.metas[0]);
             self.world.kill(self.metas[0]);
-            self.site.engine.kill();
+            self.cluster.engine.kill();
             self.advance_up_to(MAX_DOWN_MS);
             return self.start_meta(0);
         }
@@ -328,7 +328,7 @@ impl Run {
         }
         self.log_fault("killed", host);
         self.world.kill(host);
-        self.site.engine.kill();
+        self.cluster.engine.kill();
         self.summary.kills += 1;
         self.advance_up_to(MAX_DOWN_MS);
         self.log_fault("started", host);
@@ -343,31 +343,31 @@ impl Run {
     /// If metadata hosts are still cut off since the last power failure, no commits are lost: their
     /// later commits may become visible as soon as they are reconnected.
     fn cut_power_of_store(&mut self, host: HostId) {
-        let ways: Vec<(HostId, HostId)> = self
+        let links: Vec<(HostId, HostId)> = self
             .metas
             .iter()
             .flat_map(|meta| self.clients.iter().map(move |client| (*meta, *client)))
             .collect();
         let last =
-            if self.cut_off_metas.is_empty() { self.commits_while_clients_are_cut_off(&ways) } else { 0 };
-        ways.iter().for_each(|(meta, client)| self.world.cut_one_way(*meta, *client));
+            if self.cut_off_metas.is_empty() { self.commits_while_clients_are_cut_off(&links) } else { 0 };
+        links.iter().for_each(|(meta, client)| self.world.cut_one_way(*meta, *client));
         let lost = self.below(last + 1);
         tracing::info!(
             last,
             lost,
-            unsynced = self.site.engine.unsynced(),
+            unsynced = self.cluster.engine.unsynced(),
             "commits that no application has seen"
         );
         self.log_fault("lost power", host);
         self.world.crash(host);
-        let (applied, unsynced) = (self.site.engine.applied(), self.site.engine.unsynced());
-        self.site.engine.crash(unsynced.saturating_sub(lost as usize));
-        self.summary.lost_commits += applied - self.site.engine.applied();
-        if let Some(office) = &self.site.management_state {
-            office.engine.crash(0);
+        let (applied, unsynced) = (self.cluster.engine.applied(), self.cluster.engine.unsynced());
+        self.cluster.engine.crash(unsynced.saturating_sub(lost as usize));
+        self.summary.lost_commits += applied - self.cluster.engine.applied();
+        if let Some(management_state) = &self.cluster.management_state {
+            management_state.engine.crash(0);
         }
         self.summary.kills += 1;
-        self.site.clear_metas_with_store();
+        self.cluster.clear_metas_with_store();
         self.cut_off_metas = (0..self.metas.len()).collect();
         self.advance_up_to(MAX_DOWN_MS);
         self.log_fault("started", host);
@@ -377,17 +377,17 @@ impl Run {
 
     /// Cuts clients off from all metadata hosts until commits occur, for a limited time. Returns
     /// the number of these commits.
-    fn commits_while_clients_are_cut_off(&mut self, ways: &[(HostId, HostId)]) -> u64 {
+    fn commits_while_clients_are_cut_off(&mut self, links: &[(HostId, HostId)]) -> u64 {
         for _ in 0..MAX_CUT_OFFS {
-            ways.iter().for_each(|(meta, client)| self.world.cut_one_way(*meta, *client));
-            let before = self.site.engine.applied();
+            links.iter().for_each(|(meta, client)| self.world.cut_one_way(*meta, *client));
+            let before = self.cluster.engine.applied();
             self.advance_up_to(MAX_CUT_OFF_MS);
-            let last = self.site.engine.applied() - before;
+            let last = self.cluster.engine.applied() - before;
             if last > 0 {
                 return last;
             }
             // No change was in flight.
-            ways.iter().for_each(|(meta, client)| self.world.heal(*meta, *client));
+            links.iter().for_each(|(meta, client)| self.world.heal(*meta, *client));
             self.advance_up_to(MAX_CUT_OFF_MS);
         }
         0
@@ -405,7 +405,7 @@ impl Run {
                 self.world.kill(hosts.swap_remove(index));
                 self.advance_up_to(MAX_KILL_ALL_SPREAD_MS);
             }
-            self.site.engine.kill();
+            self.cluster.engine.kill();
             self.advance_up_to(MAX_DOWN_MS);
             self.start_all();
             self.advance_up_to(MAX_KILL_ALL_INTERVAL_MS);

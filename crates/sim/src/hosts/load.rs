@@ -142,13 +142,13 @@ pub(super) struct Application {
     /// Number of directories over which everything is spread; 0: all is in the root directory.
     pub(super) dirs: u64,
     /// Whether it also appends to logs.
-    pub(super) logs: bool,
+    pub(super) uses_logs: bool,
     /// Size of appended records. With long records, most operations are appends.
-    pub(super) records: RecordSize,
+    pub(super) record_size: RecordSize,
     /// Whether everything that it writes is on disk when the call returns.
-    pub(super) durable: bool,
+    pub(super) syncs_writes: bool,
     /// Whether its client uses write-behind.
-    pub(super) behind: bool,
+    pub(super) write_behind: bool,
 }
 
 /// Creates the files for the applications, filled with zeros: as data, or as one hole.
@@ -218,9 +218,9 @@ impl Application {
                 replaced = so_far;
             }
             match below(3) {
-                _ if self.records == RecordSize::Long && below(3) > 0 => self.use_log().await,
+                _ if self.record_size == RecordSize::Long && below(3) > 0 => self.use_log().await,
                 0 => self.use_name(below(NAMES)).await,
-                1 if self.logs && below(2) == 0 => self.use_log().await,
+                1 if self.uses_logs && below(2) == 0 => self.use_log().await,
                 2 if below(4) == 0 => self.use_small().await,
                 _ => self.use_file(below(FILES), 1 + below(MAX_PER_OPEN)).await,
             }
@@ -235,15 +235,15 @@ impl Application {
         for name in 0..NAMES {
             self.lookup_name(name).await;
         }
-        for log in 0..self.recorder.appended.get().div_ceil(self.records.per_log()) {
+        for log in 0..self.recorder.appended.get().div_ceil(self.record_size.per_log()) {
             if let Some(handle) = self.open_log(log).await {
                 self.read_log(&handle, log).await;
                 handle.release().await;
             }
         }
         let small = self.recorder.small.borrow().clone();
-        for (maker, number) in small {
-            self.read_small(maker, number).await;
+        for (creator, number) in small {
+            self.read_small(creator, number).await;
         }
         for file in 0..FILES {
             let Some(handle) = self.open(file).await else { continue };
@@ -263,20 +263,20 @@ impl Application {
         event: Event,
         operation: impl Future<Output = Option<Event>>,
     ) -> usize {
-        let journal = &self.recorder;
+        let recorder = &self.recorder;
         let (client, thread) = (self.host, self.number);
-        let record = Record { client, thread, object, called_ns: journal.tick(), returned_ns: None, event };
-        let index = journal.records.borrow().len();
+        let record = Record { client, thread, object, called_ns: recorder.tick(), returned_ns: None, event };
+        let index = recorder.records.borrow().len();
         tracing::debug!(number = index, program = thread, object = record.object, event = ?record.event, "called");
-        journal.records.borrow_mut().push(record);
+        recorder.records.borrow_mut().push(record);
         let began = rt::monotonic_ns();
         let seen = operation.await;
-        journal.longest_ns.set(journal.longest_ns.get().max(rt::monotonic_ns() - began));
-        journal.returned.set(journal.returned.get() + 1);
+        recorder.longest_ns.set(recorder.longest_ns.get().max(rt::monotonic_ns() - began));
+        recorder.returned.set(recorder.returned.get() + 1);
         tracing::debug!(number = index, program = thread, ?seen, "returned");
         if let Some(event) = seen {
-            let record = &mut journal.records.borrow_mut()[index];
-            record.returned_ns = Some(journal.tick());
+            let record = &mut recorder.records.borrow_mut()[index];
+            record.returned_ns = Some(recorder.tick());
             record.event = event;
         }
         index
@@ -327,9 +327,9 @@ impl Application {
                 }
                 continue;
             }
-            let may_write = number % u64::from(self.writers) == u64::from(self.host % self.writers);
+            let is_writer = number % u64::from(self.writers) == u64::from(self.host % self.writers);
             match below(2) {
-                1 if may_write => self.write(&handle, file, block).await,
+                1 if is_writer => self.write(&handle, file, block).await,
                 _ => self.read(&handle, file, block).await,
             }
         }
@@ -338,8 +338,8 @@ impl Application {
 
     /// Uses a block that no other application uses.
     async fn use_exclusive_block(&self, handle: &File, file: u64, block: u64) {
-        let is_in_doubt = self.recorder.uncertain_blocks.borrow().contains(&(file, block));
-        if !is_in_doubt && below(2) == 0 {
+        let is_uncertain_block = self.recorder.uncertain_blocks.borrow().contains(&(file, block));
+        if !is_uncertain_block && below(2) == 0 {
             return self.read(handle, file, block).await;
         }
         self.recorder.uncertain_blocks.borrow_mut().insert((file, block));
@@ -385,7 +385,7 @@ impl Application {
         let write = async {
             let buf = IoBuf::from_slice(&value.to_le_bytes().repeat(BLOCK / 8));
             let how =
-                WriteOptions { direct: below(2) == 0, durable: self.durable, ..WriteOptions::default() };
+                WriteOptions { direct: below(2) == 0, durable: self.syncs_writes, ..WriteOptions::default() };
             match handle.write(block * STRIDE, buf, how).await {
                 Ok(_) => Some(Event::Write { value }),
                 Err(error) if is_uncertain(&error) => None,
@@ -396,31 +396,33 @@ impl Application {
     }
 
     async fn use_log(&self) {
-        let log = self.recorder.appended.get() / self.records.per_log();
+        let log = self.recorder.appended.get() / self.record_size.per_log();
         let Some(handle) = self.open_log(log).await else { return };
-        let mut unsure = Vec::new();
+        let mut uncertain_appends = Vec::new();
         for _ in 0..1 + below(MAX_PER_OPEN) {
             match below(2) {
                 0 => {
                     let index = self.append(&handle, log).await;
-                    if self.behind {
+                    if self.write_behind {
                         match self.recorder.mark_uncertain(index) {
-                            Some(returned) => unsure.push((index, returned)),
+                            Some(returned) => uncertain_appends.push((index, returned)),
                             // A failure reported here may be that of an earlier append, and no
                             // flush reports it again.
-                            None => unsure.clear(),
+                            None => uncertain_appends.clear(),
                         }
                     }
                 }
                 _ => self.read_log(&handle, log).await,
             }
         }
-        if self.behind {
+        if self.write_behind {
             if below(4) == 0 {
                 rt::sleep(std::time::Duration::from_nanos(below(MAX_WRITE_BEHIND_NS))).await;
             }
             if handle.flush().await.is_ok() {
-                unsure.into_iter().for_each(|(index, returned)| self.recorder.mark_certain(index, returned));
+                uncertain_appends
+                    .into_iter()
+                    .for_each(|(index, returned)| self.recorder.mark_certain(index, returned));
             }
         }
         handle.release().await;
@@ -449,8 +451,8 @@ impl Application {
         let record = self.recorder.new_value();
         self.recorder.appended.set(self.recorder.appended.get() + 1);
         let append = async {
-            let buf = IoBuf::from_slice(&record.to_le_bytes().repeat(self.records.bytes() / 8));
-            let how = WriteOptions { append: true, durable: self.durable, ..WriteOptions::default() };
+            let buf = IoBuf::from_slice(&record.to_le_bytes().repeat(self.record_size.bytes() / 8));
+            let how = WriteOptions { append: true, durable: self.syncs_writes, ..WriteOptions::default() };
             match handle.write(0, buf, how).await {
                 Ok(_) => Some(Event::Append { record }),
                 Err(error) if is_uncertain(&error) => None,
@@ -462,9 +464,9 @@ impl Application {
 
     async fn read_log(&self, handle: &File, log: u64) {
         let read = async {
-            let buf = IoBuf::alloc(self.records.read_bytes());
+            let buf = IoBuf::alloc(self.record_size.read_bytes());
             match handle.read(0, buf.clone(), ReadOptions::default()).await {
-                Ok(len) => Some(decode_log(&buf.as_slice()[..len], self.records.bytes())),
+                Ok(len) => Some(decode_log(&buf.as_slice()[..len], self.record_size.bytes())),
                 Err(error) if is_uncertain(&error) => None,
                 Err(error) => Some(refused("read of a log", &error)),
             }
@@ -477,13 +479,13 @@ impl Application {
     async fn use_small(&self) {
         let known = self.recorder.small.borrow().len() as u64;
         if known > 0 && below(2) == 0 {
-            let (maker, number) = self.recorder.small.borrow()[below(known) as usize];
-            return self.read_small(maker, number).await;
+            let (creator, number) = self.recorder.small.borrow()[below(known) as usize];
+            return self.read_small(creator, number).await;
         }
         for _ in 0..SMALL_FILES_IN_A_ROW {
             let number = {
                 let mut small = self.recorder.small.borrow_mut();
-                let number = small.iter().filter(|(maker, _)| *maker == self.host).count() as u64;
+                let number = small.iter().filter(|(creator, _)| *creator == self.host).count() as u64;
                 small.push((self.host, number));
                 number
             };
@@ -509,7 +511,7 @@ impl Application {
                     rt::sleep(std::time::Duration::from_nanos(below(MAX_EMPTY_NS))).await;
                 }
                 let buf = IoBuf::from_slice(&value.to_le_bytes().repeat(SMALL_FILE_BYTES / 8));
-                let how = WriteOptions { durable: self.durable, ..WriteOptions::default() };
+                let how = WriteOptions { durable: self.syncs_writes, ..WriteOptions::default() };
                 let written = handle.write(0, buf, how).await;
                 let flushed = handle.flush().await;
                 handle.release().await;
@@ -531,8 +533,8 @@ impl Application {
         }
     }
 
-    async fn read_small(&self, maker: u32, number: u64) {
-        let (dir, name) = small_name(maker, number);
+    async fn read_small(&self, creator: u32, number: u64) {
+        let (dir, name) = small_name(creator, number);
         let read = async {
             let content = async {
                 let parent = self.client.lookup(ROOT_USER, InodeId::ROOT, dir.as_bytes()).await?.ino;
@@ -611,7 +613,7 @@ impl Application {
 
     async fn lookup_name(&self, number: u64) {
         let name = format!("name{number}");
-        let look = async {
+        let lookup = async {
             let found = match self.parent(number).await {
                 Ok(parent) => self.client.lookup(ROOT_USER, parent, name.as_bytes()).await,
                 Err(error) => Err(error),
@@ -626,7 +628,7 @@ impl Application {
                 Err(error) => Some(refused("lookup", &error)),
             }
         };
-        self.record(name.clone(), Event::LookMissing, look).await;
+        self.record(name.clone(), Event::LookMissing, lookup).await;
     }
 }
 
@@ -636,13 +638,13 @@ fn object_of(file: u64, block: u64) -> String {
 
 /// Returns the directory and the name of a small file: a directory of its maker, or one that all
 /// clients share, where consecutive files have the same name prefix.
-fn small_name(maker: u32, number: u64) -> (String, String) {
+fn small_name(creator: u32, number: u64) -> (String, String) {
     let turn = number / SMALL_FILES_PER_DIR;
     match turn % 2 {
-        0 => (format!("small{maker}-{turn}"), format!("f{number}")),
+        0 => (format!("small{creator}-{turn}"), format!("f{number}")),
         _ => {
-            let kind = (number / SMALL_FILES_IN_A_ROW + u64::from(maker)) % NAME_PREFIXES;
-            (format!("together{turn}"), format!("x{kind}.{maker}{number:04}"))
+            let kind = (number / SMALL_FILES_IN_A_ROW + u64::from(creator)) % NAME_PREFIXES;
+            (format!("together{turn}"), format!("x{kind}.{creator}{number:04}"))
         }
     }
 }

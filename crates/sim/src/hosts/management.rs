@@ -20,7 +20,7 @@ use types::{
     Errno, Error, GroupId, GroupUsage, InodeId, Node, NodeId, NodeState, PartitionId, PoolId, Result, Role,
     SessionId, TargetId, TargetState, Timestamp,
 };
-use wire::mgmt::{DrainProgress, Join, NewToken, SessionInfo, Touched};
+use wire::mgmt::{DrainProgress, Join, NewToken, ReconcileFiles, SessionInfo};
 use wire::{MetaRequest, MetaResponse, MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
 
 /// Interval at which a service checks for targets that need crash reconciliation.
@@ -74,10 +74,14 @@ impl MetadataServices {
         Ok(Channel::remote(peer(node.name.clone(), address_of(node), &self.identity)))
     }
 
-    async fn tidy_parts(&self, touched: Touched, tidy: impl Fn(Touched) -> PartitionsRequest) -> Result<()> {
+    async fn reconcile_partitions(
+        &self,
+        touched: ReconcileFiles,
+        to_request: impl Fn(ReconcileFiles) -> PartitionsRequest,
+    ) -> Result<()> {
         for (partition, part) in touched.by_partition() {
             if partition.0 < PARTITIONS {
-                self.owner(partition)?.call(tidy(part), None).await?;
+                self.owner(partition)?.call(to_request(part), None).await?;
             }
         }
         Ok(())
@@ -85,12 +89,19 @@ impl MetadataServices {
 }
 
 impl mgmt::Metadata for MetadataServices {
-    fn reconcile(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, Result<()>> {
-        Box::pin(self.tidy_parts(touched, move |touched| PartitionsRequest::Tidy { target, touched }))
+    fn reconcile(&self, target: TargetId, touched: ReconcileFiles) -> LocalFuture<'_, Result<()>> {
+        Box::pin(
+            self.reconcile_partitions(touched, move |touched| PartitionsRequest::Tidy { target, touched }),
+        )
     }
 
-    fn reconcile_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
-        Box::pin(self.tidy_parts(touched, move |touched| PartitionsRequest::TidyGroup { group, touched }))
+    fn reconcile_group(&self, group: GroupId, touched: ReconcileFiles) -> LocalFuture<'_, Result<()>> {
+        Box::pin(
+            self.reconcile_partitions(touched, move |touched| PartitionsRequest::TidyGroup {
+                group,
+                touched,
+            }),
+        )
     }
 
     fn find_file_on(&self, _target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
@@ -125,8 +136,8 @@ impl mgmt::Metadata for MetadataServices {
 impl HostsCluster {
     /// Runs management's process.
     pub(super) async fn serve_management(self) -> Result<()> {
-        let Some(office) = &self.management_state else { return Ok(()) };
-        let engine: Arc<dyn Engine> = office.engine.clone();
+        let Some(management_state) = &self.management_state else { return Ok(()) };
+        let engine: Arc<dyn Engine> = management_state.engine.clone();
         let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
         let superblock = Superblock {
             uuid: new_identity("").cluster,
@@ -137,7 +148,7 @@ impl HostsCluster {
         };
         let first = FirstNode {
             name: "management".into(),
-            addresses: vec![format!("{}:7000", office.ip)],
+            addresses: vec![format!("{}:7000", management_state.ip)],
             roles: vec![Role::Mgmt],
             version: VERSION.into(),
             rack: None,
@@ -152,7 +163,7 @@ impl HostsCluster {
         rt::spawn(management.clone().background());
         let service: Arc<dyn Handler<MgmtRequest, MgmtReply>> = management;
         let router = Router::new().with(service).with(self.store_service());
-        let _server = serve("management".into(), office.ip, router)?;
+        let _server = serve("management".into(), management_state.ip, router)?;
         std::future::pending().await
     }
 
@@ -171,16 +182,20 @@ impl HostsCluster {
         };
         let options = MetaOptions { node: member.node, hash_key: HASH_KEY, partitions: PARTITIONS };
         let (me, map) = (member.clone(), member.map.handle.clone());
-        let way = identity.clone();
-        let company = PeerContext {
-            connect: Box::new(move |to: &Node| Channel::remote(peer(to.name.clone(), address_of(to), &way))),
+        let own_identity = identity.clone();
+        let peer_context = PeerContext {
+            connect: Box::new(move |to: &Node| {
+                Channel::remote(peer(to.name.clone(), address_of(to), &own_identity))
+            }),
             term: Box::new(move || me.lease.term(rt::monotonic_ns())),
         };
         let meta = match self.scheme.has_primary() {
-            false => MetaService::open_shared(store, options, map, self.storage_channels(&identity), company),
+            false => {
+                MetaService::open_shared(store, options, map, self.storage_channels(&identity), peer_context)
+            }
             true => {
                 let storage = self.storage_by_map(&identity, &map, WhenOffline::Refuse, None);
-                MetaService::open_shared(store, options, map, storage, company)
+                MetaService::open_shared(store, options, map, storage, peer_context)
             }
         };
         meta.sign_with(member.ring.clone());
@@ -208,8 +223,8 @@ impl HostsCluster {
         let management = self.management(&identity).ok_or(Errno::ENODEV)?;
         loop {
             let map = super::node_process::current_map(&management).await?;
-            let is_there = |target: &&types::Target| target.state == TargetState::Online;
-            if map.targets.iter().filter(is_there).count() == self.storage_ips.len() {
+            let is_online = |target: &&types::Target| target.state == TargetState::Online;
+            if map.targets.iter().filter(is_online).count() == self.storage_ips.len() {
                 break;
             }
             rt::sleep(RETRY).await;
@@ -225,9 +240,9 @@ impl HostsCluster {
 /// Executes the partitions that the map assigns, once the hosts with targets are registered.
 async fn execute(meta: Arc<MetaService>, member: Arc<NodeProcess>) {
     let began_ns = rt::monotonic_ns();
-    let some_missing =
+    let has_offline_targets =
         || member.map.current().targets.iter().any(|target| target.state == TargetState::Offline);
-    while some_missing() && rt::monotonic_ns() - began_ns < NODES_TIMEOUT.as_nanos() as u64 {
+    while has_offline_targets() && rt::monotonic_ns() - began_ns < NODES_TIMEOUT.as_nanos() as u64 {
         rt::sleep(TIDY_INTERVAL).await;
     }
     rt::spawn(meta.clone().background());

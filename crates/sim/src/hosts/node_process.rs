@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use storage::{GroupManagement, MemberChange, ServingLease, StorageService};
 use types::{ClusterMap, Epoch, Errno, Error, GroupId, InodeId, MapHandle, Node, NodeId, Result, Role};
-use wire::mgmt::{Heartbeat, Join, Register, TargetReport, TargetSpace, Touched};
+use wire::mgmt::{Heartbeat, Join, ReconcileFiles, Register, TargetReport, TargetSpace};
 use wire::{MgmtReply, MgmtRequest};
 
 pub(super) type MgmtChannel = Channel<MgmtRequest, MgmtReply>;
@@ -93,8 +93,8 @@ impl GroupManagement for GroupDecisions {
     fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>> {
         Box::pin(async move {
             let MemberChange { group, version: since, target, state, reason, is_orderly: orderly } = change;
-            let ask = MgmtRequest::SetMember { group, since, target, state, reason, orderly };
-            match self.management.call(ask, None).await? {
+            let request = MgmtRequest::SetMember { group, since, target, state, reason, orderly };
+            match self.management.call(request, None).await? {
                 MgmtReply::Map { map } => {
                     self.map.install(&map);
                     Ok(map)
@@ -104,7 +104,7 @@ impl GroupManagement for GroupDecisions {
         })
     }
 
-    fn reconcile_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile_group(&self, group: GroupId, touched: ReconcileFiles) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
             match self.management.call(MgmtRequest::TidyGroup { group, touched }, None).await? {
                 MgmtReply::Done => Ok(()),
@@ -116,15 +116,20 @@ impl GroupManagement for GroupDecisions {
 
 impl HostsCluster {
     pub(super) fn management(&self, identity: &ClientIdentity) -> Option<MgmtChannel> {
-        let office = self.management_state.as_ref()?;
-        Some(Channel::remote(peer_with("management".into(), office.ip, identity, MANAGEMENT_TIMEOUT)))
+        let management_state = self.management_state.as_ref()?;
+        Some(Channel::remote(peer_with(
+            "management".into(),
+            management_state.ip,
+            identity,
+            MANAGEMENT_TIMEOUT,
+        )))
     }
 
     pub(super) fn followed_map(&self, map: &Arc<ClusterMap>) -> FollowedMap {
-        let map_in_force =
+        let followed =
             FollowedMap { handle: MapHandle::default(), includes_targets: self.scheme.has_primary() };
-        let seen = map_in_force.seen(map);
-        FollowedMap { handle: Arc::new(RwLock::new(seen)), ..map_in_force }
+        let seen = followed.seen(map);
+        FollowedMap { handle: Arc::new(RwLock::new(seen)), ..followed }
     }
 
     /// Joins if necessary. The process isn't registered yet.
@@ -261,9 +266,9 @@ impl NodeProcess {
         // As on a node: until crash reconciliation is finished, management decides what happens to
         // the storage host's state.
         let has_registered = self.has_registered.load(Ordering::Relaxed);
-        let is_settled = self.storage.as_ref().map(|storage| storage.is_reconciled(&self.map.current()));
-        let again = has_registered && is_settled == Some(true);
-        if is_settled.is_some() && !again {
+        let is_reconciled = self.storage.as_ref().map(|storage| storage.is_reconciled(&self.map.current()));
+        let again = has_registered && is_reconciled == Some(true);
+        if is_reconciled.is_some() && !again {
             self.lease.end();
         }
         let sent_ns = rt::monotonic_ns();
@@ -302,7 +307,7 @@ impl NodeProcess {
         loop {
             rt::sleep(mgmt::limits::HEARTBEAT_INTERVAL).await;
             let sent_ns = rt::monotonic_ns();
-            let beat = Heartbeat {
+            let heartbeat = Heartbeat {
                 node: self.node,
                 instance: self.instance,
                 epoch: self.map.current().epoch,
@@ -311,7 +316,7 @@ impl NodeProcess {
                 resyncs: self.storage.as_ref().map(|storage| storage.resyncs()).unwrap_or_default(),
                 scrubs: vec![],
             };
-            match self.management.call(MgmtRequest::Heartbeat(beat), None).await {
+            match self.management.call(MgmtRequest::Heartbeat(heartbeat), None).await {
                 Ok(MgmtReply::Alive(alive)) => {
                     alive.map.iter().for_each(|map| self.map.install(map));
                     self.ring.set_cluster_time(alive.time_s, rt::monotonic_ns());

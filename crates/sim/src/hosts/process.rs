@@ -49,7 +49,7 @@ const RECONCILE_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct DirtyAtStart {
     pub(super) target: TargetId,
     pub(super) start: u64,
-    pub(super) left: wire::mgmt::Touched,
+    pub(super) unreconciled: wire::mgmt::ReconcileFiles,
 }
 
 /// Addresses and options of the cluster, and state that outlives processes besides the disks.
@@ -70,7 +70,7 @@ pub(super) struct HostsCluster {
     /// Redundancy of files. Mirrored files need a management service.
     pub(super) scheme: Scheme,
     /// Whether targets report what may differ between replicas.
-    pub(super) notes: bool,
+    pub(super) reports_differences: bool,
     /// Whether clients use write-behind.
     pub(super) write_behind: bool,
     /// Time-out of clients' requests.
@@ -92,11 +92,11 @@ impl HostsCluster {
     }
 
     /// Records that a storage host's process is being started.
-    pub(super) fn is_starting(&self, index: usize) {
+    pub(super) fn mark_unregistered(&self, index: usize) {
         lock(&self.unregistered).insert(index);
     }
 
-    pub(super) fn has_registered(&self, index: usize) {
+    pub(super) fn mark_registered(&self, index: usize) {
         lock(&self.unregistered).remove(&index);
     }
 
@@ -105,7 +105,7 @@ impl HostsCluster {
         std::mem::take(&mut lock(&self.metas_to_restart))
     }
 
-    pub(super) fn opened(&self) -> BTreeSet<usize> {
+    pub(super) fn metas_with_store(&self) -> BTreeSet<usize> {
         lock(&self.metas_with_store).clone()
     }
 
@@ -180,19 +180,21 @@ impl HostsCluster {
     /// started.
     async fn await_reconciliation(&self, store: &Store) {
         let (target, start) = (store.target(), rt::random_u64());
-        let mut left =
-            wire::mgmt::Touched { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
+        let mut left = wire::mgmt::ReconcileFiles {
+            files: store.take_changing_at_crash(),
+            new: store.take_created_at_crash(),
+        };
         left.files.sort_unstable();
         {
             let mut touched = self.lock_dirty_at_start();
             touched.retain(|other| other.target != target);
-            touched.push(DirtyAtStart { target, start, left });
+            touched.push(DirtyAtStart { target, start, unreconciled: left });
         }
-        let is_left = || {
+        let is_unreconciled = || {
             let touched = self.lock_dirty_at_start();
-            touched.iter().any(|other| other.start == start && !other.left.is_empty())
+            touched.iter().any(|other| other.start == start && !other.unreconciled.is_empty())
         };
-        while is_left() {
+        while is_unreconciled() {
             rt::sleep(RECONCILE_INTERVAL).await;
         }
         store.mark_reconciled();
@@ -267,7 +269,7 @@ impl HostsCluster {
     pub(super) async fn reconcile(&self, meta: &MetaService) -> Result<()> {
         let executed = meta.serving_partitions();
         let touched = self.lock_dirty_at_start().clone();
-        for DirtyAtStart { target, start, mut left } in touched {
+        for DirtyAtStart { target, start, unreconciled: mut left } in touched {
             left.files.retain(|ino| executed.contains(&ino.partition()));
             left.new.retain(|(first, _)| executed.contains(&first.partition()));
             if left.is_empty() {
@@ -277,8 +279,8 @@ impl HostsCluster {
             let mut touched = self.lock_dirty_at_start();
             let entry = touched.iter_mut().find(|other| other.start == start);
             entry.into_iter().for_each(|entry| {
-                entry.left.files.retain(|ino| !left.files.contains(ino));
-                entry.left.new.retain(|range| !left.new.contains(range));
+                entry.unreconciled.files.retain(|ino| !left.files.contains(ino));
+                entry.unreconciled.new.retain(|range| !left.new.contains(range));
             });
         }
         Ok(())
@@ -287,10 +289,10 @@ impl HostsCluster {
     /// Mounts on the current host. The mount gets a successor session when the cluster ends its
     /// session.
     pub(super) async fn mount(&self) -> Result<Arc<SessionFailover>> {
-        let site = self.clone();
+        let cluster = self.clone();
         let begin = move || -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> {
-            let site = site.clone();
-            Box::pin(async move { site.session(SessionId::from_random(rt::random_u64())).await })
+            let cluster = cluster.clone();
+            Box::pin(async move { cluster.session(SessionId::from_random(rt::random_u64())).await })
         };
         let first = begin().await?;
         let mount = SessionFailover::new(first, Box::new(begin));

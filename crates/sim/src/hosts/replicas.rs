@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use storage::{GroupPeers, ServingLease, StorageService};
 use types::{ByteRange, ClusterMap, Errno, Group, GroupId, InodeId, Result, TargetId};
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 use wire::{MgmtReply, MgmtRequest, StorageReply, StorageRequest};
 
 /// Directory of the target on each host.
@@ -46,13 +46,14 @@ impl HostsCluster {
         service.add(store.clone())?;
         service.set_targets_complete();
         member.register_and_follow().await;
-        self.has_registered(index);
+        self.mark_registered(index);
         rt::spawn(StorageService::run_target_checks(service.clone()));
         rt::spawn(StorageService::run_group_resyncs(service.clone()));
-        let touched = Touched { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
+        let touched =
+            ReconcileFiles { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
         let is_clean = touched.is_empty();
-        let tidy = MgmtRequest::Tidy { target: store.target(), touched };
-        while !is_clean && member.management.call(tidy.clone(), None).await.is_err() {
+        let request = MgmtRequest::Tidy { target: store.target(), touched };
+        while !is_clean && member.management.call(request.clone(), None).await.is_err() {
             rt::sleep(RETRY).await;
         }
         store.mark_reconciled();
@@ -79,7 +80,7 @@ impl HostsCluster {
             }
         };
         let options = Options {
-            reports_differences: self.notes,
+            reports_differences: self.reports_differences,
             group_log_bytes: GROUP_LOG_BYTES,
             ..Options::default()
         };
@@ -97,12 +98,12 @@ impl HostsCluster {
 /// Describes mirrored groups with a member that isn't in sync; `None` if all are in sync.
 pub(super) fn describe_out_of_sync(map: &ClusterMap) -> Option<String> {
     let mirrored = |group: &&Group| group.scheme.has_primary() && group.is_degraded();
-    let words = |group: &Group| {
+    let describe = |group: &Group| {
         let member = |(id, state): (TargetId, types::MemberState)| format!("target {id} {}", state.name());
         let members: Vec<String> = group.members_with_states().map(member).collect();
         format!("group {}: {}", group.id, members.join(", "))
     };
-    let all: Vec<String> = map.groups.iter().filter(mirrored).map(words).collect();
+    let all: Vec<String> = map.groups.iter().filter(mirrored).map(describe).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
@@ -110,7 +111,7 @@ pub(super) fn describe_out_of_sync(map: &ClusterMap) -> Option<String> {
 pub(super) async fn read_local_replicas() -> Result<(TargetId, Replicas)> {
     let dir = Path::new(TARGET);
     let own = Store::identify(dir).await.map_err(store_error)?.ok_or(Errno::ENODEV)?;
-    let mut copies = Replicas::new();
+    let mut replicas = Replicas::new();
     for group in Store::groups_on(dir).await.map_err(store_error)? {
         let mut folders = vec![Store::group_dir(dir, group).join("chunks")];
         while let Some(folder) = folders.pop() {
@@ -119,12 +120,12 @@ pub(super) async fn read_local_replicas() -> Result<(TargetId, Replicas)> {
                 if rt::read_dir(&path).await.is_ok() {
                     folders.push(path);
                 } else if let Some(ino) = chunk_inode(&path) {
-                    copies.insert((group, ino), content(&path).await.map_err(failed)?);
+                    replicas.insert((group, ino), content(&path).await.map_err(failed)?);
                 }
             }
         }
     }
-    Ok((own.target, copies))
+    Ok((own.target, replicas))
 }
 
 /// Returns checksum mismatches in mirrored groups on the current host. Its process isn't running.
@@ -138,10 +139,10 @@ pub(super) async fn local_checksum_mismatches() -> Result<Vec<String>> {
         let Some((store, _report)) = opened else { continue };
         for ino in store.list().await.map_err(store_error)? {
             let ranges = store.verify(ino).await.map_err(store_error)?;
-            let words = |range: &ByteRange| {
+            let describe = |range: &ByteRange| {
                 format!("group {group}, inode {:x}, bytes {} to {}", ino.0, range.start, range.end)
             };
-            wrong.extend(ranges.iter().map(words));
+            wrong.extend(ranges.iter().map(describe));
         }
     }
     Ok(wrong)
@@ -173,11 +174,11 @@ fn failed(error: std::io::Error) -> types::Error {
 }
 
 /// Compares the replicas of all groups in a map. Returns the number of chunk files.
-pub(super) fn compare(map: &ClusterMap, copies: &BTreeMap<TargetId, Replicas>) -> Result<u64, String> {
+pub(super) fn compare(map: &ClusterMap, replicas: &BTreeMap<TargetId, Replicas>) -> Result<u64, String> {
     let mut files = 0;
     for group in map.groups.iter().filter(|group| group.scheme.has_primary()) {
         let of = |target: &TargetId| -> BTreeMap<InodeId, &Vec<u8>> {
-            let all = copies.get(target).into_iter().flatten();
+            let all = replicas.get(target).into_iter().flatten();
             all.filter(|((id, _), _)| *id == group.id).map(|((_, ino), bytes)| (*ino, bytes)).collect()
         };
         let Some((first, others)) = group.members.split_first() else { continue };
@@ -185,19 +186,19 @@ pub(super) fn compare(map: &ClusterMap, copies: &BTreeMap<TargetId, Replicas>) -
         files += one.len() as u64;
         for target in others {
             let other = of(target);
-            let whose = format!("group {}, targets {first} and {target}", group.id);
+            let context = format!("group {}, targets {first} and {target}", group.id);
             if !one.keys().eq(other.keys()) {
                 let names = |files: &BTreeMap<InodeId, &Vec<u8>>| -> Vec<u64> {
                     files.keys().map(|ino| ino.0).collect()
                 };
                 return Err(format!(
-                    "{whose}: the files differ: {:x?} and {:x?}",
+                    "{context}: the files differ: {:x?} and {:x?}",
                     names(&one),
                     names(&other)
                 ));
             }
             for (ino, bytes) in &one {
-                differ(bytes, other[ino]).map_err(|how| format!("{whose}, inode {:x}: {how}", ino.0))?;
+                differ(bytes, other[ino]).map_err(|how| format!("{context}, inode {:x}: {how}", ino.0))?;
             }
         }
     }

@@ -49,10 +49,10 @@ impl Run {
             (second_loss + self.below(MAX_DOWN_MS), FollowUp::Start(first)),
         ];
         steps.sort_unstable();
-        let mut passed = 0;
+        let mut elapsed_ms = 0;
         for (at_ms, step) in steps {
-            self.advance_with_pauses(Duration::from_millis(at_ms - passed));
-            passed = at_ms;
+            self.advance_with_pauses(Duration::from_millis(at_ms - elapsed_ms));
+            elapsed_ms = at_ms;
             match step {
                 FollowUp::LosePower(index) => self.lose_power(index),
                 FollowUp::KillManagement => self.kill_store(),

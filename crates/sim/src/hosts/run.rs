@@ -51,7 +51,7 @@ pub struct HostsOptions {
     /// Number of clients, each on its own host.
     pub clients: u32,
     /// Applications per client.
-    pub programs: u32,
+    pub applications: u32,
     /// Number of storage hosts.
     pub storages: usize,
     /// Number of racks; storage hosts and clients are assigned to them round-robin. 0: racks are
@@ -68,12 +68,12 @@ pub struct HostsOptions {
     /// have them open.
     pub holes: bool,
     /// Whether the metadata service's process also crashes.
-    pub meta_dies: bool,
+    pub metas_crash: bool,
     /// Whether clients also crash.
-    pub clients_die: bool,
+    pub clients_crash: bool,
     /// Whether the store of a single metadata host is on a separate host, whose process also
     /// crashes. The store of several metadata hosts is always on a separate host.
-    pub far_store: bool,
+    pub separate_store: bool,
     /// Whether and how storage hosts also lose power.
     pub power_cuts: PowerCuts,
     /// Whether the host of the store also loses power.
@@ -83,7 +83,7 @@ pub struct HostsOptions {
     /// Whether targets report what may differ between replicas, from their intent logs. Without it,
     /// runs with mirrored files fail, which proves that the report is necessary and that the checks
     /// work.
-    pub notes: bool,
+    pub reports_differences: bool,
     /// Whether clients use write-behind: an append is certain only after a flush.
     pub write_behind: bool,
     /// Whether applications append records that span several chunks. A record whose append never
@@ -91,7 +91,7 @@ pub struct HostsOptions {
     pub long_records: bool,
     /// Whether faults target mirrored groups during a resync: the only in-sync member loses power,
     /// and further faults follow.
-    pub strike_resyncs: bool,
+    pub faults_during_resync: bool,
     /// Whether the processes of all services crash at once, and again before clients have
     /// recovered. Requests then have a longer time-out.
     pub kill_all: bool,
@@ -149,23 +149,23 @@ impl Default for HostsOptions {
     fn default() -> HostsOptions {
         HostsOptions {
             clients: 1,
-            programs: 3,
+            applications: 3,
             storages: 3,
             racks: 0,
             metas: 1,
             faults: 30,
             shared_writes: false,
             holes: false,
-            meta_dies: true,
-            clients_die: true,
-            far_store: false,
+            metas_crash: true,
+            clients_crash: true,
+            separate_store: false,
             store_power: false,
             power_cuts: PowerCuts::Never,
             scheme: Scheme::Single,
-            notes: true,
+            reports_differences: true,
             write_behind: false,
             long_records: false,
-            strike_resyncs: false,
+            faults_during_resync: false,
             kill_all: false,
         }
     }
@@ -216,7 +216,7 @@ impl fmt::Display for HostsViolation {
 }
 
 fn replay(seed: u64, options: HostsOptions) -> Replay {
-    Replay { seed, form: Simulation::Hosts(options) }
+    Replay { seed, simulation: Simulation::Hosts(options) }
 }
 
 pub(super) struct Run {
@@ -229,8 +229,8 @@ pub(super) struct Run {
     /// The host of the store, if it isn't the metadata host: management's host, or a host that
     /// serves nothing else.
     pub(super) store: Option<HostId>,
-    pub(super) site: HostsCluster,
-    pub(super) journal: Rc<HistoryRecorder>,
+    pub(super) cluster: HostsCluster,
+    pub(super) recorder: Rc<HistoryRecorder>,
     next_session: u64,
     /// Metadata hosts whose messages to clients are blocked until the hosts have restarted.
     pub(super) cut_off_metas: BTreeSet<usize>,
@@ -265,19 +265,19 @@ impl Run {
         }
         // Added last, so that the other hosts are the same without it. With several metadata
         // services the store is on management's host.
-        let store = management.or_else(|| options.far_store.then(|| world.add_host("store")));
-        let office =
+        let store = management.or_else(|| options.separate_store.then(|| world.add_host("store")));
+        let management_state =
             management.map(|host| ManagementState { ip: world.ip(host), engine: Arc::new(Memory::new()) });
-        let site = HostsCluster {
+        let cluster = HostsCluster {
             engine: Arc::new(Memory::new()),
             meta_ips: metas.iter().map(|host| world.ip(*host)).collect(),
-            management_state: office,
+            management_state,
             store_ip: store.map(|host| world.ip(host)),
             storage_ips: storages.iter().map(|host| world.ip(*host)).collect(),
             dirty_at_start: Arc::default(),
             racks: options.racks,
             scheme: options.scheme,
-            notes: options.notes,
+            reports_differences: options.reports_differences,
             write_behind: options.write_behind,
             client_timeout: if options.scheme.has_primary() || options.kill_all {
                 METADATA_TIMEOUT
@@ -296,8 +296,8 @@ impl Run {
             storages,
             clients,
             store,
-            site,
-            journal: Rc::default(),
+            cluster,
+            recorder: Rc::default(),
             next_session: 1,
             cut_off_metas: BTreeSet::new(),
             summary: HostsSummary::default(),
@@ -316,9 +316,9 @@ impl Run {
         self.repair();
         self.ensure_progress()?;
         self.await_in_sync()?;
-        self.journal.stop.set(true);
+        self.recorder.stop.set(true);
         self.world.advance(CALL_TIMEOUT * CALLS_PER_OPERATION);
-        self.look_at_everything()?;
+        self.read_everything()?;
         self.compare_replicas()?;
         self.judge()
     }
@@ -349,7 +349,7 @@ impl Run {
         let scheme = self.options.scheme;
         for index in 0..self.storages.len() {
             if !scheme.has_primary() {
-                let format = self.site.clone().format(index);
+                let format = self.cluster.clone().format(index);
                 self.run_on(self.storages[index], "making targets", format)?;
             }
             self.start_storage(index);
@@ -357,15 +357,15 @@ impl Run {
         self.start_store();
         self.start_management();
         if scheme.has_primary() {
-            let site = self.site.clone();
-            self.run_on(self.clients[0], "making groups", async move { site.make_groups().await })?;
+            let cluster = self.cluster.clone();
+            self.run_on(self.clients[0], "making groups", async move { cluster.make_groups().await })?;
         }
         (0..self.metas.len()).for_each(|index| self.start_meta(index));
-        let (site, session, holes) = (self.site.clone(), self.new_session(), self.options.holes);
-        let (dirs, durable) = (self.dirs(), self.are_durable());
+        let (cluster, session, holes) = (self.cluster.clone(), self.new_session(), self.options.holes);
+        let (dirs, durable) = (self.dirs(), self.syncs_writes());
         self.run_on(self.clients[0], "making files", async move {
             let client = loop {
-                match site.client(session).await {
+                match cluster.client(session).await {
                     Ok(client) => break client,
                     // The metadata services are starting.
                     Err(_) => rt::sleep(RESTART_PAUSE).await,
@@ -378,8 +378,8 @@ impl Run {
     }
 
     pub(super) fn start_storage(&mut self, index: usize) {
-        let serve = self.site.clone().serve_storage(index);
-        self.site.is_starting(index);
+        let serve = self.cluster.clone().serve_storage(index);
+        self.cluster.mark_unregistered(index);
         self.world.spawn(self.storages[index], async move {
             let Err(error) = serve.await else { return };
             panic!("storage host {index} doesn't start: {error}");
@@ -387,8 +387,10 @@ impl Run {
     }
 
     pub(super) fn start_store(&mut self) {
-        let (Some(host), Some(ip), None) = (self.store, self.site.store_ip, self.management) else { return };
-        let serve = self.site.clone().serve_store(ip);
+        let (Some(host), Some(ip), None) = (self.store, self.cluster.store_ip, self.management) else {
+            return;
+        };
+        let serve = self.cluster.clone().serve_store(ip);
         self.world.spawn(host, async move {
             let Err(error) = serve.await else { return };
             panic!("the store's host doesn't start: {error}");
@@ -396,19 +398,19 @@ impl Run {
     }
 
     pub(super) fn start_meta(&mut self, index: usize) {
-        let site = self.site.clone();
+        let cluster = self.cluster.clone();
         if self.management.is_none() {
-            return self.world.spawn(self.metas[index], site.serve_meta());
+            return self.world.spawn(self.metas[index], cluster.serve_meta());
         }
         self.world.spawn(self.metas[index], async move {
-            let Err(error) = site.serve_metadata_node(index).await else { return };
+            let Err(error) = cluster.serve_metadata_node(index).await else { return };
             panic!("metadata host {index} doesn't start: {error}");
         });
     }
 
     pub(super) fn start_management(&mut self) {
         let Some(host) = self.management else { return };
-        let serve = self.site.clone().serve_management();
+        let serve = self.cluster.clone().serve_management();
         self.world.spawn(host, async move {
             let Err(error) = serve.await else { return };
             panic!("management doesn't start: {error}");
@@ -422,24 +424,24 @@ impl Run {
     }
 
     /// Whether applications append to logs.
-    fn logs(&self) -> bool {
+    fn uses_logs(&self) -> bool {
         self.management.is_some() || self.options.long_records
     }
 
-    fn records(&self) -> RecordSize {
+    fn record_size(&self) -> RecordSize {
         if self.options.long_records { RecordSize::Long } else { RecordSize::Short }
     }
 
     /// Whether applications sync their writes.
-    fn are_durable(&self) -> bool {
+    fn syncs_writes(&self) -> bool {
         matches!(self.options.power_cuts, PowerCuts::Synced | PowerCuts::Fsynced)
     }
 
     /// Returns the number of applications that partition the blocks among them and fsync each
     /// write; 0 in the other modes.
-    fn exclusive_shares(&self) -> u32 {
-        let is_so = self.options.power_cuts == PowerCuts::Fsynced;
-        if is_so { self.options.clients * self.options.programs } else { 0 }
+    fn exclusive_applications(&self) -> u32 {
+        let calls_fsync = self.options.power_cuts == PowerCuts::Fsynced;
+        if calls_fsync { self.options.clients * self.options.applications } else { 0 }
     }
 
     fn new_session(&mut self) -> SessionId {
@@ -448,54 +450,55 @@ impl Run {
     }
 
     pub(super) fn start_client(&mut self, index: usize) {
-        let (site, journal) = (self.site.clone(), self.journal.clone());
-        let programs = self.options.programs;
+        let (cluster, recorder) = (self.cluster.clone(), self.recorder.clone());
+        let applications = self.options.applications;
         let writers = if self.options.shared_writes { 1 } else { self.options.clients };
-        let (dirs, logs, records, durable) = (self.dirs(), self.logs(), self.records(), self.are_durable());
+        let (dirs, logs, records, durable) =
+            (self.dirs(), self.uses_logs(), self.record_size(), self.syncs_writes());
         let behind = self.options.write_behind;
-        let (owners, first) = (self.exclusive_shares(), index as u32 * programs);
+        let (owners, first) = (self.exclusive_applications(), index as u32 * applications);
         self.world.spawn(self.clients[index], async move {
             let mount = loop {
-                match site.mount().await {
+                match cluster.mount().await {
                     Ok(mount) => break mount,
                     // The metadata service may be down.
                     Err(_) => rt::sleep(RESTART_PAUSE).await,
                 }
             };
-            let program = |number| {
-                let (client, journal) = (mount.clone(), journal.clone());
+            let application = |number| {
+                let (client, recorder) = (mount.clone(), recorder.clone());
                 let owns = (owners > 0).then_some((first + number, owners));
                 Application {
                     client,
-                    recorder: journal,
+                    recorder,
                     host: index as u32,
                     number,
                     writers,
                     exclusive_share: owns,
                     dirs,
-                    logs,
-                    records,
-                    durable,
-                    behind,
+                    uses_logs: logs,
+                    record_size: records,
+                    syncs_writes: durable,
+                    write_behind: behind,
                 }
                 .run()
             };
-            rt::join_all((0..programs).map(program).collect()).await;
+            rt::join_all((0..applications).map(application).collect()).await;
         });
     }
 
     /// Checks, after all faults are repaired, that operations return and that none has taken too
     /// long.
     fn ensure_progress(&mut self) -> Result<(), String> {
-        self.journal.long_pauses.set(self.management.is_some());
+        self.recorder.long_pauses.set(self.management.is_some());
         self.advance(if self.management.is_some() { RECOVERY_OF_SEVERAL } else { RECOVERY });
-        let before = self.journal.returned.get();
+        let before = self.recorder.returned.get();
         self.world.advance(PROGRESS);
-        let returned = self.journal.returned.get() - before;
-        let programs = self.options.clients * self.options.programs;
-        if returned < u64::from(programs) {
+        let returned = self.recorder.returned.get() - before;
+        let applications = self.options.clients * self.options.applications;
+        if returned < u64::from(applications) {
             return Err(format!(
-                "only {returned} operations of {programs} applications returned within {PROGRESS:?} without faults"
+                "only {returned} operations of {applications} applications returned within {PROGRESS:?} without faults"
             ));
         }
         Ok(())
@@ -503,33 +506,33 @@ impl Run {
 
     /// Reads everything. A long run leaves many files, so the limit applies to the time without any
     /// progress.
-    fn look_at_everything(&mut self) -> Result<(), String> {
-        let (site, session, journal) = (self.site.clone(), self.new_session(), self.journal.clone());
-        let (dirs, logs, records) = (self.dirs(), self.logs(), self.records());
+    fn read_everything(&mut self) -> Result<(), String> {
+        let (cluster, session, recorder) = (self.cluster.clone(), self.new_session(), self.recorder.clone());
+        let (dirs, logs, records) = (self.dirs(), self.uses_logs(), self.record_size());
         let limited = async move {
-            let client = match rt::timeout(START_LIMIT, site.client(session)).await? {
+            let client = match rt::timeout(START_LIMIT, cluster.client(session)).await? {
                 Ok(client) => SessionFailover::single(client),
                 Err(error) => return Some(Err(error)),
             };
             let (number, writers, durable, behind) = (u32::MAX, 1, false, false);
-            let seen = journal.clone();
-            let program = Application {
+            let seen = recorder.clone();
+            let application = Application {
                 client,
-                recorder: journal,
+                recorder,
                 host: 0,
                 number,
                 writers,
                 exclusive_share: None,
                 dirs,
-                logs,
-                records,
-                durable,
-                behind,
+                uses_logs: logs,
+                record_size: records,
+                syncs_writes: durable,
+                write_behind: behind,
             };
-            let mut looking = pin!(program.read_everything());
+            let mut reading = pin!(application.read_everything());
             loop {
                 let before = seen.returned.get();
-                if rt::timeout(START_LIMIT, looking.as_mut()).await.is_some() {
+                if rt::timeout(START_LIMIT, reading.as_mut()).await.is_some() {
                     return Some(Ok(()));
                 }
                 if seen.returned.get() == before {
@@ -542,8 +545,8 @@ impl Run {
 
     /// Returns management's current map.
     pub(super) fn management_map(&mut self) -> Result<Arc<ClusterMap>, String> {
-        let site = self.site.clone();
-        self.run_on(self.clients[0], "asking management", site.map_of_management())
+        let cluster = self.cluster.clone();
+        self.run_on(self.clients[0], "asking management", cluster.map_of_management())
     }
 
     /// Waits until all members are in sync. No faults are active meanwhile.
@@ -554,7 +557,7 @@ impl Run {
         let end_ns = self.world.clock_ns() + SYNC_LIMIT.as_nanos() as u64;
         loop {
             // The map counts the members of a host as in sync until its new process has registered.
-            let unregistered = self.site.unregistered();
+            let unregistered = self.cluster.unregistered();
             let map = self.management_map()?;
             let missing = match unregistered.first() {
                 Some(index) => Some(format!("storage host {index} hasn't registered")),
@@ -611,15 +614,15 @@ impl Run {
     }
 
     fn judge(&mut self) -> Result<HostsSummary, String> {
-        let mut records = self.journal.records.borrow().clone();
-        if self.are_durable() || self.options.long_records {
+        let mut records = self.recorder.records.borrow().clone();
+        if self.syncs_writes() || self.options.long_records {
             drop_allowed_torn_reads(&mut records);
         }
         let report = judge(&records, Limits::default());
         if !report.is_linearizable() {
             return Err(report.to_string());
         }
-        let longest = Duration::from_nanos(self.journal.longest_ns.get());
+        let longest = Duration::from_nanos(self.recorder.longest_ns.get());
         // A paused process can't return; a pause lasts as long as other faults.
         let (call, fault_ms) = match self.management {
             None if !self.options.kill_all => (CALL_TIMEOUT, MAX_FAULT_INTERVAL_MS + MAX_DOWN_MS),
@@ -630,8 +633,8 @@ impl Run {
         if longest > limit {
             return Err(format!("an operation took {longest:?}, more than {limit:?}"));
         }
-        self.summary.replaced = self.journal.replaced.get();
-        self.summary.operations = self.journal.returned.get();
+        self.summary.replaced = self.recorder.replaced.get();
+        self.summary.operations = self.recorder.returned.get();
         self.summary.open = report.uncertain as u64;
         self.summary.concurrent = report.concurrent as u64;
         let answers = types::crc32c(format!("{records:?}").as_bytes());
@@ -652,14 +655,14 @@ fn drop_allowed_torn_reads(records: &mut Vec<Record>) {
         .filter(|record| record.returned_ns.is_none() && matches!(record.event, Event::Append { .. }))
         .map(|record| record.object.clone())
         .collect();
-    let is_forgiven = |record: &Record| match &record.event {
+    let is_allowed_torn_read = |record: &Record| match &record.event {
         Event::TornRead { values, .. } => {
             values.iter().any(|value| records.iter().any(|other| is_open(other, *value)))
         }
         Event::TornLog { .. } => open_logs.contains(&record.object),
         _ => false,
     };
-    let forgiven: Vec<bool> = records.iter().map(is_forgiven).collect();
-    let mut forgiven = forgiven.into_iter();
-    records.retain(|_| !forgiven.next().unwrap_or(false));
+    let allowed: Vec<bool> = records.iter().map(is_allowed_torn_read).collect();
+    let mut allowed = allowed.into_iter();
+    records.retain(|_| !allowed.next().unwrap_or(false));
 }

@@ -42,20 +42,20 @@ fn fresh_seeds_pass_on_one_machine() {
 
 #[test]
 fn fresh_seeds_pass_on_hosts() {
-    hosts_pass(HostsOptions { programs: 2, ..HostsOptions::default() });
+    hosts_pass(HostsOptions { applications: 2, ..HostsOptions::default() });
 }
 
 #[test]
 fn fresh_seeds_pass_with_several_clients_and_metadata_services() {
-    hosts_pass(HostsOptions { clients: 2, programs: 1, metas: 2, ..HostsOptions::default() });
+    hosts_pass(HostsOptions { clients: 2, applications: 1, metas: 2, ..HostsOptions::default() });
 }
 
 #[test]
 fn fresh_seeds_pass_with_mirrored_files() {
-    hosts_pass(HostsOptions { programs: 1, ..mirrored(2, PowerCuts::OneAtATime) });
+    hosts_pass(HostsOptions { applications: 1, ..mirrored(2, PowerCuts::OneAtATime) });
 }
 
 #[test]
 fn fresh_seeds_pass_with_faults_during_resyncs() {
-    hosts_pass(HostsOptions { programs: 1, ..resync_faults(2) });
+    hosts_pass(HostsOptions { applications: 1, ..resync_faults(2) });
 }

@@ -35,7 +35,7 @@ fn one_client_is_linearizable() {
 fn several_clients_are_linearizable() {
     seeds_pass(
         first_of(&SEEDS, 3),
-        HostsOptions { clients: 3, programs: 2, meta_dies: false, ..HostsOptions::default() },
+        HostsOptions { clients: 3, applications: 2, metas_crash: false, ..HostsOptions::default() },
     );
 }
 
@@ -43,7 +43,7 @@ fn several_clients_are_linearizable() {
 fn linearizable_with_the_store_on_another_host() {
     seeds_pass(
         first_of(&SEEDS, 3),
-        HostsOptions { clients: 2, programs: 2, far_store: true, ..HostsOptions::default() },
+        HostsOptions { clients: 2, applications: 2, separate_store: true, ..HostsOptions::default() },
     );
 }
 
@@ -109,7 +109,7 @@ fn conflicting_writes_are_linearizable() {
 /// it had lost and got back.
 #[test]
 fn several_metadata_services_are_linearizable() {
-    let options = HostsOptions { clients: 2, programs: 2, metas: 3, ..HostsOptions::default() };
+    let options = HostsOptions { clients: 2, applications: 2, metas: 3, ..HostsOptions::default() };
     let mut kills = 0;
     for seed in [0, 1, 3] {
         match run_hosts_seed(seed, options) {
@@ -141,7 +141,7 @@ fn metadata_services_with_a_shared_store_are_linearizable() {
 
 pub(crate) fn mirrored(copies: u8, power_cuts: PowerCuts) -> HostsOptions {
     let scheme = Scheme::Mirror(copies);
-    HostsOptions { clients: 2, programs: 2, storages: 4, scheme, power_cuts, ..HostsOptions::default() }
+    HostsOptions { clients: 2, applications: 2, storages: 4, scheme, power_cuts, ..HostsOptions::default() }
 }
 
 /// Some or all storage hosts crash or lose power at once, and unsynced data is lost or torn; links
@@ -201,7 +201,7 @@ fn fsynced_data_survives_power_cuts() {
 
 /// Returns options with faults that target resyncs.
 pub(crate) fn resync_faults(copies: u8) -> HostsOptions {
-    HostsOptions { strike_resyncs: true, faults: 4, ..mirrored(copies, PowerCuts::Fsynced) }
+    HostsOptions { faults_during_resync: true, faults: 4, ..mirrored(copies, PowerCuts::Fsynced) }
 }
 
 /// The only in-sync member loses power during the resync of another one; management crashes, and
@@ -229,7 +229,7 @@ fn a_power_cut_during_resync_loses_no_fsynced_data() {
 fn long_appends_are_atomic_over_crashes_of_all_services() {
     let options = HostsOptions {
         clients: 2,
-        clients_die: false,
+        clients_crash: false,
         faults: 10,
         long_records: true,
         kill_all: true,
@@ -243,7 +243,7 @@ fn long_appends_are_atomic_over_crashes_of_all_services() {
 /// Negative control: without reports of what may differ, members don't get in sync.
 #[test]
 fn differing_replicas_are_detected() {
-    let options = HostsOptions { notes: false, ..mirrored(2, PowerCuts::Synced) };
+    let options = HostsOptions { reports_differences: false, ..mirrored(2, PowerCuts::Synced) };
     let violation = (0..10).find_map(|seed| run_hosts_seed(seed, options).err());
     let cause = violation.expect("some seed of ten fails").cause;
     assert!(["violation", "differ", "lengths"].iter().any(|word| cause.contains(word)), "{cause}");

@@ -59,23 +59,23 @@ fn all_options() -> HostsOptions {
     let usual = HostsOptions::default();
     HostsOptions {
         clients: 2,
-        programs: 4,
+        applications: 4,
         storages: 6,
         racks: 3,
         metas: 5,
         faults: 7,
         shared_writes: !usual.shared_writes,
         holes: !usual.holes,
-        meta_dies: !usual.meta_dies,
-        clients_die: !usual.clients_die,
-        far_store: !usual.far_store,
+        metas_crash: !usual.metas_crash,
+        clients_crash: !usual.clients_crash,
+        separate_store: !usual.separate_store,
         power_cuts: PowerCuts::OneAtATime,
         store_power: !usual.store_power,
         scheme: Scheme::Mirror(3),
-        notes: !usual.notes,
+        reports_differences: !usual.reports_differences,
         write_behind: !usual.write_behind,
         long_records: !usual.long_records,
-        strike_resyncs: !usual.strike_resyncs,
+        faults_during_resync: !usual.faults_during_resync,
         kill_all: !usual.kill_all,
     }
 }
@@ -89,7 +89,7 @@ fn the_command_that_is_shown_has_all_options() {
         Simulation::Hosts(all_options()),
     ];
     for (seed, form) in (u64::MAX - 9..).zip(forms) {
-        let shown = Replay { seed, form }.to_string();
+        let shown = Replay { seed, simulation: form }.to_string();
         let words = ["sim"].into_iter().chain(words_of(&shown));
         let parsed = Arguments::try_parse_from(words).unwrap_or_else(|error| panic!("{shown}: {error}"));
         assert_eq!((parsed.seeds(), parsed.simulation()), (seed..seed + 1, form), "{shown}");
@@ -114,7 +114,8 @@ fn a_failure_on_one_machine_is_replayed_by_the_command_that_it_shows() {
 
 #[test]
 fn a_failure_on_hosts_is_replayed_by_the_command_that_it_shows() {
-    let options = HostsOptions { programs: 2, power_cuts: PowerCuts::Unsynced, ..HostsOptions::default() };
+    let options =
+        HostsOptions { applications: 2, power_cuts: PowerCuts::Unsynced, ..HostsOptions::default() };
     let violation = (0..40).find_map(|seed| run_hosts_seed(seed, options).err()).expect("some seed fails");
     is_replayed(&violation.to_string());
 }

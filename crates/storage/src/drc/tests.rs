@@ -34,7 +34,7 @@ impl Process {
     }
 
     async fn begin(&self, session: SessionId, number: SlotSequence) -> Result<DrcLookup<'_>> {
-        self.once.begin(self.store.recent(), session, number, INO).await
+        self.once.begin(self.store.drc_rows(), session, number, INO).await
     }
 
     /// Executes a change that isn't done yet.
@@ -47,7 +47,7 @@ impl Process {
     }
 
     async fn wait_for(&self, session: SessionId, own: Option<SlotSequence>) -> Result<()> {
-        self.once.wait_until_open(self.store.recent(), session, INO, own).await
+        self.once.wait_until_open(self.store.drc_rows(), session, INO, own).await
     }
 }
 
@@ -218,7 +218,7 @@ fn a_resynced_replica_adopts_the_outcomes_of_the_primary() {
         };
         failed.end(Err(Error::new(Errno::EIO, "the disk"))).await.unwrap_err();
         for session in [A, B] {
-            process.once.adopt_completed(process.store.recent(), session, number(0, 1), INO).await.unwrap();
+            process.once.adopt_completed(process.store.drc_rows(), session, number(0, 1), INO).await.unwrap();
             assert!(matches!(process.begin(session, number(0, 1)).await, Ok(DrcLookup::Cached(Ok(())))));
         }
     });

@@ -16,7 +16,7 @@ use types::{BLOCK_SIZE, ByteRange, InodeId, MemberState};
 use wire::{ReplicaState, StorageOp, StorageReply};
 
 /// Bytes that a member digests at a time: its answer has two sums for each block.
-const MOST_BYTES: u64 = (wire::MAX_SURVEYED / 2 * BLOCK_SIZE) as u64;
+const MAX_DIGEST_BYTES: u64 = (wire::MAX_SURVEYED / 2 * BLOCK_SIZE) as u64;
 
 /// Returns the digest of each block of a range that begins on a block, in halves; bytes beyond the
 /// end of the data aren't part of it.
@@ -35,7 +35,7 @@ fn digests(ino: InodeId, start: u64, data: &[u8]) -> Vec<u32> {
 /// Returns the digests of a resynced member's content; none for what it can't read.
 pub(super) async fn member_digests(replica: &Replica, ino: InodeId, range: ByteRange) -> StorageReply {
     let mut survey = ReplicaState::default();
-    let range = ByteRange::new(range.start, range.end.min(range.start.saturating_add(MOST_BYTES)));
+    let range = ByteRange::new(range.start, range.end.min(range.start.saturating_add(MAX_DIGEST_BYTES)));
     if let Some(data) = content(&replica.store, ino, range).await {
         (survey.exists, survey.sums) = (true, digests(ino, range.start, data.as_slice()));
     }
@@ -85,7 +85,7 @@ impl MemberResync<'_> {
             return vec![piece];
         }
         let op = StorageOp::Digests { range: piece };
-        match self.ask(ino, op, None).await {
+        match self.call_member(ino, op, None).await {
             Ok(StorageReply::Survey(survey)) => {
                 differing(&digests(ino, piece.start, data.as_slice()), &survey.sums, piece)
             }

@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId};
 use wire::{
-    GroupContext, GroupRole, MAX_REGIONS, Regions, RepairResult, ReplicaState, StorageOp, StorageReply,
+    GroupContext, GroupRole, MAX_REGIONS, RegionSelection, RepairResult, ReplicaState, StorageOp,
+    StorageReply,
 };
 
 /// Bytes that one sum covers; where sums differ, blocks are compared one by one.
@@ -43,13 +44,13 @@ impl MirrorService {
         let view = self.primary_view(replica)?;
         let group = view.group()?;
         for target in others(group, replica.target) {
-            let op = StorageOp::Regions { from, which: Regions::All };
+            let op = StorageOp::Regions { from, which: RegionSelection::All };
             match self.call_member(target, (InodeId(0), op), member_request(group), None).await? {
                 StorageReply::Regions { regions, next } => {
                     files.extend(regions.into_iter().map(|(ino, _)| ino));
                     ends.extend(next);
                 }
-                other => return Err(out_of_turn(&other)),
+                other => return Err(unexpected_reply(&other)),
             }
         }
         // Beyond the end of the shortest page, the others may have more.
@@ -68,7 +69,7 @@ impl MirrorService {
         replica: &Arc<Replica>,
         ino: InodeId,
     ) -> Result<(RepairResult, bool)> {
-        let (mut healed, mut is_missing, mut at, mut end) = (RepairResult::default(), false, 0, 1);
+        let (mut result, mut is_missing, mut at, mut end) = (RepairResult::default(), false, 0, 1);
         while at < end {
             let piece = ByteRange::at(at, PIECE_BYTES);
             let surveys = self.surveys(replica, ino, piece).await?;
@@ -80,14 +81,14 @@ impl MirrorService {
             if end > 0 && surveys.iter().any(|survey| !survey.exists) {
                 is_missing = true;
                 // This repairs all of it.
-                healed += self.repair(replica.clone(), ino, ByteRange::new(0, 1)).await?;
+                result += self.repair(replica.clone(), ino, ByteRange::new(0, 1)).await?;
                 continue;
             }
             for range in differences(&surveys, piece) {
-                healed += self.repair(replica.clone(), ino, range).await?;
+                result += self.repair(replica.clone(), ino, range).await?;
             }
         }
-        Ok((healed, is_missing))
+        Ok((result, is_missing))
     }
 
     /// Surveys all replicas while the file is locked against changes.
@@ -111,7 +112,7 @@ impl MirrorService {
         for reply in std::iter::once(own.map_err(|error| replica.failed(&error))).chain(asked) {
             match reply? {
                 StorageReply::Survey(survey) => surveys.push(survey),
-                other => return Err(out_of_turn(&other)),
+                other => return Err(unexpected_reply(&other)),
             }
         }
         Ok(surveys)
@@ -126,11 +127,11 @@ fn others(group: &Group, own: TargetId) -> impl Iterator<Item = TargetId> {
 }
 
 fn member_request(group: &Group) -> GroupContext {
-    let part = GroupRole::Member { sequence: 0, settled: 0 };
-    GroupContext { group: group.id, since: group.since, role: part }
+    let part = GroupRole::Member { sequence: 0, committed: 0 };
+    GroupContext { group: group.id, version: group.since, role: part }
 }
 
-fn out_of_turn(reply: &StorageReply) -> Error {
+fn unexpected_reply(reply: &StorageReply) -> Error {
     Error::new(Errno::EPROTO, format!("unexpected reply type from a member: {reply:?}"))
         .hint("install the same version of weft on all machines")
 }
@@ -138,13 +139,13 @@ fn out_of_turn(reply: &StorageReply) -> Error {
 /// Whether replicas are equal.
 fn is_equal(surveys: &[ReplicaState]) -> bool {
     let Some((first, rest)) = surveys.split_first() else { return true };
-    let is_whole =
+    let has_expected_len =
         |survey: &ReplicaState| survey.sum_end <= survey.len.next_multiple_of(types::BLOCK_SIZE as u64);
     // An absent file equals an empty one.
-    is_whole(first)
+    has_expected_len(first)
         && rest
             .iter()
-            .all(|survey| is_whole(survey) && (first.len, &first.sums) == (survey.len, &survey.sums))
+            .all(|survey| has_expected_len(survey) && (first.len, &first.sums) == (survey.len, &survey.sums))
 }
 
 /// Returns the units in which replicas differ; where only the lengths differ, the unit in which the

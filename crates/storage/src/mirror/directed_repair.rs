@@ -53,7 +53,7 @@ impl DirectedRepair {
         while at < range.end {
             let piece = ByteRange::new(at, ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(range.end));
             at = piece.end;
-            if !self.piece(from, to, piece).await? {
+            if !self.repair_piece(from, to, piece).await? {
                 break;
             }
         }
@@ -79,26 +79,26 @@ impl DirectedRepair {
     /// written as a whole, and the last block may have grown since the check saw it.
     async fn begin(&self, from: TargetId, to: TargetId, range: ByteRange) -> Result<ByteRange> {
         let _held = self.replica.ranges.acquire(self.ino, WHOLE_FILE, LockMode::Exclusive).await;
-        let right = self.len(from).await?;
+        let source_len = self.len(from).await?;
         let found = self.survey(to, ByteRange::new(0, 0)).await?;
-        let wrong = if found.exists { found.len } else { 0 };
+        let found_len = if found.exists { found.len } else { 0 };
         let end = range.end.checked_next_multiple_of(BLOCK).unwrap_or(range.end);
-        if wrong == 0 && right > 0 {
+        if found_len == 0 && source_len > 0 {
             // Another program may have removed it, with or without its checksums.
-            self.expect(from, to, right).await?;
-            return Ok(ByteRange::new(0, right.next_multiple_of(BLOCK)));
+            self.send_expected_sums(from, to, source_len).await?;
+            return Ok(ByteRange::new(0, source_len.next_multiple_of(BLOCK)));
         }
-        if range.end < right || right == wrong {
+        if range.end < source_len || source_len == found_len {
             return Ok(ByteRange::new(range.start / BLOCK * BLOCK, end));
         }
-        if right == 0 {
+        if source_len == 0 {
             self.change(from, to, StorageOp::Truncate { len: 0 }, None).await?;
         } else {
             // With its last block, which the wrong length may have damaged.
-            let last = ByteRange::new((right - 1) / BLOCK * BLOCK, right);
-            self.rewrite(from, to, last, Some(right)).await?;
+            let last = ByteRange::new((source_len - 1) / BLOCK * BLOCK, source_len);
+            self.rewrite(from, to, last, Some(source_len)).await?;
         }
-        Ok(ByteRange::new(range.start.min(right).min(wrong) / BLOCK * BLOCK, end))
+        Ok(ByteRange::new(range.start.min(source_len).min(found_len) / BLOCK * BLOCK, end))
     }
 
     /// Surveys the replica of a member in a range, by its checksums.
@@ -110,7 +110,7 @@ impl DirectedRepair {
     }
 
     /// Repairs a piece of the range; false at the end of the file.
-    async fn piece(&self, from: TargetId, to: TargetId, piece: ByteRange) -> Result<bool> {
+    async fn repair_piece(&self, from: TargetId, to: TargetId, piece: ByteRange) -> Result<bool> {
         let _held = self.replica.ranges.acquire(self.ino, piece, LockMode::Exclusive).await;
         let len = self.len(from).await?;
         let piece = piece.intersect(ByteRange::new(0, len));
@@ -139,10 +139,10 @@ impl DirectedRepair {
     }
 
     /// Creates a file of which the member has nothing yet.
-    async fn expect(&self, from: TargetId, to: TargetId, len: u64) -> Result<()> {
+    async fn send_expected_sums(&self, from: TargetId, to: TargetId, len: u64) -> Result<()> {
         for part in expected_parts(len) {
             let survey = self.survey(from, part).await?;
-            let op = StorageOp::Expect { first: part.start / BLOCK, len };
+            let op = StorageOp::ExpectChecksums { first: part.start / BLOCK, len };
             self.change(from, to, op, Some(expected_sums(&survey, part)?)).await?;
         }
         Ok(())
@@ -179,7 +179,7 @@ impl DirectedRepair {
             }
         }
         for member in members {
-            self.change_one(member, StorageOp::Forget { range }, None).await?;
+            self.change_one(member, StorageOp::DiscardLost { range }, None).await?;
         }
         Ok(true)
     }
@@ -199,7 +199,7 @@ impl DirectedRepair {
             }
         }
         for member in members {
-            self.change_one(member, StorageOp::Forget { range: block }, None).await?;
+            self.change_one(member, StorageOp::DiscardLost { range: block }, None).await?;
         }
         Ok(true)
     }
@@ -235,16 +235,20 @@ impl DirectedRepair {
             replica.version_fence.enter(replica.group, group.since, false).await?;
             return execute(&replica.store, self.ino, op, payload).await.map_err(|e| replica.failed(&e));
         }
-        let in_group = self.in_group(group, 0);
+        let in_group = self.group_context(group, 0);
         mirrors.call_member(member, (self.ino, op), in_group, payload).await
     }
 
-    fn in_group(&self, group: &Group, sequence: u64) -> GroupContext {
+    fn group_context(&self, group: &Group, sequence: u64) -> GroupContext {
         let settled = match sequence {
             0 => 0,
             _ => self.replica.sequences.settled(group.since),
         };
-        GroupContext { group: group.id, since: group.since, role: GroupRole::Member { sequence, settled } }
+        GroupContext {
+            group: group.id,
+            version: group.since,
+            role: GroupRole::Member { sequence, committed: settled },
+        }
     }
 
     /// Changes one replica. A member that fails is ejected: the source, which is in sync, resyncs
@@ -273,7 +277,7 @@ impl DirectedRepair {
     async fn change_one(&self, to: TargetId, op: StorageOp, payload: Option<IoBuf>) -> Result<()> {
         let (mirrors, replica) = (&self.mirrors, &*self.replica);
         mirrors.wait_for_lease(replica.target).await?;
-        let _noted = replica.store.hold_entries();
+        let _entry_hold = replica.store.hold_entries();
         let view = mirrors.primary_view(replica)?;
         let group = view.group()?;
         require_in_sync(group, to)?;
@@ -282,11 +286,11 @@ impl DirectedRepair {
             return Err(version_fence::version_mismatch(replica.group));
         }
         if to == replica.target {
-            let _turn = replica.version_fence.enter(replica.group, group.since, true).await?;
+            let _version_guard = replica.version_fence.enter(replica.group, group.since, true).await?;
             let done = execute(&replica.store, self.ino, op, payload).await;
             return done.map(drop).map_err(|e| replica.failed(&e));
         }
-        let in_group = self.in_group(group, ticket.sequence);
+        let in_group = self.group_context(group, ticket.sequence);
         mirrors.call_member(to, (self.ino, op), in_group, payload).await.map(drop)
     }
 }

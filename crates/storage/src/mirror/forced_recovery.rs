@@ -21,7 +21,7 @@ pub(super) struct ForcedRecovery {
     /// rest is up to the metadata service.
     is_done: AtomicBool,
     /// A task runs it to its end.
-    is_begun: AtomicBool,
+    has_task: AtomicBool,
 }
 
 impl Default for ForcedRecovery {
@@ -29,21 +29,21 @@ impl Default for ForcedRecovery {
         ForcedRecovery {
             running: rt::sync::RwLock::new(),
             is_done: AtomicBool::new(false),
-            is_begun: AtomicBool::new(false),
+            has_task: AtomicBool::new(false),
         }
     }
 }
 
 impl ForcedRecovery {
     /// Resets the state when the map no longer requests it, so that the next request runs it again.
-    pub(super) fn follow(&self, group: &Group, own: TargetId) {
+    pub(super) fn update_group(&self, group: &Group, own: TargetId) {
         if group.revived != Some(own) {
             self.is_done.store(false, Ordering::Release);
         }
     }
 
     /// Whether it must run before clients are served.
-    pub(super) fn is_due(&self, group: &Group, own: TargetId) -> bool {
+    pub(super) fn is_required(&self, group: &Group, own: TargetId) -> bool {
         group.revived == Some(own) && !self.is_done.load(Ordering::Acquire)
     }
 }
@@ -56,14 +56,14 @@ impl MirrorService {
     /// `EREMCHG` when the group has other members by now; the store's error when the disk fails.
     #[cold]
     pub(super) async fn prepare_forced_recovery(&self, replica: &Replica) -> Result<()> {
-        let _alone = replica.forced_recovery.running.write().await;
+        let _exclusive = replica.forced_recovery.running.write().await;
         let view = self.primary_view(replica)?;
         let group = view.group()?;
-        if !replica.forced_recovery.is_due(group, replica.target) {
+        if !replica.forced_recovery.is_required(group, replica.target) {
             return Ok(());
         }
         // Changes of a former primary have ended then, and no more arrive.
-        let _turn = replica.version_fence.enter(replica.group, group.since, true).await?;
+        let _version_guard = replica.version_fence.enter(replica.group, group.since, true).await?;
         let failed = |error| replica.failed(&error);
         // The group's verifier may be on this disk, if the process has restarted since this replica
         // missed something.
@@ -87,7 +87,7 @@ impl MirrorService {
     /// Runs the recovery and reports its end to management. Continues in the background; needs only
     /// an occasional call.
     pub(super) fn start_forced_recovery(self: &Arc<Self>, replica: &Arc<Replica>) {
-        if replica.forced_recovery.is_begun.swap(true, Ordering::AcqRel) {
+        if replica.forced_recovery.has_task.swap(true, Ordering::AcqRel) {
             return;
         }
         let (mirrors, replica) = (self.clone(), replica.clone());
@@ -98,7 +98,7 @@ impl MirrorService {
                     "the forced recovery of a group hasn't ended yet"
                 );
             }
-            replica.forced_recovery.is_begun.store(false, Ordering::Release);
+            replica.forced_recovery.has_task.store(false, Ordering::Release);
         });
     }
 
@@ -107,7 +107,8 @@ impl MirrorService {
         self.prepare_forced_recovery(replica).await?;
         let view = self.primary_view(replica)?;
         let group = view.group()?;
-        if group.revived != Some(replica.target) || replica.forced_recovery.is_due(group, replica.target) {
+        if group.revived != Some(replica.target) || replica.forced_recovery.is_required(group, replica.target)
+        {
             return Ok(());
         }
         match replica.unreconciled.is_pending() {
@@ -119,7 +120,7 @@ impl MirrorService {
 
     /// Reports to management that this replica agrees with the metadata.
     async fn report_recovered(&self, replica: &Replica, since: Epoch) -> Result<()> {
-        let _alone = replica.report_lock.write().await;
+        let _exclusive = replica.report_lock.write().await;
         let change = MemberChange {
             group: replica.group,
             version: since,
@@ -128,6 +129,6 @@ impl MirrorService {
             reason: "its files agree with the metadata".to_string(),
             is_orderly: true,
         };
-        self.context.management.set_member(change).await.map(drop)
+        self.peers.management.set_member(change).await.map(drop)
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use types::{ClusterMap, Epoch, GroupId, MemberState, TargetId};
 
 /// Pause before the next request to management.
-const REST: Duration = Duration::from_millis(500);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long a leaving primary waits for changes under way: all other requests wait behind it.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ impl MirrorService {
     /// next primary can continue at once. From the request to management until its decision is
     /// known, this member changes and reads nothing.
     async fn step_down_to_leave(&self, replica: &Replica, since: Epoch) {
-        let Some(_alone) = rt::timeout(DRAIN_TIMEOUT, replica.role_lock.write()).await else {
+        let Some(_exclusive) = rt::timeout(DRAIN_TIMEOUT, replica.role_lock.write()).await else {
             tracing::debug!(group = %replica.group, "a leaving primary waits for changes in progress");
             return rt::sleep(BUSY_PAUSE).await;
         };
@@ -67,7 +67,7 @@ impl MirrorService {
             is_orderly: true,
         };
         while self.since(replica.group) == since {
-            match self.context.management.set_member(change.clone()).await {
+            match self.peers.management.set_member(change.clone()).await {
                 Ok(map) if map.group(replica.group).is_some_and(|group| group.since == since) => {
                     replica.cancel_step_down(since);
                     return;
@@ -75,7 +75,7 @@ impl MirrorService {
                 Ok(_) => return,
                 Err(error) => {
                     tracing::warn!(group = %replica.group, %error, "management hasn't confirmed that a primary leaves");
-                    rt::sleep(REST).await;
+                    rt::sleep(RETRY_PAUSE).await;
                 }
             }
         }
@@ -85,7 +85,7 @@ impl MirrorService {
     async fn remove_replica(&self, store: &Arc<Store>, group: GroupId) -> chunkstore::Result<()> {
         let key = (store.target(), group);
         let slot = self.entry(key);
-        let _alone = slot.open_lock.write().await;
+        let _exclusive = slot.open_lock.write().await;
         // It may have become a member again meanwhile.
         if !is_obsolete(&self.map(), group, key.0) {
             return Ok(());
@@ -108,11 +108,11 @@ impl MirrorService {
 
 /// Removes a target's replicas of groups that it isn't a member of, where the members have
 /// everything.
-pub(super) async fn sweep(
+pub(super) async fn remove_obsolete_replicas(
     mirrors: &MirrorService,
     map: &ClusterMap,
     store: &Arc<Store>,
-    tally: &TargetCounters,
+    counters: &TargetCounters,
 ) {
     let swept = async {
         store.finish_group_removals().await?;
@@ -124,7 +124,7 @@ pub(super) async fn sweep(
         chunkstore::Result::Ok(())
     };
     if let Err(error) = swept.await {
-        tally.failed(store, &error);
+        counters.failed(store, &error);
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{BLOCK_SIZE, ByteRange, Epoch, Errno, Error, InodeId, MemberState, Result, TargetId};
 use wire::{
-    AllocateMode, DataPath, GroupContext, GroupRole, MAX_REGIONS, Regions, StorageOp, StorageReply,
+    AllocateMode, DataPath, GroupContext, GroupRole, MAX_REGIONS, RegionSelection, StorageOp, StorageReply,
     StorageRequest,
 };
 
@@ -55,7 +55,7 @@ pub(super) struct MemberResync<'a> {
     since: Epoch,
     pub(super) state: MemberState,
     pub(super) progress: ProgressGuard<'a>,
-    pace: RateLimiter,
+    rate_limiter: RateLimiter,
     sent: std::cell::Cell<u64>,
     /// The member's verifier under which it received the data.
     verifier: std::cell::Cell<Option<u64>>,
@@ -67,7 +67,7 @@ pub(super) struct MemberResync<'a> {
 struct SendPosition {
     at: Cell<u64>,
     /// Held by the sender that looks for the next piece.
-    moving: rt::sync::RwLock,
+    lock: rt::sync::RwLock,
 }
 
 /// The node's turn to send while clients have requests; one at a time per node.
@@ -103,19 +103,19 @@ pub(super) async fn run(mirrors: &Arc<MirrorService>, replica: &Replica, member:
         return Err(version_fence::version_mismatch(replica.group));
     }
     let now_ns = rt::monotonic_ns();
-    let step = MemberResync {
+    let resync = MemberResync {
         mirrors,
         replica,
         member,
         since: group.since,
         state: to,
         progress: mirrors.progress.begin(replica.group, member, now_ns),
-        pace: RateLimiter::new(now_ns),
+        rate_limiter: RateLimiter::new(now_ns),
         sent: std::cell::Cell::new(0),
         verifier: std::cell::Cell::default(),
         damaged: RefCell::default(),
     };
-    let outcome = step.send_everything(to == MemberState::Rebuilding).await;
+    let outcome = resync.send_everything(to == MemberState::Rebuilding).await;
     let (state, reason) = match &outcome {
         Ok(()) => (MemberState::Good, "it is in sync".to_string()),
         Err(error) => (state_after_miss(to), error.message.to_string()),
@@ -127,7 +127,7 @@ pub(super) async fn run(mirrors: &Arc<MirrorService>, replica: &Replica, member:
         mirrors.report_member(replica, group.since, member, state, &reason).await;
     }
     if outcome.is_ok() {
-        mirrors.repair_all_later(replica, step.damaged.take());
+        mirrors.repair_all_later(replica, resync.damaged.take());
     }
     outcome
 }
@@ -137,9 +137,9 @@ impl MemberResync<'_> {
         self.verify_source().await?;
         // By then, changes that don't go to the member have ended, and the intent log here lists
         // them.
-        self.replica.sequences.older_ended(self.since).await;
-        let work = self.work(is_rebuilt).await?;
-        let bytes = self.count(&work).await?;
+        self.replica.sequences.wait_for_older(self.since).await;
+        let work = self.collect_work(is_rebuilt).await?;
+        let bytes = self.count_bytes(&work).await?;
         self.progress.counted(work.len() as u64, bytes);
         tracing::info!(
             group = %self.replica.group, target_id = %self.member, files = work.len(), bytes,
@@ -149,11 +149,11 @@ impl MemberResync<'_> {
         for some in work.into_iter().collect::<Vec<_>>().chunks(FILES_AT_ONCE) {
             here.extend(self.remove_absent(some).await?);
         }
-        self.files(here).await?;
+        self.send_files(here).await?;
         self.send_sequence_ids().await?;
-        self.ask(InodeId(0), StorageOp::SyncTarget, None).await?;
+        self.call_member(InodeId(0), StorageOp::SyncTarget, None).await?;
         let (verifier, instead_of) = (self.replica.store.verifier(), self.verifier.get().unwrap_or_default());
-        self.ask(InodeId(0), StorageOp::Adopt { verifier, instead_of }, None).await?;
+        self.call_member(InodeId(0), StorageOp::AdoptVerifier { verifier, instead_of }, None).await?;
         // The member counts as in sync from here on, on the basis of what was found here until now.
         self.verify_source().await?;
         tracing::info!(
@@ -171,36 +171,37 @@ impl MemberResync<'_> {
 
     /// Returns what may differ, from the dirty regions of both, or everything if those are
     /// incomplete.
-    async fn work(&self, is_rebuilt: bool) -> Result<ResyncWork> {
+    async fn collect_work(&self, is_rebuilt: bool) -> Result<ResyncWork> {
         let store = &self.replica.store;
-        let mut which = if is_rebuilt || store.has_overflowed() { Regions::All } else { Regions::Dirty };
+        let mut which =
+            if is_rebuilt || store.has_overflowed() { RegionSelection::All } else { RegionSelection::Dirty };
         let mut work = ResyncWork::new();
-        if which == Regions::Dirty {
+        if which == RegionSelection::Dirty {
             match self.add_member_regions(which, &mut work).await {
-                Err(error) if error.errno == Errno::EOVERFLOW => which = Regions::All,
-                told => told?,
+                Err(error) if error.errno == Errno::EOVERFLOW => which = RegionSelection::All,
+                listed => listed?,
             }
         }
-        if which == Regions::All {
+        if which == RegionSelection::All {
             self.add_member_regions(which, &mut work).await?;
         }
         self.add_own_regions(which, &mut work).await?;
-        if which == Regions::Dirty && store.has_overflowed() {
+        if which == RegionSelection::Dirty && store.has_overflowed() {
             // It overflowed during the listing: what is missing is in neither list.
-            self.add_member_regions(Regions::All, &mut work).await?;
-            self.add_own_regions(Regions::All, &mut work).await?;
+            self.add_member_regions(RegionSelection::All, &mut work).await?;
+            self.add_own_regions(RegionSelection::All, &mut work).await?;
         }
         work.values_mut().for_each(|ranges| *ranges = merged(std::mem::take(ranges)));
         Ok(work)
     }
 
-    async fn add_own_regions(&self, which: Regions, work: &mut ResyncWork) -> Result<()> {
+    async fn add_own_regions(&self, which: RegionSelection, work: &mut ResyncWork) -> Result<()> {
         let store = &self.replica.store;
         let mut from = Some(InodeId(0));
         while let Some(at) = from {
             let (regions, next) = match which {
-                Regions::Dirty => store.dirty_ranges(at, MAX_REGIONS).await,
-                Regions::All => store
+                RegionSelection::Dirty => store.dirty_ranges(at, MAX_REGIONS).await,
+                RegionSelection::All => store
                     .files(at, MAX_REGIONS)
                     .await
                     .map(|(files, next)| (files.into_iter().map(|ino| (ino, WHOLE_FILE)).collect(), next)),
@@ -212,11 +213,12 @@ impl MemberResync<'_> {
         Ok(())
     }
 
-    async fn add_member_regions(&self, which: Regions, work: &mut ResyncWork) -> Result<()> {
+    async fn add_member_regions(&self, which: RegionSelection, work: &mut ResyncWork) -> Result<()> {
         let mut from = Some(InodeId(0));
         while let Some(at) = from {
             let op = StorageOp::Regions { from: at, which };
-            let StorageReply::Regions { regions, next } = self.ask(InodeId(0), op, None).await? else {
+            let StorageReply::Regions { regions, next } = self.call_member(InodeId(0), op, None).await?
+            else {
                 return Err(Error::new(Errno::EPROTO, "unexpected reply type from a member")
                     .hint("install the same version of weft on all machines"));
             };
@@ -227,7 +229,7 @@ impl MemberResync<'_> {
     }
 
     /// Returns the number of bytes to send, at most.
-    async fn count(&self, work: &ResyncWork) -> Result<u64> {
+    async fn count_bytes(&self, work: &ResyncWork) -> Result<u64> {
         let mut bytes = 0;
         for (ino, ranges) in work {
             let len = self.len(*ino).await?;
@@ -245,15 +247,15 @@ impl MemberResync<'_> {
     /// crash the intent log names many files that never existed.
     async fn remove_absent(&self, some: &[(InodeId, Vec<ByteRange>)]) -> Result<ResyncWork> {
         let mut here = ResyncWork::new();
-        let mut gone = Vec::new();
+        let mut deletions = Vec::new();
         for (ino, ranges) in some {
             if self.is_here(*ino).await? {
                 here.insert(*ino, ranges.clone());
             } else {
-                gone.push(self.file(*ino, ranges.clone()));
+                deletions.push(self.send_file(*ino, ranges.clone()));
             }
         }
-        rt::join_all(gone).await.into_iter().collect::<Result<()>>()?;
+        rt::join_all(deletions).await.into_iter().collect::<Result<()>>()?;
         Ok(here)
     }
 
@@ -280,23 +282,23 @@ impl MemberResync<'_> {
     }
 
     /// Sends files, some at a time. Begins no more after a failure.
-    async fn files(&self, files: Vec<(InodeId, Vec<ByteRange>)>) -> Result<()> {
+    async fn send_files(&self, files: Vec<(InodeId, Vec<ByteRange>)>) -> Result<()> {
         let left = RefCell::new(files.into_iter());
         let next = || left.borrow_mut().next();
-        let lanes = (0..FILES_SENT_AT_ONCE).map(|_| async {
+        let senders = (0..FILES_SENT_AT_ONCE).map(|_| async {
             while let Some((ino, ranges)) = next() {
-                if let Err(error) = self.file(ino, ranges).await {
+                if let Err(error) = self.send_file(ino, ranges).await {
                     left.borrow_mut().by_ref().for_each(drop);
                     return Err(error);
                 }
             }
             Ok(())
         });
-        rt::join_all(lanes.collect()).await.into_iter().collect()
+        rt::join_all(senders.collect()).await.into_iter().collect()
     }
 
     /// Resyncs one file: its existence, its length, and the content of the ranges.
-    async fn file(&self, ino: InodeId, ranges: Vec<ByteRange>) -> Result<()> {
+    async fn send_file(&self, ino: InodeId, ranges: Vec<ByteRange>) -> Result<()> {
         let replica = self.replica;
         let turn = self.wait_for_turn().await?;
         self.restore_length(ino).await?;
@@ -305,12 +307,12 @@ impl MemberResync<'_> {
             match self.is_here(ino).await? {
                 true => {
                     let len = self.len(ino).await?;
-                    let lacking = self.missing_tail(ino, len, &ranges).await?;
-                    (true, lacking.into_iter().chain(self.set_len(ino, len).await?).collect())
+                    let missing = self.missing_tail(ino, len, &ranges).await?;
+                    (true, missing.into_iter().chain(self.set_len(ino, len).await?).collect())
                 }
                 false => {
                     self.require_deleted(ino).await?;
-                    self.ask(ino, StorageOp::Delete, None).await?;
+                    self.call_member(ino, StorageOp::Delete, None).await?;
                     (false, Vec::new())
                 }
             }
@@ -318,7 +320,7 @@ impl MemberResync<'_> {
         self.yield_to_clients(turn).await;
         if is_there {
             for range in merged(repeated.into_iter().chain(ranges).collect()) {
-                self.range(ino, range).await?;
+                self.send_range(ino, range).await?;
             }
             self.set_time(ino).await?;
         }
@@ -333,7 +335,7 @@ impl MemberResync<'_> {
         let stat = self.replica.store.stat(ino).await.map_err(|error| self.replica.failed(&error))?;
         match stat.len {
             0 => Ok(()),
-            _ => self.ask(ino, StorageOp::SetTime { time: stat.mtime }, None).await.map(drop),
+            _ => self.call_member(ino, StorageOp::SetTime { time: stat.mtime }, None).await.map(drop),
         }
     }
 
@@ -347,7 +349,7 @@ impl MemberResync<'_> {
         if len == 0 || merged(ranges.to_vec()).iter().any(is_all) {
             return Ok(None);
         }
-        let StorageReply::Stat { len: has, .. } = self.ask(ino, StorageOp::Stat, None).await? else {
+        let StorageReply::Stat { len: has, .. } = self.call_member(ino, StorageOp::Stat, None).await? else {
             return Ok(None);
         };
         let start = has / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
@@ -357,7 +359,7 @@ impl MemberResync<'_> {
     /// Sets the length of the member's replica. If the block in which it ends is damaged there,
     /// that block is cut off and must be sent.
     async fn set_len(&self, ino: InodeId, len: u64) -> Result<Option<ByteRange>> {
-        let truncate = |len| self.ask(ino, StorageOp::Truncate { len }, None);
+        let truncate = |len| self.call_member(ino, StorageOp::Truncate { len }, None);
         match truncate(len).await {
             Ok(_) => return Ok(None),
             Err(error) if error.errno == Errno::EIO => {}
@@ -369,7 +371,7 @@ impl MemberResync<'_> {
                 return Err(error);
             }
             // Another program has removed it there: everything must be sent.
-            self.ask(ino, StorageOp::Delete, None).await?;
+            self.call_member(ino, StorageOp::Delete, None).await?;
             truncate(len).await?;
             return Ok(Some(ByteRange::new(0, len)));
         }
@@ -378,50 +380,50 @@ impl MemberResync<'_> {
     }
 
     /// Sends a range of a file, some pieces at a time.
-    async fn range(&self, ino: InodeId, range: ByteRange) -> Result<()> {
-        let place = SendPosition { at: Cell::new(range.start), moving: rt::sync::RwLock::new() };
-        let lanes = (0..PIECES_AT_ONCE).map(|_| async {
-            let sent = self.send_pieces(ino, range.end, &place).await;
+    async fn send_range(&self, ino: InodeId, range: ByteRange) -> Result<()> {
+        let position = SendPosition { at: Cell::new(range.start), lock: rt::sync::RwLock::new() };
+        let senders = (0..PIECES_AT_ONCE).map(|_| async {
+            let sent = self.send_pieces(ino, range.end, &position).await;
             if sent.is_err() {
                 // The other senders begin nothing more.
-                place.at.set(u64::MAX);
+                position.at.set(u64::MAX);
             }
             sent
         });
-        rt::join_all(lanes.collect()).await.into_iter().collect()
+        rt::join_all(senders.collect()).await.into_iter().collect()
     }
 
     /// Sends pieces, one after the other, that no other sender has taken.
-    async fn send_pieces(&self, ino: InodeId, end: u64, place: &SendPosition) -> Result<()> {
+    async fn send_pieces(&self, ino: InodeId, end: u64, position: &SendPosition) -> Result<()> {
         // A sender that finds nothing left here needs no turn.
-        while place.at.get() < end {
+        while position.at.get() < end {
             let turn = self.wait_for_turn().await?;
-            let Some(piece) = self.next_piece(ino, end, place).await? else { return Ok(()) };
-            self.piece(ino, piece).await?;
+            let Some(piece) = self.next_piece(ino, end, position).await? else { return Ok(()) };
+            self.send_piece(ino, piece).await?;
             self.yield_to_clients(turn).await;
         }
         Ok(())
     }
 
     /// Returns the next piece of a file that contains data; `None` at its end.
-    async fn next_piece(&self, ino: InodeId, end: u64, place: &SendPosition) -> Result<Option<ByteRange>> {
-        let _alone = place.moving.write().await;
+    async fn next_piece(&self, ino: InodeId, end: u64, position: &SendPosition) -> Result<Option<ByteRange>> {
+        let _exclusive = position.lock.write().await;
         let end = end.min(self.len(ino).await?);
-        if place.at.get() >= end {
+        if position.at.get() >= end {
             return Ok(None);
         }
-        let start = self.hole(ino, ByteRange::new(place.at.get(), end)).await?;
+        let start = self.punch_hole(ino, ByteRange::new(position.at.get(), end)).await?;
         // Aligned to pieces, so that all but the first are whole.
         let next = ((start / PIECE_BYTES + 1) * PIECE_BYTES).min(end);
-        if place.at.get() != u64::MAX {
-            place.at.set(next.max(start));
+        if position.at.get() != u64::MAX {
+            position.at.set(next.max(start));
         }
         Ok((start < end).then(|| ByteRange::new(start, next)))
     }
 
     /// Punches a hole in the member's replica where a range begins with a hole here, whatever its
     /// length; returns its end.
-    async fn hole(&self, ino: InodeId, range: ByteRange) -> Result<u64> {
+    async fn punch_hole(&self, ino: InodeId, range: ByteRange) -> Result<u64> {
         let block = BLOCK_SIZE as u64;
         // In whole blocks, so that the member's content doesn't matter; at the end of a file up to
         // the end of its last block.
@@ -443,13 +445,13 @@ impl MemberResync<'_> {
             return Ok(range.start);
         }
         let hole = ByteRange::new(hole.start, true_end);
-        self.ask(ino, StorageOp::Allocate { range: hole, how: AllocateMode::Punch }, None).await?;
+        self.call_member(ino, StorageOp::Allocate { range: hole, how: AllocateMode::Punch }, None).await?;
         self.progress.moved(0, hole.len(), rt::monotonic_ns());
         Ok(hole.end)
     }
 
     /// Sends a piece while it is locked against changes.
-    async fn piece(&self, ino: InodeId, piece: ByteRange) -> Result<()> {
+    async fn send_piece(&self, ino: InodeId, piece: ByteRange) -> Result<()> {
         let replica = self.replica;
         let _held = replica.ranges.acquire(ino, piece, LockMode::Shared).await;
         let now = piece.intersect(ByteRange::new(0, self.len(ino).await?));
@@ -467,7 +469,7 @@ impl MemberResync<'_> {
         }
         self.sent.set(self.sent.get() + moved);
         // Comparing the member's content costs the disks as much as sending it.
-        self.pace.record_sent(now.len());
+        self.rate_limiter.record_sent(now.len());
         self.progress.moved(moved, piece.len(), rt::monotonic_ns());
         Ok(())
     }
@@ -475,18 +477,18 @@ impl MemberResync<'_> {
     /// Writes to the member.
     pub(super) async fn write(&self, ino: InodeId, offset: u64, data: IoBuf) -> Result<()> {
         let op = StorageOp::Write { offset, path: DataPath::Direct, durable: false };
-        self.ask(ino, op, Some(data)).await.map(drop)
+        self.call_member(ino, op, Some(data)).await.map(drop)
     }
 
     /// Sends the parts of a range that the member lacks; returns the number of bytes.
     async fn send(&self, ino: InodeId, range: ByteRange, data: &IoBuf) -> Result<u64> {
-        let lacking = self.differing_blocks(ino, range, data).await;
-        let writes = lacking.iter().map(|part| {
+        let missing = self.differing_blocks(ino, range, data).await;
+        let writes = missing.iter().map(|part| {
             let at = |offset: u64| (offset - range.start) as usize;
             self.write(ino, part.start, data.slice(at(part.start)..at(part.end)))
         });
         rt::join_all(writes.collect()).await.into_iter().collect::<Result<Vec<_>>>()?;
-        Ok(lacking.iter().map(|part| part.len()).sum())
+        Ok(missing.iter().map(|part| part.len()).sum())
     }
 
     /// Waits until the rate allows more data, while resync is paused, and for the node's turn when
@@ -502,21 +504,22 @@ impl MemberResync<'_> {
                 self.progress.set_hindrance(Some(PAUSED));
                 self.require_current()?;
                 rt::sleep(SETTINGS_POLL).await;
-                self.pace.skip(rt::monotonic_ns());
+                self.rate_limiter.skip(rt::monotonic_ns());
                 continue;
             }
             self.progress.set_hindrance(None);
-            let are_busy = self.mirrors.client_activity.is_active(now_ns);
-            let allowed = self.pace.allowed(settings, self.progress.bytes_left(), are_busy, now_ns);
-            let rest_ns = self.pace.pause_ns(allowed.rate, now_ns);
-            if rest_ns > 0 {
+            let has_client_requests = self.mirrors.client_activity.is_active(now_ns);
+            let allowed =
+                self.rate_limiter.allowed(settings, self.progress.bytes_left(), has_client_requests, now_ns);
+            let pause_ns = self.rate_limiter.pause_ns(allowed.rate, now_ns);
+            if pause_ns > 0 {
                 turn = None;
-                rt::sleep(Duration::from_nanos(rest_ns).min(SETTINGS_POLL)).await;
-            } else if allowed.yields && turn.is_none() {
+                rt::sleep(Duration::from_nanos(pause_ns).min(SETTINGS_POLL)).await;
+            } else if allowed.yields_to_clients && turn.is_none() {
                 let alone = self.mirrors.resync_turn.write().await;
                 turn = Some(SendTurn { _alone: alone, from_ns: rt::monotonic_ns() });
             } else {
-                return Ok(turn.filter(|_| allowed.yields));
+                return Ok(turn.filter(|_| allowed.yields_to_clients));
             }
         }
     }
@@ -524,7 +527,7 @@ impl MemberResync<'_> {
     /// Leaves clients their share of the time after work that was done in a turn.
     async fn yield_to_clients(&self, turn: Option<SendTurn<'_>>) {
         let Some(turn) = turn else { return };
-        let until_ns = pace::yields_until_ns(turn.from_ns, rt::monotonic_ns());
+        let until_ns = pace::yield_until_ns(turn.from_ns, rt::monotonic_ns());
         loop {
             let now_ns = rt::monotonic_ns();
             // No client has requests any more.
@@ -547,41 +550,41 @@ impl MemberResync<'_> {
     /// Sends the sequence ids of executed changes, so that the member doesn't execute them again if
     /// it becomes the primary.
     async fn send_sequence_ids(&self) -> Result<()> {
-        let done = self.replica.once.completed();
+        let done = self.replica.drc.completed();
         for some in done.chunks(SEQUENCE_IDS_AT_ONCE) {
-            let tell = |(session, number, ino): &(types::SessionId, wire::SlotSequence, InodeId)| {
+            let send = |(session, number, ino): &(types::SessionId, wire::SlotSequence, InodeId)| {
                 let op = StorageOp::Write { offset: 0, path: DataPath::Cached, durable: false };
                 let request = StorageRequest {
                     slot_sequence: Some(*number),
-                    group: Some(self.in_group()),
+                    group: Some(self.group_context()),
                     ..StorageRequest::new(*session, self.member, *ino, op)
                 };
                 self.mirrors.send(request, Some(IoBuf::alloc(0)))
             };
-            let told = rt::join_all(some.iter().map(tell).collect()).await;
-            told.into_iter().collect::<Result<Vec<_>>>()?;
+            let replies = rt::join_all(some.iter().map(send).collect()).await;
+            replies.into_iter().collect::<Result<Vec<_>>>()?;
         }
         Ok(())
     }
 
     /// The ejection of another member makes a new version, under which this resync continues. If
     /// this member was ejected, the old version is refused.
-    fn in_group(&self) -> GroupContext {
+    fn group_context(&self) -> GroupContext {
         let view = self.mirrors.view(self.replica.group);
         let now = view.map.group(self.replica.group).filter(|group| {
             group.primary() == Some(self.replica.target) && group.state_of(self.member) == Some(self.state)
         });
         let since = now.map_or(self.since, |group| group.since);
-        GroupContext { group: self.replica.group, since, role: GroupRole::Resync }
+        GroupContext { group: self.replica.group, version: since, role: GroupRole::Resync }
     }
 
-    pub(super) async fn ask(
+    pub(super) async fn call_member(
         &self,
         ino: InodeId,
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let reply = self.mirrors.call_member(self.member, (ino, op), self.in_group(), payload).await?;
+        let reply = self.mirrors.call_member(self.member, (ino, op), self.group_context(), payload).await?;
         if let StorageReply::Done { verifier } = reply
             && self.verifier.replace(Some(verifier)).is_some_and(|before| before != verifier)
         {

@@ -58,7 +58,7 @@ use types::{
     ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, Result, TargetId,
     TargetState,
 };
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 use wire::{GroupContext, GroupRole, StorageOp, StorageReply, StorageRequest};
 
 /// How long a request waits for the map if it has a newer version of its group than this process
@@ -110,7 +110,7 @@ pub trait GroupManagement: Send + Sync {
     /// Requests crash reconciliation of these files in a group whose in-sync members have all
     /// crashed: the metadata service enforces its state on them. When it returns, the result is on
     /// disk.
-    fn reconcile_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>>;
+    fn reconcile_group(&self, group: GroupId, touched: ReconcileFiles) -> LocalFuture<'_, Result<()>>;
 }
 
 /// What a service needs to have members of mirrored groups.
@@ -125,7 +125,7 @@ pub struct GroupPeers {
 
 /// The replicas of a service.
 pub(crate) struct MirrorService {
-    context: GroupPeers,
+    peers: GroupPeers,
     lease: Arc<ServingLease>,
     pub(crate) fences: Arc<Fences>,
     entries: RwLock<BTreeMap<(TargetId, GroupId), Arc<ReplicaEntry>>>,
@@ -133,7 +133,7 @@ pub(crate) struct MirrorService {
     found_groups: Mutex<BTreeMap<TargetId, Vec<GroupId>>>,
     progress: Progress,
     /// The dirty tracking of the service.
-    watches: Arc<DirtyTrackers>,
+    dirty_trackers: Arc<DirtyTrackers>,
     /// Whether clients have sent requests to this node lately.
     pub(crate) client_activity: ClientActivity,
     /// Held by the resync task that sends data while clients have requests, and for the clients'
@@ -174,19 +174,19 @@ impl GroupView {
 
 impl MirrorService {
     pub(crate) fn new(
-        links: GroupPeers,
+        peers: GroupPeers,
         lease: Arc<ServingLease>,
         fences: Arc<Fences>,
-        watches: Arc<DirtyTrackers>,
+        dirty_trackers: Arc<DirtyTrackers>,
     ) -> MirrorService {
         MirrorService {
-            context: links,
+            peers,
             lease,
             fences,
             entries: RwLock::default(),
             found_groups: Mutex::default(),
             progress: Progress::default(),
-            watches,
+            dirty_trackers,
             client_activity: ClientActivity::default(),
             resync_turn: rt::sync::RwLock::new(),
             resyncing: Mutex::default(),
@@ -196,7 +196,7 @@ impl MirrorService {
 
     /// Returns the current map.
     fn map(&self) -> Arc<ClusterMap> {
-        self.context.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.peers.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn view(&self, group: GroupId) -> GroupView {
@@ -212,18 +212,18 @@ impl MirrorService {
     ///
     /// # Errors
     /// `EREMCHG` if the request has another version.
-    async fn view_at_version(&self, asked: &GroupContext) -> Result<GroupView> {
+    async fn view_at_version(&self, context: &GroupContext) -> Result<GroupView> {
         let began_ns = rt::monotonic_ns();
         loop {
-            let view = self.view(asked.group);
-            let since = view.map.group(asked.group).map_or(Epoch(0), |group| group.since);
-            if since == asked.since {
+            let view = self.view(context.group);
+            let since = view.map.group(context.group).map_or(Epoch(0), |group| group.since);
+            if since == context.version {
                 view.group()?;
                 return Ok(view);
             }
             let waited = rt::monotonic_ns() - began_ns;
-            if since > asked.since || waited > MAP_TIMEOUT.as_nanos() as u64 {
-                return Err(version_fence::version_mismatch(asked.group));
+            if since > context.version || waited > MAP_TIMEOUT.as_nanos() as u64 {
+                return Err(version_fence::version_mismatch(context.group));
             }
             rt::sleep(MAP_POLL).await;
         }
@@ -235,15 +235,15 @@ impl MirrorService {
     /// # Errors
     /// `EREMCHG` if the request has another version of the group, `ENXIO` if the group doesn't
     /// exist.
-    pub(crate) async fn require_member(&self, target: TargetId, asked: &GroupContext) -> Result<()> {
-        let key = (target, asked.group);
+    pub(crate) async fn require_member(&self, target: TargetId, context: &GroupContext) -> Result<()> {
+        let key = (target, context.group);
         if self.entries.read().get(&key).is_some_and(|slot| slot.replica.get().is_some()) {
             return Ok(());
         }
-        let view = self.view_at_version(asked).await?;
+        let view = self.view_at_version(context).await?;
         match view.group()?.members.contains(&target) {
             true => Ok(()),
-            false => Err(version_fence::version_mismatch(asked.group)),
+            false => Err(version_fence::version_mismatch(context.group)),
         }
     }
 
@@ -254,7 +254,7 @@ impl MirrorService {
     pub(crate) async fn replica(
         &self,
         target: &Arc<Store>,
-        tally: &Arc<TargetCounters>,
+        counters: &Arc<TargetCounters>,
         group: GroupId,
         if_absent: IfAbsent,
     ) -> Result<Arc<Replica>> {
@@ -262,22 +262,22 @@ impl MirrorService {
             return Ok(replica.clone());
         }
         // Rare, and large: kept out of the future of every request.
-        Box::pin(self.open_exclusively(target, tally, (group, if_absent))).await
+        Box::pin(self.open_exclusively(target, counters, (group, if_absent))).await
     }
 
     async fn open_exclusively(
         &self,
         target: &Arc<Store>,
-        tally: &Arc<TargetCounters>,
+        counters: &Arc<TargetCounters>,
         (group, if_absent): (GroupId, IfAbsent),
     ) -> Result<Arc<Replica>> {
         let key = (target.target(), group);
         loop {
             let slot = self.entry(key);
-            let _alone = slot.open_lock.write().await;
+            let _exclusive = slot.open_lock.write().await;
             // The replica may have been removed meanwhile, together with its entry.
             if Arc::ptr_eq(&slot, &self.entry(key)) {
-                return self.open(target, tally, (group, if_absent), &slot).await;
+                return self.open(target, counters, (group, if_absent), &slot).await;
             }
         }
     }
@@ -291,7 +291,7 @@ impl MirrorService {
     async fn open(
         &self,
         target: &Arc<Store>,
-        tally: &Arc<TargetCounters>,
+        counters: &Arc<TargetCounters>,
         (group, if_absent): (GroupId, IfAbsent),
         slot: &ReplicaEntry,
     ) -> Result<Arc<Replica>> {
@@ -300,7 +300,7 @@ impl MirrorService {
         }
         let key = (target.target(), group);
         let opened =
-            Store::open_group(target, group, if_absent).await.map_err(|e| tally.failed(target, &e))?;
+            Store::open_group(target, group, if_absent).await.map_err(|e| counters.failed(target, &e))?;
         let Some((store, report)) = opened else {
             return Err(Error::new(
                 Errno::EIO,
@@ -310,10 +310,11 @@ impl MirrorService {
         tracing::debug!(target_id = %key.0, %group, ?report, "replica opened");
         rt::spawn(run_background(store.clone()));
         let is_fenced = |session| self.fences.is_fenced(session);
-        let leftovers = report
-            .was_needed
-            .then(|| Touched { files: store.take_changing_at_crash(), new: store.take_created_at_crash() });
-        let replica = Arc::new(Replica::new(group, store, leftovers, tally.clone(), is_fenced));
+        let leftovers = report.was_needed.then(|| ReconcileFiles {
+            files: store.take_changing_at_crash(),
+            new: store.take_created_at_crash(),
+        });
+        let replica = Arc::new(Replica::new(group, store, leftovers, counters.clone(), is_fenced));
         Ok(slot.replica.get_or_init(|| replica).clone())
     }
 
@@ -360,41 +361,41 @@ impl MirrorService {
     async fn call_member(
         self: &Arc<Self>,
         member: TargetId,
-        asked: (InodeId, StorageOp),
+        operation: (InodeId, StorageOp),
         in_group: GroupContext,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let request = StorageRequest {
             group: Some(in_group),
-            ..StorageRequest::new(types::SessionId(0), member, asked.0, asked.1)
+            ..StorageRequest::new(types::SessionId(0), member, operation.0, operation.1)
         };
         self.send(request, payload).await
     }
 
     /// Sends a request to a member, and waits for the answer while the member may still give it.
     async fn send(self: &Arc<Self>, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
-        let patience = match request.op.spec().waits_for_disk {
+        let time_limit = match request.op.spec().waits_for_disk {
             true => SYNC_TIMEOUT,
             false => MEMBER_TIMEOUT,
         };
-        let (member, members) = (request.target, self.context.members.clone());
+        let (member, members) = (request.target, self.peers.members.clone());
         // In a task of its own, which keeps the payload's memory until the transport releases it.
         let mut answer = pin!(detached::run(async move { members.call(request, payload).await }));
         let began_ns = rt::monotonic_ns();
-        let mut rest = MEMBER_TIMEOUT;
+        let mut wait = MEMBER_TIMEOUT;
         loop {
-            if let Some(answer) = rt::timeout(rest, answer.as_mut()).await {
+            if let Some(answer) = rt::timeout(wait, answer.as_mut()).await {
                 return answer;
             }
             let waited = Duration::from_nanos(rt::monotonic_ns() - began_ns);
             // A slow disk gets its time; an unreachable node doesn't.
-            if waited >= patience || !self.is_reachable(member) {
+            if waited >= time_limit || !self.is_reachable(member) {
                 let message = format!("target {member} hasn't answered within {} s", waited.as_secs());
                 return Err(
                     Error::new(Errno::ETIMEDOUT, message).hint("check its node: weft node list, and its log")
                 );
             }
-            rest = REACHABILITY_INTERVAL;
+            wait = REACHABILITY_INTERVAL;
         }
     }
 
@@ -415,7 +416,7 @@ impl MirrorService {
     ) {
         /// Pause before the next request to management.
         const RETRY_PAUSE: Duration = Duration::from_millis(500);
-        let _alone = replica.report_lock.write().await;
+        let _exclusive = replica.report_lock.write().await;
         if self.since(replica.group) != since {
             return;
         }
@@ -424,7 +425,7 @@ impl MirrorService {
             MemberChange { group, version: since, target, state, reason: reason_given, is_orderly: false };
         tracing::warn!(group = %replica.group, target_id = %target, ?state, "a member of a group changes: {reason}");
         loop {
-            match self.context.management.set_member(change.clone()).await {
+            match self.peers.management.set_member(change.clone()).await {
                 Ok(map) => {
                     replica.confirm_ejections(map.group(replica.group).map_or(since, |group| group.since));
                     if self.since(replica.group) != since {
@@ -466,11 +467,11 @@ impl MirrorService {
 
     async fn ask_for_confirmation(&self, replica: &Replica) -> Result<()> {
         /// Pause before the next request to management.
-        const REST: Duration = Duration::from_millis(200);
+        const RETRY_PAUSE: Duration = Duration::from_millis(200);
         let began_ns = rt::monotonic_ns();
         while replica.has_unconfirmed_ejection() {
             // Every other request to management gets the same confirmation.
-            let _alone = replica.report_lock.write().await;
+            let _exclusive = replica.report_lock.write().await;
             let view = self.primary_view(replica)?;
             if !replica.has_unconfirmed_ejection() {
                 break;
@@ -483,10 +484,10 @@ impl MirrorService {
                 reason: "it continues as the primary".to_string(),
                 is_orderly: false,
             };
-            match self.context.management.set_member(change).await {
+            match self.peers.management.set_member(change).await {
                 Ok(map) => {
-                    let told = map.group(replica.group).map_or(Epoch(0), |group| group.since);
-                    replica.confirm_ejections(told);
+                    let version = map.group(replica.group).map_or(Epoch(0), |group| group.since);
+                    replica.confirm_ejections(version);
                 }
                 Err(error) if rt::monotonic_ns() - began_ns > MANAGEMENT_TIMEOUT.as_nanos() as u64 => {
                     let message = format!(
@@ -498,7 +499,7 @@ impl MirrorService {
                 }
                 Err(error) => {
                     tracing::debug!(group = %replica.group, %error, "management hasn't confirmed the members of a group");
-                    rt::sleep(REST).await;
+                    rt::sleep(RETRY_PAUSE).await;
                 }
             }
         }

@@ -32,13 +32,13 @@ pub(super) struct RateLimit {
     /// Bytes per second.
     pub(super) rate: u64,
     /// Whether clients get most of the time.
-    pub(super) yields: bool,
+    pub(super) yields_to_clients: bool,
 }
 
 /// Returns until when clients go first after a transfer from `from_ns` to `to_ns`.
-pub(super) fn yields_until_ns(from_ns: u64, to_ns: u64) -> u64 {
-    let rest_ns = to_ns.saturating_sub(from_ns).saturating_mul(BUSY_TIME_DIVISOR - 1).min(MAX_YIELD_NS);
-    to_ns.saturating_add(rest_ns)
+pub(super) fn yield_until_ns(from_ns: u64, to_ns: u64) -> u64 {
+    let yield_ns = to_ns.saturating_sub(from_ns).saturating_mul(BUSY_TIME_DIVISOR - 1).min(MAX_YIELD_NS);
+    to_ns.saturating_add(yield_ns)
 }
 
 impl RateLimiter {
@@ -51,32 +51,32 @@ impl RateLimiter {
         self.debt.set(self.debt.get().saturating_add(bytes));
     }
 
-    /// Returns what the settings allow. `left`: remaining bytes, if known; `are_busy`: whether
-    /// clients have requests.
+    /// Returns what the settings allow. `left`: remaining bytes, if known; `has_client_requests`:
+    /// whether clients have requests.
     pub(super) fn allowed(
         &self,
         settings: &ResyncSettings,
         left: Option<u64>,
-        are_busy: bool,
+        has_client_requests: bool,
         now_ns: u64,
     ) -> RateLimit {
         let rate = match settings.rate {
             Some(rate) => rate.max(1),
-            None if are_busy => DEFAULT_BUSY_RATE,
-            None => return RateLimit { rate: u64::MAX, yields: false },
+            None if has_client_requests => DEFAULT_BUSY_RATE,
+            None => return RateLimit { rate: u64::MAX, yields_to_clients: false },
         };
         let (Some(within_s), Some(left)) = (settings.within_s, left) else {
-            return RateLimit { rate, yields: settings.rate.is_none() };
+            return RateLimit { rate, yields_to_clients: settings.rate.is_none() };
         };
         let end_ns = self.began_ns.saturating_add(within_s.saturating_mul(NS_PER_S));
-        let rest_ns = end_ns.saturating_sub(now_ns);
-        if rest_ns == 0 {
+        let remaining_ns = end_ns.saturating_sub(now_ns);
+        if remaining_ns == 0 {
             // After the deadline, it runs as fast as the disks allow.
-            return RateLimit { rate: u64::MAX, yields: false };
+            return RateLimit { rate: u64::MAX, yields_to_clients: false };
         }
         let due = u128::from(left) + u128::from(self.debt.get());
-        let due = u64::try_from(due * u128::from(NS_PER_S) / u128::from(rest_ns)).unwrap_or(u64::MAX);
-        RateLimit { rate: rate.max(due), yields: settings.rate.is_none() && due <= rate }
+        let due = u64::try_from(due * u128::from(NS_PER_S) / u128::from(remaining_ns)).unwrap_or(u64::MAX);
+        RateLimit { rate: rate.max(due), yields_to_clients: settings.rate.is_none() && due <= rate }
     }
 
     /// Returns how long nothing may be sent at this rate, nanoseconds.
@@ -116,27 +116,27 @@ mod tests {
 
     #[test]
     fn clients_get_four_fifths_of_the_time_by_default() {
-        assert_eq!(yields_until_ns(1000, 1100), 1500);
-        assert_eq!(yields_until_ns(0, 3 * NS_PER_S), 3 * NS_PER_S + MAX_YIELD_NS);
+        assert_eq!(yield_until_ns(1000, 1100), 1500);
+        assert_eq!(yield_until_ns(0, 3 * NS_PER_S), 3 * NS_PER_S + MAX_YIELD_NS);
         let pace = RateLimiter::new(0);
         let settings = ResyncSettings::default();
         let (free, slow) = (
-            RateLimit { rate: u64::MAX, yields: false },
-            RateLimit { rate: DEFAULT_BUSY_RATE, yields: true },
+            RateLimit { rate: u64::MAX, yields_to_clients: false },
+            RateLimit { rate: DEFAULT_BUSY_RATE, yields_to_clients: true },
         );
         assert_eq!(pace.allowed(&settings, Some(MIB), false, 0), free, "nobody asks for anything");
         assert_eq!(pace.allowed(&settings, Some(MIB), true, 0), slow);
         let set = ResyncSettings { rate: Some(MIB), ..settings.clone() };
-        for are_busy in [false, true] {
-            let allowed = pace.allowed(&set, Some(MIB), are_busy, 0);
-            assert_eq!(allowed, RateLimit { rate: MIB, yields: false });
+        for has_client_requests in [false, true] {
+            let allowed = pace.allowed(&set, Some(MIB), has_client_requests, 0);
+            assert_eq!(allowed, RateLimit { rate: MIB, yields_to_clients: false });
         }
         let hurried = ResyncSettings { within_s: Some(10), ..settings };
         assert_eq!(pace.allowed(&hurried, Some(10 * DEFAULT_BUSY_RATE), true, 0), slow);
         let late = pace.allowed(&hurried, Some(20 * DEFAULT_BUSY_RATE), true, 0);
         assert_eq!(
             late,
-            RateLimit { rate: 2 * DEFAULT_BUSY_RATE, yields: false },
+            RateLimit { rate: 2 * DEFAULT_BUSY_RATE, yields_to_clients: false },
             "it has to be done in time"
         );
     }

@@ -26,16 +26,16 @@ impl MirrorService {
     pub(crate) async fn handle_as_primary(
         self: &Arc<Self>,
         replica: Arc<Replica>,
-        asked: GroupContext,
+        context: GroupContext,
         request: StorageRequest,
         deadline: Deadline,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let view = self.view_at_version(&asked).await?;
+        let view = self.view_at_version(&context).await?;
         // What a reservation needs on all members only the primary tells.
         let spec = request.op.spec();
         if request.session != SessionId(0) && spec.is_for_any_replica() && view.has_other_primary(&replica)? {
-            return self.handle_as_reader(&replica, asked, request, payload).await;
+            return self.handle_as_reader(&replica, context, request, payload).await;
         }
         self.wait_for_lease(replica.target).await?;
         self.primary_view(&replica)?;
@@ -43,21 +43,21 @@ impl MirrorService {
             Box::pin(self.eject_others(&replica)).await?;
         }
         self.wait_for_confirmation(&replica).await?;
-        if replica.forced_recovery.is_due(self.primary_view(&replica)?.group()?, replica.target) {
+        if replica.forced_recovery.is_required(self.primary_view(&replica)?.group()?, replica.target) {
             Box::pin(self.prepare_forced_recovery(&replica)).await?;
         }
         // The metadata service is admitted earlier, because it runs the crash reconciliation; but a
         // migration must copy the final content.
-        let is_mover = matches!(request.op, StorageOp::Watch { .. });
-        if replica.unreconciled.is_pending() && (request.session != SessionId(0) || is_mover) {
+        let is_migrator = matches!(request.op, StorageOp::TrackDirty { .. });
+        if replica.unreconciled.is_pending() && (request.session != SessionId(0) || is_migrator) {
             Box::pin(self.wait_until_reconciled(&replica)).await?;
         }
         if !replica.unreconciled.is_pending() {
             replica.open_to_clients();
         }
-        if request.session != SessionId(0) && replica.once.has_closed_files() {
-            let rows = replica.store.recent();
-            Box::pin(replica.once.wait_until_open(rows, request.session, request.ino, request.slot_sequence))
+        if request.session != SessionId(0) && replica.drc.has_closed_files() {
+            let rows = replica.store.drc_rows();
+            Box::pin(replica.drc.wait_until_open(rows, request.session, request.ino, request.slot_sequence))
                 .await?;
         }
         // A write that executes after its application got an error could overwrite what the
@@ -65,24 +65,24 @@ impl MirrorService {
         if deadline.has_passed() {
             return Err(deadline.error());
         }
-        if let Some(answer) = self.watches.answer(&request) {
+        if let Some(answer) = self.dirty_trackers.answer(&request) {
             return answer;
         }
         match request.op {
             _ if spec.is_read_only() => {
-                let looked = self.execute_read(&replica, request, payload).await;
-                looked.map_err(|error| self.redirect_if_replaced(&replica, asked.since, error))
+                let outcome = self.execute_read(&replica, request, payload).await;
+                outcome.map_err(|error| self.redirect_if_replaced(&replica, context.version, error))
             }
-            StorageOp::Heal { range } if request.session == SessionId(0) => {
-                Box::pin(self.repair(replica, request.ino, range)).await.map(StorageReply::Healed)
+            StorageOp::Repair { range } if request.session == SessionId(0) => {
+                Box::pin(self.repair(replica, request.ino, range)).await.map(StorageReply::Repaired)
             }
-            StorageOp::Mend { from, to, range } if request.session == SessionId(0) => {
+            StorageOp::CopyReplica { from, to, range } if request.session == SessionId(0) => {
                 detached::run(
                     DirectedRepair::new(self.clone(), replica, request.ino).repair_from(from, to, range),
                 )
                 .await
             }
-            StorageOp::Forget { range } if request.session == SessionId(0) => {
+            StorageOp::DiscardLost { range } if request.session == SessionId(0) => {
                 detached::run(DirectedRepair::new(self.clone(), replica, request.ino).give_up(range)).await
             }
             _ if spec.is_change() || spec.is_sync() => {
@@ -97,7 +97,7 @@ impl MirrorService {
     pub(super) fn primary_view(&self, replica: &Replica) -> Result<GroupView> {
         let view = self.view(replica.group);
         let group = view.group()?;
-        replica.follow(group);
+        replica.update_group(group);
         match group.primary() == Some(replica.target) {
             true => Ok(view),
             false => Err(version_fence::version_mismatch(replica.group)),
@@ -114,7 +114,7 @@ impl MirrorService {
                 .members_with_states()
                 .find(|(target, state)| *target != replica.target && *state == MemberState::Good);
             let Some((other, _)) = other else {
-                replica.mark_reconciled();
+                replica.mark_clean();
                 return Ok(());
             };
             let reason = format!("target {} continues as the primary after a crash", replica.target);
@@ -130,25 +130,25 @@ impl MirrorService {
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let _running = self.fences.enter(request.session)?;
-        let entered = replica.epochs.enter(request.ino, request.epoch, false).await?;
+        let epoch_guard = replica.epochs.enter(request.ino, request.epoch, false).await?;
         let range = read_range(&request.op, payload.as_ref())?;
         let _held = replica.ranges.acquire(request.ino, range, super::range_locks::LockMode::Shared).await;
         // After the wait, another member may be the primary.
         self.wait_for_lease(replica.target).await?;
         let view = self.primary_view(replica)?;
         let group = view.group()?;
-        let is_due = replica.forced_recovery.is_due(group, replica.target);
-        if replica.is_stepping_down(group.since) || replica.has_unconfirmed_ejection() || is_due {
+        let needs_recovery = replica.forced_recovery.is_required(group, replica.target);
+        if replica.is_stepping_down(group.since) || replica.has_unconfirmed_ejection() || needs_recovery {
             return Err(version_fence::version_mismatch(replica.group));
         }
         replica.version_fence.enter(replica.group, group.since, false).await?;
-        let look = ReadRequest { group, request: &request, payload: &payload };
-        let mut reply = match self.read_or_repair(replica, look).await {
+        let read = ReadRequest { group, request: &request, payload: &payload };
+        let mut reply = match self.read_or_repair(replica, read).await {
             Ok(reply) => reply,
             // What is missing may have been truncated under a later lease.
-            Err(error) => return entered.check().and(Err(error)),
+            Err(error) => return epoch_guard.check().and(Err(error)),
         };
-        if let StorageReply::Room(room) = &mut reply {
+        if let StorageReply::SpaceNeeded(room) = &mut reply {
             room.others = Box::pin(self.space_of_others(group, replica.target, &request)).await;
         }
         // The disk may have taken longer than this member was the primary.
@@ -156,7 +156,7 @@ impl MirrorService {
         if !self.lease.is_valid(rt::monotonic_ns()) {
             return Err(version_fence::version_mismatch(replica.group));
         }
-        entered.check().map(|()| reply)
+        epoch_guard.check().map(|()| reply)
     }
 
     /// Asks other in-sync members for what this replica can't read. The caller holds the range
@@ -174,14 +174,14 @@ impl MirrorService {
         for (target, _) in others {
             // A separate buffer: the answer may arrive when the caller no longer waits for it.
             let buf = payload.as_ref().map(|payload| IoBuf::alloc(payload.len()));
-            let part = GroupRole::Member { sequence: 0, settled: 0 };
-            let in_group = GroupContext { group: group.id, since: group.since, role: part };
-            let asked = StorageRequest {
-                known: request.known,
+            let part = GroupRole::Member { sequence: 0, committed: 0 };
+            let in_group = GroupContext { group: group.id, version: group.since, role: part };
+            let member_request = StorageRequest {
+                length_bound: request.length_bound,
                 group: Some(in_group),
                 ..StorageRequest::new(SessionId(0), target, request.ino, request.op.clone())
             };
-            if let Ok(reply) = self.send(asked, buf.clone()).await {
+            if let Ok(reply) = self.send(member_request, buf.clone()).await {
                 if let (Some(payload), Some(buf)) = (&payload, &buf) {
                     payload.copy_from(0, buf.as_slice());
                 }
@@ -251,10 +251,10 @@ impl MirrorService {
     pub(crate) async fn step_down_without_replica(
         &self,
         target: TargetId,
-        asked: &GroupContext,
+        context: &GroupContext,
         error: Error,
     ) -> Error {
-        let view = match self.view_at_version(asked).await {
+        let view = match self.view_at_version(context).await {
             Ok(view) => view,
             Err(outdated) => return outdated,
         };
@@ -273,7 +273,7 @@ impl MirrorService {
             is_orderly: false,
         };
         tracing::warn!(group = %group.id, target_id = %target, "a primary steps down: {}", error.message);
-        if let Err(undecided) = self.context.management.set_member(change).await {
+        if let Err(undecided) = self.peers.management.set_member(change).await {
             tracing::warn!(group = %group.id, error = %undecided, "management hasn't confirmed the state of a member");
         }
         match self.since(group.id) > group.since {
@@ -313,41 +313,42 @@ async fn change(
     if matches!(request.op, StorageOp::Write { .. }) && payload.is_none() {
         return Err(Error::new(Errno::EINVAL, "a write came without its payload"));
     }
-    let _noted = mirrors.watches.track(&request, payload.as_ref().map_or(0, IoBuf::len));
-    let one = |doing| ReplicatedChange {
+    let _dirty_guard = mirrors.dirty_trackers.track(&request, payload.as_ref().map_or(0, IoBuf::len));
+    let one = |execution| ReplicatedChange {
         mirrors: &mirrors,
         replica: &replica,
         request: &request,
         payload: &payload,
-        execution: doing,
+        execution,
     };
     let (Some(number), StorageOp::Write { .. }) = (request.slot_sequence, &request.op) else {
-        let entered = replica.epochs.enter(request.ino, request.epoch, request.op.spec().is_change()).await?;
+        let epoch_guard =
+            replica.epochs.enter(request.ino, request.epoch, request.op.spec().is_change()).await?;
         one(None).replicate().await?;
-        return entered.check().map(|()| change_reply(&replica.store));
+        return epoch_guard.check().map(|()| change_reply(&replica.store));
     };
     // A change that was executed before gets its old answer, whatever the epoch of the repetition.
-    if let Some(answer) = replica.once.cached_answer(request.session, number) {
-        return answer.map(|()| replica.once.cached_reply(&replica.store, request.session, number));
+    if let Some(answer) = replica.drc.cached_answer(request.session, number) {
+        return answer.map(|()| replica.drc.cached_reply(&replica.store, request.session, number));
     }
     let _entered = replica.epochs.enter(request.ino, request.epoch, true).await?;
-    let begun = replica.once.begin(replica.store.recent(), request.session, number, request.ino).await?;
-    let doing = match begun {
-        Once::Execute(doing) => doing,
+    let begun = replica.drc.begin(replica.store.drc_rows(), request.session, number, request.ino).await?;
+    let execution = match begun {
+        Once::Execute(execution) => execution,
         Once::Cached(answer) => {
-            return answer.map(|()| replica.once.cached_reply(&replica.store, request.session, number));
+            return answer.map(|()| replica.drc.cached_reply(&replica.store, request.session, number));
         }
         Once::RowFailed(error) => return Err(Box::pin(mirrors.handle_row_failure(&replica, &error)).await),
     };
-    match one(Some(&doing)).replicate().await {
+    match one(Some(&execution)).replicate().await {
         // The current primary decides whether it takes effect.
         Err(error) if error.errno == Errno::EREMCHG => {
             if mirrors.primary_view(&replica).is_err() {
-                doing.discard();
+                execution.discard();
             }
             Err(error)
         }
-        outcome => doing.end(outcome).await.map(|()| change_reply(&replica.store)),
+        outcome => execution.end(outcome).await.map(|()| change_reply(&replica.store)),
     }
 }
 
@@ -387,21 +388,21 @@ impl ReplicatedChange<'_> {
             ),
             None => None,
         };
-        let _noted = replica.store.hold_entries();
+        let _entry_hold = replica.store.hold_entries();
         let mut ticket: Option<Ticket<'_>> = None;
-        let (mut have, mut is_done_here) = (Vec::new(), false);
+        let (mut done_on, mut is_done_here) = (Vec::new(), false);
         loop {
             if !is_done_here && let Err(error) = mirrors.wait_for_lease(replica.target).await {
                 // Where others have the change, this replica gets it, too, or isn't the primary any
                 // more.
-                if have.is_empty() {
+                if done_on.is_empty() {
                     return Err(error);
                 }
                 continue;
             }
             let view = mirrors.primary_view(replica)?;
             let group = view.group()?;
-            if replica.forced_recovery.is_due(group, replica.target) {
+            if replica.forced_recovery.is_required(group, replica.target) {
                 // The request is older than the moment when this replica missed something.
                 return Err(version_fence::version_mismatch(replica.group));
             }
@@ -417,7 +418,7 @@ impl ReplicatedChange<'_> {
             let to: Vec<(TargetId, MemberState)> = group
                 .members_with_states()
                 .filter(|(target, state)| {
-                    *target != replica.target && state.receives_writes() && !have.contains(target)
+                    *target != replica.target && state.receives_writes() && !done_on.contains(target)
                 })
                 .collect();
             if is_done_here && to.is_empty() {
@@ -430,7 +431,7 @@ impl ReplicatedChange<'_> {
                 false => join_both(pin!(self.execute_here(group.since)), sends.as_mut()).await,
             };
             let failed = |target: &TargetId| failures.iter().any(|(failed, ..)| failed == target);
-            have.extend(to.iter().map(|(target, _)| *target).filter(|target| !failed(target)));
+            done_on.extend(to.iter().map(|(target, _)| *target).filter(|target| !failed(target)));
             match local {
                 LocalOutcome::Done => is_done_here = true,
                 LocalOutcome::Outdated => {
@@ -438,7 +439,7 @@ impl ReplicatedChange<'_> {
                     continue;
                 }
                 LocalOutcome::Failed(error) => {
-                    return Box::pin(self.handle_local_failure(group, error, &have, failures)).await;
+                    return Box::pin(self.handle_local_failure(group, error, &done_on, failures)).await;
                 }
             }
             if failures.is_empty() {
@@ -455,8 +456,8 @@ impl ReplicatedChange<'_> {
         let settled = self.replica.sequences.settled(group.since);
         let in_group = GroupContext {
             group: group.id,
-            since: group.since,
-            role: GroupRole::Member { sequence, settled },
+            version: group.since,
+            role: GroupRole::Member { sequence, committed: settled },
         };
         let send = |(target, _): &(TargetId, MemberState)| {
             let request = StorageRequest {
@@ -475,7 +476,7 @@ impl ReplicatedChange<'_> {
 
     async fn execute_here(&self, since: Epoch) -> LocalOutcome {
         let replica = self.replica;
-        let Ok(_turn) = replica.version_fence.enter(replica.group, since, true).await else {
+        let Ok(_version_guard) = replica.version_fence.enter(replica.group, since, true).await else {
             return LocalOutcome::Outdated;
         };
         match execute_on(replica, self.request, self.payload, self.execution).await {
@@ -504,12 +505,12 @@ impl ReplicatedChange<'_> {
         &self,
         group: &Group,
         error: StoreError,
-        have: &[TargetId],
+        done_on: &[TargetId],
         failures: Failures,
     ) -> Result<()> {
         let (mirrors, replica) = (self.mirrors, self.replica);
         let refusal = replica.failed(&error);
-        if have.iter().any(|target| group.state_of(*target) == Some(MemberState::Good)) {
+        if done_on.iter().any(|target| group.state_of(*target) == Some(MemberState::Good)) {
             mirrors.step_down(replica, group, &error).await;
             return Err(version_fence::version_mismatch(replica.group));
         }
@@ -530,7 +531,7 @@ impl ReplicatedChange<'_> {
                 mirrors.eject(replica, target, state_after_miss(state), &error.message).await;
             }
         }
-        for target in have {
+        for target in done_on {
             let state = state_after_miss(group.state_of(*target).unwrap_or(MemberState::Bad));
             mirrors.eject(replica, *target, state, error.message()).await;
         }
@@ -565,20 +566,20 @@ pub(super) async fn execute_on(
     replica: &Replica,
     request: &StorageRequest,
     payload: &Option<IoBuf>,
-    doing: Option<&Execution<'_>>,
+    execution: Option<&Execution<'_>>,
 ) -> chunkstore::Result<()> {
     let store = &replica.store;
-    let (Some(doing), StorageOp::Write { offset, path, durable }) = (doing, &request.op) else {
+    let (Some(execution), StorageOp::Write { offset, path, durable }) = (execution, &request.op) else {
         return execute_request(store, request, payload.clone()).await.map(drop);
     };
     let data = payload.clone().unwrap_or_else(|| IoBuf::alloc(0));
     let (path, durability) = (convert::path(*path), convert::durability(*durable));
     // Large, and only for files that several clients write: kept out of the future of every change.
-    let at = At { ino: request.ino, offset: *offset, min_len: request.known };
-    Box::pin(store.write_at(at, &data, path, durability, doing.write_done_row())).await?;
+    let at = At { ino: request.ino, offset: *offset, min_len: request.length_bound };
+    Box::pin(store.write_at(at, &data, path, durability, execution.write_done_row())).await?;
     // The row must be on disk, too: without it the change would be executed again after a power
     // failure.
-    if *durable { store.recent().sync().await } else { Ok(()) }
+    if *durable { store.drc_rows().sync().await } else { Ok(()) }
 }
 
 /// Runs two futures concurrently. They are pinned by the caller: passed by value they would need

@@ -85,8 +85,8 @@ impl FileRanges {
 
 impl RangeLocks {
     /// Waits until no earlier claim conflicts, and holds the range until the guard is dropped.
-    pub(crate) fn acquire(&self, ino: InodeId, range: ByteRange, hold: LockMode) -> Acquire<'_> {
-        Acquire { ranges: self, ino, range, hold, id: None }
+    pub(crate) fn acquire(&self, ino: InodeId, range: ByteRange, mode: LockMode) -> Acquire<'_> {
+        Acquire { ranges: self, ino, range, mode, id: None }
     }
 
     fn shard(&self, ino: InodeId) -> &Mutex<HashMap<InodeId, FileRanges>> {
@@ -115,7 +115,7 @@ pub(crate) struct Acquire<'a> {
     ranges: &'a RangeLocks,
     ino: InodeId,
     range: ByteRange,
-    hold: LockMode,
+    mode: LockMode,
     id: Option<u64>,
 }
 
@@ -130,7 +130,7 @@ impl<'a> Future for Acquire<'a> {
             None => {
                 let id = file.next_id;
                 file.next_id += 1;
-                let claim = Claim { id, range: self.range, mode: self.hold };
+                let claim = Claim { id, range: self.range, mode: self.mode };
                 if !file.is_free(&claim, file.waiting.len()) {
                     file.waiting.push_back(Waiter { claim, waker: cx.waker().clone() });
                     self.id = Some(id);

@@ -26,58 +26,59 @@ impl MirrorService {
     pub(super) async fn handle_as_reader(
         self: &Arc<Self>,
         replica: &Replica,
-        asked: GroupContext,
+        context: GroupContext,
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let range = read_range(&request.op, payload.as_ref())?;
-        self.require_readable(replica, asked.since)?;
+        self.require_readable(replica, context.version)?;
         let _running = self.fences.enter(request.session)?;
-        let entered = replica.epochs.enter(request.ino, request.epoch, false).await?;
+        let epoch_guard = replica.epochs.enter(request.ino, request.epoch, false).await?;
         // Before the wait, too: a change in progress stays unsettled for some time.
-        let is_open = || replica.unsettled.is_open(request.ino, range) || replica.once.has_closed_files();
-        if is_open() {
-            return Err(ask_the_primary(replica));
+        let is_unsettled =
+            || replica.unsettled.is_unsettled(request.ino, range) || replica.drc.has_closed_files();
+        if is_unsettled() {
+            return Err(redirect_to_primary(replica));
         }
         let _held = replica.ranges.acquire(request.ino, range, LockMode::Shared).await;
-        if is_open() {
-            return Err(ask_the_primary(replica));
+        if is_unsettled() {
+            return Err(redirect_to_primary(replica));
         }
-        replica.version_fence.enter(replica.group, asked.since, false).await?;
+        replica.version_fence.enter(replica.group, context.version, false).await?;
         let ino = request.ino;
         let reply = match execute_request(&replica.store, &request, payload).await {
             // The primary knows whether other members have the file.
-            Ok(_) if !has_file(replica, ino).await => return Err(ask_the_primary(replica)),
+            Ok(_) if !has_file(replica, ino).await => return Err(redirect_to_primary(replica)),
             Ok(reply) => reply,
             Err(error) => {
                 replica.failed(&error);
                 if matches!(error.kind(), Kind::Io | Kind::Corrupt { .. }) {
                     self.repair_later(replica, ino, range);
                 }
-                return Err(ask_the_primary(replica));
+                return Err(redirect_to_primary(replica));
             }
         };
         // The member was in sync until now, so its content is what every client may rely on.
-        self.require_readable(replica, asked.since)?;
-        entered.check().map(|()| reply)
+        self.require_readable(replica, context.version)?;
+        epoch_guard.check().map(|()| reply)
     }
 
     fn require_readable(&self, replica: &Replica, since: Epoch) -> Result<()> {
         let view = self.view(replica.group);
         let group = view.group()?;
-        replica.follow(group);
+        replica.update_group(group);
         if group.since != since {
             return Err(version_fence::version_mismatch(replica.group));
         }
         let is_good = group.state_of(replica.target) == Some(MemberState::Good);
         match is_good && !replica.is_unclean() && self.lease.is_valid(rt::monotonic_ns()) {
             true => Ok(()),
-            false => Err(ask_the_primary(replica)),
+            false => Err(redirect_to_primary(replica)),
         }
     }
 }
 
-fn ask_the_primary(replica: &Replica) -> Error {
+fn redirect_to_primary(replica: &Replica) -> Error {
     let message =
         format!("target {} of group {} doesn't know the current content", replica.target, replica.group);
     Error::new(Errno::EREMOTE, message).hint("the client asks the group's primary automatically")

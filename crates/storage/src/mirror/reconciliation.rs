@@ -18,48 +18,48 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result};
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 
 /// Pause before the next attempt when management or the metadata service has refused.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a client's request waits: less than its usual time-out, so that it learns the reason.
-const PATIENCE: Duration = Duration::from_secs(45);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// How often it checks meanwhile whether this is still the primary.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Files of a replica that may not match the metadata, as those that were changing at a crash,
 /// until they are reconciled.
 pub(super) struct UnreconciledFiles {
     listed: Mutex<Listed>,
     /// Every request reads this, without a lock.
-    are_there: AtomicBool,
+    has_files: AtomicBool,
     /// A task runs the reconciliation.
-    is_begun: AtomicBool,
+    is_running: AtomicBool,
     drained: Event,
 }
 
 #[derive(Default)]
 struct Listed {
-    touched: Touched,
+    touched: ReconcileFiles,
     /// Grows with each addition: a run that began with a lower version hasn't covered all files.
     version: u64,
 }
 
 impl UnreconciledFiles {
-    pub(super) fn new(touched: Touched) -> UnreconciledFiles {
+    pub(super) fn new(touched: ReconcileFiles) -> UnreconciledFiles {
         let are_there = AtomicBool::new(!touched.is_empty());
         UnreconciledFiles {
             listed: Mutex::new(Listed { touched, version: 0 }),
-            are_there,
-            is_begun: AtomicBool::new(false),
+            has_files: are_there,
+            is_running: AtomicBool::new(false),
             drained: Event::new(),
         }
     }
 
     pub(super) fn is_pending(&self) -> bool {
-        self.are_there.load(Ordering::Acquire)
+        self.has_files.load(Ordering::Acquire)
     }
 
     /// Adds files.
@@ -71,13 +71,13 @@ impl UnreconciledFiles {
         listed.touched.files.extend(files);
         listed.version += 1;
         self.drained.clear();
-        self.are_there.store(true, Ordering::Release);
+        self.has_files.store(true, Ordering::Release);
     }
 
     /// Drops all.
-    pub(super) fn forget(&self) {
+    pub(super) fn clear(&self) {
         if self.is_pending() {
-            self.forget_listed(&mut self.listed.lock());
+            self.clear_listed(&mut self.listed.lock());
         }
     }
 
@@ -87,13 +87,13 @@ impl UnreconciledFiles {
         if listed.version != version {
             return false;
         }
-        self.forget_listed(&mut listed);
+        self.clear_listed(&mut listed);
         true
     }
 
-    fn forget_listed(&self, listed: &mut Listed) {
-        listed.touched = Touched::default();
-        self.are_there.store(false, Ordering::Release);
+    fn clear_listed(&self, listed: &mut Listed) {
+        listed.touched = ReconcileFiles::default();
+        self.has_files.store(false, Ordering::Release);
         self.drained.set();
     }
 }
@@ -103,13 +103,13 @@ impl MirrorService {
     /// the only member in sync. Continues in the background; needs only an occasional call.
     pub(super) fn start_reconciliation(self: &Arc<Self>, replica: &Arc<Replica>) {
         let leftovers = &replica.unreconciled;
-        if !leftovers.is_pending() || leftovers.is_begun.swap(true, Ordering::AcqRel) {
+        if !leftovers.is_pending() || leftovers.is_running.swap(true, Ordering::AcqRel) {
             return;
         }
         let (mirrors, replica) = (self.clone(), replica.clone());
         rt::spawn(async move {
             mirrors.reconcile(&replica).await;
-            replica.unreconciled.is_begun.store(false, Ordering::Release);
+            replica.unreconciled.is_running.store(false, Ordering::Release);
         });
     }
 
@@ -119,8 +119,7 @@ impl MirrorService {
             (listed.touched.clone(), listed.version)
         };
         for some in touched.split() {
-            while let Err(error) = self.context.management.reconcile_group(replica.group, some.clone()).await
-            {
+            while let Err(error) = self.peers.management.reconcile_group(replica.group, some.clone()).await {
                 tracing::warn!(
                     target_id = %replica.target, group = %replica.group, %error,
                     "files of a group are not reconciled with the metadata yet"
@@ -128,7 +127,7 @@ impl MirrorService {
                 if self.primary_view(replica).is_err() {
                     return;
                 }
-                rt::sleep(RETRY).await;
+                rt::sleep(RETRY_PAUSE).await;
             }
         }
         if !replica.unreconciled.mark_done(version) {
@@ -149,8 +148,9 @@ impl MirrorService {
         while replica.unreconciled.is_pending() {
             self.primary_view(replica)?;
             self.start_reconciliation(replica);
-            rt::timeout(LOOK_INTERVAL, replica.unreconciled.drained.wait()).await;
-            if rt::monotonic_ns() - began_ns > PATIENCE.as_nanos() as u64 && replica.unreconciled.is_pending()
+            rt::timeout(CHECK_INTERVAL, replica.unreconciled.drained.wait()).await;
+            if rt::monotonic_ns() - began_ns > WAIT_TIMEOUT.as_nanos() as u64
+                && replica.unreconciled.is_pending()
             {
                 let message = format!("crash reconciliation of group {} hasn't finished", replica.group);
                 return Err(Error::new(Errno::ETIMEDOUT, message)

@@ -61,24 +61,24 @@ impl MirrorService {
     pub(super) async fn read_or_repair(
         self: &Arc<Self>,
         replica: &Replica,
-        look: ReadRequest<'_>,
+        read: ReadRequest<'_>,
     ) -> Result<StorageReply> {
-        let (request, payload) = (look.request, look.payload);
+        let (request, payload) = (read.request, read.payload);
         let done = execute_request(&replica.store, request, payload.clone()).await;
         let refusal = match done {
             Ok(reply) if has_file(replica, request.ino).await => {
                 return match request.session {
-                    SessionId(0) => Box::pin(self.checked_length(replica, &look, reply)).await,
+                    SessionId(0) => Box::pin(self.checked_length(replica, &read, reply)).await,
                     _ => Ok(reply),
                 };
             }
-            Ok(reply) if !Box::pin(self.exists_elsewhere(replica, &look)).await? => return Ok(reply),
+            Ok(reply) if !Box::pin(self.exists_elsewhere(replica, &read)).await? => return Ok(reply),
             Ok(_) => missing_file(replica, request.ino),
             Err(error) if is_damage(&error) => replica.failed(&error),
             Err(error) => return Err(replica.failed(&error)),
         };
         let found =
-            Box::pin(self.read_from_others(look.group, replica.target, request, payload.clone())).await;
+            Box::pin(self.read_from_others(read.group, replica.target, request, payload.clone())).await;
         self.repair_later(replica, request.ino, affected_range(request, payload));
         found.ok_or(refusal)
     }
@@ -89,11 +89,11 @@ impl MirrorService {
     async fn checked_length(
         self: &Arc<Self>,
         replica: &Replica,
-        look: &ReadRequest<'_>,
+        read: &ReadRequest<'_>,
         reply: StorageReply,
     ) -> Result<StorageReply> {
         let StorageReply::Stat { len, .. } = reply else { return Ok(reply) };
-        let (store, ino, last) = (&replica.store, look.request.ino, len.saturating_sub(1));
+        let (store, ino, last) = (&replica.store, read.request.ino, len.saturating_sub(1));
         let (error, own) = match store.require_not_truncated(ino).await {
             Err(error) => (error, None),
             Ok(()) => match store.read(ino, last, &IoBuf::alloc(1), IoPath::Cached).await {
@@ -105,7 +105,7 @@ impl MirrorService {
         if !is_damage(&error) {
             return Err(refusal);
         }
-        let found = Box::pin(self.read_from_others(look.group, replica.target, look.request, None)).await;
+        let found = Box::pin(self.read_from_others(read.group, replica.target, read.request, None)).await;
         self.repair_later(replica, ino, ByteRange::new(last, MAX_END));
         found.or(own).ok_or(refusal)
     }
@@ -116,27 +116,27 @@ impl MirrorService {
     /// # Errors
     /// `EREMCHG` when an in-sync member doesn't answer although its node is reachable: the
     /// requester retries. Unreachable members aren't waited for.
-    async fn exists_elsewhere(self: &Arc<Self>, replica: &Replica, look: &ReadRequest<'_>) -> Result<bool> {
-        let others = look
+    async fn exists_elsewhere(self: &Arc<Self>, replica: &Replica, read: &ReadRequest<'_>) -> Result<bool> {
+        let others = read
             .group
             .members_with_states()
             .filter(|(target, state)| *target != replica.target && *state == MemberState::Good);
-        let mut is_told = true;
+        let mut all_answered = true;
         for (target, _) in others {
-            let part = GroupRole::Member { sequence: 0, settled: 0 };
-            let in_group = GroupContext { group: look.group.id, since: look.group.since, role: part };
-            let answer = self.call_member(target, (look.request.ino, StorageOp::Stat), in_group, None);
-            let told = match self.is_reachable(target) {
+            let part = GroupRole::Member { sequence: 0, committed: 0 };
+            let in_group = GroupContext { group: read.group.id, version: read.group.since, role: part };
+            let answer = self.call_member(target, (read.request.ino, StorageOp::Stat), in_group, None);
+            let answered = match self.is_reachable(target) {
                 true => Some(answer.await),
                 false => rt::timeout(super::REACHABILITY_INTERVAL, answer).await,
             };
-            match told {
+            match answered {
                 Some(Ok(StorageReply::Stat { len, .. })) if len > 0 => return Ok(true),
                 Some(Ok(_)) => {}
-                _ => is_told &= !self.is_reachable(target),
+                _ => all_answered &= !self.is_reachable(target),
             }
         }
-        if is_told { Ok(false) } else { Err(version_fence::version_mismatch(replica.group)) }
+        if all_answered { Ok(false) } else { Err(version_fence::version_mismatch(replica.group)) }
     }
 
     /// Requests the repair of damage that a request has met, whichever member this is. Requests
@@ -144,16 +144,16 @@ impl MirrorService {
     pub(crate) fn repair_later(self: &Arc<Self>, replica: &Replica, ino: InodeId, range: ByteRange) {
         let key = (replica.group, ino);
         {
-            let mut healing = self.repairing.lock();
-            if healing.len() >= MAX_REPAIRS_AT_ONCE || !healing.insert(key) {
+            let mut repairing = self.repairing.lock();
+            if repairing.len() >= MAX_REPAIRS_AT_ONCE || !repairing.insert(key) {
                 return;
             }
         }
         let (mirrors, group, target) = (self.clone(), replica.group, replica.target);
-        let tally = replica.tally.clone();
+        let counters = replica.counters.clone();
         rt::spawn(async move {
             match mirrors.request_repair(target, group, ino, range).await {
-                Ok(healed) => tally.count_repair(&healed),
+                Ok(result) => counters.count_repair(&result),
                 Err(error) => {
                     tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't repaired yet");
                 }
@@ -166,11 +166,11 @@ impl MirrorService {
     /// member is in sync.
     pub(super) fn repair_all_later(self: &Arc<Self>, replica: &Replica, damage: Vec<(InodeId, ByteRange)>) {
         let (mirrors, group, target) = (self.clone(), replica.group, replica.target);
-        let tally = replica.tally.clone();
+        let counters = replica.counters.clone();
         rt::spawn(async move {
             for (ino, range) in damage {
                 match mirrors.request_repair(target, group, ino, range).await {
-                    Ok(healed) => tally.count_repair(&healed),
+                    Ok(result) => counters.count_repair(&result),
                     Err(error) => {
                         tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't repaired yet");
                     }
@@ -179,10 +179,10 @@ impl MirrorService {
         });
     }
 
-    /// Asks the primary to repair a range; `asker`: the member that has found the damage.
+    /// Asks the primary to repair a range; `reporter`: the member that has found the damage.
     pub(crate) async fn request_repair(
         self: &Arc<Self>,
-        asker: TargetId,
+        reporter: TargetId,
         group: types::GroupId,
         ino: InodeId,
         range: ByteRange,
@@ -190,20 +190,20 @@ impl MirrorService {
         let view = self.view(group);
         let known = view.group()?;
         let Some(primary) = known.primary() else { return Err(version_fence::version_mismatch(group)) };
-        let op = StorageOp::Heal { range };
-        let in_group = GroupContext { group, since: known.since, role: GroupRole::Primary };
+        let op = StorageOp::Repair { range };
+        let in_group = GroupContext { group, version: known.since, role: GroupRole::Primary };
         let request =
             StorageRequest { group: Some(in_group), ..StorageRequest::new(SessionId(0), primary, ino, op) };
         let open = self.open_replicas();
         let own = open.iter().find(|replica| (replica.group, replica.target) == (group, primary));
         let reply = match own {
-            Some(replica) => StorageReply::Healed(self.repair(replica.clone(), ino, range).await?),
-            None => self.context.members.call(request, None).await?,
+            Some(replica) => StorageReply::Repaired(self.repair(replica.clone(), ino, range).await?),
+            None => self.peers.members.call(request, None).await?,
         };
         match reply {
-            StorageReply::Healed(mended) => {
-                tracing::debug!(%group, target_id = %asker, inode = %ino, %range, ?mended, "repair requested");
-                Ok(mended)
+            StorageReply::Repaired(result) => {
+                tracing::debug!(%group, target_id = %reporter, inode = %ino, %range, ?result, "repair requested");
+                Ok(result)
             }
             other => {
                 Err(Error::new(Errno::EPROTO, format!("unexpected reply type from the primary: {other:?}"))
@@ -222,15 +222,15 @@ impl MirrorService {
     ) -> Result<RepairResult> {
         let mirrors = self.clone();
         detached::run(async move {
-            let (mut mended, mut at) = (RepairResult::default(), range.start / PIECE_BYTES * PIECE_BYTES);
+            let (mut result, mut at) = (RepairResult::default(), range.start / PIECE_BYTES * PIECE_BYTES);
             let range = ByteRange::new(at, range.end.min(MAX_END).next_multiple_of(BLOCK));
             loop {
                 let piece = ByteRange::at(at, PIECE_BYTES).intersect(range);
                 let (found, end) = mirrors.repair_piece(&replica, ino, piece).await?;
-                mended += found;
+                result += found;
                 at = piece.end;
                 if at >= range.end.min(end) {
-                    return Ok(mended);
+                    return Ok(result);
                 }
             }
         })
@@ -251,20 +251,21 @@ impl MirrorService {
         let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Exclusive).await;
         self.wait_for_lease(replica.target).await?;
         let group = self.primary_view(replica)?.group()?.clone();
-        let _noted = replica.store.hold_entries();
+        let _entry_hold = replica.store.hold_entries();
         let ticket = replica.sequences.begin(group.since);
         if replica.is_stepping_down(group.since) || self.since(replica.group) != group.since {
             return Err(version_fence::version_mismatch(replica.group));
         }
-        let _turn = replica.version_fence.enter(replica.group, group.since, true).await?;
-        let healing = FileRepair { mirrors: self, replica, ino, group, tickets: RefCell::new(vec![ticket]) };
-        let copies = healing.survey(piece).await?;
-        let end = copies.iter().map(|copy| copy.survey.len.max(copy.survey.sum_end)).max().unwrap_or(0);
-        let plan = plan(&copies, piece);
+        let _version_guard = replica.version_fence.enter(replica.group, group.since, true).await?;
+        let file_repair =
+            FileRepair { mirrors: self, replica, ino, group, tickets: RefCell::new(vec![ticket]) };
+        let replicas = file_repair.survey(piece).await?;
+        let end = replicas.iter().map(|copy| copy.survey.len.max(copy.survey.sum_end)).max().unwrap_or(0);
+        let plan = plan(&replicas, piece);
         if plan.is_empty() {
             return Ok((RepairResult::default(), end));
         }
-        Ok((healing.execute_plan(&copies, &plan).await?, end))
+        Ok((file_repair.execute_plan(&replicas, &plan).await?, end))
     }
 }
 
@@ -327,10 +328,10 @@ fn affected_range(request: &StorageRequest, payload: &Option<IoBuf>) -> ByteRang
 
 /// Returns the modification time for the repaired replicas: the newest of the replicas that stay
 /// unchanged, or of all if each of them changes.
-fn time_after(copies: &[SurveyedReplica], plan: &RepairPlan) -> Option<Timestamp> {
+fn time_after(replicas: &[SurveyedReplica], plan: &RepairPlan) -> Option<Timestamp> {
     let newest = |which: &dyn Fn(usize) -> bool| {
-        let some = copies.iter().enumerate().filter(|(at, copy)| copy.survey.exists && which(*at));
-        some.map(|(_, copy)| copy.survey.mtime).max()
+        let some = replicas.iter().enumerate().filter(|(at, replica)| replica.survey.exists && which(*at));
+        some.map(|(_, replica)| replica.survey.mtime).max()
     };
     newest(&|at| !plan.changes(at)).or_else(|| newest(&|_| true))
 }
@@ -339,23 +340,23 @@ impl FileRepair<'_> {
     /// Surveys a piece on all in-sync members. Fails if one of them doesn't answer.
     async fn survey(&self, piece: ByteRange) -> Result<Vec<SurveyedReplica>> {
         let good = self.group.members_with_states().filter(|(_, state)| *state == MemberState::Good);
-        let look = |(target, _): (TargetId, MemberState)| async move {
+        let survey_member = |(target, _): (TargetId, MemberState)| async move {
             let survey = self.survey_one(target, piece, true).await;
             survey.map(|survey| SurveyedReplica { target, survey })
         };
-        let looked = rt::join_all(good.map(look).collect()).await;
-        looked.into_iter().collect()
+        let surveys = rt::join_all(good.map(survey_member).collect()).await;
+        surveys.into_iter().collect()
     }
 
     async fn survey_one(&self, target: TargetId, piece: ByteRange, read: bool) -> Result<ReplicaState> {
         let op = StorageOp::Survey { range: piece, unit: BLOCK, read };
         let reply = match target == self.replica.target {
             true => {
-                let looked = execute(&self.replica.store, self.ino, op, None).await;
-                looked.map_err(|error| self.replica.failed(&error))?
+                let outcome = execute(&self.replica.store, self.ino, op, None).await;
+                outcome.map_err(|error| self.replica.failed(&error))?
             }
             false => {
-                let in_group = self.in_group(GroupRole::Member { sequence: 0, settled: 0 });
+                let in_group = self.group_context(GroupRole::Member { sequence: 0, committed: 0 });
                 self.mirrors.call_member(target, (self.ino, op), in_group, None).await?
             }
         };
@@ -368,14 +369,14 @@ impl FileRepair<'_> {
         }
     }
 
-    fn in_group(&self, part: GroupRole) -> GroupContext {
-        GroupContext { group: self.group.id, since: self.group.since, role: part }
+    fn group_context(&self, part: GroupRole) -> GroupContext {
+        GroupContext { group: self.group.id, version: self.group.since, role: part }
     }
 
-    async fn execute_plan(&self, copies: &[SurveyedReplica], plan: &RepairPlan) -> Result<RepairResult> {
+    async fn execute_plan(&self, replicas: &[SurveyedReplica], plan: &RepairPlan) -> Result<RepairResult> {
         let (group, ino) = (self.group.id, self.ino);
         let found = (plan.missing.len() + plan.fixes.len() + plan.resized.len()) as u64;
-        let mut mended = RepairResult {
+        let mut result = RepairResult {
             damaged: found + (plan.lost.len() + plan.unclear.len()) as u64,
             repaired: 0,
             unclear: plan.unclear.len() as u64,
@@ -398,34 +399,34 @@ impl FileRepair<'_> {
             matches!(state, MemberState::Resyncing | MemberState::Rebuilding)
         };
         if differs && self.group.members_with_states().any(is_copied) {
-            return Ok(mended);
+            return Ok(result);
         }
         for &member in &plan.missing {
-            mended.repaired += u64::from(self.restore(copies, member).await?);
+            result.repaired += u64::from(self.restore(replicas, member).await?);
         }
         for fix in &plan.fixes {
-            let target = copies[fix.member].target;
-            let done = self.fix(copies, fix, plan.len).await;
-            mended.repaired +=
+            let target = replicas[fix.member].target;
+            let done = self.fix(replicas, fix, plan.len).await;
+            result.repaired +=
                 u64::from(self.finish_repair(target, (fix.range, "a damaged range"), done).await?);
         }
         let len = plan.len.unwrap_or(0);
         for &member in &plan.resized {
-            let target = copies[member].target;
-            let done = self.resize(copies, member, len).await;
-            let what = (ByteRange::new(copies[member].survey.len.min(len), len), "a wrong length");
-            mended.repaired += u64::from(self.finish_repair(target, what, done).await?);
+            let target = replicas[member].target;
+            let done = self.resize(replicas, member, len).await;
+            let what = (ByteRange::new(replicas[member].survey.len.min(len), len), "a wrong length");
+            result.repaired += u64::from(self.finish_repair(target, what, done).await?);
         }
-        self.set_times(copies, plan).await?;
-        Ok(mended)
+        self.set_times(replicas, plan).await?;
+        Ok(result)
     }
 
     /// Gives the repaired replicas the modification time of their source: no application has
     /// changed the file.
-    async fn set_times(&self, copies: &[SurveyedReplica], plan: &RepairPlan) -> Result<()> {
-        let Some(time) = time_after(copies, plan) else { return Ok(()) };
-        for member in (0..copies.len()).filter(|at| plan.changes(*at)) {
-            let target = copies[member].target;
+    async fn set_times(&self, replicas: &[SurveyedReplica], plan: &RepairPlan) -> Result<()> {
+        let Some(time) = time_after(replicas, plan) else { return Ok(()) };
+        for member in (0..replicas.len()).filter(|at| plan.changes(*at)) {
+            let target = replicas[member].target;
             let done = self.change(target, StorageOp::SetTime { time }, None).await;
             if done.is_err() {
                 self.finish_repair(target, (WHOLE_FILE, "the modification time of a repaired replica"), done)
@@ -468,9 +469,9 @@ impl FileRepair<'_> {
     }
 
     /// Rewrites the blocks of a range from a replica in which they are intact.
-    async fn fix(&self, copies: &[SurveyedReplica], fix: &BlockRepair, len: Option<u64>) -> Result<()> {
-        let target = copies[fix.member].target;
-        let source = &copies[fix.from];
+    async fn fix(&self, replicas: &[SurveyedReplica], fix: &BlockRepair, len: Option<u64>) -> Result<()> {
+        let target = replicas[fix.member].target;
+        let source = &replicas[fix.from];
         let end = len.unwrap_or(source.survey.len);
         let data = fix.range.intersect(ByteRange::new(0, end));
         let buf = self.read(source.target, data).await?;
@@ -488,7 +489,7 @@ impl FileRepair<'_> {
             read.map_err(|error| source_failed(self.replica.failed(&error)))?;
         } else {
             let op = StorageOp::Read { offset: range.start, path: DataPath::Direct };
-            let in_group = self.in_group(GroupRole::Member { sequence: 0, settled: 0 });
+            let in_group = self.group_context(GroupRole::Member { sequence: 0, committed: 0 });
             let asked = self.mirrors.call_member(source, (self.ino, op), in_group, Some(buf.clone())).await;
             asked.map_err(source_failed)?;
         }
@@ -503,10 +504,10 @@ impl FileRepair<'_> {
 
     /// Sets the length of a member's replica. Rewrites its last block, which the wrong length may
     /// have damaged.
-    async fn resize(&self, copies: &[SurveyedReplica], member: usize, len: u64) -> Result<()> {
-        let target = copies[member].target;
-        let right = copies.iter().find(|copy| copy.survey.exists && copy.survey.len == len);
-        let (Some(source), true) = (right, len > 0) else {
+    async fn resize(&self, replicas: &[SurveyedReplica], member: usize, len: u64) -> Result<()> {
+        let target = replicas[member].target;
+        let matching = replicas.iter().find(|replica| replica.survey.exists && replica.survey.len == len);
+        let (Some(source), true) = (matching, len > 0) else {
             return self.change(target, StorageOp::Truncate { len }, None).await;
         };
         let last = ByteRange::at((len - 1) / BLOCK * BLOCK, BLOCK);
@@ -515,10 +516,11 @@ impl FileRepair<'_> {
     }
 
     /// Writes a whole file to a member that lacks it.
-    async fn restore(&self, copies: &[SurveyedReplica], member: usize) -> Result<bool> {
-        let target = copies[member].target;
-        let sources: Vec<&SurveyedReplica> = copies.iter().filter(|copy| copy.survey.exists).collect();
-        let len = sources.iter().map(|copy| copy.survey.len).max().unwrap_or(0);
+    async fn restore(&self, replicas: &[SurveyedReplica], member: usize) -> Result<bool> {
+        let target = replicas[member].target;
+        let sources: Vec<&SurveyedReplica> =
+            replicas.iter().filter(|replica| replica.survey.exists).collect();
+        let len = sources.iter().map(|replica| replica.survey.len).max().unwrap_or(0);
         let what = (ByteRange::new(0, len), "a missing chunk file");
         if len > MAX_RESTORED_BYTES {
             let message = format!("{} bytes are missing of one chunk file", len);
@@ -533,7 +535,7 @@ impl FileRepair<'_> {
     }
 
     async fn restore_from(&self, sources: &[&SurveyedReplica], target: TargetId, len: u64) -> Result<()> {
-        self.expect(sources, target, len).await?;
+        self.send_expected_sums(sources, target, len).await?;
         for start in (0..len).step_by(PIECE_BYTES as usize) {
             let piece = ByteRange::at(start, PIECE_BYTES).intersect(ByteRange::new(0, len));
             let mut read = Err(Error::new(Errno::EAGAIN, "no member has the chunk file"));
@@ -553,14 +555,19 @@ impl FileRepair<'_> {
 
     /// Sends a member the checksums of its future file, from the longest replica: from then on,
     /// blocks that aren't there yet are refused.
-    async fn expect(&self, sources: &[&SurveyedReplica], target: TargetId, len: u64) -> Result<()> {
+    async fn send_expected_sums(
+        &self,
+        sources: &[&SurveyedReplica],
+        target: TargetId,
+        len: u64,
+    ) -> Result<()> {
         let longest = sources.iter().find(|source| source.survey.len == len);
         let Some(longest) = longest else {
             return Err(Error::new(Errno::EAGAIN, "no member has the chunk file"));
         };
         for part in expected_parts(len) {
             let survey = self.survey_one(longest.target, part, false).await.map_err(source_failed)?;
-            let op = StorageOp::Expect { first: part.start / BLOCK, len };
+            let op = StorageOp::ExpectChecksums { first: part.start / BLOCK, len };
             self.change(target, op, Some(expected_sums(&survey, part)?)).await?;
         }
         Ok(())
@@ -573,7 +580,7 @@ impl FileRepair<'_> {
         self.tickets.borrow_mut().push(ticket);
         let settled = self.replica.sequences.settled(self.group.since);
         let request = StorageRequest {
-            group: Some(self.in_group(GroupRole::Member { sequence, settled })),
+            group: Some(self.group_context(GroupRole::Member { sequence, committed: settled })),
             ..StorageRequest::new(SessionId(0), target, self.ino, op)
         };
         if target != self.replica.target {

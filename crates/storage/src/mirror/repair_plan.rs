@@ -90,92 +90,93 @@ impl SurveyedReplica {
 }
 
 /// Compares replicas in a piece of whole blocks.
-pub(crate) fn plan(copies: &[SurveyedReplica], piece: ByteRange) -> RepairPlan {
+pub(crate) fn plan(replicas: &[SurveyedReplica], piece: ByteRange) -> RepairPlan {
     let mut plan = RepairPlan::default();
-    let there: Vec<usize> = (0..copies.len()).filter(|at| copies[*at].survey.exists).collect();
-    if there.is_empty() {
+    let existing: Vec<usize> = (0..replicas.len()).filter(|at| replicas[*at].survey.exists).collect();
+    if existing.is_empty() {
         return plan;
     }
     // An empty file equals an absent one.
-    if there.iter().any(|at| copies[*at].survey.len > 0) {
-        plan.missing = (0..copies.len()).filter(|at| !there.contains(at)).collect();
+    if existing.iter().any(|at| replicas[*at].survey.len > 0) {
+        plan.missing = (0..replicas.len()).filter(|at| !existing.contains(at)).collect();
     }
     // The end of the shortest replica shows whether something was cut off.
-    let shortest = there.iter().map(|at| copies[*at].survey.len).min().unwrap_or(0);
+    let shortest = existing.iter().map(|at| replicas[*at].survey.len).min().unwrap_or(0);
     if piece.overlaps(ByteRange::at(shortest.saturating_sub(1), 1)) {
-        lengths(copies, &there, &mut plan);
+        lengths(replicas, &existing, &mut plan);
     }
-    let longest = there.iter().map(|at| copies[*at].survey.len.max(copies[*at].survey.sum_end)).max();
+    let longest = existing.iter().map(|at| replicas[*at].survey.len.max(replicas[*at].survey.sum_end)).max();
     let end = piece.end.min(longest.unwrap_or(0).next_multiple_of(BLOCK));
     let blocks = (piece.start..end).step_by(BLOCK_SIZE).enumerate();
     for (index, at) in blocks {
-        block(copies, &there, (index, ByteRange::at(at, BLOCK)), &mut plan);
+        block(replicas, &existing, (index, ByteRange::at(at, BLOCK)), &mut plan);
     }
     plan
 }
 
-fn lengths(copies: &[SurveyedReplica], there: &[usize], plan: &mut RepairPlan) {
-    let holding: Vec<usize> = there.iter().copied().filter(|at| copies[*at].has_plausible_len()).collect();
-    let len = |at: &usize| copies[*at].survey.len;
-    let right = match holding.split_first() {
+fn lengths(replicas: &[SurveyedReplica], existing: &[usize], plan: &mut RepairPlan) {
+    let plausible: Vec<usize> =
+        existing.iter().copied().filter(|at| replicas[*at].has_plausible_len()).collect();
+    let len = |at: &usize| replicas[*at].survey.len;
+    let source = match plausible.split_first() {
         // The blocks are reported as lost; their remains stay.
-        None => there.iter().copied().max_by_key(len),
+        None => existing.iter().copied().max_by_key(len),
         Some((first, rest)) if rest.iter().all(|at| len(at) == len(first)) => Some(*first),
-        Some(_) => choose(copies, &holding, |at| len(&at)),
+        Some(_) => choose(replicas, &plausible, |at| len(&at)),
     };
-    let Some(right) = right else {
-        let shortest = holding.iter().map(len).min().unwrap_or(0);
-        let longest = holding.iter().map(len).max().unwrap_or(0);
+    let Some(source) = source else {
+        let shortest = plausible.iter().map(len).min().unwrap_or(0);
+        let longest = plausible.iter().map(len).max().unwrap_or(0);
         plan.unclear.push(ByteRange::new(shortest, longest));
         return;
     };
-    plan.len = Some(len(&right));
-    plan.resized = there.iter().copied().filter(|at| len(at) != len(&right)).collect();
+    plan.len = Some(len(&source));
+    plan.resized = existing.iter().copied().filter(|at| len(at) != len(&source)).collect();
 }
 
 fn block(
-    copies: &[SurveyedReplica],
-    there: &[usize],
+    replicas: &[SurveyedReplica],
+    existing: &[usize],
     (index, range): (usize, ByteRange),
     plan: &mut RepairPlan,
 ) {
-    let good: Vec<usize> = there.iter().copied().filter(|at| !copies[*at].is_damaged(range)).collect();
-    let sum = |at: usize| copies[at].sum(index);
-    let Some((first, rest)) = good.split_first() else {
+    let intact: Vec<usize> = existing.iter().copied().filter(|at| !replicas[*at].is_damaged(range)).collect();
+    let sum = |at: usize| replicas[at].sum(index);
+    let Some((first, rest)) = intact.split_first() else {
         return join(&mut plan.lost, range);
     };
-    let right = match rest.iter().all(|at| sum(*at) == sum(*first)) {
+    let source = match rest.iter().all(|at| sum(*at) == sum(*first)) {
         true => Some(*first),
-        false => choose(copies, &good, sum),
+        false => choose(replicas, &intact, sum),
     };
-    let Some(right) = right else { return join(&mut plan.unclear, range) };
-    for &member in there.iter().filter(|at| **at != right) {
-        let holds = good.contains(&member);
-        if holds && sum(member) == sum(right) {
+    let Some(source) = source else { return join(&mut plan.unclear, range) };
+    for &member in existing.iter().filter(|at| **at != source) {
+        let is_intact = intact.contains(&member);
+        if is_intact && sum(member) == sum(source) {
             continue;
         }
         let last = plan.fixes.iter_mut().rev().find(|fix| fix.member == member);
         match last {
-            Some(fix) if (fix.range.end, fix.from, fix.differs) == (range.start, right, holds) => {
+            Some(fix) if (fix.range.end, fix.from, fix.differs) == (range.start, source, is_intact) => {
                 fix.range.end = range.end;
             }
-            _ => plan.fixes.push(BlockRepair { member, range, from: right, differs: holds }),
+            _ => plan.fixes.push(BlockRepair { member, range, from: source, differs: is_intact }),
         }
     }
 }
 
 /// Returns the right one of replicas that match their checksums but differ.
 fn choose<V: PartialEq>(
-    copies: &[SurveyedReplica],
-    holding: &[usize],
+    replicas: &[SurveyedReplica],
+    plausible: &[usize],
     value: impl Fn(usize) -> V,
 ) -> Option<usize> {
-    let votes = |at: usize| holding.iter().filter(|other| value(**other) == value(at)).count();
-    if let Some(most) = holding.iter().find(|at| 2 * votes(**at) > copies.len()) {
+    let votes = |at: usize| plausible.iter().filter(|other| value(**other) == value(at)).count();
+    if let Some(most) = plausible.iter().find(|at| 2 * votes(**at) > replicas.len()) {
         return Some(*most);
     }
     let untouched: Vec<usize> =
-        holding.iter().copied().filter(|at| !copies[*at].is_externally_modified()).collect();
+        plausible.iter().copied().filter(|at| !replicas[*at].is_externally_modified()).collect();
     let (first, rest) = untouched.split_first()?;
     rest.iter().all(|at| value(*at) == value(*first)).then_some(*first)
 }
@@ -236,16 +237,16 @@ mod tests {
 
     #[test]
     fn each_damaged_block_comes_from_a_replica_that_has_it() {
-        let copies = [damaged(copy(1, &[1, 2, 3, 4]), &[1, 2]), damaged(copy(2, &[1, 2, 3, 4]), &[3])];
-        let plan = plan(&copies, WHOLE);
+        let replicas = [damaged(copy(1, &[1, 2, 3, 4]), &[1, 2]), damaged(copy(2, &[1, 2, 3, 4]), &[3])];
+        let plan = plan(&replicas, WHOLE);
         assert_eq!(plan.fixes, [fix(0, 1, 1..3, false), fix(1, 0, 3..4, false)]);
         assert!(plan.lost.is_empty() && plan.unclear.is_empty() && plan.resized.is_empty());
     }
 
     #[test]
     fn a_block_that_is_damaged_on_all_replicas_is_lost() {
-        let copies = [damaged(copy(1, &[1, 2]), &[0]), damaged(copy(2, &[1, 2]), &[0])];
-        let plan = plan(&copies, WHOLE);
+        let replicas = [damaged(copy(1, &[1, 2]), &[0]), damaged(copy(2, &[1, 2]), &[0])];
+        let plan = plan(&replicas, WHOLE);
         assert_eq!((plan.lost, plan.fixes.len()), (vec![ByteRange::new(0, BLOCK)], 0));
     }
 
@@ -284,9 +285,9 @@ mod tests {
     fn lengths_are_compared_where_the_shortest_ends() {
         let mut cut = damaged(copy(1, &[1, 2, 3]), &[2]);
         cut.survey.len -= 1;
-        let copies = [cut, copy(2, &[1, 2, 3])];
-        assert!(plan(&copies, ByteRange::new(0, BLOCK),).unclear.is_empty());
-        assert_eq!(plan(&copies, WHOLE).resized, [0]);
+        let replicas = [cut, copy(2, &[1, 2, 3])];
+        assert!(plan(&replicas, ByteRange::new(0, BLOCK),).unclear.is_empty());
+        assert_eq!(plan(&replicas, WHOLE).resized, [0]);
     }
 
     #[test]

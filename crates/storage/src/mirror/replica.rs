@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{Epoch, Error, Group, GroupId, MemberState, SessionId, TargetId};
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 
 /// A replica: a store with the state that its service has for it. As the primary it orders changes,
 /// as a member it executes them.
@@ -23,7 +23,7 @@ pub(crate) struct Replica {
     pub(crate) target: TargetId,
     pub(crate) store: Arc<Store>,
     /// The duplicate request cache.
-    pub(crate) once: DuplicateRequestCache,
+    pub(crate) drc: DuplicateRequestCache,
     /// The lease epochs of requests to the primary.
     pub(crate) epochs: LeaseEpochs,
     pub(crate) ranges: RangeLocks,
@@ -36,11 +36,11 @@ pub(crate) struct Replica {
     /// Held by the task that asks management to change the group.
     pub(crate) report_lock: rt::sync::RwLock,
     /// The target's counters.
-    pub(super) tally: Arc<TargetCounters>,
+    pub(super) counters: Arc<TargetCounters>,
     group_state: Mutex<GroupState>,
     /// Set after a crash, or after a shutdown while other members might have missed something.
     /// Cleared once this replica was resynced, or the others were resynced from it.
-    is_unreconciled: AtomicBool,
+    is_unclean: AtomicBool,
     /// Files that need crash reconciliation before clients are admitted, if the group continues
     /// from this replica.
     pub(super) unreconciled: UnreconciledFiles,
@@ -87,14 +87,14 @@ impl Replica {
     pub(crate) fn new(
         group: GroupId,
         store: Arc<Store>,
-        crashed: Option<Touched>,
-        tally: Arc<TargetCounters>,
+        crashed: Option<ReconcileFiles>,
+        counters: Arc<TargetCounters>,
         is_fenced: impl Fn(SessionId) -> bool,
     ) -> Replica {
         Replica {
             group,
             target: store.target(),
-            once: DuplicateRequestCache::load(&store, is_fenced),
+            drc: DuplicateRequestCache::load(&store, is_fenced),
             epochs: LeaseEpochs::default(),
             ranges: RangeLocks::default(),
             version_fence: VersionFence::default(),
@@ -102,9 +102,9 @@ impl Replica {
             unsettled: UnsettledChanges::default(),
             role_lock: rt::sync::RwLock::new(),
             report_lock: rt::sync::RwLock::new(),
-            tally,
+            counters,
             group_state: Mutex::default(),
-            is_unreconciled: AtomicBool::new(crashed.is_some()),
+            is_unclean: AtomicBool::new(crashed.is_some()),
             unreconciled: UnreconciledFiles::new(crashed.unwrap_or_default()),
             forced_recovery: ForcedRecovery::default(),
             is_open: AtomicBool::new(false),
@@ -114,61 +114,61 @@ impl Replica {
     }
 
     /// Updates the state of the group. Every request does so before it begins.
-    pub(crate) fn follow(&self, group: &Group) {
-        let mut standing = self.group_state.lock();
-        if group.since < standing.since {
+    pub(crate) fn update_group(&self, group: &Group) {
+        let mut group_state = self.group_state.lock();
+        if group.since < group_state.since {
             return;
         }
         let state = group.state_of(self.target).unwrap_or(MemberState::Bad);
         let is_out = state != MemberState::Good;
-        if is_out && !standing.is_out_of_sync {
+        if is_out && !group_state.is_out_of_sync {
             // The primary reports the executed changes when it resyncs this replica; until then no
             // client is served here.
-            self.once.clear();
+            self.drc.clear();
             self.store.drop_verifier();
         }
         if is_out {
-            self.is_unreconciled.store(false, Ordering::Release);
+            self.is_unclean.store(false, Ordering::Release);
             self.drop_unreconciled();
         }
-        self.forced_recovery.follow(group, self.target);
+        self.forced_recovery.update_group(group, self.target);
         let is_degraded = group.is_degraded();
         // After another crash, the intent log must lead to the same result again.
         if is_degraded || !(self.is_unclean() || self.unreconciled.is_pending()) {
             self.store.retain_all_entries(is_degraded);
         }
-        standing.is_out_of_sync = is_out;
-        if group.since > standing.since || standing.in_sync.is_none() {
-            standing.update(group);
+        group_state.is_out_of_sync = is_out;
+        if group.since > group_state.since || group_state.in_sync.is_none() {
+            group_state.update(group);
         }
     }
 
     /// Whether an ejected member may not know of its ejection yet: clients may still read from it.
     pub(crate) fn has_unconfirmed_ejection(&self) -> bool {
-        let standing = self.group_state.lock();
-        standing.ejected_in > standing.confirmed_in
+        let group_state = self.group_state.lock();
+        group_state.ejected_in > group_state.confirmed_in
     }
 
     /// Records that all members ejected up to this version know it, or can't serve any more.
     pub(crate) fn confirm_ejections(&self, since: Epoch) {
-        let mut standing = self.group_state.lock();
-        standing.confirmed_in = standing.confirmed_in.max(since);
+        let mut group_state = self.group_state.lock();
+        group_state.confirmed_in = group_state.confirmed_in.max(since);
     }
 
     /// Whether this replica may differ from others because of a crash of the former process, and
     /// hasn't been reconciled with them.
     pub(crate) fn is_unclean(&self) -> bool {
-        self.is_unreconciled.load(Ordering::Acquire)
+        self.is_unclean.load(Ordering::Acquire)
     }
 
     /// Records that all others will be resynced from the dirty regions that the crash has left.
-    pub(crate) fn mark_reconciled(&self) {
-        self.is_unreconciled.store(false, Ordering::Release);
+    pub(crate) fn mark_clean(&self) {
+        self.is_unclean.store(false, Ordering::Release);
     }
 
     /// Drops the leftovers: crash reconciliation has finished, or isn't needed.
     pub(super) fn drop_unreconciled(&self) {
-        self.unreconciled.forget();
+        self.unreconciled.clear();
         self.store.mark_reconciled();
     }
 
@@ -193,11 +193,11 @@ impl Replica {
     /// repeated for some seconds.
     pub(crate) fn open_to_clients(&self) {
         if !self.is_open.swap(true, Ordering::AcqRel) {
-            self.once.set_open();
+            self.drc.set_open();
         }
     }
 
     pub(crate) fn failed(&self, error: &StoreError) -> Error {
-        self.tally.failed(&self.store, error)
+        self.counters.failed(&self.store, error)
     }
 }

@@ -12,7 +12,7 @@ use types::{ClusterMap, Epoch, Group, GroupId, MemberState, TargetId, TargetStat
 use wire::{GroupContext, GroupRole, StorageOp};
 
 /// How often the map is checked.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How often targets are searched for replicas of groups that they have left.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -39,15 +39,15 @@ pub(crate) async fn run_resyncs(
     mirrors: Arc<MirrorService>,
     targets: impl Fn() -> Option<Vec<ServedTarget>>,
 ) {
-    let rests = Arc::new(Backoffs::default());
+    let backoffs = Arc::new(Backoffs::default());
     let mut swept_ns = rt::monotonic_ns();
     loop {
-        rt::sleep(LOOK_INTERVAL).await;
+        rt::sleep(CHECK_INTERVAL).await;
         let Some(targets) = targets() else { return };
         let map = mirrors.map();
         for replica in mirrors.open_replicas() {
             if let Some(group) = map.group(replica.group) {
-                replica.follow(group);
+                replica.update_group(group);
                 mirrors.drop_retained_entries(&replica, group).await;
             }
         }
@@ -55,18 +55,19 @@ pub(crate) async fn run_resyncs(
             continue;
         }
         if rt::monotonic_ns() - swept_ns >= SWEEP_INTERVAL.as_nanos() as u64 {
-            for (store, tally) in &targets {
-                leaving::sweep(&mirrors, &map, store, tally).await;
+            for (store, counters) in &targets {
+                leaving::remove_obsolete_replicas(&mirrors, &map, store, counters).await;
             }
             swept_ns = rt::monotonic_ns();
         }
         for group in map.groups.iter().filter(|group| group.since > Epoch(0)) {
             // A primary that management considers offline doesn't act, whatever its node sees.
-            let is_there = |id: &TargetId| map.target(*id).is_some_and(|t| t.state != TargetState::Offline);
-            let primary = group.primary().filter(is_there);
+            let is_available =
+                |id: &TargetId| map.target(*id).is_some_and(|t| t.state != TargetState::Offline);
+            let primary = group.primary().filter(is_available);
             let here = targets.iter().find(|(store, _)| Some(store.target()) == primary);
-            if let Some((store, tally)) = here {
-                handle_group(&mirrors, &rests, &map, group, (store, tally)).await;
+            if let Some((store, counters)) = here {
+                handle_group(&mirrors, &backoffs, &map, group, (store, counters)).await;
             }
         }
     }
@@ -78,13 +79,13 @@ async fn handle_group(
     backoffs: &Arc<Backoffs>,
     map: &ClusterMap,
     group: &Group,
-    (store, tally): (&Arc<Store>, &Arc<TargetCounters>),
+    (store, counters): (&Arc<Store>, &Arc<TargetCounters>),
 ) {
     let is_known = mirrors.entries.read().contains_key(&(store.target(), group.id));
     if !is_known && !group.is_degraded() && group.leaving.is_none() {
         return;
     }
-    let Ok(replica) = mirrors.replica(store, tally, group.id, IfAbsent::Create).await else { return };
+    let Ok(replica) = mirrors.replica(store, counters, group.id, IfAbsent::Create).await else { return };
     if replica.is_unclean() && mirrors.eject_others(&replica).await.is_err() {
         return;
     }
@@ -98,50 +99,56 @@ async fn handle_group(
         return mirrors.start_reconciliation(&replica);
     }
     mirrors.clone().send_settled(&replica, group);
-    let dismissed = group.removable_member();
+    let removable = group.removable_member();
     let is_online = |id: TargetId| map.target(id).is_some_and(|target| target.state == TargetState::Online);
     // Management doesn't count unreachable replicas.
-    let may_go = |leaving: &TargetId| {
+    let may_leave = |leaving: &TargetId| {
         let mut others = group.members.iter().filter(|id| *id != leaving);
         group.state_of(*leaving) == Some(MemberState::Good) && others.all(|id| is_online(*id))
     };
-    if let Some(leaving) = dismissed.filter(may_go) {
+    if let Some(leaving) = removable.filter(may_leave) {
         leaving::release_member(mirrors, &replica, group.since, leaving);
     }
     if map.settings.resync.paused {
         return;
     }
-    for (member, state) in group.members_with_states().filter(|(member, _)| dismissed != Some(*member)) {
+    for (member, state) in group.members_with_states().filter(|(member, _)| removable != Some(*member)) {
         if state != MemberState::Good && is_online(member) {
-            begin(mirrors, backoffs, &replica, member);
+            start_resync(mirrors, backoffs, &replica, member);
         }
     }
 }
 
 /// Begins to resync a member, unless that or too many other resyncs are running.
-fn begin(mirrors: &Arc<MirrorService>, rests: &Arc<Backoffs>, replica: &Arc<Replica>, member: TargetId) {
+fn start_resync(
+    mirrors: &Arc<MirrorService>,
+    backoffs: &Arc<Backoffs>,
+    replica: &Arc<Replica>,
+    member: TargetId,
+) {
     let key = (replica.group, member);
     let now_ns = rt::monotonic_ns();
-    if rests.lock().get(&key).is_some_and(|(from_ns, _)| now_ns < *from_ns) {
+    if backoffs.lock().get(&key).is_some_and(|(from_ns, _)| now_ns < *from_ns) {
         return;
     }
     {
-        let mut busy = mirrors.resyncing.lock();
-        if busy.len() >= MAX_RESYNCS || !busy.insert(key) {
+        let mut resyncing = mirrors.resyncing.lock();
+        if resyncing.len() >= MAX_RESYNCS || !resyncing.insert(key) {
             return;
         }
     }
-    let (mirrors, rests, replica) = (mirrors.clone(), rests.clone(), replica.clone());
+    let (mirrors, backoffs, replica) = (mirrors.clone(), backoffs.clone(), replica.clone());
     rt::spawn(async move {
         match member_resync::run(&mirrors, &replica, member).await {
             Ok(()) => {
-                rests.lock().remove(&key);
+                backoffs.lock().remove(&key);
             }
             Err(error) => {
                 tracing::warn!(group = %key.0, target_id = %member, %error, "a member is not in sync yet");
-                let mut rests = rests.lock();
-                let rest = rests.get(&key).map_or(MIN_BACKOFF, |(_, rest)| (*rest * 2).min(MAX_BACKOFF));
-                rests.insert(key, (rt::monotonic_ns() + rest.as_nanos() as u64, rest));
+                let mut backoffs = backoffs.lock();
+                let backoff =
+                    backoffs.get(&key).map_or(MIN_BACKOFF, |(_, rest)| (*rest * 2).min(MAX_BACKOFF));
+                backoffs.insert(key, (rt::monotonic_ns() + backoff.as_nanos() as u64, backoff));
             }
         }
         mirrors.resyncing.lock().remove(&key);
@@ -155,13 +162,13 @@ impl MirrorService {
             return;
         }
         let settled = replica.sequences.settled(group.since);
-        let part = GroupRole::Member { sequence: 0, settled };
-        let in_group = GroupContext { group: group.id, since: group.since, role: part };
+        let part = GroupRole::Member { sequence: 0, committed: settled };
+        let in_group = GroupContext { group: group.id, version: group.since, role: part };
         let others = group.members_with_states().filter(|(target, _)| *target != replica.target);
         for (member, _) in others.filter(|(_, state)| state.receives_writes()) {
             let mirrors = self.clone();
             rt::spawn(async move {
-                let asked = (types::InodeId(0), StorageOp::Settled);
+                let asked = (types::InodeId(0), StorageOp::Committed);
                 // A member that misses this learns it from the next one; until then it retains some
                 // dirty regions longer.
                 let _ = mirrors.call_member(member, asked, in_group, None).await;

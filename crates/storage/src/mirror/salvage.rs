@@ -46,17 +46,17 @@ impl MemberResync<'_> {
         if !here.exists {
             return Err(refusal);
         }
-        let look = StorageOp::Survey { range: blocks, unit: BLOCK, read: true };
-        let theirs = survey(self.ask(ino, look.clone(), None).await?)?;
+        let op = StorageOp::Survey { range: blocks, unit: BLOCK, read: true };
+        let member = survey(self.call_member(ino, op.clone(), None).await?)?;
         let mut others = BTreeMap::new();
         for target in self.others()? {
             // A member that doesn't answer isn't a source.
-            if let Ok(reply) = self.ask_other(target, ino, look.clone(), None).await {
+            if let Ok(reply) = self.call_other(target, ino, op.clone(), None).await {
                 others.insert(target, survey(reply)?);
             }
         }
-        let copies = Surveys { here, others, member: theirs };
-        for (range, source) in sources(&copies, blocks) {
+        let surveys = Surveys { here, others, member };
+        for (range, source) in sources(&surveys, blocks) {
             self.send_from(ino, range.intersect(piece), source).await?;
         }
         Ok(())
@@ -75,7 +75,7 @@ impl MemberResync<'_> {
                     group = %replica.group, target_id = %replica.target, inode = %ino, %range,
                     "no intact replica is left of this range; hint: weft fsck names the file; restore it from a backup"
                 );
-                return self.ask(ino, StorageOp::MarkLost { range }, None).await.map(drop);
+                return self.call_member(ino, StorageOp::MarkLost { range }, None).await.map(drop);
             }
             Source::Here => {
                 let read = replica.store.read(ino, range.start, &buf, chunkstore::IoPath::Direct).await;
@@ -83,7 +83,7 @@ impl MemberResync<'_> {
             }
             Source::Other(target) => {
                 let op = StorageOp::Read { offset: range.start, path: DataPath::Direct };
-                self.ask_other(target, ino, op, Some(buf.clone())).await?;
+                self.call_other(target, ino, op, Some(buf.clone())).await?;
             }
         }
         self.write(ino, range.start, buf).await
@@ -110,13 +110,13 @@ impl MemberResync<'_> {
             }
         }
         let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Exclusive).await;
-        let look = StorageOp::Survey { range: ByteRange::new(0, BLOCK), unit: BLOCK, read: false };
-        let theirs = survey(self.ask(ino, look, None).await?)?;
+        let op = StorageOp::Survey { range: ByteRange::new(0, BLOCK), unit: BLOCK, read: false };
+        let member = survey(self.call_member(ino, op, None).await?)?;
         let failed = |error| replica.failed(&error);
-        let is_stretched = store.restore_length(ino, theirs.len).await.map_err(failed)?;
+        let is_extended = store.restore_length(ino, member.len).await.map_err(failed)?;
         // An open file here is sent from its handle, and rewritten from the member afterwards: it
         // is lost when it is closed.
-        if is_stretched || store.is_replaced(ino).await.map_err(failed)? {
+        if is_extended || store.is_replaced(ino).await.map_err(failed)? {
             tracing::error!(
                 %group, target_id = %replica.target, inode = %ino,
                 "another program removed or truncated the chunk file of inode {ino}; the resynced member keeps its content"
@@ -135,8 +135,8 @@ impl MemberResync<'_> {
         if !self.is_here(ino).await? {
             return Ok(store.is_missing(ino).await.map_err(failed)? || self.longest(ino).await? > 0);
         }
-        let look = store.survey(ino, ByteRange::new(0, 0), BLOCK, false).await.map_err(failed)?;
-        Ok(!look.is_there || look.sum_end > look.len.next_multiple_of(BLOCK))
+        let survey = store.survey(ino, ByteRange::new(0, 0), BLOCK, false).await.map_err(failed)?;
+        Ok(!survey.exists || survey.sum_end > survey.len.next_multiple_of(BLOCK))
     }
 
     /// Returns the length of the file on the other in-sync members. One that doesn't answer may
@@ -145,7 +145,7 @@ impl MemberResync<'_> {
     async fn longest(&self, ino: InodeId) -> Result<u64> {
         let mut longest = 0;
         for target in self.others()? {
-            match self.ask_other(target, ino, StorageOp::Stat, None).await {
+            match self.call_other(target, ino, StorageOp::Stat, None).await {
                 Ok(StorageReply::Stat { len, .. }) => longest = longest.max(len),
                 Ok(_) => {}
                 Err(error) if self.mirrors.is_reachable(target) => return Err(error),
@@ -183,7 +183,7 @@ impl MemberResync<'_> {
     }
 
     /// Sends a request to another in-sync member. The range held here doesn't change there either.
-    async fn ask_other(
+    async fn call_other(
         &self,
         target: TargetId,
         ino: InodeId,
@@ -191,8 +191,8 @@ impl MemberResync<'_> {
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let group = self.mirrors.primary_view(self.replica)?.group()?.clone();
-        let part = GroupRole::Member { sequence: 0, settled: 0 };
-        let in_group = GroupContext { group: group.id, since: group.since, role: part };
+        let part = GroupRole::Member { sequence: 0, committed: 0 };
+        let in_group = GroupContext { group: group.id, version: group.since, role: part };
         self.mirrors.call_member(target, (ino, op), in_group, payload).await
     }
 }
@@ -206,11 +206,11 @@ fn survey(reply: StorageReply) -> Result<ReplicaState> {
 }
 
 /// Returns the sources of the blocks of a piece, as ranges in order.
-fn sources(copies: &Surveys, piece: ByteRange) -> Vec<(ByteRange, Source)> {
+fn sources(surveys: &Surveys, piece: ByteRange) -> Vec<(ByteRange, Source)> {
     let mut found: Vec<(ByteRange, Source)> = Vec::new();
     for (index, at) in (piece.start..piece.end).step_by(BLOCK_SIZE).enumerate() {
         let block = ByteRange::at(at, BLOCK);
-        let source = source(copies, index, block);
+        let source = source(surveys, index, block);
         match found.last_mut() {
             Some((range, last)) if *last == source => range.end = block.end,
             _ => found.push((block, source)),
@@ -219,18 +219,18 @@ fn sources(copies: &Surveys, piece: ByteRange) -> Vec<(ByteRange, Source)> {
     found
 }
 
-fn source(copies: &Surveys, index: usize, block: ByteRange) -> Source {
+fn source(surveys: &Surveys, index: usize, block: ByteRange) -> Source {
     let is_good =
         |survey: &ReplicaState| survey.exists && !survey.damaged.iter().any(|range| range.overlaps(block));
     let sum = |survey: &ReplicaState| survey.sums.get(index).copied().unwrap_or(0);
-    if is_good(&copies.here) {
+    if is_good(&surveys.here) {
         return Source::Here;
     }
-    if let Some((target, _)) = copies.others.iter().find(|(_, survey)| is_good(survey)) {
+    if let Some((target, _)) = surveys.others.iter().find(|(_, survey)| is_good(survey)) {
         return Source::Other(*target);
     }
     // A hole has no checksum, and neither has a block whose checksum was lost.
-    match is_good(&copies.member) && sum(&copies.here) != 0 && sum(&copies.here) == sum(&copies.member) {
+    match is_good(&surveys.member) && sum(&surveys.here) != 0 && sum(&surveys.here) == sum(&surveys.member) {
         true => Source::Member,
         false => Source::Lost,
     }
@@ -253,10 +253,10 @@ mod tests {
         }
     }
 
-    fn found(here: ReplicaState, other: Option<ReplicaState>, theirs: ReplicaState) -> Vec<(u64, Source)> {
+    fn found(here: ReplicaState, other: Option<ReplicaState>, member: ReplicaState) -> Vec<(u64, Source)> {
         let others = other.into_iter().map(|survey| (TargetId(3), survey)).collect();
-        let copies = Surveys { here, others, member: theirs };
-        let all = sources(&copies, ByteRange::new(0, 4 * BLOCK));
+        let surveys = Surveys { here, others, member };
+        let all = sources(&surveys, ByteRange::new(0, 4 * BLOCK));
         all.into_iter().map(|(range, source)| (range.end / BLOCK, source)).collect()
     }
 

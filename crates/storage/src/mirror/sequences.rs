@@ -7,7 +7,7 @@ use std::time::Duration;
 use types::Epoch;
 
 /// How often a task that waits for older changes checks again; as a rule it is woken.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The changes of one replica while it is the primary.
 #[derive(Default)]
@@ -89,7 +89,7 @@ impl Sequences {
     }
 
     /// Waits until no change of an older version is left.
-    pub(crate) async fn older_ended(&self, version: Epoch) {
+    pub(crate) async fn wait_for_older(&self, version: Epoch) {
         loop {
             let waiting = {
                 let mut state = self.state.lock();
@@ -100,7 +100,7 @@ impl Sequences {
                 self.ended.clear();
                 self.ended.wait()
             };
-            rt::timeout(LOOK_INTERVAL, waiting).await;
+            rt::timeout(RECHECK_INTERVAL, waiting).await;
         }
     }
 }

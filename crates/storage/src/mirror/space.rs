@@ -15,14 +15,14 @@ impl MirrorService {
         own: TargetId,
         request: &StorageRequest,
     ) -> Vec<MemberSpace> {
-        let part = GroupRole::Member { sequence: 0, settled: 0 };
-        let in_group = GroupContext { group: group.id, since: group.since, role: part };
+        let part = GroupRole::Member { sequence: 0, committed: 0 };
+        let in_group = GroupContext { group: group.id, version: group.since, role: part };
         let ask = |(target, _): (TargetId, MemberState)| async move {
             let asked = (request.ino, request.op.clone());
             match self.call_member(target, asked, in_group, None).await {
-                Ok(StorageReply::Room(ReservationSpace { disk, free, unallocated: wanted, .. })) => {
-                    Some(MemberSpace { target, disk, free, wanted })
-                }
+                Ok(StorageReply::SpaceNeeded(ReservationSpace {
+                    disk, free, unallocated: wanted, ..
+                })) => Some(MemberSpace { target, disk, free, wanted }),
                 _ => None,
             }
         };

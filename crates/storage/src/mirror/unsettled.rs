@@ -34,12 +34,12 @@ impl<H> Default for State<H> {
 }
 
 impl<H> State<H> {
-    fn begin(&mut self, name: ChangeId, (ino, range): (InodeId, ByteRange), hold: H) {
-        self.version = self.version.max(name.0);
+    fn begin(&mut self, id: ChangeId, (ino, range): (InodeId, ByteRange), hold: H) {
+        self.version = self.version.max(id.0);
         // A change may arrive twice after a broken connection: it is the same one.
-        self.forget_range(name);
-        self.by_id.insert(name, UnsettledChange { ino, _hold: hold });
-        self.ranges.entry(ino).or_default().push((name, range));
+        self.remove_range(id);
+        self.by_id.insert(id, UnsettledChange { ino, _hold: hold });
+        self.ranges.entry(ino).or_default().push((id, range));
     }
 
     /// Returns the changes whose dirty regions needn't be retained any more.
@@ -49,22 +49,22 @@ impl<H> State<H> {
             return Vec::new();
         }
         let open = self.by_id.split_off(&(version, settled));
-        let over = std::mem::replace(&mut self.by_id, open);
-        for (name, change) in &over {
-            self.forget(*name, change.ino);
+        let settled_changes = std::mem::replace(&mut self.by_id, open);
+        for (id, change) in &settled_changes {
+            self.remove_from_file(*id, change.ino);
         }
-        over.into_values().collect()
+        settled_changes.into_values().collect()
     }
 
-    fn forget_range(&mut self, name: ChangeId) {
-        if let Some(ino) = self.by_id.get(&name).map(|change| change.ino) {
-            self.forget(name, ino);
+    fn remove_range(&mut self, id: ChangeId) {
+        if let Some(ino) = self.by_id.get(&id).map(|change| change.ino) {
+            self.remove_from_file(id, ino);
         }
     }
 
-    fn forget(&mut self, name: ChangeId, ino: InodeId) {
+    fn remove_from_file(&mut self, id: ChangeId, ino: InodeId) {
         let Some(ranges) = self.ranges.get_mut(&ino) else { return };
-        ranges.retain(|(other, _)| *other != name);
+        ranges.retain(|(other, _)| *other != id);
         if ranges.is_empty() {
             self.ranges.remove(&ino);
         }
@@ -90,20 +90,20 @@ impl UnsettledChanges {
     /// Records that all changes below `settled`, and if that is at least 1 those of older versions,
     /// are on all replicas.
     pub(crate) fn settle(&self, version: Epoch, settled: u64) {
-        let over = self.0.lock().settle(version, settled);
+        let settled_changes = self.0.lock().settle(version, settled);
         // Outside of the lock, since each drop updates the intent log.
-        drop(over);
+        drop(settled_changes);
     }
 
     /// Whether this range of a file has a change that isn't known to be on all replicas.
-    pub(crate) fn is_open(&self, ino: InodeId, range: ByteRange) -> bool {
+    pub(crate) fn is_unsettled(&self, ino: InodeId, range: ByteRange) -> bool {
         self.0.lock().is_unsettled(ino, range)
     }
 
     /// Drops all: the group is in sync, with this replica as its primary.
     pub(crate) fn clear(&self) {
-        let over = std::mem::take(&mut *self.0.lock());
-        drop(over);
+        let settled_changes = std::mem::take(&mut *self.0.lock());
+        drop(settled_changes);
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use types::{Epoch, Errno, Error, GroupId, Result};
 
 /// How often a request that waits for older changes checks again; as a rule it is woken.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The group versions of one replica.
 #[derive(Default)]
@@ -29,7 +29,7 @@ struct State {
 
 /// A running change, until it is dropped.
 pub(crate) struct VersionGuard<'a> {
-    turns: &'a VersionFence,
+    fence: &'a VersionFence,
     version: Epoch,
 }
 
@@ -57,28 +57,28 @@ impl VersionFence {
                 if state.older == 0 {
                     state.running += u32::from(is_change);
                     // Created for changes only, because its drop counts.
-                    return Ok(is_change.then(|| VersionGuard { turns: self, version }));
+                    return Ok(is_change.then(|| VersionGuard { fence: self, version }));
                 }
                 // Cleared under the lock under which changes end.
                 self.ended.clear();
                 self.ended.wait()
             };
             // Another waiter may have cleared the event.
-            rt::timeout(LOOK_INTERVAL, waiting).await;
+            rt::timeout(RECHECK_INTERVAL, waiting).await;
         }
     }
 }
 
 impl Drop for VersionGuard<'_> {
     fn drop(&mut self) {
-        let mut state = self.turns.state.lock();
+        let mut state = self.fence.state.lock();
         if state.version == self.version {
             state.running -= 1;
             return;
         }
         state.older -= 1;
         if state.older == 0 {
-            self.turns.ended.set();
+            self.fence.ended.set();
         }
     }
 }
@@ -98,20 +98,20 @@ mod tests {
     #[test]
     fn a_newer_version_waits_for_running_changes_and_fences_later_ones() {
         let run = async {
-            let turns = VersionFence::default();
+            let fence = VersionFence::default();
             let group = GroupId(1);
-            let old = turns.enter(group, Epoch(3), true).await.unwrap();
+            let old = fence.enter(group, Epoch(3), true).await.unwrap();
             {
-                let mut newer = pin!(turns.enter(group, Epoch(4), true));
+                let mut newer = pin!(fence.enter(group, Epoch(4), true));
                 let mut context = Context::from_waker(Waker::noop());
                 assert!(newer.as_mut().poll(&mut context).is_pending());
-                let late = turns.enter(group, Epoch(3), true).await;
+                let late = fence.enter(group, Epoch(3), true).await;
                 assert_eq!(late.err().unwrap().errno, Errno::EREMCHG);
                 drop(old);
                 assert!(matches!(newer.as_mut().poll(&mut context), Poll::Ready(Ok(_))));
             }
-            assert!(turns.enter(group, Epoch(5), false).await.unwrap().is_none());
-            let state = turns.state.lock();
+            assert!(fence.enter(group, Epoch(5), false).await.unwrap().is_none());
+            let state = fence.state.lock();
             assert_eq!((state.running, state.older), (0, 0));
         };
         rt::block_on(run).unwrap();

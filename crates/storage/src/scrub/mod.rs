@@ -19,12 +19,12 @@ use types::{MapHandle, ScrubSettings, TargetId};
 use wire::mgmt::ScrubProgress;
 
 /// How often the scrubber checks whether a scrub is due, was requested, or may continue.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Default interval between the begins of two scrubs of a target, in seconds. Short enough to find
 /// a bad block while the other replica is intact; even a slow and full disk is read within a small
 /// part of it.
-const EVERY_S: u64 = 30 * 24 * 3600;
+const DEFAULT_INTERVAL_S: u64 = 30 * 24 * 3600;
 
 /// Default read rate of a target, in bytes per second: a part of what a single disk delivers.
 const DEFAULT_RATE: u64 = 64 << 20;
@@ -56,7 +56,7 @@ impl StorageService {
                 rt::spawn(run_scrubs_of(Arc::downgrade(&service), map.clone(), target));
             }
             drop(service);
-            rt::sleep(LOOK_INTERVAL).await;
+            rt::sleep(CHECK_INTERVAL).await;
         }
     }
 
@@ -93,7 +93,7 @@ async fn run_scrubs_of(service: std::sync::Weak<StorageService>, map: MapHandle,
             let Some(service) = service.upgrade() else { return };
             service.scrubs.publish(record.progress(target, false, None));
         }
-        rt::sleep(LOOK_INTERVAL).await;
+        rt::sleep(CHECK_INTERVAL).await;
         let Some(service) = service.upgrade() else { return };
         let settings = settings(&map);
         let is_offline = service.find(target).is_some_and(|served| served.is_offline());
@@ -107,13 +107,13 @@ async fn run_scrubs_of(service: std::sync::Weak<StorageService>, map: MapHandle,
             }
             tracing::info!(target_id = %target, "scrub of target {target} begins");
         }
-        let round = ScrubRun { service: &service, map: &map, target, dir: &dir };
-        let outcome = round.run(&mut record).await;
-        round.store_record(&record).await;
+        let run = ScrubRun { service: &service, map: &map, target, dir: &dir };
+        let outcome = run.run(&mut record).await;
+        run.store_record(&record).await;
         if let Err(error) = outcome {
             tracing::warn!(target_id = %target, %error, "the scrub of target {target} pauses");
             service.scrubs.publish(record.progress(target, true, Some(error.message.to_string())));
-            rt::sleep(10 * LOOK_INTERVAL).await;
+            rt::sleep(10 * CHECK_INTERVAL).await;
         }
     }
 }

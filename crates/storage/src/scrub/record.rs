@@ -1,6 +1,6 @@
 //! The scrub state of one target: a small file in its directory.
 
-use super::EVERY_S;
+use super::DEFAULT_INTERVAL_S;
 use rt::{File, IoBuf, OpenOptions};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -67,8 +67,8 @@ impl ScrubRecord {
     /// Loads the stored record. Returns a new one if none exists or it can't be read: then the
     /// scrub starts from the beginning.
     pub(super) async fn load(dir: &Path, now_s: i64) -> ScrubRecord {
-        let kept = read(dir).await.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        kept.unwrap_or(ScrubRecord { since_s: now_s, ..ScrubRecord::default() })
+        let stored = read(dir).await.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        stored.unwrap_or(ScrubRecord { since_s: now_s, ..ScrubRecord::default() })
     }
 
     /// Stores the record atomically. A failure is logged, and the scrub continues.
@@ -97,7 +97,7 @@ impl ScrubRecord {
         if self.is_under_way() || settings.asked > self.asked {
             return true;
         }
-        let every_s = settings.every_s.unwrap_or(EVERY_S);
+        let every_s = settings.every_s.unwrap_or(DEFAULT_INTERVAL_S);
         let late_s = every_s / START_SPREAD * (u64::from(target.0) % START_SPREAD) / START_SPREAD;
         let passed_s = now_s.saturating_sub(self.began_s.max(self.since_s));
         every_s > 0 && u64::try_from(passed_s).is_ok_and(|passed_s| passed_s >= every_s + late_s)
@@ -123,9 +123,9 @@ impl ScrubRecord {
         self.bytes_before = Some(self.bytes_done);
     }
 
-    pub(super) fn add(&mut self, healed: RepairResult) {
-        self.damaged += healed.damaged;
-        self.mended += healed.repaired;
+    pub(super) fn add(&mut self, result: RepairResult) {
+        self.damaged += result.damaged;
+        self.mended += result.repaired;
     }
 
     pub(super) fn progress(
@@ -173,7 +173,7 @@ mod tests {
         assert!(record.is_due(&every(Some(100)), target, 1100));
         assert!(!record.is_due(&every(Some(100)), TargetId(21), 1100), "not all at once");
         assert!(!record.is_due(&every(Some(0)), target, i64::MAX), "never by itself");
-        assert!(!record.is_due(&every(None), target, 1000 + EVERY_S as i64 - 1));
+        assert!(!record.is_due(&every(None), target, 1000 + DEFAULT_INTERVAL_S as i64 - 1));
         let asked = ScrubSettings { asked: 3, every_s: Some(0), ..ScrubSettings::default() };
         assert!(record.is_due(&asked, target, 1001));
         record.begin(3, 1001);

@@ -194,7 +194,7 @@ impl ScrubRun<'_> {
             let began_ns = rt::monotonic_ns();
             let piece = ByteRange::at(at, PIECE_BYTES);
             let survey = store.survey(ino, piece, PIECE_BYTES, true).await.map_err(|e| self.failed(&e))?;
-            if !survey.is_there {
+            if !survey.exists {
                 let is_replaced = store.is_replaced(ino).await.map_err(|e| self.failed(&e))?;
                 match mirror {
                     // It may just have been deleted.
@@ -214,8 +214,8 @@ impl ScrubRun<'_> {
                 return Ok(());
             }
             end = survey.len.max(survey.sum_end);
-            let looked = piece.intersect(ByteRange::new(0, end)).len();
-            record.bytes_done += looked;
+            let bytes = piece.intersect(ByteRange::new(0, end)).len();
+            record.bytes_done += bytes;
             for range in survey.damaged {
                 match mirror {
                     Some((mirrors, replica)) => {
@@ -226,7 +226,7 @@ impl ScrubRun<'_> {
                 }
             }
             at = piece.end;
-            self.throttle(record, looked, began_ns).await?;
+            self.throttle(record, bytes, began_ns).await?;
         }
         Ok(())
     }
@@ -241,7 +241,7 @@ impl ScrubRun<'_> {
         range: ByteRange,
     ) -> Result<(), Interruption> {
         match mirrors.request_repair(self.target, replica.group, ino, range).await {
-            Ok(healed) => record.add(healed),
+            Ok(result) => record.add(result),
             Err(error) => {
                 record.add(RepairResult { damaged: 1, repaired: 0, unclear: 0 });
                 tracing::warn!(
@@ -272,9 +272,9 @@ impl ScrubRun<'_> {
                 let began_ns = rt::monotonic_ns();
                 let compared = mirrors.compare(replica, ino).await;
                 match compared {
-                    Ok((healed, is_missing)) => {
+                    Ok((result, is_missing)) => {
                         record.missing += u64::from(is_missing);
-                        record.add(healed);
+                        record.add(result);
                     }
                     Err(error) if error.errno == Errno::EREMCHG => return Ok(()),
                     Err(error) => return Err(error.into()),

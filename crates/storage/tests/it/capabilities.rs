@@ -114,7 +114,7 @@ fn granted_operations_are_allowed() {
         };
         cluster.service.handle_from(&caller(HOLDER), request, None).await.unwrap();
         // Only services copy files.
-        let watch = StorageOp::Watch { token: 1, round: 0 };
+        let watch = StorageOp::TrackDirty { token: 1, round: 0 };
         assert_eq!(cluster.refused(watch, None).await, Errno::EACCES);
         // Requests that aren't about a file, requests of services, and callers in the same process
         // need none.

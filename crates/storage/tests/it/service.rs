@@ -208,8 +208,10 @@ fn a_scrub_reports_damaged_and_missing_files() {
         // A read that finds a chunk file of known length missing counts it from then on.
         let read = StorageOp::Read { offset: 0, path: Way::Cached };
         let lost = InodeId(INO.0 + 1);
-        let request =
-            StorageRequest { known: 5000, ..StorageRequest::new(SessionId(5), TargetId(1), lost, read) };
+        let request = StorageRequest {
+            length_bound: 5000,
+            ..StorageRequest::new(SessionId(5), TargetId(1), lost, read)
+        };
         let error = service.handle(request, Some(IoBuf::alloc(4096))).await.unwrap_err();
         assert_eq!(error.errno, Errno::EIO, "{error}");
         assert_eq!(service.scrubs()[0].missing, 1);
@@ -255,7 +257,7 @@ fn a_target_whose_disk_is_gone_answers_nothing_until_it_is_back() {
             (INO.0, StorageOp::SyncTarget, None),
             (50, StorageOp::Stat, None),
             (50, StorageOp::Delete, None),
-            (0, StorageOp::Regions { from: InodeId(0), which: wire::Regions::All }, None),
+            (0, StorageOp::Regions { from: InodeId(0), which: wire::RegionSelection::All }, None),
             (0, StorageOp::Space, None),
         ] {
             let error = of(ino, op.clone(), payload).await.unwrap_err();

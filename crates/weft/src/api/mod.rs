@@ -31,7 +31,7 @@ use crate::output::os_error;
 use admission::{Network, RunningRequests, WaitingConnections};
 use deadline::{Deadline, DeadlineStream};
 use http::{Response, read_request};
-use identity::Role;
+use identity::Member;
 use rustls::{ServerConnection, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -128,11 +128,11 @@ impl Api {
     fn take(self: Arc<Api>, stream: TcpStream) {
         // A connection that is already closed has no peer address.
         let (Ok(peer), Ok(handle)) = (stream.peer_addr(), stream.try_clone()) else { return };
-        let (number, gone) = self.waiting().enter(Network::of(peer.ip()), handle);
-        if let Some(gone) = gone {
+        let (number, evicted) = self.waiting().enter(Network::of(peer.ip()), handle);
+        if let Some(evicted) = evicted {
             tracing::debug!(%peer, "an older connection to the HTTP interface is closed: it has sent no request");
             // This also ends the thread of that connection.
-            let _ = gone.shutdown(Shutdown::Both);
+            let _ = evicted.shutdown(Shutdown::Both);
         }
         let api = self.clone();
         let serve = move || {
@@ -158,7 +158,7 @@ impl Api {
         }
         let peer = identity::tls::peer_identity(connection.peer_certificates());
         let node = match peer {
-            Ok(Some(identity::Identity { role: Role::Node(node), .. })) => Some(node),
+            Ok(Some(identity::Identity { role: Member::Node(node), .. })) => Some(node),
             _ => None,
         };
         let mut stream = StreamOwned::new(connection, stream);

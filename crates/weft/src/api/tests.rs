@@ -24,9 +24,9 @@ use wire::mgmt::{
 };
 use wire::{MgmtReply, MgmtRequest};
 
-struct OpenGate;
+struct AdmitAll;
 
-impl MembershipAuthority for OpenGate {
+impl MembershipAuthority for AdmitAll {
     fn check(&self, _: &Join, _: i64) -> Result<()> {
         Ok(())
     }
@@ -70,12 +70,16 @@ fn a_client() -> ClientInfo {
     ClientInfo { name: "a".into(), state, ends_s: 9, last_s: None, added_s: 1, sessions }
 }
 
-impl Metadata for OpenGate {
-    fn reconcile(&self, _: TargetId, _: wire::mgmt::Touched) -> LocalFuture<'_, Result<()>> {
+impl Metadata for AdmitAll {
+    fn reconcile(&self, _: TargetId, _: wire::mgmt::ReconcileFiles) -> LocalFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn reconcile_group(&self, _: types::GroupId, _: wire::mgmt::Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile_group(
+        &self,
+        _: types::GroupId,
+        _: wire::mgmt::ReconcileFiles,
+    ) -> LocalFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
@@ -182,8 +186,8 @@ fn cluster_with(request_time: Duration) -> (Arc<Node>, SocketAddr) {
         Management::open_cluster(writer, &superblock, &first, Path::new("/state")).await.unwrap()
     });
     let node = Arc::new(Node(Arc::new(management.unwrap())));
-    node.0.set_authority(Arc::new(OpenGate));
-    node.0.set_metadata(Arc::new(OpenGate));
+    node.0.set_authority(Arc::new(AdmitAll));
+    node.0.set_metadata(Arc::new(AdmitAll));
     let (addresses, clock_s) = (vec!["127.0.0.1:7501".to_string()], rt::now().secs);
     let (roles, version) = (vec![Role::Storage], "0.1.0".to_string());
     let join = Join {
@@ -666,7 +670,7 @@ fn by_tls(address: SocketAddr, ca: &identity::CaCertificate, name: &str) -> std:
 
 #[test]
 fn programs_know_the_interface_by_its_names_and_the_authority() {
-    use identity::{Authority, Role as Member, Validity};
+    use identity::{Authority, Member, Validity};
     let authority = || {
         let now_s = rt::now().secs;
         Authority::create("01234567-89ab-4def-8123-456789abcdef", "test", now_s).unwrap()

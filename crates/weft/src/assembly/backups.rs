@@ -1,6 +1,6 @@
 //! Backups of the metadata: on request, and once a day by the process that owns the store.
 
-use crate::control::{CopyMade, CopyProgress};
+use crate::control::{BackupProgress, BackupResult};
 use crate::output::os_error;
 use backup::{Attached, Chain, Plan, Progress};
 use kv::{Engine, Space};
@@ -43,7 +43,7 @@ pub struct Backups {
     engine: Arc<dyn Engine>,
     superblock: Superblock,
     paths: StatePaths,
-    kept: u32,
+    retained: u32,
     started_s: i64,
     /// Locked while a backup is made.
     backup_lock: Mutex<()>,
@@ -65,13 +65,13 @@ impl Backups {
         engine: Arc<dyn Engine>,
         superblock: &Superblock,
         paths: &StatePaths,
-        kept: u32,
+        retained: u32,
     ) -> Arc<Backups> {
         Arc::new(Backups {
             engine,
             superblock: superblock.clone(),
             paths: paths.clone(),
-            kept,
+            retained,
             started_s: rt::now().secs,
             backup_lock: Mutex::default(),
             progress: Progress::default(),
@@ -86,9 +86,9 @@ impl Backups {
     ///
     /// # Errors
     /// `EBUSY` while another backup is made.
-    pub fn make(&self, place: Option<&Path>, changes_only: bool) -> Result<CopyMade> {
-        let _alone = match self.backup_lock.try_lock() {
-            Ok(alone) => alone,
+    pub fn make(&self, place: Option<&Path>, incremental: bool) -> Result<BackupResult> {
+        let _guard = match self.backup_lock.try_lock() {
+            Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::new(Errno::EBUSY, "another metadata backup is running")
@@ -96,14 +96,14 @@ impl Backups {
             }
         };
         let (folder, file) = self.folder_of(place)?;
-        let base = match changes_only {
+        let base = match incremental {
             true => self.newest_chain(&folder)?,
             false => None,
         };
         self.write(&folder, file, base)
     }
 
-    fn write(&self, folder: &Path, file: Option<PathBuf>, base: Option<Chain>) -> Result<CopyMade> {
+    fn write(&self, folder: &Path, file: Option<PathBuf>, base: Option<Chain>) -> Result<BackupResult> {
         let created_s = rt::now().secs;
         let id = format!("{:016x}{:016x}", rt::secret_u64(), rt::secret_u64());
         let path = file.unwrap_or_else(|| folder.join(backup::file_name(created_s, &id, base.is_none())));
@@ -125,17 +125,17 @@ impl Backups {
         self.progress.keys.store(0, Relaxed);
         self.progress.bytes.store(0, Relaxed);
         self.state().is_running = true;
-        let copied = backup::copy(&*snapshot, &plan, &self.progress);
+        let copied = backup::create(&*snapshot, &plan, &self.progress);
         self.state().is_running = false;
-        let foot = copied?;
-        Ok(CopyMade {
+        let footer = copied?;
+        Ok(BackupResult {
             bytes: path.metadata().map_or(0, |meta| meta.len()),
             file: path.display().to_string(),
             base: base_path,
             created_s,
-            keys: foot.keys,
-            written: foot.puts,
-            removed: foot.gone,
+            keys: footer.keys,
+            written: footer.puts,
+            removed: footer.gone,
         })
     }
 
@@ -183,8 +183,8 @@ impl Backups {
     }
 
     /// Returns the progress of the current backup.
-    pub fn progress(&self) -> CopyProgress {
-        CopyProgress {
+    pub fn progress(&self) -> BackupProgress {
+        BackupProgress {
             is_running: self.state().is_running,
             keys: self.progress.keys.load(Relaxed),
             bytes: self.progress.bytes.load(Relaxed),
@@ -193,8 +193,8 @@ impl Backups {
 
     /// Registers with management, so that it reports the daily backups and the store's disk usage.
     pub fn register_with(self: &Arc<Self>, management: &Management) {
-        let (copies, engine) = (self.clone(), self.engine.clone());
-        management.set_backups(Arc::new(move || copies.info()));
+        let (backups, engine) = (self.clone(), self.engine.clone());
+        management.set_backups(Arc::new(move || backups.info()));
         management.set_store_info(Arc::new(move || store_info(&*engine)));
     }
 
@@ -205,7 +205,7 @@ impl Backups {
         let age = |(_, created_s): &(PathBuf, i64)| rt::now().secs.saturating_sub(*created_s).max(0) as u64;
         BackupsInfo {
             folder: folder.display().to_string(),
-            kept: self.kept,
+            kept: self.retained,
             age_s: newest.as_ref().map(age),
             newest: newest.map(|(path, _)| path.display().to_string()),
             failure: self.state().failure.as_ref().map(|(cause, _)| cause.clone()),
@@ -225,7 +225,7 @@ impl Backups {
     /// Makes the daily backups, each on its own thread. Runs for ever, unless daily backups are
     /// off.
     pub async fn run_daily_backups(self: Arc<Backups>) {
-        if self.kept == 0 {
+        if self.retained == 0 {
             return;
         }
         loop {
@@ -236,8 +236,8 @@ impl Backups {
             if !is_due(now_s, self.started_s, newest_s, failed_s) || self.state().is_running {
                 continue;
             }
-            let copies = self.clone();
-            let make = move || copies.run_daily_backup();
+            let backups = self.clone();
+            let make = move || backups.run_daily_backup();
             if let Err(error) = std::thread::Builder::new().name("weft-copies".into()).spawn(make) {
                 tracing::error!("the daily metadata backup failed: can't start a thread: {error}");
                 self.state().failure = Some((error.to_string(), now_s));
@@ -267,10 +267,10 @@ impl Backups {
 
     /// Makes a full backup if there is none, or if the chain has as many backups as are retained;
     /// else an incremental one. Then removes those that are too old.
-    fn make_daily_backup(&self) -> Result<CopyMade> {
-        let _alone = self.backup_lock.lock().unwrap_or_else(PoisonError::into_inner);
+    fn make_daily_backup(&self) -> Result<BackupResult> {
+        let _guard = self.backup_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let (folder, _) = self.folder_of(None)?;
-        let base = self.newest_chain(&folder)?.filter(|base| base.header().depth + 1 < self.kept);
+        let base = self.newest_chain(&folder)?.filter(|base| base.header().depth + 1 < self.retained);
         let has_base = base.is_some();
         let made = match self.write(&folder, None, base) {
             Err(error) if has_base => {
@@ -280,7 +280,7 @@ impl Backups {
             made => made,
         }?;
         for removed in
-            backup::prune(&folder, &self.superblock.uuid, self.kept as usize, latest_plausible_s())?
+            backup::prune(&folder, &self.superblock.uuid, self.retained as usize, latest_plausible_s())?
         {
             tracing::info!(file = %removed.display(), "an old metadata backup was removed");
         }
@@ -309,7 +309,7 @@ fn latest_plausible_s() -> i64 {
 /// targets.
 fn attached(paths: &StatePaths) -> Result<Vec<Attached>> {
     let mut files = Vec::new();
-    for path in paths.constants() {
+    for path in paths.backup_paths() {
         attach(paths.root(), &path, &mut files)?;
     }
     Ok(files)
@@ -372,8 +372,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (paths, superblock) = (StatePaths::new(dir.path()), Superblock::random("test"));
         let engine = Arc::new(kv::Embedded::open(&dir.path().join("meta")).unwrap());
-        let copies = Backups::new(engine.clone(), &superblock, &paths, 2);
-        let (folder, _) = copies.folder_of(None).unwrap();
+        let backups = Backups::new(engine.clone(), &superblock, &paths, 2);
+        let (folder, _) = backups.folder_of(None).unwrap();
         let ahead = Plan {
             path: folder.join(format!("ahead{}", backup::SUFFIX)),
             id: "a".repeat(32),
@@ -385,19 +385,19 @@ mod tests {
             base: None,
             files: Vec::new(),
         };
-        backup::copy(&*engine.snapshot().unwrap(), &ahead, &Progress::default()).unwrap();
-        assert_eq!((copies.info().newest, copies.info().age_s), (None, None));
+        backup::create(&*engine.snapshot().unwrap(), &ahead, &Progress::default()).unwrap();
+        assert_eq!((backups.info().newest, backups.info().age_s), (None, None));
         assert_eq!(
             newest_usable_backup(&paths, &superblock.uuid),
             Some((ahead.path.clone(), ahead.created_s))
         );
-        let first = copies.make_daily_backup().unwrap();
-        assert_eq!((first.base, copies.info().newest), (None, Some(first.file.clone())));
+        let first = backups.make_daily_backup().unwrap();
+        assert_eq!((first.base, backups.info().newest), (None, Some(first.file.clone())));
         assert!(ahead.path.exists(), "there is room for it yet");
-        assert!(!is_due(rt::now().secs, 0, copies.newest(&folder).map(|(_, created_s)| created_s), None));
-        let second = copies.make_daily_backup().unwrap();
+        assert!(!is_due(rt::now().secs, 0, backups.newest(&folder).map(|(_, created_s)| created_s), None));
+        let second = backups.make_daily_backup().unwrap();
         assert_eq!(
-            (second.base.as_ref(), copies.info().newest),
+            (second.base.as_ref(), backups.info().newest),
             (Some(&first.file), Some(second.file.clone()))
         );
         assert!(!ahead.path.exists() && Path::new(&first.file).exists());

@@ -3,7 +3,7 @@
 use super::core::ProcessServices;
 use super::engine::open_engine;
 use super::services::{Services, ServicesPlan};
-use crate::control::{CheckOrders, CheckProgress};
+use crate::control::{CheckParameters, CheckProgress};
 use crate::output::os_error;
 use kv::Engine;
 use mgmt::StateDir;
@@ -21,7 +21,7 @@ use types::{Errno, Error, Result};
 /// What prevents the check. Damage is in the report.
 pub fn check(
     state: &StateDir,
-    orders: CheckOrders,
+    orders: CheckParameters,
     progress: impl Fn(&str, u64, u64) + 'static,
 ) -> Result<fsck::CheckReport> {
     let plan = ServicesPlan::existing(state)?;
@@ -43,7 +43,7 @@ pub fn check(
 /// What prevents the check. Damage is in the report.
 pub fn check_names(
     state: &StateDir,
-    orders: &CheckOrders,
+    orders: &CheckParameters,
     progress: &dyn Fn(&str, u64, u64),
 ) -> Result<fsck::CheckReport> {
     let engine = open_engine(&state.paths, &state.superblock)?;
@@ -71,12 +71,12 @@ fn check_names_in(
 
 /// Converts the options of a command to those of the check.
 pub(super) fn check_options<'a>(
-    orders: &'a CheckOrders,
+    orders: &'a CheckParameters,
     note: &'a dyn Fn(&fsck::Loss) -> Result<()>,
 ) -> fsck::CheckOptions<'a> {
     fsck::CheckOptions {
         repair: orders.repair,
-        forget: orders.forget.as_ref().map(|_| note),
+        loss_recorder: orders.forget.as_ref().map(|_| note),
         below: orders.path.as_deref(),
         delete: orders.delete,
         accept_loss: orders.accept_loss,
@@ -149,7 +149,7 @@ impl OnlineChecks {
     ///
     /// # Errors
     /// `EBUSY` if another check repairs already.
-    pub fn begin(&self) -> Result<RepairPermit<'_>> {
+    pub fn acquire_repair_permit(&self) -> Result<RepairPermit<'_>> {
         match self.is_repairing.swap(true, Ordering::AcqRel) {
             false => Ok(RepairPermit(&self.is_repairing)),
             true => {
@@ -179,10 +179,10 @@ mod tests {
     #[test]
     fn one_repair_at_a_time() {
         let checks = OnlineChecks::default();
-        let first = checks.begin().unwrap();
-        assert!(matches!(checks.begin(), Err(error) if error.errno == Errno::EBUSY));
+        let first = checks.acquire_repair_permit().unwrap();
+        assert!(matches!(checks.acquire_repair_permit(), Err(error) if error.errno == Errno::EBUSY));
         drop(first);
-        assert!(checks.begin().is_ok());
+        assert!(checks.acquire_repair_permit().is_ok());
     }
 
     #[test]
@@ -238,8 +238,8 @@ mod tests {
             record_loss(Some(&file), &loss(path)).unwrap();
         }
         let text = std::fs::read_to_string(&file).unwrap();
-        let told: Vec<fsck::Loss> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(told, [loss("/a"), loss("/with\nnewline")]);
+        let losses: Vec<fsck::Loss> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(losses, [loss("/a"), loss("/with\nnewline")]);
         assert!(record_loss(None, &loss("/a")).is_err());
     }
 }

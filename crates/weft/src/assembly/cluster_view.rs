@@ -7,7 +7,8 @@ use super::services::Services;
 use super::stop::Stop;
 use crate::cli::{UpArgs, value_name};
 use crate::control::{
-    CheckOrders, ClusterStatus, Counters, DiskFree, MeasureOrder, PoolStatus, Request, Service, TargetStatus,
+    CheckParameters, ClusterStatus, Counters, DiskFree, MeasurementRequest, PoolStatus, Request, Service,
+    TargetStatus,
 };
 use fuse::Session;
 use mgmt::{StateDir, Superblock};
@@ -151,7 +152,7 @@ impl ClusterView {
 impl ClusterView {
     /// Checks the cluster while it is served, on a core of the control thread: the check takes
     /// long, and starts no task that must outlive its answer.
-    fn check(&self, orders: CheckOrders) -> Result<fsck::CheckReport> {
+    fn check(&self, orders: CheckParameters) -> Result<fsck::CheckReport> {
         let (services, superblock) = (self.services.clone(), self.superblock.clone());
         let check = async move {
             services.online_check(&superblock).run(&**services.engine(), &orders, &services.checks).await
@@ -162,8 +163,8 @@ impl ClusterView {
     /// Returns the exposure map; runs like [`ClusterView::check`].
     fn exposure(&self) -> Result<fsck::Exposure> {
         let (services, superblock) = (self.services.clone(), self.superblock.clone());
-        let weigh = async move { services.online_check(&superblock).exposure(&**services.engine()).await };
-        rt::block_on(weigh).map_err(|e| crate::output::os_error("io_uring", &e))?
+        let exposure = async move { services.online_check(&superblock).exposure(&**services.engine()).await };
+        rt::block_on(exposure).map_err(|e| crate::output::os_error("io_uring", &e))?
     }
 
     /// Sends a request to management.
@@ -192,9 +193,9 @@ impl Service for ClusterView {
             Request::CheckProgress => serde_json::to_value(self.services.checks.progress()),
             Request::Exposure => serde_json::to_value(self.exposure()?),
             Request::Backup { place, changes_only } => {
-                serde_json::to_value(self.services.copies.make(place.as_deref(), changes_only)?)
+                serde_json::to_value(self.services.backups.make(place.as_deref(), changes_only)?)
             }
-            Request::BackupProgress => serde_json::to_value(self.services.copies.progress()),
+            Request::BackupProgress => serde_json::to_value(self.services.backups.progress()),
             Request::Net
             | Request::Session
             | Request::MountHow
@@ -209,7 +210,7 @@ impl Service for ClusterView {
         value.map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
     }
 
-    fn measure(&self, order: MeasureOrder, asker: UnixStream) -> Result<Value> {
+    fn measure(&self, order: MeasurementRequest, asker: UnixStream) -> Result<Value> {
         let channel = Channel::in_process(self.services.storage_service());
         let management: MgmtChannel = Channel::in_process(self.services.management.clone());
         run_while_connected(asker, order.execute(channel, management))

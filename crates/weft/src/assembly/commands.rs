@@ -45,16 +45,16 @@ impl CommandCore {
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
-        let (telling, told) = sync_channel(1);
+        let (result_sender, result_receiver) = sync_channel(1);
         let job = move || -> Task {
             Box::pin(async move {
                 // The caller waits for exactly this.
-                let _ = telling.send(work().await);
+                let _ = result_sender.send(work().await);
             })
         };
         self.waiting.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(job));
         self.waiting.not_empty.set();
-        told.recv().map_err(|_| {
+        result_receiver.recv().map_err(|_| {
             Error::new(Errno::ECANCELED, "the process stopped before it executed the command")
                 .hint("try again when it runs")
         })
@@ -81,19 +81,19 @@ mod tests {
     #[test]
     fn what_a_command_starts_outlives_its_answer() {
         let core = Arc::new(CommandCore::start().unwrap());
-        let (telling, told) = channel();
+        let (sender, receiver) = channel();
         let go = Arc::new(Event::new());
         let until = go.clone();
         let answer = core.run(move || async move {
             rt::spawn(async move {
                 until.wait().await;
-                telling.send(()).unwrap();
+                sender.send(()).unwrap();
             });
             7
         });
         assert_eq!(answer, Ok(7));
         go.set();
-        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(()), "it ended with the answer");
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(()), "it ended with the answer");
     }
 
     #[test]

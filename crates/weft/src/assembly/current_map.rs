@@ -56,7 +56,7 @@ impl CurrentMap {
 
     /// Installs a map, unless it is older than the current one.
     pub fn install(&self, new: Arc<ClusterMap>) {
-        let _turn = self.update_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.update_lock.lock().unwrap_or_else(PoisonError::into_inner);
         if new.epoch < self.epoch() {
             return;
         }

@@ -27,7 +27,7 @@ const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// that restores a backup.
 pub fn open_engine(paths: &StatePaths, superblock: &Superblock) -> Result<Embedded> {
     let meta = paths.meta();
-    if paths.meta_made().exists() && !at_rest::is_there(&meta) {
+    if paths.meta_created_marker().exists() && !at_rest::engine_exists(&meta) {
         let missing = KvError::Corrupt { path: meta.display().to_string(), cause: "it is missing".into() };
         return Err(open_error(paths, superblock, missing));
     }
@@ -44,7 +44,7 @@ pub fn open_engine(paths: &StatePaths, superblock: &Superblock) -> Result<Embedd
 
 /// Records that the store exists and has its initial content.
 pub fn mark_store_created(paths: &StatePaths) -> Result<()> {
-    let path = paths.meta_made();
+    let path = paths.meta_created_marker();
     if path.exists() {
         return Ok(());
     }
@@ -119,7 +119,7 @@ fn stop_on_fault(
     stop: Sender<Stop>,
 ) -> Result<()> {
     let (paths, superblock) = (paths.clone(), superblock.clone());
-    let look = move || {
+    let poll = move || {
         while let Some(found) = fault() {
             if let Some(error) = found {
                 // The channel has no receiver once the process is shutting down.
@@ -129,7 +129,7 @@ fn stop_on_fault(
             std::thread::sleep(WATCH_INTERVAL);
         }
     };
-    let started = Builder::new().name("weft-watch".into()).spawn(look);
+    let started = Builder::new().name("weft-watch".into()).spawn(poll);
     started.map(drop).map_err(|e| os_error("can't start a thread", &e))
 }
 
@@ -146,7 +146,7 @@ mod tests {
         let superblock = Superblock::random("test");
         let memory = Arc::new(Memory::new());
         let writer = Arc::new(Writer::new(memory.clone(), Durability::Process));
-        let (stop, told) = channel();
+        let (stop, reasons) = channel();
         watch_writer(&writer, &paths, &superblock, stop).unwrap();
         let commit = || {
             let writer = writer.clone();
@@ -154,10 +154,10 @@ mod tests {
             rt::block_on(async move { writer.commit(batch).await }).unwrap()
         };
         commit().unwrap();
-        assert!(told.recv_timeout(3 * WATCH_INTERVAL).is_err());
+        assert!(reasons.recv_timeout(3 * WATCH_INTERVAL).is_err());
         memory.fail_with(Memory::no_space());
         commit().unwrap_err();
-        let Stop::Fatal(error) = told.recv().unwrap() else { panic!("another end") };
+        let Stop::Fatal(error) = reasons.recv().unwrap() else { panic!("another end") };
         assert_eq!(error.errno, Errno::ENOSPC);
     }
 }

@@ -4,7 +4,7 @@ use super::key_store::CapabilityKeyStore;
 use crate::node_config::{ClusterFile, NodeConfig, Protection};
 use identity::{
     Authority, CLIENT_VALIDITY_S, CertificateIssue, CertificateTerms, ClientRecord, ClientRecords,
-    ClientStatus, Credentials, Identity, JoinToken, MemberKind, Role, TOKEN_VALIDITY_S, TokenParameters,
+    ClientStatus, Credentials, Identity, JoinToken, Member, MemberKind, TOKEN_VALIDITY_S, TokenParameters,
     TokenRecord, TokenRecords, Validity,
 };
 use mgmt::{RenewedCertificate, StatePaths, Superblock};
@@ -85,7 +85,7 @@ impl MembershipAuthority {
 
     /// Issues a certificate to the node that management runs on.
     pub fn own_credentials(&self, node: NodeId, now_s: i64) -> Result<Credentials> {
-        Ok(self.authority.issue(&Role::Node(node), Validity::of_node(now_s))?)
+        Ok(self.authority.issue(&Member::Node(node), Validity::of_node(now_s))?)
     }
 
     /// Returns a cluster file that clients share.
@@ -183,7 +183,7 @@ impl mgmt::MembershipAuthority for MembershipAuthority {
             Protection::Plain => String::new(),
             _ => {
                 let request = request_bytes(&join.csr)?;
-                self.authority.certify(&request, &Role::Node(node), Validity::of_node(now_s))?
+                self.authority.certify(&request, &Member::Node(node), Validity::of_node(now_s))?
             }
         };
         let redeem = |records: &mut TokenRecords| self.redeem(records, join, now_s);
@@ -260,7 +260,7 @@ impl mgmt::MembershipAuthority for MembershipAuthority {
 
     fn renew(
         &self,
-        member: &Role,
+        member: &Member,
         present: Option<&Identity>,
         csr: &str,
         now_s: i64,
@@ -268,7 +268,7 @@ impl mgmt::MembershipAuthority for MembershipAuthority {
         self.require_certificates()?;
         let request = request_bytes(csr)?;
         match member {
-            Role::Node(_) => {
+            Member::Node(_) => {
                 let mut validity = Validity::of_node(now_s);
                 validity.until = validity.until.min(self.authority_ends_s);
                 if present.is_some_and(|present| validity.until <= present.expires) {
@@ -277,7 +277,7 @@ impl mgmt::MembershipAuthority for MembershipAuthority {
                 let chain = self.authority.certify(&request, member, validity)?;
                 Ok(RenewedCertificate { chain, ends_s: validity.until })
             }
-            Role::Client(name) => {
+            Member::Client(name) => {
                 let present = present.ok_or_else(|| {
                     Error::new(Errno::EACCES, format!("{member} presents no certificate"))
                         .hint("a client renews its certificate over its own connection")
@@ -510,7 +510,7 @@ mod tests {
         assert_eq!(revoked.errno, Errno::EACCES, "{revoked}");
         // A client must present its own certificate; a node in this process needn't.
         assert_eq!(gate.renew(&present.role, None, &csr, now).unwrap_err().errno, Errno::EACCES);
-        let node = gate.renew(&Role::Node(NodeId(1)), None, &csr, now).unwrap();
+        let node = gate.renew(&Member::Node(NodeId(1)), None, &csr, now).unwrap();
         assert!(node.ends_s <= gate.authority_ends_s);
     }
 

@@ -7,7 +7,7 @@ use net::{Channel, LocalFuture, StorageChannel, StorageChannels, WhenOffline};
 use std::sync::Arc;
 use storage::{GroupManagement, GroupPeers, MemberChange, StorageService};
 use types::{ClusterMap, GroupId, MapHandle, Node, NodeId, Result, TargetId};
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 use wire::{MgmtReply, MgmtRequest};
 
 /// Management, as the storage service calls it.
@@ -21,11 +21,11 @@ impl GroupManagement for ManagementClient {
     fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>> {
         Box::pin(async move {
             let MemberChange { group, version: since, target, state, reason, is_orderly: orderly } = change;
-            let ask = MgmtRequest::SetMember { group, since, target, state, reason, orderly };
-            match self.management.call(ask, None).await? {
+            let request = MgmtRequest::SetMember { group, since, target, state, reason, orderly };
+            match self.management.call(request, None).await? {
                 MgmtReply::Map { map } => {
-                    if let Some(in_force) = &self.current_map {
-                        in_force.install(map.clone());
+                    if let Some(current_map) = &self.current_map {
+                        current_map.install(map.clone());
                     }
                     Ok(map)
                 }
@@ -34,7 +34,7 @@ impl GroupManagement for ManagementClient {
         })
     }
 
-    fn reconcile_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile_group(&self, group: GroupId, touched: ReconcileFiles) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
             match self.management.call(MgmtRequest::TidyGroup { group, touched }, None).await? {
                 MgmtReply::Done => Ok(()),
@@ -47,7 +47,7 @@ impl GroupManagement for ManagementClient {
 /// Returns the connections of a node: other members are on other nodes, according to the map.
 pub fn of_node(
     node: NodeId,
-    (map, in_force): (MapHandle, Arc<CurrentMap>),
+    (map, current_map): (MapHandle, Arc<CurrentMap>),
     peers: Arc<Peers>,
     service: &Arc<StorageService>,
     management: MgmtChannel,
@@ -61,7 +61,7 @@ pub fn of_node(
     GroupPeers {
         map,
         members,
-        management: Arc::new(ManagementClient { management, current_map: Some(in_force) }),
+        management: Arc::new(ManagementClient { management, current_map: Some(current_map) }),
     }
 }
 

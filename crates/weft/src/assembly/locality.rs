@@ -59,9 +59,9 @@ fn networks_of_interfaces(interfaces: &str) -> Vec<Subnet> {
         let own = Ipv6Addr::from_bits(u128::from_str_radix(fields.first()?, 16).ok()?);
         let bits = u32::from_str_radix(fields.get(2)?, 16).ok()?;
         let mask = u128::MAX.checked_shl(128_u32.checked_sub(bits)?).unwrap_or(0);
-        let says_something = mask != 0 && !own.is_loopback() && !own.is_unicast_link_local();
+        let is_usable = mask != 0 && !own.is_loopback() && !own.is_unicast_link_local();
         let first = Ipv6Addr::from_bits(own.to_bits() & mask);
-        says_something.then(|| format!("{first}/{bits}").parse().ok()).flatten()
+        is_usable.then(|| format!("{first}/{bits}").parse().ok()).flatten()
     };
     interfaces.lines().filter_map(network).collect()
 }

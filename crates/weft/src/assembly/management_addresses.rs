@@ -116,8 +116,8 @@ impl ManagementAddresses {
         if self.file.is_none() {
             return;
         }
-        let places = self.clone();
-        let work = move || places.save();
+        let management_addresses = self.clone();
+        let work = move || management_addresses.save();
         if let Err(error) = std::thread::Builder::new().name("weft-places".into()).spawn(work) {
             tracing::warn!(%error, "the addresses of management could not be saved: no thread");
         }
@@ -216,16 +216,21 @@ mod tests {
             std::fs::write(&path, format!("# mine\ncluster = \"c\"\nmanagement = [{address:?}]\n")).unwrap();
         };
         write("127.0.0.1:7500");
-        let places = ManagementAddresses::from_file(path.clone(), "c", &texts(&["127.0.0.1:7500"]));
-        let addresses = |places: &ManagementAddresses| -> Vec<String> {
-            places.resolve().unwrap().iter().map(ToString::to_string).collect()
+        let management_addresses =
+            ManagementAddresses::from_file(path.clone(), "c", &texts(&["127.0.0.1:7500"]));
+        let addresses = |management_addresses: &ManagementAddresses| -> Vec<String> {
+            management_addresses.resolve().unwrap().iter().map(ToString::to_string).collect()
         };
-        assert_eq!(addresses(&places), ["127.0.0.1:7500"]);
+        assert_eq!(addresses(&management_addresses), ["127.0.0.1:7500"]);
         write("127.0.0.2:7500");
-        assert_eq!(addresses(&places), ["127.0.0.2:7500"], "an administrator has written another one");
-        places.follow(&map(&["127.0.0.3:7500"]));
-        assert_eq!(addresses(&places), ["127.0.0.3:7500", "127.0.0.2:7500"]);
-        places.save();
+        assert_eq!(
+            addresses(&management_addresses),
+            ["127.0.0.2:7500"],
+            "an administrator has written another one"
+        );
+        management_addresses.follow(&map(&["127.0.0.3:7500"]));
+        assert_eq!(addresses(&management_addresses), ["127.0.0.3:7500", "127.0.0.2:7500"]);
+        management_addresses.save();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("# mine\ncluster"), "{text}");
         // A process that starts now reads the new address from the file.
@@ -236,7 +241,11 @@ mod tests {
         );
         assert_eq!(addresses(&later), ["127.0.0.3:7500", "127.0.0.2:7500"]);
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(addresses(&places), ["127.0.0.3:7500", "127.0.0.2:7500"], "what was known stays");
+        assert_eq!(
+            addresses(&management_addresses),
+            ["127.0.0.3:7500", "127.0.0.2:7500"],
+            "what was known stays"
+        );
     }
 
     #[test]
@@ -244,8 +253,9 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("node.toml");
         std::fs::write(&path, "cluster = \"c\"\nmanagement = [\"127.0.0.1:7500\"]\n").unwrap();
-        let places = ManagementAddresses::from_file(path.clone(), "c", &texts(&["127.0.0.1:7500"]));
-        places.follow(&map(&["127.0.0.3:7500"]));
+        let management_addresses =
+            ManagementAddresses::from_file(path.clone(), "c", &texts(&["127.0.0.1:7500"]));
+        management_addresses.follow(&map(&["127.0.0.3:7500"]));
         let began_ns = rt::monotonic_ns();
         // A separate thread writes the file.
         while read_management_addresses(&path, "c") != Some(texts(&["127.0.0.3:7500", "127.0.0.1:7500"])) {
@@ -260,17 +270,17 @@ mod tests {
 
     #[test]
     fn a_name_that_cant_be_resolved_leaves_the_addresses() {
-        let places = ManagementAddresses::fixed(&texts(&["127.0.0.1:7500", "no port"]));
-        assert_eq!(places.resolve().unwrap(), ["127.0.0.1:7500".parse().unwrap()]);
+        let management_addresses = ManagementAddresses::fixed(&texts(&["127.0.0.1:7500", "no port"]));
+        assert_eq!(management_addresses.resolve().unwrap(), ["127.0.0.1:7500".parse().unwrap()]);
         assert!(ManagementAddresses::fixed(&texts(&["no port"])).resolve().is_err());
         assert!(ManagementAddresses::fixed(&[]).resolve().is_err());
     }
 
     #[test]
     fn an_unresolvable_name_keeps_its_last_addresses() {
-        let places = ManagementAddresses::fixed(&texts(&["mgmt:7500", "10.0.0.1:7500"]));
+        let management_addresses = ManagementAddresses::fixed(&texts(&["mgmt:7500", "10.0.0.1:7500"]));
         let resolved = |is_up: bool| -> Vec<String> {
-            let found = places.resolve_by(|name| match name {
+            let found = management_addresses.resolve_by(|name| match name {
                 "mgmt:7500" if is_up => Ok(vec!["192.0.2.5:7500".parse().unwrap()]),
                 "mgmt:7500" => Err(Errno::ETIMEDOUT.into()),
                 address => Ok(vec![address.parse().unwrap()]),

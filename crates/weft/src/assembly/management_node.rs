@@ -9,7 +9,7 @@ use super::online_check::OnlineCheck;
 use super::peers::Peers;
 use super::reachability::keep_probing;
 use crate::cli;
-use crate::control::{CheckOrders, LossOrder};
+use crate::control::{CheckParameters, LossParameters};
 use crate::node_config::NodeConfig;
 use kv::{Durability, Writer};
 use meta::MetaService;
@@ -98,7 +98,7 @@ impl ManagementNode {
     }
 
     /// Runs the file system check while the cluster is in use.
-    pub async fn check(&self, orders: &CheckOrders) -> Result<fsck::CheckReport> {
+    pub async fn check(&self, orders: &CheckParameters) -> Result<fsck::CheckReport> {
         self.online.run(&**self.writer.engine(), orders, &self.checks).await
     }
 
@@ -108,7 +108,7 @@ impl ManagementNode {
     }
 
     /// Returns what would be lost by the removal of an offline target.
-    pub async fn losses(&self, order: &LossOrder) -> Result<fsck::Losses> {
+    pub async fn losses(&self, order: &LossParameters) -> Result<fsck::Losses> {
         self.online.losses(&**self.writer.engine(), order).await
     }
 

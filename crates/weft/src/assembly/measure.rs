@@ -1,7 +1,7 @@
 //! Ceilings: has a service measure them, and management store the results.
 
 use super::peers::MgmtChannel;
-use crate::control::MeasureOrder;
+use crate::control::MeasurementRequest;
 use crate::output::os_error;
 use net::StorageChannel;
 use serde_json::Value;
@@ -23,13 +23,13 @@ const MARGIN: Duration = Duration::from_secs(120);
 /// requested time.
 const MAX_PARTS: u32 = 5;
 
-impl MeasureOrder {
+impl MeasurementRequest {
     /// Returns the node that measures, according to the map.
     pub fn node<'a>(&self, map: &'a ClusterMap) -> Result<&'a Node> {
         let id = match self {
-            MeasureOrder::Drive { target, .. } => self.target_in(map, *target)?,
-            MeasureOrder::Network { from, .. } => *from,
-            MeasureOrder::Cpu { node, .. } => *node,
+            MeasurementRequest::Drive { target, .. } => self.target_in(map, *target)?,
+            MeasurementRequest::Network { from, .. } => *from,
+            MeasurementRequest::Cpu { node, .. } => *node,
         };
         let node = map.node(id).ok_or_else(|| {
             Error::new(Errno::ENOENT, format!("there is no node {id}")).hint("weft node list shows all")
@@ -51,33 +51,35 @@ impl MeasureOrder {
 
     fn request(&self) -> (StorageRequest, Duration) {
         let (target, what, milliseconds) = match *self {
-            MeasureOrder::Drive { target, size, milliseconds } => {
+            MeasurementRequest::Drive { target, size, milliseconds } => {
                 (target, Measure::Drive { size }, milliseconds)
             }
-            MeasureOrder::Network { to, streams, milliseconds, .. } => {
+            MeasurementRequest::Network { to, streams, milliseconds, .. } => {
                 (TargetId(0), Measure::Network { to, streams }, milliseconds)
             }
-            MeasureOrder::Cpu { milliseconds, .. } => (TargetId(0), Measure::Cpu, milliseconds),
+            MeasurementRequest::Cpu { milliseconds, .. } => (TargetId(0), Measure::Cpu, milliseconds),
         };
         let op = StorageOp::Measure { what, milliseconds };
-        let patience = Duration::from_millis(milliseconds).saturating_mul(MAX_PARTS).saturating_add(MARGIN);
-        (StorageRequest::new(SessionId(0), target, InodeId(0), op), patience)
+        let timeout = Duration::from_millis(milliseconds).saturating_mul(MAX_PARTS).saturating_add(MARGIN);
+        (StorageRequest::new(SessionId(0), target, InodeId(0), op), timeout)
     }
 
     /// Returns the label of a result. Processor results come in pairs: one core, then all cores.
     fn place(&self, index: usize) -> String {
         match self {
-            MeasureOrder::Drive { target, .. } => format!("target {target}"),
-            MeasureOrder::Network { from, to, .. } => format!("node {from} to node {to}"),
-            MeasureOrder::Cpu { node, .. } if index.is_multiple_of(2) => format!("node {node}, one core"),
-            MeasureOrder::Cpu { node, .. } => format!("node {node}"),
+            MeasurementRequest::Drive { target, .. } => format!("target {target}"),
+            MeasurementRequest::Network { from, to, .. } => format!("node {from} to node {to}"),
+            MeasurementRequest::Cpu { node, .. } if index.is_multiple_of(2) => {
+                format!("node {node}, one core")
+            }
+            MeasurementRequest::Cpu { node, .. } => format!("node {node}"),
         }
     }
 
     /// Has the service behind the channel measure, and management store the results.
     pub async fn execute(self, service: StorageChannel, management: MgmtChannel) -> Result<Vec<CeilingInfo>> {
-        let (request, patience) = self.request();
-        let answer = rt::timeout(patience, service.call(request, None)).await.ok_or_else(|| {
+        let (request, timeout) = self.request();
+        let answer = rt::timeout(timeout, service.call(request, None)).await.ok_or_else(|| {
             Error::new(Errno::ETIMEDOUT, format!("the measurement of {} timed out", self.place(1))).hint(
                 "weft health shows the state of its node; fewer --seconds or a smaller --size take less time",
             )
@@ -118,7 +120,7 @@ fn limit_name(of: RateQuantity) -> &'static str {
 /// Runs the work on a core of the calling thread, until it is done or the caller has closed its
 /// connection.
 pub fn run_while_connected(
-    asker: UnixStream,
+    client: UnixStream,
     work: impl Future<Output = Result<Vec<CeilingInfo>>> + 'static,
 ) -> Result<Value> {
     let watched = async move {
@@ -126,7 +128,7 @@ pub fn run_while_connected(
         loop {
             match rt::timeout(POLL_INTERVAL, work.as_mut()).await {
                 Some(outcome) => return outcome,
-                None if is_disconnected(&asker) => {
+                None if is_disconnected(&client) => {
                     return Err(Error::new(
                         Errno::ECANCELED,
                         "the caller closed the connection during the measurement",
@@ -142,13 +144,13 @@ pub fn run_while_connected(
 }
 
 /// Returns whether the other end has closed the connection. It sends nothing after its request.
-fn is_disconnected(mut asker: &UnixStream) -> bool {
-    if asker.set_nonblocking(true).is_err() {
+fn is_disconnected(mut client: &UnixStream) -> bool {
+    if client.set_nonblocking(true).is_err() {
         return true;
     }
-    let is_closed = matches!(asker.read(&mut [0]), Ok(0));
+    let is_closed = matches!(client.read(&mut [0]), Ok(0));
     // The answer is written in blocking mode.
-    asker.set_nonblocking(false).is_err() || is_closed
+    client.set_nonblocking(false).is_err() || is_closed
 }
 
 #[cfg(test)]
@@ -157,13 +159,13 @@ mod tests {
 
     #[test]
     fn a_closed_connection_aborts_the_measurement() {
-        let (asker, other) = UnixStream::pair().unwrap();
+        let (client, other) = UnixStream::pair().unwrap();
         let stays = other.try_clone().unwrap();
         drop(other);
-        assert!(!is_disconnected(&asker));
+        assert!(!is_disconnected(&client));
         drop(stays);
-        assert!(is_disconnected(&asker));
-        let ended = run_while_connected(asker, std::future::pending());
+        assert!(is_disconnected(&client));
+        let ended = run_while_connected(client, std::future::pending());
         assert_eq!(ended.unwrap_err().errno, Errno::ECANCELED);
     }
 

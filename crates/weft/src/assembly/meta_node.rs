@@ -33,13 +33,13 @@ pub struct MetaParts<'a> {
 /// Opens the metadata store of the management node.
 pub async fn remote_store(map: &MapHandle, peers: &Peers) -> Result<(Store, Arc<RemoteStore>)> {
     let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let keeper = map.nodes.iter().find(|node| node.roles.contains(&Role::Mgmt));
-    let keeper = keeper.ok_or_else(|| {
+    let management_node = map.nodes.iter().find(|node| node.roles.contains(&Role::Mgmt));
+    let management_node = management_node.ok_or_else(|| {
         Error::new(Errno::ENODEV, "no node of the cluster has the role mgmt")
             .hint("weft node list shows them")
     })?;
-    let place = format!("node {} ({})", keeper.id, keeper.name);
-    let store = RemoteStore::open(peers.store(keeper), place).await.map_err(mgmt::Error::from)?;
+    let place = format!("node {} ({})", management_node.id, management_node.name);
+    let store = RemoteStore::open(peers.store(management_node), place).await.map_err(mgmt::Error::from)?;
     Ok((Arc::new(RemoteWriter::new(store.clone())).into(), store))
 }
 
@@ -54,11 +54,11 @@ pub fn service(store: Store, parts: MetaParts<'_>) -> Arc<MetaService> {
     // Calls to an offline node fail at once, and the service repeats them later.
     let storage = StorageChannels::mapped(map.clone(), WhenOffline::Refuse, Box::new(connect));
     let options = MetaOptions { node, hash_key: superblock.hash_key, partitions: superblock.partitions };
-    let company = PeerContext {
+    let peer_context = PeerContext {
         connect: Box::new(move |other| peers.partitions(other)),
         term: Box::new(move || lease.term(rt::monotonic_ns())),
     };
-    MetaService::open_shared(store, options, map, storage, company)
+    MetaService::open_shared(store, options, map, storage, peer_context)
 }
 
 /// Returns whether a target is offline, according to the map.

@@ -13,7 +13,7 @@ use types::{
     ClusterMap, Errno, Error, GroupId, GroupUsage, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId,
     PoolId, Result, Role, Scheme, SessionId, TargetId,
 };
-use wire::mgmt::{DrainProgress, SessionInfo, Touched};
+use wire::mgmt::{DrainProgress, ReconcileFiles, SessionInfo};
 use wire::{MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
 
 /// Longest wait for a service that is only asked for information.
@@ -69,13 +69,13 @@ impl MetadataServices {
     /// Has the service of each partition reconcile its part of the files after a crash.
     async fn reconcile_partitions(
         &self,
-        touched: Touched,
-        tidy: impl Fn(Touched) -> PartitionsRequest,
+        touched: ReconcileFiles,
+        to_request: impl Fn(ReconcileFiles) -> PartitionsRequest,
     ) -> Result<()> {
         // A service that has size recovery left refuses with an error, and the node asks again.
         for (partition, part) in touched.by_partition() {
             if partition.0 < self.partitions {
-                self.owner(partition)?.call(tidy(part), None).await?;
+                self.owner(partition)?.call(to_request(part), None).await?;
             }
         }
         Ok(())
@@ -83,24 +83,24 @@ impl MetadataServices {
 }
 
 impl mgmt::Metadata for MetadataServices {
-    fn reconcile(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, Result<()>> {
-        let tidy = move |touched| PartitionsRequest::Tidy { target, touched };
-        Box::pin(self.reconcile_partitions(touched, tidy))
+    fn reconcile(&self, target: TargetId, touched: ReconcileFiles) -> LocalFuture<'_, Result<()>> {
+        let to_request = move |touched| PartitionsRequest::Tidy { target, touched };
+        Box::pin(self.reconcile_partitions(touched, to_request))
     }
 
-    fn reconcile_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
-        let tidy = move |touched| PartitionsRequest::TidyGroup { group, touched };
-        Box::pin(self.reconcile_partitions(touched, tidy))
+    fn reconcile_group(&self, group: GroupId, touched: ReconcileFiles) -> LocalFuture<'_, Result<()>> {
+        let to_request = move |touched| PartitionsRequest::TidyGroup { group, touched };
+        Box::pin(self.reconcile_partitions(touched, to_request))
     }
 
     fn find_file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async move {
             for partition in (0..self.partitions).map(PartitionId) {
-                let ask = PartitionsRequest::FileOn { target, partition };
-                match self.owner(partition)?.call(ask, None).await? {
+                let request = PartitionsRequest::FileOn { target, partition };
+                match self.owner(partition)?.call(request, None).await? {
                     PartitionsReply::File(None) => {}
                     PartitionsReply::File(found) => return Ok(found),
-                    other => return Err(out_of_turn(&other)),
+                    other => return Err(unexpected_partitions_reply(&other)),
                 }
             }
             Ok(None)
@@ -120,11 +120,11 @@ impl mgmt::Metadata for MetadataServices {
     fn find_pool_reference(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async move {
             for partition in (0..self.partitions).map(PartitionId) {
-                let ask = PartitionsRequest::NamesPool { pool, partition };
-                match self.owner(partition)?.call(ask, None).await? {
+                let request = PartitionsRequest::NamesPool { pool, partition };
+                match self.owner(partition)?.call(request, None).await? {
                     PartitionsReply::File(None) => {}
                     PartitionsReply::File(found) => return Ok(found),
-                    other => return Err(out_of_turn(&other)),
+                    other => return Err(unexpected_partitions_reply(&other)),
                 }
             }
             Ok(None)
@@ -133,35 +133,35 @@ impl mgmt::Metadata for MetadataServices {
 
     fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
         Box::pin(async move {
-            let ask = |way: PartitionsChannel| async move {
-                rt::timeout(ANSWER_TIMEOUT, way.call(PartitionsRequest::Drains, None)).await
+            let query = |channel: PartitionsChannel| async move {
+                rt::timeout(ANSWER_TIMEOUT, channel.call(PartitionsRequest::Drains, None)).await
             };
             let mut all: BTreeMap<TargetId, DrainProgress> = BTreeMap::new();
-            let mut silent = (0..self.partitions).find_map(|p| self.owner(PartitionId(p)).err());
+            let mut failure = (0..self.partitions).find_map(|p| self.owner(PartitionId(p)).err());
             let mut answers = Vec::new();
-            for answer in rt::join_all(self.all().into_iter().map(ask).collect()).await {
+            for answer in rt::join_all(self.all().into_iter().map(query).collect()).await {
                 match answer.unwrap_or_else(|| Err(Errno::ETIMEDOUT.into())) {
                     Ok(PartitionsReply::Drains(drains)) => answers.push(drains),
-                    Ok(other) => silent = Some(out_of_turn(&other)),
-                    Err(error) => silent = Some(error),
+                    Ok(other) => failure = Some(unexpected_partitions_reply(&other)),
+                    Err(error) => failure = Some(error),
                 }
             }
             let services = answers.len();
-            let mut told: BTreeMap<TargetId, usize> = BTreeMap::new();
+            let mut reporting: BTreeMap<TargetId, usize> = BTreeMap::new();
             for (target, progress) in answers.into_iter().flatten() {
-                *told.entry(target).or_default() += 1;
+                *reporting.entry(target).or_default() += 1;
                 match all.get_mut(&target) {
                     Some(known) => add_drain_progress(known, progress),
                     None => _ = all.insert(target, progress),
                 }
             }
             for (target, progress) in &mut all {
-                if let Some(error) = &silent {
+                if let Some(error) = &failure {
                     let why = || format!("a metadata service doesn't report its progress: {error}");
                     progress.hindrance.get_or_insert_with(why);
                 }
                 // A service that hasn't yet seen that the target is drained may have files there.
-                if silent.is_some() || told.get(target) != Some(&services) {
+                if failure.is_some() || reporting.get(target) != Some(&services) {
                     (progress.empty, progress.files_left, progress.remaining_s) = (false, None, None);
                 }
             }
@@ -171,11 +171,11 @@ impl mgmt::Metadata for MetadataServices {
 
     fn sessions(&self) -> LocalFuture<'_, Result<Vec<SessionInfo>>> {
         Box::pin(async move {
-            let ask = |way: PartitionsChannel| async move {
-                rt::timeout(ANSWER_TIMEOUT, way.call(PartitionsRequest::Sessions, None)).await
+            let query = |channel: PartitionsChannel| async move {
+                rt::timeout(ANSWER_TIMEOUT, channel.call(PartitionsRequest::Sessions, None)).await
             };
             let mut all: BTreeMap<SessionId, SessionInfo> = BTreeMap::new();
-            for answer in rt::join_all(self.all().into_iter().map(ask).collect()).await {
+            for answer in rt::join_all(self.all().into_iter().map(query).collect()).await {
                 let Some(Ok(PartitionsReply::Sessions(sessions))) = answer else { continue };
                 for info in sessions {
                     match all.get_mut(&info.session) {
@@ -190,11 +190,11 @@ impl mgmt::Metadata for MetadataServices {
 
     fn executed<'a>(&'a self, node: &'a Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
         Box::pin(async move {
-            let way = self.channel(node);
-            let answer = rt::timeout(ANSWER_TIMEOUT, way.call(PartitionsRequest::Executed, None)).await;
+            let channel = self.channel(node);
+            let answer = rt::timeout(ANSWER_TIMEOUT, channel.call(PartitionsRequest::Executed, None)).await;
             match answer.ok_or(Errno::ETIMEDOUT)?? {
                 PartitionsReply::Executed(partitions) => Ok(partitions),
-                other => Err(out_of_turn(&other)),
+                other => Err(unexpected_partitions_reply(&other)),
             }
         })
     }
@@ -203,8 +203,8 @@ impl mgmt::Metadata for MetadataServices {
         Box::pin(async move {
             let mut refusal = Err(Error::new(Errno::ENOENT, format!("there is no session {session}"))
                 .hint("weft session list shows all"));
-            for way in self.all() {
-                match way.call(PartitionsRequest::Evict { session }, None).await {
+            for channel in self.all() {
+                match channel.call(PartitionsRequest::Evict { session }, None).await {
                     // This service notifies the others.
                     Ok(_) => return Ok(()),
                     Err(error) if error.errno == Errno::ENOENT => {}
@@ -217,9 +217,9 @@ impl mgmt::Metadata for MetadataServices {
 }
 
 /// Management, which metadata services ask for groups.
-pub struct ManagementGroupMaker(pub MgmtChannel);
+pub struct ManagementGroupCreator(pub MgmtChannel);
 
-impl meta::GroupCreator for ManagementGroupMaker {
+impl meta::GroupCreator for ManagementGroupCreator {
     fn make<'a>(&'a self, pool: &'a str, scheme: Scheme) -> LocalFuture<'a, Result<()>> {
         Box::pin(async move {
             match self.0.call(MgmtRequest::MakeGroups { pool: pool.into(), scheme }, None).await? {
@@ -239,7 +239,7 @@ pub struct LocalMetadata {
 }
 
 impl mgmt::Metadata for LocalMetadata {
-    fn reconcile(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile(&self, target: TargetId, touched: ReconcileFiles) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
             // Size recovery reads the chunk files; only then may reconciliation cut them.
             self.recovered.wait().await;
@@ -247,7 +247,7 @@ impl mgmt::Metadata for LocalMetadata {
         })
     }
 
-    fn reconcile_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile_group(&self, group: GroupId, touched: ReconcileFiles) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
             self.recovered.wait().await;
             self.service.reconcile_group(group, &touched).await
@@ -308,7 +308,7 @@ fn add_drain_progress(known: &mut DrainProgress, other: DrainProgress) {
     known.hindrance = known.hindrance.take().or(other.hindrance);
 }
 
-fn out_of_turn(reply: &PartitionsReply) -> Error {
+fn unexpected_partitions_reply(reply: &PartitionsReply) -> Error {
     Error::new(Errno::EPROTO, format!("a metadata service sent an unexpected reply: {reply:?}"))
         .hint("install the same version of weft on all machines")
 }

@@ -11,7 +11,7 @@ use super::renewal::{CertificateFile, Renewal};
 use super::stop::{Stop, StopReasons};
 use super::{panics, prepare_process, require_io_uring};
 use crate::cli::{MountArgs, fuse_transport};
-use crate::control::MountHow;
+use crate::control::MountSettings;
 use crate::mount_watch;
 use crate::node_config::ClusterFile;
 use client::{Client, ClientOptions, SessionFailover};
@@ -68,7 +68,7 @@ struct SessionFactory {
 
 impl SessionFactory {
     /// Begins a session.
-    async fn begin(&self) -> Result<Arc<Client>> {
+    async fn start_session(&self) -> Result<Arc<Client>> {
         let to = self.peers.clone();
         let connect = Box::new(move |node: &types::Node| to.metadata(node));
         let meta = MetaChannels::mapped(self.map.clone(), connect);
@@ -105,10 +105,10 @@ async fn attach(management: &MgmtChannel, cluster: &str) -> Result<(Arc<ClusterM
     }
 }
 
-impl MountHow {
-    fn of(args: &MountArgs, file: &ClusterFile) -> MountHow {
+impl MountSettings {
+    fn of(args: &MountArgs, file: &ClusterFile) -> MountSettings {
         let networks = if args.network.is_empty() { &file.networks } else { &args.network };
-        MountHow {
+        MountSettings {
             cluster: file.cluster.clone(),
             file: args.cluster.clone(),
             networks: networks.clone(),
@@ -147,7 +147,7 @@ fn fuse_options(args: &MountArgs, export: &Export) -> Result<MountOptions> {
 }
 
 impl MountPlan {
-    fn new(how: &MountHow, file: ClusterFile) -> Result<MountPlan> {
+    fn new(how: &MountSettings, file: ClusterFile) -> Result<MountPlan> {
         how.rack.as_deref().map_or(Ok(()), mgmt::check_rack)?;
         Ok(MountPlan {
             path: how.file.clone(),
@@ -161,7 +161,7 @@ impl MountPlan {
         })
     }
 
-    fn oneself(&self, credentials: Option<&Credentials>) -> Result<LocalIdentity> {
+    fn local_identity(&self, credentials: Option<&Credentials>) -> Result<LocalIdentity> {
         Ok(LocalIdentity {
             cluster: self.file.cluster.clone(),
             name: client_name(),
@@ -183,12 +183,12 @@ impl ProcessServices for ClientServices {
 
     async fn open(plan: &MountPlan) -> Result<ClientServices> {
         let credentials = plan.file.credentials()?;
-        let oneself = plan.oneself(credentials.as_ref())?;
-        let keeping = CertificateFile::Mount(plan.path.clone());
-        let renewal = Renewal::new(&oneself.security, credentials.as_ref(), keeping);
-        let places =
+        let local_identity = plan.local_identity(credentials.as_ref())?;
+        let certificate_file = CertificateFile::Mount(plan.path.clone());
+        let renewal = Renewal::new(&local_identity.security, credentials.as_ref(), certificate_file);
+        let management_addresses =
             ManagementAddresses::from_file(plan.path.clone(), &plan.file.cluster, &plan.file.management);
-        let peers = Peers::new(oneself, places, plan.timeout)?;
+        let peers = Peers::new(local_identity, management_addresses, plan.timeout)?;
         let management = peers.management();
         let cluster = plan.file.cluster.clone();
         let (map, export) = attach(&management, &cluster).await?;
@@ -201,17 +201,17 @@ impl ProcessServices for ClientServices {
             timeout: plan.timeout,
             own_rack: plan.own_rack.clone(),
         };
-        let first = session.begin().await?;
+        let first = session.start_session().await?;
         let (session, at) = (Arc::new(session), management.clone());
-        let begin = move || -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> {
+        let start_session = move || -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> {
             let (session, at, cluster) = (session.clone(), at.clone(), cluster.clone());
             Box::pin(async move {
                 // The rules and the cluster's version may have changed.
                 attach(&at, &cluster).await?;
-                session.begin().await
+                session.start_session().await
             })
         };
-        let client = SessionFailover::new(first, Box::new(begin));
+        let client = SessionFailover::new(first, Box::new(start_session));
         Ok(ClientServices { client, management, map, peers, timeout: plan.timeout, export, renewal })
     }
 
@@ -253,7 +253,7 @@ impl MountProcess {
     pub fn start(args: &MountArgs, file: ClusterFile) -> Result<MountProcess> {
         prepare_process()?;
         let stops = StopReasons::listen()?;
-        let how = MountHow::of(args, &file);
+        let how = MountSettings::of(args, &file);
         let plan = MountPlan::new(&how, file)?;
         let own_rack = plan.own_rack.clone();
         let core = BackgroundCore::<ClientServices>::start(plan)?;
@@ -305,7 +305,7 @@ pub struct UnmountedClient(BackgroundCore<ClientServices>);
 impl UnmountedClient {
     /// Connects to the cluster of a cluster file as a mount does, and begins a session. From now on
     /// a panic ends the process.
-    pub fn start(how: &MountHow, file: ClusterFile) -> Result<UnmountedClient> {
+    pub fn start(how: &MountSettings, file: ClusterFile) -> Result<UnmountedClient> {
         panics::abort_on_panic();
         require_io_uring()?;
         let plan = MountPlan::new(how, file.clone())?;

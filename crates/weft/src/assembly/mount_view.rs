@@ -2,7 +2,9 @@
 
 use super::peers::Peers;
 use super::stop::Stop;
-use crate::control::{self, MountHow, MountSession, ReplacedInfo, Request, Service, mount_sockets};
+use crate::control::{
+    self, MountSession, MountSettings, ReplacedSessionInfo, Request, Service, mount_sockets,
+};
 use crate::output::os_error;
 use client::{SessionFailover, SessionHistory};
 use net::OwnRack;
@@ -23,7 +25,7 @@ pub struct MountView {
     sessions: Arc<SessionFailover>,
     /// Location of the mount: the map says which rack that is.
     place: (MapHandle, Arc<OwnRack>),
-    how: MountHow,
+    how: MountSettings,
     stops: Sender<Stop>,
 }
 
@@ -36,7 +38,7 @@ impl MountView {
         peers: Arc<Peers>,
         sessions: Arc<SessionFailover>,
         place: (MapHandle, Arc<OwnRack>),
-        how: MountHow,
+        how: MountSettings,
         stops: Sender<Stop>,
     ) -> MountView {
         MountView { peers, sessions, place, how, stops }
@@ -111,7 +113,7 @@ fn to_json(answer: &impl Serialize) -> Result<Value> {
 }
 
 fn session_info(lineage: &SessionHistory) -> MountSession {
-    let replaced = lineage.last.as_ref().map(|last| ReplacedInfo {
+    let replaced = lineage.last.as_ref().map(|last| ReplacedSessionInfo {
         session: last.session.0,
         at_s: last.at.secs,
         cause: last.cause.clone(),

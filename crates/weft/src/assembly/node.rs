@@ -9,7 +9,7 @@ use super::group_links;
 use super::management_addresses::ManagementAddresses;
 use super::management_node::{ManagementNode, open_management};
 use super::meta_node::{self, MetaParts};
-use super::metadata::ManagementGroupMaker;
+use super::metadata::ManagementGroupCreator;
 use super::node_view::{NodeView, foreign_address_notice};
 use super::peers::{LocalIdentity, MgmtChannel, Peers, member_security};
 use super::reachability::keep_reporting;
@@ -17,7 +17,7 @@ use super::renewal::{CertificateFile, Renewal};
 use super::stop::{Stop, StopReasons};
 use super::storage_node::{StorageNode, StorageOptions};
 use super::{prepare_process, remove_runtime_files, write_pid_file};
-use crate::control::{self, CheckOrders, ClusterStatus, Counters};
+use crate::control::{self, CheckParameters, ClusterStatus, Counters};
 use crate::node_config::{NodeConfig, Protection};
 use crate::output::os_error;
 use identity::Credentials;
@@ -73,9 +73,9 @@ impl NodePlan {
         }
     }
 
-    fn oneself(&self, credentials: Option<&Credentials>) -> Result<LocalIdentity> {
+    fn local_identity(&self, credentials: Option<&Credentials>) -> Result<LocalIdentity> {
         let config = &self.config;
-        let strangers = if config.roles.contains(&Role::Mgmt) {
+        let unauthenticated = if config.roles.contains(&Role::Mgmt) {
             UnauthenticatedClients::MayJoin
         } else {
             UnauthenticatedClients::Refused
@@ -83,21 +83,21 @@ impl NodePlan {
         Ok(LocalIdentity {
             cluster: self.superblock.uuid.clone(),
             name: format!("node {} ({})", config.node, config.name),
-            security: member_security(config.protection, credentials, strangers)?,
+            security: member_security(config.protection, credentials, unauthenticated)?,
             networks: Networks::parse(&config.networks)?,
             // Messages between nodes are small.
             same_host: SameHost::OverTcp,
         })
     }
 
-    fn server_options(&self, oneself: &LocalIdentity, map: MapHandle) -> ServerOptions {
+    fn server_options(&self, local_identity: &LocalIdentity, map: MapHandle) -> ServerOptions {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         ServerOptions {
             listen: self.config.listen.clone(),
             cores: self.config.threads.unwrap_or(cpus).max(1),
-            name: oneself.name.clone(),
-            cluster: oneself.cluster.clone(),
-            security: oneself.security.clone(),
+            name: local_identity.name.clone(),
+            cluster: local_identity.cluster.clone(),
+            security: local_identity.security.clone(),
             map,
             checksum_payloads: true,
             limits: ServerLimits::default(),
@@ -106,7 +106,7 @@ impl NodePlan {
 
     /// Opens the metadata store of another node. If that store loses its last writes, this process
     /// must be restarted.
-    async fn far_store(&self, map: &MapHandle, peers: &Peers) -> Result<kv::Store> {
+    async fn remote_store(&self, map: &MapHandle, peers: &Peers) -> Result<kv::Store> {
         let (store, remote) = meta_node::remote_store(map, peers).await?;
         let fatal_error = self.fatal_error.clone();
         rt::spawn(async move {
@@ -121,8 +121,8 @@ impl NodePlan {
 
     /// Returns a function that opens separate connections, for network measurements: regular
     /// connections between two processes are limited to one per core.
-    fn separate_connections(&self, oneself: &LocalIdentity, map: &MapHandle) -> storage::Connect {
-        let (from, management, map) = (oneself.clone(), self.config.management.clone(), map.clone());
+    fn separate_connections(&self, local_identity: &LocalIdentity, map: &MapHandle) -> storage::Connect {
+        let (from, management, map) = (local_identity.clone(), self.config.management.clone(), map.clone());
         Box::new(move |to| {
             let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
             let node = map.node(to).ok_or_else(|| {
@@ -134,7 +134,7 @@ impl NodePlan {
     }
 
     /// Returns the addresses of management from this node's configuration file.
-    fn places(&self) -> Arc<ManagementAddresses> {
+    fn management_addresses(&self) -> Arc<ManagementAddresses> {
         ManagementAddresses::from_file(
             self.paths.node_config(),
             &self.superblock.uuid,
@@ -160,10 +160,10 @@ impl ProcessServices for NodeServices {
 
     async fn open(plan: &NodePlan) -> Result<NodeServices> {
         let credentials = plan.credentials()?;
-        let oneself = plan.oneself(credentials.as_ref())?;
-        let keeping = CertificateFile::Node(plan.paths.identity());
-        let renewal = Renewal::new(&oneself.security, credentials.as_ref(), keeping);
-        let peers = Peers::new(oneself.clone(), plan.places(), CALL_TIMEOUT)?;
+        let local_identity = plan.local_identity(credentials.as_ref())?;
+        let certificate_file = CertificateFile::Node(plan.paths.identity());
+        let renewal = Renewal::new(&local_identity.security, credentials.as_ref(), certificate_file);
+        let peers = Peers::new(local_identity.clone(), plan.management_addresses(), CALL_TIMEOUT)?;
         let opened = match plan.config.roles.contains(&Role::Mgmt) {
             true => Some(open_management(&plan.paths, &plan.superblock, &plan.config).await?),
             false => None,
@@ -200,12 +200,12 @@ impl ProcessServices for NodeServices {
             &storage.service,
             management.clone(),
         ));
-        storage.service.set_network_connector(plan.separate_connections(&oneself, &map));
+        storage.service.set_network_connector(plan.separate_connections(&local_identity, &map));
         let mut meta = None;
         if plan.config.roles.contains(&Role::Meta) {
             let store = match &opened {
                 Some((writer, _)) => writer.clone().into(),
-                None => plan.far_store(&map, &peers).await?,
+                None => plan.remote_store(&map, &peers).await?,
             };
             let parts = MetaParts {
                 node: plan.config.node,
@@ -217,24 +217,24 @@ impl ProcessServices for NodeServices {
             };
             let service = meta_node::service(store, parts);
             service.sign_with(storage.ring.clone());
-            service.set_group_creator(Arc::new(ManagementGroupMaker(management.clone())));
+            service.set_group_creator(Arc::new(ManagementGroupCreator(management.clone())));
             let clients: Arc<dyn Handler<MetaRequest, MetaResponse>> = service.clone();
             let services: Arc<dyn Handler<PartitionsRequest, PartitionsReply>> = service.clone();
             router = router.with(clients).with(services);
             meta = Some(service);
         }
-        let head = match opened {
+        let management_node = match opened {
             Some((writer, management)) => {
                 let store = Arc::new(KvService::new(writer.clone()));
                 router = router.with(store).with(management.clone());
                 let own = (plan.config.node, meta.clone());
-                let kept = plan.config.backups.unwrap_or(DEFAULT_RETAINED_BACKUPS);
-                let copies = Backups::new(writer.engine().clone(), &plan.superblock, &plan.paths, kept);
+                let retained = plan.config.backups.unwrap_or(DEFAULT_RETAINED_BACKUPS);
+                let backups = Backups::new(writer.engine().clone(), &plan.superblock, &plan.paths, retained);
                 Some(ManagementNode::new(
                     writer,
                     management,
                     &plan.superblock,
-                    copies,
+                    backups,
                     own,
                     peers.clone(),
                     storage.service.clone(),
@@ -242,9 +242,9 @@ impl ProcessServices for NodeServices {
             }
             None => None,
         };
-        let server = Server::start(plan.server_options(&oneself, map.clone()), router)?;
+        let server = Server::start(plan.server_options(&local_identity, map.clone()), router)?;
         storage.open().await?;
-        Ok(NodeServices { server, management_node: head, meta, storage, management, map, peers, renewal })
+        Ok(NodeServices { server, management_node, meta, storage, management, map, peers, renewal })
     }
 
     fn spawn_background(self: &Arc<Self>) {
@@ -253,12 +253,12 @@ impl ProcessServices for NodeServices {
             rt::spawn(renewal.run(self.management.clone()));
         }
         match &self.management_node {
-            Some(head) => head.spawn_background(),
+            Some(management_node) => management_node.spawn_background(),
             None => rt::spawn(keep_reporting(self.peers.clone(), self.management.clone())),
         }
         if let Some(service) = self.meta.clone() {
             let map = self.map.clone();
-            match self.management_node.as_ref().map(|head| head.management.clone()) {
+            match self.management_node.as_ref().map(|management_node| management_node.management.clone()) {
                 Some(management) => {
                     rt::spawn(meta_node::run(service, move || !management.missing_nodes().is_empty()));
                 }
@@ -274,7 +274,7 @@ impl ProcessServices for NodeServices {
         }
         let outcome = self.storage.close().await;
         match &self.management_node {
-            Some(head) => outcome.and(head.close().await),
+            Some(management_node) => outcome.and(management_node.close().await),
             None => outcome,
         }
     }
@@ -311,7 +311,7 @@ impl NodeServices {
     }
 
     /// Runs the file system check while the cluster is in use.
-    pub async fn check(&self, orders: &CheckOrders) -> Result<fsck::CheckReport> {
+    pub async fn check(&self, orders: &CheckParameters) -> Result<fsck::CheckReport> {
         self.head()?.check(orders).await
     }
 
@@ -325,7 +325,7 @@ impl NodeServices {
 
     /// Returns the component that makes metadata backups.
     pub fn copies(&self) -> Result<&Arc<Backups>> {
-        self.management_node.as_ref().map(|head| &head.copies).ok_or_else(|| {
+        self.management_node.as_ref().map(|management_node| &management_node.copies).ok_or_else(|| {
             Error::new(types::Errno::EINVAL, "this node doesn't store the cluster's metadata")
                 .hint("run weft meta backup on the management node")
         })
@@ -354,7 +354,7 @@ impl NodeProcess {
             tracing::warn!(hint = notice.hint, "{}", notice.what);
         }
         let commands = CommandCore::start()?;
-        let (fatal_error, told) = channel();
+        let (fatal_error, fatal_receiver) = channel();
         let plan = NodePlan {
             paths: state.paths.clone(),
             superblock: state.superblock.clone(),
@@ -364,13 +364,13 @@ impl NodeProcess {
         let core = BackgroundCore::<NodeServices>::start(plan)?;
         let stop = stops.sender();
         let forward = move || {
-            if let Ok(error) = told.recv() {
+            if let Ok(error) = fatal_receiver.recv() {
                 // The channel has no receiver once the process is shutting down.
                 let _ = stop.send(Stop::Fatal(error));
             }
         };
-        if let Some(head) = &core.services().management_node {
-            engine::watch_writer(head.writer(), &state.paths, &state.superblock, stops.sender())?;
+        if let Some(management_node) = &core.services().management_node {
+            engine::watch_writer(management_node.writer(), &state.paths, &state.superblock, stops.sender())?;
         }
         let watching = std::thread::Builder::new().name("weft-fatal".into()).spawn(forward);
         watching.map_err(|e| os_error("can't start a thread", &e))?;

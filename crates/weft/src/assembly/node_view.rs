@@ -10,8 +10,8 @@ use super::stop::Stop;
 use crate::api;
 use crate::cli::value_name;
 use crate::control::{
-    CheckOrders, ClusterStatus, Counters, DiskFree, LossOrder, MeasureOrder, Notice, PoolStatus, Request,
-    Service, TargetStatus,
+    CheckParameters, ClusterStatus, Counters, DiskFree, LossParameters, MeasurementRequest, Notice,
+    PoolStatus, Request, Service, TargetStatus,
 };
 use crate::node_config::{NodeConfig, Protection, TargetConfig};
 use crate::output::os_error;
@@ -194,7 +194,7 @@ impl NodeView {
 
     /// Checks the cluster while it is served, on a core of the control thread: the check takes
     /// long, and starts no task that must outlive its answer.
-    fn check(&self, orders: CheckOrders) -> Result<Value> {
+    fn check(&self, orders: CheckParameters) -> Result<Value> {
         let services = self.services.clone();
         let checked = rt::block_on(async move { services.check(&orders).await });
         to_json(&checked.map_err(|e| os_error("io_uring", &e))??)
@@ -203,12 +203,12 @@ impl NodeView {
     /// Returns the exposure map; runs like [`NodeView::check`].
     fn exposure(&self) -> Result<Value> {
         let services = self.services.clone();
-        let weighed = rt::block_on(async move { services.head()?.exposure().await });
-        to_json(&weighed.map_err(|e| os_error("io_uring", &e))??)
+        let exposure = rt::block_on(async move { services.head()?.exposure().await });
+        to_json(&exposure.map_err(|e| os_error("io_uring", &e))??)
     }
 
     /// Returns what would be lost with a target; runs like [`NodeView::check`].
-    fn losses(&self, order: LossOrder) -> Result<Value> {
+    fn losses(&self, order: LossParameters) -> Result<Value> {
         let services = self.services.clone();
         let listed = rt::block_on(async move { services.head()?.losses(&order).await });
         to_json(&listed.map_err(|e| os_error("io_uring", &e))??)
@@ -272,7 +272,7 @@ impl Service for NodeView {
         }
     }
 
-    fn measure(&self, order: MeasureOrder, asker: UnixStream) -> Result<Value> {
+    fn measure(&self, order: MeasurementRequest, asker: UnixStream) -> Result<Value> {
         // Only management may have nodes measured and store the results.
         let services = self.services.clone();
         services.head()?;

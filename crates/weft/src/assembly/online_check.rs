@@ -1,7 +1,7 @@
 //! The check of a cluster that is in use: metadata is local, chunk files are on all nodes.
 
 use super::check::{LossList, OnlineChecks, check_options, record_loss};
-use crate::control::{CheckOrders, LossOrder};
+use crate::control::{CheckParameters, LossParameters};
 use fsck::{Online, ReplicaLocation, Targets};
 use kv::Engine;
 use net::StorageChannels;
@@ -9,7 +9,7 @@ use rt::IoBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use types::{ByteRange, ClusterMap, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId, crc32c};
-use wire::{DataPath, GroupContext, GroupRole, Regions, StorageOp, StorageReply, StorageRequest};
+use wire::{DataPath, GroupContext, GroupRole, RegionSelection, StorageOp, StorageReply, StorageRequest};
 
 /// Wait before a file that looks damaged is checked again: most writes are reported to the metadata
 /// service sooner.
@@ -42,14 +42,14 @@ impl OnlineCheck {
     pub async fn run(
         &self,
         engine: &dyn Engine,
-        orders: &CheckOrders,
+        orders: &CheckParameters,
         checks: &OnlineChecks,
     ) -> Result<fsck::CheckReport> {
-        let _alone = if orders.repair { Some(checks.begin()?) } else { None };
+        let _permit = if orders.repair { Some(checks.acquire_repair_permit()?) } else { None };
         let note = |loss: &fsck::Loss| record_loss(orders.forget.as_deref(), loss);
         let progress = |what: &str, done: u64, total: u64| checks.set_progress(what, done, total);
         let map = self.current_map();
-        self.with(engine, &map, check_options(orders, &note), &progress, async |online| {
+        self.run_check(engine, &map, check_options(orders, &note), &progress, async |online| {
             fsck::check_online(online).await
         })
         .await
@@ -58,7 +58,7 @@ impl OnlineCheck {
     /// Returns what would be lost with each target and node.
     pub async fn exposure(&self, engine: &dyn Engine) -> Result<fsck::Exposure> {
         let map = self.current_map();
-        self.with(engine, &map, fsck::CheckOptions::default(), &|_, _, _| (), async |online| {
+        self.run_check(engine, &map, fsck::CheckOptions::default(), &|_, _, _| (), async |online| {
             fsck::exposure(online)
         })
         .await
@@ -66,14 +66,14 @@ impl OnlineCheck {
 
     /// Returns what would be lost by the removal of an offline target. The complete list is written
     /// to the file of the order, if it names one.
-    pub async fn losses(&self, engine: &dyn Engine, order: &LossOrder) -> Result<fsck::Losses> {
+    pub async fn losses(&self, engine: &dyn Engine, order: &LossParameters) -> Result<fsck::Losses> {
         let map = self.current_map();
         let mut list = order.list.as_deref().map(LossList::open).transpose()?;
-        let mut tell = |file: &fsck::LostFile| list.as_mut().map_or(Ok(()), |list| list.add(file));
+        let mut add_to_list = |file: &fsck::LostFile| list.as_mut().map_or(Ok(()), |list| list.add(file));
         let orders = fsck::CheckOptions::default();
         let losses = self
-            .with(engine, &map, orders, &|_, _, _| (), async |online| {
-                fsck::losses(online, order.target, &mut tell)
+            .run_check(engine, &map, orders, &|_, _, _| (), async |online| {
+                fsck::losses(online, order.target, &mut add_to_list)
             })
             .await?;
         list.map_or(Ok(()), LossList::close)?;
@@ -84,7 +84,7 @@ impl OnlineCheck {
         self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    async fn with<T>(
+    async fn run_check<T>(
         &self,
         engine: &dyn Engine,
         map: &ClusterMap,
@@ -99,14 +99,27 @@ impl OnlineCheck {
             })
         };
         let (partitions, hash_key) = (self.partitions, self.hash_key);
-        run(&Online { take_snapshot: &freeze, partitions, hash_key, map, targets: self, orders, progress })
-            .await
+        run(&Online {
+            take_snapshot: &freeze,
+            partitions,
+            hash_key,
+            map,
+            targets: self,
+            options: orders,
+            progress,
+        })
+        .await
     }
 
     /// Sends the request to the primary of the location's group, or to its target if it has no
     /// group.
-    async fn call_primary(&self, seat: ReplicaLocation, ino: InodeId, op: StorageOp) -> Result<StorageReply> {
-        let Some(id) = seat.group else { return self.call_member(seat, ino, op, None).await };
+    async fn call_primary(
+        &self,
+        location: ReplicaLocation,
+        ino: InodeId,
+        op: StorageOp,
+    ) -> Result<StorageReply> {
+        let Some(id) = location.group else { return self.call_member(location, ino, op, None).await };
         let mut tries = 0;
         loop {
             let map = self.current_map();
@@ -117,7 +130,7 @@ impl OnlineCheck {
                     .hint("weft group list shows what it waits for")
             })?;
             let mut request = StorageRequest::new(SessionId(0), primary, ino, op.clone());
-            request.group = Some(GroupContext { group: id, since: group.since, role: GroupRole::Primary });
+            request.group = Some(GroupContext { group: id, version: group.since, role: GroupRole::Primary });
             match self.storage.call(request, None).await {
                 Err(error) if error.errno == Errno::EREMCHG && tries < MAX_ATTEMPTS => {
                     tries += 1;
@@ -130,21 +143,21 @@ impl OnlineCheck {
 
     async fn call_member(
         &self,
-        seat: ReplicaLocation,
+        location: ReplicaLocation,
         ino: InodeId,
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let mut tries = 0;
         loop {
-            let mut request = StorageRequest::new(SessionId(0), seat.target, ino, op.clone());
+            let mut request = StorageRequest::new(SessionId(0), location.target, ino, op.clone());
             let map = self.current_map();
-            request.group = seat.group.map(|group| GroupContext {
+            request.group = location.group.map(|group| GroupContext {
                 group,
-                since: map.group(group).map_or(types::Epoch(0), |group| group.since),
+                version: map.group(group).map_or(types::Epoch(0), |group| group.since),
                 // As a member's own part: a primary whose replica is damaged would answer from
                 // another replica.
-                role: GroupRole::Member { sequence: 0, settled: 0 },
+                role: GroupRole::Member { sequence: 0, committed: 0 },
             });
             match self.storage.call(request, payload.clone()).await {
                 Err(error) if error.errno == Errno::EREMCHG && tries < MAX_ATTEMPTS => {
@@ -158,45 +171,45 @@ impl OnlineCheck {
 }
 
 impl Targets for OnlineCheck {
-    fn len(&self, seat: ReplicaLocation, ino: InodeId) -> fsck::TargetFuture<'_, u64> {
+    fn len(&self, location: ReplicaLocation, ino: InodeId) -> fsck::TargetFuture<'_, u64> {
         Box::pin(async move {
-            match self.call_member(seat, ino, StorageOp::Stat, None).await? {
+            match self.call_member(location, ino, StorageOp::Stat, None).await? {
                 StorageReply::Stat { len, .. } => Ok(len),
                 other => {
-                    Err(Error::new(Errno::EPROTO, format!("{seat} sent an unexpected reply: {other:?}")))
+                    Err(Error::new(Errno::EPROTO, format!("{location} sent an unexpected reply: {other:?}")))
                 }
             }
         })
     }
 
-    fn read(&self, seat: ReplicaLocation, ino: InodeId, range: ByteRange) -> fsck::TargetFuture<'_, u32> {
+    fn read(&self, location: ReplicaLocation, ino: InodeId, range: ByteRange) -> fsck::TargetFuture<'_, u32> {
         Box::pin(async move {
             let buffer = IoBuf::alloc((range.end - range.start) as usize);
             let op = StorageOp::Read { offset: range.start, path: DataPath::Direct };
-            self.call_member(seat, ino, op, Some(buffer.clone())).await?;
+            self.call_member(location, ino, op, Some(buffer.clone())).await?;
             Ok(crc32c(buffer.as_slice()))
         })
     }
 
     fn list(
         &self,
-        seat: ReplicaLocation,
+        location: ReplicaLocation,
         from: InodeId,
     ) -> fsck::TargetFuture<'_, (Vec<InodeId>, Option<InodeId>)> {
         Box::pin(async move {
-            let op = StorageOp::Regions { from, which: Regions::All };
-            match self.call_member(seat, InodeId(0), op, None).await? {
+            let op = StorageOp::Regions { from, which: RegionSelection::All };
+            match self.call_member(location, InodeId(0), op, None).await? {
                 StorageReply::Regions { regions, next } => {
                     Ok((regions.into_iter().map(|(ino, _)| ino).collect(), next))
                 }
                 other => {
-                    Err(Error::new(Errno::EPROTO, format!("{seat} sent an unexpected reply: {other:?}")))
+                    Err(Error::new(Errno::EPROTO, format!("{location} sent an unexpected reply: {other:?}")))
                 }
             }
         })
     }
 
-    fn mend(
+    fn repair(
         &self,
         from: ReplicaLocation,
         to: TargetId,
@@ -210,7 +223,7 @@ impl Targets for OnlineCheck {
                 parts.push(range);
             }
             for range in parts {
-                let op = StorageOp::Mend { from: from.target, to, range };
+                let op = StorageOp::CopyReplica { from: from.target, to, range };
                 self.call_primary(from, ino, op).await?;
             }
             Ok(())
@@ -219,19 +232,19 @@ impl Targets for OnlineCheck {
 
     fn give_up(
         &self,
-        seat: ReplicaLocation,
+        location: ReplicaLocation,
         ino: InodeId,
         range: ByteRange,
     ) -> fsck::TargetFuture<'_, Vec<ByteRange>> {
         Box::pin(async move {
             let mut lost = Vec::new();
             for range in parts(range) {
-                match self.call_primary(seat, ino, StorageOp::Forget { range }).await? {
+                match self.call_primary(location, ino, StorageOp::DiscardLost { range }).await? {
                     StorageReply::Regions { regions, .. } => {
                         lost.extend(regions.into_iter().map(|(_, range)| range));
                     }
                     other => {
-                        let message = format!("{seat} sent an unexpected reply: {other:?}");
+                        let message = format!("{location} sent an unexpected reply: {other:?}");
                         return Err(Error::new(Errno::EPROTO, message));
                     }
                 }
@@ -240,12 +253,17 @@ impl Targets for OnlineCheck {
         })
     }
 
-    fn discard(&self, seat: ReplicaLocation, ino: InodeId, how: fsck::Discard) -> fsck::TargetFuture<'_, ()> {
+    fn discard(
+        &self,
+        location: ReplicaLocation,
+        ino: InodeId,
+        how: fsck::Discard,
+    ) -> fsck::TargetFuture<'_, ()> {
         let op = match how {
             fsck::Discard::MoveAside => StorageOp::SetAside,
             fsck::Discard::Delete => StorageOp::Delete,
         };
-        Box::pin(async move { self.call_primary(seat, ino, op).await.map(drop) })
+        Box::pin(async move { self.call_primary(location, ino, op).await.map(drop) })
     }
 
     fn pause(&self) -> fsck::TargetFuture<'_, ()> {

@@ -72,18 +72,18 @@ impl Peers {
     /// Creates it without connections. `timeout`: time-out of requests to metadata and storage
     /// services, including retransmissions.
     pub fn new(
-        oneself: LocalIdentity,
+        local_identity: LocalIdentity,
         places: Arc<ManagementAddresses>,
         timeout: Duration,
     ) -> Result<Arc<Peers>> {
         let client = rt::secret_u64();
-        let identity = ClientIdentity { cluster: oneself.cluster, name: oneself.name, client };
+        let identity = ClientIdentity { cluster: local_identity.cluster, name: local_identity.name, client };
         let known = places.clone();
         let options = PeerOptions {
             timeout: MANAGEMENT_TIMEOUT.min(timeout),
             // A former address of management may belong to another member now.
-            security: restricted_to(&oneself.security, FIRST_NODE),
-            networks: oneself.networks.clone(),
+            security: restricted_to(&local_identity.security, FIRST_NODE),
+            networks: local_identity.networks.clone(),
             lookup: Some(Lookup::new(move || known.resolve().unwrap_or_default())),
             ..PeerOptions::new("management", places.resolve()?, identity.clone())
         };
@@ -91,9 +91,9 @@ impl Peers {
             probe_identity: ClientIdentity { client: rt::secret_u64(), ..identity.clone() },
             identity,
             places,
-            security: oneself.security,
-            networks: oneself.networks,
-            same_host: oneself.same_host,
+            security: local_identity.security,
+            networks: local_identity.networks,
+            same_host: local_identity.same_host,
             timeout,
             local_networks: local_networks(),
             management: Peer::new(options),
@@ -299,14 +299,14 @@ mod tests {
     }
 
     fn peers(security: Security, places: Arc<ManagementAddresses>) -> Arc<Peers> {
-        let oneself = LocalIdentity {
+        let local_identity = LocalIdentity {
             cluster: CLUSTER.into(),
             name: "node 1 (m)".into(),
             security,
             networks: Networks::default(),
             same_host: SameHost::OverTcp,
         };
-        Peers::new(oneself, places, Duration::from_secs(60)).unwrap()
+        Peers::new(local_identity, places, Duration::from_secs(60)).unwrap()
     }
 
     /// Starts a server without services.
@@ -336,7 +336,7 @@ mod tests {
     fn another_node_at_an_address_is_not_taken_for_the_one_that_is_meant() {
         let authority = Authority::create(CLUSTER, "test", rt::now().secs).unwrap();
         let of_node = |id: u32| {
-            let role = identity::Role::Node(NodeId(id));
+            let role = identity::Member::Node(NodeId(id));
             let credentials = authority.issue(&role, Validity::of_node(rt::now().secs)).unwrap();
             member_security(Protection::Tls, Some(&credentials), UnauthenticatedClients::Refused).unwrap()
         };
@@ -355,7 +355,7 @@ mod tests {
         let member = |credentials: &Credentials| {
             member_security(Protection::Tls, Some(credentials), UnauthenticatedClients::Refused).unwrap()
         };
-        let node = authority.issue(&identity::Role::Node(NodeId(1)), Validity::of_node(rt::now().secs));
+        let node = authority.issue(&identity::Member::Node(NodeId(1)), Validity::of_node(rt::now().secs));
         let client = authority.issue_to_client("a", Validity::of_client(rt::now().secs), 5);
         let (ours, theirs) = (member(&node.unwrap()), member(&client.unwrap()));
         let (server, own, client) = (serve(1, ours.clone()), peers(ours, places()), peers(theirs, places()));

@@ -57,13 +57,13 @@ impl Renewal {
     pub fn new(
         security: &Security,
         credentials: Option<&Credentials>,
-        keeping: CertificateFile,
+        certificate_file: CertificateFile,
     ) -> Option<Renewal> {
         match (security, credentials) {
             (Security::Tls(tls), Some(credentials)) => Some(Renewal {
                 tls: tls.clone(),
                 credentials: credentials.clone(),
-                certificate_file: keeping,
+                certificate_file,
                 is_stored: true,
                 refused: None,
             }),
@@ -74,15 +74,15 @@ impl Renewal {
     /// Renews the certificate for ever.
     pub async fn run(mut self, management: MgmtChannel) {
         loop {
-            let look = self.check_and_renew(&management, rt::now().secs).await;
-            rt::sleep(self.next_check_in(look, rt::now().secs)).await;
+            let outcome = self.check_and_renew(&management, rt::now().secs).await;
+            rt::sleep(self.next_check_in(outcome, rt::now().secs)).await;
         }
     }
 
     /// Returns the time until the next check.
-    fn next_check_in(&self, look: CheckOutcome, now_s: i64) -> Duration {
+    fn next_check_in(&self, outcome: CheckOutcome, now_s: i64) -> Duration {
         let validity = self.credentials.validity();
-        let seconds = match look {
+        let seconds = match outcome {
             CheckOutcome::NotDue | CheckOutcome::Renewed => validity.renew_at() - now_s,
             // More often if less time is left.
             CheckOutcome::Failed => (validity.until - now_s) / 8,
@@ -227,13 +227,14 @@ mod tests {
         Renewal::new(&Security::Tls(tls), Some(&credentials), CertificateFile::Mount(path.into())).unwrap()
     }
 
-    fn look(renewal: &mut Renewal, authority: Authority, now_s: i64, is_open: bool) -> CheckOutcome {
-        let office: MgmtChannel = Channel::in_process(Arc::new(TestAuthority { authority, now_s, is_open }));
+    fn check(renewal: &mut Renewal, authority: Authority, now_s: i64, is_open: bool) -> CheckOutcome {
+        let management: MgmtChannel =
+            Channel::in_process(Arc::new(TestAuthority { authority, now_s, is_open }));
         let mut moved = renewal.clone();
-        let (look, moved) =
-            rt::block_on(async move { (moved.check_and_renew(&office, now_s).await, moved) }).unwrap();
+        let (outcome, moved) =
+            rt::block_on(async move { (moved.check_and_renew(&management, now_s).await, moved) }).unwrap();
         *renewal = moved;
-        look
+        outcome
     }
 
     fn authority() -> (Authority, tempfile::TempDir) {
@@ -250,11 +251,11 @@ mod tests {
         let mut renewal = mounted(&path, &authority, began_s);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
         let due_s = began_s + LIFETIME_S - LIFETIME_S / 3;
-        assert_eq!(look(&mut renewal, authority, due_s - 1, true), CheckOutcome::NotDue);
+        assert_eq!(check(&mut renewal, authority, due_s - 1, true), CheckOutcome::NotDue);
         assert_eq!(renewal.next_check_in(CheckOutcome::NotDue, due_s - 7), Duration::from_secs(7));
-        assert_eq!(look(&mut renewal, again(), due_s, false), CheckOutcome::Failed);
+        assert_eq!(check(&mut renewal, again(), due_s, false), CheckOutcome::Failed);
         assert_eq!(renewal.next_check_in(CheckOutcome::Failed, due_s), Duration::from_secs(1000 / 8));
-        assert_eq!(look(&mut renewal, again(), due_s, true), CheckOutcome::Renewed);
+        assert_eq!(check(&mut renewal, again(), due_s, true), CheckOutcome::Renewed);
         let file = ClusterFile::read(&path).unwrap();
         let credentials = Credentials::from_text(&file.credentials).unwrap();
         assert_eq!(credentials.identity().expires, due_s + LIFETIME_S);
@@ -262,7 +263,7 @@ mod tests {
         assert_eq!((file.networks.len(), &*file.name), (1, "test"));
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o400, "the mode that the administrator gave it");
-        assert_eq!(look(&mut renewal, again(), due_s + 1, true), CheckOutcome::NotDue);
+        assert_eq!(check(&mut renewal, again(), due_s + 1, true), CheckOutcome::NotDue);
     }
 
     #[test]
@@ -276,10 +277,10 @@ mod tests {
         let gone = dir.path().join("gone");
         std::fs::rename(&folder, &gone).unwrap();
         let due_s = began_s + LIFETIME_S - LIFETIME_S / 3;
-        assert_eq!(look(&mut renewal, authority, due_s, true), CheckOutcome::Renewed);
+        assert_eq!(check(&mut renewal, authority, due_s, true), CheckOutcome::Renewed);
         assert_eq!(renewal.credentials.identity().expires, due_s + LIFETIME_S);
         std::fs::rename(&gone, &folder).unwrap();
-        assert_eq!(look(&mut renewal, again(), due_s + 1, true), CheckOutcome::NotDue);
+        assert_eq!(check(&mut renewal, again(), due_s + 1, true), CheckOutcome::NotDue);
         let file = ClusterFile::read(&path).unwrap();
         let credentials = Credentials::from_text(&file.credentials).unwrap();
         assert_eq!(credentials.identity().expires, due_s + LIFETIME_S);
@@ -289,16 +290,16 @@ mod tests {
     fn a_node_renews_its_identity() {
         let (authority, dir) = authority();
         let began_s = rt::now().secs;
-        let role = identity::Role::Node(types::NodeId(3));
+        let role = identity::Member::Node(types::NodeId(3));
         let credentials = authority.issue(&role, validity(began_s)).unwrap();
         let home = dir.path().join("identity");
         credentials.store(&home).unwrap();
         let how = identity::Protection::Encrypted;
         let tls = Tls::member(&credentials, how, UnauthenticatedClients::Refused).unwrap();
-        let keeping = CertificateFile::Node(home.clone());
-        let mut renewal = Renewal::new(&Security::Tls(tls), Some(&credentials), keeping).unwrap();
+        let certificate_file = CertificateFile::Node(home.clone());
+        let mut renewal = Renewal::new(&Security::Tls(tls), Some(&credentials), certificate_file).unwrap();
         let due_s = began_s + LIFETIME_S;
-        assert_eq!(look(&mut renewal, authority, due_s, true), CheckOutcome::Renewed);
+        assert_eq!(check(&mut renewal, authority, due_s, true), CheckOutcome::Renewed);
         assert_eq!(Credentials::load(&home).unwrap().identity().expires, due_s + LIFETIME_S);
     }
 }

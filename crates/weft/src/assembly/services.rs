@@ -6,7 +6,7 @@ use super::check::OnlineChecks;
 use super::core::ProcessServices;
 use super::engine::{mark_store_created, open_engine};
 use super::group_links;
-use super::metadata::{LocalMetadata, ManagementGroupMaker};
+use super::metadata::{LocalMetadata, ManagementGroupCreator};
 use super::online_check::OnlineCheck;
 use super::stores::{create_target, open_target, store_error, target_work};
 use super::usage::{TargetUsages, target_directories};
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, Weak};
 use storage::StorageService;
 use types::{Errno, Error, HashMap, InodeId, Result, SessionId, TargetId};
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 
 /// Default number of targets of a new cluster: as many as the default stripe count.
 const DEFAULT_TARGETS: usize = 4;
@@ -141,7 +141,7 @@ pub struct Services {
     /// Session of the mount.
     pub client: Arc<Client>,
     /// Backups of the metadata.
-    pub copies: Arc<Backups>,
+    pub backups: Arc<Backups>,
     /// Checks that run while the cluster is served.
     pub checks: OnlineChecks,
 }
@@ -193,11 +193,11 @@ impl ProcessServices for Services {
         meta.recover().await?;
         let recovered = Arc::new(rt::sync::Event::new());
         recovered.set();
-        meta.set_group_creator(Arc::new(ManagementGroupMaker(Channel::in_process(management.clone()))));
+        meta.set_group_creator(Arc::new(ManagementGroupCreator(Channel::in_process(management.clone()))));
         management.set_metadata(Arc::new(LocalMetadata { service: meta.clone(), recovered }));
         for (&target, store) in &stores {
             let touched =
-                Touched { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
+                ReconcileFiles { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
             meta.reconcile_target(target, &touched).await?;
             store.mark_reconciled();
         }
@@ -220,7 +220,7 @@ impl ProcessServices for Services {
             management,
             meta,
             client,
-            copies,
+            backups: copies,
             checks: OnlineChecks::default(),
         })
     }
@@ -230,7 +230,7 @@ impl ProcessServices for Services {
         rt::spawn(self.management.clone().background());
         rt::spawn(self.meta.clone().background());
         rt::spawn(self.client.clone().background());
-        rt::spawn(self.copies.clone().run_daily_backups());
+        rt::spawn(self.backups.clone().run_daily_backups());
         for store in self.stores.values() {
             rt::spawn(store.clone().background());
         }

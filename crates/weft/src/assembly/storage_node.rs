@@ -5,7 +5,7 @@ use super::locality;
 use super::peers::{MgmtChannel, Peers};
 use super::stores::{create_target, open_target, store_error, target_work};
 use super::usage::{TargetUsages, target_directories};
-use crate::control::Unserved;
+use crate::control::UnservedTarget;
 use crate::node_config::{TargetConfig, mark_targets_created, remove_targets};
 use crate::numa;
 use chunkstore::{Identity, Store};
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use storage::{ServingLease, StorageService};
 use types::{ClusterMap, Epoch, Errno, Error, MapHandle, NodeId, Result, Role, TargetId};
-use wire::mgmt::{Heartbeat, Register, Secret, TargetReport, TargetSpace, Touched};
+use wire::mgmt::{Heartbeat, ReconcileFiles, Register, Secret, TargetReport, TargetSpace};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Pause before a request is sent again that management refused for now.
@@ -139,13 +139,13 @@ impl StorageNode {
     }
 
     /// Returns the directories that should be served but aren't.
-    pub fn unserved(&self) -> Vec<Unserved> {
-        let told = |(path, error): (&PathBuf, &Error)| Unserved {
+    pub fn unserved(&self) -> Vec<UnservedTarget> {
+        let to_unserved = |(path, error): (&PathBuf, &Error)| UnservedTarget {
             path: path.display().to_string(),
             cause: error.message.to_string(),
             hint: error.hint.to_string(),
         };
-        self.lock_unserved().iter().map(told).collect()
+        self.lock_unserved().iter().map(to_unserved).collect()
     }
 
     /// Opens a target; creates it if an administrator has just added it. Otherwise an empty
@@ -319,7 +319,8 @@ impl StorageNode {
     /// clients.
     async fn reconcile_and_open(self: Arc<Self>, store: Arc<Store>) {
         let target = store.target();
-        let left = Touched { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
+        let left =
+            ReconcileFiles { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
         for touched in left.split() {
             let tidy = MgmtRequest::Tidy { target, touched };
             while let Err(error) = self.management.call(tidy.clone(), None).await {
@@ -338,15 +339,15 @@ impl StorageNode {
     /// Sends heartbeats for ever. Without answers the lease expires, and the service refuses
     /// changes until there is one again.
     async fn send_heartbeats(self: Arc<Self>) {
-        let (mut silent, mut epoch) = (false, self.map.epoch());
+        let (mut is_disconnected, mut epoch) = (false, self.map.epoch());
         let mut known = self.own_targets(&self.map.current());
         loop {
             self.wait_for_next_heartbeat(epoch).await;
             epoch = self.map.epoch();
-            let told = self.heartbeat().await;
+            let outcome = self.heartbeat().await;
             known = self.drop_removed_targets(known);
-            match told {
-                Ok(()) if silent => tracing::info!("management answers again"),
+            match outcome {
+                Ok(()) if is_disconnected => tracing::info!("management answers again"),
                 Ok(()) => {}
                 Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ESTALE | Errno::EEXIST) => {
                     self.lease.end();
@@ -355,10 +356,10 @@ impl StorageNode {
                     let _ = self.fatal_error.send(error);
                     return;
                 }
-                Err(error) if !silent => tracing::warn!(%error, "management doesn't answer"),
+                Err(error) if !is_disconnected => tracing::warn!(%error, "management doesn't answer"),
                 Err(_) => {}
             }
-            silent = !self.lease.is_valid(rt::monotonic_ns());
+            is_disconnected = !self.lease.is_valid(rt::monotonic_ns());
         }
     }
 
@@ -400,11 +401,11 @@ impl StorageNode {
     /// Waits for the next heartbeat. It is sent earlier if management waits for this node's
     /// confirmation that a local target isn't in sync in a group: each step of moving a member
     /// needs one.
-    async fn wait_for_next_heartbeat(&self, told: Epoch) {
+    async fn wait_for_next_heartbeat(&self, sent_epoch: Epoch) {
         let began_ns = rt::monotonic_ns();
         while rt::monotonic_ns() - began_ns < HEARTBEAT_INTERVAL.as_nanos() as u64 {
             rt::sleep(MAP_POLL_INTERVAL).await;
-            if self.map.epoch() > told && self.has_member_out_of_sync() {
+            if self.map.epoch() > sent_epoch && self.has_member_out_of_sync() {
                 return;
             }
         }
@@ -421,7 +422,7 @@ impl StorageNode {
 
     async fn heartbeat(&self) -> Result<()> {
         let sent_ns = rt::monotonic_ns();
-        let beat = MgmtRequest::Heartbeat(Heartbeat {
+        let heartbeat = MgmtRequest::Heartbeat(Heartbeat {
             node: self.options.node,
             instance: self.instance,
             epoch: self.map.epoch(),
@@ -430,7 +431,7 @@ impl StorageNode {
             resyncs: self.service.resyncs(),
             scrubs: self.service.scrubs(),
         });
-        match self.management.call(beat, None).await {
+        match self.management.call(heartbeat, None).await {
             Ok(MgmtReply::Alive(alive)) => {
                 self.ring.set_cluster_time(alive.time_s, rt::monotonic_ns());
                 self.apply_answer(sent_ns, alive.lease_ms, alive.map, &alive.keys)
@@ -445,11 +446,11 @@ impl StorageNode {
     /// Makes a directory a target while the node serves. Blocks the calling thread, which must not
     /// be a core of this process.
     pub fn add_target(&self, target: TargetConfig) -> Result<TargetId> {
-        let (told, telling) = std::sync::mpsc::sync_channel(1);
-        self.requested_targets.lock().unwrap_or_else(PoisonError::into_inner).push((target, told));
+        let (result_sender, result_receiver) = std::sync::mpsc::sync_channel(1);
+        self.requested_targets.lock().unwrap_or_else(PoisonError::into_inner).push((target, result_sender));
         self.has_requested_targets.set();
         let ended = |_| Error::new(Errno::ECANCELED, "the node is stopping").hint("try again when it runs");
-        telling.recv().map_err(ended)?
+        result_receiver.recv().map_err(ended)?
     }
 
     async fn add_requested_targets(self: Arc<Self>) {
@@ -458,10 +459,10 @@ impl StorageNode {
             self.has_requested_targets.clear();
             let wanted =
                 std::mem::take(&mut *self.requested_targets.lock().unwrap_or_else(PoisonError::into_inner));
-            for (target, told) in wanted {
+            for (target, result_sender) in wanted {
                 let outcome = self.clone().add_and_open(&target).await;
                 // The caller may have closed its connection.
-                let _ = told.send(outcome);
+                let _ = result_sender.send(outcome);
             }
         }
     }
@@ -511,9 +512,9 @@ impl StorageNode {
         for store in self.service.stores() {
             outcome = outcome.and(store.close().await.map_err(store_error));
         }
-        let goodbye = MgmtRequest::Goodbye { node: self.options.node, instance: self.instance };
+        let sign_off = MgmtRequest::Goodbye { node: self.options.node, instance: self.instance };
         // Management also notices the missing heartbeats.
-        let _ = rt::timeout(HEARTBEAT_INTERVAL, self.management.call(goodbye, None)).await;
+        let _ = rt::timeout(HEARTBEAT_INTERVAL, self.management.call(sign_off, None)).await;
         outcome
     }
 
@@ -589,14 +590,14 @@ mod tests {
         let management = Management::open_cluster(writer, &superblock, &first, paths.root()).await?;
         management.set_authority(Arc::new(gate));
         let management = Arc::new(management);
-        let oneself = LocalIdentity {
+        let local_identity = LocalIdentity {
             cluster: superblock.uuid.clone(),
             name: "m".into(),
             security: Security::Plain,
             networks: Networks::parse(&[])?,
             same_host: SameHost::OverTcp,
         };
-        let peers = Peers::new(oneself, ManagementAddresses::fixed(&addresses), RETRY)?;
+        let peers = Peers::new(local_identity, ManagementAddresses::fixed(&addresses), RETRY)?;
         let options = StorageOptions {
             cluster: superblock.uuid,
             node: FIRST_NODE,
@@ -644,7 +645,7 @@ mod tests {
         lease: Arc<ServingLease>,
         /// For each registration: whether it was by the same process again, and whether its lease
         /// was valid at that moment.
-        told: Mutex<Vec<(bool, bool)>>,
+        registrations: Mutex<Vec<(bool, bool)>>,
     }
 
     impl net::Handler<MgmtRequest, MgmtReply> for RecordingManagement {
@@ -656,7 +657,7 @@ mod tests {
             Box::pin(async move {
                 let request = match request {
                     MgmtRequest::Register(register) => {
-                        self.told
+                        self.registrations
                             .lock()
                             .unwrap()
                             .push((register.again, self.lease.is_valid(rt::monotonic_ns())));
@@ -678,19 +679,19 @@ mod tests {
             let registry = Arc::new(RecordingManagement {
                 management: cluster.management.clone(),
                 lease: lease.clone(),
-                told: Mutex::default(),
+                registrations: Mutex::default(),
             });
             let node = StorageNode {
                 management: Channel::in_process(registry.clone()),
                 ..without_arc(cluster.node)
             };
-            let told = async || {
+            let register = async || {
                 node.register().await.unwrap();
                 assert!(lease.is_valid(rt::monotonic_ns()));
-                registry.told.lock().unwrap().pop()
+                registry.registrations.lock().unwrap().pop()
             };
-            assert_eq!(told().await, Some((false, false)));
-            assert_eq!(told().await, Some((true, true)));
+            assert_eq!(register().await, Some((false, false)));
+            assert_eq!(register().await, Some((true, true)));
             let dir = TempDir::new().unwrap();
             let identity = Identity { cluster: node.options.cluster.clone(), target: TargetId(3) };
             create_target(dir.path(), &identity).await.unwrap();
@@ -709,9 +710,9 @@ mod tests {
             ));
             node.service.add(store).unwrap();
             // The target's replicas of the group haven't been opened yet.
-            assert_eq!(told().await, Some((false, false)));
+            assert_eq!(register().await, Some((false, false)));
             node.service.open_groups(TargetId(3)).await.unwrap();
-            assert_eq!(told().await, Some((true, true)));
+            assert_eq!(register().await, Some((true, true)));
         };
         rt::block_on(run).unwrap();
     }
@@ -778,13 +779,14 @@ mod tests {
         // A reader of the map blocks the thread that installs another one.
         let reading = cluster.handle.read().unwrap();
         let node = cluster.node.clone();
-        let beating = std::thread::spawn(move || rt::block_on(async move { node.heartbeat().await }));
-        while cluster.handle.try_read().is_ok() && !beating.is_finished() {
+        let heartbeat_thread =
+            std::thread::spawn(move || rt::block_on(async move { node.heartbeat().await }));
+        while cluster.handle.try_read().is_ok() && !heartbeat_thread.is_finished() {
             std::thread::yield_now();
         }
         assert!(!holds(), "the lease holds, and the map of before is in force");
         drop(reading);
-        beating.join().unwrap().unwrap().unwrap();
+        heartbeat_thread.join().unwrap().unwrap().unwrap();
         assert!(holds());
         assert_eq!(cluster.node.map.epoch(), cluster.management.current().epoch);
     }

@@ -100,25 +100,25 @@ impl TargetUsages {
 pub fn target_directories(service: Weak<StorageService>) -> impl Fn() -> Option<Vec<(TargetId, PathBuf)>> {
     move || {
         let service = service.upgrade()?;
-        let there = service.stores().filter(|store| store.check_dir().is_ok());
-        Some(there.map(|store| (store.target(), store.dir().to_path_buf())).collect())
+        let available = service.stores().filter(|store| store.check_dir().is_ok());
+        Some(available.map(|store| (store.target(), store.dir().to_path_buf())).collect())
     }
 }
 
 /// Returns the bytes on disk of all files below a directory. Files that disappear meanwhile don't
 /// count.
 fn bytes_below(dir: &Path) -> io::Result<u64> {
-    let (mut bytes, mut looked_at) = (0, 0);
+    let (mut bytes, mut entries_read) = (0, 0);
     let mut left = vec![dir.to_path_buf()];
     while let Some(dir) = left.pop() {
         let entries = match fs::read_dir(&dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && looked_at > 0 => continue,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && entries_read > 0 => continue,
             entries => entries?,
         };
         for entry in entries {
             let entry = entry?;
-            looked_at += 1;
-            if looked_at % BATCH_FILES == 0 {
+            entries_read += 1;
+            if entries_read % BATCH_FILES == 0 {
                 thread::sleep(BATCH_PAUSE);
             }
             match entry.metadata() {

@@ -28,7 +28,7 @@ pub fn run(command: ClientCommand) -> Result<()> {
 }
 
 #[derive(Serialize)]
-struct Added {
+struct ClientAddOutput {
     name: String,
     /// Path of the cluster file; `None`: it is in `content`.
     file: Option<PathBuf>,
@@ -62,14 +62,14 @@ fn add(args: &ClientAddArgs) -> Result<()> {
         }
     };
     let Some(mut file) = draft else {
-        let added = Added { name: args.name.clone(), file: None, content: Some(content.clone()) };
+        let added = ClientAddOutput { name: args.name.clone(), file: None, content: Some(content.clone()) };
         return show(args.json, &added, || content);
     };
     file.write_all(content.as_bytes()).and_then(|()| file.sync_all()).map_err(|e| {
         let hint = format!("weft client revoke {0}, then weft client add {0} again", args.name);
         os_error(format_args!("can't write {}", out.display()), &e).hint(hint)
     })?;
-    let added = Added { name: args.name.clone(), file: Some(out.clone()), content: None };
+    let added = ClientAddOutput { name: args.name.clone(), file: Some(out.clone()), content: None };
     show(args.json, &added, || {
         let out = out.display();
         format!(
@@ -96,8 +96,8 @@ fn revoke(args: &ClientRevokeArgs) -> Result<()> {
     if args.query.json {
         return print_json(&outcome);
     }
-    let (told, warning) = revocation_text(&args.name, &outcome);
-    print(&told);
+    let (text, warning) = revocation_text(&args.name, &outcome);
+    print(&text);
     print_to_stderr(&warning);
     Ok(())
 }
@@ -182,8 +182,8 @@ mod tests {
     #[test]
     fn a_revocation_names_the_nodes_it_has_not_reached() {
         let outcome = RevocationInfo { sessions: vec![SessionId(7)], unaware: vec![NodeId(3)] };
-        let (told, warning) = revocation_text("a", &outcome);
-        assert_eq!(told, "client a is refused from now on; its session was evicted\n");
+        let (text, warning) = revocation_text("a", &outcome);
+        assert_eq!(text, "client a is refused from now on; its session was evicted\n");
         assert!(warning.contains("node 3"), "{warning}");
         assert_eq!(revocation_text("a", &RevocationInfo::default()).1, "");
     }

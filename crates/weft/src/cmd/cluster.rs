@@ -42,7 +42,7 @@ pub fn run(command: ClusterCommand) -> Result<()> {
 }
 
 #[derive(Serialize)]
-struct Made {
+struct InitOutput {
     name: String,
     cluster: String,
     node: types::NodeId,
@@ -89,7 +89,7 @@ fn init(args: &InitArgs) -> Result<()> {
         token = fill_first_node(paths, &superblock, &config)?;
         Ok::<_, Error>(())
     })?;
-    let made = Made {
+    let made = InitOutput {
         name: superblock.name,
         cluster: superblock.uuid,
         node: FIRST_NODE,
@@ -112,7 +112,7 @@ fn fill_first_node(paths: &StatePaths, superblock: &Superblock, config: &NodeCon
     gate.node_token(&NewToken::default(), now_s)
 }
 
-fn next_steps(made: &Made, protection: Protection) -> String {
+fn next_steps(made: &InitOutput, protection: Protection) -> String {
     let (dir, file) = (made.dir.display(), made.cluster_file.display());
     let protection = match protection {
         Protection::Tls => String::new(),

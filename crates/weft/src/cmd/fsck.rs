@@ -3,11 +3,11 @@
 use super::orphans;
 use crate::assembly::{check, check_names, prepare_process};
 use crate::cli::FsckArgs;
-use crate::control::{CheckOrders, CheckProgress, Control, Request};
+use crate::control::{CheckParameters, CheckProgress, Control, Request};
 use crate::node_config::{self, NodeConfig};
 use crate::output::{os_error, print, print_error, print_json};
 use crate::size::format_size;
-use ::fsck::{CheckReport, Finding, Kind, Verdict};
+use ::fsck::{CheckOutcome, CheckReport, Finding, Kind};
 use mgmt::{StateDir, StatePaths, Superblock};
 use serde::Serialize;
 use std::fs::File;
@@ -33,7 +33,7 @@ const EXIT_FAILED: i32 = 8;
 
 #[derive(Serialize)]
 struct Answer<'a> {
-    verdict: Verdict,
+    verdict: CheckOutcome,
     #[serde(flatten)]
     report: &'a CheckReport,
 }
@@ -52,15 +52,15 @@ pub fn run(args: &FsckArgs) -> Result<()> {
             exit(EXIT_FAILED)
         }
     };
-    let verdict = report.verdict();
+    let verdict = report.outcome();
     match args.json {
         true => print_json(&Answer { verdict, report: &report })?,
         false => print(&screen(&report)),
     }
     match verdict {
-        Verdict::Clean => Ok(()),
-        Verdict::Repaired => exit(EXIT_REPAIRED),
-        Verdict::Damaged => exit(EXIT_DAMAGED),
+        CheckOutcome::Clean => Ok(()),
+        CheckOutcome::Repaired => exit(EXIT_REPAIRED),
+        CheckOutcome::Damaged => exit(EXIT_DAMAGED),
     }
 }
 
@@ -75,7 +75,7 @@ fn open_and_check(args: &FsckArgs) -> Result<CheckReport> {
         .hint("leave out the mount point"));
     }
     let forget = args.forget.as_ref().map(|file| create_loss_list(file)).transpose()?;
-    let orders = CheckOrders {
+    let orders = CheckParameters {
         repair: args.repair,
         forget: forget.clone(),
         path: args.path.clone(),
@@ -110,28 +110,28 @@ fn show_progress(what: &str, done: u64, total: u64) {
     let _ = write!(std::io::stderr(), "\r\x1b[K{what}: {done} of {total}");
 }
 
-fn ask(mut control: Control, dir: &Path, orders: CheckOrders) -> Result<CheckReport> {
+fn ask(mut control: Control, dir: &Path, orders: CheckParameters) -> Result<CheckReport> {
     let (done, is_done) = channel::<()>();
     let asked = dir.to_path_buf();
-    let tell_all = move || {
+    let poll_progress = move || {
         while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(PROGRESS_INTERVAL) {
             if let Ok(CheckProgress { what, done, total }) = Control::ask(&asked, Request::CheckProgress) {
                 show_progress(&what, done, total);
             }
         }
     };
-    let teller = std::io::stderr().is_terminal().then(|| std::thread::spawn(tell_all));
+    let progress_thread = std::io::stderr().is_terminal().then(|| std::thread::spawn(poll_progress));
     let report = control.exchange_with_timeout(Request::Check { orders }, TIMEOUT);
     drop(done);
-    if let Some(teller) = teller {
+    if let Some(progress_thread) = progress_thread {
         // The thread returns nothing.
-        let _ = teller.join();
+        let _ = progress_thread.join();
         let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
     report
 }
 
-fn check_offline(dir: &Path, orders: CheckOrders) -> Result<CheckReport> {
+fn check_offline(dir: &Path, orders: CheckParameters) -> Result<CheckReport> {
     let shown = std::io::stderr().is_terminal();
     let progress = move |what: &str, done, total| {
         if shown {
@@ -153,7 +153,7 @@ fn check_offline(dir: &Path, orders: CheckOrders) -> Result<CheckReport> {
 }
 
 /// Checks that a stopped node allows this check: only names can be checked, on the management node.
-fn require_names(dir: &Path, orders: &CheckOrders) -> Result<()> {
+fn require_names(dir: &Path, orders: &CheckParameters) -> Result<()> {
     let serve = format!("weft serve --dir {} --detach starts it", dir.display());
     let stopped = format!("{} is a node of a cluster, and the node is not running", dir.display());
     if !NodeConfig::read(dir)?.roles.contains(&Role::Mgmt) {
@@ -181,10 +181,10 @@ fn screen(report: &CheckReport) -> String {
     let unjudged: String = report.unjudged.iter().map(|copy| format!("not checked: {copy}\n")).collect();
     let left = report.findings.iter().filter(|finding| !finding.repaired).count();
     let repaired = report.findings.len() - left;
-    let verdict = match report.verdict() {
-        Verdict::Clean => "clean".to_owned(),
-        Verdict::Repaired => format!("{repaired} faults repaired"),
-        Verdict::Damaged => format!("{left} faults left, {repaired} repaired"),
+    let verdict = match report.outcome() {
+        CheckOutcome::Clean => "clean".to_owned(),
+        CheckOutcome::Repaired => format!("{repaired} faults repaired"),
+        CheckOutcome::Damaged => format!("{left} faults left, {repaired} repaired"),
     };
     let CheckReport { files, directories, chunk_files, bytes, .. } = report;
     let read = format_size(*bytes);
@@ -203,9 +203,9 @@ fn line(finding: &Finding) -> String {
     };
     let node = finding.node.as_ref().map_or(String::new(), |node| format!(" (node {node})"));
     // Of repaired damage, only chunk files that were moved aside need further action.
-    let may_be_kept = matches!(finding.kind, Kind::StrayChunkFile | Kind::LongChunkFile);
-    let is_done = finding.repaired && (!may_be_kept || finding.remedy.is_empty());
-    let hint = if is_done { String::new() } else { format!("  hint: {}\n", finding.remedy) };
+    let moves_aside = matches!(finding.kind, Kind::StrayChunkFile | Kind::LongChunkFile);
+    let needs_no_action = finding.repaired && (!moves_aside || finding.remedy.is_empty());
+    let hint = if needs_no_action { String::new() } else { format!("  hint: {}\n", finding.remedy) };
     format!("{state}{}{place}: {}{node}\n{hint}", finding.object, finding.cause)
 }
 

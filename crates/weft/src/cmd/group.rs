@@ -178,9 +178,9 @@ fn group_screen(info: &GroupInfo) -> String {
     ];
     for (at, (target, state)) in group.members_with_states().enumerate() {
         let progress = info.resyncs.iter().find(|progress| progress.target == target);
-        let told = progress.map_or_else(String::new, |progress| format!("; {}", sentence(progress)));
+        let resync = progress.map_or_else(String::new, |progress| format!("; {}", sentence(progress)));
         let rack = info.racks.get(at).map_or_else(String::new, |rack| format!(", rack {}", rack_word(rack)));
-        rows.push(("target", format!("{target} {}{rack}{told}", state_word(state))));
+        rows.push(("target", format!("{target} {}{rack}{resync}", state_word(state))));
     }
     if group.scheme.spans_targets() {
         rows.push(("version", group.since.to_string()));

@@ -128,7 +128,8 @@ fn nodes_table(nodes: &[NodeInfo]) -> String {
 }
 
 fn node_screen(info: &NodeInfo) -> String {
-    let heard = info.silent_s.map_or_else(|| "not since management started".into(), |s| format!("{s} s ago"));
+    let last_heartbeat =
+        info.silent_s.map_or_else(|| "not since management started".into(), |s| format!("{s} s ago"));
     list(&[
         ("node", info.node.id.to_string()),
         ("name", info.node.name.clone()),
@@ -138,7 +139,7 @@ fn node_screen(info: &NodeInfo) -> String {
         ("rack", rack_name(&info.node).into()),
         ("addresses", info.node.addresses.join(" ")),
         ("weft", info.node.version.clone()),
-        ("last heartbeat", heard),
+        ("last heartbeat", last_heartbeat),
     ])
 }
 
@@ -368,18 +369,18 @@ fn share_lines(rates: &[TargetRate]) -> String {
         let mut busy: Vec<(&TargetRate, &CeilingShare)> =
             rates.iter().filter(is_first).filter_map(|rate| Some((rate, share(rate)?))).collect();
         busy.sort_by(|a, b| b.1.share.total_cmp(&a.1.share));
-        let told = busy
+        let shares = busy
             .iter()
             .take(BUSIEST_SHOWN)
             .map(|(rate, of)| format!("{} {:.0} % ({})", drive_label(rate), 100.0 * of.share, of.limit));
-        let told: Vec<String> = told.collect();
+        let shares: Vec<String> = shares.collect();
         match (busy.len(), busy.last()) {
             (0, _) | (_, None) => String::new(),
             (all, Some((_, least))) if all > BUSIEST_SHOWN => {
                 let others = format!("; {} others down to {:.0} %", all - BUSIEST_SHOWN, 100.0 * least.share);
-                format!("{what}: {}{others}\n", told.join(", "))
+                format!("{what}: {}{others}\n", shares.join(", "))
             }
-            _ => format!("{what}: {}\n", told.join(", ")),
+            _ => format!("{what}: {}\n", shares.join(", ")),
         }
     };
     line("utilization of the limiting resource, last 10 s", |rate| rate.now.as_ref())
@@ -474,8 +475,11 @@ mod tests {
             "utilization of the limiting resource, last 10 s: target 1+4 50 % (storage-write)\n"
         );
         let many: Vec<TargetRate> = (1..=9).map(|n| rate(n, Some(f64::from(n) / 10.0))).collect();
-        let told = share_lines(&many);
-        assert!(told.contains(": target 9 90 %") && told.ends_with("; 5 others down to 10 %\n"), "{told}");
+        let shares = share_lines(&many);
+        assert!(
+            shares.contains(": target 9 90 %") && shares.ends_with("; 5 others down to 10 %\n"),
+            "{shares}"
+        );
     }
 
     #[test]

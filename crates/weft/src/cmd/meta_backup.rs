@@ -3,7 +3,7 @@
 
 use crate::assembly::{Backups, DEFAULT_RETAINED_BACKUPS, open_engine};
 use crate::cli::BackupArgs;
-use crate::control::{Control, CopyMade, CopyProgress, Request};
+use crate::control::{BackupProgress, BackupResult, Control, Request};
 use crate::output::{os_error, show};
 use crate::size::format_size;
 use mgmt::StateDir;
@@ -15,10 +15,10 @@ use std::time::Duration;
 use types::Result;
 
 /// Longest time for a backup: it reads all metadata.
-const PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
+const TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Interval of progress updates.
-const TELL_INTERVAL: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Makes a backup.
 pub fn run(args: &BackupArgs) -> Result<()> {
@@ -32,39 +32,39 @@ pub fn run(args: &BackupArgs) -> Result<()> {
     show(args.query.json, &made, || screen(&made))
 }
 
-fn ask(mut control: Control, dir: &Path, place: Option<PathBuf>, changes_only: bool) -> Result<CopyMade> {
+fn ask(mut control: Control, dir: &Path, place: Option<PathBuf>, changes_only: bool) -> Result<BackupResult> {
     let (done, is_done) = channel::<()>();
     let asked = dir.to_path_buf();
-    let tell = move || {
-        while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(TELL_INTERVAL) {
-            if let Ok(progress) = Control::ask::<CopyProgress>(&asked, Request::BackupProgress) {
-                tell(progress.keys, progress.bytes);
+    let poll_progress = move || {
+        while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(PROGRESS_INTERVAL) {
+            if let Ok(progress) = Control::ask::<BackupProgress>(&asked, Request::BackupProgress) {
+                show_progress(progress.keys, progress.bytes);
             }
         }
     };
-    let teller = std::io::stderr().is_terminal().then(|| std::thread::spawn(tell));
-    let made = control.exchange_with_timeout(Request::Backup { place, changes_only }, PATIENCE);
+    let progress_thread = std::io::stderr().is_terminal().then(|| std::thread::spawn(poll_progress));
+    let made = control.exchange_with_timeout(Request::Backup { place, changes_only }, TIMEOUT);
     drop(done);
-    if let Some(teller) = teller {
+    if let Some(progress_thread) = progress_thread {
         // The thread returns nothing.
-        let _ = teller.join();
+        let _ = progress_thread.join();
         let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
     made
 }
 
-fn make(dir: &Path, place: Option<&Path>, changes_only: bool) -> Result<CopyMade> {
+fn make(dir: &Path, place: Option<&Path>, changes_only: bool) -> Result<BackupResult> {
     let state = StateDir::open(dir)?;
     let engine = Arc::new(open_engine(&state.paths, &state.superblock)?);
     Backups::new(engine, &state.superblock, &state.paths, DEFAULT_RETAINED_BACKUPS).make(place, changes_only)
 }
 
 /// Shows progress on the terminal.
-pub fn tell(keys: u64, bytes: u64) {
+pub fn show_progress(keys: u64, bytes: u64) {
     let _ = write!(std::io::stderr(), "\r\x1b[K{keys} keys, {}", format_size(bytes));
 }
 
-fn screen(made: &CopyMade) -> String {
+fn screen(made: &BackupResult) -> String {
     let size = format_size(made.bytes);
     match &made.base {
         None => format!("{}: all {} keys, {size}\n", made.file, made.keys),

@@ -11,7 +11,7 @@ use types::{Errno, Error, Result, Timestamp};
 
 /// A backup.
 #[derive(Serialize)]
-struct Listed {
+struct BackupOutput {
     file: String,
     bytes: u64,
     /// Point in time of its content, in seconds since 1970.
@@ -37,15 +37,16 @@ pub fn run(args: &BackupsListArgs) -> Result<()> {
     let folder = std::path::absolute(&folder).map_err(|e| os_error(folder.display(), &e))?;
     let now_s = rt::now().secs;
     let entries = backup::list(&folder)?;
-    let listed: Vec<Listed> = entries.into_iter().map(|entry| listed(entry, now_s, args.verify)).collect();
+    let listed: Vec<BackupOutput> =
+        entries.into_iter().map(|entry| listed(entry, now_s, args.verify)).collect();
     show(args.query.json, &listed, || match listed.is_empty() {
         true => format!("there are no backups in {}\n", folder.display()),
         false => screen(&listed),
     })
 }
 
-fn listed(entry: backup::BackupFile, now_s: i64, verify: bool) -> Listed {
-    let (head, fault) = match entry.head {
+fn listed(entry: backup::BackupFile, now_s: i64, verify: bool) -> BackupOutput {
+    let (head, fault) = match entry.header {
         Ok(head) => {
             let chain = Chain::find(&entry.path);
             let checked =
@@ -54,7 +55,7 @@ fn listed(entry: backup::BackupFile, now_s: i64, verify: bool) -> Listed {
         }
         Err(error) => (None, Some(error)),
     };
-    Listed {
+    BackupOutput {
         file: entry.path.display().to_string(),
         bytes: entry.bytes,
         created_s: head.as_ref().map(|head| head.created_s),
@@ -66,8 +67,8 @@ fn listed(entry: backup::BackupFile, now_s: i64, verify: bool) -> Listed {
     }
 }
 
-fn screen(listed: &[Listed]) -> String {
-    let row = |copy: &Listed| {
+fn screen(listed: &[BackupOutput]) -> String {
+    let row = |copy: &BackupOutput| {
         let kind = match (&copy.id, &copy.base) {
             (None, _) => "-",
             (_, None) => "full",

@@ -1,6 +1,6 @@
 //! `weft meta restore`: replaces the metadata of a stopped cluster by a backup.
 
-use super::meta_backup::tell;
+use super::meta_backup::show_progress;
 use crate::cli::RestoreArgs;
 use crate::output::{format_age, os_error, print_to_stderr, show};
 use backup::{Chain, Progress, Reader, Rewrite};
@@ -139,7 +139,7 @@ fn warn_if_readable_by_others(copy: &Path) {
 /// Returns the latest records of the cluster map, if the previous store is still readable: nodes,
 /// targets and their state don't go back in time.
 fn current(paths: &StatePaths) -> Vec<(Vec<u8>, Bytes)> {
-    if !at_rest::is_there(&paths.meta()) {
+    if !at_rest::engine_exists(&paths.meta()) {
         return Vec::new();
     }
     let read = || -> Result<Vec<_>, KvError> {
@@ -184,7 +184,7 @@ fn with_progress<T, E>(work: impl FnOnce(&Progress) -> Result<T, E>) -> Result<T
         let progress = &progress;
         scope.spawn(move || {
             while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(TELL_INTERVAL) {
-                tell(progress.keys.load(Relaxed), progress.bytes.load(Relaxed));
+                show_progress(progress.keys.load(Relaxed), progress.bytes.load(Relaxed));
             }
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         });

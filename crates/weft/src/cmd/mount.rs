@@ -102,8 +102,8 @@ mod tests {
         let ends_s = credentials.identity().expires;
         let warning = |now_s| expiry_warning(&credentials, Path::new("/c"), now_s);
         assert_eq!(warning(ends_s - EXPIRY_WARNING_S), None);
-        let told = warning(ends_s - EXPIRY_WARNING_S + 1).unwrap();
-        assert!(told.starts_with("warning: the certificate of client/a in /c expires on "), "{told}");
+        let text = warning(ends_s - EXPIRY_WARNING_S + 1).unwrap();
+        assert!(text.starts_with("warning: the certificate of client/a in /c expires on "), "{text}");
         assert!(warning(ends_s).unwrap().contains("expired on"));
     }
 }

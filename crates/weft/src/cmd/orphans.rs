@@ -72,7 +72,7 @@ async fn process_targets(targets: Vec<PathBuf>, what: OrphansArg) -> Result<Vec<
 async fn process_target(target: &Path, what: OrphansArg, all: &mut Vec<OrphanInfo>) -> Result<()> {
     let failed = |e| os_error(target.display(), &e);
     let is_restored = matches!(what, OrphansArg::Restore);
-    let _served_by_nobody = is_restored.then(|| lock_target(target).map_err(in_use)).transpose()?;
+    let _target_lock = is_restored.then(|| lock_target(target).map_err(in_use)).transpose()?;
     for orphan in Orphan::list(target).await.map_err(failed)? {
         let state: String = match what {
             OrphansArg::List => "kept".into(),
@@ -82,7 +82,7 @@ async fn process_target(target: &Path, what: OrphansArg, all: &mut Vec<OrphanInf
             }
             OrphansArg::Restore => match orphan.restore(target).await.map_err(failed)? {
                 true => "restored".into(),
-                false => hindrance(&orphan, target).await.map_err(failed)?,
+                false => restore_conflict(&orphan, target).await.map_err(failed)?,
             },
         };
         let group = orphan.group.map(|group| group.0);
@@ -92,7 +92,7 @@ async fn process_target(target: &Path, what: OrphansArg, all: &mut Vec<OrphanInf
 }
 
 /// Returns why an orphan isn't restored.
-async fn hindrance(orphan: &Orphan, target: &Path) -> io::Result<String> {
+async fn restore_conflict(orphan: &Orphan, target: &Path) -> io::Result<String> {
     let Some((place, bytes)) = orphan.current_chunk_file(target).await? else {
         return Ok(
             "kept: other checksums are in its place, or its group isn't on this target any more".into()
@@ -120,11 +120,11 @@ fn screen(all: &[OrphanInfo]) -> String {
     if all.is_empty() {
         return "nothing was moved aside\n".into();
     }
-    let row = |told: &OrphanInfo| {
-        let group = told.group.map_or("-".into(), |group| group.to_string());
-        let name = format!("{:016x}", told.ino);
-        let bytes = format_size(told.bytes);
-        [told.target.display().to_string(), group, name, bytes, told.state.clone()]
+    let row = |orphan: &OrphanInfo| {
+        let group = orphan.group.map_or("-".into(), |group| group.to_string());
+        let name = format!("{:016x}", orphan.ino);
+        let bytes = format_size(orphan.bytes);
+        [orphan.target.display().to_string(), group, name, bytes, orphan.state.clone()]
     };
     let rows: Vec<[String; 5]> = all.iter().map(row).collect();
     let heading = [

@@ -85,18 +85,18 @@ fn screen(status: &Status) -> String {
 
 fn members_table(members: &[ResyncInfo]) -> String {
     let row = |info: &ResyncInfo| {
-        let told = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+        let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
         let progress = info.progress.as_ref();
         let why = progress.and_then(|p| p.hindrance.clone()).or_else(|| info.waits_for.clone());
         [
             info.group.to_string(),
             info.target.to_string(),
             info.state.name().into(),
-            told(progress.and_then(|p| p.files_left).map(|files| files.to_string())),
-            told(progress.and_then(|p| p.bytes_left).map(format_size)),
-            told(progress.map(|p| format_size(p.bytes_moved))),
-            told(progress.map(|p| format_size(p.rate))),
-            told(info.remaining_s.map(duration)),
+            or_dash(progress.and_then(|p| p.files_left).map(|files| files.to_string())),
+            or_dash(progress.and_then(|p| p.bytes_left).map(format_size)),
+            or_dash(progress.map(|p| format_size(p.bytes_moved))),
+            or_dash(progress.map(|p| format_size(p.rate))),
+            or_dash(info.remaining_s.map(duration)),
             why.unwrap_or_default(),
         ]
     };

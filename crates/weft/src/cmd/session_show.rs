@@ -46,7 +46,7 @@ fn screen_at(info: &MountSession, now_s: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::ReplacedInfo;
+    use crate::control::ReplacedSessionInfo;
 
     #[test]
     fn replaced_sessions_are_shown() {
@@ -61,7 +61,8 @@ mod tests {
         assert_eq!(screen_at(&first, 100), "session 7\n");
         let in_rack = MountSession { rack: Some("r1".into()), ..first.clone() };
         assert_eq!(screen_at(&in_rack, 100), "session 7\nin rack r1: reads prefer replicas there\n");
-        let replaced = ReplacedInfo { session: 7, at_s: 60, cause: "it was unreachable".into(), files: 3 };
+        let replaced =
+            ReplacedSessionInfo { session: 7, at_s: 60, cause: "it was unreachable".into(), files: 3 };
         let second = MountSession {
             session: 9,
             replacements: 1,

@@ -2,7 +2,7 @@
 
 use super::target_list::targets_table;
 use crate::cli::QueryArgs;
-use crate::control::{ClusterStatus, Control, Notice, Request, Unserved};
+use crate::control::{ClusterStatus, Control, Notice, Request, UnservedTarget};
 use crate::output::{list, print, print_json};
 use crate::size::format_size;
 use types::Result;
@@ -60,7 +60,9 @@ pub fn screen(status: &ClusterStatus) -> String {
     let unserved: String = status
         .unserved
         .iter()
-        .map(|Unserved { path, cause, hint }| format!("\nnot served: {path}: {cause}\n  hint: {hint}\n"))
+        .map(|UnservedTarget { path, cause, hint }| {
+            format!("\nnot served: {path}: {cause}\n  hint: {hint}\n")
+        })
         .collect();
     let warnings: String = status
         .warnings

@@ -10,7 +10,7 @@ use serde::Serialize;
 use types::{Errno, Error, Result, Role, TargetId};
 
 #[derive(Serialize)]
-struct Added {
+struct TargetAddOutput {
     /// `None`: the target gets its id when the node is started.
     target: Option<TargetId>,
     path: std::path::PathBuf,
@@ -51,7 +51,7 @@ pub fn run(args: &TargetAddArgs) -> Result<()> {
         None => format!("{shown} becomes a target of pool {pool} when the node is started\n"),
     };
     if args.query.json {
-        return print_json(&Added {
+        return print_json(&TargetAddOutput {
             target: added,
             path: path.clone(),
             pool: args.pool.clone(),

@@ -16,7 +16,7 @@ const POLL: Duration = Duration::from_secs(1);
 pub fn run(args: &TargetDrainArgs) -> Result<()> {
     let (dir, target) = (&args.query.dir, TargetId(args.target));
     ask(dir, MgmtRequest::SetDrain { target, drain: true })?;
-    let mut told = String::new();
+    let mut lines = String::new();
     let info = loop {
         let info = find_target(dir, target)?;
         if !args.wait {
@@ -32,9 +32,9 @@ pub fn run(args: &TargetDrainArgs) -> Result<()> {
             )));
         }
         let line = progress_text(progress);
-        if line != told {
+        if line != lines {
             print_to_stderr(&format!("target {target}: {line}\n"));
-            told = line;
+            lines = line;
         }
         std::thread::sleep(POLL);
     };

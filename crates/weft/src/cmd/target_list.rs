@@ -14,8 +14,8 @@ pub fn run(args: &QueryArgs) -> Result<()> {
     let targets: Vec<TargetStatus> = Control::ask(&args.dir, Request::Targets)?;
     let drains = drains(args);
     if args.json {
-        let told = |target| Told { target, drain: drains.get(&target.id) };
-        return print_json(&targets.iter().map(told).collect::<Vec<_>>());
+        let to_output = |target| TargetOutput { target, drain: drains.get(&target.id) };
+        return print_json(&targets.iter().map(to_output).collect::<Vec<_>>());
     }
     let line = |(target, progress)| {
         format!("target {target} is being drained: {}\n", super::target_drain::progress_text(progress))
@@ -26,7 +26,7 @@ pub fn run(args: &QueryArgs) -> Result<()> {
 
 /// A target in the JSON output.
 #[derive(Serialize)]
-struct Told<'a> {
+struct TargetOutput<'a> {
     #[serde(flatten)]
     target: &'a TargetStatus,
     /// Progress, while the target is drained.

@@ -3,7 +3,7 @@
 use super::fsck::create_loss_list;
 use super::manage::find_target;
 use crate::cli::TargetRemoveArgs;
-use crate::control::{Control, LossOrder, Request, not_running};
+use crate::control::{Control, LossParameters, Request, not_running};
 use crate::output::{print, print_json};
 use crate::size::format_size;
 use ::fsck::{Losses, LostFile, LostGroup};
@@ -23,7 +23,7 @@ pub fn run(args: &TargetRemoveArgs) -> Result<()> {
     let (dir, target) = (&args.query.dir, TargetId(args.target));
     let remove = MgmtRequest::RemoveTarget { target, accept_loss: args.accept_loss };
     if args.dry_run {
-        return tell(args, &losses(args)?);
+        return show_losses(args, &losses(args)?);
     }
     let is_offline = || find_target(dir, target).map(|info| info.target.state == TargetState::Offline);
     if !args.accept_loss || !is_offline()? {
@@ -32,7 +32,7 @@ pub fn run(args: &TargetRemoveArgs) -> Result<()> {
     }
     let losses = losses(args)?;
     // The losses are shown before the removal.
-    tell(args, &losses)?;
+    show_losses(args, &losses)?;
     ask(args, Request::Manage { request: remove }).map(|_: MgmtReply| ())
 }
 
@@ -44,7 +44,7 @@ fn ask<T: DeserializeOwned>(args: &TargetRemoveArgs, request: Request) -> Result
 /// Returns what would be lost. If a list is requested, it is complete when this returns.
 fn losses(args: &TargetRemoveArgs) -> Result<Losses> {
     let list = args.list.as_deref().map(create_loss_list).transpose()?;
-    let order = LossOrder { target: TargetId(args.target), list: list.clone() };
+    let order = LossParameters { target: TargetId(args.target), list: list.clone() };
     let losses = ask(args, Request::Losses { order });
     if let Some(file) = list
         && file.metadata().is_ok_and(|meta| meta.len() == 0)
@@ -55,7 +55,7 @@ fn losses(args: &TargetRemoveArgs) -> Result<Losses> {
     losses
 }
 
-fn tell(args: &TargetRemoveArgs, losses: &Losses) -> Result<()> {
+fn show_losses(args: &TargetRemoveArgs, losses: &Losses) -> Result<()> {
     match args.query.json {
         true => print_json(losses),
         false => {

@@ -76,12 +76,12 @@ fn unmount_orderly(path: &Path) -> Result<()> {
     let watched = client_answers(path)?;
     let process = Control::of_mount(path).ok().flatten().and_then(|control| control.process().ok());
     let connection = mountpoint::abort_file(path)?;
-    let ask = || if watched { client_answers(path).map(drop) } else { Ok(()) };
+    let query_client = || if watched { client_answers(path).map(drop) } else { Ok(()) };
     let program = std::env::current_exe().map_err(|e| os_error("this program", &e))?;
-    let mut half = Command::new(program);
-    half.args(["umount", "--bare"]).arg(path).stdin(Stdio::null());
-    let half = half.spawn().map_err(|e| os_error("can't start a process", &e))?;
-    let ended = wait(half, CLIENT_CHECK_INTERVAL, ask)?;
+    let mut child = Command::new(program);
+    child.args(["umount", "--bare"]).arg(path).stdin(Stdio::null());
+    let child = child.spawn().map_err(|e| os_error("can't start a process", &e))?;
+    let ended = wait(child, CLIENT_CHECK_INTERVAL, query_client)?;
     let cause = match ended.code() {
         Some(0) if connection.is_some_and(|file| file.exists()) => {
             print_to_stderr(&format!(
@@ -121,8 +121,8 @@ fn wait_for_end(process: &OwnedFd, path: &Path) -> Result<()> {
 }
 
 /// Returns whether a process ends within a time.
-fn has_ended(process: &OwnedFd, patience: Duration) -> Result<bool> {
-    let until = Instant::now() + patience;
+fn has_ended(process: &OwnedFd, timeout: Duration) -> Result<bool> {
+    let until = Instant::now() + timeout;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
@@ -136,21 +136,21 @@ fn has_ended(process: &OwnedFd, patience: Duration) -> Result<bool> {
 
 /// Waits for the end of the process that unmounts, or until the client, which is queried
 /// periodically, doesn't answer.
-fn wait(mut half: Child, interval: Duration, ask: impl Fn() -> Result<()>) -> Result<ExitStatus> {
-    let mut look = || half.try_wait().map_err(|e| os_error("the process that unmounts", &e));
-    let mut asked = Instant::now();
+fn wait(mut child: Child, interval: Duration, query_client: impl Fn() -> Result<()>) -> Result<ExitStatus> {
+    let mut try_wait = || child.try_wait().map_err(|e| os_error("the process that unmounts", &e));
+    let mut last_query = Instant::now();
     loop {
-        if let Some(ended) = look()? {
+        if let Some(ended) = try_wait()? {
             return Ok(ended);
         }
-        if asked.elapsed() >= interval {
-            let answer = ask();
+        if last_query.elapsed() >= interval {
+            let answer = query_client();
             // The client may not answer because the unmount is complete and it has exited.
-            if let Some(ended) = look()? {
+            if let Some(ended) = try_wait()? {
                 return Ok(ended);
             }
             answer?;
-            asked = Instant::now();
+            last_query = Instant::now();
         }
         sleep(POLL);
     }

@@ -88,9 +88,9 @@ impl Control {
     pub fn exchange_with_timeout<T: DeserializeOwned>(
         &mut self,
         request: Request,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<T> {
-        let value = self.line_with_timeout(request, patience).map_err(|e| self.failed(&e))?;
+        let value = self.line_with_timeout(request, timeout).map_err(|e| self.failed(&e))?;
         serde_json::from_value(Result::from(value)?).map_err(|e| self.failed(&e.into()))
     }
 
@@ -98,8 +98,8 @@ impl Control {
         self.line_with_timeout(request, LINE_TIMEOUT)
     }
 
-    fn line_with_timeout(&mut self, request: Request, patience: Duration) -> io::Result<Answer> {
-        self.stream.set_read_timeout(Some(patience))?;
+    fn line_with_timeout(&mut self, request: Request, timeout: Duration) -> io::Result<Answer> {
+        self.stream.set_read_timeout(Some(timeout))?;
         self.stream.set_write_timeout(Some(LINE_TIMEOUT))?;
         let mut line = serde_json::to_string(&request)?;
         line.push('\n');

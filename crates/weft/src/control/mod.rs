@@ -12,9 +12,9 @@ mod server;
 
 pub use client::{Control, not_running};
 pub use protocol::{
-    Answer, CheckOrders, CheckProgress, ClusterStatus, CopyMade, CopyProgress, Counters, DiskFree, LinkInfo,
-    LossOrder, MeasureOrder, MountHow, MountSession, Notice, PeerInfo, PoolStatus, ReplacedInfo, Request,
-    Stopping, TargetStatus, Unserved,
+    Answer, BackupProgress, BackupResult, CheckParameters, CheckProgress, ClusterStatus, Counters, DiskFree,
+    LinkInfo, LossParameters, MeasurementRequest, MountSession, MountSettings, Notice, PeerInfo, PoolStatus,
+    ReplacedSessionInfo, Request, Stopping, TargetStatus, UnservedTarget,
 };
 pub use server::{Service, start};
 

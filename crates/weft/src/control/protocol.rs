@@ -32,21 +32,22 @@ pub enum Request {
     /// Checks the cluster while it is in use. Returns [`fsck::CheckReport`].
     Check {
         #[serde(default)]
-        orders: CheckOrders,
+        orders: CheckParameters,
     },
     /// Returns [`CheckProgress`].
     CheckProgress,
     /// Returns [`fsck::Exposure`].
     Exposure,
     /// Returns [`fsck::Losses`]: what would be lost by the removal of an offline target.
-    Losses { order: LossOrder },
-    /// Makes a metadata backup at this place, or in the process's own folder. Returns [`CopyMade`].
+    Losses { order: LossParameters },
+    /// Makes a metadata backup at this place, or in the process's own folder. Returns
+    /// [`BackupResult`].
     Backup { place: Option<PathBuf>, changes_only: bool },
-    /// Returns [`CopyProgress`].
+    /// Returns [`BackupProgress`].
     BackupProgress,
     /// Measures the hardware. Returns a list of [`wire::mgmt::CeilingInfo`]. Aborts when the caller
     /// closes the connection.
-    Measure { order: MeasureOrder },
+    Measure { order: MeasurementRequest },
     /// Stops the process. Returns [`Stopping`]; the connection closes when the process has ended.
     Stop,
 }
@@ -102,7 +103,7 @@ pub struct ClusterStatus {
     pub targets: Vec<TargetStatus>,
     /// Directories that this process should serve but doesn't.
     #[serde(default)]
-    pub unserved: Vec<Unserved>,
+    pub unserved: Vec<UnservedTarget>,
     /// Problems that were found when the process was started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Notice>,
@@ -120,7 +121,7 @@ pub struct Notice {
 
 /// A target's directory that isn't served.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Unserved {
+pub struct UnservedTarget {
     /// Path of the directory.
     pub path: String,
     /// Cause.
@@ -235,7 +236,7 @@ pub struct MountSession {
     /// Number of session failovers.
     pub replacements: u64,
     /// The last session failover.
-    pub replaced: Option<ReplacedInfo>,
+    pub replaced: Option<ReplacedSessionInfo>,
     /// Files of ended sessions that applications still have open.
     pub files_of_before: u64,
 }
@@ -243,7 +244,7 @@ pub struct MountSession {
 /// Settings by which a mount reaches its cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
-pub struct MountHow {
+pub struct MountSettings {
     /// UUID of the cluster.
     pub cluster: String,
     /// Cluster file of the mount.
@@ -262,7 +263,7 @@ pub struct MountHow {
 /// A session that the cluster has ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
-pub struct ReplacedInfo {
+pub struct ReplacedSessionInfo {
     pub session: u64,
     /// When another session replaced it.
     pub at_s: i64,
@@ -274,7 +275,7 @@ pub struct ReplacedInfo {
 
 /// A metadata backup that was made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CopyMade {
+pub struct BackupResult {
     /// Path of the backup.
     pub file: String,
     /// The backup that it builds on; `None` for a full one.
@@ -294,7 +295,7 @@ pub struct CopyMade {
 /// Options of a file system check.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct CheckOrders {
+pub struct CheckParameters {
     /// Repair damage.
     pub repair: bool,
     /// Give up content that no replica has, and list it in this file, which exists.
@@ -309,7 +310,7 @@ pub struct CheckOrders {
 
 /// Parameters for listing what would be lost with a target.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LossOrder {
+pub struct LossParameters {
     /// Id of the target.
     pub target: TargetId,
     /// File for the list of all files, which exists.
@@ -331,7 +332,7 @@ pub struct CheckProgress {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 #[allow(missing_docs)]
-pub enum MeasureOrder {
+pub enum MeasurementRequest {
     /// A target's drive, with a file of this size in bytes.
     Drive { target: TargetId, size: u64, milliseconds: u64 },
     /// The network from one node to another.
@@ -340,21 +341,21 @@ pub enum MeasureOrder {
     Cpu { node: NodeId, milliseconds: u64 },
 }
 
-impl fmt::Display for MeasureOrder {
+impl fmt::Display for MeasurementRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MeasureOrder::Drive { target, .. } => write!(f, "target {target}"),
-            MeasureOrder::Network { from, to, streams, .. } => {
+            MeasurementRequest::Drive { target, .. } => write!(f, "target {target}"),
+            MeasurementRequest::Network { from, to, streams, .. } => {
                 write!(f, "node {from} to node {to}, {streams} streams")
             }
-            MeasureOrder::Cpu { node, .. } => write!(f, "processor of node {node}"),
+            MeasurementRequest::Cpu { node, .. } => write!(f, "processor of node {node}"),
         }
     }
 }
 
 /// Progress of a metadata backup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CopyProgress {
+pub struct BackupProgress {
     /// Whether a backup is being made.
     pub is_running: bool,
     /// Keys read so far.

@@ -1,6 +1,6 @@
 //! Server side of the control socket.
 
-use super::{Answer, LINE_TIMEOUT, MAX_REQUEST_BYTES, MeasureOrder, Request, Stopping, short_path};
+use super::{Answer, LINE_TIMEOUT, MAX_REQUEST_BYTES, MeasurementRequest, Request, Stopping, short_path};
 use crate::output::os_error;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ pub trait Service: Send + Sync + 'static {
     /// Answers every request except [`Request::Stop`] and [`Request::Measure`].
     fn answer(&self, request: Request) -> Result<Value>;
     /// Measures, until done or until the other end of `asker` is closed.
-    fn measure(&self, order: MeasureOrder, asker: UnixStream) -> Result<Value> {
+    fn measure(&self, order: MeasurementRequest, asker: UnixStream) -> Result<Value> {
         drop(asker);
         Err(Error::new(Errno::EOPNOTSUPP, format!("this process can't measure {order}"))
             .hint("name the directory of a node or of weft up with --dir"))

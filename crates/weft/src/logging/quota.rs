@@ -113,9 +113,9 @@ mod tests {
         assert!(quotas.due(begin).is_empty(), "no token yet");
         assert!(quotas.admit(&"calm", b"another\n", begin), "a place waits for itself alone");
 
-        let told = quotas.due(begin + REFILL);
+        let lines = quotas.due(begin + REFILL);
         let newest = format!("line {} suppressed_lines=99\n", BURST + 99);
-        assert_eq!(told, [newest.into_bytes()]);
+        assert_eq!(lines, [newest.into_bytes()]);
         assert!(quotas.due(begin + REFILL * 2).is_empty(), "it was told once");
     }
 

@@ -267,9 +267,9 @@ fn measure(cluster: &Cluster) -> Cost {
 }
 
 /// Waits for a message of another thread, without blocking the tasks of this core.
-async fn until<T>(told: &mpsc::Receiver<T>) -> T {
+async fn until<T>(receiver: &mpsc::Receiver<T>) -> T {
     loop {
-        match told.try_recv() {
+        match receiver.try_recv() {
             Ok(word) => return word,
             Err(_) => rt::sleep(Duration::from_millis(50)).await,
         }

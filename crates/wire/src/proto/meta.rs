@@ -85,7 +85,7 @@ struct DirectoryFields {
 
 impl Message for MetaRequest {
     fn encode(&self, out: &mut Vec<u8>) {
-        let MetaRequest { session, number, credentials, privileged, op } = self;
+        let MetaRequest { session, slot_sequence: number, credentials, privileged, op } = self;
         RequestFields {
             session: session.0,
             number: number.map_or(0, packed),
@@ -100,7 +100,7 @@ impl Message for MetaRequest {
         let RequestFields { session, number, credentials, privileged, op } = fields(bytes)?;
         Ok(MetaRequest {
             session: SessionId(session),
-            number: unpacked(number),
+            slot_sequence: unpacked(number),
             credentials: required(credentials, "credentials")?.into(),
             privileged,
             op: required(op, "known metadata operation")?.try_into()?,

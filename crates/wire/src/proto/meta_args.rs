@@ -543,7 +543,7 @@ impl TryFrom<LockRangeFields> for LockRange {
 }
 
 impl From<&HeldLock> for LockFields {
-    fn from(&HeldLock { ino, space, owner, pid, kind, range }: &HeldLock) -> LockFields {
+    fn from(&HeldLock { ino, family: space, owner, pid, kind, range }: &HeldLock) -> LockFields {
         let (space, kind, range) = (space.number(), kind.number(), Some(range.into()));
         LockFields { ino: ino.0, space, owner: owner.0, pid, kind, range, wait: false }
     }
@@ -555,7 +555,7 @@ impl TryFrom<LockFields> for HeldLock {
     fn try_from(f: LockFields) -> Result<HeldLock, Malformed> {
         Ok(HeldLock {
             ino: InodeId(f.ino),
-            space: LockFamily::take(f.space)?,
+            family: LockFamily::take(f.space)?,
             owner: LockOwner(f.owner),
             pid: f.pid,
             kind: LockKind::take(f.kind)?,

@@ -160,7 +160,7 @@ impl From<&MetaOp> for OpFields {
             }
             MetaOp::ListXattr { ino } => OpFields::ListXattr(InodeFields::of(ino)),
             MetaOp::RemoveXattr { ino, name } => OpFields::RemoveXattr(XattrFields::of(ino, name)),
-            &MetaOp::Open { ino, wish } => {
+            &MetaOp::Open { ino, requested_lease: wish } => {
                 OpFields::Open(OpenFields { ino: ino.0, wish: wish.map(Numbered::number) })
             }
             &MetaOp::WriteInline { ino, offset, ref data, kill_suid_sgid, at_end } => {
@@ -180,16 +180,18 @@ impl From<&MetaOp> for OpFields {
             }
             MetaOp::TruncateDone { ino } => OpFields::TruncateDone(InodeFields::of(ino)),
             MetaOp::Reclaim { ino } => OpFields::Reclaim(InodeFields::of(ino)),
-            &MetaOp::Lock { ino, space, owner, pid, kind, range, wait } => OpFields::Lock(LockFields {
-                ino: ino.0,
-                space: space.number(),
-                owner: owner.0,
-                pid,
-                kind: kind.number(),
-                range: Some(range.into()),
-                wait,
-            }),
-            &MetaOp::Unlock { ino, space, owner, range } => {
+            &MetaOp::Lock { ino, family: space, owner, pid, kind, range, wait } => {
+                OpFields::Lock(LockFields {
+                    ino: ino.0,
+                    space: space.number(),
+                    owner: owner.0,
+                    pid,
+                    kind: kind.number(),
+                    range: Some(range.into()),
+                    wait,
+                })
+            }
+            &MetaOp::Unlock { ino, family: space, owner, range } => {
                 let (space, range) = (space.number(), Some(range.into()));
                 OpFields::Unlock(UnlockFields { ino: ino.0, space, owner: owner.0, range })
             }
@@ -198,7 +200,7 @@ impl From<&MetaOp> for OpFields {
                 OpFields::TestLock(TestLockFields { ino: ino.0, owner: owner.0, kind, range })
             }
             &MetaOp::NextRecalls { after } => OpFields::NextRecalls(NextRecallsFields { after }),
-            MetaOp::Yield { yields } => {
+            MetaOp::AckRecalls { acks: yields } => {
                 OpFields::Yield(List::of(yields, RecallAckFields::from).unwrap_or_default())
             }
             MetaOp::Release { inodes, seen } => {
@@ -213,34 +215,38 @@ impl From<&MetaOp> for OpFields {
             }
             MetaOp::Usage => OpFields::Usage(()),
             MetaOp::Sync => OpFields::Sync(()),
-            MetaOp::Register { in_use, promised, told } => OpFields::Register(RegisterFields {
-                in_use: in_use.iter().map(|ino| ino.0).collect(),
-                promised: List::of(promised, AsyncCreateFields::from),
-                told: *told,
-            }),
+            MetaOp::Register { in_use, pending_creates: promised, reporting_process: told } => {
+                OpFields::Register(RegisterFields {
+                    in_use: in_use.iter().map(|ino| ino.0).collect(),
+                    promised: List::of(promised, AsyncCreateFields::from),
+                    told: *told,
+                })
+            }
             MetaOp::ReclaimLocks { locks } => {
                 OpFields::ReclaimLocks(List::of(locks, LockFields::from).unwrap_or_default())
             }
-            &MetaOp::Reopen { ino, past } => OpFields::Reopen(ReopenFields { ino: ino.0, past }),
+            &MetaOp::Reopen { ino, above_epoch: past } => OpFields::Reopen(ReopenFields { ino: ino.0, past }),
             MetaOp::Migrate { ino, pool, scheme } => {
                 OpFields::Migrate(MigrateFields { ino: ino.0, pool: pool.clone(), scheme: scheme.clone() })
             }
             MetaOp::MigrationOf { ino } => OpFields::MigrationOf(InodeFields::of(ino)),
             &MetaOp::MayOpen { ino, wanted } => OpFields::MayOpen(MayOpenFields { ino: ino.0, wanted }),
-            &MetaOp::Introduce { ino, ref groups } => {
+            &MetaOp::SupplyGroups { ino, ref groups } => {
                 OpFields::Introduce(SupplyGroupsFields { ino: ino.0, groups: groups.clone() })
             }
-            &MetaOp::StillYielding { seen } => OpFields::StillYielding(RecallsInProgressFields { seen }),
-            MetaOp::Follow { partitions, in_use, promised, told } => OpFields::Follow(FollowFields {
-                partitions: partitions.iter().map(|partition| u32::from(partition.0)).collect(),
-                in_use: in_use.iter().map(|ino| ino.0).collect(),
-                promised: List::of(promised, AsyncCreateFields::from),
-                told: *told,
-            }),
-            &MetaOp::Reserve { dir, count, ref prefix } => {
+            &MetaOp::RecallsInProgress { seen } => OpFields::StillYielding(RecallsInProgressFields { seen }),
+            MetaOp::Follow { partitions, in_use, pending_creates: promised, reporting_process: told } => {
+                OpFields::Follow(FollowFields {
+                    partitions: partitions.iter().map(|partition| u32::from(partition.0)).collect(),
+                    in_use: in_use.iter().map(|ino| ino.0).collect(),
+                    promised: List::of(promised, AsyncCreateFields::from),
+                    told: *told,
+                })
+            }
+            &MetaOp::PreallocateInodes { dir, count, ref prefix } => {
                 OpFields::Reserve(ReserveFields { dir: dir.0, count, prefix: prefix.clone() })
             }
-            MetaOp::Deliver { file } => OpFields::Deliver((&**file).into()),
+            MetaOp::CommitCreate { file } => OpFields::Deliver((&**file).into()),
             MetaOp::ReclaimOpens { inodes } => {
                 OpFields::ReclaimOpens(InodesFields { inodes: inodes.iter().map(|ino| ino.0).collect() })
             }
@@ -307,9 +313,10 @@ impl TryFrom<OpFields> for MetaOp {
             }
             OpFields::ListXattr(f) => MetaOp::ListXattr { ino: InodeId(f.ino) },
             OpFields::RemoveXattr(f) => MetaOp::RemoveXattr { ino: InodeId(f.ino), name: name(f.name)? },
-            OpFields::Open(f) => {
-                MetaOp::Open { ino: InodeId(f.ino), wish: f.wish.map(LeaseMode::take).transpose()? }
-            }
+            OpFields::Open(f) => MetaOp::Open {
+                ino: InodeId(f.ino),
+                requested_lease: f.wish.map(LeaseMode::take).transpose()?,
+            },
             OpFields::WriteInline(f) => {
                 let (offset, data, kill_suid_sgid, at_end) = (f.offset, f.data, f.kill_suid_sgid, f.at_end);
                 MetaOp::WriteInline { ino: InodeId(f.ino), offset, data, kill_suid_sgid, at_end }
@@ -334,7 +341,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Reclaim(f) => MetaOp::Reclaim { ino: InodeId(f.ino) },
             OpFields::Lock(f) => MetaOp::Lock {
                 ino: InodeId(f.ino),
-                space: LockFamily::take(f.space)?,
+                family: LockFamily::take(f.space)?,
                 owner: LockOwner(f.owner),
                 pid: f.pid,
                 kind: LockKind::take(f.kind)?,
@@ -343,7 +350,7 @@ impl TryFrom<OpFields> for MetaOp {
             },
             OpFields::Unlock(f) => MetaOp::Unlock {
                 ino: InodeId(f.ino),
-                space: LockFamily::take(f.space)?,
+                family: LockFamily::take(f.space)?,
                 owner: LockOwner(f.owner),
                 range: required(f.range, "range of a lock")?.try_into()?,
             },
@@ -354,7 +361,7 @@ impl TryFrom<OpFields> for MetaOp {
                 range: required(f.range, "range of a lock")?.try_into()?,
             },
             OpFields::NextRecalls(f) => MetaOp::NextRecalls { after: f.after },
-            OpFields::Yield(list) => MetaOp::Yield { yields: List::take(Some(list), |f| Ok(f.into()))? },
+            OpFields::Yield(list) => MetaOp::AckRecalls { acks: List::take(Some(list), |f| Ok(f.into()))? },
             OpFields::Release(f) => {
                 let inodes = bounded(f.inodes, "inodes")?.into_iter().map(InodeId).collect();
                 MetaOp::Release { inodes, seen: f.seen }
@@ -369,13 +376,13 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Sync(()) => MetaOp::Sync,
             OpFields::Register(f) => MetaOp::Register {
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
-                promised: List::take(f.promised, AsyncCreate::try_from)?,
-                told: f.told,
+                pending_creates: List::take(f.promised, AsyncCreate::try_from)?,
+                reporting_process: f.told,
             },
             OpFields::ReclaimLocks(list) => {
                 MetaOp::ReclaimLocks { locks: List::take(Some(list), HeldLock::try_from)? }
             }
-            OpFields::Reopen(f) => MetaOp::Reopen { ino: InodeId(f.ino), past: f.past },
+            OpFields::Reopen(f) => MetaOp::Reopen { ino: InodeId(f.ino), above_epoch: f.past },
             OpFields::Migrate(f) => MetaOp::Migrate {
                 ino: InodeId(f.ino),
                 pool: f.pool.map(name).transpose()?,
@@ -384,19 +391,19 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::MigrationOf(f) => MetaOp::MigrationOf { ino: InodeId(f.ino) },
             OpFields::MayOpen(f) => MetaOp::MayOpen { ino: InodeId(f.ino), wanted: f.wanted },
             OpFields::Introduce(f) => {
-                MetaOp::Introduce { ino: InodeId(f.ino), groups: bounded(f.groups, "groups")? }
+                MetaOp::SupplyGroups { ino: InodeId(f.ino), groups: bounded(f.groups, "groups")? }
             }
-            OpFields::StillYielding(f) => MetaOp::StillYielding { seen: f.seen },
+            OpFields::StillYielding(f) => MetaOp::RecallsInProgress { seen: f.seen },
             OpFields::Follow(f) => MetaOp::Follow {
                 partitions: partitions(f.partitions)?,
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
-                promised: List::take(f.promised, AsyncCreate::try_from)?,
-                told: f.told,
+                pending_creates: List::take(f.promised, AsyncCreate::try_from)?,
+                reporting_process: f.told,
             },
             OpFields::Reserve(f) => {
-                MetaOp::Reserve { dir: InodeId(f.dir), count: f.count, prefix: name(f.prefix)? }
+                MetaOp::PreallocateInodes { dir: InodeId(f.dir), count: f.count, prefix: name(f.prefix)? }
             }
-            OpFields::Deliver(f) => MetaOp::Deliver { file: Box::new(f.try_into()?) },
+            OpFields::Deliver(f) => MetaOp::CommitCreate { file: Box::new(f.try_into()?) },
             OpFields::ReclaimOpens(f) => {
                 let inodes = bounded(f.inodes, "inodes")?.into_iter().map(InodeId).collect();
                 MetaOp::ReclaimOpens { inodes }

@@ -261,10 +261,10 @@ impl From<&MetaReply> for ReplyFields {
             MetaReply::Migration(moving) => {
                 ReplyFields::Migration(MigrationFields { moving: moving.as_deref().map(Into::into) })
             }
-            MetaReply::Elsewhere { ino, mode } => {
+            MetaReply::Redirect { ino, mode } => {
                 ReplyFields::Elsewhere(RedirectFields { ino: ino.0, mode: *mode })
             }
-            MetaReply::Reserved { first, count, attr, inline_limit, range } => {
+            MetaReply::Preallocated { first, count, attr, inline_limit, prefix_lease: range } => {
                 let (first, count, attr, inline_limit) = (first.0, *count, Some(attr.into()), *inline_limit);
                 let range = range.map(|ino| ino.0);
                 ReplyFields::Reserved(ReservedFields { first, count, attr, inline_limit, range })
@@ -274,7 +274,7 @@ impl From<&MetaReply> for ReplyFields {
                 let store = store.map(|StoreSpace { used, free }| StoreFields { used, free });
                 ReplyFields::Usage(UsageFields { inodes, store })
             }
-            MetaReply::Adopted { partitions } => {
+            MetaReply::PartitionsTakenOver { partitions } => {
                 let partitions = partitions.iter().map(|partition| u32::from(partition.0)).collect();
                 ReplyFields::Adopted(TakenOverFields { partitions })
             }
@@ -317,20 +317,22 @@ impl TryFrom<ReplyFields> for MetaReply {
                 let moving = f.moving.map(Migration::try_from).transpose()?;
                 MetaReply::Migration(moving.map(Box::new))
             }
-            ReplyFields::Elsewhere(f) => MetaReply::Elsewhere { ino: InodeId(f.ino), mode: f.mode },
-            ReplyFields::Reserved(f) => MetaReply::Reserved {
+            ReplyFields::Elsewhere(f) => MetaReply::Redirect { ino: InodeId(f.ino), mode: f.mode },
+            ReplyFields::Reserved(f) => MetaReply::Preallocated {
                 first: InodeId(f.first),
                 count: f.count,
                 attr: required(f.attr, "attributes")?.try_into()?,
                 inline_limit: f.inline_limit,
-                range: f.range.map(InodeId),
+                prefix_lease: f.range.map(InodeId),
             },
             ReplyFields::Process(number) => MetaReply::Process(number),
             ReplyFields::Usage(UsageFields { inodes, store }) => {
                 let store = store.map(|StoreFields { used, free }| StoreSpace { used, free });
                 MetaReply::Usage(MetadataUsage { inodes, store })
             }
-            ReplyFields::Adopted(f) => MetaReply::Adopted { partitions: partitions(f.partitions)? },
+            ReplyFields::Adopted(f) => {
+                MetaReply::PartitionsTakenOver { partitions: partitions(f.partitions)? }
+            }
         })
     }
 }
@@ -392,7 +394,7 @@ impl From<&FileInfo> for FileFields {
             inline: file.inline.clone(),
             inline_limit: file.inline_limit,
             epoch: file.epoch,
-            uncut: file.uncut,
+            uncut: file.truncate_pending,
             known: file.length_bounds.clone(),
         }
     }
@@ -405,7 +407,15 @@ impl TryFrom<FileFields> for FileInfo {
         let layout = f.layout.map(TryInto::try_into).transpose()?;
         let attr = required(f.attr, "attributes")?.try_into()?;
         let FileFields { inline, inline_limit, epoch, uncut, known, .. } = f;
-        Ok(FileInfo { attr, layout, length_bounds: known, inline, inline_limit, epoch, uncut })
+        Ok(FileInfo {
+            attr,
+            layout,
+            length_bounds: known,
+            inline,
+            inline_limit,
+            epoch,
+            truncate_pending: uncut,
+        })
     }
 }
 

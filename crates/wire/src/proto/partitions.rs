@@ -3,7 +3,7 @@
 use super::common::{List, MAX_LIST_ITEMS, Numbered, bounded, name, numbered};
 use super::{common::required, fields};
 use crate::authorization::{self, AuthorizationRule};
-use crate::mgmt::Touched;
+use crate::mgmt::ReconcileFiles;
 use crate::partitions::{InodeAccess, PartitionsReply, PartitionsRequest};
 use crate::{AnswerKind, Malformed, Message, Request, Service};
 use bytes::Bytes;
@@ -98,14 +98,17 @@ struct NewFields {
     up_to: u64,
 }
 
-fn touched(files: Vec<u64>, new: Option<List<NewFields, MAX_LIST_ITEMS>>) -> Result<Touched, Malformed> {
+fn touched(
+    files: Vec<u64>,
+    new: Option<List<NewFields, MAX_LIST_ITEMS>>,
+) -> Result<ReconcileFiles, Malformed> {
     let files = bounded(files, "files to reconcile")?.into_iter().map(InodeId).collect();
     let new = List::take(new, |f| Ok((InodeId(f.from), InodeId(f.up_to))))?;
-    Ok(Touched { files, new })
+    Ok(ReconcileFiles { files, new })
 }
 
 /// Absent if there are none, as in versions that didn't know them.
-fn new_fields(touched: &Touched) -> Option<List<NewFields, MAX_LIST_ITEMS>> {
+fn new_fields(touched: &ReconcileFiles) -> Option<List<NewFields, MAX_LIST_ITEMS>> {
     let fields = |(from, up_to): &(InodeId, InodeId)| NewFields { from: from.0, up_to: up_to.0 };
     if touched.new.is_empty() { None } else { List::of(&touched.new, fields) }
 }

@@ -34,8 +34,8 @@ struct MemberSpaceFields {
 }
 
 impl From<&ReservationSpace> for ReservationSpaceFields {
-    fn from(room: &ReservationSpace) -> ReservationSpaceFields {
-        let ReservationSpace { disk, free, unallocated: wanted, gaps, others } = room;
+    fn from(space: &ReservationSpace) -> ReservationSpaceFields {
+        let ReservationSpace { disk, free, unallocated: wanted, gaps, others } = space;
         let other = |&MemberSpace { target, disk, free, wanted }: &MemberSpace| MemberSpaceFields {
             target: target.0,
             disk,

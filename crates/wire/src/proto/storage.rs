@@ -8,7 +8,7 @@ use crate::spec::Payload;
 use crate::{
     AllocateMode, AnswerKind, CAPABILITY_BYTES, Capability, DataPath, GroupContext, GroupRole,
     MAX_LIST_ITEMS, MAX_RATES, MAX_SURVEYED, Malformed, Measure, MeasuredRate, Message, RateQuantity,
-    Regions, RepairResult, ReplicaState, Request, SeekTarget, Service,
+    RegionSelection, RepairResult, ReplicaState, Request, SeekTarget, Service,
 };
 use crate::{StorageOp, StorageReply, StorageRequest};
 use prost::Message as _;
@@ -19,7 +19,7 @@ numbered! {
     DataPath, "data path": Direct = 1, Cached = 2;
     AllocateMode, "kind of allocation": Reserve = 1, Punch = 2, Zero = 3;
     SeekTarget, "kind of seek": Data = 1, Hole = 2;
-    Regions, "kind of regions": Dirty = 1, All = 2;
+    RegionSelection, "kind of regions": Dirty = 1, All = 2;
     RateQuantity, "kind of rate": Write = 1, Read = 2, RandomWrite = 3, RandomRead = 4, Network = 5, RoundTrips = 6, MemoryCopy = 7, Checksum = 8, Encoding = 9;
 }
 
@@ -505,26 +505,28 @@ impl From<&StorageOp> for OpFields {
             StorageOp::Stat => OpFields::Stat(()),
             StorageOp::Seek { from, what } => OpFields::Seek(SeekFields { from, what: what.number() }),
             StorageOp::Space => OpFields::Space(()),
-            StorageOp::Room { range } => OpFields::Room(WantedFields { range: Some(range.into()) }),
+            StorageOp::SpaceNeeded { range } => OpFields::Room(WantedFields { range: Some(range.into()) }),
             StorageOp::Fence { session } => OpFields::Fence(FenceFields { session: session.0 }),
-            StorageOp::Watch { token, round } => OpFields::Watch(WatchFields { token, round }),
-            StorageOp::Changed { token, round, from } => {
+            StorageOp::TrackDirty { token, round } => OpFields::Watch(WatchFields { token, round }),
+            StorageOp::NextDirty { token, round, from } => {
                 OpFields::Changed(ChangedFields { token, round, from })
             }
-            StorageOp::Unwatch { token } => OpFields::Unwatch(UnwatchFields { token }),
-            StorageOp::Settled => OpFields::Settled(()),
+            StorageOp::EndDirtyTracking { token } => OpFields::Unwatch(UnwatchFields { token }),
+            StorageOp::Committed => OpFields::Settled(()),
             StorageOp::Regions { from, which } => {
                 OpFields::Regions(RegionsFields { from: from.0, which: which.number() })
             }
             StorageOp::Survey { range, unit, read } => {
                 OpFields::Survey(SurveyFields { range: Some(range.into()), unit, read })
             }
-            StorageOp::Heal { range } => OpFields::Heal(RepairFields { range: Some(range.into()) }),
-            StorageOp::Mend { from, to, range } => {
+            StorageOp::Repair { range } => OpFields::Heal(RepairFields { range: Some(range.into()) }),
+            StorageOp::CopyReplica { from, to, range } => {
                 OpFields::Mend(CopyReplicaFields { from: from.0, to: to.0, range: Some(range.into()) })
             }
-            StorageOp::Forget { range } => OpFields::Forget(DiscardLostFields { range: Some(range.into()) }),
-            StorageOp::Adopt { verifier, instead_of } => {
+            StorageOp::DiscardLost { range } => {
+                OpFields::Forget(DiscardLostFields { range: Some(range.into()) })
+            }
+            StorageOp::AdoptVerifier { verifier, instead_of } => {
                 OpFields::Adopt(AdoptFields { verifier, instead_of })
             }
             StorageOp::MarkLost { range } => OpFields::MarkLost(MarkLostFields { range: Some(range.into()) }),
@@ -537,7 +539,7 @@ impl From<&StorageOp> for OpFields {
             StorageOp::Rewrite { range, len } => {
                 OpFields::Rewrite(RewriteFields { range: Some(range.into()), len })
             }
-            StorageOp::Expect { first, len } => OpFields::Expect(ExpectFields { first, len }),
+            StorageOp::ExpectChecksums { first, len } => OpFields::Expect(ExpectFields { first, len }),
             StorageOp::SetAside => OpFields::SetAside(()),
         }
     }
@@ -564,29 +566,31 @@ impl TryFrom<OpFields> for StorageOp {
             OpFields::Seek(f) => StorageOp::Seek { from: f.from, what: SeekTarget::take(f.what)? },
             OpFields::Space(()) => StorageOp::Space,
             OpFields::Room(f) => {
-                StorageOp::Room { range: required(f.range, "range to reserve")?.try_into()? }
+                StorageOp::SpaceNeeded { range: required(f.range, "range to reserve")?.try_into()? }
             }
             OpFields::Fence(f) => StorageOp::Fence { session: SessionId(f.session) },
-            OpFields::Watch(f) => StorageOp::Watch { token: f.token, round: f.round },
-            OpFields::Changed(f) => StorageOp::Changed { token: f.token, round: f.round, from: f.from },
-            OpFields::Unwatch(f) => StorageOp::Unwatch { token: f.token },
-            OpFields::Settled(()) => StorageOp::Settled,
+            OpFields::Watch(f) => StorageOp::TrackDirty { token: f.token, round: f.round },
+            OpFields::Changed(f) => StorageOp::NextDirty { token: f.token, round: f.round, from: f.from },
+            OpFields::Unwatch(f) => StorageOp::EndDirtyTracking { token: f.token },
+            OpFields::Settled(()) => StorageOp::Committed,
             OpFields::Regions(f) => {
-                StorageOp::Regions { from: InodeId(f.from), which: Regions::take(f.which)? }
+                StorageOp::Regions { from: InodeId(f.from), which: RegionSelection::take(f.which)? }
             }
             OpFields::Survey(f) => {
                 let range = required(f.range, "range to survey")?.try_into()?;
                 StorageOp::Survey { range, unit: f.unit, read: f.read }
             }
-            OpFields::Heal(f) => StorageOp::Heal { range: required(f.range, "range to repair")?.try_into()? },
+            OpFields::Heal(f) => {
+                StorageOp::Repair { range: required(f.range, "range to repair")?.try_into()? }
+            }
             OpFields::Mend(f) => {
                 let range = required(f.range, "range to repair")?.try_into()?;
-                StorageOp::Mend { from: TargetId(f.from), to: TargetId(f.to), range }
+                StorageOp::CopyReplica { from: TargetId(f.from), to: TargetId(f.to), range }
             }
             OpFields::Forget(f) => {
-                StorageOp::Forget { range: required(f.range, "range to discard")?.try_into()? }
+                StorageOp::DiscardLost { range: required(f.range, "range to discard")?.try_into()? }
             }
-            OpFields::Adopt(f) => StorageOp::Adopt { verifier: f.verifier, instead_of: f.instead_of },
+            OpFields::Adopt(f) => StorageOp::AdoptVerifier { verifier: f.verifier, instead_of: f.instead_of },
             OpFields::MarkLost(f) => {
                 StorageOp::MarkLost { range: required(f.range, "range that is lost")?.try_into()? }
             }
@@ -595,7 +599,7 @@ impl TryFrom<OpFields> for StorageOp {
             OpFields::Rewrite(f) => {
                 StorageOp::Rewrite { range: required(f.range, "range to rewrite")?.try_into()?, len: f.len }
             }
-            OpFields::Expect(f) => StorageOp::Expect { first: f.first, len: f.len },
+            OpFields::Expect(f) => StorageOp::ExpectChecksums { first: f.first, len: f.len },
             OpFields::SetAside(()) => StorageOp::SetAside,
             OpFields::SetTime(f) => StorageOp::SetTime { time: time(f.time, "time of a copy")? },
             OpFields::Digests(f) => {
@@ -606,10 +610,10 @@ impl TryFrom<OpFields> for StorageOp {
 }
 
 impl From<GroupContext> for GroupFields {
-    fn from(GroupContext { group, since, role: part }: GroupContext) -> GroupFields {
+    fn from(GroupContext { group, version: since, role: part }: GroupContext) -> GroupFields {
         let (part, sequence, settled) = match part {
             GroupRole::Primary => (1, 0, 0),
-            GroupRole::Member { sequence, settled } => (2, sequence, settled),
+            GroupRole::Member { sequence, committed: settled } => (2, sequence, settled),
             GroupRole::Resync => (3, 0, 0),
         };
         GroupFields { group: group.0, since: since.0, part, sequence, settled }
@@ -623,11 +627,11 @@ impl TryFrom<GroupFields> for GroupContext {
         let GroupFields { group, since, part, sequence, settled } = fields;
         let part = match part {
             1 => GroupRole::Primary,
-            2 => GroupRole::Member { sequence, settled },
+            2 => GroupRole::Member { sequence, committed: settled },
             3 => GroupRole::Resync,
             other => return Err(Malformed::new(format!("unknown part of a member {other}"))),
         };
-        Ok(GroupContext { group: GroupId(group), since: Epoch(since), role: part })
+        Ok(GroupContext { group: GroupId(group), version: Epoch(since), role: part })
     }
 }
 
@@ -641,7 +645,7 @@ impl Message for StorageRequest {
             capability,
             epoch,
             group,
-            known,
+            length_bound: known,
             op,
         } = self;
         let (number, op) = (number.map_or(0, packed), Some(op.into()));
@@ -662,7 +666,7 @@ impl Message for StorageRequest {
             capability: capability.as_ref().map(Capability::from),
             epoch,
             group: group.map(GroupContext::try_from).transpose()?,
-            known,
+            length_bound: known,
             op: required(op, "known storage operation")?.try_into()?,
         })
     }
@@ -737,10 +741,10 @@ impl Message for StorageReply {
                 })
             }
             StorageReply::Survey(survey) => AnswerFields::Survey(surveyed(survey)),
-            &StorageReply::Healed(RepairResult { damaged, repaired: mended, unclear }) => {
+            &StorageReply::Repaired(RepairResult { damaged, repaired: mended, unclear }) => {
                 AnswerFields::Healed(RepairResultFields { damaged, mended, unclear })
             }
-            StorageReply::Room(room) => AnswerFields::Room(room.into()),
+            StorageReply::SpaceNeeded(room) => AnswerFields::Room(room.into()),
             StorageReply::Rates(rates) => {
                 AnswerFields::Rates(RatesFields { rates: List::of(rates, RateFields::from) })
             }
@@ -768,9 +772,9 @@ impl Message for StorageReply {
             }
             AnswerFields::Survey(f) => StorageReply::Survey(f.try_into()?),
             AnswerFields::Healed(RepairResultFields { damaged, mended, unclear }) => {
-                StorageReply::Healed(RepairResult { damaged, repaired: mended, unclear })
+                StorageReply::Repaired(RepairResult { damaged, repaired: mended, unclear })
             }
-            AnswerFields::Room(f) => StorageReply::Room(f.try_into()?),
+            AnswerFields::Room(f) => StorageReply::SpaceNeeded(f.try_into()?),
             AnswerFields::Rates(f) => {
                 let rate = |f: RateFields| {
                     Ok(MeasuredRate { of: RateQuantity::take(f.of)?, rate: f.rate, streams: f.streams })

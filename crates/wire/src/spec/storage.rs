@@ -1,7 +1,7 @@
 //! The operations of the storage service.
 
 use crate::authorization::Roles;
-use crate::{Regions, StorageOp};
+use crate::{RegionSelection, StorageOp};
 use types::ByteRange;
 
 /// Every byte of a chunk file.
@@ -168,7 +168,7 @@ impl StorageOp {
             }
             StorageOp::Stat => op("stat", Read(AnyReplica)).by_all().right(Right::Read),
             StorageOp::Seek { .. } => op("seek", Read(AnyReplica)).by_all().right(Right::Read),
-            StorageOp::Room { .. } => op("room", Read(AllReplicas)).by_all().right(Right::Write),
+            StorageOp::SpaceNeeded { .. } => op("room", Read(AllReplicas)).by_all().right(Right::Write),
             StorageOp::Survey { .. } => op("survey", Read(OneReplica)).by_members(),
 
             StorageOp::Write { durable, .. } => op("write", Change)
@@ -181,11 +181,11 @@ impl StorageOp {
             StorageOp::Delete => op("delete", Change).by_all().right(Right::Write),
             StorageOp::SetAside => op("set-aside", Change).by(Roles::MGMT).by_members(),
             StorageOp::SetTime { .. } => op("set-time", Change).by(Roles::META).by_members(),
-            StorageOp::Forget { .. } => op("forget", Change).by(Roles::MGMT).by_members(),
+            StorageOp::DiscardLost { .. } => op("forget", Change).by(Roles::MGMT).by_members(),
             StorageOp::Rewrite { .. } => {
                 op("rewrite", Change).by_members().in_mirrored_groups().waits_for_disk(true)
             }
-            StorageOp::Expect { .. } => {
+            StorageOp::ExpectChecksums { .. } => {
                 op("expect", Change).by_members().in_mirrored_groups().waits_for_disk(true)
             }
 
@@ -196,29 +196,29 @@ impl StorageOp {
             StorageOp::Fence { .. } => op("fence", Control).by(Roles::META),
             // Only services copy files, and they need no capability. In a cluster that doesn't
             // authenticate its connections a client could send these.
-            StorageOp::Watch { .. } => op("watch", Control).by(Roles::META).right(Right::Write),
-            StorageOp::Changed { .. } => op("changed", Control).by(Roles::META).right(Right::Write),
-            StorageOp::Unwatch { .. } => op("unwatch", Control).by(Roles::META).right(Right::Write),
+            StorageOp::TrackDirty { .. } => op("watch", Control).by(Roles::META).right(Right::Write),
+            StorageOp::NextDirty { .. } => op("changed", Control).by(Roles::META).right(Right::Write),
+            StorageOp::EndDirtyTracking { .. } => op("unwatch", Control).by(Roles::META).right(Right::Write),
             StorageOp::Measure { .. } => {
                 StorageSpec { has_no_deadline: true, ..op("measure", Control).by(Roles::MGMT) }
             }
             StorageOp::Traffic => op("traffic", Control).by(Roles::ALL),
             // A member that finds damage asks the primary to repair it.
-            StorageOp::Heal { .. } => StorageSpec {
+            StorageOp::Repair { .. } => StorageSpec {
                 by_members_to_primary: true,
                 ..op("heal", Control).by(Roles::MGMT).in_mirrored_groups()
             },
-            StorageOp::Mend { .. } => op("mend", Control).by(Roles::MGMT).in_mirrored_groups(),
-            StorageOp::Regions { which: Regions::All, .. } => {
+            StorageOp::CopyReplica { .. } => op("mend", Control).by(Roles::MGMT).in_mirrored_groups(),
+            StorageOp::Regions { which: RegionSelection::All, .. } => {
                 op("regions", Control).by(Roles::MGMT).by_members()
             }
-            StorageOp::Regions { which: Regions::Dirty, .. } => {
+            StorageOp::Regions { which: RegionSelection::Dirty, .. } => {
                 op("regions", Control).by(Roles::MGMT).by_members().in_mirrored_groups()
             }
-            StorageOp::Settled => op("settled", Control).by_members().in_mirrored_groups(),
+            StorageOp::Committed => op("settled", Control).by_members().in_mirrored_groups(),
             StorageOp::MarkLost { .. } => op("mark-lost", Control).by_members().in_mirrored_groups(),
             StorageOp::Digests { .. } => op("digests", Control).by_members().in_mirrored_groups(),
-            StorageOp::Adopt { .. } => op("adopt", Control).by_members().in_mirrored_groups(),
+            StorageOp::AdoptVerifier { .. } => op("adopt", Control).by_members().in_mirrored_groups(),
         }
     }
 
@@ -226,9 +226,9 @@ impl StorageOp {
     /// length of the data beside the request. `None` for operations that change no content.
     pub const fn changed_content(&self, payload_len: u64) -> Option<ByteRange> {
         match *self {
-            StorageOp::Forget { range } => Some(range),
+            StorageOp::DiscardLost { range } => Some(range),
             // They restore what readers are meant to see, or change attributes only.
-            StorageOp::Rewrite { .. } | StorageOp::Expect { .. } | StorageOp::SetTime { .. } => None,
+            StorageOp::Rewrite { .. } | StorageOp::ExpectChecksums { .. } | StorageOp::SetTime { .. } => None,
             _ => self.exclusive_range(payload_len),
         }
     }
@@ -247,29 +247,29 @@ impl StorageOp {
             | StorageOp::SetAside
             | StorageOp::SetTime { .. }
             | StorageOp::Rewrite { .. }
-            | StorageOp::Expect { .. } => Some(WHOLE),
+            | StorageOp::ExpectChecksums { .. } => Some(WHOLE),
             StorageOp::Read { .. }
             | StorageOp::Stat
             | StorageOp::Seek { .. }
-            | StorageOp::Room { .. }
+            | StorageOp::SpaceNeeded { .. }
             | StorageOp::Survey { .. }
-            | StorageOp::Forget { .. }
+            | StorageOp::DiscardLost { .. }
             | StorageOp::Sync
             | StorageOp::SyncTarget
             | StorageOp::Space
             | StorageOp::Fence { .. }
-            | StorageOp::Watch { .. }
-            | StorageOp::Changed { .. }
-            | StorageOp::Unwatch { .. }
+            | StorageOp::TrackDirty { .. }
+            | StorageOp::NextDirty { .. }
+            | StorageOp::EndDirtyTracking { .. }
             | StorageOp::Measure { .. }
             | StorageOp::Traffic
-            | StorageOp::Heal { .. }
-            | StorageOp::Mend { .. }
+            | StorageOp::Repair { .. }
+            | StorageOp::CopyReplica { .. }
             | StorageOp::Regions { .. }
-            | StorageOp::Settled
+            | StorageOp::Committed
             | StorageOp::MarkLost { .. }
             | StorageOp::Digests { .. }
-            | StorageOp::Adopt { .. } => None,
+            | StorageOp::AdoptVerifier { .. } => None,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use types::*;
 use wire::authorization::{AuthorizationRule, Callers, Principal};
-use wire::mgmt::{Heartbeat, Join, NewClient, NewToken, Register, Touched};
+use wire::mgmt::{Heartbeat, Join, NewClient, NewToken, ReconcileFiles, Register};
 use wire::*;
 
 /// The map has the management node, a metadata node, and two storage nodes with a target each. The
@@ -77,8 +77,8 @@ fn management_requests() -> Vec<MgmtRequest> {
         MgmtRequest::WatchMap { after: Epoch(0) },
         MgmtRequest::ReportUnreachable { member: "c".into(), nodes: vec![] },
         MgmtRequest::AddTarget { node, path: "/t".into(), pool: pool() },
-        MgmtRequest::Tidy { target, touched: Touched::default() },
-        MgmtRequest::TidyGroup { group, touched: Touched::default() },
+        MgmtRequest::Tidy { target, touched: ReconcileFiles::default() },
+        MgmtRequest::TidyGroup { group, touched: ReconcileFiles::default() },
         MgmtRequest::ListNodes,
         MgmtRequest::RenameNode { node, name: "n".into() },
         MgmtRequest::SetRack { node, rack: None },
@@ -171,18 +171,18 @@ fn heartbeat() -> Heartbeat {
 }
 
 fn in_session(op: MetaOp, session: SessionId) -> MetaRequest {
-    MetaRequest { session, number: None, credentials: Credentials::default(), privileged: false, op }
+    MetaRequest { session, slot_sequence: None, credentials: Credentials::default(), privileged: false, op }
 }
 
 fn of_storage(op: StorageOp, session: SessionId, part: Option<GroupRole>) -> StorageRequest {
-    let group = part.map(|part| GroupContext { group: GROUP, since: SINCE, role: part });
+    let group = part.map(|part| GroupContext { group: GROUP, version: SINCE, role: part });
     StorageRequest { group, ..StorageRequest::new(session, TARGET, InodeId(9), op) }
 }
 
 /// Every request, by service and form.
 fn tables() -> Vec<(&'static str, Vec<AuthorizationRule>)> {
     let client = SessionId(7);
-    let register = MetaOp::Register { in_use: vec![], promised: vec![], told: 0 };
+    let register = MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 };
     let metadata = |session| {
         let ops = meta_ops().into_iter().chain([register.clone()]);
         ops.map(|op| in_session(op, session).rule()).collect()
@@ -190,7 +190,7 @@ fn tables() -> Vec<(&'static str, Vec<AuthorizationRule>)> {
     let storage = |session, part: Option<GroupRole>| {
         storage_ops().into_iter().map(|op| of_storage(op, session, part).rule()).collect()
     };
-    let member = Some(GroupRole::Member { sequence: 1, settled: 0 });
+    let member = Some(GroupRole::Member { sequence: 1, committed: 0 });
     vec![
         ("management", management_requests().iter().map(Request::rule).collect()),
         ("metadata, in a client's session", metadata(client)),
@@ -403,7 +403,7 @@ fn metadata_is_for_metadata_nodes_and_changes_of_the_cluster_for_management() {
 fn permissions_of_a_node_follow_the_map() {
     let persist = KvRequest::Persist.rule().callers;
     let write = StorageOp::Write { offset: 0, path: DataPath::Cached, durable: false };
-    let part = Some(GroupRole::Member { sequence: 1, settled: 0 });
+    let part = Some(GroupRole::Member { sequence: 1, committed: 0 });
     let write = of_storage(write, SessionId(7), part).rule().callers;
     let (other, mut map) = (Principal::Node(OTHER_STORAGE), map());
     assert!(!persist.admit(other, &map) && !write.admit(other, &map));
@@ -419,7 +419,7 @@ fn permissions_of_a_node_follow_the_map() {
     assert!(write.have_other_group_version(&map));
 
     // A disk that has moved to another node takes its permissions along.
-    let tidy = MgmtRequest::Tidy { target: TARGET, touched: Touched::default() }.rule().callers;
+    let tidy = MgmtRequest::Tidy { target: TARGET, touched: ReconcileFiles::default() }.rule().callers;
     assert!(tidy.admit(Principal::Node(STORAGE), &map) && !tidy.admit(other, &map));
     map.targets[1].node = OTHER_STORAGE;
     assert!(!tidy.admit(Principal::Node(STORAGE), &map) && tidy.admit(other, &map));

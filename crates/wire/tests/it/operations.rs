@@ -97,7 +97,7 @@ fn document() -> String {
          the right to write.\n\n\
          | operation | stage | effect | directory entries | leases | permission |\n|---|---|---|---|---|---|\n",
     );
-    let register = MetaOp::Register { in_use: vec![], promised: vec![], told: 0 };
+    let register = MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 };
     for op in meta_ops().into_iter().chain([register]) {
         writeln!(page, "{}", meta_row(&op)).expect("a string takes it");
     }
@@ -139,7 +139,7 @@ fn commands_on_names_are_executed_where_their_directory_is() {
     }
     let mut homes = BTreeMap::new();
     for wish in [None, Some(LeaseMode::Read), Some(LeaseMode::Shared), Some(LeaseMode::Write)] {
-        let spec_of = MetaOp::Open { ino: InodeId(9), wish };
+        let spec_of = MetaOp::Open { ino: InodeId(9), requested_lease: wish };
         homes.insert(spec_of.spec().mutates(), wish);
     }
     assert_eq!(homes.get(&true), Some(&Some(LeaseMode::Write)), "only that lease asks to write");

@@ -76,7 +76,7 @@ pub(super) fn simulate(case: Case, wires: LinkRates) -> TestResult<Simulated> {
     for seed in 0..SEEDS {
         let load = Load {
             clients: case.clients.into(),
-            programs: case.programs.into(),
+            applications: case.programs.into(),
             connections,
             record_bytes: RECORD_BYTES,
             chunk_bytes: CHUNK_BYTES,
@@ -106,7 +106,7 @@ pub(super) fn rebuild(servers: u8, scheme: Scheme, wires: LinkRates) -> TestResu
         record_bytes: RECORD_BYTES,
         pieces: PIECES_AT_ONCE,
         members: MEMBERS_AT_ONCE,
-        pace: f64::INFINITY,
+        max_bytes_per_s: f64::INFINITY,
     };
     let found = scale::rebuild(&farm, how, None).map_err(refused)?;
     Ok(ResyncResult { bytes: found.bytes, seconds: found.seconds })

@@ -183,7 +183,7 @@ impl RealCluster {
         self.storage().skip(1).map(|part| self.cluster.node(part).traffic()).collect()
     }
 
-    fn carried(&self) -> TestResult<Vec<Traffic>> {
+    fn traffic(&self) -> TestResult<Vec<Traffic>> {
         self.links().into_iter().map(|(part, _)| self.cluster.node(part).traffic()).collect()
     }
 
@@ -220,9 +220,9 @@ impl RealCluster {
         thread::scope(|scope| {
             let running: Vec<_> = programs.map(|program| scope.spawn(one(program))).collect();
             thread::sleep(begin.saturating_duration_since(Instant::now()));
-            let (cores, carried, watch) = (Cores::now(), self.carried()?, Instant::now());
+            let (cores, carried, watch) = (Cores::now(), self.traffic()?, Instant::now());
             thread::sleep(seconds);
-            let (cores, after, took) = (Cores::now().busy_since(cores), self.carried()?, watch.elapsed());
+            let (cores, after, took) = (Cores::now().busy_since(cores), self.traffic()?, watch.elapsed());
             let mut bytes_per_s = 0.0;
             for program in running {
                 bytes_per_s += program.join().map_err(|_| "a program panicked".to_string())??;

@@ -163,9 +163,9 @@ fn blocked_port(stage: &Stage) -> TestResult {
     // Only for management: no client notices anything.
     block(&format!("ip saddr {}", cluster.node(Part::Management).address))?;
     let address = format!("{}:{PORT}", storage.address);
-    let told =
+    let reported =
         cluster.wait_for_finding(&["critical", "sends heartbeats, but can't be reached", &name, &address])?;
-    ensure!(told.contains("timed out") && told.contains("firewall"), "cause and remedy: {told}");
+    ensure!(reported.contains("timed out") && reported.contains("firewall"), "cause and remedy: {reported}");
     cluster.network.restore_links()?;
     cluster.wait_until_healthy()?;
     // Only for the client: management itself detects nothing.
@@ -176,10 +176,10 @@ fn blocked_port(stage: &Stage) -> TestResult {
         (0..20).for_each(|number| drop(fs::write(mount.join(format!("waits{number}")), vec![1; 4 << 20])));
     });
     let client = cluster.node(Part::Client(0)).address.to_string();
-    let told = cluster.wait_for_finding(&["can't reach node", &name, &client, &address]);
+    let reported = cluster.wait_for_finding(&["can't reach node", &name, &client, &address]);
     cluster.network.restore_links()?;
     waits.join().map_err(|_| Failure::Failed("the writer panicked".into()))?;
-    told?;
+    reported?;
     cluster.wait_until_used(&file, &content, &cluster.mount(0).join("after"))?;
     cluster.wait_until_healthy()?;
     cluster.stop()

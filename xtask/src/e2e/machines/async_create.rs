@@ -16,7 +16,12 @@ use std::time::Duration;
 
 pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "async_creates_are_visible_to_all", scope: Scope::Own, minutes: 2, run: visible_to_all },
-    TestCase { name: "async_creates_while_services_crash", scope: Scope::Own, minutes: 4, run: services_die },
+    TestCase {
+        name: "async_creates_while_services_crash",
+        scope: Scope::Own,
+        minutes: 4,
+        run: killed_services,
+    },
 ];
 
 /// Number of directories, and of files created in each before another mount accesses it: enough for
@@ -85,7 +90,7 @@ while [ ! -e "$2" ]; do
 done
 echo $i"#;
 
-fn services_die(stage: &Stage) -> TestResult {
+fn killed_services(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 1, storage: 1, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "promises", shape)?;
     let scratch = stage.scratch("stops")?;
@@ -97,13 +102,13 @@ fn services_die(stage: &Stage) -> TestResult {
             makes.args(["-c", CREATE_FILES, "sh"]).arg(&folders[0]).arg(&stop);
             let makes = makes.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().at("sh")?;
             thread::sleep(FAULT);
-            let struck = cluster.inject(part, Fault::Killed);
+            let injected = cluster.inject(part, Fault::Killed);
             thread::sleep(FAULT / 2);
-            let mended = struck.and_then(|()| cluster.repair(part, Fault::Killed));
+            let repaired = injected.and_then(|()| cluster.repair(part, Fault::Killed));
             thread::sleep(2 * FAULT);
             fs::write(&stop, "").at(stop.display())?;
             let made = makes.wait_with_output().at("sh")?;
-            mended?;
+            repaired?;
             let errors = String::from_utf8_lossy(&made.stderr);
             ensure!(made.status.success(), "files can't be made beside {part:?}: {errors}");
             let said = String::from_utf8_lossy(&made.stdout);

@@ -45,11 +45,11 @@ impl Place {
 
     fn measured(&self, kind: &str, words: &[&str]) -> TestResult {
         let done = process::run_ok(&mut self.command(kind, &self.launch(""), words), DEADLINE)?;
-        let told: Value =
+        let results: Value =
             serde_json::from_str(&done.stdout).map_err(|e| format!("weft bench {kind}: {e}"))?;
-        ensure_eq!(told["machine"]["clients"], 2, "clients of {kind} {words:?}");
-        let figures = told["measured"].as_array().cloned().unwrap_or_default();
-        ensure!(figures.len() > 1, "{kind} {words:?} has measured nothing: {told}");
+        ensure_eq!(results["machine"]["clients"], 2, "clients of {kind} {words:?}");
+        let figures = results["measured"].as_array().cloned().unwrap_or_default();
+        ensure!(figures.len() > 1, "{kind} {words:?} has measured nothing: {results}");
         for figure in figures {
             ensure!(figure["clients"] == 2 && figure["threads"] == 4, "{kind} {words:?}: {figure}");
             let run = &figure["runs"][0];

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 pub(in super::super) const TESTS: &[TestCase] =
-    &[TestCase { name: "bench_through_the_core", scope: Scope::Own, minutes: 4, run: through_the_core }];
+    &[TestCase { name: "bench_through_the_core", scope: Scope::Own, minutes: 4, run: load_of_client_core }];
 
 /// Longest duration of one load.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -39,10 +39,10 @@ impl Place<'_> {
     }
 
     /// Runs a load. Returns the access path of each of its figures, in order.
-    fn ways(&self, kind: &str, words: &[&str]) -> TestResult<Vec<String>> {
+    fn access_paths(&self, kind: &str, words: &[&str]) -> TestResult<Vec<String>> {
         let done = process::run_ok(self.command(kind, words).arg("--json"), DEADLINE)?;
         self.ensure_empty(&format!("{kind} {words:?}"))?;
-        ways(&done.stdout, &format!("{kind} {words:?}"))
+        parse_access_paths(&done.stdout, &format!("{kind} {words:?}"))
     }
 
     fn ensure_empty(&self, after: &str) -> TestResult {
@@ -53,10 +53,10 @@ impl Place<'_> {
 
 /// Returns the access paths of the figures in a load's JSON; none may have an error or a wrong
 /// byte.
-fn ways(told: &str, load: &str) -> TestResult<Vec<String>> {
-    let told: Value = serde_json::from_str(told).map_err(|e| format!("weft bench {load}: {e}"))?;
+fn parse_access_paths(results: &str, load: &str) -> TestResult<Vec<String>> {
+    let results: Value = serde_json::from_str(results).map_err(|e| format!("weft bench {load}: {e}"))?;
     let mut ways = Vec::new();
-    for figure in told["measured"].as_array().into_iter().flatten() {
+    for figure in results["measured"].as_array().into_iter().flatten() {
         let run = &figure["runs"][0];
         let is_good = run["errors"] == 0 && run["wrong_bytes"] == 0 && run["latency"].is_object();
         ensure!(is_good && run["operations"].as_u64() > Some(0), "{load}: {figure}");
@@ -65,7 +65,7 @@ fn ways(told: &str, load: &str) -> TestResult<Vec<String>> {
     Ok(ways)
 }
 
-fn through_the_core(stage: &Stage) -> TestResult {
+fn load_of_client_core(stage: &Stage) -> TestResult {
     let mut cluster = Cluster::start(stage, "through", 2, 1)?;
     let dir = cluster.shared_folder("measured")?.remove(0);
     let place = Place { cluster: &cluster, weft: stage.binary()?.to_path_buf(), dir };
@@ -77,26 +77,26 @@ fn through_the_core(stage: &Stage) -> TestResult {
         &["--sharing", "interleaved", "--record", "47008"],
         &["--access", "random", "--depth", "8", "--seconds", "1"],
     ] {
-        ensure_eq!(place.ways("io", &[&io[..], form].concat())?, both, "ways of io {form:?}");
+        ensure_eq!(place.access_paths("io", &[&io[..], form].concat())?, both, "ways of io {form:?}");
     }
     let large = ["--through", "core", "--threads", "1,5", "--size", "6MiB", "--record", "3MiB", "--verify"];
-    ensure_eq!(place.ways("io", &large)?, ["core"; 4], "ways of large records");
+    ensure_eq!(place.access_paths("io", &large)?, ["core"; 4], "ways of large records");
     let mixed = ["--through", "core", "--operations", "mixed", "--access", "random", "--size", "1MiB"];
     ensure_eq!(
-        place.ways("io", &[&mixed[..], &["--seconds", "1", "--verify"]].concat())?,
+        place.access_paths("io", &[&mixed[..], &["--seconds", "1", "--verify"]].concat())?,
         ["core"; 2],
         "ways"
     );
     let meta = ["--through", "both", "--threads", "3", "--files", "50"];
-    ensure_eq!(place.ways("meta", &meta)?.len(), 8, "figures of meta");
+    ensure_eq!(place.access_paths("meta", &meta)?.len(), 8, "figures of meta");
     let hard = ["--through", "core", "--threads", "3", "--files", "50", "--hard", "--iterations", "2"];
-    ensure_eq!(place.ways("meta", &hard)?, ["core"; 4], "ways of the hard form");
+    ensure_eq!(place.access_paths("meta", &hard)?, ["core"; 4], "ways of the hard form");
     interrupted(&place)?;
     other_file(&place)?;
-    services_die(stage, &mut cluster, "measured")?;
+    killed_services(stage, &mut cluster, "measured")?;
     cluster.mirror_everything(2)?;
     cluster.shared_folder("mirrored")?;
-    services_die(stage, &mut cluster, "mirrored")?;
+    killed_services(stage, &mut cluster, "mirrored")?;
     cluster.ensure_clean()?;
     cluster.stop()
 }
@@ -130,7 +130,7 @@ fn interrupted(place: &Place<'_>) -> TestResult {
 
 /// Services are killed and restarted during a load: it waits for them, and every byte is correct in
 /// the end.
-fn services_die(stage: &Stage, cluster: &mut Cluster, folder: &str) -> TestResult {
+fn killed_services(stage: &Stage, cluster: &mut Cluster, folder: &str) -> TestResult {
     let out = stage.scratch("told")?.join(format!("{folder}.json"));
     let place = Place { cluster, weft: stage.binary()?.to_path_buf(), dir: cluster.mount(0).join(folder) };
     let load = ["--through", "core", "--threads", "3", "--access", "random", "--size", "8MiB", "--verify"];
@@ -156,8 +156,12 @@ fn services_die(stage: &Stage, cluster: &mut Cluster, folder: &str) -> TestResul
     }
     struck?;
     ensure_eq!(ended.and_then(|status| status.code()), Some(0), "exit code of weft bench in {folder}");
-    let told = fs::read_to_string(&out).at(out.display())?;
-    ensure_eq!(ways(&told, &format!("in {folder} while services died"))?, ["core"; 2], "ways in {folder}");
+    let results = fs::read_to_string(&out).at(out.display())?;
+    ensure_eq!(
+        parse_access_paths(&results, &format!("in {folder} while services died"))?,
+        ["core"; 2],
+        "ways in {folder}"
+    );
     cluster.wait_until_healthy()?;
     ensure_eq!(fs::read_dir(&dir).at(dir.display())?.count(), 0, "what the load in {folder} has left");
     Ok(())
@@ -169,7 +173,11 @@ fn other_file(place: &Place<'_>) -> TestResult {
     let own = place.cluster.folder(node)?.join("cluster");
     let own_name = own.to_string_lossy().into_owned();
     let words = ["--through", "core", "--threads", "1", "--files", "5", "--cluster"];
-    ensure_eq!(place.ways("meta", &[&words[..], &[&own_name]].concat())?, ["core"; 4], "with its file");
+    ensure_eq!(
+        place.access_paths("meta", &[&words[..], &[&own_name]].concat())?,
+        ["core"; 4],
+        "with its file"
+    );
     let text = fs::read_to_string(&own).at(own.display())?;
     let is_uuid = |line: &&str| line.starts_with("cluster = ");
     let uuid = text.lines().find(is_uuid).ok_or_else(|| "a cluster file without the cluster".to_string())?;

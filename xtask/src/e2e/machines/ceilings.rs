@@ -81,10 +81,11 @@ fn bench_ceilings(stage: &Stage) -> TestResult {
     ensure_eq!(cluster.bench(&["storage", "--last"])?.len(), 4, "figures of targets after a restart");
     ensure_eq!(cluster.bench(&["net", "--last"])?.len(), 12, "figures of networks after a restart");
     load_on_a_mount(&cluster)?;
-    let told = process::eventually(REPORTED_WITHIN, || cluster.most_share().is_some_and(|share| share > 0.0));
-    ensure!(told, "health reports no utilisation of a ceiling: {}", cluster.health_text()?);
-    let told = cluster.measured()?;
-    ensure_eq!(told, ["target 1", "node 1", "node 2", "node 3"], "places that health says are measured");
+    let is_reported =
+        process::eventually(REPORTED_WITHIN, || cluster.most_share().is_some_and(|share| share > 0.0));
+    ensure!(is_reported, "health reports no utilisation of a ceiling: {}", cluster.health_text()?);
+    let results = cluster.measured()?;
+    ensure_eq!(results, ["target 1", "node 1", "node 2", "node 3"], "places that health says are measured");
     nothing_is_left(&mut cluster)?;
     cluster.ensure_clean()?;
     cluster.stop()
@@ -96,12 +97,12 @@ fn load_on_a_mount(cluster: &Cluster) -> TestResult {
     let mut line: Vec<OsString> = vec!["bench".into(), "io".into(), cluster.mount(0).into()];
     line.extend(["--threads", "1", "--size", "4MiB", "--json"].map(OsString::from));
     let said = cluster.run(cluster.node(Part::Client(0)), &line)?;
-    let told: Value = serde_json::from_str(&said).map_err(|e| format!("weft bench io: {e}"))?;
-    ensure_eq!(told["ceilings"].as_array().map(Vec::len), Some(34), "ceilings in the results: {told}");
-    let figures = told["measured"].as_array().cloned().unwrap_or_default();
-    ensure_eq!(figures.len(), 2, "a write and a read: {told}");
+    let results: Value = serde_json::from_str(&said).map_err(|e| format!("weft bench io: {e}"))?;
+    ensure_eq!(results["ceilings"].as_array().map(Vec::len), Some(34), "ceilings in the results: {results}");
+    let figures = results["measured"].as_array().cloned().unwrap_or_default();
+    ensure_eq!(figures.len(), 2, "a write and a read: {results}");
     let is_bound = |figure: &Value| figure["binding"]["share"].as_f64().is_some_and(|share| share > 0.0);
-    ensure!(figures.iter().all(is_bound), "figures without a share of the ceiling: {told}");
+    ensure!(figures.iter().all(is_bound), "figures without a share of the ceiling: {results}");
     Ok(())
 }
 

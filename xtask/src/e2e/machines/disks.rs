@@ -6,7 +6,7 @@ use super::super::disk::{Disk, DiskKind};
 use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq, skip};
 use super::super::stage::Stage;
 use super::super::{Rng, Scope, TestCase, suites};
-use super::load::{ensure_no_errors, fsx_pieces, plan, under_load, work_beside};
+use super::load::{ensure_no_errors, fsx_pieces, plan, under_load, work_under_faults};
 use super::mirror::{FSX_OPERATIONS, ensure_in_sync};
 use super::two_mounts::differences;
 use super::{Cluster, Part, Shape};
@@ -95,7 +95,7 @@ impl Cluster {
 
     pub(super) fn repair_disk(&mut self, node: usize, fault: DiskFault) -> TestResult {
         match fault {
-            DiskFault::Full => self.disks[node].relieve(),
+            DiskFault::Full => self.disks[node].free_space(),
             DiskFault::Broken | DiskFault::WithoutPower => {
                 self.kill_storage(node);
                 self.disks[node].remount()?;
@@ -138,7 +138,7 @@ fn beside_faults(
     first: usize,
     work: impl FnMut(u64) -> TestResult + Send,
 ) -> TestResult<u64> {
-    work_beside(cluster, work, |cluster| {
+    work_under_faults(cluster, work, |cluster| {
         for (index, fault) in DiskFault::ALL.into_iter().enumerate() {
             let node = (first + index) % usize::from(STORAGE);
             thread::sleep(AROUND);
@@ -246,18 +246,18 @@ fn all_lose_power(stage: &Stage) -> TestResult {
                     })
                 })
                 .collect();
-            let befallen = cut_power(&mut cluster, round, &load);
+            let power_cut = cut_power(&mut cluster, round, &load);
             load.stop.store(true, Ordering::Relaxed);
             let ended = writers.into_iter().map(|writer| {
                 writer.join().unwrap_or_else(|_| Err(Failure::Failed("a writer panicked".into())))
             });
             let written: TestResult<Vec<_>> = ended.collect();
-            befallen.and(written)
+            power_cut.and(written)
         })?;
-        let promised: Vec<SyncedFile> = written.into_iter().flatten().collect();
-        ensure!(promised.len() >= MIN_COMPLETED, "only {} files were synced", promised.len());
-        ensure_in_sync(&cluster, &format!("round {round}, {} synced files", promised.len()))?;
-        for SyncedFile { path, seed } in &promised {
+        let synced: Vec<SyncedFile> = written.into_iter().flatten().collect();
+        ensure!(synced.len() >= MIN_COMPLETED, "only {} files were synced", synced.len());
+        ensure_in_sync(&cluster, &format!("round {round}, {} synced files", synced.len()))?;
+        for SyncedFile { path, seed } in &synced {
             // Read through the other mount.
             let name = path.file_name().unwrap_or_default();
             let elsewhere = folders.iter().find(|folder| !path.starts_with(folder)).unwrap_or(&folders[0]);

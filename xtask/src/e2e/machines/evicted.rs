@@ -75,9 +75,12 @@ impl Cluster {
             })
         };
         let ended = process::eventually(2 * RECOVERY, || {
-            let told =
-                last.insert(list()).as_deref().ok().and_then(|told| serde_json::from_str::<Value>(told).ok());
-            let sessions = told.as_ref().and_then(Value::as_array);
+            let output = last
+                .insert(list())
+                .as_deref()
+                .ok()
+                .and_then(|output| serde_json::from_str::<Value>(output).ok());
+            let sessions = output.as_ref().and_then(Value::as_array);
             sessions.is_some_and(|all| {
                 !all.is_empty() && all.iter().all(|one| one["session"].as_u64() != session)
             })

@@ -41,21 +41,21 @@ impl Cluster {
         let node = self.node(Part::Management);
         let arguments = self.commands.fsck(&self.folder(node)?.join("state"), orders);
         let done = process::run(node.command(self.commands.weft()).args(arguments), DEADLINE)?;
-        let told: Value = serde_json::from_str(&done.stdout)
+        let report: Value = serde_json::from_str(&done.stdout)
             .map_err(|error| Failure::Failed(format!("weft fsck: no JSON: {error}: {}", done.tail())))?;
-        let expected = match told["verdict"].as_str() {
+        let expected = match report["verdict"].as_str() {
             Some("clean") => 0,
             Some("repaired") => 1,
             _ => 4,
         };
-        ensure_eq!(done.code(), expected, "exit status of weft fsck, which says {told}");
-        Ok(told)
+        ensure_eq!(done.code(), expected, "exit status of weft fsck, which says {report}");
+        Ok(report)
     }
 
     /// Checks that there are no findings.
     pub fn ensure_clean(&self) -> TestResult {
-        let told = self.fsck()?;
-        ensure!(told["verdict"] == "clean", "weft fsck: {told}\n    {}", self.log());
+        let report = self.fsck()?;
+        ensure!(report["verdict"] == "clean", "weft fsck: {report}\n    {}", self.log());
         Ok(())
     }
 }
@@ -81,25 +81,25 @@ fn running_cluster(stage: &Stage) -> TestResult {
 
 fn damage_is_found(cluster: &mut Cluster) -> TestResult {
     let folder = &cluster.shared_folder("damaged")?[0];
-    let (lost, spoilt) = (folder.join("lost"), folder.join("spoilt"));
-    for path in [&lost, &spoilt] {
+    let (lost, corrupted) = (folder.join("lost"), folder.join("spoilt"));
+    for path in [&lost, &corrupted] {
         let file = File::create(path).at(path.display())?;
         file.write_all_at(&Rng::new(3).bytes(FILE_BYTES), 0).at(path.display())?;
         file.sync_all().at(path.display())?;
     }
     cluster.ensure_clean()?;
-    let (lost, spoilt) = (chunk_files(cluster, &lost)?, chunk_files(cluster, &spoilt)?);
+    let (lost, corrupted) = (chunk_files(cluster, &lost)?, chunk_files(cluster, &corrupted)?);
     // A running node holds its files open. After a kill, reconciliation would accept the current
     // state of files being written. So the nodes stop cleanly.
     let storage = [Part::Storage(0), Part::Storage(1)];
     storage.iter().try_for_each(|part| cluster.service(*part).terminate().map(drop))?;
     fs::remove_file(&lost[0]).at(lost[0].display())?;
-    let file = File::options().write(true).open(&spoilt[0]).at(spoilt[0].display())?;
+    let file = File::options().write(true).open(&corrupted[0]).at(corrupted[0].display())?;
     file.write_all_at(b"not what was written", 5000).and_then(|()| file.sync_all()).at("damage")?;
     storage.iter().try_for_each(|part| cluster.restart(*part))?;
     cluster.wait_until_healthy()?;
-    let told = cluster.fsck()?;
-    let findings: Vec<(&str, &str)> = told["findings"]
+    let report = cluster.fsck()?;
+    let findings: Vec<(&str, &str)> = report["findings"]
         .as_array()
         .into_iter()
         .flatten()
@@ -107,9 +107,9 @@ fn damage_is_found(cluster: &mut Cluster) -> TestResult {
         .collect();
     let expected = [("damaged-content", "/damaged/spoilt"), ("missing-chunk-file", "/damaged/lost")];
     for finding in expected {
-        ensure!(findings.contains(&finding), "weft fsck doesn't report {finding:?}: {told}");
+        ensure!(findings.contains(&finding), "weft fsck doesn't report {finding:?}: {report}");
     }
-    ensure_eq!(findings.len(), expected.len(), "findings of {told}");
+    ensure_eq!(findings.len(), expected.len(), "findings of {report}");
     lost_is_given_up(cluster, folder)
 }
 
@@ -117,8 +117,8 @@ fn damage_is_found(cluster: &mut Cluster) -> TestResult {
 fn lost_is_given_up(cluster: &Cluster, folder: &Path) -> TestResult {
     let kept = cluster.fsck_with(&["--repair", "/damaged"])?;
     ensure_eq!(&kept["verdict"], "damaged", "a repair without a second replica: {kept}");
-    let spoilt = folder.join("spoilt");
-    ensure!(fs::read(&spoilt).is_err(), "{} can be read", spoilt.display());
+    let corrupted = folder.join("spoilt");
+    ensure!(fs::read(&corrupted).is_err(), "{} can be read", corrupted.display());
     let list = cluster.folder(cluster.node(Part::Management))?.join("lost");
     let forgotten = cluster.fsck_with(&["--repair", "--forget", &list.to_string_lossy()])?;
     ensure_eq!(&forgotten["verdict"], "repaired", "giving up: {forgotten}");
@@ -212,24 +212,25 @@ fn corrupt_and_repair(
     corrupt(&files, members)?;
     [Part::Storage(0), Part::Storage(1)].iter().try_for_each(|part| cluster.restart(*part))?;
     cluster.wait_until_in_sync()?;
-    let told = cluster.fsck()?;
+    let report = cluster.fsck()?;
     for ((name, copies), right) in CORRUPTIONS.iter().zip(&files).zip(right) {
         let object = format!("/mirrored/{name}");
-        let findings = told["findings"].as_array().into_iter().flatten();
+        let findings = report["findings"].as_array().into_iter().flatten();
         let mut of_it = findings.filter(|finding| finding["object"] == *object);
         // If a member had missed writes, its resync repaired it.
         ensure!(
             of_it.any(|finding| finding["target"].is_u64() && finding["node"].is_string())
                 || read_all(copies) == right,
-            "{name}: {told}\n    {}",
+            "{name}: {report}\n    {}",
             cluster.log()
         );
     }
-    let mended = cluster.fsck_with(&["--repair"])?;
-    for left in mended["findings"].as_array().into_iter().flatten().filter(|left| left["repaired"] != true) {
+    let repaired = cluster.fsck_with(&["--repair"])?;
+    for left in repaired["findings"].as_array().into_iter().flatten().filter(|left| left["repaired"] != true)
+    {
         // If all replicas are too long, none shows where the file ends. The finding names the
         // remedy.
-        ensure_eq!(&left["kind"], "long-chunk-file", "the repair: {mended}\n    {}", cluster.log());
+        ensure_eq!(&left["kind"], "long-chunk-file", "the repair: {repaired}\n    {}", cluster.log());
         let name = left["object"].as_str().and_then(|path| path.rsplit('/').next()).unwrap_or("");
         let (path, copy) = (folder.join(name), folder.join("copy"));
         fs::copy(&path, &copy).and_then(|_| fs::rename(&copy, &path)).at(path.display())?;
@@ -272,15 +273,15 @@ fn corrupt(files: &[Vec<PathBuf>], members: Members) -> TestResult {
 /// Of files with two replicas, the loss of one target would lose nothing, and leave everything with
 /// one replica.
 fn exposed(cluster: &Cluster) -> TestResult {
-    let told = cluster.ask_management(|management| cluster.commands.exposure(management))?;
-    let told: Value = serde_json::from_str(&told).map_err(|e| format!("weft health --exposure: {e}"))?;
+    let report = cluster.ask_management(|management| cluster.commands.exposure(management))?;
+    let report: Value = serde_json::from_str(&report).map_err(|e| format!("weft health --exposure: {e}"))?;
     let bytes = (CORRUPTIONS.len() * FILE_BYTES) as u64;
-    ensure_eq!(told["all"]["bytes"].as_u64(), Some(bytes), "bytes in {told}");
-    let all = told["exposed"].as_array().cloned().unwrap_or_default();
+    ensure_eq!(report["all"]["bytes"].as_u64(), Some(bytes), "bytes in {report}");
+    let all = report["exposed"].as_array().cloned().unwrap_or_default();
     let targets: Vec<&Value> = all.iter().filter(|one| one["domain"]["target"].is_u64()).collect();
-    ensure!(targets.len() == 2 && targets.iter().all(|one| one["lost"]["bytes"] == 0), "{told}");
-    ensure!(targets.iter().all(|one| one["at_risk"]["bytes"].as_u64() == Some(bytes)), "{told}");
-    ensure!(targets.iter().all(|one| one["top"][0]["path"] == "/mirrored"), "{told}");
+    ensure!(targets.len() == 2 && targets.iter().all(|one| one["lost"]["bytes"] == 0), "{report}");
+    ensure!(targets.iter().all(|one| one["at_risk"]["bytes"].as_u64() == Some(bytes)), "{report}");
+    ensure!(targets.iter().all(|one| one["top"][0]["path"] == "/mirrored"), "{report}");
     Ok(())
 }
 

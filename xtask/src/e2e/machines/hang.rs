@@ -184,17 +184,17 @@ type OperationOutcome = (&'static str, Duration, io::Result<()>);
 
 /// Runs all operations concurrently, and waits until all have ended. Operations that don't end fail
 /// the test, after their mount was aborted.
-fn run_all(ground: &Arc<Fixture>, mount: &Path) -> TestResult<Vec<OperationOutcome>> {
+fn run_all(fixture: &Arc<Fixture>, mount: &Path) -> TestResult<Vec<OperationOutcome>> {
     let running: Vec<_> = OPERATIONS
         .iter()
-        .map(|deed| {
-            let ground = Arc::clone(ground);
+        .map(|operation| {
+            let fixture = Arc::clone(fixture);
             let thread = thread::spawn(move || {
                 let start = Instant::now();
-                let outcome = (deed.run)(&ground);
-                (deed.name, start.elapsed(), outcome)
+                let outcome = (operation.run)(&fixture);
+                (operation.name, start.elapsed(), outcome)
             });
-            (deed.name, thread)
+            (operation.name, thread)
         })
         .collect();
     let ended =
@@ -206,8 +206,8 @@ fn run_all(ground: &Arc<Fixture>, mount: &Path) -> TestResult<Vec<OperationOutco
         mounts::abort(mount);
         return Err(Failure::Failed(message));
     }
-    let endings = running.into_iter().map(|(_, thread)| thread.join());
-    endings.map(|ending| ending.map_err(|_| Failure::Failed("an operation panicked".into()))).collect()
+    let outcomes = running.into_iter().map(|(_, thread)| thread.join());
+    outcomes.map(|ending| ending.map_err(|_| Failure::Failed("an operation panicked".into()))).collect()
 }
 
 /// Returns whether an application may get this error while services are unavailable.
@@ -237,17 +237,18 @@ fn calls_end(stage: &Stage) -> TestResult {
 }
 
 fn calls_end_when(cluster: &mut Cluster, dir: &Path, fault: Fault, parts: &[Part]) -> TestResult {
-    let ground = Arc::new(Fixture::prepare(dir).at("the files to begin with")?);
+    let fixture = Arc::new(Fixture::prepare(dir).at("the files to begin with")?);
     parts.iter().try_for_each(|part| cluster.inject(*part, fault))?;
-    let endings = run_all(&ground, &cluster.mount(0));
+    let outcomes = run_all(&fixture, &cluster.mount(0));
     parts.iter().try_for_each(|part| cluster.repair(*part, fault))?;
-    let endings = endings.map_err(|failure| told(failure, &format!("{parts:?} {fault:?}"), cluster))?;
+    let outcomes =
+        outcomes.map_err(|failure| with_context(failure, &format!("{parts:?} {fault:?}"), cluster))?;
     let odd: Vec<_> =
-        endings.iter().filter(|(_, _, done)| done.as_ref().is_err_and(|e| !is_truthful_error(e))).collect();
+        outcomes.iter().filter(|(_, _, done)| done.as_ref().is_err_and(|e| !is_truthful_error(e))).collect();
     ensure!(odd.is_empty(), "errors while {parts:?} were {fault:?}: {odd:?}");
-    let failed = endings.iter().filter(|(_, _, done)| done.is_err()).count();
+    let failed = outcomes.iter().filter(|(_, _, done)| done.is_err()).count();
     ensure!(failed > 0, "nothing failed while {parts:?} were {fault:?}: were they?");
-    drop(ground);
+    drop(fixture);
     recovered(cluster, dir)
 }
 
@@ -255,9 +256,9 @@ fn calls_end_when(cluster: &mut Cluster, dir: &Path, fault: Fault, parts: &[Part
 fn recovered(cluster: &Cluster, dir: &Path) -> TestResult {
     let mut last = None;
     let works = process::eventually(RECOVERY, || {
-        let outcome = Fixture::prepare(dir).at("the files of before").and_then(|ground| {
-            let endings = run_all(&Arc::new(ground), dir)?;
-            let failed: Vec<_> = endings.into_iter().filter(|(_, _, done)| done.is_err()).collect();
+        let outcome = Fixture::prepare(dir).at("the files of before").and_then(|fixture| {
+            let outcomes = run_all(&Arc::new(fixture), dir)?;
+            let failed: Vec<_> = outcomes.into_iter().filter(|(_, _, done)| done.is_err()).collect();
             ensure!(failed.is_empty(), "{failed:?}");
             Ok(())
         });
@@ -368,13 +369,15 @@ fn killed_client(stage: &Stage) -> TestResult {
         cluster.shared_folder("killed")?.iter().map(|folder| folder.join("ground")).collect();
     for round in stage.rounds((1, 10)) {
         let round = format!("round {round}");
-        kill_waiting_client(&mut cluster, &dirs[0]).map_err(|failure| told(failure, &round, &cluster))?;
-        kill_invalidating_client(&mut cluster, &dirs).map_err(|failure| told(failure, &round, &cluster))?;
+        kill_waiting_client(&mut cluster, &dirs[0])
+            .map_err(|failure| with_context(failure, &round, &cluster))?;
+        kill_invalidating_client(&mut cluster, &dirs)
+            .map_err(|failure| with_context(failure, &round, &cluster))?;
     }
     cluster.stop()
 }
 
-fn told(failure: Failure, when: &str, cluster: &Cluster) -> Failure {
+fn with_context(failure: Failure, when: &str, cluster: &Cluster) -> Failure {
     match failure {
         Failure::Failed(message) => Failure::Failed(format!("{when}: {message}\n    {}", cluster.log())),
         skipped => skipped,
@@ -384,19 +387,19 @@ fn told(failure: Failure, when: &str, cluster: &Cluster) -> Failure {
 /// Every kind of call waits.
 fn kill_waiting_client(cluster: &mut Cluster, dir: &Path) -> TestResult {
     let mount = cluster.mount(0);
-    let ground = Arc::new(Fixture::prepare(dir).at("the files to begin with")?);
+    let fixture = Arc::new(Fixture::prepare(dir).at("the files to begin with")?);
     let servers = cluster.servers();
     servers.iter().try_for_each(|part| cluster.inject(*part, Fault::Stopped))?;
     let busy = reader(&dir.join("big"))?;
-    let deeds = thread::spawn({
+    let operations = thread::spawn({
         let mount = mount.clone();
-        move || run_all(&ground, &mount).map(|endings| endings.len())
+        move || run_all(&fixture, &mount).map(|outcomes| outcomes.len())
     });
     thread::sleep(Duration::from_secs(1));
     let dead = kill_and_ensure_end(cluster, 0);
-    let free = process::eventually(END_DEADLINE, || deeds.is_finished());
+    let free = process::eventually(END_DEADLINE, || operations.is_finished());
     mounts::abort(&mount);
-    drop(deeds.join());
+    drop(operations.join());
     dead?;
     ensure!(free, "programs still wait for a mount whose client was killed");
     end_reader(busy)?;
@@ -465,9 +468,9 @@ fn kill_and_ensure_end(cluster: &mut Cluster, client: usize) -> TestResult {
 /// Returns the threads of a process that can't be killed, and where they wait.
 fn stuck(pid: i32) -> String {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let told = tasks.map(|task| {
+    let stacks = tasks.map(|task| {
         let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
         format!("{} {}", read("comm").trim(), read("stack").split_whitespace().collect::<Vec<_>>().join(" "))
     });
-    told.collect::<Vec<_>>().join("\n    ")
+    stacks.collect::<Vec<_>>().join("\n    ")
 }

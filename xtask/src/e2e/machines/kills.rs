@@ -155,18 +155,18 @@ fn clients_killed(stage: &Stage) -> TestResult {
 
 /// Returns the faults of one run; each process once in the short form, all faults for all processes
 /// in the long one.
-fn misfortunes(parts: &[Part], full: bool, seed: u64) -> Vec<(Part, Fault)> {
+fn fault_sequence(parts: &[Part], full: bool, seed: u64) -> Vec<(Part, Fault)> {
     let fault = |number: usize| Fault::ALL[number % Fault::ALL.len()];
     let rounds = if full { Fault::ALL.len() } else { 1 };
     let all = (0..rounds).flat_map(|round| {
         parts.iter().enumerate().map(move |(number, part)| (*part, fault(round + number + seed as usize)))
     });
     // Applications of a killed client get errors, which another test covers.
-    let fair = |(part, fault): (Part, Fault)| match (part, fault) {
+    let without_client_kills = |(part, fault): (Part, Fault)| match (part, fault) {
         (Part::Client(_), Fault::Killed) => (part, Fault::Cut),
         other => other,
     };
-    all.map(fair).collect()
+    all.map(without_client_kills).collect()
 }
 
 fn history_of_two_mounts(stage: &Stage) -> TestResult {
@@ -192,11 +192,11 @@ fn history_of_four_mounts(stage: &Stage) -> TestResult {
 fn history_under_faults(stage: &Stage, name: &str, shape: Shape, parts: &[Part]) -> TestResult {
     let mut cluster = Cluster::build(stage, name, shape)?;
     for seed in stage.rounds(SEEDS) {
-        let misfortunes = misfortunes(parts, stage.full, seed);
-        let seconds = misfortunes.len() as u64 * (FAULT + REST).as_secs() + AFTER_SECS;
+        let faults = fault_sequence(parts, stage.full, seed);
+        let seconds = faults.len() as u64 * (FAULT + REST).as_secs() + AFTER_SECS;
         let plan = plan(THREADS, seconds, seed);
         let outcome = under_load(stage, &mut cluster, &format!("seed-{seed}"), plan, |cluster| {
-            for (part, fault) in &misfortunes {
+            for (part, fault) in &faults {
                 thread::sleep(REST);
                 cluster.inject(*part, *fault)?;
                 thread::sleep(FAULT);
@@ -204,7 +204,7 @@ fn history_under_faults(stage: &Stage, name: &str, shape: Shape, parts: &[Part])
             }
             Ok(())
         })?;
-        let when = format!("although all of {misfortunes:?} was repaired in time, seed {seed}");
+        let when = format!("although all of {faults:?} was repaired in time, seed {seed}");
         ensure_no_errors(&outcome, &when, &cluster)?;
         cluster.wait_until_healthy()?;
         cluster.ensure_clean()?;

@@ -58,10 +58,10 @@ pub fn under_watched_load(
 
 /// Repeats a piece of work while faults are applied to the cluster concurrently. Returns the number
 /// of repetitions. The pieces are numbered.
-pub fn work_beside(
+pub fn work_under_faults(
     cluster: &mut Cluster,
     mut work: impl FnMut(u64) -> TestResult + Send,
-    befall: impl FnOnce(&mut Cluster) -> TestResult,
+    inject_faults: impl FnOnce(&mut Cluster) -> TestResult,
 ) -> TestResult<u64> {
     let is_over = AtomicBool::new(false);
     let outcome = thread::scope(|scope| {
@@ -74,10 +74,10 @@ pub fn work_beside(
             }
             Ok(0)
         });
-        let befallen = befall(cluster);
+        let faults = inject_faults(cluster);
         is_over.store(true, SeqCst);
         let worked = working.join().map_err(|_| Failure::Failed("the work's thread panicked".into()))?;
-        befallen.and(worked)
+        faults.and(worked)
     });
     outcome.map_err(|failure| match failure {
         Failure::Failed(message) => Failure::Failed(format!("{message}\n    {}", cluster.log())),

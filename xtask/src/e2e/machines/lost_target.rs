@@ -52,9 +52,9 @@ impl Cluster {
     /// its output.
     fn wait_for_output(&self, words: &[&str], code: i32, text: &str) -> TestResult<String> {
         let mut last = None;
-        let is_it = |told: &TestResult<(i32, String)>| matches!(told, Ok((is, said)) if *is == code && said.contains(text));
-        let told = process::eventually(DEADLINE, || is_it(last.insert(self.output_of(words))));
-        match (told, last) {
+        let is_it = |outcome: &TestResult<(i32, String)>| matches!(outcome, Ok((is, said)) if *is == code && said.contains(text));
+        let is_met = process::eventually(DEADLINE, || is_it(last.insert(self.output_of(words))));
+        match (is_met, last) {
             (true, Some(Ok((_, said)))) => Ok(said),
             (_, last) => Err(Failure::Failed(format!(
                 "weft {words:?} doesn't end with {code} and {text:?}: {last:?}\n    {}",
@@ -65,10 +65,10 @@ impl Cluster {
 
     /// Checks that all findings are of one kind. Returns their objects.
     fn only_findings(&self, kind: &str) -> TestResult<BTreeSet<String>> {
-        let told = self.fsck()?;
+        let output = self.fsck()?;
         let mut objects = BTreeSet::new();
-        for finding in told["findings"].as_array().into_iter().flatten() {
-            ensure_eq!(finding["kind"].as_str(), Some(kind), "kind of a finding of {told}");
+        for finding in output["findings"].as_array().into_iter().flatten() {
+            ensure_eq!(finding["kind"].as_str(), Some(kind), "kind of a finding of {output}");
             objects.extend(finding["object"].as_str().map(str::to_string));
         }
         Ok(objects)
@@ -205,9 +205,9 @@ fn ensure_fails_only(folder: &Path, contents: &Contents, lost: &BTreeSet<String>
 /// Checks that no file and no group refers to the target any more.
 fn nothing_is_left(cluster: &Cluster, target: u64) -> TestResult {
     let has_group = || -> TestResult<bool> {
-        let (_, told) = cluster.output_of(&["group", "list", "--json"])?;
-        let told: Value = serde_json::from_str(&told).map_err(|error| format!("{told}: {error}"))?;
-        Ok(told.as_array().into_iter().flatten().any(|group| group["id"].as_u64() == Some(target)))
+        let (_, output) = cluster.output_of(&["group", "list", "--json"])?;
+        let output: Value = serde_json::from_str(&output).map_err(|error| format!("{output}: {error}"))?;
+        Ok(output.as_array().into_iter().flatten().any(|group| group["id"].as_u64() == Some(target)))
     };
     let mut last = None;
     let gone = process::eventually(DEADLINE, || matches!(last.insert(has_group()), Ok(false)));
@@ -221,10 +221,10 @@ fn ensure_not_served_again(cluster: &mut Cluster, id: &str) -> TestResult {
     let node = cluster.node(Part::Storage(LOST_NODE));
     let dir: PathBuf = cluster.folder(node)?.join("state");
     let mut status = node.command(cluster.commands.weft());
-    let told = process::run_ok(status.args(["status", "--json", "--dir"]).arg(dir), DEADLINE)?.stdout;
-    let told: Value = serde_json::from_str(&told).map_err(|error| format!("{told}: {error}"))?;
-    let cause = told["unserved"][0]["cause"].as_str().unwrap_or_default().to_string();
-    ensure!(cause.contains(&format!("target {id}")) && cause.contains("removed"), "the node says: {told}");
+    let output = process::run_ok(status.args(["status", "--json", "--dir"]).arg(dir), DEADLINE)?.stdout;
+    let output: Value = serde_json::from_str(&output).map_err(|error| format!("{output}: {error}"))?;
+    let cause = output["unserved"][0]["cause"].as_str().unwrap_or_default().to_string();
+    ensure!(cause.contains(&format!("target {id}")) && cause.contains("removed"), "the node says: {output}");
     cluster.wait_until_healthy()?;
     cluster.ensure_clean()
 }

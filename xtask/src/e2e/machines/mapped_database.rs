@@ -46,8 +46,8 @@ fn sqlite(stage: &Stage) -> TestResult {
     }
     let node = cluster.node(Part::Client(0));
     let before = node.traffic()?.received;
-    let told = ask(&program, &folders[0], &delete)?;
-    ensure_eq!(told.trim(), "268435456", "what sqlite3 says of its mapping");
+    let output = ask(&program, &folders[0], &delete)?;
+    ensure_eq!(output.trim(), "268435456", "what sqlite3 says of its mapping");
     let received = (node.traffic()?.received - before) / (ROWS / 2);
     ensure!(received <= RECEIVED_BYTES, "{received} bytes were read for each deleted row");
     // From the other mount, which has also mapped it.

@@ -75,7 +75,7 @@ fn files_in_use(stage: &Stage) -> TestResult {
     for (file, content) in contents.iter().enumerate() {
         fs::write(still(0).join(file.to_string()), content).at("a file")?;
     }
-    beside_programs(stage, &cluster, &folders)?;
+    migrate_in_use(stage, &cluster, &folders)?;
     ensure_contents(&still(0), &contents)?;
     for (scheme, part) in
         [("mirror:2", Part::Metadata(0)), ("single", Part::Storage(1)), ("mirror:2", Part::Management)]
@@ -149,7 +149,7 @@ fn ensure_contents(folder: &Path, contents: &[Vec<u8>]) -> TestResult {
 }
 
 /// Migrates all files repeatedly until the programs have ended.
-fn beside_programs(stage: &Stage, cluster: &Cluster, folders: &[std::path::PathBuf]) -> TestResult {
+fn migrate_in_use(stage: &Stage, cluster: &Cluster, folders: &[std::path::PathBuf]) -> TestResult {
     let operations = if stage.full { 30_000 } else { 2_000 };
     let fsx_file = folders[0].join("fsx/file");
     let mut fsx = suites::fsx_command(stage, &fsx_file, suites::FSX_SEEDS[0], operations)?;

@@ -7,7 +7,7 @@ use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
 use super::super::{Rng, Scope, TestCase, suites};
 use super::faults::{Fault, FaultDuration};
-use super::load::{ensure_no_errors, fsx_pieces, plan, under_load, work_beside};
+use super::load::{ensure_no_errors, fsx_pieces, plan, under_load, work_under_faults};
 use super::two_mounts::differences;
 use super::{Cluster, Part, Shape};
 use crate::process;
@@ -108,12 +108,12 @@ fn faults_of_round(round: u64) -> [(usize, Fault); 2] {
 
 /// Checks that the replicas get in sync without intervention and are identical.
 pub(super) fn ensure_in_sync(cluster: &Cluster, when: &str) -> TestResult {
-    let told = |failure| match failure {
+    let with_log = |failure| match failure {
         Failure::Failed(message) => Failure::Failed(format!("{when}: {message}")),
         skipped => skipped,
     };
-    cluster.wait_until_in_sync().map_err(told)?;
-    let compared = cluster.ensure_replicas_are_equal().map_err(told)?;
+    cluster.wait_until_in_sync().map_err(with_log)?;
+    let compared = cluster.ensure_replicas_are_equal().map_err(with_log)?;
     println!(
         "{when}: {} chunk files with {} bytes are identical on all members",
         compared.files, compared.bytes
@@ -192,7 +192,7 @@ fn with_faults(
     round: u64,
     work: impl FnMut(u64) -> TestResult + Send,
 ) -> TestResult<u64> {
-    work_beside(cluster, work, |cluster| {
+    work_under_faults(cluster, work, |cluster| {
         for (node, fault) in faults_of_round(round) {
             thread::sleep(AROUND);
             cluster.apply_fault(node, fault, FaultDuration::UntilDegraded)?;

@@ -44,10 +44,10 @@ impl Written {
 
     /// Checks that a sync fails, exactly once, and that after another write all data is present.
     fn ensure_is_reported(&self, elsewhere: &Path) -> TestResult {
-        let told = self.file.sync_all();
+        let outcome = self.file.sync_all();
         ensure!(
-            told.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EIO)),
-            "a sync of {} returned {told:?} although a power failure destroyed written data",
+            outcome.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EIO)),
+            "a sync of {} returned {outcome:?} although a power failure destroyed written data",
             self.path.display()
         );
         self.write()?;

@@ -17,7 +17,7 @@ pub(in super::super) const TESTS: &[TestCase] = &[TestCase {
     name: "names_of_their_own_while_services_die",
     scope: Scope::Own,
     minutes: 4,
-    run: services_die,
+    run: killed_services,
 }];
 
 /// Kills of services in the short and the long form.
@@ -67,7 +67,7 @@ fn check_listing(folders: &[PathBuf], seen: &mut BTreeSet<PathBuf>) -> TestResul
     Ok(())
 }
 
-fn services_die(stage: &Stage) -> TestResult {
+fn killed_services(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 1, storage: 1, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "ranges", shape)?;
     let scratch = stage.scratch("stops")?;
@@ -78,19 +78,19 @@ fn services_die(stage: &Stage) -> TestResult {
             let prefixes = ["r.a", "r.b"];
             let makers = [maker(&folders[0], &stop, prefixes[0])?, maker(&folders[1], &stop, prefixes[1])?];
             thread::sleep(BEFORE);
-            let struck = cluster.inject(part, Fault::Killed);
+            let injected = cluster.inject(part, Fault::Killed);
             thread::sleep(PAUSE);
-            let mended = struck.and_then(|()| cluster.repair(part, Fault::Killed));
+            let repaired = injected.and_then(|()| cluster.repair(part, Fault::Killed));
             let mut seen = BTreeSet::new();
-            let mut looked = Ok(());
+            let mut checked = Ok(());
             for _ in 0..CHECKS {
                 thread::sleep(PAUSE);
-                looked = looked.and_then(|()| check_listing(&folders[..2], &mut seen));
+                checked = checked.and_then(|()| check_listing(&folders[..2], &mut seen));
             }
             fs::write(&stop, "").at(stop.display())?;
             let made = makers.map(|maker| maker.wait_with_output().at("sh"));
-            mended?;
-            looked?;
+            repaired?;
+            checked?;
             let mut all = BTreeSet::new();
             for (at, made) in made.into_iter().enumerate() {
                 let made = made?;

@@ -61,12 +61,12 @@ fn move_apart(cluster: &Cluster) -> TestResult {
         let node = cluster.node(Part::Storage(index));
         cluster.ask_management(|management| cluster.commands.set_rack(management, node, rack))?;
     }
-    let told = health(cluster)?;
+    let output = health(cluster)?;
     ensure!(
-        told.contains("have several members in one rack"),
-        "health doesn't report members in one rack: {told}"
+        output.contains("have several members in one rack"),
+        "health doesn't report members in one rack: {output}"
     );
-    ensure!(told.contains("weft group rebalance"), "health has no hint: {told}");
+    ensure!(output.contains("weft group rebalance"), "health has no hint: {output}");
     let before = lost_with(cluster, "rack:r1")? + lost_with(cluster, "rack:r2")?;
     ensure!(before > 0, "no file is in one rack only, although groups didn't know of racks");
     rebalance(cluster)?;
@@ -177,8 +177,8 @@ fn health(cluster: &Cluster) -> TestResult<String> {
 
 /// Returns the bytes that would be lost with a domain.
 fn lost_with(cluster: &Cluster, domain: &str) -> TestResult<u64> {
-    let told = cluster.ask_management(|management| cluster.commands.exposure_of(management, domain))?;
-    let told: Value = serde_json::from_str(&told).map_err(|e| format!("weft health --exposure: {e}"))?;
-    let lost = told["exposed"][0]["lost"]["bytes"].as_u64();
-    Ok(lost.ok_or_else(|| format!("the loss with {domain} isn't reported: {told}"))?)
+    let output = cluster.ask_management(|management| cluster.commands.exposure_of(management, domain))?;
+    let output: Value = serde_json::from_str(&output).map_err(|e| format!("weft health --exposure: {e}"))?;
+    let lost = output["exposed"][0]["lost"]["bytes"].as_u64();
+    Ok(lost.ok_or_else(|| format!("the loss with {domain} isn't reported: {output}"))?)
 }

@@ -55,10 +55,10 @@ impl Cluster {
     }
 
     fn groups(&self) -> TestResult<Vec<Group>> {
-        let told = self.ask_management(|management| self.commands.groups(management))?;
-        let told: Value =
-            serde_json::from_str(&told).map_err(|error| format!("weft group list: no JSON: {error}"))?;
-        let all = told.as_array().ok_or_else(|| format!("weft group list: not a JSON array: {told}"))?;
+        let output = self.ask_management(|management| self.commands.groups(management))?;
+        let output: Value =
+            serde_json::from_str(&output).map_err(|error| format!("weft group list: no JSON: {error}"))?;
+        let all = output.as_array().ok_or_else(|| format!("weft group list: not a JSON array: {output}"))?;
         let numbers =
             |value: &Value| value.as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
         Ok(all
@@ -67,9 +67,9 @@ impl Cluster {
             .map(|group| {
                 let members: Vec<u64> = numbers(&group["members"]);
                 let states = group["states"].as_array().into_iter().flatten();
-                let missed = members.iter().zip(states).filter(|(_, state)| *state != "good");
-                let missed = missed.map(|(member, _)| *member).collect();
-                Group { id: group["id"].as_u64().unwrap_or(0), members, out_of_sync: missed }
+                let out_of_sync = members.iter().zip(states).filter(|(_, state)| *state != "good");
+                let out_of_sync = out_of_sync.map(|(member, _)| *member).collect();
+                Group { id: group["id"].as_u64().unwrap_or(0), members, out_of_sync }
             })
             .collect())
     }
@@ -83,11 +83,11 @@ impl Cluster {
     pub fn wait_until_degraded(&self, storage: usize) -> TestResult {
         let (target, _) = self.target_of(storage)?;
         let mut last = None;
-        let missed = process::eventually(
+        let is_degraded = process::eventually(
             IN_SYNC_DEADLINE,
             || matches!(last.insert(self.groups()), Ok(groups) if groups.iter().any(|group| group.out_of_sync.contains(&target))),
         );
-        ensure!(missed, "no group continues without target {target}: {last:?}\n    {}", self.log());
+        ensure!(is_degraded, "no group continues without target {target}: {last:?}\n    {}", self.log());
         Ok(())
     }
 
@@ -120,9 +120,10 @@ impl Cluster {
             QUIET_DEADLINE,
             || matches!(last.insert(compare_all(&groups, &targets)), Ok((_, told)) if told.is_empty()),
         );
-        let (compared, told) = last.unwrap_or_else(|| Err("nothing was compared".to_string().into()))?;
-        let told = told.into_iter().take(MAX_REPORTED).collect::<Vec<_>>().join("\n    ");
-        ensure!(equal, "replicas differ on disk:\n    {told}\n    {}", self.log());
+        let (compared, differences) =
+            last.unwrap_or_else(|| Err("nothing was compared".to_string().into()))?;
+        let differences = differences.into_iter().take(MAX_REPORTED).collect::<Vec<_>>().join("\n    ");
+        ensure!(equal, "replicas differ on disk:\n    {differences}\n    {}", self.log());
         ensure!(compared.files > 0 && compared.bytes > 0, "there was nothing to compare: {compared:?}");
         Ok(compared)
     }
@@ -198,7 +199,7 @@ impl Cluster {
 
 /// Compares the members of all groups. Returns the totals and the differences.
 fn compare_all(groups: &[Group], targets: &BTreeMap<u64, PathBuf>) -> TestResult<(Compared, Vec<String>)> {
-    let (mut compared, mut told) = (Compared::default(), Vec::new());
+    let (mut compared, mut differences) = (Compared::default(), Vec::new());
     for group in groups {
         let folder = |member: &u64| Some(targets.get(member)?.join(format!("groups/{}/chunks", group.id)));
         let folders: Option<Vec<PathBuf>> = group.members.iter().map(folder).collect();
@@ -209,12 +210,17 @@ fn compare_all(groups: &[Group], targets: &BTreeMap<u64, PathBuf>) -> TestResult
             let there = chunk_files(other)?;
             for name in here.symmetric_difference(&there) {
                 let holder = if here.contains(name) { first } else { other };
-                told.push(format!("group {}: only {} has {}", group.id, holder.display(), name.display()));
+                differences.push(format!(
+                    "group {}: only {} has {}",
+                    group.id,
+                    holder.display(),
+                    name.display()
+                ));
             }
             for name in here.intersection(&there) {
                 match first_difference(&first.join(name), &other.join(name))? {
                     None => {}
-                    Some(at) => told.push(format!(
+                    Some(at) => differences.push(format!(
                         "group {}: {} differs from that in {} at byte {at}",
                         group.id,
                         first.join(name).display(),
@@ -229,7 +235,7 @@ fn compare_all(groups: &[Group], targets: &BTreeMap<u64, PathBuf>) -> TestResult
             compared.bytes += fs::metadata(first.join(name)).map_or(0, |meta| meta.len());
         }
     }
-    Ok((compared, told))
+    Ok((compared, differences))
 }
 
 /// Returns the chunk files below a folder, without their checksum files; none if the folder doesn't
@@ -298,10 +304,10 @@ mod tests {
             }
         }
         let groups = [Group { id: 9, members: vec![3, 4], out_of_sync: Vec::new() }];
-        let (_, told) = compare_all(&groups, &targets).unwrap();
-        assert_eq!(told.len(), expected.len(), "{told:?}");
-        for (said, expected) in told.iter().zip(expected) {
-            assert!(said.contains(expected), "{told:?}");
+        let (_, differences) = compare_all(&groups, &targets).unwrap();
+        assert_eq!(differences.len(), expected.len(), "{differences:?}");
+        for (said, expected) in differences.iter().zip(expected) {
+            assert!(said.contains(expected), "{differences:?}");
         }
     }
 

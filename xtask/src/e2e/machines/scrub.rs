@@ -57,8 +57,8 @@ fn scrub_finds_damage(stage: &Stage) -> TestResult {
     cluster.ensure_replicas_are_equal()?;
     std::thread::sleep(QUIET);
     let (_, target) = cluster.target_of(0)?;
-    let spoilt = corrupt_all(&target.join("groups"))?;
-    ensure!(spoilt > files / 4, "only {spoilt} chunk files are on this node");
+    let corrupted = corrupt_all(&target.join("groups"))?;
+    ensure!(corrupted > files / 4, "only {corrupted} chunk files are on this node");
     // Some files are read before the scrub reaches them, by a machine that has none of them cached.
     let read = |file: u64| {
         let path = folders[1].join(file.to_string());
@@ -66,28 +66,28 @@ fn scrub_finds_damage(stage: &Stage) -> TestResult {
         TestResult::Ok(())
     };
     (0..files).filter(|file| file % UNREAD != 0).try_for_each(read)?;
-    let mut met = found(&cluster.scrubs()?);
+    let mut on_read = scrub_totals(&cluster.scrubs()?);
     process::eventually(FIRST_REPORT_WITHIN, || {
-        met = cluster.scrubs().map_or(met, |told| found(&told));
-        met.mended > 0
+        on_read = cluster.scrubs().map_or(on_read, |status| scrub_totals(&status));
+        on_read.repaired > 0
     });
     loop {
         std::thread::sleep(REPORTS_COMPLETE_AFTER);
-        let more = found(&cluster.scrubs()?);
-        if more.mended == met.mended {
+        let more = scrub_totals(&cluster.scrubs()?);
+        if more.repaired == on_read.repaired {
             break;
         }
-        met = more;
+        on_read = more;
     }
-    ensure!(met.mended > 0, "no read has met any damage: {met:?}");
+    ensure!(on_read.repaired > 0, "no read has met any damage: {on_read:?}");
     let first = cluster.scrub_all()?;
     ensure!(
-        met.mended + first.mended >= spoilt,
-        "{spoilt} chunk files were spoilt; reads found {met:?}, and a search {first:?}"
+        on_read.repaired + first.repaired >= corrupted,
+        "{corrupted} chunk files were spoilt; reads found {on_read:?}, and a search {first:?}"
     );
-    println!("{spoilt} chunk files were spoilt; reads found {met:?}, and a search {first:?}");
-    let told = cluster.health_text()?;
-    ensure!(told.contains("damaged ranges"), "weft health doesn't report the findings: {told}");
+    println!("{corrupted} chunk files were spoilt; reads found {on_read:?}, and a search {first:?}");
+    let status = cluster.health_text()?;
+    ensure!(status.contains("damaged ranges"), "weft health doesn't report the findings: {status}");
     (0..files).try_for_each(read)?;
     cluster.ensure_replicas_are_equal()?;
     ensure_eq!(cluster.degraded_groups()?, 0, "groups with an ejected member");
@@ -102,15 +102,15 @@ fn scrub_finds_damage(stage: &Stage) -> TestResult {
 #[derive(Debug, Clone, Copy)]
 struct ScrubTotals {
     damaged: u64,
-    mended: u64,
+    repaired: u64,
     missing: u64,
 }
 
-fn found(told: &Value) -> ScrubTotals {
+fn scrub_totals(status: &Value) -> ScrubTotals {
     let sum = |field: &str| -> u64 {
-        told["targets"].as_array().into_iter().flatten().filter_map(|target| target[field].as_u64()).sum()
+        status["targets"].as_array().into_iter().flatten().filter_map(|target| target[field].as_u64()).sum()
     };
-    ScrubTotals { damaged: sum("damaged"), mended: sum("mended"), missing: sum("missing") }
+    ScrubTotals { damaged: sum("damaged"), repaired: sum("mended"), missing: sum("missing") }
 }
 
 /// Corrupts each chunk file below a folder. Returns their number.
@@ -166,24 +166,25 @@ impl Cluster {
     /// Scrubs all targets once. Returns the result.
     fn scrub_all(&self) -> TestResult<ScrubTotals> {
         self.ask_management(|management| self.commands.scrub(management, "start"))?;
-        let mut told = Value::Null;
+        let mut status = Value::Null;
         let has_ended = process::eventually(DEADLINE, || {
             self.scrubs().is_ok_and(|scrubs| {
-                told = scrubs;
-                let targets = told["targets"].as_array().map_or(&[][..], Vec::as_slice);
-                let is_done = |t: &Value| t["asked"] == told["settings"]["asked"] && t["is_running"] == false;
+                status = scrubs;
+                let targets = status["targets"].as_array().map_or(&[][..], Vec::as_slice);
+                let is_done =
+                    |t: &Value| t["asked"] == status["settings"]["asked"] && t["is_running"] == false;
                 targets.len() == usize::from(STORAGE) && targets.iter().all(is_done)
             })
         });
-        ensure!(has_ended, "the scrub doesn't end: {told}\n    {}", self.log());
-        println!("a scrub found {told}");
-        Ok(found(&told))
+        ensure!(has_ended, "the scrub doesn't end: {status}\n    {}", self.log());
+        println!("a scrub found {status}");
+        Ok(scrub_totals(&status))
     }
 
     /// Returns the progress of scrubs.
     fn scrubs(&self) -> TestResult<Value> {
-        let told = self.ask_management(|management| self.commands.scrub(management, "status"))?;
-        serde_json::from_str(&told).map_err(|error| format!("weft scrub status: no JSON: {error}").into())
+        let status = self.ask_management(|management| self.commands.scrub(management, "status"))?;
+        serde_json::from_str(&status).map_err(|error| format!("weft scrub status: no JSON: {error}").into())
     }
 
     /// Returns the output of `weft health`, whatever the verdict.

@@ -14,8 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(in super::super) const TESTS: &[TestCase] = &[
-    TestCase { name: "write_behind_while_services_crash", scope: Scope::Own, minutes: 5, run: services_die },
-    TestCase { name: "write_behind_of_a_killed_mount", scope: Scope::Own, minutes: 3, run: mount_dies },
+    TestCase {
+        name: "write_behind_while_services_crash",
+        scope: Scope::Own,
+        minutes: 5,
+        run: killed_services,
+    },
+    TestCase { name: "write_behind_of_a_killed_mount", scope: Scope::Own, minutes: 3, run: killed_mount },
 ];
 
 const OPTIONS: &[&str] = &["--write-behind"];
@@ -30,7 +35,7 @@ const WRITE_BEHIND_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Each kind of service crashes in turn; the history is linearizable, and no application gets an
 /// error.
-fn services_die(stage: &Stage) -> TestResult {
+fn killed_services(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 1, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build_mounted(stage, "behind", shape, OPTIONS)?;
     for round in stage.rounds(ROUNDS) {
@@ -62,7 +67,7 @@ fn pieces_of(path: &Path) -> TestResult<usize> {
     Ok(found.len() / PIECE)
 }
 
-fn mount_dies(stage: &Stage) -> TestResult {
+fn killed_mount(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 0, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build_mounted(stage, "behind-dies", shape, OPTIONS)?;
     for round in stage.rounds(ROUNDS) {

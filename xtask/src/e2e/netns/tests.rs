@@ -64,7 +64,7 @@ fn ensure_links(from: &Node, to: &Node, there: bool, back: bool, when: &str) -> 
 fn nodes_can_be_cut_apart(_stage: &Stage) -> TestResult {
     let network = Network::new(Plan::default())?;
     let (storage, client) = (network.node(Role::Storage, 1), network.node(Role::Client, 0));
-    let bystander = network.node(Role::Management, 0);
+    let other_node = network.node(Role::Management, 0);
     for from in network.nodes() {
         for to in network.nodes() {
             ensure!(arrives(from, to, DEADLINE)?, "nothing arrives from {from} at {to}");
@@ -79,8 +79,8 @@ fn nodes_can_be_cut_apart(_stage: &Stage) -> TestResult {
 
     network.cut(storage, client)?;
     ensure_links(storage, client, false, false, "when cut both ways")?;
-    ensure_links(bystander, client, true, true, "when others are cut")?;
-    ensure_links(bystander, storage, true, true, "when others are cut")?;
+    ensure_links(other_node, client, true, true, "when others are cut")?;
+    ensure_links(other_node, storage, true, true, "when others are cut")?;
     // Data written to a connection during the cut isn't lost.
     near.write_all(b"x").at("a write into a cut")?;
     far.set_read_timeout(Some(DROP_TIMEOUT)).at("the far end")?;
@@ -90,15 +90,15 @@ fn nodes_can_be_cut_apart(_stage: &Stage) -> TestResult {
     far.read_exact(&mut [0; 1]).at("the byte that was written into the cut")?;
 
     network.isolate(storage)?;
-    ensure_links(bystander, storage, false, false, "when isolated")?;
+    ensure_links(other_node, storage, false, false, "when isolated")?;
     ensure!(arrives(storage, storage, DEADLINE)?, "an isolated node can't talk to itself");
     network.restore_links()?;
     network.link_down(storage)?;
-    ensure_links(bystander, storage, false, false, "when unplugged")?;
+    ensure_links(other_node, storage, false, false, "when unplugged")?;
     network.link_up(storage)?;
     // ARP resolves neighbours again; the first packets may be lost meanwhile.
     let plugged =
-        process::eventually(DEADLINE, || arrives(bystander, storage, DROP_TIMEOUT).unwrap_or(false));
+        process::eventually(DEADLINE, || arrives(other_node, storage, DROP_TIMEOUT).unwrap_or(false));
     ensure!(plugged, "nothing arrives at a node that was plugged in again");
     ensure_gone(network)
 }

@@ -108,10 +108,10 @@ impl Model {
     async fn kill(&mut self) {
         self.retiring = None;
         let found = IntentLog::open(TARGET, &self.dir).await.unwrap().unwrap();
-        let ShutdownState::InUse(records) = found.past else { panic!("the log is in use") };
+        let ShutdownState::InUse(records) = found.shutdown else { panic!("the log is in use") };
         let is_in_span = |ino: &InodeId| records.spans.iter().any(|span| span.contains(*ino));
         let in_spans: BTreeSet<InodeId> = self.files.iter().copied().filter(is_in_span).collect();
-        let inherited = KeptRecords { in_spans: in_spans.into_iter().collect(), records };
+        let inherited = RetainedRecords { in_spans: in_spans.into_iter().collect(), records };
         found.log.resume(&inherited).await.unwrap();
         self.log = found.log;
     }

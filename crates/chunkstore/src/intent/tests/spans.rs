@@ -210,8 +210,8 @@ fn spans_are_inherited() {
         log.mark_dirty(ino(12), range(3, 4), &statistics).await.unwrap();
         drop(log);
         let found = IntentLog::open(TARGET, &dir).await.unwrap().unwrap();
-        let ShutdownState::InUse(records) = found.past else { panic!("the log is in use") };
-        let inherited = KeptRecords { records, in_spans: vec![ino(10), ino(12)] };
+        let ShutdownState::InUse(records) = found.shutdown else { panic!("the log is in use") };
+        let inherited = RetainedRecords { records, in_spans: vec![ino(10), ino(12)] };
         found.log.resume(&inherited).await.unwrap();
         assert_eq!(on_disk(&dir).await, inherited.records);
         assert_eq!((found.log.entry_count(), found.log.logged_count(), found.log.span_count()), (3, 1, 1));

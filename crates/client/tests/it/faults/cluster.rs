@@ -10,13 +10,13 @@ use rt::sim::Machine;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use testkit::application::runs;
+use testkit::application::run_lengths;
 use testkit::channel::{Latency, MetaHandler, StorageHandler, to_storage};
 use testkit::clients;
 use testkit::cluster::{self, ClusterBuilder, set_pattern};
 use testkit::map::{self, MapBuilder};
 use types::{Credentials, InodeId, MapHandle, Result, SessionId, SetAttr, TargetId};
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 use wire::{MetaOp, MetaRequest, MetaResponse, SlotSequence, StorageReply, StorageRequest};
 
 /// Targets of the cluster; every file is striped over all of them.
@@ -71,7 +71,7 @@ impl Cluster {
         let services = site.serve().await;
         let meta = services.metadata.service();
         for store in &services.stores {
-            meta.reconcile_target(store.target(), &Touched::of(store.take_changing_at_crash()))
+            meta.reconcile_target(store.target(), &ReconcileFiles::of(store.take_changing_at_crash()))
                 .await
                 .unwrap();
             store.mark_reconciled();
@@ -137,7 +137,7 @@ impl Cluster {
     /// Delivers a request that the client has abandoned.
     pub(crate) async fn deliver_late(&self, op: MetaOp) {
         let (session, credentials) = (SESSION, Credentials::default());
-        let request = MetaRequest { session, number: Some(LATE), credentials, privileged: false, op };
+        let request = MetaRequest { session, slot_sequence: Some(LATE), credentials, privileged: false, op };
         self.services.metadata.service().handle(request, None).await.unwrap();
     }
 
@@ -180,7 +180,7 @@ impl Cluster {
         let size = self.client.getattr(file.ino()).await.unwrap().size as usize;
         let buf = IoBuf::alloc(size);
         assert_eq!(self.client.read(file, 0, buf.clone(), ReadOptions::default()).await.unwrap(), size);
-        runs(buf.as_slice())
+        run_lengths(buf.as_slice())
     }
 }
 

@@ -17,7 +17,7 @@ use testkit::cluster::{self, ClusterBuilder, set_pattern};
 use testkit::map::{self, MapBuilder};
 use types::{ClusterMap, GroupId, InodeId, MapHandle, TargetId};
 
-pub(crate) use testkit::application::{Application, RDONLY, RDWR, ROOT, runs};
+pub(crate) use testkit::application::{Application, RDONLY, RDWR, ROOT, run_lengths};
 
 pub(crate) const TARGETS: u32 = 3;
 /// Chunk size, in bytes.

@@ -1,6 +1,6 @@
 //! Reads and writes during failovers of primaries.
 
-use super::cluster::{Application, CHUNK, RDWR, later, runs, with_cluster};
+use super::cluster::{Application, CHUNK, RDWR, later, run_lengths, with_cluster};
 use super::group::Behaviour;
 use std::time::Duration;
 use types::{Errno, GroupId, MemberState, TargetId};
@@ -13,20 +13,20 @@ fn changes_go_to_the_primary_and_reads_to_any_member() {
         let file = client.create_file("a").await;
         cluster.groups.requests();
         client.fill(&file, 0, 3 * CHUNK, 1).await;
-        assert_eq!(runs(&client.read_all(&file).await), [(1, 3 * CHUNK)]);
+        assert_eq!(run_lengths(&client.read_all(&file).await), [(1, 3 * CHUNK)]);
         client.fsync(&file, true).await.unwrap();
         let asked = cluster.groups.requests();
         assert!(asked.len() >= 9, "{asked:?}");
         let primary = |request: &wire::StorageRequest| request.group.unwrap().group.0 - 10;
         for request in &asked {
             let group = request.group.unwrap();
-            assert_eq!((group.role, group.since.0), (GroupRole::Primary, 1));
+            assert_eq!((group.role, group.version.0), (GroupRole::Primary, 1));
             let reads = matches!(request.op, StorageOp::Read { .. });
             assert!(reads || request.target.0 == primary(request), "{request:?}");
         }
         let other = client.create_file("b").await;
         client.fill(&other, 0, 3 * CHUNK, 2).await;
-        assert_eq!(runs(&client.read_all(&other).await), [(2, 3 * CHUNK)]);
+        assert_eq!(run_lengths(&client.read_all(&other).await), [(2, 3 * CHUNK)]);
         let all = asked.into_iter().chain(cluster.groups.requests());
         let reads: Vec<_> = all.filter(|request| matches!(request.op, StorageOp::Read { .. })).collect();
         let at_primary = reads.iter().filter(|request| request.target.0 == primary(request)).count();
@@ -53,11 +53,11 @@ fn a_failed_write_is_not_executed_after_a_later_read() {
             cluster.groups.set_behaviour(primary, Behaviour::Answers);
             let is_write = |request: &wire::StorageRequest| matches!(request.op, StorageOp::Write { .. });
             let late = cluster.groups.requests().into_iter().find(is_write).unwrap();
-            assert_eq!(runs(&client.read_all(&file).await), [(1, 100)]);
+            assert_eq!(run_lengths(&client.read_all(&file).await), [(1, 100)]);
             let data = Some(rt::IoBuf::from_slice(&[2; 100]));
             let refused = net::Handler::handle(&*cluster.groups, late, data).await;
             assert_eq!(refused.map_err(|error| error.errno), Err(Errno::EKEYREVOKED), "{name}");
-            assert_eq!(runs(&client.read_all(&file).await), [(1, 100)]);
+            assert_eq!(run_lengths(&client.read_all(&file).await), [(1, 100)]);
         }
     });
 }
@@ -78,7 +78,7 @@ fn a_primary_failure_causes_no_errors() {
                 let writes = client.fill(&file, CHUNK / 2, 5 * CHUNK, byte);
                 let reads = client.read_all(&file);
                 let (_, seen) = (writes.await, reads.await);
-                assert_eq!(runs(&seen), [(1, CHUNK / 2), (byte, 5 * CHUNK), (1, CHUNK / 2)]);
+                assert_eq!(run_lengths(&seen), [(1, CHUNK / 2), (byte, 5 * CHUNK), (1, CHUNK / 2)]);
                 // The target returns, and has everything again.
                 held.groups.set_behaviour(victim, Behaviour::Answers);
                 let stat = client.getattr(file.ino()).await.unwrap();
@@ -157,8 +157,8 @@ fn a_shared_write_is_executed_once_across_a_failover() {
         };
         let again = number(&cluster.groups.requests());
         assert!(again.is_some() && again == number(&numbers), "the number stays");
-        assert_eq!(runs(&other.read_all(&same).await), [(5, 100)]);
-        assert_eq!(runs(&slow.read_all(&file).await), [(5, 100)]);
+        assert_eq!(run_lengths(&other.read_all(&same).await), [(5, 100)]);
+        assert_eq!(run_lengths(&slow.read_all(&file).await), [(5, 100)]);
     });
 }
 
@@ -190,6 +190,6 @@ fn without_an_in_sync_member_the_error_names_the_group() {
         let again = cluster.clone();
         later(3000, move || again.change(|map| set(map, [MemberState::Good, MemberState::Good])));
         client.fill(&file, 0, 100, 3).await;
-        assert_eq!(runs(&client.read_all(&file).await), [(3, 100)]);
+        assert_eq!(run_lengths(&client.read_all(&file).await), [(3, 100)]);
     });
 }

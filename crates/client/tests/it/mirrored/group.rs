@@ -129,7 +129,7 @@ impl Groups {
 
     async fn in_group(
         &self,
-        GroupContext { group: id, since, role: part }: GroupContext,
+        GroupContext { group: id, version: since, role: part }: GroupContext,
         request: &StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {

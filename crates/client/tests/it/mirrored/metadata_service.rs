@@ -1,12 +1,12 @@
 //! Requests of the metadata service to mirrored groups.
 
-use super::cluster::{Application, CHUNK, Cluster, GROUPS, RDWR, ROOT, pair, runs, with_cluster};
+use super::cluster::{Application, CHUNK, Cluster, GROUPS, RDWR, ROOT, pair, run_lengths, with_cluster};
 use super::group::{Behaviour, copy};
 use chunkstore::{Durability, IoPath};
 use rt::IoBuf;
 use std::time::Duration;
 use types::{GroupId, InodeId, SetAttr, TargetId};
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 
 async fn copies(cluster: &Cluster, name: InodeId) -> Vec<(u32, u32)> {
     let mut found = Vec::new();
@@ -53,7 +53,7 @@ fn size_recovery_uses_the_replicas() {
         cluster.meta().evict_session(types::SessionId(2)).unwrap();
         let same = client.open_named("a", RDWR).await;
         assert_eq!(client.getattr(same.ino()).await.unwrap().size, 2 * CHUNK as u64 + 5);
-        assert_eq!(runs(&client.read_all(&same).await), [(1, 2 * CHUNK + 5)]);
+        assert_eq!(run_lengths(&client.read_all(&same).await), [(1, 2 * CHUNK + 5)]);
     });
 }
 
@@ -121,10 +121,10 @@ fn targets_and_groups_are_reconciled_separately() {
                 store.write(name, 3 * CHUNK as u64, &data, IoPath::Cached, Durability::Later).await.unwrap();
             }
         }
-        cluster.meta().reconcile_target(TargetId(1), &Touched::of([ino, nobodys])).await.unwrap();
+        cluster.meta().reconcile_target(TargetId(1), &ReconcileFiles::of([ino, nobodys])).await.unwrap();
         assert!(cluster.store(TargetId(1)).list().await.unwrap().is_empty());
         assert_eq!(copies(&cluster, nobodys).await, [(1, 11), (2, 11)]);
-        cluster.meta().reconcile_group(GroupId(11), &Touched::of([ino, nobodys])).await.unwrap();
+        cluster.meta().reconcile_group(GroupId(11), &ReconcileFiles::of([ino, nobodys])).await.unwrap();
         assert_eq!(copies(&cluster, nobodys).await, []);
         for target in pair(11) {
             let store = cluster.store(copy(target, GroupId(11)));

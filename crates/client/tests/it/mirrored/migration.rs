@@ -1,7 +1,7 @@
 //! Migration of files to another scheme or pool while they are in use.
 
 use super::cluster::{
-    Application, CHUNK, Cluster, GROUPS, RDWR, ROOT, TARGETS, later, pair, runs, with_cluster,
+    Application, CHUNK, Cluster, GROUPS, RDWR, ROOT, TARGETS, later, pair, run_lengths, with_cluster,
 };
 use super::group::{Behaviour, copy};
 use chunkstore::Store;
@@ -183,7 +183,10 @@ fn holes_sizes_and_files_without_chunks_keep_what_they_are() {
         ask_as(ROOT, &one, empty.ino(), "{\"scheme\":\"single\"}").await.unwrap();
         assert_eq!(ended(&one, empty.ino()).await, Value::Null);
         let copy = two.open_named("sparse", RDWR).await;
-        assert_eq!(runs(&two.read_all(&copy).await), [(0, 7 * CHUNK), (b's', 100), (0, 23 * CHUNK - 99)]);
+        assert_eq!(
+            run_lengths(&two.read_all(&copy).await),
+            [(0, 7 * CHUNK), (b's', 100), (0, 23 * CHUNK - 99)]
+        );
         // A file without chunks gets them in the new location.
         one.fill(&empty, 0, 3 * CHUNK, b'e').await;
         assert!(is_all(&one, empty.ino(), "single").await);

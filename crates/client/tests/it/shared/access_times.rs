@@ -21,7 +21,7 @@ impl Invalidate for Mount {
         Box::pin(async {})
     }
 
-    fn keeps_access_times(&self) -> bool {
+    fn updates_atime(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }

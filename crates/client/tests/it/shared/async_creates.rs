@@ -1,6 +1,6 @@
 //! Asynchronous creates: every client sees the file, whether the service has it yet or not.
 
-use super::cluster::{Application, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
+use super::cluster::{Application, RDONLY, RDWR, ROOT, run_lengths, with_cluster, with_cluster_of_seed};
 use super::partitioned_cluster::{FIRST, SECOND, with_partitioned_cluster};
 use super::reference_directory::ReferenceDirectory;
 use client::{Client, Found, Handle, WriteOptions};
@@ -21,11 +21,11 @@ const LATER: Duration = Duration::from_millis(100);
 
 /// Creates a file as a kernel does, which looks the name up first.
 pub async fn make(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
-    look(client, dir, name).await;
+    lookup_or_absent(client, dir, name).await;
     create(client, dir, name).await
 }
 
-pub async fn look(client: &Arc<Client>, dir: InodeId, name: &str) {
+pub async fn lookup_or_absent(client: &Arc<Client>, dir: InodeId, name: &str) {
     if let Found::Known(known) = client.find(ROOT, dir, name.as_bytes()).await.unwrap() {
         client.forget(known.ino, 1);
     }
@@ -65,7 +65,7 @@ async fn obtain_delegation(client: &Arc<Client>, dir: InodeId) {
         let number = rt::random_u64().to_string();
         let letters: String = number.bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
         let name = format!("early{letters}");
-        look(client, dir, &name).await;
+        lookup_or_absent(client, dir, &name).await;
         let (unasked, file) = create_is_async(client, dir, &name).await;
         close(client, file).await.unwrap();
         if unasked {
@@ -85,7 +85,7 @@ async fn delegated_directory(client: &Arc<Client>) -> InodeId {
 
 /// Creates a file asynchronously, without a request.
 async fn create_async(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
-    look(client, dir, name).await;
+    lookup_or_absent(client, dir, name).await;
     let (unasked, file) = create_is_async(client, dir, name).await;
     assert!(unasked, "the service was asked");
     file
@@ -129,7 +129,7 @@ fn a_small_file_costs_one_request() {
             [("f6", vec![(b'a', 1000)]), ("f7", vec![(0, 500), (b'b', 1000)]), ("f8", vec![])]
         {
             let file = open(&two, dir, name, RDONLY).await.unwrap();
-            assert_eq!(runs(&two.read_all(&file).await), content);
+            assert_eq!(run_lengths(&two.read_all(&file).await), content);
             let attr = two.getattr(file.ino()).await.unwrap().attr;
             let size: usize = content.iter().map(|(_, len)| len).sum();
             assert_eq!((attr.mode & 0o7777, attr.size, attr.nlink), (0o644, size as u64, 1));
@@ -149,12 +149,12 @@ fn a_lookup_finds_pending_files() {
         one.fill(&file, 0, 100, b'x').await;
         // Now both use the directory.
         let other = two.open(ROOT, found.ino, RDWR).await.unwrap();
-        assert_eq!(runs(&two.read_all(&other).await), [(b'x', 100)]);
+        assert_eq!(run_lengths(&two.read_all(&other).await), [(b'x', 100)]);
         two.fill(&other, 50, 100, b'y').await;
-        assert_eq!(runs(&one.read_all(&file).await), [(b'x', 50), (b'y', 100)]);
+        assert_eq!(run_lengths(&one.read_all(&file).await), [(b'x', 50), (b'y', 100)]);
         one.fill(&file, 0, 10, b'w').await;
         close(&one, file).await.unwrap();
-        assert_eq!(runs(&two.read_all(&other).await), [(b'w', 10), (b'x', 40), (b'y', 100)]);
+        assert_eq!(run_lengths(&two.read_all(&other).await), [(b'w', 10), (b'x', 40), (b'y', 100)]);
     });
 }
 
@@ -195,7 +195,7 @@ fn another_client_removes_pending_files() {
         let file = create_async(&one, dir, "f").await;
         two.unlink(ROOT, dir, b"f").await.unwrap();
         one.fill(&file, 0, 10, b'x').await;
-        assert_eq!(runs(&one.read_all(&file).await), [(b'x', 10)], "it is open");
+        assert_eq!(run_lengths(&one.read_all(&file).await), [(b'x', 10)], "it is open");
         close(&one, file).await.unwrap();
         assert_eq!(one.lookup(ROOT, dir, b"f").await.unwrap_err().errno, Errno::ENOENT);
         // The directory is removed by its name, in another directory.
@@ -229,7 +229,7 @@ fn the_client_sees_its_own_pending_files() {
         let l = create_async(&one, dir, "l").await;
         one.fill(&l, 0, 100, b'l').await;
         one.set_size(l.ino(), 50).await;
-        assert_eq!(runs(&one.read_all(&l).await), [(b'l', 50)]);
+        assert_eq!(run_lengths(&one.read_all(&l).await), [(b'l', 50)]);
         let m = create_async(&one, dir, "m").await;
         one.link(ROOT, m.ino(), dir, b"n").await.unwrap();
         let o = create_async(&one, dir, "o").await;
@@ -237,12 +237,12 @@ fn the_client_sees_its_own_pending_files() {
         let p = create_async(&one, dir, "p").await;
         let second = one.open(ROOT, p.ino(), RDWR).await.unwrap();
         one.fill(&p, 0, 10, b'p').await;
-        assert_eq!(runs(&one.read_all(&second).await), [(b'p', 10)]);
+        assert_eq!(run_lengths(&one.read_all(&second).await), [(b'p', 10)]);
         let q = create_async(&one, dir, "q").await;
         assert_eq!(one.rmdir(ROOT, InodeId::ROOT, b"own").await.unwrap_err().errno, Errno::ENOTEMPTY);
         let r = create_async(&one, dir, "r").await;
         one.fill(&r, 0, 100_000, b'r').await;
-        assert_eq!(runs(&one.read_all(&r).await), [(b'r', 100_000)]);
+        assert_eq!(run_lengths(&one.read_all(&r).await), [(b'r', 100_000)]);
         assert_eq!(names(&one, dir).await, ["f", "g", "h", "j", "l", "m", "n", "o", "p", "q", "r"]);
         for file in [f, g, h, i, k, l, m, o, p, q, r, second] {
             close(&one, file).await.unwrap();
@@ -262,7 +262,7 @@ fn a_pending_file_is_committed_soon() {
         assert_eq!(cluster.requests(), before + 1);
         one.fill(&file, 0, 10, b'y').await;
         let other = open(&two, dir, "f", RDONLY).await.unwrap();
-        assert_eq!(runs(&two.read_all(&other).await), [(b'y', 10)]);
+        assert_eq!(run_lengths(&two.read_all(&other).await), [(b'y', 10)]);
     });
 }
 
@@ -282,7 +282,7 @@ fn exclusive_or_durable_creates_are_synchronous() {
         .enumerate()
         {
             let name = format!("f{n}");
-            look(&one, dir, &name).await;
+            lookup_or_absent(&one, dir, &name).await;
             let before = cluster.requests();
             let file = one.create(ROOT, dir, name.as_bytes(), mode, 0, flags).await.unwrap().1;
             assert!(cluster.requests() > before, "{flags:o}");
@@ -296,7 +296,7 @@ fn exclusive_or_durable_creates_are_synchronous() {
         one.fill(&file, 0, 5, b'x').await;
         one.fsync(&file, false).await.unwrap();
         cluster.cut_power_of_metadata().await;
-        assert_eq!(runs(&one.read_all(&file).await), [(b'x', 5)]);
+        assert_eq!(run_lengths(&one.read_all(&file).await), [(b'x', 5)]);
     });
 }
 
@@ -309,7 +309,7 @@ fn a_directory_change_ends_async_creates() {
         let set = SetAttr { uid: Some(1000), gid: Some(7), mode: Some(0o2755), ..SetAttr::default() };
         one.setattr(ROOT, dir, set, None).await.unwrap();
         obtain_delegation(&one, dir).await;
-        look(&one, dir, "f").await;
+        lookup_or_absent(&one, dir, "f").await;
         let (known, file) = one.create(who, dir, b"f", 0o100_666, 0o027, RDWR).await.unwrap();
         assert!(known.cacheable);
         close(&one, file).await.unwrap();
@@ -325,7 +325,7 @@ fn a_directory_change_ends_async_creates() {
         one.setxattr(ROOT, dir, b"system.posix_acl_default", acl, XattrMode::Any, false).await.unwrap();
         for n in 0..20 {
             let name = format!("g{n}");
-            look(&one, dir, &name).await;
+            lookup_or_absent(&one, dir, &name).await;
             let (unasked, file) = create_is_async(&one, dir, &name).await;
             assert!(!unasked, "an access control list says what its files are");
             close(&one, file).await.unwrap();
@@ -347,25 +347,25 @@ fn a_restarted_service_executes_pending_creates() {
         let other = open(&two, dir, "f", RDWR).await.unwrap();
         two.fill(&other, 0, 5, b'y').await;
         one.fill(&file, 10, 5, b'z').await;
-        assert_eq!(runs(&two.read_all(&other).await), [(b'y', 5), (0, 5), (b'z', 5)]);
+        assert_eq!(run_lengths(&two.read_all(&other).await), [(b'y', 5), (0, 5), (b'z', 5)]);
         close(&one, file).await.unwrap();
     });
 }
 
 #[test]
 fn pending_creates_follow_a_moved_directory() {
-    with_partitioned_cluster(|company| async move {
+    with_partitioned_cluster(|cluster| async move {
         let is_moved = |partition: PartitionId| partition != InodeId::ROOT.partition();
         let moved =
             || (0..super::partitioned_cluster::PARTITIONS).map(PartitionId).filter(move |one| is_moved(*one));
-        let (one, two) = (company.client().await, company.client().await);
-        let dir = company.directory_in(&one, is_moved).await;
+        let (one, two) = (cluster.client().await, cluster.client().await);
+        let dir = cluster.directory_in(&one, is_moved).await;
         for (round, service) in [SECOND, FIRST, SECOND].into_iter().enumerate() {
             rt::sleep(Duration::from_secs(4)).await;
             obtain_delegation(&one, dir).await;
             let name = format!("f{round}");
             let file = create_async(&one, dir, &name).await;
-            company.assign(moved(), service);
+            cluster.assign(moved(), service);
             let found = two.lookup(ROOT, dir, name.as_bytes()).await.unwrap();
             assert_eq!(found.ino, file.ino());
             one.fill(&file, 0, 10, b'x').await;
@@ -373,7 +373,7 @@ fn pending_creates_follow_a_moved_directory() {
             two.forget(found.ino, 1);
             two.forget(dir, 1);
             close(&one, file).await.unwrap();
-            company.settled().await;
+            cluster.wait_for_owners().await;
         }
     });
 }

@@ -19,7 +19,7 @@ use testkit::{clients, cluster};
 use types::{ClusterMap, Errno, Error, InodeId, Result, SessionId, TargetId, TargetState};
 use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest};
 
-pub(crate) use testkit::application::{Application, RDONLY, RDWR, ROOT, runs};
+pub(crate) use testkit::application::{Application, RDONLY, RDWR, ROOT, run_lengths};
 
 /// Targets; every file is striped over all of them.
 pub(crate) const TARGETS: u32 = 3;

@@ -1,7 +1,7 @@
 //! Requests to storage of which a copy is held up in the network, and arrives when another session
 //! has the lease.
 
-use super::cluster::{Application, CHUNK, Cluster, RDWR, ROOT, runs, with_cluster};
+use super::cluster::{Application, CHUNK, Cluster, RDWR, ROOT, run_lengths, with_cluster};
 use super::partitioned_cluster::{FIRST, SECOND, with_partitioned_cluster};
 use client::{Client, WriteOptions};
 use net::{Handler, LocalFuture};
@@ -124,12 +124,12 @@ fn a_write_from_before_a_restart_does_not_overwrite_later_ones() {
         // older ones with their contents.
         way.held.lock().truncate(of_before);
         let theirs = one.open_named("f", RDWR).await;
-        assert_eq!(runs(&one.read_all(&theirs).await), [(b'y', 4 * CHUNK)]);
+        assert_eq!(run_lengths(&one.read_all(&theirs).await), [(b'y', 4 * CHUNK)]);
         one.fill(&theirs, 0, CHUNK, b'z').await;
         assert!(refused(&way.deliver().await));
         let expected = [(b'z', CHUNK), (b'y', 3 * CHUNK)];
-        assert_eq!(runs(&one.read_all(&theirs).await), expected);
-        assert_eq!(runs(&two.read_all(&file).await), expected);
+        assert_eq!(run_lengths(&one.read_all(&theirs).await), expected);
+        assert_eq!(run_lengths(&two.read_all(&file).await), expected);
     });
 }
 
@@ -146,9 +146,9 @@ fn a_late_write_does_not_change_what_was_read_under_a_lease() {
         assert_eq!(failed.unwrap_err().errno, Errno::ETIMEDOUT);
         way.be(Changes::Pass);
         let theirs = one.open_named("f", RDWR).await;
-        assert_eq!(runs(&one.read_all(&theirs).await), [(b'x', 2 * CHUNK)]);
+        assert_eq!(run_lengths(&one.read_all(&theirs).await), [(b'x', 2 * CHUNK)]);
         assert!(refused(&way.deliver().await));
-        assert_eq!(runs(&one.read_all(&theirs).await), [(b'x', 2 * CHUNK)]);
+        assert_eq!(run_lengths(&one.read_all(&theirs).await), [(b'x', 2 * CHUNK)]);
     });
 }
 
@@ -169,7 +169,7 @@ fn a_failed_write_does_not_overwrite_a_later_one() {
         assert!(refused(&way.deliver().await));
         two.fill(&file, CHUNK, CHUNK, b'z').await;
         assert_eq!(cluster.requests() - before, 1, "and no more than that");
-        assert_eq!(runs(&two.read_all(&file).await), [(b'z', 2 * CHUNK)]);
+        assert_eq!(run_lengths(&two.read_all(&file).await), [(b'z', 2 * CHUNK)]);
     });
 }
 
@@ -189,7 +189,7 @@ fn a_truncated_failed_write_does_not_reappear() {
         assert_eq!(one.size(file.ino()).await, CHUNK as u64);
         assert!(refused(&way.deliver().await));
         one.set_size(file.ino(), 3 * CHUNK).await;
-        assert_eq!(runs(&one.read_all(&theirs).await), [(b'x', CHUNK), (0, 2 * CHUNK)]);
+        assert_eq!(run_lengths(&one.read_all(&theirs).await), [(b'x', CHUNK), (0, 2 * CHUNK)]);
     });
 }
 
@@ -220,8 +220,8 @@ fn sharing_writers_continue_in_the_new_epoch() {
         assert_eq!(cluster.requests() - before, 2, "each of them asks once");
         let expected =
             [(b'3', CHUNK), (b'4', CHUNK), (b'3', CHUNK), (b'x', CHUNK), (b'1', CHUNK), (b'x', 3 * CHUNK)];
-        assert_eq!(runs(&one.read_all(&theirs).await), expected);
-        assert_eq!(runs(&two.read_all(&file).await), expected);
+        assert_eq!(run_lengths(&one.read_all(&theirs).await), expected);
+        assert_eq!(run_lengths(&two.read_all(&file).await), expected);
     });
 }
 
@@ -229,34 +229,34 @@ fn sharing_writers_continue_in_the_new_epoch() {
 /// migrates the file now.
 #[test]
 fn requests_of_a_deposed_migrator_are_fenced() {
-    with_partitioned_cluster(|company| async move {
-        let one = company.client().await;
+    with_partitioned_cluster(|cluster| async move {
+        let one = cluster.client().await;
         let is_moved = |partition| partition != InodeId::ROOT.partition();
-        let dir = company.directory_in(&one, is_moved).await;
+        let dir = cluster.directory_in(&one, is_moved).await;
         let file = one.create(ROOT, dir, b"f", 0o100_644, 0, RDWR).await.unwrap().1;
         let len = one.write(&file, 0, IoBuf::from_slice(&vec![b'x'; 4 << 20]), WriteOptions::default()).await;
         let (len, partition) = (len.unwrap(), file.ino().partition());
         one.fsync(&file, false).await.unwrap();
-        let way = company.way_to_storage(FIRST);
+        let way = cluster.storage_connection(FIRST);
         way.be(Changes::HoldUp);
-        company.change_map(|map| map.targets[0].drain = true);
+        cluster.change_map(|map| map.targets[0].drain = true);
         while way.held.lock().is_empty() {
             rt::sleep(Duration::from_millis(10)).await;
         }
-        company.assign([partition], SECOND);
-        company.settled().await;
+        cluster.assign([partition], SECOND);
+        cluster.wait_for_owners().await;
         let target = TargetId(1);
         let moved = || async {
-            let left = company.chunk_files(target).await;
+            let left = cluster.chunk_files(target).await;
             !left.iter().any(|name| name.owner_of_chunk_file() == file.ino())
         };
         while !moved().await {
             rt::sleep(Duration::from_millis(100)).await;
         }
         one.fill(&file, 0, len, b'z').await;
-        let before = company.all_chunk_files().await;
+        let before = cluster.all_chunk_files().await;
         assert!(refused(&way.deliver().await));
-        assert_eq!(company.all_chunk_files().await, before, "nothing is made again");
-        assert_eq!(runs(&one.read_all(&file).await), [(b'z', len)]);
+        assert_eq!(cluster.all_chunk_files().await, before, "nothing is made again");
+        assert_eq!(run_lengths(&one.read_all(&file).await), [(b'z', len)]);
     });
 }

@@ -19,7 +19,7 @@ async fn mkdir(client: &Client, parent: InodeId, name: &str) -> InodeId {
 }
 
 /// Returns the attributes from the client, and checks that it sends no request.
-async fn told(cluster: &Cluster, client: &Client, dir: InodeId) -> Attr {
+async fn cached_attr(cluster: &Cluster, client: &Client, dir: InodeId) -> Attr {
     let before = cluster.requests();
     let known = client.getattr(dir).await.unwrap();
     assert_eq!(cluster.requests(), before, "the service was asked");
@@ -35,23 +35,23 @@ fn attributes_after_a_change_cost_no_request() {
         let other = mkdir(&one, InodeId::ROOT, "o").await;
         let mut states = Vec::new();
         let (_, file) = one.create(ROOT, dir, b"f", 0o100_644, 0, RDWR).await.unwrap();
-        states.push(told(&cluster, &one, dir).await);
+        states.push(cached_attr(&cluster, &one, dir).await);
         one.symlink(ROOT, dir, b"s", b"f").await.unwrap();
-        states.push(told(&cluster, &one, dir).await);
+        states.push(cached_attr(&cluster, &one, dir).await);
         mkdir(&one, dir, "sub").await;
-        states.push(told(&cluster, &one, dir).await);
+        states.push(cached_attr(&cluster, &one, dir).await);
         one.link(ROOT, file.ino(), dir, b"l").await.unwrap();
-        states.push(told(&cluster, &one, dir).await);
+        states.push(cached_attr(&cluster, &one, dir).await);
         one.unlink(ROOT, dir, b"s").await.unwrap();
-        states.push(told(&cluster, &one, dir).await);
+        states.push(cached_attr(&cluster, &one, dir).await);
         one.rmdir(ROOT, dir, b"sub").await.unwrap();
-        states.push(told(&cluster, &one, dir).await);
+        states.push(cached_attr(&cluster, &one, dir).await);
         one.rename(ROOT, dir, b"l", other, b"l", RenameMode::Replace).await.unwrap();
-        states.push(told(&cluster, &one, dir).await);
+        states.push(cached_attr(&cluster, &one, dir).await);
         let nlink: Vec<u32> = states.iter().map(|state| state.nlink).collect();
         assert_eq!(nlink, [2, 2, 3, 3, 3, 2, 2]);
         assert!(states.is_sorted_by(|a, b| a.mtime < b.mtime), "{states:?}");
-        let last = [told(&cluster, &one, dir).await, told(&cluster, &one, other).await];
+        let last = [cached_attr(&cluster, &one, dir).await, cached_attr(&cluster, &one, other).await];
         assert_eq!([two.getattr(dir).await.unwrap().attr, two.getattr(other).await.unwrap().attr], last);
     });
 }
@@ -62,12 +62,12 @@ fn other_changes_invalidate_cached_attributes() {
         let [one, two] = cluster.clients().await;
         let dir = mkdir(&one, InodeId::ROOT, "d").await;
         mkdir(&one, dir, "a").await;
-        assert_eq!(told(&cluster, &one, dir).await.mode & 0o7777, 0o755);
+        assert_eq!(cached_attr(&cluster, &one, dir).await.mode & 0o7777, 0o755);
         let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
         one.setattr(ROOT, dir, set, None).await.unwrap();
         assert_eq!(one.getattr(dir).await.unwrap().mode & 0o7777, 0o700);
         mkdir(&one, dir, "b").await;
-        assert_eq!(told(&cluster, &one, dir).await.mode & 0o7777, 0o700);
+        assert_eq!(cached_attr(&cluster, &one, dir).await.mode & 0o7777, 0o700);
         // Another session.
         mkdir(&two, dir, "c").await;
         assert_eq!(one.getattr(dir).await.unwrap().nlink, 5);
@@ -99,31 +99,32 @@ impl Grown {
 /// attributes that each sees include everything that had ended before.
 #[test]
 fn cached_attributes_are_never_outdated() {
-    let told_at_once = Arc::new(AtomicU64::new(0));
+    let cached_reads = Arc::new(AtomicU64::new(0));
     for seed in SEEDS {
-        let told_here = told_at_once.clone();
+        let cached_reads_here = cached_reads.clone();
         with_cluster_of_seed(seed, |cluster| async move {
             let clients: [Arc<Client>; 2] = cluster.clients().await;
             let dir = mkdir(&clients[0], InodeId::ROOT, "d").await;
             let (links, modes) = (Rc::new(Grown::default()), Rc::new(Grown::default()));
-            let look = async |client: &Client, links: &Grown, modes: &Grown, told: &AtomicU64| {
-                let (least, least_mode) = (links.ended.get(), modes.ended.get());
-                let before = cluster.requests();
-                let attr = client.getattr(dir).await.unwrap().attr;
-                told.fetch_add(u64::from(cluster.requests() == before), Relaxed);
-                let (seen, seen_mode) = (u64::from(attr.nlink) - 2, u64::from(attr.mode & !mode::S_IFMT));
-                assert!((least..=links.begun.get()).contains(&seen), "{seen} of {least} directories");
-                let modes = least_mode..=modes.begun.get();
-                assert!(
-                    seen_mode == 0o755 && *modes.start() == 0 || modes.contains(&seen_mode),
-                    "{seen_mode}"
-                );
-            };
+            let check_getattr =
+                async |client: &Client, links: &Grown, modes: &Grown, cached_reads: &AtomicU64| {
+                    let (least, least_mode) = (links.ended.get(), modes.ended.get());
+                    let before = cluster.requests();
+                    let attr = client.getattr(dir).await.unwrap().attr;
+                    cached_reads.fetch_add(u64::from(cluster.requests() == before), Relaxed);
+                    let (seen, seen_mode) = (u64::from(attr.nlink) - 2, u64::from(attr.mode & !mode::S_IFMT));
+                    assert!((least..=links.begun.get()).contains(&seen), "{seen} of {least} directories");
+                    let modes = least_mode..=modes.begun.get();
+                    assert!(
+                        seen_mode == 0o755 && *modes.start() == 0 || modes.contains(&seen_mode),
+                        "{seen_mode}"
+                    );
+                };
             let adds = async |task: usize, client: &Client| {
                 for step in 0..STEPS {
                     let name = format!("{task}-{step}");
                     links.grow(async |_| _ = mkdir(client, dir, &name).await).await;
-                    look(client, &links, &modes, &told_here).await;
+                    check_getattr(client, &links, &modes, &cached_reads_here).await;
                     // The other client pauses, so that the lease returns.
                     rt::sleep(Duration::from_millis(if task == 3 { 3000 } else { 400 * (step % 4) })).await;
                 }
@@ -134,7 +135,7 @@ fn cached_attributes_are_never_outdated() {
                     modes
                         .grow(async |mode| _ = clients[0].setattr(ROOT, dir, set(mode), None).await.unwrap())
                         .await;
-                    look(&clients[0], &links, &modes, &told_here).await;
+                    check_getattr(&clients[0], &links, &modes, &cached_reads_here).await;
                     rt::sleep(Duration::from_millis(700)).await;
                 }
             };
@@ -146,7 +147,7 @@ fn cached_attributes_are_never_outdated() {
             rt::join_all(both).await;
         });
     }
-    assert!(told_at_once.load(Relaxed) > 0, "the service was asked every time");
+    assert!(cached_reads.load(Relaxed) > 0, "the service was asked every time");
 }
 
 /// Looks up a name that must be absent; returns whether that cost a request.

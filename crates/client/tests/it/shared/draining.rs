@@ -1,6 +1,6 @@
 //! Draining of targets while their files are in use.
 
-use super::cluster::{Application, CHUNK, RDONLY, RDWR, ROOT, TARGETS, runs, with_cluster};
+use super::cluster::{Application, CHUNK, RDONLY, RDWR, ROOT, TARGETS, run_lengths, with_cluster};
 use client::{ReadOptions, WriteOptions};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
@@ -87,7 +87,7 @@ fn holes_sizes_and_names_without_content_survive_a_move() {
         ];
         for (name, content) in expected {
             let file = two.open_named(name, RDONLY).await;
-            assert_eq!(runs(&two.read_all(&file).await), content, "{name}");
+            assert_eq!(run_lengths(&two.read_all(&file).await), content, "{name}");
         }
     });
 }
@@ -183,6 +183,6 @@ fn a_cancelled_drain_leaves_the_remaining_files() {
         cluster.drain(1, false);
         rt::sleep(Duration::from_secs(20)).await;
         assert_eq!(cluster.chunk_files(1).await.len(), 1);
-        assert_eq!(runs(&one.read_all(&file).await), [(b'x', 9 * CHUNK)]);
+        assert_eq!(run_lengths(&one.read_all(&file).await), [(b'x', 9 * CHUNK)]);
     });
 }

@@ -1,7 +1,7 @@
 //! Mounts whose session the cluster has ended, and that continue with a successor.
 
 use super::cluster::{
-    Application, CHUNK, Cluster, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed,
+    Application, CHUNK, Cluster, RDONLY, RDWR, ROOT, run_lengths, with_cluster, with_cluster_of_seed,
 };
 use super::kernel_caches::Kernel;
 use client::{Cancel, File, Invalidate, ReadOptions, SessionFailover, WriteOptions};
@@ -86,10 +86,10 @@ fn an_evicted_mount_continues_and_its_open_files_fail() {
         fails(file.copy_file_range(ROOT, 0, (&made, 0), 10).await);
         fails(made.copy_file_range(ROOT, 0, (&file, 0), 10).await);
         let again = open(&mount, "f", RDWR).await.unwrap();
-        assert_eq!(runs(&bytes(&again).await.unwrap()), [(b'x', 2 * CHUNK)]);
+        assert_eq!(run_lengths(&bytes(&again).await.unwrap()), [(b'x', 2 * CHUNK)]);
         put(&again, 0, 10, b'z').await.unwrap();
         let elsewhere = other.open_named("f", RDONLY).await;
-        assert_eq!(runs(&other.read_all(&elsewhere).await), [(b'z', 10), (b'x', 2 * CHUNK - 10)]);
+        assert_eq!(run_lengths(&other.read_all(&elsewhere).await), [(b'z', 10), (b'x', 2 * CHUNK - 10)]);
 
         // Exactly one close reports that writes may be lost, if there were any.
         fails(file.flush().await);
@@ -149,7 +149,7 @@ fn a_lost_lock_makes_the_file_fail_through_which_it_was_taken_until_it_is_closed
         }
         assert_eq!(mount.history().replacements, 0);
         // Another open file of the same mount continues to work, and its writes are there.
-        assert_eq!(runs(&bytes(&beside).await.unwrap()), [(b'x', CHUNK)]);
+        assert_eq!(run_lengths(&bytes(&beside).await.unwrap()), [(b'x', CHUNK)]);
         put(&beside, 0, 1, b'z').await.unwrap();
         for file in [&locker, &flocker] {
             file.flush().await.unwrap();
@@ -182,7 +182,7 @@ fn a_cut_off_mount_recovers_and_sees_changes_of_others() {
         way.cut();
         let theirs = other.open_named("f", RDWR).await;
         other.fill(&theirs, 0, 10, b'y').await;
-        kernel.forgotten.lock().clear();
+        kernel.dropped.lock().clear();
         // Sent while the connection is cut, answered in the successor session.
         let sizes = Rc::new(RefCell::new(None));
         let (asking, told, ino) = (mount.clone(), sizes.clone(), file.ino());
@@ -197,18 +197,18 @@ fn a_cut_off_mount_recovers_and_sees_changes_of_others() {
             rt::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(sizes.borrow_mut().take().unwrap().unwrap(), CHUNK as u64);
-        assert!(kernel.forgotten.lock().iter().any(|(ino, _)| *ino == file.ino()), "the kernel forgets");
+        assert!(kernel.dropped.lock().iter().any(|(ino, _)| *ino == file.ino()), "the kernel forgets");
         fails(bytes(&file).await);
         let again = open(&mount, "f", RDWR).await.unwrap();
-        assert_eq!(runs(&bytes(&again).await.unwrap()), [(b'y', 10), (b'x', CHUNK - 10)]);
+        assert_eq!(run_lengths(&bytes(&again).await.unwrap()), [(b'y', 10), (b'x', CHUNK - 10)]);
         put(&again, 0, 5, b'z').await.unwrap();
-        assert_eq!(runs(&other.read_all(&theirs).await)[0], (b'z', 5));
+        assert_eq!(run_lengths(&other.read_all(&theirs).await)[0], (b'z', 5));
         // The successor session notifies the same kernel.
         rt::sleep(Duration::from_secs(2)).await;
         assert!(mount.getattr(InodeId::ROOT).await.unwrap().cacheable);
-        kernel.forgotten.lock().clear();
+        kernel.dropped.lock().clear();
         other.create_file("new").await;
-        assert!(kernel.forgotten.lock().iter().any(|(ino, _)| *ino == InodeId::ROOT));
+        assert!(kernel.dropped.lock().iter().any(|(ino, _)| *ino == InodeId::ROOT));
         again.release().await;
     });
 }
@@ -299,10 +299,10 @@ fn kernel_references_survive_a_failover() {
         let dir = mount.mkdir(ROOT, InodeId::ROOT, b"d", 0o755, 0).await.unwrap().ino;
         cluster.replace_session(&mount).await;
         file.release().await;
-        assert_eq!(mount.errno_of_gone(ROOT, dir), Errno::ENOENT, "as in any directory that is gone");
+        assert_eq!(mount.errno_for_missing(ROOT, dir), Errno::ENOENT, "as in any directory that is gone");
         let removed = mount.removed_directory(dir).unwrap();
         assert_eq!((removed.ino, removed.nlink), (dir, 0), "what the session before was told");
-        assert_eq!(mount.errno_of_gone(ROOT, ino), Errno::ESTALE);
+        assert_eq!(mount.errno_for_missing(ROOT, ino), Errno::ESTALE);
         mount.forget(dir, 1);
         let again = mount.open(ROOT, ino, RDWR).await.unwrap();
         // A reference from a late answer of the old session counts as well.
@@ -362,7 +362,7 @@ async fn evict_under_load(cluster: &Rc<Cluster>) {
         let name = format!("f{number}");
         let ours = bytes(&open(&mount, &name, RDONLY).await.unwrap()).await.unwrap();
         let theirs = other.read_all(&other.open_named(&name, RDONLY).await).await;
-        assert!(ours == theirs, "{:?} {:?}", runs(&ours), runs(&theirs));
+        assert!(ours == theirs, "{:?} {:?}", run_lengths(&ours), run_lengths(&theirs));
     }
     mount.shutdown().await.unwrap();
 }
@@ -394,7 +394,7 @@ async fn write_and_check(mount: &SessionFailover, number: u32, turn: u32) {
     }
     .await;
     match looked {
-        Ok(bytes) if written.is_ok() => assert_eq!(runs(&bytes), [(byte, 2 * CHUNK)]),
+        Ok(bytes) if written.is_ok() => assert_eq!(run_lengths(&bytes), [(byte, 2 * CHUNK)]),
         // With an uncertain outcome it may be any part of it.
         Ok(bytes) => assert!(bytes.len() <= 2 * CHUNK),
         Err(error) => assert!(matches!(error.errno, Errno::EIO | Errno::ENOENT), "{error}"),

@@ -1,7 +1,7 @@
 //! A file is truncated while the metadata service is replaced, so that the answer arrives after the
 //! lease has ended.
 
-use super::cluster::{Application, CHUNK, Cluster, RDWR, runs, with_cluster};
+use super::cluster::{Application, CHUNK, Cluster, RDWR, run_lengths, with_cluster};
 use client::{Client, Handle};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -35,7 +35,7 @@ async fn shortened_late(cluster: &Cluster) -> (Arc<Client>, Arc<Handle>) {
 }
 
 fn as_it_should_be(bytes: &[u8]) {
-    assert_eq!(runs(bytes), [(b'x', LEFT), (0, SIZE - LEFT)]);
+    assert_eq!(run_lengths(bytes), [(b'x', LEFT), (0, SIZE - LEFT)]);
 }
 
 #[test]

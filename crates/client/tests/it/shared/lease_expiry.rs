@@ -24,7 +24,7 @@ fn an_expired_lease_serves_nothing_from_cache() {
         let open = lonely.open_named("f", RDONLY).await;
         assert_eq!(lonely.read_all(&open).await, [b'x'; 10]);
         rt::sleep(Duration::from_secs(2)).await;
-        kernel.forgotten.lock().clear();
+        kernel.dropped.lock().clear();
 
         way.cut();
         // The cached state is valid as long as no other session could get the lease.
@@ -48,7 +48,7 @@ fn an_expired_lease_serves_nothing_from_cache() {
             rt::sleep(Duration::from_millis(10)).await;
         }
         let written_ns = written.borrow().unwrap_or_default();
-        let forgotten = kernel.forgotten.lock().clone();
+        let forgotten = kernel.dropped.lock().clone();
         assert!(
             forgotten.iter().any(|&(ino, at)| ino == file.ino() && at < written_ns),
             "the kernel kept pages: {forgotten:?}, written at {written_ns}"
@@ -91,10 +91,10 @@ fn stuck_files_do_not_delay_dropping_others() {
         }
         let stuck = known.iter().copied().step_by(40);
         kernel.stuck.lock().extend(stuck);
-        kernel.forgotten.lock().clear();
+        kernel.dropped.lock().clear();
         way.cut();
         rt::sleep(Duration::from_secs(14)).await;
-        let forgotten: BTreeSet<InodeId> = kernel.forgotten.lock().iter().map(|(ino, _)| *ino).collect();
+        let forgotten: BTreeSet<InodeId> = kernel.dropped.lock().iter().map(|(ino, _)| *ino).collect();
         let missing = known.iter().filter(|ino| !forgotten.contains(ino)).count();
         assert_eq!(missing, kernel.stuck.lock().len(), "others had to wait");
         way.restore();

@@ -1,6 +1,8 @@
 //! Names that one client creates, moves and removes.
 
-use super::cluster::{Application, CHUNK, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
+use super::cluster::{
+    Application, CHUNK, RDONLY, RDWR, ROOT, run_lengths, with_cluster, with_cluster_of_seed,
+};
 use client::{Client, Found, Invalidate, UserPrivileges};
 use std::cell::Cell;
 use std::pin::Pin;
@@ -105,7 +107,7 @@ fn uncontended_files_are_cacheable_and_contended_ones_are_not() {
         let dir = one.mkdir(ROOT, InodeId::ROOT, b"d", 0o755, 0).await.unwrap();
         one.getattr(dir.ino).await.unwrap();
         let absent = one.find(ROOT, dir.ino, b"x").await.unwrap();
-        assert_eq!(absent, Found::Absent { trusted: true });
+        assert_eq!(absent, Found::Absent { cacheable: true });
         let known = one.getattr(dir.ino).await.unwrap();
         assert!(known.cacheable);
         two.create(ROOT, dir.ino, b"x", 0o100_644, 0, RDONLY).await.unwrap();
@@ -128,7 +130,7 @@ fn an_open_file_deleted_elsewhere_stays_until_closed() {
         let open = two.open_named("f", RDONLY).await;
         one.unlink(ROOT, InodeId::ROOT, b"f").await.unwrap();
         rt::sleep(Duration::from_secs(3)).await;
-        assert_eq!(runs(&two.read_all(&open).await), [(b'x', 3 * CHUNK)]);
+        assert_eq!(run_lengths(&two.read_all(&open).await), [(b'x', 3 * CHUNK)]);
         assert_eq!(two.getattr(ino).await.unwrap().nlink, 0);
         two.release(open).await;
         two.forget(ino, 1);
@@ -198,7 +200,7 @@ fn a_file_replaced_between_lookup_and_open_is_found_on_retry() {
         replace(&one, b'c').await;
         rt::sleep(Duration::from_millis(500)).await;
         let file = two.open(ROOT, second, RDONLY).await.unwrap();
-        assert_eq!(runs(&two.read_all(&file).await), [(b'b', 2 * CHUNK)]);
+        assert_eq!(run_lengths(&two.read_all(&file).await), [(b'b', 2 * CHUNK)]);
         two.release(file).await;
         [first, second].into_iter().for_each(|ino| two.forget(ino, 1));
         // It isn't kept in use for longer.
@@ -228,7 +230,7 @@ fn a_file_removed_at_once_is_created_once() {
                 match one.create(ROOT, InodeId::ROOT, b"f", 0o100_644, 0, flags).await {
                     Ok((_, file)) => {
                         one.fill(&file, 0, 100, b'x').await;
-                        assert_eq!(runs(&one.read_all(&file).await), [(b'x', 100)]);
+                        assert_eq!(run_lengths(&one.read_all(&file).await), [(b'x', 100)]);
                         made.push(file.ino());
                         one.release(file).await;
                         one.forget(*made.last().unwrap(), 1);

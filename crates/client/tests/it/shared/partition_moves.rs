@@ -3,7 +3,7 @@
 use super::cluster::{Application, RDONLY, RDWR, ROOT};
 use super::kernel_caches::Kernel;
 use super::partitioned_cluster::{
-    FIRST, HandledClient, PartitionedCluster, SECOND, with_partitioned_cluster,
+    ClientWithManualMap, FIRST, PartitionedCluster, SECOND, with_partitioned_cluster,
 };
 use client::{Cancel, Client, Handle, Invalidate};
 use std::cell::RefCell;
@@ -29,16 +29,16 @@ async fn make(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
 /// A client that gets maps only by hand. It has read what another one has written; both have the
 /// file open.
 struct Beside {
-    one: HandledClient,
+    one: ClientWithManualMap,
     two: Arc<Client>,
     file: Arc<Handle>,
     open: Arc<Handle>,
 }
 
-async fn beside(company: &PartitionedCluster) -> Beside {
-    let one = company.client_with_manual_map().await;
-    let two = company.client().await;
-    let dir = company.directory_in(&two, is_moved).await;
+async fn beside(cluster: &PartitionedCluster) -> Beside {
+    let one = cluster.client_with_manual_map().await;
+    let two = cluster.client().await;
+    let dir = cluster.directory_in(&two, is_moved).await;
     let file = make(&two, dir, "f").await;
     two.fill(&file, 0, 10, b'x').await;
     let open = one.client.open(ROOT, file.ino(), RDONLY).await.unwrap();
@@ -48,11 +48,11 @@ async fn beside(company: &PartitionedCluster) -> Beside {
 
 #[test]
 fn paths_cross_services() {
-    with_partitioned_cluster(|company| async move {
-        company.assign(moved(), SECOND);
-        company.settled().await;
-        let (one, two) = (company.client().await, company.client().await);
-        let dir = company.directory_in(&one, is_moved).await;
+    with_partitioned_cluster(|cluster| async move {
+        cluster.assign(moved(), SECOND);
+        cluster.wait_for_owners().await;
+        let (one, two) = (cluster.client().await, cluster.client().await);
+        let dir = cluster.directory_in(&one, is_moved).await;
         let file = make(&one, dir, "f").await;
         one.fill(&file, 0, 100_000, b'x').await;
         // By name from the root, which the other service owns.
@@ -80,22 +80,22 @@ fn paths_cross_services() {
 
 #[test]
 fn answers_of_the_old_owner_are_dropped() {
-    with_partitioned_cluster(|company| async move {
-        let (one, two) = (company.client().await, company.client().await);
+    with_partitioned_cluster(|cluster| async move {
+        let (one, two) = (cluster.client().await, cluster.client().await);
         let kernel = Arc::new(Kernel::default());
         let face: Arc<dyn Invalidate> = kernel.clone();
         one.set_invalidator(Arc::downgrade(&face));
-        let dir = company.directory_in(&one, is_moved).await;
+        let dir = cluster.directory_in(&one, is_moved).await;
         let (file, gone) = (make(&one, dir, "f").await, make(&one, dir, "gone").await);
         // Only this client knows the size.
         one.fill(&file, 0, 100_000, b'x').await;
         one.fill(&gone, 0, 100_000, b'z').await;
         one.unlink(ROOT, dir, b"gone").await.unwrap();
-        kernel.forgotten.lock().clear();
+        kernel.dropped.lock().clear();
 
-        company.assign(moved(), SECOND);
-        company.settled().await;
-        let forgotten: Vec<InodeId> = kernel.forgotten.lock().iter().map(|(ino, _)| *ino).collect();
+        cluster.assign(moved(), SECOND);
+        cluster.wait_for_owners().await;
+        let forgotten: Vec<InodeId> = kernel.dropped.lock().iter().map(|(ino, _)| *ino).collect();
         assert!(forgotten.contains(&file.ino()) && forgotten.contains(&dir), "{forgotten:?}");
         let seen = two.lookup(ROOT, dir, b"f").await.unwrap();
         assert_eq!(seen.size, 100_000);
@@ -109,8 +109,8 @@ fn answers_of_the_old_owner_are_dropped() {
         assert_eq!(one.read_all(&gone).await.len(), 100_000);
 
         // And back.
-        company.assign(moved(), FIRST);
-        company.settled().await;
+        cluster.assign(moved(), FIRST);
+        cluster.wait_for_owners().await;
         assert_eq!(one.read_all(&gone).await.len(), 100_000);
         two.fill(&other, 150_000, 10, b'v').await;
         assert_eq!(one.size(file.ino()).await, 150_010);
@@ -119,12 +119,12 @@ fn answers_of_the_old_owner_are_dropped() {
 
 #[test]
 fn requests_go_on_at_the_service_that_takes_over_from_a_dead_one() {
-    with_partitioned_cluster(|company| async move {
-        company.assign(moved(), SECOND);
-        company.settled().await;
-        let one = company.client_with_manual_map().await;
-        let two = company.client().await;
-        let dir = company.directory_in(&one.client, is_moved).await;
+    with_partitioned_cluster(|cluster| async move {
+        cluster.assign(moved(), SECOND);
+        cluster.wait_for_owners().await;
+        let one = cluster.client_with_manual_map().await;
+        let two = cluster.client().await;
+        let dir = cluster.directory_in(&one.client, is_moved).await;
         let file = make(&one.client, dir, "f").await;
         one.client.fill(&file, 0, 100_000, b'x').await;
         one.cut(SECOND);
@@ -136,9 +136,9 @@ fn requests_go_on_at_the_service_that_takes_over_from_a_dead_one() {
         });
         rt::sleep(Duration::from_secs(2)).await;
         assert!(made.borrow().is_none(), "nobody answers");
-        company.kill(SECOND);
-        one.update_map(&company);
-        company.settled().await;
+        cluster.kill(SECOND);
+        one.update_map(&cluster);
+        cluster.wait_for_owners().await;
         while made.borrow().is_none() {
             rt::sleep(Duration::from_millis(10)).await;
         }
@@ -153,12 +153,12 @@ fn requests_go_on_at_the_service_that_takes_over_from_a_dead_one() {
 /// The old service is alive and reports that; the client can't reach the new one, and gets no map.
 #[test]
 fn a_client_that_does_not_follow_is_evicted_first() {
-    with_partitioned_cluster(|company| async move {
-        let Beside { one, two, file, open } = beside(&company).await;
+    with_partitioned_cluster(|cluster| async move {
+        let Beside { one, two, file, open } = beside(&cluster).await;
         // Its background tasks ask the second service for recalls, too.
         rt::sleep(Duration::from_secs(1)).await;
         one.cut(SECOND);
-        company.assign(moved(), SECOND);
+        cluster.assign(moved(), SECOND);
         let written = Rc::new(RefCell::new(false));
         let (client, done) = (two.clone(), written.clone());
         rt::spawn(async move {
@@ -181,11 +181,11 @@ fn a_client_that_does_not_follow_is_evicted_first() {
 /// doesn't extend leases.
 #[test]
 fn a_cut_off_service_extends_no_leases() {
-    with_partitioned_cluster(|company| async move {
-        let Beside { one, two, file, open } = beside(&company).await;
+    with_partitioned_cluster(|cluster| async move {
+        let Beside { one, two, file, open } = beside(&cluster).await;
         rt::sleep(Duration::from_secs(1)).await;
         one.cut(SECOND);
-        company.cut_off_from_management(FIRST);
+        cluster.cut_off_from_management(FIRST);
         two.fill(&file, 0, 10, b'y').await;
         let seen = Rc::new(RefCell::new(None));
         let (client, told) = (one.client.clone(), seen.clone());
@@ -202,16 +202,16 @@ fn a_cut_off_service_extends_no_leases() {
 /// them back before it can have noticed.
 #[test]
 fn a_returning_service_serves_no_stale_state() {
-    with_partitioned_cluster(|company| async move {
-        let client = company.client().await;
-        let dir = company.directory_in(&client, is_moved).await;
+    with_partitioned_cluster(|cluster| async move {
+        let client = cluster.client().await;
+        let dir = cluster.directory_in(&client, is_moved).await;
         make(&client, dir, "f").await;
         assert!(client.lookup(ROOT, dir, b"f").await.is_ok());
-        company.cut_off_from_management(FIRST);
-        company.settled().await;
+        cluster.cut_off_from_management(FIRST);
+        cluster.wait_for_owners().await;
         client.unlink(ROOT, dir, b"f").await.unwrap();
         make(&client, dir, "g").await;
-        company.reconnect_to_management(FIRST);
+        cluster.reconnect_to_management(FIRST);
         let found = client.lookup(ROOT, dir, b"f").await;
         assert_eq!(found.unwrap_err().errno, Errno::ENOENT);
         client.lookup(ROOT, dir, b"g").await.unwrap();
@@ -221,12 +221,12 @@ fn a_returning_service_serves_no_stale_state() {
 /// A recall was in progress at the service that died.
 #[test]
 fn a_recall_of_a_dead_service_blocks_no_client() {
-    with_partitioned_cluster(|company| async move {
-        company.assign(moved(), SECOND);
-        company.settled().await;
-        let one = company.client_with_manual_map().await;
-        let two = company.client().await;
-        let dir = company.directory_in(&two, is_moved).await;
+    with_partitioned_cluster(|cluster| async move {
+        cluster.assign(moved(), SECOND);
+        cluster.wait_for_owners().await;
+        let one = cluster.client_with_manual_map().await;
+        let two = cluster.client().await;
+        let dir = cluster.directory_in(&two, is_moved).await;
         let file = make(&one.client, dir, "f").await;
         one.client.fill(&file, 0, 100_000, b'x').await;
         // Triggers the recall; the acknowledgement is lost.
@@ -235,9 +235,9 @@ fn a_recall_of_a_dead_service_blocks_no_client() {
         rt::sleep(Duration::from_millis(2)).await;
         one.cut(SECOND);
         rt::sleep(Duration::from_secs(1)).await;
-        company.kill(SECOND);
-        one.update_map(&company);
-        company.settled().await;
+        cluster.kill(SECOND);
+        one.update_map(&cluster);
+        cluster.wait_for_owners().await;
         assert_eq!(one.client.read_all(&file).await.len(), 100_000);
     });
 }
@@ -258,9 +258,9 @@ impl Seen for Result<&Vec<u8>, &types::Error> {
 fn a_lock_released_during_a_partition_move_stays_released() {
     const LOCKS: u64 = 10_000;
     const GIVEN_BACK: u64 = 5_000;
-    with_partitioned_cluster(|company| async move {
-        let (one, two) = (company.client().await, company.client().await);
-        let dir = company.directory_in(&one, is_moved).await;
+    with_partitioned_cluster(|cluster| async move {
+        let (one, two) = (cluster.client().await, cluster.client().await);
+        let dir = cluster.directory_in(&one, is_moved).await;
         let ino = make(&one, dir, "f").await.ino();
         let byte = |number: u64| LockRange { start: number, last: number };
         let lock = async |client: &Arc<Client>, owner, number| {
@@ -270,7 +270,7 @@ fn a_lock_released_during_a_partition_move_stays_released() {
         for number in 0..LOCKS {
             lock(&one, number, number).await.unwrap();
         }
-        company.assign(moved(), SECOND);
+        cluster.assign(moved(), SECOND);
         let given_back = (0..GIVEN_BACK).map(|number| {
             let (one, number) = (one.clone(), number * (LOCKS / GIVEN_BACK));
             async move {
@@ -281,7 +281,7 @@ fn a_lock_released_during_a_partition_move_stays_released() {
             }
         });
         let given_back = rt::join_all(given_back.collect()).await;
-        company.settled().await;
+        cluster.wait_for_owners().await;
         rt::sleep(Duration::from_secs(2)).await;
         for number in given_back {
             lock(&two, LOCKS, number).await.unwrap();

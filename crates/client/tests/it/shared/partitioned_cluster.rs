@@ -30,7 +30,7 @@ pub(crate) const SECOND: NodeId = NodeId(2);
 /// Many, so that directories are in different ones.
 pub(crate) const PARTITIONS: u16 = 8;
 
-type Way = Arc<CuttableRoute<MetaRequest, MetaResponse>>;
+type Connection = Arc<CuttableRoute<MetaRequest, MetaResponse>>;
 type Processes = Arc<Mutex<BTreeMap<NodeId, Arc<MetaService>>>>;
 
 /// A running cluster.
@@ -43,7 +43,7 @@ pub(crate) struct PartitionedCluster {
     /// it.
     cut_off: Arc<Mutex<Option<NodeId>>>,
     /// How often management counted on a node again.
-    seen_again: Arc<AtomicU64>,
+    rejoin_count: Arc<AtomicU64>,
     storage: Arc<StorageService>,
     stores: Vec<Arc<Store>>,
     /// The services' connections to storage.
@@ -53,10 +53,10 @@ pub(crate) struct PartitionedCluster {
 }
 
 /// A client with its own map, and its connections to the services.
-pub(crate) struct HandledClient {
+pub(crate) struct ClientWithManualMap {
     pub(crate) client: Arc<Client>,
     pub(crate) map: MapHandle,
-    ways: Arc<Mutex<BTreeMap<NodeId, Way>>>,
+    connections: Arc<Mutex<BTreeMap<NodeId, Connection>>>,
 }
 
 /// Runs a test on a new machine with a new cluster.
@@ -64,8 +64,8 @@ pub(crate) fn with_partitioned_cluster<F: Future<Output = ()> + 'static>(
     test: impl FnOnce(Rc<PartitionedCluster>) -> F + 'static,
 ) {
     let run = async move {
-        let company = PartitionedCluster::start().await;
-        test(Rc::new(company)).await;
+        let cluster = PartitionedCluster::start().await;
+        test(Rc::new(cluster)).await;
     };
     Machine::new(1).run(run).unwrap();
 }
@@ -74,7 +74,7 @@ impl PartitionedCluster {
     async fn start() -> PartitionedCluster {
         let map = MapBuilder::new(TARGETS).single_groups().metadata_nodes(&[FIRST, SECOND], PARTITIONS);
         let site = ClusterBuilder::new(map.build()).create().await;
-        let company = PartitionedCluster {
+        let cluster = PartitionedCluster {
             engine: Arc::new(Memory::new()),
             map: site.map,
             storage: site.storage,
@@ -82,14 +82,14 @@ impl PartitionedCluster {
             to_storage: RefCell::default(),
             known: RefCell::default(),
             cut_off: Arc::default(),
-            seen_again: Arc::default(),
+            rejoin_count: Arc::default(),
             processes: Processes::default(),
             sessions: Cell::new(0),
         };
-        company.serve(FIRST);
-        company.serve(SECOND);
-        company.settled().await;
-        company
+        cluster.serve(FIRST);
+        cluster.serve(SECOND);
+        cluster.wait_for_owners().await;
+        cluster
     }
 
     /// Starts the service of a node.
@@ -102,13 +102,13 @@ impl PartitionedCluster {
         let options = metadata::options(node, PARTITIONS);
         let processes = self.processes.clone();
         let connect = Box::new(move |to: &Node| Channel::in_process(processes.lock()[&to.id].clone()));
-        let (cut_off, seen_again) = (self.cut_off.clone(), self.seen_again.clone());
+        let (cut_off, seen_again) = (self.cut_off.clone(), self.rejoin_count.clone());
         let term =
             Box::new(move || (*cut_off.lock() != Some(node)).then(|| seen_again.load(Ordering::Relaxed)));
         let map = map::fork(&self.map);
         self.known.borrow_mut().insert(node, map.clone());
-        let neighbours = Neighbourhood { connect, term };
-        let meta = MetaService::open_shared(writer, options, map, direct, neighbours);
+        let peers = Neighbourhood { connect, term };
+        let meta = MetaService::open_shared(writer, options, map, direct, peers);
         rt::spawn(meta.clone().background());
         rt::spawn(meta.clone().follow_assignment());
         self.processes.lock().insert(node, meta);
@@ -129,7 +129,7 @@ impl PartitionedCluster {
     }
 
     /// A service's connection to storage.
-    pub(crate) fn way_to_storage(&self, node: NodeId) -> Arc<HoldingNetwork> {
+    pub(crate) fn storage_connection(&self, node: NodeId) -> Arc<HoldingNetwork> {
         self.to_storage.borrow()[&node].clone()
     }
 
@@ -147,14 +147,14 @@ impl PartitionedCluster {
     /// partitions to the other node.
     pub(crate) fn cut_off_from_management(&self, node: NodeId) {
         *self.cut_off.lock() = Some(node);
-        self.take_for_dead(node);
+        self.declare_dead(node);
     }
 
     /// Makes the node reachable for management again, and assigns all partitions to it at the same
     /// moment.
     pub(crate) fn reconnect_to_management(&self, node: NodeId) {
         *self.cut_off.lock() = None;
-        self.seen_again.fetch_add(1, Ordering::Relaxed);
+        self.rejoin_count.fetch_add(1, Ordering::Relaxed);
         self.change_map(|map| {
             map.nodes.iter_mut().for_each(|node| node.state = NodeState::Online);
             map.partitions.iter_mut().for_each(|owner| *owner = node);
@@ -169,7 +169,7 @@ impl PartitionedCluster {
     }
 
     /// Waits until every service owns what the map assigns to it.
-    pub(crate) async fn settled(&self) {
+    pub(crate) async fn wait_for_owners(&self) {
         loop {
             let map = self.map.read().unwrap().clone();
             let processes = self.processes.lock().clone();
@@ -188,10 +188,10 @@ impl PartitionedCluster {
     pub(crate) fn kill(&self, node: NodeId) {
         let dead = self.processes.lock().remove(&node).unwrap();
         dead.stop();
-        self.take_for_dead(node);
+        self.declare_dead(node);
     }
 
-    fn take_for_dead(&self, node: NodeId) {
+    fn declare_dead(&self, node: NodeId) {
         let survivor = if node == FIRST { SECOND } else { FIRST };
         self.change_map(|map| {
             map.nodes.iter_mut().filter(|n| n.id == node).for_each(|n| n.state = NodeState::Offline);
@@ -204,15 +204,15 @@ impl PartitionedCluster {
         self.member(self.map.clone()).await.client
     }
 
-    /// Adds a client that gets maps only by [`HandledClient::update_map`], and whose connections
-    /// can be cut.
-    pub(crate) async fn client_with_manual_map(&self) -> HandledClient {
+    /// Adds a client that gets maps only by [`ClientWithManualMap::update_map`], and whose
+    /// connections can be cut.
+    pub(crate) async fn client_with_manual_map(&self) -> ClientWithManualMap {
         self.member(map::fork(&self.map)).await
     }
 
-    async fn member(&self, map: MapHandle) -> HandledClient {
+    async fn member(&self, map: MapHandle) -> ClientWithManualMap {
         self.sessions.set(self.sessions.get() + 1);
-        let ways: Arc<Mutex<BTreeMap<NodeId, Way>>> = Arc::default();
+        let ways: Arc<Mutex<BTreeMap<NodeId, Connection>>> = Arc::default();
         let (processes, made) = (self.processes.clone(), ways.clone());
         let connect = Box::new(move |to: &Node| {
             let way = match processes.lock().get(&to.id) {
@@ -227,7 +227,7 @@ impl PartitionedCluster {
         let client =
             clients::start(clients::options(session, &map, meta, channel::to_storage(targets(), &storage)))
                 .await;
-        HandledClient { client, map, ways }
+        ClientWithManualMap { client, map, connections: ways }
     }
 
     /// Creates directories until one is in a matching partition.
@@ -248,15 +248,15 @@ impl PartitionedCluster {
     }
 }
 
-impl HandledClient {
+impl ClientWithManualMap {
     /// Gives the client the current map.
-    pub(crate) fn update_map(&self, company: &PartitionedCluster) {
-        let map = company.map.read().unwrap().clone();
+    pub(crate) fn update_map(&self, cluster: &PartitionedCluster) {
+        let map = cluster.map.read().unwrap().clone();
         *self.map.write().unwrap() = map;
     }
 
     /// Cuts the connection between the client and a service.
     pub(crate) fn cut(&self, node: NodeId) {
-        self.ways.lock()[&node].cut();
+        self.connections.lock()[&node].cut();
     }
 }

@@ -1,6 +1,6 @@
 //! Power loss of the metadata store while applications continue.
 
-use super::cluster::{Application, CHUNK, RDWR, runs, with_cluster};
+use super::cluster::{Application, CHUNK, RDWR, run_lengths, with_cluster};
 use std::time::Duration;
 use types::Errno;
 
@@ -25,8 +25,8 @@ fn fsync_reports_a_size_lost_by_the_metadata_store() {
         one.fill(&file, 0, 2 * CHUNK, b'y').await;
         one.fsync(&file, false).await.unwrap();
         cluster.cut_power_of_metadata().await;
-        assert_eq!(runs(&one.read_all(&file).await), [(b'y', 2 * CHUNK)]);
-        assert_eq!(runs(&one.read_all(&other).await), [(b'o', CHUNK)]);
+        assert_eq!(run_lengths(&one.read_all(&file).await), [(b'y', 2 * CHUNK)]);
+        assert_eq!(run_lengths(&one.read_all(&other).await), [(b'o', CHUNK)]);
     });
 }
 

@@ -1,6 +1,6 @@
 //! Name-prefix delegations in a directory that several clients use.
 
-use super::async_creates::{close, create_is_async, look, make, names, open};
+use super::async_creates::{close, create_is_async, lookup_or_absent, make, names, open};
 use super::cluster::{Application, RDWR, ROOT, with_cluster, with_cluster_of_seed};
 use super::partitioned_cluster::{FIRST, SECOND, with_partitioned_cluster};
 use super::reference_directory::ReferenceDirectory;
@@ -26,7 +26,7 @@ async fn shared_directory(client: &Arc<Client>) -> InodeId {
 async fn obtain_prefix(client: &Arc<Client>, dir: InodeId, prefix: &str, from: u32) -> u32 {
     for number in from..from + 10_000 {
         let name = format!("{prefix}{number}");
-        look(client, dir, &name).await;
+        lookup_or_absent(client, dir, &name).await;
         let (unasked, file) = create_is_async(client, dir, &name).await;
         close(client, file).await.unwrap();
         if unasked {
@@ -59,7 +59,7 @@ fn two_clients_fill_a_directory_with_one_request_for_each_file() {
         for turn in 0..40 {
             for (client, (prefix, next)) in [&one, &two].into_iter().zip(["a.", "b."].into_iter().zip(next)) {
                 let name = format!("{prefix}{}", next + turn);
-                look(client, dir, &name).await;
+                lookup_or_absent(client, dir, &name).await;
                 let (unasked, file) = create_is_async(client, dir, &name).await;
                 assert!(unasked, "{name}");
                 client.fill(&file, 0, 100, b'x').await;
@@ -129,7 +129,7 @@ fn listings_attributes_and_renames_include_pending_files() {
             rt::sleep(Duration::from_secs(70)).await;
             next = obtain_prefix(&one, dir, "a.", next).await;
             let name = format!("a.{next}");
-            look(&one, dir, &name).await;
+            lookup_or_absent(&one, dir, &name).await;
             let before = two.getattr(InodeId::ROOT).await.unwrap().mtime;
             rt::sleep(SOON).await;
             let (unasked, file) = create_is_async(&one, dir, &name).await;
@@ -166,7 +166,7 @@ fn an_unused_prefix_delegation_does_not_block_caching() {
         let trusted = async |name: &str| {
             let file = make(&two, dir, name).await;
             close(&two, file).await.unwrap();
-            matches!(two.find(ROOT, dir, b"absent").await.unwrap(), Found::Absent { trusted: true })
+            matches!(two.find(ROOT, dir, b"absent").await.unwrap(), Found::Absent { cacheable: true })
         };
         rt::sleep(SOON).await;
         assert!(!trusted("c").await, "names come and go");
@@ -193,9 +193,9 @@ fn existing_names_are_known_and_a_directory_change_ends_async_creates() {
         one.setattr(ROOT, dir, set, None).await.unwrap();
         let next = obtain_prefix(&one, dir, "a.", next).await;
         let name = format!("a.{next}");
-        look(&one, dir, &name).await;
-        let (told, file) = one.create(ROOT, dir, name.as_bytes(), 0o100_644, 0, RDWR).await.unwrap();
-        assert_eq!((told.attr.gid, one.getattr(file.ino()).await.unwrap().gid), (7, 7));
+        lookup_or_absent(&one, dir, &name).await;
+        let (created_attr, file) = one.create(ROOT, dir, name.as_bytes(), 0o100_644, 0, RDWR).await.unwrap();
+        assert_eq!((created_attr.attr.gid, one.getattr(file.ino()).await.unwrap().gid), (7, 7));
         close(&one, file).await.unwrap();
     });
 }
@@ -208,7 +208,7 @@ fn a_restarted_service_executes_pending_creates_of_a_prefix() {
         make(&two, dir, "b").await;
         let next = obtain_prefix(&one, dir, "a.", 0).await;
         let name = format!("a.{next}");
-        look(&one, dir, &name).await;
+        lookup_or_absent(&one, dir, &name).await;
         let (unasked, file) = create_is_async(&one, dir, &name).await;
         assert!(unasked);
         cluster.restart_metadata().await;
@@ -221,28 +221,28 @@ fn a_restarted_service_executes_pending_creates_of_a_prefix() {
 
 #[test]
 fn prefix_delegations_end_when_the_directory_moves() {
-    with_partitioned_cluster(|company| async move {
+    with_partitioned_cluster(|cluster| async move {
         let is_moved = |partition: PartitionId| partition != InodeId::ROOT.partition();
         let moved =
             || (0..super::partitioned_cluster::PARTITIONS).map(PartitionId).filter(move |one| is_moved(*one));
-        let (one, two) = (company.client().await, company.client().await);
-        let dir = company.directory_in(&one, is_moved).await;
+        let (one, two) = (cluster.client().await, cluster.client().await);
+        let dir = cluster.directory_in(&one, is_moved).await;
         make(&two, dir, "b").await;
         let mut next = 0;
         for service in [SECOND, FIRST, SECOND] {
             rt::sleep(Duration::from_secs(70)).await;
             next = obtain_prefix(&one, dir, "a.", next).await;
             let name = format!("a.{next}");
-            look(&one, dir, &name).await;
+            lookup_or_absent(&one, dir, &name).await;
             let (unasked, file) = create_is_async(&one, dir, &name).await;
             assert!(unasked);
-            company.assign(moved(), service);
+            cluster.assign(moved(), service);
             assert!(!is_absent(&two, dir, &name).await);
             let theirs = make(&two, dir, &format!("a.{}", next + 1)).await;
             close(&two, theirs).await.unwrap();
             assert!(!is_absent(&one, dir, &format!("a.{}", next + 1)).await);
             close(&one, file).await.unwrap();
-            company.settled().await;
+            cluster.wait_for_owners().await;
             next += 2;
         }
     });
@@ -266,8 +266,8 @@ fn clients_with_prefixes_agree_with_a_reference_map() {
                 let who = (draw >> 8) as usize % 3;
                 let client = &clients[who];
                 // Now and then with another one's prefix, or with the common one.
-                let whose = if (draw >> 12).is_multiple_of(16) { (draw >> 20) % 4 } else { who as u64 };
-                let prefix = ["r.a.", "r.b.", "r.c.", "r."][whose as usize];
+                let prefix_of = if (draw >> 12).is_multiple_of(16) { (draw >> 20) % 4 } else { who as u64 };
+                let prefix = ["r.a.", "r.b.", "r.c.", "r."][prefix_of as usize];
                 let name = format!("{prefix}{}", (draw >> 24) % 60);
                 match draw % 32 {
                     0..18 => {

@@ -58,7 +58,7 @@ fn the_kernel_is_told_that_a_change_of_content_has_cleared_setuid() {
                 for change in ["write", "cut"] {
                     let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
                     one.setattr(ROOT, file.ino(), set, None).await.unwrap();
-                    kernel.forgotten.lock().clear();
+                    kernel.dropped.lock().clear();
                     match change {
                         "write" => {
                             let how = WriteOptions { kill_suid_sgid: true, ..WriteOptions::default() };
@@ -69,7 +69,7 @@ fn the_kernel_is_told_that_a_change_of_content_has_cleared_setuid() {
                             one.setattr(ROOT, file.ino(), set, Some(50)).await.unwrap();
                         }
                     }
-                    let forgotten = kernel.forgotten.lock().iter().any(|(ino, _)| *ino == file.ino());
+                    let forgotten = kernel.dropped.lock().iter().any(|(ino, _)| *ino == file.ino());
                     assert_eq!(forgotten, is_told, "{change} of {len} bytes with mode {mode:o}");
                     assert_eq!(one.getattr(file.ino()).await.unwrap().mode & 0o7777, 0o777);
                 }

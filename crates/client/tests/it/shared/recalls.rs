@@ -1,6 +1,6 @@
 //! Recalls that can't be acknowledged at once.
 
-use super::cluster::{Application, CHUNK, RDWR, runs, with_cluster};
+use super::cluster::{Application, CHUNK, RDWR, run_lengths, with_cluster};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn a_client_that_waits_for_a_storage_service_keeps_its_session() {
         let (reader, told) = (two.clone(), done.clone());
         rt::spawn(async move {
             let open = reader.open_named("f", RDWR).await;
-            assert_eq!(runs(&reader.read_all(&open).await), [(b'x', 2 * CHUNK), (b'y', CHUNK)]);
+            assert_eq!(run_lengths(&reader.read_all(&open).await), [(b'x', 2 * CHUNK), (b'y', CHUNK)]);
             told.set(true);
         });
         rt::sleep(LONG).await;
@@ -33,7 +33,7 @@ fn a_client_that_waits_for_a_storage_service_keeps_its_session() {
         assert!(done.get());
         one.fill(&file, 0, 10, b'z').await;
         let open = two.open_named("f", RDWR).await;
-        assert_eq!(runs(&two.read_all(&open).await)[0], (b'z', 10));
+        assert_eq!(run_lengths(&two.read_all(&open).await)[0], (b'z', 10));
     });
 }
 

@@ -1,7 +1,7 @@
 //! A directory beside a plain map: after each operation of a client, every client sees what the map
 //! contains.
 
-use super::async_creates::{close, create_is_async, look, names, open};
+use super::async_creates::{close, create_is_async, lookup_or_absent, names, open};
 use super::cluster::{Application, RDONLY, ROOT};
 use client::{Client, Found, Handle};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ impl ReferenceDirectory {
 
     /// Creates a file or opens it, and writes to its beginning; it stays open.
     pub async fn make(&mut self, client: &Arc<Client>, name: &str, (len, byte): (usize, u8)) {
-        look(client, self.dir, name).await;
+        lookup_or_absent(client, self.dir, name).await;
         let (at_once, file) = create_is_async(client, self.dir, name).await;
         self.async_creates += u64::from(at_once);
         let content = self.there.entry(name.to_string()).or_default();

@@ -1,7 +1,7 @@
 //! Changes that were in flight when the metadata service was replaced: each is applied once, and as
 //! a whole.
 
-use super::cluster::{Application, CHUNK, Cluster, RDWR, runs, targets, with_cluster};
+use super::cluster::{Application, CHUNK, Cluster, RDWR, run_lengths, targets, with_cluster};
 use client::{Client, WriteOptions};
 use net::{Handler, LocalFuture};
 use parking_lot::Mutex;
@@ -137,7 +137,11 @@ fn an_append_that_has_not_reached_one_target_leaves_nothing_torn() {
                 let way = Way::new(&cluster);
                 let client = cluster.client_over(way.clone()).await;
                 let found = log_after(restarts, Held::RequestsTo(target), (&cluster, &way), &client).await;
-                assert_eq!(runs(&found), runs(&whole()), "target {target}, {restarts} restarts");
+                assert_eq!(
+                    run_lengths(&found),
+                    run_lengths(&whole()),
+                    "target {target}, {restarts} restarts"
+                );
             });
         }
     }
@@ -151,7 +155,7 @@ fn an_append_whose_answers_are_lost_is_applied_once() {
             let way = Way::new(&cluster);
             let client = cluster.client_over(way.clone()).await;
             let found = log_after(restarts, Held::Answers, (&cluster, &way), &client).await;
-            assert_eq!(runs(&found), runs(&whole()), "{restarts} restarts");
+            assert_eq!(run_lengths(&found), run_lengths(&whole()), "{restarts} restarts");
         });
     }
 }
@@ -178,7 +182,7 @@ fn writes_past_the_end_that_are_answered_late_stay() {
         }
         let other = cluster.client().await;
         let found = other.read_all(&other.open_named("f", RDWR).await).await;
-        assert_eq!(runs(&found), [b'x', b'1', b'2', b'3'].map(|byte| (byte, CHUNK)));
+        assert_eq!(run_lengths(&found), [b'x', b'1', b'2', b'3'].map(|byte| (byte, CHUNK)));
     });
 }
 
@@ -202,7 +206,7 @@ fn a_delayed_append_is_stored_whole_or_not_at_all() {
             let other = cluster.client().await;
             let found = other.read_all(&other.open_named("log", RDWR).await).await;
             let expected = [vec![b'x'; CHUNK - IN_FRONT], vec![b'a'; if is_stored { RECORD } else { 0 }]];
-            assert_eq!(runs(&found), runs(&expected.concat()), "target {target}");
+            assert_eq!(run_lengths(&found), run_lengths(&expected.concat()), "target {target}");
         });
     }
 }
@@ -252,8 +256,8 @@ fn a_truncation_whose_answer_is_lost_is_applied_once() {
         one.append(&theirs, &[b'y'; CHUNK]).await;
         way.again.set();
         task.end().await;
-        assert_eq!(runs(&one.read_all(&theirs).await), [(b'x', CHUNK), (b'y', CHUNK)]);
-        assert_eq!(runs(&two.read_all(&file).await), [(b'x', CHUNK), (b'y', CHUNK)]);
+        assert_eq!(run_lengths(&one.read_all(&theirs).await), [(b'x', CHUNK), (b'y', CHUNK)]);
+        assert_eq!(run_lengths(&two.read_all(&file).await), [(b'x', CHUNK), (b'y', CHUNK)]);
         let how = WriteOptions { append: true, ..WriteOptions::default() };
         two.write(&file, 0, IoBuf::from_slice(b"z"), how).await.unwrap();
         assert_eq!(one.size(ino).await, 2 * CHUNK as u64 + 1);

@@ -1,6 +1,6 @@
 //! Requests to storage that are in flight while the metadata service is replaced.
 
-use super::cluster::{Application, CHUNK, Cluster, RDWR, runs, with_cluster};
+use super::cluster::{Application, CHUNK, Cluster, RDWR, run_lengths, with_cluster};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -55,7 +55,7 @@ fn a_late_write_extends_the_file() {
         over_a_restart(&cluster, &way, LONG, write).await;
         assert_eq!(one.size(file.ino()).await, 2 * CHUNK as u64);
         let seen = one.read_all(&one.open_named("f", RDWR).await).await;
-        assert_eq!(runs(&seen), [(b'x', CHUNK), (b'y', CHUNK)]);
+        assert_eq!(run_lengths(&seen), [(b'x', CHUNK), (b'y', CHUNK)]);
     });
 }
 

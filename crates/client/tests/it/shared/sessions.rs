@@ -1,6 +1,6 @@
 //! Sessions that end, cleanly or not.
 
-use super::cluster::{Application, CHUNK, RDONLY, RDWR, ROOT, runs, with_cluster};
+use super::cluster::{Application, CHUNK, RDONLY, RDWR, ROOT, run_lengths, with_cluster};
 use client::{Cancel, Client};
 use net::{Handler, LocalFuture};
 use rt::IoBuf;
@@ -37,7 +37,7 @@ fn an_unreachable_session_is_evicted_and_fails() {
         deaf.fill(&file, 0, CHUNK, b'x').await;
         let live = cluster.client().await;
         let other = live.open_named("f", RDWR).await;
-        assert_eq!(runs(&live.read_all(&other).await), [(b'x', CHUNK)]);
+        assert_eq!(run_lengths(&live.read_all(&other).await), [(b'x', CHUNK)]);
         live.fill(&other, 0, 10, b'y').await;
         // It learns of its end when it receives messages again.
         rt::spawn(deaf.clone().background());
@@ -47,7 +47,7 @@ fn an_unreachable_session_is_evicted_and_fails() {
         assert!(failed.message.contains("session"), "{failed}");
         assert_eq!(deaf.getattr(file.ino()).await.unwrap_err().errno, Errno::ESTALE);
         deaf.release(file).await;
-        assert_eq!(runs(&live.read_all(&other).await), [(b'y', 10), (b'x', CHUNK - 10)]);
+        assert_eq!(run_lengths(&live.read_all(&other).await), [(b'y', 10), (b'x', CHUNK - 10)]);
     });
 }
 
@@ -95,13 +95,13 @@ fn sessions_survive_a_metadata_restart() {
         cluster.restart_metadata().await;
         // Nothing fails, and what had not been reported is known.
         let writer = two.open_named("f", RDWR).await;
-        assert_eq!(runs(&two.read_all(&writer).await), [(b'x', 2 * CHUNK)]);
+        assert_eq!(run_lengths(&two.read_all(&writer).await), [(b'x', 2 * CHUNK)]);
         two.fill(&writer, 2 * CHUNK, 10, b'y').await;
         one.fill(&file, 0, 10, b'z').await;
         let expected = [(b'z', 10), (b'x', 2 * CHUNK - 10), (b'y', 10)];
-        assert_eq!(runs(&one.read_all(&file).await), expected);
-        assert_eq!(runs(&two.read_all(&writer).await), expected);
-        assert_eq!(runs(&one.read_all(&deleted).await), [(b'd', CHUNK)]);
+        assert_eq!(run_lengths(&one.read_all(&file).await), expected);
+        assert_eq!(run_lengths(&two.read_all(&writer).await), expected);
+        assert_eq!(run_lengths(&one.read_all(&deleted).await), [(b'd', CHUNK)]);
         one.release(file).await;
         two.release(writer.clone()).await;
         assert_eq!(two.size(writer.ino()).await, 2 * CHUNK as u64 + 10);

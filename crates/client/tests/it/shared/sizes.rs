@@ -1,6 +1,6 @@
 //! Sizes and times of a file that several clients use.
 
-use super::cluster::{Application, CHUNK, RDONLY, RDWR, ROOT, runs, with_cluster};
+use super::cluster::{Application, CHUNK, RDONLY, RDWR, ROOT, run_lengths, with_cluster};
 use types::{ByteRange, InodeId, SetAttr, SetTime, Timestamp};
 
 #[test]
@@ -28,10 +28,10 @@ fn a_truncate_is_seen_by_the_other_client_without_old_data() {
         two.fill(&other, 0, 10, b'y').await;
         one.set_size(file.ino(), CHUNK + 5).await;
         assert_eq!(two.size(file.ino()).await, (CHUNK + 5) as u64);
-        assert_eq!(runs(&two.read_all(&other).await), [(b'y', 10), (b'x', CHUNK - 5)]);
+        assert_eq!(run_lengths(&two.read_all(&other).await), [(b'y', 10), (b'x', CHUNK - 5)]);
         two.set_size(file.ino(), 3 * CHUNK).await;
         let expected = [(b'y', 10), (b'x', CHUNK - 5), (0, 2 * CHUNK - 5)];
-        assert_eq!(runs(&one.read_all(&file).await), expected);
+        assert_eq!(run_lengths(&one.read_all(&file).await), expected);
         // A close by a client that knew a larger size doesn't extend the file again.
         one.set_size(file.ino(), 20).await;
         two.release(other).await;

@@ -1,6 +1,6 @@
 //! A client with write-behind, as other clients see it.
 
-use super::cluster::{Application, Cluster, RDONLY, RDWR, runs, with_cluster, with_cluster_of_seed};
+use super::cluster::{Application, Cluster, RDONLY, RDWR, run_lengths, with_cluster, with_cluster_of_seed};
 use client::{Client, Handle, WriteOptions};
 use rt::IoBuf;
 use std::rc::Rc;
@@ -54,12 +54,12 @@ fn sequential_writes_are_merged_and_visible_to_all() {
         let (file, first) = delayed_file(&one).await;
         keep(&cluster, &one, &file, first..first + 8, b'b').await;
         assert_eq!(one.size(file.ino()).await, 10 * PAGE as u64);
-        assert_eq!(runs(&one.read_all(&file).await), [(b'a', 2 * PAGE), (b'b', 8 * PAGE)]);
+        assert_eq!(run_lengths(&one.read_all(&file).await), [(b'a', 2 * PAGE), (b'b', 8 * PAGE)]);
         append_pages(&one, &file, 10..14, b'c').await;
         let seen = two.open_named("f", RDONLY).await;
         let expected = [(b'a', 2 * PAGE), (b'b', 8 * PAGE), (b'c', 4 * PAGE)];
         assert_eq!(two.size(file.ino()).await, 14 * PAGE as u64);
-        assert_eq!(runs(&two.read_all(&seen).await), expected);
+        assert_eq!(run_lengths(&two.read_all(&seen).await), expected);
     });
 }
 
@@ -134,8 +134,8 @@ fn a_flush_failure_is_reported_once_per_descriptor() {
         let later = one.open_named("f", RDWR).await;
         one.fsync(&later, false).await.unwrap();
         let expected = [(b'z', PAGE), (b'a', PAGE)];
-        assert_eq!(runs(&one.read_all(&file).await), expected);
-        assert_eq!(runs(&two.read_all(&two.open_named("f", RDONLY).await).await), expected);
+        assert_eq!(run_lengths(&one.read_all(&file).await), expected);
+        assert_eq!(run_lengths(&two.read_all(&two.open_named("f", RDONLY).await).await), expected);
     });
 }
 
@@ -151,7 +151,7 @@ fn delayed_writes_survive_a_metadata_restart() {
         let theirs = two.open_named("f", RDWR).await;
         two.append(&theirs, b"over").await;
         one.flush(&file).await.unwrap();
-        let seen = runs(&two.read_all(&theirs).await);
+        let seen = run_lengths(&two.read_all(&theirs).await);
         let expected = [(b'a', 2 * PAGE), (b'b', 3 * PAGE), (b'o', 1), (b'v', 1), (b'e', 1), (b'r', 1)];
         assert_eq!(seen, expected);
     });

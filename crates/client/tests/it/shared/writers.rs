@@ -1,6 +1,6 @@
 //! Several clients write one file.
 
-use super::cluster::{Application, CHUNK, RDONLY, RDWR, runs, with_cluster};
+use super::cluster::{Application, CHUNK, RDONLY, RDWR, run_lengths, with_cluster};
 
 #[test]
 fn one_client_reads_what_another_wrote_inline_and_in_chunks() {
@@ -10,17 +10,17 @@ fn one_client_reads_what_another_wrote_inline_and_in_chunks() {
             let file = one.create_file(name).await;
             one.fill(&file, 0, len, b'a').await;
             let other = two.open_named(name, RDONLY).await;
-            assert_eq!(runs(&two.read_all(&other).await), [(b'a', len)]);
+            assert_eq!(run_lengths(&two.read_all(&other).await), [(b'a', len)]);
             one.fill(&file, 10, 20, b'b').await;
-            assert_eq!(runs(&two.read_all(&other).await), [(b'a', 10), (b'b', 20), (b'a', len - 30)]);
+            assert_eq!(run_lengths(&two.read_all(&other).await), [(b'a', 10), (b'b', 20), (b'a', len - 30)]);
             let third = three.open_named(name, RDWR).await;
             three.fill(&third, 0, 5, b'c').await;
             let expected = [(b'c', 5), (b'a', 5), (b'b', 20), (b'a', len - 30)];
-            assert_eq!(runs(&one.read_all(&file).await), expected);
-            assert_eq!(runs(&two.read_all(&other).await), expected);
+            assert_eq!(run_lengths(&one.read_all(&file).await), expected);
+            assert_eq!(run_lengths(&two.read_all(&other).await), expected);
             one.release(file).await;
             three.release(third).await;
-            assert_eq!(runs(&two.read_all(&other).await), expected);
+            assert_eq!(run_lengths(&two.read_all(&other).await), expected);
             two.release(other).await;
         }
     });
@@ -62,15 +62,15 @@ fn two_writers_at_different_ranges_lose_no_byte() {
         };
         both(first, second).await;
         let expected: Vec<_> = (0..PARTS).map(|part| (1 + part as u8, PART)).collect();
-        assert_eq!(runs(&one.read_all(&mine).await), expected);
-        assert_eq!(runs(&two.read_all(&theirs).await), expected);
+        assert_eq!(run_lengths(&one.read_all(&mine).await), expected);
+        assert_eq!(run_lengths(&two.read_all(&theirs).await), expected);
         assert_eq!(one.size(mine.ino()).await, (PARTS * PART) as u64);
         assert_eq!(two.size(mine.ino()).await, (PARTS * PART) as u64);
         one.release(mine).await;
         two.release(theirs).await;
         let third = cluster.client().await;
         let file = third.open_named("f", RDONLY).await;
-        assert_eq!(runs(&third.read_all(&file).await), expected);
+        assert_eq!(run_lengths(&third.read_all(&file).await), expected);
     });
 }
 

@@ -1,8 +1,8 @@
 //! Faults of chunk files.
 
-use super::support::{Fs, GIVEN_OUT, PARTITIONS, on_a_core};
+use super::support::{FIRST_UNALLOCATED, Fs, PARTITIONS, on_a_core};
 use chunkstore::{Durability, IoPath, Orphan, Store};
-use fsck::{CheckOptions, Kind, Loss, Verdict};
+use fsck::{CheckOptions, CheckOutcome, Kind, Loss};
 use namespace::keys;
 use rt::IoBuf;
 use std::cell::RefCell;
@@ -43,30 +43,34 @@ fn lost_content_is_given_up_only_on_request_and_recorded_first() {
         file.write_all_at(b"flipped", 8192 + 10).unwrap();
         fs.store_of(&fs.layout(gone), 1).delete(gone).await.unwrap();
         let left = fs.check(true).await;
-        assert_eq!(left.verdict(), Verdict::Damaged);
+        assert_eq!(left.outcome(), CheckOutcome::Damaged);
         assert!(left.findings.iter().all(|finding| finding.lost && !finding.repaired), "{:?}", left.findings);
         assert!(left.findings[0].remedy.contains("--forget"), "{}", left.findings[0].remedy);
 
         let refuse = |_: &Loss| Err(types::Error::new(types::Errno::ENOSPC, "the list can't be written"));
         let refused = fs
-            .check_with(&CheckOptions { repair: true, forget: Some(&refuse), ..CheckOptions::default() })
+            .check_with(&CheckOptions {
+                repair: true,
+                loss_recorder: Some(&refuse),
+                ..CheckOptions::default()
+            })
             .await;
         assert!(refused.findings.iter().all(|finding| !finding.repaired), "{:?}", refused.findings);
 
-        let told = RefCell::new(Vec::new());
+        let losses = RefCell::new(Vec::new());
         let note = |loss: &Loss| {
-            told.borrow_mut().push((loss.path.clone(), loss.range));
+            losses.borrow_mut().push((loss.path.clone(), loss.range));
             Ok(())
         };
         let forgotten = fs
-            .check_with(&CheckOptions { repair: true, forget: Some(&note), ..CheckOptions::default() })
+            .check_with(&CheckOptions { repair: true, loss_recorder: Some(&note), ..CheckOptions::default() })
             .await;
-        assert_eq!(forgotten.verdict(), Verdict::Repaired, "{:?}", forgotten.findings);
+        assert_eq!(forgotten.outcome(), CheckOutcome::Repaired, "{:?}", forgotten.findings);
         assert!(forgotten.findings.iter().all(|finding| finding.lost));
-        let mut told = told.into_inner();
-        told.sort_by_key(|(path, _)| path.clone());
+        let mut losses = losses.into_inner();
+        losses.sort_by_key(|(path, _)| path.clone());
         let lost = [ByteRange::at(CHUNK + 8192, 4096), ByteRange::at(CHUNK, CHUNK)];
-        assert_eq!(told, [("/big".to_owned(), lost[0]), ("/gone".to_owned(), lost[1])]);
+        assert_eq!(losses, [("/big".to_owned(), lost[0]), ("/gone".to_owned(), lost[1])]);
         assert_eq!(fs.check(false).await.findings, []);
 
         let found = fs.contents(ino, 1, CHUNK as usize).await.remove(0);
@@ -90,9 +94,9 @@ fn a_chunk_file_that_was_cut_from_outside_is_given_up_from_there_on() {
         cut(empty, 0);
         let note = |_: &Loss| Ok(());
         let forgotten = fs
-            .check_with(&CheckOptions { repair: true, forget: Some(&note), ..CheckOptions::default() })
+            .check_with(&CheckOptions { repair: true, loss_recorder: Some(&note), ..CheckOptions::default() })
             .await;
-        assert_eq!(forgotten.verdict(), Verdict::Repaired, "{:?}", forgotten.findings);
+        assert_eq!(forgotten.outcome(), CheckOutcome::Repaired, "{:?}", forgotten.findings);
         assert_eq!(fs.check(false).await.findings, []);
         let found = fs.contents(ino, 0, CHUNK as usize).await.remove(0);
         let whole = 500_000 / 4096 * 4096;
@@ -139,12 +143,12 @@ fn an_orphaned_chunk_file_is_moved_aside_and_can_be_restored() {
         }
         let target_dir = fs.stores.values().next().unwrap().dir();
         let repaired = fs.check(true).await;
-        assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
+        assert_eq!(repaired.outcome(), CheckOutcome::Repaired, "{:?}", repaired.findings);
         assert!(repaired.findings.iter().all(|found| found.remedy.contains("--orphans")), "{repaired:?}");
         assert_eq!(fs.check(false).await.findings, []);
         let kept = Orphan::list(target_dir).await.unwrap();
-        let told: Vec<_> = kept.iter().map(|orphan| (orphan.group, orphan.ino, orphan.bytes)).collect();
-        assert_eq!(told, [(None, stray, 20_000), (group.group(), stray, 20_000)]);
+        let listed: Vec<_> = kept.iter().map(|orphan| (orphan.group, orphan.ino, orphan.bytes)).collect();
+        assert_eq!(listed, [(None, stray, 20_000), (group.group(), stray, 20_000)]);
         for (orphan, store) in kept.iter().zip([fs.stores.values().next().unwrap(), group]) {
             assert_eq!(store.stat(stray).await.unwrap().len, 0);
             assert!(orphan.restore(target_dir).await.unwrap());
@@ -175,7 +179,7 @@ fn an_orphan_moved_aside_is_deleted_or_kept_as_ordered() {
         orphan.delete(store.dir()).await.unwrap();
         assert_eq!(Orphan::list(store.dir()).await.unwrap(), []);
         let delete = CheckOptions { repair: true, delete: true, ..CheckOptions::default() };
-        assert_eq!(fs.check_with(&delete).await.verdict(), Verdict::Repaired);
+        assert_eq!(fs.check_with(&delete).await.outcome(), CheckOutcome::Repaired);
         assert_eq!(Orphan::list(store.dir()).await.unwrap(), []);
         assert_eq!(store.stat(stray).await.unwrap().len, 0);
     });
@@ -188,7 +192,7 @@ fn metadata_that_is_older_than_the_chunk_files_is_not_repaired_unless_the_loss_i
         let ino = fs.chunked(InodeId::ROOT, "big", 100_000).await;
         fs.edit_inode(ino, |inode| inode.size = 60_000);
         let store = fs.stores.values().next().unwrap();
-        let newer = InodeId(GIVEN_OUT + 500);
+        let newer = InodeId(FIRST_UNALLOCATED + 500);
         put(store, newer, b"of a file that the metadata has lost").await;
         let found = fs.check(false).await;
         let kinds: Vec<Kind> = found.findings.iter().map(|finding| finding.kind).collect();
@@ -202,7 +206,7 @@ fn metadata_that_is_older_than_the_chunk_files_is_not_repaired_unless_the_loss_i
         }
         assert_eq!(fs.check(false).await.findings, found.findings, "nothing was changed");
         let accepting = CheckOptions { repair: true, accept_loss: true, ..CheckOptions::default() };
-        assert_eq!(fs.check_with(&accepting).await.verdict(), Verdict::Repaired);
+        assert_eq!(fs.check_with(&accepting).await.outcome(), CheckOutcome::Repaired);
         let mut kept = BTreeSet::new();
         for store in fs.stores.values() {
             kept.extend(Orphan::list(store.dir()).await.unwrap().into_iter().map(|orphan| orphan.ino));
@@ -249,7 +253,7 @@ fn truncated_data_is_moved_aside_and_can_be_restored() {
         let found = fs.check(false).await;
         assert!(found.findings[0].remedy.contains("old backup"), "{found:?}");
         let repaired = fs.check(true).await;
-        assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
+        assert_eq!(repaired.outcome(), CheckOutcome::Repaired, "{:?}", repaired.findings);
         assert!(repaired.findings[0].remedy.contains("--orphans"), "{repaired:?}");
         let kept = Orphan::list(&dir).await.unwrap();
         assert_eq!(kept, [Orphan { group: None, ino, bytes: 100_000 }]);
@@ -280,7 +284,7 @@ fn a_chunk_file_is_not_truncated_without_a_copy_unless_ordered() {
         assert_eq!(store.stat(ino).await.unwrap().len, 100_000);
         let delete = CheckOptions { repair: true, delete: true, ..CheckOptions::default() };
         let repaired = fs.check_with(&delete).await;
-        assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
+        assert_eq!(repaired.outcome(), CheckOutcome::Repaired, "{:?}", repaired.findings);
         assert_eq!(repaired.findings[0].remedy, "");
         assert_eq!(store.stat(ino).await.unwrap().len, 60_000);
         assert_eq!(Orphan::list(store.dir()).await.unwrap(), [another], "it stays");
@@ -310,21 +314,21 @@ fn a_chunk_file_of_known_length_is_missed_in_a_file_with_holes() {
         // Through the store, so that its checksums are removed too.
         store.truncate(ino, CHUNK / 2).await.unwrap();
         assert_eq!(fs.finds_and_leaves(Kind::ShortChunkFile).await.object, "/sparse");
-        let told = RefCell::new(Vec::new());
+        let losses = RefCell::new(Vec::new());
         let note = |loss: &Loss| {
-            told.borrow_mut().push(loss.range);
+            losses.borrow_mut().push(loss.range);
             Ok(())
         };
-        let forget = || CheckOptions { repair: true, forget: Some(&note), ..CheckOptions::default() };
-        assert_eq!(fs.check_with(&forget()).await.verdict(), Verdict::Repaired);
-        assert_eq!(told.take(), [ByteRange::new(CHUNK + CHUNK / 2, 2 * CHUNK)]);
+        let forget = || CheckOptions { repair: true, loss_recorder: Some(&note), ..CheckOptions::default() };
+        assert_eq!(fs.check_with(&forget()).await.outcome(), CheckOutcome::Repaired);
+        assert_eq!(losses.take(), [ByteRange::new(CHUNK + CHUNK / 2, 2 * CHUNK)]);
         assert_eq!(fs.check(false).await.findings, []);
         assert_eq!(store.stat(ino).await.unwrap().len, CHUNK);
 
         store.delete(ino).await.unwrap();
         assert_eq!(fs.finds_and_leaves(Kind::MissingChunkFile).await.object, "/sparse");
-        assert_eq!(fs.check_with(&forget()).await.verdict(), Verdict::Repaired);
-        assert_eq!(told.take(), [ByteRange::new(CHUNK, 2 * CHUNK)]);
+        assert_eq!(fs.check_with(&forget()).await.outcome(), CheckOutcome::Repaired);
+        assert_eq!(losses.take(), [ByteRange::new(CHUNK, 2 * CHUNK)]);
         assert_eq!(fs.check(false).await.findings, []);
     });
 }
@@ -381,7 +385,7 @@ fn files_in_a_lost_group_are_named_listed_and_counted() {
         fs.edit_inode(ino, |inode| inode.layout.as_mut().unwrap().groups = vec![1]);
         fs.edit_inode(other, |inode| inode.layout.as_mut().unwrap().groups = vec![2]);
         let groups = BTreeSet::from([GroupId(1), GroupId(3)]);
-        let usage = async |fs: &Fs| fsck::usage(&*fs.frozen(), PARTITIONS, &groups).await.unwrap();
+        let usage = async |fs: &Fs| fsck::usage(&*fs.snapshot(), PARTITIONS, &groups).await.unwrap();
         let found = usage(&fs).await;
         assert_eq!((found.files, found.bytes, found.referenced), (1, 1000, [GroupId(1)].into()));
 

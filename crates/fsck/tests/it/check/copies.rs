@@ -1,10 +1,10 @@
 //! Files in mirrored groups.
 
-use super::support::{Fs, GIVEN_OUT, HASH_KEY, PARTITIONS, on_a_core};
+use super::support::{FIRST_UNALLOCATED, Fs, HASH_KEY, PARTITIONS, on_a_core};
 use chunkstore::{Durability, IfAbsent, IoPath, Orphan, Store};
 use fsck::{
-    CheckOptions, CheckReport, Discard, Kind, LocalTargets, Loss, Online, ReplicaLocation, Subject,
-    TargetFuture, Targets, Verdict,
+    CheckOptions, CheckOutcome, CheckReport, Discard, Kind, LocalTargets, Loss, Online, ReplicaLocation,
+    Subject, TargetFuture, Targets,
 };
 use rt::IoBuf;
 use std::cell::Cell;
@@ -35,59 +35,63 @@ async fn put(store: &Arc<Store>, name: InodeId, at: usize, byte: u8) {
 struct Served<'a> {
     fs: &'a Fs,
     subject: &'a Subject<'a>,
-    silent: Option<TargetId>,
+    unreachable: Option<TargetId>,
     /// Pauses until the replicas are reconciled after a crash.
-    unseen: &'a Cell<usize>,
+    pauses_left: &'a Cell<usize>,
     /// Changes by others while chunk files are listed.
     meanwhile: &'a dyn Fn(),
 }
 
 impl Served<'_> {
-    fn local(&self, seat: ReplicaLocation) -> Result<LocalTargets<'_>> {
-        if self.silent == Some(seat.target) {
+    fn local(&self, location: ReplicaLocation) -> Result<LocalTargets<'_>> {
+        if self.unreachable == Some(location.target) {
             return Err(Error::new(Errno::EHOSTDOWN, "its node is down"));
         }
-        if self.unseen.get() > 0 {
+        if self.pauses_left.get() > 0 {
             return Err(Error::new(Errno::EIO, "it must be resynced after a crash"));
         }
         Ok(LocalTargets(self.subject))
     }
 
-    async fn check(fs: &Fs, silent: Option<TargetId>) -> CheckReport {
-        Served::check_with(fs, silent, CheckOptions::default()).await
+    async fn check(fs: &Fs, unreachable: Option<TargetId>) -> CheckReport {
+        Served::check_with(fs, unreachable, CheckOptions::default()).await
     }
 
-    async fn check_with(fs: &Fs, silent: Option<TargetId>, orders: CheckOptions<'_>) -> CheckReport {
-        Served::check_after(fs, silent, orders, 0).await
+    async fn check_with(fs: &Fs, unreachable: Option<TargetId>, options: CheckOptions<'_>) -> CheckReport {
+        Served::check_after(fs, unreachable, options, 0).await
     }
 
     /// Checks after a crash, with this many pauses until the replicas are reconciled.
     async fn check_after(
         fs: &Fs,
-        silent: Option<TargetId>,
-        orders: CheckOptions<'_>,
-        rests: usize,
+        unreachable: Option<TargetId>,
+        options: CheckOptions<'_>,
+        pauses: usize,
     ) -> CheckReport {
-        let (subject, unseen) = (fs.subject(), Cell::new(rests));
-        Served { fs, subject: &subject, silent, unseen: &unseen, meanwhile: &|| () }.run(orders).await
+        let (subject, unseen) = (fs.subject(), Cell::new(pauses));
+        Served { fs, subject: &subject, unreachable, pauses_left: &unseen, meanwhile: &|| () }
+            .run(options)
+            .await
     }
 
     /// Checks while others change the file system.
-    async fn check_while(fs: &Fs, orders: CheckOptions<'_>, meanwhile: &dyn Fn()) -> CheckReport {
+    async fn check_while(fs: &Fs, options: CheckOptions<'_>, meanwhile: &dyn Fn()) -> CheckReport {
         let (subject, unseen) = (fs.subject(), Cell::new(0));
-        Served { fs, subject: &subject, silent: None, unseen: &unseen, meanwhile }.run(orders).await
+        Served { fs, subject: &subject, unreachable: None, pauses_left: &unseen, meanwhile }
+            .run(options)
+            .await
     }
 
-    async fn run(self, orders: CheckOptions<'_>) -> CheckReport {
+    async fn run(self, options: CheckOptions<'_>) -> CheckReport {
         let served = self;
-        let freeze = || Ok(served.fs.frozen());
+        let freeze = || Ok(served.fs.snapshot());
         let cluster = Online {
             take_snapshot: &freeze,
             partitions: PARTITIONS,
             hash_key: HASH_KEY,
             map: &served.fs.map,
             targets: &served,
-            orders,
+            options,
             progress: &|_, _, _| (),
         };
         fsck::check_online(&cluster).await.unwrap()
@@ -95,51 +99,51 @@ impl Served<'_> {
 }
 
 impl Targets for Served<'_> {
-    fn len(&self, seat: ReplicaLocation, ino: InodeId) -> TargetFuture<'_, u64> {
-        Box::pin(async move { Targets::len(&self.local(seat)?, seat, ino).await })
+    fn len(&self, location: ReplicaLocation, ino: InodeId) -> TargetFuture<'_, u64> {
+        Box::pin(async move { Targets::len(&self.local(location)?, location, ino).await })
     }
 
-    fn read(&self, seat: ReplicaLocation, ino: InodeId, range: ByteRange) -> TargetFuture<'_, u32> {
-        Box::pin(async move { Targets::read(&self.local(seat)?, seat, ino, range).await })
+    fn read(&self, location: ReplicaLocation, ino: InodeId, range: ByteRange) -> TargetFuture<'_, u32> {
+        Box::pin(async move { Targets::read(&self.local(location)?, location, ino, range).await })
     }
 
     fn list(
         &self,
-        seat: ReplicaLocation,
+        location: ReplicaLocation,
         from: InodeId,
     ) -> TargetFuture<'_, (Vec<InodeId>, Option<InodeId>)> {
         Box::pin(async move {
             (self.meanwhile)();
-            Targets::list(&self.local(seat)?, seat, from).await
+            Targets::list(&self.local(location)?, location, from).await
         })
     }
 
-    fn mend(
+    fn repair(
         &self,
         from: ReplicaLocation,
         to: TargetId,
         ino: InodeId,
         range: ByteRange,
     ) -> TargetFuture<'_, ()> {
-        Box::pin(async move { Targets::mend(&self.local(from)?, from, to, ino, range).await })
+        Box::pin(async move { Targets::repair(&self.local(from)?, from, to, ino, range).await })
     }
 
     fn give_up(
         &self,
-        seat: ReplicaLocation,
+        location: ReplicaLocation,
         ino: InodeId,
         range: ByteRange,
     ) -> TargetFuture<'_, Vec<ByteRange>> {
-        Box::pin(async move { Targets::give_up(&self.local(seat)?, seat, ino, range).await })
+        Box::pin(async move { Targets::give_up(&self.local(location)?, location, ino, range).await })
     }
 
-    fn discard(&self, seat: ReplicaLocation, ino: InodeId, how: Discard) -> TargetFuture<'_, ()> {
-        Box::pin(async move { Targets::discard(&self.local(seat)?, seat, ino, how).await })
+    fn discard(&self, location: ReplicaLocation, ino: InodeId, how: Discard) -> TargetFuture<'_, ()> {
+        Box::pin(async move { Targets::discard(&self.local(location)?, location, ino, how).await })
     }
 
     fn pause(&self) -> TargetFuture<'_, ()> {
         Box::pin(async {
-            self.unseen.set(self.unseen.get().saturating_sub(1));
+            self.pauses_left.set(self.pauses_left.get().saturating_sub(1));
             Ok(())
         })
     }
@@ -150,7 +154,7 @@ fn replicas_of_a_running_cluster_are_compared() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let report = Served::check(&fs, None).await;
-        assert_eq!((report.verdict(), report.chunk_files), (Verdict::Clean, 4), "{:?}", report.findings);
+        assert_eq!((report.outcome(), report.chunk_files), (CheckOutcome::Clean, 4), "{:?}", report.findings);
         put(copy(&fs, ino, 1), ino, 8192, 0xee).await;
         let report = Served::check(&fs, None).await;
         let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
@@ -170,16 +174,16 @@ fn replicas_of_a_running_cluster_are_compared() {
 fn an_unreachable_replica_is_reported_and_no_damage() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
-        let silent = copy(&fs, ino, 0).target();
-        let report = Served::check(&fs, Some(silent)).await;
-        assert_eq!(report.verdict(), Verdict::Clean, "{:?}", report.findings);
+        let unreachable = copy(&fs, ino, 0).target();
+        let report = Served::check(&fs, Some(unreachable)).await;
+        assert_eq!(report.outcome(), CheckOutcome::Clean, "{:?}", report.findings);
         assert_eq!(report.unjudged.len(), 1, "{:?}", report.unjudged);
         assert!(report.unjudged[0].contains("its node is down"));
         // Its partner is not in sync: the group can't be checked.
         let id = fs.layout(ino).groups[0];
         let group = fs.map.groups.iter_mut().find(|group| group.id == id).unwrap();
         group.states = vec![MemberState::Good, MemberState::NeedsResync];
-        let report = Served::check(&fs, Some(silent)).await;
+        let report = Served::check(&fs, Some(unreachable)).await;
         assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
         assert_eq!(report.findings[0].object, format!("group {id}"));
     });
@@ -232,7 +236,7 @@ fn a_running_cluster_is_repaired_from_the_other_replica() {
         assert_eq!(kinds, [damaged, damaged, damaged, stray, stray], "{:?}", found.findings);
         let repair = CheckOptions { repair: true, ..CheckOptions::default() };
         let repaired = Served::check_with(&fs, None, repair).await;
-        assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
+        assert_eq!(repaired.outcome(), CheckOutcome::Repaired, "{:?}", repaired.findings);
         assert_eq!(Served::check(&fs, None).await.findings, []);
         right(&fs, ino).await;
     });
@@ -245,7 +249,7 @@ fn one_copy_that_is_too_long_is_cut_while_the_cluster_runs_and_two_are_not() {
         put(copy(&fs, ino, 1), ino, CHUNK, 0xee).await;
         let repair = CheckOptions { repair: true, ..CheckOptions::default() };
         let cut = Served::check_with(&fs, None, repair).await;
-        assert_eq!(cut.verdict(), Verdict::Repaired, "{:?}", cut.findings);
+        assert_eq!(cut.outcome(), CheckOutcome::Repaired, "{:?}", cut.findings);
         assert_eq!(Served::check(&fs, None).await.findings, []);
         right(&fs, ino).await;
         let is_told = |found: &fsck::Finding| found.kind == Kind::LongChunkFile && found.remedy.is_empty();
@@ -254,7 +258,7 @@ fn one_copy_that_is_too_long_is_cut_while_the_cluster_runs_and_two_are_not() {
             put(copy(&fs, ino, which), ino, CHUNK, 0xee).await;
         }
         let left = Served::check_with(&fs, None, repair).await;
-        assert_eq!(left.verdict(), Verdict::Damaged);
+        assert_eq!(left.outcome(), CheckOutcome::Damaged);
         assert!(left.findings.iter().all(|finding| finding.kind == Kind::LongChunkFile && !finding.repaired));
         assert!(left.findings[0].remedy.contains("replace it by the copy"), "{:?}", left.findings);
     });
@@ -279,7 +283,7 @@ fn a_too_long_replica_is_truncated_only_after_a_copy() {
         assert_eq!(store.stat(ino).await.unwrap().len, long);
         std::fs::remove_file(&place).unwrap();
         let repaired = fs.check(true).await;
-        assert_eq!(repaired.verdict(), Verdict::Repaired, "{repaired:?}");
+        assert_eq!(repaired.outcome(), CheckOutcome::Repaired, "{repaired:?}");
         assert_eq!(store.stat(ino).await.unwrap().len, CHUNK as u64);
         assert_eq!(Orphan::list(dir).await.unwrap(), [kept]);
     });
@@ -294,18 +298,22 @@ fn lost_content_is_given_up_only_with_all_replicas_present() {
             OpenOptions::new().write(true).open(file).unwrap().write_all_at(b"flipped", 8192).unwrap();
         }
         let note = |_: &Loss| Ok(());
-        let forget =
-            CheckOptions { repair: true, forget: Some(&note), below: Some("/d"), ..CheckOptions::default() };
+        let forget = CheckOptions {
+            repair: true,
+            loss_recorder: Some(&note),
+            below: Some("/d"),
+            ..CheckOptions::default()
+        };
         let group = fs.map.groups.iter_mut().find(|group| group.id == GroupId(5)).unwrap();
         group.states = vec![MemberState::Good, MemberState::NeedsResync];
         let other = fs.map.groups.iter_mut().find(|group| group.id == GroupId(6)).unwrap();
         other.states = vec![MemberState::Good, MemberState::NeedsResync];
         let kept = Served::check_with(&fs, None, forget).await;
-        assert_eq!(kept.verdict(), Verdict::Damaged);
+        assert_eq!(kept.outcome(), CheckOutcome::Damaged);
         assert!(kept.findings[0].remedy.contains("aren't in sync"), "{:?}", kept.findings);
         fs.map.groups.iter_mut().for_each(|group| group.states.clear());
         let forgotten = Served::check_with(&fs, None, forget).await;
-        assert_eq!(forgotten.verdict(), Verdict::Repaired, "{:?}", forgotten.findings);
+        assert_eq!(forgotten.outcome(), CheckOutcome::Repaired, "{:?}", forgotten.findings);
         assert_eq!(Served::check(&fs, None).await.findings, []);
         for content in fs.contents(ino, 0, CHUNK).await {
             assert_eq!(content[8192..12_288], [0; 4096]);
@@ -351,7 +359,7 @@ fn content_of_a_changed_file_is_not_given_up() {
             told.set(told.get() + 1);
             Ok(())
         };
-        let forget = CheckOptions { repair: true, forget: Some(&note), ..CheckOptions::default() };
+        let forget = CheckOptions { repair: true, loss_recorder: Some(&note), ..CheckOptions::default() };
         let begins = || drop(fs.run(wire::MetaOp::BeginWrite { ino }));
         let report = Served::check_while(&fs, forget, &begins).await;
         assert_eq!((report.pending, report.findings), (1, vec![]), "somebody writes it");
@@ -375,7 +383,8 @@ fn content_of_a_changed_file_is_not_given_up() {
             fs.edit_inode(ino, |inode| inode.size = size + 1);
             Ok(())
         };
-        let report = Served::check_with(&fs, None, CheckOptions { forget: Some(&grows), ..forget }).await;
+        let report =
+            Served::check_with(&fs, None, CheckOptions { loss_recorder: Some(&grows), ..forget }).await;
         assert_eq!((report.pending, told.get()), (1, 1));
         assert!(report.findings.iter().all(|finding| finding.lost && !finding.repaired), "{report:?}");
         fs.edit_inode(ino, |inode| inode.size = size);
@@ -388,18 +397,18 @@ fn content_of_a_changed_file_is_not_given_up() {
 fn orphans_are_kept_while_the_metadata_is_older() {
     on_a_core(async |fs| {
         let target = TargetId(1);
-        put(&fs.stores[&target], InodeId(GIVEN_OUT + 500), 0, 1).await;
+        put(&fs.stores[&target], InodeId(FIRST_UNALLOCATED + 500), 0, 1).await;
         put(&fs.stores[&target], InodeId(4242), 0, 1).await;
         let repair = CheckOptions { repair: true, ..CheckOptions::default() };
         let report = Served::check_with(&fs, None, repair).await;
-        assert_eq!((report.findings.len(), report.verdict()), (2, Verdict::Damaged), "{report:?}");
+        assert_eq!((report.findings.len(), report.outcome()), (2, CheckOutcome::Damaged), "{report:?}");
         let is_told =
             |found: &fsck::Finding| found.cause.contains("older") && found.remedy.contains("restore");
         assert!(report.findings.iter().all(is_told), "{report:?}");
         assert_eq!(fs.stores[&target].list().await.unwrap().len(), 2);
         let accepting = CheckOptions { accept_loss: true, ..repair };
         let report = Served::check_with(&fs, None, accepting).await;
-        assert_eq!(report.verdict(), Verdict::Repaired, "{report:?}");
+        assert_eq!(report.outcome(), CheckOutcome::Repaired, "{report:?}");
         assert_eq!(chunkstore::Orphan::list(fs.stores[&target].dir()).await.unwrap().len(), 2);
     });
 }
@@ -417,7 +426,7 @@ fn orphans_are_kept_while_a_record_is_unreadable() {
         assert!(report.findings.iter().any(|finding| finding.kind == Kind::DamagedRecord));
         assert!(report.findings.iter().all(|finding| finding.kind != Kind::StrayChunkFile), "{report:?}");
         assert!(
-            report.unjudged.iter().any(|told| told.contains("unreadable metadata records")),
+            report.unjudged.iter().any(|reason| reason.contains("unreadable metadata records")),
             "{:?}",
             report.unjudged
         );
@@ -447,7 +456,7 @@ fn chunk_files_of_migrating_files_are_not_deleted() {
         fs.put_all(vec![(migrating.clone(), Some(Vec::new().into()))]);
         let report = Served::check_with(&fs, None, repair).await;
         let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
-        assert_eq!((kinds, report.verdict()), (vec![Kind::StrayChunkFile], Verdict::Damaged));
+        assert_eq!((kinds, report.outcome()), (vec![Kind::StrayChunkFile], CheckOutcome::Damaged));
         assert!(there().await && report.findings[0].remedy.contains("is migrating"), "{report:?}");
         fs.put_all(vec![(migrating, None)]);
         // All locations have been listed once, and suspects are listed again.
@@ -470,7 +479,7 @@ fn chunk_files_of_migrating_files_are_not_deleted() {
             (layout.groups[0], layout.slots[0]) = (own, 0);
         });
         let report = Served::check_with(&fs, None, repair).await;
-        assert_eq!((report.findings.len(), report.verdict()), (1, Verdict::Repaired));
+        assert_eq!((report.findings.len(), report.outcome()), (1, CheckOutcome::Repaired));
         assert!(!there().await, "it is elsewhere for good");
     });
 }
@@ -480,7 +489,7 @@ fn equal_copies_are_in_order() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let report = fs.check(false).await;
-        assert_eq!((report.verdict(), report.pending), (Verdict::Clean, 0), "{:?}", report.findings);
+        assert_eq!((report.outcome(), report.pending), (CheckOutcome::Clean, 0), "{:?}", report.findings);
         assert!(report.unjudged.is_empty());
         assert_eq!(report.chunk_files, 4, "two stripes, two copies of each");
         // The targets themselves have none of it.
@@ -512,7 +521,7 @@ fn noted_differences_are_left_to_the_restart() {
         let hold = store.hold_entries();
         put(store, ino, 8192, 0xee).await;
         let report = fs.check(false).await;
-        assert_eq!((report.verdict(), report.pending), (Verdict::Clean, 1), "{:?}", report.findings);
+        assert_eq!((report.outcome(), report.pending), (CheckOutcome::Clean, 1), "{:?}", report.findings);
         drop(hold);
     });
 }
@@ -561,7 +570,7 @@ fn an_unopenable_replica_is_reported_once_and_the_rest_is_checked() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let (target, lost) = (TargetId(1), GroupId(5));
-        fs.reopen_copies(|stores| {
+        fs.reopen_replicas(|stores| {
             std::fs::remove_dir_all(Store::group_dir(stores[&target].dir(), lost)).unwrap();
         })
         .await;
@@ -575,14 +584,14 @@ fn an_unopenable_replica_is_reported_once_and_the_rest_is_checked() {
             let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
             assert_eq!(kinds, [Kind::DamagedContent, Kind::UnknownTarget], "{:?}", report.findings);
             assert_eq!(report.findings[0].repaired, repair, "{:?}", report.findings);
-            assert_eq!((report.verdict(), report.chunk_files), (Verdict::Damaged, 3));
-            let told = &report.findings[1];
-            assert!(is_of_group(told) && told.remedy.contains("lost+found"), "{told:?}");
-            assert!(told.cause.contains("is missing") && !told.repaired, "{told:?}");
+            assert_eq!((report.outcome(), report.chunk_files), (CheckOutcome::Damaged, 3));
+            let finding = &report.findings[1];
+            assert!(is_of_group(finding) && finding.remedy.contains("lost+found"), "{finding:?}");
+            assert!(finding.cause.contains("is missing") && !finding.repaired, "{finding:?}");
         }
 
         // There is no other replica either: the files are named.
-        fs.reopen_copies(|stores| {
+        fs.reopen_replicas(|stores| {
             std::fs::remove_dir_all(Store::group_dir(stores[&TargetId(2)].dir(), lost)).unwrap();
         })
         .await;
@@ -625,7 +634,7 @@ fn an_out_of_sync_replica_is_reported_and_no_damage() {
         let group = fs.map.groups.iter_mut().find(|group| group.id == layout.groups[0]).unwrap();
         group.states = vec![MemberState::Good, MemberState::NeedsResync];
         let report = fs.check(true).await;
-        assert_eq!(report.verdict(), Verdict::Clean, "{:?}", report.findings);
+        assert_eq!(report.outcome(), CheckOutcome::Clean, "{:?}", report.findings);
         assert_eq!(report.unjudged.len(), 1);
         assert!(report.unjudged[0].contains("needs-resync"), "{:?}", report.unjudged);
     });
@@ -647,9 +656,9 @@ fn the_check_waits_for_crash_reconciliation() {
     on_a_core(async |mut fs| {
         mirrored(&mut fs).await;
         let report = Served::check_after(&fs, None, CheckOptions::default(), 5).await;
-        assert_eq!((report.verdict(), report.chunk_files), (Verdict::Clean, 4), "{:?}", report.findings);
+        assert_eq!((report.outcome(), report.chunk_files), (CheckOutcome::Clean, 4), "{:?}", report.findings);
         let report = Served::check_after(&fs, None, CheckOptions::default(), usize::MAX).await;
-        assert_eq!((report.verdict(), report.chunk_files), (Verdict::Damaged, 0));
+        assert_eq!((report.outcome(), report.chunk_files), (CheckOutcome::Damaged, 0));
         assert!(report.findings.iter().all(|finding| finding.kind == Kind::UnknownTarget));
     });
 }

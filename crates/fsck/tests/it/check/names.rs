@@ -1,7 +1,7 @@
 //! Faults of metadata.
 
 use super::support::{Fs, HASH_KEY, PARTITIONS, on_a_core};
-use fsck::{CheckOptions, Kind, Verdict};
+use fsck::{CheckOptions, CheckOutcome, Kind};
 use namespace::keys;
 use namespace::record::{Entry, Inline, Next, Orphan, Xattr};
 use types::{InodeId, PartitionId, mode};
@@ -27,11 +27,11 @@ fn tree(fs: &Fs) -> (InodeId, InodeId) {
 #[test]
 fn a_sound_file_system_is_clean() {
     on_a_core(async |fs| {
-        assert_eq!(fs.check(false).await.verdict(), Verdict::Clean);
+        assert_eq!(fs.check(false).await.outcome(), CheckOutcome::Clean);
         let (dir, file) = tree(&fs);
         fs.chunked(dir, "big", 300_000).await;
         let report = fs.check(true).await;
-        assert_eq!(report.verdict(), Verdict::Clean, "{:?}", report.findings);
+        assert_eq!(report.outcome(), CheckOutcome::Clean, "{:?}", report.findings);
         assert_eq!((report.files, report.directories, report.pending), (3, 3, 0));
         assert_eq!(report.bytes, 300_000);
         // State that a restart reconciles is no damage.
@@ -39,7 +39,7 @@ fn a_sound_file_system_is_clean() {
         fs.run(MetaOp::Unlink { parent: InodeId::ROOT, name: "link".into() });
         fs.run(MetaOp::BeginWrite { ino: file });
         let report = fs.check(true).await;
-        assert_eq!((report.verdict(), report.pending), (Verdict::Clean, 2));
+        assert_eq!((report.outcome(), report.pending), (CheckOutcome::Clean, 2));
     });
 }
 
@@ -65,7 +65,7 @@ fn records_in_partitions_without_inodes_are_found() {
             assert_eq!(findings.len(), 1);
         }
         fs.put_all(vec![(b"\xff\xffmap".to_vec(), Some(b"management's".to_vec().into()))]);
-        assert_eq!(fs.check(true).await.verdict(), Verdict::Clean);
+        assert_eq!(fs.check(true).await.outcome(), CheckOutcome::Clean);
     });
 }
 
@@ -187,7 +187,7 @@ fn inodes_that_are_counted_wrongly_are_counted() {
         assert_eq!(fs.get::<Next>(&key), next);
         // A record of an earlier version.
         fs.put(&key, &Next { inodes: None, ..next });
-        assert_eq!(fs.check(false).await.verdict(), Verdict::Clean);
+        assert_eq!(fs.check(false).await.outcome(), CheckOutcome::Clean);
     });
 }
 
@@ -220,13 +220,13 @@ fn names_are_repaired_without_chunk_files() {
             let orders = CheckOptions { repair, ..CheckOptions::default() };
             fsck::check_names(&fs.engine, (PARTITIONS, HASH_KEY), &orders, &|_, _, _| ()).unwrap()
         };
-        for (repair, verdict) in [(false, Verdict::Damaged), (true, Verdict::Repaired)] {
+        for (repair, verdict) in [(false, CheckOutcome::Damaged), (true, CheckOutcome::Repaired)] {
             let report = check(repair);
             let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
-            assert_eq!((report.verdict(), kinds), (verdict, vec![Kind::LinkCount]));
+            assert_eq!((report.outcome(), kinds), (verdict, vec![Kind::LinkCount]));
             assert_eq!((report.files, report.directories, report.chunk_files), (3, 3, 0));
         }
-        assert_eq!(check(false).verdict(), Verdict::Clean);
+        assert_eq!(check(false).outcome(), CheckOutcome::Clean);
         assert_eq!(fs.check(false).await.findings[0].kind, Kind::MissingChunkFile);
     });
 }

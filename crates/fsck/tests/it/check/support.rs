@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use chunkstore::{Durability, IfAbsent, IoPath, Store};
-use fsck::{CheckOptions, CheckReport, Finding, Kind, Replicas, Subject, UnopenedReplicas, Verdict};
+use fsck::{CheckOptions, CheckOutcome, CheckReport, Finding, Kind, Replicas, Subject, UnopenedReplicas};
 use kv::{Batch, Embedded, Engine, Outcome};
 use namespace::record::{Inode, Next};
 use namespace::{Env, ReadError, Reader, Writes, keys};
@@ -20,7 +20,7 @@ use wire::{MetaOp, MetaReply};
 pub const HASH_KEY: (u64, u64) = (3, 5);
 pub const PARTITIONS: u16 = 4;
 /// Inode numbers of the first partition up to this one are allocated.
-pub const GIVEN_OUT: u64 = 10_000;
+pub const FIRST_UNALLOCATED: u64 = 10_000;
 
 /// A file system that no process serves.
 pub struct Fs {
@@ -77,7 +77,7 @@ impl Fs {
         let fs = Fs { engine, stores, copies, unopened, map, dir };
         fs.put_all(namespace::format(&fs.env()));
         // Files existed before and were deleted: orphaned chunk files may have their numbers.
-        fs.put(&keys::next(PartitionId(0)), &Next { sequence: GIVEN_OUT, inodes: Some(0) });
+        fs.put(&keys::next(PartitionId(0)), &Next { sequence: FIRST_UNALLOCATED, inodes: Some(0) });
         fs
     }
 
@@ -131,7 +131,7 @@ impl Fs {
     }
 
     /// Returns a snapshot of the metadata.
-    pub fn frozen(&self) -> Arc<dyn Engine> {
+    pub fn snapshot(&self) -> Arc<dyn Engine> {
         self.engine.snapshot().unwrap()
     }
 
@@ -216,14 +216,14 @@ impl Fs {
 
     /// Closes all replicas orderly, so that no notes of differences remain, and opens them again.
     pub async fn settle(&mut self) {
-        self.reopen_copies(|_| ()).await;
+        self.reopen_replicas(|_| ()).await;
         for store in self.copies.values() {
             assert_eq!(store.dirty_ranges(InodeId(0), 100).await.unwrap(), (vec![], None));
         }
     }
 
     /// Closes all replicas, calls `change` with the targets, and opens what can be opened.
-    pub async fn reopen_copies(&mut self, change: impl FnOnce(&BTreeMap<TargetId, Arc<Store>>)) {
+    pub async fn reopen_replicas(&mut self, change: impl FnOnce(&BTreeMap<TargetId, Arc<Store>>)) {
         for store in self.copies.values() {
             store.close().await.unwrap();
         }
@@ -272,7 +272,7 @@ impl Fs {
     /// after a repair.
     pub async fn finds_and_repairs(&self, kind: Kind) -> Vec<Finding> {
         let found = self.check(false).await;
-        assert_eq!(found.verdict(), Verdict::Damaged);
+        assert_eq!(found.outcome(), CheckOutcome::Damaged);
         assert!(found.findings.iter().any(|finding| finding.kind == kind), "{:?}", found.findings);
         assert_eq!(
             self.check(false).await.findings,
@@ -280,9 +280,9 @@ impl Fs {
             "a check without repair changes nothing"
         );
         let repaired = self.check(true).await;
-        assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
+        assert_eq!(repaired.outcome(), CheckOutcome::Repaired, "{:?}", repaired.findings);
         let after = self.check(false).await;
-        assert_eq!(after.verdict(), Verdict::Clean, "{:?}", after.findings);
+        assert_eq!(after.outcome(), CheckOutcome::Clean, "{:?}", after.findings);
         found.findings
     }
 
@@ -290,7 +290,7 @@ impl Fs {
     pub async fn finds_and_leaves(&self, kind: Kind) -> Finding {
         let report = self.check(true).await;
         let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
-        assert_eq!((kinds, report.verdict()), (vec![kind], Verdict::Damaged));
+        assert_eq!((kinds, report.outcome()), (vec![kind], CheckOutcome::Damaged));
         assert_eq!(self.check(true).await.findings, report.findings);
         report.findings[0].clone()
     }

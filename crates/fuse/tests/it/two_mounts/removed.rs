@@ -62,13 +62,13 @@ pub(crate) fn an_open_directory_has_attributes_when_another_mount_has_removed_it
     fs::create_dir(&here).unwrap();
     fs::set_permissions(&here, Permissions::from_mode(0o751)).unwrap();
     let open = File::open(&here).unwrap();
-    let told = |of: &Metadata| (of.dev(), of.ino(), of.mode(), of.uid(), of.gid(), of.mtime());
+    let identity_of = |of: &Metadata| (of.dev(), of.ino(), of.mode(), of.uid(), of.gid(), of.mtime());
     let before = open.metadata().unwrap();
     assert_eq!(before.nlink(), 2);
     fs::remove_dir(&there).unwrap();
     let has_attributes = |when: &str| {
         let now = open.metadata().unwrap_or_else(|error| panic!("{when}: {error}"));
-        assert_eq!((told(&now), now.nlink()), (told(&before), 0), "{when}");
+        assert_eq!((identity_of(&now), now.nlink()), (identity_of(&before), 0), "{when}");
     };
     has_attributes("removed");
     wait_until_deleted(&cluster.clients[0], InodeId(before.ino()));

@@ -130,7 +130,7 @@ fn a_batch_is_recorded_only_when_its_journal_is_known() {
     let dir = tempfile::tempdir().unwrap();
     let synced = SyncRecord::open(dir.path());
     let noted_after = |journal, committed, next| {
-        synced.note(dir.path(), journal, committed, next);
+        synced.record_sync(dir.path(), journal, committed, next);
         read_synced(dir.path()).map(|batch| (batch.journal, batch.number))
     };
     assert_eq!(noted_after(3, 10, 11), None, "the first sync");

@@ -54,7 +54,7 @@ struct Lease {
 
 /// When a value was cached, to check whether it has been valid ever since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Moment {
+struct CacheStamp {
     lease: u64,
     changes: u64,
 }
@@ -80,9 +80,9 @@ impl State {
     }
 
     /// `None` while nothing is certain.
-    fn moment(&self, ino: InodeId) -> Option<Moment> {
+    fn cache_stamp(&self, ino: InodeId) -> Option<CacheStamp> {
         let lease = self.leases.get(&ino).filter(|lease| lease.mode != LeaseMode::Shared)?;
-        (self.changing == 0).then_some(Moment { lease: lease.id, changes: self.changes })
+        (self.changing == 0).then_some(CacheStamp { lease: lease.id, changes: self.changes })
     }
 
     fn forget_cached(&mut self) {
@@ -123,13 +123,13 @@ impl CachingClient {
         let _gate = self.gate.read().await;
         let (changes, dir) = {
             let state = self.state.lock();
-            let dir = lookup_of(&op).and_then(|(dir, _)| state.moment(dir));
+            let dir = lookup_of(&op).and_then(|(dir, _)| state.cache_stamp(dir));
             (state.changes, dir)
         };
         let floor = attr_op(&op).and_then(|ino| self.known_size(ino).map(|size| (ino, size)));
         let response = self.send(op.clone()).await;
         let mut state = self.state.lock();
-        let quiet = state.changing == 0 && state.changes == changes;
+        let is_unchanged = state.changing == 0 && state.changes == changes;
         match response {
             Ok(response) => {
                 let relied_on = response.recalls >= state.seen;
@@ -142,7 +142,7 @@ impl CachingClient {
                         "{op:?} missed a size of {floor}: {attr:?}"
                     );
                 }
-                if relied_on && quiet {
+                if relied_on && is_unchanged {
                     cache(&mut state, &op, &response);
                 }
                 Ok(response.reply)
@@ -150,7 +150,7 @@ impl CachingClient {
             Err(error) => {
                 // The absence of a name may be cached under a lease that was held all the time.
                 if let (Some((dir_ino, name)), Errno::ENOENT, Some(then)) = (lookup_of(&op), error.errno, dir)
-                    && state.moment(dir_ino) == Some(then)
+                    && state.cache_stamp(dir_ino) == Some(then)
                 {
                     state.lease(dir_ino).unwrap().names.insert(name, None);
                 }
@@ -179,7 +179,7 @@ impl CachingClient {
     }
 
     pub async fn open(&self, ino: InodeId, wish: LeaseMode) {
-        if self.ask(MetaOp::Open { ino, wish: Some(wish) }).await.is_ok() {
+        if self.ask(MetaOp::Open { ino, requested_lease: Some(wish) }).await.is_ok() {
             self.state.lock().open.insert(ino);
         }
     }
@@ -198,7 +198,7 @@ impl CachingClient {
     }
 
     /// Releases a lease and an open file.
-    pub async fn let_go(&self, ino: InodeId) {
+    pub async fn release(&self, ino: InodeId) {
         let _alone = self.gate.write().await;
         self.report(ino).await;
         let seen = {
@@ -278,13 +278,13 @@ impl CachingClient {
         self.report(ino).await;
         let in_use = self.state.lock().open.contains(&ino);
         let yields = vec![RecallAck { number: recall.number, ino, in_use }];
-        self.send(MetaOp::Yield { yields }).await.unwrap();
+        self.send(MetaOp::AckRecalls { acks: yields }).await.unwrap();
     }
 
     /// Compares a cached value with the service's answer to a client without leases.
     pub async fn check(&self, observer: &Client, ino: InodeId, name: &str) {
         let Some((moment, mode, attr, inline, child)) = self.cached(ino, name) else { return };
-        let still = || self.state.lock().moment(ino) == Some(moment);
+        let still = || self.state.lock().cache_stamp(ino) == Some(moment);
         if let Some(attr) = attr.filter(|_| mode == LeaseMode::Read) {
             let found = observer.getattr(ino).await;
             if still() {
@@ -303,7 +303,7 @@ impl CachingClient {
             }
         }
         if let Some(inline) = inline.filter(|_| mode == LeaseMode::Read) {
-            let found = observer.call(MetaOp::Open { ino, wish: None }).await;
+            let found = observer.call(MetaOp::Open { ino, requested_lease: None }).await;
             if still() {
                 let Ok(MetaReply::File(info)) = found else { panic!("{found:?}") };
                 assert_eq!(info.inline, Some(inline));
@@ -324,9 +324,9 @@ impl CachingClient {
         &self,
         ino: InodeId,
         name: &str,
-    ) -> Option<(Moment, LeaseMode, Option<Attr>, Option<Bytes>, Option<Option<InodeId>>)> {
+    ) -> Option<(CacheStamp, LeaseMode, Option<Attr>, Option<Bytes>, Option<Option<InodeId>>)> {
         let mut state = self.state.lock();
-        let moment = state.moment(ino)?;
+        let moment = state.cache_stamp(ino)?;
         let lease = state.lease(ino)?;
         Some((moment, lease.mode, lease.attr, lease.inline.clone(), lease.names.get(name).copied()))
     }
@@ -339,7 +339,7 @@ impl CachingClient {
             state.leases.keys().chain(&state.open).chain(state.unreported.keys()).copied().collect()
         };
         for ino in inodes {
-            self.let_go(ino).await;
+            self.release(ino).await;
         }
         rt::sleep(10 * SECOND).await;
     }

@@ -23,11 +23,11 @@ use wire::{
 };
 
 /// Running services by node.
-type Living = Arc<Mutex<BTreeMap<NodeId, Arc<MetaService>>>>;
+type Services = Arc<Mutex<BTreeMap<NodeId, Arc<MetaService>>>>;
 
 pub struct Cluster {
     pub map: MapHandle,
-    pub living: Living,
+    pub services: Services,
     pub memory: Arc<Memory>,
     /// Nodes that management doesn't trust.
     pub cut_off: Arc<Mutex<BTreeSet<NodeId>>>,
@@ -39,33 +39,33 @@ pub struct Cluster {
 }
 
 /// The channel to a service of another node. It has latency, and breaks when the service dies.
-struct Way {
+struct PeerLink {
     node: NodeId,
-    living: Living,
+    services: Services,
     lost: Arc<Mutex<Option<u64>>>,
 }
 
-fn alive(living: &Living, node: NodeId) -> Result<Arc<MetaService>> {
+fn running_service(living: &Services, node: NodeId) -> Result<Arc<MetaService>> {
     let service = living.lock().get(&node).cloned();
     service.ok_or_else(|| Error::new(Errno::ETIMEDOUT, format!("node {node} doesn't answer")))
 }
 
-async fn travel() {
+async fn delay() {
     rt::sleep(Duration::from_micros(rt::random_u64() % 500)).await;
 }
 
-impl Handler<PartitionsRequest, PartitionsReply> for Way {
+impl Handler<PartitionsRequest, PartitionsReply> for PeerLink {
     fn handle(
         &self,
         request: PartitionsRequest,
         _: Option<IoBuf>,
     ) -> LocalFuture<'_, Result<PartitionsReply>> {
         Box::pin(async move {
-            travel().await;
-            let service = alive(&self.living, self.node)?;
+            delay().await;
+            let service = running_service(&self.services, self.node)?;
             let reply = service.handle(request, None).await;
-            travel().await;
-            alive(&self.living, self.node)?;
+            delay().await;
+            running_service(&self.services, self.node)?;
             let lost = *self.lost.lock();
             if lost.is_some_and(|every| rt::random_u64().is_multiple_of(every)) {
                 return Err(Error::new(Errno::ETIMEDOUT, "the answer was lost"));
@@ -84,7 +84,7 @@ impl Cluster {
         let map = MapBuilder::new(TARGETS).single_groups().metadata_nodes(&ids, PARTITIONS).share();
         let cluster = Rc::new(Cluster {
             map,
-            living: Living::default(),
+            services: Services::default(),
             memory,
             cut_off: Arc::default(),
             chunks: Arc::default(),
@@ -101,26 +101,26 @@ impl Cluster {
             NodeId(1) => self.writer.clone().into(),
             _ => RemoteStore::new(&self.memory, Duration::from_micros(300)).writer().into(),
         };
-        let (living, lost) = (self.living.clone(), self.lost.clone());
+        let (living, lost) = (self.services.clone(), self.lost.clone());
         let connect = move |to: &Node| -> PartitionsChannel {
-            let way = Way { node: to.id, living: living.clone(), lost: lost.clone() };
-            Channel::in_process(Arc::new(way))
+            let link = PeerLink { node: to.id, services: living.clone(), lost: lost.clone() };
+            Channel::in_process(Arc::new(link))
         };
         let cut_off = self.cut_off.clone();
         let term = move || (!cut_off.lock().contains(&node)).then_some(0);
-        let company = PeerContext { connect: Box::new(connect), term: Box::new(term) };
+        let context = PeerContext { connect: Box::new(connect), term: Box::new(term) };
         let options = MetaOptions { node, hash_key: (1, 2), partitions: PARTITIONS };
         let storage = self.chunks.channels();
-        let service = MetaService::open_shared(store, options, self.map.clone(), storage, company);
+        let service = MetaService::open_shared(store, options, self.map.clone(), storage, context);
         rt::spawn(service.clone().background());
         rt::spawn(service.clone().follow_assignment());
-        self.living.lock().insert(node, service);
+        self.services.lock().insert(node, service);
         self.change(|map| map.nodes[node.0 as usize - 1].state = NodeState::Online);
     }
 
     /// Kills a service. Management notices after a while, and assigns its partitions to others.
     pub async fn kill(&self, node: NodeId) {
-        let service = self.living.lock().remove(&node).unwrap();
+        let service = self.services.lock().remove(&node).unwrap();
         service.stop();
         rt::sleep(Duration::from_secs(15)).await;
         self.change(|map| {
@@ -143,12 +143,12 @@ impl Cluster {
     }
 
     /// Waits until every partition is served by its owner in the map.
-    pub async fn settled(&self) {
+    pub async fn wait_until_served(&self) {
         loop {
             let map = self.map.read().unwrap().clone();
             let executes = |p: &u16| {
                 let owner = map.partitions[*p as usize];
-                let service = self.living.lock().get(&owner).cloned();
+                let service = self.services.lock().get(&owner).cloned();
                 service.is_some_and(|service| service.serving_partitions().contains(&PartitionId(*p)))
             };
             if (0..PARTITIONS).all(|p| executes(&p)) {
@@ -159,11 +159,11 @@ impl Cluster {
     }
 
     pub fn service(&self, node: u32) -> Arc<MetaService> {
-        self.living.lock()[&NodeId(node)].clone()
+        self.services.lock()[&NodeId(node)].clone()
     }
 
     pub fn stop(&self) {
-        self.living.lock().values().for_each(|service| service.stop());
+        self.services.lock().values().for_each(|service| service.stop());
     }
 }
 
@@ -203,14 +203,14 @@ impl RoutingClient {
     }
 
     async fn send(&self, node: NodeId, sequence: u64, op: MetaOp) -> Result<MetaResponse> {
-        travel().await;
-        let service = alive(&self.cluster.living, node)?;
+        delay().await;
+        let service = running_service(&self.cluster.services, node)?;
         let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
         let reply = service
             .handle(
                 MetaRequest {
                     session: self.session,
-                    number: numbered(sequence),
+                    slot_sequence: numbered(sequence),
                     credentials,
                     privileged: false,
                     op,
@@ -218,8 +218,8 @@ impl RoutingClient {
                 None,
             )
             .await;
-        travel().await;
-        alive(&self.cluster.living, node)?;
+        delay().await;
+        running_service(&self.cluster.services, node)?;
         reply
     }
 
@@ -229,13 +229,15 @@ impl RoutingClient {
     }
 
     async fn register(&self, node: NodeId) -> Result<()> {
-        let in_use = self.tell_opens(node).await?;
-        self.send(node, 0, MetaOp::Register { in_use, promised: vec![], told: 0 }).await.map(|_| ())
+        let in_use = self.report_opens(node).await?;
+        self.send(node, 0, MetaOp::Register { in_use, pending_creates: vec![], reporting_process: 0 })
+            .await
+            .map(|_| ())
     }
 
     /// Reports half of the open files to a service, as a session with many open files does before
     /// it registers or reclaims; returns the rest.
-    async fn tell_opens(&self, node: NodeId) -> Result<Vec<InodeId>> {
+    async fn report_opens(&self, node: NodeId) -> Result<Vec<InodeId>> {
         let mut in_use = self.in_use.lock().clone();
         let inodes = in_use.split_off(in_use.len().div_ceil(2));
         if !inodes.is_empty() {
@@ -272,7 +274,7 @@ impl RoutingClient {
 
     pub async fn entry(&self, op: MetaOp) -> Result<Attr> {
         let reply = match self.call(op).await? {
-            MetaReply::Elsewhere { ino, .. } => self.call(MetaOp::Getattr { ino }).await?,
+            MetaReply::Redirect { ino, .. } => self.call(MetaOp::Getattr { ino }).await?,
             reply => reply,
         };
         match reply {
@@ -296,10 +298,19 @@ impl RoutingClient {
                         after = recalls.last().map_or(after, |recall| recall.number);
                         self.give_up(node, recalls).await;
                     }
-                    MetaReply::Adopted { partitions } => {
-                        let Ok(in_use) = self.tell_opens(node).await else { continue };
+                    MetaReply::PartitionsTakenOver { partitions } => {
+                        let Ok(in_use) = self.report_opens(node).await else { continue };
                         let _ = self
-                            .send(node, 0, MetaOp::Follow { partitions, in_use, promised: vec![], told: 0 })
+                            .send(
+                                node,
+                                0,
+                                MetaOp::Follow {
+                                    partitions,
+                                    in_use,
+                                    pending_creates: vec![],
+                                    reporting_process: 0,
+                                },
+                            )
                             .await;
                     }
                     other => panic!("{other:?}"),
@@ -321,7 +332,7 @@ impl RoutingClient {
         let yields: Vec<RecallAck> = recalls.into_iter().map(answer).collect();
         if !yields.is_empty() {
             // A service that has died needs no acknowledgement.
-            let _ = self.send(node, 0, MetaOp::Yield { yields }).await;
+            let _ = self.send(node, 0, MetaOp::AckRecalls { acks: yields }).await;
         }
     }
 }

@@ -104,7 +104,8 @@ impl Client {
     pub async fn call_in_lane(&self, lane: u32, sequence: u32, op: MetaOp) -> Result<MetaReply> {
         let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
         let number = Some(SlotSequence { slot: lane, sequence });
-        let request = MetaRequest { session: self.session, number, credentials, privileged: false, op };
+        let request =
+            MetaRequest { session: self.session, slot_sequence: number, credentials, privileged: false, op };
         self.meta.handle(request, None).await.map(|response| response.reply)
     }
 
@@ -130,7 +131,7 @@ impl Client {
     ) -> Result<MetaResponse> {
         let request = MetaRequest {
             session: self.session,
-            number: numbered(sequence),
+            slot_sequence: numbered(sequence),
             credentials,
             privileged: false,
             op,
@@ -141,7 +142,7 @@ impl Client {
     /// The same to a user for whose Linux capabilities the client vouches.
     pub async fn respond_privileged(&self, credentials: Credentials, op: MetaOp) -> Result<MetaResponse> {
         let session = self.session;
-        let request = MetaRequest { session, number: None, credentials, privileged: true, op };
+        let request = MetaRequest { session, slot_sequence: None, credentials, privileged: true, op };
         self.meta.handle(request, None).await
     }
 
@@ -169,7 +170,7 @@ impl Client {
     /// The inode of a name, also while a session writes it.
     pub async fn find(&self, parent: InodeId, name: &str) -> Result<InodeId> {
         match self.call(MetaOp::Lookup { parent, name: bytes(name) }).await {
-            Ok(MetaReply::Elsewhere { ino, .. }) => Ok(ino),
+            Ok(MetaReply::Redirect { ino, .. }) => Ok(ino),
             reply => entry(reply).map(|attr| attr.ino),
         }
     }
@@ -327,8 +328,8 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
                     });
                 }
                 // Nothing changes during dirty tracking, and everything is a hole.
-                StorageOp::Watch { .. } | StorageOp::Unwatch { .. } => {}
-                StorageOp::Seek { .. } | StorageOp::Changed { .. } => {
+                StorageOp::TrackDirty { .. } | StorageOp::EndDirtyTracking { .. } => {}
+                StorageOp::Seek { .. } | StorageOp::NextDirty { .. } => {
                     return Ok(StorageReply::Offset(None));
                 }
                 StorageOp::Fence { session } => self.fenced.lock().push((request.target, session)),

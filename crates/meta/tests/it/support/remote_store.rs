@@ -21,12 +21,12 @@ pub struct RemoteStore {
     /// Whether syncs fail.
     pub persist_fails: AtomicBool,
     /// Longest latency of a message.
-    pub way: Duration,
+    pub max_latency: Duration,
 }
 
 impl RemoteStore {
     pub fn new(memory: &Arc<Memory>, way: Duration) -> Arc<RemoteStore> {
-        Arc::new(RemoteStore { memory: memory.clone(), way, ..RemoteStore::default() })
+        Arc::new(RemoteStore { memory: memory.clone(), max_latency: way, ..RemoteStore::default() })
     }
 
     pub fn writer(self: &Arc<RemoteStore>) -> Arc<RemoteWriter> {
@@ -38,8 +38,8 @@ impl RemoteStore {
         self.held.lock().entry(key.to_vec()).or_default().clone()
     }
 
-    async fn travel(&self) {
-        let longest = self.way.as_nanos() as u64;
+    async fn delay(&self) {
+        let longest = self.max_latency.as_nanos() as u64;
         if longest > 0 {
             rt::sleep(Duration::from_nanos(rt::random_u64() % longest)).await;
         }
@@ -56,14 +56,14 @@ impl RemoteStore {
 impl RemoteEngine for RemoteStore {
     fn get<'a>(&'a self, keys: &'a [Vec<u8>]) -> LocalFuture<'a, Result<Vec<Option<Bytes>>, KvError>> {
         Box::pin(async move {
-            self.travel().await;
+            self.delay().await;
             let mut values = Vec::new();
             for key in keys {
                 self.reads.lock().push(key.clone());
                 values.push(self.memory.get(key)?);
                 self.wait_if_held(key).await;
             }
-            self.travel().await;
+            self.delay().await;
             Ok(values)
         })
     }
@@ -75,30 +75,30 @@ impl RemoteEngine for RemoteStore {
         limit: usize,
     ) -> LocalFuture<'a, Result<Vec<Pair>, KvError>> {
         Box::pin(async move {
-            self.travel().await;
+            self.delay().await;
             self.reads.lock().push(from.to_vec());
             let pairs = self.memory.scan(from, to, limit)?;
             self.wait_if_held(from).await;
-            self.travel().await;
+            self.delay().await;
             Ok(pairs)
         })
     }
 
     fn apply<'a>(&'a self, _: u64, batches: &'a [Batch]) -> LocalFuture<'a, Result<Vec<Outcome>, KvError>> {
         Box::pin(async move {
-            self.travel().await;
+            self.delay().await;
             self.applies.lock().push(batches.len());
             let outcomes = self.memory.apply(batches)?;
-            self.travel().await;
+            self.delay().await;
             Ok(outcomes)
         })
     }
 
     fn persist(&self) -> LocalFuture<'_, Result<(), KvError>> {
         Box::pin(async move {
-            self.travel().await;
+            self.delay().await;
             if self.persist_fails.load(Relaxed) {
-                return Err(KvError::Io { path: self.place(), cause: "the disk fails".into() });
+                return Err(KvError::Io { path: self.location(), cause: "the disk fails".into() });
             }
             self.memory.persist()
         })
@@ -112,7 +112,7 @@ impl RemoteEngine for RemoteStore {
         true
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         "far away".into()
     }
 }

@@ -41,16 +41,17 @@ impl World {
     }
 
     /// The service over its store as it is now, as after a restore from a backup made just now.
-    pub async fn rewound(&self) -> World {
+    pub async fn restored(&self) -> World {
         self.meta.stop();
-        let mut rewind = meta::RestoreRewriter::new(super::PARTITIONS, 0, 0);
+        let mut rewriter = meta::RestoreRewriter::new(super::PARTITIONS, 0, 0);
         let mut writes = Vec::new();
         for (key, value) in self.memory.scan(&[], &[0xFF; 9], usize::MAX).unwrap() {
-            let value = rewind.record(&key, value).unwrap();
+            let value = rewriter.record(&key, value).unwrap();
             writes.push((key.to_vec(), value));
         }
-        writes
-            .extend(rewind.additional_records().unwrap().into_iter().map(|(key, value)| (key, Some(value))));
+        writes.extend(
+            rewriter.additional_records().unwrap().into_iter().map(|(key, value)| (key, Some(value))),
+        );
         self.memory.apply(&[kv::Batch { writes, ..kv::Batch::default() }]).unwrap();
         World::start(self.memory.clone(), self.chunks.clone(), self.map.clone()).await
     }
@@ -98,8 +99,8 @@ pub fn lookup(name: &str) -> MetaOp {
     MetaOp::Lookup { parent: ROOT, name: bytes(name) }
 }
 
-pub fn wish(ino: InodeId, mode: LeaseMode) -> MetaOp {
-    MetaOp::Open { ino, wish: Some(mode) }
+pub fn open_with_lease(ino: InodeId, mode: LeaseMode) -> MetaOp {
+    MetaOp::Open { ino, requested_lease: Some(mode) }
 }
 
 pub fn chmod(ino: InodeId) -> MetaOp {
@@ -113,9 +114,9 @@ pub async fn recalls(client: &Client, after: u64) -> Vec<Recall> {
     }
 }
 
-pub async fn give_up(client: &Client, recall: &Recall, in_use: bool) {
+pub async fn acknowledge(client: &Client, recall: &Recall, in_use: bool) {
     let yields = vec![RecallAck { number: recall.number, ino: recall.ino, in_use }];
-    client.call(MetaOp::Yield { yields }).await.unwrap();
+    client.call(MetaOp::AckRecalls { acks: yields }).await.unwrap();
 }
 
 /// Work under way.

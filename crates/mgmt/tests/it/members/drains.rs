@@ -17,9 +17,9 @@ fn draining_replaces_a_member_without_losing_redundancy() {
         };
         let mut rounds = 0;
         while !site.groups_with(target).is_empty() {
-            let told = progress().await;
-            assert_eq!(told.groups_left, site.groups_with(target).len() as u64);
-            assert!(!told.empty && told.hindrance.is_none(), "{told:?}");
+            let reported = progress().await;
+            assert_eq!(reported.groups_left, site.groups_with(target).len() as u64);
+            assert!(!reported.empty && reported.hindrance.is_none(), "{reported:?}");
             rt::sleep(seconds(5)).await;
             site.serve().await;
             for group in &site.cluster.borrow().map().groups {
@@ -57,8 +57,12 @@ fn a_drain_reports_why_the_replacement_is_not_in_sync() {
         let coming = *group.members.last().unwrap();
         let now = site.report_until_applied(&group, coming, Rebuilding).await;
         let now = site.report_until_applied(&now, coming, Bad).await;
-        let told = hindrance().await.unwrap();
-        assert!(told.contains(&format!("target {coming} ")) && told.contains("a test says so"), "{told}");
+        let hindrance_text = hindrance().await.unwrap();
+        assert!(
+            hindrance_text.contains(&format!("target {coming} "))
+                && hindrance_text.contains("a test says so"),
+            "{hindrance_text}"
+        );
         // The next attempt succeeds.
         let now = site.report_until_applied(&now, coming, Rebuilding).await;
         assert_eq!(hindrance().await, None);
@@ -73,8 +77,8 @@ fn a_drain_reports_why_the_replacement_is_not_in_sync() {
         let coming = *group.members.last().unwrap();
         nodes.iter().find(|node| node.target == coming).unwrap().kill();
         rt::sleep(seconds(60)).await;
-        let told = hindrance().await.unwrap();
-        assert!(told.contains("is unreachable"), "{told}");
+        let hindrance_text = hindrance().await.unwrap();
+        assert!(hindrance_text.contains("is unreachable"), "{hindrance_text}");
     });
 }
 
@@ -92,10 +96,10 @@ fn a_drain_reports_the_unreachable_replica() {
         assert_eq!(site.members(group.id), [(target, Good), (other, Good)]);
         site.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
         rt::sleep(seconds(5)).await;
-        let told = hindrance_of(&site, target).await.unwrap();
+        let hindrance_text = hindrance_of(&site, target).await.unwrap();
         let cause =
             format!("target {other}, which has another replica of group {}, is unreachable", group.id);
-        assert!(told.contains(&cause), "{told}");
+        assert!(hindrance_text.contains(&cause), "{hindrance_text}");
         // Its node runs again: the drain waits only for the resyncs.
         site.start(silent.node, other).await;
         rt::sleep(seconds(5)).await;
@@ -185,7 +189,7 @@ fn racks_that_are_set_later_are_respected() {
         site.set_resync(|settings| settings.replace_after_s = Some(60)).await;
         nodes[3].kill();
         while !site.groups_with(nodes[3].target).is_empty() {
-            assert!(nodes[3].silent_for() < seconds(200), "it isn't replaced");
+            assert!(nodes[3].time_since_answer() < seconds(200), "it isn't replaced");
             rt::sleep(seconds(1)).await;
         }
         assert!(mirrored().iter().all(is_apart), "{:?}", mirrored());
@@ -213,9 +217,9 @@ fn a_drain_without_possible_replacement_has_no_estimate() {
         rt::sleep(seconds(5)).await;
         match site.ask(MgmtRequest::ListTargets).await {
             Ok(MgmtReply::Targets { targets }) => {
-                let told = targets.into_iter().find(|t| t.target.id == target).unwrap().progress.unwrap();
-                let why = told.hindrance.unwrap();
-                assert!(why.contains("no other target") && told.remaining_s.is_none(), "{why}");
+                let reported = targets.into_iter().find(|t| t.target.id == target).unwrap().progress.unwrap();
+                let why = reported.hindrance.unwrap();
+                assert!(why.contains("no other target") && reported.remaining_s.is_none(), "{why}");
             }
             other => panic!("{other:?}"),
         }

@@ -9,7 +9,7 @@ mod renewals;
 mod revoked;
 
 use crate::support::{Cluster, open};
-use identity::{Identity, Role as Proved};
+use identity::{Identity, Member as Proved};
 use mgmt::limits::{HEARTBEAT_INTERVAL, SERVING_LEASE};
 use net::{Caller, Channel, Handler, Proof};
 use rt::sim::World;
@@ -107,7 +107,7 @@ impl Site {
             ..self.cluster.borrow().registration(process.node, process.instance, port, &[process.target])
         };
         match self.ask(MgmtRequest::Register(register)).await {
-            Ok(MgmtReply::Registered(registered)) => process.hear(registered.map.epoch),
+            Ok(MgmtReply::Registered(registered)) => process.apply_epoch(registered.map.epoch),
             other => panic!("{other:?}"),
         }
     }
@@ -123,7 +123,7 @@ impl Site {
                 continue;
             }
             let MgmtRequest::Heartbeat(beat) =
-                self.cluster.borrow().beat(process.node, process.instance, &[process.target])
+                self.cluster.borrow().heartbeat(process.node, process.instance, &[process.target])
             else {
                 panic!("a heartbeat")
             };
@@ -132,7 +132,9 @@ impl Site {
                 beat.targets.iter_mut().for_each(|report| report.space = None);
             }
             match self.ask(MgmtRequest::Heartbeat(beat)).await {
-                Ok(MgmtReply::Alive(alive)) => alive.map.iter().for_each(|map| process.hear(map.epoch)),
+                Ok(MgmtReply::Alive(alive)) => {
+                    alive.map.iter().for_each(|map| process.apply_epoch(map.epoch))
+                }
                 Err(error) if error.errno == Errno::ENOTCONN => self.register(&process).await,
                 Err(error) if error.errno == Errno::ESTALE => return,
                 other => panic!("{other:?}"),
@@ -235,7 +237,7 @@ impl Site {
     async fn restart_management(&self) {
         let management = {
             let cluster = self.cluster.borrow();
-            (cluster.writer.clone(), cluster.superblock.clone(), cluster.gate.clone())
+            (cluster.writer.clone(), cluster.superblock.clone(), cluster.authority.clone())
         };
         let management = open(&management.0, &management.1, &management.2).await;
         self.cluster.borrow_mut().management = management.clone();
@@ -244,7 +246,7 @@ impl Site {
 }
 
 impl Process {
-    fn hear(&self, epoch: Epoch) {
+    fn apply_epoch(&self, epoch: Epoch) {
         if !self.ignores_maps.get() {
             self.epoch.set(self.epoch.get().max(epoch));
         }
@@ -254,7 +256,7 @@ impl Process {
         self.alive.set(false);
     }
 
-    fn silent_for(&self) -> Duration {
+    fn time_since_answer(&self) -> Duration {
         Duration::from_nanos(rt::monotonic_ns() - self.answered_ns.get())
     }
 }
@@ -291,12 +293,16 @@ fn a_member_that_is_gone_for_long_is_replaced_by_others() {
         site.set_resync(|settings| settings.replace_after_s = Some(60)).await;
         let (lost, before) = (nodes[0].target, site.groups_with(nodes[0].target));
         nodes[0].kill();
-        while nodes[0].silent_for() < seconds(70) {
+        while nodes[0].time_since_answer() < seconds(70) {
             assert_eq!(site.groups_with(lost).len(), before.len(), "it may come back");
             rt::sleep(seconds(1)).await;
         }
         while !site.groups_with(lost).is_empty() {
-            assert!(nodes[0].silent_for() < seconds(200), "it isn't replaced: {:?}", site.groups_with(lost));
+            assert!(
+                nodes[0].time_since_answer() < seconds(200),
+                "it isn't replaced: {:?}",
+                site.groups_with(lost)
+            );
             rt::sleep(seconds(1)).await;
         }
         let mut holders = std::collections::BTreeSet::new();
@@ -347,15 +353,15 @@ fn lost_members_stay_without_a_possible_replacement() {
 #[test]
 fn resyncs_show_what_they_wait_for() {
     simulated(2, TWO, async |site, nodes| {
-        let told = async || match site.ask(MgmtRequest::ListResyncs).await {
+        let resyncs = async || match site.ask(MgmtRequest::ListResyncs).await {
             Ok(MgmtReply::Resyncs { members, .. }) => members,
             other => panic!("{other:?}"),
         };
-        assert_eq!(told().await, []);
+        assert_eq!(resyncs().await, []);
         let group = site.group_of(&nodes[0]);
         nodes[1].kill();
         site.report_until_applied(&group, nodes[1].target, NeedsResync).await;
-        let members = told().await;
+        let members = resyncs().await;
         let waiting = members.iter().find(|info| info.group == group.id).unwrap();
         assert_eq!((waiting.target, waiting.state), (nodes[1].target, NeedsResync));
         assert_eq!(waiting.waits_for.as_deref(), Some("its target is unreachable"));
@@ -374,9 +380,9 @@ fn a_dead_secondary_is_ejected_before_the_answer() {
         nodes[1].kill();
         let now = site.report_until_applied(&group, other, NeedsResync).await;
         assert!(
-            nodes[1].silent_for() >= SERVING_LEASE,
+            nodes[1].time_since_answer() >= SERVING_LEASE,
             "it may have served yet: {:?}",
-            nodes[1].silent_for()
+            nodes[1].time_since_answer()
         );
         assert_eq!(
             now.members_with_states().collect::<Vec<_>>(),
@@ -432,10 +438,10 @@ fn a_primary_that_dies_is_replaced_when_its_lease_is_over() {
         let group = site.group_of(&nodes[0]);
         nodes[0].kill();
         while site.group(group.id) == group {
-            assert!(nodes[0].silent_for() < seconds(60), "nobody takes over");
+            assert!(nodes[0].time_since_answer() < seconds(60), "nobody takes over");
             rt::sleep(Duration::from_millis(100)).await;
         }
-        assert!(nodes[0].silent_for() >= SERVING_LEASE);
+        assert!(nodes[0].time_since_answer() >= SERVING_LEASE);
         let both = [(nodes[1].target, Good), (nodes[0].target, NeedsResync)];
         assert_eq!(site.members(group.id), both);
         site.start(nodes[0].node, nodes[0].target).await;
@@ -666,7 +672,7 @@ fn resync_progress_is_shown_as_reported() {
             hindrance: None,
         };
         let MgmtRequest::Heartbeat(beat) =
-            site.cluster.borrow().beat(nodes[0].node, nodes[0].instance, &[nodes[0].target])
+            site.cluster.borrow().heartbeat(nodes[0].node, nodes[0].instance, &[nodes[0].target])
         else {
             panic!("a heartbeat")
         };
@@ -674,8 +680,8 @@ fn resync_progress_is_shown_as_reported() {
             .await
             .unwrap();
         let Ok(MgmtReply::Groups { groups }) = site.ask(MgmtRequest::ListGroups).await else { panic!() };
-        let told: Vec<&ResyncProgress> = groups.iter().flat_map(|g| &g.resyncs).collect();
-        assert_eq!(told, [&progress]);
+        let resyncs: Vec<&ResyncProgress> = groups.iter().flat_map(|g| &g.resyncs).collect();
+        assert_eq!(resyncs, [&progress]);
         let Ok(MgmtReply::Health(health)) = site.ask(MgmtRequest::Health).await else { panic!() };
         let finding = health.findings.iter().find(|f| f.what.contains("has missed writes")).unwrap();
         assert!(finding.verdict == Verdict::Warning && finding.what.contains("2 files left"), "{finding:?}");

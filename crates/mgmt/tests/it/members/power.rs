@@ -70,14 +70,14 @@ fn map_epochs_are_unique_across_power_failures() {
         let before = site.cluster.borrow().map();
         nodes[1].kill();
         rt::sleep(seconds(8)).await;
-        let told = site.cluster.borrow().map();
+        let restored = site.cluster.borrow().map();
         assert!(
-            told.epoch > before.epoch && told.groups == before.groups,
+            restored.epoch > before.epoch && restored.groups == before.groups,
             "only the node's state is another one"
         );
         site.cluster.borrow().memory.crash(0);
         site.restart_management().await;
-        assert!(site.cluster.borrow().map().epoch >= told.epoch);
+        assert!(site.cluster.borrow().map().epoch >= restored.epoch);
     });
 }
 

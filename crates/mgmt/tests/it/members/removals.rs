@@ -26,12 +26,12 @@ fn own(target: TargetId) -> GroupId {
 }
 
 fn put_files(site: &Site, groups: &[GroupId]) {
-    site.cluster().gate.used.lock().unwrap().by_files = groups.iter().copied().collect();
+    site.cluster().authority.used.lock().unwrap().by_files = groups.iter().copied().collect();
 }
 
 /// Sets the groups with orphaned chunk files that could not be deleted yet.
 fn put_deleted(site: &Site, groups: &[GroupId]) {
-    site.cluster().gate.used.lock().unwrap().by_deleted = groups.iter().copied().collect();
+    site.cluster().authority.used.lock().unwrap().by_deleted = groups.iter().copied().collect();
 }
 
 async fn findings(site: &Site) -> Vec<HealthFinding> {
@@ -154,7 +154,7 @@ fn a_target_without_files_is_removed_without_accepting_loss() {
 
 /// Waits until management has counted the content of lost groups again.
 async fn until_counted(site: &Site) {
-    let counts = || site.cluster().gate.used.lock().unwrap().counts;
+    let counts = || site.cluster().authority.used.lock().unwrap().counts;
     let before = counts();
     for _ in 0..600 {
         if counts() > before {
@@ -291,7 +291,7 @@ fn a_drain_of_an_unreachable_target_is_reported_stuck() {
             }
         };
         // The drain of a target that is reachable, or has replacements, is only slow.
-        site.cluster().gate.used.lock().unwrap().left = Some(3);
+        site.cluster().authority.used.lock().unwrap().left = Some(3);
         until_replaced(&site, &nodes[0]).await;
         assert_eq!(progress().await.stuck, None);
         nodes[0].kill();

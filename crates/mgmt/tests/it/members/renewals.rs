@@ -1,14 +1,14 @@
 //! Members renew their certificates: each its own, and no removed member.
 
 use super::{Site, TWO, simulated};
-use identity::{Identity, Role};
+use identity::{Identity, Member};
 use net::{Caller, Handler, Proof, Transport};
 use types::{Errno, Result};
 use wire::{MgmtReply, MgmtRequest};
 
 /// The answer to a connection that has proved this role, or none.
 async fn renew(site: &Site, proved: Option<&str>, member: &str) -> Result<MgmtReply> {
-    let identity = |role: Role| Identity { cluster: "c".into(), role, expires: 0, serial: String::new() };
+    let identity = |role: Member| Identity { cluster: "c".into(), role, expires: 0, serial: String::new() };
     let caller = Caller {
         name: "the caller".into(),
         host: String::new(),

@@ -56,7 +56,7 @@ fn a_revocation_ends_the_sessions_of_this_client_alone() {
             in_use: None,
         };
         let of_others = [session(6, "client/ab"), session(7, "a"), session(8, "client/clients")];
-        let gate = site.cluster().gate;
+        let gate = site.cluster().authority;
         gate.sessions.lock().unwrap().all = [&[session(5, "client/a")][..], &of_others[..]].concat();
         assert_eq!(revoke(&site, "a").await.sessions, [SessionId(5)]);
         assert_eq!(gate.sessions.lock().unwrap().all, of_others);
@@ -78,12 +78,12 @@ fn a_session_that_begins_before_every_service_knows_is_ended_too() {
         };
         let cluster = site.cluster();
         {
-            let mut sessions = cluster.gate.sessions.lock().unwrap();
+            let mut sessions = cluster.authority.sessions.lock().unwrap();
             sessions.all = vec![session(5, "a"), session(6, "b")];
             sessions.late = vec![session(7, "a")];
         }
         assert_eq!(revoke(&site, "a").await.sessions, [SessionId(5), SessionId(7)]);
-        let left = cluster.gate.sessions.lock().unwrap();
+        let left = cluster.authority.sessions.lock().unwrap();
         assert_eq!(left.all, [session(6, "b")]);
     });
 }
@@ -92,7 +92,7 @@ fn a_session_that_begins_before_every_service_knows_is_ended_too() {
 fn a_client_is_revoked_although_its_sessions_cannot_be_ended() {
     simulated(2, TWO, async |site, _| {
         let cluster = site.cluster();
-        cluster.gate.sessions.lock().unwrap().are_unknown = true;
+        cluster.authority.sessions.lock().unwrap().are_unknown = true;
         let error = site.ask(MgmtRequest::RevokeClient { name: "a".into() }).await.unwrap_err();
         assert!(error.message.contains("client a is refused from now on, but"), "{error}");
         assert!(error.hint.contains("weft client revoke a"), "{}", error.hint);
@@ -107,7 +107,7 @@ fn a_revocation_outlives_the_map() {
         let cluster = site.cluster();
         // The metadata store was restored to an earlier state.
         let writer = Writer::with_blocking(Arc::new(Memory::new()), Durability::Process, Blocking::Inline);
-        let again = open(&Arc::new(writer), &cluster.superblock, &cluster.gate).await;
+        let again = open(&Arc::new(writer), &cluster.superblock, &cluster.authority).await;
         assert!(!again.current().is_revoked("a", 7));
         again.refresh().await.unwrap();
         assert!(again.current().is_revoked("a", 7));

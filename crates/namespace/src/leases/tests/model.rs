@@ -73,7 +73,7 @@ impl Model {
                 assert!(holder.mode.is_some() || holder.in_use, "{key:?} is held for nothing");
                 held.extend(holder.mode.map(|mode| (key, mode)));
                 in_use.extend(holder.in_use.then_some(key));
-                recalls.extend(holder.recall.map(|it| (key, (it.number, it.keep, it.is_waited_for))));
+                recalls.extend(holder.recall.map(|it| (key, (it.number, it.retain, it.blocks_command))));
                 leaving += usize::from(holder.recall.is_some_and(|recall| recall.to_make_room));
             }
             assert!(!entry.holders.is_empty() || entry.recalled_ns.is_some(), "{ino:?} is kept for nothing");
@@ -92,7 +92,7 @@ impl Model {
         assert_eq!(table.total, all.len());
         assert_eq!(table.by_session.values().map(|own| own.holders).sum::<usize>(), all.len());
         assert_eq!(table.recalled_for_room, leaving);
-        assert_eq!(table.by_session.values().map(|own| own.leaving).sum::<usize>(), leaving);
+        assert_eq!(table.by_session.values().map(|own| own.being_recalled).sum::<usize>(), leaving);
     }
 }
 
@@ -108,9 +108,9 @@ impl History {
         (InodeId(self.random.below(INODES) + 1), SessionId(self.random.below(SESSIONS) + 1))
     }
 
-    fn asker(&self, session: SessionId) -> Requester {
+    fn requester(&self, session: SessionId) -> Requester {
         let recalls = self.model.numbers.get(&session).copied().unwrap_or(0);
-        Requester { session, recalls, now_ns: self.now_ns, acknowledges: session != SILENT }
+        Requester { session, last_recall: recalls, now_ns: self.now_ns, acknowledges: session != SILENT }
     }
 
     /// Runs a call that may send recalls; checks that they are for other sessions and leave less
@@ -120,7 +120,7 @@ impl History {
         (ino, session): Key,
         call: impl FnOnce(&mut LeaseTable, Requester, Send<'_>, &mut Vec<PendingRecall>) -> Option<LeaseMode>,
     ) -> Option<LeaseMode> {
-        let asker = self.asker(session);
+        let asker = self.requester(session);
         let mut due = Vec::new();
         let model = &mut self.model;
         let mut send = |other, recalled, keep| {
@@ -146,7 +146,7 @@ impl History {
         }
         if let Some(mode) = granted {
             self.model.held.insert((ino, session), mode);
-            self.model.granted_at.insert((ino, session), asker.recalls);
+            self.model.granted_at.insert((ino, session), asker.last_recall);
         }
         granted
     }
@@ -218,7 +218,7 @@ impl History {
     fn offer(&mut self) {
         let key = self.key();
         let is_directory = self.random.below(2) == 0;
-        let asker = self.asker(key.1);
+        let asker = self.requester(key.1);
         let granted = match is_directory {
             true => self.table.offer_directory(asker, key.0),
             false => self.table.offer(asker, key.0),
@@ -232,7 +232,7 @@ impl History {
             _ => assert!(mode == Read || is_directory && mode == Permissions),
         }
         assert_ne!(before, Some(Shared));
-        self.model.granted_at.insert(key, self.asker(key.1).recalls);
+        self.model.granted_at.insert(key, self.requester(key.1).last_recall);
     }
 
     fn give_up(&mut self) {
@@ -247,7 +247,7 @@ impl History {
         let older = self.random.below(4) == 0 && number > 1;
         let number = if older { number - 1 } else { number };
         let answer = RecallAck { number, ino: key.0, in_use };
-        self.table.yielded(key.1, &answer, self.now_ns);
+        self.table.acknowledge(key.1, &answer, self.now_ns);
         if in_use {
             self.model.in_use.insert(key);
         } else if self.model.granted_at[&key] < number {
@@ -288,7 +288,7 @@ impl History {
 
     fn release(&mut self) {
         let key = self.key();
-        let seen = self.random.below(1 + self.asker(key.1).recalls);
+        let seen = self.random.below(1 + self.requester(key.1).last_recall);
         self.table.release(key.1, key.0, seen);
         if self.model.granted_at.get(&key).is_some_and(|&granted| granted <= seen) {
             self.model.forget(key);
@@ -297,9 +297,9 @@ impl History {
 
     fn mark(&mut self) {
         let key = self.key();
-        assert!(self.table.mark_in_use(self.asker(key.1), key.0));
+        assert!(self.table.mark_in_use(self.requester(key.1), key.0));
         self.model.in_use.insert(key);
-        self.model.granted_at.insert(key, self.asker(key.1).recalls);
+        self.model.granted_at.insert(key, self.requester(key.1).last_recall);
     }
 
     fn reclaim(&mut self) {
@@ -354,7 +354,7 @@ fn random_histories_are_as_a_naive_table_has_them() {
         (0..STEPS).for_each(|_| history.step());
         (1..=SESSIONS).for_each(|session| history.end_session(SessionId(session)));
         history.model.check(&history.table);
-        let later = asker(9, 0, history.now_ns + COOL_DOWN_NS);
+        let later = requester(9, 0, history.now_ns + COOL_DOWN_NS);
         assert_eq!(history.table.offer(later, InodeId(9)), Some(Read));
         history.table.end_session(SessionId(9));
         assert!(history.table.is_empty() && history.table.by_session.is_empty(), "something is left");

@@ -8,17 +8,17 @@ const LIMITS: Limits = Limits { total: 256, per_session: 64 };
 struct Crowd {
     table: LeaseTable,
     sent: Vec<(u64, InodeId)>,
-    unanswered: VecDeque<(u64, InodeId, u64)>,
+    unacknowledged: VecDeque<(u64, InodeId, u64)>,
 }
 
 impl Crowd {
     fn new() -> Crowd {
-        Crowd { table: LeaseTable::new(LIMITS), sent: Vec::new(), unanswered: VecDeque::new() }
+        Crowd { table: LeaseTable::new(LIMITS), sent: Vec::new(), unacknowledged: VecDeque::new() }
     }
 
     /// As the service does with each requested lease.
     fn make_room(&mut self, session: u64) {
-        let Crowd { table, sent, unanswered } = self;
+        let Crowd { table, sent, unacknowledged: unanswered } = self;
         let before = sent.len();
         let mut send = |session: SessionId, ino, keep| {
             assert_eq!(keep, None);
@@ -32,19 +32,19 @@ impl Crowd {
         assert!(self.table.by_session.values().all(|own| own.holders <= LIMITS.per_session));
     }
 
-    fn asker(&self, session: u64) -> Requester {
-        asker(session, self.sent.len() as u64, 0)
+    fn requester(&self, session: u64) -> Requester {
+        requester(session, self.sent.len() as u64, 0)
     }
 
     fn offer(&mut self, session: u64, ino: u64) -> Option<LeaseMode> {
-        let asker = self.asker(session);
+        let asker = self.requester(session);
         let offered = self.table.offer(asker, InodeId(ino));
         self.make_room(session);
         offered
     }
 
     fn acquire(&mut self, session: u64, ino: u64, mode: LeaseMode) -> Option<LeaseMode> {
-        let asker = self.asker(session);
+        let asker = self.requester(session);
         let mut no_recall = |_, _, _| unreachable!("nothing is in the way");
         let mut due = Vec::new();
         let granted =
@@ -54,9 +54,9 @@ impl Crowd {
         granted
     }
 
-    fn answer_all(&mut self) {
-        while let Some((session, ino, number)) = self.unanswered.pop_front() {
-            self.table.yielded(SessionId(session), &RecallAck { number, ino, in_use: false }, 0);
+    fn acknowledge_all(&mut self) {
+        while let Some((session, ino, number)) = self.unacknowledged.pop_front() {
+            self.table.acknowledge(SessionId(session), &RecallAck { number, ino, in_use: false }, 0);
         }
     }
 
@@ -71,7 +71,7 @@ fn a_session_that_walks_a_huge_tree_keeps_caching() {
     let mut crowd = Crowd::new();
     for ino in 1..=5000 {
         assert_eq!(crowd.offer(1, ino), Some(Read), "of inode {ino}");
-        crowd.answer_all();
+        crowd.acknowledge_all();
     }
     let oldest_first: Vec<InodeId> = (1..=crowd.sent.len() as u64).map(InodeId).collect();
     assert_eq!(crowd.sent.iter().map(|(_, ino)| *ino).collect::<Vec<_>>(), oldest_first);
@@ -85,10 +85,10 @@ fn an_unresponsive_session_gets_no_offers_but_opens_files() {
     let offered = (1..=1000).filter(|&ino| crowd.offer(1, ino).is_some()).count();
     assert_eq!(offered, 56);
     assert!(crowd.sent.len() <= 56);
-    let asker = crowd.asker(1);
+    let asker = crowd.requester(1);
     assert!(crowd.table.mark_in_use(asker, InodeId(2000)));
     assert_eq!(crowd.acquire(1, 2001, Write), Some(Write));
-    crowd.answer_all();
+    crowd.acknowledge_all();
     assert_eq!(crowd.offer(1, 1001), Some(Read));
 }
 
@@ -101,13 +101,13 @@ fn what_is_asked_for_again_or_written_stays_longer() {
     for ino in 4..=60 {
         assert_eq!(crowd.offer(1, 3), Some(Read));
         assert_eq!(crowd.offer(1, ino), Some(Read));
-        crowd.answer_all();
+        crowd.acknowledge_all();
     }
     assert_eq!(crowd.sent[..2], [(1, InodeId(2)), (1, InodeId(4))]);
     for ino in 61..=1000 {
         assert_eq!(crowd.offer(1, 3), Some(Read));
         assert_eq!(crowd.offer(1, ino), Some(Read));
-        crowd.answer_all();
+        crowd.acknowledge_all();
     }
     assert!(!crowd.has(1, 1), "a file that was written long ago leaves, too");
     assert!(crowd.has(1, 3), "what is always in use never leaves");
@@ -119,9 +119,9 @@ fn a_file_that_is_open_keeps_its_mark() {
     assert_eq!(crowd.acquire(1, 1, Read), Some(Read));
     for ino in 2..=500 {
         assert_eq!(crowd.offer(1, ino), Some(Read));
-        while let Some((session, ino, number)) = crowd.unanswered.pop_front() {
+        while let Some((session, ino, number)) = crowd.unacknowledged.pop_front() {
             let in_use = ino == InodeId(1);
-            crowd.table.yielded(SessionId(session), &RecallAck { number, ino, in_use }, 0);
+            crowd.table.acknowledge(SessionId(session), &RecallAck { number, ino, in_use }, 0);
         }
     }
     assert_eq!(crowd.sent.iter().filter(|(_, ino)| *ino == InodeId(1)).count(), 1);
@@ -138,7 +138,7 @@ fn sessions_above_their_share_are_recalled() {
     for ino in 0..40 {
         for session in 1..=7 {
             assert_eq!(crowd.offer(session, 1000 * session + ino), Some(Read), "{session}: {ino}");
-            crowd.answer_all();
+            crowd.acknowledge_all();
         }
     }
     assert!(crowd.sent.len() >= 7 * 40 + 10 - 192);
@@ -147,7 +147,7 @@ fn sessions_above_their_share_are_recalled() {
     let before = crowd.sent.len();
     for ino in 100..110 {
         assert_eq!(crowd.offer(8, ino), Some(Read));
-        crowd.answer_all();
+        crowd.acknowledge_all();
     }
     assert!(crowd.sent[before..].iter().all(|(session, _)| (1..=7).contains(session)));
     assert!(crowd.sent.len() > before);
@@ -157,12 +157,12 @@ fn sessions_above_their_share_are_recalled() {
 fn a_recall_for_room_blocks_only_conflicting_commands() {
     let mut crowd = Crowd::new();
     (1..=50).for_each(|ino| _ = crowd.offer(1, ino));
-    let (_, ino, number) = crowd.unanswered[0];
+    let (_, ino, number) = crowd.unacknowledged[0];
     assert_eq!(crowd.offer(2, ino.0), Some(Read), "nobody waits for that recall");
     assert_eq!(crowd.acquire(3, ino.0, Read), Some(Read));
     assert_eq!(crowd.offer(1, ino.0), None, "it is to give it up");
     // A change waits for the same acknowledgement, and nothing is granted meanwhile.
-    let (mut due, changer) = (Vec::new(), crowd.asker(4));
+    let (mut due, changer) = (Vec::new(), crowd.requester(4));
     let mut sent = Vec::new();
     let mut send = |session: SessionId, _, _| {
         sent.push(session.0);
@@ -170,10 +170,10 @@ fn a_recall_for_room_blocks_only_conflicting_commands() {
     };
     crowd.table.recall_conflicting(changer, ino, InodeAccess::Write, &mut send, &mut due);
     assert_eq!((due[0], sent), (PendingRecall { ino, session: SessionId(1), number }, vec![2, 3]));
-    let asker = crowd.asker(5);
+    let asker = crowd.requester(5);
     assert_eq!(crowd.table.offer(asker, ino), None);
     for (session, number) in [(1, number), (2, 1_000_000), (3, 1_000_000)] {
-        crowd.table.yielded(SessionId(session), &RecallAck { number, ino, in_use: false }, 0);
+        crowd.table.acknowledge(SessionId(session), &RecallAck { number, ino, in_use: false }, 0);
     }
     assert!(due.iter().all(|due| !crowd.table.is_pending(due)));
     assert_eq!(crowd.offer(5, ino.0), None, "it cools down as after any other recall");

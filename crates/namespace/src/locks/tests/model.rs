@@ -19,7 +19,7 @@ struct Model {
 }
 
 fn covers(request: &LockRequest, byte: usize) -> bool {
-    request.holder.space == Flock || (request.range.start..=request.range.last).contains(&(byte as u64))
+    request.holder.family == Flock || (request.range.start..=request.range.last).contains(&(byte as u64))
 }
 
 impl Model {
@@ -30,7 +30,7 @@ impl Model {
                     && bytes[byte].is_some_and(|kind| kind == Exclusive || request.kind == Exclusive)
             };
             let other =
-                ino == request.ino && holder != request.holder && holder.space == request.holder.space;
+                ino == request.ino && holder != request.holder && holder.family == request.holder.family;
             (other && (0..BYTES).any(clash)).then_some(holder)
         };
         self.bytes.iter().filter_map(in_the_way).collect()
@@ -56,7 +56,7 @@ impl Model {
 
     /// The outcome of a request; `next` is the number that a wait would get.
     fn lock(&mut self, request: &LockRequest, on_conflict: OnConflict, next: WaitId) -> LockOutcome {
-        if request.holder.space == Flock {
+        if request.holder.family == Flock {
             let had = self.bytes.get(&(request.ino, request.holder)).and_then(|bytes| bytes[0]);
             if had != Some(request.kind) {
                 self.set(request, None);
@@ -70,7 +70,7 @@ impl Model {
         if on_conflict == Refuse {
             return LockOutcome::WouldBlock;
         }
-        if request.holder.space == Posix && self.waited_for(blockers).contains(&request.holder) {
+        if request.holder.family == Posix && self.waited_for(blockers).contains(&request.holder) {
             return LockOutcome::Deadlock;
         }
         self.queue.push((next, *request));

@@ -1,4 +1,4 @@
-use crate::support::{Holding, World, bytes};
+use crate::support::{PartitionLocking, World, bytes};
 use bytes::Bytes;
 use types::{Errno, InodeId, SetAttr};
 use wire::{MetaOp, MetaReply, XattrMode};
@@ -60,7 +60,7 @@ fn chmod(world: &mut World, ino: InodeId, mode: u32) {
 
 #[test]
 fn an_access_acl_shows_in_the_mode() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     assert_eq!(set(&mut world, file, ACCESS, extended(4, 6)), Ok(0o760));
     assert_eq!(get(&mut world, file, ACCESS), Ok(extended(4, 6)));
@@ -68,7 +68,7 @@ fn an_access_acl_shows_in_the_mode() {
 
 #[test]
 fn an_acl_that_a_mode_can_say_is_not_stored() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     set(&mut world, file, ACCESS, extended(4, 6)).unwrap();
     assert_eq!(set(&mut world, file, ACCESS, minimal(6, 4, 0)), Ok(0o640));
@@ -77,7 +77,7 @@ fn an_acl_that_a_mode_can_say_is_not_stored() {
 
 #[test]
 fn chmod_changes_the_mask_and_leaves_the_group() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     set(&mut world, file, ACCESS, extended(4, 6)).unwrap();
     chmod(&mut world, file, 0o710);
@@ -87,7 +87,7 @@ fn chmod_changes_the_mask_and_leaves_the_group() {
 
 #[test]
 fn a_default_acl_replaces_the_umask() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "dir");
     set(&mut world, dir, DEFAULT, extended(5, 7)).unwrap();
     let create = MetaOp::Create {
@@ -115,7 +115,7 @@ fn a_default_acl_replaces_the_umask() {
 
 #[test]
 fn a_new_directory_takes_the_default_acl_along() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "dir");
     set(&mut world, dir, DEFAULT, extended(5, 7)).unwrap();
     let mkdir = MetaOp::Mkdir { parent: dir, name: bytes("inner"), mode: 0o777, umask: 0o077 };
@@ -128,7 +128,7 @@ fn a_new_directory_takes_the_default_acl_along() {
 
 #[test]
 fn a_default_acl_that_a_mode_can_say_leaves_new_files_without_an_acl() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "dir");
     set(&mut world, dir, DEFAULT, minimal(7, 5, 0)).unwrap();
     let file = world.create(dir, "file");
@@ -140,7 +140,7 @@ fn a_default_acl_that_a_mode_can_say_leaves_new_files_without_an_acl() {
 
 #[test]
 fn symlinks_inherit_no_acl_and_get_none() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "dir");
     set(&mut world, dir, DEFAULT, extended(5, 7)).unwrap();
     let symlink = MetaOp::Symlink { parent: dir, name: bytes("link"), target: bytes("x") };
@@ -152,14 +152,14 @@ fn symlinks_inherit_no_acl_and_get_none() {
 
 #[test]
 fn only_directories_have_a_default_acl() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     assert_eq!(set(&mut world, file, DEFAULT, minimal(7, 5, 0)), Err(Errno::EACCES));
 }
 
 #[test]
 fn removing_an_acl_keeps_the_mode_and_may_be_repeated() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let dir = world.mkdir(ROOT, "dir");
     set(&mut world, dir, ACCESS, extended(4, 6)).unwrap();
     set(&mut world, dir, DEFAULT, extended(4, 6)).unwrap();
@@ -177,7 +177,7 @@ fn removing_an_acl_keeps_the_mode_and_may_be_repeated() {
 
 #[test]
 fn an_invalid_acl_changes_nothing() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     let before = world.getattr(file);
     assert_eq!(set(&mut world, file, ACCESS, bytes("nonsense")), Err(Errno::EOPNOTSUPP));
@@ -187,7 +187,7 @@ fn an_invalid_acl_changes_nothing() {
 
 #[test]
 fn an_outsider_who_sets_an_acl_loses_setgid() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     chmod(&mut world, file, 0o2755);
     let op = MetaOp::SetXattr {

@@ -1,4 +1,4 @@
-use crate::support::{Holding, World, bytes};
+use crate::support::{PartitionLocking, World, bytes};
 use bytes::Bytes;
 use namespace::record::{Next, decode};
 use types::{Attr, Errno, InodeFlags, InodeId, ProjectId, SetAttr};
@@ -7,8 +7,8 @@ use wire::{MetaOp, MetaReply, PatternChange, PendingFile, XattrMode};
 const ROOT: InodeId = InodeId::ROOT;
 
 fn reserve(world: &mut World, dir: InodeId, count: u32) -> Result<(InodeId, u32, Attr, u32), Errno> {
-    match world.run(MetaOp::Reserve { dir, count, prefix: Bytes::new() })? {
-        MetaReply::Reserved { first, count, attr, inline_limit, .. } => {
+    match world.run(MetaOp::PreallocateInodes { dir, count, prefix: Bytes::new() })? {
+        MetaReply::Preallocated { first, count, attr, inline_limit, .. } => {
             Ok((first, count, attr, inline_limit))
         }
         reply => panic!("no numbers: {reply:?}"),
@@ -29,7 +29,7 @@ fn promised(parent: InodeId, name: &str, ino: InodeId, content: &[u8]) -> Pendin
 }
 
 fn deliver(world: &mut World, file: &PendingFile) -> Result<MetaReply, Errno> {
-    let answer = world.run(MetaOp::Deliver { file: Box::new(file.clone()) });
+    let answer = world.run(MetaOp::CommitCreate { file: Box::new(file.clone()) });
     world.check_invariants();
     answer
 }
@@ -58,7 +58,7 @@ fn set_default_acl(world: &mut World, dir: InodeId) {
 
 #[test]
 fn inode_numbers_are_preallocated_once() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "dir");
     let known = world.getattr(dir).unwrap();
     let (first, count, attr, inline_limit) = reserve(&mut world, dir, 10).unwrap();
@@ -80,7 +80,7 @@ fn inode_numbers_are_preallocated_once() {
 
 #[test]
 fn no_preallocation_in_a_directory_with_a_default_acl() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     set_default_acl(&mut world, ROOT);
     let before = world.state.0.clone();
     assert_eq!(reserve(&mut world, ROOT, 1).unwrap_err(), Errno::EBUSY);
@@ -89,7 +89,7 @@ fn no_preallocation_in_a_directory_with_a_default_acl() {
 
 /// A state in which the next file of the directory gets the returned number.
 fn prepared(setgid: bool, acl: bool) -> (World, InodeId, InodeId) {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "dir");
     if setgid {
         world.credentials.gid = 777;
@@ -148,7 +148,7 @@ fn an_asynchronous_create_equals_a_create_and_write() {
 
 #[test]
 fn a_repeated_asynchronous_create_returns_the_file() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let (ino, ..) = reserve(&mut world, ROOT, 2).unwrap();
     let file = promised(ROOT, "file", ino, b"content");
     deliver(&mut world, &file).unwrap();
@@ -169,7 +169,7 @@ fn a_repeated_asynchronous_create_returns_the_file() {
 
 #[test]
 fn a_number_whose_chunks_are_still_to_be_deleted_is_not_used_again() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let ino = world.create(ROOT, "file");
     world.run(MetaOp::BeginWrite { ino }).unwrap();
     world.unlink(ROOT, "file").unwrap();
@@ -179,7 +179,7 @@ fn a_number_whose_chunks_are_still_to_be_deleted_is_not_used_again() {
 
 #[test]
 fn a_number_that_was_not_reserved_makes_no_file() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let dir = world.mkdir(ROOT, "dir");
     assert_ne!(dir.partition(), ROOT.partition());
     let (first, ..) = reserve(&mut world, ROOT, 3).unwrap();
@@ -196,7 +196,7 @@ fn a_number_that_was_not_reserved_makes_no_file() {
 
 #[test]
 fn content_that_is_too_long_to_be_inline_is_refused() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let (ino, ..) = reserve(&mut world, ROOT, 1).unwrap();
     assert_eq!(refused(&mut world, &promised(ROOT, "file", ino, &[0; 4097])), Errno::ERANGE);
     let change = PatternChange { inline_limit: Some(0), ..PatternChange::default() };
@@ -205,12 +205,12 @@ fn content_that_is_too_long_to_be_inline_is_refused() {
     assert_eq!(inline_limit, 0);
     assert_eq!(refused(&mut world, &promised(ROOT, "file", ino, b"x")), Errno::ERANGE);
     deliver(&mut world, &promised(ROOT, "file", ino, b"")).unwrap();
-    assert_eq!(world.file(MetaOp::Open { ino, wish: None }).unwrap().inline, None);
+    assert_eq!(world.file(MetaOp::Open { ino, requested_lease: None }).unwrap().inline, None);
 }
 
 #[test]
 fn asynchronous_creates_with_invalid_names_are_refused() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let (ino, ..) = reserve(&mut world, ROOT, 1).unwrap();
     let long = "n".repeat(256);
     let cases =
@@ -227,7 +227,7 @@ fn set_flags(world: &mut World, ino: InodeId, flags: InodeFlags, project: u32) {
 
 #[test]
 fn no_asynchronous_creates_in_immutable_and_append_only_directories() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "d");
     let (first, ..) = reserve(&mut world, dir, 3).unwrap();
     set_flags(&mut world, dir, InodeFlags::APPEND, 0);
@@ -242,7 +242,7 @@ fn no_asynchronous_creates_in_immutable_and_append_only_directories() {
 
 #[test]
 fn an_asynchronously_created_file_belongs_to_the_project_of_its_directory() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "d");
     set_flags(&mut world, dir, InodeFlags::PROJECT_INHERIT | InodeFlags::NODUMP, 9);
     let (first, ..) = reserve(&mut world, dir, 1).unwrap();

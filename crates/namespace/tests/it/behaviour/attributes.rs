@@ -1,4 +1,4 @@
-use crate::support::{Holding, World, bytes};
+use crate::support::{PartitionLocking, World, bytes};
 use types::{InodeId, SetAttr, SetTime, Timestamp};
 use wire::MetaOp;
 
@@ -18,14 +18,14 @@ fn owner(uid: u32) -> SetAttr {
 
 #[test]
 fn chmod_keeps_the_type() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     assert_eq!(set(&mut world, file, mode(0o40777)).mode, 0o100777);
 }
 
 #[test]
 fn chown_drops_setuid_and_setgid_of_all_but_directories() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     let dir = world.mkdir(ROOT, "dir");
     let cases = [(file, 0o6755, 0o755), (file, 0o6745, 0o2745), (dir, 0o6755, 0o6755)];
@@ -40,7 +40,7 @@ fn chown_drops_setuid_and_setgid_of_all_but_directories() {
 
 #[test]
 fn kill_leaves_setgid_where_the_group_may_not_execute() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     for (before, after) in [(0o6755, 0o755), (0o6745, 0o2745)] {
         set(&mut world, file, mode(before));
@@ -60,7 +60,7 @@ fn kill_leaves_setgid_where_the_group_may_not_execute() {
 
 #[test]
 fn times_are_set_as_asked_and_ctime_by_the_service() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     let before_1970 = Timestamp::new(-5, 999_999_999);
     let times =
@@ -72,7 +72,7 @@ fn times_are_set_as_asked_and_ctime_by_the_service() {
 
 #[test]
 fn a_setgid_directory_hands_its_group_on() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "dir");
     set(&mut world, dir, SetAttr { gid: Some(55), mode: Some(0o2775), ..SetAttr::default() });
     let file = world.create(dir, "file");
@@ -86,7 +86,7 @@ fn a_setgid_directory_hands_its_group_on() {
 
 #[test]
 fn a_directory_has_a_constant_size() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let empty = world.getattr(ROOT).unwrap();
     for number in 0..10 {
         world.create(ROOT, &format!("file{number}"));

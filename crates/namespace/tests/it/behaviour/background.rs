@@ -1,4 +1,4 @@
-use crate::support::{Holding, World};
+use crate::support::{PartitionLocking, World};
 use namespace::{inodes, orphans, unrecovered_files};
 use types::{InodeId, PartitionId, SessionId};
 use wire::MetaOp;
@@ -7,7 +7,7 @@ const ROOT: InodeId = InodeId::ROOT;
 
 #[test]
 fn pages_of_notes_hold_whole_inodes() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let files: Vec<InodeId> = (0..3).map(|number| world.create(ROOT, &format!("file{number}"))).collect();
     for session in 1..=4 {
         world.session = SessionId(session);
@@ -33,7 +33,7 @@ fn pages_of_notes_hold_whole_inodes() {
 
 #[test]
 fn orphans_and_inodes_come_in_pages() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let mut expected = Vec::new();
     for number in 0..5 {
         let name = format!("file{number}");

@@ -1,4 +1,4 @@
-use crate::support::{Holding, World, bytes};
+use crate::support::{PartitionLocking, World, bytes};
 use namespace::{keys, unrecovered_files};
 use types::{Errno, InodeId, SessionId, Timestamp};
 use wire::{FileInfo, MetaOp};
@@ -34,7 +34,7 @@ fn report(world: &mut World, ino: InodeId, size: u64, lens: &[u64]) {
 }
 
 fn known(world: &mut World, ino: InodeId) -> Vec<u64> {
-    world.file(MetaOp::Open { ino, wish: None }).unwrap().length_bounds
+    world.file(MetaOp::Open { ino, requested_lease: None }).unwrap().length_bounds
 }
 
 fn truncate(world: &mut World, ino: InodeId, size: u64) -> FileInfo {
@@ -50,7 +50,7 @@ fn notes(world: &World, ino: InodeId) -> Vec<(SessionId, Option<u64>)> {
 #[test]
 fn lengths_of_chunk_files_are_known_once_they_are_reported_and_until_they_are_cut() {
     const MIB: u64 = 1 << 20;
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = chunked_file(&mut world);
     assert!(known(&mut world, file).is_empty());
     report(&mut world, file, 100, &[100, 0, 0, 0]);
@@ -84,7 +84,7 @@ fn lengths_of_chunk_files_are_known_once_they_are_reported_and_until_they_are_cu
 
 #[test]
 fn chunk_files_of_an_inline_file_are_ignored() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     let data = bytes("head");
     let write = MetaOp::WriteInline { ino: file, offset: 0, data, kill_suid_sgid: false, at_end: false };
@@ -96,7 +96,7 @@ fn chunk_files_of_an_inline_file_are_ignored() {
 
 #[test]
 fn the_first_writer_fixes_the_layout() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     let first = world.file(MetaOp::BeginWrite { ino: file }).unwrap().layout.unwrap();
     assert_eq!((first.chunk_size, first.groups.len()), (1 << 20, 4));
@@ -108,7 +108,7 @@ fn the_first_writer_fixes_the_layout() {
 
 #[test]
 fn content_moves_from_inline_to_chunks() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     let early = MetaOp::DropInline { ino: file, size: 1, mtime: Timestamp::default() };
     assert_eq!(world.run(early).unwrap_err(), Errno::EINVAL);
@@ -128,7 +128,7 @@ fn content_moves_from_inline_to_chunks() {
     let mtime = Timestamp::new(77, 5);
     let attr = world.attr_of(MetaOp::DropInline { ino: file, size: 9000, mtime }).unwrap();
     assert_eq!((attr.size, attr.mtime, attr.ctime.secs), (9000, mtime, world.now));
-    let info = world.file(MetaOp::Open { ino: file, wish: None }).unwrap();
+    let info = world.file(MetaOp::Open { ino: file, requested_lease: None }).unwrap();
     assert!(info.inline.is_none() && info.layout.is_some());
     assert!(!world.holds(keys::inline(file)));
     world.check_invariants();
@@ -138,7 +138,7 @@ fn content_moves_from_inline_to_chunks() {
 /// there, after size recovery of the file.
 #[test]
 fn a_move_to_chunks_after_size_recovery_is_not_completed() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     let (data, offset) = (bytes("head"), 0);
     world.run(MetaOp::WriteInline { ino: file, offset, data, kill_suid_sgid: false, at_end: false }).unwrap();
@@ -146,16 +146,19 @@ fn a_move_to_chunks_after_size_recovery_is_not_completed() {
     end_write(&mut world, file, 4);
     let late = MetaOp::DropInline { ino: file, size: 4, mtime: Timestamp::new(77, 5) };
     assert_eq!(world.run(late.clone()).unwrap_err(), Errno::EKEYEXPIRED);
-    assert_eq!(world.file(MetaOp::Open { ino: file, wish: None }).unwrap().inline, Some(bytes("head")));
+    assert_eq!(
+        world.file(MetaOp::Open { ino: file, requested_lease: None }).unwrap().inline,
+        Some(bytes("head"))
+    );
     // When it starts again, it is completed.
     world.run(MetaOp::BeginWrite { ino: file }).unwrap();
     world.run(late).unwrap();
-    assert_eq!(world.file(MetaOp::Open { ino: file, wish: None }).unwrap().inline, None);
+    assert_eq!(world.file(MetaOp::Open { ino: file, requested_lease: None }).unwrap().inline, None);
 }
 
 #[test]
 fn a_late_report_extends_no_file() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = chunked_file(&mut world);
     let writer = world.session;
     world.session = SessionId(2);
@@ -168,7 +171,7 @@ fn a_late_report_extends_no_file() {
 
 #[test]
 fn a_note_stays_until_its_writer_is_done() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = chunked_file(&mut world);
     assert_eq!(notes(&world, file), []);
     world.run(MetaOp::BeginWrite { ino: file }).unwrap();
@@ -190,7 +193,7 @@ fn a_note_stays_until_its_writer_is_done() {
 
 #[test]
 fn a_report_never_shrinks_a_file() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = chunked_file(&mut world);
     let before = world.getattr(file).unwrap();
     end_write(&mut world, file, 10);
@@ -199,7 +202,7 @@ fn a_report_never_shrinks_a_file() {
 
 #[test]
 fn a_truncation_is_recorded_until_it_is_done() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = chunked_file(&mut world);
     let cut = truncate(&mut world, file, 30);
     assert_eq!((cut.attr.size, cut.attr.mtime.secs), (30, world.now));
@@ -210,7 +213,7 @@ fn a_truncation_is_recorded_until_it_is_done() {
 
 #[test]
 fn growing_needs_no_note() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = chunked_file(&mut world);
     assert_eq!(truncate(&mut world, file, 1000).attr.size, 1000);
     assert_eq!(notes(&world, file), []);
@@ -218,7 +221,7 @@ fn growing_needs_no_note() {
 
 #[test]
 fn the_smaller_of_two_truncations_counts() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = chunked_file(&mut world);
     truncate(&mut world, file, 10);
     truncate(&mut world, file, 80);
@@ -229,7 +232,7 @@ fn the_smaller_of_two_truncations_counts() {
 
 #[test]
 fn writing_and_cutting_end_independently() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = chunked_file(&mut world);
     world.run(MetaOp::BeginWrite { ino: file }).unwrap();
     truncate(&mut world, file, 30);
@@ -242,7 +245,7 @@ fn writing_and_cutting_end_independently() {
 
 #[test]
 fn a_cut_of_another_session_is_not_ended_by_this_one() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = chunked_file(&mut world);
     truncate(&mut world, file, 30);
     world.session = SessionId(2);
@@ -252,7 +255,7 @@ fn a_cut_of_another_session_is_not_ended_by_this_one() {
 
 #[test]
 fn a_file_that_never_had_chunks_is_cut_without_a_note() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     truncate(&mut world, file, 100);
     truncate(&mut world, file, 10);
@@ -261,10 +264,10 @@ fn a_file_that_never_had_chunks_is_cut_without_a_note() {
 
 #[test]
 fn no_room_for_chunks_changes_nothing() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     world.map.groups.clear();
     assert!(world.run(MetaOp::BeginWrite { ino: file }).is_err());
     assert_eq!(notes(&world, file), []);
-    assert!(world.file(MetaOp::Open { ino: file, wish: None }).unwrap().layout.is_none());
+    assert!(world.file(MetaOp::Open { ino: file, requested_lease: None }).unwrap().layout.is_none());
 }

@@ -1,6 +1,6 @@
 //! Flags and projects of inodes: restrictions and inheritance.
 
-use crate::support::{Holding, World};
+use crate::support::{PartitionLocking, World};
 use types::{Errno, InodeFlags, InodeId, ProjectId, SetAttr, SetTime, Timestamp};
 use wire::MetaOp;
 use wire::RenameMode::{Exchange, Replace};
@@ -23,7 +23,7 @@ fn marks(world: &mut World, ino: InodeId) -> (InodeFlags, u32) {
 
 #[test]
 fn what_is_made_in_a_directory_of_a_project_belongs_to_it() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "d");
     mark(&mut world, dir, InodeFlags::NONE, 9);
     let file = world.create(dir, "before");
@@ -39,7 +39,7 @@ fn what_is_made_in_a_directory_of_a_project_belongs_to_it() {
 
 #[test]
 fn nothing_of_another_project_enters_a_directory_that_hands_its_own_down() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let tree = world.mkdir(ROOT, "tree");
     mark(&mut world, tree, InodeFlags::PROJECT_INHERIT, 9);
     let (outside, inside) = (world.create(ROOT, "outside"), world.create(tree, "inside"));
@@ -61,7 +61,7 @@ fn nothing_of_another_project_enters_a_directory_that_hands_its_own_down() {
 
 #[test]
 fn times_of_an_append_only_file_can_be_set_to_now_alone() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let file = world.create(ROOT, "log");
     let (now, given) = (Some(SetTime::Now), Some(SetTime::At(Timestamp::new(7, 0))));
     let touched = SetAttr { atime: now, mtime: now, ..SetAttr::default() };

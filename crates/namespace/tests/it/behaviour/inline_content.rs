@@ -1,4 +1,4 @@
-use crate::support::{Holding, World, bytes};
+use crate::support::{PartitionLocking, World, bytes};
 use bytes::Bytes;
 use namespace::keys;
 use types::{Errno, InodeId};
@@ -20,12 +20,12 @@ fn truncate(world: &mut World, ino: InodeId, size: u64) -> FileInfo {
 }
 
 fn content(world: &mut World, ino: InodeId) -> Vec<u8> {
-    world.file(MetaOp::Open { ino, wish: None }).unwrap().inline.unwrap().to_vec()
+    world.file(MetaOp::Open { ino, requested_lease: None }).unwrap().inline.unwrap().to_vec()
 }
 
 #[test]
 fn an_append_goes_to_the_end_or_fails() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let ino = world.create(ROOT, "file");
     let append = |offset: u64, data: &'static str| {
         let data = bytes(data);
@@ -41,7 +41,7 @@ fn an_append_goes_to_the_end_or_fails() {
 
 #[test]
 fn a_gap_reads_as_zeros() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     assert_eq!(content(&mut world, file), b"");
     assert_eq!(write(&mut world, file, 3, b"abc"), Ok(6));
@@ -55,7 +55,7 @@ fn a_gap_reads_as_zeros() {
 
 #[test]
 fn content_ends_at_the_limit() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     assert_eq!(write(&mut world, file, LIMIT - 1, b"ab"), Err(Errno::ERANGE));
     assert_eq!(write(&mut world, file, u64::MAX, b"ab"), Err(Errno::EFBIG));
@@ -65,7 +65,7 @@ fn content_ends_at_the_limit() {
 
 #[test]
 fn cut_content_does_not_come_back_when_the_file_grows() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     write(&mut world, file, 0, b"secret").unwrap();
     let cut = truncate(&mut world, file, 2);
@@ -79,7 +79,7 @@ fn cut_content_does_not_come_back_when_the_file_grows() {
 
 #[test]
 fn an_empty_file_stores_no_content() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     write(&mut world, file, 0, b"data").unwrap();
     assert!(world.holds(keys::inline(file)));
@@ -91,7 +91,7 @@ fn an_empty_file_stores_no_content() {
 
 #[test]
 fn a_file_may_grow_far_beyond_the_limit_by_truncation_and_stay_inline() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     write(&mut world, file, 0, b"head").unwrap();
     truncate(&mut world, file, 1 << 40);
@@ -103,11 +103,11 @@ fn a_file_may_grow_far_beyond_the_limit_by_truncation_and_stay_inline() {
 
 #[test]
 fn without_a_limit_no_file_is_inline() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let change = PatternChange { inline_limit: Some(0), ..PatternChange::default() };
     world.run(MetaOp::SetPattern { dir: ROOT, change }).unwrap();
     let file = world.create(ROOT, "file");
-    let info = world.file(MetaOp::Open { ino: file, wish: None }).unwrap();
+    let info = world.file(MetaOp::Open { ino: file, requested_lease: None }).unwrap();
     assert_eq!((info.inline, info.layout, info.inline_limit), (None, None, 0));
     assert_eq!(write(&mut world, file, 0, b"x"), Err(Errno::ERANGE));
     assert_eq!(truncate(&mut world, file, 100).attr.size, 100);
@@ -115,12 +115,12 @@ fn without_a_limit_no_file_is_inline() {
 
 #[test]
 fn only_regular_files_have_content() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let dir = world.mkdir(ROOT, "dir");
     let symlink = MetaOp::Symlink { parent: ROOT, name: bytes("link"), target: bytes("x") };
     let link = world.attr_of(symlink).unwrap().ino;
     for (ino, errno) in [(dir, Errno::EISDIR), (link, Errno::EINVAL)] {
-        assert_eq!(world.run(MetaOp::Open { ino, wish: None }).unwrap_err(), errno);
+        assert_eq!(world.run(MetaOp::Open { ino, requested_lease: None }).unwrap_err(), errno);
         assert_eq!(world.run(MetaOp::BeginWrite { ino }).unwrap_err(), errno);
         assert_eq!(write(&mut world, ino, 0, b"x"), Err(errno));
     }

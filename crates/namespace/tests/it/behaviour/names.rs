@@ -1,4 +1,4 @@
-use crate::support::{Holding, World, bytes};
+use crate::support::{PartitionLocking, World, bytes};
 use bytes::Bytes;
 use types::{Errno, InodeId, mode};
 use wire::MetaOp;
@@ -19,7 +19,7 @@ fn create(parent: InodeId, name: &str, exclusive: bool) -> MetaOp {
 
 #[test]
 fn a_name_has_at_most_255_bytes() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let (longest, too_long) = ("n".repeat(255), "n".repeat(256));
     world.create(ROOT, &longest);
     assert_eq!(world.lookup(ROOT, &too_long), Err(Errno::ENAMETOOLONG));
@@ -30,7 +30,7 @@ fn a_name_has_at_most_255_bytes() {
 
 #[test]
 fn invalid_names_are_refused() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     assert_eq!(world.run(create(ROOT, "", true)).unwrap_err(), Errno::ENOENT);
     assert_eq!(world.run(create(ROOT, "a/b", true)).unwrap_err(), Errno::EINVAL);
     assert_eq!(world.run(create(ROOT, "a\0b", true)).unwrap_err(), Errno::EINVAL);
@@ -42,7 +42,7 @@ fn invalid_names_are_refused() {
 
 #[test]
 fn dots_are_looked_up() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let outer = world.mkdir(ROOT, "outer");
     let inner = world.mkdir(outer, "inner");
     assert_eq!(world.lookup(inner, "."), Ok(inner));
@@ -56,13 +56,13 @@ fn dots_are_looked_up() {
 
 #[test]
 fn locks_and_sync_are_not_for_this_state() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     assert_eq!(world.run(MetaOp::Sync).unwrap_err(), Errno::ENOSYS);
 }
 
 #[test]
 fn an_exclusive_create_refuses_an_existing_name_and_any_other_answers_it() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     assert_eq!(world.run(create(ROOT, "file", true)).unwrap_err(), Errno::EEXIST);
     assert_eq!(world.attr_of(create(ROOT, "file", false)).unwrap().ino, file);
@@ -70,7 +70,7 @@ fn an_exclusive_create_refuses_an_existing_name_and_any_other_answers_it() {
 
 #[test]
 fn the_umask_applies_to_all_but_symlinks() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     assert_eq!(world.attr_of(create(ROOT, "file", true)).unwrap().mode, 0o100640);
     let mkdir = MetaOp::Mkdir { parent: ROOT, name: bytes("dir"), mode: 0o1777, umask: 0o022 };
     assert_eq!(world.attr_of(mkdir).unwrap().mode, mode::S_IFDIR | 0o1755);
@@ -81,7 +81,7 @@ fn the_umask_applies_to_all_but_symlinks() {
 
 #[test]
 fn a_device_keeps_its_number_and_create_makes_no_directories() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let make = |mode| MetaOp::Create {
         parent: ROOT,
         name: bytes("node"),
@@ -99,7 +99,7 @@ fn a_device_keeps_its_number_and_create_makes_no_directories() {
 
 #[test]
 fn a_symlink_holds_4095_bytes() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let symlink = |len: usize| MetaOp::Symlink {
         parent: ROOT,
         name: bytes("link"),
@@ -112,7 +112,7 @@ fn a_symlink_holds_4095_bytes() {
 
 #[test]
 fn a_removed_directory_takes_no_entries() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let gone = world.mkdir(ROOT, "gone");
     let file = world.create(ROOT, "file");
     assert_eq!(world.rmdir(ROOT, "gone").unwrap().nlink, 0);
@@ -125,7 +125,7 @@ fn a_removed_directory_takes_no_entries() {
 
 #[test]
 fn a_full_directory_stays() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "dir");
     world.create(dir, "file");
     assert_eq!(world.rmdir(ROOT, "dir"), Err(Errno::ENOTEMPTY));
@@ -136,7 +136,7 @@ fn a_full_directory_stays() {
 
 #[test]
 fn directories_spread_over_partitions_and_files_stay_with_their_directory() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let mut partitions = std::collections::BTreeSet::new();
     for number in 0..32 {
         let dir = world.mkdir(ROOT, &format!("dir{number}"));
@@ -148,7 +148,7 @@ fn directories_spread_over_partitions_and_files_stay_with_their_directory() {
 
 #[test]
 fn an_inode_number_is_never_handed_out_twice() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let mut seen = std::collections::BTreeSet::from([ROOT]);
     for _ in 0..20 {
         let file = world.create(ROOT, "file");

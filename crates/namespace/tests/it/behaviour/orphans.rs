@@ -1,4 +1,4 @@
-use crate::support::{Holding, PARTITIONS, World, bytes};
+use crate::support::{PARTITIONS, PartitionLocking, World, bytes};
 use namespace::{doomed, forget_doomed, keys, orphans};
 use types::{Errno, InodeId, PartitionId, SessionId};
 use wire::{MetaOp, XattrMode};
@@ -16,7 +16,7 @@ fn tmpfile(world: &mut World) -> InodeId {
 
 #[test]
 fn an_unlinked_file_lives_until_it_is_reclaimed() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     world.session = SessionId(5);
     assert_eq!(world.unlink(ROOT, "file").unwrap().nlink, 0);
@@ -38,7 +38,7 @@ fn an_unlinked_file_lives_until_it_is_reclaimed() {
 
 #[test]
 fn a_file_with_a_name_is_not_reclaimed() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     world.link(file, ROOT, "other").unwrap();
     world.unlink(ROOT, "file").unwrap();
@@ -51,7 +51,7 @@ fn a_file_with_a_name_is_not_reclaimed() {
 
 #[test]
 fn an_orphan_gets_no_name_again_unless_it_never_had_one() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let removed = world.create(ROOT, "file");
     world.unlink(ROOT, "file").unwrap();
     assert_eq!(world.link(removed, ROOT, "again"), Err(Errno::ENOENT));
@@ -66,7 +66,7 @@ fn an_orphan_gets_no_name_again_unless_it_never_had_one() {
 
 #[test]
 fn a_file_without_a_name_changes_no_directory_and_goes_when_reclaimed() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let before = world.getattr(ROOT);
     let unnamed = tmpfile(&mut world);
     assert_eq!(world.getattr(ROOT), before);
@@ -77,14 +77,14 @@ fn a_file_without_a_name_changes_no_directory_and_goes_when_reclaimed() {
 
 #[test]
 fn directories_have_one_name() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "dir");
     assert_eq!(world.link(dir, ROOT, "other"), Err(Errno::EPERM));
 }
 
 #[test]
 fn a_reclaimed_file_leaves_its_chunks_to_be_deleted_and_nothing_else() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     let layout = world.file(MetaOp::BeginWrite { ino: file }).unwrap().layout.unwrap();
     let name = bytes("user.note");

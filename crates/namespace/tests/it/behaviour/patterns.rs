@@ -1,4 +1,4 @@
-use crate::support::{Holding, World};
+use crate::support::{PartitionLocking, World};
 use types::{Chooser, Errno, InodeId, PoolId, StripePattern};
 use wire::{EntryDescription, MetaOp, MetaReply, PatternChange};
 
@@ -21,7 +21,7 @@ fn describe(world: &mut World, ino: InodeId) -> EntryDescription {
 
 #[test]
 fn what_is_made_in_a_directory_takes_its_pattern_and_keeps_it() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "dir");
     let early = world.create(dir, "early");
     let set = PatternChange {
@@ -54,7 +54,7 @@ fn what_is_made_in_a_directory_takes_its_pattern_and_keeps_it() {
 
 #[test]
 fn a_scheme_needs_groups_of_the_pool() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let dir = world.mkdir(ROOT, "dir");
     let mirror = PatternChange { scheme: Some("mirror:2".into()), ..PatternChange::default() };
     assert_eq!(change(&mut world, dir, mirror.clone()).unwrap_err(), Errno::ENODEV);
@@ -75,7 +75,7 @@ fn a_scheme_needs_groups_of_the_pool() {
 
 #[test]
 fn what_is_out_of_bounds_changes_nothing() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let none = PatternChange::default();
     let refused = [
         PatternChange { pool: Some("tape".into()), ..none.clone() },

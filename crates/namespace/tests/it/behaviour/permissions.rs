@@ -1,6 +1,6 @@
 //! Permission checks by the ids of the caller.
 
-use crate::support::{Holding, World, bytes};
+use crate::support::{PartitionLocking, World, bytes};
 use namespace::{Caller, Failure, permit};
 use types::{Credentials, Errno, InodeFlags, InodeId, ProjectId, SetAttr, SetTime, Timestamp};
 use wire::{MetaOp, PendingFile, RenameMode, XattrMode};
@@ -37,7 +37,7 @@ fn deliver(parent: InodeId, name: &str) -> MetaOp {
         created: types::Timestamp::default(),
         content,
     };
-    MetaOp::Deliver { file: Box::new(file) }
+    MetaOp::CommitCreate { file: Box::new(file) }
 }
 
 fn set(ino: InodeId, set: SetAttr) -> MetaOp {
@@ -70,7 +70,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let mut world = World::new(Holding::All);
+        let mut world = World::new(PartitionLocking::All);
         world.credentials = Credentials { uid: OWNER, gid: TEAM, pid: 1 };
         let mut dir = |name, mode| {
             let ino = world.mkdir(ROOT, name);
@@ -89,7 +89,7 @@ impl Scene {
         match permit(&self.world.env(), &self.world.state, caller, &op) {
             Ok(()) => Ok(()),
             Err(Failure::Refused(error)) => Err(error.errno),
-            Err(Failure::NeedPartition(_) | Failure::NotHere) => panic!("everything is here and held"),
+            Err(Failure::NeedPartition(_) | Failure::NotFetched) => panic!("everything is here and held"),
         }
     }
 }
@@ -105,7 +105,7 @@ fn creating_names_needs_write_and_search_permission() {
             MetaOp::Symlink { parent, name: bytes("new"), target: bytes("x") },
             MetaOp::Link { ino: scene.files[0], parent, name: bytes("new") },
             MetaOp::Tmpfile { parent, mode: 0o600, umask: 0 },
-            MetaOp::Reserve { dir: parent, count: 1, prefix: bytes::Bytes::new() },
+            MetaOp::PreallocateInodes { dir: parent, count: 1, prefix: bytes::Bytes::new() },
             deliver(parent, "new"),
             unlink(parent, "f"),
             rename((parent, "f"), (parent, "g"), RenameMode::Replace),

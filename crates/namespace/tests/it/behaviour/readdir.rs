@@ -1,4 +1,4 @@
-use crate::support::{Holding, World};
+use crate::support::{PartitionLocking, World};
 use namespace::{children, keys};
 use std::collections::BTreeSet;
 use types::{Errno, InodeId};
@@ -11,7 +11,7 @@ fn names(entries: &[wire::DirEntry]) -> Vec<String> {
 
 #[test]
 fn pages_of_any_length_show_every_entry_once() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let expected: BTreeSet<String> = (0..50).map(|number| format!("file{number}")).collect();
     for name in &expected {
         world.create(ROOT, name);
@@ -25,7 +25,7 @@ fn pages_of_any_length_show_every_entry_once() {
 
 #[test]
 fn a_page_never_parts_equal_hashes() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     let dir = world.mkdir(ROOT, "dir");
     // In order of hash: one, three that collide, one, two that collide.
@@ -46,7 +46,7 @@ fn a_page_never_parts_equal_hashes() {
 
 #[test]
 fn a_listing_goes_on_after_its_last_entry_is_removed() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     for number in 0..20 {
         world.create(ROOT, &format!("file{number}"));
     }
@@ -61,7 +61,7 @@ fn a_listing_goes_on_after_its_last_entry_is_removed() {
 
 #[test]
 fn cookies_leave_room_for_dots_and_fit_a_signed_offset() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     for number in 0..100 {
         world.create(ROOT, &format!("file{number}"));
     }
@@ -74,7 +74,7 @@ fn cookies_leave_room_for_dots_and_fit_a_signed_offset() {
 
 #[test]
 fn attributes_come_with_entries_of_the_same_partition() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     world.create(ROOT, "file");
     for number in 0..8 {
         world.mkdir(ROOT, &format!("dir{number}"));
@@ -86,7 +86,7 @@ fn attributes_come_with_entries_of_the_same_partition() {
 
 #[test]
 fn only_directories_are_listed() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "file");
     assert_eq!(world.page(file, 0, 1).unwrap_err(), Errno::ENOTDIR);
     let dir = world.mkdir(ROOT, "dir");

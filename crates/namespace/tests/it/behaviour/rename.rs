@@ -1,4 +1,4 @@
-use crate::support::{Holding, World};
+use crate::support::{PartitionLocking, World};
 use types::{Errno, InodeId};
 use wire::RenameMode::{Exchange, NoReplace, Replace, Whiteout};
 
@@ -13,7 +13,7 @@ struct Matrix {
 
 impl Matrix {
     fn new() -> Matrix {
-        let mut world = World::new(Holding::OnDemand);
+        let mut world = World::new(PartitionLocking::OnDemand);
         let [left, right] = ["left", "right"].map(|name| world.mkdir(ROOT, name));
         for side in [left, right] {
             world.create(side, "file");
@@ -120,7 +120,7 @@ fn a_moved_directory_takes_its_link_to_its_new_parent() {
 
 #[test]
 fn a_directory_never_moves_into_itself() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let top = world.mkdir(ROOT, "top");
     let middle = world.mkdir(top, "middle");
     let bottom = world.mkdir(middle, "bottom");
@@ -135,7 +135,7 @@ fn a_directory_never_moves_into_itself() {
 
 #[test]
 fn two_names_of_one_inode_both_stay() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "a");
     world.link(file, ROOT, "b").unwrap();
     let before = (world.getattr(file), world.getattr(ROOT));
@@ -150,7 +150,7 @@ fn two_names_of_one_inode_both_stay() {
 
 #[test]
 fn replacing_one_of_two_names_leaves_the_other() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let file = world.create(ROOT, "a");
     world.link(file, ROOT, "b").unwrap();
     world.create(ROOT, "c");
@@ -162,7 +162,7 @@ fn replacing_one_of_two_names_leaves_the_other() {
 
 #[test]
 fn a_removed_directory_is_no_place_to_move_to() {
-    let mut world = World::new(Holding::OnDemand);
+    let mut world = World::new(PartitionLocking::OnDemand);
     let gone = world.mkdir(ROOT, "gone");
     world.create(ROOT, "file");
     world.rmdir(ROOT, "gone").unwrap();

@@ -1,8 +1,8 @@
 //! Stripes that move to other groups.
 
-use crate::support::{Holding, World};
+use crate::support::{PartitionLocking, World};
 use namespace::{
-    Goal, Step, StripeMove, begin_migration, begin_move, doomed, file_placement, finish_migration,
+    Goal, MoveStep, StripeMove, begin_migration, begin_move, doomed, file_placement, finish_migration,
     finish_move, forget_migration, keys, layout_of, migrating,
 };
 use std::collections::BTreeSet;
@@ -27,8 +27,8 @@ fn files_of(layout: &Layout, ino: InodeId) -> BTreeSet<(GroupId, InodeId)> {
     (0..layout.groups.len()).map(|at| (layout.groups[at], layout.chunk_file(ino, at))).collect()
 }
 
-fn carry_out(world: &mut World, step: Step) {
-    let Step::Writes(writes) = step else { panic!("{step:?}") };
+fn carry_out(world: &mut World, step: MoveStep) {
+    let MoveStep::Writes(writes) = step else { panic!("{step:?}") };
     world.state.write(writes);
 }
 
@@ -51,7 +51,7 @@ fn written(world: &mut World) -> (InodeId, Layout) {
 
 #[test]
 fn at_every_step_other_chunk_files_are_doomed() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let (ino, from) = written(&mut world);
     let moved = StripeMove { ino, from: from.clone(), stripe: 0, to: (GroupId(77), 0), kind: KIND };
     let begun = begin_move(&world.state, &moved).unwrap();
@@ -87,14 +87,14 @@ fn at_every_step_other_chunk_files_are_doomed() {
 
 #[test]
 fn a_file_that_changed_meanwhile_is_left_alone() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let (ino, from) = written(&mut world);
     let moved = StripeMove { ino, from, stripe: 0, to: (GroupId(77), 0), kind: KIND };
     let begun = begin_move(&world.state, &moved).unwrap();
     carry_out(&mut world, begun);
     world.session = SessionId(5);
     world.run(MetaOp::BeginWrite { ino }).unwrap();
-    assert_eq!(finish_move(&world.state, &moved).unwrap(), Step::BeingWritten);
+    assert_eq!(finish_move(&world.state, &moved).unwrap(), MoveStep::BeingWritten);
     world
         .run(MetaOp::EndWrite {
             ino,
@@ -106,20 +106,20 @@ fn a_file_that_changed_meanwhile_is_left_alone() {
             kill_suid_sgid: false,
         })
         .unwrap();
-    assert!(matches!(finish_move(&world.state, &moved).unwrap(), Step::Writes(_)));
+    assert!(matches!(finish_move(&world.state, &moved).unwrap(), MoveStep::Writes(_)));
     let other = StripeMove { from: moved.after(), ..moved.clone() };
-    assert_eq!(finish_move(&world.state, &other).unwrap(), Step::Changed);
-    assert_eq!(begin_move(&world.state, &other).unwrap(), Step::Changed);
+    assert_eq!(finish_move(&world.state, &other).unwrap(), MoveStep::Changed);
+    assert_eq!(begin_move(&world.state, &other).unwrap(), MoveStep::Changed);
     world.unlink(ROOT, "file").unwrap();
     world.reclaim(ino);
-    assert_eq!(finish_move(&world.state, &moved).unwrap(), Step::Changed);
+    assert_eq!(finish_move(&world.state, &moved).unwrap(), MoveStep::Changed);
     assert!(doomed_files(&world, ino).contains(&(GroupId(77), ino)), "the copy goes with it");
     assert!(!world.holds(keys::inode(ino)));
 }
 
 #[test]
 fn a_file_that_is_to_be_mirrored_says_so_until_all_of_it_is() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let (ino, from) = written(&mut world);
     let goal = Goal { pool: PoolId(1), scheme: Scheme::Mirror(2) };
     let begun = begin_migration(&world.state, ino, goal).unwrap();
@@ -132,7 +132,7 @@ fn a_file_that_is_to_be_mirrored_says_so_until_all_of_it_is() {
         "what comes later is there already"
     );
     let is_there = |group: GroupId| group.0 >= 77;
-    assert_eq!(finish_migration(&world.state, (ino, goal), is_there).unwrap(), Step::Changed);
+    assert_eq!(finish_migration(&world.state, (ino, goal), is_there).unwrap(), MoveStep::Changed);
     for (stripe, group) in (0..from.groups.len()).zip(77..) {
         let from = layout_of(&world.state, ino).unwrap().unwrap();
         let kind = (goal.pool, goal.scheme);
@@ -153,9 +153,9 @@ fn a_file_that_is_to_be_mirrored_says_so_until_all_of_it_is() {
     carry_out(&mut world, begun);
     world.unlink(ROOT, "file").unwrap();
     world.reclaim(ino);
-    assert_eq!(finish_migration(&world.state, (ino, back), is_there).unwrap(), Step::Changed);
+    assert_eq!(finish_migration(&world.state, (ino, back), is_there).unwrap(), MoveStep::Changed);
     let forgotten = forget_migration(&world.state, ino).unwrap();
-    carry_out(&mut world, Step::Writes(forgotten));
+    carry_out(&mut world, MoveStep::Writes(forgotten));
     assert_eq!(notes(&world), []);
     assert_eq!(forget_migration(&world.state, ino).unwrap(), []);
 }

@@ -1,4 +1,4 @@
-use crate::support::{Holding, World, bytes};
+use crate::support::{PartitionLocking, World, bytes};
 use bytes::Bytes;
 use types::{Credentials, Errno, InodeId};
 use wire::{MetaOp, MetaReply, XattrMode};
@@ -26,7 +26,7 @@ fn list(world: &mut World) -> Vec<Bytes> {
 
 #[test]
 fn an_empty_value_is_a_value() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     set(&mut world, "user.empty", Bytes::new(), XattrMode::Any).unwrap();
     assert_eq!(get(&mut world, "user.empty"), Ok(Bytes::new()));
     assert_eq!(list(&mut world), ["user.empty"]);
@@ -35,7 +35,7 @@ fn an_empty_value_is_a_value() {
 
 #[test]
 fn unknown_namespaces_are_not_supported() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     for name in ["system.other", "plain", "os2.x"] {
         assert_eq!(get(&mut world, name), Err(Errno::EOPNOTSUPP));
         assert_eq!(set(&mut world, name, bytes("x"), XattrMode::Any), Err(Errno::EOPNOTSUPP));
@@ -47,7 +47,7 @@ fn unknown_namespaces_are_not_supported() {
 
 #[test]
 fn a_value_has_at_most_64_kib() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let value = Bytes::from(vec![1; 65536]);
     set(&mut world, "user.big", value.clone(), XattrMode::Any).unwrap();
     assert_eq!(get(&mut world, "user.big"), Ok(value));
@@ -57,7 +57,7 @@ fn a_value_has_at_most_64_kib() {
 
 #[test]
 fn the_values_of_an_inode_have_a_limit_that_replacing_and_removing_respect() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let value = Bytes::from(vec![1; 65536]);
     for name in ["user.a", "user.b", "user.c", "user.d", "user.d"] {
         set(&mut world, name, value.clone(), XattrMode::Any).unwrap();
@@ -70,7 +70,7 @@ fn the_values_of_an_inode_have_a_limit_that_replacing_and_removing_respect() {
 
 #[test]
 fn names_fit_what_a_list_can_return() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     let name = |number: usize| format!("user.{number:0250}");
     // 256 bytes each, with the terminating zero.
     (0..256).for_each(|number| set(&mut world, &name(number), Bytes::new(), XattrMode::Any).unwrap());
@@ -80,7 +80,7 @@ fn names_fit_what_a_list_can_return() {
 
 #[test]
 fn create_and_replace_mean_what_they_say() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     assert_eq!(set(&mut world, "user.a", bytes("1"), XattrMode::Replace), Err(Errno::ENODATA));
     assert_eq!(set(&mut world, "user.a", bytes("1"), XattrMode::Create), Ok(()));
     assert_eq!(set(&mut world, "user.a", bytes("2"), XattrMode::Create), Err(Errno::EEXIST));
@@ -90,7 +90,7 @@ fn create_and_replace_mean_what_they_say() {
 
 #[test]
 fn trusted_names_are_listed_to_root() {
-    let mut world = World::new(Holding::All);
+    let mut world = World::new(PartitionLocking::All);
     set(&mut world, "trusted.t", bytes("1"), XattrMode::Any).unwrap();
     set(&mut world, "user.u", bytes("1"), XattrMode::Any).unwrap();
     assert_eq!(list(&mut world), ["user.u"]);
@@ -102,7 +102,7 @@ fn trusted_names_are_listed_to_root() {
 fn a_change_of_content_takes_capabilities_away_and_nothing_else() {
     const CAPABILITY: &str = "security.capability";
     for in_chunks in [false, true] {
-        let mut world = World::new(Holding::All);
+        let mut world = World::new(PartitionLocking::All);
         let ino = world.create(ROOT, "f");
         for name in ["user.a", CAPABILITY] {
             let (name, value) = (bytes(name), bytes("value"));

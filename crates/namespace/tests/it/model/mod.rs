@@ -3,7 +3,7 @@
 mod action;
 mod naive;
 
-use crate::support::{Holding, World, bytes};
+use crate::support::{PartitionLocking, World, bytes};
 use action::{Action, actions};
 use naive::{Content, Model, Node};
 use proptest::prelude::*;
@@ -19,16 +19,16 @@ proptest! {
 
     #[test]
     fn agrees_with_the_model(actions in actions(60)) {
-        compare(Holding::All, &actions);
+        compare(PartitionLocking::All, &actions);
     }
 
     #[test]
     fn agrees_with_the_model_when_partitions_are_taken_on_demand(actions in actions(60)) {
-        compare(Holding::OnDemand, &actions);
+        compare(PartitionLocking::OnDemand, &actions);
     }
 }
 
-fn compare(holding: Holding, actions: &[Action]) {
+fn compare(holding: PartitionLocking, actions: &[Action]) {
     let mut world = World::new(holding);
     let change = PatternChange { inline_limit: Some(INLINE_LIMIT), ..PatternChange::default() };
     world.run(MetaOp::SetPattern { dir: InodeId::ROOT, change }).unwrap();
@@ -99,7 +99,7 @@ fn compare_xattrs(world: &mut World, node: &Node) {
 fn compare_content(world: &mut World, model: &Model, node: &Node) {
     match &node.content {
         Content::File(content) => {
-            let info = world.file(MetaOp::Open { ino: node.ino, wish: None }).unwrap();
+            let info = world.file(MetaOp::Open { ino: node.ino, requested_lease: None }).unwrap();
             let mut got = info.inline.expect("the model's files stay inline").to_vec();
             assert!(got.len() as u64 <= info.attr.size);
             got.resize(info.attr.size as usize, 0);

@@ -17,7 +17,7 @@ pub const PARTITIONS: u16 = 4;
 
 /// How commands lock partitions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Holding {
+pub enum PartitionLocking {
     /// All are locked.
     All,
     /// A command starts with its home partition and locks those that it asks for.
@@ -56,12 +56,12 @@ impl Reader for State {
 }
 
 /// Shows the locked partitions only.
-struct Held<'a> {
+struct LockedState<'a> {
     state: &'a State,
     partitions: &'a BTreeSet<PartitionId>,
 }
 
-impl Held<'_> {
+impl LockedState<'_> {
     fn check(&self, key: &[u8]) -> Result<(), ReadError> {
         let partition = partition_of_key(key);
         let held = self.partitions.contains(&partition);
@@ -69,7 +69,7 @@ impl Held<'_> {
     }
 }
 
-impl Reader for Held<'_> {
+impl Reader for LockedState<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         self.check(key)?;
         self.state.get(key)
@@ -84,7 +84,7 @@ impl Reader for Held<'_> {
 /// A file system with a caller.
 pub struct World {
     pub state: State,
-    pub holding: Holding,
+    pub holding: PartitionLocking,
     pub credentials: Credentials,
     pub session: SessionId,
     pub map: ClusterMap,
@@ -93,7 +93,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(holding: Holding) -> World {
+    pub fn new(holding: PartitionLocking) -> World {
         let mut world = World {
             state: State::default(),
             holding,
@@ -134,11 +134,11 @@ impl World {
     fn attempt(&self, op: &MetaOp) -> Result<Applied, Errno> {
         let env = self.env();
         let mut partitions: BTreeSet<PartitionId> = match self.holding {
-            Holding::All => (0..PARTITIONS).map(PartitionId).collect(),
-            Holding::OnDemand => [home_partition(op)].into(),
+            PartitionLocking::All => (0..PARTITIONS).map(PartitionId).collect(),
+            PartitionLocking::OnDemand => [home_partition(op)].into(),
         };
         loop {
-            match apply(&env, &Held { state: &self.state, partitions: &partitions }, op) {
+            match apply(&env, &LockedState { state: &self.state, partitions: &partitions }, op) {
                 Ok(applied) => {
                     for (key, _) in &applied.writes {
                         assert!(
@@ -155,7 +155,7 @@ impl World {
                 Err(Failure::NeedPartition(partition)) => {
                     assert!(partitions.insert(partition), "{partition} is asked for though it is held");
                 }
-                Err(Failure::NotHere) => panic!("everything is here"),
+                Err(Failure::NotFetched) => panic!("everything is here"),
             }
         }
     }

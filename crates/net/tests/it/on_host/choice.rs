@@ -3,7 +3,8 @@
 use super::WAY;
 use crate::rpc::raw::Raw;
 use crate::rpc::support::{
-    Ask, CLUSTER, Service1, Told, identity, localhost, peer_of, peer_options, serve, server_options,
+    CLUSTER, TestReply, TestRequest, TestService, identity, localhost, peer_of, peer_options, serve,
+    server_options,
 };
 use net::{Caller, Channel, Handler, LocalFuture, Peer, PeerOptions, Router, SameHost, Server, Transport};
 use parking_lot::Mutex;
@@ -31,24 +32,24 @@ struct Slow {
     callers: Mutex<Vec<(Address, Transport)>>,
 }
 
-impl Handler<Ask, Told> for Slow {
-    fn handle(&self, _: Ask, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Told>> {
+impl Handler<TestRequest, TestReply> for Slow {
+    fn handle(&self, _: TestRequest, payload: Option<IoBuf>) -> LocalFuture<'_, Result<TestReply>> {
         Box::pin(async move {
             if let Some(payload) = payload {
                 self.gate.wait().await;
                 payload.copy_from(0, &vec![0xee; payload.len()]);
             }
             self.done.fetch_add(1, Ordering::SeqCst);
-            Ok(Told(1, 1))
+            Ok(TestReply(1, 1))
         })
     }
 
     fn handle_from<'a>(
         &'a self,
         caller: &'a Caller,
-        ask: Ask,
+        ask: TestRequest,
         payload: Option<IoBuf>,
-    ) -> LocalFuture<'a, Result<Told>> {
+    ) -> LocalFuture<'a, Result<TestReply>> {
         self.callers.lock().push((caller.address.clone(), caller.transport));
         self.handle(ask, payload)
     }
@@ -56,7 +57,7 @@ impl Handler<Ask, Told> for Slow {
 
 fn serve_slowly() -> (Arc<Slow>, Arc<Server>) {
     let slow = Arc::new(Slow::default());
-    let router = Router::new().with::<Ask, Told>(slow.clone());
+    let router = Router::new().with::<TestRequest, TestReply>(slow.clone());
     (slow.clone(), Server::start(server_options(WAY, localhost()), router).unwrap())
 }
 
@@ -69,8 +70,8 @@ fn shared_memory_is_used_if_enabled_and_the_service_sees_the_address() {
     {
         let peer = Peer::new(PeerOptions { same_host, ..peer_options(WAY, vec![address]) });
         rt::block_on(async move {
-            let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
-            channel.call(Ask::Sum(1), None).await.unwrap();
+            let channel: Channel<TestRequest, TestReply> = Channel::remote(peer.clone());
+            channel.call(TestRequest::Sum(1), None).await.unwrap();
             let link = peer.status().links.remove(0);
             assert_eq!(link.connected, Some((address.into(), transport)));
             assert_eq!((link.connections, link.failures), (1, vec![]));
@@ -88,13 +89,13 @@ fn a_late_answer_does_not_touch_the_buffer_of_an_ended_call() {
     let (slow, server) = serve_slowly();
     let peer = peer_of(WAY, server.addresses().to_vec(), Duration::from_millis(300));
     rt::block_on(async move {
-        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        let channel: Channel<TestRequest, TestReply> = Channel::remote(peer.clone());
         // A busy machine may take longer to connect, or to send.
-        while channel.call(Ask::Sum(1), None).await.is_err() {}
+        while channel.call(TestRequest::Sum(1), None).await.is_err() {}
         let buffer = IoBuf::alloc(1 << 20);
         let (asked, done) = (slow.callers.lock().len(), slow.done.load(Ordering::SeqCst));
         while slow.callers.lock().len() == asked {
-            let error = channel.call(Ask::Fill(1), Some(buffer.clone())).await.unwrap_err();
+            let error = channel.call(TestRequest::Fill(1), Some(buffer.clone())).await.unwrap_err();
             assert_eq!(error.errno, Errno::ETIMEDOUT);
         }
         buffer.copy_from(0, &vec![7; 1 << 20]);
@@ -104,7 +105,7 @@ fn a_late_answer_does_not_touch_the_buffer_of_an_ended_call() {
         }
         // The same connection delivers the next answer.
         let next = IoBuf::alloc(1 << 20);
-        while channel.call(Ask::Fill(2), Some(next.clone())).await.is_err() {}
+        while channel.call(TestRequest::Fill(2), Some(next.clone())).await.is_err() {}
         assert!(next.as_slice().iter().all(|byte| *byte == 0xee));
         assert!(buffer.as_slice().iter().all(|byte| *byte == 7));
         assert_eq!(peer.status().links[0].connections, 1);
@@ -114,20 +115,20 @@ fn a_late_answer_does_not_touch_the_buffer_of_an_ended_call() {
 
 #[test]
 fn payloads_beyond_the_shared_memory_go_over_the_socket() {
-    let service = Service1::open();
+    let service = TestService::open();
     let server = serve(WAY, &service);
     let peer = peer_of(WAY, server.addresses().to_vec(), LIMIT);
     rt::block_on(async move {
-        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        let channel: Channel<TestRequest, TestReply> = Channel::remote(peer.clone());
         // Forty of 1 MiB: more than the shared memory.
         let buffers: Vec<IoBuf> = (0..40).map(|_| IoBuf::alloc(1 << 20)).collect();
         for _ in 0..3 {
             let calls = buffers
                 .iter()
                 .zip(0..)
-                .map(|(buffer, number)| channel.call(Ask::Fill(number), Some(buffer.clone())));
+                .map(|(buffer, number)| channel.call(TestRequest::Fill(number), Some(buffer.clone())));
             for (answer, number) in rt::join_all(calls.collect()).await.into_iter().zip(0..) {
-                assert_eq!(answer, Ok(Told(number, 1 << 20)));
+                assert_eq!(answer, Ok(TestReply(number, 1 << 20)));
                 let expected = crate::rpc::support::pattern(number, 1 << 20);
                 assert!(buffers[number as usize].as_slice() == expected);
             }
@@ -150,7 +151,7 @@ fn tell_of(way: LocalEndpoint) -> SocketAddr {
         raw.send(Header::new(FrameKind::Welcome, 0), &body, &[]);
         while let Some((header, _)) = raw.receive() {
             let mut body = Vec::new();
-            Told(5, 5).encode(&mut body);
+            TestReply(5, 5).encode(&mut body);
             raw.send(Header::new(FrameKind::Reply, header.id), &body, &[]);
         }
     });
@@ -162,8 +163,8 @@ fn falls_back(way: LocalEndpoint, reason: &'static str) {
     let address = tell_of(way);
     let peer = Peer::new(PeerOptions { identity: identity(), ..peer_options(WAY, vec![address]) });
     rt::block_on(async move {
-        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
-        assert_eq!(channel.call(Ask::Sum(5), None).await, Ok(Told(5, 5)));
+        let channel: Channel<TestRequest, TestReply> = Channel::remote(peer.clone());
+        assert_eq!(channel.call(TestRequest::Sum(5), None).await, Ok(TestReply(5, 5)));
         let link = peer.status().links.remove(0);
         assert_eq!(link.connected, Some((address.into(), Transport::Tcp)));
         assert_eq!(link.failures.len(), 1, "{link:?}");
@@ -203,8 +204,8 @@ fn a_server_on_another_machine_is_reached_over_tcp() {
     let address = tell_of(LocalEndpoint { host: "another".into(), ..way() });
     let peer = Peer::new(peer_options(WAY, vec![address]));
     rt::block_on(async move {
-        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
-        assert_eq!(channel.call(Ask::Sum(5), None).await, Ok(Told(5, 5)));
+        let channel: Channel<TestRequest, TestReply> = Channel::remote(peer.clone());
+        assert_eq!(channel.call(TestRequest::Sum(5), None).await, Ok(TestReply(5, 5)));
         let link = peer.status().links.remove(0);
         assert_eq!((link.connected, link.failures), (Some((address.into(), Transport::Tcp)), vec![]));
     })

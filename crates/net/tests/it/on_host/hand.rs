@@ -15,14 +15,14 @@ use wire::frame::{FrameKind, HEADER_BYTES, Header, Hello, LocalEndpoint, Welcome
 pub const LIMIT: Duration = Duration::from_secs(20);
 
 /// A hand-made connection; the memory is the client's.
-pub struct Hand {
+pub struct RawHostClient {
     pub socket: Socket,
     /// The connection over TCP that it replaces.
     pub before: Option<Raw>,
 }
 
 /// Sends a hello over TCP, and learns how to connect on the host.
-pub fn learn(address: SocketAddr, client: u64) -> (Raw, LocalEndpoint) {
+pub fn local_endpoint(address: SocketAddr, client: u64) -> (Raw, LocalEndpoint) {
     let mut raw = Raw::connect(WAY, address);
     raw.hello(client, 1);
     let (header, body) = raw.receive().unwrap();
@@ -31,19 +31,19 @@ pub fn learn(address: SocketAddr, client: u64) -> (Raw, LocalEndpoint) {
     (raw, way.expect("a server tells how it is reached on its machine"))
 }
 
-impl Hand {
+impl RawHostClient {
     /// Connects and sends a descriptor.
-    pub async fn connect(way: &LocalEndpoint, fd: OwnedFd) -> Hand {
+    pub async fn connect(way: &LocalEndpoint, fd: OwnedFd) -> RawHostClient {
         let socket = Socket::connect(Address::Abstract(way.socket.clone()), LIMIT).await.unwrap();
         socket.send_fd(fd).await.unwrap();
-        Hand { socket, before: None }
+        RawHostClient { socket, before: None }
     }
 
     /// Completes a connection with `bytes` bytes of memory.
-    pub async fn welcome(address: SocketAddr, client: u64, bytes: usize) -> (Hand, SharedMemory) {
-        let (before, way) = learn(address, client);
+    pub async fn welcome(address: SocketAddr, client: u64, bytes: usize) -> (RawHostClient, SharedMemory) {
+        let (before, way) = local_endpoint(address, client);
         let (memory, fd) = SharedMemory::create(bytes).unwrap();
-        let mut hand = Hand::connect(&way, fd).await;
+        let mut hand = RawHostClient::connect(&way, fd).await;
         hand.before = Some(before);
         hand.hello(client).await;
         assert_eq!(hand.receive().await.unwrap().0.kind, FrameKind::Welcome);

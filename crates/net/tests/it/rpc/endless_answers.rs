@@ -3,14 +3,14 @@
 use crate::rpc::long_answers::{Long, Text, writer};
 use crate::rpc::raw::Raw;
 use crate::rpc::support::{localhost, peer_of};
-use crate::rpc::way::Way;
+use crate::rpc::way::ConnectionMode;
 use net::Channel;
 use std::net::TcpListener;
 use std::time::Duration;
 use types::Errno;
 use wire::frame::{FrameKind, Header, MAX_ANSWER_BYTES, MAX_BODY_BYTES};
 
-pub fn an_answer_above_the_limit_is_refused_by_the_server(way: Way) {
+pub fn an_answer_above_the_limit_is_refused_by_the_server(way: ConnectionMode) {
     let (_server, channel) = writer(way);
     rt::block_on(async move {
         let refused = channel.call(Long(MAX_ANSWER_BYTES + 1), None).await.err().unwrap();
@@ -20,7 +20,7 @@ pub fn an_answer_above_the_limit_is_refused_by_the_server(way: Way) {
     .unwrap();
 }
 
-pub fn an_endless_answer_ends_the_connection(way: Way) {
+pub fn an_endless_answer_ends_the_connection(way: ConnectionMode) {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {

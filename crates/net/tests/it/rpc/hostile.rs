@@ -1,9 +1,11 @@
 //! An invalid or unexpected frame ends its sender's connection, and has no other effect.
 
 use crate::rpc::raw::Raw;
-use crate::rpc::support::{Ask, PATIENCE, Service1, Told, channel_to, localhost, pattern, peer_of, serve};
+use crate::rpc::support::{
+    TEST_TIME_OUT, TestReply, TestRequest, TestService, channel_to, localhost, pattern, peer_of, serve,
+};
 use crate::rpc::until::until;
-use crate::rpc::way::Way;
+use crate::rpc::way::ConnectionMode;
 use net::{Channel, Server};
 use rt::IoBuf;
 use std::io::Write;
@@ -15,10 +17,10 @@ use types::{BLOCK_SIZE, Errno};
 use wire::frame::{FrameKind, Header, MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
 use wire::{Message, Service};
 
-fn still_works(way: Way, server: &Arc<Server>) {
+fn still_works(way: ConnectionMode, server: &Arc<Server>) {
     let channel = channel_to(way, server);
     rt::block_on(async move {
-        assert_eq!(channel.call(Ask::Sum(5), None).await, Ok(Told(5, 0)));
+        assert_eq!(channel.call(TestRequest::Sum(5), None).await, Ok(TestReply(5, 0)));
     })
     .unwrap();
 }
@@ -27,14 +29,14 @@ fn request(id: u64) -> Header {
     Header { service: Service::Storage as u8, ..Header::new(FrameKind::Request, id) }
 }
 
-fn body(ask: Ask) -> Vec<u8> {
+fn body(ask: TestRequest) -> Vec<u8> {
     let mut body = Vec::new();
     ask.encode(&mut body);
     body
 }
 
-pub fn garbage_ends_the_connection_and_nothing_else(way: Way) {
-    let server = serve(way, &Service1::open());
+pub fn garbage_ends_the_connection_and_nothing_else(way: ConnectionMode) {
+    let server = serve(way, &TestService::open());
     let address = server.addresses()[0];
     let bystander = &mut Raw::welcome(way, address, 500);
     let noise: Vec<u8> = (0..100_000).map(|_| rt::random_u64() as u8).collect();
@@ -69,11 +71,11 @@ pub fn garbage_ends_the_connection_and_nothing_else(way: Way) {
     still_works(way, &server);
 }
 
-pub fn a_connection_that_breaks_within_a_frame_is_removed(way: Way) {
-    let server = serve(way, &Service1::open());
+pub fn a_connection_that_breaks_within_a_frame_is_removed(way: ConnectionMode) {
+    let server = serve(way, &TestService::open());
     let whole = [
-        &request(1).with_body(&body(Ask::Sum(1))).with_payload(&[7; 200_000]).encode()[..],
-        &body(Ask::Sum(1)),
+        &request(1).with_body(&body(TestRequest::Sum(1))).with_payload(&[7; 200_000]).encode()[..],
+        &body(TestRequest::Sum(1)),
     ]
     .concat();
     for len in [0, 1, 63, 64, 70, whole.len()] {
@@ -83,13 +85,13 @@ pub fn a_connection_that_breaks_within_a_frame_is_removed(way: Way) {
     still_works(way, &server);
 }
 
-pub fn a_request_that_cannot_be_understood_is_refused_and_the_connection_stays(way: Way) {
-    let server = serve(way, &Service1::open());
+pub fn a_request_that_cannot_be_understood_is_refused_and_the_connection_stays(way: ConnectionMode) {
+    let server = serve(way, &TestService::open());
     let mut raw = Raw::welcome(way, server.addresses()[0], 1);
     raw.send(request(10), b"\xffnonsense", &[1; 100]);
-    raw.send(Header { service: 99, ..request(11) }, &body(Ask::Sum(1)), &[1; 100_000]);
-    raw.send(Header { service: Service::Metadata as u8, ..request(12) }, &body(Ask::Sum(1)), &[]);
-    raw.send(request(13), &body(Ask::Sum(1)), &[]);
+    raw.send(Header { service: 99, ..request(11) }, &body(TestRequest::Sum(1)), &[1; 100_000]);
+    raw.send(Header { service: Service::Metadata as u8, ..request(12) }, &body(TestRequest::Sum(1)), &[]);
+    raw.send(request(13), &body(TestRequest::Sum(1)), &[]);
     raw.send(request(14), &vec![0xff; 700_000], &[1; 100]);
     let expected = [(10, Errno::EPROTO), (11, Errno::EOPNOTSUPP), (12, Errno::EOPNOTSUPP)];
     for (id, errno) in expected {
@@ -99,16 +101,16 @@ pub fn a_request_that_cannot_be_understood_is_refused_and_the_connection_stays(w
     }
     let (header, body) = raw.receive().unwrap();
     assert_eq!((header.kind, header.id), (FrameKind::Reply, 13));
-    assert_eq!(Told::decode(&body).unwrap(), Told(1, 0));
+    assert_eq!(TestReply::decode(&body).unwrap(), TestReply(1, 0));
     assert_eq!(raw.receive().map(|(header, _)| (header.kind, header.id)), Some((FrameKind::Error, 14)));
 }
 
-pub fn more_requests_than_allowed_end_the_connection(way: Way) {
-    let service = Service1::new(); // The gate is closed.
+pub fn more_requests_than_allowed_end_the_connection(way: ConnectionMode) {
+    let service = TestService::new(); // The gate is closed.
     let server = serve(way, &service);
     let mut raw = Raw::welcome(way, server.addresses()[0], 1);
     for id in 0..257 {
-        raw.send(request(id), &body(Ask::Count(id)), &[]);
+        raw.send(request(id), &body(TestRequest::Count(id)), &[]);
     }
     assert!(raw.receive().is_none());
     service.gate.set();
@@ -116,20 +118,20 @@ pub fn more_requests_than_allowed_end_the_connection(way: Way) {
 }
 
 /// Otherwise requests after the first would not be counted, and would outlive the connection.
-pub fn two_waiting_requests_with_one_id_end_the_connection(way: Way) {
-    let service = Service1::open();
+pub fn two_waiting_requests_with_one_id_end_the_connection(way: ConnectionMode) {
+    let service = TestService::open();
     let server = serve(way, &service);
     let mut raw = Raw::welcome(way, server.addresses()[0], 1);
-    raw.send(request(1), &body(Ask::Wait(1)), &[]);
-    raw.send(request(1), &body(Ask::Wait(2)), &[]);
+    raw.send(request(1), &body(TestRequest::Wait(1)), &[]);
+    raw.send(request(1), &body(TestRequest::Wait(2)), &[]);
     assert!(raw.receive().is_none());
     let waiting = service.clone();
     rt::block_on(until(move || waiting.waiting.load(Ordering::SeqCst) == 0)).unwrap();
     still_works(way, &server);
 }
 
-pub fn a_client_that_pings_and_reads_no_pongs_is_not_read_from(way: Way) {
-    let server = serve(way, &Service1::open());
+pub fn a_client_that_pings_and_reads_no_pongs_is_not_read_from(way: ConnectionMode) {
+    let server = serve(way, &TestService::open());
     let mut raw = Raw::welcome(way, server.addresses()[0], 1);
     // Each of several sends has to wait that long, and ends with what it has sent until then.
     raw.0.set_write_timeout(Duration::from_secs(1));
@@ -140,22 +142,22 @@ pub fn a_client_that_pings_and_reads_no_pongs_is_not_read_from(way: Way) {
     still_works(way, &server);
 }
 
-pub fn a_flipped_bit_in_a_request_is_detected(way: Way) {
-    let service = Service1::open();
+pub fn a_flipped_bit_in_a_request_is_detected(way: ConnectionMode) {
+    let service = TestService::open();
     let server = serve(way, &service);
     for len in [10, 4096, 5000, 300_000, 64 << 12] {
         let mut raw = Raw::welcome(way, server.addresses()[0], len as u64);
         let mut payload = pattern(1, len);
-        let header = request(1).with_body(&body(Ask::Count(len as u64))).with_payload(&payload);
+        let header = request(1).with_body(&body(TestRequest::Count(len as u64))).with_payload(&payload);
         payload[len / 2] ^= 4;
-        raw.send_bytes(&[&header.encode()[..], &body(Ask::Count(len as u64)), &payload].concat());
+        raw.send_bytes(&[&header.encode()[..], &body(TestRequest::Count(len as u64)), &payload].concat());
         assert!(raw.receive().is_none());
     }
     assert!(service.counts.lock().is_empty(), "no service has seen it");
     still_works(way, &server);
 }
 
-pub fn a_flipped_bit_in_an_answer_is_detected_and_the_call_retransmitted(way: Way) {
+pub fn a_flipped_bit_in_an_answer_is_detected_and_the_call_retransmitted(way: ConnectionMode) {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
@@ -166,7 +168,7 @@ pub fn a_flipped_bit_in_an_answer_is_detected_and_the_call_retransmitted(way: Wa
             assert_eq!((asked.kind, asked.reply_payload_bytes), (FrameKind::Request, 200_000));
             let mut payload = pattern(1, 200_000);
             let mut told = Vec::new();
-            Told(1, 200_000).encode(&mut told);
+            TestReply(1, 200_000).encode(&mut told);
             let header = Header::new(FrameKind::Reply, asked.id).with_body(&told).with_payload(&payload);
             payload[150_000] ^= if attempt == 0 { 1 } else { 0 };
             raw.send_bytes(&[&header.encode()[..], &told, &payload].concat());
@@ -180,9 +182,9 @@ pub fn a_flipped_bit_in_an_answer_is_detected_and_the_call_retransmitted(way: Wa
     });
     let peer = peer_of(way, vec![address], Duration::from_secs(30));
     rt::block_on(async move {
-        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        let channel: Channel<TestRequest, TestReply> = Channel::remote(peer.clone());
         let buf = IoBuf::alloc(200_000);
-        assert_eq!(channel.call(Ask::Fill(1), Some(buf.clone())).await, Ok(Told(1, 200_000)));
+        assert_eq!(channel.call(TestRequest::Fill(1), Some(buf.clone())).await, Ok(TestReply(1, 200_000)));
         assert!(buf.as_slice() == pattern(1, 200_000));
         assert_eq!(peer.status().links[0].connections, 2);
         drop((channel, peer));
@@ -192,7 +194,7 @@ pub fn a_flipped_bit_in_an_answer_is_detected_and_the_call_retransmitted(way: Wa
     .unwrap();
 }
 
-pub fn an_unverified_payload_is_never_accepted(way: Way) {
+pub fn an_unverified_payload_is_never_accepted(way: ConnectionMode) {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
@@ -203,7 +205,7 @@ pub fn an_unverified_payload_is_never_accepted(way: Way) {
             assert!(asked.unchecked);
             let payload = pattern(u64::from(is_summed), BLOCK_SIZE);
             let mut told = Vec::new();
-            Told(1, 1).encode(&mut told);
+            TestReply(1, 1).encode(&mut told);
             let whole = Header::new(FrameKind::Reply, asked.id).with_body(&told).with_payload(&payload);
             let payload_sum = whole.payload_sum.filter(|_| is_summed);
             let header = Header { unchecked: true, payload_sum, ..whole };
@@ -212,9 +214,10 @@ pub fn an_unverified_payload_is_never_accepted(way: Way) {
         }
     });
     rt::block_on(async move {
-        let channel: Channel<Ask, Told> = Channel::remote(peer_of(way, vec![address], PATIENCE));
+        let channel: Channel<TestRequest, TestReply> =
+            Channel::remote(peer_of(way, vec![address], TEST_TIME_OUT));
         let buf = IoBuf::alloc(BLOCK_SIZE);
-        assert_eq!(channel.call(Ask::Stored(1), Some(buf.clone())).await, Ok(Told(1, 1)));
+        assert_eq!(channel.call(TestRequest::Stored(1), Some(buf.clone())).await, Ok(TestReply(1, 1)));
         assert!(buf.as_slice() == pattern(1, BLOCK_SIZE));
         drop(channel);
         until(|| server.is_finished()).await; // The goodbye leaves.
@@ -223,7 +226,7 @@ pub fn an_unverified_payload_is_never_accepted(way: Way) {
     .unwrap();
 }
 
-pub fn an_answer_to_an_unknown_request_ends_the_connection(way: Way) {
+pub fn an_answer_to_an_unknown_request_ends_the_connection(way: ConnectionMode) {
     let listener = TcpListener::bind(localhost()).unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
@@ -241,11 +244,11 @@ pub fn an_answer_to_an_unknown_request_ends_the_connection(way: Way) {
         }
     });
     rt::block_on(async move {
-        let channel: Channel<Ask, Told> =
+        let channel: Channel<TestRequest, TestReply> =
             Channel::remote(peer_of(way, vec![address], Duration::from_secs(2)));
         // A busy machine may take longer for all the answers.
         while !server.is_finished() {
-            let error = channel.call(Ask::Fill(1), Some(IoBuf::alloc(10))).await.unwrap_err();
+            let error = channel.call(TestRequest::Fill(1), Some(IoBuf::alloc(10))).await.unwrap_err();
             assert_eq!(error.errno, Errno::ETIMEDOUT);
         }
         server.join().unwrap();

@@ -1,7 +1,7 @@
 //! Answers that are longer than a frame.
 
-use crate::rpc::support::{PATIENCE, localhost, pattern, peer_options, server_options};
-use crate::rpc::way::Way;
+use crate::rpc::support::{TEST_TIME_OUT, localhost, pattern, peer_options, server_options};
+use crate::rpc::way::ConnectionMode;
 use net::{Channel, Handler, LocalFuture, Peer, PeerOptions, Router, Server};
 use rt::IoBuf;
 use std::sync::Arc;
@@ -60,15 +60,15 @@ impl Handler<Long, Text> for Writer {
 }
 
 /// A server that answers [`Long`], and a client of it.
-pub fn writer(way: Way) -> (Arc<Server>, Channel<Long, Text>) {
+pub fn writer(way: ConnectionMode) -> (Arc<Server>, Channel<Long, Text>) {
     let router = Router::new().with::<Long, Text>(Arc::new(Writer));
     let server = Server::start(server_options(way, localhost()), router).unwrap();
     let addresses = server.addresses().to_vec();
-    let options = PeerOptions { timeout: PATIENCE, ..peer_options(way, addresses) };
+    let options = PeerOptions { timeout: TEST_TIME_OUT, ..peer_options(way, addresses) };
     (server, Channel::remote(Peer::new(options)))
 }
 
-pub fn an_answer_may_be_longer_than_a_frame(way: Way) {
+pub fn an_answer_may_be_longer_than_a_frame(way: ConnectionMode) {
     let (_server, channel) = writer(way);
     let frame = MAX_BODY_BYTES as usize;
     rt::block_on(async move {

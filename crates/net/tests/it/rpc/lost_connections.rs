@@ -2,9 +2,9 @@
 
 use crate::rpc::proxy::Proxy;
 use crate::rpc::raw::Raw;
-use crate::rpc::support::{Ask, PATIENCE, Service1, Told, pattern, peer_of, serve, sum};
+use crate::rpc::support::{TEST_TIME_OUT, TestReply, TestRequest, TestService, pattern, peer_of, serve, sum};
 use crate::rpc::until::until;
-use crate::rpc::way::Way;
+use crate::rpc::way::ConnectionMode;
 use net::Channel;
 use rt::IoBuf;
 use std::cell::Cell;
@@ -16,16 +16,17 @@ use wire::frame::FrameKind;
 
 /// A call whose connection is cut while the service still executes it is retransmitted only when
 /// that execution has ended.
-fn no_copy_runs_beside_an_older_one(way: Way, cut: fn(&Proxy)) {
-    let service = Service1::new();
+fn no_copy_runs_beside_an_older_one(way: ConnectionMode, cut: fn(&Proxy)) {
+    let service = TestService::new();
     let server = serve(way, &service);
     let proxy = Proxy::to(server.addresses()[0]);
     let seen = service.clone();
     rt::block_on(async move {
-        let channel: Channel<Ask, Told> = Channel::remote(peer_of(way, vec![proxy.address], PATIENCE));
+        let channel: Channel<TestRequest, TestReply> =
+            Channel::remote(peer_of(way, vec![proxy.address], TEST_TIME_OUT));
         let (answer, call) = (Rc::new(Cell::new(None)), channel.clone());
         let answered = answer.clone();
-        rt::spawn(async move { answered.set(Some(call.call(Ask::Count(1), None).await)) });
+        rt::spawn(async move { answered.set(Some(call.call(TestRequest::Count(1), None).await)) });
         until(|| seen.begun.load(Ordering::SeqCst) == 1).await;
         for cuts in 1..=3 {
             cut(&proxy);
@@ -41,33 +42,34 @@ fn no_copy_runs_beside_an_older_one(way: Way, cut: fn(&Proxy)) {
             there
         })
         .await;
-        assert_eq!(answer.take(), Some(Ok(Told(1, 2))), "it was repeated");
+        assert_eq!(answer.take(), Some(Ok(TestReply(1, 2))), "it was repeated");
     })
     .unwrap();
     assert_eq!(service.most.load(Ordering::SeqCst), 1, "never two at a time");
 }
 
-pub fn a_retransmission_never_runs_beside_the_original_when_both_ends_notice(way: Way) {
+pub fn a_retransmission_never_runs_beside_the_original_when_both_ends_notice(way: ConnectionMode) {
     no_copy_runs_beside_an_older_one(way, Proxy::cut);
 }
 
-pub fn a_retransmission_never_runs_beside_the_original_when_only_the_client_notices(way: Way) {
+pub fn a_retransmission_never_runs_beside_the_original_when_only_the_client_notices(way: ConnectionMode) {
     no_copy_runs_beside_an_older_one(way, Proxy::cut_client);
 }
 
-pub fn a_request_that_hangs_blocks_reconnection_only_until_its_time_out(way: Way) {
-    let service = Service1::new(); // The gate is closed.
+pub fn a_request_that_hangs_blocks_reconnection_only_until_its_time_out(way: ConnectionMode) {
+    let service = TestService::new(); // The gate is closed.
     let server = serve(way, &service);
     let proxy = Proxy::to(server.addresses()[0]);
     rt::block_on(async move {
         let timeout = Duration::from_secs(3);
-        let hung: Channel<Ask, Told> = Channel::remote(peer_of(way, vec![proxy.address], timeout));
+        let hung: Channel<TestRequest, TestReply> =
+            Channel::remote(peer_of(way, vec![proxy.address], timeout));
         let asks = hung.clone();
-        rt::spawn(async move { drop(asks.call(Ask::Count(1), None).await.unwrap_err()) });
+        rt::spawn(async move { drop(asks.call(TestRequest::Count(1), None).await.unwrap_err()) });
         until(|| service.begun.load(Ordering::SeqCst) == 1).await;
         proxy.cut();
         let mut attempts = 0;
-        while let Err(error) = hung.call(Ask::Sum(2), None).await {
+        while let Err(error) = hung.call(TestRequest::Sum(2), None).await {
             assert_eq!(error.errno, Errno::ETIMEDOUT);
             attempts += 1;
             assert!(attempts < 10, "the hung request keeps its client out");
@@ -80,25 +82,28 @@ pub fn a_request_that_hangs_blocks_reconnection_only_until_its_time_out(way: Way
     .unwrap();
 }
 
-pub fn bulk_transfers_survive_cuts(way: Way) {
-    let server = serve(way, &Service1::open());
+pub fn bulk_transfers_survive_cuts(way: ConnectionMode) {
+    let server = serve(way, &TestService::open());
     let address = server.addresses()[0];
     rt::block_on(async move {
         let proxy = Proxy::to(address);
-        let peer = peer_of(way, vec![proxy.address], PATIENCE);
-        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        let peer = peer_of(way, vec![proxy.address], TEST_TIME_OUT);
+        let channel: Channel<TestRequest, TestReply> = Channel::remote(peer.clone());
         let done = Rc::new(Cell::new(0));
         for number in 0..30u64 {
             let (channel, done) = (channel.clone(), done.clone());
             rt::spawn(async move {
                 let buf = IoBuf::alloc(1 << 20);
                 assert_eq!(
-                    channel.call(Ask::Fill(number), Some(buf.clone())).await,
-                    Ok(Told(number, 1 << 20))
+                    channel.call(TestRequest::Fill(number), Some(buf.clone())).await,
+                    Ok(TestReply(number, 1 << 20))
                 );
                 assert!(buf.as_slice() == pattern(number, 1 << 20));
                 let expected = sum(buf.as_slice());
-                assert_eq!(channel.call(Ask::Sum(number), Some(buf)).await, Ok(Told(number, expected)));
+                assert_eq!(
+                    channel.call(TestRequest::Sum(number), Some(buf)).await,
+                    Ok(TestReply(number, expected))
+                );
                 done.set(done.get() + 1);
             });
         }
@@ -119,8 +124,8 @@ pub fn bulk_transfers_survive_cuts(way: Way) {
     .unwrap();
 }
 
-pub fn an_older_connection_is_refused(way: Way) {
-    let server = serve(way, &Service1::open());
+pub fn an_older_connection_is_refused(way: ConnectionMode) {
+    let server = serve(way, &TestService::open());
     let address = server.addresses()[0];
     let mut newer = Raw::connect(way, address);
     newer.hello(1, 5);

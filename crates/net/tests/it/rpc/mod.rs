@@ -26,12 +26,12 @@ pub mod way;
 macro_rules! tests_over {
     ($way:ident; $($module:ident: $($test:ident),+;)+) => {$(
         mod $module {
-            use crate::rpc::{$module as cases, way::Way};
+            use crate::rpc::{$module as cases, way::ConnectionMode};
 
             $(
                 #[test]
                 fn $test() {
-                    cases::$test(Way::$way);
+                    cases::$test(ConnectionMode::$way);
                 }
             )+
         }

@@ -1,13 +1,13 @@
 //! A newer connection of a client core ends the previous one, but only if it has the same role.
 
 use crate::rpc::raw::Raw;
-use crate::rpc::support::{Service1, serve};
-use crate::rpc::way::{Way, to_server_as_other};
+use crate::rpc::support::{TestService, serve};
+use crate::rpc::way::{ConnectionMode, to_server_as_other};
 use std::net::TcpStream;
 use wire::frame::{FrameKind, Header};
 
-pub fn a_client_cannot_end_the_connections_of_another(way: Way) {
-    let server = serve(way, &Service1::open());
+pub fn a_client_cannot_end_the_connections_of_another(way: ConnectionMode) {
+    let server = serve(way, &TestService::open());
     let address = server.addresses()[0];
     let mut first = Raw::welcome(way, address, 1);
     let mut other = Raw(to_server_as_other(TcpStream::connect(address).unwrap()));

@@ -1,7 +1,7 @@
 //! Hand-made frames.
 
 use super::support::CLUSTER;
-use super::way::{Way, Wire};
+use super::way::{ConnectionMode, Wire};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -12,17 +12,17 @@ use wire::frame::{FrameKind, HEADER_BYTES, Header, Hello, Welcome};
 pub struct Raw(pub Wire);
 
 impl Raw {
-    pub fn connect(way: Way, address: SocketAddr) -> Raw {
+    pub fn connect(way: ConnectionMode, address: SocketAddr) -> Raw {
         Raw(way.to_server(patient(TcpStream::connect(address).unwrap())))
     }
 
     /// Acts as the server of a connection.
-    pub fn over(way: Way, stream: TcpStream) -> Raw {
+    pub fn over(way: ConnectionMode, stream: TcpStream) -> Raw {
         Raw(way.to_client(patient(stream)))
     }
 
     /// Connects, sends a hello and receives the welcome.
-    pub fn welcome(way: Way, address: SocketAddr, client: u64) -> Raw {
+    pub fn welcome(way: ConnectionMode, address: SocketAddr, client: u64) -> Raw {
         let mut raw = Raw::connect(way, address);
         raw.hello(client, 1);
         assert_eq!(raw.receive().unwrap().0.kind, FrameKind::Welcome);

@@ -1,16 +1,16 @@
 //! Servers that stop and come back.
 
-use crate::rpc::support::{Ask, Service1, Told, channel_to, pattern, serve, serve_at, sum};
+use crate::rpc::support::{TestReply, TestRequest, TestService, channel_to, pattern, serve, serve_at, sum};
 use crate::rpc::until::{until, until_blocking};
-use crate::rpc::way::Way;
+use crate::rpc::way::ConnectionMode;
 use rt::IoBuf;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub fn calls_survive_a_server_that_dies_and_comes_back(way: Way) {
-    let service = Service1::new(); // The gate is closed: calls are cut in the middle.
+pub fn calls_survive_a_server_that_dies_and_comes_back(way: ConnectionMode) {
+    let service = TestService::new(); // The gate is closed: calls are cut in the middle.
     let mut server = serve(way, &service);
     let address = server.addresses()[0];
     let channel = channel_to(way, &server);
@@ -21,10 +21,13 @@ pub fn calls_survive_a_server_that_dies_and_comes_back(way: Way) {
             for number in 0..20u64 {
                 let (channel, done) = (channel.clone(), done.clone());
                 rt::spawn(async move {
-                    assert_eq!(channel.call(Ask::Count(number), None).await.unwrap().0, number);
+                    assert_eq!(channel.call(TestRequest::Count(number), None).await.unwrap().0, number);
                     let data = IoBuf::from_slice(&pattern(number, 100_000));
                     let expected = sum(data.as_slice());
-                    assert_eq!(channel.call(Ask::Sum(number), Some(data)).await, Ok(Told(number, expected)));
+                    assert_eq!(
+                        channel.call(TestRequest::Sum(number), Some(data)).await,
+                        Ok(TestReply(number, expected))
+                    );
                     done.set(done.get() + 1);
                 });
             }
@@ -45,6 +48,6 @@ pub fn calls_survive_a_server_that_dies_and_comes_back(way: Way) {
 }
 
 /// Requests that a dead server was executing have ended with it.
-fn seen_running_reset(service: &Arc<Service1>) {
+fn seen_running_reset(service: &Arc<TestService>) {
     service.running.lock().clear();
 }

@@ -1,8 +1,8 @@
 //! Servers that stop in good order.
 
-use crate::rpc::support::{Ask, Service1, Told, channel_to, localhost, server_options};
+use crate::rpc::support::{TestReply, TestRequest, TestService, channel_to, localhost, server_options};
 use crate::rpc::until::until_blocking;
-use crate::rpc::way::Way;
+use crate::rpc::way::ConnectionMode;
 use net::{Router, Server, ServerLimits};
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::Errno;
 
-fn patient_server(way: Way, service: &Arc<Service1>) -> Arc<Server> {
+fn patient_server(way: ConnectionMode, service: &Arc<TestService>) -> Arc<Server> {
     let limits = ServerLimits { stop_timeout: Duration::from_secs(20), ..ServerLimits::default() };
     let options = net::ServerOptions { limits, ..server_options(way, localhost()) };
-    Server::start(options, Router::new().with::<Ask, Told>(service.clone())).unwrap()
+    Server::start(options, Router::new().with::<TestRequest, TestReply>(service.clone())).unwrap()
 }
 
-pub fn a_stop_lets_running_requests_be_answered(way: Way) {
-    let service = Service1::new();
+pub fn a_stop_lets_running_requests_be_answered(way: ConnectionMode) {
+    let service = TestService::new();
     let server = patient_server(way, &service);
     let channel = channel_to(way, &server);
     let client = std::thread::spawn(move || {
         rt::block_on(async move {
-            assert_eq!(channel.call(Ask::Count(1), None).await, Ok(Told(1, 1)));
+            assert_eq!(channel.call(TestRequest::Count(1), None).await, Ok(TestReply(1, 1)));
         })
         .unwrap();
     });
@@ -40,8 +40,8 @@ pub fn a_stop_lets_running_requests_be_answered(way: Way) {
     assert_eq!(service.begun.load(Ordering::SeqCst), 1, "it was not repeated");
 }
 
-pub fn a_stop_cancels_waiting_requests_and_refuses_new_ones(way: Way) {
-    let service = Service1::open();
+pub fn a_stop_cancels_waiting_requests_and_refuses_new_ones(way: ConnectionMode) {
+    let service = TestService::open();
     let server = patient_server(way, &service);
     let address = server.addresses()[0];
     let channel = channel_to(way, &server);
@@ -49,7 +49,7 @@ pub fn a_stop_cancels_waiting_requests_and_refuses_new_ones(way: Way) {
     let has_stopped = stopped.clone();
     let client = std::thread::spawn(move || {
         rt::block_on(async move {
-            let mut call = pin!(channel.call(Ask::Wait(1), None));
+            let mut call = pin!(channel.call(TestRequest::Wait(1), None));
             while !has_stopped.load(Ordering::SeqCst) {
                 assert!(rt::timeout(Duration::from_millis(20), call.as_mut()).await.is_none());
             }
@@ -69,8 +69,8 @@ pub fn a_stop_cancels_waiting_requests_and_refuses_new_ones(way: Way) {
     server.stop(); // Once more does no harm.
 }
 
-pub fn an_address_in_use_is_named_in_the_error(way: Way) {
-    let server = patient_server(way, &Service1::open());
+pub fn an_address_in_use_is_named_in_the_error(way: ConnectionMode) {
+    let server = patient_server(way, &TestService::open());
     let error = match Server::start(server_options(way, server.addresses()[0]), Router::new()) {
         Ok(_) => panic!("two servers at one address"),
         Err(error) => error,

@@ -1,6 +1,6 @@
 //! A service for tests, its messages, and a client of it.
 
-use super::way::Way;
+use super::way::ConnectionMode;
 use net::{
     Caller, Channel, ClientIdentity, Handler, LocalFuture, Peer, PeerOptions, Router, Server, ServerLimits,
     ServerOptions,
@@ -20,7 +20,7 @@ pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
 
 /// A request: an operation, and a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ask {
+pub enum TestRequest {
     /// Answers with the number and the sum of the payload.
     Sum(u64),
     /// Fills the buffer with a pattern of the number.
@@ -34,47 +34,55 @@ pub enum Ask {
     /// Returns the length of the caller's name.
     Who(u64),
     /// Fills the buffer with data stored for this number, and leaves it to the caller to verify
-    /// that if allowed: see [`Service1::stored`]. Returns the number of such requests.
+    /// that if allowed: see [`TestService::stored`]. Returns the number of such requests.
     Stored(u64),
 }
 
-impl Ask {
+impl TestRequest {
     fn parts(self) -> (u8, u64) {
         match self {
-            Ask::Sum(n) => (0, n),
-            Ask::Fill(n) => (1, n),
-            Ask::Fail(n) => (2, n),
-            Ask::Wait(n) => (3, n),
-            Ask::Count(n) => (4, n),
-            Ask::Who(n) => (5, n),
-            Ask::Stored(n) => (6, n),
+            TestRequest::Sum(n) => (0, n),
+            TestRequest::Fill(n) => (1, n),
+            TestRequest::Fail(n) => (2, n),
+            TestRequest::Wait(n) => (3, n),
+            TestRequest::Count(n) => (4, n),
+            TestRequest::Who(n) => (5, n),
+            TestRequest::Stored(n) => (6, n),
         }
     }
 }
 
-impl Message for Ask {
+impl Message for TestRequest {
     fn encode(&self, out: &mut Vec<u8>) {
         let (kind, number) = self.parts();
         out.push(kind);
         out.extend_from_slice(&number.to_le_bytes());
     }
 
-    fn decode(bytes: &[u8]) -> Result<Ask, Malformed> {
+    fn decode(bytes: &[u8]) -> Result<TestRequest, Malformed> {
         let (kind, number) = bytes.split_first().ok_or_else(|| Malformed::new("empty"))?;
         let number = number.try_into().map_err(|_| Malformed::new("no number"))?;
         let number = u64::from_le_bytes(number);
-        let all = [Ask::Sum, Ask::Fill, Ask::Fail, Ask::Wait, Ask::Count, Ask::Who, Ask::Stored];
+        let all = [
+            TestRequest::Sum,
+            TestRequest::Fill,
+            TestRequest::Fail,
+            TestRequest::Wait,
+            TestRequest::Count,
+            TestRequest::Who,
+            TestRequest::Stored,
+        ];
         Ok(all.get(*kind as usize).ok_or_else(|| Malformed::new("unknown"))?(number))
     }
 }
 
-impl Request for Ask {
+impl Request for TestRequest {
     const SERVICE: Service = Service::Storage;
 
     fn answer_kind(&self) -> AnswerKind {
         match self {
-            Ask::Fill(_) | Ask::Stored(_) => AnswerKind::FillsPayload,
-            Ask::Wait(_) => AnswerKind::Unbounded,
+            TestRequest::Fill(_) | TestRequest::Stored(_) => AnswerKind::FillsPayload,
+            TestRequest::Wait(_) => AnswerKind::Unbounded,
             _ => AnswerKind::NoPayload,
         }
     }
@@ -86,24 +94,24 @@ impl Request for Ask {
 
 /// An answer: two numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Told(pub u64, pub u64);
+pub struct TestReply(pub u64, pub u64);
 
-impl Message for Told {
+impl Message for TestReply {
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0.to_le_bytes());
         out.extend_from_slice(&self.1.to_le_bytes());
     }
 
-    fn decode(bytes: &[u8]) -> Result<Told, Malformed> {
+    fn decode(bytes: &[u8]) -> Result<TestReply, Malformed> {
         let number = |range: std::ops::Range<usize>| {
             let bytes = bytes.get(range).ok_or_else(|| Malformed::new("short"))?;
             Ok(u64::from_le_bytes(bytes.try_into().unwrap()))
         };
-        Ok(Told(number(0..8)?, number(8..16)?))
+        Ok(TestReply(number(0..8)?, number(8..16)?))
     }
 }
 
-/// The pattern that fills the buffer of [`Ask::Fill`].
+/// The pattern that fills the buffer of [`TestRequest::Fill`].
 pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(2654435761).wrapping_add(number * 97) >> 8) as u8).collect()
 }
@@ -114,23 +122,23 @@ pub fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// Behaviour and statistics of the service.
-pub struct Service1 {
-    /// Lets requests of [`Ask::Count`] proceed.
+pub struct TestService {
+    /// Lets requests of [`TestRequest::Count`] proceed.
     pub gate: Event,
     /// Number of completed requests by number.
     pub counts: Mutex<HashMap<u64, usize>>,
-    /// Of [`Ask::Count`]: how many have begun, are running, and were running at most at a time for
-    /// one number.
+    /// Of [`TestRequest::Count`]: how many have begun, are running, and were running at most at a
+    /// time for one number.
     pub begun: AtomicUsize,
     pub running: Mutex<HashMap<u64, usize>>,
     pub most: AtomicUsize,
-    /// Of [`Ask::Wait`]: how many are waiting.
+    /// Of [`TestRequest::Wait`]: how many are waiting.
     pub waiting: AtomicUsize,
 }
 
-impl Service1 {
-    pub fn new() -> Arc<Service1> {
-        Arc::new(Service1 {
+impl TestService {
+    pub fn new() -> Arc<TestService> {
+        Arc::new(TestService {
             gate: Event::new(),
             counts: Mutex::default(),
             begun: AtomicUsize::new(0),
@@ -141,13 +149,13 @@ impl Service1 {
     }
 
     /// A service with an open gate.
-    pub fn open() -> Arc<Service1> {
-        let service = Service1::new();
+    pub fn open() -> Arc<TestService> {
+        let service = TestService::new();
         service.gate.set();
         service
     }
 
-    async fn count(&self, number: u64) -> Told {
+    async fn count(&self, number: u64) -> TestReply {
         self.begun.fetch_add(1, Ordering::SeqCst);
         let now = {
             let mut running = self.running.lock();
@@ -162,11 +170,11 @@ impl Service1 {
         let mut counts = self.counts.lock();
         let count = counts.entry(number).or_default();
         *count += 1;
-        Told(number, *count as u64)
+        TestReply(number, *count as u64)
     }
 
     /// The data stored for an odd number is damaged, unless the server must verify it.
-    fn stored(&self, number: u64, buf: &IoBuf) -> Told {
+    fn stored(&self, number: u64, buf: &IoBuf) -> TestReply {
         let asked = *self.counts.lock().entry(number).and_modify(|count| *count += 1).or_insert(1);
         let content = pattern(number, buf.len());
         buf.copy_from(0, &content);
@@ -176,30 +184,37 @@ impl Service1 {
             }
             buf.note_stored_checksums(types::block_crcs(&content));
         }
-        Told(number, asked as u64)
+        TestReply(number, asked as u64)
     }
 
-    async fn answer(&self, caller: Option<&Caller>, ask: Ask, payload: Option<IoBuf>) -> Result<Told> {
+    async fn answer(
+        &self,
+        caller: Option<&Caller>,
+        ask: TestRequest,
+        payload: Option<IoBuf>,
+    ) -> Result<TestReply> {
         match ask {
-            Ask::Sum(number) => Ok(Told(number, payload.map_or(0, |payload| sum(payload.as_slice())))),
-            Ask::Fill(number) => {
+            TestRequest::Sum(number) => {
+                Ok(TestReply(number, payload.map_or(0, |payload| sum(payload.as_slice()))))
+            }
+            TestRequest::Fill(number) => {
                 let buf = payload.unwrap();
                 buf.copy_from(0, &pattern(number, buf.len()));
-                Ok(Told(number, buf.len() as u64))
+                Ok(TestReply(number, buf.len() as u64))
             }
-            Ask::Stored(number) => Ok(self.stored(number, &payload.unwrap())),
-            Ask::Fail(number) => {
+            TestRequest::Stored(number) => Ok(self.stored(number, &payload.unwrap())),
+            TestRequest::Fail(number) => {
                 Err(Error::new(Errno::ENOSPC, format!("number {number} is full")).hint("take another"))
             }
-            Ask::Wait(_) => {
+            TestRequest::Wait(_) => {
                 let _waiting = Waiting::new(&self.waiting);
                 std::future::pending().await
             }
-            Ask::Count(number) => Ok(self.count(number).await),
-            Ask::Who(number) => {
+            TestRequest::Count(number) => Ok(self.count(number).await),
+            TestRequest::Who(number) => {
                 let caller = caller.unwrap();
                 assert_eq!((caller.cluster.as_str(), caller.client), (CLUSTER, 7));
-                Ok(Told(number, caller.name.len() as u64))
+                Ok(TestReply(number, caller.name.len() as u64))
             }
         }
     }
@@ -220,17 +235,17 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Handler<Ask, Told> for Service1 {
-    fn handle(&self, ask: Ask, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Told>> {
+impl Handler<TestRequest, TestReply> for TestService {
+    fn handle(&self, ask: TestRequest, payload: Option<IoBuf>) -> LocalFuture<'_, Result<TestReply>> {
         Box::pin(self.answer(None, ask, payload))
     }
 
     fn handle_from<'a>(
         &'a self,
         caller: &'a Caller,
-        ask: Ask,
+        ask: TestRequest,
         payload: Option<IoBuf>,
-    ) -> LocalFuture<'a, Result<Told>> {
+    ) -> LocalFuture<'a, Result<TestReply>> {
         Box::pin(self.answer(Some(caller), ask, payload))
     }
 }
@@ -239,7 +254,7 @@ pub fn localhost() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-pub fn server_options(way: Way, listen: SocketAddr) -> ServerOptions {
+pub fn server_options(way: ConnectionMode, listen: SocketAddr) -> ServerOptions {
     ServerOptions {
         listen: vec![listen],
         cores: 2,
@@ -252,15 +267,18 @@ pub fn server_options(way: Way, listen: SocketAddr) -> ServerOptions {
     }
 }
 
-pub fn serve(way: Way, service: &Arc<Service1>) -> Arc<Server> {
+pub fn serve(way: ConnectionMode, service: &Arc<TestService>) -> Arc<Server> {
     serve_at(way, localhost(), service)
 }
 
 /// The port of a server that has just stopped may be in use for a moment.
-pub fn serve_at(way: Way, address: SocketAddr, service: &Arc<Service1>) -> Arc<Server> {
+pub fn serve_at(way: ConnectionMode, address: SocketAddr, service: &Arc<TestService>) -> Arc<Server> {
     let mut attempts = 0;
     loop {
-        match Server::start(server_options(way, address), Router::new().with::<Ask, Told>(service.clone())) {
+        match Server::start(
+            server_options(way, address),
+            Router::new().with::<TestRequest, TestReply>(service.clone()),
+        ) {
             Ok(server) => return server,
             Err(error) if attempts == 50 => panic!("{error}"),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -271,22 +289,22 @@ pub fn serve_at(way: Way, address: SocketAddr, service: &Arc<Service1>) -> Arc<S
 
 /// Time-out of calls whose duration isn't tested: both ends of a test may share a core with other
 /// load.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const TEST_TIME_OUT: Duration = Duration::from_secs(300);
 
 pub fn identity() -> ClientIdentity {
     ClientIdentity { cluster: CLUSTER.into(), name: "client 9".into(), client: 7 }
 }
 
-pub fn peer_options(way: Way, addresses: Vec<SocketAddr>) -> PeerOptions {
+pub fn peer_options(way: ConnectionMode, addresses: Vec<SocketAddr>) -> PeerOptions {
     let (security, same_host) = (way.security_of_client(), way.same_host());
     PeerOptions { security, same_host, ..PeerOptions::new("storage node 3", addresses, identity()) }
 }
 
-pub fn peer_of(way: Way, addresses: Vec<SocketAddr>, timeout: Duration) -> Arc<Peer> {
+pub fn peer_of(way: ConnectionMode, addresses: Vec<SocketAddr>, timeout: Duration) -> Arc<Peer> {
     Peer::new(PeerOptions { timeout, ..peer_options(way, addresses) })
 }
 
 /// A client with a long time-out.
-pub fn channel_to(way: Way, server: &Server) -> Channel<Ask, Told> {
-    Channel::remote(peer_of(way, server.addresses().to_vec(), PATIENCE))
+pub fn channel_to(way: ConnectionMode, server: &Server) -> Channel<TestRequest, TestReply> {
+    Channel::remote(peer_of(way, server.addresses().to_vec(), TEST_TIME_OUT))
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 /// Checks before the wait fails, 5 ms apart: two minutes, enough for a busy machine.
-const LOOKS: usize = 24_000;
+const MAX_CHECKS: usize = 24_000;
 
 /// Waits until a condition is true.
 pub async fn until(mut condition: impl FnMut() -> bool) {
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_CHECKS {
         if condition() {
             return;
         }

@@ -3,7 +3,7 @@
 
 use super::support::CLUSTER;
 use identity::tls::{UnauthenticatedClients, client_config, peer_name, server_config};
-use identity::{Authority, Credentials, Protection, Role, Validity};
+use identity::{Authority, Credentials, Member, Protection, Validity};
 use net::{SameHost, Security, Tls, Transport};
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
@@ -19,14 +19,15 @@ const ENCRYPTED: u8 = 1;
 static MEMBERS: LazyLock<(Credentials, Credentials, Credentials)> = LazyLock::new(|| {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
     let authority = Authority::create(CLUSTER, "test", now).unwrap();
-    let node = authority.issue(&Role::Node(NodeId(3)), Validity::of_node(now)).unwrap();
-    let client = |name: &str| authority.issue(&Role::Client(name.into()), Validity::of_client(now)).unwrap();
+    let node = authority.issue(&Member::Node(NodeId(3)), Validity::of_node(now)).unwrap();
+    let client =
+        |name: &str| authority.issue(&Member::Client(name.into()), Validity::of_client(now)).unwrap();
     (node, client("9"), client("other"))
 });
 
 /// How the ends of a test are connected.
 #[derive(Clone, Copy)]
-pub enum Way {
+pub enum ConnectionMode {
     /// Over TCP, without TLS.
     Tcp,
     /// Over TCP, encrypted.
@@ -37,25 +38,25 @@ pub enum Way {
     PlainOnHost,
 }
 
-impl Way {
+impl ConnectionMode {
     /// The transport that a link connected in this way reports.
     pub fn transport(self) -> Transport {
         match self {
-            Way::Tcp => Transport::Tcp,
-            Way::Tls => Transport::Tls,
-            Way::OnHost | Way::PlainOnHost => Transport::SharedMemory,
+            ConnectionMode::Tcp => Transport::Tcp,
+            ConnectionMode::Tls => Transport::Tls,
+            ConnectionMode::OnHost | ConnectionMode::PlainOnHost => Transport::SharedMemory,
         }
     }
 
     pub fn same_host(self) -> SameHost {
         match self {
-            Way::Tcp | Way::Tls => SameHost::OverTcp,
-            Way::OnHost | Way::PlainOnHost => SameHost::SharedMemory,
+            ConnectionMode::Tcp | ConnectionMode::Tls => SameHost::OverTcp,
+            ConnectionMode::OnHost | ConnectionMode::PlainOnHost => SameHost::SharedMemory,
         }
     }
 
     fn has_tls(self) -> bool {
-        matches!(self, Way::Tls | Way::OnHost)
+        matches!(self, ConnectionMode::Tls | ConnectionMode::OnHost)
     }
 
     pub fn security_of_server(self) -> Security {

@@ -2,7 +2,7 @@
 
 use super::support::*;
 use identity::tls::UnauthenticatedClients;
-use identity::{Authority, Credentials, PendingKey, Protection, Role, Validity};
+use identity::{Authority, Credentials, Member, PendingKey, Protection, Validity};
 use net::{ClientIdentity, Peer, PeerOptions, ProbeFailure, Security, Server, Tls};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -43,7 +43,7 @@ fn wrong_peers_are_refused_and_members_still_served() {
     assert_refused(&server, stranger, "our certificate was refused");
     still_served();
     let past = Validity { from: now() - 200, until: now() - 100 };
-    let expired = ours.issue(&Role::Client("a".into()), past).unwrap();
+    let expired = ours.issue(&Member::Client("a".into()), past).unwrap();
     assert_refused(&server, member(&expired), "our certificate was refused");
     still_served();
     // The client trusts our server, but its certificate is from the other authority.
@@ -67,7 +67,7 @@ fn a_probed_address_must_belong_to_the_node() {
         let identity = ClientIdentity { cluster: CLUSTER.into(), name: "node 2".into(), client: 5 };
         let peer = Peer::new(PeerOptions { security, ..PeerOptions::new("node", vec![], identity) });
         let address = server.addresses()[0];
-        rt::block_on(async move { peer.probe(address, 0, PATIENCE).await }).unwrap()
+        rt::block_on(async move { peer.probe(address, 0, TEST_TIME_OUT).await }).unwrap()
     };
     assert_eq!(probe(1).as_deref(), Ok("node 1"));
     match probe(7) {
@@ -90,15 +90,15 @@ fn a_peer_is_waited_for_although_another_process_has_one_of_its_addresses() {
         Security::Tls(own.to_node(NodeId(id)))
     };
     let addresses = vec![place, other.addresses()[0]];
-    let channel = channel_at::<3>(addresses.clone(), to_node(1), PATIENCE);
-    let never = channel_at::<3>(addresses[1..].to_vec(), to_node(1), PATIENCE);
+    let channel = channel_at::<3>(addresses.clone(), to_node(1), TEST_TIME_OUT);
+    let never = channel_at::<3>(addresses[1..].to_vec(), to_node(1), TEST_TIME_OUT);
     let server = rt::block_on(async move {
-        let mut call = pin!(channel.call(Ask { fill: false }, None));
+        let mut call = pin!(channel.call(TestRequest { fill: false }, None));
         assert!(rt::timeout(Duration::from_millis(500), call.as_mut()).await.is_none(), "it is waited for");
         let server = serve_at(place, member(&node(&authority, 1)));
         assert_eq!(call.await.unwrap().0, "client/a by tls");
         // Without an address where it may come back, a call doesn't wait.
-        assert_eq!(never.call(Ask { fill: false }, None).await.unwrap_err().errno, Errno::EACCES);
+        assert_eq!(never.call(TestRequest { fill: false }, None).await.unwrap_err().errno, Errno::EACCES);
         server
     })
     .unwrap();
@@ -109,7 +109,7 @@ fn a_peer_is_waited_for_although_another_process_has_one_of_its_addresses() {
 fn certified_elsewhere(ours: &Authority, theirs: &Authority) -> Credentials {
     let key = PendingKey::generate().unwrap();
     let chain_of = |authority: &Authority| {
-        authority.certify(key.request(), &Role::Client("a".into()), Validity::of_client(now())).unwrap()
+        authority.certify(key.request(), &Member::Client("a".into()), Validity::of_client(now())).unwrap()
     };
     let (our_chain, their_chain) = (chain_of(ours), chain_of(theirs));
     let second = |chain: &str| chain.rfind("-----BEGIN").unwrap();
@@ -125,7 +125,7 @@ fn a_removed_member_is_refused() {
     let tls =
         Tls::member(&node(&authority, 1), Protection::Encrypted, UnauthenticatedClients::Refused).unwrap();
     let server = serve(Security::Tls(tls.with_admission_check(move |identity| {
-        identity.role != Role::Client("a".into()) || !is_removed.load(Ordering::SeqCst)
+        identity.role != Member::Client("a".into()) || !is_removed.load(Ordering::SeqCst)
     })));
     let (a, b) = (client(&authority, "a"), client(&authority, "b"));
     assert_eq!(ask(&server, member(&a)).unwrap(), "client/a by tls");
@@ -154,19 +154,19 @@ fn a_revoked_client_is_refused_on_the_connection_that_it_has() {
     let revoked = RevokedClient { name: "a".into(), until: 5 };
     let map = ClusterMap { epoch: Epoch(7), revoked: vec![revoked], ..ClusterMap::default() };
     let (of_a, of_b) =
-        (channel::<3>(&server, member(&a), PATIENCE), channel::<3>(&server, member(&b), PATIENCE));
-    let told = async |channel: &net::Channel<Ask<3>, Told>| {
-        channel.call(Ask { fill: false }, None).await.map(|Told(text)| text)
+        (channel::<3>(&server, member(&a), TEST_TIME_OUT), channel::<3>(&server, member(&b), TEST_TIME_OUT));
+    let ask_caller = async |channel: &net::Channel<TestRequest<3>, TestReply>| {
+        channel.call(TestRequest { fill: false }, None).await.map(|TestReply(text)| text)
     };
     let following = security.clone();
     let asked = async move {
-        assert_eq!(told(&of_a).await.unwrap(), "client/a by tls");
-        assert_eq!(told(&of_b).await.unwrap(), "client/b by tls");
+        assert_eq!(ask_caller(&of_a).await.unwrap(), "client/a by tls");
+        assert_eq!(ask_caller(&of_b).await.unwrap(), "client/b by tls");
         following.follow(&Arc::new(map));
-        let error = told(&of_a).await.unwrap_err();
+        let error = ask_caller(&of_a).await.unwrap_err();
         assert!(error.errno == Errno::EACCES && error.message.contains("client/a was revoked"), "{error}");
         assert!(error.hint.contains("weft client add a"), "{error}");
-        assert_eq!(told(&of_b).await.unwrap(), "client/b by tls");
+        assert_eq!(ask_caller(&of_b).await.unwrap(), "client/b by tls");
     };
     rt::block_on(asked).unwrap();
     // It can't reconnect either, unless it has a later certificate.
@@ -183,7 +183,7 @@ fn a_connection_applies_later_revocation_lists_and_ignores_earlier_ones() {
     let authority = authority();
     let security = member(&node(&authority, 1));
     let server = serve(security.clone());
-    let channel = channel::<3>(&server, member(&numbered(&authority, "a", 5)), PATIENCE);
+    let channel = channel::<3>(&server, member(&numbered(&authority, "a", 5)), TEST_TIME_OUT);
     let list = |epoch, name: &str| {
         let revoked = vec![RevokedClient { name: name.into(), until: 5 }];
         Arc::new(ClusterMap { epoch: Epoch(epoch), revoked, ..ClusterMap::default() })
@@ -191,13 +191,16 @@ fn a_connection_applies_later_revocation_lists_and_ignores_earlier_ones() {
     let (of_another, of_this) = (list(6, "b"), list(7, "a"));
     let asked = async move {
         security.follow(&of_another);
-        assert_eq!(channel.call(Ask { fill: false }, None).await, Ok(Told("client/a by tls".into())));
+        assert_eq!(
+            channel.call(TestRequest { fill: false }, None).await,
+            Ok(TestReply("client/a by tls".into()))
+        );
         security.follow(&of_this);
-        let refused = channel.call(Ask { fill: false }, None).await.unwrap_err();
+        let refused = channel.call(TestRequest { fill: false }, None).await.unwrap_err();
         assert_eq!(refused.errno, Errno::EACCES, "{refused}");
         // An older map that arrives late doesn't undo a revocation.
         security.follow(&of_another);
-        let refused = channel.call(Ask { fill: false }, None).await.unwrap_err();
+        let refused = channel.call(TestRequest { fill: false }, None).await.unwrap_err();
         assert_eq!(refused.errno, Errno::EACCES, "{refused}");
     };
     rt::block_on(asked).unwrap();
@@ -213,17 +216,18 @@ fn a_connection_ends_with_its_certificate() {
     let validity = |until| Validity { from: now() - 100, until };
     let short = authority.issue_to_client("a", validity(now() + 3), 1).unwrap();
     let tls = Tls::member(&short, Protection::Encrypted, UnauthenticatedClients::Refused).unwrap();
-    let lasting = channel::<3>(&server, Security::Tls(tls.clone()), PATIENCE);
+    let lasting = channel::<3>(&server, Security::Tls(tls.clone()), TEST_TIME_OUT);
     let ask = async move {
         // While no other certificate was shown in a new handshake.
-        while lasting.call(Ask { fill: false }, None).await.map_err(|error| error.errno) != Err(Errno::EACCES)
+        while lasting.call(TestRequest { fill: false }, None).await.map_err(|error| error.errno)
+            != Err(Errno::EACCES)
         {
             rt::sleep(Duration::from_millis(20)).await;
         }
         assert!(now() >= short.identity().expires);
         tls.renew(&authority.issue_to_client("a", validity(now() + 300), 2).unwrap()).unwrap();
         // A link that was refused retries after a while.
-        while lasting.call(Ask { fill: false }, None).await.is_err() {
+        while lasting.call(TestRequest { fill: false }, None).await.is_err() {
             rt::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -256,7 +260,7 @@ fn new_connections_use_a_renewed_certificate() {
 fn a_lasting_refusal_is_not_reported_as_a_time_out() {
     let authority = authority();
     let past = Validity { from: now() - 200, until: now() - 100 };
-    let expired = authority.issue(&Role::Client("a".into()), past).unwrap();
+    let expired = authority.issue(&Member::Client("a".into()), past).unwrap();
     let server = serve(member(&node(&authority, 1)));
     let timeout = Duration::from_millis(300);
     let channel = channel::<3>(&server, member(&expired), timeout);
@@ -264,10 +268,10 @@ fn a_lasting_refusal_is_not_reported_as_a_time_out() {
         let began_ns = rt::monotonic_ns();
         let mut asked = 0;
         // A busy machine may take longer for the first one.
-        while channel.call(Ask { fill: false }, None).await.unwrap_err().errno == Errno::ETIMEDOUT {}
+        while channel.call(TestRequest { fill: false }, None).await.unwrap_err().errno == Errno::ETIMEDOUT {}
         // Longer than a call waits for an unreachable peer, and than the backoff has grown.
         while rt::monotonic_ns() - began_ns < Duration::from_secs(4).as_nanos() as u64 {
-            let error = channel.call(Ask { fill: false }, None).await.unwrap_err();
+            let error = channel.call(TestRequest { fill: false }, None).await.unwrap_err();
             assert_eq!(error.errno, Errno::EACCES, "after {asked} others: {error}");
             assert!(error.hint.contains("weft cluster token --client"), "{}", error.hint);
             asked += 1;
@@ -282,7 +286,7 @@ fn a_server_that_is_no_node_of_ours_is_refused() {
     let (ours, theirs) = (authority(), authority());
     let past = Validity { from: now() - 200, until: now() - 100 };
     let servers =
-        [client(&ours, "impostor"), node(&theirs, 1), ours.issue(&Role::Node(NodeId(1)), past).unwrap()];
+        [client(&ours, "impostor"), node(&theirs, 1), ours.issue(&Member::Node(NodeId(1)), past).unwrap()];
     for credentials in servers {
         let server = serve(member(&credentials));
         assert_refused(&server, member(&client(&ours, "a")), "the peer's certificate is refused");
@@ -307,7 +311,7 @@ fn clients_without_tls_are_refused_by_a_tls_server() {
     let authority = authority();
     let server = serve(member(&node(&authority, 1)));
     let channel = channel::<3>(&server, Security::Plain, Duration::from_millis(300));
-    let error = rt::block_on(async move { channel.call(Ask { fill: false }, None).await }).unwrap();
+    let error = rt::block_on(async move { channel.call(TestRequest { fill: false }, None).await }).unwrap();
     assert_eq!(error.unwrap_err().errno, Errno::ETIMEDOUT);
     assert_eq!(ask(&server, member(&client(&authority, "a"))).unwrap(), "client/a by tls");
 }

@@ -93,7 +93,7 @@ impl Site {
     fn peer(&self, credentials: &Credentials) -> Arc<Peer> {
         let identity = ClientIdentity { cluster: CLUSTER.into(), name: "n".into(), client: rt::random_u64() };
         let options = PeerOptions::new("node 1", self.server.addresses().to_vec(), identity);
-        Peer::new(PeerOptions { security: member(credentials), timeout: PATIENCE, ..options })
+        Peer::new(PeerOptions { security: member(credentials), timeout: TEST_TIME_OUT, ..options })
     }
 
     fn node(&self, id: u32) -> Arc<Peer> {
@@ -200,8 +200,8 @@ fn a_member_with_another_group_version_gets_eremchg() {
     let site = Site::start();
     let node = site.node(2);
     let run = async move {
-        let part = wire::GroupRole::Member { sequence: 1, settled: 0 };
-        let group = wire::GroupContext { group: types::GroupId(7), since: Epoch(3), role: part };
+        let part = wire::GroupRole::Member { sequence: 1, committed: 0 };
+        let group = wire::GroupContext { group: types::GroupId(7), version: Epoch(3), role: part };
         let op = StorageOp::Write { offset: 0, path: DataPath::Cached, durable: false };
         let request = StorageRequest::new(SessionId(7), TargetId(4), InodeId(9), op);
         let request = StorageRequest { group: Some(group), ..request };

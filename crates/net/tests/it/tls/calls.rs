@@ -49,7 +49,7 @@ fn talk(protection: Protection, expected: &str) -> Vec<u8> {
     let server = serve(tls(&node(&authority, 1), protection, UnauthenticatedClients::Refused));
     let (address, seen) = wiretap(server.addresses()[0]);
     let security = tls(&client(&authority, "login1"), protection, UnauthenticatedClients::Refused);
-    let channel = channel_at::<3>(vec![address], security, PATIENCE);
+    let channel = channel_at::<3>(vec![address], security, TEST_TIME_OUT);
     let expected = expected.to_string();
     rt::block_on(async move {
         let sizes = [0, 1, 100, 4096, 70_000, 1 << 20, 4 << 20];
@@ -60,8 +60,8 @@ fn talk(protection: Protection, expected: &str) -> Vec<u8> {
                 if !fill {
                     payload.copy_from(0, &pattern(size));
                 }
-                let told = channel.call(Ask { fill }, Some(payload.clone())).await.unwrap();
-                assert_eq!(told, Told(expected));
+                let reply = channel.call(TestRequest { fill }, Some(payload.clone())).await.unwrap();
+                assert_eq!(reply, TestReply(expected));
                 assert!(payload.as_slice() == pattern(size), "{size} bytes came back altered");
             }
         });

@@ -2,7 +2,8 @@
 
 use identity::tls::UnauthenticatedClients;
 use identity::{
-    Authority, Credentials, JoinToken, MemberKind, Protection, Role, TokenParameters, TokenRecords, Validity,
+    Authority, Credentials, JoinToken, Member, MemberKind, Protection, TokenParameters, TokenRecords,
+    Validity,
 };
 use net::{
     Caller, Channel, ClientIdentity, Handler, LocalFuture, Peer, PeerOptions, Router, Security, Server,
@@ -18,30 +19,30 @@ use wire::{AnswerKind, Malformed, Message, Request, Service};
 
 /// Time-out of calls whose duration isn't tested: both ends of a test may share a core with other
 /// load.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const TEST_TIME_OUT: Duration = Duration::from_secs(300);
 
 pub const CLUSTER: &str = "01234567-89ab-4def-8123-456789abcdef";
 
 /// Asks the service with number `SERVICE` to fill the payload with a pattern, or to compare it.
 #[derive(Clone, Debug)]
-pub struct Ask<const SERVICE: u8> {
+pub struct TestRequest<const SERVICE: u8> {
     pub fill: bool,
 }
 
-impl<const SERVICE: u8> Message for Ask<SERVICE> {
+impl<const SERVICE: u8> Message for TestRequest<SERVICE> {
     fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.fill.into());
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         match bytes {
-            [fill @ 0..=1] => Ok(Ask { fill: *fill == 1 }),
+            [fill @ 0..=1] => Ok(TestRequest { fill: *fill == 1 }),
             _ => Err(Malformed::new("no question")),
         }
     }
 }
 
-impl<const SERVICE: u8> Request for Ask<SERVICE> {
+impl<const SERVICE: u8> Request for TestRequest<SERVICE> {
     const SERVICE: Service = match SERVICE {
         1 => Service::Management,
         _ => Service::Storage,
@@ -59,15 +60,15 @@ impl<const SERVICE: u8> Request for Ask<SERVICE> {
 
 /// The caller as the service sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told(pub String);
+pub struct TestReply(pub String);
 
-impl Message for Told {
+impl Message for TestReply {
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.0.as_bytes());
     }
 
-    fn decode(bytes: &[u8]) -> Result<Told, Malformed> {
-        Ok(Told(String::from_utf8(bytes.to_vec()).map_err(|_| Malformed::new("no text"))?))
+    fn decode(bytes: &[u8]) -> Result<TestReply, Malformed> {
+        Ok(TestReply(String::from_utf8(bytes.to_vec()).map_err(|_| Malformed::new("no text"))?))
     }
 }
 
@@ -75,19 +76,19 @@ pub fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(2654435761) >> 9) as u8).collect()
 }
 
-struct Teller;
+struct CallerService;
 
-impl<const SERVICE: u8> Handler<Ask<SERVICE>, Told> for Teller {
-    fn handle(&self, _: Ask<SERVICE>, _: Option<IoBuf>) -> LocalFuture<'_, Result<Told>> {
+impl<const SERVICE: u8> Handler<TestRequest<SERVICE>, TestReply> for CallerService {
+    fn handle(&self, _: TestRequest<SERVICE>, _: Option<IoBuf>) -> LocalFuture<'_, Result<TestReply>> {
         panic!("who calls is known");
     }
 
     fn handle_from<'a>(
         &'a self,
         caller: &'a Caller,
-        ask: Ask<SERVICE>,
+        ask: TestRequest<SERVICE>,
         payload: Option<IoBuf>,
-    ) -> LocalFuture<'a, Result<Told>> {
+    ) -> LocalFuture<'a, Result<TestReply>> {
         Box::pin(async move {
             if let Some(payload) = payload {
                 match ask.fill {
@@ -95,8 +96,8 @@ impl<const SERVICE: u8> Handler<Ask<SERVICE>, Told> for Teller {
                     false => assert!(payload.as_slice() == pattern(payload.len()), "the data came altered"),
                 }
             }
-            let role = caller.proof.role().map_or("nobody".to_string(), Role::to_string);
-            Ok(Told(format!("{role} by {}", caller.transport)))
+            let role = caller.proof.role().map_or("nobody".to_string(), Member::to_string);
+            Ok(TestReply(format!("{role} by {}", caller.transport)))
         })
     }
 }
@@ -110,11 +111,11 @@ pub fn authority() -> Authority {
 }
 
 pub fn node(authority: &Authority, id: u32) -> Credentials {
-    authority.issue(&Role::Node(NodeId(id)), Validity::of_node(now())).unwrap()
+    authority.issue(&Member::Node(NodeId(id)), Validity::of_node(now())).unwrap()
 }
 
 pub fn client(authority: &Authority, name: &str) -> Credentials {
-    authority.issue(&Role::Client(name.into()), Validity::of_client(now())).unwrap()
+    authority.issue(&Member::Client(name.into()), Validity::of_client(now())).unwrap()
 }
 
 pub fn token(authority: &Authority) -> JoinToken {
@@ -142,8 +143,10 @@ pub fn serve_within(address: SocketAddr, security: Security, limits: ServerLimit
         checksum_payloads: true,
         limits: ServerLimits { stop_timeout: Duration::from_millis(200), ..limits },
     };
-    let teller = Arc::new(Teller);
-    let router = Router::new().with::<Ask<1>, Told>(teller.clone()).with::<Ask<3>, Told>(teller);
+    let teller = Arc::new(CallerService);
+    let router = Router::new()
+        .with::<TestRequest<1>, TestReply>(teller.clone())
+        .with::<TestRequest<3>, TestReply>(teller);
     Server::start(options, router).unwrap()
 }
 
@@ -161,7 +164,7 @@ pub fn channel<const SERVICE: u8>(
     server: &Server,
     security: Security,
     timeout: Duration,
-) -> Channel<Ask<SERVICE>, Told> {
+) -> Channel<TestRequest<SERVICE>, TestReply> {
     channel_at(server.addresses().to_vec(), security, timeout)
 }
 
@@ -169,7 +172,7 @@ pub fn channel_at<const SERVICE: u8>(
     addresses: Vec<SocketAddr>,
     security: Security,
     timeout: Duration,
-) -> Channel<Ask<SERVICE>, Told> {
+) -> Channel<TestRequest<SERVICE>, TestReply> {
     let identity = ClientIdentity { cluster: CLUSTER.into(), name: "liar".into(), client: rt::random_u64() };
     let options = PeerOptions::new("node 1", addresses, identity);
     Channel::remote(Peer::new(PeerOptions { security, timeout, ..options }))
@@ -181,6 +184,9 @@ pub fn ask(server: &Server, security: Security) -> Result<String> {
 }
 
 pub fn ask_service<const SERVICE: u8>(server: &Server, security: Security) -> Result<String> {
-    let channel = channel::<SERVICE>(server, security, PATIENCE);
-    rt::block_on(async move { channel.call(Ask { fill: false }, None).await.map(|Told(text)| text) }).unwrap()
+    let channel = channel::<SERVICE>(server, security, TEST_TIME_OUT);
+    rt::block_on(
+        async move { channel.call(TestRequest { fill: false }, None).await.map(|TestReply(text)| text) },
+    )
+    .unwrap()
 }

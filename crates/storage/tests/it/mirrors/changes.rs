@@ -33,7 +33,9 @@ fn answered_changes_are_on_all_replicas() {
         let seek = StorageOp::Seek { from: 0, what: SeekTarget::Data };
         assert_eq!(ask(seek).await, StorageReply::Offset(Some(4096)));
         assert!(matches!(ask(StorageOp::Stat).await, StorageReply::Stat { len: 9000, .. }));
-        let StorageReply::Room(room) = ask(StorageOp::Room { range: ByteRange::new(0, 8192) }).await else {
+        let StorageReply::SpaceNeeded(room) =
+            ask(StorageOp::SpaceNeeded { range: ByteRange::new(0, 8192) }).await
+        else {
             panic!("no room is told")
         };
         assert_eq!((room.unallocated, room.gaps), (4096, vec![ByteRange::new(0, 4096)]));
@@ -60,9 +62,9 @@ fn the_primary_alone_says_what_a_reservation_needs_on_all_that_get_it() {
         cluster.management.set(3, MemberState::NeedsResync);
         let needs = async |target| {
             let since = cluster.management.group().since.0;
-            let op = StorageOp::Room { range: ByteRange::new(0, 8192) };
+            let op = StorageOp::SpaceNeeded { range: ByteRange::new(0, 8192) };
             let answer = cluster.ask_one(target, (since, GroupRole::Primary), (3, None), op, None).await;
-            let StorageReply::Room(room) = answer.map_err(|error| error.errno)? else {
+            let StorageReply::SpaceNeeded(room) = answer.map_err(|error| error.errno)? else {
                 panic!("no room is told")
             };
             let others = room.others.iter().map(|other| (other.target.0, other.wanted));
@@ -122,7 +124,7 @@ fn no_answer_before_a_failed_member_is_ejected() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; 4096]).await;
         cluster.set_link(2, LinkState::Closed);
-        cluster.management.is_away.store(true, Ordering::SeqCst);
+        cluster.management.is_unreachable.store(true, Ordering::SeqCst);
         let answer = begin(&cluster, 2);
         rt::sleep(Duration::from_millis(300)).await;
         assert!(answer.borrow().is_none(), "the other copy doesn't have it, and counts");
@@ -138,7 +140,7 @@ fn no_answer_before_a_failed_member_is_ejected() {
         };
         rt::sleep(Duration::from_millis(100)).await;
         assert!(read.borrow().is_none());
-        cluster.management.is_away.store(false, Ordering::SeqCst);
+        cluster.management.is_unreachable.store(false, Ordering::SeqCst);
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
         assert!(matches!(*answer.borrow(), Some(Ok(StorageReply::Done { .. }))));
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
@@ -182,13 +184,13 @@ fn a_late_request_does_not_undo_later_writes() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; 4096]).await;
         cluster.set_link(2, LinkState::Late);
-        cluster.management.is_away.store(true, Ordering::SeqCst);
+        cluster.management.is_unreachable.store(true, Ordering::SeqCst);
         let answer = begin(&cluster, 2);
         rt::sleep(Duration::from_millis(5500)).await;
         cluster.set_link(2, LinkState::Open);
         rt::sleep(Duration::from_millis(1500)).await;
         assert!(answer.borrow().is_none(), "one is on its way yet");
-        cluster.management.is_away.store(false, Ordering::SeqCst);
+        cluster.management.is_unreachable.store(false, Ordering::SeqCst);
         cluster.enable_resync();
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
         cluster.write(INO, 3, 0, &[3; 4096]).await;
@@ -205,7 +207,7 @@ fn requests_of_other_versions_are_refused_or_wait() {
     with_members(2, |cluster| async move {
         cluster.management.set(2, MemberState::NeedsResync);
         cluster.management.set(2, MemberState::Resyncing);
-        let member = GroupRole::Member { sequence: 1, settled: 0 };
+        let member = GroupRole::Member { sequence: 1, committed: 0 };
         let now = cluster.management.group().since.0;
         for (target, part, since) in [
             (1, GroupRole::Primary, now - 1),
@@ -297,7 +299,7 @@ fn a_replaced_primary_is_resynced_from_the_new_one() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; 4096]).await;
         cluster.set_link(2, LinkState::Closed);
-        cluster.management.is_away.store(true, Ordering::SeqCst);
+        cluster.management.is_unreachable.store(true, Ordering::SeqCst);
         let answer = begin(&cluster, 2);
         cluster
             .until_found("the old primary has it", async || cluster.on_disk(1).await[&INO] == [2; 4096])
@@ -305,7 +307,7 @@ fn a_replaced_primary_is_resynced_from_the_new_one() {
         cluster.management.set(1, MemberState::NeedsResync);
         cluster.set_link(2, LinkState::Open);
         cluster.set_link(1, LinkState::Closed);
-        cluster.management.is_away.store(false, Ordering::SeqCst);
+        cluster.management.is_unreachable.store(false, Ordering::SeqCst);
         // The client sends it again, to the new primary.
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
         assert!(matches!(*answer.borrow(), Some(Ok(StorageReply::Done { .. }))));
@@ -325,14 +327,14 @@ fn a_numbered_write_that_two_primaries_had_begun_is_done() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; 4096]).await;
         cluster.set_link(2, LinkState::Closed);
-        cluster.management.is_away.store(true, Ordering::SeqCst);
+        cluster.management.is_unreachable.store(true, Ordering::SeqCst);
         let answer = begin_as(&cluster, 2, Some(SlotSequence { slot: 0, sequence: 1 }));
         cluster
             .until_found("the old primary has it", async || cluster.on_disk(1).await[&INO] == [2; 4096])
             .await;
         cluster.management.set(1, MemberState::NeedsResync);
         cluster.set_link(2, LinkState::Open);
-        cluster.management.is_away.store(false, Ordering::SeqCst);
+        cluster.management.is_unreachable.store(false, Ordering::SeqCst);
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
         assert!(matches!(*answer.borrow(), Some(Ok(StorageReply::Done { .. }))));
         cluster.enable_resync();
@@ -382,7 +384,7 @@ fn a_primary_whose_disk_fails_steps_down() {
 fn a_primary_whose_disk_fails_stays_when_its_successor_dies() {
     with_members_on_disk(2, |cluster| async move {
         break_disk(&cluster, 1).await;
-        cluster.management.is_away.store(true, Ordering::SeqCst);
+        cluster.management.is_unreachable.store(true, Ordering::SeqCst);
         let answer = begin(&cluster, 1);
         cluster
             .until_found("the other one has it", async || cluster.on_disk(2).await.contains_key(&INO))
@@ -390,7 +392,7 @@ fn a_primary_whose_disk_fails_stays_when_its_successor_dies() {
         rt::sleep(Duration::from_millis(100)).await;
         cluster.set_link(2, LinkState::Closed);
         cluster.management.set_online(2, false);
-        cluster.management.is_away.store(false, Ordering::SeqCst);
+        cluster.management.is_unreachable.store(false, Ordering::SeqCst);
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
         assert!(matches!(*answer.borrow(), Some(Err(Errno::EIO))), "{:?}", answer.borrow());
         assert_eq!(cluster.management.state(1), MemberState::Good);

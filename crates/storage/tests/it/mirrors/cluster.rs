@@ -18,7 +18,7 @@ use types::{
     ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, Result, SessionId,
     TargetId, TargetState, Timestamp,
 };
-use wire::mgmt::Touched;
+use wire::mgmt::ReconcileFiles;
 use wire::{DataPath as Way, GroupContext, GroupRole, SlotSequence, StorageOp, StorageReply, StorageRequest};
 
 pub const GROUP: GroupId = GroupId(7);
@@ -31,7 +31,7 @@ const FOLDER_DEPTH: usize = 2;
 pub struct Management {
     map: Mutex<Arc<ClusterMap>>,
     nodes: Mutex<BTreeMap<TargetId, MapHandle>>,
-    pub is_away: AtomicBool,
+    pub is_unreachable: AtomicBool,
     /// Refuses primaries that want to leave; `refusals` counts them.
     pub refuses_to_leave: AtomicBool,
     pub refusals: AtomicU64,
@@ -43,7 +43,7 @@ pub struct Management {
     /// Nodes that don't receive maps now. Management confirms that all processes know a map once
     /// they receive it.
     pub without_maps: Mutex<BTreeSet<TargetId>>,
-    ways: Mutex<Option<Arc<StorageChannels>>>,
+    channels: Mutex<Option<Arc<StorageChannels>>>,
 }
 
 impl Management {
@@ -58,14 +58,14 @@ impl Management {
         Arc::new(Management {
             map: Mutex::new(Arc::new(map)),
             nodes: Mutex::default(),
-            is_away: AtomicBool::new(false),
+            is_unreachable: AtomicBool::new(false),
             refuses_to_leave: AtomicBool::new(false),
             refusals: AtomicU64::new(0),
             changes: Mutex::default(),
             files: Mutex::default(),
             has_metadata: AtomicBool::new(true),
             without_maps: Mutex::default(),
-            ways: Mutex::default(),
+            channels: Mutex::default(),
         })
     }
 
@@ -85,9 +85,9 @@ impl Management {
     /// Whether a target is in sync, and no other in-sync member is reachable.
     fn is_last(&self, target: TargetId) -> bool {
         let map = self.map.lock().unwrap().clone();
-        let is_heard = |id: TargetId| map.target(id).is_some_and(|t| t.state == TargetState::Online);
+        let is_reachable = |id: TargetId| map.target(id).is_some_and(|t| t.state == TargetState::Online);
         let counts = |(id, state): (TargetId, MemberState)| {
-            (state == MemberState::Good && (id == target || is_heard(id))).then_some(id)
+            (state == MemberState::Good && (id == target || is_reachable(id))).then_some(id)
         };
         map.group(GROUP).unwrap().members_with_states().filter_map(counts).eq([target])
     }
@@ -100,8 +100,8 @@ impl Management {
         change(&mut next);
         *map = Arc::new(next);
         let nodes = self.nodes.lock().unwrap();
-        let deaf = self.without_maps.lock().unwrap();
-        for (_, node) in nodes.iter().filter(|(target, _)| !deaf.contains(target)) {
+        let without_maps = self.without_maps.lock().unwrap();
+        for (_, node) in nodes.iter().filter(|(target, _)| !without_maps.contains(target)) {
             *node.write().unwrap() = map.clone();
         }
         map.clone()
@@ -198,7 +198,7 @@ impl GroupManagement for Management {
     fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>> {
         Box::pin(async move {
             rt::sleep(Duration::from_millis(5)).await;
-            if self.is_away.load(Ordering::SeqCst) {
+            if self.is_unreachable.load(Ordering::SeqCst) {
                 return Err(Error::new(Errno::ETIMEDOUT, "management is away"));
             }
             if change.is_orderly && change.state == MemberState::Good && self.group().since == change.version
@@ -232,22 +232,22 @@ impl GroupManagement for Management {
     }
 
     /// Acts like the metadata service: sends its own requests to the primary.
-    fn reconcile_group(&self, _: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+    fn reconcile_group(&self, _: GroupId, touched: ReconcileFiles) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
             if !self.has_metadata.load(Ordering::SeqCst) {
                 return Err(Error::new(Errno::EAGAIN, "the metadata service isn't there yet"));
             }
-            let ways = self.ways.lock().unwrap().clone().unwrap();
+            let channels = self.channels.lock().unwrap().clone().unwrap();
             for ino in touched.files {
                 let len = self.files.lock().unwrap().get(&ino).copied();
                 let op = len.map_or(StorageOp::Delete, |len| StorageOp::Truncate { len });
                 let group = self.group();
-                let in_group = GroupContext { group: GROUP, since: group.since, role: GroupRole::Primary };
+                let in_group = GroupContext { group: GROUP, version: group.since, role: GroupRole::Primary };
                 let request = StorageRequest {
                     group: Some(in_group),
                     ..StorageRequest::new(SessionId(0), group.primary().unwrap(), ino, op)
                 };
-                ways.call(request, None).await?;
+                channels.call(request, None).await?;
             }
             Ok(())
         })
@@ -272,7 +272,7 @@ pub enum LinkState {
 pub struct Link {
     pub service: Mutex<Option<Arc<StorageService>>>,
     pub lease: Mutex<Option<Arc<ServingLease>>>,
-    pub road: Mutex<LinkState>,
+    pub state: Mutex<LinkState>,
     /// Delays every other request for a moment, so that requests overtake each other.
     pub jitter: AtomicBool,
     pub late: rt::sync::Event,
@@ -300,8 +300,8 @@ impl Handler<StorageRequest, StorageReply> for Link {
             if self.jitter.load(Ordering::SeqCst) {
                 rt::sleep(Duration::from_micros(passed * 7919 % 700)).await;
             }
-            let road = *self.road.lock().unwrap();
-            match road {
+            let state = *self.state.lock().unwrap();
+            match state {
                 LinkState::Open => {}
                 LinkState::Closed => return Err(Error::new(Errno::EHOSTDOWN, "the node is down")),
                 LinkState::Silent => std::future::pending().await,
@@ -334,7 +334,7 @@ fn is_change_of_member(request: &StorageRequest) -> bool {
         StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } | StorageOp::Survey { .. }
     );
     let is_of_member = |group: GroupContext| matches!(group.role, GroupRole::Member { .. });
-    !is_look && request.op != StorageOp::Settled && request.group.is_some_and(is_of_member)
+    !is_look && request.op != StorageOp::Committed && request.group.is_some_and(is_of_member)
 }
 
 impl Link {
@@ -372,9 +372,9 @@ impl Cluster {
         let links: BTreeMap<TargetId, Arc<Link>> =
             targets.iter().map(|id| (*id, Arc::<Link>::default())).collect();
         let way = |(id, link): (&TargetId, &Arc<Link>)| (*id, Channel::in_process(link.clone() as Arc<_>));
-        let ways = Arc::new(links.iter().map(way).collect::<StorageChannels>());
-        *management.ways.lock().unwrap() = Some(ways.clone());
-        let cluster = Arc::new(Cluster { dir: dir.to_path_buf(), management, links, ways });
+        let channels = Arc::new(links.iter().map(way).collect::<StorageChannels>());
+        *management.channels.lock().unwrap() = Some(channels.clone());
+        let cluster = Arc::new(Cluster { dir: dir.to_path_buf(), management, links, ways: channels });
         for target in targets {
             let lease = Arc::new(ServingLease::forever());
             let service = cluster.serve(target, lease.clone()).await;
@@ -412,7 +412,7 @@ impl Cluster {
 
     /// Starts the node of a stopped target. Management isn't informed, so the member keeps its
     /// state.
-    pub async fn start_again(&self, target: u32) {
+    pub async fn restart(&self, target: u32) {
         let service = self.serve(TargetId(target), Arc::new(ServingLease::forever())).await;
         *self.link(target).service.lock().unwrap() = Some(service);
     }
@@ -437,8 +437,8 @@ impl Cluster {
         &self.links[&TargetId(target)]
     }
 
-    pub fn set_link(&self, target: u32, road: LinkState) {
-        *self.link(target).road.lock().unwrap() = road;
+    pub fn set_link(&self, target: u32, state: LinkState) {
+        *self.link(target).state.lock().unwrap() = state;
     }
 
     /// The map of this process, apart from the others.
@@ -459,7 +459,7 @@ impl Cluster {
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let in_group = GroupContext { group: GROUP, since: Epoch(since), role: part };
+        let in_group = GroupContext { group: GROUP, version: Epoch(since), role: part };
         let request = StorageRequest {
             group: Some(in_group),
             slot_sequence: number,
@@ -479,7 +479,7 @@ impl Cluster {
     ) -> Result<StorageReply> {
         loop {
             let group = self.management.group();
-            let in_group = GroupContext { group: GROUP, since: group.since, role: GroupRole::Primary };
+            let in_group = GroupContext { group: GROUP, version: group.since, role: GroupRole::Primary };
             let request = StorageRequest {
                 group: Some(in_group),
                 slot_sequence: number,
@@ -507,10 +507,10 @@ impl Cluster {
     ) -> Result<StorageReply> {
         loop {
             let group = self.management.group();
-            let in_group = GroupContext { group: GROUP, since: group.since, role: GroupRole::Primary };
+            let in_group = GroupContext { group: GROUP, version: group.since, role: GroupRole::Primary };
             let request = StorageRequest {
                 group: Some(in_group),
-                known,
+                length_bound: known,
                 ..StorageRequest::new(SessionId(3), group.primary().unwrap(), ino, op.clone())
             };
             match self.ways.call(request, Some(payload.clone())).await {

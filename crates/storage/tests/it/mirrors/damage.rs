@@ -35,15 +35,15 @@ fn content(ino: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u64 / 4096 + at as u64 * ino) as u8 | 1).collect()
 }
 
-async fn heal(cluster: &Cluster, ino: InodeId) -> RepairResult {
-    let op = StorageOp::Heal { range: ByteRange::new(0, u64::MAX) };
+async fn repair(cluster: &Cluster, ino: InodeId) -> RepairResult {
+    let op = StorageOp::Repair { range: ByteRange::new(0, u64::MAX) };
     match cluster.ask_file(ino, (0, None), op, None).await.unwrap() {
-        StorageReply::Healed(healed) => healed,
+        StorageReply::Repaired(healed) => healed,
         other => panic!("{other:?}"),
     }
 }
 
-async fn healed_soon(cluster: &Cluster) {
+async fn until_repaired(cluster: &Cluster) {
     let dir = cluster.dir.clone();
     let copies = cluster.links.len() as u32;
     let are_equal = async || {
@@ -67,10 +67,10 @@ fn damage_found_by_a_read_is_read_elsewhere_and_repaired() {
         flip(&path, MIB + 5);
         flip(&path, data.len() as u64 - 1);
         assert_eq!(cluster.read(INO, data.len()).await, data, "what is damaged here is good there");
-        healed_soon(&cluster).await;
+        until_repaired(&cluster).await;
         assert_eq!(cluster.on_disk(1).await[&INO], data);
         assert!(!cluster.management.group().is_degraded(), "nobody had to be taken out");
-        assert_eq!(heal(&cluster, INO).await, RepairResult::default(), "nothing is left to do");
+        assert_eq!(repair(&cluster, INO).await, RepairResult::default(), "nothing is left to do");
     });
 }
 
@@ -82,7 +82,7 @@ fn damage_on_another_member_is_made_right_from_the_primary() {
         flip(&chunk_file(&cluster.dir, 3, INO), 4096);
         flip(&chunk_file(&cluster.dir, 2, INO), 8192);
         flip(&chunk_file(&cluster.dir, 1, INO), 0);
-        assert_eq!(heal(&cluster, INO).await, RepairResult { damaged: 3, repaired: 3, unclear: 0 });
+        assert_eq!(repair(&cluster, INO).await, RepairResult { damaged: 3, repaired: 3, unclear: 0 });
         cluster.require_equal().await;
         assert_eq!(cluster.on_disk(2).await[&INO], data);
     });
@@ -95,7 +95,7 @@ fn a_block_that_is_damaged_on_all_members_is_refused_and_told_as_lost() {
         cluster.write(INO, 3, 0, &data).await;
         flip(&chunk_file(&cluster.dir, 1, INO), 4096);
         flip(&chunk_file(&cluster.dir, 2, INO), 4097);
-        assert_eq!(heal(&cluster, INO).await, RepairResult { damaged: 1, repaired: 0, unclear: 0 });
+        assert_eq!(repair(&cluster, INO).await, RepairResult { damaged: 1, repaired: 0, unclear: 0 });
         let buf = rt::IoBuf::alloc(data.len());
         let op = StorageOp::Read { offset: 0, path: wire::DataPath::Cached };
         assert!(cluster.ask_file(INO, (3, None), op, Some(buf)).await.is_err());
@@ -116,7 +116,7 @@ fn a_cut_chunk_file_gets_back_what_was_cut_off() {
                 .set_len(len)
                 .unwrap();
             assert_eq!(cluster.read(INO, data.len()).await, data);
-            let healed = heal(&cluster, INO).await;
+            let healed = repair(&cluster, INO).await;
             assert_eq!(healed.unclear, 0);
             cluster.require_equal().await;
             assert_eq!(cluster.on_disk(target).await[&INO], data, "target {target} cut to {len}");
@@ -131,7 +131,7 @@ fn a_chunk_file_that_was_removed_while_it_was_open_comes_back() {
         for target in [1, 2] {
             cluster.write(INO, 3, 0, &data).await;
             fs::remove_file(chunk_file(&cluster.dir, target, INO)).unwrap();
-            assert_eq!(heal(&cluster, INO).await, RepairResult { damaged: 1, repaired: 1, unclear: 0 });
+            assert_eq!(repair(&cluster, INO).await, RepairResult { damaged: 1, repaired: 1, unclear: 0 });
             cluster.require_equal().await;
             assert_eq!(cluster.on_disk(target).await[&INO], data);
             assert_eq!(cluster.read(INO, data.len()).await, data);
@@ -150,13 +150,13 @@ pub async fn while_stopped_async(cluster: &Cluster, change: impl AsyncFnOnce(&Pa
     for target in cluster.links.keys() {
         // The members learn that all replicas are equal; otherwise the next start would resync the
         // others.
-        let part = GroupRole::Member { sequence: 0, settled: u64::MAX };
-        cluster.ask_one(target.0, (since, part), (0, None), StorageOp::Settled, None).await.unwrap();
+        let part = GroupRole::Member { sequence: 0, committed: u64::MAX };
+        cluster.ask_one(target.0, (since, part), (0, None), StorageOp::Committed, None).await.unwrap();
         cluster.stop(target.0).await;
     }
     change(&cluster.dir).await;
     for target in cluster.links.keys() {
-        cluster.start_again(target.0).await;
+        cluster.restart(target.0).await;
     }
 }
 
@@ -175,8 +175,8 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros() {
             })
             .await;
             assert_eq!(cluster.read(INO, data.len()).await, data);
-            heal(&cluster, INO).await;
-            healed_soon(&cluster).await;
+            repair(&cluster, INO).await;
+            until_repaired(&cluster).await;
             assert_eq!(cluster.on_disk(target).await[&INO], data);
         }
     });
@@ -257,8 +257,8 @@ fn what_one_member_lacks_of_a_known_length_is_read_from_another_and_made_again()
             for _ in 0..3 {
                 assert!(read_known(&cluster, 100_000, data.len()).await.unwrap() == data, "{target} {left}");
             }
-            heal(&cluster, INO).await;
-            healed_soon(&cluster).await;
+            repair(&cluster, INO).await;
+            until_repaired(&cluster).await;
         }
     });
 }
@@ -274,10 +274,12 @@ fn a_client_that_reads_from_a_member_without_a_known_length_is_sent_to_the_prima
             let buf = IoBuf::alloc(len);
             let part = GroupRole::Primary;
             let group =
-                Some(GroupContext { group: GROUP, since: cluster.management.group().since, role: part });
+                Some(GroupContext { group: GROUP, version: cluster.management.group().since, role: part });
             let op = StorageOp::Read { offset: 0, path: Way::Cached };
             let request = StorageRequest::new(SessionId(3), TargetId(2), INO, op);
-            let asked = cluster.call(StorageRequest { group, known, ..request }, Some(buf.clone())).await;
+            let asked = cluster
+                .call(StorageRequest { group, length_bound: known, ..request }, Some(buf.clone()))
+                .await;
             asked.map(|_| buf.as_slice().to_vec()).map_err(|error| error.errno)
         };
         assert_eq!(read(8192, 8192).await, Ok(data[..8192].to_vec()), "it reads from that one");
@@ -319,7 +321,7 @@ fn a_member_that_is_written_to_while_it_lacks_the_file_gets_all_of_it() {
             let known = (INO, data.len() as u64);
             cluster.ask_known(known, op, IoBuf::from_slice(&[target as u8; 4096])).await.unwrap();
             cluster.until_in_sync().await;
-            healed_soon(&cluster).await;
+            until_repaired(&cluster).await;
             assert!(cluster.on_disk(target).await[&INO] == data, "target {target}");
         }
     });
@@ -358,11 +360,11 @@ fn punched_or_truncated_content_is_no_hole_for_a_migration() {
         assert_eq!(len().await, Err(Errno::EIO), "nobody is there who could tell");
         cluster.set_link(2, LinkState::Open);
         assert_eq!(len().await, Ok(end));
-        heal(&cluster, INO).await;
+        repair(&cluster, INO).await;
         cluster.require_equal().await;
         cut(end - 10);
         assert_eq!(len().await, Ok(end), "the block in which it ends doesn't match");
-        healed_soon(&cluster).await;
+        until_repaired(&cluster).await;
         assert_eq!(cluster.on_disk(1).await[&INO], data);
         assert!(!cluster.management.group().is_degraded());
     });
@@ -391,7 +393,7 @@ fn an_older_copy_that_was_put_back_is_overwritten_with_what_is_newer() {
             let data = content(7, 60_000);
             cluster.write(INO, 3, 0, &data).await;
             while_stopped(&cluster, |_| restore_backup(&saved)).await;
-            let healed = heal(&cluster, INO).await;
+            let healed = repair(&cluster, INO).await;
             assert!(healed.repaired > 0 && healed.unclear == 0, "{healed:?}");
             cluster.require_equal().await;
             assert_eq!(cluster.on_disk(target).await[&INO], data);
@@ -416,7 +418,7 @@ fn unclear_differences_change_nothing() {
         // A plain copy: it looks like a change that only this replica has.
         while_stopped(&cluster, |_| saved.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap()))
             .await;
-        assert_eq!(heal(&cluster, INO).await, RepairResult { damaged: 1, repaired: 0, unclear: 1 });
+        assert_eq!(repair(&cluster, INO).await, RepairResult { damaged: 1, repaired: 0, unclear: 1 });
         assert_eq!(
             (cluster.on_disk(1).await[&INO].clone(), cluster.on_disk(2).await[&INO].clone()),
             (data, content(8, 8192))

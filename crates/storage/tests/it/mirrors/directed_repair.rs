@@ -14,14 +14,14 @@ fn chunk_file(cluster: &Cluster, target: u32) -> File {
     OpenOptions::new().write(true).open(Store::chunk_file_path(&store, INO)).unwrap()
 }
 
-async fn mend(cluster: &Cluster, from: u32, to: u32, end: u64) -> Result<StorageReply> {
+async fn repair_from(cluster: &Cluster, from: u32, to: u32, end: u64) -> Result<StorageReply> {
     let range = ByteRange::new(0, end);
-    let op = StorageOp::Mend { from: TargetId(from), to: TargetId(to), range };
+    let op = StorageOp::CopyReplica { from: TargetId(from), to: TargetId(to), range };
     cluster.ask_file(INO, (0, None), op, None).await
 }
 
-async fn forget(cluster: &Cluster, end: u64) -> Vec<(InodeId, ByteRange)> {
-    let op = StorageOp::Forget { range: ByteRange::new(0, end) };
+async fn give_up(cluster: &Cluster, end: u64) -> Vec<(InodeId, ByteRange)> {
+    let op = StorageOp::DiscardLost { range: ByteRange::new(0, end) };
     match cluster.ask_file(INO, (0, None), op, None).await.unwrap() {
         StorageReply::Regions { regions, next: None } => regions,
         other => panic!("{other:?}"),
@@ -38,13 +38,13 @@ fn a_damaged_replica_is_repaired_from_another() {
             let file = chunk_file(&cluster, to);
             file.write_all_at(b"damage", 9000).unwrap();
             file.write_all_at(b"damage", end - 10).unwrap();
-            mend(&cluster, from, to, end).await.unwrap();
+            repair_from(&cluster, from, to, end).await.unwrap();
             cluster.require_equal().await;
             file.set_len(MIB + 77).unwrap();
-            mend(&cluster, from, to, end).await.unwrap();
+            repair_from(&cluster, from, to, end).await.unwrap();
             cluster.require_equal().await;
             file.set_len(end + 9000).unwrap();
-            mend(&cluster, from, to, end).await.unwrap();
+            repair_from(&cluster, from, to, end).await.unwrap();
             cluster.require_equal().await;
             assert!(cluster.read(INO, data.len()).await == data);
         }
@@ -66,12 +66,12 @@ fn repair_preserves_mtime() {
             let file = chunk_file(&cluster, target);
             file.write_all_at(b"damage", 9000).unwrap();
             file.set_times(old).unwrap();
-            mend(&cluster, 3 - target, target, 20_000).await.unwrap();
+            repair_from(&cluster, 3 - target, target, 20_000).await.unwrap();
             cluster.require_equal().await;
             assert!(age().iter().all(|time| *time <= before[0].max(before[1])), "mended by a check");
             chunk_file(&cluster, target).write_all_at(b"damage", 9000).unwrap();
             chunk_file(&cluster, target).set_times(old).unwrap();
-            let heal = StorageOp::Heal { range: ByteRange::new(0, 20_000) };
+            let heal = StorageOp::Repair { range: ByteRange::new(0, 20_000) };
             cluster.ask_file(INO, (0, None), heal, None).await.unwrap();
             cluster.require_equal().await;
             assert!(age().iter().all(|time| *time <= before[0].max(before[1])), "healed");
@@ -84,10 +84,10 @@ fn repair_preserves_mtime() {
 fn a_missing_replica_is_restored_with_its_holes() {
     with_members_on_disk(2, |cluster| async move {
         cluster.write(INO, 3, 5 * MIB, &[7; 3000]).await;
-        let delete = (1, GroupRole::Member { sequence: 0, settled: 0 });
+        let delete = (1, GroupRole::Member { sequence: 0, committed: 0 });
         cluster.ask_one(2, delete, (0, None), StorageOp::Delete, None).await.unwrap();
         assert!(cluster.on_disk(2).await.is_empty());
-        mend(&cluster, 1, 2, 5 * MIB + 3000).await.unwrap();
+        repair_from(&cluster, 1, 2, 5 * MIB + 3000).await.unwrap();
         cluster.require_equal().await;
         use std::os::unix::fs::MetadataExt;
         let blocks = chunk_file(&cluster, 2).metadata().unwrap().blocks();
@@ -107,7 +107,7 @@ fn a_removed_replica_is_restored() {
                 std::fs::remove_file(Store::chunk_file_path(&store, INO)).unwrap();
             })
             .await;
-            mend(&cluster, from, to, data.len() as u64).await.unwrap();
+            repair_from(&cluster, from, to, data.len() as u64).await.unwrap();
             cluster.require_equal().await;
             assert!(cluster.read(INO, data.len()).await == data);
         }
@@ -121,18 +121,18 @@ fn a_member_that_can_not_be_repaired_is_ejected() {
         cluster.write(INO, 3, 0, &[7; 10_000]).await;
         // Damage at the source isn't copied, and no member is ejected.
         chunk_file(&cluster, 1).write_all_at(b"damage", 5000).unwrap();
-        assert_eq!(mend(&cluster, 1, 2, 10_000).await.unwrap_err().errno, Errno::EIO);
+        assert_eq!(repair_from(&cluster, 1, 2, 10_000).await.unwrap_err().errno, Errno::EIO);
         assert!(!cluster.management.group().is_degraded());
-        assert_eq!(mend(&cluster, 1, 1, 10_000).await.unwrap_err().errno, Errno::EINVAL);
+        assert_eq!(repair_from(&cluster, 1, 1, 10_000).await.unwrap_err().errno, Errno::EINVAL);
         let as_client =
-            StorageOp::Mend { from: TargetId(2), to: TargetId(1), range: ByteRange::new(0, 4096) };
+            StorageOp::CopyReplica { from: TargetId(2), to: TargetId(1), range: ByteRange::new(0, 4096) };
         let refused = cluster.ask_file(INO, (3, None), as_client, None).await.unwrap_err();
         assert_eq!(refused.errno, Errno::EOPNOTSUPP);
         cluster.set_link(2, LinkState::Closed);
-        mend(&cluster, 1, 2, 4096).await.unwrap_err();
+        repair_from(&cluster, 1, 2, 4096).await.unwrap_err();
         assert!(!cluster.management.group().is_degraded(), "it could not be looked at: nothing was begun");
         cluster.set_link(2, LinkState::Open);
-        mend(&cluster, 2, 1, 10_000).await.unwrap();
+        repair_from(&cluster, 2, 1, 10_000).await.unwrap();
         cluster.require_equal().await;
     });
 }
@@ -147,7 +147,7 @@ fn repair_keeps_data_appended_since_the_check() {
         data.extend([9; 1000]);
         for (from, to) in [(1, 2), (2, 1)] {
             chunk_file(&cluster, to).write_all_at(b"damage", 4500).unwrap();
-            mend(&cluster, from, to, 5000).await.unwrap();
+            repair_from(&cluster, from, to, 5000).await.unwrap();
             cluster.require_equal().await;
             assert_eq!(cluster.on_disk(to).await[&INO], data);
         }
@@ -161,16 +161,16 @@ fn only_content_without_a_replica_is_given_up() {
         cluster.write(INO, 3, 0, &[7; 20_000]).await;
         chunk_file(&cluster, 1).write_all_at(b"damage", 5000).unwrap();
         chunk_file(&cluster, 2).write_all_at(b"damage", 9000).unwrap();
-        assert!(forget(&cluster, 20_000).await.is_empty(), "each has what the other one hasn't");
+        assert!(give_up(&cluster, 20_000).await.is_empty(), "each has what the other one hasn't");
         chunk_file(&cluster, 1).write_all_at(b"damage", 9001).unwrap();
-        assert_eq!(forget(&cluster, 20_000).await, [(INO, ByteRange::new(8192, 12_288))]);
-        mend(&cluster, 2, 1, 20_000).await.unwrap();
+        assert_eq!(give_up(&cluster, 20_000).await, [(INO, ByteRange::new(8192, 12_288))]);
+        repair_from(&cluster, 2, 1, 20_000).await.unwrap();
         cluster.require_equal().await;
         let expected = [vec![7; 8192], vec![0; 4096], vec![7; 20_000 - 12_288]].concat();
         assert!(cluster.read(INO, 20_000).await == expected);
         // While a member is out of sync, its content is unknown.
         cluster.management.set(2, MemberState::NeedsResync);
-        let op = StorageOp::Forget { range: ByteRange::new(0, 4096) };
+        let op = StorageOp::DiscardLost { range: ByteRange::new(0, 4096) };
         assert_eq!(cluster.ask_file(INO, (0, None), op, None).await.unwrap_err().errno, Errno::EBUSY);
     });
 }

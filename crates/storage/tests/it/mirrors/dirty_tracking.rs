@@ -13,10 +13,10 @@ async fn ask(cluster: &Cluster, ino: InodeId, op: StorageOp) -> Result<StorageRe
 
 /// Returns the regions that changed in the previous round.
 async fn changed(cluster: &Cluster, round: u64) -> Result<Vec<u64>> {
-    ask(cluster, INO, StorageOp::Watch { token: TOKEN, round }).await?;
+    ask(cluster, INO, StorageOp::TrackDirty { token: TOKEN, round }).await?;
     let (mut found, mut from) = (Vec::new(), 0);
     loop {
-        match ask(cluster, INO, StorageOp::Changed { token: TOKEN, round, from }).await? {
+        match ask(cluster, INO, StorageOp::NextDirty { token: TOKEN, round, from }).await? {
             StorageReply::Offset(Some(at)) => {
                 found.push(at / MIB);
                 from = at + 1;
@@ -31,7 +31,7 @@ fn only_the_primary_tracks_changes() {
     with_members(2, async |cluster| {
         cluster.enable_resync();
         cluster.write(INO, 3, 0, &[1; 4096]).await;
-        ask(&cluster, INO, StorageOp::Watch { token: TOKEN, round: 0 }).await.unwrap();
+        ask(&cluster, INO, StorageOp::TrackDirty { token: TOKEN, round: 0 }).await.unwrap();
         cluster.write(INO, 3, 3 * MIB, &[2; 4096]).await;
         cluster.write(InodeId(INO.0 + 1), 3, 5 * MIB, &[2; 4096]).await;
         assert_eq!(changed(&cluster, 1).await.unwrap(), [3]);
@@ -50,7 +50,7 @@ fn only_the_primary_tracks_changes() {
         cluster.management.set(2, MemberState::NeedsResync);
         assert_eq!(cluster.management.group().primary(), Some(types::TargetId(1)));
         assert_eq!(changed(&cluster, 3).await.unwrap_err().errno, Errno::ESTALE, "it wasn't all the time");
-        ask(&cluster, INO, StorageOp::Watch { token: TOKEN + 1, round: 0 }).await.unwrap();
-        ask(&cluster, INO, StorageOp::Unwatch { token: TOKEN + 1 }).await.unwrap();
+        ask(&cluster, INO, StorageOp::TrackDirty { token: TOKEN + 1, round: 0 }).await.unwrap();
+        ask(&cluster, INO, StorageOp::EndDirtyTracking { token: TOKEN + 1 }).await.unwrap();
     });
 }

@@ -21,7 +21,7 @@ async fn synced(cluster: &Cluster) -> u64 {
 
 /// Target 2 misses a change, a deletion, a truncation and a new file; then target 1 is lost.
 /// Returns the verifier under which target 1 has acknowledged them.
-async fn lose_the_good_one(cluster: &Cluster) -> u64 {
+async fn lose_the_in_sync_member(cluster: &Cluster) -> u64 {
     cluster.write(INO, 3, 0, &[1; 8192]).await;
     cluster.write(DELETED, 3, 0, &[9; 100]).await;
     cluster.write(CUT, 3, 0, &[8; 10_000]).await;
@@ -41,7 +41,7 @@ async fn lose_the_good_one(cluster: &Cluster) -> u64 {
     verifier
 }
 
-async fn require_put_right(cluster: &Cluster, target: u32) {
+async fn require_reconciled(cluster: &Cluster, target: u32) {
     let files = cluster.on_disk(target).await;
     assert!(!files.contains_key(&DELETED), "a deleted file has come back");
     assert_eq!(files[&CUT], [8; 10]);
@@ -51,7 +51,7 @@ async fn require_put_right(cluster: &Cluster, target: u32) {
 #[test]
 fn files_are_reconciled_before_clients_are_served() {
     with_members(2, |cluster| async move {
-        let before = lose_the_good_one(&cluster).await;
+        let before = lose_the_in_sync_member(&cluster).await;
         cluster.management.has_metadata.store(false, Ordering::SeqCst);
         cluster.management.recover_group(2);
         cluster.enable_resync();
@@ -69,7 +69,7 @@ fn files_are_reconciled_before_clients_are_served() {
         );
         cluster.management.has_metadata.store(true, Ordering::SeqCst);
         assert_eq!(cluster.read(INO, 8192).await, [1; 8192]);
-        require_put_right(&cluster, 2).await;
+        require_reconciled(&cluster, 2).await;
         assert_ne!(synced(&cluster).await, before, "every writer has to learn of it");
         cluster.until("it is read", || told.get()).await;
         cluster.until("management hears of it", || cluster.management.group().revived.is_none()).await;
@@ -77,7 +77,7 @@ fn files_are_reconciled_before_clients_are_served() {
         cluster.set_link(1, LinkState::Open);
         cluster.management.set_online(1, true);
         cluster.until_in_sync().await;
-        require_put_right(&cluster, 1).await;
+        require_reconciled(&cluster, 1).await;
         assert!(!cluster.on_disk(1).await.contains_key(&NEW));
         assert_eq!(cluster.management.group().primary(), Some(TargetId(2)));
     });
@@ -90,14 +90,14 @@ fn a_restarted_process_gets_a_new_verifier_in_forced_recovery() {
         cluster.management.set(2, MemberState::NeedsResync);
         cluster.enable_resync();
         cluster.until_in_sync().await;
-        let before = lose_the_good_one(&cluster).await;
+        let before = lose_the_in_sync_member(&cluster).await;
         cluster.stop(2).await;
         cluster.management.recover_group(2);
-        cluster.start_again(2).await;
+        cluster.restart(2).await;
         cluster.enable_resync();
         let after = synced(&cluster).await;
         assert_ne!(after, before, "what was synced is gone");
-        require_put_right(&cluster, 2).await;
+        require_reconciled(&cluster, 2).await;
         cluster.until("management hears of it", || cluster.management.group().revived.is_none()).await;
         assert_eq!(synced(&cluster).await, after, "nothing is lost from then on");
     });
@@ -106,18 +106,18 @@ fn a_restarted_process_gets_a_new_verifier_in_forced_recovery() {
 #[test]
 fn an_interrupted_forced_recovery_begins_again() {
     with_members(2, |cluster| async move {
-        let before = lose_the_good_one(&cluster).await;
+        let before = lose_the_in_sync_member(&cluster).await;
         cluster.management.has_metadata.store(false, Ordering::SeqCst);
         cluster.management.recover_group(2);
         // The metadata service is admitted, but no client.
         let stat = cluster.ask_file(CUT, (0, None), StorageOp::Stat, None).await.unwrap();
         assert!(matches!(stat, StorageReply::Stat { len: 10_000, .. }), "{stat:?}");
         cluster.stop(2).await;
-        cluster.start_again(2).await;
+        cluster.restart(2).await;
         assert!(cluster.on_disk(2).await.contains_key(&DELETED));
         cluster.management.has_metadata.store(true, Ordering::SeqCst);
         cluster.enable_resync();
         assert_ne!(synced(&cluster).await, before);
-        require_put_right(&cluster, 2).await;
+        require_reconciled(&cluster, 2).await;
     });
 }

@@ -166,8 +166,11 @@ fn a_leaving_primary_does_not_delay_changes() {
         let (mending, is_mended) = (cluster.clone(), Rc::new(Cell::new(false)));
         let told = is_mended.clone();
         rt::spawn(async move {
-            let mend =
-                StorageOp::Mend { from: TargetId(2), to: TargetId(1), range: ByteRange::new(0, u64::MAX) };
+            let mend = StorageOp::CopyReplica {
+                from: TargetId(2),
+                to: TargetId(1),
+                range: ByteRange::new(0, u64::MAX),
+            };
             // It may be abandoned or complete: either is fine.
             let _ = mending.ask_file(InodeId(21), (0, None), mend, None).await;
             told.set(true);

@@ -115,7 +115,7 @@ fn ended_sessions_and_old_leases_read_nothing_on_any_member() {
         let ask = async |target, session, epoch, op| {
             let in_group = wire::GroupContext {
                 group: super::cluster::GROUP,
-                since: types::Epoch(1),
+                version: types::Epoch(1),
                 role: GroupRole::Primary,
             };
             let request = wire::StorageRequest {
@@ -149,7 +149,7 @@ fn a_new_primary_waits_until_ejected_members_know() {
         settled(&cluster, 2).await;
         settled(&cluster, 3).await;
         cluster.set_link(3, LinkState::Closed);
-        cluster.management.is_away.store(true, Ordering::SeqCst);
+        cluster.management.is_unreachable.store(true, Ordering::SeqCst);
         let half = cluster.clone();
         rt::spawn(async move { half.write(INO, 3, 0, &[2; BLOCK]).await });
         cluster
@@ -159,7 +159,7 @@ fn a_new_primary_waits_until_ejected_members_know() {
         cluster.set_link(3, LinkState::Open);
         cluster.management.without_maps.lock().unwrap().insert(TargetId(3));
         cluster.management.set(1, MemberState::NeedsResync);
-        cluster.management.is_away.store(false, Ordering::SeqCst);
+        cluster.management.is_unreachable.store(false, Ordering::SeqCst);
         assert_eq!(cluster.management.group().primary(), Some(TargetId(2)));
         let seen = Rc::new(Cell::new(None));
         let (reader, told) = (cluster.clone(), seen.clone());
@@ -253,7 +253,7 @@ fn no_store_is_created_for_a_group_without_membership() {
             for since in [0, 1] {
                 let part = GroupRole::Primary;
                 let request = StorageRequest {
-                    group: Some(GroupContext { group, since: Epoch(since), role: part }),
+                    group: Some(GroupContext { group, version: Epoch(since), role: part }),
                     ..StorageRequest::new(
                         SessionId(3),
                         TargetId(target),

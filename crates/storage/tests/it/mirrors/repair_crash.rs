@@ -117,9 +117,9 @@ fn end_in_the_middle(
 async fn mend(cluster: &Cluster, how: Mended) {
     let len = content().len() as u64;
     let op = match how {
-        Mended::BySearch => StorageOp::Heal { range: ByteRange::new(0, u64::MAX) },
+        Mended::BySearch => StorageOp::Repair { range: ByteRange::new(0, u64::MAX) },
         Mended::ByCheck => {
-            StorageOp::Mend { from: TargetId(1), to: TargetId(2), range: ByteRange::new(0, len) }
+            StorageOp::CopyReplica { from: TargetId(1), to: TargetId(2), range: ByteRange::new(0, len) }
         }
     };
     cluster.ask_file(INO, (0, None), op, None).await.unwrap();
@@ -151,7 +151,7 @@ fn go_on(machine: &mut Machine, management: &Arc<Management>, context: &str) {
         cluster.set_link(1, LinkState::Open);
         cluster.enable_resync();
         cluster.until(&context, || !management.group().is_degraded()).await;
-        let heal = StorageOp::Heal { range: ByteRange::new(0, u64::MAX) };
+        let heal = StorageOp::Repair { range: ByteRange::new(0, u64::MAX) };
         let healed = cluster.ask_file(INO, (0, None), heal, None).await.unwrap();
         let context = format!("{context}, {healed:?}");
         assert!(cluster.read(INO, content().len()).await == content(), "{context}: it isn't what it was");

@@ -35,9 +35,9 @@ fn once_after(mut answers: u32, kind: fn(&StorageOp) -> bool, what: impl FnOnce(
 }
 
 async fn heal(cluster: &Cluster) -> Result<RepairResult, Errno> {
-    let op = StorageOp::Heal { range: ByteRange::new(0, u64::MAX) };
+    let op = StorageOp::Repair { range: ByteRange::new(0, u64::MAX) };
     match cluster.ask_file(INO, (0, None), op, None).await {
-        Ok(StorageReply::Healed(healed)) => Ok(healed),
+        Ok(StorageReply::Repaired(healed)) => Ok(healed),
         Ok(other) => panic!("{other:?}"),
         Err(error) => Err(error.errno),
     }
@@ -78,7 +78,7 @@ fn the_last_member_stays_when_its_repair_source_is_ejected() {
         let (link, management) = (cluster.links[&TargetId(2)].clone(), cluster.management.clone());
         let is_read = |op: &StorageOp| matches!(op, StorageOp::Read { .. });
         *cluster.link(2).after.lock().unwrap() = Some(once_after(2, is_read, move || {
-            *link.road.lock().unwrap() = LinkState::Closed;
+            *link.state.lock().unwrap() = LinkState::Closed;
             management.set(2, MemberState::NeedsResync);
         }));
         assert_eq!(heal_ends(&cluster).await, Err(Errno::EAGAIN));
@@ -129,7 +129,7 @@ fn the_repaired_member_stays_when_a_third_one_is_ejected() {
             .await;
             let management = cluster.management.clone();
             let is_mended =
-                |op: &StorageOp| matches!(op, StorageOp::Expect { .. } | StorageOp::Rewrite { .. });
+                |op: &StorageOp| matches!(op, StorageOp::ExpectChecksums { .. } | StorageOp::Rewrite { .. });
             let gone = Arc::new(Mutex::new(false));
             let told = gone.clone();
             *cluster.link(2).after.lock().unwrap() = Some(once_after(1, is_mended, move || {

@@ -174,8 +174,8 @@ fn a_rate_that_is_changed_and_a_pause_hold_for_a_resync_that_runs() {
         });
         rt::sleep(Duration::from_secs(1)).await;
         assert_eq!(sent(), before, "it is paused");
-        let told = || cluster.link(1).service.lock().unwrap().as_ref().unwrap().resyncs();
-        assert!(told()[0].hindrance.as_ref().is_some_and(|why| why.contains("paused")), "{:?}", told());
+        let resyncs = || cluster.link(1).service.lock().unwrap().as_ref().unwrap().resyncs();
+        assert!(resyncs()[0].hindrance.as_ref().is_some_and(|why| why.contains("paused")), "{:?}", resyncs());
         cluster.write(INO, 3, 12 * MIB, &[3; 5000]).await;
         cluster.management.edit(|map| map.settings.resync.paused = false);
         cluster.until_in_sync().await;
@@ -232,7 +232,7 @@ fn a_member_is_in_sync_once_everything_is_on_its_disk() {
         cluster.enable_resync();
         cluster.until_in_sync().await;
         let asked = asked.lock().unwrap();
-        let counts = asked.iter().position(|op| matches!(op, StorageOp::Adopt { .. })).unwrap();
+        let counts = asked.iter().position(|op| matches!(op, StorageOp::AdoptVerifier { .. })).unwrap();
         let sent = asked[..counts].iter().rposition(|op| matches!(op, StorageOp::Write { .. })).unwrap();
         assert!(asked[sent..counts].contains(&StorageOp::SyncTarget), "{asked:?}");
     });
@@ -284,7 +284,7 @@ fn after_a_crash_of_all_the_copies_are_equal_again() {
         let cluster = Cluster::start(targets, told).await;
         cluster.write(INO, 3, 0, &[1; 8192]).await;
         cluster.set_link(2, LinkState::Closed);
-        cluster.management.is_away.store(true, Ordering::SeqCst);
+        cluster.management.is_unreachable.store(true, Ordering::SeqCst);
         let half = cluster.clone();
         rt::spawn(async move { half.write(INO, 3, 4096, &[2; 10_000]).await });
         cluster.until_found("one has it", async || cluster.on_disk(1).await[&INO].len() > 8192).await;
@@ -293,7 +293,7 @@ fn after_a_crash_of_all_the_copies_are_equal_again() {
     machine.run(run).unwrap();
     machine.kill();
     let run = async move {
-        management.is_away.store(false, Ordering::SeqCst);
+        management.is_unreachable.store(false, Ordering::SeqCst);
         management.files.lock().unwrap().insert(INO, 18_192);
         // Management hadn't reached the second one when the first came back, so both count as in
         // sync.

@@ -41,7 +41,7 @@ async fn without_second(cluster: &Cluster, offset: usize, data: &[u8], harmed: W
     if harmed == While::ShutDown {
         cluster.stop(1).await;
         harm();
-        cluster.start_again(1).await;
+        cluster.restart(1).await;
     } else {
         harm();
     }
@@ -51,9 +51,9 @@ async fn without_second(cluster: &Cluster, offset: usize, data: &[u8], harmed: W
 }
 
 async fn heal(cluster: &Cluster) -> RepairResult {
-    let op = StorageOp::Heal { range: ByteRange::new(0, u64::MAX) };
+    let op = StorageOp::Repair { range: ByteRange::new(0, u64::MAX) };
     match cluster.ask_file(INO, (0, None), op, None).await.unwrap() {
-        StorageReply::Healed(healed) => healed,
+        StorageReply::Repaired(healed) => healed,
         other => panic!("{other:?}"),
     }
 }
@@ -61,7 +61,7 @@ async fn heal(cluster: &Cluster) -> RepairResult {
 /// Reads a block from a member.
 async fn block_of(cluster: &Cluster, target: u32, block: usize) -> Result<Vec<u8>, Errno> {
     let since = cluster.management.group().since.0;
-    let part = wire::GroupRole::Member { sequence: 0, settled: 0 };
+    let part = wire::GroupRole::Member { sequence: 0, committed: 0 };
     let buf = rt::IoBuf::alloc(BLOCK);
     let op = StorageOp::Read { offset: (block * BLOCK) as u64, path: wire::DataPath::Cached };
     let asked = cluster.ask_one(target, (since, part), (0, None), op, Some(buf.clone())).await;
@@ -113,7 +113,7 @@ fn some_is_kept_and_some_refused(harmed: While) {
         assert_eq!(read(5 * BLOCK).await.as_deref(), Ok(&data[..5 * BLOCK]));
         assert_eq!(heal(&cluster).await, RepairResult { damaged: 1, repaired: 0, unclear: 0 });
         // It can be given up, like other lost content.
-        let op = StorageOp::Forget { range: ByteRange::new(0, data.len() as u64) };
+        let op = StorageOp::DiscardLost { range: ByteRange::new(0, data.len() as u64) };
         let given_up = cluster.ask_file(INO, (0, None), op, None).await.unwrap();
         assert_eq!(given_up, StorageReply::Regions { regions: vec![(INO, is_lost)], next: None });
         data[5 * BLOCK..6 * BLOCK].fill(0);

@@ -36,11 +36,11 @@ async fn is_proven(cluster: &Cluster, target: u32) -> bool {
 /// A node that was just started has no open files.
 async fn restart(cluster: &Cluster, target: u32) {
     // The members learn that all replicas are equal; otherwise the start would resync the others.
-    let part = GroupRole::Member { sequence: 0, settled: u64::MAX };
+    let part = GroupRole::Member { sequence: 0, committed: u64::MAX };
     let since = cluster.management.group().since.0;
-    cluster.ask_one(target, (since, part), (0, None), StorageOp::Settled, None).await.unwrap();
+    cluster.ask_one(target, (since, part), (0, None), StorageOp::Committed, None).await.unwrap();
     cluster.stop(target).await;
-    cluster.start_again(target).await;
+    cluster.restart(target).await;
 }
 
 async fn fill(cluster: &Cluster) {
@@ -58,7 +58,7 @@ fn a_member_whose_disk_is_gone_is_no_source_for_the_one_that_takes_its_place() {
 #[test]
 fn what_was_sent_from_a_disk_that_has_gone_meanwhile_does_not_count() {
     // After the member was told that it has everything.
-    source_goes(|op| matches!(op, StorageOp::Adopt { .. }));
+    source_goes(|op| matches!(op, StorageOp::AdoptVerifier { .. }));
 }
 
 /// The disk of the resync source vanishes after an answer of a kind.
@@ -195,7 +195,7 @@ fn a_member_that_has_lost_its_copy_gets_all_of_it_again() {
         fs::remove_dir_all(Store::group_dir(&cluster.dir.join("2"), GROUP)).unwrap();
         cluster.write(INO, 3, 0, &[5; 100]).await;
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
-        cluster.start_again(2).await;
+        cluster.restart(2).await;
         cluster.enable_resync();
         cluster.until_in_sync().await;
         assert_eq!(cluster.on_disk(2).await.len(), 9);
@@ -209,7 +209,7 @@ fn a_primary_that_has_lost_its_replica_steps_down_and_removes_nothing_elsewhere(
         restart(&cluster, 1).await;
         cluster.stop(1).await;
         fs::remove_dir_all(Store::group_dir(&cluster.dir.join("1"), GROUP)).unwrap();
-        cluster.start_again(1).await;
+        cluster.restart(1).await;
         assert_eq!(cluster.read(InodeId(20), 100).await, [20; 100]);
         cluster.write(INO, 3, 0, &[5; 100]).await;
         assert_eq!(cluster.management.state(1), MemberState::NeedsResync);
@@ -227,8 +227,8 @@ fn the_only_member_in_sync_that_has_lost_its_copy_is_no_source() {
         cluster.write(INO, 3, 0, &[5; 100]).await;
         cluster.stop(1).await;
         fs::remove_dir_all(Store::group_dir(&cluster.dir.join("1"), GROUP)).unwrap();
-        cluster.start_again(1).await;
-        cluster.start_again(2).await;
+        cluster.restart(1).await;
+        cluster.restart(2).await;
         cluster.enable_resync();
         // Long enough for several checks of the map.
         rt::sleep(std::time::Duration::from_secs(2)).await;

@@ -125,7 +125,7 @@ fn starts_again_after(is_moment: fn(&StorageOp) -> bool) {
         let hold_once = move |asked: &StorageRequest| {
             let is_resync = asked.group.is_some_and(|group| group.role == GroupRole::Resync);
             if is_resync && is_moment(&asked.op) && !come.swap(true, Ordering::SeqCst) {
-                *link.upgrade().unwrap().road.lock().unwrap() = LinkState::Late;
+                *link.upgrade().unwrap().state.lock().unwrap() = LinkState::Late;
             }
         };
         *cluster.link(2).after.lock().unwrap() = Some(Box::new(hold_once));
@@ -136,7 +136,7 @@ fn starts_again_after(is_moment: fn(&StorageOp) -> bool) {
         rt::remove_file(&file).await.unwrap();
         // A chunk file has its checksums beside it once they were written back.
         let _ = rt::remove_file(&file.with_extension("sum")).await;
-        cluster.start_again(2).await;
+        cluster.restart(2).await;
         cluster.set_link(2, LinkState::Open);
         cluster.link(2).late.set();
         cluster.until_in_sync().await;

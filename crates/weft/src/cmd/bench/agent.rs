@@ -1,7 +1,7 @@
 //! `weft bench agent`: one of several clients that generate a load together.
 
 use super::core::CoreLoad;
-use super::protocol::{Order, VERSION, Word, send_message};
+use super::protocol::{ClientMessage, CoordinatorMessage, VERSION, send_message};
 use crate::output::os_error;
 use bench::load::{self, ClientRank, ClientReport, LoadResult, Observer, Progress};
 use bench::{Experiment, Through};
@@ -19,14 +19,14 @@ const REMOVAL_RETRY_DELAY: Duration = Duration::from_millis(250);
 
 /// Orders received so far.
 #[derive(Default)]
-struct OrderState {
+struct AgentState {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    begin: Option<Begin>,
+    request: Option<LoadRequest>,
     /// Number of barriers that all clients have reached.
     barriers_passed: u64,
     is_stopped: bool,
@@ -34,15 +34,15 @@ struct State {
     is_disconnected: bool,
 }
 
-struct Begin {
-    seat: ClientRank,
+struct LoadRequest {
+    rank: ClientRank,
     experiment: Experiment,
     place: PathBuf,
     through: Through,
     iterations: u32,
 }
 
-impl Begin {
+impl LoadRequest {
     fn run(&self, watch: &dyn Observer) -> Result<LoadResult> {
         if self.through == Through::Mount {
             return load::run(&self.experiment, &self.place, self.iterations, watch);
@@ -55,28 +55,28 @@ impl Begin {
 
 /// Runs loads as ordered on standard input, until that ends.
 pub(super) fn run() -> Result<()> {
-    let orders: &'static OrderState = Box::leak(Box::default());
+    let orders: &'static AgentState = Box::leak(Box::default());
     std::thread::spawn(|| orders.receive_orders());
-    send(&Word::Ready { version: VERSION.into() })?;
+    send(&ClientMessage::Ready { version: VERSION.into() })?;
     while let Some(begin) = orders.next() {
         let client =
-            Client { seat: begin.seat, orders, barriers_reached: Mutex::new(orders.lock().barriers_passed) };
+            Client { rank: begin.rank, orders, barriers_reached: Mutex::new(orders.lock().barriers_passed) };
         let loaded = begin.run(&client);
-        let told = loaded.map_or_else(ClientReport::from, ClientReport::from);
+        let report = loaded.map_or_else(ClientReport::from, ClientReport::from);
         // If the coordinator has disconnected, this client removes the files.
-        if send(&Word::Ended(Box::new(told))).is_err() || orders.lock().is_disconnected {
-            clean(&begin.seat.folder(&begin.place));
+        if send(&ClientMessage::Ended(Box::new(report))).is_err() || orders.lock().is_disconnected {
+            remove_with_retries(&begin.rank.folder(&begin.place));
             break;
         }
     }
     Ok(())
 }
 
-fn send(word: &Word) -> Result<()> {
-    send_message(&mut stdout().lock(), word).map_err(|e| os_error("standard output", &e))
+fn send(message: &ClientMessage) -> Result<()> {
+    send_message(&mut stdout().lock(), message).map_err(|e| os_error("standard output", &e))
 }
 
-fn clean(folder: &Path) {
+fn remove_with_retries(folder: &Path) {
     for _ in 0..REMOVAL_ATTEMPTS {
         match fs::remove_dir_all(folder) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => std::thread::sleep(REMOVAL_RETRY_DELAY),
@@ -85,7 +85,7 @@ fn clean(folder: &Path) {
     }
 }
 
-impl OrderState {
+impl AgentState {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,12 +96,12 @@ impl OrderState {
             let order = serde_json::from_str(&line);
             let mut state = self.lock();
             match order {
-                Ok(Order::Begin { seat, experiment, place, through, iterations }) => {
+                Ok(CoordinatorMessage::Begin { seat, experiment, place, through, iterations }) => {
                     state.is_stopped = false;
-                    state.begin = Some(Begin { seat, experiment, place, through, iterations });
+                    state.request = Some(LoadRequest { rank: seat, experiment, place, through, iterations });
                 }
-                Ok(Order::Go) => state.barriers_passed += 1,
-                Ok(Order::Stop) => state.is_stopped = true,
+                Ok(CoordinatorMessage::Go) => state.barriers_passed += 1,
+                Ok(CoordinatorMessage::Stop) => state.is_stopped = true,
                 Err(error) => {
                     tracing::error!(%error, hint = "install the same version of weft on all clients", "invalid order");
                     break;
@@ -115,10 +115,10 @@ impl OrderState {
     }
 
     /// Waits for the next load; `None` once the coordinator has disconnected.
-    fn next(&self) -> Option<Begin> {
+    fn next(&self) -> Option<LoadRequest> {
         let mut state = self.lock();
         loop {
-            match state.begin.take() {
+            match state.request.take() {
                 Some(begin) => return Some(begin),
                 None if state.is_disconnected => return None,
                 None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -129,25 +129,25 @@ impl OrderState {
 
 /// This client's part of one load.
 struct Client {
-    seat: ClientRank,
-    orders: &'static OrderState,
+    rank: ClientRank,
+    orders: &'static AgentState,
     /// Number of barriers that this client has reached, including those of earlier loads.
     barriers_reached: Mutex<u64>,
 }
 
 impl Observer for Client {
-    fn seat(&self) -> ClientRank {
-        self.seat
+    fn rank(&self) -> ClientRank {
+        self.rank
     }
 
     fn barrier(&self) -> bool {
-        let mut met = self.barriers_reached.lock().unwrap_or_else(PoisonError::into_inner);
-        *met += 1;
-        if send(&Word::Met).is_err() {
+        let mut reached = self.barriers_reached.lock().unwrap_or_else(PoisonError::into_inner);
+        *reached += 1;
+        if send(&ClientMessage::Met).is_err() {
             return false;
         }
         let mut state = self.orders.lock();
-        while state.barriers_passed < *met && !state.is_stopped {
+        while state.barriers_passed < *reached && !state.is_stopped {
             state = self.orders.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         !state.is_stopped
@@ -155,7 +155,7 @@ impl Observer for Client {
 
     fn progress(&self, progress: &Progress) {
         // A failed write is noticed at the next barrier.
-        let _ = send(&Word::from(progress));
+        let _ = send(&ClientMessage::from(progress));
     }
 
     fn is_stopped(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::cli::{BenchCeilingOptions, BenchCpuArgs, BenchNetArgs, BenchStorageArgs};
 use crate::cmd::manage::{ask, unexpected_reply};
-use crate::control::{Control, MeasureOrder, Request, not_running};
+use crate::control::{Control, MeasurementRequest, Request, not_running};
 use crate::output::{Align, show, table};
 use crate::size::format_size;
 use bench::{Ceiling, Limit};
@@ -31,9 +31,12 @@ pub fn storage(args: &BenchStorageArgs) -> Result<()> {
         return last(&args.how, of_drives);
     }
     let targets = targets(args)?;
-    let order =
-        |&target| MeasureOrder::Drive { target, size: args.size, milliseconds: milliseconds(&args.how) };
-    let orders: Vec<MeasureOrder> = targets.iter().map(order).collect();
+    let order = |&target| MeasurementRequest::Drive {
+        target,
+        size: args.size,
+        milliseconds: milliseconds(&args.how),
+    };
+    let orders: Vec<MeasurementRequest> = targets.iter().map(order).collect();
     measure(&args.how, &orders)
 }
 
@@ -67,7 +70,7 @@ pub fn net(args: &BenchNetArgs) -> Result<()> {
     for (from, to) in nodes.iter().flat_map(|from| nodes.iter().map(move |to| (*from, *to))) {
         let order = |&streams| {
             let milliseconds = milliseconds(&args.how);
-            MeasureOrder::Network { from, to, streams, milliseconds }
+            MeasurementRequest::Network { from, to, streams, milliseconds }
         };
         orders.extend(args.streams.iter().filter(|_| from != to).map(order));
     }
@@ -85,8 +88,8 @@ pub fn cpu(args: &BenchCpuArgs) -> Result<()> {
     if nodes.is_empty() {
         nodes.push(FIRST_NODE);
     }
-    let order = |&node| MeasureOrder::Cpu { node, milliseconds: milliseconds(&args.how) };
-    let orders: Vec<MeasureOrder> = nodes.iter().map(order).collect();
+    let order = |&node| MeasurementRequest::Cpu { node, milliseconds: milliseconds(&args.how) };
+    let orders: Vec<MeasurementRequest> = nodes.iter().map(order).collect();
     measure(&args.how, &orders)
 }
 
@@ -105,7 +108,7 @@ fn milliseconds(how: &BenchCeilingOptions) -> u64 {
 
 /// Measures one after the other, so that none disturbs another. Ctrl-C ends this process, and with
 /// it the running measurement.
-fn measure(how: &BenchCeilingOptions, orders: &[MeasureOrder]) -> Result<()> {
+fn measure(how: &BenchCeilingOptions, orders: &[MeasurementRequest]) -> Result<()> {
     let best = measured(&how.query.dir, how.seconds, orders, &|| false)?;
     show_ceilings(how, &best)
 }
@@ -118,7 +121,7 @@ fn measure(how: &BenchCeilingOptions, orders: &[MeasureOrder]) -> Result<()> {
 pub(super) fn measured(
     dir: &Path,
     seconds: u64,
-    orders: &[MeasureOrder],
+    orders: &[MeasurementRequest],
     is_over: &dyn Fn() -> bool,
 ) -> Result<Vec<Ceiling>> {
     let mut found: Vec<Ceiling> = Vec::new();
@@ -129,9 +132,9 @@ pub(super) fn measured(
         // A failed write to the screen doesn't matter.
         let _ = writeln!(std::io::stderr(), "{}/{}: {order}", at + 1, orders.len());
         let mut control = Control::connect(dir)?.ok_or_else(|| not_running(dir))?;
-        let patience = Duration::from_secs(seconds * 5) + MARGIN;
+        let timeout = Duration::from_secs(seconds * 5) + MARGIN;
         let infos: Vec<CeilingInfo> =
-            control.exchange_with_timeout(Request::Measure { order: order.clone() }, patience)?;
+            control.exchange_with_timeout(Request::Measure { order: order.clone() }, timeout)?;
         found.extend(infos.iter().filter_map(ceiling));
     }
     let best = best_of_each(found);

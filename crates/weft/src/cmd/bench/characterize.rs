@@ -15,10 +15,10 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
     let profile = find(&args.profile)?;
     let beside = args.beside.iter().map(|file| read(file)).collect::<Result<Vec<Results>>>()?;
     let machine = load::machine(&args.place);
-    let room = host::host(&args.place, machine.memory_bytes).map_err(|e| {
+    let host = host::host(&args.place, machine.memory_bytes).map_err(|e| {
         os_error(args.place.display(), &e).hint("give a directory that exists, such as the mount")
     })?;
-    let (scale, figures) = figures(&profile, args.scale, &room)?;
+    let (scale, figures) = figures(&profile, args.scale, &host)?;
     let place = args.place.display().to_string();
     if args.list {
         print(&list_commands(&profile, scale, &figures, &place, args.iterations));

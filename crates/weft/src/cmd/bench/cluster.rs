@@ -4,7 +4,7 @@
 use super::ceilings::{ceiling, measured};
 use crate::cmd::entry_info;
 use crate::cmd::manage::{ask, unexpected_reply};
-use crate::control::{Control, MeasureOrder, Request};
+use crate::control::{Control, MeasurementRequest, Request};
 use crate::mountpoint;
 use bench::{Ceiling, Limit};
 use mgmt::FIRST_NODE;
@@ -92,9 +92,9 @@ impl MeasuredCluster {
         }
         let milliseconds = SECONDS * 1000;
         let first = |targets: &Vec<TargetId>| targets.first().copied();
-        let drive = |target| MeasureOrder::Drive { target, size: DRIVE_BYTES, milliseconds };
-        let mut orders: Vec<MeasureOrder> = drives.iter().filter_map(first).map(drive).collect();
-        orders.push(MeasureOrder::Cpu { node: FIRST_NODE, milliseconds });
+        let drive = |target| MeasurementRequest::Drive { target, size: DRIVE_BYTES, milliseconds };
+        let mut orders: Vec<MeasurementRequest> = drives.iter().filter_map(first).map(drive).collect();
+        orders.push(MeasurementRequest::Cpu { node: FIRST_NODE, milliseconds });
         measured(dir, SECONDS, &orders, is_over).map(drop)
     }
 }

@@ -7,7 +7,7 @@
 
 use super::cluster::MeasuredCluster;
 use crate::assembly::UnmountedClient;
-use crate::control::{Control, MountHow, Request};
+use crate::control::{Control, MountSettings, Request};
 use crate::node_config::ClusterFile;
 use crate::output::os_error;
 use bench::load::{Backend, BackendFile, Cores, LoadResult, Observer, run_on};
@@ -93,7 +93,7 @@ impl CoreLoad {
 }
 
 /// Returns how the mount that contains a directory was made.
-fn mount_settings(dir: &Path) -> Result<MountHow> {
+fn mount_settings(dir: &Path) -> Result<MountSettings> {
     let shown = dir.display();
     let refused = |what: &str, hint: &str| {
         let text = format!("{shown} can't be measured through the client core: {what}");
@@ -119,7 +119,7 @@ fn mount_settings(dir: &Path) -> Result<MountHow> {
 }
 
 /// Reads the given cluster file, or that of the mount.
-fn cluster_file(how: &MountHow, named: Option<&Path>) -> Result<ClusterFile> {
+fn cluster_file(how: &MountSettings, named: Option<&Path>) -> Result<ClusterFile> {
     let path = named.unwrap_or(&how.file);
     let file = ClusterFile::read(path).map_err(|error| match named {
         Some(_) => error,

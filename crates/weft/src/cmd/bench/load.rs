@@ -106,7 +106,7 @@ struct LoadGenerators<'a> {
     place: &'a Path,
     how: &'a BenchLoadOptions,
     display: &'a ProgressDisplay<'a>,
-    team: Option<RemoteClients>,
+    remote_clients: Option<RemoteClients>,
     /// Session of this process, if it generates load through the core itself.
     core: Option<CoreLoad>,
 }
@@ -115,39 +115,39 @@ impl<'a> LoadGenerators<'a> {
     fn start(
         place: &'a Path,
         how: &'a BenchLoadOptions,
-        onlooker: &'a ProgressDisplay<'a>,
+        display: &'a ProgressDisplay<'a>,
     ) -> Result<LoadGenerators<'a>> {
-        let is_alone = how.clients.is_empty();
-        let core = match is_alone && how.through != ThroughArg::Mount {
+        let is_local = how.clients.is_empty();
+        let core = match is_local && how.through != ThroughArg::Mount {
             true => Some(CoreLoad::start(place, how.cluster.as_deref())?),
             false => None,
         };
-        let team = match is_alone {
+        let remote_clients = match is_local {
             true => None,
-            false => Some(RemoteClients::start(&how.clients, &how.launch, onlooker)?),
+            false => Some(RemoteClients::start(&how.clients, &how.launch, display)?),
         };
-        Ok(LoadGenerators { place, how, display: onlooker, team, core })
+        Ok(LoadGenerators { place, how, display, remote_clients, core })
     }
 
     /// Runs an experiment on the directory, one path after the other, and sorts the results by
     /// operation.
     fn run(&mut self, experiment: &Experiment) -> Result<LoadResult> {
-        let ways: &[Through] = match self.how.through {
+        let paths: &[Through] = match self.how.through {
             ThroughArg::Mount => &[Through::Mount],
             ThroughArg::Core => &[Through::Core],
             ThroughArg::Both => &[Through::Mount, Through::Core],
         };
         let mut both = LoadResult::default();
-        for through in ways {
-            let loaded = match self.run_through(experiment, *through) {
-                Ok(loaded) => loaded,
+        for through in paths {
+            let result = match self.run_through(experiment, *through) {
+                Ok(result) => result,
                 Err(error) if both.measured.is_empty() => return Err(error),
                 Err(error) => LoadResult { failure: Some(error), ..LoadResult::default() },
             };
-            both.is_stopped |= loaded.is_stopped;
-            both.notes.extend(loaded.notes);
-            both.measured.extend(loaded.measured);
-            both.failure = loaded.failure;
+            both.is_stopped |= result.is_stopped;
+            both.notes.extend(result.notes);
+            both.measured.extend(result.measured);
+            both.failure = result.failure;
             if both.is_stopped || both.failure.is_some() {
                 break;
             }
@@ -159,8 +159,10 @@ impl<'a> LoadGenerators<'a> {
 
     fn run_through(&mut self, experiment: &Experiment, through: Through) -> Result<LoadResult> {
         let (place, iterations) = (self.place, self.how.iterations);
-        match (&mut self.team, &self.core, through) {
-            (Some(team), ..) => team.run(experiment, (place, through), iterations, self.display),
+        match (&mut self.remote_clients, &self.core, through) {
+            (Some(remote_clients), ..) => {
+                remote_clients.run(experiment, (place, through), iterations, self.display)
+            }
             (None, Some(core), Through::Core) => core.run(experiment, iterations, self.display),
             _ => load::run(experiment, place, iterations, self.display),
         }
@@ -177,49 +179,52 @@ fn measure(place: &Path, how: &BenchLoadOptions, experiments: Vec<Experiment>) -
     for experiment in &experiments {
         load::check_for(experiment, place, clients)?;
     }
-    let onlooker = ProgressDisplay::new(place)?;
-    let mut makers = LoadGenerators::start(place, how, &onlooker)?;
-    let measured = run_all(&mut makers, &experiments);
-    let ended = makers.end();
+    let display = ProgressDisplay::new(place)?;
+    let mut generators = LoadGenerators::start(place, how, &display)?;
+    let measured = run_all(&mut generators, &experiments);
+    let ended = generators.end();
     let (mut results, failure) = measured?;
     let failure = failure.or(ended.err());
     if let Some(failure) = &failure {
         results.notes.push(format!("ended by a failure: {failure}"));
     }
     show_results(&results, how)?;
-    failure.map_or_else(|| check_results(&results, onlooker.is_over()), Err)
+    failure.map_or_else(|| check_results(&results, display.is_over()), Err)
 }
 
 /// Runs all experiments. Also returns the failure that ended them early, if any.
-fn run_all(makers: &mut LoadGenerators<'_>, experiments: &[Experiment]) -> Result<(Results, Option<Error>)> {
-    let LoadGenerators { place, how, display: onlooker, .. } = *makers;
+fn run_all(
+    generators: &mut LoadGenerators<'_>,
+    experiments: &[Experiment],
+) -> Result<(Results, Option<Error>)> {
+    let LoadGenerators { place, how, display, .. } = *generators;
     if let Some(out) = &how.out {
         std::fs::write(out, "").map_err(|e| os_error(out.display(), &e))?;
     }
     let mut results = new_results(load::machine(place));
     results.machine.clients = how.clients.len().max(1) as u32;
-    let (known, note) = ceilings(place, CeilingPolicy::Stored, &|| onlooker.is_over())?;
+    let (known, note) = ceilings(place, CeilingPolicy::Stored, &|| display.is_over())?;
     results.ceilings = known;
     results.notes.extend(note);
     let copies = replica_count(place);
     // The core count of other machines isn't known, only their CPU time.
     let cores = if how.clients.is_empty() { results.machine.cores } else { 0 };
     for experiment in experiments {
-        let loaded = makers.run(experiment);
-        onlooker.clear();
-        let loaded =
-            loaded.unwrap_or_else(|error| LoadResult { failure: Some(error), ..LoadResult::default() });
-        for mut measured in loaded.measured.into_iter().filter(|measured| !measured.runs.is_empty()) {
+        let result = generators.run(experiment);
+        display.clear();
+        let result =
+            result.unwrap_or_else(|error| LoadResult { failure: Some(error), ..LoadResult::default() });
+        for mut measured in result.measured.into_iter().filter(|measured| !measured.runs.is_empty()) {
             measured.binding = binding_of(&results.ceilings, cores, &measured, experiment.access(), copies);
             results.measured.push(measured);
         }
-        for note in loaded.notes {
+        for note in result.notes {
             if !results.notes.contains(&note) {
                 results.notes.push(note);
             }
         }
-        if loaded.is_stopped || loaded.failure.is_some() {
-            return Ok((results, loaded.failure));
+        if result.is_stopped || result.failure.is_some() {
+            return Ok((results, result.failure));
         }
     }
     Ok((results, None))
@@ -301,7 +306,7 @@ fn share(binding: &Binding) -> String {
     format!("{:.0} %, {}", share * 100.0, bench::draw::serde_name(limit))
 }
 
-fn row(measured: &Measured, tells_way: bool) -> [String; 9] {
+fn row(measured: &Measured, shows_path: bool) -> [String; 9] {
     let (bytes, ops) = (measured.bytes_per_s().unwrap_or_default(), measured.ops_per_s().unwrap_or_default());
     let mib = |rate: f64| if rate > 0.0 { format!("{:.0}", rate / f64::from(1 << 20)) } else { "-".into() };
     // Latencies and CPU time are those of the median run.
@@ -309,23 +314,23 @@ fn row(measured: &Measured, tells_way: bool) -> [String; 9] {
     runs.sort_by(|a, b| a.ops_per_s().total_cmp(&b.ops_per_s()));
     let middle = runs.get(runs.len().saturating_sub(1) / 2);
     let latency = middle.and_then(|run| run.latency);
-    let told = |of: &dyn Fn(&bench::Latency) -> f64| {
+    let quantile = |of: &dyn Fn(&bench::Latency) -> f64| {
         latency.as_ref().map_or("-".into(), |l| format!("{:.0}", of(l)))
     };
-    let way = match (tells_way, measured.through) {
+    let path = match (shows_path, measured.through) {
         (false, _) => "",
         (true, Through::Mount) => ", mount",
         (true, Through::Core) => ", core",
     };
     let cpu = middle.and_then(|run| Some(run.cpu_s? * 1e6 / run.operations.max(1) as f64));
     [
-        format!("{}, {}{way}", measured.experiment, name(measured.operation)),
+        format!("{}, {}{path}", measured.experiment, name(measured.operation)),
         measured.threads.to_string(),
         mib(bytes.0),
         format!("{:.0}", ops.0),
         format!("{:.0} to {:.0}", ops.1, ops.2),
-        told(&|latency| latency.p50_us),
-        told(&|latency| latency.p99_us),
+        quantile(&|latency| latency.p50_us),
+        quantile(&|latency| latency.p99_us),
         cpu.map_or("-".into(), |us| format!("{us:.0}")),
         measured.binding.as_ref().map_or("-".into(), share),
     ]

@@ -14,7 +14,7 @@ pub(super) const VERSION: &str = concat!("weft bench agent ", env!("CARGO_PKG_VE
 /// A message to a client.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Order {
+pub(super) enum CoordinatorMessage {
     /// Run a load.
     Begin { seat: ClientRank, experiment: Experiment, place: PathBuf, through: Through, iterations: u32 },
     /// All clients have reached the barrier.
@@ -26,7 +26,7 @@ pub(super) enum Order {
 /// A message from a client.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Word {
+pub(super) enum ClientMessage {
     /// The client has started, with this version.
     Ready { version: String },
     /// The client waits at a barrier.
@@ -37,17 +37,17 @@ pub(super) enum Word {
     Ended(Box<ClientReport>),
 }
 
-impl From<&Progress> for Word {
-    fn from(progress: &Progress) -> Word {
+impl From<&Progress> for ClientMessage {
+    fn from(progress: &Progress) -> ClientMessage {
         let Progress { what, phase, phases, share, left } = progress.clone();
-        Word::Progress { what, phase, phases, share, left_s: left.map(|left| left.as_secs_f64()) }
+        ClientMessage::Progress { what, phase, phases, share, left_s: left.map(|left| left.as_secs_f64()) }
     }
 }
 
-impl Word {
+impl ClientMessage {
     /// Returns the progress, if the message is one.
     pub(super) fn progress(&self) -> Option<Progress> {
-        let Word::Progress { what, phase, phases, share, left_s } = self else { return None };
+        let ClientMessage::Progress { what, phase, phases, share, left_s } = self else { return None };
         let left = left_s.and_then(|left| Duration::try_from_secs_f64(left).ok());
         Some(Progress { what: what.clone(), phase: *phase, phases: *phases, share: *share, left })
     }

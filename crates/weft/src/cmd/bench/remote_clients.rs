@@ -2,7 +2,7 @@
 //! standard input, and begins each phase when all are ready.
 
 use super::progress::ProgressDisplay;
-use super::protocol::{Order, VERSION, Word, send_message};
+use super::protocol::{ClientMessage, CoordinatorMessage, VERSION, send_message};
 use crate::output::os_error;
 use bench::load::{self, ClientRank, ClientReport, LoadResult, Observer, merge_reports};
 use bench::{Experiment, Through};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
 /// Interval of checks whether to stop.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest time until a client has started.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest time for a client to stop a running load.
@@ -29,7 +29,7 @@ const NAME_PLACEHOLDER: &str = "{}";
 /// Clients that wait for orders.
 pub(super) struct RemoteClients {
     clients: Vec<Client>,
-    messages: Receiver<(usize, Option<Word>)>,
+    messages: Receiver<(usize, Option<ClientMessage>)>,
 }
 
 struct Client {
@@ -48,7 +48,7 @@ impl RemoteClients {
     pub(super) fn start(
         names: &[String],
         launch: &str,
-        onlooker: &ProgressDisplay<'_>,
+        display: &ProgressDisplay<'_>,
     ) -> Result<RemoteClients> {
         if names.len() > 1 && !launch.contains(NAME_PLACEHOLDER) {
             return Err(Error::new(
@@ -57,36 +57,36 @@ impl RemoteClients {
             )
             .hint("put {} where the name of the client belongs"));
         }
-        let (sender, words) = mpsc::channel();
-        let mut team = RemoteClients { clients: Vec::new(), messages: words };
+        let (sender, messages) = mpsc::channel();
+        let mut clients = RemoteClients { clients: Vec::new(), messages };
         for (index, name) in names.iter().enumerate() {
             let client = Client::start(index, name, launch, &sender)?;
-            team.clients.push(client);
+            clients.clients.push(client);
         }
         let until = Instant::now() + START_TIMEOUT;
         let mut missing: Vec<usize> = (0..names.len()).collect();
         while let Some(&first) = missing.first() {
-            let late = || team.failed(first, "hasn't answered yet", Errno::ETIMEDOUT);
-            match team.messages.recv_timeout(LOOK) {
-                Ok((index, Some(Word::Ready { version }))) if version == VERSION => {
+            let late = || clients.failed(first, "hasn't answered yet", Errno::ETIMEDOUT);
+            match clients.messages.recv_timeout(POLL_INTERVAL) {
+                Ok((index, Some(ClientMessage::Ready { version }))) if version == VERSION => {
                     missing.retain(|one| *one != index);
-                    team.clients[index].stop_timeout = STOP_TIMEOUT;
+                    clients.clients[index].stop_timeout = STOP_TIMEOUT;
                 }
-                Ok((index, Some(word))) => {
-                    let text = format!("sent {word:?} instead of {VERSION}");
-                    return Err(team.failed(index, &text, Errno::EPROTO));
+                Ok((index, Some(message))) => {
+                    let text = format!("sent {message:?} instead of {VERSION}");
+                    return Err(clients.failed(index, &text, Errno::EPROTO));
                 }
                 Ok((index, None)) => {
-                    return Err(team.failed(index, "has ended before it was ready", Errno::ENOTCONN));
+                    return Err(clients.failed(index, "has ended before it was ready", Errno::ENOTCONN));
                 }
-                Err(_) if onlooker.is_stopped() => {
+                Err(_) if display.is_stopped() => {
                     return Err(Error::new(Errno::EINTR, "ended by a signal before all clients were ready"));
                 }
                 Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
                 Err(_) => return Err(late()),
             }
         }
-        Ok(team)
+        Ok(clients)
     }
 
     fn failed(&self, index: usize, what: &str, errno: Errno) -> Error {
@@ -105,7 +105,7 @@ impl RemoteClients {
         experiment: &Experiment,
         (place, through): (&Path, Through),
         iterations: u32,
-        onlooker: &ProgressDisplay<'_>,
+        display: &ProgressDisplay<'_>,
     ) -> Result<LoadResult> {
         let clients = self.clients.len() as u32;
         load::check_for(experiment, place, clients)?;
@@ -113,44 +113,44 @@ impl RemoteClients {
         let number = rt::secret_u64();
         let folder = SharedFolder::make(ClientRank { client: 0, clients, load: number }.folder(&place))?;
         for (client, one) in (0..).zip(&mut self.clients) {
-            let seat = ClientRank { client, clients, load: number };
-            one.order(&Order::Begin {
-                seat,
+            let rank = ClientRank { client, clients, load: number };
+            one.order(&CoordinatorMessage::Begin {
+                seat: rank,
                 experiment: experiment.clone(),
                 place: place.clone(),
                 through,
                 iterations,
             });
         }
-        let told = self.coordinate(onlooker);
+        let reports = self.coordinate(display);
         let names = self.clients.iter().map(|client| client.name.clone());
-        let mut loaded = merge_reports(names.zip(told).collect());
+        let mut result = merge_reports(names.zip(reports).collect());
         if let Err(left) = folder.remove() {
-            loaded.notes.push(left.to_string());
-            loaded.failure.get_or_insert(left);
+            result.notes.push(left.to_string());
+            result.failure.get_or_insert(left);
         }
-        Ok(loaded)
+        Ok(result)
     }
 
     /// Coordinates the clients through a load. Returns the result of each.
-    fn coordinate(&mut self, onlooker: &ProgressDisplay<'_>) -> Vec<ClientReport> {
-        let mut told: Vec<Option<ClientReport>> = self.clients.iter().map(|_| None).collect();
-        let mut met = 0;
+    fn coordinate(&mut self, display: &ProgressDisplay<'_>) -> Vec<ClientReport> {
+        let mut reports: Vec<Option<ClientReport>> = self.clients.iter().map(|_| None).collect();
+        let mut waiting_clients = 0;
         let mut stopped: Option<Instant> = None;
-        while told.iter().any(Option::is_none) {
+        while reports.iter().any(Option::is_none) {
             let mut is_over = false;
-            match self.messages.recv_timeout(LOOK) {
-                Ok((_, Some(Word::Met))) => met += 1,
-                Ok((index, Some(Word::Ended(one)))) => {
+            match self.messages.recv_timeout(POLL_INTERVAL) {
+                Ok((_, Some(ClientMessage::Met))) => waiting_clients += 1,
+                Ok((index, Some(ClientMessage::Ended(one)))) => {
                     is_over |= !one.is_whole();
-                    told[index] = Some(*one);
+                    reports[index] = Some(*one);
                 }
-                Ok((0, Some(word))) => {
-                    word.progress().iter().for_each(|progress| onlooker.progress(progress));
+                Ok((0, Some(message))) => {
+                    message.progress().iter().for_each(|progress| display.progress(progress));
                 }
                 Ok((_, Some(_))) | Err(RecvTimeoutError::Timeout) => {}
                 Ok((index, None)) => {
-                    told[index].get_or_insert_with(|| {
+                    reports[index].get_or_insert_with(|| {
                         Error::new(Errno::ENOTCONN, "it ended during the load").into()
                     });
                     is_over = true;
@@ -158,23 +158,23 @@ impl RemoteClients {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             // A client that has ended won't reach another barrier.
-            is_over |= met > 0 && told.iter().any(Option::is_some);
-            if (is_over || onlooker.is_stopped()) && stopped.is_none() {
+            is_over |= waiting_clients > 0 && reports.iter().any(Option::is_some);
+            if (is_over || display.is_stopped()) && stopped.is_none() {
                 stopped = Some(Instant::now());
-                self.all(&Order::Stop);
-            } else if met == self.clients.len() {
-                met = 0;
-                self.all(&Order::Go);
+                self.all(&CoordinatorMessage::Stop);
+            } else if waiting_clients == self.clients.len() {
+                waiting_clients = 0;
+                self.all(&CoordinatorMessage::Go);
             }
             if stopped.is_some_and(|since| since.elapsed() > STOP_TIMEOUT) {
                 break;
             }
         }
         let late = || Error::new(Errno::ETIMEDOUT, format!("it didn't end within {STOP_TIMEOUT:?}")).into();
-        told.into_iter().map(|one| one.unwrap_or_else(late)).collect()
+        reports.into_iter().map(|one| one.unwrap_or_else(late)).collect()
     }
 
-    fn all(&mut self, order: &Order) {
+    fn all(&mut self, order: &CoordinatorMessage) {
         self.clients.iter_mut().for_each(|client| client.order(order));
     }
 }
@@ -184,7 +184,7 @@ impl Client {
         index: usize,
         name: &str,
         launch: &str,
-        words: &Sender<(usize, Option<Word>)>,
+        messages: &Sender<(usize, Option<ClientMessage>)>,
     ) -> Result<Client> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-@:".contains(c);
         if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
@@ -200,22 +200,24 @@ impl Client {
         // A signal from the keyboard must reach only this process, which then stops the clients.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.spawn().map_err(|e| os_error(format!("client {name}"), &e))?;
-        let (orders, said) = (child.stdin.take(), child.stdout.take());
-        let words = words.clone();
+        let (orders, output) = (child.stdin.take(), child.stdout.take());
+        let messages = messages.clone();
         thread::spawn(move || {
-            let lines =
-                said.into_iter().flat_map(|said| BufReader::new(said).lines()).map_while(io::Result::ok);
-            for word in lines.map_while(|line| serde_json::from_str(&line).ok()) {
+            let lines = output
+                .into_iter()
+                .flat_map(|output| BufReader::new(output).lines())
+                .map_while(io::Result::ok);
+            for message in lines.map_while(|line| serde_json::from_str(&line).ok()) {
                 // The channel has no receiver once the load is over.
-                let _ = words.send((index, Some(word)));
+                let _ = messages.send((index, Some(message)));
             }
-            let _ = words.send((index, None));
+            let _ = messages.send((index, None));
         });
         Ok(Client { name: name.into(), child, orders, stop_timeout: UNREADY_STOP_TIMEOUT })
     }
 
     /// Sends an order. A failure is noticed when the client ends.
-    fn order(&mut self, order: &Order) {
+    fn order(&mut self, order: &CoordinatorMessage) {
         if self.orders.as_mut().is_some_and(|orders| send_message(orders, order).is_err()) {
             self.orders = None;
         }
@@ -235,7 +237,7 @@ impl Drop for Client {
                 let _ = self.child.wait();
                 return;
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }

@@ -27,20 +27,20 @@ pub struct MigrationRequest {
 
 impl MigrationRequest {
     pub fn to_json(&self) -> Value {
-        let mut wish = json!({});
+        let mut request = json!({});
         if let Some(scheme) = self.scheme {
-            wish["scheme"] = json!(scheme);
+            request["scheme"] = json!(scheme);
         }
         if let Some(pool) = &self.pool {
-            wish["pool"] = json!(pool);
+            request["pool"] = json!(pool);
         }
-        wish
+        request
     }
 
     /// Returns whether a pattern or group has the requested redundancy and pool.
-    fn is_satisfied_by(&self, kept: &Value) -> bool {
-        let scheme = self.scheme.is_none_or(|scheme| kept["scheme"] == json!(scheme));
-        scheme && self.pool.as_ref().is_none_or(|pool| kept["pool"] == json!(pool))
+    fn is_satisfied_by(&self, current: &Value) -> bool {
+        let scheme = self.scheme.is_none_or(|scheme| current["scheme"] == json!(scheme));
+        scheme && self.pool.as_ref().is_none_or(|pool| current["pool"] == json!(pool))
     }
 
     /// Returns whether all groups of a file and its pattern for later groups match the request.
@@ -72,7 +72,7 @@ pub enum Progress {
     /// Complete.
     Done,
     /// The file was deleted.
-    Gone,
+    Deleted,
     Failed(Error),
 }
 
@@ -95,29 +95,29 @@ impl File {
     }
 
     /// Returns whether the file matches the request already.
-    pub fn is_migrated(&self, wish: &MigrationRequest) -> Result<bool> {
-        Ok(wish.is_satisfied(&read_entry_info(&self.path)?))
+    pub fn is_migrated(&self, request: &MigrationRequest) -> Result<bool> {
+        Ok(request.is_satisfied(&read_entry_info(&self.path)?))
     }
 
     /// Sends the request, or reads the progress.
-    pub fn advance(&mut self, wish: &MigrationRequest) -> Progress {
-        let done = self.step(wish);
-        let is_held_up = done.as_ref().is_err_and(|error| error.errno == Errno::ETIMEDOUT);
-        self.timeouts = if is_held_up { self.timeouts + 1 } else { 0 };
+    pub fn advance(&mut self, request: &MigrationRequest) -> Progress {
+        let done = self.step(request);
+        let is_timeout = done.as_ref().is_err_and(|error| error.errno == Errno::ETIMEDOUT);
+        self.timeouts = if is_timeout { self.timeouts + 1 } else { 0 };
         match done {
             Ok(progress) => progress,
-            Err(error) if is_held_up && self.timeouts < MAX_TIMEOUTS => {
+            Err(error) if is_timeout && self.timeouts < MAX_TIMEOUTS => {
                 self.hindrance = Some(error.message.into_owned());
                 Progress::Moving(0)
             }
-            Err(error) if error.errno == Errno::ENOENT => Progress::Gone,
+            Err(error) if error.errno == Errno::ENOENT => Progress::Deleted,
             Err(error) => Progress::Failed(error),
         }
     }
 
-    fn step(&mut self, wish: &MigrationRequest) -> Result<Progress> {
+    fn step(&mut self, request: &MigrationRequest) -> Result<Progress> {
         if !self.is_accepted {
-            self.ask(wish)?;
+            self.ask(request)?;
             return Ok(Progress::Moving(0));
         }
         match self.state()? {
@@ -126,7 +126,7 @@ impl File {
                 self.hindrance = state.error.map(|error| error.message);
                 Ok(Progress::Moving(state.bytes_moved))
             }
-            None if self.is_migrated(wish)? => Ok(Progress::Done),
+            None if self.is_migrated(request)? => Ok(Progress::Done),
             // The service was stopped before the migration began, so the next one gets the request.
             None if self.attempts < MAX_REQUESTS => {
                 self.is_accepted = false;
@@ -140,9 +140,9 @@ impl File {
         }
     }
 
-    fn ask(&mut self, wish: &MigrationRequest) -> Result<()> {
+    fn ask(&mut self, request: &MigrationRequest) -> Result<()> {
         self.attempts += 1;
-        let text = wish.to_json().to_string();
+        let text = request.to_json().to_string();
         match rustix::fs::setxattr(&self.path, REQUEST_ATTRIBUTE, text.as_bytes(), XattrFlags::empty()) {
             Ok(()) => self.is_accepted = true,
             // The service's queue is full. The request is sent again in a moment.
@@ -196,18 +196,18 @@ mod tests {
 
     #[test]
     fn a_file_is_migrated_when_all_groups_and_its_pattern_match() {
-        let wish = MigrationRequest { scheme: Some(Scheme::Mirror(2)), pool: None };
-        assert_eq!(wish.to_json(), json!({ "scheme": "mirror:2" }));
+        let request = MigrationRequest { scheme: Some(Scheme::Mirror(2)), pool: None };
+        assert_eq!(request.to_json(), json!({ "scheme": "mirror:2" }));
         let entry = |pattern: &str, groups: &[&str]| {
             let group = |scheme: &&str| json!({ "scheme": scheme, "pool": "default" });
             let groups: Vec<Value> = groups.iter().map(group).collect();
             json!({ "pattern": { "scheme": pattern, "pool": "default" }, "layout": { "groups": groups } })
         };
-        assert!(wish.is_satisfied(&entry("mirror:2", &["mirror:2", "mirror:2"])));
-        assert!(!wish.is_satisfied(&entry("mirror:2", &["mirror:2", "single"])), "half way");
-        assert!(!wish.is_satisfied(&entry("single", &["mirror:2"])), "what it gets later would be single");
+        assert!(request.is_satisfied(&entry("mirror:2", &["mirror:2", "mirror:2"])));
+        assert!(!request.is_satisfied(&entry("mirror:2", &["mirror:2", "single"])), "half way");
+        assert!(!request.is_satisfied(&entry("single", &["mirror:2"])), "what it gets later would be single");
         let inline = json!({ "pattern": { "scheme": "mirror:2", "pool": "default" }, "layout": null });
-        assert!(wish.is_satisfied(&inline));
+        assert!(request.is_satisfied(&inline));
         let pool = MigrationRequest { scheme: None, pool: Some("cold".into()) };
         assert!(!pool.is_satisfied(&inline) && pool.to_json() == json!({ "pool": "cold" }));
     }

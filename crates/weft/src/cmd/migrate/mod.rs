@@ -51,11 +51,11 @@ pub fn run(args: &MigrateArgs) -> Result<()> {
         caught.map_err(|e| crate::output::os_error("can't catch signals", &e))?;
     }
     let is_over = || stop.load(Ordering::Relaxed);
-    let wish = MigrationRequest { scheme: args.scheme, pool: args.pool.clone() };
+    let request = MigrationRequest { scheme: args.scheme, pool: args.pool.clone() };
     let shown = std::io::stderr().is_terminal();
     let total = walk::count(&args.paths, args.recursive, is_over);
-    let mut run = Run { request: wish, total, shown, ..Run::new(args) };
-    run.all(is_over);
+    let mut run = Run { request, total, shown, ..Run::new(args) };
+    run.migrate_all(is_over);
     run.report(is_over())
 }
 
@@ -64,12 +64,12 @@ pub fn run(args: &MigrateArgs) -> Result<()> {
 struct Counts {
     moved: u64,
     moved_bytes: u64,
-    there: u64,
-    there_bytes: u64,
-    gone: u64,
-    other_names: u64,
-    no_files: u64,
-    elsewhere: u64,
+    already_migrated: u64,
+    already_migrated_bytes: u64,
+    deleted: u64,
+    hard_links: u64,
+    not_regular: u64,
+    mount_points: u64,
     directories: u64,
     failed: u64,
     failures: Vec<Value>,
@@ -81,7 +81,7 @@ struct Run<'a> {
     /// Number and bytes of files, counted beforehand.
     total: (u64, u64),
     shown: bool,
-    tally: Counts,
+    counts: Counts,
     in_migration: Vec<File>,
     /// Bytes copied of the files in migration.
     partial_bytes: u64,
@@ -97,7 +97,7 @@ impl<'a> Run<'a> {
             request: MigrationRequest { scheme: None, pool: None },
             total: (0, 0),
             shown: false,
-            tally: Counts::default(),
+            counts: Counts::default(),
             in_migration: Vec::new(),
             partial_bytes: 0,
             began: now,
@@ -105,14 +105,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn all(&mut self, is_over: impl Fn() -> bool) {
+    fn migrate_all(&mut self, is_over: impl Fn() -> bool) {
         let args = self.args;
         let mut walk = Walk::new(&args.paths, args.recursive);
         let (mut is_at_end, mut rest) = (false, POLL_INTERVALS[0]);
         while !(is_over() || is_at_end && self.in_migration.is_empty()) {
             while !is_at_end && self.in_migration.len() < MAX_SUBMITTED && !is_over() {
                 match walk.next() {
-                    Some(found) => self.take(found),
+                    Some(found) => self.process_entry(found),
                     None => is_at_end = true,
                 }
                 self.show_progress();
@@ -128,32 +128,32 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn take(&mut self, found: Found) {
-        let tally = &mut self.tally;
+    fn process_entry(&mut self, found: Found) {
+        let counts = &mut self.counts;
         match found {
             Found::File { path, bytes } => {
                 let file = File::new(path, bytes);
                 match file.is_migrated(&self.request) {
                     Ok(true) => {
-                        tally.there += 1;
-                        tally.there_bytes += bytes;
+                        counts.already_migrated += 1;
+                        counts.already_migrated_bytes += bytes;
                     }
                     Ok(false) => self.in_migration.push(file),
-                    Err(error) if error.errno == Errno::ENOENT => tally.gone += 1,
+                    Err(error) if error.errno == Errno::ENOENT => counts.deleted += 1,
                     Err(error) => self.failed(&file.path, &error),
                 }
             }
             Found::Directory(path) => {
-                tally.directories += 1;
+                counts.directories += 1;
                 if self.args.set_pattern
                     && let Err(error) = set_pattern(&path, &self.request)
                 {
                     self.failed(&path, &error);
                 }
             }
-            Found::HardLink => tally.other_names += 1,
-            Found::NotRegular => tally.no_files += 1,
-            Found::MountPoint => tally.elsewhere += 1,
+            Found::HardLink => counts.hard_links += 1,
+            Found::NotRegular => counts.not_regular += 1,
+            Found::MountPoint => counts.mount_points += 1,
             Found::Failed { path, error } => self.failed(&path, &error),
         }
     }
@@ -169,10 +169,10 @@ impl<'a> Run<'a> {
                     self.in_migration.push(file);
                 }
                 Progress::Done => {
-                    self.tally.moved += 1;
-                    self.tally.moved_bytes += file.bytes;
+                    self.counts.moved += 1;
+                    self.counts.moved_bytes += file.bytes;
                 }
-                Progress::Gone => self.tally.gone += 1,
+                Progress::Deleted => self.counts.deleted += 1,
                 Progress::Failed(error) => self.failed(&file.path, &error),
             }
         }
@@ -180,8 +180,8 @@ impl<'a> Run<'a> {
     }
 
     fn failed(&mut self, path: &Path, error: &Error) {
-        self.tally.failed += 1;
-        if self.tally.failures.len() >= MAX_PRINTED_FAILURES {
+        self.counts.failed += 1;
+        if self.counts.failures.len() >= MAX_PRINTED_FAILURES {
             return;
         }
         if !self.args.json {
@@ -191,7 +191,7 @@ impl<'a> Run<'a> {
             print_error(error);
         }
         let path = path.to_string_lossy();
-        self.tally.failures.push(json!({ "path": path, "error": error.message, "hint": error.hint }));
+        self.counts.failures.push(json!({ "path": path, "error": error.message, "hint": error.hint }));
     }
 
     /// Updates the progress line on a terminal.
@@ -200,21 +200,21 @@ impl<'a> Run<'a> {
             return;
         }
         self.last_shown = Instant::now();
-        let tally = &self.tally;
-        let files = tally.moved + tally.there + tally.gone;
-        let copied = tally.moved_bytes + self.partial_bytes;
+        let counts = &self.counts;
+        let files = counts.moved + counts.already_migrated + counts.deleted;
+        let copied = counts.moved_bytes + self.partial_bytes;
         let rate = copied as f64 / self.began.elapsed().as_secs_f64();
-        let left = self.total.1.saturating_sub(tally.there_bytes + copied);
+        let left = self.total.1.saturating_sub(counts.already_migrated_bytes + copied);
         let estimate = match rate {
             rate if rate < 1.0 || left == 0 => String::new(),
             rate => format!(", about {} s left", (left as f64 / rate).ceil()),
         };
-        let held = self.in_migration.iter().find_map(|file| file.hindrance.as_ref());
-        let held = held.map_or_else(String::new, |cause| format!("; waits: {cause}"));
+        let hindrance = self.in_migration.iter().find_map(|file| file.hindrance.as_ref());
+        let hindrance = hindrance.map_or_else(String::new, |cause| format!("; waits: {cause}"));
         let line = format!(
-            "{files} of {} files, {} of {}, {}/s{estimate}{held}",
+            "{files} of {} files, {} of {}, {}/s{estimate}{hindrance}",
             self.total.0,
-            format_size(tally.there_bytes + copied),
+            format_size(counts.already_migrated_bytes + copied),
             format_size(self.total.1),
             format_size(rate as u64),
         );
@@ -225,7 +225,7 @@ impl<'a> Run<'a> {
     }
 
     fn report(&self, is_interrupted: bool) -> Result<()> {
-        let tally = &self.tally;
+        let counts = &self.counts;
         match self.args.json {
             true => print_json(&self.to_json(is_interrupted))?,
             false => print(&self.text()),
@@ -237,10 +237,11 @@ impl<'a> Run<'a> {
             );
             return Err(Error::new(Errno::EINTR, message).hint("the same command continues with the others"));
         }
-        if tally.failed > 0 {
-            let untold = tally.failed.saturating_sub(MAX_PRINTED_FAILURES as u64);
-            let more = if untold > 0 { format!(", of which {untold} aren't shown") } else { String::new() };
-            let message = format!("{} could not be migrated{more}", tally.failed);
+        if counts.failed > 0 {
+            let unlisted = counts.failed.saturating_sub(MAX_PRINTED_FAILURES as u64);
+            let more =
+                if unlisted > 0 { format!(", of which {unlisted} aren't shown") } else { String::new() };
+            let message = format!("{} could not be migrated{more}", counts.failed);
             return Err(Error::new(Errno::EIO, message)
                 .hint("the same command tries them again, and skips the others"));
         }
@@ -248,47 +249,47 @@ impl<'a> Run<'a> {
     }
 
     fn to_json(&self, is_interrupted: bool) -> Value {
-        let tally = &self.tally;
+        let counts = &self.counts;
         json!({
             "scheme": self.request.scheme, "pool": self.request.pool, "seconds": self.began.elapsed().as_secs_f64(),
-            "files_moved": tally.moved, "bytes_moved": tally.moved_bytes, "files_there": tally.there,
-            "bytes_there": tally.there_bytes, "files_gone": tally.gone, "other_names": tally.other_names,
-            "no_files": tally.no_files, "other_file_systems": tally.elsewhere, "directories": tally.directories,
-            "failed": tally.failed, "failures": tally.failures, "under_way": self.in_migration.len(),
+            "files_moved": counts.moved, "bytes_moved": counts.moved_bytes, "files_there": counts.already_migrated,
+            "bytes_there": counts.already_migrated_bytes, "files_gone": counts.deleted, "other_names": counts.hard_links,
+            "no_files": counts.not_regular, "other_file_systems": counts.mount_points, "directories": counts.directories,
+            "failed": counts.failed, "failures": counts.failures, "under_way": self.in_migration.len(),
             "interrupted": is_interrupted,
         })
     }
 
     fn text(&self) -> String {
-        let tally = &self.tally;
+        let counts = &self.counts;
         let scheme = self.request.scheme.map(|scheme| format!(" to {scheme}")).unwrap_or_default();
         let pool = self.request.pool.as_ref().map(|pool| format!(" in pool {pool}")).unwrap_or_default();
         let mut text = format!(
             "{} files migrated{scheme}{pool}, {} in {:.1} s; {} matched already\n",
-            tally.moved,
-            format_size(tally.moved_bytes),
+            counts.moved,
+            format_size(counts.moved_bytes),
             self.began.elapsed().as_secs_f64(),
-            tally.there
+            counts.already_migrated
         );
         let skipped = [
-            (tally.other_names, "other names of the same files"),
-            (tally.no_files, "symlinks and special files"),
-            (tally.elsewhere, "mount points of other file systems"),
-            (tally.gone, "files that were deleted meanwhile"),
+            (counts.hard_links, "other names of the same files"),
+            (counts.not_regular, "symlinks and special files"),
+            (counts.mount_points, "mount points of other file systems"),
+            (counts.deleted, "files that were deleted meanwhile"),
         ];
         for (number, what) in skipped.into_iter().filter(|(number, _)| *number > 0) {
             text += &format!("skipped: {number} {what}\n");
         }
         if self.args.set_pattern {
-            text += &format!("{} directories give new files the same pattern\n", tally.directories);
+            text += &format!("{} directories give new files the same pattern\n", counts.directories);
         }
         text
     }
 }
 
 /// Changes the stripe pattern that a directory gives new files.
-fn set_pattern(dir: &Path, wish: &MigrationRequest) -> Result<()> {
-    let change = wish.to_json().to_string();
+fn set_pattern(dir: &Path, request: &MigrationRequest) -> Result<()> {
+    let change = request.to_json().to_string();
     let set = rustix::fs::setxattr(dir, "weft.pattern", change.as_bytes(), XattrFlags::empty());
     set.map_err(|cause| match Errno(cause.raw_os_error()) {
         Errno::EPERM | Errno::EACCES => {

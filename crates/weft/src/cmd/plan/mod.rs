@@ -69,8 +69,8 @@ fn answer(args: &PlanArgs) -> Result<Answer> {
         return Ok(Answer { description, plan: Some(plan), promised, targets, decides, simulated: None });
     }
     // The description may contain only a sold file system, without servers.
-    let only_sold = promised.is_some() && description.server.is_empty();
-    let plan = if only_sold { None } else { Some(plan(&description)?) };
+    let is_deployment_only = promised.is_some() && description.server.is_empty();
+    let plan = if is_deployment_only { None } else { Some(plan(&description)?) };
     Ok(Answer { description, plan, promised, targets, decides: None, simulated: None })
 }
 
@@ -142,7 +142,7 @@ fn kinds(json: bool) -> Result<()> {
         let drives =
             DRIVES.iter().map(|(name, kind)| Ok((name.to_string(), map(serde_json::to_value(kind))?)));
         let links = LINKS.iter().map(|(name, kind)| Ok((name.to_string(), map(serde_json::to_value(kind))?)));
-        let sold =
+        let deployments =
             DEPLOYMENTS.iter().map(|(name, kind)| Ok((name.to_string(), map(serde_json::to_value(kind))?)));
         let collect = |of: &mut dyn Iterator<Item = Result<(String, serde_json::Value)>>| {
             of.collect::<Result<serde_json::Map<_, _>>>()
@@ -150,7 +150,7 @@ fn kinds(json: bool) -> Result<()> {
         return print_json(&serde_json::json!({
             "drives": collect(&mut drives.into_iter())?,
             "links": collect(&mut links.into_iter())?,
-            "deployments": collect(&mut sold.into_iter())?,
+            "deployments": collect(&mut deployments.into_iter())?,
         }));
     }
     print(&text::kinds());

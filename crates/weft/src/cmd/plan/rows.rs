@@ -39,7 +39,7 @@ pub fn loads(plan: &Plan) -> [(&'static str, &PlannedRate, f64, &'static str); 7
 /// Returns all quantities of an answer.
 pub fn rows(answer: &Answer) -> Vec<Row> {
     let planned = answer.plan.iter().flat_map(of_plan);
-    planned.chain(answer.promised.iter().flat_map(of_promise)).collect()
+    planned.chain(answer.promised.iter().flat_map(performance_rows)).collect()
 }
 
 fn of_plan(plan: &Plan) -> Vec<Row> {
@@ -79,18 +79,18 @@ fn of_plan(plan: &Plan) -> Vec<Row> {
     rows
 }
 
-pub fn of_promise(promise: &ExpectedPerformance) -> Vec<Row> {
-    let of = &promise.promised;
+pub fn performance_rows(expected: &ExpectedPerformance) -> Vec<Row> {
+    let of = &expected.promised;
     vec![
         row("network, promised", of.network_mb_s, "MB/s"),
         row("network with credits, promised", of.network_burst_mb_s, "MB/s"),
         row("cache, promised", of.cache_gib, "GiB"),
         row("drives, promised", of.drives_mb_s, "MB/s"),
         row("drives with credits, promised", of.drives_burst_mb_s, "MB/s"),
-        row("drives, expected", promise.drives_bytes_per_s / 1e6, "MB/s"),
-        row("drives with credits, expected", promise.drives_burst_bytes_per_s / 1e6, "MB/s"),
-        row("cached reads, expected", promise.cached_bytes_per_s / 1e6, "MB/s"),
-        row("cached reads with credits, expected", promise.cached_burst_bytes_per_s / 1e6, "MB/s"),
+        row("drives, expected", expected.drives_bytes_per_s / 1e6, "MB/s"),
+        row("drives with credits, expected", expected.drives_burst_bytes_per_s / 1e6, "MB/s"),
+        row("cached reads, expected", expected.cached_bytes_per_s / 1e6, "MB/s"),
+        row("cached reads with credits, expected", expected.cached_burst_bytes_per_s / 1e6, "MB/s"),
     ]
 }
 

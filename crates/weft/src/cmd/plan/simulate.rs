@@ -92,13 +92,13 @@ pub fn simulate(description: &Description, most: u32) -> Result<Simulated> {
     };
     let site = Site { description, kind, scheme, client_link: client_link.unwrap_or(kind.links_bytes_per_s) };
     let mut notes = Vec::new();
-    let farm = site.farm(kind.count)?;
+    let cluster = site.simulated_cluster(kind.count)?;
     let described = description.clients.as_ref().map_or(kind.count, |clients| clients.count);
     let mut clients = Vec::new();
     for count in std::iter::successors(Some(1u32), |count| count.checked_mul(2))
         .take_while(|c| *c < 2 * described.max(kind.count))
     {
-        let (read, write) = (run(&farm, load(count, false))?, run(&farm, load(count, true))?);
+        let (read, write) = (run(&cluster, load(count, false))?, run(&cluster, load(count, true))?);
         clients.push(AtClients {
             clients: count,
             read_bytes_per_s: read.bytes_per_s,
@@ -136,7 +136,7 @@ fn refused(what: &str, remedy: &str) -> Error {
 fn load(clients: u32, writes: bool) -> Load {
     Load {
         clients,
-        programs: APPLICATIONS,
+        applications: APPLICATIONS,
         // Each application uses its own core.
         connections: APPLICATIONS,
         record_bytes: MIB,
@@ -147,8 +147,8 @@ fn load(clients: u32, writes: bool) -> Load {
     }
 }
 
-fn run(farm: &SimulatedCluster, load: Load) -> Result<LoadResult> {
-    scale::run(farm, load).map_err(|why| refused(&why.0, "describe a smaller cluster"))
+fn run(cluster: &SimulatedCluster, load: Load) -> Result<LoadResult> {
+    scale::run(cluster, load).map_err(|why| refused(&why.0, "describe a smaller cluster"))
 }
 
 fn busiest(found: &LoadResult) -> &'static str {
@@ -169,7 +169,7 @@ struct Site<'a> {
 }
 
 impl Site<'_> {
-    fn farm(&self, servers: u32) -> Result<SimulatedCluster> {
+    fn simulated_cluster(&self, servers: u32) -> Result<SimulatedCluster> {
         let kind = &self.kind;
         let hardware = Hardware {
             servers,
@@ -188,7 +188,7 @@ impl Site<'_> {
     /// Simulates a cluster of this many servers. Also returns a note where it differs from a real
     /// one.
     fn at(&self, servers: u32) -> Result<(AtServers, Option<String>)> {
-        let farm = self.farm(servers)?;
+        let cluster = self.simulated_cluster(servers)?;
         let mut other = self.description.clone();
         other.clients = None;
         if let Some(server) = other.server.last_mut() {
@@ -196,16 +196,16 @@ impl Site<'_> {
         }
         let planned = plan(&other)?;
         let mirrored = self.scheme.spans_targets();
-        let lost = mirrored.then(|| farm.without(0));
+        let lost = mirrored.then(|| cluster.without(0));
         let (reads, writes) = (load(servers, false), load(servers, true));
         let pace = self.description.model.rebuild_bytes_per_s;
         // The runs are independent, and take long for thousands of servers.
         let (read, write, degraded, free, paced) = std::thread::scope(|scope| {
-            let read = scope.spawn(|| run(&farm, reads));
-            let write = scope.spawn(|| run(&farm, writes));
+            let read = scope.spawn(|| run(&cluster, reads));
+            let write = scope.spawn(|| run(&cluster, writes));
             let degraded = lost.as_ref().map(|lost| scope.spawn(|| run(lost, reads)));
-            let paced = mirrored.then(|| scope.spawn(|| rebuilt(&farm, pace, Some(reads))));
-            let free = mirrored.then(|| rebuilt(&farm, f64::INFINITY, None));
+            let paced = mirrored.then(|| scope.spawn(|| rebuilt(&cluster, pace, Some(reads))));
+            let free = mirrored.then(|| rebuilt(&cluster, f64::INFINITY, None));
             (joined(read), joined(write), degraded.map(joined), free, paced.map(joined))
         });
         let (read, write, degraded) = (read?, write?, degraded.transpose()?);
@@ -229,22 +229,29 @@ impl Site<'_> {
             degraded_share: degraded.map(|degraded| degraded.bytes_per_s / read.bytes_per_s),
             rebuild,
         };
-        Ok((found, map_limit_note(&farm)))
+        Ok((found, map_limit_note(&cluster)))
     }
 }
 
 /// Returns a note for a cluster with more groups than a cluster map can hold.
-fn map_limit_note(farm: &SimulatedCluster) -> Option<String> {
-    let (servers, groups, held) = (farm.hardware.servers, farm.map.groups.len(), layout::MAX_MIRRORED);
-    let is_beyond = farm.hardware.scheme.spans_targets() && groups > held;
-    is_beyond.then(|| {
+fn map_limit_note(cluster: &SimulatedCluster) -> Option<String> {
+    let (servers, groups, held) = (cluster.hardware.servers, cluster.map.groups.len(), layout::MAX_MIRRORED);
+    let exceeds_map = cluster.hardware.scheme.spans_targets() && groups > held;
+    exceeds_map.then(|| {
         format!("{servers} servers are simulated as if a map held {groups} mirrored groups; it holds {held}")
     })
 }
 
-fn rebuilt(farm: &SimulatedCluster, pace: f64, load: Option<Load>) -> Result<RebuildResult> {
-    let how = Rebuild { lost: 0, group_bytes: GROUP_BYTES, record_bytes: MIB, pieces: 8, members: 2, pace };
-    scale::rebuild(farm, how, load).map_err(|why| refused(&why.0, "describe a larger cluster"))
+fn rebuilt(cluster: &SimulatedCluster, pace: f64, load: Option<Load>) -> Result<RebuildResult> {
+    let how = Rebuild {
+        lost: 0,
+        group_bytes: GROUP_BYTES,
+        record_bytes: MIB,
+        pieces: 8,
+        members: 2,
+        max_bytes_per_s: pace,
+    };
+    scale::rebuild(cluster, how, load).map_err(|why| refused(&why.0, "describe a larger cluster"))
 }
 
 /// Returns the result of a thread, and propagates its panic.
@@ -425,9 +432,9 @@ mod tests {
         let kind = ServerParts { targets: 1, ..kinds[0] };
         let site =
             Site { description: &description, kind, scheme: Scheme::Mirror(3), client_link: 100.0 * GB };
-        let note = map_limit_note(&site.farm(5_000).unwrap());
+        let note = map_limit_note(&site.simulated_cluster(5_000).unwrap());
         assert!(note.unwrap().contains("1667 mirrored groups; it holds 1536"));
-        assert_eq!(map_limit_note(&site.farm(300).unwrap()), None);
+        assert_eq!(map_limit_note(&site.simulated_cluster(300).unwrap()), None);
     }
 
     #[test]

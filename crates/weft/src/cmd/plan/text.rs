@@ -1,7 +1,7 @@
 //! Formats a plan for the screen.
 
 use super::Answer;
-use super::rows::{loads, number, of_promise};
+use super::rows::{loads, number, performance_rows};
 use crate::output::{Align, list, table};
 use layout::plan::{DEPLOYMENTS, DRIVES, LINKS, Plan, RebuildPlace};
 
@@ -11,7 +11,7 @@ const TIB: f64 = 1_099_511_627_776.0;
 pub fn screen(answer: &Answer) -> String {
     let mut text = String::new();
     if !answer.targets.is_empty() {
-        text += &wanted(answer);
+        text += &goals(answer);
     }
     if let Some(plan) = &answer.plan {
         text += &of_plan(plan);
@@ -19,8 +19,8 @@ pub fn screen(answer: &Answer) -> String {
     if let Some(simulated) = &answer.simulated {
         text += &simulated.text();
     }
-    if let Some(promise) = &answer.promised {
-        let rows: Vec<_> = of_promise(promise)
+    if let Some(expected) = &answer.promised {
+        let rows: Vec<_> = performance_rows(expected)
             .iter()
             .map(|row| (row.name, format!("{} {}", number(row.value), row.unit)))
             .collect();
@@ -29,7 +29,7 @@ pub fn screen(answer: &Answer) -> String {
     text
 }
 
-fn wanted(answer: &Answer) -> String {
+fn goals(answer: &Answer) -> String {
     let targets: Vec<String> = answer.targets.iter().map(|target| target.to_string()).collect();
     let Some(server) = answer.description.server.last() else { return String::new() };
     let name = if server.name.is_empty() { "servers" } else { &server.name };
@@ -146,6 +146,6 @@ pub fn kinds() -> String {
     ];
     let links: Vec<_> = LINKS.iter().map(|(name, link)| [name.to_string(), number(link.gb_s)]).collect();
     let links = table([("link", Align::Left), ("GB/s", Align::Right)], &links);
-    let sold: Vec<_> = DEPLOYMENTS.iter().map(|(name, _)| *name).collect();
-    format!("{}\n{links}\ndeployments ([provision]): {}\n", table(heading, &drives), sold.join(", "))
+    let deployments: Vec<_> = DEPLOYMENTS.iter().map(|(name, _)| *name).collect();
+    format!("{}\n{links}\ndeployments ([provision]): {}\n", table(heading, &drives), deployments.join(", "))
 }

@@ -79,7 +79,7 @@ fn union<T: Debug + 'static>(kinds: Vec<BoxedStrategy<T>>) -> impl Strategy<Valu
 fn meta_request(op: MetaOp) -> MetaRequest {
     MetaRequest {
         session: SessionId(1),
-        number: None,
+        slot_sequence: None,
         credentials: Credentials::default(),
         privileged: false,
         op,

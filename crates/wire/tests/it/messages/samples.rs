@@ -4,7 +4,7 @@ use super::round_trip::encoded;
 use bytes::Bytes;
 use types::*;
 use wire::frame::{FrameKind, Header, Hello, LocalEndpoint, Welcome};
-use wire::mgmt::{DrainProgress, Touched};
+use wire::mgmt::{DrainProgress, ReconcileFiles};
 use wire::*;
 
 /// A sample message.
@@ -25,7 +25,10 @@ pub fn samples() -> Vec<Sample> {
         let name = format!("meta_request-{}", kind(&op));
         let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
         let number = Some(SlotSequence { slot: 0, sequence: 300 });
-        sample(name, MetaRequest { session: SessionId(7), number, credentials, privileged: false, op })
+        sample(
+            name,
+            MetaRequest { session: SessionId(7), slot_sequence: number, credentials, privileged: false, op },
+        )
     }));
     samples.extend(meta_replies().into_iter().map(|reply| {
         let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Shared), grant(3, LeaseMode::Write)];
@@ -39,29 +42,31 @@ pub fn samples() -> Vec<Sample> {
     let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
     let op = MetaOp::SetPattern { dir: DIR, change };
     let number = Some(SlotSequence { slot: 0, sequence: 300 });
-    let mirrored = MetaRequest { session: SessionId(7), number, credentials, privileged: false, op };
+    let mirrored =
+        MetaRequest { session: SessionId(7), slot_sequence: number, credentials, privileged: false, op };
     samples.push(sample("meta_request-set_scheme".to_string(), mirrored));
-    let promised = vec![AsyncCreate { credentials, file: promised() }];
-    let op = MetaOp::Register { in_use: vec![INO], promised, told: 0 };
+    let pending_creates = vec![AsyncCreate { credentials, file: pending_file() }];
+    let op = MetaOp::Register { in_use: vec![INO], pending_creates, reporting_process: 0 };
     let returns = MetaRequest {
         session: SessionId(7),
-        number: None,
+        slot_sequence: None,
         credentials: Credentials::default(),
         privileged: false,
         op,
     };
     samples.push(sample("meta_request-register".to_string(), returns));
     let op = MetaOp::MayOpen { ino: INO, wanted: 6 };
-    let vouched = MetaRequest { session: SessionId(7), number: None, credentials, privileged: true, op };
+    let vouched =
+        MetaRequest { session: SessionId(7), slot_sequence: None, credentials, privileged: true, op };
     samples.push(sample("meta_request-privileged".to_string(), vouched));
     samples.extend(flags());
     samples.extend(ranges());
     let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
     let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
     samples.push(sample("meta_response-permissions".to_string(), permissions));
-    let kept = Recall { number: 3, ino: DIR, retain: Some(LeaseMode::Permissions) };
-    let kept = MetaResponse::from(MetaReply::Recalls(vec![kept]));
-    samples.push(sample("meta_response-kept".to_string(), kept));
+    let retained = Recall { number: 3, ino: DIR, retain: Some(LeaseMode::Permissions) };
+    let retained = MetaResponse::from(MetaReply::Recalls(vec![retained]));
+    samples.push(sample("meta_response-kept".to_string(), retained));
     let least = MetaResponse::from(MetaReply::Lock(None));
     samples.push(sample("meta_response-least".to_string(), least));
     let vouched = MetaResponse { verifier: 0x0102_0304_0506_0708, ..MetaResponse::from(MetaReply::Unit) };
@@ -80,16 +85,17 @@ pub fn samples() -> Vec<Sample> {
     samples.push(sample("storage_request-fenced".to_string(), fenced));
     for (name, part) in [
         ("primary", GroupRole::Primary),
-        ("member", GroupRole::Member { sequence: 1 << 33, settled: 258 }),
+        ("member", GroupRole::Member { sequence: 1 << 33, committed: 258 }),
         ("resync", GroupRole::Resync),
     ] {
-        let group = Some(GroupContext { group: GroupId(300), since: Epoch(70_000), role: part });
+        let group = Some(GroupContext { group: GroupId(300), version: Epoch(70_000), role: part });
         let request =
             StorageRequest { group, ..StorageRequest::new(SessionId(7), TargetId(12), INO, op.clone()) };
         samples.push(sample(format!("storage_request-in_group-{name}"), request));
     }
     let op = StorageOp::Read { offset: 1 << 40, path: DataPath::Cached };
-    let known = StorageRequest { known: 1 << 33, ..StorageRequest::new(SessionId(7), TargetId(12), INO, op) };
+    let known =
+        StorageRequest { length_bound: 1 << 33, ..StorageRequest::new(SessionId(7), TargetId(12), INO, op) };
     samples.push(sample("storage_request-known".to_string(), known));
     let op = MetaOp::EndWrite {
         ino: INO,
@@ -101,7 +107,8 @@ pub fn samples() -> Vec<Sample> {
         kill_suid_sgid: false,
     };
     let credentials = Credentials::default();
-    let measured = MetaRequest { session: SessionId(7), number: None, credentials, privileged: false, op };
+    let measured =
+        MetaRequest { session: SessionId(7), slot_sequence: None, credentials, privileged: false, op };
     samples.push(sample("meta_request-measured".to_string(), measured));
     let file = FileInfo {
         attr: attr(),
@@ -110,11 +117,11 @@ pub fn samples() -> Vec<Sample> {
         inline: None,
         inline_limit: 0,
         epoch: 0,
-        uncut: true,
+        truncate_pending: true,
     };
-    let known = FileInfo { length_bounds: vec![300, 0, 1 << 32], uncut: false, ..file.clone() };
+    let known = FileInfo { length_bounds: vec![300, 0, 1 << 32], truncate_pending: false, ..file.clone() };
     samples.push(sample("meta_response-known".to_string(), MetaResponse::from(MetaReply::File(known))));
-    let fenced = FileInfo { epoch: 3 << 44 | 258, uncut: false, ..file.clone() };
+    let fenced = FileInfo { epoch: 3 << 44 | 258, truncate_pending: false, ..file.clone() };
     samples.push(sample("meta_response-epoch".to_string(), MetaResponse::from(MetaReply::File(fenced))));
     samples.push(sample("meta_response-uncut".to_string(), MetaResponse::from(MetaReply::File(file))));
     let capability = full.capability;
@@ -203,16 +210,22 @@ fn ranges() -> Vec<Sample> {
     let prefix = Bytes::from_static(b"rank3.");
     let request = |op| MetaRequest {
         session: SessionId(7),
-        number: None,
+        slot_sequence: None,
         credentials: Credentials::default(),
         privileged: false,
         op,
     };
     let list =
         MetaOp::Readdir { dir: DIR, cookie: 7, limit: 2048, attributes: false, prefix: prefix.clone() };
-    let reserve = MetaOp::Reserve { dir: DIR, count: 63, prefix };
+    let reserve = MetaOp::PreallocateInodes { dir: DIR, count: 63, prefix };
     let range = Some(InodeId(INO.0 - 1));
-    let reserved = MetaReply::Reserved { first: INO, count: 63, attr: attr(), inline_limit: 4096, range };
+    let reserved = MetaReply::Preallocated {
+        first: INO,
+        count: 63,
+        attr: attr(),
+        inline_limit: 4096,
+        prefix_lease: range,
+    };
     vec![
         sample("meta_request-readdir_range".to_string(), request(list)),
         sample("meta_request-reserve_range".to_string(), request(reserve)),
@@ -224,7 +237,7 @@ fn name() -> Bytes {
     Bytes::from_static(b"name")
 }
 
-fn promised() -> PendingFile {
+fn pending_file() -> PendingFile {
     let (name, content) = (name(), Bytes::from_static(b"content"));
     PendingFile { ino: INO, parent: DIR, name, mode: 0o640, umask: 0o22, created: TIME, content }
 }
@@ -235,7 +248,7 @@ fn flags() -> [Sample; 2] {
     let set = SetAttr { flags: Some(flags), project: Some(project), ..SetAttr::default() };
     let request = MetaRequest {
         session: SessionId(7),
-        number: Some(SlotSequence { slot: 0, sequence: 300 }),
+        slot_sequence: Some(SlotSequence { slot: 0, sequence: 300 }),
         credentials: Credentials { uid: 1000, gid: 100, pid: 4711 },
         privileged: true,
         op: MetaOp::Setattr { ino: INO, set },
@@ -313,7 +326,7 @@ pub fn meta_ops() -> Vec<MetaOp> {
         },
         MetaOp::ListXattr { ino },
         MetaOp::RemoveXattr { ino, name },
-        MetaOp::Open { ino, wish: Some(LeaseMode::Write) },
+        MetaOp::Open { ino, requested_lease: Some(LeaseMode::Write) },
         MetaOp::WriteInline { ino, offset: 512, data: value, kill_suid_sgid: true, at_end: false },
         MetaOp::BeginWrite { ino },
         MetaOp::DropInline { ino, size: 4097, mtime: TIME },
@@ -329,11 +342,11 @@ pub fn meta_ops() -> Vec<MetaOp> {
         MetaOp::Truncate { ino, size: 5, kill_suid_sgid: true },
         MetaOp::TruncateDone { ino },
         MetaOp::Reclaim { ino },
-        MetaOp::Lock { ino, space, owner, pid: 4711, kind, range, wait: true },
-        MetaOp::Unlock { ino, space: LockFamily::Posix, owner, range },
+        MetaOp::Lock { ino, family: space, owner, pid: 4711, kind, range, wait: true },
+        MetaOp::Unlock { ino, family: LockFamily::Posix, owner, range },
         MetaOp::TestLock { ino, owner, kind: LockKind::Shared, range },
         MetaOp::NextRecalls { after: 41 },
-        MetaOp::Yield { yields },
+        MetaOp::AckRecalls { acks: yields },
         MetaOp::Release { inodes: vec![ino, InodeId(9)], seen: 41 },
         MetaOp::EndSession,
         MetaOp::Describe { ino },
@@ -343,21 +356,21 @@ pub fn meta_ops() -> Vec<MetaOp> {
         },
         MetaOp::Usage,
         MetaOp::Sync,
-        MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, space, owner, pid: 4711, kind, range }] },
-        MetaOp::StillYielding { seen: 41 },
+        MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, family: space, owner, pid: 4711, kind, range }] },
+        MetaOp::RecallsInProgress { seen: 41 },
         MetaOp::Follow {
             partitions: vec![PartitionId(0), PartitionId(63)],
             in_use: vec![ino, InodeId(9)],
-            promised: vec![],
-            told: 0,
+            pending_creates: vec![],
+            reporting_process: 0,
         },
         MetaOp::MayOpen { ino, wanted: 6 },
-        MetaOp::Reopen { ino, past: 3 << 44 | 257 },
-        MetaOp::Introduce { ino, groups: vec![100, 27] },
+        MetaOp::Reopen { ino, above_epoch: 3 << 44 | 257 },
+        MetaOp::SupplyGroups { ino, groups: vec![100, 27] },
         MetaOp::Migrate { ino, pool: Some("nvme".into()), scheme: Some("mirror:2".into()) },
         MetaOp::MigrationOf { ino },
-        MetaOp::Reserve { dir, count: 1024, prefix: Bytes::new() },
-        MetaOp::Deliver { file: Box::new(promised()) },
+        MetaOp::PreallocateInodes { dir, count: 1024, prefix: Bytes::new() },
+        MetaOp::CommitCreate { file: Box::new(pending_file()) },
         MetaOp::ReclaimOpens { inodes: vec![ino, InodeId(9)] },
         MetaOp::ReclaimSizes {
             sizes: vec![ReportedSize { ino, size: 5_000_000_000 }, ReportedSize { ino: InodeId(9), size: 0 }],
@@ -426,20 +439,26 @@ fn meta_replies() -> Vec<MetaReply> {
             inline: Some(Bytes::new()),
             inline_limit: 4096,
             epoch: 0,
-            uncut: false,
+            truncate_pending: false,
         }),
         MetaReply::Lock(Some((LockKind::Exclusive, RANGE, 4711))),
         MetaReply::Recalls(vec![recall(1, None), recall(2, Some(LeaseMode::Shared))]),
         MetaReply::Description(Box::new(description)),
-        MetaReply::Elsewhere { ino: INO, mode: mode::S_IFDIR },
+        MetaReply::Redirect { ino: INO, mode: mode::S_IFDIR },
         MetaReply::Migration(Some(Box::new(migration))),
         MetaReply::Process(0x5ca1_ab1e),
         MetaReply::Usage(MetadataUsage {
             inodes: 5_000_000_000,
             store: Some(StoreSpace { used: 1 << 33, free: 1 << 40 }),
         }),
-        MetaReply::Adopted { partitions: vec![PartitionId(0), PartitionId(63)] },
-        MetaReply::Reserved { first: INO, count: 1024, attr: attr(), inline_limit: 4096, range: None },
+        MetaReply::PartitionsTakenOver { partitions: vec![PartitionId(0), PartitionId(63)] },
+        MetaReply::Preallocated {
+            first: INO,
+            count: 1024,
+            attr: attr(),
+            inline_limit: 4096,
+            prefix_lease: None,
+        },
     ]
 }
 
@@ -457,24 +476,24 @@ pub fn storage_ops() -> Vec<StorageOp> {
         StorageOp::Seek { from: 8192, what: SeekTarget::Hole },
         StorageOp::Space,
         StorageOp::Fence { session: SessionId(8) },
-        StorageOp::Watch { token: 1 << 60, round: 2 },
-        StorageOp::Changed { token: 1 << 60, round: 2, from: 1 << 20 },
-        StorageOp::Unwatch { token: 1 << 60 },
-        StorageOp::Settled,
-        StorageOp::Regions { from: INO, which: Regions::Dirty },
+        StorageOp::TrackDirty { token: 1 << 60, round: 2 },
+        StorageOp::NextDirty { token: 1 << 60, round: 2, from: 1 << 20 },
+        StorageOp::EndDirtyTracking { token: 1 << 60 },
+        StorageOp::Committed,
+        StorageOp::Regions { from: INO, which: RegionSelection::Dirty },
         StorageOp::Survey { range: ByteRange::new(0, 1 << 24), unit: 4096, read: true },
-        StorageOp::Heal { range: ByteRange::new(4096, 8192) },
-        StorageOp::Mend { from: TargetId(3), to: TargetId(4), range: ByteRange::new(4096, 1 << 20) },
-        StorageOp::Forget { range: ByteRange::new(0, 8192) },
+        StorageOp::Repair { range: ByteRange::new(4096, 8192) },
+        StorageOp::CopyReplica { from: TargetId(3), to: TargetId(4), range: ByteRange::new(4096, 1 << 20) },
+        StorageOp::DiscardLost { range: ByteRange::new(0, 8192) },
         StorageOp::MarkLost { range: ByteRange::new(4096, 12_288) },
         StorageOp::SetTime { time: TIME },
         StorageOp::Digests { range: ByteRange::new(4096, 1 << 20) },
-        StorageOp::Adopt { verifier: 0x0102_0304_0506_0708, instead_of: 1 },
+        StorageOp::AdoptVerifier { verifier: 0x0102_0304_0506_0708, instead_of: 1 },
         StorageOp::Measure { what: wire::Measure::Drive { size: 1 << 30 }, milliseconds: 2000 },
         StorageOp::Traffic,
         StorageOp::Rewrite { range: ByteRange::new(4096, 12_288), len: Some(10_000) },
-        StorageOp::Expect { first: 4096, len: 1 << 25 },
-        StorageOp::Room { range: ByteRange::new(4096, 1 << 30) },
+        StorageOp::ExpectChecksums { first: 4096, len: 1 << 25 },
+        StorageOp::SpaceNeeded { range: ByteRange::new(4096, 1 << 30) },
     ]
 }
 
@@ -522,8 +541,8 @@ fn storage_replies() -> Vec<StorageReply> {
             sums: vec![7, 0, 1 << 31],
             damaged: vec![ByteRange::new(4096, 8192)],
         }),
-        StorageReply::Healed(wire::RepairResult { damaged: 3, repaired: 2, unclear: 1 }),
-        StorageReply::Room(wire::ReservationSpace {
+        StorageReply::Repaired(wire::RepairResult { damaged: 3, repaired: 2, unclear: 1 }),
+        StorageReply::SpaceNeeded(wire::ReservationSpace {
             disk: 0x801,
             free: 1 << 39,
             unallocated: 8192,
@@ -550,8 +569,8 @@ pub fn partitions_requests() -> Vec<PartitionsRequest> {
             wait: true,
         },
         PartitionsRequest::Ended { session },
-        PartitionsRequest::Tidy { target, touched: Touched::of([INO, DIR]) },
-        PartitionsRequest::TidyGroup { group: types::GroupId(9), touched: Touched::of([INO, DIR]) },
+        PartitionsRequest::Tidy { target, touched: ReconcileFiles::of([INO, DIR]) },
+        PartitionsRequest::TidyGroup { group: types::GroupId(9), touched: ReconcileFiles::of([INO, DIR]) },
         PartitionsRequest::FileOn { target, partition },
         PartitionsRequest::NamesPool { pool: types::PoolId(3), partition },
         PartitionsRequest::Sessions,

@@ -6,7 +6,7 @@ use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
 use types::*;
-use wire::mgmt::{DrainProgress, Touched};
+use wire::mgmt::{DrainProgress, ReconcileFiles};
 use wire::*;
 
 pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
@@ -14,7 +14,7 @@ pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
     (head, select(meta_ops()).prop_flat_map(|op| op)).prop_map(
         |((session, number, [uid, gid, pid], privileged), op)| {
             let credentials = Credentials { uid, gid, pid };
-            MetaRequest { session: SessionId(session), number, credentials, privileged, op }
+            MetaRequest { session: SessionId(session), slot_sequence: number, credentials, privileged, op }
         },
     )
 }
@@ -40,8 +40,8 @@ pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
 }
 
 pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
-    let whose = (any::<u64>(), any::<u32>(), ino(), of(numbers()), of(capability()));
-    let head = (whose, any::<u64>(), of(in_group()), any::<u64>());
+    let identity = (any::<u64>(), any::<u32>(), ino(), of(numbers()), of(capability()));
+    let head = (identity, any::<u64>(), of(in_group()), any::<u64>());
     (head, select(storage_ops()).prop_flat_map(|op| op)).prop_map(
         |(((session, target, ino, number, capability), epoch, group, known), op)| {
             let (session, target) = (SessionId(session), TargetId(target));
@@ -53,7 +53,7 @@ pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
                 capability,
                 epoch,
                 group,
-                known,
+                length_bound: known,
                 op,
             }
         },
@@ -67,12 +67,13 @@ fn numbers() -> impl Strategy<Value = SlotSequence> {
 fn in_group() -> impl Strategy<Value = GroupContext> {
     let part = prop_oneof![
         Just(GroupRole::Primary),
-        any::<(u64, u64)>().prop_map(|(sequence, settled)| GroupRole::Member { sequence, settled }),
+        any::<(u64, u64)>()
+            .prop_map(|(sequence, settled)| GroupRole::Member { sequence, committed: settled }),
         Just(GroupRole::Resync),
     ];
     (any::<u32>(), any::<u64>(), part).prop_map(|(group, since, part)| GroupContext {
         group: GroupId(group),
-        since: Epoch(since),
+        version: Epoch(since),
         role: part,
     })
 }
@@ -103,12 +104,12 @@ pub fn storage_replies() -> impl Strategy<Value = StorageReply> {
             }
         ),
         any::<(u64, u64, u64)>().prop_map(|(damaged, repaired, unclear)| {
-            StorageReply::Healed(wire::RepairResult { damaged, repaired, unclear })
+            StorageReply::Repaired(wire::RepairResult { damaged, repaired, unclear })
         }),
         prop::collection::vec(rate(), 0..5).prop_map(StorageReply::Rates),
         (any::<(u64, u64, u64)>(), vec_of(range()), prop::collection::vec(member_room(), 0..3)).prop_map(
             |((disk, free, unallocated), gaps, others)| {
-                StorageReply::Room(wire::ReservationSpace { disk, free, unallocated, gaps, others })
+                StorageReply::SpaceNeeded(wire::ReservationSpace { disk, free, unallocated, gaps, others })
             }
         ),
     ]
@@ -186,7 +187,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         SetXattr { ino: ino(), name: name(), value: name(), mode: xattr_mode(), kill_sgid: flag() },
         ListXattr { ino: ino() },
         RemoveXattr { ino: ino(), name: name() },
-        Open { ino: ino(), wish: of(mode()) },
+        Open { ino: ino(), requested_lease: of(mode()) },
         WriteInline { ino: ino(), offset: u64s(), data: name(), kill_suid_sgid: flag(), at_end: flag() },
         BeginWrite { ino: ino() },
         DropInline { ino: ino(), size: u64s(), mtime: time() },
@@ -198,16 +199,16 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         TruncateDone { ino: ino() },
         Reclaim { ino: ino() },
         Lock {
-            ino: ino(), space: space(), owner: owner(), pid: u32s(), kind: kind(), range: lock_range(), wait: flag(),
+            ino: ino(), family: space(), owner: owner(), pid: u32s(), kind: kind(), range: lock_range(), wait: flag(),
         },
-        Unlock { ino: ino(), space: space(), owner: owner(), range: lock_range() },
+        Unlock { ino: ino(), family: space(), owner: owner(), range: lock_range() },
         TestLock { ino: ino(), owner: owner(), kind: kind(), range: lock_range() },
         NextRecalls { after: u64s() },
-        Yield { yields: vec_of((u64s(), ino(), flag()).prop_map(|(number, ino, in_use)| RecallAck { number, ino, in_use })) },
+        AckRecalls { acks: vec_of((u64s(), ino(), flag()).prop_map(|(number, ino, in_use)| RecallAck { number, ino, in_use })) },
         Release { inodes: vec_of(ino()), seen: u64s() },
         EndSession,
-        Register { in_use: vec_of(ino()), promised: vec_of(promise()), told: u64s() },
-        Follow { partitions: vec_of(partition()), in_use: vec_of(ino()), promised: vec_of(promise()), told: u64s() },
+        Register { in_use: vec_of(ino()), pending_creates: vec_of(async_create()), reporting_process: u64s() },
+        Follow { partitions: vec_of(partition()), in_use: vec_of(ino()), pending_creates: vec_of(async_create()), reporting_process: u64s() },
         Describe { ino: ino() },
         SetPattern { dir: ino(), change: pattern_change() },
         Sync,
@@ -215,18 +216,18 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         ReclaimLocks { locks: vec_of(held_lock()) },
         ReclaimOpens { inodes: vec_of(ino()) },
         ReclaimSizes { sizes: vec_of((ino(), u64s()).prop_map(|(ino, size)| ReportedSize { ino, size })) },
-        StillYielding { seen: u64s() },
+        RecallsInProgress { seen: u64s() },
         MayOpen { ino: ino(), wanted: u32s() },
-        Reopen { ino: ino(), past: u64s() },
-        Introduce { ino: ino(), groups: vec_of(u32s()) },
+        Reopen { ino: ino(), above_epoch: u64s() },
+        SupplyGroups { ino: ino(), groups: vec_of(u32s()) },
         Migrate { ino: ino(), pool: of(".{0,20}"), scheme: of(".{0,20}") },
         MigrationOf { ino: ino() },
-        Reserve { dir: ino(), count: u32s(), prefix: name() },
-        Deliver { file: promised().prop_map(Box::new) },
+        PreallocateInodes { dir: ino(), count: u32s(), prefix: name() },
+        CommitCreate { file: pending_file().prop_map(Box::new) },
     ]
 }
 
-fn promised() -> impl Strategy<Value = PendingFile> {
+fn pending_file() -> impl Strategy<Value = PendingFile> {
     let bits = (any::<u32>(), any::<u32>());
     (ino(), ino(), name(), bits, time(), name()).prop_map(
         |(ino, parent, name, (mode, umask), made, content)| PendingFile {
@@ -241,9 +242,9 @@ fn promised() -> impl Strategy<Value = PendingFile> {
     )
 }
 
-fn promise() -> impl Strategy<Value = AsyncCreate> {
+fn async_create() -> impl Strategy<Value = AsyncCreate> {
     let credentials = (any::<u32>(), any::<u32>(), any::<u32>());
-    (credentials, promised()).prop_map(|((uid, gid, pid), file)| {
+    (credentials, pending_file()).prop_map(|((uid, gid, pid), file)| {
         let credentials = Credentials { uid, gid, pid };
         AsyncCreate { credentials, file }
     })
@@ -255,9 +256,9 @@ pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
         Unit,
         Created { attr: attr(), inline_limit: any::<u32>(), has_no_xattrs: any::<bool>() },
         Renamed { moved: attr(), other: of(attr()) },
-        Elsewhere { ino: ino(), mode: any::<u32>() },
-        Adopted { partitions: vec_of(partition()) },
-        Reserved { first: ino(), count: any::<u32>(), attr: attr(), inline_limit: any::<u32>(), range: of(ino()) },
+        Redirect { ino: ino(), mode: any::<u32>() },
+        PartitionsTakenOver { partitions: vec_of(partition()) },
+        Preallocated { first: ino(), count: any::<u32>(), attr: attr(), inline_limit: any::<u32>(), prefix_lease: of(ino()) },
         Directory { entries: vec_of(dir_entry()), end: any::<bool>(), parent: ino() },
     ];
     replies.extend([
@@ -300,28 +301,28 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
         Seek { from: any::<u64>(), what: select(vec![SeekTarget::Data, SeekTarget::Hole]) },
         Space,
         Fence { session: any::<u64>().prop_map(SessionId) },
-        Watch { token: any::<u64>(), round: any::<u64>() },
-        Changed { token: any::<u64>(), round: any::<u64>(), from: any::<u64>() },
-        Unwatch { token: any::<u64>() },
-        Settled,
-        Regions { from: ino(), which: select(vec![Regions::Dirty, Regions::All]) },
+        TrackDirty { token: any::<u64>(), round: any::<u64>() },
+        NextDirty { token: any::<u64>(), round: any::<u64>(), from: any::<u64>() },
+        EndDirtyTracking { token: any::<u64>() },
+        Committed,
+        Regions { from: ino(), which: select(vec![RegionSelection::Dirty, RegionSelection::All]) },
         Survey { range: range(), unit: any::<u64>(), read: any::<bool>() },
-        Heal { range: range() },
-        Mend {
+        Repair { range: range() },
+        CopyReplica {
             from: any::<u32>().prop_map(TargetId),
             to: any::<u32>().prop_map(TargetId),
             range: range(),
         },
-        Forget { range: range() },
+        DiscardLost { range: range() },
         MarkLost { range: range() },
         SetTime { time: time() },
         Digests { range: range() },
-        Adopt { verifier: any::<u64>(), instead_of: any::<u64>() },
+        AdoptVerifier { verifier: any::<u64>(), instead_of: any::<u64>() },
         Measure { what: measure(), milliseconds: any::<u64>() },
         Traffic,
         Rewrite { range: range(), len: of(any::<u64>()) },
-        Expect { first: any::<u64>(), len: any::<u64>() },
-        Room { range: range() },
+        ExpectChecksums { first: any::<u64>(), len: any::<u64>() },
+        SpaceNeeded { range: range() },
     ]
 }
 
@@ -352,8 +353,8 @@ fn rate() -> impl Strategy<Value = wire::MeasuredRate> {
     (of, any::<u64>(), any::<u32>()).prop_map(|(of, rate, streams)| wire::MeasuredRate { of, rate, streams })
 }
 
-fn touched() -> impl Strategy<Value = Touched> {
-    (vec_of(ino()), vec_of((ino(), ino()))).prop_map(|(files, new)| Touched { files, new })
+fn touched() -> impl Strategy<Value = ReconcileFiles> {
+    (vec_of(ino()), vec_of((ino(), ino()))).prop_map(|(files, new)| ReconcileFiles { files, new })
 }
 
 pub fn partitions_requests() -> Vec<BoxedStrategy<PartitionsRequest>> {
@@ -443,7 +444,7 @@ fn time() -> impl Strategy<Value = Timestamp> {
     (any::<i64>(), 0..1_000_000_000u32).prop_map(|(secs, nanos)| Timestamp { secs, nanos })
 }
 
-fn kept() -> impl Strategy<Value = LeaseMode> {
+fn retained_mode() -> impl Strategy<Value = LeaseMode> {
     prop_oneof![mode(), Just(LeaseMode::Permissions)]
 }
 
@@ -472,8 +473,9 @@ fn owner() -> impl Strategy<Value = LockOwner> {
 }
 
 fn held_lock() -> impl Strategy<Value = HeldLock> {
-    (ino(), space(), owner(), any::<u32>(), kind(), lock_range())
-        .prop_map(|(ino, space, owner, pid, kind, range)| HeldLock { ino, space, owner, pid, kind, range })
+    (ino(), space(), owner(), any::<u32>(), kind(), lock_range()).prop_map(
+        |(ino, space, owner, pid, kind, range)| HeldLock { ino, family: space, owner, pid, kind, range },
+    )
 }
 
 fn lock_range() -> impl Strategy<Value = LockRange> {
@@ -579,13 +581,17 @@ fn file() -> impl Strategy<Value = FileInfo> {
             inline,
             inline_limit,
             epoch,
-            uncut,
+            truncate_pending: uncut,
         },
     )
 }
 
 fn recall() -> impl Strategy<Value = Recall> {
-    (any::<u64>(), ino(), of(kept())).prop_map(|(number, ino, keep)| Recall { number, ino, retain: keep })
+    (any::<u64>(), ino(), of(retained_mode())).prop_map(|(number, ino, keep)| Recall {
+        number,
+        ino,
+        retain: keep,
+    })
 }
 
 fn migration() -> impl Strategy<Value = Migration> {
