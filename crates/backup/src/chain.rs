@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::format::{Footer, Header};
 use crate::reader::{Reader, Record};
-use crate::state::StateChecksum;
+use crate::state_checksum::StateChecksum;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

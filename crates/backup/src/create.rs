@@ -3,7 +3,7 @@
 use crate::chain::{Chain, Merged};
 use crate::error::Result;
 use crate::format::{Attached, FORMAT, Footer, Header};
-use crate::state::StateChecksum;
+use crate::state_checksum::StateChecksum;
 use crate::writer::Writer;
 use bytes::Bytes;
 use kv::{Engine, Pair};

@@ -30,7 +30,7 @@ pub mod format;
 pub mod fuzzing;
 mod reader;
 mod restore;
-mod state;
+mod state_checksum;
 mod writer;
 
 pub use chain::{Chain, Merged};
@@ -40,4 +40,4 @@ pub use error::{Error, Result};
 pub use format::{Attached, Footer, Header, SUFFIX};
 pub use reader::{Reader, verify};
 pub use restore::{Restored, Rewrite, restore};
-pub use state::StateChecksum;
+pub use state_checksum::StateChecksum;

@@ -5,7 +5,7 @@ use crate::format::{
     Attached, AttachedHead, BLOCK_BYTES, BLOCK_HEADER_BYTES, DELETED, FILE, FOOT, Footer, HEAD, Header, KEYS,
     MAGIC, PUT, block_checksum,
 };
-use crate::state::StateChecksum;
+use crate::state_checksum::StateChecksum;
 use rustix::fs::{RenameFlags, renameat_with};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write};

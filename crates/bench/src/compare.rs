@@ -1,7 +1,7 @@
 //! Comparison of two results.
 
-use crate::draw::serde_name;
 use crate::experiment::{Caching, Operation, Through};
+use crate::figure_parts::serde_name;
 use crate::results::{Measured, Results};
 use serde::Serialize;
 

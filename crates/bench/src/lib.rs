@@ -14,8 +14,8 @@
 pub mod ceilings;
 pub mod characterize;
 pub mod compare;
-pub mod draw;
 mod experiment;
+pub mod figure_parts;
 pub mod host;
 pub mod import;
 pub mod load;

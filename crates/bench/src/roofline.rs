@@ -62,7 +62,8 @@ const EXCEEDED: f64 = 1.05;
 /// case.
 pub fn exceeded<'a>(bindings: impl Iterator<Item = &'a Binding>) -> Option<String> {
     let worst = bindings.max_by(|a, b| a.share.total_cmp(&b.share)).filter(|worst| worst.share > EXCEEDED)?;
-    let (percent, limit, place) = (worst.share * 100.0, crate::draw::serde_name(worst.limit), &worst.place);
+    let (percent, limit, place) =
+        (worst.share * 100.0, crate::figure_parts::serde_name(worst.limit), &worst.place);
     Some(format!(
         "{percent:.0} % of {limit} ({place}): a cache of the drive or a host has answered, or the ceiling was measured during other work; measure it again while nothing else runs"
     ))

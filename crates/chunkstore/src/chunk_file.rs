@@ -1,9 +1,9 @@
 //! One open chunk file.
 
+use crate::block_sums::{SumBudget, SumCache};
 use crate::paths;
 use crate::range_lock::RangeLock;
 use crate::store_dir::StoreDir;
-use crate::sums::{SumBudget, SumCache};
 use parking_lot::Mutex;
 use rt::{File, OpenOptions};
 use std::io;

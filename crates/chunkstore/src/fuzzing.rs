@@ -4,10 +4,10 @@
 //! Each function takes the bytes as they are, and again with corrected checksums, which no random
 //! change finds. It panics when accepted input isn't the same after it was written and read again.
 
+use crate::block_sums::{PAGE_BYTES, SUM_BYTES, stored_sums};
 use crate::identity::{self, Parsed};
 use crate::intent::{Header, Records};
-use crate::sums::{PAGE_BYTES, SUM_BYTES, stored_sums};
-use crate::{ROW_BYTES, rows, verifier};
+use crate::{ROW_BYTES, fixed_records, verifier};
 use types::{BLOCK_SIZE, crc32c};
 
 /// Inodes that a recovery looks for because of one span.
@@ -76,14 +76,14 @@ pub fn superblock(bytes: &[u8]) {
 /// A file of rows.
 pub fn rows(bytes: &[u8]) {
     let mut corrected = bytes.to_vec();
-    for stored in corrected.as_chunks_mut::<{ rows::STORED_BYTES }>().0 {
+    for stored in corrected.as_chunks_mut::<{ fixed_records::STORED_BYTES }>().0 {
         let sum = crc32c(&stored[..ROW_BYTES]);
         stored[ROW_BYTES..].copy_from_slice(&sum.to_le_bytes());
     }
     for bytes in [bytes, &corrected] {
-        for stored in bytes.chunks(rows::STORED_BYTES) {
-            let row = rows::whole(stored);
-            assert!(row.is_none_or(|row| rows::stored(&row) == stored));
+        for stored in bytes.chunks(fixed_records::STORED_BYTES) {
+            let row = fixed_records::whole(stored);
+            assert!(row.is_none_or(|row| fixed_records::stored(&row) == stored));
         }
     }
 }

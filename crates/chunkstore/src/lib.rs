@@ -41,19 +41,21 @@
 
 #![warn(missing_docs)]
 
+mod background_sync;
+mod block_sums;
 mod cache;
 mod chunk_file;
 mod copied_times;
 mod dirty_ranges;
+mod discard_lost;
 mod error;
+mod fixed_records;
 #[doc(hidden)]
 pub mod fuzzing;
-mod give_up;
 mod group;
 mod identity;
 mod intent;
 mod lost_blocks;
-mod maintain;
 mod min_length;
 mod orphans;
 mod paths;
@@ -63,21 +65,20 @@ mod recent_reads;
 mod recover;
 mod reservations;
 mod reserve;
-mod reshape;
 mod rewrite;
-mod rows;
 mod seek;
 mod statistics;
 mod store;
 mod store_dir;
-mod sums;
 mod survey;
+mod truncate_and_allocate;
 mod unsynced;
 mod verifier;
 mod verify;
 mod write;
 
 pub use error::{Kind, Result, StoreError};
+pub use fixed_records::{ROW_BYTES, Row, Rows};
 pub use group::{DEFAULT_GROUP_LOG_BYTES, IfAbsent};
 pub use identity::{FORMAT_VERSION, Identity};
 pub use intent::EntryHold;
@@ -85,7 +86,6 @@ pub use min_length::At;
 pub use orphans::Orphan;
 pub use recover::RecoveryReport;
 pub use reservations::SpaceNeed;
-pub use rows::{ROW_BYTES, Row, Rows};
 pub use statistics::{Counter, Statistics};
 pub use store::{
     Allocate, ChunkStat, DEFAULT_MAX_OPEN_FILES, DEFAULT_RECENT_READS, DEFAULT_SUM_CACHE_BYTES, IoPath,

@@ -150,7 +150,7 @@ mod tests {
     fn a_mark_is_known_by_its_content_and_never_matches() {
         let mut block = [0; BLOCK_SIZE];
         block.iter_mut().zip(MARK.iter().cycle()).for_each(|(byte, mark)| *byte = *mark);
-        assert!(is_mark(&block) && !crate::sums::matches(&block, sum_of_mark(&block)));
+        assert!(is_mark(&block) && !crate::block_sums::matches(&block, sum_of_mark(&block)));
         for end in [32, 33, 4000] {
             let mut last = block;
             last[end..].fill(0);

@@ -4,12 +4,12 @@
 //! write can make the comparison fail. So a mismatch only counts if it persists with the range
 //! held, when no write can be running there.
 
+use crate::block_sums::{PAGE_SUMS, known_crc};
 use crate::chunk_file::ChunkFile;
 use crate::error::{Result, StoreError};
 use crate::min_length::At;
 use crate::range_lock::WritePath;
 use crate::store::{IoPath, Store};
-use crate::sums::{PAGE_SUMS, known_crc};
 use rt::IoBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

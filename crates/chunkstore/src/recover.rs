@@ -1,5 +1,6 @@
 //! Recovery of checksums where a change may have been interrupted.
 
+use crate::block_sums::sum_of_found;
 use crate::chunk_file::{ChunkFile, absent_is_fine};
 use crate::error::Result;
 use crate::intent::{DirtyRegions, Records, RetainedRecords, ShutdownState, Span, merged};
@@ -7,7 +8,6 @@ use crate::paths;
 use crate::range_lock::WritePath;
 use crate::read::BLOCK;
 use crate::store::{IoPath, Store};
-use crate::sums::sum_of_found;
 use rt::IoBuf;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -160,7 +160,7 @@ impl Store {
         let found: Vec<BlockSum> = buf.as_slice().chunks_exact(BLOCK_SIZE).map(sum_of_found).collect();
         let mut known = vec![BlockSum::HOLE; found.len()];
         self.copy_sums(file, first, &mut known).await?;
-        let is_stale = |(block, sum): (&[u8], &BlockSum)| !crate::sums::matches(block, *sum);
+        let is_stale = |(block, sum): (&[u8], &BlockSum)| !crate::block_sums::matches(block, *sum);
         let stale =
             buf.as_slice().chunks_exact(BLOCK_SIZE).zip(&known).filter(|pair| is_stale(*pair)).count();
         if stale > 0 {

@@ -6,13 +6,13 @@
 //! validate the damage. Whatever part of the repair is on disk when power fails, a block either
 //! matches its checksum or is refused as before.
 
+use crate::block_sums::{SUM_BYTES, sum_of_written};
 use crate::chunk_file::{ChunkFile, absent_is_fine};
 use crate::error::Result;
 use crate::paths;
 use crate::range_lock::WritePath;
 use crate::read::{BLOCK, whole_blocks};
 use crate::store::Store;
-use crate::sums::{SUM_BYTES, sum_of_written};
 use rt::{Fallocate, File, IoBuf, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;

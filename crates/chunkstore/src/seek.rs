@@ -4,12 +4,12 @@
 //! there: its content was lost, and a reader that took it for zeros would make that final. So what
 //! is reported as a hole reads as zeros, and a read of what is reported as data meets the damage.
 
+use crate::block_sums::{PAGE_BYTES, PAGE_SUMS};
 use crate::chunk_file::ChunkFile;
 use crate::error::Result;
 use crate::min_length::At;
 use crate::read::BLOCK;
 use crate::store::{Seek, Store};
-use crate::sums::{PAGE_BYTES, PAGE_SUMS};
 use crate::survey::SUM_OF_ZEROS;
 use std::sync::Arc;
 use types::{BlockSum, ByteRange, InodeId};

@@ -1,8 +1,10 @@
 //! An open target.
 
+use crate::block_sums::{self, PAGE_BYTES, SumBudget};
 use crate::cache::{self, FileCache};
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result, StoreError};
+use crate::fixed_records::Rows;
 use crate::group::{self, DEFAULT_GROUP_LOG_BYTES};
 use crate::identity::{self, Identity, Owner};
 use crate::intent::{DEFAULT_LOG_BYTES, IntentLog, ShutdownState};
@@ -11,10 +13,8 @@ use crate::paths::{self, CHUNKS, DRC_ROWS, FENCES, OVERFLOW};
 use crate::recent_reads::RecentReads;
 use crate::recover::RecoveryReport;
 use crate::reserve::SpaceGrant;
-use crate::rows::Rows;
 use crate::statistics::Statistics;
 use crate::store_dir::StoreDir;
-use crate::sums::{self, PAGE_BYTES, SumBudget};
 use crate::unsynced::Unsynced;
 use crate::verifier::Verifier;
 use parking_lot::Mutex;
@@ -538,12 +538,16 @@ impl Store {
     pub(crate) fn load_sums<'a>(
         &'a self,
         file: &'a Arc<ChunkFile>,
-        missing: sums::Missing,
+        missing: block_sums::Missing,
     ) -> Pin<Box<impl Future<Output = Result<()>> + use<'a>>> {
         Box::pin(self.read_sums(file, missing))
     }
 
-    async fn read_sums(&self, file: &Arc<ChunkFile>, sums::Missing(number): sums::Missing) -> Result<()> {
+    async fn read_sums(
+        &self,
+        file: &Arc<ChunkFile>,
+        block_sums::Missing(number): block_sums::Missing,
+    ) -> Result<()> {
         self.evict_sums_if_full().await;
         let failed = |e| self.failed("read", file.sum_path(), e);
         let page = IoBuf::alloc(PAGE_BYTES);
@@ -565,8 +569,8 @@ impl Store {
     pub(crate) async fn evict_sums_if_full(&self) {
         for _ in 0..EVICTION_ATTEMPTS {
             match self.budget.evict_pages() {
-                sums::EvictionResult::Enough => return,
-                sums::EvictionResult::FlushFirst(other) => {
+                block_sums::EvictionResult::Enough => return,
+                block_sums::EvictionResult::FlushFirst(other) => {
                     if let Err(e) = self.flush_sums(&other).await {
                         tracing::warn!(target_id = %self.target(), "checksums can't be written back: {e}");
                         return;

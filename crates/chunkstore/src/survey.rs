@@ -1,11 +1,11 @@
 //! Surveys of chunk files: enough to compare a replica with another one, and to tell which of them
 //! another program has modified.
 
+use crate::block_sums::PAGE_SUMS;
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result};
 use crate::read::BLOCK;
 use crate::store::{IoPath, Store};
-use crate::sums::PAGE_SUMS;
 use rt::IoBuf;
 use std::sync::{Arc, LazyLock};
 use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, Timestamp, block_sum, crc32c};

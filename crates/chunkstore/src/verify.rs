@@ -1,11 +1,11 @@
 //! Verification of chunk files.
 
+use crate::block_sums::PAGE_SUMS;
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result};
 use crate::paths::{self, CHUNKS};
 use crate::read::BLOCK;
 use crate::store::{IoPath, Store};
-use crate::sums::PAGE_SUMS;
 use rt::{File, FileStat, IoBuf, OpenOptions};
 use std::collections::BTreeSet;
 use std::io;

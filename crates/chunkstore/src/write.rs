@@ -1,12 +1,12 @@
 //! Writing.
 
+use crate::block_sums::{PAGE_SUMS, sum_of_written};
 use crate::chunk_file::{Change, ChunkFile};
 use crate::error::Result;
 use crate::min_length::At;
 use crate::range_lock::WritePath;
 use crate::read::{BLOCK, whole_blocks};
 use crate::store::{IoPath, Store};
-use crate::sums::{PAGE_SUMS, sum_of_written};
 use rt::{File, IoBuf};
 use std::future::ready;
 use std::io;
@@ -175,7 +175,7 @@ impl Store {
         let last = (blocks.end / BLOCK).saturating_sub(1) / PAGE_SUMS;
         for page in blocks.start / BLOCK / PAGE_SUMS..=last {
             if !file.sums.contains(page) {
-                self.load_sums(file, crate::sums::Missing(page)).await?;
+                self.load_sums(file, crate::block_sums::Missing(page)).await?;
             }
         }
         Ok(())

@@ -275,7 +275,7 @@ fn is_mirror(map: &ClusterMap, target: TargetId) -> bool {
 /// Returns the mirrored groups in which a target is in sync.
 fn groups_counting_on(map: &ClusterMap, target: TargetId) -> Vec<GroupId> {
     let is_in_sync = |group: &&types::Group| {
-        group.scheme.has_primary() && group.state_of(target) == Some(MemberState::Good)
+        group.scheme.has_primary() && group.state_of(target) == Some(MemberState::InSync)
     };
     map.groups.iter().filter(is_in_sync).map(|group| group.id).collect()
 }

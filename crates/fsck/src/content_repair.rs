@@ -191,7 +191,7 @@ impl ContentRepair<'_> {
         stripe: usize,
     ) -> impl Iterator<Item = (ReplicaLocation, MemberState)> {
         let group = self.map.group(content.layout.groups[stripe]);
-        replica_locations(group).filter(|(_, state)| *state == MemberState::Good)
+        replica_locations(group).filter(|(_, state)| *state == MemberState::InSync)
     }
 
     /// Executes one step.

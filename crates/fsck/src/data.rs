@@ -42,7 +42,7 @@ pub(crate) fn all_stores<'a>(
     let replicas =
         replicas.map(|(&(target, group), store)| (ReplicaLocation { target, group: Some(group) }, store));
     let is_checked = move |location| {
-        state_of(subject, location) == Some(MemberState::Good) || is_orphaned_replica(subject, location)
+        state_of(subject, location) == Some(MemberState::InSync) || is_orphaned_replica(subject, location)
     };
     targets.chain(replicas.filter(move |(location, _)| is_checked(*location)))
 }
@@ -205,7 +205,7 @@ impl ChunkFile<'_> {
 
     fn remedy_of_damage(&self) -> &'static str {
         let is_good = |(target, state): (TargetId, MemberState)| {
-            state == MemberState::Good && target != self.location.target
+            state == MemberState::InSync && target != self.location.target
         };
         let group = self.location.group.and_then(|group| self.subject.map.group(group));
         match group.is_some_and(|group| group.members_with_states().any(is_good)) {
@@ -315,7 +315,7 @@ async fn check_missing(
             let has =
                 |location: &ReplicaLocation| present.get(location).is_some_and(|files| files.contains(&name));
             let good = replica_locations(known)
-                .filter(|(location, state)| *state == MemberState::Good && here(location));
+                .filter(|(location, state)| *state == MemberState::InSync && here(location));
             for (location, _) in good {
                 let lack =
                     missing_content(subject, location, name, (has(&location), &content, stripe)).await?;

@@ -195,7 +195,7 @@ impl<'a> ExposureBuilder<'a> {
         let group = self.map.group(layout.groups[stripe]);
         let members = group.into_iter().flat_map(|group| group.members_with_states());
         let good: Vec<TargetId> =
-            members.filter(|(_, state)| *state == MemberState::Good).map(|(target, _)| target).collect();
+            members.filter(|(_, state)| *state == MemberState::InSync).map(|(target, _)| target).collect();
         let is_mirrored = group.is_some_and(|group| group.scheme.is_redundant());
         match good.len() {
             0 => now.lost += bytes,

@@ -114,7 +114,7 @@ impl LocalTargets<'_> {
                 .hint("they may have the lost content: start the cluster, and wait until they are in sync"));
         }
         replica_locations(group)
-            .filter(|(_, state)| *state == MemberState::Good)
+            .filter(|(_, state)| *state == MemberState::InSync)
             .map(|(location, _)| self.store(location))
             .collect()
     }

@@ -148,7 +148,7 @@ impl Online<'_> {
     async fn wait_until_ready(&self) -> Result<()> {
         let should = |(location, state): &(ReplicaLocation, MemberState)| {
             let target = self.map.target(location.target);
-            *state == MemberState::Good && target.is_some_and(|target| target.state != TargetState::Offline)
+            *state == MemberState::InSync && target.is_some_and(|target| target.state != TargetState::Offline)
         };
         let mut waiting: Vec<Vec<ReplicaLocation>> = self
             .map
@@ -303,7 +303,7 @@ impl Online<'_> {
             }
             let mut replicas: Vec<(ReplicaLocation, ReplicaState)> = Vec::new();
             let name = content.layout.chunk_file(ino, stripe);
-            for (location, _) in members.into_iter().filter(|(_, state)| *state == MemberState::Good) {
+            for (location, _) in members.into_iter().filter(|(_, state)| *state == MemberState::InSync) {
                 if unreachable.contains_key(&location) {
                     continue;
                 }
@@ -337,7 +337,7 @@ impl Online<'_> {
                 .unjudged
                 .push(format!("the replica of group {group} on target {}: {cause}", location.target));
             let is_lost = |(location, state): (ReplicaLocation, MemberState)| {
-                state != MemberState::Good || unreachable.contains_key(&location)
+                state != MemberState::InSync || unreachable.contains_key(&location)
             };
             if replica_locations(self.map.group(group)).all(is_lost) && reported.insert(group) {
                 let hint = "weft group show lists what is missing";
@@ -351,7 +351,7 @@ impl Online<'_> {
         }
         for group in self.map.groups.iter().filter(|group| group.is_degraded()) {
             for (target, state) in
-                group.members_with_states().filter(|(_, state)| *state != MemberState::Good)
+                group.members_with_states().filter(|(_, state)| *state != MemberState::InSync)
             {
                 let state = state.name();
                 report

@@ -111,7 +111,7 @@ impl Online<'_> {
             self.map.targets.iter().map(|target| ReplicaLocation { target: target.id, group: None });
         let groups = self.map.groups.iter().filter(|group| group.scheme.spans_targets());
         let replicas = groups.flat_map(|group| replica_locations(Some(group)));
-        let good = replicas.filter(|(_, state)| *state == MemberState::Good).map(|(location, _)| location);
+        let good = replicas.filter(|(_, state)| *state == MemberState::InSync).map(|(location, _)| location);
         targets.chain(good).collect()
     }
 

@@ -45,7 +45,7 @@ fn report_unopened(
     report: &mut CheckReport,
 ) {
     match data::state_of(subject, location) {
-        Some(MemberState::Good) => {
+        Some(MemberState::InSync) => {
             let object =
                 location.group.map_or_else(|| location.to_string(), |group| format!("group {group}"));
             let found = Finding::new(Kind::UnknownTarget, object, &*error.message, &*error.hint);
@@ -59,7 +59,7 @@ fn report_unopened(
 /// Reports each member that isn't in sync, and each that isn't here.
 fn report_states(subject: &Subject<'_>, group: &Group, report: &mut CheckReport) {
     for (location, state) in replica_locations(Some(group)) {
-        if state != MemberState::Good {
+        if state != MemberState::InSync {
             let state = state.name();
             report.unjudged.push(format!(
                 "the replica of group {} on target {} is {state}: it is resynced when the cluster runs",
@@ -97,7 +97,7 @@ impl<'a> Comparison<'a> {
         };
         for (location, state) in replica_locations(Some(group)) {
             let store = subject.replicas.get(&(location.target, group.id));
-            if let (MemberState::Good, Some(store)) = (state, store) {
+            if let (MemberState::InSync, Some(store)) = (state, store) {
                 comparison.may_differ.extend(dirty_files(store).await?);
                 comparison.overflowed |= store.has_overflowed();
                 comparison.stores.push((location, store));
@@ -231,7 +231,7 @@ pub(crate) type DifferingFiles = BTreeMap<types::GroupId, BTreeSet<InodeId>>;
 pub(crate) async fn all_differing_files(subject: &Subject<'_>) -> Result<DifferingFiles> {
     let mut all = DifferingFiles::new();
     for ((target, group), store) in subject.replicas {
-        let is_good = |known: &Group| known.state_of(*target) == Some(MemberState::Good);
+        let is_good = |known: &Group| known.state_of(*target) == Some(MemberState::InSync);
         if subject.map.group(*group).is_some_and(is_good) {
             all.entry(*group).or_default().extend(dirty_files(store).await?);
         }

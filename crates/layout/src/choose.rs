@@ -231,7 +231,7 @@ fn condition(map: &ClusterMap, group: &Group) -> std::result::Result<GroupCondit
         .collect::<Option<_>>()
         .ok_or(Unusable::Offline)?;
     let serves = |(target, state): &&(&Target, MemberState)| {
-        target.state == TargetState::Online && *state == MemberState::Good
+        target.state == TargetState::Online && *state == MemberState::InSync
     };
     let serving = members.iter().filter(serves).count();
     let is_draining = members.iter().any(|(target, _)| target.drain);

@@ -6,7 +6,7 @@
 
 use crate::executor::{Abort, CommandOutput};
 use crate::service::MetaService;
-use crate::view::View;
+use crate::transaction_view::View;
 use namespace::{Failure, ReadError, Reader, Writes};
 use std::collections::BTreeMap;
 use types::{InodeId, PartitionId, Result, Timestamp};

@@ -12,7 +12,7 @@ use crate::exports::is_unrestricted;
 use crate::limits::{CREATES_AT_ONCE, MAX_REPLAYED_CREATES};
 use crate::service::{LookupScope, MetaService};
 use crate::sessions::{Session, SessionKind};
-use crate::view::View;
+use crate::transaction_view::View;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;

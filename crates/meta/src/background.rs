@@ -5,7 +5,7 @@ use crate::drain::Claim;
 use crate::executor::{Abort, CommandOutput};
 use crate::limits::{BACKGROUND_BATCH, REAP_RETRY, SYNC_INTERVAL};
 use crate::service::MetaService;
-use crate::view::{View, store_error};
+use crate::transaction_view::{View, store_error};
 use namespace::{ReadError, Writes};
 use std::sync::Arc;
 use types::{InodeId, Layout, PartitionId, Result};

@@ -8,7 +8,7 @@ use crate::exports::is_unrestricted;
 use crate::leases::Leases;
 use crate::service::MetaService;
 use crate::sessions::{Session, Sessions};
-use crate::view::View;
+use crate::transaction_view::View;
 use bytes::Bytes;
 use namespace::keys::{self, Key};
 use namespace::leases::{InodeAccess, LeaseRequest, PendingRecall, Requester};

@@ -16,7 +16,7 @@ use crate::limits::{
 use crate::peers::{PartitionsChannel, PeerServices};
 use crate::service::{CommandAnswer, LookupScope, MetaService};
 use crate::sessions::Session;
-use crate::view::{View, not_owner, store_error};
+use crate::transaction_view::{View, not_owner, store_error};
 use kv::{Guard, Outcome};
 use namespace::keys;
 use namespace::leases::{InodeAccess, PendingRecall};

@@ -10,7 +10,7 @@ use crate::limits::{
 use crate::record::StoredSession;
 use crate::service::MetaService;
 use crate::sessions::{Session, SessionKind, stored_replies};
-use crate::view::{not_owner, store_error};
+use crate::transaction_view::{not_owner, store_error};
 use bytes::Bytes;
 use kv::{Batch, Guard, Outcome};
 use namespace::leases::{PendingRecall, Requester};

@@ -1,10 +1,10 @@
 //! Executors: they run the commands of a partition, and keep its uncommitted writes.
 
 use crate::cache::Cache;
-use crate::fetch::{Fetched, MissingData, Readings, partitions_of};
 use crate::limits::MAX_FETCHES;
+use crate::remote_data::{Fetched, MissingData, Readings, partitions_of};
 use crate::stats::Counters;
-use crate::view::{View, not_owner, store_error};
+use crate::transaction_view::{View, not_owner, store_error};
 use bytes::Bytes;
 use kv::{Batch, Guard, Outcome, Store, Ticket};
 use namespace::leases::{InodeAccess, PendingRecall};

@@ -7,7 +7,7 @@
 use crate::executor::Abort;
 use crate::service::MetaService;
 use crate::sessions::Session;
-use crate::view::View;
+use crate::transaction_view::View;
 use namespace::{Caller, Env};
 use std::sync::PoisonError;
 use types::{Credentials, Errno, Error, Export, ExportAccess, Result, SessionId, Squash};

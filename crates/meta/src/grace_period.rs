@@ -9,7 +9,7 @@ use crate::eviction::with_timeout;
 use crate::limits::{GRACE_PERIOD, GRACE_POLL, OPENS_PER_SESSION, PAUSE_THRESHOLD};
 use crate::record::StoredSession;
 use crate::service::MetaService;
-use crate::view::store_error;
+use crate::transaction_view::store_error;
 use kv::Store;
 use namespace::{Key, decode_key, keys};
 use parking_lot::Mutex;

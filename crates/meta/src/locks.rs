@@ -2,7 +2,7 @@
 
 use crate::record::StoredSession;
 use crate::service::MetaService;
-use crate::view::store_error;
+use crate::transaction_view::store_error;
 use namespace::keys;
 use namespace::locks::{Holder, LockOutcome, LockRequest, LockTable, OnConflict, WaitId};
 use parking_lot::Mutex;

@@ -9,9 +9,9 @@
 
 use crate::chunks::{ChunkLocation, EpochedFile};
 use crate::limits::BACKGROUND_BATCH;
-use crate::restore::RestoreRecord;
+use crate::restore_records::RestoreRecord;
 use crate::service::MetaService;
-use crate::view::View;
+use crate::transaction_view::View;
 use namespace::Chunks;
 use std::time::Duration;
 use types::{ByteRange, Errno, InodeId, Layout, Result, SessionId};

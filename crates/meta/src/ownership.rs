@@ -10,7 +10,7 @@ use crate::executor::PartitionState;
 use crate::limits::{ASSIGNMENT_POLL, RETRY_PAUSE};
 use crate::record::Owner;
 use crate::service::{MetaService, env};
-use crate::view::store_error;
+use crate::transaction_view::store_error;
 use kv::{Batch, Guard, Outcome};
 use namespace::{Key, decode_key, keys};
 use prost::Message;

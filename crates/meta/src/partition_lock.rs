@@ -12,7 +12,7 @@ use crate::executor::PartitionState;
 use crate::limits::{PARTITION_LOCK_TIMEOUT, PARTITION_LOCK_WAIT, RETRY_PAUSE};
 use crate::record::Owner;
 use crate::service::MetaService;
-use crate::view::{not_owner, store_error};
+use crate::transaction_view::{not_owner, store_error};
 use bytes::Bytes;
 use kv::{Batch, Guard, Outcome};
 use namespace::leases::{InodeAccess, Requester};

@@ -3,7 +3,7 @@
 use crate::service::MetaService;
 use crate::sessions::{Session, stored_replies};
 use crate::size_recovery::Recovery;
-use crate::view::not_owner;
+use crate::transaction_view::not_owner;
 use types::{InodeId, PartitionId, Result};
 use wire::AsyncCreate;
 

@@ -5,7 +5,7 @@ use crate::limits::{CONTACT_INTERVAL, MAX_CONCURRENT_REGISTRATIONS, MAX_SESSIONS
 use crate::record::StoredReply;
 use crate::reply_cache::{CachedReply, ReplyCache};
 use crate::session_users::SessionUsers;
-use crate::view::store_error;
+use crate::transaction_view::store_error;
 use kv::{Pair, Store, Ticket};
 use namespace::leases::Requester;
 use namespace::{Key, Writes, decode_key, keys};

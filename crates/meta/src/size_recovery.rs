@@ -6,10 +6,10 @@ use crate::drain::{Claim, ReconcileClaim};
 use crate::executor::CommandOrigin;
 use crate::limits::{BACKGROUND_BATCH, DELETION_COMMIT_POLL, RECORDS_PER_DELETION, RETRY_PAUSE};
 use crate::lost_data::ClientAccess;
-use crate::restore::RestoreRecord;
+use crate::restore_records::RestoreRecord;
 use crate::service::MetaService;
 use crate::sessions::{Session, SessionKind};
-use crate::view::store_error;
+use crate::transaction_view::store_error;
 use namespace::{Chunks, OrphanInode, UnrecoveredFile, keys};
 use net::Deadline;
 use std::sync::Arc;
@@ -404,7 +404,7 @@ impl MetaService {
     async fn delete_replies(&self, session: SessionId) -> Result<()> {
         let range = keys::operations_of(session);
         let stored = self.executors.store.scan(&range.from, &range.to, usize::MAX).await;
-        let stored = stored.map_err(|error| crate::view::store_error(&error))?;
+        let stored = stored.map_err(|error| crate::transaction_view::store_error(&error))?;
         for some in stored.chunks(RECORDS_PER_DELETION) {
             let writes = some.iter().map(|(key, _)| (key.to_vec(), None)).collect();
             self.commit_as_owner(Vec::new(), writes).await?;

@@ -3,7 +3,7 @@
 use crate::limits::TOMBSTONE_RETENTION;
 use crate::record::StoredSession;
 use crate::service::MetaService;
-use crate::view::store_error;
+use crate::transaction_view::store_error;
 use kv::{Guard, Outcome};
 use namespace::{Key, decode_key, keys};
 use prost::Message;

@@ -3,7 +3,7 @@
 use crate::executor::CommandOutput;
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
-use crate::view::View;
+use crate::transaction_view::View;
 use namespace::record::{Next, decode};
 use namespace::{Failure, ReadError, Reader, keys};
 use prost::Message;

@@ -7,7 +7,7 @@ mod scrubs;
 pub use certificates::Certificates;
 
 use crate::liveness::Liveness;
-use crate::roster::check_version;
+use crate::map_changes::check_version;
 use types::{CapacityClass, ClusterMap, GroupUsage, Node, NodeId, NodeState, Target, TargetId, TargetState};
 use wire::mgmt::{BackupsInfo, Health, HealthFinding, StoreInfo, Verdict};
 

@@ -26,7 +26,6 @@
 //! - Management knows nothing of inodes and chunks; it delegates such requests to the metadata
 //!   service ([`Metadata`]).
 
-mod assign;
 mod authority;
 mod ceilings;
 mod checked_file;
@@ -37,12 +36,12 @@ pub mod fuzzing;
 mod health;
 pub mod limits;
 mod liveness;
-mod lock;
 mod lost_groups;
 mod management;
-mod measure;
+mod map_changes;
 mod member_states;
 mod members;
+mod partition_assignment;
 mod rates;
 mod reachability;
 mod recover;
@@ -51,25 +50,26 @@ mod removal;
 mod replacement;
 mod restore;
 mod resyncs;
-mod roster;
 mod service;
 mod space;
 mod start_reserve;
 mod state_dir;
+mod state_lock;
 mod superblock;
 mod target_list;
+mod target_measurement;
 
 pub use authority::{MembershipAuthority, RenewedCertificate};
 pub use error::{Error, Result};
-pub use lock::{StateLock, lock_target};
 pub use management::{
     BackupsSource, DEFAULT_POOL, FIRST_NODE, FirstNode, Management, Metadata, OwnUsage, TargetCheck,
 };
+pub use map_changes::{check_address, check_name, check_rack, require_claimable, require_known};
 pub use reachability::{DueProbe, ProbeOutcome};
 pub use restore::{LIVE_RECORDS, restored_record, was_restored_between};
-pub use roster::{check_address, check_name, check_rack, require_claimable, require_known};
 pub use space::{Space, space_of};
 pub use start_reserve::keep_start_reserve;
 pub use state_dir::{MIN_FREE_BYTES, StateDir, StatePaths, require_vacant};
+pub use state_lock::{StateLock, lock_target};
 pub use superblock::{FORMAT_VERSION, Superblock};
 pub use target_list::{TargetList, require_target_or_vacant};

@@ -1,21 +1,21 @@
 //! The cluster map: its storage, changes and publication.
 
-use crate::assign::{assign, log_moves};
 use crate::authority::MembershipAuthority;
 use crate::ceilings::{CEILINGS_KEY, Ceilings};
 use crate::error::{Error, Result};
 use crate::limits::REFRESH_INTERVAL;
 use crate::liveness::Liveness;
 use crate::lost_groups::LostGroups;
-use crate::measure::{TargetMeasurement, log_changes, measured, next_epoch};
+use crate::map_changes::{ManagementIdentity, NextNumbers, Roster};
 use crate::member_states;
 use crate::members::MemberTracker;
+use crate::partition_assignment::{assign, log_moves};
 use crate::rates::ReportedCounters;
 use crate::reachability::{DueProbe, ProbeOutcome, Reachability};
-use crate::roster::{ManagementIdentity, NextNumbers, Roster};
 use crate::space::{Space, space_of};
 use crate::superblock::Superblock;
 use crate::target_list::TargetList;
+use crate::target_measurement::{TargetMeasurement, log_changes, measured, next_epoch};
 use kv::{Batch, Outcome, Writer};
 use net::LocalFuture;
 use std::collections::BTreeSet;
@@ -631,7 +631,7 @@ mod tests {
 
     #[test]
     fn mirrored_groups_of_one_process_start_with_one_member_in_sync() {
-        use types::MemberState::{Bad, Good, NeedsResync};
+        use types::MemberState::{InSync, NeedsRebuild, NeedsResync};
         in_cluster(async |list, writer, management| {
             let scheme = types::Scheme::Mirror(2);
             management.make_groups("default", scheme).await.unwrap();
@@ -644,27 +644,34 @@ mod tests {
             let other = management.current().groups[2].clone();
             assert_ne!(other.id, group.id);
             let again = Management::open(writer, &list).await.unwrap();
-            assert_eq!(states(&again, other.id), [(other.members[0], Good), (other.members[1], NeedsResync)]);
+            assert_eq!(
+                states(&again, other.id),
+                [(other.members[0], InSync), (other.members[1], NeedsResync)]
+            );
             assert_eq!(again.current().group(other.id).unwrap().since, again.current().epoch);
             // One of its disks may be gone: a directory in its place isn't a replica.
             let (first, second) = (group.members[0], group.members[1]);
             std::fs::remove_dir(list.root().join(format!("t{first}"))).unwrap();
             management.refresh().await.unwrap();
-            assert_eq!(states(&management, group.id), [(second, Good), (first, NeedsResync)]);
+            assert_eq!(states(&management, group.id), [(second, InSync), (first, NeedsResync)]);
             let since = management.current().group(group.id).unwrap().since;
             let report = crate::member_states::MemberReport {
                 group: group.id,
                 since,
                 target: first,
-                state: Bad,
+                state: NeedsRebuild,
                 orderly: false,
             };
             management.set_member(None, report, "its disk is broken").await.unwrap();
-            assert_eq!(states(&management, group.id), [(second, Good), (first, Bad)]);
+            assert_eq!(states(&management, group.id), [(second, InSync), (first, NeedsRebuild)]);
             // A directory other than the opened one is no better.
             management.set_target_check(Arc::new(move |target| target != second));
             management.refresh().await.unwrap();
-            assert_eq!(states(&management, group.id), [(second, Good), (first, Bad)], "the last one stays");
+            assert_eq!(
+                states(&management, group.id),
+                [(second, InSync), (first, NeedsRebuild)],
+                "the last one stays"
+            );
             assert_eq!(management.current().target(second).unwrap().state, TargetState::Offline);
         });
     }

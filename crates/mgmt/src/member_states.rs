@@ -61,7 +61,7 @@ pub fn apply_member_report(
         group.state_of(report.target).ok_or_else(|| refusal::no_member(report.group, report.target))?;
     if before == report.state {
         // The content of a revived member matches the metadata.
-        if report.orderly && before == MemberState::Good && group.revived == Some(report.target) {
+        if report.orderly && before == MemberState::InSync && group.revived == Some(report.target) {
             group_mut(map, report.group)?.revived = None;
         }
         return Ok(());
@@ -71,7 +71,8 @@ pub fn apply_member_report(
     }
     let others = reachable_others(map, group, &[report.target], presence);
     let is_leaving = group.leaving == Some(report.target);
-    let is_dismissed = report.orderly || (before, report.state) == (MemberState::Good, MemberState::Bad);
+    let is_dismissed =
+        report.orderly || (before, report.state) == (MemberState::InSync, MemberState::NeedsRebuild);
     // No member leaves before the group has its full number of replicas; unreachable ones don't
     // count.
     let is_needed = is_leaving && is_dismissed && others.len() < group.scheme.members();
@@ -79,15 +80,15 @@ pub fn apply_member_report(
         // This is an answer, too: the member stays.
         return Ok(());
     }
-    if before == MemberState::Good && others.is_empty() {
+    if before == MemberState::InSync && others.is_empty() {
         return Err(refusal::last_in_sync_member(report.group, report.target));
     }
     let group = group_mut(map, report.group)?;
     match before {
-        MemberState::Good if report.orderly && primary == Some(report.target) => {
+        MemberState::InSync if report.orderly && primary == Some(report.target) => {
             step_down(group, report.target, report.state, &others);
         }
-        MemberState::Good => eject(group, &[report.target], report.state, &others),
+        MemberState::InSync => eject(group, &[report.target], report.state, &others),
         _ => set_state(group, report.target, report.state),
     }
     Ok(())
@@ -95,14 +96,14 @@ pub fn apply_member_report(
 
 /// Whether a primary may report this transition. A member gets back in sync only by a resync.
 fn may_become(before: MemberState, after: MemberState) -> bool {
-    use MemberState::{Bad, Good, NeedsResync, Rebuilding, Resyncing};
+    use MemberState::{InSync, NeedsRebuild, NeedsResync, Rebuilding, Resyncing};
     matches!(
         (before, after),
-        (Good, NeedsResync | Bad)
-            | (NeedsResync, Resyncing | Bad)
-            | (Resyncing, Good | NeedsResync | Bad)
-            | (Bad, Rebuilding)
-            | (Rebuilding, Good | Bad)
+        (InSync, NeedsResync | NeedsRebuild)
+            | (NeedsResync, Resyncing | NeedsRebuild)
+            | (Resyncing, InSync | NeedsResync | NeedsRebuild)
+            | (NeedsRebuild, Rebuilding)
+            | (Rebuilding, InSync | NeedsRebuild)
     )
 }
 
@@ -127,7 +128,7 @@ pub fn handle_restart_in(
         return;
     }
     let in_sync: Vec<TargetId> =
-        on_node.iter().copied().filter(|id| before.state_of(*id) == Some(MemberState::Good)).collect();
+        on_node.iter().copied().filter(|id| before.state_of(*id) == Some(MemberState::InSync)).collect();
     let others = reachable_others(map, before, &on_node, presence);
     let is_primary = before.primary().is_some_and(|primary| on_node.contains(&primary));
     let Ok(group) = group_mut(map, group) else { return };
@@ -153,7 +154,7 @@ pub fn handle_shutdown(map: &mut ClusterMap, node: NodeId, presence: &Reachabili
         let on_node = members_on(map, group, node);
         let others = reachable_others(map, group, &on_node, presence);
         let in_sync: Vec<TargetId> =
-            on_node.into_iter().filter(|id| group.state_of(*id) == Some(MemberState::Good)).collect();
+            on_node.into_iter().filter(|id| group.state_of(*id) == Some(MemberState::InSync)).collect();
         if let (false, false, Ok(group)) = (in_sync.is_empty(), others.is_empty(), group_mut(map, id)) {
             eject(group, &in_sync, MemberState::NeedsResync, &others);
         }
@@ -167,7 +168,7 @@ pub fn handle_full_restart(map: &mut ClusterMap) {
         let Some(primary) = group.primary() else { continue };
         for member in group.members.clone().into_iter().filter(|member| *member != primary) {
             abort_resync(group, member);
-            if group.state_of(member) == Some(MemberState::Good) {
+            if group.state_of(member) == Some(MemberState::InSync) {
                 set_state(group, member, MemberState::NeedsResync);
             }
         }
@@ -200,7 +201,7 @@ pub fn eject_missing(map: &mut ClusterMap, presence: &ReachabilitySnapshot) {
         let Some(group) = map.group(id) else { continue };
         let is_missing = |id: &TargetId| presence.missing.contains(id);
         let in_sync =
-            group.members_with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
+            group.members_with_states().filter(|(_, state)| *state == MemberState::InSync).map(|(id, _)| id);
         let missing: Vec<TargetId> = in_sync.filter(is_missing).collect();
         let others = reachable_others(map, group, &missing, presence);
         if let (false, false, Ok(group)) = (missing.is_empty(), others.is_empty(), group_mut(map, id)) {
@@ -228,12 +229,13 @@ pub fn recover(map: &mut ClusterMap, group: GroupId, from: TargetId) -> Result<(
     let group = group_mut(map, group)?;
     let rank = |(member, state): &(TargetId, MemberState)| match state {
         _ if *member == from => 0,
-        MemberState::Good => 2,
+        MemberState::InSync => 2,
         _ => 1,
     };
     let mut ordered: Vec<(TargetId, MemberState)> = group.members_with_states().collect();
     ordered.sort_by_key(rank);
-    let new_state = |(member, _)| (member, if member == from { MemberState::Good } else { MemberState::Bad });
+    let new_state =
+        |(member, _)| (member, if member == from { MemberState::InSync } else { MemberState::NeedsRebuild });
     (group.members, group.states) = ordered.into_iter().map(new_state).unzip();
     // It is needed now, even if it was being replaced.
     group.leaving = group.leaving.filter(|leaving| *leaving != from);
@@ -261,10 +263,10 @@ pub fn assign_group_versions(before: &ClusterMap, after: &mut ClusterMap) {
 pub fn ejected(before: &ClusterMap, after: &ClusterMap) -> Vec<(GroupId, TargetId)> {
     let of_group = |group: &Group| {
         let was_in_sync = |target: TargetId| {
-            before.group(group.id).and_then(|known| known.state_of(target)) == Some(MemberState::Good)
+            before.group(group.id).and_then(|known| known.state_of(target)) == Some(MemberState::InSync)
         };
         let was_ejected =
-            |(target, state): &(TargetId, MemberState)| *state != MemberState::Good && was_in_sync(*target);
+            |(target, state): &(TargetId, MemberState)| *state != MemberState::InSync && was_in_sync(*target);
         group
             .members_with_states()
             .filter(was_ejected)
@@ -294,7 +296,7 @@ pub fn log_members(before: &ClusterMap, after: &ClusterMap) {
             };
             match state {
                 _ if was == state => {}
-                MemberState::Good => {
+                MemberState::InSync => {
                     tracing::info!(
                         group = id,
                         target_id = member.0,
@@ -345,7 +347,7 @@ fn reachable_others(
     presence: &ReachabilitySnapshot,
 ) -> Vec<TargetId> {
     let in_sync =
-        group.members_with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
+        group.members_with_states().filter(|(_, state)| *state == MemberState::InSync).map(|(id, _)| id);
     in_sync.filter(|id| !excluded.contains(id) && is_available(map, *id, presence)).collect()
 }
 
@@ -363,7 +365,7 @@ fn eject(group: &mut Group, ejected: &[TargetId], state: MemberState, others: &[
     let (Some(replaced), Some(primary)) = (replaced, others.first()) else { return };
     for member in group.members.clone().into_iter().filter(|id| id != primary && !ejected.contains(id)) {
         abort_resync(group, member);
-        if group.state_of(member) == Some(MemberState::Good) {
+        if group.state_of(member) == Some(MemberState::InSync) {
             set_state(group, member, MemberState::NeedsResync);
         }
     }
@@ -396,7 +398,7 @@ fn step_down(group: &mut Group, primary: TargetId, state: MemberState, others: &
 fn abort_resync(group: &mut Group, target: TargetId) {
     match group.state_of(target) {
         Some(MemberState::Resyncing) => set_state(group, target, MemberState::NeedsResync),
-        Some(MemberState::Rebuilding) => set_state(group, target, MemberState::Bad),
+        Some(MemberState::Rebuilding) => set_state(group, target, MemberState::NeedsRebuild),
         _ => {}
     }
 }
@@ -404,7 +406,7 @@ fn abort_resync(group: &mut Group, target: TargetId) {
 fn set_state(group: &mut Group, target: TargetId, state: MemberState) {
     group.states =
         group.members_with_states().map(|(id, now)| if id == target { state } else { now }).collect();
-    if group.states.iter().all(|state| *state == MemberState::Good) {
+    if group.states.iter().all(|state| *state == MemberState::InSync) {
         group.states.clear();
     }
 }

@@ -39,7 +39,7 @@ impl MemberTracker {
         for (group, node, _) in &self.restarted_in_sync {
             let is_alone = |g: &Group| {
                 !g.members_with_states().any(|(id, state)| {
-                    state == MemberState::Good
+                    state == MemberState::InSync
                         && map.target(id).is_some_and(|target| target.node != *node)
                         && member_states::is_available(map, id, presence)
                 })
@@ -58,7 +58,8 @@ impl MemberTracker {
         // A new member has no content yet that it could serve.
         for group in after.groups.iter().filter(|group| group.scheme.spans_targets()) {
             let known = before.group(group.id);
-            for (target, _) in group.members_with_states().filter(|(_, state)| *state != MemberState::Good) {
+            for (target, _) in group.members_with_states().filter(|(_, state)| *state != MemberState::InSync)
+            {
                 if known.is_some_and(|known| !known.members.contains(&target)) {
                     self.ejected_in_epoch.insert((group.id, target), Epoch(0));
                 }
@@ -66,7 +67,7 @@ impl MemberTracker {
         }
         let is_not_in_sync = |(group, target): &(GroupId, TargetId)| {
             let state = after.group(*group).and_then(|g| g.state_of(*target));
-            state.is_some_and(|state| state != MemberState::Good)
+            state.is_some_and(|state| state != MemberState::InSync)
         };
         self.ejected_in_epoch.retain(|member, _| is_not_in_sync(member));
         self.failed.retain(|member, _| is_not_in_sync(member));
@@ -75,8 +76,8 @@ impl MemberTracker {
     /// Records the reason if a primary's report ends an attempt to resync a member, which was in
     /// state `was`.
     fn note_failure(&mut self, was: Option<MemberState>, report: &MemberReport, reason: &str) {
-        use MemberState::{Bad, NeedsResync, Rebuilding, Resyncing};
-        if let (Some(Rebuilding), Bad) | (Some(Resyncing), NeedsResync) = (was, report.state) {
+        use MemberState::{NeedsRebuild, NeedsResync, Rebuilding, Resyncing};
+        if let (Some(Rebuilding), NeedsRebuild) | (Some(Resyncing), NeedsResync) = (was, report.state) {
             self.failed.insert((report.group, report.target), reason.to_string());
         }
     }
@@ -108,7 +109,7 @@ impl MemberTracker {
     pub fn note_restarted(&mut self, map: &ClusterMap, node: NodeId) {
         for group in map.groups.iter().filter(|group| group.scheme.spans_targets()) {
             let is_good = |(id, state): (TargetId, MemberState)| {
-                state == MemberState::Good && map.target(id).is_some_and(|t| t.node == node)
+                state == MemberState::InSync && map.target(id).is_some_and(|t| t.node == node)
             };
             if group.members_with_states().any(is_good) {
                 self.restarted_in_sync.insert((group.id, node, group.since));
@@ -139,7 +140,7 @@ impl MemberTracker {
             return Ok(());
         };
         let is_ejection =
-            group.state_of(report.target) == Some(MemberState::Good) && report.state != MemberState::Good;
+            group.state_of(report.target) == Some(MemberState::InSync) && report.state != MemberState::InSync;
         let must_wait_for_others = self.restarted_in_sync.contains(&(report.group, primary, group.since));
         let is_reachability_known = match presence.reachable.contains(&other) {
             true => !must_wait_for_others || presence.missing.contains(&report.target),
@@ -240,7 +241,7 @@ impl Management {
         let is_unaware = |(id, _): &(TargetId, MemberState)| !self.has_confirmed(&map, group, *id);
         group
             .members_with_states()
-            .filter(|(_, state)| *state != MemberState::Good)
+            .filter(|(_, state)| *state != MemberState::InSync)
             .find(is_unaware)
             .map(|(id, _)| id)
     }
@@ -270,7 +271,7 @@ impl Management {
             let known = before.group(group);
             // No node can know this change yet.
             known.is_some_and(|known| {
-                known.state_of(id).is_some_and(|state| state != MemberState::Good)
+                known.state_of(id).is_some_and(|state| state != MemberState::InSync)
                     && (self.cluster().is_none() || self.has_confirmed(before, known, id))
             })
         };

@@ -56,8 +56,10 @@ impl Management {
             return Err(refusal::not_mirrored(id));
         }
         match group.state_of(from).ok_or_else(|| refusal::no_member(id, from))? {
-            MemberState::Good => return Err(refusal::is_in_sync(id, from)),
-            MemberState::Bad | MemberState::Rebuilding => return Err(refusal::needs_full_copy(id, from)),
+            MemberState::InSync => return Err(refusal::is_in_sync(id, from)),
+            MemberState::NeedsRebuild | MemberState::Rebuilding => {
+                return Err(refusal::needs_full_copy(id, from));
+            }
             MemberState::NeedsResync | MemberState::Resyncing => {}
         }
         let presence = self.reachability_snapshot(map);

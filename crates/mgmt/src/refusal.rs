@@ -314,10 +314,10 @@ pub(crate) fn no_member(group: GroupId, target: TargetId) -> Error {
 
 pub(crate) fn state_name(state: MemberState) -> &'static str {
     match state {
-        MemberState::Good => "in sync",
+        MemberState::InSync => "in sync",
         MemberState::NeedsResync => "not in sync",
         MemberState::Resyncing => "being resynced",
-        MemberState::Bad => "without usable content",
+        MemberState::NeedsRebuild => "without usable content",
         MemberState::Rebuilding => "being rebuilt",
     }
 }

@@ -40,7 +40,7 @@ pub fn advance(map: &mut ClusterMap, context: &ReplacementContext<'_>) {
 pub fn start_replacement(map: &mut ClusterMap, group: GroupId, from: TargetId, to: TargetId) {
     if let Some(group) = group_mut(map, group) {
         let mut members: Vec<(TargetId, MemberState)> = group.members_with_states().collect();
-        members.push((to, MemberState::Bad));
+        members.push((to, MemberState::NeedsRebuild));
         set_members(group, members);
         group.leaving = Some(from);
     }
@@ -77,7 +77,7 @@ fn remove_leaving(map: &mut ClusterMap, context: &ReplacementContext<'_>) {
         let Some(leaving) = group.leaving else { continue };
         let is_removable = match group.state_of(leaving) {
             None => true,
-            Some(MemberState::Good) => false,
+            Some(MemberState::InSync) => false,
             Some(_) => {
                 group.in_sync_members().count() >= group.scheme.members()
                     && (context.is_ejection_confirmed)(group.id, leaving)
@@ -106,7 +106,7 @@ fn replace_lost(map: &mut ClusterMap, context: &ReplacementContext<'_>) {
         if !has_other_in_sync(map, group, member, context.presence) {
             continue;
         }
-        if state == MemberState::Good {
+        if state == MemberState::InSync {
             member_states::eject_lost(map, id, member, context.presence);
             continue;
         }
@@ -134,7 +134,7 @@ fn replace_unsuitable(map: &mut ClusterMap, context: &ReplacementContext<'_>) {
     let unsuitable_member = |group: &Group| {
         let mut members = group.members_with_states();
         let found = members.find(|(id, state)| {
-            *state == MemberState::Bad && group.leaving != Some(*id) && is_unsuitable(*id)
+            *state == MemberState::NeedsRebuild && group.leaving != Some(*id) && is_unsuitable(*id)
         });
         found.map(|(id, _)| (group.id, id))
     };
@@ -157,7 +157,7 @@ fn replace_drained(map: &mut ClusterMap, context: &ReplacementContext<'_>) {
         let under_way = map.groups.iter().filter(|group| group.leaving == Some(from)).count();
         let may_begin = |group: &&Group| {
             let others_are_good =
-                group.members_with_states().all(|(id, state)| id == from || state == MemberState::Good);
+                group.members_with_states().all(|(id, state)| id == from || state == MemberState::InSync);
             group.scheme.spans_targets()
                 && group.leaving.is_none()
                 && group.members.contains(&from)
@@ -191,7 +191,7 @@ fn is_reachable(map: &ClusterMap, id: TargetId, presence: &ReachabilitySnapshot)
 
 /// Puts another target, without content, in the place of a member.
 fn substitute(group: &mut Group, member: TargetId, to: TargetId) {
-    let put = |(id, state)| if id == member { (to, MemberState::Bad) } else { (id, state) };
+    let put = |(id, state)| if id == member { (to, MemberState::NeedsRebuild) } else { (id, state) };
     let members = group.members_with_states().map(put).collect();
     set_members(group, members);
 }
@@ -206,7 +206,7 @@ fn remove(group: &mut Group, member: TargetId) {
 
 fn set_members(group: &mut Group, members: Vec<(TargetId, MemberState)>) {
     (group.members, group.states) = members.into_iter().unzip();
-    if group.states.iter().all(|state| *state == MemberState::Good) {
+    if group.states.iter().all(|state| *state == MemberState::InSync) {
         group.states.clear();
     }
 }

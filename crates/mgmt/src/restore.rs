@@ -1,7 +1,7 @@
 //! The map of a store that is restored from a backup.
 
 use crate::management::{MAP_KEY, NUMBERS_KEY};
-use crate::roster::NextNumbers;
+use crate::map_changes::NextNumbers;
 use types::{ClusterMap, Epoch, Errno, Error, Result};
 
 /// Upper bound of the map epochs since a backup: one is made with a change, and only some in a

@@ -25,7 +25,7 @@ impl Management {
             };
             group
                 .members_with_states()
-                .filter(|(_, state)| *state != MemberState::Good)
+                .filter(|(_, state)| *state != MemberState::InSync)
                 .map(member)
                 .collect::<Vec<_>>()
         };
@@ -106,7 +106,8 @@ impl Management {
                 group.id
             ));
         }
-        let waiting = moving().filter(|info| info.state == MemberState::Bad && info.progress.is_none());
+        let waiting =
+            moving().filter(|info| info.state == MemberState::NeedsRebuild && info.progress.is_none());
         let blocked = waiting.filter(|info| !is_online(&map, info.target) || self.failure(info).is_some());
         if let (None, Some(info)) = (stuck, blocked.into_iter().next()) {
             progress.hindrance = Some(format!(

@@ -6,9 +6,9 @@ use crate::health::{
 };
 use crate::limits::{HEARTBEAT_INTERVAL, SERVING_LEASE, WATCH_INTERVAL};
 use crate::management::{Management, Metadata};
+use crate::map_changes::{ManagementIdentity, check_clock, check_version};
 use crate::member_states::{self, MemberReport};
 use crate::refusal;
-use crate::roster::{ManagementIdentity, check_clock, check_version};
 use crate::superblock::Superblock;
 use net::{Caller, Handler, LocalFuture};
 use rt::IoBuf;
@@ -585,7 +585,7 @@ impl Management {
 fn has_released_member(map: &ClusterMap, node: NodeId) -> bool {
     let ejected_leaving_member = |group: &types::Group| {
         group.leaving.filter(|id| {
-            group.state_of(*id).is_some_and(|state| state != types::MemberState::Good)
+            group.state_of(*id).is_some_and(|state| state != types::MemberState::InSync)
                 && map.target(*id).is_some_and(|target| target.node == node)
         })
     };

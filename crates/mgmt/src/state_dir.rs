@@ -2,9 +2,9 @@
 
 use crate::checked_file::draft_of;
 use crate::error::{Error, Result};
-use crate::lock::StateLock;
 use crate::space::space_of;
 use crate::start_reserve::release_on_full_disk;
+use crate::state_lock::StateLock;
 use crate::superblock::Superblock;
 use identity::require_private_directory;
 use std::fs;

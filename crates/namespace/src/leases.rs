@@ -24,9 +24,9 @@
 //! Pure, and deterministic: nothing is iterated in hash order. A table may be one of several
 //! shards, each with its own inodes.
 
-mod room;
+mod lease_limits;
 
-use room::SessionLeases;
+use lease_limits::SessionLeases;
 use std::collections::{BTreeMap, VecDeque};
 use types::{InodeId, PartitionId, SessionId};
 pub use wire::InodeAccess;

@@ -6,11 +6,11 @@
 //! buffer are short, so that little has to be copied. A mostly idle connection has a small staging
 //! buffer.
 
-use crate::appetite::ReceiveSizing;
 use crate::fault::Fault;
 use crate::limits::{
     BULK_PEEK_BYTES, DIRECT_RECEIVE_BYTES, IDLE_STAGE_BYTES, RECEIVE_PIECE_BYTES, RECEIVE_STAGE_BYTES,
 };
+use crate::receive_sizing::ReceiveSizing;
 use crate::stream::{Stream, Transport};
 use rt::IoBuf;
 use std::cell::Cell;

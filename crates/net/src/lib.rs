@@ -37,49 +37,49 @@
 
 #![warn(missing_docs)]
 
-mod apart;
-mod appetite;
-mod arena;
 mod budget;
 mod caller;
 mod channel;
 mod client;
-mod either;
+mod detached;
 mod exports;
 mod fault;
+mod first_of_two;
 #[doc(hidden)]
 pub mod fuzzing;
-mod groups;
+mod group_requests;
 mod inbound;
 mod limits;
 mod liveness;
-mod loads;
 mod meta_channels;
 mod networks;
 mod node_channels;
 mod outbox;
-mod racks;
-mod reads;
+mod own_rack;
+mod receive_sizing;
+mod replica_reads;
 mod revocations;
 mod server;
+mod shared_arena;
 mod signal;
 mod storage_channels;
 mod stream;
+mod target_load;
 mod tls;
 
-pub use apart::run_detached;
 pub use caller::{Caller, Proof};
 pub use channel::{Channel, Deadline, Distance, Handler, LocalFuture};
 pub use client::{
     AddressFailure, ClientIdentity, LinkStatus, Lookup, Peer, PeerOptions, PeerStatus, ProbeFailure, SameHost,
 };
+pub use detached::run_detached;
 pub use exports::Exports;
-pub use groups::GroupDestination;
+pub use group_requests::GroupDestination;
 pub use liveness::Liveness;
 pub use meta_channels::{MetaChannel, MetaChannels};
 pub use networks::Networks;
 pub use node_channels::Connect;
-pub use racks::{IsLocalNode, OwnRack};
+pub use own_rack::{IsLocalNode, OwnRack};
 pub use server::{Router, Server, ServerLimits, ServerOptions};
 pub use storage_channels::{StorageChannel, StorageChannels, WhenOffline};
 pub use stream::{Security, Transport};

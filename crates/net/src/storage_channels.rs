@@ -1,7 +1,7 @@
 //! The channels to all targets.
 
-use crate::loads::Loads;
 use crate::node_channels::{Connect, NodeChannels};
+use crate::target_load::Loads;
 use crate::{Channel, Distance, LocalFuture, OwnRack};
 use rt::IoBuf;
 use std::collections::BTreeMap;

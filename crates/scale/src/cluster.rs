@@ -218,7 +218,7 @@ impl SimulatedCluster {
             if group.members.iter().any(|id| lost.contains(id)) {
                 let state = |id: &TargetId| match lost.contains(id) {
                     true => types::MemberState::NeedsResync,
-                    false => types::MemberState::Good,
+                    false => types::MemberState::InSync,
                 };
                 group.states = group.members.iter().map(state).collect();
             }

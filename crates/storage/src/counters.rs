@@ -1,6 +1,6 @@
 //! Counters of a target.
 
-use crate::alarm::Alarm;
+use crate::admin_alarm::Alarm;
 use crate::convert;
 use crate::target_check::TargetStatus;
 use chunkstore::{Kind, Store, StoreError};

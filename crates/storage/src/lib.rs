@@ -12,25 +12,25 @@
 
 #![warn(missing_docs)]
 
-mod alarm;
+mod admin_alarm;
 mod capability_check;
 mod convert;
 mod counters;
 mod dirty_tracking;
 mod drc;
-mod epochs;
 mod evicted_sessions;
-mod fences;
-mod groups;
-mod lease;
+mod group_requests;
+mod lease_epochs;
 mod measure;
 mod mirror;
 mod scrub;
 mod service;
+mod serving_lease;
+mod session_fences;
 mod target_check;
 
 pub use counters::Counters;
-pub use lease::ServingLease;
 pub use measure::Connect;
 pub use mirror::{GroupManagement, GroupPeers, MemberChange};
 pub use service::{MAX_TARGETS, StorageService};
+pub use serving_lease::ServingLease;

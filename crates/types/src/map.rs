@@ -136,13 +136,15 @@ pub struct Pool {
 pub enum MemberState {
     /// In sync: it has everything that was acknowledged.
     #[default]
-    Good,
+    #[serde(rename = "good")]
+    InSync,
     /// It missed writes that the other members recorded.
     NeedsResync,
     /// It gets the writes that it missed, and every new write.
     Resyncing,
     /// It missed writes that no member recorded: it needs a full copy.
-    Bad,
+    #[serde(rename = "bad")]
+    NeedsRebuild,
     /// It gets a full copy, and every new write.
     Rebuilding,
 }
@@ -151,17 +153,17 @@ impl MemberState {
     /// Its name in texts for people.
     pub fn name(self) -> &'static str {
         match self {
-            MemberState::Good => "good",
+            MemberState::InSync => "good",
             MemberState::NeedsResync => "needs-resync",
             MemberState::Resyncing => "resyncing",
-            MemberState::Bad => "bad",
+            MemberState::NeedsRebuild => "bad",
             MemberState::Rebuilding => "rebuilding",
         }
     }
 
     /// Whether the member receives every write.
     pub fn receives_writes(self) -> bool {
-        matches!(self, MemberState::Good | MemberState::Resyncing | MemberState::Rebuilding)
+        matches!(self, MemberState::InSync | MemberState::Resyncing | MemberState::Rebuilding)
     }
 }
 
@@ -226,12 +228,14 @@ impl Group {
 
     /// The member that orders writes: the first one in sync. `None` if none is.
     pub fn primary(&self) -> Option<TargetId> {
-        self.members_with_states().find(|(_, state)| *state == MemberState::Good).map(|(member, _)| member)
+        self.members_with_states().find(|(_, state)| *state == MemberState::InSync).map(|(member, _)| member)
     }
 
     /// Returns the members that are in sync.
     pub fn in_sync_members(&self) -> impl Iterator<Item = TargetId> + '_ {
-        self.members_with_states().filter(|(_, state)| *state == MemberState::Good).map(|(member, _)| member)
+        self.members_with_states()
+            .filter(|(_, state)| *state == MemberState::InSync)
+            .map(|(member, _)| member)
     }
 
     /// The replaced member, once it isn't needed any more: all others are in sync, and as many as
@@ -239,7 +243,7 @@ impl Group {
     pub fn removable_member(&self) -> Option<TargetId> {
         let leaving = self.leaving.filter(|leaving| self.members.contains(leaving))?;
         let stay = || self.members_with_states().filter(|(member, _)| *member != leaving);
-        let are_good = stay().all(|(_, state)| state == MemberState::Good);
+        let are_good = stay().all(|(_, state)| state == MemberState::InSync);
         (are_good && stay().count() >= self.scheme.members()).then_some(leaving)
     }
 
@@ -279,7 +283,7 @@ impl Group {
 
     /// Whether a member isn't in sync.
     pub fn is_degraded(&self) -> bool {
-        self.members_with_states().any(|(_, state)| state != MemberState::Good)
+        self.members_with_states().any(|(_, state)| state != MemberState::InSync)
     }
 }
 
@@ -399,7 +403,7 @@ mod tests {
         let mut group = Group {
             scheme: Scheme::Mirror(2),
             members: vec![TargetId(1), TargetId(2)],
-            states: vec![MemberState::Good, MemberState::Bad],
+            states: vec![MemberState::InSync, MemberState::NeedsRebuild],
             leaving: Some(TargetId(1)),
             ..Group::single(GroupId(7), PoolId(1), TargetId(1))
         };

@@ -4,7 +4,7 @@ use crate::{Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperime
 
 /// Returns the value of `--operations` for `weft bench io` and `weft bench meta`.
 fn words(operations: &[Operation]) -> String {
-    operations.iter().map(crate::draw::serde_name).collect::<Vec<_>>().join(",")
+    operations.iter().map(crate::figure_parts::serde_name).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the equivalent `weft bench io ...` or `weft bench meta ...`.

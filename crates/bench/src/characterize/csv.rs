@@ -1,6 +1,6 @@
 //! Results as CSV: a row for each operation and thread count.
 
-use crate::draw::serde_name;
+use crate::figure_parts::serde_name;
 use crate::{Measured, Results};
 
 const COLUMNS: &str = "experiment,operation,clients,threads,record_bytes,queue_depth,total_bytes,caching,runs,\

@@ -7,7 +7,7 @@ mod commands;
 mod csv;
 mod page;
 
-use crate::draw::{Unit, display_name};
+use crate::figure_parts::{Unit, display_name};
 use crate::profiles::{Figure, Host, Profile, Quantity, fitted, largest_scale, profile, profiles};
 use crate::text::{digits, size};
 use crate::{Experiment, Measured, Results, binding_of, exceeded};

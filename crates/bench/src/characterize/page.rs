@@ -3,7 +3,7 @@
 use super::commands::command;
 use super::csv::median_of;
 use super::{Part, Report};
-use crate::draw::{self, Unit, display_name, place, serde_name};
+use crate::figure_parts::{self, Unit, display_name, place, serde_name};
 use crate::profiles::{Figure, Quantity, XAxis};
 use crate::text::{digits, size};
 use crate::{Access, Binding, Experiment, Limit, Measured, Operation, Through, binding_of};
@@ -139,7 +139,7 @@ fn draw(report: &Report, part: &Part, unit: Unit) -> Option<report::Figure> {
     let mut lines = Vec::new();
     for operation in figure.operations() {
         let ours = part.measured.iter().filter(|of| of.operation == operation);
-        lines.extend(draw::series(display_name(operation), across, unit, ours));
+        lines.extend(figure_parts::series(display_name(operation), across, unit, ours));
     }
     let first = figure.experiments.first()?;
     for other in &report.beside {
@@ -152,15 +152,16 @@ fn draw(report: &Report, part: &Part, unit: Unit) -> Option<report::Figure> {
                     && of.record_bytes == first.record_bytes()
                     && is_depth
             };
-            let label = format!("{}, {}", draw::display_name_with_path(operation, through), other.system);
-            lines.extend(draw::series(label, across, unit, other.measured.iter().filter(is_alike)));
+            let label =
+                format!("{}, {}", figure_parts::display_name_with_path(operation, through), other.system);
+            lines.extend(figure_parts::series(label, across, unit, other.measured.iter().filter(is_alike)));
         }
     }
     if !lines.is_empty() {
         lines.extend(ceiling_lines(report, part, unit));
     }
     let caption = "Medians of all runs; bars from minimum to maximum; dashed: limits by the ceilings.";
-    draw::figure(figure.title, caption, across, unit, lines)
+    figure_parts::figure(figure.title, caption, across, unit, lines)
 }
 
 /// Returns what binds a measurement, and how much of it was reached.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use types::{CapacityClass, Epoch, Group, GroupId, Node, NodeState, PoolId, Scheme, Target, TargetState};
 
 const STATES: [MemberState; 4] =
-    [MemberState::Good, MemberState::Good, MemberState::NeedsResync, MemberState::Bad];
+    [MemberState::InSync, MemberState::InSync, MemberState::NeedsResync, MemberState::NeedsRebuild];
 
 /// Six targets on three nodes, with the given groups. The first node stores the metadata, and the
 /// first two are in a rack.
@@ -69,7 +69,7 @@ fn left(
     });
     let copies = |id: &u32| {
         let group = &map.groups[*id as usize];
-        let good = group.members_with_states().filter(|(_, state)| *state == MemberState::Good);
+        let good = group.members_with_states().filter(|(_, state)| *state == MemberState::InSync);
         (good.filter(|(target, _)| !is_gone(target.0)).count(), group.members.len())
     };
     groups.iter().zip(bytes).map(|(id, bytes)| (copies(id).0, copies(id).1, bytes)).collect()

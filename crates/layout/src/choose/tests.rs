@@ -239,14 +239,14 @@ fn mirrored() -> (ClusterMap, StripePattern) {
 
 #[test]
 fn degraded_groups_are_a_last_resort() {
-    use MemberState::{Bad, Good, NeedsResync, Resyncing};
+    use MemberState::{InSync, NeedsRebuild, NeedsResync, Resyncing};
     let (mut map, pattern) = mirrored();
     let chosen = |map: &ClusterMap| {
         choose(map, &pattern, InodeId::new(PartitionId(0), 1), 0)
             .map(|groups| groups.into_iter().map(|g| g.0).collect::<BTreeSet<u32>>())
     };
     assert_eq!(chosen(&map), Ok(BTreeSet::from([1, 2, 3])));
-    map.groups[0].states = vec![Good, NeedsResync];
+    map.groups[0].states = vec![InSync, NeedsResync];
     map.targets[3].state = TargetState::ProbablyOffline;
     assert_eq!(chosen(&map), Ok(BTreeSet::from([3])));
     map.targets[4].drain = true;
@@ -260,7 +260,7 @@ fn degraded_groups_are_a_last_resort() {
     assert_eq!(chosen(&map), Ok(BTreeSet::from([1, 2])), "one member in sync is reachable");
     map.targets[2].state = TargetState::Offline;
     assert_eq!(chosen(&map), Ok(BTreeSet::from([1])), "no member of 2 can be");
-    for states in [vec![Resyncing, Good], vec![Bad, Good]] {
+    for states in [vec![Resyncing, InSync], vec![NeedsRebuild, InSync]] {
         map.groups[0].states = states;
         assert_eq!(chosen(&map), Ok(BTreeSet::from([1])));
         map.targets[1].state = TargetState::Offline;

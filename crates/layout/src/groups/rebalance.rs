@@ -71,7 +71,7 @@ impl MovePlan {
         for group in self.after.groups.iter_mut().filter(|group| group.id == next.group) {
             // The incoming member takes space that no other group can use any more.
             let state = |id: &TargetId| {
-                if *id == next.from { MemberState::Bad } else { MemberState::Good }
+                if *id == next.from { MemberState::NeedsRebuild } else { MemberState::InSync }
             };
             group.states = group.members.iter().map(state).collect();
             group.members = replaced(group, next.from, next.to).collect();
@@ -170,7 +170,7 @@ impl TargetLoads {
                 for other in group.members.iter().filter(|other| **other != id) {
                     *loads.shared.entry((id, *other)).or_default() += 1;
                 }
-                if matches!(state, MemberState::Bad | MemberState::Rebuilding) {
+                if matches!(state, MemberState::NeedsRebuild | MemberState::Rebuilding) {
                     loads.incoming_bytes.entry(id).and_modify(|bytes| *bytes += member_bytes(map, group));
                 }
             }

@@ -5,7 +5,7 @@ use crate::executor::{Abort, CommandOrigin, CommandOutput, TransactOutcome};
 use crate::limits::LEASE_TRIES;
 use crate::service::MetaService;
 use crate::sessions::Session;
-use crate::view::{View, not_owner};
+use crate::transaction_view::{View, not_owner};
 use namespace::leases::LeaseRequest;
 use net::LocalFuture;
 use std::sync::Arc;

@@ -8,13 +8,13 @@
 //! intermediate state is valid, since each group has its own scheme.
 
 use super::migrations::TaskEnd;
-use super::stripe::MoveRequest;
+use super::stripe_move::MoveRequest;
 use crate::eviction::with_timeout;
 use crate::executor::{Abort, CommandOutput};
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
 use crate::sessions::Session;
-use crate::view::View;
+use crate::transaction_view::View;
 use namespace::{FilePlacement, Goal, MoveStep, ReadError, Writes};
 use std::sync::Arc;
 use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId};

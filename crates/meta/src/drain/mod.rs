@@ -35,7 +35,7 @@ mod exclusive;
 mod migrate;
 mod migrations;
 mod status;
-mod stripe;
+mod stripe_move;
 mod transfer;
 
 pub(crate) use claims::{Claim, Claims, ReconcileClaim};
@@ -50,7 +50,7 @@ use crate::service::MetaService;
 use crate::sessions::Session;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use stripe::{MoveRequest, busy_error};
+use stripe_move::{MoveRequest, busy_error};
 use types::{
     ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId, TargetId, TargetState,
 };

@@ -50,7 +50,7 @@ fn unreachable(map: &ClusterMap) -> Option<HealthFinding> {
     let in_sync = |group: &Group| -> Vec<TargetId> {
         group
             .members_with_states()
-            .filter(|(_, state)| *state == MemberState::Good)
+            .filter(|(_, state)| *state == MemberState::InSync)
             .map(|(id, _)| id)
             .collect()
     };
@@ -106,8 +106,9 @@ fn recovered(group: &Group) -> Option<HealthFinding> {
 fn not_in_sync(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
     let mut states: BTreeMap<(TargetId, bool), Vec<GroupId>> = BTreeMap::new();
     for group in mirrored(map) {
-        for (target, state) in group.members_with_states().filter(|(_, state)| *state != MemberState::Good) {
-            let is_bad = matches!(state, MemberState::Bad | MemberState::Rebuilding);
+        for (target, state) in group.members_with_states().filter(|(_, state)| *state != MemberState::InSync)
+        {
+            let is_bad = matches!(state, MemberState::NeedsRebuild | MemberState::Rebuilding);
             states.entry((target, is_bad)).or_default().push(group.id);
         }
     }
@@ -290,7 +291,7 @@ mod tests {
     fn a_member_not_in_sync_is_a_warning_with_progress() {
         assert_eq!(after(|_, _| ()), []);
         let resyncing =
-            |map: &mut ClusterMap| map.groups[0].states = vec![MemberState::Good, MemberState::Resyncing];
+            |map: &mut ClusterMap| map.groups[0].states = vec![MemberState::InSync, MemberState::Resyncing];
         let found = after(|map, _| resyncing(map));
         assert_eq!(found.len(), 1);
         assert_eq!(
@@ -313,7 +314,8 @@ mod tests {
             found[0].what.ends_with("one is being resynced, 3 files left, at most 20 MiB, about 10 s"),
             "{found:?}"
         );
-        let found = after(|map, _| map.groups[0].states = vec![MemberState::Bad, MemberState::Good]);
+        let found =
+            after(|map, _| map.groups[0].states = vec![MemberState::NeedsRebuild, MemberState::InSync]);
         assert!(
             found[0].what.contains("target 1") && found[0].what.contains("no usable content"),
             "{found:?}"
@@ -323,7 +325,7 @@ mod tests {
     #[test]
     fn an_unavailable_group_is_critical() {
         let found = after(|map, _| {
-            map.groups[0].states = vec![MemberState::Good, MemberState::NeedsResync];
+            map.groups[0].states = vec![MemberState::InSync, MemberState::NeedsResync];
             map.targets[0].state = TargetState::Offline;
         });
         assert_eq!(found[0].verdict, Verdict::Critical);
@@ -335,7 +337,7 @@ mod tests {
             "{found:?}"
         );
         let found = after(|map, _| {
-            map.groups[0].states = vec![MemberState::Good, MemberState::Bad];
+            map.groups[0].states = vec![MemberState::InSync, MemberState::NeedsRebuild];
             map.targets[0].state = TargetState::Offline;
         });
         assert!(found[0].hint.ends_with("in sync: 1"), "{found:?}");
@@ -348,7 +350,7 @@ mod tests {
     #[test]
     fn a_recovered_group_is_a_warning_until_reconciled() {
         let found = after(|map, _| {
-            map.groups[0].states = vec![MemberState::Good, MemberState::Bad];
+            map.groups[0].states = vec![MemberState::InSync, MemberState::NeedsRebuild];
             map.groups[0].revived = Some(TargetId(1));
         });
         assert!(

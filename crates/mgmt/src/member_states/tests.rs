@@ -1,5 +1,5 @@
 use super::*;
-use MemberState::{Bad, Good, NeedsResync, Rebuilding, Resyncing};
+use MemberState::{InSync, NeedsRebuild, NeedsResync, Rebuilding, Resyncing};
 use proptest::prelude::*;
 use types::{CapacityClass, Errno, PoolId, Scheme, Target, TargetState};
 
@@ -67,19 +67,23 @@ fn report(
 fn an_ejected_member_returns_by_a_resync() {
     let (mut map, all) = (map(2), reachability(&[1, 2], &[]));
     report(&mut map, 2, NeedsResync, &reachability(&[1], &[2])).unwrap();
-    assert_eq!(members(&map), [(1, Good), (2, NeedsResync)]);
+    assert_eq!(members(&map), [(1, InSync), (2, NeedsResync)]);
     report(&mut map, 2, Resyncing, &all).unwrap();
     report(&mut map, 2, NeedsResync, &all).unwrap();
-    report(&mut map, 2, Bad, &all).unwrap();
+    report(&mut map, 2, NeedsRebuild, &all).unwrap();
     assert_eq!(report(&mut map, 2, Resyncing, &all).unwrap_err().errno, Errno::EINVAL, "it needs everything");
     report(&mut map, 2, Rebuilding, &all).unwrap();
-    report(&mut map, 2, Good, &all).unwrap();
+    report(&mut map, 2, InSync, &all).unwrap();
     assert!(map.group(GROUP).unwrap().states.is_empty());
     for state in [Resyncing, Rebuilding] {
         assert_eq!(report(&mut map, 2, state, &all).unwrap_err().errno, Errno::EINVAL);
     }
     report(&mut map, 2, NeedsResync, &all).unwrap();
-    assert_eq!(report(&mut map, 2, Good, &all).unwrap_err().errno, Errno::EINVAL, "it has not been resynced");
+    assert_eq!(
+        report(&mut map, 2, InSync, &all).unwrap_err().errno,
+        Errno::EINVAL,
+        "it has not been resynced"
+    );
 }
 
 #[test]
@@ -92,7 +96,10 @@ fn the_last_reachable_member_in_sync_is_not_ejected() {
     }
     let mut map = map(2);
     report(&mut map, 2, NeedsResync, &reachability(&[1, 2], &[])).unwrap();
-    assert_eq!(report(&mut map, 1, Bad, &reachability(&[1, 2], &[])).unwrap_err().errno, Errno::EAGAIN);
+    assert_eq!(
+        report(&mut map, 1, NeedsRebuild, &reachability(&[1, 2], &[])).unwrap_err().errno,
+        Errno::EAGAIN
+    );
 }
 
 #[test]
@@ -127,21 +134,21 @@ fn only_reports_of_the_current_primary_are_applied() {
 #[test]
 fn a_departing_primary_is_replaced_by_a_reachable_member() {
     let mut two = map(2);
-    report(&mut two, 1, Bad, &reachability(&[1, 2], &[])).unwrap();
-    assert_eq!(members(&two), [(2, Good), (1, Bad)]);
+    report(&mut two, 1, NeedsRebuild, &reachability(&[1, 2], &[])).unwrap();
+    assert_eq!(members(&two), [(2, InSync), (1, NeedsRebuild)]);
 
     let mut three = map(3);
     replace_unreachable_primaries(&mut three, &reachability(&[3], &[1, 2]));
-    assert_eq!(members(&three), [(3, Good), (2, NeedsResync), (1, NeedsResync)]);
+    assert_eq!(members(&three), [(3, InSync), (2, NeedsResync), (1, NeedsResync)]);
     // A write that the first one had begun may be on only one of the others.
     let mut three = map(3);
     replace_unreachable_primaries(&mut three, &reachability(&[2, 3], &[1]));
-    assert_eq!(members(&three), [(2, Good), (3, NeedsResync), (1, NeedsResync)]);
+    assert_eq!(members(&three), [(2, InSync), (3, NeedsResync), (1, NeedsResync)]);
     let mut three = map(3);
-    report(&mut three, 3, Bad, &reachability(&[1, 2], &[3])).unwrap();
+    report(&mut three, 3, NeedsRebuild, &reachability(&[1, 2], &[3])).unwrap();
     report(&mut three, 3, Rebuilding, &reachability(&[1, 2, 3], &[])).unwrap();
     replace_unreachable_primaries(&mut three, &reachability(&[2, 3], &[1]));
-    assert_eq!(members(&three), [(2, Good), (3, Bad), (1, NeedsResync)]);
+    assert_eq!(members(&three), [(2, InSync), (3, NeedsRebuild), (1, NeedsResync)]);
 }
 
 #[test]
@@ -163,19 +170,19 @@ fn an_unreachable_secondary_is_not_ejected() {
 fn a_restarted_member_is_ejected_unless_it_is_the_only_one() {
     let mut now = map(2);
     handle_restart(&mut now, NodeId(1), &reachability(&[1, 2], &[]));
-    assert_eq!(members(&now), [(2, Good), (1, NeedsResync)]);
+    assert_eq!(members(&now), [(2, InSync), (1, NeedsResync)]);
     handle_restart(&mut now, NodeId(2), &reachability(&[1, 2], &[]));
-    assert_eq!(members(&now), [(2, Good), (1, NeedsResync)], "the last good one");
+    assert_eq!(members(&now), [(2, InSync), (1, NeedsResync)], "the last good one");
     report(&mut now, 1, Resyncing, &reachability(&[1, 2], &[])).unwrap();
     handle_restart(&mut now, NodeId(2), &reachability(&[1, 2], &[]));
-    assert_eq!(members(&now), [(2, Good), (1, NeedsResync)], "nobody goes on where the other process was");
+    assert_eq!(members(&now), [(2, InSync), (1, NeedsResync)], "nobody goes on where the other process was");
     report(&mut now, 1, Resyncing, &reachability(&[1, 2], &[])).unwrap();
     handle_restart(&mut now, NodeId(1), &reachability(&[1, 2], &[]));
-    assert_eq!(members(&now), [(2, Good), (1, NeedsResync)]);
+    assert_eq!(members(&now), [(2, InSync), (1, NeedsResync)]);
 
     let mut alone = map(2);
     handle_restart(&mut alone, NodeId(1), &reachability(&[1], &[2]));
-    assert_eq!(members(&alone), [(1, Good), (2, Good)]);
+    assert_eq!(members(&alone), [(1, InSync), (2, InSync)]);
 }
 
 #[test]
@@ -183,14 +190,14 @@ fn members_on_one_node_restart_together() {
     let mut now = map(2);
     now.targets[1].node = NodeId(1);
     handle_restart(&mut now, NodeId(1), &reachability(&[1], &[]));
-    assert_eq!(members(&now), [(1, Good), (2, NeedsResync)]);
+    assert_eq!(members(&now), [(1, InSync), (2, NeedsResync)]);
     let mut now = map(3);
     now.targets[1].node = NodeId(1);
     handle_restart(&mut now, NodeId(1), &reachability(&[1, 3], &[]));
-    assert_eq!(members(&now), [(3, Good), (2, NeedsResync), (1, NeedsResync)]);
+    assert_eq!(members(&now), [(3, InSync), (2, NeedsResync), (1, NeedsResync)]);
     let mut now = map(3);
     handle_full_restart(&mut now);
-    assert_eq!(members(&now), [(1, Good), (2, NeedsResync), (3, NeedsResync)]);
+    assert_eq!(members(&now), [(1, InSync), (2, NeedsResync), (3, NeedsResync)]);
     let again = now.clone();
     handle_full_restart(&mut now);
     assert_eq!(now, again);
@@ -200,9 +207,9 @@ fn members_on_one_node_restart_together() {
 fn an_orderly_shutdown_hands_over() {
     let mut now = map(2);
     handle_shutdown(&mut now, NodeId(1), &reachability(&[2], &[1]));
-    assert_eq!(members(&now), [(2, Good), (1, NeedsResync)]);
+    assert_eq!(members(&now), [(2, InSync), (1, NeedsResync)]);
     handle_shutdown(&mut now, NodeId(2), &reachability(&[], &[1, 2]));
-    assert_eq!(members(&now), [(2, Good), (1, NeedsResync)]);
+    assert_eq!(members(&now), [(2, InSync), (1, NeedsResync)]);
 }
 
 #[test]
@@ -231,7 +238,7 @@ enum Event {
 }
 
 fn any_state() -> impl Strategy<Value = MemberState> {
-    prop_oneof![Just(Good), Just(NeedsResync), Just(Resyncing), Just(Bad), Just(Rebuilding)]
+    prop_oneof![Just(InSync), Just(NeedsResync), Just(Resyncing), Just(NeedsRebuild), Just(Rebuilding)]
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -282,12 +289,12 @@ proptest! {
             let is_new = primary != old.primary();
             prop_assert!(!is_new || presence.reachable.contains(&at), "{event:?} of {old:?}: {new:?}");
             // A member that got in sync was resynced by a primary that is still the same.
-            for (id, state) in new.members_with_states().filter(|(_, state)| *state == Good) {
+            for (id, state) in new.members_with_states().filter(|(_, state)| *state == InSync) {
                 let was = old.state_of(id).unwrap();
-                prop_assert!(was == Good || (!is_new && matches!(was, Resyncing | Rebuilding)), "{event:?}: {state:?}");
+                prop_assert!(was == InSync || (!is_new && matches!(was, Resyncing | Rebuilding)), "{event:?}: {state:?}");
             }
             if is_new {
-                let good = new.members_with_states().filter(|(_, state)| *state == Good).count();
+                let good = new.members_with_states().filter(|(_, state)| *state == InSync).count();
                 prop_assert_eq!(good, 1, "a new primary resyncs all other members");
                 let moving = new.members_with_states().any(|(_, state)| matches!(state, Resyncing | Rebuilding));
                 prop_assert!(!moving);
@@ -299,18 +306,18 @@ proptest! {
 #[test]
 fn a_group_recovers_from_a_member_that_missed_writes() {
     let mut now = map(3);
-    report(&mut now, 3, Bad, &reachability(&[1, 2, 3], &[])).unwrap();
+    report(&mut now, 3, NeedsRebuild, &reachability(&[1, 2, 3], &[])).unwrap();
     report(&mut now, 2, NeedsResync, &reachability(&[1, 2, 3], &[])).unwrap();
     let before = now.clone();
     recover(&mut now, GROUP, TargetId(2)).unwrap();
-    assert_eq!(members(&now), [(2, Good), (3, Bad), (1, Bad)]);
+    assert_eq!(members(&now), [(2, InSync), (3, NeedsRebuild), (1, NeedsRebuild)]);
     assign_group_versions(&before, &mut now);
     let group = now.group(GROUP).unwrap();
     assert_eq!((group.since, group.revived), (Epoch(8), Some(TargetId(2))));
     assert_eq!(ejected(&before, &now), [(GROUP, TargetId(1))]);
     // A report of the primary doesn't clear it unless it is orderly.
     let word =
-        MemberReport { group: GROUP, since: Epoch(8), target: TargetId(2), state: Good, orderly: false };
+        MemberReport { group: GROUP, since: Epoch(8), target: TargetId(2), state: InSync, orderly: false };
     let all = reachability(&[2, 3], &[1]);
     apply_member_report(&mut now, Some(NodeId(2)), &word, &all).unwrap();
     assert_eq!(now.group(GROUP).unwrap().revived, Some(TargetId(2)));
@@ -326,7 +333,7 @@ fn a_group_recovers_from_a_member_that_missed_writes() {
     assert_eq!((group.since, group.revived), (Epoch(9), None));
     // A member that returns doesn't become primary by that.
     handle_restart(&mut now, NodeId(1), &reachability(&[1, 2, 3], &[]));
-    assert_eq!(members(&now), [(2, Good), (3, Bad), (1, Bad)]);
+    assert_eq!(members(&now), [(2, InSync), (3, NeedsRebuild), (1, NeedsRebuild)]);
 }
 
 #[test]
@@ -353,14 +360,14 @@ fn members_without_disk_are_ejected_if_another_is_available() {
     };
     let mut two = map(2);
     eject_missing(&mut two, &gone(&[1, 2], &[1]));
-    assert_eq!(members(&two), [(2, Good), (1, NeedsResync)]);
+    assert_eq!(members(&two), [(2, InSync), (1, NeedsResync)]);
     let before = two.clone();
     eject_missing(&mut two, &reachability(&[1, 2], &[]));
     eject_missing(&mut two, &gone(&[1, 2], &[2]));
     assert_eq!(two, before, "it has missed something, and the last good one stays");
     let mut three = map(3);
     eject_missing(&mut three, &gone(&[1, 2, 3], &[2]));
-    assert_eq!(members(&three), [(1, Good), (2, NeedsResync), (3, Good)]);
+    assert_eq!(members(&three), [(1, InSync), (2, NeedsResync), (3, InSync)]);
     for presence in [gone(&[1, 2], &[1, 2]), gone(&[1], &[1]), gone(&[], &[1])] {
         let mut two = map(2);
         let before = two.clone();
@@ -375,8 +382,13 @@ fn a_leaving_member_stays_while_a_replica_is_unreachable() {
         let mut map = map(3);
         let group = map.groups.iter_mut().find(|group| group.id == GROUP).unwrap();
         (group.scheme, group.leaving) = (Scheme::Mirror(2), Some(TargetId(leaving)));
-        let word =
-            MemberReport { group: GROUP, since: Epoch(5), target: TargetId(leaving), state: Bad, orderly };
+        let word = MemberReport {
+            group: GROUP,
+            since: Epoch(5),
+            target: TargetId(leaving),
+            state: NeedsRebuild,
+            orderly,
+        };
         let before = map.clone();
         let reachable: Vec<u32> = (1..=3).filter(|id| *id != absent).collect();
         apply_member_report(&mut map, None, &word, &reachability(&reachable, &[])).unwrap();
@@ -385,6 +397,6 @@ fn a_leaving_member_stays_while_a_replica_is_unreachable() {
         apply_member_report(&mut map, None, &word, &diskless).unwrap();
         assert_eq!(map, before);
         apply_member_report(&mut map, None, &word, &reachability(&[1, 2, 3], &[])).unwrap();
-        assert_eq!(map.group(GROUP).unwrap().state_of(TargetId(leaving)), Some(Bad));
+        assert_eq!(map.group(GROUP).unwrap().state_of(TargetId(leaving)), Some(NeedsRebuild));
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::member_states::{MemberReport, apply_member_report};
-use MemberState::{Bad, Good, NeedsResync, Rebuilding, Resyncing};
+use MemberState::{InSync, NeedsRebuild, NeedsResync, Rebuilding, Resyncing};
 use proptest::prelude::*;
 use types::{CapacityClass, Epoch, NodeId, PoolId, Scheme, Target};
 
@@ -39,7 +39,7 @@ fn evaluate(map: &mut ClusterMap, lost: &[u32]) {
     let (before, presence) = (map.clone(), presence(map));
     member_states::replace_unreachable_primaries(map, &presence);
     let is_not_in_sync = |group: GroupId, id: TargetId| {
-        before.group(group).and_then(|group| group.state_of(id)).is_some_and(|state| state != Good)
+        before.group(group).and_then(|group| group.state_of(id)).is_some_and(|state| state != InSync)
     };
     let lost = lost.iter().map(|id| TargetId(*id)).collect();
     advance(
@@ -63,16 +63,18 @@ fn groups_of(map: &ClusterMap, target: u32) -> Vec<GroupId> {
 fn serve(map: &mut ClusterMap) {
     for group in map.groups.clone() {
         let Some(primary) = group.primary() else { continue };
-        if let Some(leaving) = group.removable_member().filter(|id| group.state_of(*id) == Some(Good)) {
-            report(map, group.id, leaving, Bad, leaving == primary);
+        if let Some(leaving) = group.removable_member().filter(|id| group.state_of(*id) == Some(InSync)) {
+            report(map, group.id, leaving, NeedsRebuild, leaving == primary);
             continue;
         }
         for (id, state) in group.members_with_states() {
             let is_there = map.target(id).unwrap().state == TargetState::Online;
             match state {
                 NeedsResync if is_there => report(map, group.id, id, Resyncing, false),
-                Bad if is_there && group.leaving != Some(id) => report(map, group.id, id, Rebuilding, false),
-                Resyncing | Rebuilding if is_there => report(map, group.id, id, Good, false),
+                NeedsRebuild if is_there && group.leaving != Some(id) => {
+                    report(map, group.id, id, Rebuilding, false)
+                }
+                Resyncing | Rebuilding if is_there => report(map, group.id, id, InSync, false),
                 _ => {}
             }
         }
@@ -88,13 +90,15 @@ fn a_lost_target_is_ejected_then_replaced_by_several() {
     assert_eq!(groups_of(&map, 1), had, "it may come back");
     evaluate(&mut map, &[1]);
     for id in &had {
-        assert_ne!(map.group(*id).unwrap().state_of(TargetId(1)), Some(Good));
+        assert_ne!(map.group(*id).unwrap().state_of(TargetId(1)), Some(InSync));
     }
     evaluate(&mut map, &[1]);
     assert_eq!(groups_of(&map, 1), []);
     let new: BTreeSet<TargetId> = had
         .iter()
-        .flat_map(|id| map.group(*id).unwrap().members_with_states().filter(|(_, state)| *state == Bad))
+        .flat_map(|id| {
+            map.group(*id).unwrap().members_with_states().filter(|(_, state)| *state == NeedsRebuild)
+        })
         .map(|(id, _)| id)
         .collect();
     assert_eq!(new.len(), 3, "all others have a part in it: {new:?}");
@@ -117,7 +121,7 @@ fn an_unconfirmed_ejection_delays_replacement() {
         advance(&mut map, &facts);
     }
     assert!(!groups_of(&map, 1).is_empty());
-    assert!(map.groups.iter().all(|group| group.state_of(TargetId(1)) != Some(Good)));
+    assert!(map.groups.iter().all(|group| group.state_of(TargetId(1)) != Some(InSync)));
 }
 
 #[test]
@@ -129,7 +133,7 @@ fn the_last_member_in_sync_is_never_replaced() {
     map.targets[0].state = TargetState::Offline;
     evaluate(&mut map, &[1]);
     evaluate(&mut map, &[1]);
-    assert_eq!(map.group(group).unwrap().state_of(TargetId(1)), Some(Good));
+    assert_eq!(map.group(group).unwrap().state_of(TargetId(1)), Some(InSync));
 }
 
 #[test]
@@ -204,7 +208,7 @@ fn an_incoming_member_without_space_is_replaced() {
         report(&mut map, group.id, coming, Rebuilding, false);
         evaluate(&mut map, &[]);
         assert!(map.group(group.id).unwrap().members.contains(&coming), "it is being tried");
-        report(&mut map, group.id, coming, Bad, false);
+        report(&mut map, group.id, coming, NeedsRebuild, false);
         evaluate(&mut map, &[]);
         let after = map.group(group.id).unwrap();
         assert!(!after.members.contains(&coming), "{after:?}");
@@ -274,11 +278,11 @@ proptest! {
                 prop_assert!((scheme.members()..=most).contains(&group.members.len()), "{:?}", group);
                 let gone = old.members_with_states().filter(|(id, _)| !group.members.contains(id));
                 for (id, state) in gone {
-                    prop_assert!(state != Good, "{:?}: {} went while it was good: {:?}", event, id, old);
+                    prop_assert!(state != InSync, "{:?}: {} went while it was good: {:?}", event, id, old);
                 }
                 let came = group.members_with_states().filter(|(id, _)| !old.members.contains(id));
                 for (id, state) in came {
-                    prop_assert!(state == Bad, "{:?}: {} came as {:?}", event, id, state);
+                    prop_assert!(state == NeedsRebuild, "{:?}: {} came as {:?}", event, id, state);
                 }
             }
         }

@@ -1,8 +1,8 @@
 use super::*;
 use LeaseMode::{Permissions, Read, Shared, Write};
 
+mod lease_limits;
 mod model;
-mod room;
 
 const INO: InodeId = InodeId(7);
 const LIMITS: Limits = Limits { total: 100, per_session: 50 };

@@ -1,7 +1,7 @@
 //! The calls in flight on a connection.
 
-use crate::arena::Piece;
 use crate::budget::Permit;
+use crate::shared_arena::Piece;
 use rt::IoBuf;
 use std::task::{Context, Poll, Waker};
 use types::Error;

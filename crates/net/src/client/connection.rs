@@ -4,16 +4,16 @@ use super::PeerOptions;
 use super::calls::{Call, CallOutcome, CallPermits, CallState, Calls};
 use super::status::LinkCounters;
 use crate::Liveness;
-use crate::arena::{Arena, Piece};
 use crate::budget::Budget;
-use crate::either::{Either, either};
 use crate::fault::Fault;
+use crate::first_of_two::{Either, either};
 use crate::inbound::{Inbound, ReceiveStats, matches_or_fault};
 use crate::limits::{
     COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, IDLE_CONNECTION_LIMIT, MAX_BYTES_IN_FLIGHT,
     MAX_WAITING_REQUESTS, WATCH_INTERVAL,
 };
 use crate::outbox::Outbox;
+use crate::shared_arena::{Arena, Piece};
 use crate::signal::Signal;
 use crate::stream::{Stream, Transport};
 use rt::IoBuf;

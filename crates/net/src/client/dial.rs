@@ -2,10 +2,10 @@
 
 use super::peer::Shared;
 use crate::Security;
-use crate::arena::Arena;
 use crate::fault::Fault;
 use crate::inbound::Inbound;
 use crate::limits::{CONNECT_TIMEOUT, MAX_REQUESTS_IN_FLIGHT, SHARED_MEMORY_BYTES};
+use crate::shared_arena::Arena;
 use crate::stream::Stream;
 use crate::tls::TlsRefusal;
 use rt::{IoBuf, SharedMemory};

@@ -3,11 +3,11 @@
 mod calls;
 mod connection;
 mod core_index;
+mod core_link;
 mod dial;
-mod link;
 mod lookup;
 mod peer;
-mod reach;
+mod reachability;
 mod remote;
 mod status;
 

@@ -2,7 +2,7 @@
 
 use super::dial::{self, ProbeFailure};
 use super::lookup::{Lookup, LookupState};
-use super::reach::Reachability;
+use super::reachability::Reachability;
 use super::status::{AddressFailure, LinkCounters, PeerStatus};
 use crate::limits::{DEFAULT_CALL_TIMEOUT, SILENCE_BEFORE_PING, SILENCE_TIMEOUT};
 use crate::networks::RankedAddresses;

@@ -2,9 +2,9 @@
 
 use super::calls::CallOutcome;
 use super::connection::{Connection, OutgoingRequest};
-use super::link::Link;
+use super::core_link::Link;
 use super::peer::Peer;
-use crate::either::{Either, either};
+use crate::first_of_two::{Either, either};
 use crate::{Distance, Handler, LocalFuture};
 use rt::IoBuf;
 use std::cell::RefCell;

@@ -1,8 +1,8 @@
 //! New connections: identifies the client and chooses the core that serves it.
 
 use super::core::{ConnectionSlot, IncomingConnection, Shared};
-use crate::either::{Either, either};
 use crate::fault::Fault;
+use crate::first_of_two::{Either, either};
 use crate::inbound::Inbound;
 use crate::limits::{ACCEPT_PAUSE, HELLO_TIMEOUT, MAX_HANDSHAKES};
 use crate::stream::Stream;

@@ -1,13 +1,13 @@
 //! One connection of a client, on its core.
 
 use super::accept::refuse;
-use super::admission::AuthorizationOutcome;
+use super::authorization::AuthorizationOutcome;
 use super::core::{ClientCore, IncomingConnection, ServerCore};
 use super::requests::{Requests, RunningRequest};
 use super::router::PreparedRequest;
 use crate::budget::Permit;
-use crate::either::{Either, either};
 use crate::fault::Fault;
+use crate::first_of_two::{Either, either};
 use crate::inbound::{Inbound, ReceiveStats, check_payload};
 use crate::limits::{DIRECT_RECEIVE_BYTES, MAX_WAITING_REQUESTS, WAIT_PING_INTERVAL};
 use crate::outbox::Outbox;

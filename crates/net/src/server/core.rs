@@ -1,12 +1,12 @@
 //! One core of a server and the connections assigned to it.
 
-use super::admission::Authorizer;
+use super::admission_budget::AdmissionBudget;
+use super::authorization::Authorizer;
 use super::connection::Connection;
-use super::room::AdmissionBudget;
 use super::router::Router;
 use super::{ServerOptions, accept};
 use crate::Caller;
-use crate::either::either;
+use crate::first_of_two::either;
 use crate::limits::MAX_SHARED_MEMORY_IN_ALL;
 use crate::signal::Signal;
 use crate::stream::DetachedStream;

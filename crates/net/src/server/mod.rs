@@ -1,11 +1,11 @@
 //! The server side: listeners, cores, and their connections.
 
 mod accept;
-mod admission;
+mod admission_budget;
+mod authorization;
 mod connection;
 mod core;
 mod requests;
-mod room;
 mod router;
 
 pub use router::Router;

@@ -5,8 +5,8 @@
 //! is encrypted into one buffer, many records at a time.
 
 use super::{CHECK_BOTH, NEW_CERTIFICATE, TlsRefusal};
-use crate::appetite::ReceiveSizing;
 use crate::limits::{IDLE_STAGE_BYTES, TLS_BULK_STAGE_BYTES, TLS_SEND_BYTES, TLS_STAGE_BYTES};
+use crate::receive_sizing::ReceiveSizing;
 use rt::IoBuf;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{CertificateDer, ServerName};

@@ -1,21 +1,21 @@
 //! Files: on the machine's file systems, or on the simulated machine's disk.
 
-mod gaps;
-mod held;
+mod path_guard;
 mod real;
+mod unallocated_ranges;
 
-pub use held::PathGuard;
+pub use path_guard::PathGuard;
 
 use crate::buf::IoBuf;
 use crate::context::{self, Runtime};
 use crate::sim::{self, SimFile};
-pub use gaps::UnallocatedRanges;
 use real::RealFile;
 use std::ffi::{CStr, OsString};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 use types::Timestamp;
+pub use unallocated_ranges::UnallocatedRanges;
 
 /// Longest value of an attribute that is read, bytes: weft stores a few numbers in one.
 pub const MAX_ATTRIBUTE_BYTES: usize = 64;

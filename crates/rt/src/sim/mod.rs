@@ -24,9 +24,9 @@
 //! assert_eq!(len.unwrap(), 4);
 //! ```
 
-mod agenda;
 mod content;
 mod disk;
+mod event_queue;
 mod file;
 mod host;
 mod inode;

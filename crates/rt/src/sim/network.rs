@@ -5,7 +5,7 @@
 //! arise from breaks, as they do over TCP.
 
 use super::HostId;
-use super::agenda::{DurationRange, Event, EventQueue};
+use super::event_queue::{DurationRange, Event, EventQueue};
 use super::rng::mix;
 use super::stream::{Connection, End, EndId, EndState, Segment, Side};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -1,7 +1,7 @@
 //! The scheduler of a simulated world, with the interface for the code inside of it.
 
-use super::agenda::{DurationRange, Event, EventQueue};
 use super::disk::Disk;
+use super::event_queue::{DurationRange, Event, EventQueue};
 use super::host::{Clock, Host};
 use super::network::Network;
 use super::rng::{Rng, mix};

@@ -1,6 +1,6 @@
 //! Simulated sockets, with the interface of this crate's functions.
 
-use super::agenda::EventQueue;
+use super::event_queue::EventQueue;
 use super::network::Network;
 use super::simulation::{DroppedObject, Simulation};
 use super::stream::{End, EndId, EndState, Side};

@@ -90,7 +90,7 @@ impl Run {
 fn last_in_sync(map: &ClusterMap, group: &Group, host: usize) -> Option<usize> {
     let members: Vec<_> = group.members_with_states().map(|(id, state)| (host_of(map, id), state)).collect();
     let is_resynced = members.contains(&(Some(host), MemberState::Resyncing));
-    let mut in_sync = members.iter().filter(|(_, state)| *state == MemberState::Good);
+    let mut in_sync = members.iter().filter(|(_, state)| *state == MemberState::InSync);
     match (in_sync.next(), in_sync.next()) {
         (Some((last, _)), None) if is_resynced && group.scheme.has_primary() => *last,
         _ => None,

@@ -122,7 +122,7 @@ impl MirrorService {
 fn others(group: &Group, own: TargetId) -> impl Iterator<Item = TargetId> {
     let good = group
         .members_with_states()
-        .filter(move |(target, state)| *target != own && *state == MemberState::Good);
+        .filter(move |(target, state)| *target != own && *state == MemberState::InSync);
     good.map(|(target, _)| target)
 }
 

@@ -303,7 +303,7 @@ fn unexpected_reply() -> Error {
 /// A member that isn't in sync is resynced anyhow.
 fn require_in_sync(group: &Group, member: TargetId) -> Result<()> {
     match group.state_of(member) {
-        Some(MemberState::Good) => Ok(()),
+        Some(MemberState::InSync) => Ok(()),
         Some(_) => Err(version_fence::version_mismatch(group.id)),
         None => {
             let message = format!("target {member} is no member of group {}", group.id);

@@ -125,7 +125,7 @@ impl MirrorService {
             group: replica.group,
             version: since,
             target: replica.target,
-            state: MemberState::Good,
+            state: MemberState::InSync,
             reason: "its files agree with the metadata".to_string(),
             is_orderly: true,
         };

@@ -37,7 +37,7 @@ impl MirrorService {
         let spec = request.op.spec();
         match request.op {
             StorageOp::Committed => Ok(StorageReply::Unit),
-            StorageOp::Regions { from, which: RegionSelection::All } if state == MemberState::Good => {
+            StorageOp::Regions { from, which: RegionSelection::All } if state == MemberState::InSync => {
                 Box::pin(regions(&replica, from, RegionSelection::All)).await
             }
             _ if may_read(&spec, state) => {
@@ -127,7 +127,7 @@ impl MirrorService {
 /// Whether a member in this state can answer a read.
 fn may_read(spec: &StorageSpec, state: MemberState) -> bool {
     match spec.effect {
-        Effect::Read(ReadSource::AnyReplica | ReadSource::OneReplica) => state == MemberState::Good,
+        Effect::Read(ReadSource::AnyReplica | ReadSource::OneReplica) => state == MemberState::InSync,
         Effect::Read(ReadSource::AllReplicas) => state.receives_writes(),
         Effect::Change | Effect::Sync | Effect::Control => false,
     }

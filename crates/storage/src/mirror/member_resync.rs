@@ -2,11 +2,11 @@
 //! changes.
 
 use super::member::member_restarted;
-use super::pace::{self, RateLimiter};
 use super::primary::{WHOLE_FILE, state_after_miss};
-use super::progress::ProgressGuard;
 use super::range_locks::LockMode;
+use super::rate_limiter::{self, RateLimiter};
 use super::replica::Replica;
+use super::resync_progress::ProgressGuard;
 use super::{MirrorService, version_fence};
 use chunkstore::{IoPath, Kind, Seek};
 use rt::IoBuf;
@@ -83,9 +83,9 @@ pub(super) async fn run(mirrors: &Arc<MirrorService>, replica: &Replica, member:
         return Err(version_fence::version_mismatch(replica.group));
     };
     let to = match state {
-        MemberState::Good => return Ok(()),
+        MemberState::InSync => return Ok(()),
         MemberState::NeedsResync | MemberState::Resyncing => MemberState::Resyncing,
-        MemberState::Bad | MemberState::Rebuilding => MemberState::Rebuilding,
+        MemberState::NeedsRebuild | MemberState::Rebuilding => MemberState::Rebuilding,
     };
     let mut since = before.group()?.since;
     if state == to {
@@ -117,7 +117,7 @@ pub(super) async fn run(mirrors: &Arc<MirrorService>, replica: &Replica, member:
     };
     let outcome = resync.send_everything(to == MemberState::Rebuilding).await;
     let (state, reason) = match &outcome {
-        Ok(()) => (MemberState::Good, "it is in sync".to_string()),
+        Ok(()) => (MemberState::InSync, "it is in sync".to_string()),
         Err(error) => (state_after_miss(to), error.message.to_string()),
     };
     // Unless another member is the primary by now, or this member was ejected.
@@ -527,7 +527,7 @@ impl MemberResync<'_> {
     /// Leaves clients their share of the time after work that was done in a turn.
     async fn yield_to_clients(&self, turn: Option<SendTurn<'_>>) {
         let Some(turn) = turn else { return };
-        let until_ns = pace::yield_until_ns(turn.from_ns, rt::monotonic_ns());
+        let until_ns = rate_limiter::yield_until_ns(turn.from_ns, rt::monotonic_ns());
         loop {
             let now_ns = rt::monotonic_ns();
             // No client has requests any more.

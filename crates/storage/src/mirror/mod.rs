@@ -18,23 +18,23 @@ mod compare;
 mod detached;
 mod directed_repair;
 mod forced_recovery;
-mod leaving;
 mod member;
 mod member_resync;
-mod pace;
 mod primary;
-mod progress;
 mod range_locks;
+mod rate_limiter;
 mod reader;
 mod reconciliation;
+mod removed_members;
 mod repair;
 mod repair_plan;
 mod replica;
+mod resync_progress;
 mod resync_scheduler;
 mod salvage;
 mod sequences;
 mod space;
-mod unsettled;
+mod unsettled_changes;
 mod version_fence;
 
 pub(crate) use replica::Replica;
@@ -42,13 +42,13 @@ pub(crate) use resync_scheduler::run_resyncs;
 
 use crate::counters::TargetCounters;
 use crate::dirty_tracking::DirtyTrackers;
-use crate::fences::Fences;
-use crate::lease::ServingLease;
+use crate::serving_lease::ServingLease;
+use crate::session_fences::Fences;
 use chunkstore::{IfAbsent, Store};
 use client_activity::ClientActivity;
 use net::{LocalFuture, StorageChannels};
 use parking_lot::{Mutex, RwLock};
-use progress::Progress;
+use resync_progress::Progress;
 use rt::IoBuf;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -327,7 +327,7 @@ impl MirrorService {
     /// of them waits for crash recovery.
     pub(crate) fn is_reconciled_on(&self, map: &ClusterMap, target: TargetId) -> bool {
         let is_good =
-            |group: &Group| group.scheme.has_primary() && group.state_of(target) == Some(MemberState::Good);
+            |group: &Group| group.scheme.has_primary() && group.state_of(target) == Some(MemberState::InSync);
         let mut good = map.groups.iter().filter(|group| is_good(group)).peekable();
         if good.peek().is_none() {
             return true;
@@ -480,7 +480,7 @@ impl MirrorService {
                 group: replica.group,
                 version: view.group()?.since,
                 target: replica.target,
-                state: MemberState::Good,
+                state: MemberState::InSync,
                 reason: "it continues as the primary".to_string(),
                 is_orderly: false,
             };

@@ -112,7 +112,7 @@ impl MirrorService {
             let group = view.group()?;
             let other = group
                 .members_with_states()
-                .find(|(target, state)| *target != replica.target && *state == MemberState::Good);
+                .find(|(target, state)| *target != replica.target && *state == MemberState::InSync);
             let Some((other, _)) = other else {
                 replica.mark_clean();
                 return Ok(());
@@ -170,7 +170,7 @@ impl MirrorService {
     ) -> Option<StorageReply> {
         let others = group
             .members_with_states()
-            .filter(|(target, state)| *target != own && *state == MemberState::Good);
+            .filter(|(target, state)| *target != own && *state == MemberState::InSync);
         for (target, _) in others {
             // A separate buffer: the answer may arrive when the caller no longer waits for it.
             let buf = payload.as_ref().map(|payload| IoBuf::alloc(payload.len()));
@@ -200,7 +200,7 @@ impl MirrorService {
             && let Ok(group) = view.group()
             && group.state_of(target).is_some_and(MemberState::receives_writes)
         {
-            let good = group.members_with_states().filter(|(_, state)| *state == MemberState::Good);
+            let good = group.members_with_states().filter(|(_, state)| *state == MemberState::InSync);
             let others: Vec<TargetId> = good.map(|(id, _)| id).filter(|id| *id != target).collect();
             let is_own = target == replica.target;
             match others.first() {
@@ -235,7 +235,7 @@ impl MirrorService {
         };
         let Ok(group) = view.group() else { return refusal };
         let mut others = group.members_with_states().filter(|(target, _)| *target != replica.target);
-        if others.any(|(target, state)| state == MemberState::Good && self.is_reachable(target)) {
+        if others.any(|(target, state)| state == MemberState::InSync && self.is_reachable(target)) {
             self.step_down(replica, group, error).await;
         }
         // The last in-sync member stays, and returns the reason.
@@ -260,7 +260,8 @@ impl MirrorService {
         };
         let Ok(group) = view.group() else { return error };
         let mut others = group.members_with_states().filter(|(other, _)| *other != target);
-        let is_replaced = others.any(|(other, state)| state == MemberState::Good && self.is_reachable(other));
+        let is_replaced =
+            others.any(|(other, state)| state == MemberState::InSync && self.is_reachable(other));
         if group.primary() != Some(target) || !is_replaced {
             return error;
         }
@@ -510,7 +511,7 @@ impl ReplicatedChange<'_> {
     ) -> Result<()> {
         let (mirrors, replica) = (self.mirrors, self.replica);
         let refusal = replica.failed(&error);
-        if done_on.iter().any(|target| group.state_of(*target) == Some(MemberState::Good)) {
+        if done_on.iter().any(|target| group.state_of(*target) == Some(MemberState::InSync)) {
             mirrors.step_down(replica, group, &error).await;
             return Err(version_fence::version_mismatch(replica.group));
         }
@@ -532,7 +533,7 @@ impl ReplicatedChange<'_> {
             }
         }
         for target in done_on {
-            let state = state_after_miss(group.state_of(*target).unwrap_or(MemberState::Bad));
+            let state = state_after_miss(group.state_of(*target).unwrap_or(MemberState::NeedsRebuild));
             mirrors.eject(replica, *target, state, error.message()).await;
         }
         Err(refusal)
@@ -556,8 +557,8 @@ pub(super) fn exclusive_range(op: &StorageOp, payload: Option<&IoBuf>) -> Option
 /// Returns the state of a member after it has missed something.
 pub(super) fn state_after_miss(state: MemberState) -> MemberState {
     match state {
-        MemberState::Good | MemberState::NeedsResync | MemberState::Resyncing => MemberState::NeedsResync,
-        MemberState::Bad | MemberState::Rebuilding => MemberState::Bad,
+        MemberState::InSync | MemberState::NeedsResync | MemberState::Resyncing => MemberState::NeedsResync,
+        MemberState::NeedsRebuild | MemberState::Rebuilding => MemberState::NeedsRebuild,
     }
 }
 

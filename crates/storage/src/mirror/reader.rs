@@ -70,7 +70,7 @@ impl MirrorService {
         if group.since != since {
             return Err(version_fence::version_mismatch(replica.group));
         }
-        let is_good = group.state_of(replica.target) == Some(MemberState::Good);
+        let is_good = group.state_of(replica.target) == Some(MemberState::InSync);
         match is_good && !replica.is_unclean() && self.lease.is_valid(rt::monotonic_ns()) {
             true => Ok(()),
             false => Err(redirect_to_primary(replica)),

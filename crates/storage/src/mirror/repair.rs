@@ -120,7 +120,7 @@ impl MirrorService {
         let others = read
             .group
             .members_with_states()
-            .filter(|(target, state)| *target != replica.target && *state == MemberState::Good);
+            .filter(|(target, state)| *target != replica.target && *state == MemberState::InSync);
         let mut all_answered = true;
         for (target, _) in others {
             let part = GroupRole::Member { sequence: 0, committed: 0 };
@@ -339,7 +339,7 @@ fn time_after(replicas: &[SurveyedReplica], plan: &RepairPlan) -> Option<Timesta
 impl FileRepair<'_> {
     /// Surveys a piece on all in-sync members. Fails if one of them doesn't answer.
     async fn survey(&self, piece: ByteRange) -> Result<Vec<SurveyedReplica>> {
-        let good = self.group.members_with_states().filter(|(_, state)| *state == MemberState::Good);
+        let good = self.group.members_with_states().filter(|(_, state)| *state == MemberState::InSync);
         let survey_member = |(target, _): (TargetId, MemberState)| async move {
             let survey = self.survey_one(target, piece, true).await;
             survey.map(|survey| SurveyedReplica { target, survey })
@@ -461,8 +461,8 @@ impl FileRepair<'_> {
             self.replica.announce_step_down(self.group.since);
         }
         let state = match error.errno {
-            Errno::EIO => MemberState::Bad,
-            _ => state_after_miss(MemberState::Good),
+            Errno::EIO => MemberState::NeedsRebuild,
+            _ => state_after_miss(MemberState::InSync),
         };
         self.mirrors.eject(self.replica, target, state, &message).await;
         Err(version_fence::version_mismatch(group))

@@ -4,11 +4,11 @@ use super::forced_recovery::ForcedRecovery;
 use super::range_locks::RangeLocks;
 use super::reconciliation::UnreconciledFiles;
 use super::sequences::Sequences;
-use super::unsettled::UnsettledChanges;
+use super::unsettled_changes::UnsettledChanges;
 use super::version_fence::VersionFence;
 use crate::counters::TargetCounters;
 use crate::drc::DuplicateRequestCache;
-use crate::epochs::LeaseEpochs;
+use crate::lease_epochs::LeaseEpochs;
 use chunkstore::{Store, StoreError};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ struct GroupState {
 
 impl GroupState {
     fn update(&mut self, group: &Group) {
-        let is_good = |target: &TargetId| group.state_of(*target) == Some(MemberState::Good);
+        let is_good = |target: &TargetId| group.state_of(*target) == Some(MemberState::InSync);
         let loses_one = match &self.in_sync {
             Some(good) => !good.iter().all(is_good),
             None => group.is_degraded(),
@@ -119,8 +119,8 @@ impl Replica {
         if group.since < group_state.since {
             return;
         }
-        let state = group.state_of(self.target).unwrap_or(MemberState::Bad);
-        let is_out = state != MemberState::Good;
+        let state = group.state_of(self.target).unwrap_or(MemberState::NeedsRebuild);
+        let is_out = state != MemberState::InSync;
         if is_out && !group_state.is_out_of_sync {
             // The primary reports the executed changes when it resyncs this replica; until then no
             // client is served here.

@@ -1,7 +1,7 @@
 //! Resync scheduler: checks the map periodically, for the groups whose primaries are here.
 
 use super::replica::Replica;
-use super::{MirrorService, leaving, member_resync};
+use super::{MirrorService, member_resync, removed_members};
 use crate::counters::TargetCounters;
 use chunkstore::{IfAbsent, Store};
 use parking_lot::Mutex;
@@ -56,7 +56,7 @@ pub(crate) async fn run_resyncs(
         }
         if rt::monotonic_ns() - swept_ns >= SWEEP_INTERVAL.as_nanos() as u64 {
             for (store, counters) in &targets {
-                leaving::remove_obsolete_replicas(&mirrors, &map, store, counters).await;
+                removed_members::remove_obsolete_replicas(&mirrors, &map, store, counters).await;
             }
             swept_ns = rt::monotonic_ns();
         }
@@ -104,16 +104,16 @@ async fn handle_group(
     // Management doesn't count unreachable replicas.
     let may_leave = |leaving: &TargetId| {
         let mut others = group.members.iter().filter(|id| *id != leaving);
-        group.state_of(*leaving) == Some(MemberState::Good) && others.all(|id| is_online(*id))
+        group.state_of(*leaving) == Some(MemberState::InSync) && others.all(|id| is_online(*id))
     };
     if let Some(leaving) = removable.filter(may_leave) {
-        leaving::release_member(mirrors, &replica, group.since, leaving);
+        removed_members::release_member(mirrors, &replica, group.since, leaving);
     }
     if map.settings.resync.paused {
         return;
     }
     for (member, state) in group.members_with_states().filter(|(member, _)| removable != Some(*member)) {
-        if state != MemberState::Good && is_online(member) {
+        if state != MemberState::InSync && is_online(member) {
             start_resync(mirrors, backoffs, &replica, member);
         }
     }

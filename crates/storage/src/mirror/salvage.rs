@@ -177,7 +177,7 @@ impl MemberResync<'_> {
     fn others(&self) -> Result<Vec<TargetId>> {
         let view = self.mirrors.primary_view(self.replica)?;
         let good = view.group()?.members_with_states().filter(|(target, state)| {
-            *target != self.replica.target && *target != self.member && *state == MemberState::Good
+            *target != self.replica.target && *target != self.member && *state == MemberState::InSync
         });
         Ok(good.map(|(target, _)| target).collect())
     }

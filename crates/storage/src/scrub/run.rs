@@ -122,7 +122,7 @@ impl ScrubRun<'_> {
         let is_good = || {
             let map = self.map.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
             let state = map.group(group).and_then(|group| group.state_of(self.target));
-            state == Some(MemberState::Good)
+            state == Some(MemberState::InSync)
         };
         // Resync verifies what changed on a member that is out of sync; the next scrub covers the
         // rest.

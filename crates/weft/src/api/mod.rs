@@ -12,8 +12,8 @@
 //! - read-only callers don't block administrators.
 
 mod access;
-mod admission;
 mod certificate;
+mod connection_limits;
 mod deadline;
 mod http;
 #[cfg(test)]
@@ -28,7 +28,7 @@ pub use certificate::{Certificate, certificate_names, write_ca};
 
 use crate::control::Service;
 use crate::output::os_error;
-use admission::{Network, RunningRequests, WaitingConnections};
+use connection_limits::{Network, RunningRequests, WaitingConnections};
 use deadline::{Deadline, DeadlineStream};
 use http::{Response, read_request};
 use identity::Member;

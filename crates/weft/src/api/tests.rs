@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use super::admission::{MAX_RUNNING, RESERVED_FOR_ADMINISTRATORS};
+use super::connection_limits::{MAX_RUNNING, RESERVED_FOR_ADMINISTRATORS};
 use super::openapi::document;
 use super::routes::ROUTES;
 use super::{ApiOptions, Certificate, REQUEST_TIMEOUT, Tokens, certificate_names, start};

@@ -4,7 +4,7 @@ use super::commands::CommandCore;
 use super::measure::run_while_connected;
 use super::peers::MgmtChannel;
 use super::services::Services;
-use super::stop::Stop;
+use super::stop_reasons::Stop;
 use crate::cli::{UpArgs, value_name};
 use crate::control::{
     CheckParameters, ClusterStatus, Counters, DiskFree, MeasurementRequest, PoolStatus, Request, Service,

@@ -1,10 +1,10 @@
 //! The role that exists once in a cluster: management, with the metadata store.
 
 use super::backups::Backups;
-use super::check::OnlineChecks;
-use super::engine::{mark_store_created, open_engine};
-use super::gate::MembershipAuthority;
+use super::membership_authority::MembershipAuthority;
 use super::metadata::MetadataServices;
+use super::metadata_store::{mark_store_created, open_engine};
+use super::offline_check::OnlineChecks;
 use super::online_check::OnlineCheck;
 use super::peers::Peers;
 use super::reachability::keep_probing;

@@ -4,51 +4,51 @@
 //! [`Cluster::serve`] waits on the main thread for the first event that ends the cluster: a signal,
 //! `weft down`, or an `umount`.
 
+mod background_core;
 mod backups;
-mod check;
+mod capability_key_store;
 mod cluster_view;
 mod commands;
-mod core;
 mod current_map;
-mod engine;
-mod gate;
 mod group_links;
-mod key_store;
 mod locality;
 mod management_addresses;
 mod management_node;
 mod measure;
+mod membership_authority;
 mod meta_node;
 mod metadata;
+mod metadata_store;
 mod mount;
 mod mount_view;
 mod node;
 mod node_view;
+mod offline_check;
 mod online_check;
 mod panics;
 mod peers;
 mod reachability;
 mod renewal;
 mod services;
-mod stop;
+mod stop_reasons;
 mod storage_node;
 mod stores;
-mod usage;
+mod target_usage;
 
 pub use self::backups::{Backups, DEFAULT_RETAINED_BACKUPS};
-pub use self::check::{check, check_names};
 pub use self::cluster_view::ClusterView;
-pub use self::engine::open_engine;
-pub use self::gate::{MembershipAuthority, hex_text};
 pub use self::management_addresses::ManagementAddresses;
+pub use self::membership_authority::{MembershipAuthority, hex_text};
+pub use self::metadata_store::open_engine;
 pub use self::mount::{MountProcess, UnmountedClient, unreachable_error};
 pub use self::node::NodeProcess;
+pub use self::offline_check::{check, check_names};
 pub use self::peers::{LocalIdentity, Peers, joining_security};
 
+use self::background_core::BackgroundCore;
 use self::commands::CommandCore;
-use self::core::BackgroundCore;
 use self::services::{Services, ServicesPlan};
-use self::stop::{Stop, StopReasons};
+use self::stop_reasons::{Stop, StopReasons};
 use crate::cli::{UpArgs, fuse_transport};
 use crate::control::{self, ClusterStatus};
 use crate::output::os_error;
@@ -85,7 +85,7 @@ impl Cluster {
         };
         stops.watch(session.clone())?;
         let services = core.services().clone();
-        engine::watch(core.services().engine(), &state.paths, &state.superblock, stops.sender())?;
+        metadata_store::watch(core.services().engine(), &state.paths, &state.superblock, stops.sender())?;
         let view =
             Arc::new(ClusterView::new(&state, args, (services, commands), session.clone(), stops.sender()));
         let cluster = Cluster { view, session, core, stops, state };

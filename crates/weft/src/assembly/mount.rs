@@ -1,6 +1,6 @@
 //! A client: `weft mount`, and the same without a mount.
 
-use super::core::{BackgroundCore, ProcessServices};
+use super::background_core::{BackgroundCore, ProcessServices};
 use super::current_map::{CurrentMap, unexpected_reply};
 use super::locality::is_on_this_host;
 use super::management_addresses::ManagementAddresses;
@@ -8,7 +8,7 @@ use super::mount_view::{MountSocket, MountView};
 use super::peers::{LocalIdentity, MgmtChannel, Peers, member_security};
 use super::reachability::keep_reporting;
 use super::renewal::{CertificateFile, Renewal};
-use super::stop::{Stop, StopReasons};
+use super::stop_reasons::{Stop, StopReasons};
 use super::{panics, prepare_process, require_io_uring};
 use crate::cli::{MountArgs, fuse_transport};
 use crate::control::MountSettings;

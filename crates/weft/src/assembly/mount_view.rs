@@ -1,7 +1,7 @@
 //! Answers of a mount to commands.
 
 use super::peers::Peers;
-use super::stop::Stop;
+use super::stop_reasons::Stop;
 use crate::control::{
     self, MountSession, MountSettings, ReplacedSessionInfo, Request, Service, mount_sockets,
 };

@@ -1,20 +1,20 @@
 //! A node of a cluster: `weft serve`.
 
+use super::background_core::{BackgroundCore, ProcessServices};
 use super::backups::{Backups, DEFAULT_RETAINED_BACKUPS};
 use super::commands::CommandCore;
-use super::core::{BackgroundCore, ProcessServices};
 use super::current_map::fetch_map;
-use super::engine;
 use super::group_links;
 use super::management_addresses::ManagementAddresses;
 use super::management_node::{ManagementNode, open_management};
 use super::meta_node::{self, MetaParts};
 use super::metadata::ManagementGroupCreator;
+use super::metadata_store;
 use super::node_view::{NodeView, foreign_address_notice};
 use super::peers::{LocalIdentity, MgmtChannel, Peers, member_security};
 use super::reachability::keep_reporting;
 use super::renewal::{CertificateFile, Renewal};
-use super::stop::{Stop, StopReasons};
+use super::stop_reasons::{Stop, StopReasons};
 use super::storage_node::{StorageNode, StorageOptions};
 use super::{prepare_process, remove_runtime_files, write_pid_file};
 use crate::control::{self, CheckParameters, ClusterStatus, Counters};
@@ -370,7 +370,12 @@ impl NodeProcess {
             }
         };
         if let Some(management_node) = &core.services().management_node {
-            engine::watch_writer(management_node.writer(), &state.paths, &state.superblock, stops.sender())?;
+            metadata_store::watch_writer(
+                management_node.writer(),
+                &state.paths,
+                &state.superblock,
+                stops.sender(),
+            )?;
         }
         let watching = std::thread::Builder::new().name("weft-fatal".into()).spawn(forward);
         watching.map_err(|e| os_error("can't start a thread", &e))?;

@@ -2,11 +2,11 @@
 
 use super::commands::CommandCore;
 use super::current_map::unexpected_reply;
-use super::gate::hex_text;
 use super::locality;
 use super::measure::run_while_connected;
+use super::membership_authority::hex_text;
 use super::node::NodeServices;
-use super::stop::Stop;
+use super::stop_reasons::Stop;
 use crate::api;
 use crate::cli::value_name;
 use crate::control::{

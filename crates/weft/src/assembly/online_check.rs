@@ -1,6 +1,6 @@
 //! The check of a cluster that is in use: metadata is local, chunk files are on all nodes.
 
-use super::check::{LossList, OnlineChecks, check_options, record_loss};
+use super::offline_check::{LossList, OnlineChecks, check_options, record_loss};
 use crate::control::{CheckParameters, LossParameters};
 use fsck::{Online, ReplicaLocation, Targets};
 use kv::Engine;

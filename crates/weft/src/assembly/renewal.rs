@@ -6,7 +6,7 @@
 //! with the certificate in memory, retries, and logs a warning.
 
 use super::current_map::unexpected_reply;
-use super::gate::hex_text;
+use super::membership_authority::hex_text;
 use super::peers::MgmtChannel;
 use crate::node_config::ClusterFile;
 use identity::{Credentials, PendingKey};

@@ -1,15 +1,15 @@
 //! The services of a cluster in one process, opened from the bottom up and closed from the top
 //! down.
 
+use super::background_core::ProcessServices;
 use super::backups::{Backups, DEFAULT_RETAINED_BACKUPS};
-use super::check::OnlineChecks;
-use super::core::ProcessServices;
-use super::engine::{mark_store_created, open_engine};
 use super::group_links;
 use super::metadata::{LocalMetadata, ManagementGroupCreator};
+use super::metadata_store::{mark_store_created, open_engine};
+use super::offline_check::OnlineChecks;
 use super::online_check::OnlineCheck;
 use super::stores::{create_target, open_target, store_error, target_work};
-use super::usage::{TargetUsages, target_directories};
+use super::target_usage::{TargetUsages, target_directories};
 use crate::cli::{self, UpArgs};
 use chunkstore::{Identity, Store};
 use client::{Client, ClientOptions};

@@ -4,7 +4,7 @@ use super::current_map::{CurrentMap, fetch_map, unexpected_reply};
 use super::locality;
 use super::peers::{MgmtChannel, Peers};
 use super::stores::{create_target, open_target, store_error, target_work};
-use super::usage::{TargetUsages, target_directories};
+use super::target_usage::{TargetUsages, target_directories};
 use crate::control::UnservedTarget;
 use crate::node_config::{TargetConfig, mark_targets_created, remove_targets};
 use crate::numa;
@@ -416,7 +416,7 @@ impl StorageNode {
         let map = self.map.current();
         self.service.stores().any(|store| {
             let state_here = |group: &types::Group| group.state_of(store.target());
-            map.groups.iter().filter_map(state_here).any(|state| state != types::MemberState::Good)
+            map.groups.iter().filter_map(state_here).any(|state| state != types::MemberState::InSync)
         })
     }
 

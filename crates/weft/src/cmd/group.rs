@@ -113,10 +113,10 @@ fn show_group(args: &GroupArgs) -> Result<()> {
 /// Returns the name of a state, as in JSON.
 fn state_word(state: MemberState) -> &'static str {
     match state {
-        MemberState::Good => "good",
+        MemberState::InSync => "good",
         MemberState::NeedsResync => "needs-resync",
         MemberState::Resyncing => "resyncing",
-        MemberState::Bad => "bad",
+        MemberState::NeedsRebuild => "bad",
         MemberState::Rebuilding => "rebuilding",
     }
 }
@@ -142,7 +142,7 @@ fn groups_table(groups: &[GroupInfo]) -> String {
     let racks = |info: &GroupInfo| info.racks.iter().map(rack_word).collect::<Vec<_>>().join(",");
     let row = |info: &GroupInfo| {
         let member = |(target, state): (TargetId, MemberState)| match state {
-            MemberState::Good => target.to_string(),
+            MemberState::InSync => target.to_string(),
             _ => format!("{target}({})", state_word(state)),
         };
         [
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_member_that_is_not_good_is_seen_at_a_glance() {
-        let table = groups_table(&[info(vec![]), info(vec![MemberState::Good, MemberState::Bad])]);
+        let table = groups_table(&[info(vec![]), info(vec![MemberState::InSync, MemberState::NeedsRebuild])]);
         let lines: Vec<&str> = table.lines().collect();
         assert!(lines[1].contains("good") && lines[1].ends_with("3,4"), "{table}");
         assert!(lines[2].contains("degraded") && lines[2].ends_with("3,4(bad)"), "{table}");
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_resync_says_how_far_it_is() {
-        let mut info = info(vec![MemberState::Good, MemberState::Resyncing]);
+        let mut info = info(vec![MemberState::InSync, MemberState::Resyncing]);
         info.resyncs.push(ResyncProgress {
             group: info.group.id,
             target: TargetId(4),

@@ -153,7 +153,7 @@ mod tests {
             waits_for: None,
         };
         let waits = ResyncInfo {
-            state: MemberState::Bad,
+            state: MemberState::NeedsRebuild,
             progress: None,
             remaining_s: None,
             waits_for: Some("its target is unreachable".into()),

@@ -105,7 +105,7 @@ fn management_requests() -> Vec<MgmtRequest> {
             group,
             since: SINCE,
             target,
-            state: MemberState::Bad,
+            state: MemberState::NeedsRebuild,
             reason: String::new(),
             orderly: false,
         },

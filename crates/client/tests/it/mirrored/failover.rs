@@ -176,7 +176,7 @@ fn without_an_in_sync_member_the_error_names_the_group() {
             let group = map.groups.iter_mut().find(|known| known.id == group).unwrap();
             (group.states, group.since) = (states.to_vec(), epoch);
         };
-        cluster.change(|map| set(map, [MemberState::Bad, MemberState::NeedsResync]));
+        cluster.change(|map| set(map, [MemberState::NeedsRebuild, MemberState::NeedsResync]));
         let began_ns = rt::monotonic_ns();
         let error = client.try_fill(&file, 0, 100, 2).await.unwrap_err();
         assert_eq!(error.errno, Errno::ETIMEDOUT);
@@ -188,7 +188,7 @@ fn without_an_in_sync_member_the_error_names_the_group() {
         assert!(error.hint.contains("weft group show"), "{error}");
         // A request succeeds if it waits.
         let again = cluster.clone();
-        later(3000, move || again.change(|map| set(map, [MemberState::Good, MemberState::Good])));
+        later(3000, move || again.change(|map| set(map, [MemberState::InSync, MemberState::InSync])));
         client.fill(&file, 0, 100, 3).await;
         assert_eq!(run_lengths(&client.read_all(&file).await), [(3, 100)]);
     });

@@ -138,7 +138,7 @@ impl Groups {
         let group = map.group(id).unwrap();
         let looks = matches!(request.op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. });
         let is_client = request.session != types::SessionId(0);
-        let is_reader = looks && is_client && group.state_of(request.target) == Some(MemberState::Good);
+        let is_reader = looks && is_client && group.state_of(request.target) == Some(MemberState::InSync);
         if group.since != since || !(is_reader || group.primary() == Some(request.target)) {
             return Err(Errno::EREMCHG.into());
         }
@@ -147,7 +147,7 @@ impl Groups {
             return self.service.handle(request, payload).await;
         }
         let mut answer = Err(Errno::EIO.into());
-        let good = group.members_with_states().filter(|(_, state)| *state == MemberState::Good);
+        let good = group.members_with_states().filter(|(_, state)| *state == MemberState::InSync);
         for (member, _) in good {
             // The primary ejects a member that doesn't answer.
             if member != request.target && self.way(member) != Behaviour::Answers {

@@ -182,7 +182,7 @@ fn an_unreachable_replica_is_reported_and_no_damage() {
         // Its partner is not in sync: the group can't be checked.
         let id = fs.layout(ino).groups[0];
         let group = fs.map.groups.iter_mut().find(|group| group.id == id).unwrap();
-        group.states = vec![MemberState::Good, MemberState::NeedsResync];
+        group.states = vec![MemberState::InSync, MemberState::NeedsResync];
         let report = Served::check(&fs, Some(unreachable)).await;
         assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
         assert_eq!(report.findings[0].object, format!("group {id}"));
@@ -305,9 +305,9 @@ fn lost_content_is_given_up_only_with_all_replicas_present() {
             ..CheckOptions::default()
         };
         let group = fs.map.groups.iter_mut().find(|group| group.id == GroupId(5)).unwrap();
-        group.states = vec![MemberState::Good, MemberState::NeedsResync];
+        group.states = vec![MemberState::InSync, MemberState::NeedsResync];
         let other = fs.map.groups.iter_mut().find(|group| group.id == GroupId(6)).unwrap();
-        other.states = vec![MemberState::Good, MemberState::NeedsResync];
+        other.states = vec![MemberState::InSync, MemberState::NeedsResync];
         let kept = Served::check_with(&fs, None, forget).await;
         assert_eq!(kept.outcome(), CheckOutcome::Damaged);
         assert!(kept.findings[0].remedy.contains("aren't in sync"), "{:?}", kept.findings);
@@ -632,7 +632,7 @@ fn an_out_of_sync_replica_is_reported_and_no_damage() {
         copy(&fs, ino, 1).delete(ino).await.unwrap();
         fs.settle().await;
         let group = fs.map.groups.iter_mut().find(|group| group.id == layout.groups[0]).unwrap();
-        group.states = vec![MemberState::Good, MemberState::NeedsResync];
+        group.states = vec![MemberState::InSync, MemberState::NeedsResync];
         let report = fs.check(true).await;
         assert_eq!(report.outcome(), CheckOutcome::Clean, "{:?}", report.findings);
         assert_eq!(report.unjudged.len(), 1);

@@ -32,8 +32,8 @@ fn replace_all(map: &mut ClusterMap, lost: TargetId) -> usize {
         let Some(to) = replacement_target(map, &map.groups[at], lost) else { continue };
         let group = &mut map.groups[at];
         let place = group.members.iter().position(|id| *id == lost).unwrap();
-        group.states = vec![MemberState::Good; group.members.len()];
-        (group.members[place], group.states[place]) = (to, MemberState::Bad);
+        group.states = vec![MemberState::InSync; group.members.len()];
+        (group.members[place], group.states[place]) = (to, MemberState::NeedsRebuild);
         done += 1;
     }
     done
@@ -77,8 +77,8 @@ fn full_draining_and_offline_targets_are_no_replacements() {
             map.targets[2].free = 300 * GIB;
             map.groups.iter_mut().filter(|g| g.id != group.id).for_each(|g| {
                 let state = |id: &TargetId| match id.0 {
-                    3 => MemberState::Bad,
-                    _ => MemberState::Good,
+                    3 => MemberState::NeedsRebuild,
+                    _ => MemberState::InSync,
                 };
                 g.states = g.members.iter().map(state).collect();
             });

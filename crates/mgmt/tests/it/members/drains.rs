@@ -56,7 +56,7 @@ fn a_drain_reports_why_the_replacement_is_not_in_sync() {
         let group = site.groups_with(target).into_iter().find(|group| group.leaving.is_some()).unwrap();
         let coming = *group.members.last().unwrap();
         let now = site.report_until_applied(&group, coming, Rebuilding).await;
-        let now = site.report_until_applied(&now, coming, Bad).await;
+        let now = site.report_until_applied(&now, coming, NeedsRebuild).await;
         let hindrance_text = hindrance().await.unwrap();
         assert!(
             hindrance_text.contains(&format!("target {coming} "))
@@ -66,7 +66,7 @@ fn a_drain_reports_why_the_replacement_is_not_in_sync() {
         // The next attempt succeeds.
         let now = site.report_until_applied(&now, coming, Rebuilding).await;
         assert_eq!(hindrance().await, None);
-        site.report_until_applied(&now, coming, Good).await;
+        site.report_until_applied(&now, coming, InSync).await;
         assert_eq!(hindrance().await, None);
         // An unreachable one.
         let group = site
@@ -93,7 +93,7 @@ fn a_drain_reports_the_unreachable_replica() {
         let silent = nodes.iter().find(|node| node.target == other).unwrap();
         silent.kill();
         rt::sleep(seconds(60)).await;
-        assert_eq!(site.members(group.id), [(target, Good), (other, Good)]);
+        assert_eq!(site.members(group.id), [(target, InSync), (other, InSync)]);
         site.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
         rt::sleep(seconds(5)).await;
         let hindrance_text = hindrance_of(&site, target).await.unwrap();
@@ -234,14 +234,14 @@ fn a_target_whose_disk_is_gone_leaves_its_groups_and_counts_in_none() {
         let group = site.group_of(&nodes[0]);
         let other = *group.members.iter().find(|id| **id != gone).unwrap();
         nodes[0].is_diskless.set(true);
-        let is_out = || site.groups_with(gone).iter().all(|group| group.state_of(gone) != Some(Good));
+        let is_out = || site.groups_with(gone).iter().all(|group| group.state_of(gone) != Some(InSync));
         let mut waited = 0;
         while !is_out() {
             rt::sleep(seconds(1)).await;
             waited += 1;
             assert!(waited < 20, "it still counts: {:?}", site.groups_with(gone));
         }
-        assert_eq!(site.members(group.id), [(other, Good), (gone, NeedsResync)]);
+        assert_eq!(site.members(group.id), [(other, InSync), (gone, NeedsResync)]);
         let report = site.ask(MgmtRequest::Health).await.unwrap();
         assert!(format!("{report:?}").contains("is offline though its node is up"), "{report:?}");
         site.ask(MgmtRequest::SetDrain { target: gone, drain: true }).await.unwrap();
@@ -250,7 +250,7 @@ fn a_target_whose_disk_is_gone_leaves_its_groups_and_counts_in_none() {
             rt::sleep(seconds(5)).await;
             site.serve_except(gone).await;
             for group in site.groups_with(gone) {
-                assert!(group.primary() != Some(gone) && group.state_of(gone) != Some(Good), "{group:?}");
+                assert!(group.primary() != Some(gone) && group.state_of(gone) != Some(InSync), "{group:?}");
             }
             rounds += 1;
             assert!(rounds < 100, "{:?}", site.groups_with(gone));
@@ -264,13 +264,13 @@ fn a_returning_disk_is_resynced() {
     simulated(2, TWO, async |site, nodes| {
         let group = site.group_of(&nodes[0]);
         nodes[0].is_diskless.set(true);
-        while site.group(group.id).state_of(nodes[0].target) == Some(Good) {
+        while site.group(group.id).state_of(nodes[0].target) == Some(InSync) {
             rt::sleep(seconds(1)).await;
         }
         // Both disks: if both are gone, it isn't known which one has less.
         nodes[1].is_diskless.set(true);
         rt::sleep(seconds(30)).await;
-        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+        assert_eq!(site.members(group.id), [(nodes[1].target, InSync), (nodes[0].target, NeedsResync)]);
         nodes.iter().for_each(|node| node.is_diskless.set(false));
         rt::sleep(seconds(5)).await;
         site.serve().await;

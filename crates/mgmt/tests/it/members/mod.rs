@@ -23,7 +23,7 @@ use types::{
 use wire::mgmt::*;
 use wire::{MgmtReply, MgmtRequest};
 
-use MemberState::{Bad, Good, NeedsResync, Rebuilding, Resyncing};
+use MemberState::{InSync, NeedsRebuild, NeedsResync, Rebuilding, Resyncing};
 
 const TWO: Scheme = Scheme::Mirror(2);
 
@@ -177,7 +177,7 @@ impl Site {
     async fn resign(&self, group: &Group) {
         let target = group.primary().unwrap();
         let reason = "a test says so".into();
-        let (group, since, state) = (group.id, group.since, Bad);
+        let (group, since, state) = (group.id, group.since, NeedsRebuild);
         self.ask(MgmtRequest::SetMember { group, since, target, state, reason, orderly: true })
             .await
             .unwrap();
@@ -205,9 +205,9 @@ impl Site {
     async fn serve_except(&self, absent: TargetId) {
         let groups: Vec<Group> = self.cluster.borrow().map().groups.to_vec();
         for group in groups.iter().filter(|group| group.scheme.has_primary()) {
-            match group.removable_member().filter(|id| group.state_of(*id) == Some(Good)) {
+            match group.removable_member().filter(|id| group.state_of(*id) == Some(InSync)) {
                 Some(leaving) if group.primary() == Some(leaving) => self.resign(group).await,
-                Some(leaving) => drop(self.report_until_applied(group, leaving, Bad).await),
+                Some(leaving) => drop(self.report_until_applied(group, leaving, NeedsRebuild).await),
                 None => {}
             }
             for (member, state) in
@@ -215,9 +215,9 @@ impl Site {
             {
                 let group = self.group(group.id);
                 match state {
-                    Bad => drop(self.report_until_applied(&group, member, Rebuilding).await),
+                    NeedsRebuild => drop(self.report_until_applied(&group, member, Rebuilding).await),
                     NeedsResync => drop(self.report_until_applied(&group, member, Resyncing).await),
-                    Rebuilding | Resyncing => drop(self.report_until_applied(&group, member, Good).await),
+                    Rebuilding | Resyncing => drop(self.report_until_applied(&group, member, InSync).await),
                     _ => {}
                 }
             }
@@ -309,8 +309,8 @@ fn a_member_that_is_gone_for_long_is_replaced_by_others() {
         for old in &before {
             let now = site.members(old.id);
             let stays = *old.members.iter().find(|id| **id != lost).unwrap();
-            assert!(now.contains(&(stays, Good)) && now.len() == 2, "{now:?}");
-            holders.extend(now.into_iter().filter(|(_, state)| *state == Bad).map(|(id, _)| id));
+            assert!(now.contains(&(stays, InSync)) && now.len() == 2, "{now:?}");
+            holders.extend(now.into_iter().filter(|(_, state)| *state == NeedsRebuild).map(|(id, _)| id));
         }
         assert_eq!(holders.len(), 3, "all others have a part in it");
         site.serve().await;
@@ -386,14 +386,14 @@ fn a_dead_secondary_is_ejected_before_the_answer() {
         );
         assert_eq!(
             now.members_with_states().collect::<Vec<_>>(),
-            [(group.members[0], Good), (other, NeedsResync)]
+            [(group.members[0], InSync), (other, NeedsResync)]
         );
         assert!(now.since > group.since);
 
         let back = site.start(nodes[1].node, other).await;
         assert_eq!(site.members(group.id)[1], (other, NeedsResync));
         let now = site.report(&now, other, Resyncing).await.unwrap();
-        let now = site.report(&now, other, Good).await.unwrap();
+        let now = site.report(&now, other, InSync).await.unwrap();
         assert!(!now.is_degraded() && back.epoch.get() > Epoch(0));
     });
 }
@@ -442,7 +442,7 @@ fn a_primary_that_dies_is_replaced_when_its_lease_is_over() {
             rt::sleep(Duration::from_millis(100)).await;
         }
         assert!(nodes[0].time_since_answer() >= SERVING_LEASE);
-        let both = [(nodes[1].target, Good), (nodes[0].target, NeedsResync)];
+        let both = [(nodes[1].target, InSync), (nodes[0].target, NeedsResync)];
         assert_eq!(site.members(group.id), both);
         site.start(nodes[0].node, nodes[0].target).await;
         rt::sleep(seconds(60)).await;
@@ -464,7 +464,7 @@ fn a_primary_that_is_cut_off_for_less_than_its_lease_stays() {
         rt::sleep(seconds(20)).await;
         nodes[0].connected.set(true);
         rt::sleep(seconds(5)).await;
-        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+        assert_eq!(site.members(group.id), [(nodes[1].target, InSync), (nodes[0].target, NeedsResync)]);
         assert!(nodes[0].epoch.get() >= site.group(group.id).since);
     });
 }
@@ -475,11 +475,11 @@ fn a_restart_takes_a_member_out_at_once() {
         let group = site.group_of(&nodes[0]);
         nodes[0].kill();
         site.start(nodes[0].node, nodes[0].target).await;
-        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+        assert_eq!(site.members(group.id), [(nodes[1].target, InSync), (nodes[0].target, NeedsResync)]);
         // The other one is the only one left now.
         nodes[1].kill();
         site.start(nodes[1].node, nodes[1].target).await;
-        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+        assert_eq!(site.members(group.id), [(nodes[1].target, InSync), (nodes[0].target, NeedsResync)]);
     });
 }
 
@@ -493,7 +493,7 @@ fn no_decision_while_all_members_are_unreachable() {
         let second = site.start(nodes[1].node, nodes[1].target).await;
         rt::sleep(seconds(30)).await;
         // It is reachable, and the primary isn't.
-        assert_eq!(site.members(group.id), [(second.target, Good), (nodes[0].target, NeedsResync)]);
+        assert_eq!(site.members(group.id), [(second.target, InSync), (nodes[0].target, NeedsResync)]);
     });
 }
 
@@ -505,10 +505,10 @@ fn a_restarted_primary_steps_down_for_an_uninterrupted_member() {
         rt::sleep(seconds(9)).await;
         nodes[0].kill();
         site.start(nodes[0].node, nodes[0].target).await;
-        assert_eq!(site.members(group.id), [(nodes[0].target, Good), (nodes[1].target, Good)]);
+        assert_eq!(site.members(group.id), [(nodes[0].target, InSync), (nodes[1].target, InSync)]);
         nodes[1].connected.set(true);
         rt::sleep(seconds(5)).await;
-        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+        assert_eq!(site.members(group.id), [(nodes[1].target, InSync), (nodes[0].target, NeedsResync)]);
     });
 }
 
@@ -520,7 +520,7 @@ fn a_restart_of_management_changes_nothing() {
         rt::sleep(seconds(60)).await;
         assert_eq!(site.group(group.id), group);
         // Its answers are on disk.
-        let now = site.report(&group, nodes[1].target, Bad).await.unwrap();
+        let now = site.report(&group, nodes[1].target, NeedsRebuild).await.unwrap();
         site.cluster.borrow().memory.crash(0);
         site.restart_management().await;
         assert_eq!(site.group(group.id), now);
@@ -537,7 +537,7 @@ fn an_orderly_shutdown_hands_over_at_once() {
         nodes[0].kill();
         let goodbye = MgmtRequest::Goodbye { node: nodes[0].node, instance: nodes[0].instance };
         site.ask(goodbye).await.unwrap();
-        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+        assert_eq!(site.members(group.id), [(nodes[1].target, InSync), (nodes[0].target, NeedsResync)]);
     });
 }
 
@@ -548,7 +548,7 @@ fn a_new_primary_resyncs_both_other_members() {
         nodes[0].kill();
         rt::sleep(seconds(20)).await;
         let states: Vec<MemberState> = site.members(group.id).into_iter().map(|(_, state)| state).collect();
-        assert_eq!(states, [Good, NeedsResync, NeedsResync]);
+        assert_eq!(states, [InSync, NeedsResync, NeedsResync]);
         assert_eq!(site.members(group.id)[2].0, nodes[0].target);
     });
 }

@@ -4,7 +4,7 @@ use super::{Process, Site, TWO, seconds, simulated};
 use mgmt::limits::SERVING_LEASE;
 use std::rc::Rc;
 use std::time::Duration;
-use types::MemberState::{Good, NeedsResync};
+use types::MemberState::{InSync, NeedsResync};
 use wire::MgmtRequest;
 
 /// The machine of the primary and of management loses power; the other member has acknowledged more
@@ -27,10 +27,10 @@ fn a_power_failed_primary_steps_down_after_another_restart_of_management() {
         rt::sleep(seconds(3)).await;
         site.restart_management().await;
         rt::sleep(seconds(3)).await;
-        assert_eq!(site.members(group.id), [(nodes[0].target, Good), (nodes[1].target, Good)]);
+        assert_eq!(site.members(group.id), [(nodes[0].target, InSync), (nodes[1].target, InSync)]);
         nodes[1].connected.set(true);
         rt::sleep(seconds(5)).await;
-        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+        assert_eq!(site.members(group.id), [(nodes[1].target, InSync), (nodes[0].target, NeedsResync)]);
     });
 }
 
@@ -41,10 +41,10 @@ fn a_power_failed_primary_cannot_eject_a_live_member() {
         lose_power_of_management(&site, &nodes).await;
         let asking = Box::pin(site.report(&group, nodes[1].target, NeedsResync));
         assert!(rt::timeout(seconds(1), asking).await.is_none(), "nothing is known yet");
-        assert_eq!(site.members(group.id), [(nodes[0].target, Good), (nodes[1].target, Good)]);
+        assert_eq!(site.members(group.id), [(nodes[0].target, InSync), (nodes[1].target, InSync)]);
         nodes[1].connected.set(true);
         rt::sleep(seconds(5)).await;
-        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+        assert_eq!(site.members(group.id), [(nodes[1].target, InSync), (nodes[0].target, NeedsResync)]);
     });
 }
 
@@ -57,7 +57,7 @@ fn a_power_failed_primary_continues_if_no_other_member_returns() {
         let alone = site.report_until_applied(&group, nodes[1].target, NeedsResync).await;
         assert_eq!(
             alone.members_with_states().collect::<Vec<_>>(),
-            [(nodes[0].target, Good), (nodes[1].target, NeedsResync)]
+            [(nodes[0].target, InSync), (nodes[1].target, NeedsResync)]
         );
         let took = Duration::from_nanos(rt::monotonic_ns() - started_ns);
         assert!(took > SERVING_LEASE && took < seconds(20), "{took:?}");
@@ -93,6 +93,6 @@ fn a_member_without_disk_does_not_replace_an_available_one() {
         let register = site.cluster.borrow().registration(nodes[1].node, 99, port, &[]);
         site.ask(MgmtRequest::Register(register)).await.unwrap();
         site.start(nodes[0].node, nodes[0].target).await;
-        assert_eq!(site.members(group.id), [(nodes[0].target, Good), (nodes[1].target, NeedsResync)]);
+        assert_eq!(site.members(group.id), [(nodes[0].target, InSync), (nodes[1].target, NeedsResync)]);
     });
 }

@@ -1,6 +1,6 @@
 //! All members in sync are lost for good while another one has missed writes.
 
-use super::{Bad, Good, NeedsResync, Resyncing, Site, TWO, seconds, simulated};
+use super::{InSync, NeedsRebuild, NeedsResync, Resyncing, Site, TWO, seconds, simulated};
 use types::{Errno, GroupId, Result, TargetId};
 use wire::{MgmtReply, MgmtRequest};
 
@@ -32,20 +32,20 @@ fn a_group_recovers_from_a_resyncing_member() {
         assert!(error.errno == Errno::EPERM && error.hint.contains("--accept-loss"), "{error}");
         assert_eq!(site.group(group.id), group, "it was only asked");
         recover(&site, group.id, left.target, true).await.unwrap();
-        assert_eq!(site.members(group.id), [(left.target, Good), (lost.target, Bad)]);
+        assert_eq!(site.members(group.id), [(left.target, InSync), (lost.target, NeedsRebuild)]);
         let now = site.group(group.id);
         assert!(now.revived == Some(left.target) && now.since > group.since, "{now:?}");
         assert_eq!(refused(true).await.errno, Errno::EINVAL, "it counts as having everything");
         // It is stored until the primary reports that its content matches the metadata.
         site.restart_management().await;
         rt::sleep(seconds(5)).await;
-        site.report_until_applied(&now, left.target, Good).await;
+        site.report_until_applied(&now, left.target, InSync).await;
         assert_eq!(site.group(group.id).revived, Some(left.target), "it asks who knows of the others");
         let done = MgmtRequest::SetMember {
             group: now.id,
             since: now.since,
             target: left.target,
-            state: Good,
+            state: InSync,
             reason: "a test says so".into(),
             orderly: true,
         };
@@ -54,7 +54,7 @@ fn a_group_recovers_from_a_resyncing_member() {
         // A returning member gets a full copy.
         let back = site.start(lost.node, lost.target).await;
         rt::sleep(seconds(5)).await;
-        assert_eq!(site.members(group.id), [(left.target, Good), (back.target, Bad)]);
+        assert_eq!(site.members(group.id), [(left.target, InSync), (back.target, NeedsRebuild)]);
         site.serve().await;
         site.serve().await;
         assert!(!site.group(group.id).is_degraded());
@@ -94,7 +94,7 @@ fn recovery_from_unreachable_foreign_or_rebuilding_members_is_refused() {
         let copied =
             others.iter().find(|other| other.id != group.id && other.primary() == Some(nodes[0].target));
         let copied = match copied {
-            Some(copied) => Some(site.report_until_applied(copied, left, Bad).await),
+            Some(copied) => Some(site.report_until_applied(copied, left, NeedsRebuild).await),
             None => None,
         };
         nodes[0].kill();
@@ -111,6 +111,6 @@ fn recovery_from_unreachable_foreign_or_rebuilding_members_is_refused() {
         process.connected.set(true);
         rt::sleep(seconds(5)).await;
         recover(&site, group.id, left, true).await.unwrap();
-        assert_eq!(site.members(group.id), [(left, Good), (nodes[0].target, Bad)]);
+        assert_eq!(site.members(group.id), [(left, InSync), (nodes[0].target, NeedsRebuild)]);
     });
 }

@@ -1,6 +1,6 @@
 //! Removal of offline targets.
 
-use super::{Bad, Good, NeedsResync, Process, Rebuilding, Site, TWO, seconds, simulated};
+use super::{InSync, NeedsRebuild, NeedsResync, Process, Rebuilding, Site, TWO, seconds, simulated};
 use std::collections::BTreeSet;
 use types::{Errno, Error, Group, GroupId, TargetId};
 use wire::mgmt::{DrainProgress, HealthFinding};
@@ -227,7 +227,7 @@ async fn serve_others(site: &Site, but: GroupId) {
     let groups: Vec<Group> = site.cluster().map().groups.to_vec();
     for group in groups.iter().filter(|group| group.scheme.spans_targets() && group.id != but) {
         if let Some(leaving) = group.removable_member() {
-            site.report_until_applied(group, leaving, Bad).await;
+            site.report_until_applied(group, leaving, NeedsRebuild).await;
         }
         for (member, state) in group.members_with_states() {
             let group = site.group(group.id);
@@ -236,8 +236,8 @@ async fn serve_others(site: &Site, but: GroupId) {
             };
             if group.primary().is_some_and(is_online) && is_online(member) {
                 match state {
-                    Bad => drop(site.report_until_applied(&group, member, Rebuilding).await),
-                    Rebuilding => drop(site.report_until_applied(&group, member, Good).await),
+                    NeedsRebuild => drop(site.report_until_applied(&group, member, Rebuilding).await),
+                    Rebuilding => drop(site.report_until_applied(&group, member, InSync).await),
                     _ => {}
                 }
             }
@@ -269,8 +269,8 @@ fn targets_that_are_gone_together_can_be_removed() {
         assert!(error.errno == Errno::EBUSY && error.hint.contains("--accept-loss"), "{error}");
         remove(&site, first, true).await.unwrap();
         let members = site.members(group.id);
-        assert!(members.contains(&(second, Good)) && members.len() == 2, "{members:?}");
-        assert!(members.iter().any(|(_, state)| *state == Bad), "{members:?}");
+        assert!(members.contains(&(second, InSync)) && members.len() == 2, "{members:?}");
+        assert!(members.iter().any(|(_, state)| *state == NeedsRebuild), "{members:?}");
         assert_eq!(refused(&site, second, false).await.errno, Errno::ENOTEMPTY);
         remove(&site, second, true).await.unwrap();
         assert!(site.group(group.id).is_lost());

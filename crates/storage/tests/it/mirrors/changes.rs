@@ -395,7 +395,7 @@ fn a_primary_whose_disk_fails_stays_when_its_successor_dies() {
         cluster.management.is_unreachable.store(false, Ordering::SeqCst);
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
         assert!(matches!(*answer.borrow(), Some(Err(Errno::EIO))), "{:?}", answer.borrow());
-        assert_eq!(cluster.management.state(1), MemberState::Good);
+        assert_eq!(cluster.management.state(1), MemberState::InSync);
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
     });
 }

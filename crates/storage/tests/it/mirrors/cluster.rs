@@ -87,7 +87,7 @@ impl Management {
         let map = self.map.lock().unwrap().clone();
         let is_reachable = |id: TargetId| map.target(id).is_some_and(|t| t.state == TargetState::Online);
         let counts = |(id, state): (TargetId, MemberState)| {
-            (state == MemberState::Good && (id == target || is_reachable(id))).then_some(id)
+            (state == MemberState::InSync && (id == target || is_reachable(id))).then_some(id)
         };
         map.group(GROUP).unwrap().members_with_states().filter_map(counts).eq([target])
     }
@@ -117,11 +117,11 @@ impl Management {
             let mut members: Vec<(TargetId, MemberState)> = group.members_with_states().collect();
             let at = members.iter().position(|(member, _)| *member == target).unwrap();
             members[at].1 = state;
-            if was_primary && state != MemberState::Good {
+            if was_primary && state != MemberState::InSync {
                 let gone = members.remove(at);
                 members.push(gone);
                 // The new primary resyncs the others.
-                let others = members.iter_mut().filter(|(_, state)| *state == MemberState::Good).skip(1);
+                let others = members.iter_mut().filter(|(_, state)| *state == MemberState::InSync).skip(1);
                 others.for_each(|(_, state)| *state = MemberState::NeedsResync);
             }
             group.members = members.iter().map(|(member, _)| *member).collect();
@@ -137,7 +137,8 @@ impl Management {
             let since = map.epoch;
             let group = &mut map.groups[0];
             group.members.sort_by_key(|id| *id != from);
-            let state = |id: &TargetId| if *id == from { MemberState::Good } else { MemberState::Bad };
+            let state =
+                |id: &TargetId| if *id == from { MemberState::InSync } else { MemberState::NeedsRebuild };
             group.states = group.members.iter().map(state).collect();
             (group.revived, group.since) = (Some(from), since);
         });
@@ -167,7 +168,7 @@ impl Management {
             let group = &mut map.groups[0];
             let mut members: Vec<(TargetId, MemberState)> = group.members_with_states().collect();
             members.retain(|(id, _)| beside || id.0 != place_of);
-            members.push((TargetId(target), MemberState::Bad));
+            members.push((TargetId(target), MemberState::NeedsRebuild));
             (group.members, group.states) = members.into_iter().unzip();
             group.leaving = beside.then_some(TargetId(place_of));
             group.since = epoch;
@@ -201,7 +202,9 @@ impl GroupManagement for Management {
             if self.is_unreachable.load(Ordering::SeqCst) {
                 return Err(Error::new(Errno::ETIMEDOUT, "management is away"));
             }
-            if change.is_orderly && change.state == MemberState::Good && self.group().since == change.version
+            if change.is_orderly
+                && change.state == MemberState::InSync
+                && self.group().since == change.version
             {
                 self.changes.lock().unwrap().push(change);
                 return Ok(self.edit(|map| {
@@ -217,11 +220,12 @@ impl GroupManagement for Management {
                 self.refusals.fetch_add(1, Ordering::SeqCst);
                 return Ok(self.map.lock().unwrap().clone());
             }
-            if change.state != MemberState::Good && self.is_last(change.target) {
+            if change.state != MemberState::InSync && self.is_last(change.target) {
                 return Err(Error::new(Errno::EBUSY, "it is the last reachable member in sync"));
             }
             self.changes.lock().unwrap().push(change.clone());
-            let is_leaving = self.group().leaving == Some(change.target) && change.state == MemberState::Bad;
+            let is_leaving =
+                self.group().leaving == Some(change.target) && change.state == MemberState::NeedsRebuild;
             let map = match is_leaving {
                 true => self.remove_member(change.target, change.is_orderly),
                 false => self.set(change.target.0, change.state),

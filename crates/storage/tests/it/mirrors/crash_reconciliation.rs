@@ -62,7 +62,7 @@ fn chunks_without_metadata_are_removed_from_all_replicas_before_clients_are_serv
         let cluster = start(management.clone()).await;
         cluster.enable_resync();
         let reads = [begin_to_read(&cluster, LOST), begin_to_read(&cluster, CUT)];
-        cluster.until("the group goes on from one copy", || management.state(2) != MemberState::Good).await;
+        cluster.until("the group goes on from one copy", || management.state(2) != MemberState::InSync).await;
         rt::sleep(Duration::from_millis(1500)).await;
         assert!(reads.iter().all(|read| read.borrow().is_none()), "what is there may be nobody's");
         assert_eq!(
@@ -95,7 +95,7 @@ fn a_target_is_not_reconciled_before_crash_reconciliation_ends() {
         };
         assert!(!is_settled(1) && !is_settled(2), "both may lack something, and count");
         cluster.enable_resync();
-        cluster.until("the group goes on from one copy", || management.state(2) != MemberState::Good).await;
+        cluster.until("the group goes on from one copy", || management.state(2) != MemberState::InSync).await;
         cluster.until("the first is seen to", || is_settled(1)).await;
         assert!(is_settled(2), "it doesn't count");
         cluster.until_in_sync().await;
@@ -125,7 +125,7 @@ fn unreconciled_files_are_known_after_another_crash() {
         told.has_metadata.store(false, Ordering::SeqCst);
         let cluster = start(told.clone()).await;
         cluster.enable_resync();
-        cluster.until("the group goes on from one copy", || told.state(2) != MemberState::Good).await;
+        cluster.until("the group goes on from one copy", || told.state(2) != MemberState::InSync).await;
         // Longer than the intent log retains regions that aren't needed.
         rt::sleep(Duration::from_secs(11)).await;
     };

@@ -73,7 +73,7 @@ fn a_lost_member_is_rebuilt_elsewhere_during_writes() {
             cluster.management.set_online(2, false);
             let new = members + 1;
             let clients = Clients::start(&cluster, 3);
-            cluster.until("it is out", || cluster.management.state(2) != MemberState::Good).await;
+            cluster.until("it is out", || cluster.management.state(2) != MemberState::InSync).await;
             cluster.management.add_member(new, (2, false));
             cluster.enable_resync();
             cluster.until("all are good", || !cluster.management.group().is_degraded()).await;

@@ -98,7 +98,7 @@ fn a_member_out_of_sync_serves_no_reads() {
         while cluster.management.group().is_degraded() {
             let now = since(&cluster);
             let seen = cluster.read_at(2, now, 0, BLOCK).await;
-            if now == since(&cluster) && cluster.management.state(2) != MemberState::Good {
+            if now == since(&cluster) && cluster.management.state(2) != MemberState::InSync {
                 assert!(matches!(seen, Err(Errno::EREMOTE | Errno::EREMCHG)), "{seen:?}");
             }
             rt::sleep(Duration::from_millis(5)).await;

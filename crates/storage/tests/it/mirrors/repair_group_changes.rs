@@ -82,7 +82,7 @@ fn the_last_member_stays_when_its_repair_source_is_ejected() {
             management.set(2, MemberState::NeedsResync);
         }));
         assert_eq!(heal_ends(&cluster).await, Err(Errno::EAGAIN));
-        assert_eq!(cluster.management.state(1), MemberState::Good);
+        assert_eq!(cluster.management.state(1), MemberState::InSync);
         write_ends(&cluster).await;
         cluster.set_link(2, LinkState::Open);
         cluster.enable_resync();
@@ -107,7 +107,7 @@ fn the_last_member_stays_when_its_disk_rejects_the_repair() {
             management.set(2, MemberState::NeedsResync);
         }));
         assert_eq!(heal_ends(&cluster).await, Err(Errno::EIO));
-        assert_eq!(cluster.management.state(1), MemberState::Good);
+        assert_eq!(cluster.management.state(1), MemberState::InSync);
         write_ends(&cluster).await;
     });
 }

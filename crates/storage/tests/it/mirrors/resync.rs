@@ -150,7 +150,7 @@ fn writes_continue_during_a_resync() {
         cluster.until_in_sync().await;
         let back = cluster.management.changes.lock().unwrap();
         let states: Vec<MemberState> = back.iter().map(|change| change.state).collect();
-        assert_eq!(states, [MemberState::NeedsResync, MemberState::Resyncing, MemberState::Good]);
+        assert_eq!(states, [MemberState::NeedsResync, MemberState::Resyncing, MemberState::InSync]);
     });
 }
 
@@ -246,7 +246,7 @@ fn a_bad_member_gets_everything_and_keeps_nothing_else() {
         cluster.management.set(1, MemberState::NeedsResync);
         cluster.ask_file(InodeId(40), (3, None), StorageOp::Delete, None).await.unwrap();
         cluster.write(InodeId(41), 3, 0, &[5; 100]).await;
-        cluster.management.set(1, MemberState::Bad);
+        cluster.management.set(1, MemberState::NeedsRebuild);
         cluster.enable_resync();
         cluster.until_in_sync().await;
         assert!(cluster.link(1).resynced.load(Ordering::SeqCst) >= 2 * MIB);

@@ -37,7 +37,7 @@ enum While {
 async fn without_second(cluster: &Cluster, offset: usize, data: &[u8], harmed: While, harm: impl FnOnce()) {
     cluster.set_link(2, LinkState::Closed);
     cluster.write(INO, 3, offset as u64, data).await;
-    assert_ne!(cluster.management.state(2), MemberState::Good);
+    assert_ne!(cluster.management.state(2), MemberState::InSync);
     if harmed == While::ShutDown {
         cluster.stop(1).await;
         harm();
@@ -155,9 +155,13 @@ fn a_member_comes_in_step_while_a_third_one_that_counts_is_dead() {
         cluster.set_link(2, LinkState::Open);
         cluster.enable_resync();
         rt::sleep(std::time::Duration::from_secs(1)).await;
-        assert_ne!(cluster.management.state(2), MemberState::Good, "it is reachable, and may have the file");
+        assert_ne!(
+            cluster.management.state(2),
+            MemberState::InSync,
+            "it is reachable, and may have the file"
+        );
         cluster.management.set_online(3, false);
-        cluster.until("it is in sync", || cluster.management.state(2) == MemberState::Good).await;
+        cluster.until("it is in sync", || cluster.management.state(2) == MemberState::InSync).await;
         assert_eq!(cluster.management.state(3), MemberState::NeedsResync);
         assert!(!cluster.on_disk(2).await.contains_key(&INO));
         cluster.set_link(3, LinkState::Open);
@@ -171,7 +175,7 @@ async fn shortened(cluster: Arc<Cluster>, shorten: impl FnOnce(&Path)) {
     let data = content(MIB as usize + 777);
     cluster.write(INO, 3, 0, &data).await;
     while_stopped(&cluster, |_| shorten(&chunk_file(&cluster, 1))).await;
-    cluster.management.set(2, MemberState::Bad);
+    cluster.management.set(2, MemberState::NeedsRebuild);
     cluster.enable_resync();
     cluster.until("the group is in step", || !cluster.management.group().is_degraded()).await;
     assert!(cluster.on_disk(2).await[&INO] == data, "what the member had is still there");

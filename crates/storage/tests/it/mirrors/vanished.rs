@@ -81,7 +81,7 @@ fn source_goes(is_moment: fn(&StorageOp) -> bool) {
             let changes = cluster.management.changes.lock().unwrap();
             let is_it = |change: &storage::MemberChange| {
                 change.target == TargetId(3)
-                    && change.state == MemberState::Bad
+                    && change.state == MemberState::NeedsRebuild
                     && change.reason.contains("target 1 is offline")
             };
             changes.iter().any(is_it)
@@ -89,7 +89,7 @@ fn source_goes(is_moment: fn(&StorageOp) -> bool) {
         cluster.until("the attempt has failed", has_failed).await;
         let group = cluster.management.group();
         assert_eq!(group.members.len(), 3, "somebody has left: {group:?}");
-        assert_eq!(cluster.management.state(3), MemberState::Bad);
+        assert_eq!(cluster.management.state(3), MemberState::NeedsRebuild);
         mount(&cluster, 1).await;
         cluster.until("another one has its place", || cluster.management.group().members.len() == 2).await;
         cluster.until_in_sync().await;
@@ -128,7 +128,7 @@ fn a_member_that_is_offline_in_the_map_is_no_replica() {
         assert!(changes.iter().all(|change| change.target != TargetId(3)), "{changes:?}");
         cluster.management.set_online(2, false);
         cluster.management.set_online(3, true);
-        let is_copied = || cluster.management.state(3) == MemberState::Good;
+        let is_copied = || cluster.management.state(3) == MemberState::InSync;
         cluster.until("the member that comes has everything", is_copied).await;
         rt::sleep(std::time::Duration::from_secs(1)).await;
         let group = cluster.management.group();

@@ -1,7 +1,7 @@
 //! The file system check of a stopped cluster, and the options of both offline and online checks.
 
-use super::core::ProcessServices;
-use super::engine::open_engine;
+use super::background_core::ProcessServices;
+use super::metadata_store::open_engine;
 use super::services::{Services, ServicesPlan};
 use crate::control::{CheckParameters, CheckProgress};
 use crate::output::os_error;

@@ -1,5 +1,6 @@
 //! Truncation, reservation, hole punching and removal.
 
+use crate::block_sums::{PAGE_BYTES, PAGE_SUMS, SUM_BYTES};
 use crate::chunk_file::{Change, ChunkFile, absent_is_fine};
 use crate::error::Result;
 use crate::min_length::At;
@@ -8,7 +9,6 @@ use crate::paths;
 use crate::range_lock::WritePath;
 use crate::read::{BLOCK, whole_blocks};
 use crate::store::{Allocate, MAX_CHUNK_FILE_BYTES, Store};
-use crate::sums::{PAGE_BYTES, PAGE_SUMS, SUM_BYTES};
 use rt::Fallocate;
 use std::path::Path;
 use std::sync::Arc;

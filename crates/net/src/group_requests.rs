@@ -11,7 +11,7 @@
 //! by its sequence id, or because no other client sees or changes the affected data meanwhile.
 
 use crate::limits::{ANSWER_GRACE, FIRST_GROUP_BACKOFF, GROUP_POLL, LONGEST_GROUP_BACKOFF};
-use crate::reads::may_read_any_replica;
+use crate::replica_reads::may_read_any_replica;
 use crate::{StorageChannels, WhenOffline};
 use rt::IoBuf;
 use std::sync::{Arc, PoisonError};

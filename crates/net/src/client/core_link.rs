@@ -7,7 +7,7 @@ use super::dial::{DialError, NewConnection, dial, dial_on_host};
 use super::peer::SameHost;
 use super::peer::Shared;
 use super::status::LinkCounters;
-use crate::either::{Either, either};
+use crate::first_of_two::{Either, either};
 use crate::limits::{
     FAILED_ADDRESS_BACKOFF, FIRST_BACKOFF, LONGEST_ADDRESS_BACKOFF, LONGEST_BACKOFF, POOLED_BODIES,
     POOLED_BODY_BYTES,

@@ -12,11 +12,11 @@
 //! A member that answers is authoritative at that moment, by its lease and by the group version in
 //! the request. So every member returns at least what was acknowledged to any client.
 
-use crate::either::{Either, either};
-use crate::groups::{GroupDestination, is_member_error};
+use crate::first_of_two::{Either, either};
+use crate::group_requests::{GroupDestination, is_member_error};
 use crate::limits::{HEDGE_DELAY, MAX_LOAD_IMBALANCE, MAX_LOAD_IMBALANCE_BETWEEN_RACKS, READ_REGION_BYTES};
-use crate::loads::InFlightRequest;
-use crate::{Distance, StorageChannels, racks};
+use crate::target_load::InFlightRequest;
+use crate::{Distance, StorageChannels, own_rack};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -93,7 +93,7 @@ impl StorageChannels {
     fn order(&self, map: &ClusterMap, group: &Group, request: &StorageRequest) -> Vec<TargetId> {
         let now_ns = rt::monotonic_ns();
         let in_sync =
-            group.members_with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
+            group.members_with_states().filter(|(_, state)| *state == MemberState::InSync).map(|(id, _)| id);
         let mut order: Vec<TargetId> = in_sync.collect();
         let is_avoided = |id: TargetId| {
             let is_online = map.target(id).is_some_and(|target| target.state == TargetState::Online);
@@ -128,7 +128,7 @@ impl StorageChannels {
         let nearness = |id: TargetId| {
             let distance = self.distance(id);
             let is_same_host = distance <= Distance::SameHost;
-            let is_in_rack = rack.as_deref().is_some_and(|rack| racks::is_target_in_rack(map, id, rack));
+            let is_in_rack = rack.as_deref().is_some_and(|rack| own_rack::is_target_in_rack(map, id, rack));
             (!is_same_host, !is_in_rack, distance)
         };
         let best = usable.iter().map(|id| nearness(*id)).min()?;

@@ -1,6 +1,6 @@
 //! Admission of members on the management node: tokens and certificates.
 
-use super::key_store::CapabilityKeyStore;
+use super::capability_key_store::CapabilityKeyStore;
 use crate::node_config::{ClusterFile, NodeConfig, Protection};
 use identity::{
     Authority, CLIENT_VALIDITY_S, CertificateIssue, CertificateTerms, ClientRecord, ClientRecords,

@@ -1,7 +1,7 @@
 //! Opens the metadata store, or reports why that failed and what to do.
 
 use super::backups::newest_usable_backup;
-use super::stop::Stop;
+use super::stop_reasons::Stop;
 use crate::output::os_error;
 use kv::{Embedded, Engine, KvError, Writer, at_rest};
 use mgmt::{StatePaths, Superblock};

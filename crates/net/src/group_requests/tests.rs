@@ -84,9 +84,9 @@ impl Handler<StorageRequest, StorageReply> for Member {
         StorageReply: 'a,
     {
         Box::pin(async move {
-            match crate::either::either(self.answer(request, payload), given_up).await {
-                crate::either::Either::First(answer) => Some(answer),
-                crate::either::Either::Second(()) => None,
+            match crate::first_of_two::either(self.answer(request, payload), given_up).await {
+                crate::first_of_two::Either::First(answer) => Some(answer),
+                crate::first_of_two::Either::Second(()) => None,
             }
         })
     }
@@ -183,7 +183,7 @@ impl Pair {
     fn fail_over(&self) {
         self.change(|group| {
             group.members.reverse();
-            group.states = vec![MemberState::Good, MemberState::NeedsResync];
+            group.states = vec![MemberState::InSync, MemberState::NeedsResync];
         });
     }
 
@@ -310,7 +310,7 @@ fn an_unreplaced_primary_is_waited_for() {
         pair.members[0].set_behaviour(Behaviour::Hangs);
         // The member ejects the other one, which takes a while.
         later(500, &pair, |pair| {
-            pair.change(|group| group.states = vec![MemberState::Good, MemberState::NeedsResync])
+            pair.change(|group| group.states = vec![MemberState::InSync, MemberState::NeedsResync])
         });
         later(900, &pair, |pair| {
             *pair.members[0].old_version.lock() = Some(Epoch(1));
@@ -346,7 +346,7 @@ fn an_error_of_a_replaced_primary_is_ignored() {
 #[test]
 fn without_a_primary_the_error_names_the_missing_members() {
     run(async |pair| {
-        pair.change(|group| group.states = vec![MemberState::Bad, MemberState::NeedsResync]);
+        pair.change(|group| group.states = vec![MemberState::NeedsRebuild, MemberState::NeedsResync]);
         let began_ns = rt::monotonic_ns();
         let error = pair.write().await.unwrap_err();
         assert!(rt::monotonic_ns() - began_ns >= TEST_TIME_OUT.as_nanos() as u64);
@@ -358,7 +358,7 @@ fn without_a_primary_the_error_names_the_missing_members() {
         assert_eq!((pair.asked(1), pair.asked(2)), (vec![], vec![]));
         // A member that is in sync again is asked at once.
         later(3000, &pair, |pair| {
-            pair.change(|group| group.states = vec![MemberState::Bad, MemberState::Good])
+            pair.change(|group| group.states = vec![MemberState::NeedsRebuild, MemberState::InSync])
         });
         assert_eq!(pair.write().await, Ok(2));
     });
@@ -424,7 +424,7 @@ fn the_nearest_member_is_read_from() {
             assert!(answered == [1, 2] || answered == [2, 1], "equally near: {answered:?}");
         }
         // A member that isn't in sync isn't asked, near or not.
-        pair.change(|group| group.states = vec![MemberState::Good, MemberState::Resyncing]);
+        pair.change(|group| group.states = vec![MemberState::InSync, MemberState::Resyncing]);
         *pair.members[0].distance.lock() = Distance::Remote;
         pair.counts();
         assert_eq!((pair.read(5, 0).await, pair.counts()), (Ok(1), [1, 0]));
@@ -448,7 +448,7 @@ fn a_member_in_the_same_rack_is_preferred_for_reads() {
             assert_eq!(pair.read(5, 0).await, Ok(1));
             *pair.members[0].distance.lock() = Distance::Remote;
             // Members that are not in sync, or down, aren't asked.
-            pair.change(|group| group.states = vec![MemberState::Good, MemberState::Resyncing]);
+            pair.change(|group| group.states = vec![MemberState::InSync, MemberState::Resyncing]);
             assert_eq!(pair.read(5, 0).await, Ok(1));
             pair.change(|group| group.states = Vec::new());
             pair.members[1].set_behaviour(Behaviour::Fails(Errno::EHOSTDOWN));

@@ -8,7 +8,7 @@
 
 use crate::Caller;
 use crate::budget::{Budget, Permit};
-use crate::either::{Either, either};
+use crate::first_of_two::{Either, either};
 use crate::limits::{RESERVED_BUDGET_DIVISOR, SMALL_REQUEST_BYTES};
 use identity::Member;
 use std::rc::Rc;

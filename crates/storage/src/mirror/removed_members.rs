@@ -35,7 +35,7 @@ pub(super) fn release_member(
             mirrors.step_down_to_leave(&replica, since).await;
         } else {
             let reason = "another target has replaced it";
-            mirrors.report_member(&replica, since, leaving, MemberState::Bad, reason).await;
+            mirrors.report_member(&replica, since, leaving, MemberState::NeedsRebuild, reason).await;
         }
         mirrors.resyncing.lock().remove(&key);
     });
@@ -62,7 +62,7 @@ impl MirrorService {
             group: replica.group,
             version: since,
             target: replica.target,
-            state: MemberState::Bad,
+            state: MemberState::NeedsRebuild,
             reason: "another target has replaced it".into(),
             is_orderly: true,
         };

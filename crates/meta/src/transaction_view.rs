@@ -2,7 +2,7 @@
 
 use crate::cache::Cache;
 use crate::executor::{LockedExecutors, Overlay, PendingWrite};
-use crate::fetch::{Fetched, MissingData};
+use crate::remote_data::{Fetched, MissingData};
 use crate::stats::Counters;
 use bytes::Bytes;
 use kv::{Engine, KvError, Ticket};

@@ -20,7 +20,7 @@
 //!   recovery takes its size from the chunk files.
 
 use crate::record::{Owner, StoredSession};
-use crate::view::store_error;
+use crate::transaction_view::store_error;
 use bytes::Bytes;
 use kv::{Batch, Engine, Outcome};
 use namespace::record::{Next, Writing};

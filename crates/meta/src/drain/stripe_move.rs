@@ -3,7 +3,7 @@
 use super::transfer::{Endpoint, Transfer, truncated_source_error};
 use crate::chunks::EpochedFile;
 use crate::limits::{EXCLUSIVE_TIMEOUT, MAX_FINAL_REGIONS, MAX_FINAL_REGIONS_BUSY, MAX_ROUNDS};
-use crate::restore::RestoreRecord;
+use crate::restore_records::RestoreRecord;
 use crate::service::MetaService;
 use crate::sessions::Session;
 use namespace::{Chunks, MoveStep, StripeMove};
@@ -147,7 +147,7 @@ impl MetaService {
         step: impl Fn(&dyn namespace::Reader, &StripeMove) -> Result<MoveStep, namespace::ReadError>,
     ) -> Result<()> {
         use crate::executor::{Abort, CommandOutput};
-        let command = |view: &crate::view::View<'_>| match step(view, moved) {
+        let command = |view: &crate::transaction_view::View<'_>| match step(view, moved) {
             Ok(MoveStep::Writes(writes)) => Ok(CommandOutput { answer: Ok(()), writes }),
             Ok(MoveStep::Changed) => {
                 Ok(CommandOutput { answer: Err(Errno::EAGAIN.into()), writes: Vec::new() })
