@@ -1,6 +1,6 @@
 //! `weft bench agent`: one of several clients that generate a load together.
 
-use super::background_core::CoreLoad;
+use super::core::CoreLoad;
 use super::protocol::{ClientMessage, CoordinatorMessage, VERSION, send_message};
 use crate::output::os_error;
 use bench::load::{self, ClientRank, ClientReport, LoadResult, Observer, Progress};

@@ -5,7 +5,7 @@ use crate::cli::CompareArgs;
 use crate::output::{Align, os_error, print, print_json, table};
 use crate::size::format_size;
 use bench::compare::{Comparison, Key, Pair, compare};
-use bench::draw::{Unit, display_name_with_path, figure, in_bytes, series};
+use bench::figure_parts::{Unit, display_name_with_path, figure, in_bytes, series};
 use bench::profiles::XAxis;
 use bench::text::digits;
 use bench::{Measured, Results};

@@ -1,7 +1,7 @@
 //! `weft bench io` and `weft bench meta`: one kind of load, with each of several numbers of
 //! threads.
 
-use super::background_core::CoreLoad;
+use super::core::CoreLoad;
 use super::cluster::{CeilingPolicy, ceilings, replica_count};
 use super::progress::{ProgressDisplay, new_results};
 use super::remote_clients::RemoteClients;
@@ -303,7 +303,7 @@ fn generator_overhead(measured: &[Measured]) -> Option<String> {
 /// Formats a share like `48 %, storage-read`.
 fn share(binding: &Binding) -> String {
     let Binding { limit, share, .. } = binding;
-    format!("{:.0} %, {}", share * 100.0, bench::draw::serde_name(limit))
+    format!("{:.0} %, {}", share * 100.0, bench::figure_parts::serde_name(limit))
 }
 
 fn row(measured: &Measured, shows_path: bool) -> [String; 9] {
