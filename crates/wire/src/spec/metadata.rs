@@ -211,13 +211,13 @@ impl MetaOp {
             MetaOp::MigrationOf { ino } => command("migration-of", NONE).at(*ino),
 
             MetaOp::Create { parent, name, .. } => command("create", Grow).entry(*parent, name, Add),
-            MetaOp::CommitCreate { file } => command("deliver", Grow).entry(file.parent, &file.name, Add),
+            MetaOp::CommitCreate { file } => command("commit-create", Grow).entry(file.parent, &file.name, Add),
             MetaOp::Mkdir { parent, name, .. } => command("mkdir", Grow).entry(*parent, name, Add),
             MetaOp::Symlink { parent, name, .. } => command("symlink", Grow).entry(*parent, name, Add),
             MetaOp::Link { ino, parent, name } => {
                 MetaSpec { other: Some(*ino), ..command("link", Grow).entry(*parent, name, Add) }
             }
-            MetaOp::PreallocateInodes { dir, .. } => command("reserve", Grow).at(*dir),
+            MetaOp::PreallocateInodes { dir, .. } => command("preallocate-inodes", Grow).at(*dir),
             MetaOp::Tmpfile { parent, .. } => command("tmpfile", Grow).at(*parent),
             MetaOp::Unlink { parent, name } => command("unlink", Change).entry(*parent, name, Remove),
             MetaOp::Rmdir { parent, name } => command("rmdir", Change).entry(*parent, name, Remove),
@@ -263,9 +263,9 @@ impl MetaOp {
             MetaOp::Follow { .. } => session("follow").finds_session(),
             MetaOp::NextRecalls { .. } => session("next-recalls").finds_session().without_deadline(true),
             MetaOp::EndSession => session("end-session").finds_session(),
-            MetaOp::SupplyGroups { ino, .. } => session("introduce").at(*ino),
-            MetaOp::AckRecalls { .. } => session("yield"),
-            MetaOp::RecallsInProgress { .. } => session("still-yielding"),
+            MetaOp::SupplyGroups { ino, .. } => session("supply-groups").at(*ino),
+            MetaOp::AckRecalls { .. } => session("ack-recalls"),
+            MetaOp::RecallsInProgress { .. } => session("recalls-in-progress"),
             MetaOp::Release { .. } => session("release"),
             MetaOp::NoteAccess { .. } => MetaSpec::new("note-access", Stage::Session, Change),
             MetaOp::Usage => session("usage"),

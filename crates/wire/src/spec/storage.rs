@@ -168,7 +168,7 @@ impl StorageOp {
             }
             StorageOp::Stat => op("stat", Read(AnyReplica)).by_all().right(Right::Read),
             StorageOp::Seek { .. } => op("seek", Read(AnyReplica)).by_all().right(Right::Read),
-            StorageOp::SpaceNeeded { .. } => op("room", Read(AllReplicas)).by_all().right(Right::Write),
+            StorageOp::SpaceNeeded { .. } => op("space-needed", Read(AllReplicas)).by_all().right(Right::Write),
             StorageOp::Survey { .. } => op("survey", Read(OneReplica)).by_members(),
 
             StorageOp::Write { durable, .. } => op("write", Change)
@@ -181,12 +181,12 @@ impl StorageOp {
             StorageOp::Delete => op("delete", Change).by_all().right(Right::Write),
             StorageOp::SetAside => op("set-aside", Change).by(Roles::MGMT).by_members(),
             StorageOp::SetTime { .. } => op("set-time", Change).by(Roles::META).by_members(),
-            StorageOp::DiscardLost { .. } => op("forget", Change).by(Roles::MGMT).by_members(),
+            StorageOp::DiscardLost { .. } => op("discard-lost", Change).by(Roles::MGMT).by_members(),
             StorageOp::Rewrite { .. } => {
                 op("rewrite", Change).by_members().in_mirrored_groups().waits_for_disk(true)
             }
             StorageOp::ExpectChecksums { .. } => {
-                op("expect", Change).by_members().in_mirrored_groups().waits_for_disk(true)
+                op("expect-checksums", Change).by_members().in_mirrored_groups().waits_for_disk(true)
             }
 
             StorageOp::Sync => op("sync", Sync).by_all().right(Right::Read),
@@ -196,9 +196,9 @@ impl StorageOp {
             StorageOp::Fence { .. } => op("fence", Control).by(Roles::META),
             // Only services copy files, and they need no capability. In a cluster that doesn't
             // authenticate its connections a client could send these.
-            StorageOp::TrackDirty { .. } => op("watch", Control).by(Roles::META).right(Right::Write),
-            StorageOp::NextDirty { .. } => op("changed", Control).by(Roles::META).right(Right::Write),
-            StorageOp::EndDirtyTracking { .. } => op("unwatch", Control).by(Roles::META).right(Right::Write),
+            StorageOp::TrackDirty { .. } => op("track-dirty", Control).by(Roles::META).right(Right::Write),
+            StorageOp::NextDirty { .. } => op("next-dirty", Control).by(Roles::META).right(Right::Write),
+            StorageOp::EndDirtyTracking { .. } => op("end-dirty-tracking", Control).by(Roles::META).right(Right::Write),
             StorageOp::Measure { .. } => {
                 StorageSpec { has_no_deadline: true, ..op("measure", Control).by(Roles::MGMT) }
             }
@@ -206,19 +206,19 @@ impl StorageOp {
             // A member that finds damage asks the primary to repair it.
             StorageOp::Repair { .. } => StorageSpec {
                 by_members_to_primary: true,
-                ..op("heal", Control).by(Roles::MGMT).in_mirrored_groups()
+                ..op("repair", Control).by(Roles::MGMT).in_mirrored_groups()
             },
-            StorageOp::CopyReplica { .. } => op("mend", Control).by(Roles::MGMT).in_mirrored_groups(),
+            StorageOp::CopyReplica { .. } => op("copy-replica", Control).by(Roles::MGMT).in_mirrored_groups(),
             StorageOp::Regions { which: RegionSelection::All, .. } => {
                 op("regions", Control).by(Roles::MGMT).by_members()
             }
             StorageOp::Regions { which: RegionSelection::Dirty, .. } => {
                 op("regions", Control).by(Roles::MGMT).by_members().in_mirrored_groups()
             }
-            StorageOp::Committed => op("settled", Control).by_members().in_mirrored_groups(),
+            StorageOp::Committed => op("committed", Control).by_members().in_mirrored_groups(),
             StorageOp::MarkLost { .. } => op("mark-lost", Control).by_members().in_mirrored_groups(),
             StorageOp::Digests { .. } => op("digests", Control).by_members().in_mirrored_groups(),
-            StorageOp::AdoptVerifier { .. } => op("adopt", Control).by_members().in_mirrored_groups(),
+            StorageOp::AdoptVerifier { .. } => op("adopt-verifier", Control).by_members().in_mirrored_groups(),
         }
     }
 

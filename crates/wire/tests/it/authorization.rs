@@ -331,7 +331,7 @@ fn a_storage_node_is_limited_to_its_own_targets_and_groups() {
         "set-member",
         "certify-api",
     ]));
-    expected.insert(("storage, in session 0, of a group's primary", "heal"));
+    expected.insert(("storage, in session 0, of a group's primary", "repair"));
     let members = [
         "read",
         "write",
@@ -343,18 +343,18 @@ fn a_storage_node_is_limited_to_its_own_targets_and_groups() {
         "stat",
         "seek",
         "space",
-        "settled",
+        "committed",
         "regions",
         "survey",
-        "forget",
+        "discard-lost",
         "set-aside",
-        "room",
+        "space-needed",
         "mark-lost",
         "set-time",
         "digests",
-        "adopt",
+        "adopt-verifier",
         "rewrite",
-        "expect",
+        "expect-checksums",
     ];
     expected.extend(members.map(|name| ("storage, of a member of a group", name)));
     assert_eq!(admitted(Principal::Node(STORAGE)), expected);

@@ -147,5 +147,5 @@ fn commands_on_names_are_executed_where_their_directory_is() {
 
 /// Commands, locks and introductions concern an inode.
 fn has_subject(spec: &wire::spec::MetaSpec<'_>) -> bool {
-    matches!(spec.stage, Stage::Command | Stage::Lock) || spec.name == "introduce"
+    matches!(spec.stage, Stage::Command | Stage::Lock) || spec.name == "supply-groups"
 }
