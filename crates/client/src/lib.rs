@@ -7,10 +7,10 @@
 //! for names and attributes. FUSE is one front end; programming interfaces and gateways are others.
 //!
 //! Invariants:
-//! - The client buffers no data unless the mount enables write-behind (`write_behind`). When a
-//!   write returns, the services have its bytes, so the death of this process loses none. Only a
+//! - The client buffers no data unless the mount enables write-behind (`file::write_behind`). When
+//!   a write returns, the services have its bytes, so the death of this process loses none. Only a
 //!   file that is open and empty may exist in this process alone, for some milliseconds
-//!   (`async_create`).
+//!   (`cache::async_create`).
 //! - While a file is open for writing, this client knows its size and mtime first. `BeginWrite`
 //!   leaves a durable record, by which the metadata service recovers them if this session dies.
 //! - Reads and writes of one file run concurrently. Truncate, fallocate and the conversion from
@@ -18,81 +18,45 @@
 //! - An orphan is reclaimed once no kernel reference and no open file of this session holds it. The
 //!   service waits for other sessions.
 //! - The client caches the service's answers only under a lease, until it has acknowledged the
-//!   recall of that lease (see `lease`).
+//!   recall of that lease (see `session::leases`).
 
-mod access;
-mod access_time;
-mod async_create;
-mod cancel;
-mod capabilities;
-mod close;
-mod complete_directories;
-mod creates_in_flight;
-mod describe;
-mod directory_attributes;
-mod estale;
-mod exclusive;
-mod failover;
+mod cache;
 mod file;
-mod flags;
-mod held_locks;
-mod heuristic;
-mod in_flight;
-mod inode;
-mod layout_change;
-mod lease;
-mod lease_epoch;
-mod lease_expiry;
-mod lock;
-mod names;
-mod page_cache;
-mod page_fill;
-mod preallocation;
-mod prefix_delegation;
-mod privileges;
-mod readdir;
-mod recall;
-mod registration;
-mod reserve;
-mod services;
-mod size_recovery;
-mod slots;
-mod squash;
-mod statfs;
-mod striping;
-mod sync;
-mod timeout;
-mod uncertain;
-mod verifiers;
-mod write_behind;
-mod xattr;
+mod kernel;
+mod metadata;
+mod session;
 
-pub use cancel::Cancel;
-pub use failover::{EndedSession, File, SessionFailover, SessionHistory, StartSession};
-pub use file::{Caching, Handle, ReadOptions, WriteOptions};
-pub use names::{CachedAttr, Found};
-pub use readdir::Listing;
-pub use recall::{Invalidate, UserPrivileges};
-pub use statfs::StatFs;
+pub use file::handle::{Caching, Handle, ReadOptions, WriteOptions};
+pub use metadata::names::{CachedAttr, Found};
+pub use metadata::readdir::Listing;
+pub use metadata::statfs::StatFs;
+pub use session::cancel::Cancel;
+pub use session::failover::{EndedSession, File, SessionFailover, SessionHistory, StartSession};
+pub use session::recall::{Invalidate, UserPrivileges};
 
-use complete_directories::CompleteDirectories;
-use directory_attributes::DirectoryAttributes;
-use inode::InodeTable;
-use lease::{Answer, Leases};
-use lease_epoch::{LeaseContext, MAX_RENEWALS};
+use cache::complete_directories::CompleteDirectories;
+use cache::directory_attributes::DirectoryAttributes;
+use cache::{async_create, creates_in_flight, prefix_delegation};
+use file::inode::InodeTable;
+use file::lease_epoch::{LeaseContext, MAX_RENEWALS};
+use file::striping::ChunkLocation;
+use file::{access, sync, write_behind};
+use kernel::estale;
+use metadata::statfs;
 use net::{GroupDestination, StorageChannels};
 use parking_lot::Mutex;
-use privileges::RequestUser;
-use recall::{Recalls, with_deadline};
 use rt::IoBuf;
 use rt::sync::Event;
-use services::Services;
+use session::leases::{Answer, Leases};
+use session::privileges::RequestUser;
+use session::recall::{Recalls, with_deadline};
+use session::services::Services;
+use session::timeout::RequestTimeout;
+use session::{capabilities, held_locks, lease_expiry, locks, services, slots, verifiers};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use striping::ChunkLocation;
-use timeout::RequestTimeout;
 use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId};
 use wire::{FileInfo, MetaOp, MetaReply, SlotSequence, StorageOp, StorageReply, StorageRequest};
 
@@ -156,7 +120,7 @@ pub struct Client {
     recent_estale: estale::RecentEstale,
     recalls: Recalls,
     held_locks: held_locks::HeldLocks,
-    pending_releases: lock::PendingReleases,
+    pending_releases: locks::PendingReleases,
     usage: statfs::CachedUsage,
     lease_expiry: lease_expiry::LeaseExpiry,
     invalidator: Mutex<Option<Weak<dyn Invalidate>>>,
@@ -202,7 +166,7 @@ impl Client {
             recent_estale: estale::RecentEstale::default(),
             recalls: Recalls::default(),
             held_locks: held_locks::HeldLocks::default(),
-            pending_releases: lock::PendingReleases::default(),
+            pending_releases: locks::PendingReleases::default(),
             usage: statfs::CachedUsage::default(),
             lease_expiry: lease_expiry::LeaseExpiry::default(),
             invalidator: Mutex::new(None),

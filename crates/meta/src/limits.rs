@@ -92,8 +92,8 @@ pub(crate) const USERS_PER_SESSION: usize = 1024;
 pub(crate) const GROUPS_PER_USER: usize = 4096;
 
 /// How long the record of an evicted session is kept. Its capabilities end within minutes, targets
-/// refuse it for two hours, and a client that has reached no service for a day (`client::recall`)
-/// ends its session by itself.
+/// refuse it for two hours, and a client that has reached no service for a day
+/// (`client::session::recall`) ends its session by itself.
 pub(crate) const TOMBSTONE_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How often old records of evicted sessions are searched for.

@@ -1,0 +1,705 @@
+//! Asynchronous creates: files that an application gets before the metadata service has them.
+//!
+//! A kernel holds a directory's lock until the create of a file in it is answered. If each create
+//! waits for the service, applications that fill one directory wait for each other, and each small
+//! file costs two commands: one for the create, one for its content. A session with a directory
+//! delegation (a `Write` lease on the directory) needn't wait. It knows that the name is free and
+//! that its user may create it, it has a preallocated inode number ([`wire::MetaOp::Reserve`]), and
+//! no other session can look. So it creates the file *asynchronously*: the application gets its
+//! file at once. The client sends the file to the service in one command
+//! ([`wire::MetaOp::Deliver`]), together with the first write if that fits inline, else on close,
+//! or earlier.
+//!
+//! # Guarantees
+//!
+//! - *No session misses a file.* When other sessions want to know names of the directory, the
+//!   service recalls its lease. The client sends every pending create before it gives the lease
+//!   back. Requests of this session that could miss a pending file wait until the file is committed
+//!   ([`AsyncCreates::pending_for`]).
+//! - *An application whose write or close has succeeded knows that the service has the file*;
+//!   otherwise it gets the error. The death of this process can lose only open files without
+//!   content.
+//! - *A pending create is sent after [`MAX_AGE`] at the latest*, however long the file stays open.
+//! - *After a restart or a change of owner, the metadata service executes pending creates before it
+//!   serves other sessions*: registration transmits them ([`Client::seal_creates`]).
+//! - *A session that the cluster ends loses its pending creates.* The application gets the error
+//!   when it writes to the file or closes it. So creates with `O_EXCL` are never asynchronous:
+//!   applications use such files as locks.
+//!
+//! An asynchronous create is *pending* until its content is fixed, then *sealed* and sent, and at
+//! last *finished*: committed or failed.
+
+use crate::cache::complete_directories::{CompleteDirectories, added_name};
+use crate::cache::heuristic::{Backoff, UseFrequency};
+use crate::cache::preallocation::{FIRST_INODES, InodePreallocation, MORE_INODES, NewInode, new_file_attr};
+use crate::cache::prefix_delegation::PossibleName;
+use crate::file::handle::{Handle, NewFile};
+use crate::file::inode::OpenInode;
+use crate::kernel::page_fill::Bypass;
+use crate::metadata::names::CachedAttr;
+use crate::session::leases::{Leases, RequestStamp};
+use crate::{Client, entry};
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use rt::IoBuf;
+use rt::sync::Event;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use types::{Attr, Credentials, Errno, Error, HashMap, HashSet, InodeId, Result, mode};
+use wire::{AsyncCreate, LeaseMode, MetaOp, PendingFile};
+
+/// Longest time that a create stays pending. After that, the file survives the death of this
+/// process.
+const MAX_AGE: Duration = Duration::from_millis(25);
+/// Maximum number of asynchronous creates: more than applications run at once, and few enough for
+/// one message to a service.
+const MAX_ASYNC_CREATES: usize = 256;
+/// Maximum size of their content together, in bytes: half of what a message can carry.
+const MAX_BYTES: usize = 512 * 1024;
+/// Shards of the table; a power of two.
+const SHARDS: usize = 16;
+/// Maximum number of directories that a shard tracks. Beyond it, the shard drops those without
+/// pending creates.
+const MAX_DIRECTORIES: usize = 256;
+/// Names of a directory that are known to be free. Beyond it, all are dropped: a lookup reports
+/// them again.
+const MAX_FREE_NAMES: usize = 64;
+
+/// The service refuses longer names.
+const MAX_NAME_BYTES: usize = 255;
+/// `open(2)` flags for which a create is not asynchronous: read-only, where no close reports a
+/// failure; fail if the name exists; durable at once.
+const O_ACCMODE: u32 = 0o3;
+const O_EXCL: u32 = 0o200;
+const O_DSYNC: u32 = 0o10000;
+
+/// An asynchronous create.
+pub(crate) struct PendingCreate {
+    credentials: Credentials,
+    /// The file without its content.
+    file: PendingFile,
+    /// The attributes that the application got.
+    attr_sent: Attr,
+    /// Maximum size of inline content, in bytes.
+    inline_limit: u32,
+    /// When it was created, on the monotonic clock.
+    since_ns: u64,
+    /// Marks its name as possibly present.
+    possible_name: PossibleName,
+    state: Mutex<State>,
+    finished: Event,
+}
+
+enum State {
+    Pending,
+    Sealed(Bytes),
+    Finished(Result<()>),
+}
+
+impl PendingCreate {
+    /// Fixes the content, which is to be sent. Returns false if it was fixed already.
+    fn seal(&self, content: Bytes) -> bool {
+        let mut state = self.state.lock();
+        let was_pending = matches!(*state, State::Pending);
+        if was_pending {
+            *state = State::Sealed(content);
+        }
+        was_pending
+    }
+
+    /// Returns the sealed file; `None` if it is pending or finished.
+    fn sealed(&self) -> Option<PendingFile> {
+        match &*self.state.lock() {
+            State::Sealed(content) => Some(PendingFile { content: content.clone(), ..self.file.clone() }),
+            State::Pending | State::Finished(_) => None,
+        }
+    }
+
+    fn finish(&self, outcome: Result<()>) {
+        *self.state.lock() = State::Finished(outcome);
+        self.finished.set();
+    }
+
+    fn outcome(&self) -> Result<()> {
+        match &*self.state.lock() {
+            State::Finished(outcome) => outcome.clone(),
+            State::Pending | State::Sealed(_) => Ok(()),
+        }
+    }
+
+    fn is_older_than(&self, age: Duration) -> bool {
+        rt::monotonic_ns().saturating_sub(self.since_ns) >= age.as_nanos() as u64
+    }
+}
+
+/// State of a directory.
+#[derive(Default)]
+struct Directory {
+    /// The directory delegation, if the session still holds its lease.
+    delegation: Option<DirectoryDelegation>,
+    creates: BTreeMap<InodeId, (Arc<PendingCreate>, Arc<OpenInode>)>,
+    /// Frequency of synchronous creates in this directory.
+    frequency: UseFrequency,
+    /// A request for the delegation is in flight.
+    is_requested: bool,
+    /// Delays the next request for the delegation.
+    backoff: Backoff,
+}
+
+impl Directory {
+    /// Returns the directory delegation if the session still holds it.
+    fn held_delegation(&mut self, leases: &Leases, dir: InodeId) -> Option<&mut DirectoryDelegation> {
+        let delegation = self.delegation.as_ref()?;
+        if leases.lease_covering(delegation.stamp, dir) != Some(LeaseMode::Write) {
+            self.backoff.begin_after(delegation.since_ns);
+            self.delegation = None;
+        }
+        self.delegation.as_mut()
+    }
+}
+
+struct DirectoryDelegation {
+    /// Stamp of a time at which the lease was held.
+    stamp: RequestStamp,
+    /// Since when it is held, on the monotonic clock.
+    since_ns: u64,
+    preallocation: InodePreallocation,
+    /// Names that the service has reported as free.
+    free: HashSet<Bytes>,
+}
+
+type Shard = HashMap<InodeId, Directory>;
+
+/// All asynchronous creates of a session.
+#[derive(Default)]
+pub(crate) struct AsyncCreates {
+    shards: [Mutex<Shard>; SHARDS],
+    /// The session has had a delegation. Until then, no create is asynchronous.
+    has_been_granted: AtomicBool,
+    count: AtomicUsize,
+    bytes: AtomicUsize,
+    has_sweeper: AtomicBool,
+}
+
+impl AsyncCreates {
+    fn shard(&self, dir: InodeId) -> MutexGuard<'_, Shard> {
+        self.shards[dir.0 as usize % SHARDS].lock()
+    }
+
+    /// Whether the session has never had a delegation, and so no asynchronous create.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.has_been_granted.load(Ordering::Acquire)
+    }
+
+    /// Whether a directory has asynchronous creates that aren't finished.
+    pub(crate) fn has_pending_in(&self, dir: InodeId) -> bool {
+        !self.is_idle() && self.shard(dir).get(&dir).is_some_and(|directory| !directory.creates.is_empty())
+    }
+
+    /// Counts a synchronous create. Returns true if the client is to request the directory
+    /// delegation.
+    fn count_create(&self, dir: InodeId) -> bool {
+        let now_ns = rt::monotonic_ns();
+        let mut shard = self.shard(dir);
+        if shard.len() >= MAX_DIRECTORIES && !shard.contains_key(&dir) {
+            shard.retain(|_, directory| !directory.creates.is_empty() || directory.is_requested);
+        }
+        let directory = shard.entry(dir).or_default();
+        let wanted =
+            directory.frequency.note(now_ns) && !directory.is_requested && directory.backoff.is_over(now_ns);
+        directory.is_requested |= wanted;
+        wanted
+    }
+
+    /// Records the answer to a request for a directory delegation.
+    fn record_delegation(
+        &self,
+        leases: &Leases,
+        dir: InodeId,
+        granted: Option<(RequestStamp, InodePreallocation)>,
+    ) {
+        let mut shard = self.shard(dir);
+        let directory = shard.entry(dir).or_default();
+        directory.is_requested = false;
+        // After a loss of unsynced metadata, the service may assign the inode numbers of an earlier
+        // lease to others.
+        _ = directory.held_delegation(leases, dir);
+        let Some((stamp, preallocation)) = granted else {
+            directory.delegation = None;
+            return directory.backoff.begin();
+        };
+        self.begin_use();
+        directory.delegation = Some(match directory.delegation.take() {
+            // What was known under an earlier lease may be outdated.
+            Some(before) => DirectoryDelegation {
+                stamp,
+                preallocation: preallocation.append_to(before.preallocation),
+                free: HashSet::default(),
+                ..before
+            },
+            None => DirectoryDelegation {
+                stamp,
+                since_ns: rt::monotonic_ns(),
+                preallocation,
+                free: HashSet::default(),
+            },
+        });
+    }
+
+    /// Permits asynchronous creates from now on.
+    pub(crate) fn begin_use(&self) {
+        self.has_been_granted.store(true, Ordering::Release);
+    }
+
+    /// Records that the service has reported a name as free, which stays true under the lease.
+    pub(crate) fn note_free(&self, leases: &Leases, dir: InodeId, name: &[u8]) {
+        if self.is_idle() {
+            return;
+        }
+        let mut shard = self.shard(dir);
+        let Some(delegation) =
+            shard.get_mut(&dir).and_then(|directory| directory.held_delegation(leases, dir))
+        else {
+            return;
+        };
+        if delegation.free.len() >= MAX_FREE_NAMES {
+            delegation.free.clear();
+        }
+        delegation.free.insert(Bytes::copy_from_slice(name));
+    }
+
+    /// Prepares for a request that is about to be sent: drops the free names that it uses, and the
+    /// delegation of a directory whose attributes it changes.
+    pub(crate) fn prepare_request(&self, op: &MetaOp) {
+        if self.is_idle() {
+            return;
+        }
+        if let Some((dir, name)) = added_name(op)
+            && let Some(delegation) =
+                self.shard(dir).get_mut(&dir).and_then(|known| known.delegation.as_mut())
+        {
+            delegation.free.remove(name);
+        }
+        if let Some(ino) = op.spec().attributes_of
+            && let Some(directory) = self.shard(ino).get_mut(&ino)
+        {
+            directory.delegation = None;
+        }
+    }
+
+    /// Returns the asynchronous creates that a request could miss or depends on.
+    fn pending_for(
+        &self,
+        op: &MetaOp,
+        of_inode: impl Fn(InodeId) -> Option<Arc<PendingCreate>>,
+    ) -> Vec<Arc<PendingCreate>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let named = |dir: &InodeId, name: &Bytes| -> Vec<Arc<PendingCreate>> {
+            let shard = self.shard(*dir);
+            let creates = shard.get(dir).into_iter().flat_map(|directory| directory.creates.values());
+            creates.map(|(create, _)| create).filter(|one| one.file.name == *name).cloned().collect()
+        };
+        match op {
+            // Sending an asynchronous create may include the introduction of a user.
+            MetaOp::CommitCreate { .. } | MetaOp::PreallocateInodes { .. } | MetaOp::SupplyGroups { .. } => {
+                Vec::new()
+            }
+            MetaOp::Lookup { parent, name }
+            | MetaOp::Unlink { parent, name }
+            | MetaOp::Create { parent, name, .. }
+            | MetaOp::Mkdir { parent, name, .. }
+            | MetaOp::Symlink { parent, name, .. } => named(parent, name),
+            MetaOp::Tmpfile { .. } => Vec::new(),
+            MetaOp::Link { ino, parent, name } => {
+                let mut concerned = named(parent, name);
+                concerned.extend(of_inode(*ino));
+                concerned
+            }
+            // The request may remove or replace a directory of which the client knows only the
+            // name.
+            MetaOp::Rmdir { .. } | MetaOp::Rename { .. } | MetaOp::Sync => self.all(|_| true),
+            op => {
+                let Some(ino) = op.spec().home else { return Vec::new() };
+                let mut concerned = self.all_in(ino);
+                concerned.extend(of_inode(ino));
+                concerned
+            }
+        }
+    }
+
+    fn all_in(&self, dir: InodeId) -> Vec<Arc<PendingCreate>> {
+        let shard = self.shard(dir);
+        let creates = shard.get(&dir).into_iter().flat_map(|directory| directory.creates.values());
+        creates.map(|(create, _)| create.clone()).collect()
+    }
+
+    fn all(&self, wanted: impl Fn(&PendingCreate) -> bool) -> Vec<Arc<PendingCreate>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let creates = shard.values().flat_map(|directory| directory.creates.values());
+            all.extend(creates.map(|(create, _)| create).filter(|one| wanted(one)).cloned());
+        }
+        all
+    }
+
+    /// Takes a preallocated inode number for an asynchronous create, with the inline limit and the
+    /// directory's attributes.
+    fn take_inode(
+        &self,
+        (leases, complete): (&Leases, &CompleteDirectories),
+        (dir, name): (InodeId, &[u8]),
+        who: Credentials,
+    ) -> Option<NewInode> {
+        let mut shard = self.shard(dir);
+        let directory = shard.get_mut(&dir)?;
+        let delegation = directory.held_delegation(leases, dir)?;
+        let is_free = delegation.free.remove(name) || complete.absent_since(leases, dir, name).is_some();
+        if !is_free || !delegation.preallocation.permits(who) {
+            return None;
+        }
+        let new_inode = delegation.preallocation.take_inode(dir, delegation.stamp)?;
+        let refill = new_inode.needs_refill && !directory.is_requested;
+        directory.is_requested |= refill;
+        Some(NewInode { needs_refill: refill, ..new_inode })
+    }
+
+    /// Whether the limits allow another asynchronous create.
+    fn is_below_limits(&self) -> bool {
+        self.count.load(Ordering::Acquire) < MAX_ASYNC_CREATES
+            && self.bytes.load(Ordering::Acquire) < MAX_BYTES
+    }
+
+    fn add(&self, create: Arc<PendingCreate>, inode: Arc<OpenInode>) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        let dir = create.file.parent;
+        let mut shard = self.shard(dir);
+        shard.entry(dir).or_default().creates.insert(create.file.ino, (create, inode));
+    }
+
+    fn remove(&self, create: &PendingCreate) -> Option<Arc<OpenInode>> {
+        let dir = create.file.parent;
+        let mut shard = self.shard(dir);
+        let (_, inode) = shard.get_mut(&dir)?.creates.remove(&create.file.ino)?;
+        self.count.fetch_sub(1, Ordering::AcqRel);
+        Some(inode)
+    }
+}
+
+/// Applies to `attr` the attributes that a write changes, as the service reports them.
+fn with_written(attr: Attr, now: &Attr) -> Attr {
+    Attr { size: now.size, blocks: now.blocks, mtime: now.mtime, ctime: now.ctime, ..attr }
+}
+
+/// Whether a create with this mode and these open flags may be asynchronous.
+fn may_create_async(bits: u32, flags: u32) -> bool {
+    let is_plain = bits & mode::PERMISSIONS & !0o777 == 0 && bits & mode::S_IFMT & !mode::S_IFREG == 0;
+    is_plain && flags & O_ACCMODE != 0 && flags & (O_EXCL | O_DSYNC) == 0
+}
+
+impl Client {
+    /// Creates a file asynchronously, if that is possible.
+    pub(crate) fn create_async(
+        &self,
+        credentials: Credentials,
+        (parent, name): (InodeId, &[u8]),
+        (bits, umask): (u32, u32),
+        flags: u32,
+    ) -> Option<(CachedAttr, Arc<Handle>)> {
+        let is_allowed = may_create_async(bits, flags) && name.len() <= MAX_NAME_BYTES;
+        if self.async_creates.is_idle()
+            || !is_allowed
+            || !self.async_creates.is_below_limits()
+            || self.has_ended()
+        {
+            return None;
+        }
+        let NewInode { ino, stamp, lease, attr, inline_limit, .. } =
+            self.take_preallocated_inode(credentials, parent, name)?;
+        let name = Bytes::copy_from_slice(name);
+        let attr = new_file_attr(ino, &attr, credentials, bits & 0o777 & !umask);
+        let file =
+            PendingFile { ino, parent, name, mode: bits, umask, created: attr.btime, content: Bytes::new() };
+        self.complete.record_name(&self.leases, parent, &file.name);
+        let possible_name = self.prefix_delegations.record_possible(parent, &file.name);
+        let create = Arc::new(PendingCreate {
+            credentials,
+            file,
+            attr_sent: attr,
+            inline_limit,
+            since_ns: rt::monotonic_ns(),
+            possible_name,
+            state: Mutex::new(State::Pending),
+            finished: Event::new(),
+        });
+        let inode = self.inodes.acquire(ino);
+        inode.content.lock().has_no_xattrs = true;
+        inode.set_async_create(Some(create.clone()));
+        self.async_creates.add(create.clone(), inode.clone());
+        // A recall marks the lease as closing before it searches for pending creates. If it has
+        // found this one, the file is being sent and the create stands. Otherwise no other task
+        // knows of it, and it is withdrawn.
+        if self.leases.lease_covering(stamp, lease) != Some(LeaseMode::Write) && create.seal(Bytes::new()) {
+            create.finish(Ok(()));
+            self.prefix_delegations.record_outcome(&create.possible_name, &create.outcome());
+            self.async_creates.remove(&create);
+            inode.set_async_create(None);
+            self.inodes.release(ino);
+            return None;
+        }
+        self.inodes.remember(&attr);
+        self.note_flags(stamp, &attr);
+        let handle = Handle::new(self.inodes.acquire(ino), flags);
+        self.start_sweeper();
+        let name_cacheable = self.leases.is_cacheable(stamp, parent);
+        // No other session knows the file. If the service reports other attributes later, the
+        // kernel's cache is invalidated then.
+        Some((CachedAttr { attr, cacheable: true, name_cacheable }, handle))
+    }
+
+    /// Takes a preallocated inode number, under the directory delegation or a name-prefix
+    /// delegation.
+    fn take_preallocated_inode(&self, who: Credentials, dir: InodeId, name: &[u8]) -> Option<NewInode> {
+        let known = (&self.leases, &self.complete);
+        if let Some(new_inode) = self.async_creates.take_inode(known, (dir, name), who) {
+            if new_inode.needs_refill {
+                self.request_delegation(who, dir, MORE_INODES);
+            }
+            return Some(new_inode);
+        }
+        let (new_inode, prefix) = self.prefix_delegations.take_inode(&self.leases, (dir, name), who)?;
+        if new_inode.needs_refill {
+            self.request_prefix(who, dir, prefix, MORE_INODES);
+        }
+        Some(new_inode)
+    }
+
+    /// Counts a synchronous create. A client that creates many files in one directory requests the
+    /// directory delegation.
+    pub(crate) fn count_sync_create(
+        &self,
+        credentials: Credentials,
+        parent: InodeId,
+        (bits, flags): (u32, u32),
+    ) {
+        let stamp = self.leases.stamp_request();
+        let is_allowed = !self.leases.is_only_session()
+            && may_create_async(bits, flags)
+            && self.leases.is_cacheable(stamp, parent);
+        if is_allowed && self.async_creates.count_create(parent) {
+            self.request_delegation(credentials, parent, FIRST_INODES);
+        }
+    }
+
+    fn request_delegation(&self, credentials: Credentials, dir: InodeId, count: u32) {
+        let Some(client) = self.weak_self.upgrade() else { return };
+        rt::spawn(async move {
+            let answer = client
+                .query_as(credentials, MetaOp::PreallocateInodes { dir, count, prefix: Bytes::new() })
+                .await;
+            // Stamped before the check that the lease is held, so the lease is held since this
+            // time.
+            let now = client.leases.stamp_request();
+            let granted = match answer {
+                Ok(answer) => match answer.reply {
+                    reply if client.leases.lease_covering(answer.stamp, dir) == Some(LeaseMode::Write) => {
+                        InodePreallocation::of(&reply).map(|preallocation| (now, preallocation))
+                    }
+                    _ => None,
+                },
+                Err(error) => {
+                    tracing::trace!(ino = %dir, %error, "no directory delegation: other clients use the directory");
+                    None
+                }
+            };
+            client.async_creates.record_delegation(&client.leases, dir, granted);
+        });
+    }
+
+    /// Writes into a pending file, and sends file and content to the service. Returns false without
+    /// a write if the create must be sent first.
+    ///
+    /// # Errors
+    /// Why the service has refused the file.
+    pub(crate) async fn write_pending(&self, inode: &OpenInode, offset: u64, buf: &IoBuf) -> Result<bool> {
+        let Some(create) = inode.async_create() else { return Ok(false) };
+        let end = usize::try_from(offset).ok().and_then(|at| at.checked_add(buf.len()));
+        let Some(end) = end.filter(|end| *end <= create.inline_limit as usize) else { return Ok(false) };
+        if self.async_creates.bytes.load(Ordering::Acquire) + end > MAX_BYTES {
+            return Ok(false);
+        }
+        let mut content = vec![0; end];
+        content[end - buf.len()..].copy_from_slice(buf.as_slice());
+        if !create.seal(content.into()) {
+            return Ok(false);
+        }
+        self.async_creates.bytes.fetch_add(end, Ordering::AcqRel);
+        self.spawn_commit(&create);
+        create.finished.wait().await;
+        create.outcome().map(|()| true)
+    }
+
+    /// Waits until the service has the file.
+    ///
+    /// # Errors
+    /// Why it has refused the file.
+    pub(crate) async fn commit_async_create(&self, inode: &OpenInode) -> Result<()> {
+        match inode.async_create() {
+            Some(create) => self.commit(&create).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn commit(&self, create: &Arc<PendingCreate>) -> Result<()> {
+        if create.seal(Bytes::new()) {
+            self.spawn_commit(create);
+        }
+        create.finished.wait().await;
+        create.outcome()
+    }
+
+    async fn commit_all(&self, creates: Vec<Arc<PendingCreate>>) -> Result<()> {
+        creates.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| self.spawn_commit(one));
+        let mut outcome = Ok(());
+        for one in creates {
+            one.finished.wait().await;
+            outcome = outcome.and(one.outcome());
+        }
+        outcome
+    }
+
+    /// Waits until all asynchronous creates in a directory are finished.
+    pub(crate) async fn commit_creates_in(&self, dir: InodeId) {
+        if !self.async_creates.is_idle() {
+            let _reported_at_close = self.commit_all(self.async_creates.all_in(dir)).await;
+        }
+    }
+
+    /// Waits until all asynchronous creates of the session are finished.
+    pub(crate) async fn commit_all_creates(&self) -> Result<()> {
+        self.commit_all(self.async_creates.all(|_| true)).await
+    }
+
+    /// Finishes the asynchronous creates that a request could miss, before the request is sent.
+    pub(crate) async fn commit_creates_before(&self, op: &MetaOp) {
+        let of_inode = |ino| self.inodes.open(ino).and_then(|inode| inode.async_create());
+        let concerned = self.async_creates.pending_for(op, of_inode);
+        if !concerned.is_empty() {
+            let _reported_at_close = self.commit_all(concerned).await;
+        }
+    }
+
+    /// Seals the pending creates in the directories that `concerned` selects, and returns them for
+    /// a service that must execute them before it serves other sessions. The client also sends each
+    /// of them itself.
+    pub(crate) fn seal_creates(&self, concerned: impl Fn(InodeId) -> bool) -> Vec<AsyncCreate> {
+        let creates = self.async_creates.all(|one| concerned(one.file.parent));
+        creates.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| self.spawn_commit(one));
+        let sealed = creates.iter().filter_map(|one| {
+            let credentials = one.credentials;
+            one.sealed().map(|file| AsyncCreate { credentials, file })
+        });
+        sealed.collect()
+    }
+
+    /// Starts the task that sends creates that have been pending for [`MAX_AGE`].
+    fn start_sweeper(&self) {
+        let Some(client) = self.weak_self.upgrade() else { return };
+        if self.async_creates.has_sweeper.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        rt::spawn(async move {
+            loop {
+                rt::sleep(MAX_AGE).await;
+                let old = client.async_creates.all(|one| one.is_older_than(MAX_AGE));
+                old.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| client.spawn_commit(one));
+                if client.async_creates.count.load(Ordering::Acquire) > 0 {
+                    continue;
+                }
+                client.async_creates.has_sweeper.store(false, Ordering::Release);
+                // A create that was added meanwhile relied on this task.
+                if client.async_creates.count.load(Ordering::Acquire) == 0
+                    || client.async_creates.has_sweeper.swap(true, Ordering::AcqRel)
+                {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Runs as a separate task: it continues if the waiting application is killed.
+    fn spawn_commit(&self, create: &Arc<PendingCreate>) {
+        let Some(client) = self.weak_self.upgrade() else { return };
+        let create = create.clone();
+        rt::spawn(async move {
+            let outcome = client.execute_create(&create).await;
+            client.finish_create(&create, outcome).await;
+        });
+    }
+
+    async fn execute_create(&self, create: &PendingCreate) -> Result<()> {
+        let Some(file) = create.sealed() else { return Ok(()) };
+        let (ino, parent, content) = (file.ino, file.parent, file.content.clone());
+        let _made = self.creates.begin(parent, |ino| self.inodes.note_unused(ino));
+        let losses = self.verifiers.losses();
+        let answer =
+            self.change_as(create.credentials, MetaOp::CommitCreate { file: Box::new(file) }).await?;
+        let fresh = NewFile::of(&answer.reply);
+        let attr = entry(answer.reply)?;
+        if attr.ino != ino {
+            return Err(Error::new(
+                Errno::EPROTO,
+                format!("inode {} was created instead of inode {ino}", attr.ino),
+            ));
+        }
+        let Some(inode) = self.inodes.open(ino) else { return Ok(()) };
+        let lease = self.leases.lease_covering(answer.stamp, ino);
+        {
+            let mut known = inode.content.lock();
+            known.unsynced_metadata.made(losses);
+            if let (Some(fresh), Some(lease)) = (fresh, lease) {
+                known.load_new(&attr, fresh, lease, content.clone());
+            }
+        }
+        // After a write, the kernel itself asks for the attributes that the write changes.
+        let attr_sent =
+            if content.is_empty() { create.attr_sent } else { with_written(create.attr_sent, &attr) };
+        if attr_sent != attr || lease.is_none() {
+            self.drop_cached(ino, Some(&inode), Bypass::Once).await;
+        }
+        Ok(())
+    }
+
+    async fn finish_create(&self, create: &PendingCreate, outcome: Result<()>) {
+        let bytes = create.sealed().map_or(0, |file| file.content.len());
+        let failure = outcome.as_ref().err().cloned();
+        self.prefix_delegations.record_outcome(&create.possible_name, &outcome);
+        create.finish(outcome);
+        self.async_creates.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        let Some(inode) = self.async_creates.remove(create) else { return };
+        match failure {
+            // Applications that use the file get the error. All names of the directory are dropped
+            // from the kernel's cache, so that they are looked up again.
+            Some(error) => {
+                let name = String::from_utf8_lossy(&create.file.name).into_owned();
+                tracing::error!(
+                    ino = %create.file.ino,
+                    directory = %create.file.parent,
+                    name,
+                    hint = "the application gets an error when it closes the file",
+                    "an asynchronous create failed, and the new file is lost: {error}"
+                );
+                self.drop_cached(create.file.parent, None, Bypass::Once).await;
+            }
+            None => inode.set_async_create(None),
+        }
+        self.end_use(&inode).await;
+    }
+}

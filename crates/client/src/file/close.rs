@@ -1,0 +1,168 @@
+//! The end of a use of a file: reports its size and times, which only this session knows, at once
+//! or later.
+
+use crate::file::inode::OpenInode;
+use crate::file::striping::Allocated;
+use crate::{Client, Handle, REPORTS_AT_ONCE};
+use std::sync::Arc;
+use std::time::Duration;
+use types::Result;
+use wire::{LeaseMode, MetaOp};
+
+/// Pause before the report of a closed file is repeated.
+const REPORT_PAUSE: Duration = Duration::from_secs(5);
+
+/// Required accuracy of the allocated blocks when a use ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BlockAccuracy {
+    /// As the targets report them.
+    Exact,
+    /// Estimated for targets that don't answer.
+    Estimated,
+}
+
+impl Client {
+    /// Closes one descriptor. Sends the file's asynchronous create to the service, and delayed
+    /// writes to the storage services.
+    ///
+    /// # Errors
+    /// The failure of these, once for each handle.
+    pub async fn flush(&self, handle: &Arc<Handle>) -> Result<()> {
+        let flushed = self.flush_delayed(handle).await;
+        if handle.is_writable() {
+            handle.inode.note_writer_close();
+        }
+        flushed
+    }
+
+    async fn flush_delayed(&self, handle: &Handle) -> Result<()> {
+        self.commit_async_create(&handle.inode).await?;
+        if self.write_behind.is_none() || !handle.is_writable() {
+            return Ok(());
+        }
+        let inode = &handle.inode;
+        drop(self.lock_io_shared(inode).await?);
+        self.with_timeout((inode.ino, "the flush of delayed writes"), inode.in_flight.wait_for_delayed())
+            .await?;
+        handle.report_flush_failure()
+    }
+
+    /// Releases the last descriptor of a handle.
+    pub async fn release(&self, handle: Arc<Handle>) {
+        if handle.is_writable() {
+            let size = handle.inode.content.lock().size;
+            handle.inode.note_change(size);
+        }
+        handle.end_writing();
+        self.end_use(&handle.inode).await;
+    }
+
+    /// Ends one use of an inode; the last one reports what was written.
+    pub(crate) async fn end_use(&self, inode: &Arc<OpenInode>) {
+        let unfinished = inode.content.lock().has_unreported_state();
+        if !unfinished {
+            return self.inodes.release(inode.ino);
+        }
+        // Held until the use has ended: of two uses that end at once, one must see that it is the
+        // last.
+        let guard = self.lock_io_exclusive(inode).await;
+        let reported = match &guard {
+            Ok(_) if self.inodes.is_last_use(inode.ino) => {
+                let left = self.renew_tainted_epoch(inode).await;
+                left.and(self.end_write(inode, true).await)
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.clone()),
+        };
+        self.inodes.release(inode.ino);
+        if let Err(error) = reported {
+            tracing::warn!(ino = %inode.ino, %error, "size and times of a closed file could not be reported; the report is retried");
+            self.inodes.note_unreported(inode.ino);
+        }
+    }
+
+    /// Repeats failed reports of closed files, for as long as the session lives. Until then they
+    /// count as open, and keep their space when they are deleted.
+    pub(crate) async fn report_closed(self: Arc<Self>) {
+        loop {
+            self.inodes.wait_for_unreported().await;
+            if self.has_ended() {
+                return;
+            }
+            rt::sleep(REPORT_PAUSE).await;
+            for batch in self.inodes.take_unreported().chunks(REPORTS_AT_ONCE) {
+                let report = async |ino| self.end_use(&self.inodes.acquire(ino)).await;
+                rt::join_all(batch.iter().map(|ino| report(*ino)).collect()).await;
+            }
+        }
+    }
+
+    /// Reports size and mtime to the metadata service if they changed.
+    pub(crate) async fn report_progress(&self, inode: &OpenInode, done: bool) -> Result<()> {
+        let needed = {
+            let content = inode.content.lock();
+            content.unreported || (done && content.has_unreported_state())
+        };
+        if !needed {
+            return Ok(());
+        }
+        let _exclusive = self.lock_io_exclusive(inode).await?;
+        self.end_write(inode, done).await
+    }
+
+    /// Like `report_progress`, for a caller that holds the I/O lock exclusively.
+    pub(crate) async fn end_write(&self, inode: &OpenInode, done: bool) -> Result<()> {
+        self.end_write_with(inode, done, BlockAccuracy::Exact).await
+    }
+
+    /// Like [`Client::end_write`]. With `Estimated` blocks it doesn't wait for unavailable targets,
+    /// because other sessions wait for this report.
+    pub(crate) async fn end_write_with(
+        &self,
+        inode: &OpenInode,
+        done: bool,
+        exact: BlockAccuracy,
+    ) -> Result<()> {
+        // Without the `Write` lease, the session can't know the end of the file.
+        let is_exclusive = inode.content.lock().lease == LeaseMode::Write;
+        if done && is_exclusive {
+            self.finish_truncate(inode).await?;
+        }
+        let (size, mtime, layout, generation) = {
+            let content = inode.content.lock();
+            if !content.writing || !(content.unreported || done) {
+                return Ok(());
+            }
+            (content.size, content.mtime, content.layout.clone(), content.generation)
+        };
+        let Allocated { blocks, lens } = match &layout {
+            Some(layout) if exact == BlockAccuracy::Exact => self.allocated(inode.ino, layout).await?,
+            Some(layout) => self.allocated_estimate(inode.ino, layout, size).await?,
+            None => Allocated { blocks: 0, lens: Vec::new() },
+        };
+        let ino = inode.ino;
+        let op =
+            MetaOp::EndWrite { ino, size, blocks, lens: lens.clone(), mtime, done, kill_suid_sgid: false };
+        let known = self.send_end_write(inode, generation, op.clone()).await?;
+        if known < size && inode.content.lock().check_generation(inode.ino, generation).is_ok() {
+            // An earlier `EndWrite` succeeded, but its answer was lost. Later writes aren't on
+            // record yet.
+            self.change_as_client(MetaOp::BeginWrite { ino: inode.ino }).await?;
+            inode.content.lock().end_write_uncertain = false;
+            self.send_end_write(inode, generation, op).await?;
+        }
+        self.inodes.note_report(inode.ino);
+        let mut content = inode.content.lock();
+        if content.generation != generation {
+            // Unloaded meanwhile: the service has recovered the size, or its successor will.
+            return Ok(());
+        }
+        content.note_lens(&lens, size);
+        content.unreported = false;
+        content.note_reported_change();
+        content.writing = !done;
+        // A report that doesn't end the write leaves the outcome of an earlier one uncertain.
+        content.end_write_uncertain &= !done;
+        Ok(())
+    }
+}

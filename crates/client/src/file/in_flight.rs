@@ -1,0 +1,194 @@
+//! In-flight writes to the chunk files of one file.
+//!
+//! A request is retransmitted when its connection breaks, and its first copy may have been
+//! executed. So a write that overlaps another one of this client waits for its end. Otherwise the
+//! other's second copy could overwrite what was written after the first copy had been read. Writes
+//! to files that other clients may write as well also carry a session slot and sequence id
+//! ([`wire::SlotSequence`]), since those clients don't wait here.
+
+use crate::Client;
+use crate::file::inode::OpenInode;
+use crate::file::lease_epoch::InFlightChange;
+use crate::session::recall::with_deadline;
+use parking_lot::Mutex;
+use rt::sync::Event;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+use types::{ByteRange, Result};
+
+/// How often a slow change checks that its lease is still held.
+const LEASE_CHECK: Duration = Duration::from_millis(500);
+/// How long a change is still retried after its lease has ended: together with [`LEASE_CHECK`],
+/// less than the session waits for it.
+const RETRY_TIME: Duration = Duration::from_millis(3_500);
+
+/// The in-flight writes of a file.
+#[derive(Default)]
+pub(crate) struct InFlightWrites {
+    state: Mutex<State>,
+    ended: Event,
+}
+
+#[derive(Default)]
+struct State {
+    running: Vec<(u64, ByteRange)>,
+    /// Number of the next one.
+    next: u64,
+    /// How many of them applications already consider complete.
+    delayed: usize,
+    /// A task waits for the end of one.
+    has_waiter: bool,
+}
+
+/// An in-flight write, until it is dropped.
+pub(crate) struct InFlightWrite<'a> {
+    writes: &'a InFlightWrites,
+    number: u64,
+    is_delayed: bool,
+}
+
+impl InFlightWrites {
+    /// Begins a change of a range, once no overlapping one is in flight.
+    pub(crate) async fn begin(&self, range: ByteRange) -> InFlightWrite<'_> {
+        loop {
+            let ended = {
+                let mut state = self.state.lock();
+                if state.running.iter().all(|(_, other)| other.intersect(range).is_empty()) {
+                    return self.add(&mut state, range, false);
+                }
+                state.has_waiter = true;
+                self.ended.wait()
+            };
+            ended.await;
+        }
+    }
+
+    /// Begins a delayed write, which its application already considers complete, and which overlaps
+    /// none in flight.
+    pub(crate) fn begin_delayed(&self, range: ByteRange) -> InFlightWrite<'_> {
+        let mut state = self.state.lock();
+        state.delayed += 1;
+        self.add(&mut state, range, true)
+    }
+
+    fn add(&self, state: &mut State, range: ByteRange, is_delayed: bool) -> InFlightWrite<'_> {
+        let number = state.next;
+        state.next += 1;
+        state.running.push((number, range));
+        InFlightWrite { writes: self, number, is_delayed }
+    }
+
+    /// Waits until nothing is in flight.
+    pub(crate) async fn wait_for_all(&self) {
+        self.wait_until(|state| state.running.is_empty()).await;
+    }
+
+    /// Waits until no delayed write is in flight.
+    pub(crate) async fn wait_for_delayed(&self) {
+        self.wait_until(|state| state.delayed == 0).await;
+    }
+
+    async fn wait_until(&self, is_over: impl Fn(&State) -> bool) {
+        loop {
+            let ended = {
+                let mut state = self.state.lock();
+                if is_over(&state) {
+                    return;
+                }
+                state.has_waiter = true;
+                self.ended.wait()
+            };
+            ended.await;
+        }
+    }
+}
+
+impl Drop for InFlightWrite<'_> {
+    fn drop(&mut self) {
+        let mut state = self.writes.state.lock();
+        state.running.retain(|(number, _)| *number != self.number);
+        state.delayed -= usize::from(self.is_delayed);
+        let had_waiter = std::mem::take(&mut state.has_waiter);
+        drop(state);
+        if had_waiter {
+            self.writes.ended.set();
+            self.writes.ended.clear();
+        }
+    }
+}
+
+impl Client {
+    /// Changes chunk files under the lease of a generation, which the caller has just checked. If
+    /// the lease ends meanwhile, the change isn't retried for longer than the session waits before
+    /// it permits other sessions: it could overwrite their changes. `is_durable`: the change is on
+    /// disk when it is answered.
+    ///
+    /// # Errors
+    /// `EKEYEXPIRED`: the generation has ended, and the outcome of the change is uncertain.
+    pub(crate) async fn change_under_lease<T>(
+        &self,
+        inode: &OpenInode,
+        generation: u64,
+        is_durable: bool,
+        mut change: Pin<&mut impl Future<Output = Result<T>>>,
+    ) -> Result<T> {
+        let unanswered = InFlightChange::new(inode, generation, self.verifiers.losses(), is_durable);
+        let mut ended_ns = None;
+        loop {
+            if let Some(done) = with_deadline(LEASE_CHECK, change.as_mut()).await {
+                if done.is_ok() {
+                    unanswered.end();
+                }
+                return done;
+            }
+            if let Err(ended) = inode.content.lock().check_generation(inode.ino, generation) {
+                let since_ns = *ended_ns.get_or_insert_with(rt::monotonic_ns);
+                if rt::monotonic_ns().saturating_sub(since_ns) > RETRY_TIME.as_nanos() as u64 {
+                    return Err(ended);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn only_overlapping_writes_wait() {
+        let writes = InFlightWrites::default();
+        let first = poll(pin!(writes.begin(ByteRange::new(0, 10)))).expect("nothing is under way");
+        let beside = poll(pin!(writes.begin(ByteRange::new(10, 20)))).expect("they don't overlap");
+        let (mut over, mut end) = (pin!(writes.begin(ByteRange::new(5, 15))), pin!(writes.wait_for_all()));
+        assert!(poll(over.as_mut()).is_none() && poll(end.as_mut()).is_none());
+        drop(first);
+        assert!(poll(over.as_mut()).is_none(), "the second is still under way");
+        drop(beside);
+        let over = poll(over.as_mut()).expect("both have ended");
+        assert!(poll(end.as_mut()).is_none());
+        drop(over);
+        assert!(poll(end.as_mut()).is_some());
+    }
+
+    #[test]
+    fn delayed_writes_are_waited_for_separately() {
+        let writes = InFlightWrites::default();
+        let _other = poll(pin!(writes.begin(ByteRange::new(0, 10)))).expect("nothing is under way");
+        let told = writes.begin_delayed(ByteRange::new(10, 20));
+        let mut end = pin!(writes.wait_for_delayed());
+        assert!(poll(end.as_mut()).is_none());
+        drop(told);
+        assert!(poll(end.as_mut()).is_some());
+    }
+}

@@ -1,0 +1,99 @@
+//! Extended attributes: stored ones, and virtual ones by which tools access the file system through
+//! any mount.
+
+use crate::file::access::LeaseNeed;
+use crate::{Client, unexpected};
+use bytes::Bytes;
+use types::{Credentials, Errno, Error, InodeId, Result};
+use wire::{MetaOp, MetaReply, XattrMode};
+
+/// Readable: a description of the inode as JSON. Not listed.
+const ENTRY: &[u8] = b"weft.entry";
+/// File capabilities, which a write removes.
+const CAPABILITY: &[u8] = b"security.capability";
+/// Writable by a file's owner: the scheme and pool that the file is to migrate to, as JSON. Not
+/// listed.
+const MIGRATE: &[u8] = b"weft.migrate";
+/// Readable: the progress of the migration, as JSON. Not listed.
+const MIGRATION: &[u8] = b"weft.migration";
+/// Writable by a directory's owner: changes of its stripe pattern, as JSON. Not listed.
+const PATTERN: &[u8] = b"weft.pattern";
+
+impl Client {
+    /// Returns the value of an attribute.
+    pub async fn getxattr(&self, credentials: Credentials, ino: InodeId, name: &[u8]) -> Result<Bytes> {
+        if name == ENTRY {
+            return self.describe(ino).await;
+        }
+        if name == MIGRATION {
+            return self.migration_of(ino).await;
+        }
+        // The kernel requests it before the first write to any file.
+        if name == CAPABILITY && self.has_no_xattrs(ino) {
+            return Err(Errno::ENODATA.into());
+        }
+        match self
+            .query_as(credentials, MetaOp::GetXattr { ino, name: Bytes::copy_from_slice(name) })
+            .await?
+            .reply
+        {
+            MetaReply::Bytes(value) => Ok(value),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Sets an attribute.
+    pub async fn setxattr(
+        &self,
+        credentials: Credentials,
+        ino: InodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        kill_sgid: bool,
+    ) -> Result<()> {
+        if name == PATTERN {
+            return self.set_pattern(credentials, ino, value).await;
+        }
+        if name == MIGRATE {
+            return self.migrate(credentials, ino, value).await;
+        }
+        if name == ENTRY || name == MIGRATION {
+            return Err(Error::new(Errno::EPERM, "weft.entry and weft.migration can only be read"));
+        }
+        let open = self.inodes.open(ino);
+        if let Some(open) = &open {
+            open.content.lock().has_no_xattrs = false;
+        }
+        // The service removes file capabilities when a session begins to write: the next write must
+        // begin again.
+        let _exclusive = match &open {
+            Some(open) if name == CAPABILITY => {
+                let guard = self.lock_exclusive(open, |_| LeaseNeed::Exclusive).await?;
+                self.end_write(open, true).await?;
+                Some(guard)
+            }
+            _ => None,
+        };
+        let (name, value) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
+        self.change_as(credentials, MetaOp::SetXattr { ino, name, value, mode, kill_sgid }).await.map(drop)
+    }
+
+    fn has_no_xattrs(&self, ino: InodeId) -> bool {
+        self.inodes.open(ino).is_some_and(|open| open.content.lock().has_no_xattrs)
+    }
+
+    /// Returns the names of all stored attributes.
+    pub async fn listxattr(&self, ino: InodeId) -> Result<Vec<Bytes>> {
+        match self.query(MetaOp::ListXattr { ino }).await?.reply {
+            MetaReply::Names(names) => Ok(names),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Removes an attribute.
+    pub async fn removexattr(&self, credentials: Credentials, ino: InodeId, name: &[u8]) -> Result<()> {
+        let name = Bytes::copy_from_slice(name);
+        self.change_as(credentials, MetaOp::RemoveXattr { ino, name }).await.map(drop)
+    }
+}
