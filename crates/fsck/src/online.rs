@@ -60,8 +60,8 @@ pub struct Online<'a> {
 pub(crate) type Unreachable = BTreeMap<ReplicaLocation, String>;
 
 /// A suspected fault of one file.
-struct SuspectedFault {
-    kind: Kind,
+pub(crate) struct SuspectedFault {
+    pub(crate) kind: Kind,
     stripe: usize,
     location: Option<ReplicaLocation>,
     cause: String,
@@ -388,16 +388,16 @@ impl Online<'_> {
 }
 
 /// A replica of a chunk file.
-struct ReplicaFile<'a> {
-    location: ReplicaLocation,
-    name: InodeId,
-    stripe: usize,
-    content: &'a FileContent,
+pub(crate) struct ReplicaFile<'a> {
+    pub(crate) location: ReplicaLocation,
+    pub(crate) name: InodeId,
+    pub(crate) stripe: usize,
+    pub(crate) content: &'a FileContent,
 }
 
 impl ReplicaFile<'_> {
     /// Returns the fault of this replica alone.
-    fn fault(&self, state: &ReplicaState) -> Option<SuspectedFault> {
+    pub(crate) fn fault(&self, state: &ReplicaState) -> Option<SuspectedFault> {
         let (content, stripe) = (self.content, self.stripe);
         let (expected, needed) = (content.max_len(stripe), content.required_len(stripe));
         let object = format!("chunk file {:016x} on {}", self.name.0, self.location);

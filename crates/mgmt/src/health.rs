@@ -9,15 +9,15 @@ pub use certificates::Certificates;
 use crate::liveness::Liveness;
 use crate::map_changes::check_version;
 use types::{CapacityClass, ClusterMap, GroupUsage, Node, NodeId, NodeState, Target, TargetId, TargetState};
-use wire::mgmt::{BackupsInfo, Health, HealthFinding, StoreInfo, Verdict};
+use wire::mgmt::{BackupsInfo, Health, HealthFinding, ScrubProgress, StoreInfo, Verdict};
 
 /// Age from which the newest daily backup is too old: two backups are missing.
 const OLD_BACKUP_S: u64 = 2 * 24 * 3600;
 /// The metadata disk is nearly full if less than this many times the required free space is free.
 const NEARLY_FULL_TIMES: u64 = 3;
 
-/// Evaluates the map and the heartbeats; `version` is management's.
-pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
+/// Evaluates the map, the heartbeats and the scrubs; `version` is management's.
+pub fn health(map: &ClusterMap, liveness: &Liveness, scrubs: &[ScrubProgress], version: &str) -> Health {
     let mut findings = Vec::new();
     if map.targets.is_empty() {
         findings.push(finding(
@@ -43,7 +43,7 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
         })
     }));
     findings.extend(groups::group_findings(map, liveness));
-    findings.extend(scrubs::scrub_findings(&liveness.scrubs()));
+    findings.extend(scrubs::scrub_findings(scrubs));
     findings.extend(map.settings.checksums_off.then(|| {
         let what =
             "checksums of data are off: damage on disks and in the network is neither detected nor repaired";
@@ -254,7 +254,7 @@ mod tests {
         let (mut map, mut liveness) = (cluster(), Liveness::new(0));
         liveness.note_registration(NodeId(1), 1, 0);
         change(&mut map, &mut liveness);
-        let health = health(&map, &liveness, "0.4.1");
+        let health = health(&map, &liveness, &liveness.scrubs(), "0.4.1");
         assert!(health.findings.iter().all(|f| !f.hint.is_empty()));
         (health.verdict, health.findings.into_iter().map(|f| f.what).collect())
     }
@@ -293,7 +293,8 @@ mod tests {
             age_s: Some(3 * 24 * 3600),
             failure: None,
         };
-        let healthy = || health(&ClusterMap { targets: cluster().targets, ..cluster() }, &online(), "0.4.1");
+        let healthy =
+            || health(&ClusterMap { targets: cluster().targets, ..cluster() }, &online(), &[], "0.4.1");
         let with_copies = |copies: BackupsInfo| {
             let told = with_backups(healthy(), copies);
             (told.verdict, told.findings.into_iter().map(|f| f.what).collect::<Vec<_>>().join("; "))
@@ -311,7 +312,7 @@ mod tests {
         let with_free = |free_mib: u64| {
             let (path, capacity) = ("/m".into(), 1 << 30);
             let store = StoreInfo { path, used: 0, capacity, free: free_mib << 20, needed: 64 << 20 };
-            let told = with_store(health(&cluster(), &online(), "0.4.1"), store);
+            let told = with_store(health(&cluster(), &online(), &[], "0.4.1"), store);
             (told.verdict, told.findings.into_iter().map(|f| f.what).collect::<Vec<_>>().join("; "))
         };
         assert_eq!(with_free(3 * 64), (Verdict::Healthy, String::new()));

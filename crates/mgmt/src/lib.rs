@@ -34,6 +34,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod health;
+mod inventory;
 pub mod limits;
 mod liveness;
 mod lost_groups;
@@ -61,6 +62,7 @@ mod target_measurement;
 
 pub use authority::{MembershipAuthority, RenewedCertificate};
 pub use error::{Error, Result};
+pub use inventory::InventoryRecord;
 pub use management::{
     BackupsSource, DEFAULT_POOL, FIRST_NODE, FirstNode, Management, Metadata, OwnUsage, TargetCheck,
 };

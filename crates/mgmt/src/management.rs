@@ -3,6 +3,7 @@
 use crate::authority::MembershipAuthority;
 use crate::ceilings::{CEILINGS_KEY, Ceilings};
 use crate::error::{Error, Result};
+use crate::inventory::{INVENTORY_KEY, Inventory};
 use crate::limits::REFRESH_INTERVAL;
 use crate::liveness::Liveness;
 use crate::lost_groups::LostGroups;
@@ -69,6 +70,7 @@ pub struct Management {
     own_usage: OnceLock<OwnUsage>,
     target_check: OnceLock<TargetCheck>,
     pub(crate) ceilings: Mutex<Ceilings>,
+    pub(crate) inventory: Mutex<Inventory>,
 }
 
 /// Returns the disk space in a target's own files, in bytes, where known; for targets of this
@@ -183,6 +185,7 @@ impl Management {
         let numbers = writer.engine().get(NUMBERS_KEY)?;
         let numbers = numbers.and_then(|stored| serde_json::from_slice(&stored).ok());
         let ceilings = Ceilings::stored(writer.engine().get(CEILINGS_KEY)?.as_deref());
+        let inventory = Inventory::stored(writer.engine().get(INVENTORY_KEY)?.as_deref());
         Ok(Management {
             numbers: Mutex::new(numbers.unwrap_or_else(|| NextNumbers::above(&map))),
             map: Arc::new(RwLock::new(Arc::new(map))),
@@ -203,6 +206,7 @@ impl Management {
             own_usage: OnceLock::new(),
             target_check: OnceLock::new(),
             ceilings: Mutex::new(ceilings),
+            inventory: Mutex::new(inventory),
         })
     }
 

@@ -151,7 +151,7 @@ impl Management {
             MgmtRequest::Health => Ok(self.health_report()),
             MgmtRequest::ListScrubs => Ok(MgmtReply::Scrubs {
                 settings: self.current().settings.scrub.clone(),
-                scrubs: self.liveness().scrubs(),
+                scrubs: self.scrubs(),
             }),
             MgmtRequest::NoteCeilings { ceilings } => self.note_ceilings(ceilings).await,
             MgmtRequest::ListCeilings => {
@@ -498,9 +498,10 @@ impl Management {
 
     fn health_report(&self) -> MgmtReply {
         let version = self.cluster().map_or(env!("CARGO_PKG_VERSION"), |(_, host)| &host.version);
+        let scrubs = self.scrubs();
         let health = {
             let (map, liveness, now_ns) = (self.current(), self.liveness(), rt::monotonic_ns());
-            let health = health(&map, &liveness, version);
+            let health = health(&map, &liveness, &scrubs, version);
             with_findings(health, self.reachability().findings(&map, &liveness, now_ns))
         };
         let health = match self.backups.get() {

@@ -153,17 +153,16 @@ impl ClusterView {
     /// Checks the cluster while it is served, on a core of the control thread: the check takes
     /// long, and starts no task that must outlive its answer.
     fn check(&self, orders: CheckParameters) -> Result<fsck::CheckReport> {
-        let (services, superblock) = (self.services.clone(), self.superblock.clone());
-        let check = async move {
-            services.online_check(&superblock).run(&**services.engine(), &orders, &services.checks).await
-        };
+        let services = self.services.clone();
+        let check =
+            async move { services.online_check().run(&**services.engine(), &orders, &services.checks).await };
         rt::block_on(check).map_err(|e| crate::output::os_error("io_uring", &e))?
     }
 
     /// Returns the exposure map; runs like [`ClusterView::check`].
     fn exposure(&self) -> Result<fsck::Exposure> {
-        let (services, superblock) = (self.services.clone(), self.superblock.clone());
-        let exposure = async move { services.online_check(&superblock).exposure(&**services.engine()).await };
+        let services = self.services.clone();
+        let exposure = async move { services.online_check().exposure(&**services.engine()).await };
         rt::block_on(exposure).map_err(|e| crate::output::os_error("io_uring", &e))?
     }
 

@@ -1,6 +1,7 @@
 //! The role that exists once in a cluster: management, with the metadata store.
 
 use super::backups::Backups;
+use super::inventory::take_inventories;
 use super::membership_authority::MembershipAuthority;
 use super::metadata::MetadataServices;
 use super::metadata_store::{mark_store_created, open_engine};
@@ -25,7 +26,7 @@ pub struct ManagementNode {
     /// Owns the cluster map.
     pub management: Arc<Management>,
     peers: Arc<Peers>,
-    online: OnlineCheck,
+    online: Arc<OnlineCheck>,
     /// Checks that run on this node.
     pub checks: OnlineChecks,
     /// Backups of the metadata.
@@ -76,12 +77,12 @@ impl ManagementNode {
             true => Channel::in_process(own_storage.clone()),
             false => to.storage(node_to),
         };
-        let online = OnlineCheck {
+        let online = Arc::new(OnlineCheck {
             partitions: superblock.partitions,
             hash_key: superblock.hash_key,
             storage: StorageChannels::mapped(management.map(), WhenOffline::Refuse, Box::new(connect)),
             map: management.map(),
-        };
+        });
         copies.register_with(&management);
         let (map, partitions) = (management.map(), superblock.partitions);
         let metadata =
@@ -95,6 +96,8 @@ impl ManagementNode {
         rt::spawn(self.management.clone().background());
         rt::spawn(keep_probing(self.management.clone(), self.peers.clone()));
         rt::spawn(self.copies.clone().run_daily_backups());
+        let engine = self.writer.engine().clone();
+        rt::spawn(take_inventories(self.online.clone(), engine, self.management.clone()));
     }
 
     /// Runs the file system check while the cluster is in use.

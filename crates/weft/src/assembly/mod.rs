@@ -11,6 +11,7 @@ mod cluster_view;
 mod commands;
 mod current_map;
 mod group_links;
+mod inventory;
 mod locality;
 mod management_addresses;
 mod management_node;

@@ -55,6 +55,29 @@ impl OnlineCheck {
         .await
     }
 
+    /// Compares the chunk files that exist with the metadata, for the next page of inodes; returns
+    /// the position after it, and `None` at the end.
+    pub async fn inventory_page(
+        &self,
+        engine: &dyn Engine,
+        position: &fsck::InventoryPosition,
+    ) -> Result<Option<(fsck::InventoryPage, fsck::InventoryPosition)>> {
+        loop {
+            let map = self.current_map();
+            let options = fsck::CheckOptions::default();
+            let checked = self
+                .run_check(engine, &map, options, &|_, _, _| (), async |online| {
+                    fsck::inventory_page(online, position).await
+                })
+                .await?;
+            let is_suspicious = checked.as_ref().is_some_and(|(page, _)| !page.missing.is_empty());
+            // A member that left its group meanwhile needn't have anything.
+            if !is_suspicious || self.current_map().epoch == map.epoch {
+                return Ok(checked);
+            }
+        }
+    }
+
     /// Returns what would be lost with each target and node.
     pub async fn exposure(&self, engine: &dyn Engine) -> Result<fsck::Exposure> {
         let map = self.current_map();

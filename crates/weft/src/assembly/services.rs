@@ -4,6 +4,7 @@
 use super::background_core::ProcessServices;
 use super::backups::{Backups, DEFAULT_RETAINED_BACKUPS};
 use super::group_links;
+use super::inventory::take_inventories;
 use super::metadata::{LocalMetadata, ManagementGroupCreator};
 use super::metadata_store::{mark_store_created, open_engine};
 use super::offline_check::OnlineChecks;
@@ -131,6 +132,8 @@ impl ServicesPlan {
 
 /// All services between the mount and the disks.
 pub struct Services {
+    /// Number of partitions, and the key of the name hash.
+    name_space: (u16, (u64, u64)),
     writer: Arc<Writer>,
     stores: BTreeMap<TargetId, Arc<Store>>,
     storage: Arc<StorageService>,
@@ -214,6 +217,7 @@ impl ProcessServices for Services {
         });
         meta.set_local_mount(Arc::new(LocalMountHandle(Arc::downgrade(&client))));
         Ok(Services {
+            name_space: (plan.superblock.partitions, plan.superblock.hash_key),
             writer,
             stores,
             storage,
@@ -243,6 +247,11 @@ impl ProcessServices for Services {
         rt::spawn(StorageService::run_target_checks(self.storage.clone()));
         rt::spawn(StorageService::run_group_resyncs(self.storage.clone()));
         rt::spawn(StorageService::run_scrubs(self.storage.clone(), self.management.map()));
+        rt::spawn(take_inventories(
+            Arc::new(self.online_check()),
+            self.engine().clone(),
+            self.management.clone(),
+        ));
         let services = self.clone();
         rt::spawn(async move {
             loop {
@@ -298,10 +307,10 @@ impl Services {
     }
 
     /// Returns the file system check for a cluster that is being served.
-    pub fn online_check(&self, superblock: &mgmt::Superblock) -> OnlineCheck {
+    pub fn online_check(&self) -> OnlineCheck {
         let channel: StorageChannel = Channel::in_process(self.storage.clone());
         let storage = self.stores.keys().map(|id| (*id, channel.clone())).collect();
-        let (partitions, hash_key) = (superblock.partitions, superblock.hash_key);
+        let (partitions, hash_key) = self.name_space;
         OnlineCheck { partitions, hash_key, storage, map: self.management.map() }
     }
 

@@ -211,7 +211,9 @@ impl MetaOp {
             MetaOp::MigrationOf { ino } => command("migration-of", NONE).at(*ino),
 
             MetaOp::Create { parent, name, .. } => command("create", Grow).entry(*parent, name, Add),
-            MetaOp::CommitCreate { file } => command("commit-create", Grow).entry(file.parent, &file.name, Add),
+            MetaOp::CommitCreate { file } => {
+                command("commit-create", Grow).entry(file.parent, &file.name, Add)
+            }
             MetaOp::Mkdir { parent, name, .. } => command("mkdir", Grow).entry(*parent, name, Add),
             MetaOp::Symlink { parent, name, .. } => command("symlink", Grow).entry(*parent, name, Add),
             MetaOp::Link { ino, parent, name } => {

@@ -168,7 +168,9 @@ impl StorageOp {
             }
             StorageOp::Stat => op("stat", Read(AnyReplica)).by_all().right(Right::Read),
             StorageOp::Seek { .. } => op("seek", Read(AnyReplica)).by_all().right(Right::Read),
-            StorageOp::SpaceNeeded { .. } => op("space-needed", Read(AllReplicas)).by_all().right(Right::Write),
+            StorageOp::SpaceNeeded { .. } => {
+                op("space-needed", Read(AllReplicas)).by_all().right(Right::Write)
+            }
             StorageOp::Survey { .. } => op("survey", Read(OneReplica)).by_members(),
 
             StorageOp::Write { durable, .. } => op("write", Change)
@@ -198,7 +200,9 @@ impl StorageOp {
             // authenticate its connections a client could send these.
             StorageOp::TrackDirty { .. } => op("track-dirty", Control).by(Roles::META).right(Right::Write),
             StorageOp::NextDirty { .. } => op("next-dirty", Control).by(Roles::META).right(Right::Write),
-            StorageOp::EndDirtyTracking { .. } => op("end-dirty-tracking", Control).by(Roles::META).right(Right::Write),
+            StorageOp::EndDirtyTracking { .. } => {
+                op("end-dirty-tracking", Control).by(Roles::META).right(Right::Write)
+            }
             StorageOp::Measure { .. } => {
                 StorageSpec { has_no_deadline: true, ..op("measure", Control).by(Roles::MGMT) }
             }
@@ -218,7 +222,9 @@ impl StorageOp {
             StorageOp::Committed => op("committed", Control).by_members().in_mirrored_groups(),
             StorageOp::MarkLost { .. } => op("mark-lost", Control).by_members().in_mirrored_groups(),
             StorageOp::Digests { .. } => op("digests", Control).by_members().in_mirrored_groups(),
-            StorageOp::AdoptVerifier { .. } => op("adopt-verifier", Control).by_members().in_mirrored_groups(),
+            StorageOp::AdoptVerifier { .. } => {
+                op("adopt-verifier", Control).by_members().in_mirrored_groups()
+            }
         }
     }
 

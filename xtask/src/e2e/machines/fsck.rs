@@ -93,7 +93,10 @@ fn damage_is_found(cluster: &mut Cluster) -> TestResult {
     // state of files being written. So the nodes stop cleanly.
     let storage = [Part::Storage(0), Part::Storage(1)];
     storage.iter().try_for_each(|part| cluster.service(*part).terminate().map(drop))?;
+    // With its checksums: its target doesn't know that it was ever there.
     fs::remove_file(&lost[0]).at(lost[0].display())?;
+    let sums = lost[0].with_extension("sum");
+    fs::remove_file(&sums).at(sums.display())?;
     let file = File::options().write(true).open(&corrupted[0]).at(corrupted[0].display())?;
     file.write_all_at(b"not what was written", 5000).and_then(|()| file.sync_all()).at("damage")?;
     storage.iter().try_for_each(|part| cluster.restart(*part))?;
@@ -110,7 +113,13 @@ fn damage_is_found(cluster: &mut Cluster) -> TestResult {
         ensure!(findings.contains(&finding), "weft fsck doesn't report {finding:?}: {report}");
     }
     ensure_eq!(findings.len(), expected.len(), "findings of {report}");
-    lost_is_given_up(cluster, folder)
+    let scrub = cluster.scrub_all(2)?;
+    ensure_eq!(scrub.missing, 1, "missing chunk files in weft scrub status");
+    let health = cluster.health_text()?;
+    ensure!(health.contains("1 missing chunk files"), "weft health doesn't report it: {health}");
+    lost_is_given_up(cluster, folder)?;
+    ensure_eq!(cluster.scrub_all(2)?.missing, 0, "missing chunk files after they were given up");
+    Ok(())
 }
 
 /// Without a second replica, nothing is repaired, and data is given up only on request.

@@ -80,7 +80,7 @@ fn scrub_finds_damage(stage: &Stage) -> TestResult {
         on_read = more;
     }
     ensure!(on_read.repaired > 0, "no read has met any damage: {on_read:?}");
-    let first = cluster.scrub_all()?;
+    let first = cluster.scrub_all(STORAGE)?;
     ensure!(
         on_read.repaired + first.repaired >= corrupted,
         "{corrupted} chunk files were spoilt; reads found {on_read:?}, and a search {first:?}"
@@ -91,7 +91,7 @@ fn scrub_finds_damage(stage: &Stage) -> TestResult {
     (0..files).try_for_each(read)?;
     cluster.ensure_replicas_are_equal()?;
     ensure_eq!(cluster.degraded_groups()?, 0, "groups with an ejected member");
-    let second = cluster.scrub_all()?;
+    let second = cluster.scrub_all(STORAGE)?;
     ensure_eq!((second.damaged, second.missing), (0, 0), "findings left by the first scrub");
     cluster.wait_until_healthy()?;
     cluster.ensure_clean()?;
@@ -100,10 +100,10 @@ fn scrub_finds_damage(stage: &Stage) -> TestResult {
 
 /// Result of a scrub of all targets.
 #[derive(Debug, Clone, Copy)]
-struct ScrubTotals {
-    damaged: u64,
-    repaired: u64,
-    missing: u64,
+pub(super) struct ScrubTotals {
+    pub(super) damaged: u64,
+    pub(super) repaired: u64,
+    pub(super) missing: u64,
 }
 
 fn scrub_totals(status: &Value) -> ScrubTotals {
@@ -164,7 +164,7 @@ fn swap(one: &Path, other: &Path) -> TestResult {
 
 impl Cluster {
     /// Scrubs all targets once. Returns the result.
-    fn scrub_all(&self) -> TestResult<ScrubTotals> {
+    pub(super) fn scrub_all(&self, storage: u8) -> TestResult<ScrubTotals> {
         self.ask_management(|management| self.commands.scrub(management, "start"))?;
         let mut status = Value::Null;
         let has_ended = process::eventually(DEADLINE, || {
@@ -173,7 +173,7 @@ impl Cluster {
                 let targets = status["targets"].as_array().map_or(&[][..], Vec::as_slice);
                 let is_done =
                     |t: &Value| t["asked"] == status["settings"]["asked"] && t["is_running"] == false;
-                targets.len() == usize::from(STORAGE) && targets.iter().all(is_done)
+                targets.len() == usize::from(storage) && targets.iter().all(is_done)
             })
         });
         ensure!(has_ended, "the scrub doesn't end: {status}\n    {}", self.log());

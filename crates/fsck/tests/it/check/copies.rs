@@ -3,8 +3,8 @@
 use super::support::{FIRST_UNALLOCATED, Fs, HASH_KEY, PARTITIONS, on_a_core};
 use chunkstore::{Durability, IfAbsent, IoPath, Orphan, Store};
 use fsck::{
-    CheckOptions, CheckOutcome, CheckReport, Discard, Kind, LocalTargets, Loss, Online, ReplicaLocation,
-    Subject, TargetFuture, Targets,
+    CheckOptions, CheckOutcome, CheckReport, Discard, InventoryPage, InventoryPosition, Kind, LocalTargets,
+    Loss, MissingChunkFile, Online, ReplicaLocation, Subject, TargetFuture, Targets,
 };
 use rt::IoBuf;
 use std::cell::Cell;
@@ -83,6 +83,26 @@ impl Served<'_> {
     }
 
     async fn run(self, options: CheckOptions<'_>) -> CheckReport {
+        self.with(options, async |cluster| fsck::check_online(cluster).await.unwrap()).await
+    }
+
+    /// Takes the inventory of the whole name space.
+    async fn inventory(fs: &Fs, unreachable: Option<TargetId>) -> InventoryPage {
+        let (subject, unseen) = (fs.subject(), Cell::new(0));
+        let served = Served { fs, subject: &subject, unreachable, pauses_left: &unseen, meanwhile: &|| () };
+        let (mut all, mut position) = (InventoryPage::default(), InventoryPosition::START);
+        let page = async |cluster: &Online<'_>| loop {
+            let Some((page, next)) = fsck::inventory_page(cluster, &position).await.unwrap() else { break };
+            position = next;
+            all.files += page.files;
+            all.missing.extend(page.missing);
+            all.unreachable.extend(page.unreachable);
+        };
+        served.with(CheckOptions::default(), page).await;
+        all
+    }
+
+    async fn with<T>(self, options: CheckOptions<'_>, run: impl AsyncFnOnce(&Online<'_>) -> T) -> T {
         let served = self;
         let freeze = || Ok(served.fs.snapshot());
         let cluster = Online {
@@ -94,7 +114,7 @@ impl Served<'_> {
             options,
             progress: &|_, _, _| (),
         };
-        fsck::check_online(&cluster).await.unwrap()
+        run(&cluster).await
     }
 }
 
@@ -341,6 +361,45 @@ fn a_chunk_file_of_known_length_is_missed_while_the_cluster_runs() {
         assert_eq!(found().await, [Kind::ShortChunkFile]);
         store.delete(ino).await.unwrap();
         assert_eq!(found().await, [Kind::MissingChunkFile]);
+    });
+}
+
+/// Not even its target knows that it ever was there: only the metadata does.
+#[test]
+fn an_inventory_finds_chunk_files_that_are_lost_with_their_checksums() {
+    on_a_core(async |mut fs| {
+        let whole = fs.chunked(InodeId::ROOT, "whole", 2 * CHUNK).await;
+        let ino = fs.chunked(InodeId::ROOT, "cut", 2 * CHUNK).await;
+        fs.edit_inode(ino, |inode| inode.known_end = 2 * CHUNK as u64);
+        let sparse = fs.chunked(InodeId::ROOT, "sparse", 2 * CHUNK).await;
+        fs.edit_inode(sparse, |inode| {
+            (inode.size, inode.blocks, inode.known_end) = (9 * CHUNK as u64, 8, CHUNK as u64);
+        });
+        let dir = fs.mkdir(InodeId::ROOT, "d");
+        fs.run(wire::MetaOp::SetPattern {
+            dir,
+            change: wire::PatternChange { scheme: Some("mirror:2".into()), ..Default::default() },
+        });
+        let mirrored = fs.chunked(dir, "mirrored", 2 * CHUNK).await;
+        fs.settle().await;
+        let found = async || Served::inventory(&fs, None).await;
+        let healthy = found().await;
+        assert_eq!((healthy.files, &healthy.missing[..]), (4, &[][..]));
+        let (cut, gone) = (fs.store_of(&fs.layout(ino), 0), fs.store_of(&fs.layout(ino), 1));
+        cut.truncate(ino, CHUNK as u64 / 2).await.unwrap();
+        gone.delete(ino).await.unwrap();
+        let member = copy(&fs, mirrored, 1);
+        member.delete(mirrored).await.unwrap();
+        // Nothing is required of this one.
+        fs.store_of(&fs.layout(sparse), 1).delete(sparse).await.unwrap();
+        let missing = |ino, store: &Arc<Store>| MissingChunkFile { ino, target: store.target() };
+        let expected = [missing(ino, cut), missing(ino, gone), missing(mirrored, member)];
+        assert_eq!(found().await.missing, expected);
+        let partial = Served::inventory(&fs, Some(gone.target())).await;
+        let others: Vec<_> = expected.into_iter().filter(|found| found.target != gone.target()).collect();
+        assert_eq!(partial.missing, others);
+        assert_eq!(partial.unreachable.into_iter().collect::<Vec<_>>(), [gone.target()]);
+        assert!(fs.layout(whole).groups.len() > 1);
     });
 }
 

@@ -1,8 +1,8 @@
 //! `weft bench io` and `weft bench meta`: one kind of load, with each of several numbers of
 //! threads.
 
-use super::core::CoreLoad;
 use super::cluster::{CeilingPolicy, ceilings, replica_count};
+use super::core::CoreLoad;
 use super::progress::{ProgressDisplay, new_results};
 use super::remote_clients::RemoteClients;
 use crate::cli::{
