@@ -55,6 +55,9 @@ pub enum KvError {
     /// A batch for a store in another process exceeds the limit of a message.
     #[error("a commit of {bytes} bytes for the metadata store at {path} exceeds the limit of {limit}")]
     TooLarge { path: String, bytes: usize, limit: usize },
+    /// The store has no snapshots.
+    #[error("the metadata store at {path} can't be read while it is in use: {cause}")]
+    NoSnapshot { path: String, cause: String },
 }
 
 /// Disk space of a store, in bytes.

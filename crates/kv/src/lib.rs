@@ -1,6 +1,9 @@
 //! Ordered transactional key-value interface, its engines, and the batching writers in front of
 //! them.
 //!
+//! Users of a store depend on the asynchronous [`Store`], wherever its engine is; a [`Writer`] is
+//! the store over an [`Engine`] of this process, a [`RemoteWriter`] that over a [`RemoteEngine`].
+//!
 //! The interface contains what all engines support: point reads, ordered scans without phantom
 //! protection, and a write batch that is applied only if a set of guarded keys still has the values
 //! that the writer expects. Knows nothing of inodes.
@@ -33,6 +36,7 @@ mod free_space;
 pub mod fuzzing;
 mod memory;
 mod merge;
+mod pages;
 mod remote;
 mod snapshot;
 mod store;
@@ -42,6 +46,7 @@ mod writer;
 pub use embedded::{Embedded, VERIFY_AT_START_BYTES};
 pub use engine::{Batch, Engine, Guard, KvError, Outcome, Pair, Space};
 pub use memory::Memory;
+pub use pages::Pages;
 pub use remote::{LocalFuture, RemoteEngine, RemoteWriter};
-pub use store::Store;
+pub use store::{Readable, Store};
 pub use writer::{Blocking, Commit, Durability, Ticket, Writer, WriterStats};

@@ -11,6 +11,8 @@
 //! - A batch gets one outcome, whatever happens to connections and to the cores that wait.
 //! - Nothing blocks a thread.
 
+mod store;
+
 use crate::writer::Ticket;
 use crate::{Batch, KvError, Outcome, Pair, WriterStats};
 use bytes::Bytes;
@@ -149,7 +151,7 @@ impl RemoteWriter {
     }
 
     /// Returns the values of keys, in their order.
-    pub async fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Bytes>>, KvError> {
+    pub async fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Bytes>>, KvError> {
         self.retry_unreachable(async || self.shared.engine.get(keys).await).await
     }
 

@@ -12,6 +12,7 @@
 //! - A queued batch whose waiter went away is applied when a caller waits for it or for a later
 //!   one.
 
+mod store;
 mod syncer;
 mod ticket;
 

@@ -158,6 +158,7 @@ fn to_client_error(error: KvError) -> Error {
         KvError::NoSpace { .. } => Errno::ENOSPC,
         KvError::Locked { .. } => Errno::EBUSY,
         KvError::TooLarge { .. } => Errno::E2BIG,
+        KvError::NoSnapshot { .. } => Errno::EOPNOTSUPP,
         KvError::Unreachable { .. } => Errno::ETIMEDOUT,
         KvError::Io { .. } | KvError::Corrupt { .. } => Errno::EIO,
     };

@@ -258,7 +258,7 @@ impl CrossPartitionTx {
                     Err(_) => return TxStep::Retry,
                 },
                 Attempt::Fetch(missing) => {
-                    if let Err(error) = reading.fetched.fetch(&service.executors.store, missing).await {
+                    if let Err(error) = reading.fetched.fetch(&*service.executors.store, missing).await {
                         return TxStep::Refused(store_error(&error));
                     }
                 }

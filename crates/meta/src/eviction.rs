@@ -52,7 +52,7 @@ impl MetaService {
             self.store_session(id, Some(StoredSession::ACTIVE)).await?;
             self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         }
-        let answers = stored_replies(&self.executors.store, id).await?;
+        let answers = stored_replies(&*self.executors.store, id).await?;
         self.sessions.register_remote(id, answers).map(|_| ())
     }
 
@@ -445,7 +445,7 @@ impl MetaService {
     /// Checks whether other services have evicted sessions.
     async fn check_ends_elsewhere(&self) -> Result<()> {
         if self.peers.is_some() {
-            let (_, ended) = stored_sessions(&self.executors.store).await?;
+            let (_, ended) = stored_sessions(&*self.executors.store).await?;
             ended
                 .into_iter()
                 .filter(|id| self.sessions.find(*id).is_some())

@@ -27,7 +27,7 @@ pub(crate) struct PendingWrite {
 
 /// All executors of a service.
 pub(crate) struct Executors {
-    pub store: Store,
+    pub store: Arc<dyn Store>,
     pub counters: Counters,
     cache: Cache,
     partitions: Vec<Mutex<Executor>>,
@@ -178,7 +178,7 @@ pub(crate) enum Attempt<T> {
 
 impl Executors {
     /// Creates executors of `partitions` partitions, none of which this service owns yet.
-    pub fn new(store: Store, partitions: u16) -> Executors {
+    pub fn new(store: Arc<dyn Store>, partitions: u16) -> Executors {
         let executor = |partition| {
             Mutex::new(Executor {
                 partition,
@@ -260,7 +260,11 @@ impl Executors {
                             "a command needed too many reads from the metadata store (a bug in weft)",
                         ));
                     }
-                    reading.fetched.fetch(&self.store, missing).await.map_err(|error| store_error(&error))?;
+                    reading
+                        .fetched
+                        .fetch(&*self.store, missing)
+                        .await
+                        .map_err(|error| store_error(&error))?;
                 }
                 Attempt::CheckOwner(partition) => self.check_owner_remotely(partition).await?,
                 Attempt::NeedPartition(partition) => {

@@ -10,7 +10,7 @@ use crate::limits::{GRACE_PERIOD, GRACE_POLL, OPENS_PER_SESSION, PAUSE_THRESHOLD
 use crate::record::StoredSession;
 use crate::service::MetaService;
 use crate::transaction_view::store_error;
-use kv::Store;
+use kv::Readable;
 use namespace::{Key, decode_key, keys};
 use parking_lot::Mutex;
 use prost::Message;
@@ -288,7 +288,7 @@ impl MetaService {
     /// Expects all sessions in the store to reclaim their state: those that are unknown here by
     /// registering, all of them by reclaiming these partitions.
     pub(crate) async fn expect_sessions(&self, to_reclaim: &[PartitionId]) -> Result<BTreeSet<SessionId>> {
-        let (live, ended) = stored_sessions(&self.executors.store).await?;
+        let (live, ended) = stored_sessions(&*self.executors.store).await?;
         ended.into_iter().for_each(|id| self.handle_end_elsewhere(id));
         self.grace.begin(live.clone(), |id| self.sessions.is_remote(id), to_reclaim);
         Ok(live)
@@ -383,7 +383,9 @@ impl MetaService {
 }
 
 /// Sessions of other processes in the store: those that may return, and those that were evicted.
-pub(crate) async fn stored_sessions(store: &Store) -> Result<(BTreeSet<SessionId>, BTreeSet<SessionId>)> {
+pub(crate) async fn stored_sessions(
+    store: &dyn Readable,
+) -> Result<(BTreeSet<SessionId>, BTreeSet<SessionId>)> {
     let range = keys::all_sessions();
     let (mut live, mut ended) = (BTreeSet::new(), BTreeSet::new());
     let stored = store.scan(&range.from, &range.to, usize::MAX).await;

@@ -40,7 +40,7 @@ impl MetaService {
         session.note_contact();
         // The previous owner may have executed requests that the session will retransmit to this
         // service.
-        session.restore_replies(stored_replies(&self.executors.store, session.id).await?);
+        session.restore_replies(stored_replies(&*self.executors.store, session.id).await?);
         self.leases.drop_session_in(session.id, &partitions);
         let requester = session.lease_requester();
         let opens_here = in_use.iter().filter(|ino| partitions.contains(&ino.partition()));

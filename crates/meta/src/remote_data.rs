@@ -171,7 +171,7 @@ impl Fetched {
     }
 
     /// Fetches the data. No mutex is held meanwhile.
-    pub async fn fetch(&mut self, store: &Store, missing: Vec<MissingData>) -> Result<(), KvError> {
+    pub async fn fetch(&mut self, store: &dyn Store, missing: Vec<MissingData>) -> Result<(), KvError> {
         let mut keys = Vec::new();
         for missing in missing {
             match missing {

@@ -104,12 +104,12 @@ impl MetaService {
     /// Errors: those of the store; `EBUSY` when another service takes over partitions at the same
     /// time.
     pub async fn open(
-        store: impl Into<Store>,
+        store: Arc<dyn Store>,
         options: MetaOptions,
         map: MapHandle,
         storage: impl Into<StorageChannels>,
     ) -> Result<Arc<MetaService>> {
-        let service = MetaService::make(store.into(), options, map, storage.into(), None);
+        let service = MetaService::make(store, options, map, storage.into(), None);
         let all: Vec<PartitionId> = service.all_partitions().collect();
         service.adopt(&all, PartitionState::Reclaiming).await?;
         service.open_after_grace();
@@ -119,18 +119,18 @@ impl MetaService {
     /// Creates a service that shares the partitions with others of its cluster. It executes those
     /// that the cluster map assigns to it once [`MetaService::follow_assignment`] runs.
     pub fn open_shared(
-        store: impl Into<Store>,
+        store: Arc<dyn Store>,
         options: MetaOptions,
         map: MapHandle,
         storage: impl Into<StorageChannels>,
         context: PeerContext,
     ) -> Arc<MetaService> {
         let peers = PeerServices::new(options.node, map.clone(), context);
-        MetaService::make(store.into(), options, map, storage.into(), Some(peers))
+        MetaService::make(store, options, map, storage.into(), Some(peers))
     }
 
     fn make(
-        store: Store,
+        store: Arc<dyn Store>,
         options: MetaOptions,
         map: MapHandle,
         storage: StorageChannels,

@@ -6,7 +6,7 @@ use crate::record::StoredReply;
 use crate::reply_cache::{CachedReply, ReplyCache};
 use crate::session_users::SessionUsers;
 use crate::transaction_view::store_error;
-use kv::{Pair, Store, Ticket};
+use kv::{Pair, Readable, Ticket};
 use namespace::leases::Requester;
 use namespace::{Key, Writes, decode_key, keys};
 use parking_lot::{Mutex, RwLock};
@@ -246,7 +246,7 @@ impl Sessions {
 }
 
 /// The stored records of the last answers to a session, one for each session slot.
-pub(crate) async fn stored_replies(store: &Store, id: SessionId) -> Result<Vec<Pair>> {
+pub(crate) async fn stored_replies(store: &dyn Readable, id: SessionId) -> Result<Vec<Pair>> {
     let range = keys::operations_of(id);
     let stored = store.scan(&range.from, &range.to, usize::MAX).await;
     stored.map_err(|error| store_error(&error))

@@ -173,6 +173,7 @@ pub(crate) fn store_error(error: &KvError) -> Error {
         KvError::Unreachable { .. } => Error::new(Errno::ETIMEDOUT, error.to_string())
             .hint("check that weft serve runs on the management node, and that this node can reach it"),
         KvError::TooLarge { .. } => Error::new(Errno::E2BIG, error.to_string()),
+        KvError::NoSnapshot { .. } => Error::new(Errno::EOPNOTSUPP, error.to_string()),
         KvError::Io { .. } | KvError::Corrupt { .. } => Error::new(Errno::EIO, error.to_string())
             .hint("check the kernel's log for this device, then restart the metadata service"),
     }

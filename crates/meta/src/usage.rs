@@ -18,7 +18,7 @@ impl MetaService {
         for partition in self.owned() {
             usage.inodes += self.inodes_of(partition).await?;
         }
-        let space = self.executors.store.engine().and_then(|engine| engine.space());
+        let space = self.executors.store.space();
         usage.store =
             space.map(|space| StoreSpace { used: space.used, free: space.free.saturating_sub(space.needed) });
         Ok(usage)

@@ -5,5 +5,6 @@
 mod conformance;
 mod damaged;
 mod differential;
+mod store;
 mod support;
 mod writer;

@@ -146,7 +146,7 @@ fn several_cores_use_one_writer() {
         let writer = writer.clone();
         std::thread::spawn(move || {
             let work = async move {
-                let store = Store::from(writer);
+                let store: Arc<dyn Store> = writer;
                 for n in 0..COMMITS {
                     let key = format!("core{core}");
                     let before = n.checked_sub(1).map(|before| before.to_string());
@@ -180,4 +180,13 @@ fn a_retransmitted_apply_is_not_applied_again() {
     // A late copy of an earlier apply.
     apply(2, put("a", "4")).unwrap_err();
     assert_eq!(suite::value(&served, "a").as_deref(), Some("3"));
+}
+
+#[test]
+fn a_store_in_another_process_has_no_snapshots() {
+    let served = Served::new(Arc::new(Memory::new()));
+    let store: Arc<dyn Store> = Arc::new(RemoteWriter::new(served.store.clone()));
+    let error = rt::block_on(async move { store.snapshot().await.err().unwrap() }).unwrap();
+    let expected = "the metadata store at the other process can't be read while it is in use: its engine is in another process, and the protocol has no snapshots";
+    assert_eq!(error.to_string(), expected);
 }

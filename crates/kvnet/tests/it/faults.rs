@@ -103,7 +103,7 @@ fn number_in(memory: &Memory, key: &[u8]) -> u64 {
 }
 
 /// Counts a chain up in the store forever; each step is guarded by the previous one.
-async fn count_up(store: Store, chain: u64, done: Rc<Cell<u64>>, unknown: Rc<Cell<u64>>) {
+async fn count_up(store: Arc<dyn Store>, chain: u64, done: Rc<Cell<u64>>, unknown: Rc<Cell<u64>>) {
     let key = format!("chain{chain}").into_bytes();
     loop {
         let step = done.get() + 1;
@@ -144,7 +144,7 @@ fn commits_are_applied_once_and_in_order_despite_failures() {
         let unknown = Rc::new(Cell::new(0));
         let (address, counting, unknowns) = (site.address, chains.clone(), unknown.clone());
         site.world.spawn(site.user, async move {
-            let store = Store::from(Arc::new(RemoteWriter::new(open(address).await)));
+            let store: Arc<dyn Store> = Arc::new(RemoteWriter::new(open(address).await));
             for (chain, done) in counting.into_iter().enumerate() {
                 rt::spawn(count_up(store.clone(), chain as u64, done, unknowns.clone()));
             }
@@ -189,19 +189,23 @@ fn put(key: &str) -> Batch {
     Batch { guards: vec![], writes: vec![(key.into(), Some("value".into()))] }
 }
 
+/// A store, and the event that it has lost data.
+type Client = (Arc<dyn Store>, Arc<Event>);
+
 /// Also a client whose own commits are all on disk: it may have read what others had committed.
 #[test]
 fn clients_are_notified_of_data_lost_in_a_power_failure() {
     let mut site = SimCluster::new(1);
     let address = site.address;
-    let held: Persistent<Vec<(Store, Arc<Event>)>> = Rc::default();
+    let held: Persistent<Vec<Client>> = Rc::default();
     let keep = held.clone();
     run(&mut site, async move {
         let mut users = Vec::new();
         for _ in 0..2 {
             let remote = open(address).await;
             let lost = remote.data_loss().clone();
-            users.push((Store::from(Arc::new(RemoteWriter::new(remote))), lost));
+            let store: Arc<dyn Store> = Arc::new(RemoteWriter::new(remote));
+            users.push((store, lost));
         }
         let (reader, writer) = (&users[0].0, &users[1].0);
         reader.commit(put("a")).await.unwrap();
@@ -223,7 +227,7 @@ fn clients_are_notified_of_data_lost_in_a_power_failure() {
             assert!(error.to_string().contains("lost changes"), "{error}");
             assert!(lost.is_set());
         }
-        let again = Store::from(Arc::new(RemoteWriter::new(open(address).await)));
+        let again: Arc<dyn Store> = Arc::new(RemoteWriter::new(open(address).await));
         assert_eq!(again.get(b"a").await.unwrap().unwrap(), "value");
         assert!(again.get(b"b").await.unwrap().is_none());
         assert!(again.get(b"late").await.unwrap().is_none());
@@ -235,10 +239,10 @@ fn clients_are_notified_of_data_lost_in_a_power_failure() {
 fn a_process_death_loses_no_acknowledged_commit() {
     let mut site = SimCluster::new(2);
     let address = site.address;
-    let held: Persistent<Store> = Rc::default();
+    let held: Persistent<Arc<dyn Store>> = Rc::default();
     let keep = held.clone();
     run(&mut site, async move {
-        let store = Store::from(Arc::new(RemoteWriter::new(open(address).await)));
+        let store: Arc<dyn Store> = Arc::new(RemoteWriter::new(open(address).await));
         store.commit(put("a")).await.unwrap();
         *keep.borrow_mut() = Some(store);
     });
@@ -262,7 +266,7 @@ fn a_failed_engine_is_waited_for_until_it_was_opened_again() {
     let outcome: Rc<Cell<Option<Outcome>>> = Rc::default();
     let done = outcome.clone();
     site.world.spawn(site.user, async move {
-        let store = Store::from(Arc::new(RemoteWriter::new(open(address).await)));
+        let store: Arc<dyn Store> = Arc::new(RemoteWriter::new(open(address).await));
         store.commit(put("a")).await.unwrap();
         rt::sleep(Duration::from_secs(1)).await;
         done.set(Some(store.commit(put("b")).await.unwrap()));
@@ -281,7 +285,7 @@ fn a_batch_that_fits_into_no_message_is_refused_and_no_other() {
     let mut site = SimCluster::new(4);
     let address = site.address;
     run(&mut site, async move {
-        let store = Store::from(Arc::new(RemoteWriter::new(open(address).await)));
+        let store: Arc<dyn Store> = Arc::new(RemoteWriter::new(open(address).await));
         let huge = Batch { guards: vec![], writes: vec![("k".into(), Some(vec![0; 1 << 20].into()))] };
         let error = store.commit(huge).await.unwrap_err();
         assert!(matches!(error, KvError::TooLarge { .. }), "{error}");

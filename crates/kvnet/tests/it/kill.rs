@@ -89,7 +89,7 @@ impl Progress {
 }
 
 /// Counts up in the store; each step is guarded by the previous one.
-async fn count_up(store: Store, chain: u64, progress: Arc<Progress>) {
+async fn count_up(store: Arc<dyn Store>, chain: u64, progress: Arc<Progress>) {
     let key = format!("chain{chain}").into_bytes();
     let done = &progress.acknowledged[chain as usize];
     while !progress.stop.load(SeqCst) {
@@ -124,7 +124,7 @@ fn a_client_outlives_its_store() {
         std::thread::spawn(move || {
             let work = async move {
                 let remote = RemoteStore::open(Channel::remote(peer), "the other process").await.unwrap();
-                let store = Store::from(Arc::new(RemoteWriter::new(remote)));
+                let store: Arc<dyn Store> = Arc::new(RemoteWriter::new(remote));
                 rt::join_all((0..CHAINS).map(|n| count_up(store.clone(), n, progress.clone())).collect())
                     .await;
                 store.sync().await.unwrap();

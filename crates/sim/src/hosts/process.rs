@@ -250,8 +250,8 @@ impl HostsCluster {
     }
 
     /// Opens the store for a metadata host.
-    pub(super) async fn store(&self, identity: &ClientIdentity, index: usize) -> Result<kv::Store> {
-        let Some(ip) = self.store_ip else { return Ok(self.writer().into()) };
+    pub(super) async fn store(&self, identity: &ClientIdentity, index: usize) -> Result<Arc<dyn kv::Store>> {
+        let Some(ip) = self.store_ip else { return Ok(self.writer()) };
         let channel = Channel::remote(peer("store".into(), ip, identity));
         let remote = RemoteStore::open(channel, "the store's host").await;
         let remote = remote.map_err(|error| Error::new(Errno::EIO, error.to_string()))?;
@@ -261,7 +261,7 @@ impl HostsCluster {
             lost.wait().await;
             lock(&outdated).insert(index);
         });
-        Ok(Arc::new(RemoteWriter::new(remote)).into())
+        Ok(Arc::new(RemoteWriter::new(remote)))
     }
 
     /// Reconciles the files in partitions that the service executes. The service that executes the

@@ -31,7 +31,7 @@ pub struct MetaParts<'a> {
 }
 
 /// Opens the metadata store of the management node.
-pub async fn remote_store(map: &MapHandle, peers: &Peers) -> Result<(Store, Arc<RemoteStore>)> {
+pub async fn remote_store(map: &MapHandle, peers: &Peers) -> Result<(Arc<dyn Store>, Arc<RemoteStore>)> {
     let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
     let management_node = map.nodes.iter().find(|node| node.roles.contains(&Role::Mgmt));
     let management_node = management_node.ok_or_else(|| {
@@ -40,11 +40,11 @@ pub async fn remote_store(map: &MapHandle, peers: &Peers) -> Result<(Store, Arc<
     })?;
     let place = format!("node {} ({})", management_node.id, management_node.name);
     let store = RemoteStore::open(peers.store(management_node), place).await.map_err(mgmt::Error::from)?;
-    Ok((Arc::new(RemoteWriter::new(store.clone())).into(), store))
+    Ok((Arc::new(RemoteWriter::new(store.clone())), store))
 }
 
 /// Creates the service. It executes no partition yet.
-pub fn service(store: Store, parts: MetaParts<'_>) -> Arc<MetaService> {
+pub fn service(store: Arc<dyn Store>, parts: MetaParts<'_>) -> Arc<MetaService> {
     let MetaParts { node, superblock, map, peers, storage, lease } = parts;
     let to = peers.clone();
     let connect = move |other: &Node| match other.id == node {

@@ -106,7 +106,7 @@ impl NodePlan {
 
     /// Opens the metadata store of another node. If that store loses its last writes, this process
     /// must be restarted.
-    async fn remote_store(&self, map: &MapHandle, peers: &Peers) -> Result<kv::Store> {
+    async fn remote_store(&self, map: &MapHandle, peers: &Peers) -> Result<Arc<dyn kv::Store>> {
         let (store, remote) = meta_node::remote_store(map, peers).await?;
         let fatal_error = self.fatal_error.clone();
         rt::spawn(async move {
@@ -203,8 +203,8 @@ impl ProcessServices for NodeServices {
         storage.service.set_network_connector(plan.separate_connections(&local_identity, &map));
         let mut meta = None;
         if plan.config.roles.contains(&Role::Meta) {
-            let store = match &opened {
-                Some((writer, _)) => writer.clone().into(),
+            let store: Arc<dyn kv::Store> = match &opened {
+                Some((writer, _)) => writer.clone(),
                 None => plan.remote_store(&map, &peers).await?,
             };
             let parts = MetaParts {

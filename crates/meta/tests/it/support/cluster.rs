@@ -97,9 +97,9 @@ impl Cluster {
 
     /// Starts the service of a node.
     pub fn start(&self, node: NodeId) {
-        let store: Store = match node {
-            NodeId(1) => self.writer.clone().into(),
-            _ => RemoteStore::new(&self.memory, Duration::from_micros(300)).writer().into(),
+        let store: Arc<dyn Store> = match node {
+            NodeId(1) => self.writer.clone(),
+            _ => RemoteStore::new(&self.memory, Duration::from_micros(300)).writer(),
         };
         let (living, lost) = (self.services.clone(), self.lost.clone());
         let connect = move |to: &Node| -> PartitionsChannel {
