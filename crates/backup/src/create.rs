@@ -6,7 +6,7 @@ use crate::format::{Attached, FORMAT, Footer, Header};
 use crate::state_checksum::StateChecksum;
 use crate::writer::Writer;
 use bytes::Bytes;
-use kv::{Engine, Pair};
+use kv::{Pages, Readable};
 use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -50,10 +50,11 @@ pub struct Progress {
 }
 
 /// Writes a backup of a snapshot. It is on disk when this returns; after an error there is no file.
+/// Blocks the calling core while it reads and writes files, so it needs a core of its own.
 ///
 /// # Errors
-/// Those of the engine and of writing; damage of the base.
-pub fn create(snapshot: &dyn Engine, plan: &Plan, progress: &Progress) -> Result<Footer> {
+/// Those of the store and of writing; damage of the base.
+pub async fn create(snapshot: &dyn Readable, plan: &Plan, progress: &Progress) -> Result<Footer> {
     let head = Header {
         format: FORMAT,
         id: plan.id.clone(),
@@ -68,8 +69,8 @@ pub fn create(snapshot: &dyn Engine, plan: &Plan, progress: &Progress) -> Result
     let mut writer = Writer::create(&plan.path, &head, &plan.files)?;
     let mut base = plan.base.as_ref().map(BaseReader::begin).transpose()?;
     let mut state = StateChecksum::default();
-    let mut pages = Pages { snapshot, from: Vec::new(), is_last: false };
-    while let Some(page) = pages.next()? {
+    let mut pages = Pages::new(snapshot, &[], &ABOVE_ALL, PAGE_KEYS);
+    while let Some(page) = pages.next().await? {
         for (key, value) in page {
             state.add(&key, &value);
             match &mut base {
@@ -88,28 +89,6 @@ pub fn create(snapshot: &dyn Engine, plan: &Plan, progress: &Progress) -> Result
         base.end(&mut writer)?;
     }
     writer.finish(&state)
-}
-
-/// A snapshot, read page by page.
-struct Pages<'a> {
-    snapshot: &'a dyn Engine,
-    from: Vec<u8>,
-    is_last: bool,
-}
-
-impl Pages<'_> {
-    fn next(&mut self) -> Result<Option<Vec<Pair>>> {
-        if self.is_last {
-            return Ok(None);
-        }
-        let page = self.snapshot.scan(&self.from, &ABOVE_ALL, PAGE_KEYS)?;
-        self.is_last = page.len() < PAGE_KEYS;
-        if let Some((last, _)) = page.last() {
-            // The next possible key.
-            self.from = [last, &[0][..]].concat();
-        }
-        Ok(Some(page))
-    }
 }
 
 /// The content of the base.

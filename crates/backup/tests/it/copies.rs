@@ -1,20 +1,22 @@
 //! Making, restoring and pruning backups.
 
+use crate::support::{make_backup, snapshot, write_backup};
 use backup::{
-    Attached, Chain, Error, Plan, Progress, Reader, Restored, Rewrite, create, file_name, list, newest_first,
-    prune, restore, verify,
+    Attached, Chain, Error, Plan, Progress, Reader, Restored, Rewrite, file_name, list, newest_first, prune,
+    restore, verify,
 };
 use bytes::Bytes;
 use kv::{Batch, Embedded, Engine};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 struct Fixture {
     dir: tempfile::TempDir,
-    engine: Embedded,
+    engine: Arc<Embedded>,
     model: Map,
     made: u32,
 }
@@ -22,7 +24,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Fixture {
         let dir = tempfile::tempdir().unwrap();
-        let engine = Embedded::open(&dir.path().join("meta")).unwrap();
+        let engine = Arc::new(Embedded::open(&dir.path().join("meta")).unwrap());
         Fixture { dir, engine, model: Map::new(), made: 0 }
     }
 
@@ -61,7 +63,7 @@ impl Fixture {
             base: base.map(|base| Chain::find(base).unwrap()),
             files: vec![Attached { name: "weft.toml".into(), mode: 0o600, content: b"who".to_vec() }],
         };
-        let foot = create(&*self.engine.snapshot().unwrap(), &plan, &Progress::default()).unwrap();
+        let foot = make_backup(&self.engine, &plan).unwrap();
         assert_eq!(foot.keys, self.model.len() as u64);
         plan.path
     }
@@ -263,7 +265,7 @@ fn a_copy_is_not_written_over_another() {
         base: None,
         files: vec![],
     };
-    let refused = create(&*place.engine.snapshot().unwrap(), &plan, &Progress::default());
+    let refused = make_backup(&place.engine, &plan);
     assert!(matches!(refused, Err(Error::Exists { .. })));
     assert_eq!(fs::read(&first).unwrap(), kept);
 }
@@ -273,7 +275,7 @@ fn a_copy_is_not_written_over_another() {
 fn a_backup_is_consistent_during_writes() {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
     let dir = tempfile::tempdir().unwrap();
-    let engine = Embedded::open(&dir.path().join("meta")).unwrap();
+    let engine = Arc::new(Embedded::open(&dir.path().join("meta")).unwrap());
     let put = |count: u64| {
         // Far apart in the order of keys, with thousands of others between.
         let number = (count % 3000).to_be_bytes();
@@ -309,9 +311,9 @@ fn a_backup_is_consistent_during_writes() {
                 files: vec![],
             };
             let from = written.load(SeqCst);
-            let snapshot = engine.snapshot().unwrap();
+            let snapshot = snapshot(&engine);
             let to = written.load(SeqCst);
-            create(&*snapshot, &plan, &Progress::default()).unwrap();
+            write_backup(snapshot, &plan).unwrap();
             copies.push((path, from, to));
         }
         stop.store(true, SeqCst);

@@ -1,8 +1,10 @@
 //! The format of a backup stays the same: backups outlive versions.
 
-use backup::{Attached, Chain, Plan, Progress, Reader, create};
+use crate::support::make_backup;
+use backup::{Attached, Chain, Plan, Reader};
 use kv::{Batch, Embedded, Engine};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Set to write the images again.
 const WRITE: &str = "WEFT_NEW_GOLDEN";
@@ -12,7 +14,7 @@ fn images() -> std::path::PathBuf {
 }
 
 fn make(dir: &Path) -> [std::path::PathBuf; 2] {
-    let engine = Embedded::open(&dir.join("meta")).unwrap();
+    let engine = Arc::new(Embedded::open(&dir.join("meta")).unwrap());
     let write = |writes: &[(&str, Option<&'static str>)]| {
         let writes = writes.iter().map(|(k, v)| (k.as_bytes().to_vec(), v.map(Into::into))).collect();
         engine.apply(&[Batch { writes, ..Batch::default() }]).unwrap();
@@ -31,12 +33,12 @@ fn make(dir: &Path) -> [std::path::PathBuf; 2] {
         files: vec![Attached { name: "weft.toml".into(), mode: 0o600, content: b"who\n".to_vec() }],
     };
     write(&[("a", Some("1")), ("b", Some("")), ("c", Some("3"))]);
-    create(&*engine.snapshot().unwrap(), &plan, &Progress::default()).unwrap();
+    make_backup(&engine, &plan).unwrap();
     write(&[("a", None), ("c", Some("4")), ("d", Some("5"))]);
     let base = Some(Chain::find(&full).unwrap());
     let id = "fedcba9876543210fedcba9876543210".into();
     let plan = Plan { path: changes.clone(), id, base, created_s: 1_700_000_001, files: vec![], ..plan };
-    create(&*engine.snapshot().unwrap(), &plan, &Progress::default()).unwrap();
+    make_backup(&engine, &plan).unwrap();
     [full, changes]
 }
 

@@ -5,3 +5,4 @@
 mod copies;
 mod damaged;
 mod golden;
+mod support;

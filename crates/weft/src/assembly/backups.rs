@@ -2,8 +2,8 @@
 
 use crate::control::{BackupProgress, BackupResult};
 use crate::output::os_error;
-use backup::{Attached, Chain, Plan, Progress};
-use kv::{Engine, Space};
+use backup::{Attached, Chain, Footer, Plan, Progress};
+use kv::{KvError, Space, Store};
 use mgmt::{Management, StatePaths, Superblock};
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -40,7 +40,7 @@ const MAX_ATTACHED_BYTES: u64 = 4 << 20;
 
 /// Makes backups of this process's metadata store.
 pub struct Backups {
-    engine: Arc<dyn Engine>,
+    store: Arc<dyn Store>,
     superblock: Superblock,
     paths: StatePaths,
     retained: u32,
@@ -59,16 +59,16 @@ struct State {
 }
 
 impl Backups {
-    /// Creates the backups of an engine. `retained`: number of daily backups to retain; 0: none are
+    /// Creates the backups of a store. `retained`: number of daily backups to retain; 0: none are
     /// made.
     pub fn new(
-        engine: Arc<dyn Engine>,
+        store: Arc<dyn Store>,
         superblock: &Superblock,
         paths: &StatePaths,
         retained: u32,
     ) -> Arc<Backups> {
         Arc::new(Backups {
-            engine,
+            store,
             superblock: superblock.clone(),
             paths: paths.clone(),
             retained,
@@ -86,7 +86,7 @@ impl Backups {
     ///
     /// # Errors
     /// `EBUSY` while another backup is made.
-    pub fn make(&self, place: Option<&Path>, incremental: bool) -> Result<BackupResult> {
+    pub fn make(self: &Arc<Self>, place: Option<&Path>, incremental: bool) -> Result<BackupResult> {
         let _guard = match self.backup_lock.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -103,13 +103,16 @@ impl Backups {
         self.write(&folder, file, base)
     }
 
-    fn write(&self, folder: &Path, file: Option<PathBuf>, base: Option<Chain>) -> Result<BackupResult> {
+    /// Writes a backup on a core of the calling thread, which is no core: it takes long, and blocks.
+    fn write(
+        self: &Arc<Self>,
+        folder: &Path,
+        file: Option<PathBuf>,
+        base: Option<Chain>,
+    ) -> Result<BackupResult> {
         let created_s = rt::now().secs;
         let id = format!("{:016x}{:016x}", rt::secret_u64(), rt::secret_u64());
         let path = file.unwrap_or_else(|| folder.join(backup::file_name(created_s, &id, base.is_none())));
-        let snapshot = self.engine.snapshot().ok_or_else(|| {
-            Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is in use")
-        })?;
         let base_path = base.as_ref().map(|base| base.path().display().to_string());
         let plan = Plan {
             path: path.clone(),
@@ -120,14 +123,11 @@ impl Backups {
             created_s,
             version: env!("CARGO_PKG_VERSION").into(),
             base,
-            files: attached(&self.paths)?,
+            files: Vec::new(),
         };
-        self.progress.keys.store(0, Relaxed);
-        self.progress.bytes.store(0, Relaxed);
-        self.state().is_running = true;
-        let copied = backup::create(&*snapshot, &plan, &self.progress);
-        self.state().is_running = false;
-        let footer = copied?;
+        let backups = self.clone();
+        let written = rt::block_on(async move { backups.write_snapshot(plan).await });
+        let footer = written.map_err(|e| os_error("io_uring", &e))??;
         Ok(BackupResult {
             bytes: path.metadata().map_or(0, |meta| meta.len()),
             file: path.display().to_string(),
@@ -137,6 +137,18 @@ impl Backups {
             written: footer.puts,
             removed: footer.gone,
         })
+    }
+
+    /// Writes a backup of the current state of the store, with the files of the state directory.
+    async fn write_snapshot(&self, plan: Plan) -> Result<Footer> {
+        let snapshot = self.store.snapshot().await.map_err(snapshot_error)?;
+        let plan = Plan { files: attached(&self.paths)?, ..plan };
+        self.progress.keys.store(0, Relaxed);
+        self.progress.bytes.store(0, Relaxed);
+        self.state().is_running = true;
+        let written = backup::create(&*snapshot, &plan, &self.progress).await;
+        self.state().is_running = false;
+        Ok(written?)
     }
 
     /// Returns the folder of a place, and the file in it if the place names one.
@@ -193,9 +205,9 @@ impl Backups {
 
     /// Registers with management, so that it reports the daily backups and the store's disk usage.
     pub fn register_with(self: &Arc<Self>, management: &Management) {
-        let (backups, engine) = (self.clone(), self.engine.clone());
+        let (backups, store) = (self.clone(), self.store.clone());
         management.set_backups(Arc::new(move || backups.info()));
-        management.set_store_info(Arc::new(move || store_info(&*engine)));
+        management.set_store_info(Arc::new(move || store_info(&*store)));
     }
 
     /// Returns the state of the daily backups.
@@ -245,7 +257,7 @@ impl Backups {
         }
     }
 
-    fn run_daily_backup(&self) {
+    fn run_daily_backup(self: &Arc<Self>) {
         let made = self.make_daily_backup();
         let mut state = self.state();
         match made {
@@ -267,7 +279,7 @@ impl Backups {
 
     /// Makes a full backup if there is none, or if the chain has as many backups as are retained;
     /// else an incremental one. Then removes those that are too old.
-    fn make_daily_backup(&self) -> Result<BackupResult> {
+    fn make_daily_backup(self: &Arc<Self>) -> Result<BackupResult> {
         let _guard = self.backup_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let (folder, _) = self.folder_of(None)?;
         let base = self.newest_chain(&folder)?.filter(|base| base.header().depth + 1 < self.retained);
@@ -337,15 +349,24 @@ pub fn newest_usable_backup(paths: &StatePaths, cluster: &str) -> Option<(PathBu
     own.into_iter().find_map(|(path, head)| Chain::find(&path).ok().map(|_| (path, head.created_s)))
 }
 
+/// Converts the failure of a snapshot.
+fn snapshot_error(error: KvError) -> Error {
+    match error {
+        KvError::NoSnapshot { .. } => Error::new(Errno::EOPNOTSUPP, error.to_string()),
+        error => backup::Error::from(error).into(),
+    }
+}
+
 /// Returns the metadata store's disk usage.
-fn store_info(engine: &dyn Engine) -> Option<StoreInfo> {
-    let Space { used, capacity, free, needed } = engine.space()?;
-    Some(StoreInfo { path: engine.location(), used, capacity, free, needed })
+fn store_info(store: &dyn Store) -> Option<StoreInfo> {
+    let Space { used, capacity, free, needed } = store.space()?;
+    Some(StoreInfo { path: store.location(), used, capacity, free, needed })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kv::{Durability, Writer};
 
     #[test]
     fn a_backup_is_made_once_a_day() {
@@ -372,7 +393,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (paths, superblock) = (StatePaths::new(dir.path()), Superblock::random("test"));
         let engine = Arc::new(kv::Embedded::open(&dir.path().join("meta")).unwrap());
-        let backups = Backups::new(engine.clone(), &superblock, &paths, 2);
+        let backups =
+            Backups::new(Arc::new(Writer::new(engine, Durability::Process)), &superblock, &paths, 2);
         let (folder, _) = backups.folder_of(None).unwrap();
         let ahead = Plan {
             path: folder.join(format!("ahead{}", backup::SUFFIX)),
@@ -385,7 +407,8 @@ mod tests {
             base: None,
             files: Vec::new(),
         };
-        backup::create(&*engine.snapshot().unwrap(), &ahead, &Progress::default()).unwrap();
+        let (writing, plan) = (backups.clone(), ahead.clone());
+        rt::block_on(async move { writing.write_snapshot(plan).await }).unwrap().unwrap();
         assert_eq!((backups.info().newest, backups.info().age_s), (None, None));
         assert_eq!(
             newest_usable_backup(&paths, &superblock.uuid),

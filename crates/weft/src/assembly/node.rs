@@ -229,7 +229,7 @@ impl ProcessServices for NodeServices {
                 router = router.with(store).with(management.clone());
                 let own = (plan.config.node, meta.clone());
                 let retained = plan.config.backups.unwrap_or(DEFAULT_RETAINED_BACKUPS);
-                let backups = Backups::new(writer.engine().clone(), &plan.superblock, &plan.paths, retained);
+                let backups = Backups::new(writer.clone(), &plan.superblock, &plan.paths, retained);
                 Some(ManagementNode::new(
                     writer,
                     management,

@@ -173,8 +173,7 @@ impl ProcessServices for Services {
         let writer = Arc::new(Writer::new(Arc::new(engine), plan.durability));
         let management = Arc::new(Management::open(writer.clone(), list).await?);
         mark_store_created(&plan.paths)?;
-        let copies =
-            Backups::new(writer.engine().clone(), &plan.superblock, &plan.paths, plan.retained_backups);
+        let copies = Backups::new(writer.clone(), &plan.superblock, &plan.paths, plan.retained_backups);
         copies.register_with(&management);
         let stores = plan.open_stores(list).await?;
         let storage = Arc::new(StorageService::new(stores.values().cloned()));

@@ -6,6 +6,7 @@ use crate::cli::BackupArgs;
 use crate::control::{BackupProgress, BackupResult, Control, Request};
 use crate::output::{os_error, show};
 use crate::size::format_size;
+use kv::{Durability, Writer};
 use mgmt::StateDir;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -56,7 +57,8 @@ fn ask(mut control: Control, dir: &Path, place: Option<PathBuf>, changes_only: b
 fn make(dir: &Path, place: Option<&Path>, changes_only: bool) -> Result<BackupResult> {
     let state = StateDir::open(dir)?;
     let engine = Arc::new(open_engine(&state.paths, &state.superblock)?);
-    Backups::new(engine, &state.superblock, &state.paths, DEFAULT_RETAINED_BACKUPS).make(place, changes_only)
+    let store = Arc::new(Writer::new(engine, Durability::Process));
+    Backups::new(store, &state.superblock, &state.paths, DEFAULT_RETAINED_BACKUPS).make(place, changes_only)
 }
 
 /// Shows progress on the terminal.
