@@ -3,6 +3,7 @@
 
 use crate::data::{ReplicaLocation, replica_locations};
 use crate::finding::{CheckReport, Finding, Kind};
+use crate::online::Online;
 use crate::plan::{Lengths, ReplicaState, Step, steps};
 use crate::targets::{Targets, read_replica};
 use crate::tree::file_ranges;
@@ -47,9 +48,8 @@ pub(crate) struct ContentRepair<'a> {
     pub(crate) targets: &'a dyn Targets,
     pub(crate) map: &'a ClusterMap,
     pub(crate) options: &'a CheckOptions<'a>,
-    /// Returns whether a file's content still depends on the same state as when the fault was
-    /// found, and no client writes it.
-    pub(crate) is_unchanged: &'a dyn Fn(InodeId, &FileContent) -> Result<bool>,
+    /// The running cluster, whose files may change; `None` if no process serves them.
+    pub(crate) online: Option<&'a Online<'a>>,
 }
 
 /// State of a chunk file after the repair.
@@ -115,6 +115,15 @@ impl ContentRepair<'_> {
         Ok(())
     }
 
+    /// Returns whether a file's content still depends on the same state as when the fault was found,
+    /// and no client writes it.
+    async fn is_unchanged(&self, ino: InodeId, content: &FileContent) -> Result<bool> {
+        match self.online {
+            Some(online) => online.is_unchanged(ino, content).await,
+            None => Ok(true),
+        }
+    }
+
     async fn repair_chunk_file(
         &self,
         content: &FileContent,
@@ -124,7 +133,7 @@ impl ContentRepair<'_> {
         let mut outcome = RepairOutcome::default();
         let whole = ByteRange::new(0, layout::local_len(&content.layout, stripe, content.size));
         for round in 0..MAX_PASSES {
-            if !(self.is_unchanged)(ino, content)? {
+            if !self.is_unchanged(ino, content).await? {
                 return Ok(RepairOutcome { has_changed: true, lost: Vec::new(), ..outcome });
             }
             let planned = match self.plan_steps(content, (ino, stripe)).await {
@@ -213,7 +222,7 @@ impl ContentRepair<'_> {
             }
             Step::GiveUp { range } => {
                 let Some(record_loss) = self.options.loss_recorder else { return Ok(StepResult::NotAllowed) };
-                if !(self.is_unchanged)(ino, content)? {
+                if !self.is_unchanged(ino, content).await? {
                     return Ok(StepResult::Outdated);
                 }
                 // Recorded before it is lost.

@@ -101,8 +101,8 @@ pub(crate) struct ExposureFile<'a> {
 ///
 /// # Errors
 /// A metadata store that can't be read.
-pub fn exposure(cluster: &Online<'_>) -> Result<Exposure> {
-    let tree = cluster.read(&mut CheckReport::default(), false)?;
+pub async fn exposure(cluster: &Online<'_>) -> Result<Exposure> {
+    let tree = cluster.read(&mut CheckReport::default(), false).await?;
     let mut builder = ExposureBuilder::new(cluster.map);
     let mut directories: BTreeMap<InodeId, String> = BTreeMap::new();
     let total = tree.inodes.len() as u64;

@@ -38,11 +38,10 @@ pub use finding::{CheckOutcome, CheckReport, Finding, Kind};
 pub use inventory::{InventoryPage, InventoryPosition, MissingChunkFile, inventory_page};
 pub use local::LocalTargets;
 pub use losses::{Losses, LostFile, LostGroup, losses, usage};
-pub use online::{Online, TakeSnapshot, check_online};
+pub use online::{Online, check_online};
 pub use targets::{Discard, TargetFuture, Targets};
 
 use chunkstore::{IfAbsent, Store};
-use kv::Engine;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::{ByteRange, ClusterMap, Error, GroupId, InodeId, Result, TargetId};
@@ -50,7 +49,7 @@ use types::{ByteRange, ClusterMap, Error, GroupId, InodeId, Result, TargetId};
 /// Input of a check.
 pub struct Subject<'a> {
     /// The metadata store.
-    pub engine: &'a dyn Engine,
+    pub metadata: &'a dyn kv::Store,
     /// Number of partitions of the inode space.
     pub partitions: u16,
     /// Key of the name hash.
@@ -156,7 +155,7 @@ pub async fn check(
     progress: Progress<'_>,
 ) -> Result<CheckReport> {
     metadata_age::check_age(subject, options, progress).await?;
-    let (tree, mut report) = names_of(subject, options, progress)?;
+    let (tree, mut report) = names_of(subject, options, progress).await?;
     let below = options.below.map(|path| tree.below(path)).transpose()?;
     data::check(subject, &tree, (options, below.as_ref()), &mut report, progress).await?;
     replicas::check(subject, &tree, below.as_ref(), &mut report, progress).await?;
@@ -164,14 +163,8 @@ pub async fn check(
         let contents = report.findings.iter().filter_map(|finding| finding.place);
         let contents = contents.filter_map(|(ino, _)| Some((ino, tree.content(ino)?))).collect();
         let targets = local::LocalTargets(subject);
-        // No process serves it.
-        let is_unchanged = |_: InodeId, _: &content_repair::FileContent| Ok(true);
-        let repair = content_repair::ContentRepair {
-            targets: &targets,
-            map: subject.map,
-            options,
-            is_unchanged: &is_unchanged,
-        };
+        let repair =
+            content_repair::ContentRepair { targets: &targets, map: subject.map, options, online: None };
         repair.run(&contents, &mut report).await?;
     }
     report.files = tree.files();
@@ -184,8 +177,8 @@ pub async fn check(
 ///
 /// # Errors
 /// The same as those of [`check`].
-pub fn check_names(
-    engine: &dyn Engine,
+pub async fn check_names(
+    metadata: &dyn kv::Store,
     (partitions, hash_key): (u16, (u64, u64)),
     options: &CheckOptions<'_>,
     progress: Progress<'_>,
@@ -193,7 +186,7 @@ pub fn check_names(
     let (map, stores) = (ClusterMap::default(), BTreeMap::new());
     let (replicas, unopened) = (Replicas::new(), UnopenedReplicas::new());
     let subject = Subject {
-        engine,
+        metadata,
         partitions,
         hash_key,
         map: &map,
@@ -201,24 +194,24 @@ pub fn check_names(
         replicas: &replicas,
         unopened: &unopened,
     };
-    let (tree, mut report) = names_of(&subject, options, progress)?;
+    let (tree, mut report) = names_of(&subject, options, progress).await?;
     options.below.map(|path| tree.below(path)).transpose()?;
     (report.files, report.directories) = (tree.files(), tree.directories());
     Ok(report)
 }
 
-fn names_of(
+async fn names_of(
     subject: &Subject<'_>,
     options: &CheckOptions<'_>,
     progress: Progress<'_>,
 ) -> Result<(tree::Tree, CheckReport)> {
     let mut report = CheckReport::default();
-    let mut tree = tree::Tree::read(subject, &mut report, progress)?;
-    let fixes = names::check(subject, &mut tree, &mut report);
+    let mut tree = tree::Tree::read(subject.metadata, subject.partitions, &mut report, progress).await?;
+    let fixes = names::check(subject.hash_key, &mut tree, &mut report);
     match options.below {
         // Names depend on each other: faults outside the path are neither reported nor repaired.
         Some(path) => report.findings.retain(|finding| is_below(&finding.object, path)),
-        None if options.repair => repair::apply(subject, &fixes, &mut report)?,
+        None if options.repair => repair::apply(subject, &fixes, &mut report).await?,
         None => {}
     }
     Ok((tree, report))

@@ -7,7 +7,7 @@ use crate::finding::CheckReport;
 use crate::online::Online;
 use crate::tree::{PAGE, metadata_store_error};
 use bytes::Bytes;
-use kv::Engine;
+use kv::{Pages, Readable};
 use namespace::keys::{self, KeyRange};
 use namespace::record::{self, Inode};
 use serde::{Deserialize, Serialize};
@@ -63,7 +63,7 @@ pub struct Losses {
 ///
 /// # Errors
 /// `ENOENT` for an unknown target. A metadata store that can't be read. Errors of `tell`.
-pub fn losses(
+pub async fn losses(
     cluster: &Online<'_>,
     target: TargetId,
     on_file: &mut dyn FnMut(&LostFile) -> Result<()>,
@@ -75,7 +75,7 @@ pub fn losses(
     let groups = lost_groups(cluster, target);
     let ids: BTreeSet<GroupId> = groups.iter().map(|lost| lost.group).collect();
     let mut losses = Losses { target, groups, files: 0, bytes: 0, named: Vec::new() };
-    let tree = cluster.read(&mut CheckReport::default(), false)?;
+    let tree = cluster.read(&mut CheckReport::default(), false).await?;
     let mut inodes: Vec<InodeId> = tree.inodes.keys().copied().collect();
     inodes.sort_unstable();
     for ino in inodes {
@@ -109,7 +109,11 @@ fn lost_groups(cluster: &Online<'_>, target: TargetId) -> Vec<LostGroup> {
 ///
 /// # Errors
 /// A store or a single record that can't be read: the record may refer to one of these groups.
-pub async fn usage(engine: &dyn Engine, partitions: u16, groups: &BTreeSet<GroupId>) -> Result<GroupUsage> {
+pub async fn usage(
+    metadata: &dyn Readable,
+    partitions: u16,
+    groups: &BTreeSet<GroupId>,
+) -> Result<GroupUsage> {
     let mut usage = GroupUsage::default();
     for partition in (0..partitions).map(PartitionId) {
         let mut take_inode = |key: &Bytes, value: Bytes| {
@@ -121,14 +125,14 @@ pub async fn usage(engine: &dyn Engine, partitions: u16, groups: &BTreeSet<Group
             }
             Ok(())
         };
-        each(engine, keys::inodes_after(partition, InodeId(0)), &mut take_inode).await?;
+        each(metadata, keys::inodes_after(partition, InodeId(0)), &mut take_inode).await?;
         let mut take_deletion = |key: &Bytes, value: Bytes| {
             let layout: record::Layout = record::decode(key, value)?;
             let layout = Layout::try_from(&layout)?;
             usage.referenced.extend(layout.groups.into_iter().filter(|group| groups.contains(group)));
             Ok(())
         };
-        each(engine, keys::doomed_after(partition, InodeId(0)), &mut take_deletion).await?;
+        each(metadata, keys::doomed_after(partition, InodeId(0)), &mut take_deletion).await?;
     }
     Ok(usage)
 }
@@ -154,18 +158,16 @@ impl Part {
 }
 
 async fn each(
-    engine: &dyn Engine,
+    metadata: &dyn Readable,
     range: KeyRange,
     take: &mut dyn FnMut(&Bytes, Bytes) -> Result<()>,
 ) -> Result<()> {
-    let mut from = range.from;
-    loop {
-        let page = engine.scan(&from, &range.to, PAGE).map_err(metadata_store_error)?;
-        let Some((last, _)) = page.last() else { return Ok(()) };
-        from = [last.as_ref(), &[0]].concat();
+    let mut pages = Pages::new(metadata, &range.from, &range.to, PAGE);
+    while let Some(page) = pages.next().await.map_err(metadata_store_error)? {
         for (key, value) in page {
             take(&key, value)?;
         }
         rt::yield_now().await;
     }
+    Ok(())
 }

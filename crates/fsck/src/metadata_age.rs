@@ -32,7 +32,8 @@ pub(crate) async fn check_age(
     if !options.repair || options.accept_loss {
         return Ok(());
     }
-    let tree = Tree::read(subject, &mut CheckReport::default(), progress)?;
+    let mut unused = CheckReport::default();
+    let tree = Tree::read(subject.metadata, subject.partitions, &mut unused, progress).await?;
     let (mut count, mut first) = (0, None);
     for (location, store) in data::all_stores(subject) {
         let files = store.list().await.map_err(data::store_error)?;

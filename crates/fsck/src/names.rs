@@ -1,6 +1,5 @@
 //! Checks names against inodes.
 
-use crate::Subject;
 use crate::finding::{CheckReport, Kind};
 use crate::tree::{EntryRecord, InodeRecords, Tree};
 use namespace::keys;
@@ -56,7 +55,7 @@ impl Checker<'_> {
 }
 
 /// Checks all names and records; returns the fixes.
-pub(crate) fn check(subject: &Subject<'_>, tree: &mut Tree, report: &mut CheckReport) -> Vec<Fix> {
+pub(crate) fn check(hash_key: (u64, u64), tree: &mut Tree, report: &mut CheckReport) -> Vec<Fix> {
     let damaged: Vec<Fix> = tree
         .damaged
         .iter()
@@ -72,7 +71,7 @@ pub(crate) fn check(subject: &Subject<'_>, tree: &mut Tree, report: &mut CheckRe
         match &known.inode {
             None => dangling(tree, known, ino, &mut checker),
             Some(inode) => {
-                names(subject, tree, known, ino, inode, &mut checker);
+                names(hash_key, tree, known, ino, inode, &mut checker);
                 links(tree, known, ino, inode, &reachable, &mut checker);
             }
         }
@@ -124,7 +123,7 @@ fn dangling(tree: &Tree, known: &InodeRecords, ino: InodeId, checker: &mut Check
 }
 
 fn names(
-    subject: &Subject<'_>,
+    hash_key: (u64, u64),
     tree: &Tree,
     known: &InodeRecords,
     ino: InodeId,
@@ -132,7 +131,7 @@ fn names(
     checker: &mut Checker<'_>,
 ) {
     for name in &known.names {
-        let hash = keys::name_hash(subject.hash_key, &name.name);
+        let hash = keys::name_hash(hash_key, &name.name);
         let misfiled = keys::entry(name.dir, hash, &name.name) != name.key;
         let wrong_type = name.kind != inode.mode & mode::S_IFMT;
         if misfiled || wrong_type {

@@ -16,13 +16,13 @@ use crate::finding::{CheckReport, Finding, Kind};
 use crate::plan::{PIECE_BYTES, ReplicaState};
 use crate::targets::{Targets, read_replica};
 use crate::tree::{Tree, file_ranges, metadata_store_error};
-use crate::{CheckOptions, Progress, Subject, is_below, names};
-use kv::Engine;
+use crate::{CheckOptions, Progress, is_below, names};
+use kv::{KvError, Readable};
 use namespace::keys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use types::{
-    ByteRange, ClusterMap, Errno, Group, GroupId, InodeId, MemberState, Result, TargetId, TargetState,
+    ByteRange, ClusterMap, Errno, Error, Group, GroupId, InodeId, MemberState, Result, TargetId, TargetState,
 };
 
 /// Most repeated reads of a suspect.
@@ -35,13 +35,10 @@ const MAX_READY_PAUSES: usize = 15;
 /// Findings in a report, which is sent as one message.
 const MAX_FINDINGS: usize = 1000;
 
-/// Returns a snapshot of the metadata store.
-pub type TakeSnapshot<'a> = &'a dyn Fn() -> Result<Arc<dyn Engine>>;
-
 /// A running cluster.
 pub struct Online<'a> {
-    /// Takes snapshots of the metadata store.
-    pub take_snapshot: TakeSnapshot<'a>,
+    /// The metadata store, which is read in snapshots.
+    pub metadata: &'a dyn kv::Store,
     /// Number of partitions of the inode space.
     pub partitions: u16,
     /// Key of the name hash.
@@ -76,7 +73,7 @@ pub(crate) struct SuspectedFault {
 pub async fn check_online(cluster: &Online<'_>) -> Result<CheckReport> {
     let mut report = CheckReport::default();
     cluster.wait_until_ready().await?;
-    let tree = cluster.read(&mut report, true)?;
+    let tree = cluster.read(&mut report, true).await?;
     (report.files, report.directories) = (tree.files(), tree.directories());
     let mut unreachable = BTreeMap::new();
     let mut suspects = BTreeSet::new();
@@ -111,8 +108,7 @@ pub async fn check_online(cluster: &Online<'_>) -> Result<CheckReport> {
     if cluster.options.repair {
         (cluster.progress)("repairing files", 0, contents.len() as u64);
         let (targets, map, orders) = (cluster.targets, cluster.map, &cluster.options);
-        let is_unchanged = |ino: InodeId, content: &FileContent| cluster.is_unchanged(ino, content);
-        let repair = ContentRepair { targets, map, options: orders, is_unchanged: &is_unchanged };
+        let repair = ContentRepair { targets, map, options: orders, online: Some(cluster) };
         repair.run(&contents, &mut report).await?;
     }
     cluster.report_unreachable(unreachable, &mut report);
@@ -178,23 +174,25 @@ impl Online<'_> {
         Ok(())
     }
 
+    /// Takes a snapshot of the metadata store.
+    async fn snapshot(&self) -> Result<Arc<dyn Readable>> {
+        self.metadata.snapshot().await.map_err(|error| match error {
+            KvError::NoSnapshot { .. } => {
+                Error::new(Errno::EOPNOTSUPP, error.to_string()).hint("stop the cluster, then check it")
+            }
+            error => metadata_store_error(error),
+        })
+    }
+
     /// Reads the whole store. Adds its findings to the report if `adds_findings`.
-    pub(crate) fn read(&self, report: &mut CheckReport, adds_findings: bool) -> Result<Tree> {
-        let (engine, stores) = ((self.take_snapshot)()?, BTreeMap::new());
-        let subject = Subject {
-            engine: &*engine,
-            partitions: self.partitions,
-            hash_key: self.hash_key,
-            map: self.map,
-            stores: &stores,
-            replicas: &crate::Replicas::new(),
-            unopened: &crate::UnopenedReplicas::new(),
-        };
+    pub(crate) async fn read(&self, report: &mut CheckReport, adds_findings: bool) -> Result<Tree> {
+        let metadata = self.snapshot().await?;
         if !adds_findings {
-            return Tree::read(&subject, &mut CheckReport::default(), &|_, _, _| {});
+            let mut unused = CheckReport::default();
+            return Tree::read(&*metadata, self.partitions, &mut unused, &|_, _, _| {}).await;
         }
-        let mut tree = Tree::read(&subject, report, &|_, _, _| {})?;
-        drop(names::check(&subject, &mut tree, report));
+        let mut tree = Tree::read(&*metadata, self.partitions, report, &|_, _, _| {}).await?;
+        drop(names::check(self.hash_key, &mut tree, report));
         for finding in &mut report.findings {
             // The metadata services cache names in memory.
             finding.remedy =
@@ -204,20 +202,21 @@ impl Online<'_> {
     }
 
     /// Reads the records of the file that a chunk file with this name belongs to.
-    pub(crate) fn read_file(&self, name: InodeId) -> Result<Tree> {
-        Tree::read_file(&*(self.take_snapshot)()?, name)
+    pub(crate) async fn read_file(&self, name: InodeId) -> Result<Tree> {
+        Tree::read_file(&*self.snapshot().await?, name).await
     }
 
     /// Returns whether a file may be migrating.
-    pub(crate) fn may_be_migrating(&self, ino: InodeId) -> Result<bool> {
-        let wish = (self.take_snapshot)()?.get(&keys::migrating(ino)).map_err(metadata_store_error)?;
+    pub(crate) async fn may_be_migrating(&self, ino: InodeId) -> Result<bool> {
+        let metadata = self.snapshot().await?;
+        let wish = metadata.get(&keys::migrating(ino)).await.map_err(metadata_store_error)?;
         Ok(wish.is_some() || self.map.targets.iter().any(|target| target.drain))
     }
 
     /// Returns whether a file is as it was when a fault was found in its content, and no client
     /// writes it.
-    fn is_unchanged(&self, ino: InodeId, content: &FileContent) -> Result<bool> {
-        let now = self.read_file(ino)?;
+    pub(crate) async fn is_unchanged(&self, ino: InodeId, content: &FileContent) -> Result<bool> {
+        let now = self.read_file(ino).await?;
         Ok(is_not_written(&now, ino) && now.damaged.is_empty() && now.content(ino).as_ref() == Some(content))
     }
 
@@ -244,13 +243,13 @@ impl Online<'_> {
         report: &mut CheckReport,
         unreachable: &mut Unreachable,
     ) -> Result<()> {
-        let before = self.read(report, false)?;
+        let before = self.read(report, false).await?;
         let mut found = Vec::new();
         let mut unused = CheckReport::default();
         for &ino in suspects.iter().filter(|ino| is_not_written(&before, **ino)) {
             found.push((ino, self.suspected_faults(&before, ino, &mut unused, unreachable).await));
         }
-        let after = self.read(report, false)?;
+        let after = self.read(report, false).await?;
         // Files deleted meanwhile have no content that could be wrong.
         suspects.retain(|ino| before.inode(*ino).is_some() && after.inode(*ino).is_some());
         for (ino, wrong) in found {

@@ -49,7 +49,7 @@ impl Online<'_> {
                 }
             }
         }
-        let tree = self.read(&mut CheckReport::default(), false)?;
+        let tree = self.read(&mut CheckReport::default(), false).await?;
         let mut all = listed.iter().flat_map(|(_, files)| files);
         let is_older = all.any(|name| metadata_age::is_unallocated(&tree, *name));
         for (location, files) in listed {
@@ -81,7 +81,7 @@ impl Online<'_> {
         report: &mut CheckReport,
     ) -> Result<()> {
         // Since the list was made, a file may have been migrated here, or away and back.
-        let now = self.read_file(name)?;
+        let now = self.read_file(name).await?;
         if !now.damaged.is_empty() || is_referenced(self.map, &now, location, name) {
             return Ok(());
         }
@@ -89,7 +89,7 @@ impl Online<'_> {
         let found = Finding::new(Kind::StrayChunkFile, object, "no file has chunks here", REMEDY);
         let mut found = found.at(location, self.map);
         if now.inode(name.owner_of_chunk_file()).is_some()
-            && self.may_be_migrating(name.owner_of_chunk_file())?
+            && self.may_be_migrating(name.owner_of_chunk_file()).await?
         {
             // The file may be migrated here at any time, or its migration may mistake the deletion
             // for its own.

@@ -14,7 +14,7 @@ use types::{Errno, Error, InodeId, Result, mode};
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// Applies all fixes, each in a commit of its own, and makes them durable.
-pub(crate) fn apply(subject: &Subject<'_>, fixes: &[Fix], report: &mut CheckReport) -> Result<()> {
+pub(crate) async fn apply(subject: &Subject<'_>, fixes: &[Fix], report: &mut CheckReport) -> Result<()> {
     // Rescues come last: they change link counts that other fixes set.
     let adds_to_lost_and_found = |fix: &&Fix| matches!(fix.change, Change::NameInLostAndFound { .. });
     for fix in fixes
@@ -22,47 +22,47 @@ pub(crate) fn apply(subject: &Subject<'_>, fixes: &[Fix], report: &mut CheckRepo
         .filter(|fix| !adds_to_lost_and_found(fix))
         .chain(fixes.iter().filter(adds_to_lost_and_found))
     {
-        let writes = writes(subject, &fix.change)?;
-        commit(subject, writes)?;
+        let writes = writes(subject, &fix.change).await?;
+        commit(subject, writes).await?;
         report.findings[fix.finding].repaired = true;
     }
-    subject.engine.persist().map_err(metadata_store_error)
+    subject.metadata.sync().await.map_err(metadata_store_error)
 }
 
 type Writes = Vec<(Vec<u8>, Option<bytes::Bytes>)>;
 
-fn commit(subject: &Subject<'_>, writes: Writes) -> Result<()> {
-    let outcomes =
-        subject.engine.apply(&[Batch { guards: Vec::new(), writes }]).map_err(metadata_store_error)?;
-    match outcomes.first() {
-        Some(Outcome::Applied) => Ok(()),
+async fn commit(subject: &Subject<'_>, writes: Writes) -> Result<()> {
+    let outcome = subject.metadata.commit(Batch { guards: Vec::new(), writes }).await;
+    match outcome.map_err(metadata_store_error)? {
+        Outcome::Applied => Ok(()),
         other => Err(Error::new(Errno::EIO, format!("a repair was not written: {other:?}"))),
     }
 }
 
-fn writes(subject: &Subject<'_>, change: &Change) -> Result<Writes> {
+async fn writes(subject: &Subject<'_>, change: &Change) -> Result<Writes> {
     Ok(match change {
         Change::Delete(key) => vec![(key.clone(), None)],
         Change::Rekey { name, ino, mode } => {
             let key = keys::entry(name.dir, keys::name_hash(subject.hash_key, &name.name), &name.name);
             vec![(name.key.clone(), None), (key, Some(Entry::new(*ino, *mode).encode_to_vec().into()))]
         }
-        Change::Links { ino, nlink } => edit(subject, *ino, |inode| inode.nlink = *nlink)?,
-        Change::Parent { ino, parent } => edit(subject, *ino, |inode| inode.parent = parent.0)?,
+        Change::Links { ino, nlink } => edit(subject, *ino, |inode| inode.nlink = *nlink).await?,
+        Change::Parent { ino, parent } => edit(subject, *ino, |inode| inode.parent = parent.0).await?,
         Change::Next { partition, next } => {
             vec![(keys::next(*partition).to_vec(), Some(next.encode_to_vec().into()))]
         }
         Change::NameInLostAndFound { ino, subdirectories } => {
-            link_to_lost_and_found(subject, *ino, *subdirectories)?
+            link_to_lost_and_found(subject, *ino, *subdirectories).await?
         }
     })
 }
 
-fn load(subject: &Subject<'_>, ino: InodeId) -> Result<Inode> {
+async fn load(subject: &Subject<'_>, ino: InodeId) -> Result<Inode> {
     let key = keys::inode(ino);
     let value = subject
-        .engine
+        .metadata
         .get(&key)
+        .await
         .map_err(metadata_store_error)?
         .ok_or_else(|| Error::new(Errno::EIO, format!("inode {ino} vanished during the repair")))?;
     record::decode(&key, value)
@@ -72,17 +72,17 @@ fn store(ino: InodeId, inode: &Inode) -> (Vec<u8>, Option<bytes::Bytes>) {
     (keys::inode(ino).to_vec(), Some(inode.encode_to_vec().into()))
 }
 
-fn edit(subject: &Subject<'_>, ino: InodeId, change: impl FnOnce(&mut Inode)) -> Result<Writes> {
-    let mut inode = load(subject, ino)?;
+async fn edit(subject: &Subject<'_>, ino: InodeId, change: impl FnOnce(&mut Inode)) -> Result<Writes> {
+    let mut inode = load(subject, ino).await?;
     change(&mut inode);
     Ok(vec![store(ino, &inode)])
 }
 
 /// Creates an entry for an inode in `/lost+found`, named by the inode number. Creates the directory
 /// if it doesn't exist.
-fn link_to_lost_and_found(subject: &Subject<'_>, ino: InodeId, subdirectories: u32) -> Result<Writes> {
-    let (dir, mut directory, mut writes) = lost_and_found(subject)?;
-    let mut inode = load(subject, ino)?;
+async fn link_to_lost_and_found(subject: &Subject<'_>, ino: InodeId, subdirectories: u32) -> Result<Writes> {
+    let (dir, mut directory, mut writes) = lost_and_found(subject).await?;
+    let mut inode = load(subject, ino).await?;
     if inode.is_directory() {
         inode.parent = dir.0;
         inode.nlink = 2 + subdirectories;
@@ -99,12 +99,12 @@ fn link_to_lost_and_found(subject: &Subject<'_>, ino: InodeId, subdirectories: u
 }
 
 /// Returns the directory, and the writes that create it.
-fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes)> {
+async fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes)> {
     let root_key =
         keys::entry(InodeId::ROOT, keys::name_hash(subject.hash_key, LOST_AND_FOUND), LOST_AND_FOUND);
-    if let Some(value) = subject.engine.get(&root_key).map_err(metadata_store_error)? {
+    if let Some(value) = subject.metadata.get(&root_key).await.map_err(metadata_store_error)? {
         let entry: Entry = record::decode(&root_key, value)?;
-        let directory = load(subject, entry.id())?;
+        let directory = load(subject, entry.id()).await?;
         if !directory.is_directory() {
             let error =
                 Error::new(Errno::ENOTDIR, "/lost+found is no directory, so that nothing can be named in it");
@@ -112,10 +112,10 @@ fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes)> {
         }
         return Ok((entry.id(), directory, Vec::new()));
     }
-    let mut root = load(subject, InodeId::ROOT)?;
+    let mut root = load(subject, InodeId::ROOT).await?;
     let partition = InodeId::ROOT.partition();
     let next_key = keys::next(partition);
-    let next = match subject.engine.get(&next_key).map_err(metadata_store_error)? {
+    let next = match subject.metadata.get(&next_key).await.map_err(metadata_store_error)? {
         Some(value) => record::decode::<Next>(&next_key, value)?,
         None => Next { sequence: InodeId::ROOT.sequence() + 1, inodes: Some(0) },
     };

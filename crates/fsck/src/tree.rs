@@ -1,16 +1,16 @@
 //! The whole content of the metadata store, read once.
 
+use crate::Progress;
 use crate::content_repair::FileContent;
 use crate::finding::{CheckReport, Kind};
-use crate::{Progress, Subject};
 use bytes::Bytes;
-use kv::Engine;
+use kv::{Pages, Readable};
 use namespace::keys::{self, Key, KeyRange};
 use namespace::record::{self, Entry, Inode, Next};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{ByteRange, Errno, Error, HashMap, HashSet, InodeId, Layout, PartitionId, Result};
 
-/// Pairs that one scan returns.
+/// Pairs of one scan.
 pub(crate) const PAGE: usize = 4096;
 
 /// A directory entry.
@@ -50,23 +50,24 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Reads all partitions.
-    pub(crate) fn read(
-        subject: &Subject<'_>,
+    /// Reads all partitions of a metadata store or of its snapshot.
+    pub(crate) async fn read(
+        metadata: &dyn Readable,
+        partitions: u16,
         report: &mut CheckReport,
         progress: Progress<'_>,
     ) -> Result<Tree> {
         let mut tree = Tree::default();
-        for partition in 0..subject.partitions {
-            progress("reading metadata", partition as u64, subject.partitions as u64);
-            tree.read_range(subject, &keys::all_of(PartitionId(partition)), Tree::take, report)?;
+        for partition in 0..partitions {
+            progress("reading metadata", partition as u64, partitions as u64);
+            tree.read_range(metadata, &keys::all_of(PartitionId(partition)), Tree::take, report).await?;
         }
         let beyond = KeyRange {
-            from: keys::all_of(PartitionId(subject.partitions)).from,
+            from: keys::all_of(PartitionId(partitions)).from,
             to: keys::all_of(keys::GLOBAL).from,
         };
-        tree.read_range(subject, &beyond, |_, _, _| Err("no such partition exists".into()), report)?;
-        tree.read_range(subject, &keys::all_of(keys::GLOBAL), Tree::take_global, report)?;
+        tree.read_range(metadata, &beyond, |_, _, _| Err("no such partition exists".into()), report).await?;
+        tree.read_range(metadata, &keys::all_of(keys::GLOBAL), Tree::take_global, report).await?;
         tree.count_subdirectories();
         Ok(tree)
     }
@@ -76,12 +77,13 @@ impl Tree {
     ///
     /// # Errors
     /// A store that can't be read. Records that can't be decoded are in `damaged`.
-    pub(crate) fn read_file(engine: &dyn Engine, name: InodeId) -> Result<Tree> {
+    pub(crate) async fn read_file(metadata: &dyn Readable, name: InodeId) -> Result<Tree> {
         let (mut tree, ino) = (Tree::default(), name.owner_of_chunk_file());
         let notes = keys::writing_of(ino);
-        let mut found = engine.scan(&notes.from, &notes.to, usize::MAX).map_err(metadata_store_error)?;
+        let scanned = metadata.scan(&notes.from, &notes.to, usize::MAX).await;
+        let mut found = scanned.map_err(metadata_store_error)?;
         for key in [keys::inode(ino), keys::doomed(name)] {
-            let value = engine.get(&key).map_err(metadata_store_error)?;
+            let value = metadata.get(&key).await.map_err(metadata_store_error)?;
             found.extend(value.map(|value| (Bytes::copy_from_slice(&key), value)));
         }
         for (key, value) in found {
@@ -92,19 +94,16 @@ impl Tree {
         Ok(tree)
     }
 
-    fn read_range(
+    async fn read_range(
         &mut self,
-        subject: &Subject<'_>,
+        metadata: &dyn Readable,
         range: &KeyRange,
         take: impl Fn(&mut Tree, &Bytes, Bytes) -> Result<(), String>,
         report: &mut CheckReport,
     ) -> Result<()> {
         const REMEDY: &str = "restore the metadata from a backup, or repair to drop the record";
-        let mut from = range.from.clone();
-        loop {
-            let page = subject.engine.scan(&from, &range.to, PAGE).map_err(metadata_store_error)?;
-            let Some((last, _)) = page.last() else { return Ok(()) };
-            from = [last.as_ref(), &[0]].concat();
+        let mut pages = Pages::new(metadata, &range.from, &range.to, PAGE);
+        while let Some(page) = pages.next().await.map_err(metadata_store_error)? {
             for (key, value) in page {
                 if let Err(cause) = take(self, &key, value) {
                     report.add(
@@ -117,6 +116,7 @@ impl Tree {
                 }
             }
         }
+        Ok(())
     }
 
     /// Checks a record of the partition without inodes. Records of other components there are not

@@ -22,7 +22,7 @@
 use crate::record::{Owner, StoredSession};
 use crate::transaction_view::store_error;
 use bytes::Bytes;
-use kv::{Batch, Engine, Outcome};
+use kv::{Batch, Outcome, Store};
 use namespace::record::{Next, Writing};
 use namespace::{Key, decode_key, keys};
 use prost::Message;
@@ -205,10 +205,11 @@ impl RestoreRewriter {
 ///
 /// # Errors
 /// Those of the store, and numbers that are exhausted.
-pub fn release_partitions(engine: &dyn Engine) -> Result<()> {
+pub async fn release_partitions(store: &dyn Store) -> Result<()> {
     let range = keys::all_owners();
     let mut writes = Vec::new();
-    for (key, value) in engine.scan(&range.from, &range.to, usize::MAX).map_err(|e| store_error(&e))? {
+    let owners = store.scan(&range.from, &range.to, usize::MAX).await;
+    for (key, value) in owners.map_err(|e| store_error(&e))? {
         // A record that can't be decoded keeps its owner from committing, too; the file check drops
         // it.
         if let Some(Key::Owner(partition)) = decode_key(&key)
@@ -217,14 +218,14 @@ pub fn release_partitions(engine: &dyn Engine) -> Result<()> {
             writes.push((key.to_vec(), Some(released_owner(partition, owner, 1)?)));
         }
     }
-    let outcomes = engine.apply(&[Batch { guards: Vec::new(), writes }]).map_err(|e| store_error(&e))?;
-    if outcomes.first() != Some(&Outcome::Applied) {
+    let outcome = store.commit(Batch { guards: Vec::new(), writes }).await.map_err(|e| store_error(&e))?;
+    if outcome != Outcome::Applied {
         return Err(Error::new(
             Errno::EIO,
-            format!("the owner records of partitions could not be written: {outcomes:?}"),
+            format!("the owner records of partitions could not be written: {outcome:?}"),
         ));
     }
-    engine.persist().map_err(|e| store_error(&e))
+    store.sync().await.map_err(|e| store_error(&e))
 }
 
 fn released_owner(partition: PartitionId, owner: Owner, spare_epochs: u64) -> Result<Bytes> {
@@ -246,7 +247,9 @@ fn decoded<M: Message + Default>(key: &[u8], value: Bytes) -> Result<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kv::{Blocking, Durability, Engine, Memory, Writer};
     use std::collections::BTreeMap;
+    use std::sync::Arc;
     use types::SessionId;
 
     const P: PartitionId = PartitionId(1);
@@ -337,7 +340,7 @@ mod tests {
 
     #[test]
     fn partitions_of_a_changed_store_have_to_be_taken_over_again() {
-        let engine = kv::Memory::default();
+        let engine = Arc::new(Memory::new());
         let owner = Owner { node: 3, epoch: 7, released: false };
         let key = keys::owner(P).to_vec();
         let damaged = keys::owner(PartitionId(P.0 + 1)).to_vec();
@@ -345,7 +348,8 @@ mod tests {
         let writes =
             vec![(key.clone(), Some(owner.encode_to_vec().into())), (damaged.clone(), Some(value.clone()))];
         engine.apply(&[Batch { guards: Vec::new(), writes }]).unwrap();
-        release_partitions(&engine).unwrap();
+        let store = Writer::with_blocking(engine.clone(), Durability::Process, Blocking::Inline);
+        rt::block_on(async move { release_partitions(&store).await }).unwrap().unwrap();
         let now = Owner::decode(engine.get(&key).unwrap().unwrap()).unwrap();
         assert_eq!(now, Owner { node: 3, epoch: 8, released: true });
         assert_eq!(engine.get(&damaged).unwrap(), Some(value), "the check sees to it");

@@ -44,7 +44,6 @@ pub(crate) struct ClusterState {
 /// A running cluster with one client.
 pub(crate) struct Cluster {
     pub(crate) client: Arc<Client>,
-    site: ClusterState,
     map: MapHandle,
     writer: Arc<Writer>,
     stores: BTreeMap<TargetId, Arc<Store>>,
@@ -98,7 +97,7 @@ impl ClusterState {
             write_behind: false,
             only_session: true,
         });
-        Ok(Cluster { client, site: self.clone(), map, writer, stores, meta })
+        Ok(Cluster { client, map, writer, stores, meta })
     }
 }
 
@@ -116,7 +115,7 @@ impl Cluster {
     pub(crate) async fn check(&self) -> Result<fsck::CheckReport> {
         let map = self.map.read().map_err(|_| Error::new(Errno::EIO, "the map's lock is poisoned"))?.clone();
         let subject = fsck::Subject {
-            engine: &*self.site.engine,
+            metadata: &*self.writer,
             partitions: PARTITIONS,
             hash_key: HASH_KEY,
             map: &map,

@@ -155,14 +155,14 @@ impl ClusterView {
     fn check(&self, orders: CheckParameters) -> Result<fsck::CheckReport> {
         let services = self.services.clone();
         let check =
-            async move { services.online_check().run(&**services.engine(), &orders, &services.checks).await };
+            async move { services.online_check().run(&**services.writer(), &orders, &services.checks).await };
         rt::block_on(check).map_err(|e| crate::output::os_error("io_uring", &e))?
     }
 
     /// Returns the exposure map; runs like [`ClusterView::check`].
     fn exposure(&self) -> Result<fsck::Exposure> {
         let services = self.services.clone();
-        let exposure = async move { services.online_check().exposure(&**services.engine()).await };
+        let exposure = async move { services.online_check().exposure(&**services.writer()).await };
         rt::block_on(exposure).map_err(|e| crate::output::os_error("io_uring", &e))?
     }
 

@@ -86,7 +86,7 @@ impl ManagementNode {
         copies.register_with(&management);
         let (map, partitions) = (management.map(), superblock.partitions);
         let metadata =
-            MetadataServices { node, service, map, peers: peers.clone(), writer: writer.clone(), partitions };
+            MetadataServices { node, service, map, peers: peers.clone(), store: writer.clone(), partitions };
         management.set_metadata(Arc::new(metadata));
         ManagementNode { writer, management, peers, online, checks: OnlineChecks::default(), copies }
     }
@@ -102,17 +102,17 @@ impl ManagementNode {
 
     /// Runs the file system check while the cluster is in use.
     pub async fn check(&self, orders: &CheckParameters) -> Result<fsck::CheckReport> {
-        self.online.run(&**self.writer.engine(), orders, &self.checks).await
+        self.online.run(&*self.writer, orders, &self.checks).await
     }
 
     /// Returns what would be lost with each target and node.
     pub async fn exposure(&self) -> Result<fsck::Exposure> {
-        self.online.exposure(&**self.writer.engine()).await
+        self.online.exposure(&*self.writer).await
     }
 
     /// Returns what would be lost by the removal of an offline target.
     pub async fn losses(&self, order: &LossParameters) -> Result<fsck::Losses> {
-        self.online.losses(&**self.writer.engine(), order).await
+        self.online.losses(&*self.writer, order).await
     }
 
     /// Returns the writer of the metadata store.

@@ -2,7 +2,7 @@
 
 use super::current_map::unexpected_reply as answered_out_of_turn;
 use super::peers::{MgmtChannel, Peers};
-use kv::Writer;
+use kv::{KvError, Store};
 use meta::{MetaService, PartitionsChannel};
 use net::{Channel, LocalFuture};
 use rt::sync::Event;
@@ -29,8 +29,8 @@ pub struct MetadataServices {
     pub map: MapHandle,
     /// Connections to the other services.
     pub peers: Arc<Peers>,
-    /// Writer of the metadata store.
-    pub writer: Arc<Writer>,
+    /// The metadata store.
+    pub store: Arc<dyn Store>,
     /// Number of partitions.
     pub partitions: u16,
 }
@@ -109,11 +109,12 @@ impl mgmt::Metadata for MetadataServices {
 
     fn usage(&self, groups: BTreeSet<GroupId>) -> LocalFuture<'_, Result<GroupUsage>> {
         Box::pin(async move {
-            let engine = self.writer.engine().snapshot().ok_or_else(|| {
-                Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is in use")
-                    .hint("ask the node with management, which has the store (weft node list)")
+            let snapshot = self.store.snapshot().await.map_err(|error| match error {
+                KvError::NoSnapshot { .. } => Error::new(Errno::EOPNOTSUPP, error.to_string())
+                    .hint("ask the node with management, which has the store (weft node list)"),
+                error => mgmt::Error::from(error).into(),
             })?;
-            fsck::usage(&*engine, self.partitions, &groups).await
+            fsck::usage(&*snapshot, self.partitions, &groups).await
         })
     }
 

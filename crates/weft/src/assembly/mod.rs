@@ -86,7 +86,12 @@ impl Cluster {
         };
         stops.watch(session.clone())?;
         let services = core.services().clone();
-        metadata_store::watch(core.services().engine(), &state.paths, &state.superblock, stops.sender())?;
+        metadata_store::watch(
+            core.services().writer().engine(),
+            &state.paths,
+            &state.superblock,
+            stops.sender(),
+        )?;
         let view =
             Arc::new(ClusterView::new(&state, args, (services, commands), session.clone(), stops.sender()));
         let cluster = Cluster { view, session, core, stops, state };

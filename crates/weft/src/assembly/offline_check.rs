@@ -5,13 +5,13 @@ use super::metadata_store::open_engine;
 use super::services::{Services, ServicesPlan};
 use crate::control::{CheckParameters, CheckProgress};
 use crate::output::os_error;
-use kv::Engine;
+use kv::{Durability, Store, Writer};
 use mgmt::StateDir;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use types::{Errno, Error, Result};
 
 /// Opens the services, which recovers from a crash if there was one; checks everything, and closes
@@ -43,13 +43,17 @@ pub fn check(
 /// What prevents the check. Damage is in the report.
 pub fn check_names(
     state: &StateDir,
-    orders: &CheckParameters,
-    progress: &dyn Fn(&str, u64, u64),
+    orders: CheckParameters,
+    progress: impl Fn(&str, u64, u64) + 'static,
 ) -> Result<fsck::CheckReport> {
-    let engine = open_engine(&state.paths, &state.superblock)?;
+    let engine = Arc::new(open_engine(&state.paths, &state.superblock)?);
     let of_store = (state.superblock.partitions, state.superblock.hash_key);
-    let unused = |_: &fsck::Loss| Ok(());
-    let mut report = check_names_in(&engine, of_store, &check_options(orders, &unused), progress)?;
+    let checked = rt::block_on(async move {
+        let metadata = Writer::new(engine, Durability::Process);
+        let unused = |_: &fsck::Loss| Ok(());
+        check_names_in(&metadata, of_store, &check_options(&orders, &unused), &progress).await
+    });
+    let mut report = checked.map_err(|e| os_error("io_uring", &e))??;
     report.unjudged.push("chunk files: weft fsck checks them while the nodes run".into());
     Ok(report)
 }
@@ -57,16 +61,16 @@ pub fn check_names(
 /// Nodes with metadata services may still run, and would overwrite repairs with their cached state.
 /// So their partitions are revoked before the first repair: a check that fails or is interrupted
 /// keeps the repairs before that.
-fn check_names_in(
-    engine: &dyn Engine,
+async fn check_names_in(
+    metadata: &dyn Store,
     of_store: (u16, (u64, u64)),
     orders: &fsck::CheckOptions<'_>,
     progress: &dyn Fn(&str, u64, u64),
 ) -> Result<fsck::CheckReport> {
     if orders.repair {
-        meta::release_partitions(engine)?;
+        meta::release_partitions(metadata).await?;
     }
-    fsck::check_names(engine, of_store, orders, progress)
+    fsck::check_names(metadata, of_store, orders, progress).await
 }
 
 /// Converts the options of a command to those of the check.
@@ -173,6 +177,7 @@ impl OnlineChecks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kv::{Engine, Memory};
     use namespace::keys;
     use types::{ClusterMap, InodeId, PartitionId, Timestamp};
 
@@ -209,11 +214,16 @@ mod tests {
         let owner = keys::owner(PARTITION).to_vec();
         writes.push((damaged.clone(), Some(vec![0xff; 9].into())));
         writes.push((owner.clone(), Some(vec![0x08, 3, 0x10, 7].into())));
-        let engine = kv::Memory::new();
+        let engine = Arc::new(Memory::new());
+        let store = Arc::new(Writer::new(engine.clone(), Durability::Process));
         engine.apply(&[kv::Batch { guards: Vec::new(), writes }]).unwrap();
         let check = |repair| {
-            let orders = fsck::CheckOptions { repair, ..fsck::CheckOptions::default() };
-            check_names_in(&engine, (partitions, hash_key), &orders, &|_, _, _| ())
+            let store = store.clone();
+            let check = async move {
+                let orders = fsck::CheckOptions { repair, ..fsck::CheckOptions::default() };
+                check_names_in(&*store, (partitions, hash_key), &orders, &|_, _, _| ()).await
+            };
+            rt::block_on(check).unwrap()
         };
         let epoch_and_more = || engine.get(&owner).unwrap().unwrap()[2..].to_vec();
         check(false).unwrap();

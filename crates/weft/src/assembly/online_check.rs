@@ -3,7 +3,7 @@
 use super::offline_check::{LossList, OnlineChecks, check_options, record_loss};
 use crate::control::{CheckParameters, LossParameters};
 use fsck::{Online, ReplicaLocation, Targets};
-use kv::Engine;
+use kv::Store;
 use net::StorageChannels;
 use rt::IoBuf;
 use std::sync::{Arc, PoisonError};
@@ -41,7 +41,7 @@ impl OnlineCheck {
     /// `EBUSY` for a repair while another one runs.
     pub async fn run(
         &self,
-        engine: &dyn Engine,
+        metadata: &dyn Store,
         orders: &CheckParameters,
         checks: &OnlineChecks,
     ) -> Result<fsck::CheckReport> {
@@ -49,7 +49,7 @@ impl OnlineCheck {
         let note = |loss: &fsck::Loss| record_loss(orders.forget.as_deref(), loss);
         let progress = |what: &str, done: u64, total: u64| checks.set_progress(what, done, total);
         let map = self.current_map();
-        self.run_check(engine, &map, check_options(orders, &note), &progress, async |online| {
+        self.run_check(metadata, &map, check_options(orders, &note), &progress, async |online| {
             fsck::check_online(online).await
         })
         .await
@@ -79,24 +79,24 @@ impl OnlineCheck {
     }
 
     /// Returns what would be lost with each target and node.
-    pub async fn exposure(&self, engine: &dyn Engine) -> Result<fsck::Exposure> {
+    pub async fn exposure(&self, metadata: &dyn Store) -> Result<fsck::Exposure> {
         let map = self.current_map();
-        self.run_check(engine, &map, fsck::CheckOptions::default(), &|_, _, _| (), async |online| {
-            fsck::exposure(online)
+        self.run_check(metadata, &map, fsck::CheckOptions::default(), &|_, _, _| (), async |online| {
+            fsck::exposure(online).await
         })
         .await
     }
 
     /// Returns what would be lost by the removal of an offline target. The complete list is written
     /// to the file of the order, if it names one.
-    pub async fn losses(&self, engine: &dyn Engine, order: &LossParameters) -> Result<fsck::Losses> {
+    pub async fn losses(&self, metadata: &dyn Store, order: &LossParameters) -> Result<fsck::Losses> {
         let map = self.current_map();
         let mut list = order.list.as_deref().map(LossList::open).transpose()?;
         let mut add_to_list = |file: &fsck::LostFile| list.as_mut().map_or(Ok(()), |list| list.add(file));
         let orders = fsck::CheckOptions::default();
         let losses = self
-            .run_check(engine, &map, orders, &|_, _, _| (), async |online| {
-                fsck::losses(online, order.target, &mut add_to_list)
+            .run_check(metadata, &map, orders, &|_, _, _| (), async |online| {
+                fsck::losses(online, order.target, &mut add_to_list).await
             })
             .await?;
         list.map_or(Ok(()), LossList::close)?;
@@ -109,29 +109,14 @@ impl OnlineCheck {
 
     async fn run_check<T>(
         &self,
-        engine: &dyn Engine,
+        metadata: &dyn Store,
         map: &ClusterMap,
         orders: fsck::CheckOptions<'_>,
         progress: fsck::Progress<'_>,
         run: impl AsyncFnOnce(&Online<'_>) -> Result<T>,
     ) -> Result<T> {
-        let freeze = || {
-            engine.snapshot().ok_or_else(|| {
-                Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is in use")
-                    .hint("stop the cluster, then check it")
-            })
-        };
         let (partitions, hash_key) = (self.partitions, self.hash_key);
-        run(&Online {
-            take_snapshot: &freeze,
-            partitions,
-            hash_key,
-            map,
-            targets: self,
-            options: orders,
-            progress,
-        })
-        .await
+        run(&Online { metadata, partitions, hash_key, map, targets: self, options: orders, progress }).await
     }
 
     /// Sends the request to the primary of the location's group, or to its target if it has no

@@ -14,7 +14,7 @@ use super::target_usage::{TargetUsages, target_directories};
 use crate::cli::{self, UpArgs};
 use chunkstore::{Identity, Store};
 use client::{Client, ClientOptions};
-use kv::{Durability, Engine, Writer};
+use kv::{Durability, Writer};
 use meta::{LocalMount, MetaOptions, MetaService, SessionKind, StorageChannel};
 use mgmt::{FIRST_NODE, Management, StateDir, StatePaths, Superblock, TargetList};
 use net::{Channel, LocalFuture};
@@ -289,7 +289,7 @@ impl Services {
         let map = self.management.map().read().unwrap_or_else(PoisonError::into_inner).clone();
         let (copies, unopened) = fsck::open_replicas(&self.stores).await?;
         let subject = fsck::Subject {
-            engine: &**self.writer.engine(),
+            metadata: &*self.writer,
             partitions: plan.superblock.partitions,
             hash_key: plan.superblock.hash_key,
             map: &map,
@@ -314,8 +314,8 @@ impl Services {
     }
 
     /// Returns the metadata store.
-    pub fn engine(&self) -> &Arc<dyn Engine> {
-        self.writer.engine()
+    pub fn writer(&self) -> &Arc<Writer> {
+        &self.writer
     }
 
     /// Returns the storage service of all targets.

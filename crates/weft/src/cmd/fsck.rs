@@ -140,7 +140,7 @@ fn check_offline(dir: &Path, orders: CheckParameters) -> Result<CheckReport> {
     };
     let report = if node_config::is_node(dir) {
         require_names(dir, &orders)?;
-        check_names(&StateDir::open(dir)?, &orders, &progress)
+        check_names(&StateDir::open(dir)?, orders, progress)
     } else {
         let state = StateDir::open_or_create(dir, "")?;
         prepare_process()?;

@@ -385,7 +385,7 @@ fn files_in_a_lost_group_are_named_listed_and_counted() {
         fs.edit_inode(ino, |inode| inode.layout.as_mut().unwrap().groups = vec![1]);
         fs.edit_inode(other, |inode| inode.layout.as_mut().unwrap().groups = vec![2]);
         let groups = BTreeSet::from([GroupId(1), GroupId(3)]);
-        let usage = async |fs: &Fs| fsck::usage(&*fs.snapshot(), PARTITIONS, &groups).await.unwrap();
+        let usage = async |fs: &Fs| fsck::usage(&*fs.snapshot().await, PARTITIONS, &groups).await.unwrap();
         let found = usage(&fs).await;
         assert_eq!((found.files, found.bytes, found.referenced), (1, 1000, [GroupId(1)].into()));
 

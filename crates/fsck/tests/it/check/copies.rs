@@ -104,9 +104,8 @@ impl Served<'_> {
 
     async fn with<T>(self, options: CheckOptions<'_>, run: impl AsyncFnOnce(&Online<'_>) -> T) -> T {
         let served = self;
-        let freeze = || Ok(served.fs.snapshot());
         let cluster = Online {
-            take_snapshot: &freeze,
+            metadata: &*served.fs.metadata,
             partitions: PARTITIONS,
             hash_key: HASH_KEY,
             map: &served.fs.map,

@@ -216,17 +216,18 @@ fn names_are_repaired_without_chunk_files() {
         let big = fs.chunked(dir, "big", 300_000).await;
         std::fs::remove_file(fs.chunk_file(big, 0)).unwrap();
         fs.edit_inode(file, |inode| inode.nlink = 5);
-        let check = |repair| {
+        let check = async |repair| {
             let orders = CheckOptions { repair, ..CheckOptions::default() };
-            fsck::check_names(&fs.engine, (PARTITIONS, HASH_KEY), &orders, &|_, _, _| ()).unwrap()
+            let of_store = (PARTITIONS, HASH_KEY);
+            fsck::check_names(&*fs.metadata, of_store, &orders, &|_, _, _| ()).await.unwrap()
         };
         for (repair, verdict) in [(false, CheckOutcome::Damaged), (true, CheckOutcome::Repaired)] {
-            let report = check(repair);
+            let report = check(repair).await;
             let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
             assert_eq!((report.outcome(), kinds), (verdict, vec![Kind::LinkCount]));
             assert_eq!((report.files, report.directories, report.chunk_files), (3, 3, 0));
         }
-        assert_eq!(check(false).outcome(), CheckOutcome::Clean);
+        assert_eq!(check(false).await.outcome(), CheckOutcome::Clean);
         assert_eq!(fs.check(false).await.findings[0].kind, Kind::MissingChunkFile);
     });
 }

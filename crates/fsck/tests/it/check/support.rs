@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use chunkstore::{Durability, IfAbsent, IoPath, Store};
 use fsck::{CheckOptions, CheckOutcome, CheckReport, Finding, Kind, Replicas, Subject, UnopenedReplicas};
-use kv::{Batch, Embedded, Engine, Outcome};
+use kv::{Batch, Blocking, Embedded, Engine, Outcome, Readable, Writer};
 use namespace::record::{Inode, Next};
 use namespace::{Env, ReadError, Reader, Writes, keys};
 use prost::Message;
@@ -24,7 +24,9 @@ pub const FIRST_UNALLOCATED: u64 = 10_000;
 
 /// A file system that no process serves.
 pub struct Fs {
-    pub engine: Embedded,
+    engine: Arc<Embedded>,
+    /// The store over the engine.
+    pub metadata: Arc<Writer>,
     pub stores: BTreeMap<TargetId, Arc<Store>>,
     /// Replicas of the mirrored groups: 5 on targets 1 and 2, 6 on 3 and 4.
     pub copies: Replicas,
@@ -54,7 +56,9 @@ impl Reader for EngineReader<'_> {
 impl Fs {
     async fn new() -> Fs {
         let dir = tempfile::tempdir().unwrap();
-        let engine = Embedded::open(&dir.path().join("meta")).unwrap();
+        let engine = Arc::new(Embedded::open(&dir.path().join("meta")).unwrap());
+        let metadata =
+            Arc::new(Writer::with_blocking(engine.clone(), kv::Durability::Process, Blocking::Inline));
         let map = cluster_map();
         let mut stores = BTreeMap::new();
         for target in map.targets.iter().map(|target| target.id) {
@@ -74,7 +78,7 @@ impl Fs {
             }
         }
         let (copies, unopened) = fsck::open_replicas(&stores).await.unwrap();
-        let fs = Fs { engine, stores, copies, unopened, map, dir };
+        let fs = Fs { engine, metadata, stores, copies, unopened, map, dir };
         fs.put_all(namespace::format(&fs.env()));
         // Files existed before and were deleted: orphaned chunk files may have their numbers.
         fs.put(&keys::next(PartitionId(0)), &Next { sequence: FIRST_UNALLOCATED, inodes: Some(0) });
@@ -131,8 +135,8 @@ impl Fs {
     }
 
     /// Returns a snapshot of the metadata.
-    pub fn snapshot(&self) -> Arc<dyn Engine> {
-        self.engine.snapshot().unwrap()
+    pub async fn snapshot(&self) -> Arc<dyn Readable> {
+        kv::Store::snapshot(&*self.metadata).await.unwrap()
     }
 
     /// Executes a command as the metadata service does.
@@ -239,7 +243,7 @@ impl Fs {
 
     pub fn subject(&self) -> Subject<'_> {
         Subject {
-            engine: &self.engine,
+            metadata: &*self.metadata,
             partitions: PARTITIONS,
             hash_key: HASH_KEY,
             map: &self.map,
