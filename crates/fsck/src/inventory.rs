@@ -62,8 +62,8 @@ pub async fn inventory_page(
     let mut position = position.clone();
     while position.partition < cluster.partitions {
         let range = keys::inodes_after(PartitionId(position.partition), position.after);
-        let found =
-            (cluster.take_snapshot)()?.scan(&range.from, &range.to, PAGE).map_err(metadata_store_error)?;
+        let scanned = cluster.metadata.scan(&range.from, &range.to, PAGE).await;
+        let found = scanned.map_err(metadata_store_error)?;
         let inode = |key: &[u8]| match keys::decode_key(key) {
             Some(Key::Inode(ino)) => Some(ino),
             _ => None,
@@ -84,7 +84,7 @@ impl Online<'_> {
         let mut page = InventoryPage::default();
         let mut suspects = Vec::new();
         for &ino in inodes {
-            let tree = self.read_file(ino)?;
+            let tree = self.read_file(ino).await?;
             let is_at_rest = tree.layout(ino).is_some() && !tree.writing.contains(&ino);
             page.files += u64::from(tree.layout(ino).is_some());
             if is_at_rest && !self.missing_of(&tree, ino, &mut page.unreachable).await.is_empty() {
@@ -97,12 +97,12 @@ impl Online<'_> {
         // A write, a truncation or a migration may have been under way.
         self.targets.pause().await?;
         for ino in suspects {
-            let before = self.read_file(ino)?;
+            let before = self.read_file(ino).await?;
             if before.writing.contains(&ino) {
                 continue;
             }
             let missing = self.missing_of(&before, ino, &mut page.unreachable).await;
-            let after = self.read_file(ino)?;
+            let after = self.read_file(ino).await?;
             if after.writing.contains(&ino) || after.content(ino) != before.content(ino) {
                 continue;
             }

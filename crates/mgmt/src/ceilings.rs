@@ -122,7 +122,7 @@ impl Management {
             };
             let writes = vec![(CEILINGS_KEY.to_vec(), Some(stored.into()))];
             let outcome =
-                self.writer.commit(Batch { guards: vec![], writes }).await.map_err(crate::Error::from)?;
+                self.store.commit(Batch { guards: vec![], writes }).await.map_err(crate::Error::from)?;
             debug_assert_eq!(outcome, Outcome::Applied, "a batch without guards can't lose");
             self.sync().await?;
             Ok(MgmtReply::Done)

@@ -103,7 +103,7 @@ impl Management {
         self.inventory().record = record;
         let writes = vec![(INVENTORY_KEY.to_vec(), Some(stored.into()))];
         let outcome =
-            self.writer.commit(Batch { guards: vec![], writes }).await.map_err(crate::Error::from)?;
+            self.store.commit(Batch { guards: vec![], writes }).await.map_err(crate::Error::from)?;
         debug_assert_eq!(outcome, Outcome::Applied, "a batch without guards can't lose");
         Ok(self.sync().await?)
     }

@@ -17,7 +17,7 @@ use crate::space::{Space, space_of};
 use crate::superblock::Superblock;
 use crate::target_list::TargetList;
 use crate::target_measurement::{TargetMeasurement, log_changes, measured, next_epoch};
-use kv::{Batch, Outcome, Writer};
+use kv::{Batch, Outcome, Readable, Store};
 use net::LocalFuture;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ pub const FIRST_NODE: NodeId = NodeId(1);
 /// Owner of the cluster map: stores it in the metadata store, and publishes it in the handle that
 /// the services of this process share.
 pub struct Management {
-    pub(crate) writer: Arc<Writer>,
+    pub(crate) store: Arc<dyn Store>,
     map: MapHandle,
     numbers: Mutex<NextNumbers>,
     /// Held by the one change in progress.
@@ -136,13 +136,13 @@ impl Management {
     ///
     /// # Errors
     /// Map and list must name the same targets.
-    pub async fn open(writer: Arc<Writer>, list: &TargetList) -> Result<Management> {
-        let stored = stored_map(&writer, list.root())?;
+    pub async fn open(store: Arc<dyn Store>, list: &TargetList) -> Result<Management> {
+        let stored = stored_map(&*store, list.root()).await?;
         let Some(mut map) = stored else {
-            return Management::create(writer, first_map(list), Scope::Process).await;
+            return Management::create(store, first_map(list), Scope::Process).await;
         };
         apply_target_list(&mut map, list).map_err(|cause| corrupt(list.root(), cause))?;
-        let management = Management::from_map(writer, map, Scope::Process)?;
+        let management = Management::from_map(store, map, Scope::Process).await?;
         // The stored free space may be as old as the last change of a capacity class.
         management
             .change(|roster| {
@@ -156,40 +156,40 @@ impl Management {
     /// Loads the map of a cluster of nodes, or creates it: this node alone, without targets. A new
     /// map is durable when this returns.
     pub async fn open_cluster(
-        writer: Arc<Writer>,
+        store: Arc<dyn Store>,
         superblock: &Superblock,
         first: &FirstNode,
         root: &Path,
     ) -> Result<Management> {
         let host = ManagementIdentity { uuid: superblock.uuid.clone(), version: first.version.clone() };
         let scope = Scope::Cluster { superblock: superblock.clone(), host };
-        match stored_map(&writer, root)? {
+        match stored_map(&*store, root).await? {
             Some(map) if map.nodes.is_empty() => {
                 Err(corrupt(root, "it belongs to a cluster of one process".into()))
             }
-            Some(map) => Management::from_map(writer, map, scope),
-            None => Management::create(writer, first_cluster_map(first), scope).await,
+            Some(map) => Management::from_map(store, map, scope).await,
+            None => Management::create(store, first_cluster_map(first), scope).await,
         }
     }
 
-    async fn create(writer: Arc<Writer>, map: ClusterMap, scope: Scope) -> Result<Management> {
+    async fn create(store: Arc<dyn Store>, map: ClusterMap, scope: Scope) -> Result<Management> {
         let numbers = NextNumbers::above(&map);
-        let management = Management::from_map(writer, ClusterMap::default(), scope)?;
+        let management = Management::from_map(store, ClusterMap::default(), scope).await?;
         let map = management.evaluated(&map);
         management.publish(Roster { map: ClusterMap { epoch: Epoch(1), ..map }, numbers }).await?;
-        management.writer.sync().await?;
+        management.store.sync().await?;
         Ok(management)
     }
 
-    fn from_map(writer: Arc<Writer>, map: ClusterMap, scope: Scope) -> Result<Management> {
-        let numbers = writer.engine().get(NUMBERS_KEY)?;
+    async fn from_map(store: Arc<dyn Store>, map: ClusterMap, scope: Scope) -> Result<Management> {
+        let numbers = store.get(NUMBERS_KEY).await?;
         let numbers = numbers.and_then(|stored| serde_json::from_slice(&stored).ok());
-        let ceilings = Ceilings::stored(writer.engine().get(CEILINGS_KEY)?.as_deref());
-        let inventory = Inventory::stored(writer.engine().get(INVENTORY_KEY)?.as_deref());
+        let ceilings = Ceilings::stored(store.get(CEILINGS_KEY).await?.as_deref());
+        let inventory = Inventory::stored(store.get(INVENTORY_KEY).await?.as_deref());
         Ok(Management {
             numbers: Mutex::new(numbers.unwrap_or_else(|| NextNumbers::above(&map))),
             map: Arc::new(RwLock::new(Arc::new(map))),
-            writer,
+            store,
             change_lock: rt::sync::RwLock::new(),
             changed: rt::sync::Event::new(),
             liveness: Mutex::new(Liveness::new(rt::monotonic_ns())),
@@ -452,11 +452,11 @@ impl Management {
                 (MAP_KEY.to_vec(), Some(encode(&map).into())),
                 (NUMBERS_KEY.to_vec(), Some(numbers.into())),
             ];
-            let outcome = self.writer.commit(Batch { guards: vec![], writes }).await?;
+            let outcome = self.store.commit(Batch { guards: vec![], writes }).await?;
             debug_assert_eq!(outcome, Outcome::Applied, "a batch without guards can't lose");
             // Actions under a version of the map must not be lost with it, and no number must be
             // reused.
-            self.writer.sync().await?;
+            self.store.sync().await?;
             self.members().follow(&before, &map);
         }
         *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
@@ -470,7 +470,7 @@ impl Management {
 
     /// Makes everything published durable: assigned numbers and issued certificates stay recorded.
     pub(crate) async fn sync(&self) -> Result<()> {
-        Ok(self.writer.sync().await?)
+        Ok(self.store.sync().await?)
     }
 }
 
@@ -516,8 +516,8 @@ fn encode(map: &ClusterMap) -> Vec<u8> {
     serde_json::to_vec(map).expect("a map has only string keys and finite numbers")
 }
 
-fn stored_map(writer: &Writer, root: &Path) -> Result<Option<ClusterMap>> {
-    let Some(stored) = writer.engine().get(MAP_KEY)? else { return Ok(None) };
+async fn stored_map(store: &dyn Readable, root: &Path) -> Result<Option<ClusterMap>> {
+    let Some(stored) = store.get(MAP_KEY).await? else { return Ok(None) };
     serde_json::from_slice(&stored).map(Some).map_err(|e| corrupt(root, e.to_string()))
 }
 
@@ -542,6 +542,7 @@ fn apply_target_list(map: &mut ClusterMap, list: &TargetList) -> Result<(), Stri
 mod tests {
     use super::*;
     use crate::state_dir::StatePaths;
+    use kv::Writer;
     use std::path::PathBuf;
 
     fn list(root: &str) -> TargetList {
