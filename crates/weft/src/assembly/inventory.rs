@@ -1,7 +1,7 @@
 //! Inventories: periodic comparisons of the chunk files that exist with the metadata.
 
 use super::online_check::OnlineCheck;
-use kv::Engine;
+use kv::Store;
 use mgmt::{InventoryRecord, Management};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,11 @@ const MAX_LOGGED: u64 = 100;
 
 /// Takes inventories when they are due, by the settings of the map, and stores them in management.
 /// Runs until the process ends, beside requests.
-pub async fn take_inventories(check: Arc<OnlineCheck>, engine: Arc<dyn Engine>, management: Arc<Management>) {
+pub async fn take_inventories(
+    check: Arc<OnlineCheck>,
+    metadata: Arc<dyn Store>,
+    management: Arc<Management>,
+) {
     management.note_inventory_state(false, None);
     let settings = || management.current().settings.scrub.clone();
     loop {
@@ -31,7 +35,7 @@ pub async fn take_inventories(check: Arc<OnlineCheck>, engine: Arc<dyn Engine>, 
         }
         management.note_inventory_state(true, None);
         let is_stopped = || settings().stopped || settings().asked > begun.asked;
-        let hindrance = match take(&check, &*engine, &management, (&begun, now_s), &is_stopped).await {
+        let hindrance = match take(&check, &*metadata, &management, (&begun, now_s), &is_stopped).await {
             Ok(()) => None,
             Err(error) => {
                 tracing::warn!(%error, "can't compare the chunk files with the metadata; it is tried again");
@@ -50,7 +54,7 @@ pub async fn take_inventories(check: Arc<OnlineCheck>, engine: Arc<dyn Engine>, 
 /// it, unless it is stopped.
 async fn take(
     check: &OnlineCheck,
-    engine: &dyn Engine,
+    metadata: &dyn Store,
     management: &Management,
     (settings, now_s): (&ScrubSettings, i64),
     is_stopped: &dyn Fn() -> bool,
@@ -60,7 +64,7 @@ async fn take(
     let (mut position, mut logged) = (fsck::InventoryPosition::START, 0);
     loop {
         let began_ns = rt::monotonic_ns();
-        let Some((page, next)) = check.inventory_page(engine, &position).await? else { break };
+        let Some((page, next)) = check.inventory_page(metadata, &position).await? else { break };
         for found in page.missing {
             *missing.entry(found.target).or_default() += 1;
             logged += 1;

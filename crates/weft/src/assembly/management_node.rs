@@ -96,8 +96,8 @@ impl ManagementNode {
         rt::spawn(self.management.clone().background());
         rt::spawn(keep_probing(self.management.clone(), self.peers.clone()));
         rt::spawn(self.copies.clone().run_daily_backups());
-        let engine = self.writer.engine().clone();
-        rt::spawn(take_inventories(self.online.clone(), engine, self.management.clone()));
+        let metadata = self.writer.clone();
+        rt::spawn(take_inventories(self.online.clone(), metadata, self.management.clone()));
     }
 
     /// Runs the file system check while the cluster is in use.

@@ -59,14 +59,14 @@ impl OnlineCheck {
     /// the position after it, and `None` at the end.
     pub async fn inventory_page(
         &self,
-        engine: &dyn Engine,
+        metadata: &dyn Store,
         position: &fsck::InventoryPosition,
     ) -> Result<Option<(fsck::InventoryPage, fsck::InventoryPosition)>> {
         loop {
             let map = self.current_map();
             let options = fsck::CheckOptions::default();
             let checked = self
-                .run_check(engine, &map, options, &|_, _, _| (), async |online| {
+                .run_check(metadata, &map, options, &|_, _, _| (), async |online| {
                     fsck::inventory_page(online, position).await
                 })
                 .await?;

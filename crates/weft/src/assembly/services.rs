@@ -248,7 +248,7 @@ impl ProcessServices for Services {
         rt::spawn(StorageService::run_scrubs(self.storage.clone(), self.management.map()));
         rt::spawn(take_inventories(
             Arc::new(self.online_check()),
-            self.engine().clone(),
+            self.writer.clone(),
             self.management.clone(),
         ));
         let services = self.clone();
