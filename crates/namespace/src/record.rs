@@ -324,7 +324,7 @@ pub struct Migrating {
 
 impl From<crate::Goal> for Migrating {
     fn from(goal: crate::Goal) -> Migrating {
-        Migrating { pool: goal.pool.0 as u32, scheme: Some(scheme_number(goal.scheme)) }
+        Migrating { pool: goal.pool.0 as u32, scheme: Some(goal.scheme.record_number()) }
     }
 }
 
@@ -336,22 +336,8 @@ impl TryFrom<Migrating> for crate::Goal {
     }
 }
 
-fn scheme_number(scheme: Scheme) -> u32 {
-    match scheme {
-        Scheme::Single => 0,
-        Scheme::Mirror(copies) => copies.into(),
-    }
-}
-
 fn scheme_of(number: u32) -> Result<Scheme, Error> {
-    match number {
-        0 => Ok(Scheme::Single),
-        _ => u8::try_from(number)
-            .ok()
-            .and_then(Scheme::from_replicas)
-            .filter(|scheme| scheme.spans_targets())
-            .ok_or_else(|| unknown("redundancy scheme", number)),
-    }
+    Scheme::from_record_number(number).ok_or_else(|| unknown("redundancy scheme", number))
 }
 
 fn chooser_number(chooser: Chooser) -> u32 {
@@ -396,7 +382,7 @@ impl From<&StripePattern> for Pattern {
     fn from(pattern: &StripePattern) -> Pattern {
         Pattern {
             pool: pattern.pool.0 as u32,
-            scheme: scheme_number(pattern.scheme),
+            scheme: pattern.scheme.record_number(),
             chunk_size: pattern.chunk_size,
             stripe_count: pattern.stripe_count as u32,
             inline_limit: pattern.inline_limit,
@@ -426,7 +412,7 @@ impl From<&types::Layout> for Layout {
         Layout {
             chunk_size: layout.chunk_size,
             pool: layout.pool.0 as u32,
-            scheme: scheme_number(layout.scheme),
+            scheme: layout.scheme.record_number(),
             groups: layout.groups.iter().map(|group| group.0).collect(),
             slots: layout.slots.clone(),
         }

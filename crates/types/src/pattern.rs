@@ -20,11 +20,54 @@ pub enum Scheme {
     Mirror(u8),
 }
 
+/// Numbers that stand for a scheme, by where they are used.
+struct SchemeNumbers {
+    record: u32,
+    message: u32,
+}
+
 impl Scheme {
     /// The fewest members of a mirrored group.
     pub const MIN_REPLICAS: u8 = 2;
     /// The most members of a mirrored group: each write goes to all of them.
     pub const MAX_REPLICAS: u8 = 3;
+    /// Every scheme.
+    pub const ALL: [Scheme; 3] = [Scheme::Single, Scheme::Mirror(2), Scheme::Mirror(3)];
+    /// Every scheme with its number in messages.
+    pub const MESSAGE_NUMBERS: [(Scheme, u32); Scheme::ALL.len()] = {
+        let mut table = [(Scheme::Single, 0); Scheme::ALL.len()];
+        let mut at = 0;
+        while at < table.len() {
+            table[at] = (Scheme::ALL[at], Scheme::ALL[at].numbers().message);
+            at += 1;
+        }
+        table
+    };
+
+    /// The numbers that stand for the scheme. They never change: metadata stores and processes of
+    /// other versions have them. Records and messages number the single target differently, because
+    /// absent fields of records count as 0.
+    const fn numbers(self) -> SchemeNumbers {
+        match self {
+            Scheme::Single => SchemeNumbers { record: 0, message: 1 },
+            Scheme::Mirror(copies) => SchemeNumbers { record: copies as u32, message: copies as u32 },
+        }
+    }
+
+    /// Its number in records of the metadata store.
+    pub const fn record_number(self) -> u32 {
+        self.numbers().record
+    }
+
+    /// The scheme with this number in records of the metadata store; `None` for an unknown number.
+    pub fn from_record_number(number: u32) -> Option<Scheme> {
+        Scheme::ALL.into_iter().find(|scheme| scheme.record_number() == number)
+    }
+
+    /// Its number in messages.
+    pub const fn message_number(self) -> u32 {
+        self.numbers().message
+    }
 
     /// Number of targets in a group of this scheme.
     pub fn members(self) -> usize {
@@ -229,8 +272,21 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_schemes_are_fixed() {
+        let numbers = |scheme: Scheme| (scheme.record_number(), scheme.message_number());
+        assert_eq!(Scheme::ALL.map(numbers), [(0, 1), (2, 2), (3, 3)]);
+        assert_eq!(Scheme::MESSAGE_NUMBERS.map(|(_, number)| number), [1, 2, 3]);
+        for scheme in Scheme::ALL {
+            assert_eq!(Scheme::from_record_number(scheme.record_number()), Some(scheme));
+        }
+        for unknown in [1, 4, 256, 258, u32::MAX] {
+            assert_eq!(Scheme::from_record_number(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
     fn each_scheme_has_one_text_form() {
-        for scheme in [Scheme::Single, Scheme::Mirror(2), Scheme::Mirror(3)] {
+        for scheme in Scheme::ALL {
             assert_eq!(scheme.to_string().parse(), Ok(scheme));
             assert_eq!(Scheme::from_replicas(scheme.members() as u8), Some(scheme));
         }

@@ -113,13 +113,11 @@ numbered! {
     Chooser, "chooser": RoundRobin = 1, Random = 2, CapacityWeighted = 3;
 }
 
-/// A scheme's number is its number of replicas.
 impl Numbered for Scheme {
-    const TABLE: (&'static str, &'static [(Self, u32)]) =
-        ("redundancy scheme", &[(Scheme::Single, 1), (Scheme::Mirror(2), 2), (Scheme::Mirror(3), 3)]);
+    const TABLE: (&'static str, &'static [(Self, u32)]) = ("redundancy scheme", &Scheme::MESSAGE_NUMBERS);
 
     fn number(self) -> u32 {
-        self.members() as u32
+        self.message_number()
     }
 }
 
