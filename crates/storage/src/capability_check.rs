@@ -3,7 +3,7 @@
 //! A check costs a lookup in the cache of the core; a core computes the code of a capability when
 //! it sees that capability for the first time.
 
-use crate::mirror;
+use crate::group;
 use identity::{Capability, CapabilityRefusal, CapabilityRing, CoreCapabilityCache, Rights};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl CapabilityCheck {
         };
         // The primary has looked at what it sends on; only nodes with a member of the group send
         // it.
-        if request.session == SessionId(0) || mirror::is_from_primary(request) {
+        if request.session == SessionId(0) || group::is_from_primary(request) {
             return Ok(());
         }
         match self.verify(holder, request, wanted) {

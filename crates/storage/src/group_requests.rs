@@ -1,7 +1,7 @@
 //! Mirrored groups in the service of a node: which part of it answers a request, and what it does
 //! for all of them.
 
-use crate::mirror::{self, GroupPeers, MirrorService, Replica};
+use crate::group::{self, GroupPeers, MirrorService, Replica};
 use crate::service::{Served, StorageService};
 use chunkstore::IfAbsent;
 use net::Deadline;
@@ -76,7 +76,7 @@ impl StorageService {
             let online = service.served().filter(|served| !served.is_offline());
             Some(online.map(|served| (served.store.clone(), served.counters.clone())).collect())
         };
-        mirror::run_resyncs(mirrors, targets).await;
+        group::run_resyncs(mirrors, targets).await;
     }
 
     /// Returns the progress of the resyncs that run from here.

@@ -6,9 +6,9 @@ use crate::counters::{Counters, TargetCounters};
 use crate::dirty_tracking::DirtyTrackers;
 use crate::drc::{DrcLookup, DuplicateRequestCache};
 use crate::evicted_sessions::EvictedSessions;
+use crate::group::{self, MirrorService};
 use crate::lease_epochs::LeaseEpochs;
 use crate::measure::Measurements;
-use crate::mirror::{self, MirrorService};
 use crate::scrub::Scrubs;
 use crate::serving_lease::ServingLease;
 use crate::session_fences::Fences;
@@ -116,7 +116,7 @@ impl StorageService {
     /// minutes.
     fn check_export(&self, caller: &Caller, request: &StorageRequest) -> Result<()> {
         // A request without a session acts for the cluster; the transport has checked its sender.
-        if request.session == SessionId(0) || mirror::is_from_primary(request) {
+        if request.session == SessionId(0) || group::is_from_primary(request) {
             return Ok(());
         }
         let hint = "weft export list, on a node, shows the rules for clients and networks";

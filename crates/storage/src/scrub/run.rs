@@ -2,7 +2,7 @@
 
 use super::record::{Phase, Position, ScrubRecord};
 use super::{DEFAULT_RATE, settings};
-use crate::mirror::{MirrorService, Replica};
+use crate::group::{MirrorService, Replica};
 use crate::service::{Served, StorageService};
 use chunkstore::{IfAbsent, Store};
 use std::path::Path;

@@ -2,11 +2,11 @@
 
 use super::directed_repair::DirectedRepair;
 use super::repair::ReadRequest;
-use super::replica::Replica;
-use super::sequences::Ticket;
-use super::{GroupView, MAP_POLL, MAP_TIMEOUT, MemberChange, MirrorService, detached, version_fence};
 use crate::convert;
 use crate::drc::{DrcLookup as Once, Execution};
+use crate::group::replica::Replica;
+use crate::group::sequences::Ticket;
+use crate::group::{GroupView, MAP_POLL, MAP_TIMEOUT, MemberChange, MirrorService, detached, version_fence};
 use crate::service::{change_reply, execute_request};
 use chunkstore::{At, Kind, StoreError};
 use net::Deadline;
@@ -94,7 +94,7 @@ impl MirrorService {
     }
 
     /// Returns the group in the current map, if this replica is its primary.
-    pub(super) fn primary_view(&self, replica: &Replica) -> Result<GroupView> {
+    pub(crate) fn primary_view(&self, replica: &Replica) -> Result<GroupView> {
         let view = self.view(replica.group);
         let group = view.group()?;
         replica.update_group(group);
@@ -106,7 +106,7 @@ impl MirrorService {
 
     /// Ejects the other in-sync members from the group, so that they are resynced: after a crash of
     /// the primary, each side may have changes that the other lacks.
-    pub(super) async fn eject_others(&self, replica: &Replica) -> Result<()> {
+    pub(crate) async fn eject_others(&self, replica: &Replica) -> Result<()> {
         loop {
             let view = self.primary_view(replica)?;
             let group = view.group()?;
@@ -132,7 +132,8 @@ impl MirrorService {
         let _running = self.fences.enter(request.session)?;
         let epoch_guard = replica.epochs.enter(request.ino, request.epoch, false).await?;
         let range = read_range(&request.op, payload.as_ref())?;
-        let _held = replica.ranges.acquire(request.ino, range, super::range_locks::LockMode::Shared).await;
+        let _held =
+            replica.ranges.acquire(request.ino, range, crate::group::range_locks::LockMode::Shared).await;
         // After the wait, another member may be the primary.
         self.wait_for_lease(replica.target).await?;
         let view = self.primary_view(replica)?;
@@ -384,7 +385,7 @@ impl ReplicatedChange<'_> {
             Some(range) => Some(
                 replica
                     .ranges
-                    .acquire(self.request.ino, range, super::range_locks::LockMode::Exclusive)
+                    .acquire(self.request.ino, range, crate::group::range_locks::LockMode::Exclusive)
                     .await,
             ),
             None => None,

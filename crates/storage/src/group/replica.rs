@@ -36,16 +36,16 @@ pub(crate) struct Replica {
     /// Held by the task that asks management to change the group.
     pub(crate) report_lock: rt::sync::RwLock,
     /// The target's counters.
-    pub(super) counters: Arc<TargetCounters>,
+    pub(crate) counters: Arc<TargetCounters>,
     group_state: Mutex<GroupState>,
     /// Set after a crash, or after a shutdown while other members might have missed something.
     /// Cleared once this replica was resynced, or the others were resynced from it.
     is_unclean: AtomicBool,
     /// Files that need crash reconciliation before clients are admitted, if the group continues
     /// from this replica.
-    pub(super) unreconciled: UnreconciledFiles,
+    pub(crate) unreconciled: UnreconciledFiles,
     /// What to do if the group continues from this replica although it has missed something.
-    pub(super) forced_recovery: ForcedRecovery,
+    pub(crate) forced_recovery: ForcedRecovery,
     /// Whether clients have been admitted.
     is_open: AtomicBool,
     /// The newest version in which it has asked, as the primary, to be ejected; 0: none.
@@ -167,7 +167,7 @@ impl Replica {
     }
 
     /// Drops the leftovers: crash reconciliation has finished, or isn't needed.
-    pub(super) fn drop_unreconciled(&self) {
+    pub(crate) fn drop_unreconciled(&self) {
         self.unreconciled.clear();
         self.store.mark_reconciled();
     }

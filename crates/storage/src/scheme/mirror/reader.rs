@@ -7,10 +7,10 @@
 //! member sends the client to the primary, where the read waits.
 
 use super::primary::read_range;
-use super::range_locks::LockMode;
 use super::repair::has_file;
-use super::replica::Replica;
-use super::{MirrorService, version_fence};
+use crate::group::range_locks::LockMode;
+use crate::group::replica::Replica;
+use crate::group::{MirrorService, version_fence};
 use crate::service::execute_request;
 use chunkstore::Kind;
 use rt::IoBuf;

@@ -31,7 +31,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Files of a replica that may not match the metadata, as those that were changing at a crash,
 /// until they are reconciled.
-pub(super) struct UnreconciledFiles {
+pub(crate) struct UnreconciledFiles {
     listed: Mutex<Listed>,
     /// Every request reads this, without a lock.
     has_files: AtomicBool,
@@ -48,7 +48,7 @@ struct Listed {
 }
 
 impl UnreconciledFiles {
-    pub(super) fn new(touched: ReconcileFiles) -> UnreconciledFiles {
+    pub(crate) fn new(touched: ReconcileFiles) -> UnreconciledFiles {
         let are_there = AtomicBool::new(!touched.is_empty());
         UnreconciledFiles {
             listed: Mutex::new(Listed { touched, version: 0 }),
@@ -58,12 +58,12 @@ impl UnreconciledFiles {
         }
     }
 
-    pub(super) fn is_pending(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.has_files.load(Ordering::Acquire)
     }
 
     /// Adds files.
-    pub(super) fn add(&self, files: Vec<InodeId>) {
+    pub(crate) fn add(&self, files: Vec<InodeId>) {
         if files.is_empty() {
             return;
         }
@@ -75,7 +75,7 @@ impl UnreconciledFiles {
     }
 
     /// Drops all.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         if self.is_pending() {
             self.clear_listed(&mut self.listed.lock());
         }
@@ -101,7 +101,7 @@ impl UnreconciledFiles {
 impl MirrorService {
     /// Asks the metadata service to reconcile the files of this replica, which is the primary and
     /// the only member in sync. Continues in the background; needs only an occasional call.
-    pub(super) fn start_reconciliation(self: &Arc<Self>, replica: &Arc<Replica>) {
+    pub(crate) fn start_reconciliation(self: &Arc<Self>, replica: &Arc<Replica>) {
         let leftovers = &replica.unreconciled;
         if !leftovers.is_pending() || leftovers.is_running.swap(true, Ordering::AcqRel) {
             return;
@@ -143,7 +143,7 @@ impl MirrorService {
 
     /// Waits until clients may be admitted to the replica, which is the primary.
     #[cold]
-    pub(super) async fn wait_until_reconciled(self: &Arc<Self>, replica: &Arc<Replica>) -> Result<()> {
+    pub(crate) async fn wait_until_reconciled(self: &Arc<Self>, replica: &Arc<Replica>) -> Result<()> {
         let began_ns = rt::monotonic_ns();
         while replica.unreconciled.is_pending() {
             self.primary_view(replica)?;

@@ -19,7 +19,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const BUSY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Releases a member that the group doesn't need any more, unless that is under way.
-pub(super) fn release_member(
+pub(crate) fn release_member(
     mirrors: &Arc<MirrorService>,
     replica: &Arc<Replica>,
     since: Epoch,
@@ -108,7 +108,7 @@ impl MirrorService {
 
 /// Removes a target's replicas of groups that it isn't a member of, where the members have
 /// everything.
-pub(super) async fn remove_obsolete_replicas(
+pub(crate) async fn remove_obsolete_replicas(
     mirrors: &MirrorService,
     map: &ClusterMap,
     store: &Arc<Store>,

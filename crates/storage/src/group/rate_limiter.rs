@@ -20,7 +20,7 @@ const MAX_YIELD_NS: u64 = 2 * NS_PER_S;
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// Token bucket of sent bytes that time hasn't paid for yet. Idle time accumulates no credit.
-pub(super) struct RateLimiter {
+pub(crate) struct RateLimiter {
     began_ns: u64,
     refilled_ns: Cell<u64>,
     debt: Cell<u64>,
@@ -28,32 +28,32 @@ pub(super) struct RateLimiter {
 
 /// The current limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct RateLimit {
+pub(crate) struct RateLimit {
     /// Bytes per second.
-    pub(super) rate: u64,
+    pub(crate) rate: u64,
     /// Whether clients get most of the time.
-    pub(super) yields_to_clients: bool,
+    pub(crate) yields_to_clients: bool,
 }
 
 /// Returns until when clients go first after a transfer from `from_ns` to `to_ns`.
-pub(super) fn yield_until_ns(from_ns: u64, to_ns: u64) -> u64 {
+pub(crate) fn yield_until_ns(from_ns: u64, to_ns: u64) -> u64 {
     let yield_ns = to_ns.saturating_sub(from_ns).saturating_mul(BUSY_TIME_DIVISOR - 1).min(MAX_YIELD_NS);
     to_ns.saturating_add(yield_ns)
 }
 
 impl RateLimiter {
-    pub(super) fn new(now_ns: u64) -> RateLimiter {
+    pub(crate) fn new(now_ns: u64) -> RateLimiter {
         RateLimiter { began_ns: now_ns, refilled_ns: Cell::new(now_ns), debt: Cell::new(0) }
     }
 
     /// Records sent bytes.
-    pub(super) fn record_sent(&self, bytes: u64) {
+    pub(crate) fn record_sent(&self, bytes: u64) {
         self.debt.set(self.debt.get().saturating_add(bytes));
     }
 
     /// Returns what the settings allow. `left`: remaining bytes, if known; `has_client_requests`:
     /// whether clients have requests.
-    pub(super) fn allowed(
+    pub(crate) fn allowed(
         &self,
         settings: &ResyncSettings,
         left: Option<u64>,
@@ -80,7 +80,7 @@ impl RateLimiter {
     }
 
     /// Returns how long nothing may be sent at this rate, nanoseconds.
-    pub(super) fn pause_ns(&self, rate: u64, now_ns: u64) -> u64 {
+    pub(crate) fn pause_ns(&self, rate: u64, now_ns: u64) -> u64 {
         let passed_ns = now_ns.saturating_sub(self.refilled_ns.replace(now_ns));
         let paid = u128::from(passed_ns) * u128::from(rate) / u128::from(NS_PER_S);
         let debt = self.debt.get().saturating_sub(u64::try_from(paid).unwrap_or(u64::MAX));
@@ -89,7 +89,7 @@ impl RateLimiter {
     }
 
     /// Discards the credit for the time until now.
-    pub(super) fn skip(&self, now_ns: u64) {
+    pub(crate) fn skip(&self, now_ns: u64) {
         self.refilled_ns.set(now_ns);
     }
 }

@@ -3,11 +3,11 @@
 
 use super::member::member_restarted;
 use super::primary::{WHOLE_FILE, state_after_miss};
-use super::range_locks::LockMode;
-use super::rate_limiter::{self, RateLimiter};
-use super::replica::Replica;
-use super::resync_progress::ProgressGuard;
-use super::{MirrorService, version_fence};
+use crate::group::range_locks::LockMode;
+use crate::group::rate_limiter::{self, RateLimiter};
+use crate::group::replica::Replica;
+use crate::group::resync_progress::ProgressGuard;
+use crate::group::{MirrorService, version_fence};
 use chunkstore::{IoPath, Kind, Seek};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
@@ -77,7 +77,7 @@ struct SendTurn<'a> {
 }
 
 /// Resyncs a member, from the report that it begins to the report that the member is in sync.
-pub(super) async fn run(mirrors: &Arc<MirrorService>, replica: &Replica, member: TargetId) -> Result<()> {
+pub(crate) async fn run(mirrors: &Arc<MirrorService>, replica: &Replica, member: TargetId) -> Result<()> {
     let before = mirrors.primary_view(replica)?;
     let Some(state) = before.group()?.state_of(member) else {
         return Err(version_fence::version_mismatch(replica.group));

@@ -12,30 +12,20 @@
 //! - nothing is executed under a version of the group once something has begun under a newer one;
 //! - the intent log lists all regions in which replicas may differ.
 
-mod block_digests;
 mod client_activity;
-mod compare;
-mod detached;
-mod directed_repair;
+pub(crate) mod detached;
 mod forced_recovery;
-mod member;
-mod member_resync;
-mod primary;
-mod range_locks;
-mod rate_limiter;
-mod reader;
+pub(crate) mod range_locks;
+pub(crate) mod rate_limiter;
 mod reconciliation;
 mod removed_members;
-mod repair;
-mod repair_plan;
-mod replica;
-mod resync_progress;
+pub(crate) mod replica;
+pub(crate) mod resync_progress;
 mod resync_scheduler;
-mod salvage;
-mod sequences;
+pub(crate) mod sequences;
 mod space;
 mod unsettled_changes;
-mod version_fence;
+pub(crate) mod version_fence;
 
 pub(crate) use replica::Replica;
 pub(crate) use resync_scheduler::run_resyncs;
@@ -64,10 +54,10 @@ use wire::{GroupContext, GroupRole, StorageOp, StorageReply, StorageRequest};
 /// How long a request waits for the map if it has a newer version of its group than this process
 /// knows: management distributes maps within a moment. Less than [`MEMBER_TIMEOUT`], so that a
 /// process that only receives the map late isn't taken for dead.
-const MAP_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const MAP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How often it checks.
-const MAP_POLL: Duration = Duration::from_millis(10);
+pub(crate) const MAP_POLL: Duration = Duration::from_millis(10);
 
 /// How long the primary waits for a member before it asks management to eject it: a client waits as
 /// long. Longer than the stalls of a healthy disk.
@@ -81,7 +71,7 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(25);
 const MANAGEMENT_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// How often the primary checks meanwhile whether the member's node is reachable.
-const REACHABILITY_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const REACHABILITY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A change of a member's state, as the primary of its group reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -125,24 +115,24 @@ pub struct GroupPeers {
 
 /// The replicas of a service.
 pub(crate) struct MirrorService {
-    peers: GroupPeers,
-    lease: Arc<ServingLease>,
+    pub(crate) peers: GroupPeers,
+    pub(crate) lease: Arc<ServingLease>,
     pub(crate) fences: Arc<Fences>,
     entries: RwLock<BTreeMap<(TargetId, GroupId), Arc<ReplicaEntry>>>,
     /// Groups that a start has found on targets; each is open unless opening it has failed.
     found_groups: Mutex<BTreeMap<TargetId, Vec<GroupId>>>,
-    progress: Progress,
+    pub(crate) progress: Progress,
     /// The dirty tracking of the service.
-    dirty_trackers: Arc<DirtyTrackers>,
+    pub(crate) dirty_trackers: Arc<DirtyTrackers>,
     /// Whether clients have sent requests to this node lately.
     pub(crate) client_activity: ClientActivity,
     /// Held by the resync task that sends data while clients have requests, and for the clients'
     /// share of the time afterwards.
-    resync_turn: rt::sync::RwLock,
+    pub(crate) resync_turn: rt::sync::RwLock,
     /// Members that are being resynced.
     resyncing: Mutex<BTreeSet<(GroupId, TargetId)>>,
     /// Files under repair because a request has met damage.
-    repairing: Mutex<BTreeSet<(GroupId, InodeId)>>,
+    pub(crate) repairing: Mutex<BTreeSet<(GroupId, InodeId)>>,
 }
 
 /// The table entry of one replica.
@@ -155,16 +145,16 @@ struct ReplicaEntry {
 
 /// A group in one cluster map.
 pub(crate) struct GroupView {
-    map: Arc<ClusterMap>,
+    pub(crate) map: Arc<ClusterMap>,
     group: GroupId,
 }
 
 impl GroupView {
-    fn has_other_primary(&self, replica: &Replica) -> Result<bool> {
+    pub(crate) fn has_other_primary(&self, replica: &Replica) -> Result<bool> {
         Ok(self.group()?.primary() != Some(replica.target))
     }
 
-    fn group(&self) -> Result<&Group> {
+    pub(crate) fn group(&self) -> Result<&Group> {
         self.map.group(self.group).ok_or_else(|| {
             Error::new(Errno::ENXIO, format!("there is no group {} in the cluster map", self.group))
                 .hint("weft group list shows the groups")
@@ -195,16 +185,16 @@ impl MirrorService {
     }
 
     /// Returns the current map.
-    fn map(&self) -> Arc<ClusterMap> {
+    pub(crate) fn map(&self) -> Arc<ClusterMap> {
         self.peers.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn view(&self, group: GroupId) -> GroupView {
+    pub(crate) fn view(&self, group: GroupId) -> GroupView {
         GroupView { map: self.map(), group }
     }
 
     /// Returns the current version of a group; zero for an unknown one.
-    fn since(&self, group: GroupId) -> Epoch {
+    pub(crate) fn since(&self, group: GroupId) -> Epoch {
         self.map().group(group).map_or(Epoch(0), |group| group.since)
     }
 
@@ -212,7 +202,7 @@ impl MirrorService {
     ///
     /// # Errors
     /// `EREMCHG` if the request has another version.
-    async fn view_at_version(&self, context: &GroupContext) -> Result<GroupView> {
+    pub(crate) async fn view_at_version(&self, context: &GroupContext) -> Result<GroupView> {
         let began_ns = rt::monotonic_ns();
         loop {
             let view = self.view(context.group);
@@ -352,13 +342,13 @@ impl MirrorService {
     }
 
     /// Waits until the node's lease from management is valid.
-    async fn wait_for_lease(&self, target: TargetId) -> Result<()> {
+    pub(crate) async fn wait_for_lease(&self, target: TargetId) -> Result<()> {
         if self.lease.is_valid(rt::monotonic_ns()) { Ok(()) } else { self.lease.wait(target).await }
     }
 
     /// Sends a request to a member as the primary. It is sent whether or not the caller continues
     /// to wait, and a member whose group has another version refuses it.
-    async fn call_member(
+    pub(crate) async fn call_member(
         self: &Arc<Self>,
         member: TargetId,
         operation: (InodeId, StorageOp),
@@ -373,7 +363,11 @@ impl MirrorService {
     }
 
     /// Sends a request to a member, and waits for the answer while the member may still give it.
-    async fn send(self: &Arc<Self>, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
         let time_limit = match request.op.spec().waits_for_disk {
             true => SYNC_TIMEOUT,
             false => MEMBER_TIMEOUT,
@@ -400,13 +394,13 @@ impl MirrorService {
     }
 
     /// Whether management reaches a target's node.
-    fn is_reachable(&self, target: TargetId) -> bool {
+    pub(crate) fn is_reachable(&self, target: TargetId) -> bool {
         self.map().target(target).is_some_and(|target| target.state == TargetState::Online)
     }
 
     /// Reports a member's state to management, unless the group has another version by now. Returns
     /// when the version has changed, or after a short pause when management couldn't be reached.
-    async fn report_member(
+    pub(crate) async fn report_member(
         &self,
         replica: &Replica,
         since: Epoch,
@@ -457,7 +451,7 @@ impl MirrorService {
     /// # Errors
     /// `EREMCHG` when this isn't the primary any more. `ETIMEDOUT` when management can't be
     /// reached.
-    async fn wait_for_confirmation(&self, replica: &Replica) -> Result<()> {
+    pub(crate) async fn wait_for_confirmation(&self, replica: &Replica) -> Result<()> {
         match replica.has_unconfirmed_ejection() {
             // Rare, and large: kept out of the future of every request.
             true => Box::pin(self.ask_for_confirmation(replica)).await,

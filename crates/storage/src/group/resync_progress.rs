@@ -9,7 +9,7 @@ const NS_PER_S: u64 = 1_000_000_000;
 
 /// All resyncs that run now.
 #[derive(Default)]
-pub(super) struct Progress(Mutex<BTreeMap<(GroupId, TargetId), Entry>>);
+pub(crate) struct Progress(Mutex<BTreeMap<(GroupId, TargetId), Entry>>);
 
 /// Window of the current rate, nanoseconds: long enough to be steady, short enough to follow a
 /// change.
@@ -33,19 +33,19 @@ impl Entry {
 }
 
 /// One resync; its entry is removed when this is dropped.
-pub(super) struct ProgressGuard<'a> {
+pub(crate) struct ProgressGuard<'a> {
     progress: &'a Progress,
     key: (GroupId, TargetId),
 }
 
 impl Progress {
-    pub(super) fn begin(&self, group: GroupId, target: TargetId, now_ns: u64) -> ProgressGuard<'_> {
+    pub(crate) fn begin(&self, group: GroupId, target: TargetId, now_ns: u64) -> ProgressGuard<'_> {
         let seen = ResyncProgress { group, target, ..ResyncProgress::default() };
         self.0.lock().insert((group, target), Entry { marks: [(now_ns, 0); 2], progress: seen });
         ProgressGuard { progress: self, key: (group, target) }
     }
 
-    pub(super) fn all(&self) -> Vec<ResyncProgress> {
+    pub(crate) fn all(&self) -> Vec<ResyncProgress> {
         self.0.lock().values().map(|entry| entry.progress.clone()).collect()
     }
 }
@@ -58,7 +58,7 @@ impl ProgressGuard<'_> {
     }
 
     /// Records the total work.
-    pub(super) fn counted(&self, files: u64, bytes: u64) {
+    pub(crate) fn counted(&self, files: u64, bytes: u64) {
         self.update(|entry| {
             entry.progress.files_left = Some(files);
             entry.progress.bytes_left = Some(bytes);
@@ -66,7 +66,7 @@ impl ProgressGuard<'_> {
     }
 
     /// Records `sent` bytes, which complete `done` bytes of the remaining work.
-    pub(super) fn moved(&self, sent: u64, done: u64, now_ns: u64) {
+    pub(crate) fn moved(&self, sent: u64, done: u64, now_ns: u64) {
         self.update(|entry| {
             entry.progress.bytes_moved += sent;
             entry.progress.bytes_left = entry.progress.bytes_left.map(|left| left.saturating_sub(done));
@@ -75,18 +75,18 @@ impl ProgressGuard<'_> {
     }
 
     /// Records why the resync doesn't progress, if so.
-    pub(super) fn set_hindrance(&self, why: Option<&str>) {
+    pub(crate) fn set_hindrance(&self, why: Option<&str>) {
         self.update(|entry| entry.progress.hindrance = why.map(str::to_string));
     }
 
     /// Returns the remaining bytes, if known.
-    pub(super) fn bytes_left(&self) -> Option<u64> {
+    pub(crate) fn bytes_left(&self) -> Option<u64> {
         self.progress.0.lock().get(&self.key)?.progress.bytes_left
     }
 
     /// Records that a file is in sync; `left` bytes were counted but not needed, because the file
     /// was shorter.
-    pub(super) fn file_done(&self, left: u64) {
+    pub(crate) fn file_done(&self, left: u64) {
         self.update(|entry| {
             entry.progress.files_left = entry.progress.files_left.map(|files| files.saturating_sub(1));
             entry.progress.bytes_left = entry.progress.bytes_left.map(|bytes| bytes.saturating_sub(left));

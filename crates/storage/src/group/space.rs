@@ -9,7 +9,7 @@ impl MirrorService {
     /// Returns the space that the other members need for a range that is about to be reserved. They
     /// execute the reservation, too, and a member with a full disk would be ejected from the group.
     /// A member that doesn't answer is left out: the change itself decides about it.
-    pub(super) async fn space_of_others(
+    pub(crate) async fn space_of_others(
         self: &Arc<Self>,
         group: &Group,
         own: TargetId,

@@ -5,11 +5,11 @@
 //! member that can't be repaired is ejected.
 
 use super::primary::{WHOLE_FILE, execute_on, state_after_miss};
-use super::range_locks::LockMode;
 use super::repair_plan::{BlockRepair, RepairPlan, SurveyedReplica, plan};
-use super::replica::Replica;
-use super::sequences::Ticket;
-use super::{MirrorService, detached, version_fence};
+use crate::group::range_locks::LockMode;
+use crate::group::replica::Replica;
+use crate::group::sequences::Ticket;
+use crate::group::{MirrorService, detached, version_fence};
 use crate::service::{execute, execute_request};
 use chunkstore::{IoPath, Kind, StoreError};
 use rt::IoBuf;
@@ -128,7 +128,7 @@ impl MirrorService {
             let answer = self.call_member(target, (read.request.ino, StorageOp::Stat), in_group, None);
             let answered = match self.is_reachable(target) {
                 true => Some(answer.await),
-                false => rt::timeout(super::REACHABILITY_INTERVAL, answer).await,
+                false => rt::timeout(crate::group::REACHABILITY_INTERVAL, answer).await,
             };
             match answered {
                 Some(Ok(StorageReply::Stat { len, .. })) if len > 0 => return Ok(true),

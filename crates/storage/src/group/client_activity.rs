@@ -19,7 +19,7 @@ impl ClientActivity {
     }
 
     /// Whether a client sent a request a moment ago.
-    pub(super) fn is_active(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_active(&self, now_ns: u64) -> bool {
         let asked_ns = self.0.load(Ordering::Relaxed);
         asked_ns > 0 && now_ns.saturating_sub(asked_ns) < ACTIVITY_WINDOW_NS
     }

@@ -7,10 +7,10 @@
 //! unknown then.
 
 use super::primary::WHOLE_FILE;
-use super::range_locks::LockMode;
 use super::repair::{expected_parts, expected_sums};
-use super::replica::Replica;
-use super::{MirrorService, version_fence};
+use crate::group::range_locks::LockMode;
+use crate::group::replica::Replica;
+use crate::group::{MirrorService, version_fence};
 use crate::service::execute;
 use rt::IoBuf;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //! files.
 
 use super::primary::WHOLE_FILE;
-use super::range_locks::LockMode;
-use super::replica::Replica;
-use super::{MirrorService, version_fence};
+use crate::group::range_locks::LockMode;
+use crate::group::replica::Replica;
+use crate::group::{MirrorService, version_fence};
 use crate::service::execute;
 use chunkstore::Store;
 use std::collections::BTreeSet;

@@ -14,7 +14,7 @@ use types::{Epoch, Group, InodeId, MemberState, Result, TargetId};
 use wire::MAX_REGIONS;
 
 /// State of a replica's forced recovery.
-pub(super) struct ForcedRecovery {
+pub(crate) struct ForcedRecovery {
     /// Held by the task that runs it.
     running: rt::sync::RwLock,
     /// The replica has another verifier, and all its files are listed for crash reconciliation: the
@@ -36,14 +36,14 @@ impl Default for ForcedRecovery {
 
 impl ForcedRecovery {
     /// Resets the state when the map no longer requests it, so that the next request runs it again.
-    pub(super) fn update_group(&self, group: &Group, own: TargetId) {
+    pub(crate) fn update_group(&self, group: &Group, own: TargetId) {
         if group.revived != Some(own) {
             self.is_done.store(false, Ordering::Release);
         }
     }
 
     /// Whether it must run before clients are served.
-    pub(super) fn is_required(&self, group: &Group, own: TargetId) -> bool {
+    pub(crate) fn is_required(&self, group: &Group, own: TargetId) -> bool {
         group.revived == Some(own) && !self.is_done.load(Ordering::Acquire)
     }
 }
@@ -55,7 +55,7 @@ impl MirrorService {
     /// # Errors
     /// `EREMCHG` when the group has other members by now; the store's error when the disk fails.
     #[cold]
-    pub(super) async fn prepare_forced_recovery(&self, replica: &Replica) -> Result<()> {
+    pub(crate) async fn prepare_forced_recovery(&self, replica: &Replica) -> Result<()> {
         let _exclusive = replica.forced_recovery.running.write().await;
         let view = self.primary_view(replica)?;
         let group = view.group()?;
@@ -86,7 +86,7 @@ impl MirrorService {
 
     /// Runs the recovery and reports its end to management. Continues in the background; needs only
     /// an occasional call.
-    pub(super) fn start_forced_recovery(self: &Arc<Self>, replica: &Arc<Replica>) {
+    pub(crate) fn start_forced_recovery(self: &Arc<Self>, replica: &Arc<Replica>) {
         if replica.forced_recovery.has_task.swap(true, Ordering::AcqRel) {
             return;
         }

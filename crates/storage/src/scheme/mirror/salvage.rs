@@ -8,8 +8,8 @@
 
 use super::member_resync::MemberResync;
 use super::primary::WHOLE_FILE;
-use super::range_locks::LockMode;
 use crate::convert;
+use crate::group::range_locks::LockMode;
 use rt::IoBuf;
 use std::collections::BTreeMap;
 use types::{BLOCK_SIZE, ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};

@@ -2,10 +2,10 @@
 
 use super::block_digests::member_digests;
 use super::primary::{exclusive_range, execute_on};
-use super::range_locks::LockMode;
-use super::replica::Replica;
-use super::{GroupView, MirrorService, detached, version_fence};
 use crate::drc::DrcLookup as Once;
+use crate::group::range_locks::LockMode;
+use crate::group::replica::Replica;
+use crate::group::{GroupView, MirrorService, detached, version_fence};
 use crate::service::{change_reply, execute, execute_request};
 use rt::IoBuf;
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 //! content instead, which also finds damage by the disk.
 
 use super::member_resync::MemberResync;
-use super::replica::Replica;
+use crate::group::replica::Replica;
 use chunkstore::{IoPath, Store};
 use rt::IoBuf;
 use siphasher::sip::SipHasher13;

@@ -1,3 +1,3 @@
 //! Work that continues when its caller no longer waits for it.
 
-pub(super) use net::run_detached as run;
+pub(crate) use net::run_detached as run;
