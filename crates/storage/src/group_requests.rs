@@ -1,7 +1,7 @@
 //! Mirrored groups in the service of a node: which part of it answers a request, and what it does
 //! for all of them.
 
-use crate::group::{self, GroupPeers, MirrorService, Replica};
+use crate::group::{self, GroupPeers, GroupService, Replica};
 use crate::service::{Served, StorageService};
 use chunkstore::IfAbsent;
 use net::Deadline;
@@ -15,23 +15,23 @@ impl StorageService {
     /// Serves members of mirrored groups from now on. [`StorageService::run_group_resyncs`] has to
     /// run beside it.
     pub fn serve_groups(&self, peers: GroupPeers) {
-        self.mirrors.get_or_init(|| {
+        self.groups.get_or_init(|| {
             let (lease, fences) = (self.lease.clone(), self.fences.clone());
-            Arc::new(MirrorService::new(peers, lease, fences, self.dirty_trackers.clone()))
+            Arc::new(GroupService::new(peers, lease, fences, self.dirty_trackers.clone()))
         });
     }
 
     /// Opens the replicas of mirrored groups on a target, which recovers them after a crash.
     pub async fn open_groups(&self, target: TargetId) -> Result<()> {
-        let (Some(mirrors), Some(served)) = (self.mirrors.get(), self.find(target)) else { return Ok(()) };
-        let groups = served.store.groups().await.map_err(|e| served.failed(&e))?;
+        let (Some(groups), Some(served)) = (self.groups.get(), self.find(target)) else { return Ok(()) };
+        let found = served.store.groups().await.map_err(|e| served.failed(&e))?;
         let mut outcome = Ok(());
-        for &group in &groups {
+        for &group in &found {
             outcome = outcome.and(
-                mirrors.replica(&served.store, &served.counters, group, IfAbsent::Create).await.map(drop),
+                groups.replica(&served.store, &served.counters, group, IfAbsent::Create).await.map(drop),
             );
         }
-        mirrors.record_found(target, groups);
+        groups.record_found(target, found);
         outcome
     }
 
@@ -39,8 +39,8 @@ impl StorageService {
     /// earlier process lost. A management service that keeps running remembers such crashes; a
     /// restarted one only knows what processes report.
     pub fn is_reconciled(&self, map: &ClusterMap) -> bool {
-        self.mirrors.get().is_none_or(|mirrors| {
-            self.served().all(|served| mirrors.is_reconciled_on(map, served.store.target()))
+        self.groups.get().is_none_or(|groups| {
+            self.served().all(|served| groups.is_reconciled_on(map, served.store.target()))
         })
     }
 
@@ -57,7 +57,7 @@ impl StorageService {
     /// Opens the replicas of mirrored groups on the targets, and resyncs members whose primaries
     /// run here, until the service is gone. Runs beside requests, on one core.
     pub async fn run_group_resyncs(service: Arc<StorageService>) {
-        let Some(mirrors) = service.mirrors.get().cloned() else { return };
+        let Some(groups) = service.groups.get().cloned() else { return };
         let found: Vec<TargetId> = service.stores().map(|store| store.target()).collect();
         for target in found {
             if let Err(error) = service.open_groups(target).await {
@@ -76,17 +76,17 @@ impl StorageService {
             let online = service.served().filter(|served| !served.is_offline());
             Some(online.map(|served| (served.store.clone(), served.counters.clone())).collect())
         };
-        group::run_resyncs(mirrors, targets).await;
+        group::run_resyncs(groups, targets).await;
     }
 
     /// Returns the progress of the resyncs that run from here.
     pub fn resyncs(&self) -> Vec<ResyncProgress> {
-        self.mirrors.get().map(|mirrors| mirrors.progress()).unwrap_or_default()
+        self.groups.get().map(|groups| groups.progress()).unwrap_or_default()
     }
 
     /// Returns the open replicas of mirrored groups.
     pub(crate) fn replicas(&self) -> Vec<Arc<Replica>> {
-        self.mirrors.get().map(|mirrors| mirrors.open_replicas()).unwrap_or_default()
+        self.groups.get().map(|groups| groups.open_replicas()).unwrap_or_default()
     }
 
     /// Syncs the replicas of mirrored groups on a target to disk.
@@ -106,18 +106,18 @@ impl StorageService {
         deadline: Deadline,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let Some(mirrors) = self.mirrors.get() else {
+        let Some(groups) = self.groups.get() else {
             return Err(Error::new(Errno::EOPNOTSUPP, "this process has no members of mirrored groups"));
         };
         if context.role == GroupRole::Primary {
-            Box::pin(mirrors.require_member(served.store.target(), &context)).await?;
+            Box::pin(groups.require_member(served.store.target(), &context)).await?;
         }
         // Resync sends a member everything that it lacks, even when it has lost everything.
         let if_absent = if context.role == GroupRole::Resync { IfAbsent::Recreate } else { IfAbsent::Create };
-        let replica = match mirrors.replica(&served.store, &served.counters, context.group, if_absent).await {
+        let replica = match groups.replica(&served.store, &served.counters, context.group, if_absent).await {
             Ok(replica) => replica,
             Err(error) if context.role == GroupRole::Primary => {
-                return Err(Box::pin(mirrors.step_down_without_replica(
+                return Err(Box::pin(groups.step_down_without_replica(
                     served.store.target(),
                     &context,
                     error,
@@ -128,13 +128,13 @@ impl StorageService {
         };
         match context.role {
             GroupRole::Primary => {
-                mirrors.handle_as_primary(replica, context, request, deadline, payload).await
+                groups.handle_as_primary(replica, context, request, deadline, payload).await
             }
             GroupRole::Member { sequence, committed: settled } => {
-                mirrors.handle_as_member(replica, context, (sequence, settled), request, payload).await
+                groups.handle_as_member(replica, context, (sequence, settled), request, payload).await
             }
             GroupRole::Resync => {
-                Box::pin(mirrors.handle_as_resynced(replica, context, request, payload)).await
+                Box::pin(groups.handle_as_resynced(replica, context, request, payload)).await
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::counters::{Counters, TargetCounters};
 use crate::dirty_tracking::DirtyTrackers;
 use crate::drc::{DrcLookup, DuplicateRequestCache};
 use crate::evicted_sessions::EvictedSessions;
-use crate::group::{self, MirrorService};
+use crate::group::{self, GroupService};
 use crate::lease_epochs::LeaseEpochs;
 use crate::measure::Measurements;
 use crate::scrub::Scrubs;
@@ -63,8 +63,8 @@ pub struct StorageService {
     /// Export rules for client networks.
     exports: Exports,
     pub(crate) dirty_trackers: Arc<DirtyTrackers>,
-    /// The mirrored groups of the targets; none are served if unset.
-    pub(crate) mirrors: OnceLock<Arc<MirrorService>>,
+    /// The redundancy groups of the targets; none are served if unset.
+    pub(crate) groups: OnceLock<Arc<GroupService>>,
     pub(crate) scrubs: Scrubs,
     pub(crate) measurements: Measurements,
 }
@@ -94,7 +94,7 @@ impl StorageService {
             capability_check: OnceLock::new(),
             exports: Exports::default(),
             dirty_trackers: Arc::default(),
-            mirrors: OnceLock::new(),
+            groups: OnceLock::new(),
             scrubs: Scrubs::default(),
             measurements: Measurements::default(),
         }
@@ -223,9 +223,9 @@ impl StorageService {
             return Err(refusal);
         }
         if request.session != SessionId(0)
-            && let Some(mirrors) = self.mirrors.get()
+            && let Some(groups) = self.groups.get()
         {
-            mirrors.client_activity.record_request(rt::monotonic_ns());
+            groups.client_activity.record_request(rt::monotonic_ns());
         }
         if let Some(context) = request.group {
             return Box::pin(self.handle_group_request(served, context, request, deadline, payload)).await;

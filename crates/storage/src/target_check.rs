@@ -126,13 +126,13 @@ impl StorageService {
     #[cold]
     pub(crate) async fn offline_error(&self, served: &Served, request: &StorageRequest) -> Option<Error> {
         let error = served.counters.status.require_online().err()?;
-        match (request.group, self.mirrors.get()) {
+        match (request.group, self.groups.get()) {
             _ if matches!(request.op, StorageOp::Fence { .. }) => None,
             (Some(context), _) if context.role == GroupRole::Primary && request.op.spec().is_read_only() => {
                 None
             }
-            (Some(context), Some(mirrors)) if context.role == GroupRole::Primary => {
-                Some(mirrors.step_down_without_replica(served.store.target(), &context, error).await)
+            (Some(context), Some(groups)) if context.role == GroupRole::Primary => {
+                Some(groups.step_down_without_replica(served.store.target(), &context, error).await)
             }
             _ => Some(error),
         }

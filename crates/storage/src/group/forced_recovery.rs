@@ -7,7 +7,7 @@
 //! until this primary reports its end, so a process that dies in between starts it again.
 
 use super::replica::Replica;
-use super::{MemberChange, MirrorService};
+use super::{GroupService, MemberChange};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use types::{Epoch, Group, InodeId, MemberState, Result, TargetId};
@@ -48,7 +48,7 @@ impl ForcedRecovery {
     }
 }
 
-impl MirrorService {
+impl GroupService {
     /// Lists all files of this replica for crash reconciliation, under a new verifier. Must run
     /// before clients are served, when all processes know who is ejected.
     ///
@@ -90,9 +90,9 @@ impl MirrorService {
         if replica.forced_recovery.has_task.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (mirrors, replica) = (self.clone(), replica.clone());
+        let (groups, replica) = (self.clone(), replica.clone());
         rt::spawn(async move {
-            if let Err(error) = mirrors.run_forced_recovery(&replica).await {
+            if let Err(error) = groups.run_forced_recovery(&replica).await {
                 tracing::warn!(
                     group = %replica.group, target_id = %replica.target, %error,
                     "the forced recovery of a group hasn't ended yet"

@@ -113,8 +113,8 @@ pub struct GroupPeers {
     pub management: Arc<dyn GroupManagement>,
 }
 
-/// The replicas of a service.
-pub(crate) struct MirrorService {
+/// The members of groups that a service has, each with its replica.
+pub(crate) struct GroupService {
     pub(crate) peers: GroupPeers,
     pub(crate) lease: Arc<ServingLease>,
     pub(crate) fences: Arc<Fences>,
@@ -162,14 +162,14 @@ impl GroupView {
     }
 }
 
-impl MirrorService {
+impl GroupService {
     pub(crate) fn new(
         peers: GroupPeers,
         lease: Arc<ServingLease>,
         fences: Arc<Fences>,
         dirty_trackers: Arc<DirtyTrackers>,
-    ) -> MirrorService {
-        MirrorService {
+    ) -> GroupService {
+        GroupService {
             peers,
             lease,
             fences,
@@ -442,7 +442,7 @@ impl MirrorService {
     }
 }
 
-impl MirrorService {
+impl GroupService {
     /// Waits until no process counts an ejected member as in sync any more. The map that ejects a
     /// member may arrive here before it arrives there, and clients may still read from that member.
     /// A change that it has missed must not be acknowledged or shown to any reader until management

@@ -10,7 +10,7 @@
 //! The same happens to all files of a replica that has missed something, if its group has to
 //! continue from there ([`super::forced_recovery`]).
 
-use super::MirrorService;
+use super::GroupService;
 use super::replica::Replica;
 use parking_lot::Mutex;
 use rt::sync::Event;
@@ -98,7 +98,7 @@ impl UnreconciledFiles {
     }
 }
 
-impl MirrorService {
+impl GroupService {
     /// Asks the metadata service to reconcile the files of this replica, which is the primary and
     /// the only member in sync. Continues in the background; needs only an occasional call.
     pub(crate) fn start_reconciliation(self: &Arc<Self>, replica: &Arc<Replica>) {
@@ -106,9 +106,9 @@ impl MirrorService {
         if !leftovers.is_pending() || leftovers.is_running.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (mirrors, replica) = (self.clone(), replica.clone());
+        let (groups, replica) = (self.clone(), replica.clone());
         rt::spawn(async move {
-            mirrors.reconcile(&replica).await;
+            groups.reconcile(&replica).await;
             replica.unreconciled.is_running.store(false, Ordering::Release);
         });
     }

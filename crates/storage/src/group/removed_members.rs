@@ -1,7 +1,7 @@
 //! Members that leave their group, and the removal of their replicas.
 
 use super::replica::Replica;
-use super::{MemberChange, MirrorService};
+use super::{GroupService, MemberChange};
 use crate::counters::TargetCounters;
 use chunkstore::Store;
 use std::sync::Arc;
@@ -20,28 +20,28 @@ const BUSY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Releases a member that the group doesn't need any more, unless that is under way.
 pub(crate) fn release_member(
-    mirrors: &Arc<MirrorService>,
+    groups: &Arc<GroupService>,
     replica: &Arc<Replica>,
     since: Epoch,
     leaving: TargetId,
 ) {
     let key = (replica.group, leaving);
-    if !mirrors.resyncing.lock().insert(key) {
+    if !groups.resyncing.lock().insert(key) {
         return;
     }
-    let (mirrors, replica) = (mirrors.clone(), replica.clone());
+    let (groups, replica) = (groups.clone(), replica.clone());
     rt::spawn(async move {
         if leaving == replica.target {
-            mirrors.step_down_to_leave(&replica, since).await;
+            groups.step_down_to_leave(&replica, since).await;
         } else {
             let reason = "another target has replaced it";
-            mirrors.report_member(&replica, since, leaving, MemberState::NeedsRebuild, reason).await;
+            groups.report_member(&replica, since, leaving, MemberState::NeedsRebuild, reason).await;
         }
-        mirrors.resyncing.lock().remove(&key);
+        groups.resyncing.lock().remove(&key);
     });
 }
 
-impl MirrorService {
+impl GroupService {
     /// Steps down as the primary. All changes have ended by then, so the replicas are equal and the
     /// next primary can continue at once. From the request to management until its decision is
     /// known, this member changes and reads nothing.
@@ -109,7 +109,7 @@ impl MirrorService {
 /// Removes a target's replicas of groups that it isn't a member of, where the members have
 /// everything.
 pub(crate) async fn remove_obsolete_replicas(
-    mirrors: &MirrorService,
+    groups: &GroupService,
     map: &ClusterMap,
     store: &Arc<Store>,
     counters: &TargetCounters,
@@ -118,7 +118,7 @@ pub(crate) async fn remove_obsolete_replicas(
         store.finish_group_removals().await?;
         for group in store.groups().await? {
             if is_obsolete(map, group, store.target()) {
-                mirrors.remove_replica(store, group).await?;
+                groups.remove_replica(store, group).await?;
             }
         }
         chunkstore::Result::Ok(())

@@ -1,7 +1,7 @@
 //! Resync scheduler: checks the map periodically, for the groups whose primaries are here.
 
 use super::replica::Replica;
-use super::{MirrorService, removed_members};
+use super::{GroupService, removed_members};
 use crate::counters::TargetCounters;
 use crate::scheme::mirror::member_resync;
 use chunkstore::{IfAbsent, Store};
@@ -36,28 +36,25 @@ pub(crate) type ServedTarget = (Arc<Store>, Arc<TargetCounters>);
 
 /// Resyncs the groups whose primaries are served here, until `targets` reports that the service is
 /// gone.
-pub(crate) async fn run_resyncs(
-    mirrors: Arc<MirrorService>,
-    targets: impl Fn() -> Option<Vec<ServedTarget>>,
-) {
+pub(crate) async fn run_resyncs(groups: Arc<GroupService>, targets: impl Fn() -> Option<Vec<ServedTarget>>) {
     let backoffs = Arc::new(Backoffs::default());
     let mut swept_ns = rt::monotonic_ns();
     loop {
         rt::sleep(CHECK_INTERVAL).await;
         let Some(targets) = targets() else { return };
-        let map = mirrors.map();
-        for replica in mirrors.open_replicas() {
+        let map = groups.map();
+        for replica in groups.open_replicas() {
             if let Some(group) = map.group(replica.group) {
                 replica.update_group(group);
-                mirrors.drop_retained_entries(&replica, group).await;
+                groups.drop_retained_entries(&replica, group).await;
             }
         }
-        if !mirrors.lease.is_valid(rt::monotonic_ns()) {
+        if !groups.lease.is_valid(rt::monotonic_ns()) {
             continue;
         }
         if rt::monotonic_ns() - swept_ns >= SWEEP_INTERVAL.as_nanos() as u64 {
             for (store, counters) in &targets {
-                removed_members::remove_obsolete_replicas(&mirrors, &map, store, counters).await;
+                removed_members::remove_obsolete_replicas(&groups, &map, store, counters).await;
             }
             swept_ns = rt::monotonic_ns();
         }
@@ -68,7 +65,7 @@ pub(crate) async fn run_resyncs(
             let primary = group.primary().filter(is_available);
             let here = targets.iter().find(|(store, _)| Some(store.target()) == primary);
             if let Some((store, counters)) = here {
-                handle_group(&mirrors, &backoffs, &map, group, (store, counters)).await;
+                handle_group(&groups, &backoffs, &map, group, (store, counters)).await;
             }
         }
     }
@@ -76,30 +73,30 @@ pub(crate) async fn run_resyncs(
 
 /// Handles one group whose primary is here.
 async fn handle_group(
-    mirrors: &Arc<MirrorService>,
+    groups: &Arc<GroupService>,
     backoffs: &Arc<Backoffs>,
     map: &ClusterMap,
     group: &Group,
     (store, counters): (&Arc<Store>, &Arc<TargetCounters>),
 ) {
-    let is_known = mirrors.entries.read().contains_key(&(store.target(), group.id));
+    let is_known = groups.entries.read().contains_key(&(store.target(), group.id));
     if !is_known && !group.is_degraded() && group.leaving.is_none() {
         return;
     }
-    let Ok(replica) = mirrors.replica(store, counters, group.id, IfAbsent::Create).await else { return };
-    if replica.is_unclean() && mirrors.eject_others(&replica).await.is_err() {
+    let Ok(replica) = groups.replica(store, counters, group.id, IfAbsent::Create).await else { return };
+    if replica.is_unclean() && groups.eject_others(&replica).await.is_err() {
         return;
     }
     if group.revived == Some(replica.target) {
         // Others are resynced afterwards, so that they get nothing that the metadata doesn't know.
-        return mirrors.start_forced_recovery(&replica);
+        return groups.start_forced_recovery(&replica);
     }
     if replica.unreconciled.is_pending() {
         // Others are resynced afterwards: otherwise their dirty regions would be dropped, and after
         // another crash no record would tell what to check.
-        return mirrors.start_reconciliation(&replica);
+        return groups.start_reconciliation(&replica);
     }
-    mirrors.clone().send_settled(&replica, group);
+    groups.clone().send_settled(&replica, group);
     let removable = group.removable_member();
     let is_online = |id: TargetId| map.target(id).is_some_and(|target| target.state == TargetState::Online);
     // Management doesn't count unreachable replicas.
@@ -108,21 +105,21 @@ async fn handle_group(
         group.state_of(*leaving) == Some(MemberState::InSync) && others.all(|id| is_online(*id))
     };
     if let Some(leaving) = removable.filter(may_leave) {
-        removed_members::release_member(mirrors, &replica, group.since, leaving);
+        removed_members::release_member(groups, &replica, group.since, leaving);
     }
     if map.settings.resync.paused {
         return;
     }
     for (member, state) in group.members_with_states().filter(|(member, _)| removable != Some(*member)) {
         if state != MemberState::InSync && is_online(member) {
-            start_resync(mirrors, backoffs, &replica, member);
+            start_resync(groups, backoffs, &replica, member);
         }
     }
 }
 
 /// Begins to resync a member, unless that or too many other resyncs are running.
 fn start_resync(
-    mirrors: &Arc<MirrorService>,
+    groups: &Arc<GroupService>,
     backoffs: &Arc<Backoffs>,
     replica: &Arc<Replica>,
     member: TargetId,
@@ -133,14 +130,14 @@ fn start_resync(
         return;
     }
     {
-        let mut resyncing = mirrors.resyncing.lock();
+        let mut resyncing = groups.resyncing.lock();
         if resyncing.len() >= MAX_RESYNCS || !resyncing.insert(key) {
             return;
         }
     }
-    let (mirrors, backoffs, replica) = (mirrors.clone(), backoffs.clone(), replica.clone());
+    let (groups, backoffs, replica) = (groups.clone(), backoffs.clone(), replica.clone());
     rt::spawn(async move {
-        match member_resync::run(&mirrors, &replica, member).await {
+        match member_resync::run(&groups, &replica, member).await {
             Ok(()) => {
                 backoffs.lock().remove(&key);
             }
@@ -152,11 +149,11 @@ fn start_resync(
                 backoffs.insert(key, (rt::monotonic_ns() + backoff.as_nanos() as u64, backoff));
             }
         }
-        mirrors.resyncing.lock().remove(&key);
+        groups.resyncing.lock().remove(&key);
     });
 }
 
-impl MirrorService {
+impl GroupService {
     /// Tells members which changes are on all replicas, if no other request has done so since.
     fn send_settled(self: Arc<Self>, replica: &Arc<Replica>, group: &Group) {
         if !replica.sequences.has_unsent(group.since) {
@@ -167,12 +164,12 @@ impl MirrorService {
         let in_group = GroupContext { group: group.id, version: group.since, role: part };
         let others = group.members_with_states().filter(|(target, _)| *target != replica.target);
         for (member, _) in others.filter(|(_, state)| state.receives_writes()) {
-            let mirrors = self.clone();
+            let groups = self.clone();
             rt::spawn(async move {
                 let asked = (types::InodeId(0), StorageOp::Committed);
                 // A member that misses this learns it from the next one; until then it retains some
                 // dirty regions longer.
-                let _ = mirrors.call_member(member, asked, in_group, None).await;
+                let _ = groups.call_member(member, asked, in_group, None).await;
             });
         }
     }

@@ -1,11 +1,11 @@
 //! The space that a reservation needs on the other members of a mirrored group.
 
-use super::MirrorService;
+use super::GroupService;
 use std::sync::Arc;
 use types::{Group, MemberState, TargetId};
 use wire::{GroupContext, GroupRole, MemberSpace, ReservationSpace, StorageReply, StorageRequest};
 
-impl MirrorService {
+impl GroupService {
     /// Returns the space that the other members need for a range that is about to be reserved. They
     /// execute the reservation, too, and a member with a full disk would be ejected from the group.
     /// A member that doesn't answer is left out: the change itself decides about it.

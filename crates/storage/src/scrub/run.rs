@@ -2,7 +2,7 @@
 
 use super::record::{Phase, Position, ScrubRecord};
 use super::{DEFAULT_RATE, settings};
-use crate::group::{MirrorService, Replica};
+use crate::group::{GroupService, Replica};
 use crate::service::{Served, StorageService};
 use chunkstore::{IfAbsent, Store};
 use std::path::Path;
@@ -118,7 +118,7 @@ impl ScrubRun<'_> {
 
     /// Scrubs the target's replica of a mirrored group, if it is in sync.
     async fn scrub_group(&self, record: &mut ScrubRecord, group: GroupId) -> Result<(), Interruption> {
-        let Some(mirrors) = self.service.mirrors.get() else { return Ok(()) };
+        let Some(groups) = self.service.groups.get() else { return Ok(()) };
         let is_good = || {
             let map = self.map.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
             let state = map.group(group).and_then(|group| group.state_of(self.target));
@@ -130,22 +130,22 @@ impl ScrubRun<'_> {
             return Ok(());
         }
         let served = self.served()?;
-        let replica = mirrors.replica(&served.store, &served.counters, group, IfAbsent::Create).await?;
+        let replica = groups.replica(&served.store, &served.counters, group, IfAbsent::Create).await?;
         if replica.is_unclean() {
             return Ok(());
         }
         if phase(record) == Phase::Read {
-            self.read(record, &replica.store, Some((mirrors, &replica))).await?;
+            self.read(record, &replica.store, Some((groups, &replica))).await?;
             self.begin_phase(record, Phase::Missing).await;
         }
         if phase(record) == Phase::Missing {
             for ino in replica.store.missing().await.map_err(|e| self.failed(&e))? {
                 record.missing += 1;
-                self.request_repair(record, mirrors, &replica, ino, ByteRange::new(0, 1)).await?;
+                self.request_repair(record, groups, &replica, ino, ByteRange::new(0, 1)).await?;
             }
             self.begin_phase(record, Phase::Compare).await;
         }
-        self.compare(record, mirrors, &replica).await
+        self.compare(record, groups, &replica).await
     }
 
     async fn begin_phase(&self, record: &mut ScrubRecord, phase: Phase) {
@@ -167,14 +167,14 @@ impl ScrubRun<'_> {
         &self,
         record: &mut ScrubRecord,
         store: &Arc<Store>,
-        mirror: Option<(&Arc<MirrorService>, &Arc<Replica>)>,
+        member: Option<(&Arc<GroupService>, &Arc<Replica>)>,
     ) -> Result<(), Interruption> {
         let mut from = Some(record.position.unwrap_or_default().ino);
         while let Some(at) = from {
             self.update_position(record, at).await;
             let (files, next) = store.files(at, BATCH_FILES).await.map_err(|e| self.failed(&e))?;
             for ino in files {
-                self.read_one(record, store, mirror, ino).await?;
+                self.read_one(record, store, member, ino).await?;
                 record.files_done += 1;
             }
             from = next;
@@ -186,7 +186,7 @@ impl ScrubRun<'_> {
         &self,
         record: &mut ScrubRecord,
         store: &Arc<Store>,
-        mirror: Option<(&Arc<MirrorService>, &Arc<Replica>)>,
+        member: Option<(&Arc<GroupService>, &Arc<Replica>)>,
         ino: InodeId,
     ) -> Result<(), Interruption> {
         let (mut at, mut end) = (0, 1);
@@ -196,12 +196,12 @@ impl ScrubRun<'_> {
             let survey = store.survey(ino, piece, PIECE_BYTES, true).await.map_err(|e| self.failed(&e))?;
             if !survey.exists {
                 let is_replaced = store.is_replaced(ino).await.map_err(|e| self.failed(&e))?;
-                match mirror {
+                match member {
                     // It may just have been deleted.
                     _ if !is_replaced => {}
-                    Some((mirrors, replica)) => {
+                    Some((groups, replica)) => {
                         record.missing += 1;
-                        self.request_repair(record, mirrors, replica, ino, ByteRange::new(0, 1)).await?;
+                        self.request_repair(record, groups, replica, ino, ByteRange::new(0, 1)).await?;
                     }
                     None => {
                         record.missing += 1;
@@ -217,9 +217,9 @@ impl ScrubRun<'_> {
             let bytes = piece.intersect(ByteRange::new(0, end)).len();
             record.bytes_done += bytes;
             for range in survey.damaged {
-                match mirror {
-                    Some((mirrors, replica)) => {
-                        self.request_repair(record, mirrors, replica, ino, range).await?
+                match member {
+                    Some((groups, replica)) => {
+                        self.request_repair(record, groups, replica, ino, range).await?
                     }
                     // The store has logged it.
                     None => record.damaged += 1,
@@ -235,12 +235,12 @@ impl ScrubRun<'_> {
     async fn request_repair(
         &self,
         record: &mut ScrubRecord,
-        mirrors: &Arc<MirrorService>,
+        groups: &Arc<GroupService>,
         replica: &Arc<Replica>,
         ino: InodeId,
         range: ByteRange,
     ) -> Result<(), Interruption> {
-        match mirrors.request_repair(self.target, replica.group, ino, range).await {
+        match groups.request_repair(self.target, replica.group, ino, range).await {
             Ok(result) => record.add(result),
             Err(error) => {
                 record.add(RepairResult { damaged: 1, repaired: 0, unclear: 0 });
@@ -258,19 +258,19 @@ impl ScrubRun<'_> {
     async fn compare(
         &self,
         record: &mut ScrubRecord,
-        mirrors: &Arc<MirrorService>,
+        groups: &Arc<GroupService>,
         replica: &Arc<Replica>,
     ) -> Result<(), Interruption> {
         let mut from = Some(record.position.unwrap_or_default().ino);
         while let Some(at) = from {
-            if !mirrors.is_primary(replica) {
+            if !groups.is_primary(replica) {
                 return Ok(());
             }
             self.update_position(record, at).await;
-            let page = mirrors.files_of_all(replica, at).await?;
+            let page = groups.files_of_all(replica, at).await?;
             for ino in page.files {
                 let began_ns = rt::monotonic_ns();
-                let compared = mirrors.compare(replica, ino).await;
+                let compared = groups.compare(replica, ino).await;
                 match compared {
                     Ok((result, is_missing)) => {
                         record.missing += u64::from(is_missing);

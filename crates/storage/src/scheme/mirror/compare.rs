@@ -4,7 +4,7 @@
 use super::primary::WHOLE_FILE;
 use crate::group::range_locks::LockMode;
 use crate::group::replica::Replica;
-use crate::group::{MirrorService, version_fence};
+use crate::group::{GroupService, version_fence};
 use crate::service::execute;
 use chunkstore::Store;
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ pub(crate) struct FilePage {
     pub(crate) next: Option<InodeId>,
 }
 
-impl MirrorService {
+impl GroupService {
     /// Whether a replica is the primary's, by the current map, and may act as such.
     pub(crate) fn is_primary(&self, replica: &Replica) -> bool {
         self.lease.is_valid(rt::monotonic_ns()) && !replica.is_unclean() && self.primary_view(replica).is_ok()

@@ -10,7 +10,7 @@ use super::primary::WHOLE_FILE;
 use super::repair::{expected_parts, expected_sums};
 use crate::group::range_locks::LockMode;
 use crate::group::replica::Replica;
-use crate::group::{MirrorService, version_fence};
+use crate::group::{GroupService, version_fence};
 use crate::service::execute;
 use rt::IoBuf;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// The replicas of one chunk file, as the primary of its group sees them.
 pub(super) struct DirectedRepair {
-    mirrors: Arc<MirrorService>,
+    groups: Arc<GroupService>,
     replica: Arc<Replica>,
     ino: InodeId,
 }
 
 impl DirectedRepair {
-    pub(super) fn new(mirrors: Arc<MirrorService>, replica: Arc<Replica>, ino: InodeId) -> DirectedRepair {
-        DirectedRepair { mirrors, replica, ino }
+    pub(super) fn new(groups: Arc<GroupService>, replica: Arc<Replica>, ino: InodeId) -> DirectedRepair {
+        DirectedRepair { groups, replica, ino }
     }
 
     /// Makes the replica of `to` equal to that of `from`.
@@ -47,7 +47,7 @@ impl DirectedRepair {
         let _entered = self.replica.role_lock.read().await;
         // Until the last step nothing of it counts as settled, so that no client reads a
         // half-repaired replica there.
-        let _unsettled = self.replica.sequences.begin(self.mirrors.since(self.replica.group));
+        let _unsettled = self.replica.sequences.begin(self.groups.since(self.replica.group));
         let range = self.begin(from, to, range).await?;
         let mut at = range.start;
         while at < range.end {
@@ -207,7 +207,7 @@ impl DirectedRepair {
     /// Returns all members; fails unless all are in sync, because a resynced one might restore the
     /// lost content.
     fn all_members(&self) -> Result<Vec<TargetId>> {
-        let view = self.mirrors.primary_view(&self.replica)?;
+        let view = self.groups.primary_view(&self.replica)?;
         let group = view.group()?;
         if group.is_degraded() {
             let message = format!("group {} has members that aren't in sync", group.id);
@@ -226,9 +226,9 @@ impl DirectedRepair {
 
     /// Sends a read-only request to a member, about its own replica. The caller holds the range.
     async fn read(&self, member: TargetId, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
-        let (mirrors, replica) = (&self.mirrors, &*self.replica);
-        mirrors.wait_for_lease(replica.target).await?;
-        let view = mirrors.primary_view(replica)?;
+        let (groups, replica) = (&self.groups, &*self.replica);
+        groups.wait_for_lease(replica.target).await?;
+        let view = groups.primary_view(replica)?;
         let group = view.group()?;
         require_in_sync(group, member)?;
         if member == replica.target {
@@ -236,7 +236,7 @@ impl DirectedRepair {
             return execute(&replica.store, self.ino, op, payload).await.map_err(|e| replica.failed(&e));
         }
         let in_group = self.group_context(group, 0);
-        mirrors.call_member(member, (self.ino, op), in_group, payload).await
+        groups.call_member(member, (self.ino, op), in_group, payload).await
     }
 
     fn group_context(&self, group: &Group, sequence: u64) -> GroupContext {
@@ -260,8 +260,8 @@ impl DirectedRepair {
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<()> {
-        let (mirrors, replica) = (&self.mirrors, &*self.replica);
-        let view = mirrors.primary_view(replica)?;
+        let (groups, replica) = (&self.groups, &*self.replica);
+        let view = groups.primary_view(replica)?;
         let group = view.group()?;
         require_in_sync(group, from)?;
         let Err(error) = self.change_one(to, op, payload).await else { return Ok(()) };
@@ -269,20 +269,20 @@ impl DirectedRepair {
             if to == replica.target {
                 replica.announce_step_down(group.since);
             }
-            mirrors.eject(replica, to, MemberState::NeedsResync, &error.message).await;
+            groups.eject(replica, to, MemberState::NeedsResync, &error.message).await;
         }
         Err(error)
     }
 
     async fn change_one(&self, to: TargetId, op: StorageOp, payload: Option<IoBuf>) -> Result<()> {
-        let (mirrors, replica) = (&self.mirrors, &*self.replica);
-        mirrors.wait_for_lease(replica.target).await?;
+        let (groups, replica) = (&self.groups, &*self.replica);
+        groups.wait_for_lease(replica.target).await?;
         let _entry_hold = replica.store.hold_entries();
-        let view = mirrors.primary_view(replica)?;
+        let view = groups.primary_view(replica)?;
         let group = view.group()?;
         require_in_sync(group, to)?;
         let ticket = replica.sequences.begin(group.since);
-        if mirrors.since(replica.group) != group.since {
+        if groups.since(replica.group) != group.since {
             return Err(version_fence::version_mismatch(replica.group));
         }
         if to == replica.target {
@@ -291,7 +291,7 @@ impl DirectedRepair {
             return done.map(drop).map_err(|e| replica.failed(&e));
         }
         let in_group = self.group_context(group, ticket.sequence);
-        mirrors.call_member(to, (self.ino, op), in_group, payload).await.map(drop)
+        groups.call_member(to, (self.ino, op), in_group, payload).await.map(drop)
     }
 }
 

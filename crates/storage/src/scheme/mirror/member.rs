@@ -5,7 +5,7 @@ use super::primary::{exclusive_range, execute_on};
 use crate::drc::DrcLookup as Once;
 use crate::group::range_locks::LockMode;
 use crate::group::replica::Replica;
-use crate::group::{GroupView, MirrorService, detached, version_fence};
+use crate::group::{GroupService, GroupView, detached, version_fence};
 use crate::service::{change_reply, execute, execute_request};
 use rt::IoBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use types::{ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
 use wire::spec::{Effect, ReadSource, StorageSpec};
 use wire::{GroupContext, MAX_REGIONS, RegionSelection, StorageOp, StorageReply, StorageRequest};
 
-impl MirrorService {
+impl GroupService {
     /// Answers a request of the primary to a member.
     pub(crate) async fn handle_as_member(
         self: &Arc<Self>,
@@ -47,9 +47,9 @@ impl MirrorService {
             }
             _ if state.receives_writes() && (spec.is_change() || spec.is_sync()) => {
                 // To its end, as the primary's: a change that was begun leaves nothing half done.
-                let mirrors = self.clone();
+                let groups = self.clone();
                 detached::run(async move {
-                    mirrors.change_as_member(&replica, context, sequence, request, payload).await
+                    groups.change_as_member(&replica, context, sequence, request, payload).await
                 })
                 .await
             }

@@ -7,7 +7,7 @@ use crate::group::range_locks::LockMode;
 use crate::group::rate_limiter::{self, RateLimiter};
 use crate::group::replica::Replica;
 use crate::group::resync_progress::ProgressGuard;
-use crate::group::{MirrorService, version_fence};
+use crate::group::{GroupService, version_fence};
 use chunkstore::{IoPath, Kind, Seek};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
@@ -48,7 +48,7 @@ type ResyncWork = BTreeMap<InodeId, Vec<ByteRange>>;
 
 /// The resync of one member.
 pub(super) struct MemberResync<'a> {
-    pub(super) mirrors: &'a Arc<MirrorService>,
+    pub(super) groups: &'a Arc<GroupService>,
     pub(super) replica: &'a Replica,
     pub(super) member: TargetId,
     /// The version of the group in which it began, and the member's state since then.
@@ -77,8 +77,8 @@ struct SendTurn<'a> {
 }
 
 /// Resyncs a member, from the report that it begins to the report that the member is in sync.
-pub(crate) async fn run(mirrors: &Arc<MirrorService>, replica: &Replica, member: TargetId) -> Result<()> {
-    let before = mirrors.primary_view(replica)?;
+pub(crate) async fn run(groups: &Arc<GroupService>, replica: &Replica, member: TargetId) -> Result<()> {
+    let before = groups.primary_view(replica)?;
     let Some(state) = before.group()?.state_of(member) else {
         return Err(version_fence::version_mismatch(replica.group));
     };
@@ -91,25 +91,25 @@ pub(crate) async fn run(mirrors: &Arc<MirrorService>, replica: &Replica, member:
     if state == to {
         // The former attempt was abandoned. Its requests may still arrive late, and only another
         // version refuses them.
-        mirrors
+        groups
             .report_member(replica, since, member, state_after_miss(to), "its resync was interrupted")
             .await;
-        since = mirrors.since(replica.group);
+        since = groups.since(replica.group);
     }
-    mirrors.report_member(replica, since, member, to, "its primary resyncs it").await;
-    let view = mirrors.primary_view(replica)?;
+    groups.report_member(replica, since, member, to, "its primary resyncs it").await;
+    let view = groups.primary_view(replica)?;
     let group = view.group()?;
     if group.since <= before.group()?.since || group.state_of(member) != Some(to) {
         return Err(version_fence::version_mismatch(replica.group));
     }
     let now_ns = rt::monotonic_ns();
     let resync = MemberResync {
-        mirrors,
+        groups,
         replica,
         member,
         since: group.since,
         state: to,
-        progress: mirrors.progress.begin(replica.group, member, now_ns),
+        progress: groups.progress.begin(replica.group, member, now_ns),
         rate_limiter: RateLimiter::new(now_ns),
         sent: std::cell::Cell::new(0),
         verifier: std::cell::Cell::default(),
@@ -121,13 +121,13 @@ pub(crate) async fn run(mirrors: &Arc<MirrorService>, replica: &Replica, member:
         Err(error) => (state_after_miss(to), error.message.to_string()),
     };
     // Unless another member is the primary by now, or this member was ejected.
-    let view = mirrors.primary_view(replica)?;
+    let view = groups.primary_view(replica)?;
     let group = view.group()?;
     if group.state_of(member) == Some(to) {
-        mirrors.report_member(replica, group.since, member, state, &reason).await;
+        groups.report_member(replica, group.since, member, state, &reason).await;
     }
     if outcome.is_ok() {
-        mirrors.repair_all_later(replica, resync.damaged.take());
+        groups.repair_all_later(replica, resync.damaged.take());
     }
     outcome
 }
@@ -496,7 +496,7 @@ impl MemberResync<'_> {
     async fn wait_for_turn(&self) -> Result<Option<SendTurn<'_>>> {
         let mut turn = None;
         loop {
-            let map = self.mirrors.map();
+            let map = self.groups.map();
             let (settings, now_ns) = (&map.settings.resync, rt::monotonic_ns());
             if settings.paused {
                 // Other resyncs of this node must not wait for this one.
@@ -508,7 +508,7 @@ impl MemberResync<'_> {
                 continue;
             }
             self.progress.set_hindrance(None);
-            let has_client_requests = self.mirrors.client_activity.is_active(now_ns);
+            let has_client_requests = self.groups.client_activity.is_active(now_ns);
             let allowed =
                 self.rate_limiter.allowed(settings, self.progress.bytes_left(), has_client_requests, now_ns);
             let pause_ns = self.rate_limiter.pause_ns(allowed.rate, now_ns);
@@ -516,7 +516,7 @@ impl MemberResync<'_> {
                 turn = None;
                 rt::sleep(Duration::from_nanos(pause_ns).min(SETTINGS_POLL)).await;
             } else if allowed.yields_to_clients && turn.is_none() {
-                let alone = self.mirrors.resync_turn.write().await;
+                let alone = self.groups.resync_turn.write().await;
                 turn = Some(SendTurn { _alone: alone, from_ns: rt::monotonic_ns() });
             } else {
                 return Ok(turn.filter(|_| allowed.yields_to_clients));
@@ -531,7 +531,7 @@ impl MemberResync<'_> {
         loop {
             let now_ns = rt::monotonic_ns();
             // No client has requests any more.
-            if now_ns >= until_ns || !self.mirrors.client_activity.is_active(now_ns) {
+            if now_ns >= until_ns || !self.groups.client_activity.is_active(now_ns) {
                 return;
             }
             rt::sleep(Duration::from_nanos(until_ns - now_ns).min(SETTINGS_POLL)).await;
@@ -540,7 +540,7 @@ impl MemberResync<'_> {
 
     /// Fails if the member's state has changed, so that this resync isn't wanted any more.
     fn require_current(&self) -> Result<()> {
-        let view = self.mirrors.primary_view(self.replica)?;
+        let view = self.groups.primary_view(self.replica)?;
         match view.group()?.state_of(self.member) == Some(self.state) {
             true => Ok(()),
             false => Err(version_fence::version_mismatch(self.replica.group)),
@@ -559,7 +559,7 @@ impl MemberResync<'_> {
                     group: Some(self.group_context()),
                     ..StorageRequest::new(*session, self.member, *ino, op)
                 };
-                self.mirrors.send(request, Some(IoBuf::alloc(0)))
+                self.groups.send(request, Some(IoBuf::alloc(0)))
             };
             let replies = rt::join_all(some.iter().map(send).collect()).await;
             replies.into_iter().collect::<Result<Vec<_>>>()?;
@@ -570,7 +570,7 @@ impl MemberResync<'_> {
     /// The ejection of another member makes a new version, under which this resync continues. If
     /// this member was ejected, the old version is refused.
     fn group_context(&self) -> GroupContext {
-        let view = self.mirrors.view(self.replica.group);
+        let view = self.groups.view(self.replica.group);
         let now = view.map.group(self.replica.group).filter(|group| {
             group.primary() == Some(self.replica.target) && group.state_of(self.member) == Some(self.state)
         });
@@ -584,7 +584,7 @@ impl MemberResync<'_> {
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let reply = self.mirrors.call_member(self.member, (ino, op), self.group_context(), payload).await?;
+        let reply = self.groups.call_member(self.member, (ino, op), self.group_context(), payload).await?;
         if let StorageReply::Done { verifier } = reply
             && self.verifier.replace(Some(verifier)).is_some_and(|before| before != verifier)
         {

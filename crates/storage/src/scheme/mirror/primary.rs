@@ -6,7 +6,7 @@ use crate::convert;
 use crate::drc::{DrcLookup as Once, Execution};
 use crate::group::replica::Replica;
 use crate::group::sequences::Ticket;
-use crate::group::{GroupView, MAP_POLL, MAP_TIMEOUT, MemberChange, MirrorService, detached, version_fence};
+use crate::group::{GroupService, GroupView, MAP_POLL, MAP_TIMEOUT, MemberChange, detached, version_fence};
 use crate::service::{change_reply, execute_request};
 use chunkstore::{At, Kind, StoreError};
 use net::Deadline;
@@ -21,7 +21,7 @@ use wire::{GroupContext, GroupRole, StorageOp, StorageReply, StorageRequest};
 /// The whole range of a file.
 pub(super) const WHOLE_FILE: ByteRange = ByteRange { start: 0, end: u64::MAX };
 
-impl MirrorService {
+impl GroupService {
     /// Answers a request to the primary.
     pub(crate) async fn handle_as_primary(
         self: &Arc<Self>,
@@ -306,18 +306,18 @@ impl MirrorService {
 
 /// Executes a change or a sync. It runs to its end, whether or not the requester waits for it.
 async fn change(
-    mirrors: Arc<MirrorService>,
+    groups: Arc<GroupService>,
     replica: Arc<Replica>,
     request: StorageRequest,
     payload: Option<IoBuf>,
 ) -> Result<StorageReply> {
-    let _running = mirrors.fences.enter(request.session)?;
+    let _running = groups.fences.enter(request.session)?;
     if matches!(request.op, StorageOp::Write { .. }) && payload.is_none() {
         return Err(Error::new(Errno::EINVAL, "a write came without its payload"));
     }
-    let _dirty_guard = mirrors.dirty_trackers.track(&request, payload.as_ref().map_or(0, IoBuf::len));
+    let _dirty_guard = groups.dirty_trackers.track(&request, payload.as_ref().map_or(0, IoBuf::len));
     let one = |execution| ReplicatedChange {
-        mirrors: &mirrors,
+        groups: &groups,
         replica: &replica,
         request: &request,
         payload: &payload,
@@ -340,12 +340,12 @@ async fn change(
         Once::Cached(answer) => {
             return answer.map(|()| replica.drc.cached_reply(&replica.store, request.session, number));
         }
-        Once::RowFailed(error) => return Err(Box::pin(mirrors.handle_row_failure(&replica, &error)).await),
+        Once::RowFailed(error) => return Err(Box::pin(groups.handle_row_failure(&replica, &error)).await),
     };
     match one(Some(&execution)).replicate().await {
         // The current primary decides whether it takes effect.
         Err(error) if error.errno == Errno::EREMCHG => {
-            if mirrors.primary_view(&replica).is_err() {
+            if groups.primary_view(&replica).is_err() {
                 execution.discard();
             }
             Err(error)
@@ -356,7 +356,7 @@ async fn change(
 
 /// One change that is being replicated to all members.
 struct ReplicatedChange<'a> {
-    mirrors: &'a Arc<MirrorService>,
+    groups: &'a Arc<GroupService>,
     replica: &'a Replica,
     request: &'a StorageRequest,
     payload: &'a Option<IoBuf>,
@@ -379,7 +379,7 @@ impl ReplicatedChange<'_> {
     /// Executes the change on all replicas that count. Under each version of the group it is sent
     /// to those that don't have it yet.
     async fn replicate(&self) -> Result<()> {
-        let (mirrors, replica) = (self.mirrors, self.replica);
+        let (groups, replica) = (self.groups, self.replica);
         let _entered = replica.role_lock.read().await;
         let _held = match exclusive_range(&self.request.op, self.payload.as_ref()) {
             Some(range) => Some(
@@ -394,7 +394,7 @@ impl ReplicatedChange<'_> {
         let mut ticket: Option<Ticket<'_>> = None;
         let (mut done_on, mut is_done_here) = (Vec::new(), false);
         loop {
-            if !is_done_here && let Err(error) = mirrors.wait_for_lease(replica.target).await {
+            if !is_done_here && let Err(error) = groups.wait_for_lease(replica.target).await {
                 // Where others have the change, this replica gets it, too, or isn't the primary any
                 // more.
                 if done_on.is_empty() {
@@ -402,7 +402,7 @@ impl ReplicatedChange<'_> {
                 }
                 continue;
             }
-            let view = mirrors.primary_view(replica)?;
+            let view = groups.primary_view(replica)?;
             let group = view.group()?;
             if replica.forced_recovery.is_required(group, replica.target) {
                 // The request is older than the moment when this replica missed something.
@@ -413,7 +413,7 @@ impl ReplicatedChange<'_> {
                 // The older ticket ends after the newer one has begun, so that one of them always
                 // covers the change.
                 drop(ticket.replace(next));
-                if mirrors.since(replica.group) != group.since {
+                if groups.since(replica.group) != group.since {
                     continue;
                 }
             }
@@ -424,7 +424,7 @@ impl ReplicatedChange<'_> {
                 })
                 .collect();
             if is_done_here && to.is_empty() {
-                return mirrors.wait_for_confirmation(replica).await;
+                return groups.wait_for_confirmation(replica).await;
             }
             let mut sends =
                 pin!(self.send_all(group, &to, ticket.as_ref().map_or(0, |ticket| ticket.sequence)));
@@ -437,7 +437,7 @@ impl ReplicatedChange<'_> {
             match local {
                 LocalOutcome::Done => is_done_here = true,
                 LocalOutcome::Outdated => {
-                    Box::pin(mirrors.wait_for_newer(replica, group.since)).await;
+                    Box::pin(groups.wait_for_newer(replica, group.since)).await;
                     continue;
                 }
                 LocalOutcome::Failed(error) => {
@@ -445,7 +445,7 @@ impl ReplicatedChange<'_> {
                 }
             }
             if failures.is_empty() {
-                return mirrors.wait_for_confirmation(replica).await;
+                return groups.wait_for_confirmation(replica).await;
             }
             for (target, state, error) in failures {
                 Box::pin(self.eject_failed(group, target, state, &error)).await;
@@ -469,7 +469,7 @@ impl ReplicatedChange<'_> {
                 group: Some(in_group),
                 ..self.request.clone()
             };
-            self.mirrors.send(request, self.payload.clone())
+            self.groups.send(request, self.payload.clone())
         };
         let answers = rt::join_all(to.iter().map(send).collect()).await;
         let outcome = to.iter().zip(answers);
@@ -491,12 +491,12 @@ impl ReplicatedChange<'_> {
     /// change is sent once under each version: a late, unanswered copy could overwrite a newer
     /// write, and is refused under the next version.
     async fn eject_failed(&self, group: &Group, target: TargetId, state: MemberState, error: &Error) {
-        if error.errno == Errno::EREMCHG && self.mirrors.wait_for_newer(self.replica, group.since).await {
+        if error.errno == Errno::EREMCHG && self.groups.wait_for_newer(self.replica, group.since).await {
             return;
         }
         let state = state_after_miss(state);
-        while self.mirrors.since(group.id) == group.since {
-            self.mirrors.report_member(self.replica, group.since, target, state, &error.message).await;
+        while self.groups.since(group.id) == group.since {
+            self.groups.report_member(self.replica, group.since, target, state, &error.message).await;
         }
     }
 
@@ -510,19 +510,19 @@ impl ReplicatedChange<'_> {
         done_on: &[TargetId],
         failures: Failures,
     ) -> Result<()> {
-        let (mirrors, replica) = (self.mirrors, self.replica);
+        let (groups, replica) = (self.groups, self.replica);
         let refusal = replica.failed(&error);
         if done_on.iter().any(|target| group.state_of(*target) == Some(MemberState::InSync)) {
-            mirrors.step_down(replica, group, &error).await;
+            groups.step_down(replica, group, &error).await;
             return Err(version_fence::version_mismatch(replica.group));
         }
         // An earlier change has failed here, and the others act on that already.
         if replica.is_stepping_down(group.since) {
-            mirrors.step_down(replica, group, &error).await;
+            groups.step_down(replica, group, &error).await;
             return Err(version_fence::version_mismatch(replica.group));
         }
         let is_newer = |(.., error): &(TargetId, MemberState, Error)| error.errno == Errno::EREMCHG;
-        if failures.iter().any(is_newer) && mirrors.wait_for_newer(replica, group.since).await {
+        if failures.iter().any(is_newer) && groups.wait_for_newer(replica, group.since).await {
             return Err(version_fence::version_mismatch(replica.group));
         }
         let nothing_was_done =
@@ -530,12 +530,12 @@ impl ReplicatedChange<'_> {
         for (target, state, error) in failures {
             let is_same = nothing_was_done && matches!(error.errno, Errno::ENOSPC | Errno::EFBIG);
             if !is_same {
-                mirrors.eject(replica, target, state_after_miss(state), &error.message).await;
+                groups.eject(replica, target, state_after_miss(state), &error.message).await;
             }
         }
         for target in done_on {
             let state = state_after_miss(group.state_of(*target).unwrap_or(MemberState::NeedsRebuild));
-            mirrors.eject(replica, *target, state, error.message()).await;
+            groups.eject(replica, *target, state, error.message()).await;
         }
         Err(refusal)
     }

@@ -10,7 +10,7 @@ use super::primary::read_range;
 use super::repair::has_file;
 use crate::group::range_locks::LockMode;
 use crate::group::replica::Replica;
-use crate::group::{MirrorService, version_fence};
+use crate::group::{GroupService, version_fence};
 use crate::service::execute_request;
 use chunkstore::Kind;
 use rt::IoBuf;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use types::{Epoch, Errno, Error, MemberState, Result};
 use wire::{GroupContext, StorageReply, StorageRequest};
 
-impl MirrorService {
+impl GroupService {
     /// Answers a client that reads from a member of its choice.
     ///
     /// # Errors

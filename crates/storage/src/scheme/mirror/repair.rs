@@ -9,7 +9,7 @@ use super::repair_plan::{BlockRepair, RepairPlan, SurveyedReplica, plan};
 use crate::group::range_locks::LockMode;
 use crate::group::replica::Replica;
 use crate::group::sequences::Ticket;
-use crate::group::{MirrorService, detached, version_fence};
+use crate::group::{GroupService, detached, version_fence};
 use crate::service::{execute, execute_request};
 use chunkstore::{IoPath, Kind, StoreError};
 use rt::IoBuf;
@@ -46,7 +46,7 @@ pub(super) struct ReadRequest<'a> {
 
 /// The file while the primary repairs it.
 struct FileRepair<'a> {
-    mirrors: &'a Arc<MirrorService>,
+    groups: &'a Arc<GroupService>,
     replica: &'a Replica,
     ino: InodeId,
     group: Group,
@@ -55,7 +55,7 @@ struct FileRepair<'a> {
     tickets: RefCell<Vec<Ticket<'a>>>,
 }
 
-impl MirrorService {
+impl GroupService {
     /// Answers a read-only request from the primary's replica, or from another one where this one
     /// is damaged, fails or is missing; then it is repaired.
     pub(super) async fn read_or_repair(
@@ -149,27 +149,27 @@ impl MirrorService {
                 return;
             }
         }
-        let (mirrors, group, target) = (self.clone(), replica.group, replica.target);
+        let (groups, group, target) = (self.clone(), replica.group, replica.target);
         let counters = replica.counters.clone();
         rt::spawn(async move {
-            match mirrors.request_repair(target, group, ino, range).await {
+            match groups.request_repair(target, group, ino, range).await {
                 Ok(result) => counters.count_repair(&result),
                 Err(error) => {
                     tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't repaired yet");
                 }
             }
-            mirrors.repairing.lock().remove(&key);
+            groups.repairing.lock().remove(&key);
         });
     }
 
     /// Repairs the damage that the resync of a member has met here, place by place, now that the
     /// member is in sync.
     pub(super) fn repair_all_later(self: &Arc<Self>, replica: &Replica, damage: Vec<(InodeId, ByteRange)>) {
-        let (mirrors, group, target) = (self.clone(), replica.group, replica.target);
+        let (groups, group, target) = (self.clone(), replica.group, replica.target);
         let counters = replica.counters.clone();
         rt::spawn(async move {
             for (ino, range) in damage {
-                match mirrors.request_repair(target, group, ino, range).await {
+                match groups.request_repair(target, group, ino, range).await {
                     Ok(result) => counters.count_repair(&result),
                     Err(error) => {
                         tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't repaired yet");
@@ -220,13 +220,13 @@ impl MirrorService {
         ino: InodeId,
         range: ByteRange,
     ) -> Result<RepairResult> {
-        let mirrors = self.clone();
+        let groups = self.clone();
         detached::run(async move {
             let (mut result, mut at) = (RepairResult::default(), range.start / PIECE_BYTES * PIECE_BYTES);
             let range = ByteRange::new(at, range.end.min(MAX_END).next_multiple_of(BLOCK));
             loop {
                 let piece = ByteRange::at(at, PIECE_BYTES).intersect(range);
-                let (found, end) = mirrors.repair_piece(&replica, ino, piece).await?;
+                let (found, end) = groups.repair_piece(&replica, ino, piece).await?;
                 result += found;
                 at = piece.end;
                 if at >= range.end.min(end) {
@@ -258,7 +258,7 @@ impl MirrorService {
         }
         let _version_guard = replica.version_fence.enter(replica.group, group.since, true).await?;
         let file_repair =
-            FileRepair { mirrors: self, replica, ino, group, tickets: RefCell::new(vec![ticket]) };
+            FileRepair { groups: self, replica, ino, group, tickets: RefCell::new(vec![ticket]) };
         let replicas = file_repair.survey(piece).await?;
         let end = replicas.iter().map(|copy| copy.survey.len.max(copy.survey.sum_end)).max().unwrap_or(0);
         let plan = plan(&replicas, piece);
@@ -357,7 +357,7 @@ impl FileRepair<'_> {
             }
             false => {
                 let in_group = self.group_context(GroupRole::Member { sequence: 0, committed: 0 });
-                self.mirrors.call_member(target, (self.ino, op), in_group, None).await?
+                self.groups.call_member(target, (self.ino, op), in_group, None).await?
             }
         };
         match reply {
@@ -464,7 +464,7 @@ impl FileRepair<'_> {
             Errno::EIO => MemberState::NeedsRebuild,
             _ => state_after_miss(MemberState::InSync),
         };
-        self.mirrors.eject(self.replica, target, state, &message).await;
+        self.groups.eject(self.replica, target, state, &message).await;
         Err(version_fence::version_mismatch(group))
     }
 
@@ -490,7 +490,7 @@ impl FileRepair<'_> {
         } else {
             let op = StorageOp::Read { offset: range.start, path: DataPath::Direct };
             let in_group = self.group_context(GroupRole::Member { sequence: 0, committed: 0 });
-            let asked = self.mirrors.call_member(source, (self.ino, op), in_group, Some(buf.clone())).await;
+            let asked = self.groups.call_member(source, (self.ino, op), in_group, Some(buf.clone())).await;
             asked.map_err(source_failed)?;
         }
         Ok(buf)
@@ -584,7 +584,7 @@ impl FileRepair<'_> {
             ..StorageRequest::new(SessionId(0), target, self.ino, op)
         };
         if target != self.replica.target {
-            return self.mirrors.send(request, payload).await.map(drop);
+            return self.groups.send(request, payload).await.map(drop);
         }
         execute_on(self.replica, &request, &payload, None).await.map_err(|error| self.replica.failed(&error))
     }

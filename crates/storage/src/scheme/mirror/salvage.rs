@@ -102,7 +102,7 @@ impl MemberResync<'_> {
             let end = self.len(ino).await?.max(1);
             for at in [0, end - 1] {
                 let range = ByteRange::at(at, 1);
-                self.mirrors.request_repair(replica.target, group, ino, range).await?;
+                self.groups.request_repair(replica.target, group, ino, range).await?;
             }
             if !self.is_shortened(ino).await? {
                 self.damaged.borrow_mut().push((ino, WHOLE_FILE));
@@ -148,7 +148,7 @@ impl MemberResync<'_> {
             match self.call_other(target, ino, StorageOp::Stat, None).await {
                 Ok(StorageReply::Stat { len, .. }) => longest = longest.max(len),
                 Ok(_) => {}
-                Err(error) if self.mirrors.is_reachable(target) => return Err(error),
+                Err(error) if self.groups.is_reachable(target) => return Err(error),
                 Err(error) => self.eject_unreachable(target, error).await?,
             }
         }
@@ -157,8 +157,8 @@ impl MemberResync<'_> {
 
     /// Ejects another member whose node is unreachable; fails while it is still in sync.
     async fn eject_unreachable(&self, target: TargetId, error: Error) -> Result<()> {
-        let since = self.mirrors.primary_view(self.replica)?.group()?.since;
-        self.mirrors
+        let since = self.groups.primary_view(self.replica)?.group()?.since;
+        self.groups
             .report_member(self.replica, since, target, MemberState::NeedsResync, &error.message)
             .await;
         match self.others()?.contains(&target) {
@@ -175,7 +175,7 @@ impl MemberResync<'_> {
 
     /// Returns the in-sync members besides this one.
     fn others(&self) -> Result<Vec<TargetId>> {
-        let view = self.mirrors.primary_view(self.replica)?;
+        let view = self.groups.primary_view(self.replica)?;
         let good = view.group()?.members_with_states().filter(|(target, state)| {
             *target != self.replica.target && *target != self.member && *state == MemberState::InSync
         });
@@ -190,10 +190,10 @@ impl MemberResync<'_> {
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let group = self.mirrors.primary_view(self.replica)?.group()?.clone();
+        let group = self.groups.primary_view(self.replica)?.group()?.clone();
         let part = GroupRole::Member { sequence: 0, committed: 0 };
         let in_group = GroupContext { group: group.id, version: group.since, role: part };
-        self.mirrors.call_member(target, (ino, op), in_group, payload).await
+        self.groups.call_member(target, (ino, op), in_group, payload).await
     }
 }
 
