@@ -12,13 +12,22 @@
 //! - nothing is executed under a version of the group once something has begun under a newer one;
 //! - the intent log lists all regions in which replicas may differ.
 
+mod admission;
+pub(crate) mod change;
 mod client_activity;
 pub(crate) mod detached;
+mod file_list;
 mod forced_recovery;
+mod member;
+pub(crate) mod member_calls;
+pub(crate) mod member_resync;
+pub(crate) mod membership;
 pub(crate) mod range_locks;
 pub(crate) mod rate_limiter;
+pub(crate) mod read;
 mod reconciliation;
 mod removed_members;
+mod repair_requests;
 pub(crate) mod replica;
 pub(crate) mod resync_progress;
 mod resync_scheduler;
@@ -39,39 +48,22 @@ use client_activity::ClientActivity;
 use net::{LocalFuture, StorageChannels};
 use parking_lot::{Mutex, RwLock};
 use resync_progress::Progress;
-use rt::IoBuf;
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 use types::{
     ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, Result, TargetId,
-    TargetState,
 };
 use wire::mgmt::ReconcileFiles;
-use wire::{GroupContext, GroupRole, StorageOp, StorageReply, StorageRequest};
+use wire::{GroupContext, GroupRole, StorageRequest};
 
 /// How long a request waits for the map if it has a newer version of its group than this process
-/// knows: management distributes maps within a moment. Less than [`MEMBER_TIMEOUT`], so that a
+/// knows: management distributes maps within a moment. Less than the time-out of members, so that a
 /// process that only receives the map late isn't taken for dead.
-pub(crate) const MAP_TIMEOUT: Duration = Duration::from_secs(3);
+const MAP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How often it checks.
-pub(crate) const MAP_POLL: Duration = Duration::from_millis(10);
-
-/// How long the primary waits for a member before it asks management to eject it: a client waits as
-/// long. Longer than the stalls of a healthy disk.
-const MEMBER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The same where the member has to sync data to disk, which takes longer the more there is.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(25);
-
-/// How long a client's request waits for management: less than the client's usual time-out, so that
-/// it learns the reason.
-const MANAGEMENT_TIMEOUT: Duration = Duration::from_secs(45);
-
-/// How often the primary checks meanwhile whether the member's node is reachable.
-pub(crate) const REACHABILITY_INTERVAL: Duration = Duration::from_secs(1);
+const MAP_POLL: Duration = Duration::from_millis(10);
 
 /// A change of a member's state, as the primary of its group reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -344,160 +336,6 @@ impl GroupService {
     /// Waits until the node's lease from management is valid.
     pub(crate) async fn wait_for_lease(&self, target: TargetId) -> Result<()> {
         if self.lease.is_valid(rt::monotonic_ns()) { Ok(()) } else { self.lease.wait(target).await }
-    }
-
-    /// Sends a request to a member as the primary. It is sent whether or not the caller continues
-    /// to wait, and a member whose group has another version refuses it.
-    pub(crate) async fn call_member(
-        self: &Arc<Self>,
-        member: TargetId,
-        operation: (InodeId, StorageOp),
-        in_group: GroupContext,
-        payload: Option<IoBuf>,
-    ) -> Result<StorageReply> {
-        let request = StorageRequest {
-            group: Some(in_group),
-            ..StorageRequest::new(types::SessionId(0), member, operation.0, operation.1)
-        };
-        self.send(request, payload).await
-    }
-
-    /// Sends a request to a member, and waits for the answer while the member may still give it.
-    pub(crate) async fn send(
-        self: &Arc<Self>,
-        request: StorageRequest,
-        payload: Option<IoBuf>,
-    ) -> Result<StorageReply> {
-        let time_limit = match request.op.spec().waits_for_disk {
-            true => SYNC_TIMEOUT,
-            false => MEMBER_TIMEOUT,
-        };
-        let (member, members) = (request.target, self.peers.members.clone());
-        // In a task of its own, which keeps the payload's memory until the transport releases it.
-        let mut answer = pin!(detached::run(async move { members.call(request, payload).await }));
-        let began_ns = rt::monotonic_ns();
-        let mut wait = MEMBER_TIMEOUT;
-        loop {
-            if let Some(answer) = rt::timeout(wait, answer.as_mut()).await {
-                return answer;
-            }
-            let waited = Duration::from_nanos(rt::monotonic_ns() - began_ns);
-            // A slow disk gets its time; an unreachable node doesn't.
-            if waited >= time_limit || !self.is_reachable(member) {
-                let message = format!("target {member} hasn't answered within {} s", waited.as_secs());
-                return Err(
-                    Error::new(Errno::ETIMEDOUT, message).hint("check its node: weft node list, and its log")
-                );
-            }
-            wait = REACHABILITY_INTERVAL;
-        }
-    }
-
-    /// Whether management reaches a target's node.
-    pub(crate) fn is_reachable(&self, target: TargetId) -> bool {
-        self.map().target(target).is_some_and(|target| target.state == TargetState::Online)
-    }
-
-    /// Reports a member's state to management, unless the group has another version by now. Returns
-    /// when the version has changed, or after a short pause when management couldn't be reached.
-    pub(crate) async fn report_member(
-        &self,
-        replica: &Replica,
-        since: Epoch,
-        target: TargetId,
-        state: MemberState,
-        reason: &str,
-    ) {
-        /// Pause before the next request to management.
-        const RETRY_PAUSE: Duration = Duration::from_millis(500);
-        let _exclusive = replica.report_lock.write().await;
-        if self.since(replica.group) != since {
-            return;
-        }
-        let (group, reason_given) = (replica.group, reason.to_string());
-        let change =
-            MemberChange { group, version: since, target, state, reason: reason_given, is_orderly: false };
-        tracing::warn!(group = %replica.group, target_id = %target, ?state, "a member of a group changes: {reason}");
-        loop {
-            match self.peers.management.set_member(change.clone()).await {
-                Ok(map) => {
-                    replica.confirm_ejections(map.group(replica.group).map_or(since, |group| group.since));
-                    if self.since(replica.group) != since {
-                        return;
-                    }
-                    break;
-                }
-                Err(error) => {
-                    tracing::warn!(group = %replica.group, %error, "management hasn't confirmed the state of a member");
-                    // The map may have come without the answer: then not all processes know it yet.
-                    // The repeated request makes management wait for that.
-                    if self.since(replica.group) == since || self.primary_view(replica).is_err() {
-                        break;
-                    }
-                    rt::sleep(RETRY_PAUSE).await;
-                }
-            }
-        }
-        rt::sleep(RETRY_PAUSE).await;
-    }
-}
-
-impl GroupService {
-    /// Waits until no process counts an ejected member as in sync any more. The map that ejects a
-    /// member may arrive here before it arrives there, and clients may still read from that member.
-    /// A change that it has missed must not be acknowledged or shown to any reader until management
-    /// confirms that the member doesn't serve.
-    ///
-    /// # Errors
-    /// `EREMCHG` when this isn't the primary any more. `ETIMEDOUT` when management can't be
-    /// reached.
-    pub(crate) async fn wait_for_confirmation(&self, replica: &Replica) -> Result<()> {
-        match replica.has_unconfirmed_ejection() {
-            // Rare, and large: kept out of the future of every request.
-            true => Box::pin(self.ask_for_confirmation(replica)).await,
-            false => Ok(()),
-        }
-    }
-
-    async fn ask_for_confirmation(&self, replica: &Replica) -> Result<()> {
-        /// Pause before the next request to management.
-        const RETRY_PAUSE: Duration = Duration::from_millis(200);
-        let began_ns = rt::monotonic_ns();
-        while replica.has_unconfirmed_ejection() {
-            // Every other request to management gets the same confirmation.
-            let _exclusive = replica.report_lock.write().await;
-            let view = self.primary_view(replica)?;
-            if !replica.has_unconfirmed_ejection() {
-                break;
-            }
-            let change = MemberChange {
-                group: replica.group,
-                version: view.group()?.since,
-                target: replica.target,
-                state: MemberState::InSync,
-                reason: "it continues as the primary".to_string(),
-                is_orderly: false,
-            };
-            match self.peers.management.set_member(change).await {
-                Ok(map) => {
-                    let version = map.group(replica.group).map_or(Epoch(0), |group| group.since);
-                    replica.confirm_ejections(version);
-                }
-                Err(error) if rt::monotonic_ns() - began_ns > MANAGEMENT_TIMEOUT.as_nanos() as u64 => {
-                    let message = format!(
-                        "group {} waits for management to confirm its members: {}",
-                        replica.group, error.message
-                    );
-                    return Err(Error::new(Errno::ETIMEDOUT, message)
-                        .hint("weft health shows the state of management"));
-                }
-                Err(error) => {
-                    tracing::debug!(group = %replica.group, %error, "management hasn't confirmed the members of a group");
-                    rt::sleep(RETRY_PAUSE).await;
-                }
-            }
-        }
-        Ok(())
     }
 }
 

@@ -15,6 +15,9 @@ use types::{ByteRange, HashMap, InodeId};
 /// Parts of the table with a lock each, so that cores rarely contend.
 const SHARDS: usize = 16;
 
+/// The whole range of a file.
+pub(crate) const WHOLE_FILE: ByteRange = ByteRange { start: 0, end: u64::MAX };
+
 /// Lock mode of a claim on a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LockMode {

@@ -1,9 +1,8 @@
 //! Resync scheduler: checks the map periodically, for the groups whose primaries are here.
 
 use super::replica::Replica;
-use super::{GroupService, removed_members};
+use super::{GroupService, member_resync, removed_members};
 use crate::counters::TargetCounters;
-use crate::scheme::mirror::member_resync;
 use chunkstore::{IfAbsent, Store};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

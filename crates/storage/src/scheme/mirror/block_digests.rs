@@ -6,7 +6,7 @@
 //! some differing blocks would permanently look equal. This module computes a 64-bit digest of the
 //! content instead, which also finds damage by the disk.
 
-use super::member_resync::MemberResync;
+use crate::group::member_resync::MemberResync;
 use crate::group::replica::Replica;
 use chunkstore::{IoPath, Store};
 use rt::IoBuf;
@@ -33,7 +33,7 @@ fn digests(ino: InodeId, start: u64, data: &[u8]) -> Vec<u32> {
 }
 
 /// Returns the digests of a resynced member's content; none for what it can't read.
-pub(super) async fn member_digests(replica: &Replica, ino: InodeId, range: ByteRange) -> StorageReply {
+pub(crate) async fn member_digests(replica: &Replica, ino: InodeId, range: ByteRange) -> StorageReply {
     let mut survey = ReplicaState::default();
     let range = ByteRange::new(range.start, range.end.min(range.start.saturating_add(MAX_DIGEST_BYTES)));
     if let Some(data) = content(&replica.store, ino, range).await {

@@ -1,19 +1,15 @@
 //! Compares replicas without reading their content: existence, lengths, and checksums of their
 //! files.
 
-use super::primary::WHOLE_FILE;
-use crate::group::range_locks::LockMode;
+use crate::group::member_calls::{others_in_sync, read_context, unexpected_reply};
+use crate::group::range_locks::{LockMode, WHOLE_FILE};
 use crate::group::replica::Replica;
 use crate::group::{GroupService, version_fence};
 use crate::service::execute;
-use chunkstore::Store;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use types::{ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId};
-use wire::{
-    GroupContext, GroupRole, MAX_REGIONS, RegionSelection, RepairResult, ReplicaState, StorageOp,
-    StorageReply,
-};
+use types::{ByteRange, InodeId, Result};
+use wire::{RepairResult, ReplicaState, StorageOp, StorageReply};
 
 /// Bytes that one sum covers; where sums differ, blocks are compared one by one.
 const UNIT_BYTES: u64 = 1 << 20;
@@ -21,47 +17,7 @@ const UNIT_BYTES: u64 = 1 << 20;
 /// Bytes that are compared at a time. The file is locked against changes for one round trip.
 const PIECE_BYTES: u64 = 256 << 20;
 
-/// One page of a file listing.
-pub(crate) struct FilePage {
-    pub(crate) files: Vec<InodeId>,
-    /// Where the next page begins.
-    pub(crate) next: Option<InodeId>,
-}
-
 impl GroupService {
-    /// Whether a replica is the primary's, by the current map, and may act as such.
-    pub(crate) fn is_primary(&self, replica: &Replica) -> bool {
-        self.lease.is_valid(rt::monotonic_ns()) && !replica.is_unclean() && self.primary_view(replica).is_ok()
-    }
-
-    /// Returns the files that any in-sync member has, from `from` on and in the order of stores.
-    /// Fails if a member doesn't answer.
-    pub(crate) async fn files_of_all(self: &Arc<Self>, replica: &Replica, from: InodeId) -> Result<FilePage> {
-        let failed = |error| replica.failed(&error);
-        let (own, next) = replica.store.files(from, MAX_REGIONS).await.map_err(failed)?;
-        let mut files: BTreeSet<InodeId> = own.into_iter().collect();
-        let mut ends: Vec<InodeId> = next.into_iter().collect();
-        let view = self.primary_view(replica)?;
-        let group = view.group()?;
-        for target in others(group, replica.target) {
-            let op = StorageOp::Regions { from, which: RegionSelection::All };
-            match self.call_member(target, (InodeId(0), op), member_request(group), None).await? {
-                StorageReply::Regions { regions, next } => {
-                    files.extend(regions.into_iter().map(|(ino, _)| ino));
-                    ends.extend(next);
-                }
-                other => return Err(unexpected_reply(&other)),
-            }
-        }
-        // Beyond the end of the shortest page, the others may have more.
-        let next = ends.into_iter().min_by_key(|ino| Store::list_order(*ino));
-        let is_before =
-            |ino: &InodeId| next.is_none_or(|next| Store::list_order(*ino) < Store::list_order(next));
-        let mut files: Vec<InodeId> = files.into_iter().filter(is_before).collect();
-        files.sort_by_key(|ino| Store::list_order(*ino));
-        Ok(FilePage { files, next })
-    }
-
     /// Compares a file on all in-sync members and repairs differences. Also returns whether one of
     /// them lacked the file.
     pub(crate) async fn compare(
@@ -106,8 +62,8 @@ impl GroupService {
         }
         let op = StorageOp::Survey { range: piece, unit: UNIT_BYTES, read: false };
         let own = execute(&replica.store, ino, op.clone(), None).await;
-        let ask = |target| self.call_member(target, (ino, op.clone()), member_request(group), None);
-        let asked = rt::join_all(others(group, replica.target).map(ask).collect()).await;
+        let ask = |target| self.call_member(target, (ino, op.clone()), read_context(group), None);
+        let asked = rt::join_all(others_in_sync(group, replica.target).map(ask).collect()).await;
         let mut surveys = Vec::new();
         for reply in std::iter::once(own.map_err(|error| replica.failed(&error))).chain(asked) {
             match reply? {
@@ -117,23 +73,6 @@ impl GroupService {
         }
         Ok(surveys)
     }
-}
-
-fn others(group: &Group, own: TargetId) -> impl Iterator<Item = TargetId> {
-    let good = group
-        .members_with_states()
-        .filter(move |(target, state)| *target != own && *state == MemberState::InSync);
-    good.map(|(target, _)| target)
-}
-
-fn member_request(group: &Group) -> GroupContext {
-    let part = GroupRole::Member { sequence: 0, committed: 0 };
-    GroupContext { group: group.id, version: group.since, role: part }
-}
-
-fn unexpected_reply(reply: &StorageReply) -> Error {
-    Error::new(Errno::EPROTO, format!("unexpected reply type from a member: {reply:?}"))
-        .hint("install the same version of weft on all machines")
 }
 
 /// Whether replicas are equal.

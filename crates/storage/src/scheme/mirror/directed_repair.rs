@@ -6,9 +6,8 @@
 //! the target replica changes. A member that can't be repaired is ejected, because its content is
 //! unknown then.
 
-use super::primary::WHOLE_FILE;
 use super::repair::{expected_parts, expected_sums};
-use crate::group::range_locks::LockMode;
+use crate::group::range_locks::{LockMode, WHOLE_FILE};
 use crate::group::replica::Replica;
 use crate::group::{GroupService, version_fence};
 use crate::service::execute;
@@ -23,19 +22,19 @@ const PIECE_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// The replicas of one chunk file, as the primary of its group sees them.
-pub(super) struct DirectedRepair {
+pub(crate) struct DirectedRepair {
     groups: Arc<GroupService>,
     replica: Arc<Replica>,
     ino: InodeId,
 }
 
 impl DirectedRepair {
-    pub(super) fn new(groups: Arc<GroupService>, replica: Arc<Replica>, ino: InodeId) -> DirectedRepair {
+    pub(crate) fn new(groups: Arc<GroupService>, replica: Arc<Replica>, ino: InodeId) -> DirectedRepair {
         DirectedRepair { groups, replica, ino }
     }
 
     /// Makes the replica of `to` equal to that of `from`.
-    pub(super) async fn repair_from(
+    pub(crate) async fn repair_from(
         self,
         from: TargetId,
         to: TargetId,
@@ -149,7 +148,7 @@ impl DirectedRepair {
     }
 
     /// Replaces by holes what is on no replica any more.
-    pub(super) async fn give_up(self, range: ByteRange) -> Result<StorageReply> {
+    pub(crate) async fn give_up(self, range: ByteRange) -> Result<StorageReply> {
         let _entered = self.replica.role_lock.read().await;
         let mut lost = Vec::new();
         if self.make_hole_if_absent(range).await? {

@@ -4,14 +4,15 @@
 //! in the middle leaves unrepaired parts as they were, or refused ([`StorageOp::Rewrite`]). A
 //! member that can't be repaired is ejected.
 
-use super::primary::{WHOLE_FILE, execute_on, state_after_miss};
 use super::repair_plan::{BlockRepair, RepairPlan, SurveyedReplica, plan};
-use crate::group::range_locks::LockMode;
+use crate::group::change::execute_on;
+use crate::group::membership::state_after_miss;
+use crate::group::range_locks::{LockMode, WHOLE_FILE};
 use crate::group::replica::Replica;
 use crate::group::sequences::Ticket;
 use crate::group::{GroupService, detached, version_fence};
-use crate::service::{execute, execute_request};
-use chunkstore::{IoPath, Kind, StoreError};
+use crate::service::execute;
+use chunkstore::IoPath;
 use rt::IoBuf;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -29,20 +30,10 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// that lacks a longer one is rebuilt as a whole.
 const MAX_RESTORED_BYTES: u64 = 2 << 30;
 
-/// Files that are repaired at a time because requests have met damage; the scrub finds the others.
-const MAX_REPAIRS_AT_ONCE: usize = 64;
-
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// Beyond every chunk file.
-const MAX_END: u64 = i64::MAX as u64;
-
-/// A read-only request and its group.
-pub(super) struct ReadRequest<'a> {
-    pub(super) group: &'a Group,
-    pub(super) request: &'a StorageRequest,
-    pub(super) payload: &'a Option<IoBuf>,
-}
+pub(super) const MAX_END: u64 = i64::MAX as u64;
 
 /// The file while the primary repairs it.
 struct FileRepair<'a> {
@@ -56,162 +47,6 @@ struct FileRepair<'a> {
 }
 
 impl GroupService {
-    /// Answers a read-only request from the primary's replica, or from another one where this one
-    /// is damaged, fails or is missing; then it is repaired.
-    pub(super) async fn read_or_repair(
-        self: &Arc<Self>,
-        replica: &Replica,
-        read: ReadRequest<'_>,
-    ) -> Result<StorageReply> {
-        let (request, payload) = (read.request, read.payload);
-        let done = execute_request(&replica.store, request, payload.clone()).await;
-        let refusal = match done {
-            Ok(reply) if has_file(replica, request.ino).await => {
-                return match request.session {
-                    SessionId(0) => Box::pin(self.checked_length(replica, &read, reply)).await,
-                    _ => Ok(reply),
-                };
-            }
-            Ok(reply) if !Box::pin(self.exists_elsewhere(replica, &read)).await? => return Ok(reply),
-            Ok(_) => missing_file(replica, request.ino),
-            Err(error) if is_damage(&error) => replica.failed(&error),
-            Err(error) => return Err(replica.failed(&error)),
-        };
-        let found =
-            Box::pin(self.read_from_others(read.group, replica.target, request, payload.clone())).await;
-        self.repair_later(replica, request.ino, affected_range(request, payload));
-        found.ok_or(refusal)
-    }
-
-    /// Answers a service's request for a length, which decides about the file, as when a migration
-    /// has copied all of it. Where the end is damaged here, another replica answers. If none does,
-    /// a plausible length is returned, but a wrong one isn't.
-    async fn checked_length(
-        self: &Arc<Self>,
-        replica: &Replica,
-        read: &ReadRequest<'_>,
-        reply: StorageReply,
-    ) -> Result<StorageReply> {
-        let StorageReply::Stat { len, .. } = reply else { return Ok(reply) };
-        let (store, ino, last) = (&replica.store, read.request.ino, len.saturating_sub(1));
-        let (error, own) = match store.require_not_truncated(ino).await {
-            Err(error) => (error, None),
-            Ok(()) => match store.read(ino, last, &IoBuf::alloc(1), IoPath::Cached).await {
-                Err(error) => (error, Some(reply)),
-                Ok(()) => return Ok(reply),
-            },
-        };
-        let refusal = replica.failed(&error);
-        if !is_damage(&error) {
-            return Err(refusal);
-        }
-        let found = Box::pin(self.read_from_others(read.group, replica.target, read.request, None)).await;
-        self.repair_later(replica, ino, ByteRange::new(last, MAX_END));
-        found.or(own).ok_or(refusal)
-    }
-
-    /// Whether another member has a chunk file. Requested only where none exists here: for files
-    /// with holes.
-    ///
-    /// # Errors
-    /// `EREMCHG` when an in-sync member doesn't answer although its node is reachable: the
-    /// requester retries. Unreachable members aren't waited for.
-    async fn exists_elsewhere(self: &Arc<Self>, replica: &Replica, read: &ReadRequest<'_>) -> Result<bool> {
-        let others = read
-            .group
-            .members_with_states()
-            .filter(|(target, state)| *target != replica.target && *state == MemberState::InSync);
-        let mut all_answered = true;
-        for (target, _) in others {
-            let part = GroupRole::Member { sequence: 0, committed: 0 };
-            let in_group = GroupContext { group: read.group.id, version: read.group.since, role: part };
-            let answer = self.call_member(target, (read.request.ino, StorageOp::Stat), in_group, None);
-            let answered = match self.is_reachable(target) {
-                true => Some(answer.await),
-                false => rt::timeout(crate::group::REACHABILITY_INTERVAL, answer).await,
-            };
-            match answered {
-                Some(Ok(StorageReply::Stat { len, .. })) if len > 0 => return Ok(true),
-                Some(Ok(_)) => {}
-                _ => all_answered &= !self.is_reachable(target),
-            }
-        }
-        if all_answered { Ok(false) } else { Err(version_fence::version_mismatch(replica.group)) }
-    }
-
-    /// Requests the repair of damage that a request has met, whichever member this is. Requests
-    /// that wait for the range go first.
-    pub(crate) fn repair_later(self: &Arc<Self>, replica: &Replica, ino: InodeId, range: ByteRange) {
-        let key = (replica.group, ino);
-        {
-            let mut repairing = self.repairing.lock();
-            if repairing.len() >= MAX_REPAIRS_AT_ONCE || !repairing.insert(key) {
-                return;
-            }
-        }
-        let (groups, group, target) = (self.clone(), replica.group, replica.target);
-        let counters = replica.counters.clone();
-        rt::spawn(async move {
-            match groups.request_repair(target, group, ino, range).await {
-                Ok(result) => counters.count_repair(&result),
-                Err(error) => {
-                    tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't repaired yet");
-                }
-            }
-            groups.repairing.lock().remove(&key);
-        });
-    }
-
-    /// Repairs the damage that the resync of a member has met here, place by place, now that the
-    /// member is in sync.
-    pub(super) fn repair_all_later(self: &Arc<Self>, replica: &Replica, damage: Vec<(InodeId, ByteRange)>) {
-        let (groups, group, target) = (self.clone(), replica.group, replica.target);
-        let counters = replica.counters.clone();
-        rt::spawn(async move {
-            for (ino, range) in damage {
-                match groups.request_repair(target, group, ino, range).await {
-                    Ok(result) => counters.count_repair(&result),
-                    Err(error) => {
-                        tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't repaired yet");
-                    }
-                }
-            }
-        });
-    }
-
-    /// Asks the primary to repair a range; `reporter`: the member that has found the damage.
-    pub(crate) async fn request_repair(
-        self: &Arc<Self>,
-        reporter: TargetId,
-        group: types::GroupId,
-        ino: InodeId,
-        range: ByteRange,
-    ) -> Result<RepairResult> {
-        let view = self.view(group);
-        let known = view.group()?;
-        let Some(primary) = known.primary() else { return Err(version_fence::version_mismatch(group)) };
-        let op = StorageOp::Repair { range };
-        let in_group = GroupContext { group, version: known.since, role: GroupRole::Primary };
-        let request =
-            StorageRequest { group: Some(in_group), ..StorageRequest::new(SessionId(0), primary, ino, op) };
-        let open = self.open_replicas();
-        let own = open.iter().find(|replica| (replica.group, replica.target) == (group, primary));
-        let reply = match own {
-            Some(replica) => StorageReply::Repaired(self.repair(replica.clone(), ino, range).await?),
-            None => self.peers.members.call(request, None).await?,
-        };
-        match reply {
-            StorageReply::Repaired(result) => {
-                tracing::debug!(%group, target_id = %reporter, inode = %ino, %range, ?result, "repair requested");
-                Ok(result)
-            }
-            other => {
-                Err(Error::new(Errno::EPROTO, format!("unexpected reply type from the primary: {other:?}"))
-                    .hint("install the same version of weft on all machines"))
-            }
-        }
-    }
-
     /// Repairs a range of a file of whose group this is the primary. Runs to its end, whether or
     /// not the caller waits for it.
     pub(crate) async fn repair(
@@ -269,17 +104,6 @@ impl GroupService {
     }
 }
 
-/// Whether the chunk file exists here; a request that has just read it has left it open.
-pub(super) async fn has_file(replica: &Replica, ino: InodeId) -> bool {
-    replica.store.is_open(ino) || replica.store.stat(ino).await.is_ok_and(|stat| stat.len > 0)
-}
-
-/// The error for a read of a chunk file that other members have, when none of them answers.
-fn missing_file(replica: &Replica, ino: InodeId) -> Error {
-    let message = format!("target {}: the chunk file of inode {ino} is missing", replica.target);
-    Error::new(Errno::EIO, message).hint("start the nodes of the other members of its group: weft group list")
-}
-
 /// Returns the parts in which the checksums of a file of `len` bytes are sent: as much as one
 /// survey covers.
 pub(super) fn expected_parts(len: u64) -> impl Iterator<Item = ByteRange> {
@@ -307,23 +131,9 @@ fn source_failed(error: Error) -> Error {
     Error::new(Errno::EAGAIN, error.message.to_string()).hint("weft tries again automatically")
 }
 
-/// Whether another replica may have what this one can't read.
-fn is_damage(error: &StoreError) -> bool {
-    matches!(error.kind(), Kind::Io | Kind::Corrupt { .. } | Kind::Vanished)
-}
-
 /// Whether the error doesn't concern the disk under repair.
 fn is_caused_elsewhere(error: &Error) -> bool {
     matches!(error.errno, Errno::EAGAIN | Errno::EREMCHG)
-}
-
-/// Returns the range of the file that a read-only request is about.
-fn affected_range(request: &StorageRequest, payload: &Option<IoBuf>) -> ByteRange {
-    match (&request.op, payload) {
-        (StorageOp::Read { offset, .. }, Some(payload)) => ByteRange::at(*offset, payload.len() as u64),
-        // Existence and length are checked with any piece.
-        _ => ByteRange::new(0, BLOCK),
-    }
 }
 
 /// Returns the modification time for the repaired replicas: the newest of the replicas that stay

@@ -6,10 +6,9 @@
 //! resynced member, as it is here: the older content there would be taken for the written one. All
 //! of that is repaired or reported as soon as the member is in sync, as damage that a scrub finds.
 
-use super::member_resync::MemberResync;
-use super::primary::WHOLE_FILE;
 use crate::convert;
-use crate::group::range_locks::LockMode;
+use crate::group::member_resync::MemberResync;
+use crate::group::range_locks::{LockMode, WHOLE_FILE};
 use rt::IoBuf;
 use std::collections::BTreeMap;
 use types::{BLOCK_SIZE, ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};

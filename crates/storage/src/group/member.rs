@@ -1,11 +1,11 @@
 //! A member: executes what the primary sends.
 
-use super::block_digests::member_digests;
-use super::primary::{exclusive_range, execute_on};
+use super::change::{exclusive_range, execute_on};
+use super::range_locks::LockMode;
+use super::replica::Replica;
+use super::{GroupService, GroupView, detached, version_fence};
 use crate::drc::DrcLookup as Once;
-use crate::group::range_locks::LockMode;
-use crate::group::replica::Replica;
-use crate::group::{GroupService, GroupView, detached, version_fence};
+use crate::scheme::mirror::block_digests::member_digests;
 use crate::service::{change_reply, execute, execute_request};
 use rt::IoBuf;
 use std::sync::Arc;
@@ -174,7 +174,7 @@ async fn execute_resync_request(
 }
 
 /// The error when a member restarted: it may have lost what was sent to it before.
-pub(super) fn member_restarted(target: TargetId) -> Error {
+pub(crate) fn member_restarted(target: TargetId) -> Error {
     Error::new(Errno::EAGAIN, format!("target {target} restarted during its resync"))
         .hint("it is resynced again automatically")
 }

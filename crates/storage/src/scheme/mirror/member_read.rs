@@ -6,9 +6,9 @@
 //! another member, content would go back in time. So where a change isn't known to be settled, the
 //! member sends the client to the primary, where the read waits.
 
-use super::primary::read_range;
-use super::repair::has_file;
+use super::read::has_file;
 use crate::group::range_locks::LockMode;
+use crate::group::read::read_range;
 use crate::group::replica::Replica;
 use crate::group::{GroupService, version_fence};
 use crate::service::execute_request;
@@ -23,7 +23,7 @@ impl GroupService {
     ///
     /// # Errors
     /// `EREMOTE` where only the primary knows. `EREMCHG` when the group has another version.
-    pub(super) async fn handle_as_reader(
+    pub(crate) async fn handle_as_reader(
         self: &Arc<Self>,
         replica: &Replica,
         context: GroupContext,
