@@ -4,11 +4,12 @@ use crate::capability_check::CapabilityCheck;
 use crate::convert;
 use crate::counters::{Counters, TargetCounters};
 use crate::dirty_tracking::DirtyTrackers;
-use crate::drc::{DrcLookup, DuplicateRequestCache};
+use crate::drc::DuplicateRequestCache;
 use crate::evicted_sessions::EvictedSessions;
 use crate::group::{self, GroupService};
 use crate::lease_epochs::LeaseEpochs;
 use crate::measure::Measurements;
+use crate::scheme::single;
 use crate::scrub::Scrubs;
 use crate::serving_lease::ServingLease;
 use crate::session_fences::Fences;
@@ -40,9 +41,9 @@ pub(crate) struct Served {
     is_open: AtomicBool,
     opened: Event,
     /// The duplicate request cache.
-    drc: DuplicateRequestCache,
+    pub(crate) drc: DuplicateRequestCache,
     /// The lease epochs, which refuse requests under leases that have ended.
-    lease_epochs: LeaseEpochs,
+    pub(crate) lease_epochs: LeaseEpochs,
     evicted: EvictedSessions,
     pub(crate) counters: Arc<TargetCounters>,
 }
@@ -278,22 +279,10 @@ impl StorageService {
             return Err(Error::new(Errno::EINVAL, "a read or write came without its payload"));
         }
         let _dirty_guard = self.dirty_trackers.track(&request, payload.as_ref().map_or(0, IoBuf::len));
-        if let (Some(_), StorageOp::Write { .. }) = (request.slot_sequence, &request.op) {
-            return Box::pin(served.write_numbered(request, payload)).await;
-        }
         if request.op == StorageOp::SyncTarget {
             Box::pin(self.sync_replicas(request.target)).await?;
         }
-        let is_verified = spec.is_change() || spec.is_sync();
-        let epoch_guard = served.lease_epochs.enter(request.ino, request.epoch, spec.is_change()).await?;
-        match execute_request(&served.store, &request, payload).await {
-            Ok(StorageReply::Unit) if is_verified => {
-                epoch_guard.check().map(|()| change_reply(&served.store))
-            }
-            Ok(reply) => epoch_guard.check().map(|()| reply),
-            // What is missing may have been truncated under a later lease.
-            Err(e) => epoch_guard.check().and_then(|()| Err(served.failed(&e))),
-        }
+        single::execute(served, &request, payload).await
     }
 
     /// Ends a session here, for all targets. A record on one of them is enough for all to know it
@@ -338,40 +327,6 @@ impl Served {
         let message = format!("crash reconciliation of target {} hasn't finished", self.store.target());
         Err(Error::new(Errno::ETIMEDOUT, message)
             .hint("it needs the metadata service for that: check that it runs (weft health)"))
-    }
-
-    /// Executes a numbered write: when it is repeated, other clients may already have seen its
-    /// effect and overwritten it.
-    async fn write_numbered(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
-        let (Some(number), StorageOp::Write { offset, path, durable }) = (request.slot_sequence, request.op)
-        else {
-            return Err(Errno::EINVAL.into());
-        };
-        let (ino, min_len, rows) = (request.ino, request.length_bound, self.store.drc_rows());
-        // A change that was executed before gets its old answer, whatever the epoch of the
-        // repetition.
-        if let Some(answer) = self.drc.cached_answer(request.session, number) {
-            return answer.map(|()| self.drc.cached_reply(&self.store, request.session, number));
-        }
-        let _entered = self.lease_epochs.enter(ino, request.epoch, true).await?;
-        let execution = match self.drc.begin(rows, request.session, number, ino).await? {
-            DrcLookup::Execute(execution) => execution,
-            DrcLookup::Cached(answer) => {
-                return answer.map(|()| self.drc.cached_reply(&self.store, request.session, number));
-            }
-            DrcLookup::RowFailed(error) => return Err(self.failed(&error)),
-        };
-        let (data, path) = (payload.unwrap_or_else(|| IoBuf::alloc(0)), convert::path(path));
-        let durability = convert::durability(durable);
-        let at = At { ino, offset, min_len };
-        let written = self.store.write_at(at, &data, path, durability, execution.write_done_row()).await;
-        let written = match written {
-            // The row must be on disk, too: without it the change would be executed again after a
-            // power failure.
-            Ok(()) if durable => rows.sync().await,
-            written => written,
-        };
-        execution.end(written.map_err(|e| self.failed(&e))).await.map(|()| change_reply(&self.store))
     }
 
     pub(crate) fn failed(&self, error: &StoreError) -> Error {

@@ -1,8 +1,7 @@
 //! Admission of requests to the primary of a group.
 
+use super::change::change;
 use super::{GroupService, Replica, detached};
-use crate::group::change::change;
-use crate::scheme::mirror::directed_repair::DirectedRepair;
 use net::Deadline;
 use rt::IoBuf;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ impl GroupService {
         // What a reservation needs on all members only the primary tells.
         let spec = request.op.spec();
         if request.session != SessionId(0) && spec.is_for_any_replica() && view.has_other_primary(&replica)? {
-            return self.handle_as_reader(&replica, context, request, payload).await;
+            return view.scheme()?.read_at_member(self, &replica, context, request, payload).await;
         }
         self.wait_for_lease(replica.target).await?;
         self.primary_view(&replica)?;
@@ -62,16 +61,14 @@ impl GroupService {
                 outcome.map_err(|error| self.redirect_if_replaced(&replica, context.version, error))
             }
             StorageOp::Repair { range } if request.session == SessionId(0) => {
-                Box::pin(self.repair(replica, request.ino, range)).await.map(StorageReply::Repaired)
+                let repaired = view.scheme()?.repair(self, replica, request.ino, range).await;
+                repaired.map(StorageReply::Repaired)
             }
             StorageOp::CopyReplica { from, to, range } if request.session == SessionId(0) => {
-                detached::run(
-                    DirectedRepair::new(self.clone(), replica, request.ino).repair_from(from, to, range),
-                )
-                .await
+                view.scheme()?.copy_replica(self, replica, (request.ino, range), (from, to)).await
             }
             StorageOp::DiscardLost { range } if request.session == SessionId(0) => {
-                detached::run(DirectedRepair::new(self.clone(), replica, request.ino).give_up(range)).await
+                view.scheme()?.discard_lost(self, replica, (request.ino, range)).await
             }
             _ if spec.is_change() || spec.is_sync() => {
                 detached::run(change(self.clone(), replica, request, payload)).await

@@ -3,7 +3,6 @@
 use super::{GroupService, Replica};
 use crate::convert;
 use crate::drc::{DrcLookup as Once, Execution};
-use crate::scheme::mirror::change::ReplicatedChange;
 use crate::service::{change_reply, execute_request};
 use chunkstore::At;
 use rt::IoBuf;
@@ -11,8 +10,26 @@ use std::sync::Arc;
 use types::{ByteRange, Errno, Error, Result};
 use wire::{StorageOp, StorageReply, StorageRequest};
 
+/// A change that the primary brings to all members.
+pub(crate) struct Change<'a> {
+    pub(crate) groups: &'a Arc<GroupService>,
+    pub(crate) replica: &'a Replica,
+    pub(crate) request: &'a StorageRequest,
+    pub(crate) payload: &'a Option<IoBuf>,
+    /// For a numbered write.
+    pub(crate) execution: Option<&'a Execution<'a>>,
+}
+
+impl Change<'_> {
+    /// Executes the change on all members that receive writes, as the group's scheme does.
+    async fn execute(self) -> Result<()> {
+        let scheme = self.groups.view(self.replica.group).scheme()?;
+        scheme.change(self).await
+    }
+}
+
 /// Executes a change or a sync. It runs to its end, whether or not the requester waits for it.
-pub(crate) async fn change(
+pub(super) async fn change(
     groups: Arc<GroupService>,
     replica: Arc<Replica>,
     request: StorageRequest,
@@ -23,7 +40,7 @@ pub(crate) async fn change(
         return Err(Error::new(Errno::EINVAL, "a write came without its payload"));
     }
     let _dirty_guard = groups.dirty_trackers.track(&request, payload.as_ref().map_or(0, IoBuf::len));
-    let one = |execution| ReplicatedChange {
+    let one = |execution| Change {
         groups: &groups,
         replica: &replica,
         request: &request,
@@ -33,7 +50,7 @@ pub(crate) async fn change(
     let (Some(number), StorageOp::Write { .. }) = (request.slot_sequence, &request.op) else {
         let epoch_guard =
             replica.epochs.enter(request.ino, request.epoch, request.op.spec().is_change()).await?;
-        one(None).replicate().await?;
+        one(None).execute().await?;
         return epoch_guard.check().map(|()| change_reply(&replica.store));
     };
     // A change that was executed before gets its old answer, whatever the epoch of the repetition.
@@ -49,7 +66,7 @@ pub(crate) async fn change(
         }
         Once::RowFailed(error) => return Err(Box::pin(groups.handle_row_failure(&replica, &error)).await),
     };
-    match one(Some(&execution)).replicate().await {
+    match one(Some(&execution)).execute().await {
         // The current primary decides whether it takes effect.
         Err(error) if error.errno == Errno::EREMCHG => {
             if groups.primary_view(&replica).is_err() {

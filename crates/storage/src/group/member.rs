@@ -5,7 +5,6 @@ use super::range_locks::LockMode;
 use super::replica::Replica;
 use super::{GroupService, GroupView, detached, version_fence};
 use crate::drc::DrcLookup as Once;
-use crate::scheme::mirror::block_digests::member_digests;
 use crate::service::{change_reply, execute, execute_request};
 use rt::IoBuf;
 use std::sync::Arc;
@@ -112,7 +111,7 @@ impl GroupService {
             StorageOp::Digests { range } => {
                 let _version_guard =
                     replica.version_fence.enter(replica.group, context.version, false).await?;
-                Ok(member_digests(&replica, request.ino, range).await)
+                Ok(view.scheme()?.digests(&replica, request.ino, range).await)
             }
             _ => {
                 detached::run(

@@ -122,7 +122,7 @@ impl MemberResync<'_> {
             group = %self.replica.group, target_id = %self.member, files = work.len(), bytes,
             "resync of a member begins"
         );
-        self.send_work(work).await?;
+        self.groups.view(self.replica.group).scheme()?.resync(self, work).await?;
         self.send_sequence_ids().await?;
         self.call_member(InodeId(0), StorageOp::SyncTarget, None).await?;
         let (verifier, instead_of) = (self.replica.store.verifier(), self.verifier.get().unwrap_or_default());

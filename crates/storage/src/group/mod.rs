@@ -41,6 +41,7 @@ pub(crate) use resync_scheduler::run_resyncs;
 
 use crate::counters::TargetCounters;
 use crate::dirty_tracking::DirtyTrackers;
+use crate::scheme::{self, RedundancyScheme};
 use crate::serving_lease::ServingLease;
 use crate::session_fences::Fences;
 use chunkstore::{IfAbsent, Store};
@@ -150,6 +151,17 @@ impl GroupView {
         self.map.group(self.group).ok_or_else(|| {
             Error::new(Errno::ENXIO, format!("there is no group {} in the cluster map", self.group))
                 .hint("weft group list shows the groups")
+        })
+    }
+
+    /// Returns the implementation of the group's redundancy scheme.
+    ///
+    /// # Errors
+    /// `ENXIO` if the group doesn't exist, `EINVAL` if it has no primary.
+    pub(crate) fn scheme(&self) -> Result<&'static dyn RedundancyScheme> {
+        scheme::of(self.group()?.scheme).ok_or_else(|| {
+            Error::new(Errno::EINVAL, format!("group {} is a single target without a primary", self.group))
+                .hint("install the same version of weft on all machines")
         })
     }
 }

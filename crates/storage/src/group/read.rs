@@ -37,7 +37,7 @@ impl GroupService {
         }
         replica.version_fence.enter(replica.group, group.since, false).await?;
         let read = ReadRequest { group, request: &request, payload: &payload };
-        let mut reply = match self.read_or_repair(replica, read).await {
+        let mut reply = match view.scheme()?.read(self, replica, read).await {
             Ok(reply) => reply,
             // What is missing may have been truncated under a later lease.
             Err(error) => return epoch_guard.check().and(Err(error)),

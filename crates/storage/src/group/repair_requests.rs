@@ -68,7 +68,9 @@ impl GroupService {
         let open = self.open_replicas();
         let own = open.iter().find(|replica| (replica.group, replica.target) == (group, primary));
         let reply = match own {
-            Some(replica) => StorageReply::Repaired(self.repair(replica.clone(), ino, range).await?),
+            Some(replica) => {
+                StorageReply::Repaired(view.scheme()?.repair(self, replica.clone(), ino, range).await?)
+            }
             None => self.peers.members.call(request, None).await?,
         };
         match reply {

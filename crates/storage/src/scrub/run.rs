@@ -270,7 +270,7 @@ impl ScrubRun<'_> {
             let page = groups.files_of_all(replica, at).await?;
             for ino in page.files {
                 let began_ns = rt::monotonic_ns();
-                let compared = groups.compare(replica, ino).await;
+                let compared = self.compare_file(groups, replica, ino).await;
                 match compared {
                     Ok((result, is_missing)) => {
                         record.missing += u64::from(is_missing);
@@ -284,6 +284,15 @@ impl ScrubRun<'_> {
             from = page.next;
         }
         Ok(())
+    }
+
+    async fn compare_file(
+        &self,
+        groups: &Arc<GroupService>,
+        replica: &Arc<Replica>,
+        ino: InodeId,
+    ) -> Result<(RepairResult, bool)> {
+        groups.view(replica.group).scheme()?.compare(groups, replica, ino).await
     }
 
     /// Updates the position and stores the record.

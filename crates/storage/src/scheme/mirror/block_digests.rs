@@ -6,7 +6,7 @@
 //! some differing blocks would permanently look equal. This module computes a 64-bit digest of the
 //! content instead, which also finds damage by the disk.
 
-use crate::group::member_resync::MemberResync;
+use super::resync::ReplicaResync;
 use crate::group::replica::Replica;
 use chunkstore::{IoPath, Store};
 use rt::IoBuf;
@@ -33,7 +33,7 @@ fn digests(ino: InodeId, start: u64, data: &[u8]) -> Vec<u32> {
 }
 
 /// Returns the digests of a resynced member's content; none for what it can't read.
-pub(crate) async fn member_digests(replica: &Replica, ino: InodeId, range: ByteRange) -> StorageReply {
+pub(super) async fn member_digests(replica: &Replica, ino: InodeId, range: ByteRange) -> StorageReply {
     let mut survey = ReplicaState::default();
     let range = ByteRange::new(range.start, range.end.min(range.start.saturating_add(MAX_DIGEST_BYTES)));
     if let Some(data) = content(&replica.store, ino, range).await {
@@ -71,7 +71,7 @@ fn differing(ours: &[u32], theirs: &[u32], range: ByteRange) -> Vec<ByteRange> {
     ranges
 }
 
-impl MemberResync<'_> {
+impl ReplicaResync<'_> {
     /// Returns the parts of a piece that the member must be sent. The piece is locked against
     /// changes.
     pub(super) async fn differing_blocks(
@@ -81,11 +81,11 @@ impl MemberResync<'_> {
         data: &IoBuf,
     ) -> Vec<ByteRange> {
         // A member that is rebuilt had nothing.
-        if self.state == MemberState::Rebuilding || !piece.start.is_multiple_of(BLOCK_SIZE as u64) {
+        if self.resync.state == MemberState::Rebuilding || !piece.start.is_multiple_of(BLOCK_SIZE as u64) {
             return vec![piece];
         }
         let op = StorageOp::Digests { range: piece };
-        match self.call_member(ino, op, None).await {
+        match self.resync.call_member(ino, op, None).await {
             Ok(StorageReply::Survey(survey)) => {
                 differing(&digests(ino, piece.start, data.as_slice()), &survey.sums, piece)
             }

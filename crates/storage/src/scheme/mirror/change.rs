@@ -1,28 +1,20 @@
 //! Changes of the primary, which it replicates to all members.
 
-use crate::drc::Execution;
-use crate::group::change::{exclusive_range, execute_on};
+use crate::group::change::{Change, exclusive_range, execute_on};
 use crate::group::membership::state_after_miss;
 use crate::group::range_locks::LockMode;
 use crate::group::sequences::Ticket;
-use crate::group::{GroupService, Replica, version_fence};
+use crate::group::version_fence;
 use chunkstore::{Kind, StoreError};
-use rt::IoBuf;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::Poll;
 use types::{Epoch, Errno, Error, Group, MemberState, Result, TargetId};
 use wire::{GroupContext, GroupRole, StorageRequest};
 
-/// One change that is being replicated to all members.
-pub(crate) struct ReplicatedChange<'a> {
-    pub(crate) groups: &'a Arc<GroupService>,
-    pub(crate) replica: &'a Replica,
-    pub(crate) request: &'a StorageRequest,
-    pub(crate) payload: &'a Option<IoBuf>,
-    /// For a numbered write.
-    pub(crate) execution: Option<&'a Execution<'a>>,
+/// A change that is being replicated to all members.
+pub(super) struct ReplicatedChange<'a> {
+    pub(super) change: Change<'a>,
 }
 
 /// Outcome of a change on the primary's own disk.
@@ -39,11 +31,13 @@ type Failures = Vec<(TargetId, MemberState, Error)>;
 impl ReplicatedChange<'_> {
     /// Executes the change on all replicas that count. Under each version of the group it is sent
     /// to those that don't have it yet.
-    pub(crate) async fn replicate(&self) -> Result<()> {
-        let (groups, replica) = (self.groups, self.replica);
+    pub(super) async fn replicate(&self) -> Result<()> {
+        let (groups, replica) = (self.change.groups, self.change.replica);
         let _entered = replica.role_lock.read().await;
-        let _held = match exclusive_range(&self.request.op, self.payload.as_ref()) {
-            Some(range) => Some(replica.ranges.acquire(self.request.ino, range, LockMode::Exclusive).await),
+        let _held = match exclusive_range(&self.change.request.op, self.change.payload.as_ref()) {
+            Some(range) => {
+                Some(replica.ranges.acquire(self.change.request.ino, range, LockMode::Exclusive).await)
+            }
             None => None,
         };
         let _entry_hold = replica.store.hold_entries();
@@ -64,7 +58,7 @@ impl ReplicatedChange<'_> {
                 // The request is older than the moment when this replica missed something.
                 return Err(version_fence::version_mismatch(replica.group));
             }
-            if self.request.op.spec().is_change() {
+            if self.change.request.op.spec().is_change() {
                 let next = replica.sequences.begin(group.since);
                 // The older ticket ends after the newer one has begun, so that one of them always
                 // covers the change.
@@ -111,7 +105,7 @@ impl ReplicatedChange<'_> {
 
     /// Sends the change to members concurrently; returns those that failed.
     async fn send_all(&self, group: &Group, to: &[(TargetId, MemberState)], sequence: u64) -> Failures {
-        let settled = self.replica.sequences.settled(group.since);
+        let settled = self.change.replica.sequences.settled(group.since);
         let in_group = GroupContext {
             group: group.id,
             version: group.since,
@@ -123,9 +117,9 @@ impl ReplicatedChange<'_> {
                 // The primary has verified it.
                 capability: None,
                 group: Some(in_group),
-                ..self.request.clone()
+                ..self.change.request.clone()
             };
-            self.groups.send(request, self.payload.clone())
+            self.change.groups.send(request, self.change.payload.clone())
         };
         let answers = rt::join_all(to.iter().map(send).collect()).await;
         let outcome = to.iter().zip(answers);
@@ -133,11 +127,11 @@ impl ReplicatedChange<'_> {
     }
 
     async fn execute_here(&self, since: Epoch) -> LocalOutcome {
-        let replica = self.replica;
+        let replica = self.change.replica;
         let Ok(_version_guard) = replica.version_fence.enter(replica.group, since, true).await else {
             return LocalOutcome::Outdated;
         };
-        match execute_on(replica, self.request, self.payload, self.execution).await {
+        match execute_on(replica, self.change.request, self.change.payload, self.change.execution).await {
             Ok(()) => LocalOutcome::Done,
             Err(error) => LocalOutcome::Failed(error),
         }
@@ -147,12 +141,17 @@ impl ReplicatedChange<'_> {
     /// change is sent once under each version: a late, unanswered copy could overwrite a newer
     /// write, and is refused under the next version.
     async fn eject_failed(&self, group: &Group, target: TargetId, state: MemberState, error: &Error) {
-        if error.errno == Errno::EREMCHG && self.groups.wait_for_newer(self.replica, group.since).await {
+        if error.errno == Errno::EREMCHG
+            && self.change.groups.wait_for_newer(self.change.replica, group.since).await
+        {
             return;
         }
         let state = state_after_miss(state);
-        while self.groups.since(group.id) == group.since {
-            self.groups.report_member(self.replica, group.since, target, state, &error.message).await;
+        while self.change.groups.since(group.id) == group.since {
+            self.change
+                .groups
+                .report_member(self.change.replica, group.since, target, state, &error.message)
+                .await;
         }
     }
 
@@ -166,7 +165,7 @@ impl ReplicatedChange<'_> {
         done_on: &[TargetId],
         failures: Failures,
     ) -> Result<()> {
-        let (groups, replica) = (self.groups, self.replica);
+        let (groups, replica) = (self.change.groups, self.change.replica);
         let refusal = replica.failed(&error);
         if done_on.iter().any(|target| group.state_of(*target) == Some(MemberState::InSync)) {
             groups.step_down(replica, group, &error).await;

@@ -1,6 +1,7 @@
 //! Compares replicas without reading their content: existence, lengths, and checksums of their
 //! files.
 
+use super::repair::repair;
 use crate::group::member_calls::{others_in_sync, read_context, unexpected_reply};
 use crate::group::range_locks::{LockMode, WHOLE_FILE};
 use crate::group::replica::Replica;
@@ -17,62 +18,60 @@ const UNIT_BYTES: u64 = 1 << 20;
 /// Bytes that are compared at a time. The file is locked against changes for one round trip.
 const PIECE_BYTES: u64 = 256 << 20;
 
-impl GroupService {
-    /// Compares a file on all in-sync members and repairs differences. Also returns whether one of
-    /// them lacked the file.
-    pub(crate) async fn compare(
-        self: &Arc<Self>,
-        replica: &Arc<Replica>,
-        ino: InodeId,
-    ) -> Result<(RepairResult, bool)> {
-        let (mut result, mut is_missing, mut at, mut end) = (RepairResult::default(), false, 0, 1);
-        while at < end {
-            let piece = ByteRange::at(at, PIECE_BYTES);
-            let surveys = self.surveys(replica, ino, piece).await?;
-            end = surveys.iter().map(|survey| survey.len.max(survey.sum_end)).max().unwrap_or(0);
-            at = piece.end;
-            if is_equal(&surveys) {
-                continue;
-            }
-            if end > 0 && surveys.iter().any(|survey| !survey.exists) {
-                is_missing = true;
-                // This repairs all of it.
-                result += self.repair(replica.clone(), ino, ByteRange::new(0, 1)).await?;
-                continue;
-            }
-            for range in differences(&surveys, piece) {
-                result += self.repair(replica.clone(), ino, range).await?;
-            }
+/// Compares a file on all in-sync members and repairs differences. Also returns whether one of them
+/// lacked the file.
+pub(super) async fn compare(
+    groups: &Arc<GroupService>,
+    replica: &Arc<Replica>,
+    ino: InodeId,
+) -> Result<(RepairResult, bool)> {
+    let (mut result, mut is_missing, mut at, mut end) = (RepairResult::default(), false, 0, 1);
+    while at < end {
+        let piece = ByteRange::at(at, PIECE_BYTES);
+        let surveys = surveys(groups, replica, ino, piece).await?;
+        end = surveys.iter().map(|survey| survey.len.max(survey.sum_end)).max().unwrap_or(0);
+        at = piece.end;
+        if is_equal(&surveys) {
+            continue;
         }
-        Ok((result, is_missing))
+        if end > 0 && surveys.iter().any(|survey| !survey.exists) {
+            is_missing = true;
+            // This repairs all of it.
+            result += repair(groups, replica.clone(), ino, ByteRange::new(0, 1)).await?;
+            continue;
+        }
+        for range in differences(&surveys, piece) {
+            result += repair(groups, replica.clone(), ino, range).await?;
+        }
     }
+    Ok((result, is_missing))
+}
 
-    /// Surveys all replicas while the file is locked against changes.
-    async fn surveys(
-        self: &Arc<Self>,
-        replica: &Replica,
-        ino: InodeId,
-        piece: ByteRange,
-    ) -> Result<Vec<ReplicaState>> {
-        let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Shared).await;
-        let view = self.primary_view(replica)?;
-        let group = view.group()?;
-        if replica.is_stepping_down(group.since) {
-            return Err(version_fence::version_mismatch(replica.group));
-        }
-        let op = StorageOp::Survey { range: piece, unit: UNIT_BYTES, read: false };
-        let own = execute(&replica.store, ino, op.clone(), None).await;
-        let ask = |target| self.call_member(target, (ino, op.clone()), read_context(group), None);
-        let asked = rt::join_all(others_in_sync(group, replica.target).map(ask).collect()).await;
-        let mut surveys = Vec::new();
-        for reply in std::iter::once(own.map_err(|error| replica.failed(&error))).chain(asked) {
-            match reply? {
-                StorageReply::Survey(survey) => surveys.push(survey),
-                other => return Err(unexpected_reply(&other)),
-            }
-        }
-        Ok(surveys)
+/// Surveys all replicas while the file is locked against changes.
+async fn surveys(
+    groups: &Arc<GroupService>,
+    replica: &Replica,
+    ino: InodeId,
+    piece: ByteRange,
+) -> Result<Vec<ReplicaState>> {
+    let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Shared).await;
+    let view = groups.primary_view(replica)?;
+    let group = view.group()?;
+    if replica.is_stepping_down(group.since) {
+        return Err(version_fence::version_mismatch(replica.group));
     }
+    let op = StorageOp::Survey { range: piece, unit: UNIT_BYTES, read: false };
+    let own = execute(&replica.store, ino, op.clone(), None).await;
+    let ask = |target| groups.call_member(target, (ino, op.clone()), read_context(group), None);
+    let asked = rt::join_all(others_in_sync(group, replica.target).map(ask).collect()).await;
+    let mut surveys = Vec::new();
+    for reply in std::iter::once(own.map_err(|error| replica.failed(&error))).chain(asked) {
+        match reply? {
+            StorageReply::Survey(survey) => surveys.push(survey),
+            other => return Err(unexpected_reply(&other)),
+        }
+    }
+    Ok(surveys)
 }
 
 /// Whether replicas are equal.

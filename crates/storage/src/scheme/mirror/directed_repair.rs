@@ -22,19 +22,19 @@ const PIECE_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// The replicas of one chunk file, as the primary of its group sees them.
-pub(crate) struct DirectedRepair {
+pub(super) struct DirectedRepair {
     groups: Arc<GroupService>,
     replica: Arc<Replica>,
     ino: InodeId,
 }
 
 impl DirectedRepair {
-    pub(crate) fn new(groups: Arc<GroupService>, replica: Arc<Replica>, ino: InodeId) -> DirectedRepair {
+    pub(super) fn new(groups: Arc<GroupService>, replica: Arc<Replica>, ino: InodeId) -> DirectedRepair {
         DirectedRepair { groups, replica, ino }
     }
 
     /// Makes the replica of `to` equal to that of `from`.
-    pub(crate) async fn repair_from(
+    pub(super) async fn repair_from(
         self,
         from: TargetId,
         to: TargetId,
@@ -148,7 +148,7 @@ impl DirectedRepair {
     }
 
     /// Replaces by holes what is on no replica any more.
-    pub(crate) async fn give_up(self, range: ByteRange) -> Result<StorageReply> {
+    pub(super) async fn give_up(self, range: ByteRange) -> Result<StorageReply> {
         let _entered = self.replica.role_lock.read().await;
         let mut lost = Vec::new();
         if self.make_hole_if_absent(range).await? {

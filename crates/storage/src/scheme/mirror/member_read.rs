@@ -18,63 +18,61 @@ use std::sync::Arc;
 use types::{Epoch, Errno, Error, MemberState, Result};
 use wire::{GroupContext, StorageReply, StorageRequest};
 
-impl GroupService {
-    /// Answers a client that reads from a member of its choice.
-    ///
-    /// # Errors
-    /// `EREMOTE` where only the primary knows. `EREMCHG` when the group has another version.
-    pub(crate) async fn handle_as_reader(
-        self: &Arc<Self>,
-        replica: &Replica,
-        context: GroupContext,
-        request: StorageRequest,
-        payload: Option<IoBuf>,
-    ) -> Result<StorageReply> {
-        let range = read_range(&request.op, payload.as_ref())?;
-        self.require_readable(replica, context.version)?;
-        let _running = self.fences.enter(request.session)?;
-        let epoch_guard = replica.epochs.enter(request.ino, request.epoch, false).await?;
-        // Before the wait, too: a change in progress stays unsettled for some time.
-        let is_unsettled =
-            || replica.unsettled.is_unsettled(request.ino, range) || replica.drc.has_closed_files();
-        if is_unsettled() {
-            return Err(redirect_to_primary(replica));
-        }
-        let _held = replica.ranges.acquire(request.ino, range, LockMode::Shared).await;
-        if is_unsettled() {
-            return Err(redirect_to_primary(replica));
-        }
-        replica.version_fence.enter(replica.group, context.version, false).await?;
-        let ino = request.ino;
-        let reply = match execute_request(&replica.store, &request, payload).await {
-            // The primary knows whether other members have the file.
-            Ok(_) if !has_file(replica, ino).await => return Err(redirect_to_primary(replica)),
-            Ok(reply) => reply,
-            Err(error) => {
-                replica.failed(&error);
-                if matches!(error.kind(), Kind::Io | Kind::Corrupt { .. }) {
-                    self.repair_later(replica, ino, range);
-                }
-                return Err(redirect_to_primary(replica));
-            }
-        };
-        // The member was in sync until now, so its content is what every client may rely on.
-        self.require_readable(replica, context.version)?;
-        epoch_guard.check().map(|()| reply)
+/// Answers a client that reads from a member of its choice.
+///
+/// # Errors
+/// `EREMOTE` where only the primary knows. `EREMCHG` when the group has another version.
+pub(super) async fn read_at_member(
+    groups: &Arc<GroupService>,
+    replica: &Replica,
+    context: GroupContext,
+    request: StorageRequest,
+    payload: Option<IoBuf>,
+) -> Result<StorageReply> {
+    let range = read_range(&request.op, payload.as_ref())?;
+    require_readable(groups, replica, context.version)?;
+    let _running = groups.fences.enter(request.session)?;
+    let epoch_guard = replica.epochs.enter(request.ino, request.epoch, false).await?;
+    // Before the wait, too: a change in progress stays unsettled for some time.
+    let is_unsettled =
+        || replica.unsettled.is_unsettled(request.ino, range) || replica.drc.has_closed_files();
+    if is_unsettled() {
+        return Err(redirect_to_primary(replica));
     }
+    let _held = replica.ranges.acquire(request.ino, range, LockMode::Shared).await;
+    if is_unsettled() {
+        return Err(redirect_to_primary(replica));
+    }
+    replica.version_fence.enter(replica.group, context.version, false).await?;
+    let ino = request.ino;
+    let reply = match execute_request(&replica.store, &request, payload).await {
+        // The primary knows whether other members have the file.
+        Ok(_) if !has_file(replica, ino).await => return Err(redirect_to_primary(replica)),
+        Ok(reply) => reply,
+        Err(error) => {
+            replica.failed(&error);
+            if matches!(error.kind(), Kind::Io | Kind::Corrupt { .. }) {
+                groups.repair_later(replica, ino, range);
+            }
+            return Err(redirect_to_primary(replica));
+        }
+    };
+    // The member was in sync until now, so its content is what every client may rely on.
+    require_readable(groups, replica, context.version)?;
+    epoch_guard.check().map(|()| reply)
+}
 
-    fn require_readable(&self, replica: &Replica, since: Epoch) -> Result<()> {
-        let view = self.view(replica.group);
-        let group = view.group()?;
-        replica.update_group(group);
-        if group.since != since {
-            return Err(version_fence::version_mismatch(replica.group));
-        }
-        let is_good = group.state_of(replica.target) == Some(MemberState::InSync);
-        match is_good && !replica.is_unclean() && self.lease.is_valid(rt::monotonic_ns()) {
-            true => Ok(()),
-            false => Err(redirect_to_primary(replica)),
-        }
+fn require_readable(groups: &GroupService, replica: &Replica, since: Epoch) -> Result<()> {
+    let view = groups.view(replica.group);
+    let group = view.group()?;
+    replica.update_group(group);
+    if group.since != since {
+        return Err(version_fence::version_mismatch(replica.group));
+    }
+    let is_good = group.state_of(replica.target) == Some(MemberState::InSync);
+    match is_good && !replica.is_unclean() && groups.lease.is_valid(rt::monotonic_ns()) {
+        true => Ok(()),
+        false => Err(redirect_to_primary(replica)),
     }
 }
 

@@ -46,62 +46,59 @@ struct FileRepair<'a> {
     tickets: RefCell<Vec<Ticket<'a>>>,
 }
 
-impl GroupService {
-    /// Repairs a range of a file of whose group this is the primary. Runs to its end, whether or
-    /// not the caller waits for it.
-    pub(crate) async fn repair(
-        self: &Arc<Self>,
-        replica: Arc<Replica>,
-        ino: InodeId,
-        range: ByteRange,
-    ) -> Result<RepairResult> {
-        let groups = self.clone();
-        detached::run(async move {
-            let (mut result, mut at) = (RepairResult::default(), range.start / PIECE_BYTES * PIECE_BYTES);
-            let range = ByteRange::new(at, range.end.min(MAX_END).next_multiple_of(BLOCK));
-            loop {
-                let piece = ByteRange::at(at, PIECE_BYTES).intersect(range);
-                let (found, end) = groups.repair_piece(&replica, ino, piece).await?;
-                result += found;
-                at = piece.end;
-                if at >= range.end.min(end) {
-                    return Ok(result);
-                }
+/// Repairs a range of a file of whose group this is the primary. Runs to its end, whether or not
+/// the caller waits for it.
+pub(super) async fn repair(
+    groups: &Arc<GroupService>,
+    replica: Arc<Replica>,
+    ino: InodeId,
+    range: ByteRange,
+) -> Result<RepairResult> {
+    let groups = groups.clone();
+    detached::run(async move {
+        let (mut result, mut at) = (RepairResult::default(), range.start / PIECE_BYTES * PIECE_BYTES);
+        let range = ByteRange::new(at, range.end.min(MAX_END).next_multiple_of(BLOCK));
+        loop {
+            let piece = ByteRange::at(at, PIECE_BYTES).intersect(range);
+            let (found, end) = repair_piece(&groups, &replica, ino, piece).await?;
+            result += found;
+            at = piece.end;
+            if at >= range.end.min(end) {
+                return Ok(result);
             }
-        })
-        .await
-    }
+        }
+    })
+    .await
+}
 
-    /// Repairs one piece; also returns where the file ends.
-    async fn repair_piece(
-        self: &Arc<Self>,
-        replica: &Replica,
-        ino: InodeId,
-        piece: ByteRange,
-    ) -> Result<(RepairResult, u64)> {
-        if replica.is_unclean() {
-            self.eject_others(replica).await?;
-        }
-        let _entered = replica.role_lock.read().await;
-        let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Exclusive).await;
-        self.wait_for_lease(replica.target).await?;
-        let group = self.primary_view(replica)?.group()?.clone();
-        let _entry_hold = replica.store.hold_entries();
-        let ticket = replica.sequences.begin(group.since);
-        if replica.is_stepping_down(group.since) || self.since(replica.group) != group.since {
-            return Err(version_fence::version_mismatch(replica.group));
-        }
-        let _version_guard = replica.version_fence.enter(replica.group, group.since, true).await?;
-        let file_repair =
-            FileRepair { groups: self, replica, ino, group, tickets: RefCell::new(vec![ticket]) };
-        let replicas = file_repair.survey(piece).await?;
-        let end = replicas.iter().map(|copy| copy.survey.len.max(copy.survey.sum_end)).max().unwrap_or(0);
-        let plan = plan(&replicas, piece);
-        if plan.is_empty() {
-            return Ok((RepairResult::default(), end));
-        }
-        Ok((file_repair.execute_plan(&replicas, &plan).await?, end))
+/// Repairs one piece; also returns where the file ends.
+async fn repair_piece(
+    groups: &Arc<GroupService>,
+    replica: &Replica,
+    ino: InodeId,
+    piece: ByteRange,
+) -> Result<(RepairResult, u64)> {
+    if replica.is_unclean() {
+        groups.eject_others(replica).await?;
     }
+    let _entered = replica.role_lock.read().await;
+    let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Exclusive).await;
+    groups.wait_for_lease(replica.target).await?;
+    let group = groups.primary_view(replica)?.group()?.clone();
+    let _entry_hold = replica.store.hold_entries();
+    let ticket = replica.sequences.begin(group.since);
+    if replica.is_stepping_down(group.since) || groups.since(replica.group) != group.since {
+        return Err(version_fence::version_mismatch(replica.group));
+    }
+    let _version_guard = replica.version_fence.enter(replica.group, group.since, true).await?;
+    let file_repair = FileRepair { groups, replica, ino, group, tickets: RefCell::new(vec![ticket]) };
+    let replicas = file_repair.survey(piece).await?;
+    let end = replicas.iter().map(|copy| copy.survey.len.max(copy.survey.sum_end)).max().unwrap_or(0);
+    let plan = plan(&replicas, piece);
+    if plan.is_empty() {
+        return Ok((RepairResult::default(), end));
+    }
+    Ok((file_repair.execute_plan(&replicas, &plan).await?, end))
 }
 
 /// Returns the parts in which the checksums of a file of `len` bytes are sent: as much as one

@@ -23,6 +23,11 @@ const FILES_SENT_AT_ONCE: usize = 4;
 /// Files that are checked for existence here at a time.
 const FILES_AT_ONCE: usize = 64;
 
+/// The resync of a member, which has a replica of everything.
+pub(super) struct ReplicaResync<'a> {
+    pub(super) resync: &'a MemberResync<'a>,
+}
+
 /// The position up to which a file has been given to the senders.
 struct SendPosition {
     at: Cell<u64>,
@@ -30,10 +35,10 @@ struct SendPosition {
     lock: rt::sync::RwLock,
 }
 
-impl MemberResync<'_> {
+impl ReplicaResync<'_> {
     /// Makes the files of the work the same on the member as here: their existence, their length,
     /// and the content of the ranges.
-    pub(crate) async fn send_work(&self, work: ResyncWork) -> Result<()> {
+    pub(super) async fn send_work(&self, work: ResyncWork) -> Result<()> {
         let mut here = Vec::new();
         for some in work.into_iter().collect::<Vec<_>>().chunks(FILES_AT_ONCE) {
             here.extend(self.remove_absent(some).await?);
@@ -60,20 +65,34 @@ impl MemberResync<'_> {
     /// Whether the chunk file exists here. An open file counts even if another program has unlinked
     /// it: its content can still be read.
     pub(super) async fn is_here(&self, ino: InodeId) -> Result<bool> {
-        if self.replica.store.is_open(ino) {
+        if self.resync.replica.store.is_open(ino) {
             return Ok(true);
         }
-        self.replica.store.has_chunk_file(ino).await.map_err(|error| self.replica.failed(&error))
+        self.resync
+            .replica
+            .store
+            .has_chunk_file(ino)
+            .await
+            .map_err(|error| self.resync.replica.failed(&error))
     }
 
     /// Fails if an absent chunk file was removed by another program and has only now been closed:
     /// the next attempt begins by restoring it.
     async fn require_deleted(&self, ino: InodeId) -> Result<()> {
-        match self.replica.store.is_missing(ino).await.map_err(|error| self.replica.failed(&error))? {
+        match self
+            .resync
+            .replica
+            .store
+            .is_missing(ino)
+            .await
+            .map_err(|error| self.resync.replica.failed(&error))?
+        {
             false => Ok(()),
             true => {
-                let message =
-                    format!("target {}: the chunk file of inode {ino} is missing", self.replica.target);
+                let message = format!(
+                    "target {}: the chunk file of inode {ino} is missing",
+                    self.resync.replica.target
+                );
                 Err(Error::new(Errno::EAGAIN, message).hint("the member is resynced again automatically"))
             }
         }
@@ -97,43 +116,44 @@ impl MemberResync<'_> {
 
     /// Resyncs one file: its existence, its length, and the content of the ranges.
     async fn send_file(&self, ino: InodeId, ranges: Vec<ByteRange>) -> Result<()> {
-        let replica = self.replica;
-        let turn = self.wait_for_turn().await?;
+        let replica = self.resync.replica;
+        let turn = self.resync.wait_for_turn().await?;
         self.restore_length(ino).await?;
         let (is_there, repeated) = {
             let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Exclusive).await;
             match self.is_here(ino).await? {
                 true => {
-                    let len = self.len(ino).await?;
+                    let len = self.resync.len(ino).await?;
                     let missing = self.missing_tail(ino, len, &ranges).await?;
                     (true, missing.into_iter().chain(self.set_len(ino, len).await?).collect())
                 }
                 false => {
                     self.require_deleted(ino).await?;
-                    self.call_member(ino, StorageOp::Delete, None).await?;
+                    self.resync.call_member(ino, StorageOp::Delete, None).await?;
                     (false, Vec::new())
                 }
             }
         };
-        self.yield_to_clients(turn).await;
+        self.resync.yield_to_clients(turn).await;
         if is_there {
             for range in merged(repeated.into_iter().chain(ranges).collect()) {
                 self.send_range(ino, range).await?;
             }
             self.set_time(ino).await?;
         }
-        self.progress.file_done(0);
+        self.resync.progress.file_done(0);
         Ok(())
     }
 
     /// Gives the member's replica the modification time of this one: the member may have to report
     /// it one day.
     async fn set_time(&self, ino: InodeId) -> Result<()> {
-        let _held = self.replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Exclusive).await;
-        let stat = self.replica.store.stat(ino).await.map_err(|error| self.replica.failed(&error))?;
+        let _held = self.resync.replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Exclusive).await;
+        let stat =
+            self.resync.replica.store.stat(ino).await.map_err(|error| self.resync.replica.failed(&error))?;
         match stat.len {
             0 => Ok(()),
-            _ => self.call_member(ino, StorageOp::SetTime { time: stat.mtime }, None).await.map(drop),
+            _ => self.resync.call_member(ino, StorageOp::SetTime { time: stat.mtime }, None).await.map(drop),
         }
     }
 
@@ -147,7 +167,8 @@ impl MemberResync<'_> {
         if len == 0 || merged(ranges.to_vec()).iter().any(is_all) {
             return Ok(None);
         }
-        let StorageReply::Stat { len: has, .. } = self.call_member(ino, StorageOp::Stat, None).await? else {
+        let StorageReply::Stat { len: has, .. } = self.resync.call_member(ino, StorageOp::Stat, None).await?
+        else {
             return Ok(None);
         };
         let start = has / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
@@ -157,7 +178,7 @@ impl MemberResync<'_> {
     /// Sets the length of the member's replica. If the block in which it ends is damaged there,
     /// that block is cut off and must be sent.
     async fn set_len(&self, ino: InodeId, len: u64) -> Result<Option<ByteRange>> {
-        let truncate = |len| self.call_member(ino, StorageOp::Truncate { len }, None);
+        let truncate = |len| self.resync.call_member(ino, StorageOp::Truncate { len }, None);
         match truncate(len).await {
             Ok(_) => return Ok(None),
             Err(error) if error.errno == Errno::EIO => {}
@@ -169,7 +190,7 @@ impl MemberResync<'_> {
                 return Err(error);
             }
             // Another program has removed it there: everything must be sent.
-            self.call_member(ino, StorageOp::Delete, None).await?;
+            self.resync.call_member(ino, StorageOp::Delete, None).await?;
             truncate(len).await?;
             return Ok(Some(ByteRange::new(0, len)));
         }
@@ -195,10 +216,10 @@ impl MemberResync<'_> {
     async fn send_pieces(&self, ino: InodeId, end: u64, position: &SendPosition) -> Result<()> {
         // A sender that finds nothing left here needs no turn.
         while position.at.get() < end {
-            let turn = self.wait_for_turn().await?;
+            let turn = self.resync.wait_for_turn().await?;
             let Some(piece) = self.next_piece(ino, end, position).await? else { return Ok(()) };
             self.send_piece(ino, piece).await?;
-            self.yield_to_clients(turn).await;
+            self.resync.yield_to_clients(turn).await;
         }
         Ok(())
     }
@@ -206,7 +227,7 @@ impl MemberResync<'_> {
     /// Returns the next piece of a file that contains data; `None` at its end.
     async fn next_piece(&self, ino: InodeId, end: u64, position: &SendPosition) -> Result<Option<ByteRange>> {
         let _exclusive = position.lock.write().await;
-        let end = end.min(self.len(ino).await?);
+        let end = end.min(self.resync.len(ino).await?);
         if position.at.get() >= end {
             return Ok(None);
         }
@@ -227,8 +248,8 @@ impl MemberResync<'_> {
         // the end of its last block.
         let limit = range.end.next_multiple_of(block);
         let data = async |from| {
-            let found = self.replica.store.seek(ino, from, Seek::Data).await;
-            let found = found.map_err(|error| self.replica.failed(&error))?;
+            let found = self.resync.replica.store.seek(ino, from, Seek::Data).await;
+            let found = found.map_err(|error| self.resync.replica.failed(&error))?;
             Ok::<u64, Error>(found.unwrap_or(u64::MAX).min(limit))
         };
         let end = |data: u64| data / block * block;
@@ -237,22 +258,24 @@ impl MemberResync<'_> {
             return Ok(range.start);
         }
         let hole = ByteRange::new(range.start, seen);
-        let _held = self.replica.ranges.acquire(ino, hole, LockMode::Shared).await;
+        let _held = self.resync.replica.ranges.acquire(ino, hole, LockMode::Shared).await;
         let true_end = self.true_hole_end(ino, hole).await?;
         if end(data(range.start).await?) < hole.end || true_end < hole.end.min(hole.start + PIECE_BYTES) {
             return Ok(range.start);
         }
         let hole = ByteRange::new(hole.start, true_end);
-        self.call_member(ino, StorageOp::Allocate { range: hole, how: AllocateMode::Punch }, None).await?;
-        self.progress.moved(0, hole.len(), rt::monotonic_ns());
+        self.resync
+            .call_member(ino, StorageOp::Allocate { range: hole, how: AllocateMode::Punch }, None)
+            .await?;
+        self.resync.progress.moved(0, hole.len(), rt::monotonic_ns());
         Ok(hole.end)
     }
 
     /// Sends a piece while it is locked against changes.
     async fn send_piece(&self, ino: InodeId, piece: ByteRange) -> Result<()> {
-        let replica = self.replica;
+        let replica = self.resync.replica;
         let _held = replica.ranges.acquire(ino, piece, LockMode::Shared).await;
-        let now = piece.intersect(ByteRange::new(0, self.len(ino).await?));
+        let now = piece.intersect(ByteRange::new(0, self.resync.len(ino).await?));
         let mut moved = 0;
         if !now.is_empty() {
             let buf = IoBuf::alloc(now.len() as usize);
@@ -265,17 +288,17 @@ impl MemberResync<'_> {
                 Err(error) => return Err(replica.failed(&error)),
             }
         }
-        self.sent.set(self.sent.get() + moved);
+        self.resync.sent.set(self.resync.sent.get() + moved);
         // Comparing the member's content costs the disks as much as sending it.
-        self.rate_limiter.record_sent(now.len());
-        self.progress.moved(moved, piece.len(), rt::monotonic_ns());
+        self.resync.rate_limiter.record_sent(now.len());
+        self.resync.progress.moved(moved, piece.len(), rt::monotonic_ns());
         Ok(())
     }
 
     /// Writes to the member.
     pub(super) async fn write(&self, ino: InodeId, offset: u64, data: IoBuf) -> Result<()> {
         let op = StorageOp::Write { offset, path: DataPath::Direct, durable: false };
-        self.call_member(ino, op, Some(data)).await.map(drop)
+        self.resync.call_member(ino, op, Some(data)).await.map(drop)
     }
 
     /// Sends the parts of a range that the member lacks; returns the number of bytes.

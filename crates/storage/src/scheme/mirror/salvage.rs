@@ -6,8 +6,8 @@
 //! resynced member, as it is here: the older content there would be taken for the written one. All
 //! of that is repaired or reported as soon as the member is in sync, as damage that a scrub finds.
 
+use super::resync::ReplicaResync;
 use crate::convert;
-use crate::group::member_resync::MemberResync;
 use crate::group::range_locks::{LockMode, WHOLE_FILE};
 use rt::IoBuf;
 use std::collections::BTreeMap;
@@ -34,19 +34,19 @@ struct Surveys {
     member: ReplicaState,
 }
 
-impl MemberResync<'_> {
+impl ReplicaResync<'_> {
     /// Sends a piece that can't be read as a whole here. The caller holds it; `refusal` is the read
     /// error.
     pub(super) async fn salvage(&self, ino: InodeId, piece: ByteRange, refusal: Error) -> Result<()> {
         let blocks = ByteRange::new(piece.start / BLOCK * BLOCK, piece.end.next_multiple_of(BLOCK));
-        let failed = |error| self.replica.failed(&error);
-        let here = self.replica.store.survey(ino, blocks, BLOCK, true).await.map_err(failed)?;
+        let failed = |error| self.resync.replica.failed(&error);
+        let here = self.resync.replica.store.survey(ino, blocks, BLOCK, true).await.map_err(failed)?;
         let here = convert::survey(here);
         if !here.exists {
             return Err(refusal);
         }
         let op = StorageOp::Survey { range: blocks, unit: BLOCK, read: true };
-        let member = survey(self.call_member(ino, op.clone(), None).await?)?;
+        let member = survey(self.resync.call_member(ino, op.clone(), None).await?)?;
         let mut others = BTreeMap::new();
         for target in self.others()? {
             // A member that doesn't answer isn't a source.
@@ -62,9 +62,9 @@ impl MemberResync<'_> {
     }
 
     async fn send_from(&self, ino: InodeId, range: ByteRange, source: Source) -> Result<()> {
-        let replica = self.replica;
+        let replica = self.resync.replica;
         if source != Source::Here {
-            self.damaged.borrow_mut().push((ino, range));
+            self.resync.damaged.borrow_mut().push((ino, range));
         }
         let buf = IoBuf::alloc(range.len() as usize);
         match source {
@@ -74,7 +74,7 @@ impl MemberResync<'_> {
                     group = %replica.group, target_id = %replica.target, inode = %ino, %range,
                     "no intact replica is left of this range; hint: weft fsck names the file; restore it from a backup"
                 );
-                return self.call_member(ino, StorageOp::MarkLost { range }, None).await.map(drop);
+                return self.resync.call_member(ino, StorageOp::MarkLost { range }, None).await.map(drop);
             }
             Source::Here => {
                 let read = replica.store.read(ino, range.start, &buf, chunkstore::IoPath::Direct).await;
@@ -91,26 +91,26 @@ impl MemberResync<'_> {
     /// Restores the length of the chunk file here if another program has removed or truncated it,
     /// so that the member doesn't lose its content by that.
     pub(super) async fn restore_length(&self, ino: InodeId) -> Result<()> {
-        let (replica, store) = (self.replica, &self.replica.store);
+        let (replica, store) = (self.resync.replica, &self.resync.replica.store);
         if !self.is_shortened(ino).await? {
             return Ok(());
         }
         let group = replica.group;
         if !self.others()?.is_empty() {
             // The comparison of lengths happens where the file ends here.
-            let end = self.len(ino).await?.max(1);
+            let end = self.resync.len(ino).await?.max(1);
             for at in [0, end - 1] {
                 let range = ByteRange::at(at, 1);
-                self.groups.request_repair(replica.target, group, ino, range).await?;
+                self.resync.groups.request_repair(replica.target, group, ino, range).await?;
             }
             if !self.is_shortened(ino).await? {
-                self.damaged.borrow_mut().push((ino, WHOLE_FILE));
+                self.resync.damaged.borrow_mut().push((ino, WHOLE_FILE));
                 return Ok(());
             }
         }
         let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Exclusive).await;
         let op = StorageOp::Survey { range: ByteRange::new(0, BLOCK), unit: BLOCK, read: false };
-        let member = survey(self.call_member(ino, op, None).await?)?;
+        let member = survey(self.resync.call_member(ino, op, None).await?)?;
         let failed = |error| replica.failed(&error);
         let is_extended = store.restore_length(ino, member.len).await.map_err(failed)?;
         // An open file here is sent from its handle, and rewritten from the member afterwards: it
@@ -120,7 +120,7 @@ impl MemberResync<'_> {
                 %group, target_id = %replica.target, inode = %ino,
                 "another program removed or truncated the chunk file of inode {ino}; the resynced member keeps its content"
             );
-            self.damaged.borrow_mut().push((ino, WHOLE_FILE));
+            self.resync.damaged.borrow_mut().push((ino, WHOLE_FILE));
         }
         Ok(())
     }
@@ -128,7 +128,7 @@ impl MemberResync<'_> {
     /// Whether the chunk file here is shorter than its checksums say, or missing although it exists
     /// elsewhere.
     async fn is_shortened(&self, ino: InodeId) -> Result<bool> {
-        let (replica, store) = (self.replica, &self.replica.store);
+        let (replica, store) = (self.resync.replica, &self.resync.replica.store);
         let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Shared).await;
         let failed = |error| replica.failed(&error);
         if !self.is_here(ino).await? {
@@ -147,7 +147,7 @@ impl MemberResync<'_> {
             match self.call_other(target, ino, StorageOp::Stat, None).await {
                 Ok(StorageReply::Stat { len, .. }) => longest = longest.max(len),
                 Ok(_) => {}
-                Err(error) if self.groups.is_reachable(target) => return Err(error),
+                Err(error) if self.resync.groups.is_reachable(target) => return Err(error),
                 Err(error) => self.eject_unreachable(target, error).await?,
             }
         }
@@ -156,9 +156,10 @@ impl MemberResync<'_> {
 
     /// Ejects another member whose node is unreachable; fails while it is still in sync.
     async fn eject_unreachable(&self, target: TargetId, error: Error) -> Result<()> {
-        let since = self.groups.primary_view(self.replica)?.group()?.since;
-        self.groups
-            .report_member(self.replica, since, target, MemberState::NeedsResync, &error.message)
+        let since = self.resync.groups.primary_view(self.resync.replica)?.group()?.since;
+        self.resync
+            .groups
+            .report_member(self.resync.replica, since, target, MemberState::NeedsResync, &error.message)
             .await;
         match self.others()?.contains(&target) {
             true => Err(error),
@@ -168,15 +169,17 @@ impl MemberResync<'_> {
 
     /// Returns where an apparent hole here ends according to the checksums.
     pub(super) async fn true_hole_end(&self, ino: InodeId, hole: ByteRange) -> Result<u64> {
-        let store = &self.replica.store;
-        store.true_hole_end(ino, hole).await.map_err(|error| self.replica.failed(&error))
+        let store = &self.resync.replica.store;
+        store.true_hole_end(ino, hole).await.map_err(|error| self.resync.replica.failed(&error))
     }
 
     /// Returns the in-sync members besides this one.
     fn others(&self) -> Result<Vec<TargetId>> {
-        let view = self.groups.primary_view(self.replica)?;
+        let view = self.resync.groups.primary_view(self.resync.replica)?;
         let good = view.group()?.members_with_states().filter(|(target, state)| {
-            *target != self.replica.target && *target != self.member && *state == MemberState::InSync
+            *target != self.resync.replica.target
+                && *target != self.resync.member
+                && *state == MemberState::InSync
         });
         Ok(good.map(|(target, _)| target).collect())
     }
@@ -189,10 +192,10 @@ impl MemberResync<'_> {
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let group = self.groups.primary_view(self.replica)?.group()?.clone();
+        let group = self.resync.groups.primary_view(self.resync.replica)?.group()?.clone();
         let part = GroupRole::Member { sequence: 0, committed: 0 };
         let in_group = GroupContext { group: group.id, version: group.since, role: part };
-        self.groups.call_member(target, (ino, op), in_group, payload).await
+        self.resync.groups.call_member(target, (ino, op), in_group, payload).await
     }
 }
 
