@@ -89,10 +89,14 @@ impl Client {
             let piece =
                 layout::pieces(layout, range).next().expect("a chunk before the end of the file has bytes");
             let group = map.group(piece.group);
+            let scheme = group.map_or(layout.scheme, |group| group.scheme);
+            let local = layout::member_pieces(scheme, ByteRange::at(piece.local, range.len()))
+                .next()
+                .expect("a chunk before the end of the file has bytes");
             Ok(json!({
                 "index": index, "offset": range.start, "length": range.len(), "group": piece.group,
                 "target": group.and_then(primary), "chunk_file": format!("{:016x}", layout.chunk_file(ino, piece.stripe).0),
-                "chunk_file_offset": piece.local,
+                "chunk_file_offset": local.offset,
             }))
         });
         Ok((shown.collect::<Result<_>>()?, total))
