@@ -1,5 +1,6 @@
-//! Mirrored groups: the primary of a group keeps the members' replicas equal, as
-//! docs/concepts/replication.md describes.
+//! Groups of several targets: their members, and the admission of requests, as
+//! docs/concepts/replication.md describes. All of it is the same for all redundancy schemes with a
+//! primary; what the members do with an admitted request is up to the group's scheme (`scheme`).
 //!
 //! Each target has a separate store for each group, a *replica*. The primary receives changes,
 //! orders them and sends them to the other members. When a member fails a change or doesn't answer,
