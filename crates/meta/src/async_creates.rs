@@ -15,7 +15,6 @@ use crate::sessions::{Session, SessionKind};
 use crate::transaction_view::View;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 use types::{Attr, Errno, Error, InodeId, Result};
 use wire::{AsyncCreate, MetaOp, MetaReply, MetaRequest};
 
@@ -91,7 +90,7 @@ impl MetaService {
             privileged: false,
             op,
         };
-        let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let map = self.chunks.map.load();
         let (local_session, conflict_free) =
             (Session::new(session.id, SessionKind::Local), ConflictFree::default());
         let command = |view: &View<'_>| {

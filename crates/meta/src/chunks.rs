@@ -3,7 +3,7 @@
 use crate::limits::{DURABLE_TRIES, PRIMARY_TIMEOUT};
 use net::{GroupDestination, StorageChannels};
 use rt::IoBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use types::{
     ClusterMap, Errno, Error, Group, GroupId, InodeId, Layout, MapHandle, PoolId, Result, Scheme, SessionId,
     TargetId, Timestamp,
@@ -250,6 +250,6 @@ impl Chunks {
     }
 
     pub fn current_map(&self) -> Arc<ClusterMap> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.map.load()
     }
 }

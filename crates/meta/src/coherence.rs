@@ -516,8 +516,8 @@ mod tests {
     use crate::service::MetaOptions;
     use crate::sessions::SessionKind;
     use kv::{Durability, Memory, Writer};
-    use std::sync::{Arc, RwLock};
-    use types::{ClusterMap, HashMap, NodeId, SessionId};
+    use std::sync::Arc;
+    use types::{HashMap, MapHandle, NodeId, SessionId};
 
     /// A command may run on one core while another core ends its session.
     #[test]
@@ -526,7 +526,7 @@ mod tests {
         let run = async {
             let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
             let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: 1 };
-            let map = Arc::new(RwLock::new(Arc::new(ClusterMap::default())));
+            let map = MapHandle::default();
             let meta = MetaService::open(writer, options, map, HashMap::default()).await.unwrap();
             meta.register_session(ENDED, SessionKind::Remote).await.unwrap();
             let session = meta.sessions.find(ENDED).unwrap();

@@ -24,7 +24,7 @@ use net::Deadline;
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use types::{Errno, Error, InodeId, PartitionId, Result};
 use wire::{MetaRequest, PartitionsReply, PartitionsRequest};
 
@@ -205,7 +205,7 @@ impl CrossPartitionTx {
     /// Runs the command, with all partitions locked.
     async fn run_locked(&self, locked: &LockedPartitions) -> TxStep {
         let service = &self.service;
-        let map = service.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let map = service.chunks.map.load();
         let mut inodes = locked.conflict_free.inodes.clone();
         // Data fetched from partitions of other services stays valid as long as they are locked.
         let mut reading = Reading::new(&service.executors);

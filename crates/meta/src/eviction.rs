@@ -20,8 +20,8 @@ use prost::Message;
 use rt::sync::Event;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId, TargetId, TargetState};
@@ -338,7 +338,7 @@ impl MetaService {
     fn working_until_ns(&self, session: &Session, due: &PendingRecall, since_ns: u64) -> u64 {
         let Some(reported_ns) = session.last_working_report_ns(due.number) else { return 0 };
         let report_valid_until_ns = reported_ns + WORKING_REPORT_VALID.as_nanos() as u64;
-        let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let map = self.chunks.map.load();
         match map.targets.iter().all(|target| target.state == TargetState::Online) {
             true => report_valid_until_ns.min(since_ns + RECALL_WORK_TIMEOUT.as_nanos() as u64),
             false => report_valid_until_ns,

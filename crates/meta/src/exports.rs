@@ -9,7 +9,6 @@ use crate::service::MetaService;
 use crate::sessions::Session;
 use crate::transaction_view::View;
 use namespace::{Caller, Env};
-use std::sync::PoisonError;
 use types::{Credentials, Errno, Error, Export, ExportAccess, Result, SessionId, Squash};
 use wire::spec::MetaEffect;
 use wire::{MetaOp, MetaRequest};
@@ -49,7 +48,7 @@ impl MetaService {
 
     /// The rule that applies to a caller now.
     pub(crate) fn export_of(&self, caller: &net::Caller) -> Export {
-        self.exports.apply_map(&self.chunks.map.read().unwrap_or_else(PoisonError::into_inner));
+        self.exports.apply_map(&self.chunks.map.load());
         self.exports.of(caller)
     }
 }

@@ -2,11 +2,12 @@
 //! that a pool doesn't have yet.
 
 use crate::executor::CommandOrigin;
-use crate::limits::{GROUPS_POLL, GROUPS_TIMEOUT};
+use crate::limits::GROUPS_TIMEOUT;
 use crate::service::{CommandAnswer, MetaService};
 use crate::sessions::Session;
 use net::{Deadline, LocalFuture};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 use types::{ClusterMap, Errno, Error, Group, Result, Scheme};
 use wire::{MetaOp, MetaRequest, PatternChange};
 
@@ -53,12 +54,12 @@ impl MetaService {
     }
 
     fn map_now(&self) -> Arc<ClusterMap> {
-        self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.chunks.map.load()
     }
 
     /// Waits until this process's map has the groups.
     async fn await_groups(&self, pool: &str, scheme: Scheme) -> Result<()> {
-        let began_ns = rt::monotonic_ns();
+        let end_ns = rt::monotonic_ns().saturating_add(GROUPS_TIMEOUT.as_nanos() as u64);
         loop {
             let map = self.map_now();
             let id = map.pool_named(pool).map(|pool| pool.id);
@@ -67,13 +68,15 @@ impl MetaService {
             if map.groups.iter().any(is_made) {
                 return Ok(());
             }
-            if rt::monotonic_ns() - began_ns > GROUPS_TIMEOUT.as_nanos() as u64 {
+            let left_ns = end_ns.saturating_sub(rt::monotonic_ns());
+            if left_ns == 0 {
                 let message = format!(
                     "groups of scheme {scheme} were created in pool {pool}, but the cluster map of this service doesn't show them yet"
                 );
                 return Err(Error::new(Errno::EAGAIN, message).hint("try again in a moment"));
             }
-            rt::sleep(GROUPS_POLL).await;
+            let changed = self.chunks.map.changed_since(map.epoch);
+            rt::timeout(Duration::from_nanos(left_ns), changed).await;
         }
     }
 }

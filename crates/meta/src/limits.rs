@@ -263,9 +263,6 @@ pub(crate) const LEASE_TRIES: usize = 100;
 /// moment.
 pub const GROUPS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often the map is checked for them.
-pub const GROUPS_POLL: Duration = Duration::from_millis(20);
-
 #[cfg(test)]
 mod tests {
     use super::MAX_CACHED_VALUE;

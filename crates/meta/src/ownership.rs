@@ -15,7 +15,7 @@ use kv::{Batch, Guard, Outcome};
 use namespace::{Key, decode_key, keys};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use types::{
     ClusterMap, Credentials, Epoch, Errno, Error, InodeId, NodeId, NodeState, PartitionId, Result, SessionId,
 };
@@ -35,7 +35,7 @@ impl MetaService {
         while !self.stopping.is_set() {
             // Read before the map: a map from before the term may be outdated.
             let term = self.peers.as_ref().and_then(|peers| peers.term());
-            let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let map = self.chunks.map.load();
             if applied != Some((map.epoch, term)) || self.lacks_partitions(&map) {
                 applied = match self.apply_assignment(&map, term).await {
                     Ok(true) => Some((map.epoch, term)),
@@ -183,7 +183,7 @@ impl MetaService {
             owners.push((partition, next.epoch, Guard { key, expected: Some(value.into()) }));
         }
         if partitions.contains(&InodeId::ROOT.partition()) && is_new {
-            let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let map = self.chunks.map.load();
             let env = env(&self.options, SessionId(0), Credentials::default(), &map);
             batch.writes.extend(namespace::format(&env));
         }

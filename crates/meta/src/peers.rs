@@ -84,7 +84,7 @@ impl PeerServices {
     }
 
     pub fn map(&self) -> Arc<ClusterMap> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.map.load()
     }
 
     /// Whether the map assigns a partition to this node.

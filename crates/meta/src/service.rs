@@ -24,7 +24,7 @@ use namespace::{Applied, Env, ReadError};
 use net::{Deadline, Handler, LocalFuture, StorageChannels};
 use parking_lot::Mutex;
 use rt::IoBuf;
-use std::sync::{Arc, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use types::{
     ClusterMap, Credentials, Errno, Error, ExportAccess, InodeId, MapHandle, NodeId, PartitionId, Result,
     SessionId, TargetId,
@@ -417,7 +417,7 @@ impl MetaService {
         session: &Arc<Session>,
         deadline: Deadline,
     ) -> Result<CommandAnswer> {
-        let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let map = self.chunks.map.load();
         let (first, second) = partitions_of(&request.op);
         let partitions = [first, second.unwrap_or(first)];
         let number = request.slot_sequence;

@@ -21,7 +21,7 @@ use kv::{Batch, Outcome, Readable, Store};
 use net::LocalFuture;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use types::{
     CapacityClass, ClusterMap, Epoch, GroupId, GroupUsage, InodeId, MapHandle, Node, NodeId, NodeState,
     PartitionId, Pool, PoolId, Role, SessionId, Target, TargetId, TargetState,
@@ -188,7 +188,7 @@ impl Management {
         let inventory = Inventory::stored(store.get(INVENTORY_KEY).await?.as_deref());
         Ok(Management {
             numbers: Mutex::new(numbers.unwrap_or_else(|| NextNumbers::above(&map))),
-            map: Arc::new(RwLock::new(Arc::new(map))),
+            map: MapHandle::new(map),
             store,
             change_lock: rt::sync::RwLock::new(),
             changed: rt::sync::Event::new(),
@@ -244,7 +244,7 @@ impl Management {
 
     /// The current map.
     pub fn current(&self) -> Arc<ClusterMap> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.map.load()
     }
 
     /// The cluster's constants and management's host; `None` in a cluster of one process.
@@ -460,7 +460,7 @@ impl Management {
             self.members().follow(&before, &map);
         }
         *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
-        *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
+        self.map.store(Arc::new(map));
         if is_new_epoch {
             self.changed.set();
             self.changed.clear();

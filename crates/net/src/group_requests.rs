@@ -10,11 +10,11 @@
 //! Two primaries may execute the same request, one after the other. The request must tolerate that:
 //! by its sequence id, or because no other client sees or changes the affected data meanwhile.
 
-use crate::limits::{ANSWER_GRACE, FIRST_GROUP_BACKOFF, GROUP_POLL, LONGEST_GROUP_BACKOFF};
+use crate::limits::{ANSWER_GRACE, FIRST_GROUP_BACKOFF, GROUP_WATCH_DELAY, LONGEST_GROUP_BACKOFF};
 use crate::replica_reads::may_read_any_replica;
 use crate::{StorageChannels, WhenOffline};
 use rt::IoBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use types::{ClusterMap, Epoch, Errno, Error, Group, GroupId, MapHandle, Result, TargetId};
 use wire::{GroupContext, GroupRole, StorageReply, StorageRequest};
@@ -132,8 +132,13 @@ impl PrimarySearch {
     ) -> Result<()> {
         self.check(destination, last)?;
         let until_ns = rt::monotonic_ns() + self.backoff.as_nanos() as u64;
-        while destination.primary()?.1 == since && rt::monotonic_ns() < until_ns {
-            rt::sleep(FIRST_GROUP_BACKOFF).await;
+        loop {
+            let seen = destination.map.epoch();
+            let left_ns = until_ns.saturating_sub(rt::monotonic_ns());
+            if destination.primary()?.1 != since || left_ns == 0 {
+                break;
+            }
+            rt::timeout(Duration::from_nanos(left_ns), destination.map.changed_since(seen)).await;
         }
         self.backoff = (self.backoff * 2).min(LONGEST_GROUP_BACKOFF);
         Ok(())
@@ -142,7 +147,7 @@ impl PrimarySearch {
 
 impl GroupDestination<'_> {
     pub(crate) fn current(&self) -> Arc<ClusterMap> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.map.load()
     }
 
     /// The primary, if there is one, and the version of the group.
@@ -163,24 +168,27 @@ impl GroupDestination<'_> {
     /// Waits until the group has another version, or until it is too late for an answer.
     pub(crate) async fn wait_for_change(self, since: Option<Epoch>, deadline_ns: u64) {
         let end_ns = deadline_ns.saturating_add(ANSWER_GRACE.as_nanos() as u64);
-        loop {
-            rt::sleep(GROUP_POLL).await;
-            let now = self.primary().ok().map(|(_, since)| since);
-            if now != since || rt::monotonic_ns() > end_ns {
-                return;
-            }
-        }
+        self.wait_until(end_ns, || self.primary().ok().map(|(_, since)| since) != since).await;
     }
 
     /// Waits until there is another primary, or until it is too late for an answer.
     async fn wait_for_replacement(self, primary: TargetId, deadline_ns: u64) {
         // The transport gives up at the same time, and has a more precise error.
         let end_ns = deadline_ns.saturating_add(ANSWER_GRACE.as_nanos() as u64);
+        self.wait_until(end_ns, || self.has_other_primary(primary)).await;
+    }
+
+    /// Waits until the map fulfils a condition, or until the time `end_ns`. Most requests end
+    /// before the first check.
+    async fn wait_until(self, end_ns: u64, is_fulfilled: impl Fn() -> bool) {
+        rt::sleep(GROUP_WATCH_DELAY).await;
         loop {
-            rt::sleep(GROUP_POLL).await;
-            if self.has_other_primary(primary) || rt::monotonic_ns() > end_ns {
+            let seen = self.map.epoch();
+            let left_ns = end_ns.saturating_sub(rt::monotonic_ns());
+            if is_fulfilled() || left_ns == 0 {
                 return;
             }
+            rt::timeout(Duration::from_nanos(left_ns), self.map.changed_since(seen)).await;
         }
     }
 

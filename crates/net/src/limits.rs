@@ -27,9 +27,9 @@ pub(crate) const FAILED_ADDRESS_BACKOFF: Duration = Duration::from_secs(30);
 /// lasts longer than this clears the history.
 pub(crate) const LONGEST_ADDRESS_BACKOFF: Duration = Duration::from_secs(600);
 
-/// How often a request that waits for a primary checks whether the map names another one: short
-/// compared with a failover.
-pub(crate) const GROUP_POLL: Duration = Duration::from_millis(50);
+/// How long a request to a group is in flight before it watches the map for another primary: long
+/// compared with most requests, which thus need no watch, and short compared with a failover.
+pub(crate) const GROUP_WATCH_DELAY: Duration = Duration::from_millis(50);
 /// First pause before a request is sent again to a primary that refused it for its group version;
 /// it doubles up to the longest. A map takes a millisecond or two from management to all nodes.
 pub(crate) const FIRST_GROUP_BACKOFF: Duration = Duration::from_millis(2);
@@ -150,7 +150,5 @@ pub(crate) const TLS_SEND_BYTES: usize = 15 * (16 << 10);
 /// have yet. Nodes get a map within milliseconds; a caller that names a nonexistent map waits for
 /// this long.
 pub(crate) const MAP_WAIT_LIMIT: Duration = Duration::from_secs(5);
-/// How often such a request checks the map.
-pub(crate) const MAP_POLL: Duration = Duration::from_millis(20);
 /// At most one log line about refused requests in this interval.
 pub(crate) const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);

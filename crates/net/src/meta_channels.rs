@@ -2,7 +2,7 @@
 
 use crate::Channel;
 use crate::node_channels::{Connect, NodeChannels};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use types::{ClusterMap, Errno, Error, MapHandle, NodeId, PartitionId, Result, Role};
 use wire::{MetaRequest, MetaResponse};
 
@@ -97,7 +97,7 @@ impl From<MetaChannel> for MetaChannels {
 
 impl Mapped {
     fn current(&self) -> Arc<ClusterMap> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.map.load()
     }
 
     fn channel(&self, service: NodeId) -> Result<MetaChannel> {
@@ -115,7 +115,6 @@ mod tests {
     use super::*;
     use crate::{Handler, LocalFuture};
     use rt::IoBuf;
-    use std::sync::RwLock;
     use types::{Credentials, Epoch, InodeId, Node, NodeState, SessionId};
     use wire::{MetaOp, MetaReply};
 
@@ -145,14 +144,14 @@ mod tests {
         let nodes =
             vec![node(1, &[Role::Mgmt, Role::Meta]), node(2, &[Role::Storage]), node(3, &[Role::Meta])];
         let first = ClusterMap { epoch: Epoch(1), nodes, ..ClusterMap::default() };
-        let map: MapHandle = Arc::new(RwLock::new(Arc::new(first)));
+        let map = MapHandle::new(first);
         let connect: Connect<MetaRequest, MetaResponse> =
             Box::new(|node| Channel::in_process(Arc::new(Named(node.addresses[0].clone()))));
         let channels = MetaChannels::mapped(map.clone(), connect);
         let change = move |edit: &dyn Fn(&mut ClusterMap)| {
-            let mut next = ClusterMap::clone(&map.read().unwrap());
+            let mut next = ClusterMap::clone(&map.load());
             edit(&mut next);
-            *map.write().unwrap() = Arc::new(next);
+            map.store(Arc::new(next));
         };
         let run = async move {
             let ask = async |service| {

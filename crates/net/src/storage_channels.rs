@@ -5,7 +5,7 @@ use crate::target_load::Loads;
 use crate::{Channel, Distance, LocalFuture, OwnRack};
 use rt::IoBuf;
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use types::{ClusterMap, Errno, Error, HashMap, MapHandle, Result, TargetId, TargetState};
 use wire::{StorageReply, StorageRequest};
 
@@ -151,7 +151,7 @@ impl FromIterator<(TargetId, StorageChannel)> for StorageChannels {
 
 impl Mapped {
     fn current(&self) -> Arc<ClusterMap> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.map.load()
     }
 
     fn channel(&self, target: TargetId) -> Result<StorageChannel> {
@@ -225,7 +225,7 @@ mod tests {
             targets: vec![target(1, 1)],
             ..Default::default()
         };
-        let map: MapHandle = Arc::new(RwLock::new(Arc::new(first)));
+        let map = MapHandle::new(first);
         let made = Arc::new(RwLock::new(0));
         let count = made.clone();
         let connect: Connect<StorageRequest, StorageReply> = Box::new(move |node| {
@@ -235,9 +235,9 @@ mod tests {
         });
         let channels = StorageChannels::mapped(map.clone(), WhenOffline::Refuse, connect);
         let change = move |edit: &dyn Fn(&mut ClusterMap)| {
-            let mut next = ClusterMap::clone(&map.read().unwrap());
+            let mut next = ClusterMap::clone(&map.load());
             edit(&mut next);
-            *map.write().unwrap() = Arc::new(next);
+            map.store(Arc::new(next));
         };
         let run = async move {
             let ask = async |id| {

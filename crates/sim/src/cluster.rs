@@ -7,7 +7,7 @@ use meta::{MetaOptions, MetaService};
 use net::Channel;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use storage::StorageService;
 use types::{
     CapacityClass, ClusterMap, Credentials, Epoch, Errno, Error, HashMap, InodeId, MapHandle, NodeId, Pool,
@@ -66,7 +66,7 @@ impl ClusterState {
 
     /// Starts all services and recovers from the crash of the previous process.
     pub(crate) async fn start(&self, session: SessionId) -> Result<Cluster> {
-        let map: MapHandle = Arc::new(RwLock::new(Arc::new(cluster_map())));
+        let map = MapHandle::new(cluster_map());
         let mut stores = BTreeMap::new();
         for target in targets() {
             let options = Options { intent_log: self.intent_log, ..Options::default() };
@@ -113,7 +113,7 @@ impl Cluster {
 
     /// Runs the file system check. Nothing else may run meanwhile.
     pub(crate) async fn check(&self) -> Result<fsck::CheckReport> {
-        let map = self.map.read().map_err(|_| Error::new(Errno::EIO, "the map's lock is poisoned"))?.clone();
+        let map = self.map.load();
         let subject = fsck::Subject {
             metadata: &*self.writer,
             partitions: PARTITIONS,

@@ -154,7 +154,7 @@ pub struct Cluster {
 impl Cluster {
     /// Returns the targets of the map.
     pub fn targets(&self) -> Vec<TargetId> {
-        targets::of_map(&self.map.read().unwrap())
+        targets::of_map(&self.map.load())
     }
 
     /// Returns the options of a new client with its own session.

@@ -2,7 +2,7 @@
 
 use crate::targets;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use types::{
     CapacityClass, ClusterMap, Epoch, Group, GroupId, MapHandle, Node, NodeId, NodeState, Pool, PoolId, Role,
     Scheme, Target, TargetId, TargetState,
@@ -111,21 +111,21 @@ fn metadata_node(id: NodeId) -> Node {
 
 /// Returns a handle to a map.
 pub fn share(map: ClusterMap) -> MapHandle {
-    Arc::new(RwLock::new(Arc::new(map)))
+    MapHandle::new(map)
 }
 
 /// Returns an independent handle to the current map of another handle.
 pub fn fork(map: &MapHandle) -> MapHandle {
-    Arc::new(RwLock::new(map.read().unwrap().clone()))
+    MapHandle::new(map.load())
 }
 
 /// Replaces a handle's map with its next version, changed by `edit`, and returns it.
 pub fn update(map: &MapHandle, edit: impl FnOnce(&mut ClusterMap)) -> Arc<ClusterMap> {
-    let mut next = ClusterMap::clone(&map.read().unwrap());
+    let mut next = ClusterMap::clone(&map.load());
     next.epoch.0 += 1;
     edit(&mut next);
     let next = Arc::new(next);
-    *map.write().unwrap() = next.clone();
+    map.store(next.clone());
     next
 }
 

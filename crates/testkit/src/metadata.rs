@@ -115,7 +115,7 @@ async fn serve(
     storage: &StorageHandler,
     with: &MetadataOptions,
 ) -> Running {
-    let targets = targets::of_map(&map.read().unwrap());
+    let targets = targets::of_map(&map.load());
     let writer = writer(engine, with.blocking);
     let options = options(NodeId(1), with.partitions);
     let service = MetaService::open(writer.clone(), options, map.clone(), to_storage(targets, storage));

@@ -11,6 +11,7 @@ mod flags;
 mod hash;
 mod id;
 mod map;
+mod map_handle;
 mod pattern;
 mod range;
 mod settings;
@@ -31,9 +32,10 @@ pub use id::{
     ChunkIndex, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, ProjectId, SessionId, TargetId,
 };
 pub use map::{
-    CapacityClass, ClusterMap, Group, GroupUsage, MapHandle, MemberState, Node, NodeState, Pool,
-    RevokedClient, Role, Target, TargetState, reserved_space,
+    CapacityClass, ClusterMap, Group, GroupUsage, MemberState, Node, NodeState, Pool, RevokedClient, Role,
+    Target, TargetState, reserved_space,
 };
+pub use map_handle::{MapHandle, MapSinceEpoch};
 pub use pattern::{Chooser, Layout, MAX_INLINE_LIMIT, Scheme, StripePattern};
 pub use range::ByteRange;
 pub use settings::{ResyncSettings, ScrubSettings, Settings};

@@ -383,9 +383,6 @@ impl ClusterMap {
     }
 }
 
-/// The current map, shared by the services of a process; the management service replaces it.
-pub type MapHandle = std::sync::Arc<std::sync::RwLock<std::sync::Arc<ClusterMap>>>;
-
 #[cfg(test)]
 mod tests {
     use super::*;

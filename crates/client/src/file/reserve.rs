@@ -34,7 +34,7 @@ impl Client {
     ) -> Result<Vec<StorageReply>> {
         let layout = chunked.layout;
         let spaces = self.space_needed(under, layout, range).await?;
-        let map = self.map.read().expect("nobody panics while holding the map").clone();
+        let map = self.map.load();
         ensure_space(&map, layout, &spaces)?;
         let done = self.on_every_known_stripe(under, chunked, op).await;
         // The first error may be another stripe's. An unanswered request may still be executed.

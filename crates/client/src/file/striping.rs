@@ -79,7 +79,7 @@ impl Client {
     /// # Errors
     /// `EIO` if the group is lost, or not in the map.
     pub(crate) fn chunk_location(&self, group: GroupId) -> Result<ChunkLocation> {
-        let map = self.map.read().expect("nobody panics while holding the map").clone();
+        let map = self.map.load();
         let Some(known) = map.group(group) else {
             return Err(Error::new(Errno::EIO, format!("group {group} is not in the cluster map"))
                 .hint("weft target list shows the targets and groups"));
@@ -93,7 +93,7 @@ impl Client {
 
     /// Whether the content of a group is lost.
     pub(crate) fn is_lost(&self, group: GroupId) -> bool {
-        let map = self.map.read().expect("nobody panics while holding the map");
+        let map = self.map.load();
         map.group(group).is_some_and(Group::is_lost)
     }
 
@@ -274,7 +274,7 @@ impl Client {
         layout: &Layout,
         size: u64,
     ) -> Result<Allocated> {
-        let map = self.map.read().expect("nobody panics while holding the map").clone();
+        let map = self.map.load();
         let calls = layout.groups.iter().enumerate().map(|(stripe, &group)| {
             let primary = map.group(group).and_then(|group| group.primary());
             let state = primary.and_then(|id| map.target(id)).map(|target| target.state);

@@ -62,7 +62,7 @@ impl Client {
     }
 
     fn layout_json(&self, layout: &Layout) -> Result<Value> {
-        let map = self.map.read().expect("nobody panics while holding the map").clone();
+        let map = self.map.load();
         let groups = layout.groups.iter().map(|&id| {
             let group = map.group(id);
             let members = group.into_iter().flat_map(|group| group.members_with_states());
@@ -82,7 +82,7 @@ impl Client {
     /// Returns the first chunks, and the total number.
     fn chunks(&self, ino: InodeId, layout: &Layout, size: u64) -> Result<(Vec<Value>, u64)> {
         let chunk = layout.chunk_size as u64;
-        let map = self.map.read().expect("nobody panics while holding the map").clone();
+        let map = self.map.load();
         let total = size.div_ceil(chunk);
         let shown = (0..total).take(CHUNKS_SHOWN).map(|index| {
             let range = ByteRange::new(index * chunk, ((index + 1) * chunk).min(size));
@@ -134,7 +134,7 @@ impl Client {
             MetaReply::Migration(moving) => moving,
             other => return Err(unexpected(other)),
         };
-        let map = self.map.read().expect("nobody panics while holding the map").clone();
+        let map = self.map.load();
         let to_json = |migration: Box<Migration>| {
             let error = migration
                 .error

@@ -7,7 +7,6 @@
 //! which rule applies to it, so it asks the service if any rule might.
 
 use crate::Client;
-use std::sync::PoisonError;
 use types::{Credentials, InodeId, Result, Squash};
 use wire::MetaOp;
 
@@ -36,7 +35,7 @@ impl Client {
         if self.is_only_session() {
             return false;
         }
-        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        let map = self.map.load();
         map.exports.iter().any(|rule| match rule.export.squash {
             Squash::None => false,
             Squash::Root => user.uid == 0 || user.gid == 0 || user.is_unknown(),

@@ -44,7 +44,7 @@ impl Client {
     /// which targets share a disk. Also returns the number of inodes, as the metadata services
     /// count them, and an estimate of how many more their store can hold.
     pub async fn statfs(&self) -> Result<StatFs> {
-        let map = self.map.read().expect("nobody panics while holding the map").clone();
+        let map = self.map.load();
         let capacity: u64 = map.targets.iter().map(|target| target.capacity).sum();
         let free: u64 = map.targets.iter().map(|target| target.free).sum();
         let (blocks, blocks_free) = (capacity / BLOCK, free / BLOCK);

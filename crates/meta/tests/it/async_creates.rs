@@ -397,7 +397,7 @@ async fn directory_at(cluster: &Cluster, client: &RoutingClient, node: u32) -> I
     for i in 0.. {
         let name = format!("at{node}-{i}");
         let partition = namespace::keys::directory_partition((1, 2), PARTITIONS, ROOT, name.as_bytes());
-        if cluster.map.read().unwrap().partitions[partition.0 as usize] == NodeId(node) {
+        if cluster.map.load().partitions[partition.0 as usize] == NodeId(node) {
             let op = MetaOp::Mkdir { parent: ROOT, name: bytes(&name), mode: 0o755, umask: 0 };
             return client.entry(op).await.unwrap().ino;
         }

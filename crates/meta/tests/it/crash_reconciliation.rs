@@ -141,9 +141,9 @@ fn a_restored_store_moves_nothing_over_unknown_chunk_files() {
         let all_there_is = [(targets[1], ino.chunk_file(1)), (targets[2], ino.chunk_file(1))];
         world.chunks.lens.lock().remove(&(targets[0], ino));
         world.chunks.lens.lock().extend(all_there_is.map(|place| (place, MIB)));
-        let mut map = types::ClusterMap::clone(&world.map.read().unwrap());
+        let mut map = types::ClusterMap::clone(&world.map.load());
         map.targets.iter_mut().for_each(|target| target.drain = target.id == targets[0]);
-        *world.map.write().unwrap() = Arc::new(map);
+        world.map.store(Arc::new(map));
         let rewound = world.restored().await;
         rt::sleep(60 * SECOND).await;
         // The file isn't considered empty: it is known to have content there, which is missing.

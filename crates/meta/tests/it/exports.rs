@@ -8,7 +8,8 @@ use identity::{CapabilityKeys, CapabilityRing, CoreCapabilityCache, Rights};
 use net::{Caller, Handler, Proof, Transport};
 use std::sync::Arc;
 use types::{
-    Credentials, Errno, Export, ExportAccess, ExportRule, InodeId, Result, SessionId, SetAttr, Squash,
+    ClusterMap, Credentials, Errno, Export, ExportAccess, ExportRule, InodeId, Result, SessionId, SetAttr,
+    Squash,
 };
 use wire::{AccessTime, AsyncCreate, LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, PendingFile};
 
@@ -65,15 +66,14 @@ const AS_OWNER: (u32, u32) = (OWNER, 8);
 const ITSELF: (u32, u32) = (0, 0);
 
 fn rules(world: &World, rules: &[(&str, ExportAccess, Squash)]) {
-    let mut handle = world.map.write().unwrap();
-    let mut map = (**handle).clone();
+    let mut map = ClusterMap::clone(&world.map.load());
     map.epoch.0 += 1;
     let rule = |(clients, access, squash): &(&str, ExportAccess, Squash)| ExportRule {
         clients: clients.parse().unwrap(),
         export: Export { access: *access, squash: *squash, ..Export::default() },
     };
     map.exports = rules.iter().map(rule).collect();
-    *handle = Arc::new(map);
+    world.map.store(Arc::new(map));
 }
 
 fn usual_rules(world: &World) {

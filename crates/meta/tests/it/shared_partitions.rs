@@ -52,7 +52,7 @@ async fn directory_at(cluster: &Cluster, client: &RoutingClient, node: u32, pref
     for i in 0.. {
         let name = format!("{prefix}{i}");
         let partition = namespace::keys::directory_partition((1, 2), PARTITIONS, ROOT, name.as_bytes());
-        if cluster.map.read().unwrap().partitions[partition.0 as usize] == NodeId(node) {
+        if cluster.map.load().partitions[partition.0 as usize] == NodeId(node) {
             return client.entry(mkdir(ROOT, &name)).await.unwrap().ino;
         }
     }
@@ -390,7 +390,7 @@ fn size_recovery_of_an_earlier_adoption_does_not_open_a_partition() {
 fn an_expired_cross_partition_change_is_not_executed() {
     simulated(8, 2, async |cluster| {
         let client = RoutingClient::new(&cluster, 1);
-        let map = cluster.map.read().unwrap().clone();
+        let map = cluster.map.load();
         let of_node = |node| {
             (0..PARTITIONS).filter(|p| map.partitions[*p as usize] == NodeId(node)).collect::<Vec<_>>()
         };

@@ -7,7 +7,6 @@ use rt::sim::Machine;
 use rt::sync::Event;
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::RwLock;
 use types::{InodeId, MemberState, PoolId, Scheme, SessionId, TargetState};
 use wire::{SlotSequence, StorageOp};
 
@@ -52,7 +51,7 @@ impl Member {
             }
             changed.await;
         }
-        let map = self.map.read().unwrap().clone();
+        let map = self.map.load();
         let known = map.group(GROUP).unwrap();
         let since = self.old_version.lock().unwrap_or(known.since);
         let is_read = matches!(request.op, StorageOp::Read { .. });
@@ -106,9 +105,9 @@ struct Pair {
 impl Pair {
     fn new() -> Arc<Pair> {
         let pair = Pair::in_rack(OwnRack::default());
-        let mut map = ClusterMap::clone(&pair.map.read().unwrap());
+        let mut map = ClusterMap::clone(&pair.map.load());
         map.nodes.clear();
-        *pair.map.write().unwrap() = Arc::new(map);
+        pair.map.store(Arc::new(map));
         pair
     }
 
@@ -152,7 +151,7 @@ impl Pair {
             groups: vec![group],
             ..Default::default()
         };
-        let map: MapHandle = Arc::new(RwLock::new(Arc::new(map)));
+        let map = MapHandle::new(map);
         let member = |_| {
             Arc::new(Member {
                 map: map.clone(),
@@ -172,11 +171,11 @@ impl Pair {
     }
 
     fn change(&self, edit: impl FnOnce(&mut Group)) {
-        let mut next = ClusterMap::clone(&self.map.read().unwrap());
+        let mut next = ClusterMap::clone(&self.map.load());
         next.epoch.0 += 1;
         next.groups[0].since = next.epoch;
         edit(&mut next.groups[0]);
-        *self.map.write().unwrap() = Arc::new(next);
+        self.map.store(Arc::new(next));
     }
 
     /// Ejects the first member.
@@ -384,9 +383,9 @@ fn a_primary_that_never_answers_ends_the_wait() {
 #[test]
 fn a_removed_group_is_reported() {
     run(async |pair| {
-        let mut next = ClusterMap::clone(&pair.map.read().unwrap());
+        let mut next = ClusterMap::clone(&pair.map.load());
         next.groups.clear();
-        *pair.map.write().unwrap() = Arc::new(next);
+        pair.map.store(Arc::new(next));
         assert_eq!(pair.write().await.unwrap_err().errno, Errno::EIO);
     });
 }
@@ -461,10 +460,10 @@ fn a_member_in_the_same_rack_is_preferred_for_reads() {
 fn a_rack_is_looked_up_again_when_nodes_move() {
     run_with(Pair::in_rack(OwnRack::new(None, Box::new(|node| node.name == "n2"))), async |pair| {
         assert_eq!(pair.read(5, 0).await, Ok(2));
-        let mut next = ClusterMap::clone(&pair.map.read().unwrap());
+        let mut next = ClusterMap::clone(&pair.map.load());
         next.epoch.0 += 1;
         next.nodes[1].rack = Some("r1".into());
-        *pair.map.write().unwrap() = Arc::new(next);
+        pair.map.store(Arc::new(next));
         // Both are in the rack now.
         let answered = [pair.read(5, 0).await.unwrap(), pair.read(5, READ_REGION_BYTES).await.unwrap()];
         assert!(answered == [1, 2] || answered == [2, 1], "{answered:?}");

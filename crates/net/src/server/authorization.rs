@@ -4,10 +4,10 @@
 //! Invariant: no service sees a request before it was admitted here.
 
 use crate::Caller;
-use crate::limits::{MAP_POLL, MAP_WAIT_LIMIT, REFUSAL_LOG_INTERVAL};
+use crate::limits::{MAP_WAIT_LIMIT, REFUSAL_LOG_INTERVAL};
 use identity::Member;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use types::{ClusterMap, Epoch, Errno, Error, MapHandle, NodeId, Result, Role};
 use wire::Service;
 use wire::authorization::{AuthorizationRule, Callers, Principal, Roles};
@@ -50,7 +50,7 @@ impl Authorizer {
             Some(false) => return AuthorizationOutcome::Refused(self.refusal(caller, operation, None)),
             None => {}
         }
-        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        let map = self.map.load();
         if callers.admit(principal, &map) {
             return AuthorizationOutcome::Admitted;
         }
@@ -90,18 +90,21 @@ impl Authorizer {
         operation: RequestedOperation<'_>,
         epoch: Epoch,
     ) -> Result<()> {
-        let began_ns = rt::monotonic_ns();
+        let end_ns = rt::monotonic_ns().saturating_add(MAP_WAIT_LIMIT.as_nanos() as u64);
         loop {
-            rt::sleep(MAP_POLL).await;
-            let is_over = rt::monotonic_ns() - began_ns > MAP_WAIT_LIMIT.as_nanos() as u64;
+            let seen = self.map.epoch();
+            let is_over = rt::monotonic_ns() >= end_ns;
             match self.authorize(caller, operation, if is_over { Epoch(0) } else { epoch }) {
                 AuthorizationOutcome::Admitted => return Ok(()),
                 AuthorizationOutcome::Refused(error) => return Err(error),
                 AuthorizationOutcome::NeedsNewerMap if is_over => {
-                    let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+                    let map = self.map.load();
                     return Err(self.refusal(caller, operation, Some(&map)));
                 }
-                AuthorizationOutcome::NeedsNewerMap => {}
+                AuthorizationOutcome::NeedsNewerMap => {
+                    let left = Duration::from_nanos(end_ns.saturating_sub(rt::monotonic_ns()));
+                    rt::timeout(left, self.map.changed_since(seen)).await;
+                }
             }
         }
     }

@@ -7,8 +7,8 @@ use chunkstore::Store;
 use identity::CapabilityRing;
 use net::{Channel, ClientIdentity, LocalFuture, MetaChannels, StorageChannel, StorageChannels, WhenOffline};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use storage::{GroupManagement, MemberChange, ServingLease, StorageService};
 use types::{ClusterMap, Epoch, Errno, Error, GroupId, InodeId, MapHandle, Node, NodeId, Result, Role};
@@ -63,14 +63,13 @@ impl FollowedMap {
     }
 
     fn install(&self, new: &Arc<ClusterMap>) {
-        let mut map = self.handle.write().unwrap_or_else(PoisonError::into_inner);
-        if new.epoch > map.epoch {
-            *map = self.seen(new);
+        if new.epoch > self.handle.epoch() {
+            self.handle.store(self.seen(new));
         }
     }
 
     pub(super) fn current(&self) -> Arc<ClusterMap> {
-        self.handle.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.handle.load()
     }
 
     async fn follow(self, management: MgmtChannel) {
@@ -129,7 +128,7 @@ impl HostsCluster {
         let followed =
             FollowedMap { handle: MapHandle::default(), includes_targets: self.scheme.has_primary() };
         let seen = followed.seen(map);
-        FollowedMap { handle: Arc::new(RwLock::new(seen)), ..followed }
+        FollowedMap { handle: MapHandle::new(seen), ..followed }
     }
 
     /// Joins if necessary. The process isn't registered yet.

@@ -18,7 +18,7 @@ use net::{
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use storage::{ServingLease, StorageService};
 use types::{
@@ -358,7 +358,7 @@ pub(super) async fn set_pattern(client: &Client, scheme: Scheme) -> Result<()> {
 }
 
 fn map() -> MapHandle {
-    Arc::new(RwLock::new(Arc::new(cluster_map())))
+    MapHandle::new(cluster_map())
 }
 
 /// Returns the cluster's signing keys. Signatures expire so soon that they are renewed continually.

@@ -2,7 +2,7 @@
 //! missed something, and steps down where another member has more.
 
 use super::version_fence::version_mismatch;
-use super::{GroupService, GroupView, MAP_POLL, MAP_TIMEOUT, MemberChange, Replica};
+use super::{GroupService, GroupView, MAP_TIMEOUT, MemberChange, Replica};
 use chunkstore::StoreError;
 use std::time::Duration;
 use types::{Epoch, Errno, Error, Group, MemberState, Result, TargetId};
@@ -182,14 +182,18 @@ impl GroupService {
 
     /// Waits for a newer version of a group; false when none arrives for a while.
     pub(crate) async fn wait_for_newer(&self, replica: &Replica, since: Epoch) -> bool {
-        let began_ns = rt::monotonic_ns();
-        while self.since(replica.group) <= since {
-            if rt::monotonic_ns() - began_ns > MAP_TIMEOUT.as_nanos() as u64 {
+        let end_ns = rt::monotonic_ns().saturating_add(MAP_TIMEOUT.as_nanos() as u64);
+        loop {
+            let view = self.view(replica.group);
+            if view.map.group(replica.group).map_or(Epoch(0), |group| group.since) > since {
+                return true;
+            }
+            let left_ns = end_ns.saturating_sub(rt::monotonic_ns());
+            if left_ns == 0 {
                 return false;
             }
-            rt::sleep(MAP_POLL).await;
+            self.wait_for_map_after(view.map.epoch, left_ns).await;
         }
-        true
     }
 }
 

@@ -51,7 +51,7 @@ use net::{LocalFuture, StorageChannels};
 use parking_lot::{Mutex, RwLock};
 use resync_progress::Progress;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use types::{
     ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, Result, TargetId,
@@ -63,9 +63,6 @@ use wire::{GroupContext, GroupRole, StorageRequest};
 /// knows: management distributes maps within a moment. Less than the time-out of members, so that a
 /// process that only receives the map late isn't taken for dead.
 const MAP_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// How often it checks.
-const MAP_POLL: Duration = Duration::from_millis(10);
 
 /// A change of a member's state, as the primary of its group reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -191,7 +188,7 @@ impl GroupService {
 
     /// Returns the current map.
     pub(crate) fn map(&self) -> Arc<ClusterMap> {
-        self.peers.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.peers.map.load()
     }
 
     pub(crate) fn view(&self, group: GroupId) -> GroupView {
@@ -208,7 +205,7 @@ impl GroupService {
     /// # Errors
     /// `EREMCHG` if the request has another version.
     pub(crate) async fn view_at_version(&self, context: &GroupContext) -> Result<GroupView> {
-        let began_ns = rt::monotonic_ns();
+        let end_ns = rt::monotonic_ns().saturating_add(MAP_TIMEOUT.as_nanos() as u64);
         loop {
             let view = self.view(context.group);
             let since = view.map.group(context.group).map_or(Epoch(0), |group| group.since);
@@ -216,12 +213,17 @@ impl GroupService {
                 view.group()?;
                 return Ok(view);
             }
-            let waited = rt::monotonic_ns() - began_ns;
-            if since > context.version || waited > MAP_TIMEOUT.as_nanos() as u64 {
+            let left_ns = end_ns.saturating_sub(rt::monotonic_ns());
+            if since > context.version || left_ns == 0 {
                 return Err(version_fence::version_mismatch(context.group));
             }
-            rt::sleep(MAP_POLL).await;
+            self.wait_for_map_after(view.map.epoch, left_ns).await;
         }
+    }
+
+    /// Waits until the current map has another epoch than `seen`, for `left_ns` at most.
+    pub(crate) async fn wait_for_map_after(&self, seen: Epoch, left_ns: u64) {
+        rt::timeout(Duration::from_nanos(left_ns), self.peers.map.changed_since(seen)).await;
     }
 
     /// Refuses a request to a group of which the target has no replica, before one is created:

@@ -77,7 +77,7 @@ impl StorageService {
 }
 
 fn settings(map: &MapHandle) -> ScrubSettings {
-    map.read().unwrap_or_else(PoisonError::into_inner).settings.scrub.clone()
+    map.load().settings.scrub.clone()
 }
 
 /// Scrubs one target, periodically.

@@ -120,7 +120,7 @@ impl ScrubRun<'_> {
     async fn scrub_group(&self, record: &mut ScrubRecord, group: GroupId) -> Result<(), Interruption> {
         let Some(groups) = self.service.groups.get() else { return Ok(()) };
         let is_good = || {
-            let map = self.map.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+            let map = self.map.load();
             let state = map.group(group).and_then(|group| group.state_of(self.target));
             state == Some(MemberState::InSync)
         };

@@ -195,7 +195,7 @@ fn a_scrub_reports_damaged_and_missing_files() {
         std::fs::remove_file(file(2)).unwrap();
         let mut map = types::ClusterMap::default();
         map.settings.scrub.asked = 1;
-        let handle: types::MapHandle = Arc::new(std::sync::RwLock::new(Arc::new(map)));
+        let handle = types::MapHandle::new(map);
         rt::spawn(StorageService::run_scrubs(service.clone(), handle));
         while service.scrubs().len() < 2 || service.scrubs().iter().any(|p| p.asked == 0 || p.is_running) {
             rt::sleep(Duration::from_millis(20)).await;
@@ -341,7 +341,7 @@ fn search_in_vain(change: impl FnOnce(&Path) + 'static, change_back: impl FnOnce
         change(&dir);
         let mut map = types::ClusterMap::default();
         map.settings.scrub.asked = 1;
-        let handle: types::MapHandle = Arc::new(std::sync::RwLock::new(Arc::new(map)));
+        let handle = types::MapHandle::new(map);
         rt::spawn(StorageService::run_scrubs(service.clone(), handle));
         let progress = || service.scrubs().into_iter().find(|p| p.target == TargetId(1)).unwrap_or_default();
         while progress().hindrance.is_none() && progress().ended_s == 0 {

@@ -180,7 +180,7 @@ impl Api {
             Ok(request) => request,
         };
         let is_head = request.method == "HEAD";
-        let map = self.options.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let map = self.options.map.load();
         let Some(rights) = access::rights_of(&self.options.tokens, node, &map, &request) else {
             tracing::warn!(
                 path = request.path,

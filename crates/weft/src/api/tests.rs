@@ -681,7 +681,7 @@ fn programs_know_the_interface_by_its_names_and_the_authority() {
     assert!(credentials.authority_pem().starts_with("-----BEGIN CERTIFICATE-----\n"));
     let (node, _) = cluster();
     let map = node.0.map();
-    let of_node = map.read().unwrap().node(NodeId(1)).cloned().unwrap();
+    let of_node = map.load().node(NodeId(1)).cloned().unwrap();
     let names = certificate_names(Some(&of_node), &["weft.example.com".into()]);
     assert_eq!(names, ["127.0.0.1", "::1", "first", "localhost", "weft.example.com"]);
     let certify = move |csr: &[u8]| -> Result<String> { Ok(ours.certify_api(csr, &names, rt::now().secs)?) };

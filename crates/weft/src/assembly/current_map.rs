@@ -32,7 +32,7 @@ pub struct CurrentMap {
 impl CurrentMap {
     /// Creates it with the map in the handle.
     pub fn new(map: MapHandle, peers: Arc<Peers>, storage: Option<Arc<StorageService>>) -> Arc<CurrentMap> {
-        let known = map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = map.load();
         apply_checksum_setting(&known);
         peers.follow_revocations(&known);
         Arc::new(CurrentMap { map, peers, storage, update_lock: Mutex::new(()) })
@@ -41,12 +41,12 @@ impl CurrentMap {
     /// Returns the epoch of the current map. Every request that begins from now on uses a map of
     /// this epoch or a later one.
     pub fn epoch(&self) -> Epoch {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).epoch
+        self.map.load().epoch
     }
 
     /// Returns the current map.
     pub fn current(&self) -> Arc<ClusterMap> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.map.load()
     }
 
     /// Returns the handle to the current map.
@@ -66,7 +66,7 @@ impl CurrentMap {
             storage.set_exports(&new);
         }
         // Last: a reader that sees the new epoch may rely on the steps above.
-        *self.map.write().unwrap_or_else(PoisonError::into_inner) = new;
+        self.map.store(new);
     }
 
     /// Follows management for ever: installs every newer map soon after management has published

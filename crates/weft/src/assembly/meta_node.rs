@@ -7,7 +7,7 @@ use kvnet::RemoteStore;
 use meta::{MetaOptions, MetaService, PeerContext};
 use mgmt::Superblock;
 use net::{Channel, StorageChannels, WhenOffline};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use storage::{ServingLease, StorageService};
 use types::{Errno, Error, MapHandle, Node, NodeId, Result, Role, TargetState};
@@ -32,7 +32,7 @@ pub struct MetaParts<'a> {
 
 /// Opens the metadata store of the management node.
 pub async fn remote_store(map: &MapHandle, peers: &Peers) -> Result<(Arc<dyn Store>, Arc<RemoteStore>)> {
-    let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let map = map.load();
     let management_node = map.nodes.iter().find(|node| node.roles.contains(&Role::Mgmt));
     let management_node = management_node.ok_or_else(|| {
         Error::new(Errno::ENODEV, "no node of the cluster has the role mgmt")
@@ -63,7 +63,7 @@ pub fn service(store: Arc<dyn Store>, parts: MetaParts<'_>) -> Arc<MetaService> 
 
 /// Returns whether a target is offline, according to the map.
 pub fn has_offline_targets(map: &MapHandle) -> bool {
-    let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let map = map.load();
     map.targets.iter().any(|target| target.state == TargetState::Offline)
 }
 

@@ -7,7 +7,7 @@ use meta::{MetaService, PartitionsChannel};
 use net::{Channel, LocalFuture};
 use rt::sync::Event;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use types::{
     ClusterMap, Errno, Error, GroupId, GroupUsage, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId,
@@ -37,7 +37,7 @@ pub struct MetadataServices {
 
 impl MetadataServices {
     fn current(&self) -> Arc<ClusterMap> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.map.load()
     }
 
     fn channel(&self, node: &Node) -> PartitionsChannel {

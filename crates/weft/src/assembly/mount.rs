@@ -22,7 +22,7 @@ use net::{MetaChannels, Networks, OwnRack, SameHost, StorageChannels, WhenOfflin
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::Child;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use types::{ClusterMap, Errno, Error, Export, ExportAccess, MapHandle, Result, SessionId, Squash};
 use wire::{MgmtReply, MgmtRequest};
@@ -192,7 +192,7 @@ impl ProcessServices for ClientServices {
         let management = peers.management();
         let cluster = plan.file.cluster.clone();
         let (map, export) = attach(&management, &cluster).await?;
-        let map: MapHandle = Arc::new(RwLock::new(map));
+        let map = MapHandle::new(map);
         let session = SessionFactory {
             peers: peers.clone(),
             map: map.clone(),

@@ -14,8 +14,8 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, PoisonError};
 use types::{Errno, Error, MapHandle, Result};
 use wire::MgmtRequest;
 
@@ -46,7 +46,7 @@ impl MountView {
 
     fn rack(&self) -> Option<String> {
         let (map, own_rack) = &self.place;
-        let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let map = map.load();
         own_rack.name(&map).map(|rack| rack.to_string())
     }
 

@@ -26,8 +26,8 @@ use kvnet::KvService;
 use meta::MetaService;
 use mgmt::{StateDir, StatePaths, Superblock};
 use net::{Channel, Handler, Networks, Router, SameHost, Server, ServerLimits, ServerOptions};
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use types::{ClusterMap, Error, MapHandle, Result, Role};
 use wire::{MetaRequest, MetaResponse, PartitionsReply, PartitionsRequest};
@@ -124,7 +124,7 @@ impl NodePlan {
     fn separate_connections(&self, local_identity: &LocalIdentity, map: &MapHandle) -> storage::Connect {
         let (from, management, map) = (local_identity.clone(), self.config.management.clone(), map.clone());
         Box::new(move |to| {
-            let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let map = map.load();
             let node = map.node(to).ok_or_else(|| {
                 Error::new(types::Errno::ENOENT, format!("there is no node {to}"))
                     .hint("weft node list shows all")
@@ -174,11 +174,11 @@ impl ProcessServices for NodeServices {
         };
         let map = match &opened {
             Some((_, management)) => management.map(),
-            None => Arc::new(RwLock::new(wait_for_map(&management).await?)),
+            None => MapHandle::new(wait_for_map(&management).await?),
         };
         // In management's own process, only management updates the map.
         let followed = match &opened {
-            Some(_) => Arc::new(RwLock::new(Arc::new(ClusterMap::default()))),
+            Some(_) => MapHandle::default(),
             None => map.clone(),
         };
         let storage = StorageNode::new(
@@ -189,7 +189,7 @@ impl ProcessServices for NodeServices {
         );
         if opened.is_some() {
             // Opening targets needs a map before this node follows management.
-            let known = map.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let known = map.load();
             storage.map.install(known);
         }
         let mut router = Router::new().with(storage.service.clone());

@@ -20,8 +20,8 @@ use net::Channel;
 use serde_json::Value;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, PoisonError};
 use types::{ClusterMap, Errno, Error, Result};
 use wire::{MgmtReply, MgmtRequest};
 
@@ -95,7 +95,7 @@ impl NodeView {
     }
 
     fn map(&self) -> Arc<ClusterMap> {
-        self.services.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.services.map.load()
     }
 
     /// Returns the state of the node, and of the cluster as the node sees it.

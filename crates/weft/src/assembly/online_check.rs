@@ -6,7 +6,7 @@ use fsck::{Online, ReplicaLocation, Targets};
 use kv::Store;
 use net::StorageChannels;
 use rt::IoBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, ClusterMap, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId, crc32c};
 use wire::{DataPath, GroupContext, GroupRole, RegionSelection, StorageOp, StorageReply, StorageRequest};
@@ -104,7 +104,7 @@ impl OnlineCheck {
     }
 
     fn current_map(&self) -> Arc<ClusterMap> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.map.load()
     }
 
     async fn run_check<T>(

@@ -19,7 +19,7 @@ use meta::{LocalMount, MetaOptions, MetaService, SessionKind, StorageChannel};
 use mgmt::{FIRST_NODE, Management, StateDir, StatePaths, Superblock, TargetList};
 use net::{Channel, LocalFuture};
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use storage::StorageService;
 use types::{Errno, Error, HashMap, InodeId, Result, SessionId, TargetId};
 use wire::mgmt::ReconcileFiles;
@@ -286,7 +286,7 @@ impl Services {
         orders: &fsck::CheckOptions<'_>,
         progress: fsck::Progress<'_>,
     ) -> Result<fsck::CheckReport> {
-        let map = self.management.map().read().unwrap_or_else(PoisonError::into_inner).clone();
+        let map = self.management.map().load();
         let (copies, unopened) = fsck::open_replicas(&self.stores).await?;
         let subject = fsck::Subject {
             metadata: &*self.writer,

@@ -540,7 +540,10 @@ mod tests {
     use kv::{Durability, Memory, Writer};
     use mgmt::{FIRST_NODE, FirstNode, Management, StatePaths, Superblock};
     use net::{Channel, Networks, SameHost, Security};
-    use std::sync::RwLock;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::OnceLock;
+    use std::task::{Context, Wake, Waker};
     use tempfile::TempDir;
 
     const ADDRESS: &str = "127.0.0.1:7000";
@@ -607,7 +610,7 @@ mod tests {
             targets: vec![],
             numa: None,
         };
-        let handle: MapHandle = Arc::new(RwLock::default());
+        let handle = MapHandle::default();
         let way = Channel::in_process(management.clone());
         let (fatal_error, _) = std::sync::mpsc::channel();
         let node = StorageNode::new(options, way, (handle.clone(), peers), fatal_error);
@@ -634,7 +637,7 @@ mod tests {
             assert_eq!(cluster.node.map.epoch(), cluster.management.current().epoch);
             // An older map that arrives late changes nothing.
             cluster.node.map.install(Arc::new(ClusterMap::default()));
-            assert_eq!(cluster.handle.read().unwrap().nodes[0].name, "other");
+            assert_eq!(cluster.handle.load().nodes[0].name, "other");
         };
         rt::block_on(run).unwrap();
     }
@@ -765,6 +768,15 @@ mod tests {
         rt::block_on(run).unwrap();
     }
 
+    /// Records whether the lease is valid when the map has just changed: the heartbeat continues later.
+    struct LeaseAtChange(Arc<StorageNode>, OnceLock<bool>);
+
+    impl Wake for LeaseAtChange {
+        fn wake(self: Arc<Self>) {
+            let _ = self.1.set(self.0.lease.is_valid(rt::monotonic_ns()));
+        }
+    }
+
     #[test]
     fn a_lease_counts_after_the_map_that_came_with_it() {
         let cluster = rt::block_on(async {
@@ -775,19 +787,14 @@ mod tests {
         });
         let cluster = cluster.unwrap();
         cluster.node.lease.end();
-        let holds = || cluster.node.lease.is_valid(rt::monotonic_ns());
-        // A reader of the map blocks the thread that installs another one.
-        let reading = cluster.handle.read().unwrap();
+        let at_change = Arc::new(LeaseAtChange(cluster.node.clone(), OnceLock::new()));
+        let waker = Waker::from(at_change.clone());
+        let mut change = pin!(cluster.handle.changed_since(cluster.handle.epoch()));
+        assert!(change.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         let node = cluster.node.clone();
-        let heartbeat_thread =
-            std::thread::spawn(move || rt::block_on(async move { node.heartbeat().await }));
-        while cluster.handle.try_read().is_ok() && !heartbeat_thread.is_finished() {
-            std::thread::yield_now();
-        }
-        assert!(!holds(), "the lease holds, and the map of before is in force");
-        drop(reading);
-        heartbeat_thread.join().unwrap().unwrap().unwrap();
-        assert!(holds());
+        rt::block_on(async move { node.heartbeat().await }).unwrap().unwrap();
+        assert_eq!(at_change.1.get(), Some(&false), "the lease holds, and the map of before is in force");
+        assert!(cluster.node.lease.is_valid(rt::monotonic_ns()));
         assert_eq!(cluster.node.map.epoch(), cluster.management.current().epoch);
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, RwLock, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use types::{InodeId, MapHandle, SessionId};
@@ -158,7 +158,7 @@ async fn session(file: &ClusterFile, address: SocketAddr, number: u64) -> Arc<Cl
     let Ok(MgmtReply::Welcome { map, .. }) = management.call(attach, None).await else {
         panic!("client {number} isn't let in")
     };
-    let map: MapHandle = Arc::new(RwLock::new(map));
+    let map = MapHandle::new(map);
     let address_of = |node: &types::Node| node.addresses[0].parse::<SocketAddr>().unwrap();
     let at = peer_at.clone();
     let to_meta = Box::new(move |node: &types::Node| Channel::remote(at(address_of(node))));

@@ -134,7 +134,7 @@ impl Groups {
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         assert_eq!(part, GroupRole::Primary, "clients and services ask the primary");
-        let map = self.map.read().unwrap().clone();
+        let map = self.map.load();
         let group = map.group(id).unwrap();
         let looks = matches!(request.op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. });
         let is_client = request.session != types::SessionId(0);
@@ -167,7 +167,7 @@ impl Groups {
 
     /// A target has its own store, and one for each of its groups.
     async fn on_target(&self, request: &StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
-        let map = self.map.read().unwrap().clone();
+        let map = self.map.load();
         if matches!(request.op, StorageOp::SyncTarget | StorageOp::Fence { .. }) {
             let has = |group: &&types::Group| {
                 group.scheme.spans_targets() && group.members.contains(&request.target)

@@ -346,8 +346,8 @@ fn a_client_waits_for_the_map_that_has_the_groups_of_a_file() {
         fill(&one, &file, &expected).await;
         migrate(&one, file.ino(), "single").await;
         let other = behind.open_named("f", RDWR).await;
-        let now = cluster.map.read().unwrap().clone();
-        later(3000, move || *map.write().unwrap() = now);
+        let now = cluster.map.load();
+        later(3000, move || map.store(now));
         assert!(bytes(&behind, &other).await == expected);
         behind.fill(&other, 5, CHUNK, b'z').await;
         expected[5..5 + CHUNK].fill(b'z');

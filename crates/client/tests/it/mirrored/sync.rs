@@ -38,7 +38,7 @@ fn syncfs_succeeds_without_a_dead_member() {
             super::group::eject(&held.map, types::GroupId(13), types::TargetId(3));
         });
         client.syncfs().await.unwrap();
-        let map = cluster.map.read().unwrap().clone();
+        let map = cluster.map.load();
         for group in [12, 13] {
             let state = map.group(types::GroupId(group)).unwrap().state_of(types::TargetId(3));
             assert_eq!(

@@ -251,10 +251,9 @@ impl Cluster {
 
     /// Sets the state of all targets in the cluster map.
     pub(crate) fn set_target_state(&self, state: TargetState) {
-        let mut map = self.map.write().unwrap();
-        let mut changed = (**map).clone();
+        let mut changed = ClusterMap::clone(&self.map.load());
         changed.targets.iter_mut().for_each(|target| target.state = state);
-        *map = Arc::new(changed);
+        self.map.store(Arc::new(changed));
     }
 
     /// A client that isn't registered and receives no recalls yet.

@@ -139,7 +139,7 @@ impl PartitionedCluster {
         let cut_off = *self.cut_off.lock();
         let known = self.known.borrow();
         for (_, handle) in known.iter().filter(|(node, _)| Some(**node) != cut_off) {
-            *handle.write().unwrap() = map.clone();
+            handle.store(map.clone());
         }
     }
 
@@ -171,7 +171,7 @@ impl PartitionedCluster {
     /// Waits until every service owns what the map assigns to it.
     pub(crate) async fn wait_for_owners(&self) {
         loop {
-            let map = self.map.read().unwrap().clone();
+            let map = self.map.load();
             let processes = self.processes.lock().clone();
             let executes = |partition: PartitionId| {
                 let service = processes.get(&map.partitions[partition.0 as usize]);
@@ -251,8 +251,8 @@ impl PartitionedCluster {
 impl ClientWithManualMap {
     /// Gives the client the current map.
     pub(crate) fn update_map(&self, cluster: &PartitionedCluster) {
-        let map = cluster.map.read().unwrap().clone();
-        *self.map.write().unwrap() = map;
+        let map = cluster.map.load();
+        self.map.store(map);
     }
 
     /// Cuts the connection between the client and a service.

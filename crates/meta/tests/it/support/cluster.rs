@@ -145,7 +145,7 @@ impl Cluster {
     /// Waits until every partition is served by its owner in the map.
     pub async fn wait_until_served(&self) {
         loop {
-            let map = self.map.read().unwrap().clone();
+            let map = self.map.load();
             let executes = |p: &u16| {
                 let owner = map.partitions[*p as usize];
                 let service = self.services.lock().get(&owner).cloned();
@@ -196,7 +196,7 @@ impl RoutingClient {
             in_use: Mutex::default(),
             stopping: Cell::new(false),
         });
-        for node in 1..=cluster.map.read().unwrap().nodes.len() {
+        for node in 1..=cluster.map.load().nodes.len() {
             rt::spawn(client.clone().answer_recalls(NodeId(node as u32)));
         }
         client
@@ -251,7 +251,7 @@ impl RoutingClient {
         let sequence = self.sequence.replace(self.sequence.get() + 1);
         let home = namespace::home_partition(&op);
         loop {
-            let node = self.cluster.map.read().unwrap().partitions[home.0 as usize];
+            let node = self.cluster.map.load().partitions[home.0 as usize];
             let answer = self.send(node, sequence, op.clone()).await;
             let is_lost = self.lost.get().is_some_and(|every| rt::random_u64().is_multiple_of(every));
             match answer {

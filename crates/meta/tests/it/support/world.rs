@@ -8,7 +8,7 @@ use rt::sim::Machine;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{InodeId, MapHandle, SessionId, SetAttr, TargetState};
+use types::{ClusterMap, InodeId, MapHandle, SessionId, SetAttr, TargetState};
 use wire::{LeaseMode, MetaOp, MetaReply, Recall, RecallAck};
 
 pub const ROOT: InodeId = InodeId::ROOT;
@@ -58,10 +58,9 @@ impl World {
 
     /// Sets the state of all targets in the cluster map.
     pub fn targets_are(&self, state: TargetState) {
-        let mut map = self.map.write().unwrap();
-        let mut changed = (**map).clone();
+        let mut changed = ClusterMap::clone(&self.map.load());
         changed.targets.iter_mut().for_each(|target| target.state = state);
-        *map = Arc::new(changed);
+        self.map.store(Arc::new(changed));
     }
 
     /// A session that gets leases.

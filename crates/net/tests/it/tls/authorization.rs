@@ -71,7 +71,7 @@ impl Site {
             [(1, &[Role::Mgmt, Role::Meta]), (2, &[Role::Storage]), (3, &[Role::Meta])];
         let nodes = roles.into_iter().map(node).collect();
         let map = MapHandle::default();
-        *map.write().unwrap() = Arc::new(ClusterMap { epoch: Epoch(5), nodes, ..ClusterMap::default() });
+        map.store(Arc::new(ClusterMap { epoch: Epoch(5), nodes, ..ClusterMap::default() }));
         let (authority, services) = (authority(), Arc::<Open>::default());
         let options = ServerOptions {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
@@ -101,11 +101,10 @@ impl Site {
     }
 
     fn give_metadata_to_node_2(&self) {
-        let mut map = self.map.write().unwrap();
-        let mut next = ClusterMap::clone(&map);
+        let mut next = ClusterMap::clone(&self.map.load());
         next.epoch = Epoch(6);
         next.nodes[1].roles.push(Role::Meta);
-        *map = Arc::new(next);
+        self.map.store(Arc::new(next));
     }
 
     fn reached(&self) -> usize {

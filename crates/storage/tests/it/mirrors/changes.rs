@@ -224,9 +224,9 @@ fn requests_of_other_versions_are_refused_or_wait() {
             let (cluster, map) = (cluster.clone(), cluster.map_of(2));
             rt::spawn(async move {
                 rt::sleep(Duration::from_millis(100)).await;
-                let mut next = types::ClusterMap::clone(&map.read().unwrap());
+                let mut next = types::ClusterMap::clone(&map.load());
                 next.groups[0].since.0 += 1;
-                *map.write().unwrap() = Arc::new(next);
+                map.store(Arc::new(next));
             });
             cluster.ask_one(2, (now + 1, member), (3, None), WRITE, block(1)).await
         };
@@ -406,13 +406,14 @@ fn a_primary_whose_disk_fails_stays_when_its_successor_dies() {
 fn a_failure_at_a_replaced_primary_is_retried_at_the_next_one() {
     with_members_on_disk(2, |cluster| async move {
         break_disk(&cluster, 1).await;
-        let before = cluster.map_of(1).read().unwrap().clone();
+        let before = cluster.map_of(1).load();
         cluster.management.set(1, MemberState::NeedsResync);
-        let after = std::mem::replace(&mut *cluster.map_of(1).write().unwrap(), before);
+        let after = cluster.map_of(1).load();
+        cluster.map_of(1).store(before);
         let late = cluster.map_of(1);
         rt::spawn(async move {
             rt::sleep(Duration::from_millis(300)).await;
-            *late.write().unwrap() = after;
+            late.store(after);
         });
         let answer = cluster.ask_one(1, (1, GroupRole::Primary), (3, None), WRITE, block(1)).await;
         assert_eq!(answer.unwrap_err().errno, Errno::EREMCHG);

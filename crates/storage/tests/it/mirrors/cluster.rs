@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use storage::{GroupManagement, GroupPeers, MemberChange, ServingLease, StorageService};
 use testkit::map::MapBuilder;
@@ -102,7 +102,7 @@ impl Management {
         let nodes = self.nodes.lock().unwrap();
         let without_maps = self.without_maps.lock().unwrap();
         for (_, node) in nodes.iter().filter(|(target, _)| !without_maps.contains(target)) {
-            *node.write().unwrap() = map.clone();
+            node.store(map.clone());
         }
         map.clone()
     }
@@ -157,7 +157,7 @@ impl Management {
     /// Lets a node receive maps again.
     pub fn receive_maps(&self, target: u32) {
         self.without_maps.lock().unwrap().remove(&TargetId(target));
-        *self.nodes.lock().unwrap()[&TargetId(target)].write().unwrap() = self.map.lock().unwrap().clone();
+        self.nodes.lock().unwrap()[&TargetId(target)].store(self.map.lock().unwrap().clone());
     }
 
     /// Adds an empty target to the group: in the place of a member, or in addition until it can
@@ -389,7 +389,7 @@ impl Cluster {
     }
 
     async fn serve(&self, target: TargetId, lease: Arc<ServingLease>) -> Arc<StorageService> {
-        let map: MapHandle = Arc::new(RwLock::new(self.management.map.lock().unwrap().clone()));
+        let map = MapHandle::new(self.management.map.lock().unwrap().clone());
         self.management.nodes.lock().unwrap().insert(target, map.clone());
         let service = Arc::new(StorageService::under_lease(lease));
         service.serve_groups(GroupPeers {

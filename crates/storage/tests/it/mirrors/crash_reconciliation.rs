@@ -91,7 +91,7 @@ fn a_target_is_not_reconciled_before_crash_reconciliation_ends() {
         let cluster = start(management.clone()).await;
         let is_settled = |target| {
             let service = cluster.link(target).service.lock().unwrap().clone().unwrap();
-            service.is_reconciled(&cluster.map_of(target).read().unwrap().clone())
+            service.is_reconciled(&cluster.map_of(target).load())
         };
         assert!(!is_settled(1) && !is_settled(2), "both may lack something, and count");
         cluster.enable_resync();
