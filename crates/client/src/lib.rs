@@ -49,11 +49,10 @@ use rt::IoBuf;
 use rt::sync::Event;
 use session::leases::{Answer, Leases};
 use session::privileges::RequestUser;
-use session::recall::{Recalls, with_deadline};
+use session::recall::Recalls;
 use session::services::Services;
 use session::timeout::RequestTimeout;
 use session::{capabilities, held_locks, lease_expiry, locks, services, slots, verifiers};
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -413,7 +412,7 @@ impl Client {
         // Services without partitions may be down for good. If they are up, the other services
         // inform them.
         let notices = spare.iter().map(|service| async move {
-            with_deadline(UNMOUNT_NOTICE_TIMEOUT, pin!(self.query_service(service, MetaOp::EndSession)))
+            rt::timeout(UNMOUNT_NOTICE_TIMEOUT, self.query_service(service, MetaOp::EndSession))
                 .await
                 .map(drop)
         });

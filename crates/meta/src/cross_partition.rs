@@ -8,7 +8,6 @@
 //! flush at a recall needs these very partitions.
 
 use crate::coherence::ConflictFree;
-use crate::eviction::with_timeout;
 use crate::executor::{Abort, Attempt, CommandOrigin, ExecutionScope, Reading, RemotePartition};
 use crate::limits::{
     CROSS_PARTITION_BACKOFF, CROSS_PARTITION_TIMEOUT, REMOTE_LOCK_TIMEOUT, REMOTE_RECALL_TIMEOUT,
@@ -180,7 +179,7 @@ impl CrossPartitionTx {
         }
         let channel = self.peers()?.owner_of(partition)?;
         let request = PartitionsRequest::Borrow { partition, token: locked.token };
-        let answer = with_timeout(REMOTE_LOCK_TIMEOUT, channel.call(request, None))
+        let answer = rt::timeout(REMOTE_LOCK_TIMEOUT, channel.call(request, None))
             .await
             .unwrap_or(Err(Errno::ETIMEDOUT.into()));
         let (owner, no_leases) = match answer {
@@ -321,7 +320,7 @@ impl CrossPartitionTx {
         wait: bool,
     ) -> Result<bool> {
         let request = PartitionsRequest::MakeWay { session: self.request.session, accesses, wait };
-        match with_timeout(REMOTE_RECALL_TIMEOUT, channel.call(request, None)).await {
+        match rt::timeout(REMOTE_RECALL_TIMEOUT, channel.call(request, None)).await {
             Some(answer) => match answer? {
                 PartitionsReply::Clear(clear) => Ok(clear),
                 _ => Err(unexpected_reply()),

@@ -18,11 +18,8 @@ use namespace::{Writes, keys};
 use parking_lot::Mutex;
 use prost::Message;
 use rt::sync::Event;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId, TargetId, TargetState};
 use wire::{AsyncCreate, MetaOp, MetaReply, MetaRequest, PartitionsRequest, RecallAck, StorageOp};
@@ -214,7 +211,7 @@ impl MetaService {
             MetaReply::Recalls(recalls) if recalls.is_empty() => {}
             reply => return Ok(reply),
         }
-        with_timeout(RECALL_POLL, session.wait_for_recalls()).await;
+        rt::timeout(RECALL_POLL, session.wait_for_recalls()).await;
         session.check()?;
         Ok(next_reply())
     }
@@ -273,7 +270,7 @@ impl MetaService {
                     acknowledged.wait().await;
                 } else {
                     let wait_began_ns = rt::monotonic_ns();
-                    with_timeout(timeout, acknowledged.wait()).await;
+                    rt::timeout(timeout, acknowledged.wait()).await;
                     let now_ns = rt::monotonic_ns();
                     if now_ns - wait_began_ns > (timeout + PAUSE_THRESHOLD).as_nanos() as u64 {
                         // This service itself was paused, and messages that arrived meanwhile are
@@ -416,7 +413,7 @@ impl MetaService {
         for other in self.peers.iter().flat_map(|peers| peers.others()) {
             rt::spawn(async move {
                 // A service that doesn't answer finds it in the store.
-                _ = with_timeout(END_NOTICE_TIMEOUT, other.call(PartitionsRequest::Ended { session }, None))
+                _ = rt::timeout(END_NOTICE_TIMEOUT, other.call(PartitionsRequest::Ended { session }, None))
                     .await;
             });
         }
@@ -536,7 +533,7 @@ impl MetaService {
     pub(crate) async fn run_requested_evictions(self: Arc<Self>) {
         let (requested, work_available) = &self.evictions;
         while !self.stopping.is_set() {
-            with_timeout(IDLE_CHECK, work_available.wait()).await;
+            rt::timeout(IDLE_CHECK, work_available.wait()).await;
             work_available.clear();
             let sessions = std::mem::take(&mut *requested.lock());
             sessions.into_iter().for_each(|id| self.evict(id, "an administrator evicted it".into()));
@@ -558,17 +555,6 @@ impl MetaService {
 fn not_registered_error(id: SessionId) -> Error {
     Error::new(Errno::ENOTCONN, format!("the metadata service doesn't know session {id}"))
         .hint("the client has to register it")
-}
-
-/// The result of a future, or `None` if it takes longer than `time`.
-pub(crate) async fn with_timeout<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    let mut sleep = pin!(rt::sleep(time));
-    poll_fn(|context| match future.as_mut().poll(context) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending => sleep.as_mut().poll(context).map(|()| None),
-    })
-    .await
 }
 
 /// Warns of open inodes of a session that could not be marked.

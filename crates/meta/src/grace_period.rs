@@ -5,7 +5,6 @@
 //! dropped its cache and reported its open files, or has been evicted. After a start, sessions
 //! report by registering; for partitions of another service, by a `Follow` request.
 
-use crate::eviction::with_timeout;
 use crate::limits::{GRACE_PERIOD, GRACE_POLL, OPENS_PER_SESSION, PAUSE_THRESHOLD};
 use crate::record::StoredSession;
 use crate::service::MetaService;
@@ -339,7 +338,7 @@ impl MetaService {
                 self.end_grace();
             }
             let time = if remaining.is_zero() { GRACE_POLL } else { remaining.min(GRACE_POLL) };
-            with_timeout(time, self.grace.over.wait()).await;
+            rt::timeout(time, self.grace.over.wait()).await;
         }
     }
 

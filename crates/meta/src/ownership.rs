@@ -359,7 +359,7 @@ impl MetaService {
             if rt::monotonic_ns() - began_ns > crate::limits::CROSS_PARTITION_TIMEOUT.as_nanos() as u64 {
                 break;
             }
-            crate::eviction::with_timeout(RETRY_PAUSE, changed.wait()).await;
+            rt::timeout(RETRY_PAUSE, changed.wait()).await;
         }
         Err(refusal)
     }

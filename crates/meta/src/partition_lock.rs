@@ -7,7 +7,6 @@
 //! isn't returned in time, the owner revokes it by writing a new owner record. The coordinator's
 //! batch doesn't match that record, so it is lost.
 
-use crate::eviction::with_timeout;
 use crate::executor::PartitionState;
 use crate::limits::{PARTITION_LOCK_TIMEOUT, PARTITION_LOCK_WAIT, RETRY_PAUSE};
 use crate::record::Owner;
@@ -36,7 +35,7 @@ impl MetaService {
     /// `EREMOTE` when another service owns the partition; `EAGAIN` when it can't be locked now: it
     /// isn't locked then.
     pub(crate) async fn lock_partition(&self, partition: PartitionId, token: u64) -> Result<Guard> {
-        match with_timeout(PARTITION_LOCK_WAIT, self.lock_partition_when_idle(partition, token)).await {
+        match rt::timeout(PARTITION_LOCK_WAIT, self.lock_partition_when_idle(partition, token)).await {
             Some(outcome) => outcome,
             None => {
                 self.unlock_partition(partition, token, None);

@@ -3,7 +3,6 @@
 use crate::limits::{EJECTION_POLL, REVOCATION_TIMEOUT};
 use crate::management::Management;
 use crate::refusal;
-use crate::service::first_to_complete;
 use identity::Member;
 use net::Caller;
 use types::{Errno, Error, NodeId, NodeState, Result, SessionId};
@@ -58,7 +57,7 @@ impl Management {
             {
                 return unaware;
             }
-            first_to_complete(self.heartbeat_received.wait(), rt::sleep(EJECTION_POLL)).await;
+            rt::select(self.heartbeat_received.wait(), rt::sleep(EJECTION_POLL)).await;
         }
     }
 

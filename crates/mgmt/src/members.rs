@@ -200,14 +200,14 @@ impl Management {
             if error.errno != Errno::EAGAIN || is_late() {
                 return Err(error);
             }
-            crate::service::first_to_complete(self.heartbeat_received.wait(), rt::sleep(EJECTION_POLL)).await;
+            rt::select(self.heartbeat_received.wait(), rt::sleep(EJECTION_POLL)).await;
         }
         // Also without a change: the request may be a retransmission whose first answer was lost.
         while let Some(target) = self.unconfirmed_member(report.group) {
             if is_late() {
                 return Err(refusal::ejection_unconfirmed(report.group, target));
             }
-            crate::service::first_to_complete(self.heartbeat_received.wait(), rt::sleep(EJECTION_POLL)).await;
+            rt::select(self.heartbeat_received.wait(), rt::sleep(EJECTION_POLL)).await;
         }
         Ok(MgmtReply::Map { map: self.current() })
     }

@@ -12,11 +12,8 @@ use crate::refusal;
 use crate::superblock::Superblock;
 use net::{Caller, Handler, LocalFuture};
 use rt::IoBuf;
-use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use types::{
     ClusterMap, Epoch, Errno, Error, Export, ExportAccess, ExportClients, NodeId, Result, Target, TargetId,
     TargetState,
@@ -407,7 +404,7 @@ impl Management {
         if map.epoch > after {
             return map;
         }
-        first_to_complete(changed, rt::sleep(WATCH_INTERVAL)).await;
+        rt::select(changed, rt::sleep(WATCH_INTERVAL)).await;
         self.current()
     }
 
@@ -596,16 +593,6 @@ fn has_released_member(map: &ClusterMap, node: NodeId) -> bool {
 fn lease_ms() -> u64 {
     debug_assert!(SERVING_LEASE > 2 * HEARTBEAT_INTERVAL, "one lost heartbeat must not stop a node");
     SERVING_LEASE.as_millis() as u64
-}
-
-/// Waits until one of the two completes.
-pub(crate) async fn first_to_complete(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
-    let (mut one, mut other) = (pin!(one), pin!(other));
-    poll_fn(|cx| match (one.as_mut().poll(cx), other.as_mut().poll(cx)) {
-        (Poll::Pending, Poll::Pending) => Poll::Pending,
-        _ => Poll::Ready(()),
-    })
-    .await;
 }
 
 #[cfg(test)]

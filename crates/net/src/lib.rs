@@ -44,7 +44,6 @@ mod client;
 mod detached;
 mod exports;
 mod fault;
-mod first_of_two;
 #[doc(hidden)]
 pub mod fuzzing;
 mod group_requests;

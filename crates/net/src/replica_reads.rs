@@ -12,11 +12,11 @@
 //! A member that answers is authoritative at that moment, by its lease and by the group version in
 //! the request. So every member returns at least what was acknowledged to any client.
 
-use crate::first_of_two::{Either, either};
 use crate::group_requests::{GroupDestination, is_member_error};
 use crate::limits::{HEDGE_DELAY, MAX_LOAD_IMBALANCE, MAX_LOAD_IMBALANCE_BETWEEN_RACKS, READ_REGION_BYTES};
 use crate::target_load::InFlightRequest;
 use crate::{Distance, StorageChannels, own_rack};
+use rt::Either;
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -171,7 +171,9 @@ impl StorageChannels {
             // All at once, and without a time limit: any of them may be busy.
             let asked = others.iter().map(|other| StorageRequest { target: *other, ..request.clone() });
             let answers = asked.map(|asked| self.send_hedge(asked, payload)).collect();
-            match either(first_conclusive(answers, refusals), to.wait_for_change(since, deadline_ns)).await {
+            match rt::select(first_conclusive(answers, refusals), to.wait_for_change(since, deadline_ns))
+                .await
+            {
                 Either::First(Some(answer)) => *hedged_answer.borrow_mut() = Some(answer),
                 Either::First(None) if refusals.0.get() => {}
                 Either::First(None) => to.wait_for_change(since, deadline_ns).await,

@@ -2,8 +2,8 @@
 
 use crate::context::{self, Runtime};
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -52,25 +52,50 @@ impl Timers {
 
 /// Waits for `duration`. Panics outside of a runtime.
 pub fn sleep(duration: Duration) -> impl Future<Output = ()> {
-    let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    Sleep { deadline_ns: crate::monotonic_ns().saturating_add(nanos), armed: None }
+    Sleep::new(duration)
 }
 
-/// Returns a future's output, or `None` (and drops it) if it hasn't completed within `limit`.
-/// Panics outside of a runtime.
-pub async fn timeout<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut sleep = pin!(sleep(limit));
-    poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
-    })
-    .await
+/// Returns a future's output, or `None` (and drops it) if it hasn't completed within `limit`, counted
+/// from the first poll. Starts a timer only if the future isn't ready at once. A future that is to
+/// continue after the limit is passed by pinned reference. Panics outside of a runtime.
+pub fn timeout<F: Future>(limit: Duration, future: F) -> Timeout<F> {
+    Timeout { future, limit, sleep: None }
+}
+
+/// A future with a time limit, see [`timeout`]. It needs the space of the future once, which the
+/// state of an `async fn` wouldn't guarantee.
+pub struct Timeout<F> {
+    future: F,
+    limit: Duration,
+    sleep: Option<Sleep>,
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        // SAFETY: only `future` needs to stay in its place, and nothing moves it from here on: it is
+        // only accessed below, pinned again, and the type has no `Drop` of its own.
+        let this = unsafe { self.get_unchecked_mut() };
+        // SAFETY: it is pinned as a part of `self`.
+        if let Poll::Ready(output) = unsafe { Pin::new_unchecked(&mut this.future) }.poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        let sleep = this.sleep.get_or_insert_with(|| Sleep::new(this.limit));
+        Pin::new(sleep).poll(cx).map(|()| None)
+    }
 }
 
 struct Sleep {
     deadline_ns: u64,
     armed: Option<TimerKey>,
+}
+
+impl Sleep {
+    fn new(duration: Duration) -> Sleep {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Sleep { deadline_ns: crate::monotonic_ns().saturating_add(nanos), armed: None }
+    }
 }
 
 /// Runs `f` on the timers of this thread's runtime.

@@ -4,11 +4,8 @@ use net::{Channel, Handler, LocalFuture, StorageChannels};
 use parking_lot::Mutex;
 use rt::IoBuf;
 use rt::sync::Event;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::Poll;
 use std::time::Duration;
 use types::{Error, Result, TargetId};
 use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest};
@@ -104,13 +101,8 @@ impl<Req: Send + Clone, Rep> Handler<Req, Rep> for Route<Req, Rep> {
                     let destination = self.destination.lock();
                     (destination.service.clone(), destination.is_redirected.clone())
                 };
-                let mut answer = service.handle(request.clone(), payload.clone());
-                let mut redirected = pin!(redirected.wait());
-                let reply = poll_fn(|context| match answer.as_mut().poll(context) {
-                    Poll::Ready(reply) => Poll::Ready(Some(reply)),
-                    Poll::Pending => redirected.as_mut().poll(context).map(|()| None),
-                });
-                if let Some(reply) = reply.await {
+                let answer = service.handle(request.clone(), payload.clone());
+                if let Some(reply) = rt::select(answer, redirected.wait()).await.first() {
                     self.latency.delay().await;
                     return reply;
                 }

@@ -4,10 +4,8 @@ use crate::file::inode::{Content, OpenInode};
 use crate::file::lease_epoch::LeaseContext;
 use crate::{Client, file_info};
 use rt::sync::{ReadGuard, WriteGuard};
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Layout, Result, Timestamp};
 use wire::{FileInfo, LeaseMode, MetaOp, StorageOp, StorageReply};
@@ -142,12 +140,7 @@ impl Client {
 
     /// Returns the result of `work`, or `None` if a recall of the inode begins first.
     async fn unless_recalled<T>(&self, ino: InodeId, work: impl Future<Output = T>) -> Option<T> {
-        let (mut work, mut recall_start) = (pin!(work), pin!(self.leases.wait_for_recall_start(ino)));
-        poll_fn(|context| match work.as_mut().poll(context) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending => recall_start.as_mut().poll(context).map(|()| None),
-        })
-        .await
+        rt::select(work, self.leases.wait_for_recall_start(ino)).await.first()
     }
 
     /// Loads the service's answer while a recall is in progress, or raises the loaded content's

@@ -9,7 +9,6 @@
 use crate::Client;
 use crate::file::inode::OpenInode;
 use crate::file::lease_epoch::InFlightChange;
-use crate::session::recall::with_deadline;
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::future::Future;
@@ -136,7 +135,7 @@ impl Client {
         let unanswered = InFlightChange::new(inode, generation, self.verifiers.losses(), is_durable);
         let mut ended_ns = None;
         loop {
-            if let Some(done) = with_deadline(LEASE_CHECK, change.as_mut()).await {
+            if let Some(done) = rt::timeout(LEASE_CHECK, change.as_mut()).await {
                 if done.is_ok() {
                     unanswered.end();
                 }

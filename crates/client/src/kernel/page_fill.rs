@@ -39,14 +39,11 @@
 //! threads that notify the kernel may be waiting for pages of other files, from a storage node that
 //! is down.
 
-use crate::session::recall::with_deadline;
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 use types::{BLOCK_SIZE, ByteRange};
 
@@ -172,7 +169,7 @@ impl PageFillGate {
         if attempt == 0 && (self.is_open() || self.running_reads() == 0) {
             return;
         }
-        with_deadline(DRAIN_TIMEOUT, pin!(self.no_running_reads())).await;
+        rt::timeout(DRAIN_TIMEOUT, self.no_running_reads()).await;
         rt::sleep(MIN_PAUSE.saturating_mul(1 << attempt.min(10)).min(MAX_PAUSE)).await;
     }
 
@@ -308,11 +305,7 @@ impl PageFillGate {
             if is_over(&self.state.lock()) {
                 return None;
             }
-            let done = poll_fn(|context| match work.as_mut().poll(context) {
-                Poll::Ready(output) => Poll::Ready(Some(output)),
-                Poll::Pending => changed.as_mut().poll(context).map(|()| None),
-            });
-            if let Some(output) = done.await {
+            if let Some(output) = rt::select(work.as_mut(), changed.as_mut()).await.first() {
                 return Some(output);
             }
         }
@@ -417,6 +410,7 @@ fn merged(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
 mod tests {
     use super::*;
     use std::future::Future;
+    use std::task::Poll;
     use std::task::{Context, Waker};
 
     fn range(start: u64, end: u64) -> ByteRange {

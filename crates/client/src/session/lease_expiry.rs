@@ -12,7 +12,6 @@
 
 use crate::Client;
 use crate::kernel::page_fill::Bypass;
-use crate::session::recall::with_deadline;
 use crate::session::services::Service;
 use rt::sync::Event;
 use std::cell::RefCell;
@@ -105,7 +104,7 @@ impl Client {
             loop {
                 let Some(&ino) = next.borrow_mut().next() else { return };
                 let mut invalidation = Box::pin(forget(ino));
-                if with_deadline(SLOW_AFTER, invalidation.as_mut()).await.is_none() {
+                if rt::timeout(SLOW_AFTER, invalidation.as_mut()).await.is_none() {
                     slow.borrow_mut().push(invalidation);
                 }
             }
@@ -113,7 +112,7 @@ impl Client {
         rt::join_all((0..MAX_CONCURRENT_DROPS.min(inodes.len())).map(|_| drop_next()).collect()).await;
         let slow = pin!(rt::join_all(slow.take()));
         match limit {
-            Some(limit) => _ = with_deadline(limit, slow).await,
+            Some(limit) => _ = rt::timeout(limit, slow).await,
             None => _ = slow.await,
         }
     }
@@ -143,7 +142,7 @@ impl Client {
                 return Err(Error::new(Errno::ETIMEDOUT, message)
                     .hint("check that it is running and reachable: weft health on the management node"));
             }
-            with_deadline(CHECK_INTERVAL, pin!(self.lease_expiry.resumed.wait())).await;
+            rt::timeout(CHECK_INTERVAL, self.lease_expiry.resumed.wait()).await;
         }
         Ok(())
     }

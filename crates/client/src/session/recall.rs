@@ -9,11 +9,10 @@ use crate::session::services::Service;
 use crate::{Client, unexpected};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 use types::{ByteRange, Credentials, Errno, Error, HashMap, InodeId, NodeId};
 use wire::{LeaseMode, MetaOp, MetaReply, Recall, RecallAck};
@@ -322,7 +321,7 @@ impl Client {
             let snapshot = inode.page_gate.snapshot();
             let mut invalidation = invalidator.drop_cached(inode.ino, snapshot.excluded_pages(range));
             let mut waited = 0;
-            while with_deadline(DROP_TIMEOUT, invalidation.as_mut()).await.is_none() {
+            while rt::timeout(DROP_TIMEOUT, invalidation.as_mut()).await.is_none() {
                 waited += 1;
                 match waited < NEWCOMER_ROUNDS << attempt.min(10) {
                     true => inode.page_gate.bypass_newcomers(&snapshot, bypass),
@@ -490,24 +489,9 @@ fn may_have_forgotten_session(service: &Service) -> bool {
 /// the service evicts this session if it takes still longer.
 async fn warn_if_slow<T>((ino, what): (InodeId, &str), work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
-    if let Some(done) = with_deadline(SLOW_AFTER, work.as_mut()).await {
+    if let Some(done) = rt::timeout(SLOW_AFTER, work.as_mut()).await {
         return done;
     }
     tracing::warn!(%ino, "the recall of a lease is slow: {what} has taken more than {SLOW_AFTER:?}");
     work.await
-}
-
-/// Returns the result of `work`, or `None` after the time-out; the caller can wait for it again.
-pub(crate) async fn with_deadline<T>(
-    time_out: Duration,
-    mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,
-) -> Option<T> {
-    let mut timeout = pin!(rt::sleep(time_out));
-    poll_fn(|context| {
-        if let Poll::Ready(output) = work.as_mut().poll(context) {
-            return Poll::Ready(Some(output));
-        }
-        timeout.as_mut().poll(context).map(|()| None)
-    })
-    .await
 }

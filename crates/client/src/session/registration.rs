@@ -15,9 +15,8 @@
 use crate::Client;
 use crate::file::inode::OpenInode;
 use crate::kernel::page_fill::Bypass;
-use crate::session::recall::{RETRY_PAUSE, with_deadline};
+use crate::session::recall::RETRY_PAUSE;
 use crate::session::services::Service;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -192,13 +191,13 @@ impl Client {
                 self.flush_extent(inode, flushing).await;
             }
             let invalidated =
-                with_deadline(PAGE_DROP_WAIT, pin!(self.drop_cached(inode.ino, Some(inode), Bypass::Once)))
+                rt::timeout(PAGE_DROP_WAIT, self.drop_cached(inode.ino, Some(inode), Bypass::Once))
                     .await;
             // A task that holds the lock may be waiting for the registration; one that only writes
             // chunks will soon release it.
-            if with_deadline(RUNNING_REQUESTS_WAIT, pin!(inode.io_lock.write())).await.is_none() {
+            if rt::timeout(RUNNING_REQUESTS_WAIT, inode.io_lock.write()).await.is_none() {
                 tracing::debug!(ino = %inode.ino, "a request is still running during a change of the metadata service");
-                with_deadline(IN_FLIGHT_WAIT, pin!(inode.in_flight.wait_for_all())).await;
+                rt::timeout(IN_FLIGHT_WAIT, inode.in_flight.wait_for_all()).await;
             }
             invalidated.is_none().then(|| Arc::clone(inode))
         });
@@ -216,7 +215,7 @@ impl Client {
             let remaining_time = Duration::from_nanos(until_ns.saturating_sub(rt::monotonic_ns()));
             let invalidations = batch.iter().map(|&ino| async move {
                 let invalidated =
-                    with_deadline(remaining_time, pin!(self.drop_cached(ino, None, Bypass::Once))).await;
+                    rt::timeout(remaining_time, self.drop_cached(ino, None, Bypass::Once)).await;
                 invalidated.is_none().then_some(ino)
             });
             late.extend(rt::join_all(invalidations.collect()).await.into_iter().flatten());

@@ -11,16 +11,14 @@
 use crate::Client;
 use crate::session::leases::Answer;
 use crate::session::privileges::RequestUser;
-use crate::session::recall::with_deadline;
 use net::MetaChannels;
 use parking_lot::{Mutex, RwLock};
 use rt::sync::Event;
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, NodeId, PartitionId, Result};
 use wire::{MetaOp, MetaRequest, MetaResponse, SlotSequence};
@@ -174,11 +172,7 @@ impl Services {
             if is_over || self.channels.owner(partition) != Some(service.node) {
                 return None;
             }
-            let done = poll_fn(|context| match work.as_mut().poll(context) {
-                Poll::Ready(output) => Poll::Ready(Some(output)),
-                Poll::Pending => changed.as_mut().poll(context).map(|()| None),
-            });
-            if let Some(output) = done.await {
+            if let Some(output) = rt::select(work.as_mut(), changed.as_mut()).await.first() {
                 return Some(output);
             }
         }
@@ -215,7 +209,7 @@ impl OwnerWait {
             return Err(Error::new(Errno::ETIMEDOUT, message)
                 .hint("weft node list shows which metadata services are running"));
         }
-        with_deadline(self.pause, pin!(services.changed.wait())).await;
+        rt::timeout(self.pause, services.changed.wait()).await;
         self.pause = (self.pause * 2).min(MAX_PAUSE);
         Ok(())
     }
@@ -410,7 +404,7 @@ impl Client {
                     Error::new(Errno::ETIMEDOUT, message).hint("the client's log shows what it waits for")
                 );
             }
-            with_deadline(MAX_PAUSE, registered.as_mut()).await;
+            rt::timeout(MAX_PAUSE, registered.as_mut()).await;
         }
     }
 

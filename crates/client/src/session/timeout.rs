@@ -7,10 +7,8 @@
 use crate::Client;
 use crate::file::inode::OpenInode;
 use rt::sync::{ReadGuard, WriteGuard};
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result};
 
@@ -82,7 +80,7 @@ impl Client {
         work: impl Future<Output = T>,
     ) -> Result<T> {
         let time_out = self.request_timeout.get();
-        wait_with_timeout(time_out, work).await.ok_or_else(|| blocked(ino, what, time_out))
+        rt::timeout(time_out, work).await.ok_or_else(|| blocked(ino, what, time_out))
     }
 }
 
@@ -90,19 +88,4 @@ fn blocked(ino: InodeId, what: &str, waited: Duration) -> Error {
     let message = format!("inode {ino} is blocked by an earlier request: {what} took more than {waited:?}");
     Error::new(Errno::ETIMEDOUT, message)
         .hint("a service doesn't answer: weft health on the management node shows which")
-}
-
-/// Returns the result of `work`, or `None` after the time-out. Starts a timer only if `work` isn't
-/// ready at once.
-async fn wait_with_timeout<T>(time_out: Duration, work: impl Future<Output = T>) -> Option<T> {
-    let mut work = pin!(work);
-    let mut timeout: Option<Pin<Box<dyn Future<Output = ()>>>> = None;
-    poll_fn(|context| match work.as_mut().poll(context) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => {
-            let timeout = timeout.get_or_insert_with(|| Box::pin(rt::sleep(time_out)));
-            timeout.as_mut().poll(context).map(|()| None)
-        }
-    })
-    .await
 }

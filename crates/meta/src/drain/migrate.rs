@@ -9,7 +9,6 @@
 
 use super::migrations::TaskEnd;
 use super::stripe_move::MoveRequest;
-use crate::eviction::with_timeout;
 use crate::executor::{Abort, CommandOutput};
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
@@ -54,7 +53,7 @@ impl MetaService {
         let mut migrator = None;
         let mut partitions = Vec::new();
         loop {
-            let _ = with_timeout(self.migrations.idle_time(), self.migrations.work_available.wait()).await;
+            let _ = rt::timeout(self.migrations.idle_time(), self.migrations.work_available.wait()).await;
             self.migrations.work_available.clear();
             if self.stopping.is_set() {
                 return;

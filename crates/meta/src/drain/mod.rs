@@ -44,7 +44,6 @@ pub(crate) use migrations::Migrations;
 pub use status::DrainStatus;
 pub(crate) use status::Drains;
 
-use crate::eviction::with_timeout;
 use crate::limits::{BACKGROUND_BATCH, DRAIN_IDLE, DRAIN_POLL, DRAIN_RETRY, MOVES_AT_ONCE};
 use crate::service::MetaService;
 use crate::sessions::Session;
@@ -75,7 +74,7 @@ impl MetaService {
         let mut migrator = None;
         let mut partitions = Vec::new();
         let mut pause = DRAIN_POLL;
-        while with_timeout(pause, self.stopping.wait()).await.is_none() {
+        while rt::timeout(pause, self.stopping.wait()).await.is_none() {
             pause = DRAIN_POLL;
             let draining = draining(&self.current_map());
             self.drains.set_draining(&draining);

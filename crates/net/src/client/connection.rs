@@ -6,7 +6,6 @@ use super::status::LinkCounters;
 use crate::Liveness;
 use crate::budget::Budget;
 use crate::fault::Fault;
-use crate::first_of_two::{Either, either};
 use crate::inbound::{Inbound, ReceiveStats, matches_or_fault};
 use crate::limits::{
     COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, IDLE_CONNECTION_LIMIT, MAX_BYTES_IN_FLIGHT,
@@ -16,6 +15,7 @@ use crate::outbox::Outbox;
 use crate::shared_arena::{Arena, Piece};
 use crate::signal::Signal;
 use crate::stream::{Stream, Transport};
+use rt::Either;
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -445,7 +445,7 @@ impl Connection {
                 self.pinged_at_ns.set(0);
             }
             let closed = self.changed.wait_until(|| self.stream_tasks.get() == 0);
-            if let Either::First(()) = either(closed, rt::sleep(WATCH_INTERVAL)).await {
+            if let Either::First(()) = rt::select(closed, rt::sleep(WATCH_INTERVAL)).await {
                 return;
             }
             self.check_calls();

@@ -7,12 +7,12 @@ use super::dial::{DialError, NewConnection, dial, dial_on_host};
 use super::peer::SameHost;
 use super::peer::Shared;
 use super::status::LinkCounters;
-use crate::first_of_two::{Either, either};
 use crate::limits::{
     FAILED_ADDRESS_BACKOFF, FIRST_BACKOFF, LONGEST_ADDRESS_BACKOFF, LONGEST_BACKOFF, POOLED_BODIES,
     POOLED_BODY_BYTES,
 };
 use crate::signal::Signal;
+use rt::Either;
 use rt::net::Address;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -374,7 +374,7 @@ impl LinkTask {
     async fn run(self) {
         let link = self.link.clone();
         let shared = link.shared.clone();
-        if let Either::Second(()) = either(link.stay_connected(), shared.dropped.wait()).await
+        if let Either::Second(()) = rt::select(link.stay_connected(), shared.dropped.wait()).await
             && let Some(connection) = link.usable_connection()
         {
             connection.close_gracefully();
@@ -416,11 +416,11 @@ impl Link {
     async fn use_until_ended(self: &Rc<Self>, mut current: AddressedConnection) -> bool {
         loop {
             let connection = current.connection.clone();
-            let elsewhere = either(
+            let elsewhere = rt::select(
                 self.wait_for_better_address(current.rank),
                 self.wait_until_address_removed(current.address),
             );
-            match either(connection.wait_until_ending(), elsewhere).await {
+            match rt::select(connection.wait_until_ending(), elsewhere).await {
                 Either::First(()) => {
                     if connection.has_path_failure() {
                         self.note_broken_connection(&current);

@@ -4,8 +4,8 @@ use super::calls::CallOutcome;
 use super::connection::{Connection, OutgoingRequest};
 use super::core_link::Link;
 use super::peer::Peer;
-use crate::first_of_two::{Either, either};
 use crate::{Distance, Handler, LocalFuture};
+use rt::Either;
 use rt::IoBuf;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -90,7 +90,7 @@ impl RemoteService {
     ) -> Option<Result<Rep>> {
         let on = RefCell::new(None);
         let call = self.call(request, payload, Some(&on));
-        match either(call, given_up).await {
+        match rt::select(call, given_up).await {
             Either::First(answer) => Some(answer),
             Either::Second(()) => {
                 // A call that is dropped while its payload is being transferred has ended its

@@ -83,9 +83,9 @@ impl Handler<StorageRequest, StorageReply> for Member {
         StorageReply: 'a,
     {
         Box::pin(async move {
-            match crate::first_of_two::either(self.answer(request, payload), given_up).await {
-                crate::first_of_two::Either::First(answer) => Some(answer),
-                crate::first_of_two::Either::Second(()) => None,
+            match rt::select(self.answer(request, payload), given_up).await {
+                rt::Either::First(answer) => Some(answer),
+                rt::Either::Second(()) => None,
             }
         })
     }

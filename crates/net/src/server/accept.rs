@@ -2,11 +2,11 @@
 
 use super::core::{ConnectionSlot, IncomingConnection, Shared};
 use crate::fault::Fault;
-use crate::first_of_two::{Either, either};
 use crate::inbound::Inbound;
 use crate::limits::{ACCEPT_PAUSE, HELLO_TIMEOUT, MAX_HANDSHAKES};
 use crate::stream::Stream;
 use crate::{Caller, Proof};
+use rt::Either;
 use rt::IoBuf;
 use rt::net::{Address, Listener, Socket};
 use std::cell::Cell;
@@ -28,7 +28,7 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
     let on_host = listener.local_addr().is_ok_and(|address| address.inet().is_none());
     let handshakes = Rc::new(Cell::new(0));
     loop {
-        let accepted = match either(shared.stop.wait(), listener.accept()).await {
+        let accepted = match rt::select(shared.stop.wait(), listener.accept()).await {
             Either::First(()) => return,
             Either::Second(accepted) => accepted,
         };

@@ -8,9 +8,9 @@
 
 use crate::Caller;
 use crate::budget::{Budget, Permit};
-use crate::first_of_two::{Either, either};
 use crate::limits::{RESERVED_BUDGET_DIVISOR, SMALL_REQUEST_BYTES};
 use identity::Member;
+use rt::Either;
 use std::rc::Rc;
 
 /// The admission budget of a core.
@@ -50,7 +50,7 @@ impl AdmissionBudget {
         let from_all = self.shared.acquire(amount);
         match self.reserved(caller, amount) {
             None => from_all.await,
-            Some(reserved) => match either(reserved.acquire(amount), from_all).await {
+            Some(reserved) => match rt::select(reserved.acquire(amount), from_all).await {
                 Either::First(permit) | Either::Second(permit) => permit,
             },
         }

@@ -7,13 +7,13 @@ use super::requests::{Requests, RunningRequest};
 use super::router::PreparedRequest;
 use crate::budget::Permit;
 use crate::fault::Fault;
-use crate::first_of_two::{Either, either};
 use crate::inbound::{Inbound, ReceiveStats, check_payload};
 use crate::limits::{DIRECT_RECEIVE_BYTES, MAX_WAITING_REQUESTS, WAIT_PING_INTERVAL};
 use crate::outbox::Outbox;
 use crate::signal::Signal;
 use crate::stream::Stream;
 use crate::{Caller, Deadline, LocalFuture, Proof};
+use rt::Either;
 use rt::{IoBuf, SharedMemory};
 use std::cell::Cell;
 use std::future::Future;
@@ -306,7 +306,7 @@ impl Connection {
         let mut wait = pin!(wait);
         let outcome = loop {
             let stopped = self.changed.wait_until(|| self.reading_stopped.get());
-            match either(stopped, rt::timeout(WAIT_PING_INTERVAL, wait.as_mut())).await {
+            match rt::select(stopped, rt::timeout(WAIT_PING_INTERVAL, wait.as_mut())).await {
                 Either::First(()) => break None,
                 Either::Second(Some(outcome)) => break Some(outcome),
                 Either::Second(None) => {
@@ -439,7 +439,7 @@ impl Connection {
         }
         let result = match &running.cancel {
             None => work.await,
-            Some(cancel) => match either(work, cancel.cancelled()).await {
+            Some(cancel) => match rt::select(work, cancel.cancelled()).await {
                 Either::First(result) => result,
                 // The end of the connection isn't an answer: the client sends the request again.
                 Either::Second(()) if self.ending.get() => return,
@@ -494,7 +494,7 @@ impl Connection {
         let mut stall = Stall::default();
         loop {
             let ending = self.changed.wait_until(|| self.ending.get());
-            if let Either::First(()) = either(ending, rt::sleep(liveness.ping_after / 2)).await {
+            if let Either::First(()) = rt::select(ending, rt::sleep(liveness.ping_after / 2)).await {
                 return;
             }
             if self.has_expired() {

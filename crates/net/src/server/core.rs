@@ -6,7 +6,6 @@ use super::connection::Connection;
 use super::router::Router;
 use super::{ServerOptions, accept};
 use crate::Caller;
-use crate::first_of_two::either;
 use crate::limits::MAX_SHARED_MEMORY_IN_ALL;
 use crate::signal::Signal;
 use crate::stream::DetachedStream;
@@ -191,7 +190,7 @@ pub(super) async fn run_core(shared: Arc<Shared>, index: usize, listeners: Vec<L
         for arrival in arrivals {
             rt::spawn(Connection::serve(core.clone(), arrival));
         }
-        either(inbox.arrived.wait(), shared.stop.wait()).await;
+        rt::select(inbox.arrived.wait(), shared.stop.wait()).await;
     }
     core.drain_all().await;
 }

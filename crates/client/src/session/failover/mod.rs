@@ -25,7 +25,6 @@ mod operations;
 pub use file::File;
 
 use crate::Client;
-use crate::session::recall::with_deadline;
 use crate::session::services::is_refusal;
 use parking_lot::{Mutex, RwLock};
 use rt::sync::Event;
@@ -239,7 +238,7 @@ impl SessionFailover {
                 }
                 Err(error) => self.note_failure(error),
             }
-            with_deadline(pause, pin!(self.closed.wait())).await;
+            rt::timeout(pause, self.closed.wait()).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
         None
@@ -294,7 +293,7 @@ impl SessionFailover {
                 return Err(Error::new(Errno::ETIMEDOUT, message)
                     .hint("weft health on the management node shows what doesn't answer"));
             }
-            with_deadline(Duration::from_nanos(left_ns).min(MIN_WAIT), changed.as_mut()).await;
+            rt::timeout(Duration::from_nanos(left_ns).min(MIN_WAIT), changed.as_mut()).await;
         }
     }
 

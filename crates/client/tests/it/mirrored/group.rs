@@ -8,9 +8,7 @@ use parking_lot::Mutex;
 use rt::IoBuf;
 use rt::sync::Event;
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 use storage::StorageService;
 use testkit::map::update;
@@ -217,10 +215,7 @@ impl Handler<StorageRequest, StorageReply> for Groups {
     where
         StorageReply: 'a,
     {
-        let (mut answer, mut given_up) = (self.handle(request, payload), given_up);
-        Box::pin(poll_fn(move |context| match answer.as_mut().poll(context) {
-            Poll::Ready(answer) => Poll::Ready(Some(answer)),
-            Poll::Pending => given_up.as_mut().poll(context).map(|()| None),
-        }))
+        let answer = self.handle(request, payload);
+        Box::pin(async move { rt::select(answer, given_up).await.first() })
     }
 }
