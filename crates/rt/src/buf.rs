@@ -355,7 +355,7 @@ mod tests {
     fn fresh_memory_is_zeroed_and_aligned() {
         let buf = IoBuf::alloc(3 << 20);
         assert!(buf.is_aligned());
-        assert!(buf.as_slice().iter().all(|byte| *byte == 0));
+        assert!(buf.as_slice() == vec![0; 3 << 20]);
         assert!(!IoBuf::alloc(100).is_aligned());
     }
 
@@ -444,6 +444,22 @@ mod tests {
     }
 
     fn drop_sums(_: &[u32]) {}
+
+    /// A buffer may be filled by one thread and freed by another: it then belongs to that one's pool.
+    #[test]
+    fn buffers_move_between_threads() {
+        let (sender, receiver) = std::sync::mpsc::channel::<IoBuf>();
+        let reader = std::thread::spawn(move || {
+            receiver.into_iter().map(|buf| u32::from(buf.as_slice()[99])).sum::<u32>()
+        });
+        for byte in 0..10 {
+            let buf = IoBuf::alloc(100);
+            buf.copy_from(99, &[byte]);
+            sender.send(buf.slice(0..100)).unwrap();
+        }
+        drop(sender);
+        assert_eq!(reader.join().unwrap(), 45);
+    }
 
     #[test]
     fn the_pool_is_bounded() {

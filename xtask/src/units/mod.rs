@@ -1,6 +1,7 @@
 //! The tests of the crates: their programs are built together and run concurrently; failed tests
 //! are repeated alone.
 
+mod miri;
 mod output;
 mod programs;
 
@@ -54,6 +55,12 @@ pub fn run(is_full: bool) -> Result<(Summary, Timing), String> {
     let start = Instant::now();
     examples(&mut summary);
     timing.add("examples in the documentation", start.elapsed(), Vec::new());
+
+    if is_full {
+        let start = Instant::now();
+        miri::run(&mut summary);
+        timing.add("shared memory under Miri", start.elapsed(), Vec::new());
+    }
     Ok((summary, timing))
 }
 
