@@ -73,7 +73,7 @@ impl Error {
             Error::Damaged { .. } | Error::Store(_) => Errno::EIO,
             Error::MissingBase { .. } => Errno::ENOENT,
             Error::Exists { .. } => Errno::EEXIST,
-            Error::Io { cause, .. } => cause.raw_os_error().map_or(Errno::EIO, Errno),
+            Error::Io { cause, .. } => cause.raw_os_error().map_or(Errno::EIO, Errno::Number),
             Error::Record(error) => error.errno,
         }
     }

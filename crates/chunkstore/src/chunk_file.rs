@@ -128,7 +128,7 @@ impl ChunkFile {
         let opened = File::open(&self.path, OpenOptions { direct: true, ..READ_WRITE }).await;
         let opened = match self.store_dir.confirm(opened) {
             Ok(file) => Some(file),
-            Err(e) if e.raw_os_error() == Some(Errno::EINVAL.0) => None,
+            Err(e) if e.raw_os_error() == Some(Errno::EINVAL.number()) => None,
             // Deleted meanwhile; open descriptors stay valid.
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),

@@ -84,7 +84,7 @@ impl Store {
         // Without the record, the file would look as if another program had modified it.
         file.cached.set_time(now.ctime).await.map_err(failed)?;
         match e.raw_os_error() {
-            Some(code) if code == Errno::EOPNOTSUPP.0 || code == Errno::ENOSPC.0 => Ok(()),
+            Some(code) if code == Errno::EOPNOTSUPP.number() || code == Errno::ENOSPC.number() => Ok(()),
             _ => Err(failed(e)),
         }
     }

@@ -11,11 +11,11 @@ use types::{ByteRange, InodeId, TargetId};
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// `ENOSPC` as the kernel numbers it.
-const ENOSPC: i32 = types::Errno::ENOSPC.0;
+const ENOSPC: i32 = types::Errno::ENOSPC.number();
 /// `EDQUOT`: a quota on the target's own file system.
-const EDQUOT: i32 = types::Errno::EDQUOT.0;
+const EDQUOT: i32 = types::Errno::EDQUOT.number();
 /// `EFBIG`: beyond what the local file system can address.
-const EFBIG: i32 = types::Errno::EFBIG.0;
+const EFBIG: i32 = types::Errno::EFBIG.number();
 
 /// The kind of an error, which alone determines the caller's reaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -146,7 +146,7 @@ fn block_buf(block: &[u8]) -> IoBuf {
 /// Opens past the page cache where the local file system supports it.
 async fn open_file(path: &Path, options: OpenOptions) -> io::Result<File> {
     match File::open(path, OpenOptions { direct: true, ..options }).await {
-        Err(e) if e.raw_os_error() == Some(Errno::EINVAL.0) => File::open(path, options).await,
+        Err(e) if e.raw_os_error() == Some(Errno::EINVAL.number()) => File::open(path, options).await,
         opened => opened,
     }
 }

@@ -56,7 +56,7 @@ use session::{capabilities, held_locks, lease_expiry, locks, services, slots, ve
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId};
+use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Refusal, Result, SessionId, TargetId};
 use wire::{FileInfo, MetaOp, MetaReply, SlotSequence, StorageOp, StorageReply, StorageRequest};
 
 /// Time-out of the unmount notice to a metadata service that owns no partition.
@@ -304,7 +304,7 @@ impl Client {
                         return Err(error);
                     }
                 }
-                Err(error) if error.errno == Errno::EKEYREVOKED => {
+                Err(error) if error.errno == Refusal::RevokedLeaseEpoch => {
                     renewals += 1;
                     if renewals > MAX_RENEWALS {
                         return Err(access::ended_lease(under.ino));

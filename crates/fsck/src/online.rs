@@ -22,7 +22,8 @@ use namespace::keys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use types::{
-    ByteRange, ClusterMap, Errno, Error, Group, GroupId, InodeId, MemberState, Result, TargetId, TargetState,
+    ByteRange, ClusterMap, Errno, Error, Group, GroupId, InodeId, MemberState, Refusal, Result, TargetId,
+    TargetState,
 };
 
 /// Most repeated reads of a suspect.
@@ -428,7 +429,7 @@ impl ReplicaFile<'_> {
 /// Returns why a target could not be read.
 pub(crate) fn unreachable_reason(error: &types::Error) -> String {
     match error.errno {
-        Errno::EREMCHG => "it can't report its content now".into(),
+        Errno::Refusal(Refusal::GroupVersionMismatch) => "it can't report its content now".into(),
         _ => format!("it doesn't answer: {}", error.message),
     }
 }

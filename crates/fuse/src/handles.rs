@@ -52,7 +52,7 @@ impl<T> Handles<T> {
                 shard.slots.push(HandleSlot { generation: 0, file: None });
                 shard.slots.len() - 1
             }
-            None => return Err(Errno(libc::ENFILE)),
+            None => return Err(Errno::Number(libc::ENFILE)),
         };
         let slot = &mut shard.slots[slot_index];
         slot.file = Some(file);

@@ -206,7 +206,7 @@ fn mount_error(mountpoint: &Path, e: &io::Error) -> Error {
 
 /// Returns the error number of an I/O error.
 pub fn errno(e: &io::Error) -> Errno {
-    Errno(e.raw_os_error().unwrap_or(libc::EIO))
+    Errno::Number(e.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// Returns `major:minor` of the newest mount at a path, without calling the file system itself.

@@ -123,7 +123,10 @@ impl CapabilityRefusal {
 
 impl From<CapabilityRefusal> for types::Error {
     fn from(refusal: CapabilityRefusal) -> types::Error {
-        let errno = if refusal.is_stale() { types::Errno::EKEYEXPIRED } else { types::Errno::EACCES };
+        let errno = match refusal.is_stale() {
+            true => types::Refusal::ExpiredCapability.into(),
+            false => types::Errno::EACCES,
+        };
         types::Error::new(errno, refusal.to_string()).hint("close the file and open it again")
     }
 }

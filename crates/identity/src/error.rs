@@ -144,7 +144,7 @@ impl Error {
 
     fn errno(&self) -> Errno {
         match self {
-            Error::Io { cause, .. } => cause.raw_os_error().map_or(Errno::EIO, Errno),
+            Error::Io { cause, .. } => cause.raw_os_error().map_or(Errno::EIO, Errno::Number),
             Error::Damaged { .. } | Error::Crypto(_) => Errno::EIO,
             Error::AuthorityExists { .. } | Error::ClientExists { .. } => Errno::EEXIST,
             Error::BadClientName { .. }

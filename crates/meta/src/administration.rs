@@ -43,7 +43,7 @@ impl MetaService {
     /// The same for one partition.
     ///
     /// # Errors
-    /// `EREMOTE` if another service owns the partition.
+    /// `PartitionNotServed` if another service owns the partition.
     pub async fn file_on_in(&self, target: TargetId, partition: PartitionId) -> Result<Option<InodeId>> {
         {
             let mut after = InodeId(0);
@@ -89,7 +89,7 @@ impl MetaService {
     /// The same for one partition.
     ///
     /// # Errors
-    /// `EREMOTE` if another service owns the partition.
+    /// `PartitionNotServed` if another service owns the partition.
     pub async fn inode_naming_pool_in(
         &self,
         pool: PoolId,

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use rt::sync::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::{Errno, Error, InodeId, PartitionId, Result};
+use types::{Errno, Error, InodeId, PartitionId, Refusal, Result};
 use wire::{MetaRequest, PartitionsReply, PartitionsRequest};
 
 /// A command with its context.
@@ -93,7 +93,7 @@ impl MetaService {
 
 impl CrossPartitionTx {
     fn peers(&self) -> Result<&PeerServices> {
-        self.service.peers.as_ref().ok_or_else(|| Errno::EREMOTE.into())
+        self.service.peers.as_ref().ok_or_else(|| Refusal::PartitionNotServed.into())
     }
 
     async fn run(&self, mut partitions: Vec<PartitionId>) -> Result<CommandAnswer> {
@@ -132,7 +132,7 @@ impl CrossPartitionTx {
             if rt::monotonic_ns() - began_ns > CROSS_PARTITION_TIMEOUT.as_nanos() as u64 {
                 let message = "a partition of this request can't be locked at its metadata service";
                 // The client asks again, as long as its own time-out allows.
-                return Err(Error::new(Errno::EREMOTE, message));
+                return Err(Error::new(Refusal::PartitionNotServed, message));
             }
         }
     }
@@ -140,8 +140,8 @@ impl CrossPartitionTx {
     /// Locks all partitions, in ascending order.
     ///
     /// # Errors
-    /// `EREMOTE` when another service owns the command's home partition; `EAGAIN` when a partition
-    /// can't be locked now. No partition stays locked then.
+    /// `PartitionNotServed` when another service owns the command's home partition; `EAGAIN` when a
+    /// partition can't be locked now. No partition stays locked then.
     async fn lock_all(&self, partitions: &[PartitionId]) -> Result<LockedPartitions> {
         let mut locked = LockedPartitions {
             // A new token for each attempt: a message about an earlier lock must not affect a later
@@ -157,12 +157,13 @@ impl CrossPartitionTx {
                 self.unlock_all(locked, false);
                 let is_lost = partition == namespace::home_partition(&self.request.op);
                 return match error.errno {
-                    Errno::EREMOTE if is_lost => Err(error),
+                    Errno::Refusal(Refusal::PartitionNotServed) if is_lost => Err(error),
                     // The service isn't the owner any more, or doesn't answer: the cluster map will
                     // name the owner.
-                    Errno::EREMOTE | Errno::ETIMEDOUT | Errno::EHOSTDOWN | Errno::EAGAIN => {
-                        Err(Error::new(Errno::EAGAIN, error.message))
-                    }
+                    Errno::Refusal(Refusal::PartitionNotServed)
+                    | Errno::ETIMEDOUT
+                    | Errno::EHOSTDOWN
+                    | Errno::EAGAIN => Err(Error::new(Errno::EAGAIN, error.message)),
                     _ => Err(error),
                 };
             }
@@ -185,7 +186,11 @@ impl CrossPartitionTx {
         let (owner, no_leases) = match answer {
             Ok(PartitionsReply::Lent { owner, no_leases }) => (owner, no_leases),
             Ok(_) => return Err(unexpected_reply()),
-            Err(refused) if matches!(refused.errno, Errno::EREMOTE | Errno::EAGAIN) => return Err(refused),
+            Err(refused)
+                if matches!(refused.errno, Errno::Refusal(Refusal::PartitionNotServed) | Errno::EAGAIN) =>
+            {
+                return Err(refused);
+            }
             Err(error) => {
                 // The owner may have locked it, and the answer was lost.
                 rt::spawn(return_partition(channel, partition, locked.token, Vec::new()));

@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use types::{Errno, Error, InodeId, PartitionId, Result};
+use types::{Errno, Error, InodeId, PartitionId, Refusal, Result};
 
 /// Uncommitted writes of a partition.
 pub(crate) type Overlay = BTreeMap<Bytes, PendingWrite>;
@@ -437,7 +437,7 @@ impl Executors {
                         Error::new(Errno::EIO, "the outcome of a commit to the metadata store is unknown")
                     }
                     _ => Error::new(
-                        Errno::EREMOTE,
+                        Refusal::PartitionNotServed,
                         "a partition of this request has moved to another metadata service",
                     ),
                 })

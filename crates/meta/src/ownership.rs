@@ -344,7 +344,7 @@ impl MetaService {
     /// Waits until this service owns a partition, if the map assigns it to this service.
     ///
     /// # Errors
-    /// `EREMOTE` when another service owns it, or no service does for too long.
+    /// `PartitionNotServed` when another service owns it, or no service does for too long.
     pub(crate) async fn wait_until_owned(&self, partition: PartitionId, refusal: Error) -> Result<()> {
         let Some(peers) = self.peers.as_ref() else { return Err(refusal) };
         let began_ns = rt::monotonic_ns();

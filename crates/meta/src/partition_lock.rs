@@ -32,8 +32,8 @@ impl MetaService {
     /// the transaction's batch.
     ///
     /// # Errors
-    /// `EREMOTE` when another service owns the partition; `EAGAIN` when it can't be locked now: it
-    /// isn't locked then.
+    /// `PartitionNotServed` when another service owns the partition; `EAGAIN` when it can't be
+    /// locked now: it isn't locked then.
     pub(crate) async fn lock_partition(&self, partition: PartitionId, token: u64) -> Result<Guard> {
         match rt::timeout(PARTITION_LOCK_WAIT, self.lock_partition_when_idle(partition, token)).await {
             Some(outcome) => outcome,

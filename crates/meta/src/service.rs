@@ -26,8 +26,8 @@ use parking_lot::Mutex;
 use rt::IoBuf;
 use std::sync::{Arc, OnceLock, Weak};
 use types::{
-    ClusterMap, Credentials, Errno, Error, ExportAccess, InodeId, MapHandle, NodeId, PartitionId, Result,
-    SessionId, TargetId,
+    ClusterMap, Credentials, Errno, Error, ExportAccess, InodeId, MapHandle, NodeId, PartitionId, Refusal,
+    Result, SessionId, TargetId,
 };
 use wire::spec::{MetaEffect, Stage};
 use wire::{LockFamily, MetaOp, MetaReply, MetaRequest, MetaResponse};
@@ -334,7 +334,7 @@ impl MetaService {
         loop {
             let term = self.require_service()?;
             match self.execute_with_groups(request, session, deadline).await {
-                Err(error) if error.errno == Errno::EREMOTE && !self.is_owned(home) => {
+                Err(error) if error.errno == Refusal::PartitionNotServed && !self.is_owned(home) => {
                     Box::pin(self.wait_until_owned(home, error)).await?;
                 }
                 // The result is invalid once another service may have taken over the partitions.
@@ -601,7 +601,7 @@ pub(crate) fn env<'a>(
 
 fn cut_off_error() -> Error {
     let message = "this metadata service can't reach management, or couldn't until just now";
-    Error::new(Errno::EREMOTE, message).hint("check the network of its node")
+    Error::new(Refusal::PartitionNotServed, message).hint("check the network of its node")
 }
 
 /// Whether a command makes the store grow. The other commands free space, or need so little that

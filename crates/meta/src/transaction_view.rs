@@ -10,7 +10,7 @@ use namespace::{ReadError, Reader, keys, record};
 use std::cell::{Cell, RefCell};
 use std::collections::btree_map::Range;
 use std::iter::Peekable;
-use types::{Errno, Error, InodeId, PartitionId};
+use types::{Errno, Error, InodeId, PartitionId, Refusal};
 
 /// The state of the locked partitions, for one command.
 pub(crate) struct View<'a> {
@@ -181,5 +181,8 @@ pub(crate) fn store_error(error: &KvError) -> Error {
 
 /// The answer of a service that doesn't own a partition.
 pub(crate) fn not_owner(partition: PartitionId) -> Error {
-    Error::new(Errno::EREMOTE, format!("partition {partition} is executed by another metadata service"))
+    Error::new(
+        Refusal::PartitionNotServed,
+        format!("partition {partition} is executed by another metadata service"),
+    )
 }

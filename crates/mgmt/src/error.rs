@@ -130,7 +130,7 @@ impl Error {
             | Error::UnknownTarget { .. }
             | Error::DuplicateTarget { .. }
             | Error::NewerFormat { .. } => Errno::EINVAL,
-            Error::Io { cause, .. } => cause.raw_os_error().map_or(Errno::EIO, Errno),
+            Error::Io { cause, .. } => cause.raw_os_error().map_or(Errno::EIO, Errno::Number),
             Error::CorruptSuperblock { .. }
             | Error::CorruptTargetList { .. }
             | Error::CorruptMap { .. }

@@ -1,11 +1,11 @@
 //! Requests to mirrored groups.
 //!
 //! A client sends a group's request to its primary, which the cluster map names. A member that
-//! isn't primary, or has another version of the group, refuses with `EREMCHG`. The request then
-//! waits for another map and is sent again. An unreachable primary is waited for only until the map
-//! names another one. So a request takes as long as a failover, not as long as the time-out of a
-//! call to a dead node. Any in-sync member may answer a client's read (`reads`); if none can, the
-//! request goes to the primary.
+//! isn't primary, or has another version of the group, refuses with `GroupVersionMismatch`. The
+//! request then waits for another map and is sent again. An unreachable primary is waited for only
+//! until the map names another one. So a request takes as long as a failover, not as long as the
+//! time-out of a call to a dead node. Any in-sync member may answer a client's read (`reads`); if
+//! none can, the request goes to the primary.
 //!
 //! Two primaries may execute the same request, one after the other. The request must tolerate that:
 //! by its sequence id, or because no other client sees or changes the affected data meanwhile.
@@ -16,7 +16,7 @@ use crate::{StorageChannels, WhenOffline};
 use rt::IoBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ClusterMap, Epoch, Errno, Error, Group, GroupId, MapHandle, Result, TargetId};
+use types::{ClusterMap, Epoch, Errno, Error, Group, GroupId, MapHandle, Refusal, Result, TargetId};
 use wire::{GroupContext, GroupRole, StorageReply, StorageRequest};
 
 /// A mirrored group to send a request to, and how long to try.
@@ -74,7 +74,7 @@ impl StorageChannels {
             let replaced = Box::pin(destination.wait_for_replacement(primary, search.deadline_ns));
             match self.call_or_abandon(replaced, request.clone(), payload.clone()).await {
                 None => search.check(destination, None)?,
-                Some(Err(error)) if error.errno == Errno::EREMCHG => {
+                Some(Err(error)) if error.errno == Refusal::GroupVersionMismatch => {
                     search.back_off(destination, since, Some(error)).await?
                 }
                 // The member may have failed the request because it isn't primary any more.

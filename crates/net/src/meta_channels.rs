@@ -3,7 +3,7 @@
 use crate::Channel;
 use crate::node_channels::{Connect, NodeChannels};
 use std::sync::Arc;
-use types::{ClusterMap, Errno, Error, MapHandle, NodeId, PartitionId, Result, Role};
+use types::{ClusterMap, Error, MapHandle, NodeId, PartitionId, Refusal, Result, Role};
 use wire::{MetaRequest, MetaResponse};
 
 /// A channel to one metadata service.
@@ -78,8 +78,8 @@ impl MetaChannels {
     /// Sends a request to a service.
     ///
     /// # Errors
-    /// `EREMOTE` for a node that isn't in the map (any more): nothing was sent. Otherwise errors of
-    /// the service and the transport.
+    /// `PartitionNotServed` for a node that isn't in the map (any more): nothing was sent.
+    /// Otherwise errors of the service and the transport.
     pub async fn call(&self, service: NodeId, request: MetaRequest) -> Result<MetaResponse> {
         let channel = match &self.0 {
             ChannelSet::Single(channel) => channel.clone(),
@@ -103,8 +103,11 @@ impl Mapped {
     fn channel(&self, service: NodeId) -> Result<MetaChannel> {
         let map = self.current();
         let node = map.node(service).ok_or_else(|| {
-            Error::new(Errno::EREMOTE, format!("node {service} isn't a member of the cluster any more"))
-                .hint("weft node list shows the members and their roles")
+            Error::new(
+                Refusal::PartitionNotServed,
+                format!("node {service} isn't a member of the cluster any more"),
+            )
+            .hint("weft node list shows the members and their roles")
         })?;
         Ok(self.nodes.channel(&map, node))
     }
@@ -179,7 +182,7 @@ mod tests {
             change(&|map| map.nodes[2].addresses = vec!["b:3".into()]);
             assert_eq!(ask(NodeId(3)).await.unwrap(), "b:3");
             change(&|map| drop(map.nodes.pop()));
-            assert_eq!(ask(NodeId(3)).await, Err(Errno::EREMOTE));
+            assert_eq!(ask(NodeId(3)).await, Err(Refusal::PartitionNotServed.into()));
             assert_eq!(channels.services(), [NodeId(1)]);
         };
         rt::block_on(run).unwrap();

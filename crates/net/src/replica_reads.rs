@@ -5,9 +5,9 @@
 //! decides, so that a large file is read from all of them and each part is cached by one. A member
 //! with many more requests of this process under way is passed over for a less busy one. For a less
 //! busy member in another rack the difference must be larger still. A member that can't answer
-//! redirects the reader (`EREMOTE`). A member that doesn't answer is waited for without limit, but
-//! after a moment other members are asked as well. If one of these refuses for now (`EREMCHG`), the
-//! silent one is abandoned, and the primary is asked again.
+//! redirects the reader (`RedirectToPrimary`). A member that doesn't answer is waited for without
+//! limit, but after a moment other members are asked as well. If one of these refuses for now
+//! (`GroupVersionMismatch`), the silent one is abandoned, and the primary is asked again.
 //!
 //! A member that answers is authoritative at that moment, by its lease and by the group version in
 //! the request. So every member returns at least what was acknowledged to any client.
@@ -22,7 +22,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 use types::{
-    ClusterMap, Errno, Error, Group, InodeId, MemberState, Result, SessionId, TargetId, TargetState,
+    ClusterMap, Errno, Error, Group, InodeId, MemberState, Refusal, Result, SessionId, TargetId, TargetState,
 };
 use wire::{GroupContext, GroupRole, StorageOp, StorageReply, StorageRequest};
 
@@ -41,8 +41,9 @@ impl VersionRefusals {
     /// group version.
     fn should_try_another(&self, answer: &Result<StorageReply>) -> bool {
         let Err(Error { errno, .. }) = *answer else { return false };
-        self.0.set(self.0.get() || errno == Errno::EREMCHG);
-        matches!(errno, Errno::EREMOTE | Errno::EREMCHG) || is_member_error(errno)
+        self.0.set(self.0.get() || errno == Refusal::GroupVersionMismatch);
+        matches!(errno, Errno::Refusal(Refusal::RedirectToPrimary | Refusal::GroupVersionMismatch))
+            || is_member_error(errno)
     }
 }
 

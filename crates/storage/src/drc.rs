@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use types::{Errno, Error, HashSet, InodeId, Result, SessionId};
-use wire::{SlotSequence, StorageReply};
+use wire::{Service, SlotSequence, StorageReply};
 
 use crate::convert;
 
@@ -532,7 +532,7 @@ fn encoded((session, slot_key): SlotKey, sequence: u32, ino: InodeId, stage: &St
     let (stage, errno) = match stage {
         Stage::Begun | Stage::Running => (BEGUN, 0),
         Stage::Done(Ok(())) => (DONE, 0),
-        Stage::Done(Err(error)) => (DONE, error.errno.0),
+        Stage::Done(Err(error)) => (DONE, wire::error_number(error.errno)),
         Stage::Abandoned => (ABANDONED, 0),
     };
     let mut row = [0; ROW_BYTES];
@@ -554,8 +554,9 @@ fn decoded(place: u32, row: &Bytes, now_ns: u64) -> Option<(SlotKey, SlotRecord)
     let stage = match (word(24), word(28) as i32) {
         (BEGUN, _) => Stage::Begun,
         (DONE, 0) => Stage::Done(Ok(())),
-        (DONE, errno) => {
-            Stage::Done(Err(Error::new(Errno(errno), "the write failed when it was sent first")))
+        (DONE, number) => {
+            let errno = wire::errno_of(Service::Storage, number);
+            Stage::Done(Err(Error::new(errno, "the write failed when it was sent first")))
         }
         (ABANDONED, _) => Stage::Abandoned,
         _ => return None,

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use rt::sync::Event;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use types::{Errno, Error, HashMap, InodeId, PartitionId, Result};
+use types::{Error, HashMap, InodeId, PartitionId, Refusal, Result};
 
 /// Parts of the table with a lock each, so that cores rarely contend.
 const SHARDS: usize = 64;
@@ -81,7 +81,7 @@ impl LeaseEpochs {
     /// Begins a request for a chunk file as soon as no change of a lower epoch runs.
     ///
     /// # Errors
-    /// `EKEYREVOKED` if the epoch is over.
+    /// `RevokedLeaseEpoch` if the epoch is over.
     pub(crate) async fn enter(&self, ino: InodeId, epoch: u64, is_change: bool) -> Result<EpochGuard<'_>> {
         if epoch > 0 {
             while !self.begin(ino, epoch, is_change)? {
@@ -186,7 +186,7 @@ impl EpochGuard<'_> {
     /// written the content that it read.
     ///
     /// # Errors
-    /// `EKEYREVOKED` when its epoch is over.
+    /// `RevokedLeaseEpoch` when its epoch is over.
     pub(crate) fn check(&self) -> Result<()> {
         if self.epoch == 0 || self.is_change {
             return Ok(());
@@ -225,7 +225,7 @@ fn partition(ino: InodeId) -> PartitionId {
 
 fn revoked(ino: InodeId) -> Error {
     let message = format!("the lease of the request for chunk file {:016x} has ended", ino.0);
-    Error::new(Errno::EKEYREVOKED, message).hint("repeat the operation")
+    Error::new(Refusal::RevokedLeaseEpoch, message).hint("repeat the operation")
 }
 
 #[cfg(test)]
@@ -249,7 +249,7 @@ mod tests {
     }
 
     fn is_revoked<T>(result: Result<T>) -> bool {
-        result.is_err_and(|error| error.errno == Errno::EKEYREVOKED)
+        result.is_err_and(|error| error.errno == Refusal::RevokedLeaseEpoch)
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl StorageService {
         require_free_space(&store, size).await?;
         drive::measure(store.dir(), drive::DrivePlan { size, each }).await.map_err(|error| {
             let message = format!("target {target} ({}) can't be measured: {error}", store.dir().display());
-            let errno = error.raw_os_error().map_or(Errno::EIO, Errno);
+            let errno = error.raw_os_error().map_or(Errno::EIO, Errno::Number);
             let hint = match errno {
                 Errno::EINVAL => "its file system has no direct I/O: use XFS or ext4",
                 _ => "check the drive and the kernel log",

@@ -14,6 +14,7 @@ mod map;
 mod map_handle;
 mod pattern;
 mod range;
+mod refusal;
 mod settings;
 mod subnet;
 mod time;
@@ -38,6 +39,7 @@ pub use map::{
 pub use map_handle::{MapHandle, MapSinceEpoch};
 pub use pattern::{Chooser, Layout, MAX_INLINE_LIMIT, Scheme, StripePattern};
 pub use range::ByteRange;
+pub use refusal::Refusal;
 pub use settings::{ResyncSettings, ScrubSettings, Settings};
 pub use subnet::Subnet;
 pub use time::Timestamp;

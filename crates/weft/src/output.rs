@@ -45,7 +45,7 @@ pub fn print_error(error: &Error) {
 
 /// Converts a failed system call on an object to the error of the service boundary.
 pub fn os_error(what: impl std::fmt::Display, cause: &std::io::Error) -> Error {
-    let errno = cause.raw_os_error().map_or(Errno::EIO, Errno);
+    let errno = cause.raw_os_error().map_or(Errno::EIO, Errno::Number);
     // The number at the end of Rust's text doesn't help people.
     let text = cause.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text).to_lowercase();

@@ -46,6 +46,7 @@ mod meta;
 pub mod mgmt;
 mod partitions;
 mod proto;
+mod refusal;
 pub mod spec;
 mod storage;
 
@@ -61,6 +62,7 @@ pub use meta::{
 pub use mgmt::{MgmtReply, MgmtRequest};
 pub use partitions::{InodeAccess, PartitionsReply, PartitionsRequest};
 pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
+pub use refusal::{errno_of, error_number, error_of};
 pub use storage::{
     AllocateMode, CAPABILITY_BYTES, Capability, DIRTY_REGION_BYTES, DataPath, GroupContext, GroupRole,
     MAX_GAPS, MAX_RATES, MAX_REGIONS, MAX_SURVEYED, Measure, MeasuredRate, MemberSpace, RateQuantity,

@@ -183,7 +183,7 @@ pub enum MetaOp {
     /// Writes into inline content: `Attr`. `ERANGE` if the file isn't inline or would outgrow the
     /// limit: the client then moves it to chunks (`BeginWrite`, write the content to its chunks,
     /// `DropInline`). `Truncate` changes the size of inline files. `at_end`: only if the file ends
-    /// at `offset`, as it did under the client's lease; else `EKEYEXPIRED`, since that lease has
+    /// at `offset`, as it did under the client's lease; else `EndedLease`, since that lease has
     /// ended and others have written there.
     WriteInline { ino: InodeId, offset: u64, data: Bytes, kill_suid_sgid: bool, at_end: bool },
     /// Durably records that this session changes the file's chunks, and chooses the layout if the
@@ -191,7 +191,7 @@ pub enum MetaOp {
     /// if the session dies, size recovery finds them from the chunk files.
     BeginWrite { ino: InodeId },
     /// The content is in the chunks now; removes the inline copy: `Attr`, with a `Write` lease.
-    /// `EKEYEXPIRED` if the session no longer changes the chunks: size recovery meanwhile discarded
+    /// `EndedLease` if the session no longer changes the chunks: size recovery meanwhile discarded
     /// what it had written there, in favour of the inline copy.
     DropInline { ino: InodeId, size: u64, mtime: Timestamp },
     /// Reports size, allocated 512-byte units and mtime; `done` ends what `BeginWrite` began:
@@ -266,8 +266,9 @@ pub enum MetaOp {
     /// inodes and has no lease on any, nor any recall to answer; `in_use` as with `Register`. The
     /// service drops its record of the session's leases and uses there, and runs size recovery for
     /// what the session wrote and didn't report. It reads again the answers that the former owner
-    /// gave the session, so that a retransmitted change isn't executed twice. `EREMOTE` if the
-    /// service doesn't own one of them (any more). `promised` and `told`: as with `Register`.
+    /// gave the session, so that a retransmitted change isn't executed twice. `PartitionNotServed`
+    /// if the service doesn't own one of them (any more). `promised` and `told`: as with
+    /// `Register`.
     Follow {
         partitions: Vec<PartitionId>,
         in_use: Vec<InodeId>,

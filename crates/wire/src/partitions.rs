@@ -15,8 +15,8 @@ pub enum InodeAccess {
     Write,
 }
 
-/// Requests of other services to the metadata service that owns a partition. `EREMOTE` if it
-/// doesn't own it.
+/// Requests of other services to the metadata service that owns a partition. `PartitionNotServed`
+/// if it doesn't own it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PartitionsRequest {
     /// Takes the partition lock for a cross-partition transaction: `Lent`, once no command is in

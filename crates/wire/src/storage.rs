@@ -17,7 +17,7 @@ pub struct StorageRequest {
     /// The metadata service's proof that the session may access the chunk file.
     pub capability: Option<Capability>,
     /// The file's lease epoch of this request ([`crate::FileInfo::epoch`]); 0: none. A target that
-    /// has seen a higher one refuses the request with `EKEYREVOKED`, and never executes it.
+    /// has seen a higher one refuses the request with `RevokedLeaseEpoch`, and never executes it.
     pub epoch: u64,
     /// The mirrored group concerned; `None` for chunk files on one target only, and for requests
     /// about the target as a whole.
@@ -31,7 +31,7 @@ pub struct StorageRequest {
 }
 
 /// A mirrored group as the sender of a request knows it. A receiver with another version refuses
-/// with `EREMCHG`: the sender then refreshes its map.
+/// with `GroupVersionMismatch`: the sender then refreshes its map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GroupContext {
     /// The group.

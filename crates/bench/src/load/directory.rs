@@ -65,7 +65,7 @@ impl Drop for LoadDirectory {
 pub(super) fn io_error(error: io::Error) -> Error {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text).to_lowercase();
-    Error::new(error.raw_os_error().map_or(Errno::EIO, Errno), text)
+    Error::new(error.raw_os_error().map_or(Errno::EIO, Errno::Number), text)
 }
 
 /// Adds to an error what failed.

@@ -78,7 +78,7 @@ fn errno_and_text(failure: Error) -> (i32, String) {
     } else {
         format!("{}; {}", failure.message, failure.hint)
     };
-    (failure.errno.0, text)
+    (failure.errno.number(), text)
 }
 
 impl ClientReport {
@@ -102,7 +102,7 @@ pub fn merge_reports(reports: Vec<(String, ClientReport)>) -> LoadResult {
         together.is_stopped |= one.is_stopped;
         together.notes.extend(one.notes.into_iter().map(|note| format!("{name}: {note}")));
         if let (None, Some((errno, text))) = (&together.failure, one.failure) {
-            together.failure = Some(Error::new(Errno(errno), format!("{name}: {text}")));
+            together.failure = Some(Error::new(Errno::Number(errno), format!("{name}: {text}")));
         }
     }
     together

@@ -7,7 +7,7 @@ use rt::sync::{ReadGuard, WriteGuard};
 use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::{Errno, Error, InodeId, Layout, Result, Timestamp};
+use types::{Errno, Error, InodeId, Layout, Refusal, Result, Timestamp};
 use wire::{FileInfo, LeaseMode, MetaOp, StorageOp, StorageReply};
 
 /// Pause before an operation whose lease has ended is restarted: the session is registering again.
@@ -181,11 +181,11 @@ impl Client {
         let until_ns = rt::monotonic_ns().saturating_add(self.request_timeout.get().as_nanos() as u64);
         loop {
             match attempt().await {
-                Err(error) if error.errno == Errno::EKEYEXPIRED && rt::monotonic_ns() < until_ns => {
+                Err(error) if is_lease_over(&error) && rt::monotonic_ns() < until_ns => {
                     rt::sleep(LEASE_PAUSE).await;
                 }
                 // Applications don't know this error.
-                Err(error) if error.errno == Errno::EKEYEXPIRED => {
+                Err(error) if is_lease_over(&error) => {
                     let message = "its lease ended repeatedly because the service that granted it restarted or was replaced";
                     return Err(Error::new(Errno::ETIMEDOUT, message).hint("repeat the operation"));
                 }
@@ -288,7 +288,7 @@ impl Client {
     /// `end`. The caller holds the I/O lock. Returns the generation for which the size is valid.
     ///
     /// # Errors
-    /// `EKEYEXPIRED`: the content was unloaded. A size without the rest would make the file read as
+    /// `EndedLease`: the content was unloaded. A size without the rest would make the file read as
     /// zeros.
     pub(crate) async fn find_end(&self, inode: &OpenInode, end: u64) -> Result<u64> {
         let (layout, under) = {
@@ -308,9 +308,15 @@ impl Client {
     }
 }
 
+/// Whether an operation must start again under a new lease: its lease has ended, or no capability
+/// of that lease is accepted.
+pub(crate) fn is_lease_over(error: &Error) -> bool {
+    matches!(error.errno, Errno::Refusal(Refusal::EndedLease | Refusal::ExpiredCapability))
+}
+
 pub(crate) fn ended_lease(ino: InodeId) -> Error {
     Error::new(
-        Errno::EKEYEXPIRED,
+        Refusal::EndedLease,
         format!("the lease on inode {ino} has ended with the service that granted it"),
     )
     .hint("repeat the operation")
@@ -345,7 +351,7 @@ impl Content {
     /// Checks that the content hasn't been unloaded since it had this generation.
     ///
     /// # Errors
-    /// `EKEYEXPIRED`: the operation must restart under a new lease.
+    /// `EndedLease`: the operation must restart under a new lease.
     pub(crate) fn check_generation(&self, ino: InodeId, generation: u64) -> Result<()> {
         match self.loaded && self.generation == generation {
             true => Ok(()),

@@ -124,7 +124,7 @@ impl Client {
     /// disk when it is answered.
     ///
     /// # Errors
-    /// `EKEYEXPIRED`: the generation has ended, and the outcome of the change is uncertain.
+    /// `EndedLease`: the generation has ended, and the outcome of the change is uncertain.
     pub(crate) async fn change_under_lease<T>(
         &self,
         inode: &OpenInode,

@@ -1,7 +1,7 @@
 //! Changes of a file's size and layout, which run exclusively: truncate, fallocate, the conversion
 //! from inline data to chunks. Also seeks for holes, and copies.
 
-use crate::file::access::LeaseNeed;
+use crate::file::access::{LeaseNeed, is_lease_over};
 use crate::file::handle::Handle;
 use crate::file::inode::OpenInode;
 use crate::file::lease_epoch::LeaseContext;
@@ -74,7 +74,7 @@ impl Client {
         };
         let Some(layout) = layout else { return Ok(()) };
         match self.truncate_chunks_and_report(inode, size, &layout).await {
-            Err(error) if error.errno == Errno::EKEYEXPIRED => Ok(()),
+            Err(error) if is_lease_over(&error) => Ok(()),
             done => done,
         }
     }

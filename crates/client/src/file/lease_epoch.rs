@@ -1,7 +1,7 @@
 //! Lease epochs, by which targets detect requests that arrive too late.
 //!
 //! Every request for a file's chunks carries the epoch of the lease under which it is sent. A
-//! target that has seen a later epoch refuses it with `EKEYREVOKED`. The client then asks the
+//! target that has seen a later epoch refuses it with `RevokedLeaseEpoch`. The client then asks the
 //! metadata service for the current epoch, which the service returns only to a session that still
 //! holds the lease, and sends the request again.
 //!
@@ -9,11 +9,11 @@
 //! changes by this session as well as those by others. So its epoch is *tainted*: before the file
 //! is used again, or its lease is given back, the client asks the service for another epoch.
 
-use crate::file::access::ended_lease;
+use crate::file::access::{ended_lease, is_lease_over};
 use crate::file::inode::OpenInode;
 use crate::file::striping::ChunkLocation;
 use crate::{Client, file_info};
-use types::{Errno, InodeId, Layout, Result};
+use types::{InodeId, Layout, Result};
 use wire::{MetaOp, StorageOp};
 
 /// How often a request is sent in another epoch before its operation restarts.
@@ -45,7 +45,7 @@ impl Client {
     /// under the I/O lock: the service recalls nothing for it.
     ///
     /// # Errors
-    /// `EKEYEXPIRED`: the operation must restart under a new lease.
+    /// `EndedLease`: the operation must restart under a new lease.
     pub(crate) async fn renew_epoch(&self, under: LeaseContext, past: u64) -> Result<u64> {
         let LeaseContext { ino, generation, .. } = under;
         let inode = self.inodes.open(ino).ok_or_else(|| ended_lease(ino))?;
@@ -71,7 +71,7 @@ impl Client {
     /// Gets a new epoch for a file whose epoch is tainted. The caller holds the I/O lock.
     ///
     /// # Errors
-    /// `EKEYEXPIRED`: the lease has ended meanwhile.
+    /// `EndedLease`: the lease has ended meanwhile.
     pub(crate) async fn renew_tainted_epoch(&self, inode: &OpenInode) -> Result<()> {
         let (under, layout) = {
             let mut content = inode.content.lock();
@@ -106,7 +106,7 @@ impl Client {
     /// Like [`Client::renew_tainted_epoch`]; returns false if the lease has ended meanwhile.
     pub(crate) async fn try_renew_tainted_epoch(&self, inode: &OpenInode) -> Result<bool> {
         match self.renew_tainted_epoch(inode).await {
-            Err(error) if error.errno == Errno::EKEYEXPIRED => Ok(false),
+            Err(error) if is_lease_over(&error) => Ok(false),
             left => left.map(|()| true),
         }
     }

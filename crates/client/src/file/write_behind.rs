@@ -23,6 +23,7 @@
 //! `close` return when there is none. When a flush fails, each descriptor that is open for writing
 //! reports that once, by the next write, sync or close.
 
+use crate::file::access::is_lease_over;
 use crate::file::in_flight::InFlightWrite;
 use crate::file::inode::{Content, LengthBounds, OpenInode};
 use crate::file::lease_epoch::LeaseContext;
@@ -176,7 +177,7 @@ impl Handle {
         };
         let reported = self.failures_reported.swap(failures.count, Ordering::AcqRel);
         let Some(cause) = failures.last.filter(|_| reported < failures.count) else { return Ok(()) };
-        let errno = if cause.errno == Errno::EKEYEXPIRED { Errno::EIO } else { cause.errno };
+        let errno = if is_lease_over(&cause) { Errno::EIO } else { cause.errno };
         let message = format!("inode {}: a delayed write could not be stored: {}", self.ino(), cause.message);
         Err(Error::new(errno, message).hint("repeat all writes since the last successful sync"))
     }

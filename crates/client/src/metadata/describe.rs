@@ -136,9 +136,10 @@ impl Client {
         };
         let map = self.map.load();
         let to_json = |migration: Box<Migration>| {
-            let error = migration
-                .error
-                .map(|error| json!({ "errno": error.errno.0, "message": error.message, "hint": error.hint }));
+            let error = migration.error.map(|error| {
+                let errno = wire::error_number(error.errno);
+                json!({ "errno": errno, "message": error.message, "hint": error.hint })
+            });
             json!({
                 "pool": pool_name(&map, migration.pool), "scheme": migration.scheme, "bytes": migration.bytes,
                 "bytes_moved": migration.bytes_moved, "given_up": migration.given_up, "error": error,

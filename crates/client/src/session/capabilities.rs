@@ -9,7 +9,7 @@ use crate::Client;
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{Attr, Errno, Error, HashMap, HashSet, InodeId, Result};
+use types::{Attr, Error, HashMap, HashSet, InodeId, Refusal, Result};
 use wire::spec::Right;
 use wire::{Capability, MetaOp, MetaReply, StorageOp};
 
@@ -183,7 +183,7 @@ impl Client {
     /// Whether a refused request is to be repeated with another capability: its capability expired
     /// on the way, or the key was changed.
     pub(crate) fn drop_if_stale(&self, name: InodeId, error: &Error) -> bool {
-        let is_stale = error.errno == Errno::EKEYEXPIRED;
+        let is_stale = error.errno == Refusal::ExpiredCapability;
         if is_stale {
             self.capabilities.forget(name.owner_of_chunk_file());
         }
@@ -218,7 +218,7 @@ impl Client {
 
 /// Error of a write that was in flight when its lease ended; it is repeated under another lease.
 fn capability_ended(ino: InodeId) -> Error {
-    Error::new(Errno::EKEYEXPIRED, format!("the capability to write inode {ino} has ended with its lease"))
+    Error::new(Refusal::EndedLease, format!("the capability to write inode {ino} has ended with its lease"))
         .hint("repeat the write")
 }
 

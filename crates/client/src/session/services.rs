@@ -4,9 +4,9 @@
 //! If the map names several services, the session registers with each of them. Each service has its
 //! own leases and recall numbers, and its own view of whether the session is alive. A request goes
 //! to the owner of the partition of its inode, by the map. A service that doesn't own the partition
-//! (any more, or yet) answers `EREMOTE`. The request then waits for another map, and is sent again
-//! with the same slot and sequence id. So a change that was executed before the partition moved
-//! gets its recorded answer.
+//! (any more, or yet) answers `PartitionNotServed`. The request then waits for another map, and is
+//! sent again with the same slot and sequence id. So a change that was executed before the
+//! partition moved gets its recorded answer.
 
 use crate::Client;
 use crate::session::leases::Answer;
@@ -20,7 +20,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use types::{Errno, Error, InodeId, NodeId, PartitionId, Result};
+use types::{Errno, Error, InodeId, NodeId, PartitionId, Refusal, Result};
 use wire::{MetaOp, MetaRequest, MetaResponse, SlotSequence};
 
 /// How often the map is checked for services and partitions that have moved. Waiting requests are
@@ -133,7 +133,7 @@ impl Services {
         let owner = self.channels.owner(partition);
         owner
             .map(|node| self.get(node))
-            .ok_or_else(|| Error::new(Errno::EREMOTE, "no metadata service owns the partition"))
+            .ok_or_else(|| Error::new(Refusal::PartitionNotServed, "no metadata service owns the partition"))
     }
 
     /// Whether a service owns the partition of an inode, by the map.
@@ -267,7 +267,7 @@ impl Client {
                 Err(error) => Some(Err(error)),
             };
             match answer {
-                Some(Err(error)) if error.errno == Errno::EREMOTE => {
+                Some(Err(error)) if error.errno == Refusal::PartitionNotServed => {
                     let waited = owner_wait.wait(&self.services, partition, self.request_timeout.get()).await;
                     // The previous owner may have executed it.
                     waited.inspect_err(|_| self.directories.drop_uncertain(&self.leases, &request.op))?;

@@ -24,7 +24,7 @@ const FLAG_BITS: [(InodeFlags, u32, u32); 4] = [
 ];
 
 /// Applications probe files with other ioctls and expect this answer.
-const UNKNOWN_IOCTL: Errno = Errno(libc::ENOTTY);
+const UNKNOWN_IOCTL: Errno = Errno::Number(libc::ENOTTY);
 
 pub(super) async fn ioctl(core: &Core, rq: &Request, args: IoctlIn) -> Result<usize> {
     if core.shared.features.minor < MINOR_FILE_ATTRIBUTES {

@@ -50,21 +50,18 @@ fn estale_refers_to_entry_target(operation: &Operation<'_>) -> bool {
     matches!(operation, Operation::Lookup { .. } | Operation::Create { .. })
 }
 
-/// Returns the error number that an application sees. It hides numbers that weft's services use
-/// among themselves and numbers that the kernel rejects.
+/// Returns the error number that an application sees. It hides refusals, numbers that weft's
+/// services use among themselves and numbers that the kernel rejects.
 fn application_errno(errno: Errno) -> Errno {
     match errno {
         Errno::EADDRINUSE
         | Errno::ECANCELED
         | Errno::EHOSTDOWN
-        | Errno::EKEYEXPIRED
-        | Errno::EKEYREVOKED
         | Errno::ENOTCONN
         | Errno::EPROTO
-        | Errno::EREMCHG
-        | Errno::EREMOTE
-        | Errno::ESHUTDOWN => Errno::EIO,
-        Errno(1..=MAX_ERRNO) => errno,
+        | Errno::ESHUTDOWN
+        | Errno::Refusal(_) => Errno::EIO,
+        Errno::Number(1..=MAX_ERRNO) => errno,
         _ => Errno::EIO,
     }
 }
@@ -155,6 +152,7 @@ async fn perform_rest(core: &Rc<Core>, rq: &Request, operation: Operation<'_>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::Refusal;
 
     fn future_bytes<A, F: Future>(_: impl FnOnce(A) -> F) -> usize {
         size_of::<F>()
@@ -162,7 +160,8 @@ mod tests {
 
     #[test]
     fn internal_errnos_are_hidden_from_applications() {
-        for internal in [Errno::EKEYEXPIRED, Errno::EKEYREVOKED, Errno::EREMCHG, Errno::EREMOTE, Errno(512)] {
+        let refusals = Refusal::ALL.map(Errno::Refusal);
+        for internal in refusals.into_iter().chain([Errno::Number(512)]) {
             assert_eq!(application_errno(internal), Errno::EIO);
         }
         for known in [Errno::ENOENT, Errno::ENOSPC, Errno::EDQUOT, Errno::ESTALE, Errno::ETIMEDOUT] {

@@ -97,7 +97,7 @@ impl DevWorker {
     fn reply(&self, outcome: Outcome) {
         let (len, error) = match outcome {
             Ok(len) => (len, 0),
-            Err(errno) => (0, -errno.0),
+            Err(errno) => (0, -errno.number()),
         };
         let header = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique: self.unique };
         self.buf.copy_from(REPLY_OFFSET, bytes_of(&header));
@@ -106,7 +106,7 @@ impl DevWorker {
         match result {
             Ok(()) => {}
             // The request was aborted, or the connection has ended: the reply isn't needed.
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) || is_connection_end(errno(&e).0) => {}
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) || is_connection_end(errno(&e).number()) => {}
             Err(error) => tracing::error!(%error, unique = self.unique, "the kernel rejected a reply"),
         }
     }

@@ -155,7 +155,7 @@ impl UringEntry {
     async fn commit(&self, reply: Outcome) -> i32 {
         let (len, error) = match reply {
             Ok(len) => (len, 0),
-            Err(errno) => (0, -errno.0),
+            Err(errno) => (0, -errno.number()),
         };
         let header = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique: self.unique };
         self.header.copy_from(0, bytes_of(&header));
@@ -212,7 +212,10 @@ impl Worker for UringEntry {
             // Without its entries a queue would hold its processor's callers forever: ending the
             // mount is better.
             let cause = io::Error::from_raw_os_error(-result);
-            self.shared.abort_with(Error::new(Errno(-result), format!("FUSE queue {}: {cause}", self.queue)));
+            self.shared.abort_with(Error::new(
+                Errno::Number(-result),
+                format!("FUSE queue {}: {cause}", self.queue),
+            ));
         }
         None
     }
@@ -234,7 +237,7 @@ fn read_one_way(shared: &Shared) {
         let len = match sys::read(shared.mount.device(), &mut buf) {
             Ok(len) => len,
             Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::ENOENT | libc::EAGAIN)) => continue,
-            Err(e) if is_connection_end(errno(&e).0) => return,
+            Err(e) if is_connection_end(errno(&e).number()) => return,
             Err(e) => return shared.abort_with(Error::new(errno(&e), format!("{}: {e}", sys::DEVICE))),
         };
         let Some(header) = abi::read::<InHeader>(&buf[..len]) else { continue };
@@ -253,7 +256,7 @@ fn refuse(shared: &Shared, header: &InHeader) {
         "a request arrived over the device although the queues are set up"
     );
     let len = size_of::<OutHeader>() as u32;
-    let reply = OutHeader { len, error: -Errno::EIO.0, unique: header.unique };
+    let reply = OutHeader { len, error: -Errno::EIO.number(), unique: header.unique };
     // If the request was aborted meanwhile, the reply isn't needed.
     let _ = sys::write(shared.mount.device(), bytes_of(&reply));
 }

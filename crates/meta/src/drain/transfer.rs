@@ -4,7 +4,7 @@ use crate::chunks::{ChunkLocation, Chunks, EpochedFile};
 use crate::limits::COPIES_AT_ONCE;
 use rt::IoBuf;
 use std::cell::Cell;
-use types::{BLOCK_SIZE, Errno, Error, InodeId, Result, Timestamp};
+use types::{BLOCK_SIZE, Errno, Error, InodeId, Refusal, Result, Timestamp};
 use wire::{DIRTY_REGION_BYTES, DataPath, SeekTarget, StorageOp, StorageReply};
 
 /// Transfers of at least this many bytes bypass the page caches of both sides: they are unlikely to
@@ -197,7 +197,10 @@ impl<'a> Transfer<'a> {
         let path = if end - start >= DIRECT_FROM { DataPath::Direct } else { DataPath::Cached };
         self.send(self.source, StorageOp::Read { offset: start, path }, Some(buf.clone())).await?;
         if !(self.may_continue)() {
-            return Err(Error::new(Errno::EREMOTE, "another metadata service owns the file now"));
+            return Err(Error::new(
+                Refusal::PartitionNotServed,
+                "another metadata service owns the file now",
+            ));
         }
         let write = StorageOp::Write { offset: start, path, durable: false };
         self.send(self.destination, write, Some(buf.slice(0..len))).await?;

@@ -13,7 +13,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use types::{Errno, HashMap, InodeId, NodeId, SessionId, SetAttr};
+use types::{Errno, HashMap, InodeId, NodeId, Refusal, SessionId, SetAttr};
 use wire::{MetaOp, MetaReply};
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -215,8 +215,8 @@ fn a_replaced_service_reports_that_and_changes_nothing() {
             let ino = client.lookup(ROOT, "file").await.unwrap().ino;
             let next = open(&RemoteStore::new(&far.memory, Duration::ZERO)).await;
             let op = MetaOp::Setattr { ino, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } };
-            assert_eq!(errno(client.call(op.clone()).await), Errno::EREMOTE);
-            assert_eq!(errno(client.getattr(ino).await), Errno::EREMOTE);
+            assert_eq!(errno(client.call(op.clone()).await), Refusal::PartitionNotServed);
+            assert_eq!(errno(client.getattr(ino).await), Refusal::PartitionNotServed);
             let next = Client::new(&next, 3);
             assert_eq!(next.getattr(ino).await.unwrap().mode & 0o777, 0o644);
             next.call(op).await.unwrap();

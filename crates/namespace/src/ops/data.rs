@@ -7,7 +7,7 @@ use crate::keys;
 use crate::record::{Inline, Inode, Writing};
 use crate::tx::{Outcome, Tx};
 use bytes::Bytes;
-use types::{Errno, Error, InodeId, Layout, StripePattern, Timestamp};
+use types::{Errno, Error, InodeId, Layout, Refusal, StripePattern, Timestamp};
 use wire::{FileInfo, MetaReply};
 
 /// The largest size of a file: file offsets are signed.
@@ -304,7 +304,7 @@ fn put_own_write_record(tx: &mut Tx<'_>, ino: InodeId, record: Writing) {
 /// The error for a request under a lease that the session doesn't have any more.
 fn ended_lease_error(ino: InodeId) -> Failure {
     let message = format!("the lease for this change of inode {ino} has ended");
-    Failure::Refused(Error::new(Errno::EKEYEXPIRED, message).hint("acquire the lease and start again"))
+    Failure::Refused(Error::new(Refusal::EndedLease, message).hint("acquire the lease and start again"))
 }
 
 fn check_size(size: u64) -> Outcome<u64> {

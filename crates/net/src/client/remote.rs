@@ -62,7 +62,7 @@ impl RemoteService {
                     link.return_body(reply);
                     return Ok(decoded?);
                 }
-                CallOutcome::Failed(error) => return Err(error),
+                CallOutcome::Failed(error) => return Err(wire::error_of(Req::SERVICE, error)),
                 CallOutcome::TimedOut => return Err(link.timed_out()),
                 CallOutcome::ChecksumMismatch => {
                     // Then the server verifies the data itself: it may have been read while it was

@@ -7,7 +7,7 @@ use rt::sim::Machine;
 use rt::sync::Event;
 use std::cell::Cell;
 use std::rc::Rc;
-use types::{InodeId, MemberState, PoolId, Scheme, SessionId, TargetState};
+use types::{InodeId, MemberState, PoolId, Refusal, Scheme, SessionId, TargetState};
 use wire::{SlotSequence, StorageOp};
 
 const GROUP: GroupId = GroupId(7);
@@ -57,7 +57,7 @@ impl Member {
         let is_read = matches!(request.op, StorageOp::Read { .. });
         let is_right_member = is_read || known.primary() == Some(request.target);
         if group.version != since || !is_right_member {
-            return Err(Errno::EREMCHG.into());
+            return Err(Refusal::GroupVersionMismatch.into());
         }
         payload.unwrap().copy_from(0, &[request.target.0 as u8]);
         Ok(StorageReply::Unit)
@@ -333,7 +333,7 @@ fn an_error_of_a_replaced_primary_is_ignored() {
         });
     }
     // Errors that concern the request rather than the member are returned.
-    for errno in [Errno::ENOSPC, Errno::ESTALE, Errno::EKEYREVOKED] {
+    for errno in [Errno::ENOSPC, Errno::ESTALE, Errno::Refusal(Refusal::RevokedLeaseEpoch)] {
         run(async move |pair| {
             pair.members[0].set_behaviour(Behaviour::Fails(errno));
             assert_eq!(pair.write().await.unwrap_err().errno, errno);
@@ -375,7 +375,7 @@ fn a_primary_that_never_answers_ends_the_wait() {
         let error = pair.write().await.unwrap_err();
         assert!(error.message.contains("the member says no") && error.message.contains("group 7"), "{error}");
         // A group that always refuses.
-        pair.members[0].set_behaviour(Behaviour::Fails(Errno::EREMCHG));
+        pair.members[0].set_behaviour(Behaviour::Fails(Errno::Refusal(Refusal::GroupVersionMismatch)));
         assert_eq!(pair.write().await.unwrap_err().errno, Errno::ETIMEDOUT);
     });
 }
@@ -510,7 +510,13 @@ fn a_busy_member_is_passed_over() {
 
 #[test]
 fn a_member_that_cannot_answer_redirects_readers_at_once() {
-    for errno in [Errno::EREMOTE, Errno::EREMCHG, Errno::EIO, Errno::ETIMEDOUT, Errno::EHOSTDOWN] {
+    for errno in [
+        Errno::Refusal(Refusal::RedirectToPrimary),
+        Errno::Refusal(Refusal::GroupVersionMismatch),
+        Errno::EIO,
+        Errno::ETIMEDOUT,
+        Errno::EHOSTDOWN,
+    ] {
         for (failing, other) in [(0, 2), (1, 1)] {
             run(async move |pair| {
                 pair.members[failing].set_behaviour(Behaviour::Fails(errno));
@@ -523,7 +529,7 @@ fn a_member_that_cannot_answer_redirects_readers_at_once() {
         }
     }
     // Errors that concern the request are returned unchanged.
-    for errno in [Errno::ESTALE, Errno::EKEYREVOKED, Errno::EACCES] {
+    for errno in [Errno::ESTALE, Errno::Refusal(Refusal::RevokedLeaseEpoch), Errno::EACCES] {
         run(async move |pair| {
             pair.members.iter().for_each(|member| member.set_behaviour(Behaviour::Fails(errno)));
             assert_eq!(pair.read(5, 0).await.unwrap_err().errno, errno);
@@ -570,7 +576,7 @@ fn a_slow_member_answers_instead_of_a_silent_one() {
 fn reads_wait_for_another_version_when_no_member_can_answer() {
     run(async |pair| {
         pair.members[0].set_behaviour(Behaviour::Hangs);
-        pair.members[1].set_behaviour(Behaviour::Fails(Errno::EREMOTE));
+        pair.members[1].set_behaviour(Behaviour::Fails(Errno::Refusal(Refusal::RedirectToPrimary)));
         let reads = [pair.begin_to_read(5, 0), pair.begin_to_read(5, READ_REGION_BYTES)];
         rt::sleep(5 * HEDGE_DELAY).await;
         assert!(reads.iter().all(|read| read.get().is_none()));
@@ -586,7 +592,7 @@ fn reads_wait_for_another_version_when_no_member_can_answer() {
 #[test]
 fn a_primary_that_cannot_answer_yet_is_asked_again_despite_a_silent_member() {
     run(async |pair| {
-        pair.members[0].set_behaviour(Behaviour::Fails(Errno::EREMCHG));
+        pair.members[0].set_behaviour(Behaviour::Fails(Errno::Refusal(Refusal::GroupVersionMismatch)));
         pair.members[1].set_behaviour(Behaviour::Hangs);
         let reads = [pair.begin_to_read(5, 0), pair.begin_to_read(5, READ_REGION_BYTES)];
         rt::sleep(4 * HEDGE_DELAY).await;

@@ -8,7 +8,7 @@ use crate::limits::{MAP_WAIT_LIMIT, REFUSAL_LOG_INTERVAL};
 use identity::Member;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use types::{ClusterMap, Epoch, Errno, Error, MapHandle, NodeId, Result, Role};
+use types::{ClusterMap, Epoch, Errno, Error, MapHandle, NodeId, Refusal, Result, Role};
 use wire::Service;
 use wire::authorization::{AuthorizationRule, Callers, Principal, Roles};
 
@@ -119,7 +119,10 @@ impl Authorizer {
     ) -> Error {
         let AuthorizationRule { operation, callers } = rule;
         if let Some(map) = map.filter(|map| callers.have_other_group_version(map)) {
-            return Error::new(Errno::EREMCHG, format!("the group has another version in map {}", map.epoch));
+            return Error::new(
+                Refusal::GroupVersionMismatch,
+                format!("the group has another version in map {}", map.epoch),
+            );
         }
         let (name, principal) = (&caller.name, caller.proof.principal());
         let service = Service::from_number(service).map_or("an unknown service", Service::name);

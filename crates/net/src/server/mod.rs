@@ -149,7 +149,7 @@ fn listen_on_host(name: &str) -> Option<(Listener, LocalEndpoint)> {
 }
 
 fn listen_error(address: SocketAddr, e: &std::io::Error) -> Error {
-    let errno = Errno(e.raw_os_error().unwrap_or(Errno::EIO.0));
+    let errno = Errno::Number(e.raw_os_error().unwrap_or(Errno::EIO.number()));
     let error = Error::new(errno, format!("can't listen at {address}: {e}"));
     match e.kind() {
         std::io::ErrorKind::AddrInUse => {
@@ -164,7 +164,7 @@ fn listen_error(address: SocketAddr, e: &std::io::Error) -> Error {
 
 fn thread_error(index: usize, e: &std::io::Error) -> Error {
     Error::new(
-        Errno(e.raw_os_error().unwrap_or(Errno::EIO.0)),
+        Errno::Number(e.raw_os_error().unwrap_or(Errno::EIO.number())),
         format!("can't start network thread {index}: {e}"),
     )
 }

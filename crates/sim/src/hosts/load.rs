@@ -204,7 +204,7 @@ fn is_uncertain(error: &Error) -> bool {
 }
 
 fn refused(what: &str, error: &Error) -> Event {
-    Event::Refused { what: format!("{what}: {error}"), errno: error.errno.0 }
+    Event::Refused { what: format!("{what}: {error}"), errno: wire::error_number(error.errno) }
 }
 
 impl Application {

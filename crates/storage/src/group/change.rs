@@ -7,7 +7,7 @@ use crate::service::{change_reply, execute_request};
 use chunkstore::At;
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{ByteRange, Errno, Error, Result};
+use types::{ByteRange, Errno, Error, Refusal, Result};
 use wire::{StorageOp, StorageReply, StorageRequest};
 
 /// A change that the primary brings to all members.
@@ -68,7 +68,7 @@ pub(super) async fn change(
     };
     match one(Some(&execution)).execute().await {
         // The current primary decides whether it takes effect.
-        Err(error) if error.errno == Errno::EREMCHG => {
+        Err(error) if error.errno == Refusal::GroupVersionMismatch => {
             if groups.primary_view(&replica).is_err() {
                 execution.discard();
             }

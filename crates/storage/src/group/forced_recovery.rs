@@ -53,7 +53,8 @@ impl GroupService {
     /// before clients are served, when all processes know who is ejected.
     ///
     /// # Errors
-    /// `EREMCHG` when the group has other members by now; the store's error when the disk fails.
+    /// `GroupVersionMismatch` when the group has other members by now; the store's error when the
+    /// disk fails.
     #[cold]
     pub(crate) async fn prepare_forced_recovery(&self, replica: &Replica) -> Result<()> {
         let _exclusive = replica.forced_recovery.running.write().await;

@@ -108,7 +108,7 @@ impl GroupService {
         }
     }
 
-    /// Turns an error of this disk into `EREMCHG` when there is, or will be, another primary that
+    /// Turns an error of this disk into `GroupVersionMismatch` when there is, or will be, another primary that
     /// may execute the request.
     pub(crate) fn redirect_if_replaced(&self, replica: &Replica, since: Epoch, error: Error) -> Error {
         let is_over = replica.is_stepping_down(since) || self.since(replica.group) > since;
@@ -204,7 +204,7 @@ impl GroupService {
     /// confirms that the member doesn't serve.
     ///
     /// # Errors
-    /// `EREMCHG` when this isn't the primary any more. `ETIMEDOUT` when management can't be
+    /// `GroupVersionMismatch` when this isn't the primary any more. `ETIMEDOUT` when management can't be
     /// reached.
     pub(crate) async fn wait_for_confirmation(&self, replica: &Replica) -> Result<()> {
         match replica.has_unconfirmed_ejection() {

@@ -203,7 +203,7 @@ impl GroupService {
     /// Returns the group of a request, once this process knows the request's version of it.
     ///
     /// # Errors
-    /// `EREMCHG` if the request has another version.
+    /// `GroupVersionMismatch` if the request has another version.
     pub(crate) async fn view_at_version(&self, context: &GroupContext) -> Result<GroupView> {
         let end_ns = rt::monotonic_ns().saturating_add(MAP_TIMEOUT.as_nanos() as u64);
         loop {
@@ -230,7 +230,7 @@ impl GroupService {
     /// otherwise any client could fill the disk.
     ///
     /// # Errors
-    /// `EREMCHG` if the request has another version of the group, `ENXIO` if the group doesn't
+    /// `GroupVersionMismatch` if the request has another version of the group, `ENXIO` if the group doesn't
     /// exist.
     pub(crate) async fn require_member(&self, target: TargetId, context: &GroupContext) -> Result<()> {
         let key = (target, context.group);

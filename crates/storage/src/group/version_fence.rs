@@ -7,7 +7,7 @@
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::time::Duration;
-use types::{Epoch, Errno, Error, GroupId, Result};
+use types::{Epoch, Error, GroupId, Refusal, Result};
 
 /// How often a request that waits for older changes checks again; as a rule it is woken.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -38,7 +38,7 @@ impl VersionFence {
     /// versions only wait for changes.
     ///
     /// # Errors
-    /// `EREMCHG` when a request has begun under a newer version.
+    /// `GroupVersionMismatch` when a request has begun under a newer version.
     pub(crate) async fn enter(
         &self,
         group: GroupId,
@@ -85,7 +85,7 @@ impl Drop for VersionGuard<'_> {
 
 /// The error for a request whose version of the group differs from its receiver's.
 pub(crate) fn version_mismatch(group: GroupId) -> Error {
-    Error::new(Errno::EREMCHG, format!("the members of group {group} have changed"))
+    Error::new(Refusal::GroupVersionMismatch, format!("the members of group {group} have changed"))
         .hint("the sender reads the map again automatically; weft group show shows the state of the group")
 }
 
@@ -106,7 +106,7 @@ mod tests {
                 let mut context = Context::from_waker(Waker::noop());
                 assert!(newer.as_mut().poll(&mut context).is_pending());
                 let late = fence.enter(group, Epoch(3), true).await;
-                assert_eq!(late.err().unwrap().errno, Errno::EREMCHG);
+                assert_eq!(late.err().unwrap().errno, Refusal::GroupVersionMismatch);
                 drop(old);
                 assert!(matches!(newer.as_mut().poll(&mut context), Poll::Ready(Ok(_))));
             }

@@ -38,7 +38,7 @@ pub(crate) trait RedundancyScheme: Sync {
     /// version of the group has begun.
     ///
     /// # Errors
-    /// `EREMCHG` if another version of the group must answer; `EIO` if no member has the content.
+    /// `GroupVersionMismatch` if another version of the group must answer; `EIO` if no member has the content.
     fn read<'a>(
         &self,
         groups: &'a Arc<GroupService>,
@@ -49,7 +49,7 @@ pub(crate) trait RedundancyScheme: Sync {
     /// Answers a client's read-only request at a member that isn't the primary.
     ///
     /// # Errors
-    /// `EREMOTE` where only the primary knows; `EREMCHG` if the group has another version.
+    /// `RedirectToPrimary` where only the primary knows; `GroupVersionMismatch` if the group has another version.
     fn read_at_member<'a>(
         &self,
         groups: &'a Arc<GroupService>,
@@ -63,7 +63,7 @@ pub(crate) trait RedundancyScheme: Sync {
     /// ejected before the change counts as done.
     ///
     /// # Errors
-    /// `EREMCHG` if another version of the group must execute it; otherwise the failure of the
+    /// `GroupVersionMismatch` if another version of the group must execute it; otherwise the failure of the
     /// primary's own disk, when no in-sync member has the change.
     fn change<'a>(&self, change: Change<'a>) -> LocalFuture<'a, Result<()>>;
 

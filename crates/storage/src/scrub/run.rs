@@ -8,7 +8,7 @@ use chunkstore::{IfAbsent, Store};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ByteRange, Errno, Error, GroupId, InodeId, MapHandle, MemberState, Result, TargetId};
+use types::{ByteRange, Errno, Error, GroupId, InodeId, MapHandle, MemberState, Refusal, Result, TargetId};
 use wire::RepairResult;
 
 /// Size of one read, bytes.
@@ -276,7 +276,7 @@ impl ScrubRun<'_> {
                         record.missing += u64::from(is_missing);
                         record.add(result);
                     }
-                    Err(error) if error.errno == Errno::EREMCHG => return Ok(()),
+                    Err(error) if error.errno == Refusal::GroupVersionMismatch => return Ok(()),
                     Err(error) => return Err(error.into()),
                 }
                 self.throttle(record, COMPARISON_BYTES, began_ns).await?;

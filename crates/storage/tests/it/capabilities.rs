@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use storage::StorageService;
 use testkit::targets;
-use types::{Errno, InodeId, Result, SessionId, TargetId};
+use types::{Errno, InodeId, Refusal, Result, SessionId, TargetId};
 use wire::{Capability, DataPath as Way, StorageOp, StorageReply, StorageRequest};
 
 const TARGET: TargetId = TargetId(1);
@@ -158,7 +158,7 @@ fn a_changed_capability_is_refused() {
 fn an_expired_capability_must_be_renewed() {
     with_cluster(async |cluster| {
         let ended = cluster.sign(Grant { expires: rt::now().secs as u64 - 1, ..grant() });
-        assert_eq!(cluster.refused(READ, ended).await, Errno::EKEYEXPIRED);
+        assert_eq!(cluster.refused(READ, ended).await, Refusal::ExpiredCapability);
         // Signed by a cluster whose management was re-created, or by a forger.
         let foreign = Capability(*CapabilityKeys::create().unwrap().sign(&grant()).as_bytes());
         assert_eq!(cluster.refused(READ, Some(foreign)).await, Errno::EACCES, "its key has a known number");
@@ -166,7 +166,7 @@ fn an_expired_capability_must_be_renewed() {
         keys.stage().unwrap();
         keys.promote();
         let early = Capability(*keys.sign(&grant()).as_bytes());
-        assert_eq!(cluster.refused(READ, Some(early)).await, Errno::EKEYEXPIRED);
+        assert_eq!(cluster.refused(READ, Some(early)).await, Refusal::ExpiredCapability);
     });
 }
 

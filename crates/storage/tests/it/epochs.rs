@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use storage::StorageService;
 use testkit::targets;
-use types::{ByteRange, Errno, InodeId, Result, SessionId, TargetId};
+use types::{ByteRange, InodeId, Refusal, Result, SessionId, TargetId};
 use wire::{
     AllocateMode, DataPath as Way, SeekTarget, SlotSequence, StorageOp, StorageReply, StorageRequest,
 };
@@ -49,7 +49,7 @@ async fn first_byte(service: &Arc<StorageService>) -> u8 {
 }
 
 fn is_revoked(answer: Result<StorageReply>) -> bool {
-    answer.is_err_and(|error| error.errno == Errno::EKEYREVOKED)
+    answer.is_err_and(|error| error.errno == Refusal::RevokedLeaseEpoch)
 }
 
 #[test]

@@ -8,7 +8,9 @@ use net::StorageChannels;
 use rt::IoBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ByteRange, ClusterMap, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId, crc32c};
+use types::{
+    ByteRange, ClusterMap, Errno, Error, InodeId, MapHandle, Refusal, Result, SessionId, TargetId, crc32c,
+};
 use wire::{DataPath, GroupContext, GroupRole, RegionSelection, StorageOp, StorageReply, StorageRequest};
 
 /// Wait before a file that looks damaged is checked again: most writes are reported to the metadata
@@ -140,7 +142,7 @@ impl OnlineCheck {
             let mut request = StorageRequest::new(SessionId(0), primary, ino, op.clone());
             request.group = Some(GroupContext { group: id, version: group.since, role: GroupRole::Primary });
             match self.storage.call(request, None).await {
-                Err(error) if error.errno == Errno::EREMCHG && tries < MAX_ATTEMPTS => {
+                Err(error) if error.errno == Refusal::GroupVersionMismatch && tries < MAX_ATTEMPTS => {
                     tries += 1;
                     rt::sleep(RETRY_DELAY).await;
                 }
@@ -168,7 +170,7 @@ impl OnlineCheck {
                 role: GroupRole::Member { sequence: 0, committed: 0 },
             });
             match self.storage.call(request, payload.clone()).await {
-                Err(error) if error.errno == Errno::EREMCHG && tries < MAX_ATTEMPTS => {
+                Err(error) if error.errno == Refusal::GroupVersionMismatch && tries < MAX_ATTEMPTS => {
                     tries += 1;
                     rt::sleep(RETRY_DELAY).await;
                 }

@@ -48,7 +48,7 @@ fn change_of(args: &PatternArgs) -> Value {
 /// Explains an error: the kernel returns only its number.
 fn refused(args: &SetPatternArgs, cause: rustix::io::Errno) -> Error {
     let dir = args.dir.display();
-    match Errno(cause.raw_os_error()) {
+    match Errno::Number(cause.raw_os_error()) {
         Errno::EINVAL => Error::new(Errno::EINVAL, format!("the pattern for {dir} is not valid"))
             .hint("chunk size: a power of two from 64K to 64M; inline limit: at most 64K; weft pool list shows pools"),
         Errno::ENODEV => {

@@ -92,9 +92,9 @@ fn unmount_orderly(path: &Path) -> Result<()> {
         }
         Some(0) => return process.map_or(Ok(()), |process| wait_for_end(&process, path)),
         Some(errno) => std::io::Error::from_raw_os_error(errno),
-        None => std::io::Error::from_raw_os_error(Errno::EINTR.0),
+        None => std::io::Error::from_raw_os_error(Errno::EINTR.number()),
     };
-    let hint = match cause.raw_os_error().map(Errno) {
+    let hint = match cause.raw_os_error().map(Errno::Number) {
         Some(Errno::EBUSY) => "fuser -vm shows who uses it; --force unmounts it anyway",
         Some(Errno::EPERM) => "run as root",
         _ => "weft umount --force",
@@ -175,7 +175,7 @@ fn client_answers(path: &Path) -> Result<bool> {
 
 /// Returns whether this is the error of a receive that timed out.
 fn is_timeout(errno: Errno) -> bool {
-    let kind = std::io::Error::from_raw_os_error(errno.0).kind();
+    let kind = std::io::Error::from_raw_os_error(errno.number()).kind();
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 

@@ -65,7 +65,7 @@ impl From<Answer> for types::Result<serde_json::Value> {
     fn from(answer: Answer) -> Self {
         match answer {
             Answer::Ok { ok } => Ok(ok),
-            Answer::Error { error, hint, errno } => Err(Error::new(Errno(errno), error).hint(hint)),
+            Answer::Error { error, hint, errno } => Err(Error::new(Errno::Number(errno), error).hint(hint)),
         }
     }
 }
@@ -74,7 +74,7 @@ impl From<Error> for Answer {
     fn from(error: Error) -> Answer {
         let text =
             if error.message.is_empty() { error.errno.name().into() } else { error.message.to_string() };
-        Answer::Error { error: text, hint: error.hint.into_owned(), errno: error.errno.0 }
+        Answer::Error { error: text, hint: error.hint.into_owned(), errno: wire::error_number(error.errno) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The error that answers a request.
 
 use super::fields;
-use crate::{Malformed, Message};
+use crate::{Malformed, Message, error_number};
 use prost::Message as _;
 use types::{Errno, Error};
 
@@ -21,8 +21,9 @@ pub(crate) struct ErrorFields {
 impl From<&Error> for ErrorFields {
     fn from(Error { errno, message, hint }: &Error) -> ErrorFields {
         // The peer would refuse a number that isn't an errno.
-        let number = u32::try_from(errno.0).ok().filter(|number| (1..=MAX_ERRNO).contains(number));
-        let errno = number.unwrap_or(Errno::EIO.0 as u32);
+        let number =
+            u32::try_from(error_number(*errno)).ok().filter(|number| (1..=MAX_ERRNO).contains(number));
+        let errno = number.unwrap_or(Errno::EIO.number() as u32);
         ErrorFields { errno, message: message.to_string(), hint: hint.to_string() }
     }
 }
@@ -33,7 +34,7 @@ impl TryFrom<ErrorFields> for Error {
     fn try_from(ErrorFields { errno, message, hint }: ErrorFields) -> Result<Error, Malformed> {
         match errno {
             1..=MAX_ERRNO => {
-                Ok(Error { errno: Errno(errno as i32), message: message.into(), hint: hint.into() })
+                Ok(Error { errno: Errno::Number(errno as i32), message: message.into(), hint: hint.into() })
             }
             _ => Err(Malformed::new(format!("an error with the number {errno}"))),
         }

@@ -3,7 +3,7 @@
 use super::cluster::{Application, CHUNK, RDWR, later, run_lengths, with_cluster};
 use super::group::Behaviour;
 use std::time::Duration;
-use types::{Errno, GroupId, MemberState, TargetId};
+use types::{Errno, GroupId, MemberState, Refusal, TargetId};
 use wire::{GroupRole, StorageOp};
 
 #[test]
@@ -56,7 +56,11 @@ fn a_failed_write_is_not_executed_after_a_later_read() {
             assert_eq!(run_lengths(&client.read_all(&file).await), [(1, 100)]);
             let data = Some(rt::IoBuf::from_slice(&[2; 100]));
             let refused = net::Handler::handle(&*cluster.groups, late, data).await;
-            assert_eq!(refused.map_err(|error| error.errno), Err(Errno::EKEYREVOKED), "{name}");
+            assert_eq!(
+                refused.map_err(|error| error.errno),
+                Err(Refusal::RevokedLeaseEpoch.into()),
+                "{name}"
+            );
             assert_eq!(run_lengths(&client.read_all(&file).await), [(1, 100)]);
         }
     });

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use storage::StorageService;
 use testkit::map::update;
-use types::{Errno, GroupId, MapHandle, MemberState, Result, TargetId};
+use types::{Errno, GroupId, MapHandle, MemberState, Refusal, Result, TargetId};
 use wire::{GroupContext, GroupRole, StorageOp, StorageReply, StorageRequest};
 
 /// The name of a replica as a target of its own.
@@ -138,7 +138,7 @@ impl Groups {
         let is_client = request.session != types::SessionId(0);
         let is_reader = looks && is_client && group.state_of(request.target) == Some(MemberState::InSync);
         if group.since != since || !(is_reader || group.primary() == Some(request.target)) {
-            return Err(Errno::EREMCHG.into());
+            return Err(Refusal::GroupVersionMismatch.into());
         }
         if looks {
             let request = StorageRequest { target: copy(request.target, id), group: None, ..request.clone() };

@@ -10,7 +10,7 @@ use rt::IoBuf;
 use rt::sync::Event;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{Errno, InodeId, Result, TargetId};
+use types::{Errno, InodeId, Refusal, Result, TargetId};
 use wire::{StorageOp, StorageReply, StorageRequest};
 
 /// Longer than a client retries a request whose lease has ended, and than it waits for the end of
@@ -89,7 +89,9 @@ impl Handler<StorageRequest, StorageReply> for HoldingNetwork {
 /// Whether all of them were refused.
 fn refused(delivered: &[Result<()>]) -> bool {
     !delivered.is_empty()
-        && delivered.iter().all(|done| done.as_ref().is_err_and(|error| error.errno == Errno::EKEYREVOKED))
+        && delivered
+            .iter()
+            .all(|done| done.as_ref().is_err_and(|error| error.errno == Refusal::RevokedLeaseEpoch))
 }
 
 async fn two_clients(cluster: &Cluster) -> (Arc<Client>, Arc<Client>, Arc<HoldingNetwork>) {

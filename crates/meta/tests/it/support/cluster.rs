@@ -15,7 +15,7 @@ use std::time::Duration;
 use testkit::map::{self, MapBuilder};
 use types::{
     Attr, ClusterMap, Credentials, Errno, Error, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId,
-    Result, SessionId,
+    Refusal, Result, SessionId,
 };
 use wire::{
     LeaseGrant, MetaOp, MetaReply, MetaRequest, MetaResponse, PartitionsReply, PartitionsRequest, Recall,
@@ -255,7 +255,12 @@ impl RoutingClient {
             let answer = self.send(node, sequence, op.clone()).await;
             let is_lost = self.lost.get().is_some_and(|every| rt::random_u64().is_multiple_of(every));
             match answer {
-                Err(error) if matches!(error.errno, Errno::EREMOTE | Errno::ETIMEDOUT) => {
+                Err(error)
+                    if matches!(
+                        error.errno,
+                        Errno::Refusal(Refusal::PartitionNotServed) | Errno::ETIMEDOUT
+                    ) =>
+                {
                     rt::sleep(Duration::from_millis(5)).await;
                 }
                 Err(error) if error.errno == Errno::ENOTCONN => {

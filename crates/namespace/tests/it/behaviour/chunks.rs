@@ -1,6 +1,6 @@
 use crate::support::{PartitionLocking, World, bytes};
 use namespace::{keys, unrecovered_files};
-use types::{Errno, InodeId, SessionId, Timestamp};
+use types::{Errno, InodeId, Refusal, SessionId, Timestamp};
 use wire::{FileInfo, MetaOp};
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -145,7 +145,7 @@ fn a_move_to_chunks_after_size_recovery_is_not_completed() {
     world.run(MetaOp::BeginWrite { ino: file }).unwrap();
     end_write(&mut world, file, 4);
     let late = MetaOp::DropInline { ino: file, size: 4, mtime: Timestamp::new(77, 5) };
-    assert_eq!(world.run(late.clone()).unwrap_err(), Errno::EKEYEXPIRED);
+    assert_eq!(world.run(late.clone()).unwrap_err(), Refusal::EndedLease);
     assert_eq!(
         world.file(MetaOp::Open { ino: file, requested_lease: None }).unwrap().inline,
         Some(bytes("head"))

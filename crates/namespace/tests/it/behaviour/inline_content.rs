@@ -1,7 +1,7 @@
 use crate::support::{PartitionLocking, World, bytes};
 use bytes::Bytes;
 use namespace::keys;
-use types::{Errno, InodeId};
+use types::{Errno, InodeId, Refusal};
 use wire::{FileInfo, MetaOp, PatternChange};
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -33,8 +33,8 @@ fn an_append_goes_to_the_end_or_fails() {
     };
     world.run(append(0, "one")).unwrap();
     // Another client has appended meanwhile.
-    assert_eq!(world.run(append(0, "two")).unwrap_err(), Errno::EKEYEXPIRED);
-    assert_eq!(world.run(append(9, "two")).unwrap_err(), Errno::EKEYEXPIRED);
+    assert_eq!(world.run(append(0, "two")).unwrap_err(), Refusal::EndedLease);
+    assert_eq!(world.run(append(9, "two")).unwrap_err(), Refusal::EndedLease);
     world.run(append(3, "two")).unwrap();
     assert_eq!(content(&mut world, ino), b"onetwo");
 }

@@ -75,6 +75,6 @@ pub fn an_address_in_use_is_named_in_the_error(way: ConnectionMode) {
         Ok(_) => panic!("two servers at one address"),
         Err(error) => error,
     };
-    assert_eq!(error.errno, Errno(98));
+    assert_eq!(error.errno, Errno::Number(98));
     assert!(error.message.contains(&server.addresses()[0].to_string()), "{error}");
 }

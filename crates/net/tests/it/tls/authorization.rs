@@ -10,7 +10,8 @@ use rt::IoBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use types::{
-    ClusterMap, Epoch, Errno, InodeId, MapHandle, Node, NodeId, NodeState, Result, Role, SessionId, TargetId,
+    ClusterMap, Epoch, Errno, InodeId, MapHandle, Node, NodeId, NodeState, Refusal, Result, Role, SessionId,
+    TargetId,
 };
 use wire::{
     DataPath, KvAnswer, KvReply, KvRequest, Message, MgmtReply, MgmtRequest, Request, StorageOp,
@@ -205,7 +206,7 @@ fn a_member_with_another_group_version_gets_eremchg() {
         let request = StorageRequest::new(SessionId(7), TargetId(4), InodeId(9), op);
         let request = StorageRequest { group: Some(group), ..request };
         let error = ask::<_, StorageReply>(&node, request).await.unwrap_err();
-        assert_eq!(error.errno, Errno::EREMCHG, "{error}");
+        assert_eq!(error.errno, Refusal::GroupVersionMismatch, "{error}");
         assert_eq!(site.reached(), 0);
     };
     rt::block_on(run).unwrap();

@@ -9,7 +9,7 @@ use chunkstore::{Kind, StoreError};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
-use types::{Epoch, Errno, Error, Group, MemberState, Result, TargetId};
+use types::{Epoch, Errno, Error, Group, MemberState, Refusal, Result, TargetId};
 use wire::{GroupContext, GroupRole, StorageRequest};
 
 /// A change that is being replicated to all members.
@@ -141,7 +141,7 @@ impl ReplicatedChange<'_> {
     /// change is sent once under each version: a late, unanswered copy could overwrite a newer
     /// write, and is refused under the next version.
     async fn eject_failed(&self, group: &Group, target: TargetId, state: MemberState, error: &Error) {
-        if error.errno == Errno::EREMCHG
+        if error.errno == Refusal::GroupVersionMismatch
             && self.change.groups.wait_for_newer(self.change.replica, group.since).await
         {
             return;
@@ -176,7 +176,8 @@ impl ReplicatedChange<'_> {
             groups.step_down(replica, group, &error).await;
             return Err(version_fence::version_mismatch(replica.group));
         }
-        let is_newer = |(.., error): &(TargetId, MemberState, Error)| error.errno == Errno::EREMCHG;
+        let is_newer =
+            |(.., error): &(TargetId, MemberState, Error)| error.errno == Refusal::GroupVersionMismatch;
         if failures.iter().any(is_newer) && groups.wait_for_newer(replica, group.since).await {
             return Err(version_fence::version_mismatch(replica.group));
         }

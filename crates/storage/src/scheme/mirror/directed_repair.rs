@@ -13,7 +13,7 @@ use crate::group::{GroupService, version_fence};
 use crate::service::execute;
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId};
+use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Refusal, Result, TargetId};
 use wire::{DataPath, GroupContext, GroupRole, ReplicaState, SeekTarget, StorageOp, StorageReply};
 
 /// Bytes that are repaired at a time. Requests to the piece wait that long.
@@ -264,7 +264,7 @@ impl DirectedRepair {
         let group = view.group()?;
         require_in_sync(group, from)?;
         let Err(error) = self.change_one(to, op, payload).await else { return Ok(()) };
-        if error.errno != Errno::EREMCHG {
+        if error.errno != Refusal::GroupVersionMismatch {
             if to == replica.target {
                 replica.announce_step_down(group.since);
             }

@@ -15,13 +15,13 @@ use crate::service::execute_request;
 use chunkstore::Kind;
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{Epoch, Errno, Error, MemberState, Result};
+use types::{Epoch, Error, MemberState, Refusal, Result};
 use wire::{GroupContext, StorageReply, StorageRequest};
 
 /// Answers a client that reads from a member of its choice.
 ///
 /// # Errors
-/// `EREMOTE` where only the primary knows. `EREMCHG` when the group has another version.
+/// `RedirectToPrimary` where only the primary knows. `GroupVersionMismatch` when the group has another version.
 pub(super) async fn read_at_member(
     groups: &Arc<GroupService>,
     replica: &Replica,
@@ -79,5 +79,5 @@ fn require_readable(groups: &GroupService, replica: &Replica, since: Epoch) -> R
 fn redirect_to_primary(replica: &Replica) -> Error {
     let message =
         format!("target {} of group {} doesn't know the current content", replica.target, replica.group);
-    Error::new(Errno::EREMOTE, message).hint("the client asks the group's primary automatically")
+    Error::new(Refusal::RedirectToPrimary, message).hint("the client asks the group's primary automatically")
 }

@@ -71,7 +71,7 @@ async fn checked_length(
 /// holes.
 ///
 /// # Errors
-/// `EREMCHG` when an in-sync member doesn't answer although its node is reachable: the requester
+/// `GroupVersionMismatch` when an in-sync member doesn't answer although its node is reachable: the requester
 /// retries. Unreachable members aren't waited for.
 async fn exists_elsewhere(
     groups: &Arc<GroupService>,

@@ -17,7 +17,8 @@ use rt::IoBuf;
 use std::cell::RefCell;
 use std::sync::Arc;
 use types::{
-    BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, SessionId, TargetId, Timestamp,
+    BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Refusal, Result, SessionId, TargetId,
+    Timestamp,
 };
 use wire::{
     DataPath, GroupContext, GroupRole, RepairResult, ReplicaState, StorageOp, StorageReply, StorageRequest,
@@ -130,7 +131,7 @@ fn source_failed(error: Error) -> Error {
 
 /// Whether the error doesn't concern the disk under repair.
 fn is_caused_elsewhere(error: &Error) -> bool {
-    matches!(error.errno, Errno::EAGAIN | Errno::EREMCHG)
+    matches!(error.errno, Errno::EAGAIN | Errno::Refusal(Refusal::GroupVersionMismatch))
 }
 
 /// Returns the modification time for the repaired replicas: the newest of the replicas that stay

@@ -11,7 +11,7 @@ use wire::{StorageOp, StorageReply, StorageRequest};
 /// Executes a request that the service has admitted.
 ///
 /// # Errors
-/// `EKEYREVOKED` if a later lease has begun; otherwise the failure of the store.
+/// `RevokedLeaseEpoch` if a later lease has begun; otherwise the failure of the store.
 pub(crate) async fn execute(
     served: &Served,
     request: &StorageRequest,

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::{ByteRange, Errno, InodeId, MemberState};
+use types::{ByteRange, Errno, InodeId, MemberState, Refusal};
 use wire::{AllocateMode, DataPath as Way, GroupRole, SeekTarget, SlotSequence, StorageOp, StorageReply};
 
 const WRITE: StorageOp = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
@@ -73,7 +73,11 @@ fn the_primary_alone_says_what_a_reservation_needs_on_all_that_get_it() {
         assert_eq!(needs(1).await, Ok(vec![(2, 4096)]), "one that needs a resync gets nothing yet");
         cluster.management.set(3, MemberState::Resyncing);
         assert_eq!(needs(1).await, Ok(vec![(2, 4096), (3, 4096)]));
-        assert_eq!(needs(2).await, Err(Errno::EREMCHG), "it knows nothing of the others");
+        assert_eq!(
+            needs(2).await,
+            Err(Refusal::GroupVersionMismatch.into()),
+            "it knows nothing of the others"
+        );
     });
 }
 
@@ -218,7 +222,11 @@ fn requests_of_other_versions_are_refused_or_wait() {
             (1, GroupRole::Resync, now),
         ] {
             let refused = cluster.ask_one(target, (since, part), (3, None), WRITE, block(1)).await;
-            assert_eq!(refused.unwrap_err().errno, Errno::EREMCHG, "{target} {part:?} {since}");
+            assert_eq!(
+                refused.unwrap_err().errno,
+                Refusal::GroupVersionMismatch,
+                "{target} {part:?} {since}"
+            );
         }
         let later = {
             let (cluster, map) = (cluster.clone(), cluster.map_of(2));
@@ -233,7 +241,7 @@ fn requests_of_other_versions_are_refused_or_wait() {
         later.unwrap();
         // The late request isn't executed any more.
         let late = cluster.ask_one(2, (now, member), (3, None), WRITE, block(2)).await;
-        assert_eq!(late.unwrap_err().errno, Errno::EREMCHG);
+        assert_eq!(late.unwrap_err().errno, Refusal::GroupVersionMismatch);
         assert_eq!(cluster.on_disk(2).await[&INO], [1; 4096]);
     });
 }
@@ -416,7 +424,7 @@ fn a_failure_at_a_replaced_primary_is_retried_at_the_next_one() {
             late.store(after);
         });
         let answer = cluster.ask_one(1, (1, GroupRole::Primary), (3, None), WRITE, block(1)).await;
-        assert_eq!(answer.unwrap_err().errno, Errno::EREMCHG);
+        assert_eq!(answer.unwrap_err().errno, Refusal::GroupVersionMismatch);
         cluster.write(INO, 3, 0, &[1; 4096]).await;
         assert_eq!(cluster.on_disk(2).await[&INO], [1; 4096]);
     });

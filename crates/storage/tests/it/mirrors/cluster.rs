@@ -15,8 +15,8 @@ use storage::{GroupManagement, GroupPeers, MemberChange, ServingLease, StorageSe
 use testkit::map::MapBuilder;
 use testkit::targets;
 use types::{
-    ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, Result, SessionId,
-    TargetId, TargetState, Timestamp,
+    ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, Refusal, Result,
+    SessionId, TargetId, TargetState, Timestamp,
 };
 use wire::mgmt::ReconcileFiles;
 use wire::{DataPath as Way, GroupContext, GroupRole, SlotSequence, StorageOp, StorageReply, StorageRequest};
@@ -490,7 +490,9 @@ impl Cluster {
                 ..StorageRequest::new(SessionId(session), group.primary().unwrap(), ino, op.clone())
             };
             match self.ways.call(request, payload.clone()).await {
-                Err(error) if error.errno == Errno::EREMCHG => rt::sleep(Duration::from_millis(5)).await,
+                Err(error) if error.errno == Refusal::GroupVersionMismatch => {
+                    rt::sleep(Duration::from_millis(5)).await
+                }
                 answer => return answer,
             }
         }
@@ -518,7 +520,9 @@ impl Cluster {
                 ..StorageRequest::new(SessionId(3), group.primary().unwrap(), ino, op.clone())
             };
             match self.ways.call(request, Some(payload.clone())).await {
-                Err(error) if error.errno == Errno::EREMCHG => rt::sleep(Duration::from_millis(5)).await,
+                Err(error) if error.errno == Refusal::GroupVersionMismatch => {
+                    rt::sleep(Duration::from_millis(5)).await
+                }
                 answer => return answer,
             }
         }

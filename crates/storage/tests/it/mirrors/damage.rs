@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
-use types::{ByteRange, Errno, InodeId, SessionId, TargetId};
+use types::{ByteRange, Errno, InodeId, Refusal, SessionId, TargetId};
 use wire::{
     DataPath as Way, GroupContext, GroupRole, RepairResult, SeekTarget, StorageOp, StorageReply,
     StorageRequest,
@@ -221,7 +221,7 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros_when_the_other_member_can_not_
         let data = lost_by_the_primary(&cluster).await;
         cluster.set_link(2, LinkState::Closed);
         let since = cluster.management.group().since.0;
-        assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Err(Errno::EREMCHG));
+        assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Err(Refusal::GroupVersionMismatch.into()));
         // An unreachable node may be gone for long.
         cluster.management.set_online(2, false);
         assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Ok(vec![0; 100_000]));
@@ -283,7 +283,7 @@ fn a_client_that_reads_from_a_member_without_a_known_length_is_sent_to_the_prima
             asked.map(|_| buf.as_slice().to_vec()).map_err(|error| error.errno)
         };
         assert_eq!(read(8192, 8192).await, Ok(data[..8192].to_vec()), "it reads from that one");
-        assert_eq!(read(100_000, 100_000).await, Err(Errno::EREMOTE));
+        assert_eq!(read(100_000, 100_000).await, Err(Refusal::RedirectToPrimary.into()));
         assert!(read_known(&cluster, 100_000, data.len()).await.unwrap() == data);
     });
 }

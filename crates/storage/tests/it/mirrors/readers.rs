@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::{ByteRange, Epoch, Errno, GroupId, InodeId, MemberState, SessionId, TargetId};
+use types::{ByteRange, Epoch, Errno, GroupId, InodeId, MemberState, Refusal, SessionId, TargetId};
 use wire::{
     AllocateMode, DataPath as Way, GroupContext, GroupRole, SeekTarget, StorageOp, StorageReply,
     StorageRequest,
@@ -51,9 +51,9 @@ fn a_good_member_answers_where_everything_is_settled() {
         let write = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
         let data = Some(IoBuf::from_slice(&[9; BLOCK]));
         let refused = cluster.ask_one(2, (1, GroupRole::Primary), (3, None), write, data).await;
-        assert_eq!(refused.unwrap_err().errno, Errno::EREMCHG);
+        assert_eq!(refused.unwrap_err().errno, Refusal::GroupVersionMismatch);
         let refused = cluster.ask_one(2, (1, GroupRole::Primary), (0, None), StorageOp::Stat, None).await;
-        assert_eq!(refused.unwrap_err().errno, Errno::EREMCHG);
+        assert_eq!(refused.unwrap_err().errno, Refusal::GroupVersionMismatch);
     });
 }
 
@@ -61,23 +61,23 @@ fn a_good_member_answers_where_everything_is_settled() {
 fn unsettled_ranges_are_read_from_the_primary() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &[1; BLOCK]).await;
-        assert_eq!(cluster.read_at(2, 1, 0, 1).await, Err(Errno::EREMOTE));
+        assert_eq!(cluster.read_at(2, 1, 0, 1).await, Err(Refusal::RedirectToPrimary.into()));
         assert_eq!(cluster.read_at(2, 1, BLOCK as u64, BLOCK).await, Ok(vec![0; BLOCK]));
         let stat = cluster.ask_one(2, (1, GroupRole::Primary), (3, None), StorageOp::Stat, None).await;
-        assert_eq!(stat.unwrap_err().errno, Errno::EREMOTE, "it is about the whole file");
+        assert_eq!(stat.unwrap_err().errno, Refusal::RedirectToPrimary, "it is about the whole file");
         // The next change reports that the previous one is settled.
         cluster.write(INO, 3, 2 * BLOCK as u64, &[2; BLOCK]).await;
         assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Ok(vec![1; BLOCK]));
-        assert_eq!(cluster.read_at(2, 1, 0, 2 * BLOCK + 1).await, Err(Errno::EREMOTE));
+        assert_eq!(cluster.read_at(2, 1, 0, 2 * BLOCK + 1).await, Err(Refusal::RedirectToPrimary.into()));
         let punch = StorageOp::Allocate { range: ByteRange::at(0, BLOCK as u64), how: AllocateMode::Punch };
         cluster.ask_file(INO, (3, None), punch, None).await.unwrap();
-        assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Err(Errno::EREMOTE));
+        assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Err(Refusal::RedirectToPrimary.into()));
         cluster.ask_file(INO, (3, None), StorageOp::Truncate { len: 10_000 }, None).await.unwrap();
         assert_eq!(
             cluster.read_at(2, 1, 0, 10_000).await.map(|data| data[8191..8193].to_vec()),
             Ok(vec![0, 2])
         );
-        assert_eq!(cluster.read_at(2, 1, 10_000, 1).await, Err(Errno::EREMOTE));
+        assert_eq!(cluster.read_at(2, 1, 10_000, 1).await, Err(Refusal::RedirectToPrimary.into()));
     });
 }
 
@@ -88,18 +88,28 @@ fn a_member_out_of_sync_serves_no_reads() {
         cluster.write(INO, 3, 0, &[1; BLOCK]).await;
         settled(&cluster, 3).await;
         cluster.link(3).lease.lock().unwrap().clone().unwrap().end();
-        assert_eq!(cluster.read_at(3, 1, 0, BLOCK).await, Err(Errno::EREMOTE), "it may have been taken out");
+        assert_eq!(
+            cluster.read_at(3, 1, 0, BLOCK).await,
+            Err(Refusal::RedirectToPrimary.into()),
+            "it may have been taken out"
+        );
         settled(&cluster, 2).await;
         cluster.set_link(2, LinkState::Closed);
         cluster.write(INO, 3, 0, &[2; BLOCK]).await;
         cluster.set_link(2, LinkState::Open);
-        assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Err(Errno::EREMCHG));
+        assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Err(Refusal::GroupVersionMismatch.into()));
         // In each state that it has while it is being resynced.
         while cluster.management.group().is_degraded() {
             let now = since(&cluster);
             let seen = cluster.read_at(2, now, 0, BLOCK).await;
             if now == since(&cluster) && cluster.management.state(2) != MemberState::InSync {
-                assert!(matches!(seen, Err(Errno::EREMOTE | Errno::EREMCHG)), "{seen:?}");
+                assert!(
+                    matches!(
+                        seen,
+                        Err(Errno::Refusal(Refusal::RedirectToPrimary | Refusal::GroupVersionMismatch))
+                    ),
+                    "{seen:?}"
+                );
             }
             rt::sleep(Duration::from_millis(5)).await;
         }
@@ -130,7 +140,7 @@ fn ended_sessions_and_old_leases_read_nothing_on_any_member() {
         ask(1, 3, 7, write).await.unwrap();
         settled(&cluster, 2).await;
         assert_eq!(ask(2, 4, 7, read.clone()).await, Ok(StorageReply::Unit));
-        assert_eq!(ask(2, 4, 6, read.clone()).await, Err(Errno::EKEYREVOKED));
+        assert_eq!(ask(2, 4, 6, read.clone()).await, Err(Refusal::RevokedLeaseEpoch.into()));
         let fence = StorageOp::Fence { session: types::SessionId(4) };
         let fence = wire::StorageRequest::new(types::SessionId(0), TargetId(2), INO, fence);
         cluster.call(fence, None).await.unwrap();
@@ -172,7 +182,7 @@ fn a_new_primary_waits_until_ejected_members_know() {
         cluster.management.receive_maps(3);
         cluster.until("the new primary answers", || seen.get().is_some()).await;
         assert_eq!(seen.get(), Some(2));
-        assert_eq!(cluster.read_at(3, 1, 0, BLOCK).await, Err(Errno::EREMCHG));
+        assert_eq!(cluster.read_at(3, 1, 0, BLOCK).await, Err(Refusal::GroupVersionMismatch.into()));
     });
 }
 

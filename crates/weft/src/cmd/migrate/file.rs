@@ -183,7 +183,7 @@ impl State {
     fn cause(&self, path: &Path) -> Error {
         match &self.error {
             Some(Cause { errno, message, hint }) => {
-                Error::new(Errno(*errno), format!("{}: {message}", path.display())).hint(hint.clone())
+                Error::new(Errno::Number(*errno), format!("{}: {message}", path.display())).hint(hint.clone())
             }
             None => Error::new(Errno::EIO, format!("{} was given up", path.display())),
         }

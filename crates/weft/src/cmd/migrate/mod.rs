@@ -291,7 +291,7 @@ impl<'a> Run<'a> {
 fn set_pattern(dir: &Path, request: &MigrationRequest) -> Result<()> {
     let change = request.to_json().to_string();
     let set = rustix::fs::setxattr(dir, "weft.pattern", change.as_bytes(), XattrFlags::empty());
-    set.map_err(|cause| match Errno(cause.raw_os_error()) {
+    set.map_err(|cause| match Errno::Number(cause.raw_os_error()) {
         Errno::EPERM | Errno::EACCES => {
             Error::new(Errno::EPERM, format!("not permitted to set the pattern of {}", dir.display()))
                 .hint("its owner and root may")

@@ -196,6 +196,6 @@ fn lengths_beyond_the_message_claim_no_memory() {
 #[test]
 fn an_errno_that_is_none_becomes_an_input_output_error() {
     let mut out = Vec::new();
-    Error::from(types::Errno(-5)).encode(&mut out);
+    Error::from(types::Errno::Number(-5)).encode(&mut out);
     assert_eq!(Error::decode(&out), Ok(Error::from(types::Errno::EIO)));
 }

@@ -146,7 +146,7 @@ pub fn kv_replies() -> impl Strategy<Value = KvReply> {
 
 pub fn errors() -> impl Strategy<Value = Error> {
     (1..=4095, ".{0,30}", ".{0,30}").prop_map(|(errno, message, hint): (i32, String, String)| {
-        Error::new(Errno(errno), message).hint(hint)
+        Error::new(Errno::Number(errno), message).hint(hint)
     })
 }
 
