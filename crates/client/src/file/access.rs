@@ -1,6 +1,7 @@
 //! Access to a file's content: its I/O lock, a sufficient lease, and loaded content.
 
-use crate::file::inode::{Content, OpenInode};
+use crate::file::content::Content;
+use crate::file::inode::OpenInode;
 use crate::file::lease_epoch::LeaseContext;
 use crate::{Client, file_info};
 use rt::sync::{ReadGuard, WriteGuard};
@@ -32,7 +33,7 @@ pub(crate) enum LeaseNeed {
 }
 
 impl LeaseNeed {
-    fn is_met_by(self, lease: LeaseMode) -> bool {
+    pub(crate) fn is_met_by(self, lease: LeaseMode) -> bool {
         match self {
             LeaseNeed::Read => true,
             LeaseNeed::Cache => lease != LeaseMode::Shared,
@@ -320,63 +321,4 @@ pub(crate) fn ended_lease(ino: InodeId) -> Error {
         format!("the lease on inode {ino} has ended with the service that granted it"),
     )
     .hint("repeat the operation")
-}
-
-impl Content {
-    /// Whether the content is loaded, under a lease that meets `need`.
-    fn is_ready(&self, need: impl Fn(&Content) -> LeaseNeed) -> bool {
-        self.is_loaded() && need(self).is_met_by(self.lease)
-    }
-
-    /// Loads the service's information, under a lease that has just been checked. Content that is
-    /// loaded already has been valid since then and is newer; only the size of a shared file may
-    /// have grown.
-    fn load(&mut self, info: FileInfo, lease: LeaseMode) {
-        if self.is_loaded() {
-            if self.lease == LeaseMode::Shared && lease != LeaseMode::Shared {
-                self.size = self.size.max(info.attr.size);
-            }
-            self.epoch = self.epoch.max(info.epoch);
-        } else {
-            self.load_info(info);
-            // Earlier uses of the file, or earlier clients, may have left chunks that aren't on
-            // disk.
-            if self.layout.is_some() {
-                self.unsynced.assume_unsynced();
-            }
-        }
-        self.lease = lease;
-    }
-
-    /// Checks that the content hasn't been unloaded since it had this generation.
-    ///
-    /// # Errors
-    /// `EndedLease`: the operation must restart under a new lease.
-    pub(crate) fn check_generation(&self, ino: InodeId, generation: u64) -> Result<()> {
-        match self.loaded && self.generation == generation {
-            true => Ok(()),
-            false => Err(ended_lease(ino)),
-        }
-    }
-
-    /// Unloads everything that is valid only under a lease.
-    pub(crate) fn unload(&mut self) {
-        let (unsynced, unsynced_metadata, generation) =
-            (self.unsynced, self.unsynced_metadata, self.generation + 1);
-        let last_size = self.last_size;
-        let unsynced_in = std::mem::take(&mut self.unsynced_layouts);
-        let mut failures = std::mem::take(&mut self.flush_failures);
-        if self.dirty.is_some() {
-            failures.note_dropped();
-        }
-        *self = Content {
-            unsynced,
-            unsynced_layouts: unsynced_in,
-            unsynced_metadata,
-            flush_failures: failures,
-            last_size,
-            generation,
-            ..Content::default()
-        };
-    }
 }

@@ -8,14 +8,14 @@
 //! under a lease. Unreported times are lost with this process.
 
 use crate::Client;
-use crate::file::inode::{Content, OpenInode};
+use crate::file::inode::OpenInode;
 use crate::session::privileges::RequestUser;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use types::{Attr, HashMap, InodeId, PartitionId, Timestamp};
+use types::{HashMap, InodeId, PartitionId, Timestamp};
 use wire::{AccessTime, MetaOp};
 
 /// Pause between two reports.
@@ -167,31 +167,6 @@ impl Client {
                 }
             }
         }
-    }
-}
-
-impl Content {
-    /// Records the times that decide whether a read updates the access time.
-    pub(crate) fn note_times(&mut self, attr: &Attr) {
-        (self.atime, self.last_change) = (attr.atime, attr.mtime.max(attr.ctime));
-    }
-
-    /// Records that the last change has been reported, and counts as known to the service.
-    pub(crate) fn note_reported_change(&mut self) {
-        if let Some(mtime) = self.mtime.take() {
-            self.last_change = self.last_change.max(mtime);
-        }
-    }
-
-    /// Whether a read at `now` updates the access time, which is `known` so far; if so, updates it.
-    fn update_atime(&mut self, known: Timestamp, now: Timestamp) -> bool {
-        self.atime = known;
-        let changed = self.mtime.map_or(self.last_change, |mtime| mtime.max(self.last_change));
-        let is_due = self.loaded && types::needs_atime_update(self.atime, changed, now);
-        if is_due {
-            self.atime = now;
-        }
-        is_due
     }
 }
 

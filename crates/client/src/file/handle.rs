@@ -1,7 +1,8 @@
 //! Open files: the operations of a descriptor between open and close.
 
 use crate::file::access::LeaseNeed;
-use crate::file::inode::{Content, LengthBounds, OpenInode};
+use crate::file::content::{Content, LengthBounds, NewFile};
+use crate::file::inode::OpenInode;
 use crate::file::lease_epoch::LeaseContext;
 use crate::file::size_recovery::LateWrite;
 use crate::file::striping::{ChunkWrite, Chunked};
@@ -13,8 +14,8 @@ use rt::IoBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr, mode};
-use wire::{DataPath, FileInfo, LeaseMode, MetaOp, MetaReply};
+use types::{ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr};
+use wire::{DataPath, LeaseMode, MetaOp};
 
 /// Mask of the access mode in the flags of `open(2)`.
 const O_ACCMODE: u32 = 0o3;
@@ -136,24 +137,6 @@ pub struct WriteOptions {
     pub o_append: bool,
     /// Write-back from the kernel's page cache: no page is outdated by it.
     pub written_back: bool,
-}
-
-/// What is known of a file that was just created.
-#[derive(Clone, Copy)]
-pub(crate) struct NewFile {
-    inline_limit: u32,
-    has_no_xattrs: bool,
-}
-
-impl NewFile {
-    pub(crate) fn of(reply: &MetaReply) -> Option<NewFile> {
-        match *reply {
-            MetaReply::Created { inline_limit, has_no_xattrs: bare, .. } => {
-                Some(NewFile { inline_limit, has_no_xattrs: bare })
-            }
-            _ => None,
-        }
-    }
 }
 
 /// A write to execute.
@@ -692,57 +675,6 @@ impl ReadState {
         let (inline, layout) = (content.inline.clone(), content.layout.clone());
         let length_bounds = content.length_bounds.clone();
         ReadState { under: content.under(ino), size: content.size, inline, layout, length_bounds }
-    }
-}
-
-impl Content {
-    /// Whether a change up to `end` can be made inline. A file that already has a layout is being
-    /// converted to chunks.
-    pub(crate) fn stays_inline(&self, end: u64) -> bool {
-        self.inline.is_some() && self.layout.is_none() && end <= self.inline_limit as u64
-    }
-
-    /// Records the mode bits that concern writes.
-    pub(crate) fn note_mode(&mut self, bits: u32) {
-        self.has_suid_sgid = bits & (mode::S_ISUID | mode::S_ISGID) != 0;
-    }
-
-    /// Whether the mode may have bits that a write by an unprivileged application clears.
-    pub(crate) fn may_have_suid_sgid(&self) -> bool {
-        self.has_suid_sgid || !self.loaded
-    }
-
-    /// Loads the state of a file that was just created with this content and that no other session
-    /// has seen yet, without a request.
-    pub(crate) fn load_new(&mut self, attr: &Attr, fresh: NewFile, lease: LeaseMode, content: Bytes) {
-        let inline = (fresh.inline_limit > 0).then_some(content);
-        let inline_limit = fresh.inline_limit;
-        self.load_info(FileInfo {
-            attr: *attr,
-            layout: None,
-            length_bounds: Vec::new(),
-            inline,
-            inline_limit,
-            epoch: 0,
-            truncate_pending: false,
-        });
-        self.has_no_xattrs = fresh.has_no_xattrs;
-        self.lease = lease;
-    }
-
-    /// Loads the metadata service's state of the file.
-    pub(crate) fn load_info(&mut self, info: FileInfo) {
-        (self.loaded, self.uncertain) = (true, false);
-        self.end_last_size();
-        self.size = info.attr.size;
-        self.layout = info.layout.map(Arc::new);
-        self.length_bounds = (!info.length_bounds.is_empty()).then(|| Arc::new(info.length_bounds));
-        self.inline = info.inline;
-        self.inline_limit = info.inline_limit;
-        self.epoch = self.epoch.max(info.epoch);
-        self.truncate_pending |= info.truncate_pending;
-        self.note_mode(info.attr.mode);
-        self.note_times(&info.attr);
     }
 }
 

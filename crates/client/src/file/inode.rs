@@ -6,11 +6,9 @@
 
 use crate::cache::async_create::PendingCreate;
 use crate::file::access_time::Accesses;
+use crate::file::content::Content;
 use crate::file::flags::KnownFlags;
 use crate::file::in_flight::InFlightWrites;
-use crate::file::lease_epoch::LeaseContext;
-use crate::file::size_recovery::LastSize;
-use crate::file::write_behind::{DirtyExtent, FlushFailures};
 use crate::kernel::page_fill::PageFillGate;
 use crate::session::leases::RequestStamp;
 use crate::session::verifiers::Unsynced;
@@ -19,7 +17,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use types::{Attr, FileKind, HashMap, InodeFlags, InodeId, Layout, Timestamp};
+use types::{Attr, FileKind, HashMap, InodeFlags, InodeId, Layout};
 use wire::LeaseMode;
 
 /// Shards of the table; a power of two, many more than cores.
@@ -161,158 +159,6 @@ impl OpenInode {
 fn is_within(nanos: u64, noted_ns: &AtomicU64) -> bool {
     let recorded_ns = noted_ns.load(Ordering::Relaxed);
     recorded_ns > 0 && rt::monotonic_ns().saturating_sub(recorded_ns) < nanos
-}
-
-/// Lower bounds of the lengths of a file's chunk files, in stripe order; `None` if unknown.
-pub(crate) type LengthBounds = Option<Arc<Vec<u64>>>;
-
-/// State of a file's content. Its lock is held only briefly, never across a wait.
-pub(crate) struct Content {
-    /// Everything below is valid, as long as the lease is held.
-    pub(crate) loaded: bool,
-    /// How often the content was unloaded. An operation of an earlier generation must not update
-    /// the current state.
-    pub(crate) generation: u64,
-    /// The lease under which the content is loaded.
-    pub(crate) lease: LeaseMode,
-    /// The lease's epoch, which every request for chunks carries; 0: none is needed.
-    pub(crate) epoch: u64,
-    /// The last tainted epoch: a change in it was abandoned that may still be in flight to a
-    /// target.
-    pub(crate) tainted_epoch: u64,
-    /// Size of the file; under a shared lease, as far as this session knows it.
-    pub(crate) size: u64,
-    /// Last change of content that hasn't been reported to the metadata service.
-    pub(crate) mtime: Option<Timestamp>,
-    pub(crate) layout: Option<Arc<Layout>>,
-    /// Known lower bounds of the lengths of its chunk files.
-    pub(crate) length_bounds: LengthBounds,
-    pub(crate) inline: Option<bytes::Bytes>,
-    pub(crate) inline_limit: u32,
-    /// It has no extended attributes: it was created while open here, and got none since.
-    pub(crate) has_no_xattrs: bool,
-    /// Chunks may reach beyond `size`, because a truncation or a write failed half-way, or an
-    /// answer came too late. They are truncated before the next write.
-    pub(crate) truncate_pending: bool,
-    /// It has setuid or setgid, which a write may have to clear.
-    pub(crate) has_suid_sgid: bool,
-    /// Recorded time of its last read.
-    pub(crate) atime: Timestamp,
-    /// When content or inode last changed, except for unreported changes.
-    pub(crate) last_change: Timestamp,
-    /// The outcome of a change of size or inline content is uncertain: the client must load the
-    /// state again before it uses it.
-    pub(crate) uncertain: bool,
-    /// `BeginWrite` was granted, and `EndWrite` has yet to end it.
-    pub(crate) writing: bool,
-    /// The outcome of an `EndWrite` is uncertain: the service may no longer expect changes by this
-    /// session.
-    pub(crate) end_write_uncertain: bool,
-    /// Size or mtime differ from what the metadata service has.
-    pub(crate) unreported: bool,
-    /// The dirty extent: delayed writes that the storage services don't have yet.
-    pub(crate) dirty: Option<DirtyExtent>,
-    /// Size of the file when its lease ended with the service. Outlives an unload.
-    pub(crate) last_size: Option<LastSize>,
-    /// Where the last write ended.
-    pub(crate) last_write_end: Option<u64>,
-    /// Delayed writes that could not be stored. Outlives an unload.
-    pub(crate) flush_failures: FlushFailures,
-    /// Changes of chunks that may not be on disk. Outlives an unload.
-    pub(crate) unsynced: Unsynced,
-    /// The layouts under which these changes were made: a file may migrate away from where they
-    /// were lost. Outlives an unload.
-    pub(crate) unsynced_layouts: Vec<Arc<Layout>>,
-    /// Changes of size, layout and inline content that may not be on the metadata store's disk.
-    /// Outlives an unload.
-    pub(crate) unsynced_metadata: Unsynced,
-}
-
-impl Default for Content {
-    fn default() -> Content {
-        Content {
-            loaded: false,
-            generation: 0,
-            lease: LeaseMode::Read,
-            epoch: 0,
-            tainted_epoch: 0,
-            size: 0,
-            mtime: None,
-            layout: None,
-            length_bounds: None,
-            inline: None,
-            inline_limit: 0,
-            has_no_xattrs: false,
-            truncate_pending: false,
-            has_suid_sgid: false,
-            atime: Timestamp::default(),
-            last_change: Timestamp::default(),
-            uncertain: false,
-            writing: false,
-            end_write_uncertain: false,
-            unreported: false,
-            dirty: None,
-            last_size: None,
-            last_write_end: None,
-            flush_failures: FlushFailures::default(),
-            unsynced: Unsynced::default(),
-            unsynced_layouts: Vec::new(),
-            unsynced_metadata: Unsynced::default(),
-        }
-    }
-}
-
-impl Content {
-    /// Whether its epoch is tainted: a change in flight could overwrite the results of further
-    /// requests.
-    pub(crate) fn is_tainted(&self) -> bool {
-        self.epoch > 0 && self.tainted_epoch >= self.epoch
-    }
-
-    /// The file, generation and epoch for requests to its chunks.
-    pub(crate) fn under(&self, ino: InodeId) -> LeaseContext {
-        LeaseContext { ino, generation: self.generation, epoch: self.epoch, known_len: 0 }
-    }
-
-    /// Records these lengths of the chunk files and this size, which the service has.
-    pub(crate) fn note_lens(&mut self, lens: &[u64], size: u64) {
-        let Some(layout) = self.layout.as_ref().filter(|_| self.inline.is_none()) else { return };
-        let before = self.length_bounds.as_ref().map_or(&[][..], |known| known.as_slice());
-        let known = layout::length_bounds::raised(layout, before, lens, size);
-        self.length_bounds = (!known.is_empty()).then(|| Arc::new(known));
-    }
-
-    /// How often a sync has found a loss.
-    pub(crate) fn loss_count(&self) -> u64 {
-        self.unsynced.loss_count() + self.unsynced_metadata.loss_count()
-    }
-
-    /// Records that a change of its chunks is being sent. `losses` is the current number of losses.
-    pub(crate) fn begin_change(&mut self, losses: u64) {
-        self.unsynced.begin(losses);
-        self.note_layout();
-    }
-
-    /// Records that its current layout has, or will have, unsynced changes.
-    pub(crate) fn note_layout(&mut self) {
-        let Some(layout) = &self.layout else { return };
-        if !self.unsynced_layouts.iter().any(|known| Arc::ptr_eq(known, layout) || known == layout) {
-            self.unsynced_layouts.push(layout.clone());
-        }
-    }
-
-    /// Records that a sync has covered this many changes, under all their layouts.
-    pub(crate) fn synced(&mut self, changes: u64) {
-        self.unsynced.synced(changes);
-        if self.unsynced.is_all_synced() {
-            self.unsynced_layouts.clear();
-        }
-    }
-
-    /// Whether it has state that must not be dropped.
-    pub(crate) fn has_unreported_state(&self) -> bool {
-        self.writing || self.truncate_pending || self.is_tainted()
-    }
 }
 
 #[derive(Default)]

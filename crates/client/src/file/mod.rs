@@ -4,6 +4,7 @@
 pub(crate) mod access;
 pub(crate) mod access_time;
 pub(crate) mod close;
+pub(crate) mod content;
 pub(crate) mod exclusive;
 pub(crate) mod flags;
 pub(crate) mod handle;

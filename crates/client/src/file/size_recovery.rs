@@ -15,7 +15,7 @@
 //!   service without a record of this session's writes to the file has recovered it already, and
 //!   ignores the size.
 
-use crate::file::inode::Content;
+use crate::file::content::Content;
 use crate::session::services::Service;
 use crate::{Client, unexpected};
 use types::{Errno, InodeId, Result};

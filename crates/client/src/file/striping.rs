@@ -1,7 +1,7 @@
 //! Striped transfers: assigns bytes to targets and transfers to all targets concurrently.
 
 use crate::Client;
-use crate::file::inode::LengthBounds;
+use crate::file::content::LengthBounds;
 use crate::file::lease_epoch::LeaseContext;
 use rt::IoBuf;
 use std::time::Duration;

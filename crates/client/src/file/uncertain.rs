@@ -10,33 +10,10 @@
 //!   writer of the file. It would then neither accept the next report nor recover what the session
 //!   wrote. So the session sends `BeginWrite` again before it changes anything.
 
-use crate::file::inode::{Content, OpenInode};
+use crate::file::inode::OpenInode;
 use crate::{Client, entry, file_info};
-use types::{Errno, InodeId, Result};
-use wire::{MetaOp, MetaReply};
-
-impl Content {
-    /// Whether the content is loaded and certain.
-    pub(crate) fn is_loaded(&self) -> bool {
-        self.loaded && !self.uncertain
-    }
-
-    /// Whether the service has this session on record as a writer of the chunks.
-    pub(crate) fn is_recorded_writer(&self) -> bool {
-        self.writing && !self.end_write_uncertain
-    }
-
-    /// Records the outcome of a change of size or inline content under the lease of a generation.
-    pub(crate) fn note_outcome(&mut self, ino: InodeId, generation: u64, answer: &Result<MetaReply>) {
-        // The service refuses content that is being converted to chunks with this error, and leaves
-        // it unchanged.
-        let may_be_made = answer.as_ref().is_err_and(|error| error.errno != Errno::ERANGE);
-        if may_be_made && self.check_generation(ino, generation).is_ok() {
-            self.uncertain = true;
-            self.truncate_pending |= self.layout.is_some() && self.inline.is_none();
-        }
-    }
-}
+use types::Result;
+use wire::MetaOp;
 
 impl Client {
     /// Loads uncertain state again. The caller holds the I/O lock exclusively, under a lease that

@@ -25,7 +25,8 @@
 
 use crate::file::access::is_lease_over;
 use crate::file::in_flight::InFlightWrite;
-use crate::file::inode::{Content, LengthBounds, OpenInode};
+use crate::file::content::{Content, LengthBounds};
+use crate::file::inode::OpenInode;
 use crate::file::lease_epoch::LeaseContext;
 use crate::file::striping::{ChunkWrite, Chunked};
 use crate::{Client, Handle, WriteOptions};

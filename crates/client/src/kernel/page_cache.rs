@@ -7,7 +7,8 @@
 //! another session may have changed the file, and all pages are dropped.
 
 use crate::Client;
-use crate::file::inode::{Content, OpenInode};
+use crate::file::content::Content;
+use crate::file::inode::OpenInode;
 use crate::kernel::page_fill::{Bypass, PageFillGate};
 use types::ByteRange;
 use wire::LeaseMode;

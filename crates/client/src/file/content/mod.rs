@@ -1,0 +1,331 @@
+//! State of a file's content: what is loaded under the lease, and what only this session knows.
+
+use crate::file::access::{LeaseNeed, ended_lease};
+use crate::file::lease_epoch::LeaseContext;
+use crate::file::size_recovery::LastSize;
+use crate::file::write_behind::{DirtyExtent, FlushFailures};
+use crate::session::verifiers::Unsynced;
+use bytes::Bytes;
+use std::sync::Arc;
+use types::{Attr, Errno, InodeId, Layout, Result, Timestamp, mode};
+use wire::{FileInfo, LeaseMode, MetaReply};
+
+/// What is known of a file that was just created.
+#[derive(Clone, Copy)]
+pub(crate) struct NewFile {
+    inline_limit: u32,
+    has_no_xattrs: bool,
+}
+
+impl NewFile {
+    pub(crate) fn of(reply: &MetaReply) -> Option<NewFile> {
+        match *reply {
+            MetaReply::Created { inline_limit, has_no_xattrs: bare, .. } => {
+                Some(NewFile { inline_limit, has_no_xattrs: bare })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Lower bounds of the lengths of a file's chunk files, in stripe order; `None` if unknown.
+pub(crate) type LengthBounds = Option<Arc<Vec<u64>>>;
+
+/// State of a file's content. Its lock is held only briefly, never across a wait.
+pub(crate) struct Content {
+    /// Everything below is valid, as long as the lease is held.
+    pub(crate) loaded: bool,
+    /// How often the content was unloaded. An operation of an earlier generation must not update
+    /// the current state.
+    pub(crate) generation: u64,
+    /// The lease under which the content is loaded.
+    pub(crate) lease: LeaseMode,
+    /// The lease's epoch, which every request for chunks carries; 0: none is needed.
+    pub(crate) epoch: u64,
+    /// The last tainted epoch: a change in it was abandoned that may still be in flight to a
+    /// target.
+    pub(crate) tainted_epoch: u64,
+    /// Size of the file; under a shared lease, as far as this session knows it.
+    pub(crate) size: u64,
+    /// Last change of content that hasn't been reported to the metadata service.
+    pub(crate) mtime: Option<Timestamp>,
+    pub(crate) layout: Option<Arc<Layout>>,
+    /// Known lower bounds of the lengths of its chunk files.
+    pub(crate) length_bounds: LengthBounds,
+    pub(crate) inline: Option<Bytes>,
+    pub(crate) inline_limit: u32,
+    /// It has no extended attributes: it was created while open here, and got none since.
+    pub(crate) has_no_xattrs: bool,
+    /// Chunks may reach beyond `size`, because a truncation or a write failed half-way, or an
+    /// answer came too late. They are truncated before the next write.
+    pub(crate) truncate_pending: bool,
+    /// It has setuid or setgid, which a write may have to clear.
+    pub(crate) has_suid_sgid: bool,
+    /// Recorded time of its last read.
+    pub(crate) atime: Timestamp,
+    /// When content or inode last changed, except for unreported changes.
+    pub(crate) last_change: Timestamp,
+    /// The outcome of a change of size or inline content is uncertain: the client must load the
+    /// state again before it uses it.
+    pub(crate) uncertain: bool,
+    /// `BeginWrite` was granted, and `EndWrite` has yet to end it.
+    pub(crate) writing: bool,
+    /// The outcome of an `EndWrite` is uncertain: the service may no longer expect changes by this
+    /// session.
+    pub(crate) end_write_uncertain: bool,
+    /// Size or mtime differ from what the metadata service has.
+    pub(crate) unreported: bool,
+    /// The dirty extent: delayed writes that the storage services don't have yet.
+    pub(crate) dirty: Option<DirtyExtent>,
+    /// Size of the file when its lease ended with the service. Outlives an unload.
+    pub(crate) last_size: Option<LastSize>,
+    /// Where the last write ended.
+    pub(crate) last_write_end: Option<u64>,
+    /// Delayed writes that could not be stored. Outlives an unload.
+    pub(crate) flush_failures: FlushFailures,
+    /// Changes of chunks that may not be on disk. Outlives an unload.
+    pub(crate) unsynced: Unsynced,
+    /// The layouts under which these changes were made: a file may migrate away from where they
+    /// were lost. Outlives an unload.
+    pub(crate) unsynced_layouts: Vec<Arc<Layout>>,
+    /// Changes of size, layout and inline content that may not be on the metadata store's disk.
+    /// Outlives an unload.
+    pub(crate) unsynced_metadata: Unsynced,
+}
+
+impl Default for Content {
+    fn default() -> Content {
+        Content {
+            loaded: false,
+            generation: 0,
+            lease: LeaseMode::Read,
+            epoch: 0,
+            tainted_epoch: 0,
+            size: 0,
+            mtime: None,
+            layout: None,
+            length_bounds: None,
+            inline: None,
+            inline_limit: 0,
+            has_no_xattrs: false,
+            truncate_pending: false,
+            has_suid_sgid: false,
+            atime: Timestamp::default(),
+            last_change: Timestamp::default(),
+            uncertain: false,
+            writing: false,
+            end_write_uncertain: false,
+            unreported: false,
+            dirty: None,
+            last_size: None,
+            last_write_end: None,
+            flush_failures: FlushFailures::default(),
+            unsynced: Unsynced::default(),
+            unsynced_layouts: Vec::new(),
+            unsynced_metadata: Unsynced::default(),
+        }
+    }
+}
+
+impl Content {
+    /// Whether its epoch is tainted: a change in flight could overwrite the results of further
+    /// requests.
+    pub(crate) fn is_tainted(&self) -> bool {
+        self.epoch > 0 && self.tainted_epoch >= self.epoch
+    }
+
+    /// The file, generation and epoch for requests to its chunks.
+    pub(crate) fn under(&self, ino: InodeId) -> LeaseContext {
+        LeaseContext { ino, generation: self.generation, epoch: self.epoch, known_len: 0 }
+    }
+
+    /// Records these lengths of the chunk files and this size, which the service has.
+    pub(crate) fn note_lens(&mut self, lens: &[u64], size: u64) {
+        let Some(layout) = self.layout.as_ref().filter(|_| self.inline.is_none()) else { return };
+        let before = self.length_bounds.as_ref().map_or(&[][..], |known| known.as_slice());
+        let known = layout::length_bounds::raised(layout, before, lens, size);
+        self.length_bounds = (!known.is_empty()).then(|| Arc::new(known));
+    }
+
+    /// How often a sync has found a loss.
+    pub(crate) fn loss_count(&self) -> u64 {
+        self.unsynced.loss_count() + self.unsynced_metadata.loss_count()
+    }
+
+    /// Records that a change of its chunks is being sent. `losses` is the current number of losses.
+    pub(crate) fn begin_change(&mut self, losses: u64) {
+        self.unsynced.begin(losses);
+        self.note_layout();
+    }
+
+    /// Records that its current layout has, or will have, unsynced changes.
+    pub(crate) fn note_layout(&mut self) {
+        let Some(layout) = &self.layout else { return };
+        if !self.unsynced_layouts.iter().any(|known| Arc::ptr_eq(known, layout) || known == layout) {
+            self.unsynced_layouts.push(layout.clone());
+        }
+    }
+
+    /// Records that a sync has covered this many changes, under all their layouts.
+    pub(crate) fn synced(&mut self, changes: u64) {
+        self.unsynced.synced(changes);
+        if self.unsynced.is_all_synced() {
+            self.unsynced_layouts.clear();
+        }
+    }
+
+    /// Whether it has state that must not be dropped.
+    pub(crate) fn has_unreported_state(&self) -> bool {
+        self.writing || self.truncate_pending || self.is_tainted()
+    }
+
+    /// Whether the content is loaded, under a lease that meets `need`.
+    pub(crate) fn is_ready(&self, need: impl Fn(&Content) -> LeaseNeed) -> bool {
+        self.is_loaded() && need(self).is_met_by(self.lease)
+    }
+
+    /// Loads the service's information, under a lease that has just been checked. Content that is
+    /// loaded already has been valid since then and is newer; only the size of a shared file may
+    /// have grown.
+    pub(crate) fn load(&mut self, info: FileInfo, lease: LeaseMode) {
+        if self.is_loaded() {
+            if self.lease == LeaseMode::Shared && lease != LeaseMode::Shared {
+                self.size = self.size.max(info.attr.size);
+            }
+            self.epoch = self.epoch.max(info.epoch);
+        } else {
+            self.load_info(info);
+            // Earlier uses of the file, or earlier clients, may have left chunks that aren't on
+            // disk.
+            if self.layout.is_some() {
+                self.unsynced.assume_unsynced();
+            }
+        }
+        self.lease = lease;
+    }
+
+    /// Checks that the content hasn't been unloaded since it had this generation.
+    ///
+    /// # Errors
+    /// `EKEYEXPIRED`: the operation must restart under a new lease.
+    pub(crate) fn check_generation(&self, ino: InodeId, generation: u64) -> Result<()> {
+        match self.loaded && self.generation == generation {
+            true => Ok(()),
+            false => Err(ended_lease(ino)),
+        }
+    }
+
+    /// Unloads everything that is valid only under a lease.
+    pub(crate) fn unload(&mut self) {
+        let (unsynced, unsynced_metadata, generation) =
+            (self.unsynced, self.unsynced_metadata, self.generation + 1);
+        let last_size = self.last_size;
+        let unsynced_in = std::mem::take(&mut self.unsynced_layouts);
+        let mut failures = std::mem::take(&mut self.flush_failures);
+        if self.dirty.is_some() {
+            failures.note_dropped();
+        }
+        *self = Content {
+            unsynced,
+            unsynced_layouts: unsynced_in,
+            unsynced_metadata,
+            flush_failures: failures,
+            last_size,
+            generation,
+            ..Content::default()
+        };
+    }
+
+    /// Whether a change up to `end` can be made inline. A file that already has a layout is being
+    /// converted to chunks.
+    pub(crate) fn stays_inline(&self, end: u64) -> bool {
+        self.inline.is_some() && self.layout.is_none() && end <= self.inline_limit as u64
+    }
+
+    /// Records the mode bits that concern writes.
+    pub(crate) fn note_mode(&mut self, bits: u32) {
+        self.has_suid_sgid = bits & (mode::S_ISUID | mode::S_ISGID) != 0;
+    }
+
+    /// Whether the mode may have bits that a write by an unprivileged application clears.
+    pub(crate) fn may_have_suid_sgid(&self) -> bool {
+        self.has_suid_sgid || !self.loaded
+    }
+
+    /// Loads the state of a file that was just created with this content and that no other session
+    /// has seen yet, without a request.
+    pub(crate) fn load_new(&mut self, attr: &Attr, fresh: NewFile, lease: LeaseMode, content: Bytes) {
+        let inline = (fresh.inline_limit > 0).then_some(content);
+        let inline_limit = fresh.inline_limit;
+        self.load_info(FileInfo {
+            attr: *attr,
+            layout: None,
+            length_bounds: Vec::new(),
+            inline,
+            inline_limit,
+            epoch: 0,
+            truncate_pending: false,
+        });
+        self.has_no_xattrs = fresh.has_no_xattrs;
+        self.lease = lease;
+    }
+
+    /// Loads the metadata service's state of the file.
+    pub(crate) fn load_info(&mut self, info: FileInfo) {
+        (self.loaded, self.uncertain) = (true, false);
+        self.end_last_size();
+        self.size = info.attr.size;
+        self.layout = info.layout.map(Arc::new);
+        self.length_bounds = (!info.length_bounds.is_empty()).then(|| Arc::new(info.length_bounds));
+        self.inline = info.inline;
+        self.inline_limit = info.inline_limit;
+        self.epoch = self.epoch.max(info.epoch);
+        self.truncate_pending |= info.truncate_pending;
+        self.note_mode(info.attr.mode);
+        self.note_times(&info.attr);
+    }
+
+    /// Whether the content is loaded and certain.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.loaded && !self.uncertain
+    }
+
+    /// Whether the service has this session on record as a writer of the chunks.
+    pub(crate) fn is_recorded_writer(&self) -> bool {
+        self.writing && !self.end_write_uncertain
+    }
+
+    /// Records the outcome of a change of size or inline content under the lease of a generation.
+    pub(crate) fn note_outcome(&mut self, ino: InodeId, generation: u64, answer: &Result<MetaReply>) {
+        // The service refuses content that is being converted to chunks with this error, and leaves
+        // it unchanged.
+        let may_be_made = answer.as_ref().is_err_and(|error| error.errno != Errno::ERANGE);
+        if may_be_made && self.check_generation(ino, generation).is_ok() {
+            self.uncertain = true;
+            self.truncate_pending |= self.layout.is_some() && self.inline.is_none();
+        }
+    }
+
+    /// Records the times that decide whether a read updates the access time.
+    pub(crate) fn note_times(&mut self, attr: &Attr) {
+        (self.atime, self.last_change) = (attr.atime, attr.mtime.max(attr.ctime));
+    }
+
+    /// Records that the last change has been reported, and counts as known to the service.
+    pub(crate) fn note_reported_change(&mut self) {
+        if let Some(mtime) = self.mtime.take() {
+            self.last_change = self.last_change.max(mtime);
+        }
+    }
+
+    /// Whether a read at `now` updates the access time, which is `known` so far; if so, updates it.
+    pub(crate) fn update_atime(&mut self, known: Timestamp, now: Timestamp) -> bool {
+        self.atime = known;
+        let changed = self.mtime.map_or(self.last_change, |mtime| mtime.max(self.last_change));
+        let is_due = self.loaded && types::needs_atime_update(self.atime, changed, now);
+        if is_due {
+            self.atime = now;
+        }
+        is_due
+    }
+}
