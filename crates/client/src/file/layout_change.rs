@@ -202,7 +202,9 @@ impl Client {
         let attr = entry(
             self.change_as_client(MetaOp::DropInline { ino: inode.ino, size, mtime: rt::now() }).await?,
         )?;
-        inode.content.lock().size = attr.size;
+        let mut content = inode.content.lock();
+        content.check_generation(inode.ino, under.generation)?;
+        content.size = attr.size;
         Ok(())
     }
 
