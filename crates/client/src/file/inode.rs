@@ -7,6 +7,7 @@
 use crate::cache::async_create::PendingCreate;
 use crate::file::access_time::Accesses;
 use crate::file::content::Content;
+use crate::file::content::lock::ContentLock;
 use crate::file::flags::KnownFlags;
 use crate::file::in_flight::InFlightWrites;
 use crate::kernel::page_fill::PageFillGate;
@@ -44,7 +45,7 @@ pub(crate) struct OpenInode {
     pub(crate) ino: InodeId,
     /// The I/O lock: shared for reads and writes, exclusive for changes of size and layout.
     pub(crate) io_lock: rt::sync::RwLock,
-    pub(crate) content: Mutex<Content>,
+    pub(crate) content: ContentLock,
     /// In-flight changes of its chunk files.
     pub(crate) in_flight: InFlightWrites,
     /// The page-fill gate.
@@ -74,7 +75,7 @@ impl OpenInode {
         OpenInode {
             ino,
             io_lock: rt::sync::RwLock::new(),
-            content: Mutex::new(Content {
+            content: ContentLock::new(Content {
                 unsynced: Unsynced::after(node.unsynced),
                 unsynced_layouts: node.unsynced_layouts.clone(),
                 unsynced_metadata: Unsynced::after(node.unsynced_metadata),

@@ -57,7 +57,7 @@ impl Content {
     /// Records the size to report to the next service, if it is known. Called when the lease is
     /// about to end with its service.
     pub(crate) fn note_last_size(&mut self) {
-        let is_in_chunks = self.layout.is_some() && self.inline.is_none();
+        let is_in_chunks = self.is_in_chunks();
         // An `EndWrite` with an uncertain outcome may be an old one, and other sessions may have
         // changed the file since.
         let is_ours = self.is_loaded() && self.lease == LeaseMode::Write && self.is_recorded_writer();

@@ -24,8 +24,8 @@
 //! reports that once, by the next write, sync or close.
 
 use crate::file::access::is_lease_over;
-use crate::file::in_flight::InFlightWrite;
 use crate::file::content::{Content, LengthBounds};
+use crate::file::in_flight::InFlightWrite;
 use crate::file::inode::OpenInode;
 use crate::file::lease_epoch::LeaseContext;
 use crate::file::striping::{ChunkWrite, Chunked};
@@ -103,7 +103,7 @@ impl DirtyExtent {
         Some(DirtyExtent { start, len: 0, size, buf: IoBuf::alloc(capacity), since_ns, _memory: memory })
     }
 
-    fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.start + self.len as u64
     }
 

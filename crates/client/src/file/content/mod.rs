@@ -1,4 +1,43 @@
 //! State of a file's content: what is loaded under the lease, and what only this session knows.
+//!
+//! # Phases
+//!
+//! *Unloaded* → *loaded* → *unloaded* of the next generation, as often as the session gets and
+//! loses a lease on the file. Whatever is valid under the lease alone is dropped with it. What
+//! outlives it: unsynced changes, failures to report, and the size that the session knew last.
+//!
+//! Loaded content is in a phase of each of these kinds. A phase is one or two flags.
+//!
+//! | kind | phases | flags |
+//! |---|---|---|
+//! | knowledge | certain; *uncertain*: a change of size or inline content was not answered, and the state is loaded again before it is used | `uncertain` |
+//! | writer record | none; *recorded*: the service expects a report (`BeginWrite`); *doubtful*: an `EndWrite` was not answered | `writing`, `end_write_uncertain` |
+//! | report | nothing to report; *unreported*: size or mtime differ from the service's | `unreported` |
+//! | chunks' ends | at the size; *truncation pending*: chunks may reach beyond it | `truncate_pending` |
+//! | storage | empty; inline; converting (inline content and a layout); in chunks | `inline`, `layout` |
+//! | epoch | clean; *tainted*: an abandoned change may be in flight | `tainted_epoch` |
+//! | delayed writes | none; *dirty extent* | `dirty` |
+//!
+//! `loaded` tells unloaded from loaded content. `has_no_xattrs` and `has_suid_sgid` are knowledge of
+//! the inode rather than phases: both may be set while nothing is loaded.
+//!
+//! # Invariants
+//!
+//! Debug builds check these whenever the lock of the content is released (`lock`, `invariants`).
+//! - A generation ends by an unload, and its number isn't used again. Within a generation, content
+//!   is loaded once.
+//! - Unloaded content has no size, layout, epoch, record of a writer, or anything to report.
+//! - Only a recorded or doubtful writer has something to report; a writer has a layout. An mtime is
+//!   there only if something is to be reported.
+//! - Uncertain content that is in chunks has a truncation pending: after a `Truncate`, the service
+//!   waits for it.
+//! - There is a dirty extent only under `Write`, of a recorded writer, in chunks, with certain
+//!   content and no truncation pending. The size includes it, and it ends where the last write did.
+
+pub(crate) mod lock;
+
+#[cfg(debug_assertions)]
+mod invariants;
 
 use crate::file::access::{LeaseNeed, ended_lease};
 use crate::file::lease_epoch::LeaseContext;
@@ -207,7 +246,7 @@ impl Content {
     /// Checks that the content hasn't been unloaded since it had this generation.
     ///
     /// # Errors
-    /// `EKEYEXPIRED`: the operation must restart under a new lease.
+    /// `EndedLease`: the operation must restart under a new lease.
     pub(crate) fn check_generation(&self, ino: InodeId, generation: u64) -> Result<()> {
         match self.loaded && self.generation == generation {
             true => Ok(()),
@@ -285,6 +324,11 @@ impl Content {
         self.note_times(&info.attr);
     }
 
+    /// Whether the content is in chunk files, and nothing of it with the metadata service.
+    pub(crate) fn is_in_chunks(&self) -> bool {
+        self.layout.is_some() && self.inline.is_none()
+    }
+
     /// Whether the content is loaded and certain.
     pub(crate) fn is_loaded(&self) -> bool {
         self.loaded && !self.uncertain
@@ -302,7 +346,7 @@ impl Content {
         let may_be_made = answer.as_ref().is_err_and(|error| error.errno != Errno::ERANGE);
         if may_be_made && self.check_generation(ino, generation).is_ok() {
             self.uncertain = true;
-            self.truncate_pending |= self.layout.is_some() && self.inline.is_none();
+            self.truncate_pending |= self.is_in_chunks();
         }
     }
 
