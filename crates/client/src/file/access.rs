@@ -136,7 +136,7 @@ impl Client {
             return Ok(Ok(guard));
         }
         let content = inode.content.lock();
-        Ok(Err(if content.loaded { need(&content) } else { need(&Content::default()) }))
+        Ok(Err(if content.phase.is_loaded() { need(&content) } else { need(&Content::default()) }))
     }
 
     /// Returns the result of `work`, or `None` if a recall of the inode begins first.
@@ -152,7 +152,7 @@ impl Client {
     /// them, and recalls leases that others may hold by now. It migrates no chunk file before this
     /// session reports the end. The service itself changes inline content.
     async fn load_during_recall(&self, inode: &OpenInode) -> Result<bool> {
-        let is_known = inode.content.lock().is_loaded();
+        let is_known = inode.content.lock().is_certain();
         let info = if is_known { None } else { Some(self.open_info_once(inode.ino).await?) };
         let mut content = inode.content.lock();
         // Checked under this lock, under which the recall unloads. Content that it has unloaded
@@ -161,13 +161,13 @@ impl Client {
             return Ok(false);
         }
         match info {
-            Some(info) if !content.is_loaded() => {
+            Some(info) if !content.is_certain() => {
                 content.load_info(info);
                 if content.layout.is_some() {
                     content.unsynced.assume_unsynced();
                 }
             }
-            None if content.is_loaded() && content.lease == LeaseMode::Read => {}
+            None if content.is_certain() && content.lease == LeaseMode::Read => {}
             _ => return Ok(false),
         }
         content.lease = if content.inline.is_some() { LeaseMode::Write } else { LeaseMode::Shared };
@@ -241,7 +241,7 @@ impl Client {
     fn lease_to_request(&self, inode: &OpenInode, need: LeaseNeed) -> LeaseMode {
         let shared = {
             let content = inode.content.lock();
-            content.loaded && content.lease == LeaseMode::Shared
+            content.phase.is_loaded() && content.lease == LeaseMode::Shared
         };
         let contended = inode.is_contended();
         let writers = inode.writers.load(Ordering::Relaxed) > 0;

@@ -1,6 +1,7 @@
 //! The end of a use of a file: reports its size and times, which only this session knows, at once
 //! or later.
 
+use crate::file::content::phase::Event;
 use crate::file::inode::OpenInode;
 use crate::file::striping::Allocated;
 use crate::{Client, Handle, REPORTS_AT_ONCE};
@@ -101,7 +102,7 @@ impl Client {
     pub(crate) async fn report_progress(&self, inode: &OpenInode, done: bool) -> Result<()> {
         let needed = {
             let content = inode.content.lock();
-            content.unreported || (done && content.has_unreported_state())
+            content.phase.needs_report() || (done && content.has_unreported_state())
         };
         if !needed {
             return Ok(());
@@ -130,7 +131,7 @@ impl Client {
         }
         let (size, mtime, layout, generation) = {
             let content = inode.content.lock();
-            if !content.writing || !(content.unreported || done) {
+            if !content.phase.is_writer() || !(content.phase.needs_report() || done) {
                 return Ok(());
             }
             (content.size, content.mtime, content.layout.clone(), content.generation)
@@ -148,7 +149,7 @@ impl Client {
             // An earlier `EndWrite` succeeded, but its answer was lost. Later writes aren't on
             // record yet.
             self.change_as_client(MetaOp::BeginWrite { ino: inode.ino }).await?;
-            inode.content.lock().end_write_uncertain = false;
+            inode.content.lock().phase.on(Event::WriteBegunAgain);
             self.send_end_write(inode, generation, op).await?;
         }
         self.inodes.note_report(inode.ino);
@@ -158,11 +159,8 @@ impl Client {
             return Ok(());
         }
         content.note_lens(&lens, size);
-        content.unreported = false;
+        content.phase.on(Event::Reported { done });
         content.note_reported_change();
-        content.writing = !done;
-        // A report that doesn't end the write leaves the outcome of an earlier one uncertain.
-        content.end_write_uncertain &= !done;
         Ok(())
     }
 }

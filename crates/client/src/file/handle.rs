@@ -1,6 +1,7 @@
 //! Open files: the operations of a descriptor between open and close.
 
 use crate::file::access::LeaseNeed;
+use crate::file::content::phase::Event;
 use crate::file::content::{Content, LengthBounds, NewFile};
 use crate::file::inode::OpenInode;
 use crate::file::lease_epoch::LeaseContext;
@@ -368,7 +369,7 @@ impl Client {
     ) -> Result<usize> {
         self.wait_while_suspended(inode.ino).await?;
         let _shared = self.lock_io_shared(inode).await?;
-        if inode.content.lock().is_loaded() {
+        if inode.content.lock().is_certain() {
             return self.read_loaded(inode, offset, buf, how).await;
         }
         let mut content = Content::default();
@@ -547,7 +548,9 @@ impl Client {
             // Some targets may have stored their part. Under a shared lease it can't be told apart
             // from what other sessions write, and stays.
             let is_exclusive = content.lease == LeaseMode::Write;
-            content.truncate_pending |= generation_check.is_ok() && is_exclusive && range.end > content.size;
+            if generation_check.is_ok() && is_exclusive && range.end > content.size {
+                content.phase.on(Event::ChunksExceedSize);
+            }
             return Err(error);
         }
         if let Err(ended) = generation_check {
@@ -564,7 +567,7 @@ impl Client {
         content.size = content.size.max(range.end);
         content.last_write_end = Some(range.end);
         content.mtime = Some(rt::now());
-        content.unreported = true;
+        content.phase.on(Event::Changed);
         // The kernel requests this with every write of an unprivileged application; mostly there is
         // nothing to clear.
         Ok(how.kill_suid_sgid && std::mem::take(&mut content.has_suid_sgid))
@@ -582,7 +585,7 @@ impl Client {
         let how = write.how;
         let changes_size = how.append || write.answered_late.is_some();
         let need = |content: &Content| {
-            let in_chunks = content.layout.is_some() && content.inline.is_none() && !content.truncate_pending;
+            let in_chunks = content.is_in_chunks() && !content.phase.is_truncation_pending();
             if in_chunks && !changes_size { LeaseNeed::Change } else { LeaseNeed::Exclusive }
         };
         let _exclusive = match how.written_back {
@@ -594,7 +597,7 @@ impl Client {
         }
         let start = {
             let content = inode.content.lock();
-            if !content.loaded {
+            if !content.phase.is_loaded() {
                 // Unloaded between the check and the lock.
                 content.check_generation(inode.ino, content.generation)?;
             }
@@ -679,10 +682,10 @@ impl ReadState {
 }
 
 fn prepare(content: &Content, write: &PendingWrite<'_>) -> Prepared {
-    let ready = content.loaded
+    let ready = content.phase.is_loaded()
         && content.lease != LeaseMode::Read
         && content.is_recorded_writer()
-        && !content.truncate_pending
+        && !content.phase.is_truncation_pending()
         && !content.is_tainted()
         && !write.how.append
         && write.answered_late.is_none();

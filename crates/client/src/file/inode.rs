@@ -570,7 +570,7 @@ impl InodeTable {
     pub(crate) fn unreported_chunks(&self, ino: InodeId) -> Option<Arc<Layout>> {
         let open = self.open(ino)?;
         let content = open.content.lock();
-        content.layout.clone().filter(|_| content.loaded && content.writing && content.unreported)
+        content.layout.clone().filter(|_| content.phase.needs_report())
     }
 
     /// Overlays state that only this session knows on attributes from the metadata service, except
@@ -579,7 +579,7 @@ impl InodeTable {
         attr.atime = self.accesses.latest(attr.ino, attr.atime);
         if let Some(open) = self.open(attr.ino) {
             let content = open.content.lock();
-            if content.loaded && content.writing && content.unreported {
+            if content.phase.needs_report() {
                 // Other sessions may have extended a shared file further.
                 let shared = content.lease == LeaseMode::Shared;
                 attr.size = if shared { attr.size.max(content.size) } else { content.size };

@@ -2,6 +2,7 @@
 //! from inline data to chunks. Also seeks for holes, and copies.
 
 use crate::file::access::{LeaseNeed, is_lease_over};
+use crate::file::content::phase::Event;
 use crate::file::handle::Handle;
 use crate::file::inode::OpenInode;
 use crate::file::lease_epoch::LeaseContext;
@@ -69,8 +70,10 @@ impl Client {
             content.load_info(file_info(reply)?);
             content.mtime = None;
             let in_chunks = content.layout.clone().filter(|_| content.inline.is_none());
-            content.truncate_pending |= in_chunks.is_some() && size < old_size;
-            in_chunks.filter(|_| content.truncate_pending)
+            if in_chunks.is_some() && size < old_size {
+                content.phase.on(Event::ChunksExceedSize);
+            }
+            in_chunks.filter(|_| content.phase.is_truncation_pending())
         };
         let Some(layout) = layout else { return Ok(()) };
         match self.truncate_chunks_and_report(inode, size, &layout).await {
@@ -106,7 +109,7 @@ impl Client {
     /// Truncates chunks that may reach beyond the end of the file. The caller holds the I/O lock
     /// exclusively.
     pub(crate) async fn finish_truncate(&self, inode: &OpenInode) -> Result<()> {
-        if !inode.content.lock().truncate_pending {
+        if !inode.content.lock().phase.is_truncation_pending() {
             return Ok(());
         }
         // An in-flight change must not restore truncated data.
@@ -114,7 +117,12 @@ impl Client {
         self.reload_uncertain(inode).await?;
         let (pending, size, layout, under) = {
             let content = inode.content.lock();
-            (content.truncate_pending, content.size, content.layout.clone(), content.under(inode.ino))
+            (
+                content.phase.is_truncation_pending(),
+                content.size,
+                content.layout.clone(),
+                content.under(inode.ino),
+            )
         };
         let Some(layout) = layout.filter(|_| pending) else { return Ok(()) };
         let generation = under.generation;
@@ -131,7 +139,7 @@ impl Client {
         self.change_as_client(MetaOp::TruncateDone { ino: inode.ino }).await?;
         let mut content = inode.content.lock();
         content.check_generation(inode.ino, generation)?;
-        content.truncate_pending = false;
+        content.phase.on(Event::ChunksTruncated);
         Ok(())
     }
 
@@ -159,7 +167,7 @@ impl Client {
             let mut content = inode.content.lock();
             content.check_generation(inode.ino, generation)?;
             content.layout = Some(layout.clone());
-            (content.writing, content.end_write_uncertain) = (true, false);
+            content.phase.on(Event::WriteBegun);
             content.epoch = content.epoch.max(info.epoch);
             content.under(inode.ino)
         };
@@ -317,10 +325,12 @@ impl Client {
         let mut content = inode.content.lock();
         content.check_generation(inode.ino, generation)?;
         if let Err(error) = done {
-            content.truncate_pending |= how == AllocateMode::Zero && range.end > content.size;
+            if how == AllocateMode::Zero && range.end > content.size {
+                content.phase.on(Event::ChunksExceedSize);
+            }
             return Err(error);
         }
-        content.unreported = true;
+        content.phase.on(Event::Changed);
         // Also for reservations: the targets' local file systems count them as a change of the
         // chunks.
         content.mtime = Some(rt::now());

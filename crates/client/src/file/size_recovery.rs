@@ -60,7 +60,7 @@ impl Content {
         let is_in_chunks = self.is_in_chunks();
         // An `EndWrite` with an uncertain outcome may be an old one, and other sessions may have
         // changed the file since.
-        let is_ours = self.is_loaded() && self.lease == LeaseMode::Write && self.is_recorded_writer();
+        let is_ours = self.is_certain() && self.lease == LeaseMode::Write && self.is_recorded_writer();
         if is_ours && is_in_chunks {
             self.last_size =
                 Some(LastSize { generation: self.generation, size: self.size, stage: Stage::Unreported });
@@ -141,6 +141,7 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::content::phase::Event;
     use std::sync::Arc;
     use types::{GroupId, Layout, PoolId, Scheme};
 
@@ -148,7 +149,9 @@ mod tests {
         let groups = vec![GroupId(1)];
         let layout =
             Layout { chunk_size: 65_536, pool: PoolId(1), scheme: Scheme::Single, groups, slots: vec![] };
-        let mut content = Content { loaded: true, size, lease, writing: true, ..Content::default() };
+        let mut content = Content { size, lease, ..Content::default() };
+        content.phase.on(Event::Loaded { truncation_pending: false });
+        content.phase.on(Event::WriteBegun);
         content.layout = Some(Arc::new(layout));
         content
     }
@@ -188,8 +191,10 @@ mod tests {
     #[test]
     fn only_an_exclusive_writer_reports_a_size() {
         let mut shared = written_to(100, LeaseMode::Shared);
-        let mut doubted = Content { uncertain: true, ..written_to(100, LeaseMode::Write) };
-        let mut in_doubt = Content { end_write_uncertain: true, ..written_to(100, LeaseMode::Write) };
+        let mut doubted = written_to(100, LeaseMode::Write);
+        doubted.phase.on(Event::ChangeUnanswered { in_chunks: true });
+        let mut in_doubt = written_to(100, LeaseMode::Write);
+        in_doubt.phase.on(Event::EndUnanswered);
         let mut inline = Content { inline: Some(bytes::Bytes::new()), ..written_to(100, LeaseMode::Write) };
         for content in [&mut shared, &mut doubted, &mut in_doubt, &mut inline] {
             content.note_last_size();

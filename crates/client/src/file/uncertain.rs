@@ -10,6 +10,7 @@
 //!   writer of the file. It would then neither accept the next report nor recover what the session
 //!   wrote. So the session sends `BeginWrite` again before it changes anything.
 
+use crate::file::content::phase::Event;
 use crate::file::inode::OpenInode;
 use crate::{Client, entry, file_info};
 use types::Result;
@@ -21,7 +22,7 @@ impl Client {
     pub(crate) async fn reload_uncertain(&self, inode: &OpenInode) -> Result<()> {
         let generation = {
             let content = inode.content.lock();
-            if !content.uncertain {
+            if !content.phase.is_uncertain() {
                 return Ok(());
             }
             content.generation
@@ -40,7 +41,9 @@ impl Client {
         let answer = self.change_as_client(op).await;
         if ends && answer.is_err() {
             let mut content = inode.content.lock();
-            content.end_write_uncertain |= content.check_generation(inode.ino, generation).is_ok();
+            if content.check_generation(inode.ino, generation).is_ok() {
+                content.phase.on(Event::EndUnanswered);
+            }
         }
         Ok(entry(answer?)?.size)
     }

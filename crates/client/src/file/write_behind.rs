@@ -24,6 +24,7 @@
 //! reports that once, by the next write, sync or close.
 
 use crate::file::access::is_lease_over;
+use crate::file::content::phase::Event;
 use crate::file::content::{Content, LengthBounds};
 use crate::file::in_flight::InFlightWrite;
 use crate::file::inode::OpenInode;
@@ -189,10 +190,9 @@ impl Content {
     fn may_delay(&self, offset: u64, how: WriteOptions) -> bool {
         let is_plain = !how.durable && !how.direct && !how.written_back;
         let is_next = self.last_write_end == Some(if how.append { self.size } else { offset });
-        let is_own =
-            self.loaded && !self.uncertain && self.lease == LeaseMode::Write && self.is_recorded_writer();
+        let is_own = self.is_certain() && self.lease == LeaseMode::Write && self.is_recorded_writer();
         let clears = how.kill_suid_sgid && self.has_suid_sgid;
-        let is_whole = !self.truncate_pending && !self.is_tainted() && !clears;
+        let is_whole = !self.phase.is_truncation_pending() && !self.is_tainted() && !clears;
         is_plain && is_next && is_own && is_whole && self.inline.is_none() && self.layout.is_some()
     }
 
@@ -214,7 +214,7 @@ impl Content {
             self.last_write_end = Some(end);
             self.size = self.size.max(end);
             self.mtime = Some(rt::now());
-            self.unreported = true;
+            self.phase.on(Event::Changed);
         }
         is_delayed
     }
@@ -231,7 +231,8 @@ impl Content {
         (self.dirty, self.last_write_end) = (None, None);
         // As if it had never been written; some targets may have stored their part.
         if extent.end() > extent.size {
-            (self.size, self.truncate_pending) = (extent.size, true);
+            self.size = extent.size;
+            self.phase.on(Event::ChunksExceedSize);
         }
     }
 

@@ -52,7 +52,7 @@ impl Content {
     /// A write that extends the file changes everything beyond the old end, and the last page,
     /// whose rest the kernel takes for zeros.
     fn changed_by(&self, place: Place) -> Option<ByteRange> {
-        if !self.is_loaded() || self.lease != LeaseMode::Write {
+        if !self.is_certain() || self.lease != LeaseMode::Write {
             return None;
         }
         Some(match place {
@@ -116,11 +116,12 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::content::phase::Event;
 
     #[test]
     fn under_the_exclusive_lease_a_write_drops_only_its_pages() {
-        let mut content =
-            Content { loaded: true, lease: LeaseMode::Write, size: 10_000, ..Content::default() };
+        let mut content = Content { lease: LeaseMode::Write, size: 10_000, ..Content::default() };
+        content.phase.on(Event::Loaded { truncation_pending: false });
         let at = |start, end| Place::At(ByteRange::new(start, end));
         let range = |start, end| Some(ByteRange::new(start, end));
         assert_eq!(content.changed_by(at(100, 10_000)), range(100, 10_000));
@@ -135,7 +136,8 @@ mod tests {
             content.lease = lease;
             assert_eq!(content.changed_by(at(100, 200)), None);
         }
-        (content.lease, content.uncertain) = (LeaseMode::Write, true);
+        content.lease = LeaseMode::Write;
+        content.phase.on(Event::ChangeUnanswered { in_chunks: false });
         assert_eq!(content.changed_by(at(100, 200)), None);
     }
 }

@@ -261,7 +261,7 @@ impl Client {
         let open = self.inodes.open(attr.ino).and_then(|open| {
             let content = open.content.lock();
             let known = || (content.under(attr.ino), content.layout.clone(), content.inline.is_some());
-            content.loaded.then(known)
+            content.phase.is_loaded().then(known)
         });
         let (attr, under, layout, inline) = match open {
             Some((under, layout, inline)) => (attr, under, layout, inline),

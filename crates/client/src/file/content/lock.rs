@@ -15,7 +15,7 @@ impl ContentLock {
     pub(crate) fn lock(&self) -> ContentGuard<'_> {
         let content = self.0.lock();
         #[cfg(debug_assertions)]
-        let before = (content.generation, content.loaded);
+        let before = (content.generation, content.phase.is_loaded());
         ContentGuard {
             content,
             #[cfg(debug_assertions)]
@@ -56,7 +56,7 @@ impl Drop for ContentGuard<'_> {
         let content = &*self.content;
         assert!(content.generation >= generation, "a generation is never used again");
         assert!(
-            content.generation > generation || content.loaded || !was_loaded,
+            content.generation > generation || content.phase.is_loaded() || !was_loaded,
             "content is unloaded by the end of its generation alone"
         );
         content.check_invariants();

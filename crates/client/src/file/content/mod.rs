@@ -6,20 +6,21 @@
 //! loses a lease on the file. Whatever is valid under the lease alone is dropped with it. What
 //! outlives it: unsynced changes, failures to report, and the size that the session knew last.
 //!
-//! Loaded content is in a phase of each of these kinds. A phase is one or two flags.
+//! Loaded content is in a phase of each of these kinds ([`Phase`] has the first four, which events
+//! change; the fields show the others):
 //!
-//! | kind | phases | flags |
-//! |---|---|---|
-//! | knowledge | certain; *uncertain*: a change of size or inline content was not answered, and the state is loaded again before it is used | `uncertain` |
-//! | writer record | none; *recorded*: the service expects a report (`BeginWrite`); *doubtful*: an `EndWrite` was not answered | `writing`, `end_write_uncertain` |
-//! | report | nothing to report; *unreported*: size or mtime differ from the service's | `unreported` |
-//! | chunks' ends | at the size; *truncation pending*: chunks may reach beyond it | `truncate_pending` |
-//! | storage | empty; inline; converting (inline content and a layout); in chunks | `inline`, `layout` |
-//! | epoch | clean; *tainted*: an abandoned change may be in flight | `tainted_epoch` |
-//! | delayed writes | none; *dirty extent* | `dirty` |
+//! | kind | phases |
+//! |---|---|
+//! | knowledge | certain; *uncertain*: a change of size or inline content was not answered, and the state is loaded again before it is used |
+//! | writer record | none; *recorded*: the service expects a report (`BeginWrite`); *doubtful*: an `EndWrite` was not answered |
+//! | report | up to date; *needed*: size or mtime differ from the service's |
+//! | chunks' ends | at the size; *truncation pending*: chunks may reach beyond it |
+//! | storage | empty; inline; converting (inline content and a layout); in chunks |
+//! | epoch | clean; *tainted*: an abandoned change may be in flight |
+//! | delayed writes | none; *dirty extent* |
 //!
-//! `loaded` tells unloaded from loaded content. `has_no_xattrs` and `has_suid_sgid` are knowledge of
-//! the inode rather than phases: both may be set while nothing is loaded.
+//! `has_no_xattrs` and `has_suid_sgid` are knowledge of the inode rather than phases: both may be set
+//! while nothing is loaded.
 //!
 //! # Invariants
 //!
@@ -35,10 +36,12 @@
 //!   content and no truncation pending. The size includes it, and it ends where the last write did.
 
 pub(crate) mod lock;
+pub(crate) mod phase;
 
 #[cfg(debug_assertions)]
 mod invariants;
 
+use self::phase::{Event, Phase};
 use crate::file::access::{LeaseNeed, ended_lease};
 use crate::file::lease_epoch::LeaseContext;
 use crate::file::size_recovery::LastSize;
@@ -72,8 +75,8 @@ pub(crate) type LengthBounds = Option<Arc<Vec<u64>>>;
 
 /// State of a file's content. Its lock is held only briefly, never across a wait.
 pub(crate) struct Content {
-    /// Everything below is valid, as long as the lease is held.
-    pub(crate) loaded: bool,
+    /// What is known, what the service has on record, and what is to be done.
+    pub(crate) phase: Phase,
     /// How often the content was unloaded. An operation of an earlier generation must not update
     /// the current state.
     pub(crate) generation: u64,
@@ -95,25 +98,12 @@ pub(crate) struct Content {
     pub(crate) inline_limit: u32,
     /// It has no extended attributes: it was created while open here, and got none since.
     pub(crate) has_no_xattrs: bool,
-    /// Chunks may reach beyond `size`, because a truncation or a write failed half-way, or an
-    /// answer came too late. They are truncated before the next write.
-    pub(crate) truncate_pending: bool,
     /// It has setuid or setgid, which a write may have to clear.
     pub(crate) has_suid_sgid: bool,
     /// Recorded time of its last read.
     pub(crate) atime: Timestamp,
     /// When content or inode last changed, except for unreported changes.
     pub(crate) last_change: Timestamp,
-    /// The outcome of a change of size or inline content is uncertain: the client must load the
-    /// state again before it uses it.
-    pub(crate) uncertain: bool,
-    /// `BeginWrite` was granted, and `EndWrite` has yet to end it.
-    pub(crate) writing: bool,
-    /// The outcome of an `EndWrite` is uncertain: the service may no longer expect changes by this
-    /// session.
-    pub(crate) end_write_uncertain: bool,
-    /// Size or mtime differ from what the metadata service has.
-    pub(crate) unreported: bool,
     /// The dirty extent: delayed writes that the storage services don't have yet.
     pub(crate) dirty: Option<DirtyExtent>,
     /// Size of the file when its lease ended with the service. Outlives an unload.
@@ -135,7 +125,7 @@ pub(crate) struct Content {
 impl Default for Content {
     fn default() -> Content {
         Content {
-            loaded: false,
+            phase: Phase::default(),
             generation: 0,
             lease: LeaseMode::Read,
             epoch: 0,
@@ -147,14 +137,9 @@ impl Default for Content {
             inline: None,
             inline_limit: 0,
             has_no_xattrs: false,
-            truncate_pending: false,
             has_suid_sgid: false,
             atime: Timestamp::default(),
             last_change: Timestamp::default(),
-            uncertain: false,
-            writing: false,
-            end_write_uncertain: false,
-            unreported: false,
             dirty: None,
             last_size: None,
             last_write_end: None,
@@ -215,19 +200,19 @@ impl Content {
 
     /// Whether it has state that must not be dropped.
     pub(crate) fn has_unreported_state(&self) -> bool {
-        self.writing || self.truncate_pending || self.is_tainted()
+        self.phase.is_writer() || self.phase.is_truncation_pending() || self.is_tainted()
     }
 
     /// Whether the content is loaded, under a lease that meets `need`.
     pub(crate) fn is_ready(&self, need: impl Fn(&Content) -> LeaseNeed) -> bool {
-        self.is_loaded() && need(self).is_met_by(self.lease)
+        self.is_certain() && need(self).is_met_by(self.lease)
     }
 
     /// Loads the service's information, under a lease that has just been checked. Content that is
     /// loaded already has been valid since then and is newer; only the size of a shared file may
     /// have grown.
     pub(crate) fn load(&mut self, info: FileInfo, lease: LeaseMode) {
-        if self.is_loaded() {
+        if self.is_certain() {
             if self.lease == LeaseMode::Shared && lease != LeaseMode::Shared {
                 self.size = self.size.max(info.attr.size);
             }
@@ -248,7 +233,7 @@ impl Content {
     /// # Errors
     /// `EndedLease`: the operation must restart under a new lease.
     pub(crate) fn check_generation(&self, ino: InodeId, generation: u64) -> Result<()> {
-        match self.loaded && self.generation == generation {
+        match self.phase.is_loaded() && self.generation == generation {
             true => Ok(()),
             false => Err(ended_lease(ino)),
         }
@@ -288,7 +273,7 @@ impl Content {
 
     /// Whether the mode may have bits that a write by an unprivileged application clears.
     pub(crate) fn may_have_suid_sgid(&self) -> bool {
-        self.has_suid_sgid || !self.loaded
+        self.has_suid_sgid || !self.phase.is_loaded()
     }
 
     /// Loads the state of a file that was just created with this content and that no other session
@@ -311,7 +296,7 @@ impl Content {
 
     /// Loads the metadata service's state of the file.
     pub(crate) fn load_info(&mut self, info: FileInfo) {
-        (self.loaded, self.uncertain) = (true, false);
+        self.phase.on(Event::Loaded { truncation_pending: info.truncate_pending });
         self.end_last_size();
         self.size = info.attr.size;
         self.layout = info.layout.map(Arc::new);
@@ -319,7 +304,6 @@ impl Content {
         self.inline = info.inline;
         self.inline_limit = info.inline_limit;
         self.epoch = self.epoch.max(info.epoch);
-        self.truncate_pending |= info.truncate_pending;
         self.note_mode(info.attr.mode);
         self.note_times(&info.attr);
     }
@@ -330,13 +314,13 @@ impl Content {
     }
 
     /// Whether the content is loaded and certain.
-    pub(crate) fn is_loaded(&self) -> bool {
-        self.loaded && !self.uncertain
+    pub(crate) fn is_certain(&self) -> bool {
+        self.phase.is_certain()
     }
 
     /// Whether the service has this session on record as a writer of the chunks.
     pub(crate) fn is_recorded_writer(&self) -> bool {
-        self.writing && !self.end_write_uncertain
+        self.phase.is_recorded_writer()
     }
 
     /// Records the outcome of a change of size or inline content under the lease of a generation.
@@ -345,8 +329,7 @@ impl Content {
         // it unchanged.
         let may_be_made = answer.as_ref().is_err_and(|error| error.errno != Errno::ERANGE);
         if may_be_made && self.check_generation(ino, generation).is_ok() {
-            self.uncertain = true;
-            self.truncate_pending |= self.is_in_chunks();
+            self.phase.on(Event::ChangeUnanswered { in_chunks: self.is_in_chunks() });
         }
     }
 
@@ -366,7 +349,7 @@ impl Content {
     pub(crate) fn update_atime(&mut self, known: Timestamp, now: Timestamp) -> bool {
         self.atime = known;
         let changed = self.mtime.map_or(self.last_change, |mtime| mtime.max(self.last_change));
-        let is_due = self.loaded && types::needs_atime_update(self.atime, changed, now);
+        let is_due = self.phase.is_loaded() && types::needs_atime_update(self.atime, changed, now);
         if is_due {
             self.atime = now;
         }
