@@ -34,9 +34,7 @@ pub use session::cancel::Cancel;
 pub use session::failover::{EndedSession, File, SessionFailover, SessionHistory, StartSession};
 pub use session::recall::{Invalidate, UserPrivileges};
 
-use cache::complete_directories::CompleteDirectories;
-use cache::directory_attributes::DirectoryAttributes;
-use cache::{async_create, creates_in_flight, prefix_delegation};
+use cache::names::Names;
 use file::inode::InodeTable;
 use file::lease_epoch::{LeaseContext, MAX_RENEWALS};
 use file::striping::ChunkLocation;
@@ -111,11 +109,7 @@ pub struct Client {
     request_timeout: RequestTimeout,
     inodes: Arc<InodeTable>,
     leases: Leases,
-    directories: DirectoryAttributes,
-    complete: CompleteDirectories,
-    creates: creates_in_flight::CreatesInFlight,
-    async_creates: async_create::AsyncCreates,
-    prefix_delegations: prefix_delegation::PrefixDelegations,
+    names: Names,
     recent_estale: estale::RecentEstale,
     recalls: Recalls,
     held_locks: held_locks::HeldLocks,
@@ -157,11 +151,7 @@ impl Client {
                 InodeTable::default()
             }),
             leases: Leases::new(options.only_session),
-            directories: DirectoryAttributes::default(),
-            complete: CompleteDirectories::default(),
-            creates: creates_in_flight::CreatesInFlight::default(),
-            async_creates: async_create::AsyncCreates::default(),
-            prefix_delegations: prefix_delegation::PrefixDelegations::default(),
+            names: Names::default(),
             recent_estale: estale::RecentEstale::default(),
             recalls: Recalls::default(),
             held_locks: held_locks::HeldLocks::default(),

@@ -415,9 +415,9 @@ impl Client {
         flags: u32,
     ) -> Option<(CachedAttr, Arc<Handle>)> {
         let is_allowed = may_create_async(bits, flags) && name.len() <= MAX_NAME_BYTES;
-        if self.async_creates.is_idle()
+        if self.names.async_creates.is_idle()
             || !is_allowed
-            || !self.async_creates.is_below_limits()
+            || !self.names.async_creates.is_below_limits()
             || self.has_ended()
         {
             return None;
@@ -428,8 +428,8 @@ impl Client {
         let attr = new_file_attr(ino, &attr, credentials, bits & 0o777 & !umask);
         let file =
             PendingFile { ino, parent, name, mode: bits, umask, created: attr.btime, content: Bytes::new() };
-        self.complete.record_name(&self.leases, parent, &file.name);
-        let possible_name = self.prefix_delegations.record_possible(parent, &file.name);
+        self.names.complete.record_name(&self.leases, parent, &file.name);
+        let possible_name = self.names.prefixes.record_possible(parent, &file.name);
         let create = Arc::new(PendingCreate {
             credentials,
             file,
@@ -443,14 +443,14 @@ impl Client {
         let inode = self.inodes.acquire(ino);
         inode.content.lock().has_no_xattrs = true;
         inode.set_async_create(Some(create.clone()));
-        self.async_creates.add(create.clone(), inode.clone());
+        self.names.async_creates.add(create.clone(), inode.clone());
         // A recall marks the lease as closing before it searches for pending creates. If it has
         // found this one, the file is being sent and the create stands. Otherwise no other task
         // knows of it, and it is withdrawn.
         if self.leases.lease_covering(stamp, lease) != Some(LeaseMode::Write) && create.seal(Bytes::new()) {
             create.finish(Ok(()));
-            self.prefix_delegations.record_outcome(&create.possible_name, &create.outcome());
-            self.async_creates.remove(&create);
+            self.names.prefixes.record_outcome(&create.possible_name, &create.outcome());
+            self.names.async_creates.remove(&create);
             inode.set_async_create(None);
             self.inodes.release(ino);
             return None;
@@ -468,14 +468,14 @@ impl Client {
     /// Takes a preallocated inode number, under the directory delegation or a name-prefix
     /// delegation.
     fn take_preallocated_inode(&self, who: Credentials, dir: InodeId, name: &[u8]) -> Option<NewInode> {
-        let known = (&self.leases, &self.complete);
-        if let Some(new_inode) = self.async_creates.take_inode(known, (dir, name), who) {
+        let known = (&self.leases, &self.names.complete);
+        if let Some(new_inode) = self.names.async_creates.take_inode(known, (dir, name), who) {
             if new_inode.needs_refill {
                 self.request_delegation(who, dir, MORE_INODES);
             }
             return Some(new_inode);
         }
-        let (new_inode, prefix) = self.prefix_delegations.take_inode(&self.leases, (dir, name), who)?;
+        let (new_inode, prefix) = self.names.prefixes.take_inode(&self.leases, (dir, name), who)?;
         if new_inode.needs_refill {
             self.request_prefix(who, dir, prefix, MORE_INODES);
         }
@@ -494,7 +494,7 @@ impl Client {
         let is_allowed = !self.leases.is_only_session()
             && may_create_async(bits, flags)
             && self.leases.is_cacheable(stamp, parent);
-        if is_allowed && self.async_creates.count_create(parent) {
+        if is_allowed && self.names.async_creates.count_create(parent) {
             self.request_delegation(credentials, parent, FIRST_INODES);
         }
     }
@@ -520,7 +520,7 @@ impl Client {
                     None
                 }
             };
-            client.async_creates.record_delegation(&client.leases, dir, granted);
+            client.names.async_creates.record_delegation(&client.leases, dir, granted);
         });
     }
 
@@ -533,7 +533,7 @@ impl Client {
         let Some(create) = inode.async_create() else { return Ok(false) };
         let end = usize::try_from(offset).ok().and_then(|at| at.checked_add(buf.len()));
         let Some(end) = end.filter(|end| *end <= create.inline_limit as usize) else { return Ok(false) };
-        if self.async_creates.bytes.load(Ordering::Acquire) + end > MAX_BYTES {
+        if self.names.async_creates.bytes.load(Ordering::Acquire) + end > MAX_BYTES {
             return Ok(false);
         }
         let mut content = vec![0; end];
@@ -541,7 +541,7 @@ impl Client {
         if !create.seal(content.into()) {
             return Ok(false);
         }
-        self.async_creates.bytes.fetch_add(end, Ordering::AcqRel);
+        self.names.async_creates.bytes.fetch_add(end, Ordering::AcqRel);
         self.spawn_commit(&create);
         create.finished.wait().await;
         create.outcome().map(|()| true)
@@ -578,20 +578,20 @@ impl Client {
 
     /// Waits until all asynchronous creates in a directory are finished.
     pub(crate) async fn commit_creates_in(&self, dir: InodeId) {
-        if !self.async_creates.is_idle() {
-            let _reported_at_close = self.commit_all(self.async_creates.all_in(dir)).await;
+        if !self.names.async_creates.is_idle() {
+            let _reported_at_close = self.commit_all(self.names.async_creates.all_in(dir)).await;
         }
     }
 
     /// Waits until all asynchronous creates of the session are finished.
     pub(crate) async fn commit_all_creates(&self) -> Result<()> {
-        self.commit_all(self.async_creates.all(|_| true)).await
+        self.commit_all(self.names.async_creates.all(|_| true)).await
     }
 
     /// Finishes the asynchronous creates that a request could miss, before the request is sent.
     pub(crate) async fn commit_creates_before(&self, op: &MetaOp) {
         let of_inode = |ino| self.inodes.open(ino).and_then(|inode| inode.async_create());
-        let concerned = self.async_creates.pending_for(op, of_inode);
+        let concerned = self.names.async_creates.pending_for(op, of_inode);
         if !concerned.is_empty() {
             let _reported_at_close = self.commit_all(concerned).await;
         }
@@ -601,7 +601,7 @@ impl Client {
     /// a service that must execute them before it serves other sessions. The client also sends each
     /// of them itself.
     pub(crate) fn seal_creates(&self, concerned: impl Fn(InodeId) -> bool) -> Vec<AsyncCreate> {
-        let creates = self.async_creates.all(|one| concerned(one.file.parent));
+        let creates = self.names.async_creates.all(|one| concerned(one.file.parent));
         creates.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| self.spawn_commit(one));
         let sealed = creates.iter().filter_map(|one| {
             let credentials = one.credentials;
@@ -613,21 +613,21 @@ impl Client {
     /// Starts the task that sends creates that have been pending for [`MAX_AGE`].
     fn start_sweeper(&self) {
         let Some(client) = self.weak_self.upgrade() else { return };
-        if self.async_creates.has_sweeper.swap(true, Ordering::AcqRel) {
+        if self.names.async_creates.has_sweeper.swap(true, Ordering::AcqRel) {
             return;
         }
         rt::spawn(async move {
             loop {
                 rt::sleep(MAX_AGE).await;
-                let old = client.async_creates.all(|one| one.is_older_than(MAX_AGE));
+                let old = client.names.async_creates.all(|one| one.is_older_than(MAX_AGE));
                 old.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| client.spawn_commit(one));
-                if client.async_creates.count.load(Ordering::Acquire) > 0 {
+                if client.names.async_creates.count.load(Ordering::Acquire) > 0 {
                     continue;
                 }
-                client.async_creates.has_sweeper.store(false, Ordering::Release);
+                client.names.async_creates.has_sweeper.store(false, Ordering::Release);
                 // A create that was added meanwhile relied on this task.
-                if client.async_creates.count.load(Ordering::Acquire) == 0
-                    || client.async_creates.has_sweeper.swap(true, Ordering::AcqRel)
+                if client.names.async_creates.count.load(Ordering::Acquire) == 0
+                    || client.names.async_creates.has_sweeper.swap(true, Ordering::AcqRel)
                 {
                     return;
                 }
@@ -648,7 +648,7 @@ impl Client {
     async fn execute_create(&self, create: &PendingCreate) -> Result<()> {
         let Some(file) = create.sealed() else { return Ok(()) };
         let (ino, parent, content) = (file.ino, file.parent, file.content.clone());
-        let _made = self.creates.begin(parent, |ino| self.inodes.note_unused(ino));
+        let _made = self.names.begin_create(parent, |ino| self.inodes.note_unused(ino));
         let losses = self.verifiers.losses();
         let answer =
             self.change_as(create.credentials, MetaOp::CommitCreate { file: Box::new(file) }).await?;
@@ -681,10 +681,10 @@ impl Client {
     async fn finish_create(&self, create: &PendingCreate, outcome: Result<()>) {
         let bytes = create.sealed().map_or(0, |file| file.content.len());
         let failure = outcome.as_ref().err().cloned();
-        self.prefix_delegations.record_outcome(&create.possible_name, &outcome);
+        self.names.prefixes.record_outcome(&create.possible_name, &outcome);
         create.finish(outcome);
-        self.async_creates.bytes.fetch_sub(bytes, Ordering::AcqRel);
-        let Some(inode) = self.async_creates.remove(create) else { return };
+        self.names.async_creates.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        let Some(inode) = self.names.async_creates.remove(create) else { return };
         match failure {
             // Applications that use the file get the error. All names of the directory are dropped
             // from the kernel's cache, so that they are looked up again.

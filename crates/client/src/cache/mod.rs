@@ -6,5 +6,6 @@ pub(crate) mod complete_directories;
 pub(crate) mod creates_in_flight;
 pub(crate) mod directory_attributes;
 pub(crate) mod heuristic;
+pub(crate) mod names;
 pub(crate) mod preallocation;
 pub(crate) mod prefix_delegation;

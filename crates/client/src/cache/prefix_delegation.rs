@@ -391,10 +391,10 @@ impl Client {
     /// Counts a create. A client that creates many names with one prefix, and must ask the service
     /// whether each is free, requests that prefix.
     pub(crate) fn count_prefix_create(&self, credentials: Credentials, dir: InodeId, name: &[u8]) {
-        if self.leases.is_only_session() || self.complete.is_complete(dir) {
+        if self.leases.is_only_session() || self.names.complete.is_complete(dir) {
             return;
         }
-        let Some(prefix) = self.prefix_delegations.count_create(&self.leases, dir, name) else { return };
+        let Some(prefix) = self.names.prefixes.count_create(&self.leases, dir, name) else { return };
         self.request_prefix(credentials, dir, prefix, FIRST_INODES);
     }
 
@@ -406,7 +406,7 @@ impl Client {
             if let Err(error) = &listed {
                 tracing::trace!(ino = %dir, ?prefix, %error, "no name-prefix delegation: it was refused, or its names can't be listed");
             }
-            client.prefix_delegations.record_listing(&client.leases, dir, listed.ok());
+            client.names.prefixes.record_listing(&client.leases, dir, listed.ok());
             client.start_prefix_sweeper();
         });
     }
@@ -429,9 +429,9 @@ impl Client {
         if self.leases.lease_covering(answer.stamp, lease) != Some(LeaseMode::Write) {
             return Err(refused());
         }
-        self.async_creates.begin_use();
+        self.names.async_creates.begin_use();
         let preallocation = InodePreallocation::of(&answer.reply);
-        let listed = match self.prefix_delegations.record_grant(
+        let listed = match self.names.prefixes.record_grant(
             &self.leases,
             (dir, prefix),
             (lease, now),
@@ -442,7 +442,7 @@ impl Client {
             Err(refused) => Err(refused),
         };
         if listed.is_err() {
-            self.prefix_delegations.forget(dir, lease);
+            self.names.prefixes.forget(dir, lease);
             self.inodes.note_unused(lease);
         }
         listed.map(|()| lease)
@@ -462,7 +462,7 @@ impl Client {
             let MetaReply::Directory { entries, end, .. } = reply else {
                 return Err(crate::unexpected(reply));
             };
-            if !self.prefix_delegations.add_listed(dir, lease, entries.iter().map(|entry| &entry.name)) {
+            if !self.names.prefixes.add_listed(dir, lease, entries.iter().map(|entry| &entry.name)) {
                 break;
             }
             match entries.last() {
@@ -476,7 +476,7 @@ impl Client {
     /// Starts the task that gives unused delegations back.
     fn start_prefix_sweeper(&self) {
         let Some(client) = self.weak_self.upgrade() else { return };
-        if self.prefix_delegations.has_sweeper.swap(true, Ordering::AcqRel) {
+        if self.names.prefixes.has_sweeper.swap(true, Ordering::AcqRel) {
             return;
         }
         rt::spawn(client.sweep_prefixes());
@@ -485,16 +485,16 @@ impl Client {
     async fn sweep_prefixes(self: Arc<Client>) {
         while !self.has_ended() {
             rt::sleep(SWEEP).await;
-            let (idle, has_leases) = self.prefix_delegations.take_idle(&self.leases);
+            let (idle, has_leases) = self.names.prefixes.take_idle(&self.leases);
             // Repeated as long as asynchronous creates are pending there.
             idle.into_iter().for_each(|lease| self.inodes.note_unused(lease));
             if has_leases {
                 continue;
             }
-            self.prefix_delegations.has_sweeper.store(false, Ordering::Release);
+            self.names.prefixes.has_sweeper.store(false, Ordering::Release);
             // A delegation that was added meanwhile relied on this task.
-            if self.prefix_delegations.of_leases.lock().is_empty()
-                || self.prefix_delegations.has_sweeper.swap(true, Ordering::AcqRel)
+            if self.names.prefixes.of_leases.lock().is_empty()
+                || self.names.prefixes.has_sweeper.swap(true, Ordering::AcqRel)
             {
                 return;
             }

@@ -227,7 +227,7 @@ impl Client {
             self.count_prefix_create(credentials, parent, name);
             return Ok(created);
         }
-        let _made = self.creates.begin(parent, |ino| self.inodes.note_unused(ino));
+        let _made = self.names.begin_create(parent, |ino| self.inodes.note_unused(ino));
         let (name, exclusive) = (Bytes::copy_from_slice(name), flags & O_EXCL != 0);
         // A file that is created for writing is written soon.
         let requested_lease = (flags & O_ACCMODE != 0).then_some(LeaseMode::Write);

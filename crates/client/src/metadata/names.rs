@@ -60,10 +60,7 @@ impl Client {
 
     /// Like [`Client::lookup`], but reports the absence of a name as a result.
     pub async fn find(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Found> {
-        let absent_since = self.complete.absent_since(&self.leases, parent, name);
-        if let Some(stamp) =
-            absent_since.or_else(|| self.prefix_delegations.absent_since(&self.leases, parent, name))
-        {
+        if let Some(stamp) = self.names.absent_since(&self.leases, parent, name) {
             return Ok(Found::Absent { cacheable: self.leases.is_cacheable(stamp, parent) });
         }
         for attempt in 0.. {
@@ -93,7 +90,7 @@ impl Client {
                 }
                 Err(error) if error.errno == Errno::ENOENT => {
                     if self.leases.is_cacheable(stamp, parent) {
-                        self.async_creates.note_free(&self.leases, parent, name);
+                        self.names.note_free(&self.leases, parent, name);
                     }
                     return Ok(Found::Absent { cacheable: self.leases.is_cacheable(stamp, parent) });
                 }
@@ -208,10 +205,10 @@ impl Client {
 
     /// Returns the current attributes.
     pub async fn getattr(&self, ino: InodeId) -> Result<CachedAttr> {
-        if self.async_creates.has_pending_in(ino) {
+        if self.names.has_pending_in(ino) {
             Box::pin(self.commit_creates_in(ino)).await;
         }
-        if let Some((stamp, attr)) = self.directories.get(&self.leases, ino) {
+        if let Some((stamp, attr)) = self.names.attributes(&self.leases, ino) {
             return Ok(self.known(stamp, ino, attr));
         }
         loop {
@@ -239,12 +236,7 @@ impl Client {
     /// current. The others are those of this session's last change of the directory. The caller
     /// must use only mode, owner and group.
     pub fn permissions(&self, ino: InodeId) -> Option<CachedAttr> {
-        let attr = match self.directories.permissions(&self.leases, ino) {
-            Some(attr) => attr,
-            // The times don't include pending asynchronous creates.
-            None if self.async_creates.has_pending_in(ino) => self.directories.get(&self.leases, ino)?.1,
-            None => return None,
-        };
+        let attr = self.names.permissions(&self.leases, ino)?;
         Some(CachedAttr { attr, cacheable: false, name_cacheable: false })
     }
 

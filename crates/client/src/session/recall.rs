@@ -254,7 +254,7 @@ impl Client {
         let ino = recall.ino;
         let terms = self.leases.recall_terms(recall);
         // Applications have asynchronously created files: the next session must see them.
-        let dir = self.prefix_delegations.directory_of(ino).unwrap_or(ino);
+        let dir = self.names.lease_key(ino).inode();
         warn_if_slow((ino, "sending asynchronous creates"), self.commit_creates_in(dir)).await;
         let inode = self.inodes.note_recall(ino);
         if let Some(inode) = &inode {
@@ -283,12 +283,12 @@ impl Client {
         }
         // Checked before the inode's usage: a file whose create completes in between is in use
         // already.
-        let is_protected = self.creates.protect_if_in_flight(ino);
+        let is_protected = self.names.protect_if_in_flight(ino);
         let in_use = is_protected || self.inodes.inode_use(ino) == InodeUse::Open;
         let ack = RecallAck { number: recall.number, ino, in_use };
         warn_if_slow((ino, "sending the acknowledgement"), self.acknowledge_recall(service, ack)).await;
         self.recalls.acknowledged(*position);
-        self.prefix_delegations.forget_lease(ino);
+        self.names.end_lease(ino);
         if in_use {
             self.leases.mark_open(ino);
         }
@@ -438,7 +438,7 @@ impl Client {
     /// Removes the lease of an unused inode from the table; returns true if the service is to be
     /// informed.
     fn release_if_unused(&self, ino: InodeId) -> bool {
-        if self.async_creates.has_pending_in(self.prefix_delegations.directory_of(ino).unwrap_or(ino)) {
+        if self.names.has_pending_in(self.names.lease_key(ino).inode()) {
             return false;
         }
         // No use that relies on the lease can begin before it is removed.
@@ -458,7 +458,7 @@ impl Client {
             InodeUse::Open => false,
         });
         if is_gone {
-            self.prefix_delegations.forget_lease(ino);
+            self.names.end_lease(ino);
         }
         is_gone
     }

@@ -229,17 +229,16 @@ impl Client {
         user: RequestUser,
         op: MetaOp,
     ) -> Result<Answer> {
-        if !self.async_creates.is_idle() {
-            self.async_creates.prepare_request(&op);
+        if self.names.prepare_request(&op) {
             Box::pin(self.commit_creates_before(&op)).await;
         }
         let possible_name =
-            if self.leases.is_only_session() { None } else { self.prefix_delegations.prepare_request(&op) };
+            if self.leases.is_only_session() { None } else { self.names.record_possible(&op) };
         let request = self.request(number, user, op);
         let sent = Cell::new(false);
         let answer = self.send_to_owner(partition, &request, &sent).await;
         if let Some(possible_name) = possible_name {
-            self.prefix_delegations.record_outcome(&possible_name, &answer);
+            self.names.record_outcome(&possible_name, &answer);
         }
         let is_change = number.is_some();
         answer.map_err(|error| match is_change && !sent.get() && self.has_ended() {
@@ -270,7 +269,7 @@ impl Client {
                 Some(Err(error)) if error.errno == Refusal::PartitionNotServed => {
                     let waited = owner_wait.wait(&self.services, partition, self.request_timeout.get()).await;
                     // The previous owner may have executed it.
-                    waited.inspect_err(|_| self.directories.drop_uncertain(&self.leases, &request.op))?;
+                    waited.inspect_err(|_| self.names.drop_uncertain(&self.leases, &request.op))?;
                 }
                 Some(answer) => return answer,
                 // Otherwise the new owner finds the old one's answer in its duplicate request
@@ -341,16 +340,15 @@ impl Client {
                 self.wait_for_registration(service, registration, unknown).await?;
                 continue;
             }
-            self.complete.record_request(&self.leases, &request.op);
+            self.names.record_request(&self.leases, &request.op);
             let stamp = self.leases.stamp_request();
             sent.set(true);
             let answer = self.services.channels.call(service.node, request.clone()).await;
             if let Ok(response) = &answer {
                 self.verifiers.record_metadata(response.verifier);
                 self.leases.take_grants(stamp, service.node, response);
-                self.complete.process_answer(&self.leases, stamp, &request.op, response);
             }
-            self.directories.process_outcome(&self.leases, stamp, &request.op, &answer);
+            self.names.record_answer(&self.leases, stamp, &request.op, &answer);
             match answer {
                 Ok(MetaResponse { reply, capability, .. }) => {
                     if let Some(capability) = capability {

@@ -1,0 +1,159 @@
+//! What the session knows of names: one place for lookups, and one for what invalidates them.
+//!
+//! Four tables have a part of it, each under its own lease and with its own proof:
+//! - [`CompleteDirectories`]: directories whose every name this session has added;
+//! - [`PrefixDelegations`]: name prefixes that belong to this session;
+//! - [`AsyncCreates`]: names that the service has reported as free, under a directory delegation,
+//!   and files that the service has yet to get;
+//! - [`DirectoryAttributes`]: attributes of directories that this session has changed.
+//!
+//! Every request passes [`Names::prepare_request`] and [`Names::record_request`] before it is sent,
+//! and [`Names::record_answer`] afterwards. The end of a lease reaches [`Names::end_lease`]. All of
+//! them compare request stamps with the [`Leases`] as well, so that a lease that ends invalidates
+//! what was known under it at once.
+
+use crate::cache::async_create::AsyncCreates;
+use crate::cache::complete_directories::CompleteDirectories;
+use crate::cache::creates_in_flight::{CreateInFlight, CreatesInFlight};
+use crate::cache::directory_attributes::DirectoryAttributes;
+use crate::cache::prefix_delegation::{PossibleName, PrefixDelegations};
+use crate::session::leases::{Leases, RequestStamp};
+use types::{Attr, InodeId, Result};
+use wire::{MetaOp, MetaResponse};
+
+/// What the session knows of names.
+#[derive(Default)]
+pub(crate) struct Names {
+    pub(super) complete: CompleteDirectories,
+    pub(super) prefixes: PrefixDelegations,
+    pub(super) async_creates: AsyncCreates,
+    pub(super) creates: CreatesInFlight,
+    directories: DirectoryAttributes,
+}
+
+/// What a lease is on. Metadata services number both alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LeaseKey {
+    /// An inode.
+    Inode(InodeId),
+    /// The names of a directory with a prefix.
+    NamePrefix {
+        /// The directory.
+        directory: InodeId,
+    },
+}
+
+impl LeaseKey {
+    /// The inode, or the directory of the names.
+    pub(crate) fn inode(self) -> InodeId {
+        match self {
+            LeaseKey::Inode(inode) => inode,
+            LeaseKey::NamePrefix { directory } => directory,
+        }
+    }
+}
+
+impl Names {
+    /// Returns the stamp since which the directory has surely had no such name; `None` if it may
+    /// have one.
+    pub(crate) fn absent_since(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<RequestStamp> {
+        let absent_since = self.complete.absent_since(leases, dir, name);
+        absent_since.or_else(|| self.prefixes.absent_since(leases, dir, name))
+    }
+
+    /// Records that the service has reported a name as free, which stays true under the lease.
+    pub(crate) fn note_free(&self, leases: &Leases, dir: InodeId, name: &[u8]) {
+        self.async_creates.note_free(leases, dir, name);
+    }
+
+    /// Returns the current attributes of a directory, and the stamp for their lease.
+    pub(crate) fn attributes(&self, leases: &Leases, dir: InodeId) -> Option<(RequestStamp, Attr)> {
+        self.directories.get(leases, dir)
+    }
+
+    /// Returns attributes of a directory of which mode, owner and group are current, and the others
+    /// may not be.
+    pub(crate) fn permissions(&self, leases: &Leases, dir: InodeId) -> Option<Attr> {
+        match self.directories.permissions(leases, dir) {
+            Some(attr) => Some(attr),
+            // The times don't include pending asynchronous creates.
+            None if self.has_pending_in(dir) => Some(self.attributes(leases, dir)?.1),
+            None => None,
+        }
+    }
+
+    /// Whether a directory has asynchronous creates that aren't finished.
+    pub(crate) fn has_pending_in(&self, dir: InodeId) -> bool {
+        self.async_creates.has_pending_in(dir)
+    }
+
+    /// Begins a create in a directory. `release` gets the inodes that counted as open because of
+    /// it, when it ends.
+    pub(crate) fn begin_create<F: Fn(InodeId)>(&self, parent: InodeId, release: F) -> CreateInFlight<'_, F> {
+        self.creates.begin(parent, release)
+    }
+
+    /// Whether an inode may be a file whose create is in flight. If so, it counts as open until
+    /// these creates have ended.
+    pub(crate) fn protect_if_in_flight(&self, ino: InodeId) -> bool {
+        self.creates.protect_if_in_flight(ino)
+    }
+
+    /// Prepares for a request that is about to be sent: drops what it invalidates. Returns true if
+    /// the client must finish asynchronous creates that the request could miss.
+    pub(crate) fn prepare_request(&self, op: &MetaOp) -> bool {
+        if self.async_creates.is_idle() {
+            return false;
+        }
+        self.async_creates.prepare_request(op);
+        true
+    }
+
+    /// Records a name that a request may add, whose outcome is to be
+    /// [recorded](Names::record_outcome); to be called before the request is sent.
+    pub(crate) fn record_possible(&self, op: &MetaOp) -> Option<PossibleName> {
+        self.prefixes.prepare_request(op)
+    }
+
+    /// Records the outcome of the request. Without it, the name may still be added.
+    pub(crate) fn record_outcome<T>(&self, possible_name: &PossibleName, outcome: &Result<T>) {
+        self.prefixes.record_outcome(possible_name, outcome);
+    }
+
+    /// Records a name that a request may add; to be called before each time it is sent.
+    pub(crate) fn record_request(&self, leases: &Leases, op: &MetaOp) {
+        self.complete.record_request(leases, op);
+    }
+
+    /// Processes the outcome of a request, after its leases have been recorded.
+    pub(crate) fn record_answer(
+        &self,
+        leases: &Leases,
+        stamp: RequestStamp,
+        op: &MetaOp,
+        answer: &Result<MetaResponse>,
+    ) {
+        if let Ok(response) = answer {
+            self.complete.process_answer(leases, stamp, op, response);
+        }
+        self.directories.process_outcome(leases, stamp, op, answer);
+    }
+
+    /// Handles the uncertain outcome of a request that no service has answered.
+    pub(crate) fn drop_uncertain(&self, leases: &Leases, op: &MetaOp) {
+        self.directories.drop_uncertain(leases, op);
+    }
+
+    /// Returns what a lease is on, by the number that the service gave it.
+    pub(crate) fn lease_key(&self, number: InodeId) -> LeaseKey {
+        match self.prefixes.directory_of(number) {
+            Some(directory) => LeaseKey::NamePrefix { directory },
+            None => LeaseKey::Inode(number),
+        }
+    }
+
+    /// Records that the lease with this number is no longer held.
+    pub(crate) fn end_lease(&self, number: InodeId) {
+        self.prefixes.forget_lease(number);
+    }
+}
