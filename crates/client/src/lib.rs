@@ -27,12 +27,12 @@ mod metadata;
 mod session;
 
 pub use file::handle::{Caching, Handle, ReadOptions, WriteOptions};
+pub use kernel::invalidation::{Invalidate, UserPrivileges};
 pub use metadata::names::{CachedAttr, Found};
 pub use metadata::readdir::Listing;
 pub use metadata::statfs::StatFs;
 pub use session::cancel::Cancel;
 pub use session::failover::{EndedSession, File, SessionFailover, SessionHistory, StartSession};
-pub use session::recall::{Invalidate, UserPrivileges};
 
 use cache::names::Names;
 use file::inode::InodeTable;
@@ -40,6 +40,7 @@ use file::lease_epoch::{LeaseContext, MAX_RENEWALS};
 use file::striping::ChunkLocation;
 use file::{access, sync, write_behind};
 use kernel::estale;
+use kernel::invalidation::KernelCaches;
 use metadata::statfs;
 use net::{GroupDestination, StorageChannels};
 use parking_lot::Mutex;
@@ -116,7 +117,7 @@ pub struct Client {
     pending_releases: locks::PendingReleases,
     usage: statfs::CachedUsage,
     lease_expiry: lease_expiry::LeaseExpiry,
-    invalidator: Mutex<Option<Weak<dyn Invalidate>>>,
+    kernel: KernelCaches,
     /// Why the session has ended.
     ended: Mutex<Option<Error>>,
     has_ended: AtomicBool,
@@ -158,7 +159,7 @@ impl Client {
             pending_releases: locks::PendingReleases::default(),
             usage: statfs::CachedUsage::default(),
             lease_expiry: lease_expiry::LeaseExpiry::default(),
-            invalidator: Mutex::new(None),
+            kernel: KernelCaches::default(),
             ended: Mutex::new(None),
             has_ended: AtomicBool::new(false),
             caches_dropped: Event::new(),

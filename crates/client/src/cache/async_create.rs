@@ -673,7 +673,7 @@ impl Client {
         let attr_sent =
             if content.is_empty() { create.attr_sent } else { with_written(create.attr_sent, &attr) };
         if attr_sent != attr || lease.is_none() {
-            self.drop_cached(ino, Some(&inode), Bypass::Once).await;
+            self.kernel.drop_cached(ino, Some(&inode), Bypass::Once).await;
         }
         Ok(())
     }
@@ -697,7 +697,7 @@ impl Client {
                     hint = "the application gets an error when it closes the file",
                     "an asynchronous create failed, and the new file is lost: {error}"
                 );
-                self.drop_cached(create.file.parent, None, Bypass::Once).await;
+                self.kernel.drop_cached(create.file.parent, None, Bypass::Once).await;
             }
             None => inode.set_async_create(None),
         }

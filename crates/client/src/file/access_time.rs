@@ -122,7 +122,8 @@ impl Client {
 
     #[cold]
     fn note_first_read(&self, inode: &OpenInode, now_ns: u64) {
-        let read_mount_setting = || self.invalidator().is_some_and(|invalidator| invalidator.updates_atime());
+        let read_mount_setting =
+            || self.kernel.invalidator().is_some_and(|invalidator| invalidator.updates_atime());
         let keeps = self.inodes.accesses.keeps(now_ns, read_mount_setting);
         let quiet_ns = if keeps { QUIET_NS } else { DISABLED_NS };
         inode.atime_quiet_until_ns.store(now_ns + quiet_ns, Ordering::Relaxed);

@@ -56,7 +56,7 @@ impl Client {
         let changed = self.setattr(credentials, ino, set, None).await;
         self.inodes.note_flags(ino, self.leases.stamp_request(), None);
         // The kernel doesn't know that the ctime has changed.
-        self.drop_cached_attributes(ino).await;
+        self.kernel.drop_cached_attributes(ino).await;
         changed.map(drop)
     }
 

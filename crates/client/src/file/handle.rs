@@ -451,10 +451,10 @@ impl Client {
             Box::pin(self.kill_suid_sgid(inode)).await?;
         }
         if !how.written_back {
-            self.drop_refilled_pages(inode, fill_barrier).await;
+            self.kernel.drop_refilled_pages(inode, fill_barrier).await;
         }
         if how.direct && self.leases.is_only_session() {
-            self.drop_refilled_range(inode, range).await;
+            self.kernel.drop_refilled_range(inode, range).await;
         }
         if how.durable {
             Box::pin(self.sync_inode(inode)).await?;
@@ -468,7 +468,7 @@ impl Client {
     async fn kill_suid_sgid(&self, inode: &OpenInode) -> Result<()> {
         let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
         self.change_as_client(MetaOp::Setattr { ino: inode.ino, set }).await?;
-        self.drop_cached_attributes(inode.ino).await;
+        self.kernel.drop_cached_attributes(inode.ino).await;
         Ok(())
     }
 
@@ -502,7 +502,7 @@ impl Client {
                 return Ok(kill);
             }
             // Reads have filled pages since the kernel dropped them.
-            let bypasses = self.drop_cached(inode.ino, Some(inode), Bypass::UnderLease).await;
+            let bypasses = self.kernel.drop_cached(inode.ino, Some(inode), Bypass::UnderLease).await;
             fill_barrier.iter_mut().for_each(|fill_barrier| fill_barrier.bypasses = bypasses);
         }
     }

@@ -9,6 +9,7 @@
 use crate::Client;
 use crate::file::content::Content;
 use crate::file::inode::OpenInode;
+use crate::kernel::invalidation::KernelCaches;
 use crate::kernel::page_fill::{Bypass, PageFillGate};
 use types::ByteRange;
 use wire::LeaseMode;
@@ -88,11 +89,13 @@ impl Client {
         if inode.page_gate.may_have_pages() {
             let changed = inode.content.lock().changed_by(place);
             let range = changed.filter(|_| inode.page_gate.count_partial_drop()).unwrap_or(ALL_PAGES);
-            fill_barrier.bypasses = self.drop_cached_pages(inode, range, Bypass::UnderLease).await;
+            fill_barrier.bypasses = self.kernel.drop_cached_pages(inode, range, Bypass::UnderLease).await;
         }
         Some(fill_barrier)
     }
+}
 
+impl KernelCaches {
     /// Drops the pages that bypassing reads have filled during a write; a recall may have let them
     /// bypass.
     pub(crate) async fn drop_refilled_pages(&self, inode: &OpenInode, fill_barrier: Option<FillBarrier<'_>>) {

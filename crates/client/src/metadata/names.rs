@@ -294,7 +294,7 @@ impl Client {
                 && self.inodes.open(ino).is_some_and(|open| open.content.lock().may_have_suid_sgid());
             self.truncate(ino, size, set.kill_suid_sgid).await?;
             if may_clear {
-                self.drop_cached_attributes(ino).await;
+                self.kernel.drop_cached_attributes(ino).await;
             }
         }
         if size.is_some() && set == (SetAttr { kill_suid_sgid: set.kill_suid_sgid, ..SetAttr::default() }) {

@@ -97,7 +97,7 @@ impl Client {
     pub(crate) async fn drop_inodes(&self, inodes: &[InodeId], limit: Option<Duration>) {
         let forget = async |ino| {
             let inode = self.inodes.open(ino);
-            self.drop_cached(ino, inode.as_deref(), Bypass::Once).await;
+            self.kernel.drop_cached(ino, inode.as_deref(), Bypass::Once).await;
         };
         let (next, slow) = (RefCell::new(inodes.iter()), RefCell::new(Vec::new()));
         let drop_next = async || {

@@ -44,7 +44,7 @@ impl Client {
         let slot_sequence = Some(slot_sequence);
         // Root needs no introduction, and a single kernel's check is all that counts.
         let is_checked = !op.spec().is_unchecked_by_kernel;
-        if is_checked && self.invalidator().is_some_and(|face| face.has_mapped_ids()) {
+        if is_checked && self.kernel.invalidator().is_some_and(|face| face.has_mapped_ids()) {
             let user = RequestUser { credentials, privileged: true };
             return self.send(slot_sequence, user, op).await;
         }
@@ -75,7 +75,7 @@ impl Client {
 
     /// Reports the groups of the user of `op` to the service. `None` if they are unknown.
     pub(crate) async fn report_groups(&self, credentials: Credentials, op: &MetaOp) -> Option<RequestUser> {
-        let privileges = self.invalidator().and_then(|face| face.privileges(credentials))?;
+        let privileges = self.kernel.invalidator().and_then(|face| face.privileges(credentials))?;
         let privileged = overrides(&privileges, op);
         let introduction =
             MetaOp::SupplyGroups { ino: op.spec().home.unwrap_or(InodeId::ROOT), groups: privileges.groups };

@@ -191,7 +191,7 @@ impl Client {
                 self.flush_extent(inode, flushing).await;
             }
             let invalidated =
-                rt::timeout(PAGE_DROP_WAIT, self.drop_cached(inode.ino, Some(inode), Bypass::Once))
+                rt::timeout(PAGE_DROP_WAIT, self.kernel.drop_cached(inode.ino, Some(inode), Bypass::Once))
                     .await;
             // A task that holds the lock may be waiting for the registration; one that only writes
             // chunks will soon release it.
@@ -215,7 +215,7 @@ impl Client {
             let remaining_time = Duration::from_nanos(until_ns.saturating_sub(rt::monotonic_ns()));
             let invalidations = batch.iter().map(|&ino| async move {
                 let invalidated =
-                    rt::timeout(remaining_time, self.drop_cached(ino, None, Bypass::Once)).await;
+                    rt::timeout(remaining_time, self.kernel.drop_cached(ino, None, Bypass::Once)).await;
                 invalidated.is_none().then_some(ino)
             });
             late.extend(rt::join_all(invalidations.collect()).await.into_iter().flatten());
@@ -240,13 +240,15 @@ impl Client {
         };
         rt::spawn(async move {
             for batch in late.closed.chunks(MAX_CONCURRENT_DROPS) {
-                rt::join_all(batch.iter().map(|&ino| client.drop_cached(ino, None, Bypass::Once)).collect())
-                    .await;
+                rt::join_all(
+                    batch.iter().map(|&ino| client.kernel.drop_cached(ino, None, Bypass::Once)).collect(),
+                )
+                .await;
             }
             let invalidations = late
                 .open
                 .iter()
-                .map(|inode| client.drop_cached(inode.ino, Some(inode), Bypass::Once))
+                .map(|inode| client.kernel.drop_cached(inode.ino, Some(inode), Bypass::Once))
                 .collect();
             rt::join_all(invalidations).await;
             closed.iter().for_each(|inode| inode.page_gate.open());

@@ -193,7 +193,7 @@ impl SessionFailover {
         );
         self.state.lock().missing_since_ns = Some(rt::monotonic_ns());
         let Some(next) = self.start_successor(old).await else { return false };
-        if let Some(invalidator) = old.invalidator() {
+        if let Some(invalidator) = old.kernel.invalidator() {
             invalidator.locks_lost();
         }
         old.inodes.hand_over(&next.inodes);
@@ -233,7 +233,7 @@ impl SessionFailover {
                 }
                 Ok(next) => {
                     next.set_request_timeout(old.request_timeout.get());
-                    next.take_invalidator_of(old);
+                    next.kernel.take_invalidator_of(&old.kernel);
                     return Some(next);
                 }
                 Err(error) => self.note_failure(error),
@@ -313,12 +313,4 @@ impl SessionFailover {
 /// Whether an error means that the session of a request has ended.
 fn is_session_end(client: &Client, error: &Error) -> bool {
     client.has_ended() && matches!(error.errno, Errno::ESTALE | Errno::ESHUTDOWN)
-}
-
-impl Client {
-    /// Takes over the kernel interface of another session.
-    fn take_invalidator_of(&self, other: &Client) {
-        let invalidator = other.invalidator.lock().clone();
-        *self.invalidator.lock() = invalidator;
-    }
 }
