@@ -1,5 +1,6 @@
 //! Faults and their repair.
 
+use super::process::Service;
 use super::run::{PowerCuts, Run};
 use rt::sim::{HostId, NetworkOptions, World};
 use std::time::Duration;
@@ -56,10 +57,10 @@ impl Run {
         self.advance(time);
     }
 
-    /// Advances time. Restarts metadata processes that end themselves because the store's host lost
-    /// commits.
+    /// Advances time. Restarts processes that end themselves, because the store's host lost commits
+    /// or because management refuses to go on with them.
     pub(super) fn advance(&mut self, time: Duration) {
-        if !self.options.store_power {
+        if !self.options.store_power && self.management.is_none() {
             return self.world.advance(time);
         }
         let mut left = time;
@@ -67,12 +68,23 @@ impl Run {
             let step = left.min(RESTART_CHECK_INTERVAL);
             self.world.advance(step);
             left -= step;
-            for index in self.cluster.take_metas_to_restart() {
-                self.log_fault("restarted", self.metas[index]);
-                self.world.kill(self.metas[index]);
-                self.start_meta(index);
+            for service in self.cluster.take_services_to_restart() {
+                self.restart(service);
             }
             self.reconnect_restarted_metas();
+        }
+    }
+
+    fn restart(&mut self, service: Service) {
+        let host = match service {
+            Service::Metadata(index) => self.metas[index],
+            Service::Storage(index) => self.storages[index],
+        };
+        self.log_fault("restarted", host);
+        self.world.kill(host);
+        match service {
+            Service::Metadata(index) => self.start_meta(index),
+            Service::Storage(index) => self.start_storage(index),
         }
     }
 
@@ -233,7 +245,7 @@ impl Run {
         let mut elapsed_ms = 0;
         for (after_ms, index) in dead {
             self.recorder.long_pauses.set(limit == MAX_LONG_FAULT_MS);
-            self.world.advance(Duration::from_millis(after_ms - elapsed_ms));
+            self.advance(Duration::from_millis(after_ms - elapsed_ms));
             self.recorder.long_pauses.set(false);
             elapsed_ms = after_ms;
             self.log_fault("started", self.storages[index]);
@@ -297,6 +309,7 @@ impl Run {
             self.log_fault("lost power", host);
             self.world.crash(host);
         }
+        self.cluster.cancel_restart(Service::Storage(index));
     }
 
     fn kill_meta(&mut self) {
@@ -312,6 +325,7 @@ impl Run {
         let limit = [MAX_DOWN_MS, MAX_LONG_FAULT_MS][self.below(2) as usize];
         self.log_fault("killed", self.metas[index]);
         self.world.kill(self.metas[index]);
+        self.cluster.cancel_restart(Service::Metadata(index));
         match limit {
             MAX_LONG_FAULT_MS => self.advance_up_to_with_pauses(limit),
             _ => self.advance_up_to(limit),
@@ -397,6 +411,8 @@ impl Run {
     fn kill_all(&mut self) {
         for _ in 0..=self.below(MAX_KILL_ALL_ROUNDS) {
             tracing::info!(clock_s = self.clock_s(), "all services killed");
+            // All of them are killed.
+            let _ = self.cluster.take_services_to_restart();
             let mut hosts: Vec<HostId> =
                 self.storages.iter().chain(&self.metas).chain(&self.store).copied().collect();
             self.summary.kills += hosts.len() as u64;

@@ -4,13 +4,14 @@
 //! only, and the targets in the map stay as initially created. Its process also contains the
 //! metadata store, which the services reach over the network, as on real nodes.
 
-use super::node_process::{NodeProcess, RETRY, VERSION, address_of, unexpected_reply};
-use super::process::{HostsCluster, new_identity, peer, serve};
+use super::node_process::{RETRY, VERSION, address_of, register_and_follow};
+use super::process::{HostsCluster, Service, capability_keys, new_identity, peer, serve};
 use crate::cluster::{HASH_KEY, PARTITIONS};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{MetaOptions, MetaService, PartitionsChannel, PeerContext};
 use mgmt::{FirstNode, Management, MembershipAuthority, Superblock};
 use net::{Channel, ClientIdentity, Handler, LocalFuture, Router, WhenOffline};
+use node::{Membership, fetch_map, unexpected_reply};
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -45,9 +46,8 @@ impl MembershipAuthority for AdmitAll {
         Ok(String::new())
     }
 
-    /// All processes have the cluster's keys from the start ([`super::process::ring`]).
     fn capability_keys(&self, _now_s: i64) -> Result<String> {
-        Ok(String::new())
+        Ok(capability_keys())
     }
 }
 
@@ -171,8 +171,10 @@ impl HostsCluster {
     pub(super) async fn serve_metadata_node(self, index: usize) -> Result<()> {
         let identity = new_identity(&format!("metadata {index}"));
         let ip = self.meta_ips[index];
-        let member = self.join_cluster(&identity, (&format!("meta{index}"), ip), None).await;
-        member.register_and_follow().await;
+        let service = Service::Metadata(index);
+        let member = self.join_cluster(&identity, (&format!("meta{index}"), ip), service).await;
+        member.service.set_targets_complete();
+        register_and_follow(&member).await;
         let store = loop {
             match self.store(&identity, index).await {
                 Ok(store) => break store,
@@ -180,8 +182,8 @@ impl HostsCluster {
                 Err(_) => rt::sleep(RETRY).await,
             }
         };
-        let options = MetaOptions { node: member.node, hash_key: HASH_KEY, partitions: PARTITIONS };
-        let (me, map) = (member.clone(), member.map.handle.clone());
+        let options = MetaOptions { node: member.node(), hash_key: HASH_KEY, partitions: PARTITIONS };
+        let (me, map) = (member.clone(), member.map.handle());
         let own_identity = identity.clone();
         let peer_context = PeerContext {
             connect: Box::new(move |to: &Node| {
@@ -194,7 +196,7 @@ impl HostsCluster {
                 MetaService::open_shared(store, options, map, self.storage_channels(&identity), peer_context)
             }
             true => {
-                let storage = self.storage_by_map(&identity, &map, WhenOffline::Refuse, None);
+                let storage = self.storage_by_map(&identity, &map, WhenOffline::Refuse);
                 MetaService::open_shared(store, options, map, storage, peer_context)
             }
         };
@@ -222,7 +224,7 @@ impl HostsCluster {
         let identity = new_identity("setting up");
         let management = self.management(&identity).ok_or(Errno::ENODEV)?;
         loop {
-            let map = super::node_process::current_map(&management).await?;
+            let map = fetch_map(&management).await?;
             let is_online = |target: &&types::Target| target.state == TargetState::Online;
             if map.targets.iter().filter(is_online).count() == self.storage_ips.len() {
                 break;
@@ -238,7 +240,7 @@ impl HostsCluster {
 }
 
 /// Executes the partitions that the map assigns, once the hosts with targets are registered.
-async fn execute(meta: Arc<MetaService>, member: Arc<NodeProcess>) {
+async fn execute(meta: Arc<MetaService>, member: Arc<Membership>) {
     let began_ns = rt::monotonic_ns();
     let has_offline_targets =
         || member.map.current().targets.iter().any(|target| target.state == TargetState::Offline);

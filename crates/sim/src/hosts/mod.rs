@@ -12,6 +12,7 @@
 //! checks which data of unmirrored files survives a power failure.
 
 mod faults;
+mod fixed_targets;
 mod load;
 mod management;
 mod node_process;

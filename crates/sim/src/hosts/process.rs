@@ -30,7 +30,7 @@ const PORT: u16 = 7000;
 /// Validity of a capability, in seconds.
 const CAPABILITY_VALIDITY_S: u16 = 8;
 /// Validity of a capability if clocks differ by some seconds, in seconds.
-const SKEWED_CAPABILITY_VALIDITY_S: u16 = 30;
+pub(super) const SKEWED_CAPABILITY_VALIDITY_S: u16 = 30;
 /// UUID of the simulated cluster.
 const CLUSTER: &str = "00000000-0000-4000-8000-000000000001";
 /// Longest time that a call is repeated.
@@ -50,6 +50,13 @@ pub(super) struct DirtyAtStart {
     pub(super) target: TargetId,
     pub(super) start: u64,
     pub(super) unreconciled: wire::mgmt::ReconcileFiles,
+}
+
+/// A service by the number of its host.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Service {
+    Metadata(usize),
+    Storage(usize),
 }
 
 /// Addresses and options of the cluster, and state that outlives processes besides the disks.
@@ -75,9 +82,9 @@ pub(super) struct HostsCluster {
     pub(super) write_behind: bool,
     /// Time-out of clients' requests.
     pub(super) client_timeout: Duration,
-    /// Metadata hosts whose process depends on commits that the store's host lost: the process must
-    /// restart.
-    pub(super) metas_to_restart: Arc<Mutex<BTreeSet<usize>>>,
+    /// Services whose processes must restart: a metadata service depends on commits that the
+    /// store's host lost, or management refuses to go on with a node.
+    pub(super) services_to_restart: Arc<Mutex<BTreeSet<Service>>>,
     /// Metadata hosts that have opened the store since its host lost power.
     pub(super) metas_with_store: Arc<Mutex<BTreeSet<usize>>>,
     /// Storage hosts whose process hasn't registered with management yet: what the host may have
@@ -100,9 +107,14 @@ impl HostsCluster {
         lock(&self.unregistered).remove(&index);
     }
 
-    /// Returns the metadata hosts whose process must restart, each once.
-    pub(super) fn take_metas_to_restart(&self) -> BTreeSet<usize> {
-        std::mem::take(&mut lock(&self.metas_to_restart))
+    /// Returns the services whose processes must restart, each once.
+    pub(super) fn take_services_to_restart(&self) -> BTreeSet<Service> {
+        std::mem::take(&mut lock(&self.services_to_restart))
+    }
+
+    /// Records that the process of a service was killed: it doesn't restart by itself.
+    pub(super) fn cancel_restart(&self, service: Service) {
+        lock(&self.services_to_restart).remove(&service);
     }
 
     pub(super) fn metas_with_store(&self) -> BTreeSet<usize> {
@@ -256,10 +268,10 @@ impl HostsCluster {
         let remote = RemoteStore::open(channel, "the store's host").await;
         let remote = remote.map_err(|error| Error::new(Errno::EIO, error.to_string()))?;
         lock(&self.metas_with_store).insert(index);
-        let (lost, outdated) = (remote.data_loss().clone(), self.metas_to_restart.clone());
+        let (lost, outdated) = (remote.data_loss().clone(), self.services_to_restart.clone());
         rt::spawn(async move {
             lost.wait().await;
-            lock(&outdated).insert(index);
+            lock(&outdated).insert(Service::Metadata(index));
         });
         Ok(Arc::new(RemoteWriter::new(remote)))
     }
@@ -319,7 +331,7 @@ impl HostsCluster {
             true => {
                 let rack = self.rack(session.0 as usize);
                 let own_rack = Arc::new(OwnRack::new(rack, Box::new(|_| false)));
-                self.storage_by_map(&identity, &map, WhenOffline::Try, None).with_rack(own_rack)
+                self.storage_by_map(&identity, &map, WhenOffline::Try).with_rack(own_rack)
             }
             false => self.storage_channels(&identity).into(),
         };
@@ -345,8 +357,8 @@ impl HostsCluster {
     }
 }
 
-fn lock(hosts: &Mutex<BTreeSet<usize>>) -> MutexGuard<'_, BTreeSet<usize>> {
-    hosts.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(set: &Mutex<BTreeSet<T>>) -> MutexGuard<'_, BTreeSet<T>> {
+    set.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sets the striping pattern of a new file system.
@@ -365,11 +377,15 @@ fn map() -> MapHandle {
 pub(super) fn ring(clocks_differ: bool) -> Arc<CapabilityRing> {
     let validity_s = if clocks_differ { SKEWED_CAPABILITY_VALIDITY_S } else { CAPABILITY_VALIDITY_S };
     let ring = CapabilityRing::new(validity_s);
-    // Members get the cluster's time from management. Without management all clocks are correct.
+    // Without management all clocks are correct.
     ring.set_cluster_time(rt::now().secs, rt::monotonic_ns());
-    let text = format!("format = 1\nsigning = 1\n[[key]]\nid = 1\nsecret = \"{}\"\n", "07".repeat(32));
-    ring.set(CapabilityKeys::parse(&text).expect("it is well-formed"));
+    ring.set(CapabilityKeys::parse(&capability_keys()).expect("it is well-formed"));
     Arc::new(ring)
+}
+
+/// Returns the cluster's capability keys as text.
+pub(super) fn capability_keys() -> String {
+    format!("format = 1\nsigning = 1\n[[key]]\nid = 1\nsecret = \"{}\"\n", "07".repeat(32))
 }
 
 pub(super) fn new_identity(name: &str) -> ClientIdentity {

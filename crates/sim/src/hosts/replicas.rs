@@ -1,15 +1,16 @@
 //! Storage hosts with members of mirrored groups, and the final comparison of their replicas.
 
-use super::node_process::{NodeProcess, RETRY, current_map, unexpected_reply};
-use super::process::{HostsCluster, new_identity, serve};
+use super::node_process::{RETRY, register_and_follow, storage_channel};
+use super::process::{HostsCluster, Service, new_identity, serve};
 use crate::cluster::{LOG_BYTES, identity, store_error};
 use chunkstore::{IfAbsent, Options, Store};
-use net::{Handler, Router, WhenOffline};
+use net::{Handler, Router};
+use node::{Membership, fetch_map, groups_of_node, unexpected_reply};
 use rt::{File, IoBuf, OpenOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use storage::{GroupPeers, ServingLease, StorageService};
+use storage::StorageService;
 use types::{ByteRange, ClusterMap, Errno, Group, GroupId, InodeId, Result, TargetId};
 use wire::mgmt::ReconcileFiles;
 use wire::{MgmtReply, MgmtRequest, StorageReply, StorageRequest};
@@ -28,24 +29,17 @@ impl HostsCluster {
     pub(super) async fn serve_mirrored_storage(self, index: usize) -> Result<()> {
         let own = new_identity(&format!("storage host {index}"));
         let ip = self.storage_ips[index];
-        let lease = Arc::new(ServingLease::not_granted());
-        let service = Arc::new(StorageService::under_lease(lease.clone()));
         let name = format!("storage{index}");
-        let member = self.join_cluster(&own, (&name, ip), Some((service.clone(), lease))).await;
-        service.require_capabilities(member.ring.clone());
-        let map = member.map.handle.clone();
-        let here = Some((member.node, &service));
-        service.serve_groups(GroupPeers {
-            members: Arc::new(self.storage_by_map(&own, &map, WhenOffline::Try, here)),
-            map,
-            management: member.decisions(),
-        });
+        let member = self.join_cluster(&own, (&name, ip), Service::Storage(index)).await;
+        let service = member.service.clone();
+        let connect = move |node: &types::Node| storage_channel(node, &own);
+        service.serve_groups(groups_of_node(&member, member.map.handle(), connect));
         let handler: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
         let _server = serve(name, ip, Router::new().with(handler))?;
         let store = self.open_target(&member).await?;
         service.add(store.clone())?;
         service.set_targets_complete();
-        member.register_and_follow().await;
+        register_and_follow(&member).await;
         self.mark_registered(index);
         rt::spawn(StorageService::run_target_checks(service.clone()));
         rt::spawn(StorageService::run_group_resyncs(service.clone()));
@@ -63,14 +57,17 @@ impl HostsCluster {
     }
 
     /// Opens the target of a storage host, and creates it if it doesn't exist.
-    async fn open_target(&self, member: &NodeProcess) -> Result<Arc<Store>> {
+    async fn open_target(&self, member: &Membership) -> Result<Arc<Store>> {
         let dir = Path::new(TARGET);
         let known = Store::identify(dir).await.map_err(store_error)?;
         let own = match known {
             Some(known) => known,
             None => {
-                let add =
-                    MgmtRequest::AddTarget { node: member.node, path: TARGET.into(), pool: "default".into() };
+                let add = MgmtRequest::AddTarget {
+                    node: member.node(),
+                    path: TARGET.into(),
+                    pool: "default".into(),
+                };
                 let own = match member.management.call(add, None).await? {
                     MgmtReply::Added { target } => identity(target),
                     other => return Err(unexpected_reply(&other)),
@@ -91,7 +88,7 @@ impl HostsCluster {
     /// Returns management's current map.
     pub(super) async fn map_of_management(self) -> Result<Arc<ClusterMap>> {
         let management = self.management(&new_identity("looking")).ok_or(Errno::ENODEV)?;
-        current_map(&management).await
+        fetch_map(&management).await
     }
 }
 

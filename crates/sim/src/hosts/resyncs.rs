@@ -1,6 +1,7 @@
 //! Faults that target mirrored groups during a resync.
 
 use super::faults::MAX_DOWN_MS;
+use super::process::Service;
 use super::run::Run;
 use std::time::Duration;
 use types::{ClusterMap, Group, MemberState};
@@ -69,6 +70,7 @@ impl Run {
         self.log_fault("lost power", self.storages[index]);
         self.summary.kills += 1;
         self.world.crash(self.storages[index]);
+        self.cluster.cancel_restart(Service::Storage(index));
     }
 
     /// Waits until a member on a host is being resynced from the only in-sync member. Returns the
@@ -80,7 +82,7 @@ impl Run {
             if last.is_some() {
                 return Ok(last);
             }
-            self.world.advance(CHECK_INTERVAL);
+            self.advance(CHECK_INTERVAL);
         }
         Ok(None)
     }

@@ -284,7 +284,7 @@ impl Run {
             } else {
                 CALL_TIMEOUT
             },
-            metas_to_restart: Arc::default(),
+            services_to_restart: Arc::default(),
             metas_with_store: Arc::default(),
             unregistered: Arc::default(),
         };
@@ -317,7 +317,7 @@ impl Run {
         self.ensure_progress()?;
         self.await_in_sync()?;
         self.recorder.stop.set(true);
-        self.world.advance(CALL_TIMEOUT * CALLS_PER_OPERATION);
+        self.advance(CALL_TIMEOUT * CALLS_PER_OPERATION);
         self.read_everything()?;
         self.compare_replicas()?;
         self.judge()
@@ -493,7 +493,7 @@ impl Run {
         self.recorder.long_pauses.set(self.management.is_some());
         self.advance(if self.management.is_some() { RECOVERY_OF_SEVERAL } else { RECOVERY });
         let before = self.recorder.returned.get();
-        self.world.advance(PROGRESS);
+        self.advance(PROGRESS);
         let returned = self.recorder.returned.get() - before;
         let applications = self.options.clients * self.options.applications;
         if returned < u64::from(applications) {
@@ -569,7 +569,7 @@ impl Run {
                     "after {SYNC_LIMIT:?} in which all hosts worked, not in sync: {missing}"
                 ));
             }
-            self.world.advance(SYNC_CHECK_INTERVAL);
+            self.advance(SYNC_CHECK_INTERVAL);
         }
     }
 
@@ -593,7 +593,7 @@ impl Run {
         if !self.options.scheme.has_primary() {
             return Ok(());
         }
-        self.world.advance(SETTLE_TIME);
+        self.advance(SETTLE_TIME);
         self.await_in_sync()?;
         let map = self.management_map()?;
         self.ensure_rack_separation(&map)?;

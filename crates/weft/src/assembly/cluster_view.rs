@@ -2,7 +2,6 @@
 
 use super::commands::CommandCore;
 use super::measure::run_while_connected;
-use super::peers::MgmtChannel;
 use super::services::Services;
 use super::stop_reasons::Stop;
 use crate::cli::{UpArgs, value_name};
@@ -10,6 +9,7 @@ use crate::control::{
     CheckParameters, ClusterStatus, Counters, DiskFree, MeasurementRequest, PoolStatus, Request, Service,
     TargetStatus,
 };
+use ::node::MgmtChannel;
 use fuse::Session;
 use mgmt::{StateDir, Superblock};
 use net::Channel;

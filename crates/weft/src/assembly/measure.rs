@@ -1,8 +1,8 @@
 //! Ceilings: has a service measure them, and management store the results.
 
-use super::peers::MgmtChannel;
 use crate::control::MeasurementRequest;
 use crate::output::os_error;
+use ::node::MgmtChannel;
 use net::StorageChannel;
 use serde_json::Value;
 use std::io::Read;

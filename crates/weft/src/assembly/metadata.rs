@@ -1,7 +1,7 @@
 //! Requests of management to the metadata services of the cluster.
 
-use super::current_map::unexpected_reply as answered_out_of_turn;
-use super::peers::{MgmtChannel, Peers};
+use super::peers::Peers;
+use ::node::{MgmtChannel, unexpected_reply as answered_out_of_turn};
 use kv::{KvError, Store};
 use meta::{MetaService, PartitionsChannel};
 use net::{Channel, LocalFuture};

@@ -9,8 +9,6 @@ mod backups;
 mod capability_key_store;
 mod cluster_view;
 mod commands;
-mod current_map;
-mod group_links;
 mod inventory;
 mod locality;
 mod management_addresses;

@@ -1,11 +1,10 @@
 //! A client: `weft mount`, and the same without a mount.
 
 use super::background_core::{BackgroundCore, ProcessServices};
-use super::current_map::{CurrentMap, unexpected_reply};
 use super::locality::is_on_this_host;
 use super::management_addresses::ManagementAddresses;
 use super::mount_view::{MountSocket, MountView};
-use super::peers::{LocalIdentity, MgmtChannel, Peers, member_security};
+use super::peers::{LocalIdentity, Peers, member_security};
 use super::reachability::keep_reporting;
 use super::renewal::{CertificateFile, Renewal};
 use super::stop_reasons::{Stop, StopReasons};
@@ -14,6 +13,7 @@ use crate::cli::{MountArgs, fuse_transport};
 use crate::control::MountSettings;
 use crate::mount_watch;
 use crate::node_config::ClusterFile;
+use ::node::{CurrentMap, MgmtChannel, unexpected_reply};
 use client::{Client, ClientOptions, SessionFailover};
 use fuse::{MountOptions, Session};
 use identity::Credentials;

@@ -3,15 +3,13 @@
 use super::background_core::{BackgroundCore, ProcessServices};
 use super::backups::{Backups, DEFAULT_RETAINED_BACKUPS};
 use super::commands::CommandCore;
-use super::current_map::fetch_map;
-use super::group_links;
 use super::management_addresses::ManagementAddresses;
 use super::management_node::{ManagementNode, open_management};
 use super::meta_node::{self, MetaParts};
 use super::metadata::ManagementGroupCreator;
 use super::metadata_store;
 use super::node_view::{NodeView, foreign_address_notice};
-use super::peers::{LocalIdentity, MgmtChannel, Peers, member_security};
+use super::peers::{LocalIdentity, Peers, member_security};
 use super::reachability::keep_reporting;
 use super::renewal::{CertificateFile, Renewal};
 use super::stop_reasons::{Stop, StopReasons};
@@ -20,6 +18,7 @@ use super::{prepare_process, remove_runtime_files, write_pid_file};
 use crate::control::{self, CheckParameters, ClusterStatus, Counters};
 use crate::node_config::{NodeConfig, Protection};
 use crate::output::os_error;
+use ::node::{MgmtChannel, fetch_map, groups_of_node};
 use identity::Credentials;
 use identity::tls::UnauthenticatedClients;
 use kvnet::KvService;
@@ -190,17 +189,13 @@ impl ProcessServices for NodeServices {
         if opened.is_some() {
             // Opening targets needs a map before this node follows management.
             let known = map.load();
-            storage.map.install(known);
+            storage.membership.map.install(known);
         }
-        let mut router = Router::new().with(storage.service.clone());
-        storage.service.serve_groups(group_links::of_node(
-            plan.config.node,
-            (map.clone(), storage.map.clone()),
-            peers.clone(),
-            &storage.service,
-            management.clone(),
-        ));
-        storage.service.set_network_connector(plan.separate_connections(&local_identity, &map));
+        let mut router = Router::new().with(storage.service().clone());
+        let to = peers.clone();
+        let members = groups_of_node(&storage.membership, map.clone(), move |node| to.storage(node));
+        storage.service().serve_groups(members);
+        storage.service().set_network_connector(plan.separate_connections(&local_identity, &map));
         let mut meta = None;
         if plan.config.roles.contains(&Role::Meta) {
             let store: Arc<dyn kv::Store> = match &opened {
@@ -212,11 +207,11 @@ impl ProcessServices for NodeServices {
                 superblock: &plan.superblock,
                 map: map.clone(),
                 peers: peers.clone(),
-                storage: storage.service.clone(),
-                lease: storage.lease.clone(),
+                storage: storage.service().clone(),
+                lease: storage.membership.lease.clone(),
             };
             let service = meta_node::service(store, parts);
-            service.sign_with(storage.ring.clone());
+            service.sign_with(storage.membership.ring.clone());
             service.set_group_creator(Arc::new(ManagementGroupCreator(management.clone())));
             let clients: Arc<dyn Handler<MetaRequest, MetaResponse>> = service.clone();
             let services: Arc<dyn Handler<PartitionsRequest, PartitionsReply>> = service.clone();
@@ -237,7 +232,7 @@ impl ProcessServices for NodeServices {
                     backups,
                     own,
                     peers.clone(),
-                    storage.service.clone(),
+                    storage.service().clone(),
                 ))
             }
             None => None,
@@ -248,7 +243,6 @@ impl ProcessServices for NodeServices {
     }
 
     fn spawn_background(self: &Arc<Self>) {
-        rt::spawn(self.storage.map.clone().follow(self.management.clone()));
         if let Some(renewal) = self.renewal.clone() {
             rt::spawn(renewal.run(self.management.clone()));
         }

@@ -1,7 +1,6 @@
 //! Answers of a node to commands.
 
 use super::commands::CommandCore;
-use super::current_map::unexpected_reply;
 use super::locality;
 use super::measure::run_while_connected;
 use super::membership_authority::hex_text;
@@ -15,6 +14,7 @@ use crate::control::{
 };
 use crate::node_config::{NodeConfig, Protection, TargetConfig};
 use crate::output::os_error;
+use ::node::unexpected_reply;
 use mgmt::{StateDir, Superblock};
 use net::Channel;
 use serde_json::Value;
@@ -279,7 +279,7 @@ impl Service for NodeView {
         let map = self.map();
         let node = order.node(&map)?;
         let channel = match node.id == self.config.node {
-            true => Channel::in_process(services.storage.service.clone()),
+            true => Channel::in_process(services.storage.service().clone()),
             false => services.peers.storage(node),
         };
         run_while_connected(asker, order.execute(channel, services.management.clone()))

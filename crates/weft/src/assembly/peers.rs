@@ -4,6 +4,7 @@ use super::locality::local_networks;
 use super::management_addresses::ManagementAddresses;
 use crate::control::{LinkInfo, PeerInfo};
 use crate::node_config::Protection;
+use ::node::{MapListener, MgmtChannel};
 use identity::tls::UnauthenticatedClients;
 use identity::{Credentials, JoinToken};
 use mgmt::limits::PROBE_TIMEOUT;
@@ -18,10 +19,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use types::{ClusterMap, Epoch, Errno, Error, HashMap, Node, NodeId, Result, Subnet};
 use wire::mgmt::{MAX_UNREACHABLE, UnreachableNode};
-use wire::{MgmtReply, MgmtRequest};
-
-/// Channel to management.
-pub type MgmtChannel = Channel<MgmtRequest, MgmtReply>;
 
 /// Time-out of a request to management, including retransmissions. After a heartbeat without an
 /// answer in this time comes another; the serving lease ([`mgmt::limits::SERVING_LEASE`]) outlasts
@@ -132,20 +129,6 @@ impl Peers {
         Channel::remote(self.node(node))
     }
 
-    /// Updates the nodes' addresses and the known epoch from a map.
-    pub fn follow(&self, map: &Arc<ClusterMap>) {
-        self.follow_revocations(map);
-        self.places.follow(map);
-        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        self.epoch.store(map.epoch.0, Ordering::Relaxed);
-        for (id, peer) in nodes.iter() {
-            if let Some(node) = map.node(*id) {
-                peer.set_addresses(addresses(node));
-            }
-            peer.set_epoch(map.epoch);
-        }
-    }
-
     /// Returns nodes that have pending requests and are unreachable, up to [`MAX_UNREACHABLE`].
     pub fn unreachable(&self) -> Vec<UnreachableNode> {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -182,11 +165,6 @@ impl Peers {
         }
     }
 
-    /// Makes the servers of this process refuse clients whose certificates the map revokes.
-    pub fn follow_revocations(&self, map: &Arc<ClusterMap>) {
-        self.security.follow(map);
-    }
-
     /// Returns the status of every process that this one has talked to.
     pub fn status(&self) -> Vec<PeerStatus> {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -221,6 +199,27 @@ impl Peers {
         };
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         nodes.entry(node.id).or_insert_with(new).clone()
+    }
+}
+
+impl MapListener for Peers {
+    /// Makes the servers of this process refuse clients whose certificates the map revokes.
+    fn start(&self, map: &Arc<ClusterMap>) {
+        self.security.follow(map);
+    }
+
+    /// Does the same, and updates the nodes' addresses and the known epoch.
+    fn update(&self, map: &Arc<ClusterMap>) {
+        self.security.follow(map);
+        self.places.follow(map);
+        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        self.epoch.store(map.epoch.0, Ordering::Relaxed);
+        for (id, peer) in nodes.iter() {
+            if let Some(node) = map.node(*id) {
+                peer.set_addresses(addresses(node));
+            }
+            peer.set_epoch(map.epoch);
+        }
     }
 }
 
@@ -361,7 +360,7 @@ mod tests {
         let (server, own, client) = (serve(1, ours.clone()), peers(ours, places()), peers(theirs, places()));
         assert_eq!(probed(&client, 1, &server), ProbeOutcome::Reached);
         let revoked = vec![RevokedClient { name: "a".into(), until: 5 }];
-        own.follow(&Arc::new(ClusterMap { epoch: Epoch(2), revoked, ..ClusterMap::default() }));
+        own.update(&Arc::new(ClusterMap { epoch: Epoch(2), revoked, ..ClusterMap::default() }));
         let refused = probed(&client, 1, &server);
         assert!(matches!(refused, ProbeOutcome::Failed(ProbeFailure::WrongPeer(_))), "{refused:?}");
         server.stop();
@@ -382,7 +381,7 @@ mod tests {
         };
         let _channel = peers.storage(&node(2, Role::Storage, "127.0.0.2:7500"));
         let nodes = vec![node(1, Role::Mgmt, "127.0.0.3:7500"), node(2, Role::Storage, "127.0.0.4:7500")];
-        peers.follow(&Arc::new(ClusterMap { epoch: Epoch(2), nodes, ..ClusterMap::default() }));
+        peers.update(&Arc::new(ClusterMap { epoch: Epoch(2), nodes, ..ClusterMap::default() }));
         let management: Vec<String> = places.resolve().unwrap().iter().map(ToString::to_string).collect();
         assert_eq!(management, ["127.0.0.3:7500", "127.0.0.1:7500"]);
         assert_eq!(peers.infos()[1].addresses, ["127.0.0.4:7500"]);

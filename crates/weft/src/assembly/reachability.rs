@@ -1,7 +1,8 @@
 //! Reachability: management probes the addresses that nodes announce, and other processes report
 //! nodes that they can't reach.
 
-use super::peers::{MgmtChannel, Peers};
+use super::peers::Peers;
+use ::node::MgmtChannel;
 use mgmt::limits::REPORT_INTERVAL;
 use mgmt::{DueProbe, Management};
 use std::sync::Arc;

@@ -5,10 +5,9 @@
 //! which also replaces the old one in its file. If the file can't be written, the process continues
 //! with the certificate in memory, retries, and logs a warning.
 
-use super::current_map::unexpected_reply;
 use super::membership_authority::hex_text;
-use super::peers::MgmtChannel;
 use crate::node_config::ClusterFile;
+use ::node::{MgmtChannel, unexpected_reply};
 use identity::{Credentials, PendingKey};
 use net::{Security, Tls};
 use std::path::PathBuf;

@@ -3,15 +3,15 @@
 
 use super::background_core::ProcessServices;
 use super::backups::{Backups, DEFAULT_RETAINED_BACKUPS};
-use super::group_links;
 use super::inventory::take_inventories;
 use super::metadata::{LocalMetadata, ManagementGroupCreator};
 use super::metadata_store::{mark_store_created, open_engine};
 use super::offline_check::OnlineChecks;
 use super::online_check::OnlineCheck;
-use super::stores::{create_target, open_target, store_error, target_work};
+use super::stores::{create_target, open_target, store_error};
 use super::target_usage::{TargetUsages, target_directories};
 use crate::cli::{self, UpArgs};
+use ::node::{groups_of_one_process, target_work};
 use chunkstore::{Identity, Store};
 use client::{Client, ClientOptions};
 use kv::{Durability, Writer};
@@ -178,7 +178,7 @@ impl ProcessServices for Services {
         let stores = plan.open_stores(list).await?;
         let storage = Arc::new(StorageService::new(stores.values().cloned()));
         let channel: StorageChannel = Channel::in_process(storage.clone());
-        storage.serve_groups(group_links::of_one_process(
+        storage.serve_groups(groups_of_one_process(
             management.map(),
             stores.keys().copied(),
             &channel,

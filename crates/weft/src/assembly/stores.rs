@@ -11,7 +11,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{BLOCK_SIZE, Errno, Error, Result};
-use wire::mgmt::IoCounters;
 
 /// Memory for cached checksums of all targets together, in bytes; covers a thousand times as much
 /// data.
@@ -99,15 +98,4 @@ pub fn store_error(error: StoreError) -> Error {
         _ => Errno::EIO,
     };
     Error::new(errno, error.message().to_string()).hint(error.hint().to_string())
-}
-
-/// Returns the work of a target since it was opened.
-pub fn target_work(store: &Store) -> IoCounters {
-    let counts = store.statistics();
-    IoCounters {
-        reads: counts.reads.get(),
-        read_bytes: counts.read_bytes.get(),
-        writes: counts.writes.get(),
-        written_bytes: counts.written_bytes.get(),
-    }
 }

@@ -1,12 +1,12 @@
 //! Connections of a process's storage service for mirrored groups: to the other members, and to
 //! management, which decides on membership.
 
-use super::current_map::{CurrentMap, unexpected_reply};
-use super::peers::{MgmtChannel, Peers};
+use crate::current_map::{CurrentMap, unexpected_reply};
+use crate::{Membership, MgmtChannel};
 use net::{Channel, LocalFuture, StorageChannel, StorageChannels, WhenOffline};
 use std::sync::Arc;
-use storage::{GroupManagement, GroupPeers, MemberChange, StorageService};
-use types::{ClusterMap, GroupId, MapHandle, Node, NodeId, Result, TargetId};
+use storage::{GroupManagement, GroupPeers, MemberChange};
+use types::{ClusterMap, GroupId, MapHandle, Node, Result, TargetId};
 use wire::mgmt::ReconcileFiles;
 use wire::{MgmtReply, MgmtRequest};
 
@@ -44,29 +44,28 @@ impl GroupManagement for ManagementClient {
     }
 }
 
-/// Returns the connections of a node: other members are on other nodes, according to the map.
-pub fn of_node(
-    node: NodeId,
-    (map, current_map): (MapHandle, Arc<CurrentMap>),
-    peers: Arc<Peers>,
-    service: &Arc<StorageService>,
-    management: MgmtChannel,
+/// Returns the connections of a node. Other members are on other nodes, according to `map`;
+/// `connect` returns the channel to such a node.
+pub fn groups_of_node(
+    membership: &Membership,
+    map: MapHandle,
+    connect: impl Fn(&Node) -> StorageChannel + Send + Sync + 'static,
 ) -> GroupPeers {
-    let own = Arc::downgrade(service);
-    let connect = move |other: &Node| match own.upgrade().filter(|_| other.id == node) {
+    let (own_node, own) = (membership.node(), Arc::downgrade(&membership.service));
+    let connect = move |node: &Node| match own.upgrade().filter(|_| node.id == own_node) {
         Some(service) => Channel::in_process(service),
-        None => peers.storage(other),
+        None => connect(node),
     };
     let members = Arc::new(StorageChannels::mapped(map.clone(), WhenOffline::Try, Box::new(connect)));
-    GroupPeers {
-        map,
-        members,
-        management: Arc::new(ManagementClient { management, current_map: Some(current_map) }),
-    }
+    let management = ManagementClient {
+        management: membership.management.clone(),
+        current_map: Some(membership.map.clone()),
+    };
+    GroupPeers { map, members, management: Arc::new(management) }
 }
 
 /// Returns the connections for a cluster in one process.
-pub fn of_one_process(
+pub fn groups_of_one_process(
     map: MapHandle,
     targets: impl Iterator<Item = TargetId>,
     channel: &StorageChannel,

@@ -1,6 +1,6 @@
 //! Keeps a process's cluster map current.
 
-use super::peers::{MgmtChannel, Peers};
+use crate::MgmtChannel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use storage::StorageService;
@@ -11,6 +11,9 @@ use wire::{MgmtReply, MgmtRequest};
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Fetches the current cluster map from management.
+///
+/// # Errors
+/// Those of the call, and `EPROTO` for an unexpected reply.
 pub async fn fetch_map(management: &MgmtChannel) -> Result<Arc<ClusterMap>> {
     match management.call(MgmtRequest::WatchMap { after: Epoch(0) }, None).await? {
         MgmtReply::Map { map } => Ok(map),
@@ -18,11 +21,28 @@ pub async fn fetch_map(management: &MgmtChannel) -> Result<Arc<ClusterMap>> {
     }
 }
 
+/// A component that follows the map of its process, such as the connections to other processes.
+pub trait MapListener: Send + Sync {
+    /// Takes the map with which the process starts.
+    fn start(&self, map: &Arc<ClusterMap>);
+    /// Takes a newer map, before the process uses it.
+    fn update(&self, map: &Arc<ClusterMap>);
+}
+
+/// A listener that ignores maps.
+pub struct NoListener;
+
+impl MapListener for NoListener {
+    fn start(&self, _map: &Arc<ClusterMap>) {}
+
+    fn update(&self, _map: &Arc<ClusterMap>) {}
+}
+
 /// The cluster map that a process uses, and the components that must be notified of a newer one.
 /// Every part of the process reads the map here, for each request.
 pub struct CurrentMap {
     map: MapHandle,
-    peers: Arc<Peers>,
+    listener: Arc<dyn MapListener>,
     /// Storage service of a node.
     storage: Option<Arc<StorageService>>,
     /// Serializes updates of the map.
@@ -31,11 +51,15 @@ pub struct CurrentMap {
 
 impl CurrentMap {
     /// Creates it with the map in the handle.
-    pub fn new(map: MapHandle, peers: Arc<Peers>, storage: Option<Arc<StorageService>>) -> Arc<CurrentMap> {
+    pub fn new(
+        map: MapHandle,
+        listener: Arc<dyn MapListener>,
+        storage: Option<Arc<StorageService>>,
+    ) -> Arc<CurrentMap> {
         let known = map.load();
         apply_checksum_setting(&known);
-        peers.follow_revocations(&known);
-        Arc::new(CurrentMap { map, peers, storage, update_lock: Mutex::new(()) })
+        listener.start(&known);
+        Arc::new(CurrentMap { map, listener, storage, update_lock: Mutex::new(()) })
     }
 
     /// Returns the epoch of the current map. Every request that begins from now on uses a map of
@@ -61,7 +85,7 @@ impl CurrentMap {
             return;
         }
         apply_checksum_setting(&new);
-        self.peers.follow(&new);
+        self.listener.update(&new);
         if let Some(storage) = &self.storage {
             storage.set_exports(&new);
         }
