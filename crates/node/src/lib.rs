@@ -1,7 +1,8 @@
 //! A node of a cluster, as a library: `weft serve` runs it on a machine, and the simulator runs the
 //! same code on simulated hosts.
 //!
-//! [`Membership`] registers the process with management, sends heartbeats, and fences the node: the
+//! [`metadata_service`] assembles the metadata service of a node, and [`MetadataServices`] are those
+//! of the cluster, as management sees them. [`Membership`] registers the process with management, sends heartbeats, and fences the node: the
 //! serving lease that the answers renew allows its services to act. [`CurrentMap`] follows the
 //! cluster map. [`groups_of_node`] connects the storage service to the other members of mirrored
 //! groups.
@@ -21,10 +22,17 @@
 mod current_map;
 mod group_links;
 mod membership;
+mod metadata_role;
+mod metadata_services;
 
 pub use self::current_map::{CurrentMap, MapListener, NoListener, fetch_map, unexpected_reply};
 pub use self::group_links::{groups_of_node, groups_of_one_process};
 pub use self::membership::{Machine, Membership, MembershipOptions, target_work};
+pub use self::metadata_role::{
+    ManagementGroupCreator, has_offline_targets, metadata_service, remote_store, run_metadata,
+    storage_of_node,
+};
+pub use self::metadata_services::{LocalMetadata, MetadataServices};
 
 use wire::{MgmtReply, MgmtRequest};
 

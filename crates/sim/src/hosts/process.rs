@@ -256,7 +256,7 @@ impl HostsCluster {
         Arc::new(KvService::new(self.writer()))
     }
 
-    fn writer(&self) -> Arc<Writer> {
+    pub(super) fn writer(&self) -> Arc<Writer> {
         let engine: Arc<dyn Engine> = self.engine.clone();
         Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline))
     }

@@ -3,7 +3,6 @@
 use super::backups::Backups;
 use super::inventory::take_inventories;
 use super::membership_authority::MembershipAuthority;
-use super::metadata::MetadataServices;
 use super::metadata_store::{mark_store_created, open_engine};
 use super::offline_check::OnlineChecks;
 use super::online_check::OnlineCheck;
@@ -12,6 +11,7 @@ use super::reachability::keep_probing;
 use crate::cli;
 use crate::control::{CheckParameters, LossParameters};
 use crate::node_config::NodeConfig;
+use ::node::MetadataServices;
 use kv::{Durability, Writer};
 use meta::MetaService;
 use mgmt::{FirstNode, Management, StatePaths, Superblock};
@@ -84,9 +84,15 @@ impl ManagementNode {
             map: management.map(),
         });
         copies.register_with(&management);
-        let (map, partitions) = (management.map(), superblock.partitions);
-        let metadata =
-            MetadataServices { node, service, map, peers: peers.clone(), store: writer.clone(), partitions };
+        let to = peers.clone();
+        let metadata = MetadataServices {
+            node,
+            service,
+            map: management.map(),
+            connect: Box::new(move |node| to.partitions(node)),
+            store: writer.clone(),
+            partitions: superblock.partitions,
+        };
         management.set_metadata(Arc::new(metadata));
         ManagementNode { writer, management, peers, online, checks: OnlineChecks::default(), copies }
     }

@@ -15,8 +15,6 @@ mod management_addresses;
 mod management_node;
 mod measure;
 mod membership_authority;
-mod meta_node;
-mod metadata;
 mod metadata_store;
 mod mount;
 mod mount_view;

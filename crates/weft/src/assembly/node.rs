@@ -5,8 +5,6 @@ use super::backups::{Backups, DEFAULT_RETAINED_BACKUPS};
 use super::commands::CommandCore;
 use super::management_addresses::ManagementAddresses;
 use super::management_node::{ManagementNode, open_management};
-use super::meta_node::{self, MetaParts};
-use super::metadata::ManagementGroupCreator;
 use super::metadata_store;
 use super::node_view::{NodeView, foreign_address_notice};
 use super::peers::{LocalIdentity, Peers, member_security};
@@ -18,7 +16,10 @@ use super::{prepare_process, remove_runtime_files, write_pid_file};
 use crate::control::{self, CheckParameters, ClusterStatus, Counters};
 use crate::node_config::{NodeConfig, Protection};
 use crate::output::os_error;
-use ::node::{MgmtChannel, fetch_map, groups_of_node};
+use ::node::{
+    MgmtChannel, fetch_map, groups_of_node, has_offline_targets, metadata_service, remote_store,
+    run_metadata, storage_of_node,
+};
 use identity::Credentials;
 use identity::tls::UnauthenticatedClients;
 use kvnet::KvService;
@@ -106,7 +107,7 @@ impl NodePlan {
     /// Opens the metadata store of another node. If that store loses its last writes, this process
     /// must be restarted.
     async fn remote_store(&self, map: &MapHandle, peers: &Peers) -> Result<Arc<dyn kv::Store>> {
-        let (store, remote) = meta_node::remote_store(map, peers).await?;
+        let (store, remote) = remote_store(map, |node| peers.store(node)).await?;
         let fatal_error = self.fatal_error.clone();
         rt::spawn(async move {
             remote.data_loss().wait().await;
@@ -202,17 +203,11 @@ impl ProcessServices for NodeServices {
                 Some((writer, _)) => writer.clone(),
                 None => plan.remote_store(&map, &peers).await?,
             };
-            let parts = MetaParts {
-                node: plan.config.node,
-                superblock: &plan.superblock,
-                map: map.clone(),
-                peers: peers.clone(),
-                storage: storage.service().clone(),
-                lease: storage.membership.lease.clone(),
-            };
-            let service = meta_node::service(store, parts);
-            service.sign_with(storage.membership.ring.clone());
-            service.set_group_creator(Arc::new(ManagementGroupCreator(management.clone())));
+            let (membership, to) = (&storage.membership, peers.clone());
+            let channels = storage_of_node(membership, map.clone(), move |node| to.storage(node));
+            let (parts, to) = ((map.clone(), channels), peers.clone());
+            let connect = move |node: &types::Node| to.partitions(node);
+            let service = metadata_service(membership, store, &plan.superblock, parts, connect);
             let clients: Arc<dyn Handler<MetaRequest, MetaResponse>> = service.clone();
             let services: Arc<dyn Handler<PartitionsRequest, PartitionsReply>> = service.clone();
             router = router.with(clients).with(services);
@@ -254,9 +249,9 @@ impl ProcessServices for NodeServices {
             let map = self.map.clone();
             match self.management_node.as_ref().map(|management_node| management_node.management.clone()) {
                 Some(management) => {
-                    rt::spawn(meta_node::run(service, move || !management.missing_nodes().is_empty()));
+                    rt::spawn(run_metadata(service, move || !management.missing_nodes().is_empty()));
                 }
-                None => rt::spawn(meta_node::run(service, move || meta_node::has_offline_targets(&map))),
+                None => rt::spawn(run_metadata(service, move || has_offline_targets(&map))),
             }
         }
         self.storage.spawn_background();

@@ -4,14 +4,13 @@
 use super::background_core::ProcessServices;
 use super::backups::{Backups, DEFAULT_RETAINED_BACKUPS};
 use super::inventory::take_inventories;
-use super::metadata::{LocalMetadata, ManagementGroupCreator};
 use super::metadata_store::{mark_store_created, open_engine};
 use super::offline_check::OnlineChecks;
 use super::online_check::OnlineCheck;
 use super::stores::{create_target, open_target, store_error};
 use super::target_usage::{TargetUsages, target_directories};
 use crate::cli::{self, UpArgs};
-use ::node::{groups_of_one_process, target_work};
+use ::node::{LocalMetadata, ManagementGroupCreator, groups_of_one_process, target_work};
 use chunkstore::{Identity, Store};
 use client::{Client, ClientOptions};
 use kv::{Durability, Writer};

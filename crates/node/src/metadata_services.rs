@@ -1,7 +1,5 @@
 //! Requests of management to the metadata services of the cluster.
 
-use super::peers::Peers;
-use ::node::{MgmtChannel, unexpected_reply as answered_out_of_turn};
 use kv::{KvError, Store};
 use meta::{MetaService, PartitionsChannel};
 use net::{Channel, LocalFuture};
@@ -11,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{
     ClusterMap, Errno, Error, GroupId, GroupUsage, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId,
-    PoolId, Result, Role, Scheme, SessionId, TargetId,
+    PoolId, Result, Role, SessionId, TargetId,
 };
 use wire::mgmt::{DrainProgress, ReconcileFiles, SessionInfo};
-use wire::{MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
+use wire::{PartitionsReply, PartitionsRequest};
 
 /// Longest wait for a service that is only asked for information.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,8 +25,8 @@ pub struct MetadataServices {
     pub service: Option<Arc<MetaService>>,
     /// The cluster map.
     pub map: MapHandle,
-    /// Connections to the other services.
-    pub peers: Arc<Peers>,
+    /// Returns the channel to the service of another node.
+    pub connect: net::Connect<PartitionsRequest, PartitionsReply>,
     /// The metadata store.
     pub store: Arc<dyn Store>,
     /// Number of partitions.
@@ -43,7 +41,7 @@ impl MetadataServices {
     fn channel(&self, node: &Node) -> PartitionsChannel {
         match &self.service {
             Some(service) if node.id == self.node => Channel::in_process(service.clone()),
-            _ => self.peers.partitions(node),
+            _ => (self.connect)(node),
         }
     }
 
@@ -213,20 +211,6 @@ impl mgmt::Metadata for MetadataServices {
                 }
             }
             refusal
-        })
-    }
-}
-
-/// Management, which metadata services ask for groups.
-pub struct ManagementGroupCreator(pub MgmtChannel);
-
-impl meta::GroupCreator for ManagementGroupCreator {
-    fn make<'a>(&'a self, pool: &'a str, scheme: Scheme) -> LocalFuture<'a, Result<()>> {
-        Box::pin(async move {
-            match self.0.call(MgmtRequest::MakeGroups { pool: pool.into(), scheme }, None).await? {
-                MgmtReply::Groups { .. } => Ok(()),
-                other => Err(answered_out_of_turn(&other)),
-            }
         })
     }
 }
