@@ -2,6 +2,7 @@
 
 use crate::MgmtChannel;
 use crate::current_map::{CurrentMap, MapListener, unexpected_reply};
+use crate::storage_role::target_work;
 use chunkstore::Store;
 use identity::{CapabilityKeys, CapabilityRing};
 use mgmt::limits::HEARTBEAT_INTERVAL;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use storage::{ServingLease, StorageService};
 use types::{ClusterMap, Epoch, Errno, Error, MapHandle, NodeId, Result, Role, TargetId};
-use wire::mgmt::{Heartbeat, IoCounters, Register, Secret, TargetReport, TargetSpace};
+use wire::mgmt::{Heartbeat, Register, Secret, TargetReport, TargetSpace};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Interval of checks whether management waits for a report of this node: a change that needs
@@ -299,20 +300,9 @@ impl Membership {
     }
 
     /// Signs off from management, which also notices missing heartbeats.
-    pub async fn sign_off(&self) {
+    pub(crate) async fn sign_off(&self) {
         let sign_off = MgmtRequest::Goodbye { node: self.options.node, instance: self.instance };
         let _ = rt::timeout(HEARTBEAT_INTERVAL, self.management.call(sign_off, None)).await;
-    }
-}
-
-/// Returns the work of a target since it was opened.
-pub fn target_work(store: &Store) -> IoCounters {
-    let counts = store.statistics();
-    IoCounters {
-        reads: counts.reads.get(),
-        read_bytes: counts.read_bytes.get(),
-        writes: counts.writes.get(),
-        written_bytes: counts.written_bytes.get(),
     }
 }
 

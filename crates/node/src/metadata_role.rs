@@ -51,8 +51,8 @@ pub async fn remote_store(
     Ok((Arc::new(RemoteWriter::new(store.clone())), store))
 }
 
-/// Returns a node's channels to all storage services by the map, for its metadata service; `connect`
-/// returns the channel to another node.
+/// Returns a node's channels to all storage services by the map, for its metadata service.
+/// `connect` returns the channel to another node.
 pub fn storage_of_node(
     membership: &Membership,
     map: MapHandle,

@@ -1,6 +1,6 @@
 //! Storage hosts with members of mirrored groups, and the final comparison of their replicas.
 
-use super::node_process::{RETRY, register_and_follow, storage_channel};
+use super::node_process::{register_and_follow, storage_channel};
 use super::process::{HostsCluster, Service, new_identity, serve};
 use crate::cluster::{LOG_BYTES, identity, store_error};
 use chunkstore::{IfAbsent, Options, Store};
@@ -10,9 +10,7 @@ use rt::{File, IoBuf, OpenOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use storage::StorageService;
 use types::{ByteRange, ClusterMap, Errno, Group, GroupId, InodeId, Result, TargetId};
-use wire::mgmt::ReconcileFiles;
 use wire::{MgmtReply, MgmtRequest, StorageReply, StorageRequest};
 
 /// Directory of the target on each host.
@@ -37,22 +35,11 @@ impl HostsCluster {
         let handler: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
         let _server = serve(name, ip, Router::new().with(handler))?;
         let store = self.open_target(&member).await?;
-        service.add(store.clone())?;
+        service.add(store)?;
         service.set_targets_complete();
         register_and_follow(&member).await;
         self.mark_registered(index);
-        rt::spawn(StorageService::run_target_checks(service.clone()));
-        rt::spawn(StorageService::run_group_resyncs(service.clone()));
-        let touched =
-            ReconcileFiles { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
-        let is_clean = touched.is_empty();
-        let request = MgmtRequest::Tidy { target: store.target(), touched };
-        while !is_clean && member.management.call(request.clone(), None).await.is_err() {
-            rt::sleep(RETRY).await;
-        }
-        store.mark_reconciled();
-        service.open_to_clients(store.target());
-        store.background().await;
+        member.spawn_storage();
         std::future::pending().await
     }
 

@@ -261,7 +261,7 @@ impl ProcessServices for NodeServices {
         if let Some(meta) = &self.meta {
             meta.stop();
         }
-        let outcome = self.storage.close().await;
+        let outcome = self.storage.membership.close().await;
         match &self.management_node {
             Some(management_node) => outcome.and(management_node.close().await),
             None => outcome,

@@ -2,12 +2,12 @@
 
 use super::locality;
 use super::peers::Peers;
-use super::stores::{create_target, open_target, store_error};
+use super::stores::{create_target, open_target};
 use super::target_usage::{TargetUsages, target_directories};
 use crate::control::UnservedTarget;
 use crate::node_config::{TargetConfig, mark_targets_created, remove_targets};
 use crate::numa;
-use ::node::{Machine, Membership, MembershipOptions, MgmtChannel, fetch_map, unexpected_reply};
+use ::node::{Machine, Membership, MembershipOptions, MgmtChannel, fetch_map, store_error, unexpected_reply};
 use chunkstore::{Identity, Store};
 use identity::{CAPABILITY_VALIDITY_S, CapabilityRing};
 use mgmt::space_of;
@@ -17,14 +17,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use storage::StorageService;
 use types::{ClusterMap, Errno, Error, MapHandle, NodeId, Result, Role, TargetId};
-use wire::mgmt::{ReconcileFiles, TargetSpace};
+use wire::mgmt::TargetSpace;
 use wire::{MgmtReply, MgmtRequest};
-
-/// Pause before a request is sent again that management refused for now.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// Configuration of a storage node.
 #[derive(Clone)]
@@ -256,33 +252,7 @@ impl StorageNode {
         self.membership.spawn_background();
         rt::spawn(self.clone().add_requested_targets());
         self.usages.clone().measure_periodically(target_directories(Arc::downgrade(self.service())));
-        rt::spawn(StorageService::run_target_checks(self.service().clone()));
-        rt::spawn(StorageService::run_group_resyncs(self.service().clone()));
-        rt::spawn(StorageService::run_scrubs(self.service().clone(), self.membership.map.handle()));
-        for store in self.service().stores() {
-            rt::spawn(self.clone().reconcile_and_open(store.clone()));
-        }
-    }
-
-    /// Has the metadata service reconcile a target after a crash, and then opens the target to
-    /// clients.
-    async fn reconcile_and_open(self: Arc<Self>, store: Arc<Store>) {
-        let target = store.target();
-        let left =
-            ReconcileFiles { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
-        for touched in left.split() {
-            let tidy = MgmtRequest::Tidy { target, touched };
-            while let Err(error) = self.membership.management.call(tidy.clone(), None).await {
-                tracing::warn!(target_id = target.0, %error, "target {target} is not reconciled yet");
-                rt::sleep(RETRY).await;
-            }
-        }
-        store.mark_reconciled();
-        self.service().open_to_clients(target);
-        tracing::info!(target_id = target.0, tidied = left.files.len(), "target {target} is served");
-        // Only now: notes of changes at the time of the crash must not be retired before they have
-        // been acted upon.
-        store.background().await;
+        self.membership.spawn_storage();
     }
 
     /// Makes a directory a target while the node serves. Blocks the calling thread, which must not
@@ -340,22 +310,11 @@ impl StorageNode {
                     error.message
                 );
             }
-            rt::spawn(self.clone().reconcile_and_open(store));
+            rt::spawn(self.membership.clone().reconcile_and_open(store));
         }
         // The heartbeat reports the target to management.
         self.membership.heartbeat().await?;
         Ok(id)
-    }
-
-    /// Closes the stores and signs off from management. Tries everything, and returns the first
-    /// failure.
-    pub async fn close(&self) -> Result<()> {
-        let mut outcome = self.service().close_groups().await;
-        for store in self.service().stores() {
-            outcome = outcome.and(store.close().await.map_err(store_error));
-        }
-        self.membership.sign_off().await;
-        outcome
     }
 
     /// Returns the number of requests that a target has received.

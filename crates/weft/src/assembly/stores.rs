@@ -1,16 +1,16 @@
 //! Creates, checks and opens the targets of a process.
 
+use ::node::store_error;
 use bench::ceilings::drive;
 use chunkstore::{
     DEFAULT_MAX_OPEN_FILES, DEFAULT_SUM_CACHE_BYTES, Identity, Kind, Options as StoreOptions, Store,
-    StoreError,
 };
 use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{BLOCK_SIZE, Errno, Error, Result};
+use types::{BLOCK_SIZE, Result};
 
 /// Memory for cached checksums of all targets together, in bytes; covers a thousand times as much
 /// data.
@@ -86,16 +86,4 @@ fn store_options(count: usize) -> StoreOptions {
 fn memory_pages() -> usize {
     let info = rustix::system::sysinfo();
     (info.totalram as usize).saturating_mul(info.mem_unit as usize) / BLOCK_SIZE
-}
-
-/// Converts a target's error to the error of the service boundary.
-pub fn store_error(error: StoreError) -> Error {
-    let errno = match error.kind() {
-        Kind::NoSpace => Errno::ENOSPC,
-        Kind::NotATarget => Errno::ENOENT,
-        Kind::NotEmpty => Errno::ENOTEMPTY,
-        Kind::WrongIdentity | Kind::NewerVersion => Errno::EINVAL,
-        _ => Errno::EIO,
-    };
-    Error::new(errno, error.message().to_string()).hint(error.hint().to_string())
 }
