@@ -6,7 +6,10 @@ use chunkstore::{Identity, Options};
 use kv::{Durability, Memory, Writer};
 use mgmt::{FIRST_NODE, FirstNode, Management, MembershipAuthority, Superblock};
 use net::Channel;
-use std::sync::Mutex;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Mutex, OnceLock};
+use std::task::{Context, Wake, Waker};
 use tempfile::TempDir;
 use wire::mgmt::{Join, NewToken};
 
@@ -128,7 +131,7 @@ fn the_map_of_a_heartbeat_is_installed_when_it_returns() {
         assert_eq!(cluster.node.map.epoch(), cluster.management.current().epoch);
         // An older map that arrives late changes nothing.
         cluster.node.map.install(Arc::new(ClusterMap::default()));
-        assert_eq!(cluster.handle.read().unwrap().nodes[0].name, "other");
+        assert_eq!(cluster.handle.load().nodes[0].name, "other");
     };
     rt::block_on(run).unwrap();
 }
@@ -242,6 +245,15 @@ fn a_removed_target_is_forgotten_and_one_that_a_restored_map_lacks_stays() {
     rt::block_on(run).unwrap();
 }
 
+/// Whether the node's lease was valid when its map changed.
+struct LeaseAtChange(Arc<Membership>, OnceLock<bool>);
+
+impl Wake for LeaseAtChange {
+    fn wake(self: Arc<Self>) {
+        let _ = self.1.set(self.0.lease.is_valid(rt::monotonic_ns()));
+    }
+}
+
 #[test]
 fn a_lease_counts_after_the_map_that_came_with_it() {
     let cluster = rt::block_on(async {
@@ -252,18 +264,14 @@ fn a_lease_counts_after_the_map_that_came_with_it() {
     });
     let cluster = cluster.unwrap();
     cluster.node.lease.end();
-    let holds = || cluster.node.lease.is_valid(rt::monotonic_ns());
-    // A reader of the map blocks the thread that installs another one.
-    let reading = cluster.handle.read().unwrap();
+    let at_change = Arc::new(LeaseAtChange(cluster.node.clone(), OnceLock::new()));
+    let waker = Waker::from(at_change.clone());
+    let mut change = pin!(cluster.handle.changed_since(cluster.handle.epoch()));
+    assert!(change.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     let node = cluster.node.clone();
-    let heartbeat_thread = std::thread::spawn(move || rt::block_on(async move { node.heartbeat().await }));
-    while cluster.handle.try_read().is_ok() && !heartbeat_thread.is_finished() {
-        std::thread::yield_now();
-    }
-    assert!(!holds(), "the lease holds, and the map of before is in force");
-    drop(reading);
-    heartbeat_thread.join().unwrap().unwrap().unwrap();
-    assert!(holds());
+    rt::block_on(async move { node.heartbeat().await }).unwrap().unwrap();
+    assert_eq!(at_change.1.get(), Some(&false), "the lease holds, and the map of before is in force");
+    assert!(cluster.node.lease.is_valid(rt::monotonic_ns()));
     assert_eq!(cluster.node.map.epoch(), cluster.management.current().epoch);
 }
 
