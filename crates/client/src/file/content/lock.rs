@@ -4,7 +4,8 @@ use super::Content;
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 
-/// The lock of a file's content. Debug builds check the [invariants](super) whenever it is released.
+/// The lock of a file's content. Debug builds check the [invariants](super) whenever it is
+/// released.
 pub(crate) struct ContentLock(Mutex<Content>);
 
 impl ContentLock {

@@ -12,15 +12,15 @@
 //! | kind | phases |
 //! |---|---|
 //! | knowledge | certain; *uncertain*: a change of size or inline content was not answered, and the state is loaded again before it is used |
-//! | writer record | none; *recorded*: the service expects a report (`BeginWrite`); *doubtful*: an `EndWrite` was not answered |
+//! | writer record | none; *recorded*: the service expects a report (`BeginWrite`); *unconfirmed*: an `EndWrite` was not answered |
 //! | report | up to date; *needed*: size or mtime differ from the service's |
 //! | chunks' ends | at the size; *truncation pending*: chunks may reach beyond it |
 //! | storage | empty; inline; converting (inline content and a layout); in chunks |
 //! | epoch | clean; *tainted*: an abandoned change may be in flight |
 //! | delayed writes | none; *dirty extent* |
 //!
-//! `has_no_xattrs` and `has_suid_sgid` are knowledge of the inode rather than phases: both may be set
-//! while nothing is loaded.
+//! `has_no_xattrs` and `has_suid_sgid` are knowledge of the inode rather than phases: both may be
+//! set while nothing is loaded.
 //!
 //! # Invariants
 //!
@@ -28,8 +28,8 @@
 //! - A generation ends by an unload, and its number isn't used again. Within a generation, content
 //!   is loaded once.
 //! - Unloaded content has no size, layout, epoch, record of a writer, or anything to report.
-//! - Only a recorded or doubtful writer has something to report; a writer has a layout. An mtime is
-//!   there only if something is to be reported.
+//! - Only a recorded or unconfirmed writer has something to report; a writer has a layout. An mtime
+//!   is there only if something is to be reported.
 //! - Uncertain content that is in chunks has a truncation pending: after a `Truncate`, the service
 //!   waits for it.
 //! - There is a dirty extent only under `Write`, of a recorded writer, in chunks, with certain

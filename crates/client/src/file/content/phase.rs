@@ -31,7 +31,7 @@ enum WriterRecord {
     Recorded(Report),
     /// The outcome of an `EndWrite` is uncertain: the service may no longer expect changes by this
     /// session.
-    Doubtful(Report),
+    Unconfirmed(Report),
 }
 
 /// Whether size or mtime differ from what the metadata service has.
@@ -118,7 +118,10 @@ impl Phase {
 
     /// Whether size or mtime differ from what the metadata service has.
     pub(crate) fn needs_report(self) -> bool {
-        matches!(self.writer, WriterRecord::Recorded(Report::Needed) | WriterRecord::Doubtful(Report::Needed))
+        matches!(
+            self.writer,
+            WriterRecord::Recorded(Report::Needed) | WriterRecord::Unconfirmed(Report::Needed)
+        )
     }
 
     /// Whether chunks may reach beyond the size.
@@ -129,21 +132,21 @@ impl Phase {
 
 impl WriterRecord {
     fn after(self, event: Event) -> WriterRecord {
-        use WriterRecord::{Doubtful, None, Recorded};
+        use WriterRecord::{None, Recorded, Unconfirmed};
         match (event, self) {
             (Event::WriteBegun, None) => Recorded(Report::UpToDate),
-            (Event::WriteBegun | Event::WriteBegunAgain, Doubtful(report)) => Recorded(report),
+            (Event::WriteBegun | Event::WriteBegunAgain, Unconfirmed(report)) => Recorded(report),
             (Event::Changed, Recorded(_)) => Recorded(Report::Needed),
-            (Event::Changed, Doubtful(_)) => Doubtful(Report::Needed),
+            (Event::Changed, Unconfirmed(_)) => Unconfirmed(Report::Needed),
             (Event::Changed, None) => {
                 debug_assert!(false, "the session changes chunks as a writer only");
                 None
             }
             (Event::Reported { done: true }, _) => None,
             (Event::Reported { done: false }, Recorded(_)) => Recorded(Report::UpToDate),
-            // An earlier `EndWrite` stays doubtful.
-            (Event::Reported { done: false }, Doubtful(_)) => Doubtful(Report::UpToDate),
-            (Event::EndUnanswered, Recorded(report)) => Doubtful(report),
+            // An earlier `EndWrite` stays unconfirmed.
+            (Event::Reported { done: false }, Unconfirmed(_)) => Unconfirmed(Report::UpToDate),
+            (Event::EndUnanswered, Recorded(report)) => Unconfirmed(report),
             (_, unchanged) => unchanged,
         }
     }
