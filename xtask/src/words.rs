@@ -6,6 +6,7 @@
 /// A rejected word, and what to write instead.
 const REJECTED: &[(&str, &str)] = &[
     ("anew", "again"),
+    ("asker", "the caller, or the requester"),
     ("badge", "proof of ownership"),
     ("bequeath", "hand over"),
     ("bereft", "orphaned checksums"),
@@ -24,6 +25,7 @@ const REJECTED: &[(&str, &str)] = &[
     ("neighbour", "peer"),
     ("newborn", "new-file template"),
     ("outcast", "evicted"),
+    ("patience", "time-out"),
     ("promising", "asynchronous create"),
     ("reproached", "eviction reason"),
     ("unheard", "unreachable"),

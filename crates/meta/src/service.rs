@@ -212,9 +212,9 @@ impl MetaService {
         let id = request.session;
         self.check_holder_if_known(id, holder)?;
         match &request.op {
-            MetaOp::Register { in_use, pending_creates: promised, reporting_process: told } => {
-                self.require_current_process(*told)?;
-                self.register(id, (in_use, promised), holder).await?;
+            MetaOp::Register { in_use, pending_creates, reporting_process } => {
+                self.require_current_process(*reporting_process)?;
+                self.register(id, (in_use, pending_creates), holder).await?;
                 return Ok(self.unit_with_verifier());
             }
             MetaOp::ReclaimLocks { locks } => self.reclaim_locks(id, locks).await?,
@@ -260,9 +260,9 @@ impl MetaService {
                 self.require_term(term)?;
                 answer?
             }
-            MetaOp::Follow { partitions, in_use, pending_creates: promised, reporting_process: told } => {
-                self.require_current_process(told)?;
-                Box::pin(self.reclaim_partitions(&session, &partitions, (&in_use, &promised))).await?;
+            MetaOp::Follow { partitions, in_use, pending_creates, reporting_process } => {
+                self.require_current_process(reporting_process)?;
+                Box::pin(self.reclaim_partitions(&session, &partitions, (&in_use, &pending_creates))).await?;
                 return Ok(self.unit_with_verifier());
             }
             MetaOp::NextRecalls { after } => {
@@ -561,11 +561,11 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
             Ok(request) => request,
             Err(refusal) => return Box::pin(async { Err(refusal) }),
         };
-        if let MetaOp::Register { pending_creates: promised, .. } = &mut request.op
+        if let MetaOp::Register { pending_creates, .. } = &mut request.op
             && !is_unrestricted(&self.export_of(caller))
         {
             // The session learns its access rules only when it is registered.
-            promised.clear();
+            pending_creates.clear();
         }
         if !matches!(request.op, MetaOp::Register { .. }) {
             return Box::pin(self.answer(request, Some(caller.holder), deadline));

@@ -54,7 +54,7 @@ pub fn apply_member_report(
     }
     let primary = group.primary();
     let primary_node = primary.and_then(|target| map.target(target)).map(|target| target.node);
-    if reporter.is_some_and(|asker| primary_node != Some(asker)) {
+    if reporter.is_some_and(|node| primary_node != Some(node)) {
         return Err(refusal::not_primary(report.group, primary));
     }
     let before =

@@ -23,7 +23,7 @@ const KILL_AFTER: [u64; 6] = [1, 50, 300, 2, 700, 20];
 /// Concurrent sequences of commits.
 const CHAINS: u64 = 4;
 /// Allows for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The process that is killed.
 fn serve_for_ever(dir: &Path) {
@@ -116,7 +116,7 @@ fn a_client_outlives_its_store() {
     let mut served = Served::start(dir.path());
     let identity = ClientIdentity { cluster: String::new(), name: "test".into(), client: 1 };
     let mut options = PeerOptions::new("store", vec![served.1], identity);
-    options.timeout = PATIENCE;
+    options.timeout = TEST_TIMEOUT;
     let peer = Peer::new(options);
     let progress = Arc::new(Progress::default());
     let client = {
@@ -135,7 +135,7 @@ fn a_client_outlives_its_store() {
     let wait_for = |count: u64| {
         let began = Instant::now();
         while progress.all() < count {
-            assert!(began.elapsed() < PATIENCE && !client.is_finished(), "the client doesn't get on");
+            assert!(began.elapsed() < TEST_TIMEOUT && !client.is_finished(), "the client doesn't get on");
             std::thread::sleep(Duration::from_millis(1));
         }
     };

@@ -57,10 +57,10 @@ fn report(
     presence: &ReachabilitySnapshot,
 ) -> Result<()> {
     let group = map.group(GROUP).unwrap();
-    let asker = group.primary().and_then(|id| map.target(id)).map(|t| t.node);
+    let requester = group.primary().and_then(|id| map.target(id)).map(|t| t.node);
     let word =
         MemberReport { group: GROUP, since: group.since, target: TargetId(target), state, orderly: false };
-    apply_member_report(map, asker, &word, presence)
+    apply_member_report(map, requester, &word, presence)
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn only_reports_of_the_current_primary_are_applied() {
         state: NeedsResync,
         orderly: false,
     };
-    for asker in [2, 3] {
-        let error = apply_member_report(&mut map, Some(NodeId(asker)), &word, &all).unwrap_err();
+    for requester in [2, 3] {
+        let error = apply_member_report(&mut map, Some(NodeId(requester)), &word, &all).unwrap_err();
         assert!(error.errno == Errno::EACCES && error.message.contains("target 1 is the primary"), "{error}");
     }
     for since in [4, 6] {

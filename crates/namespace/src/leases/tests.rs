@@ -29,7 +29,7 @@ impl Fixture {
     }
 
     fn acquire(&mut self, session: u64, wish: LeaseMode) -> Option<LeaseMode> {
-        let asker = self.requester(session);
+        let requester = self.requester(session);
         let sent = &mut self.sent;
         let mut send = |session: SessionId, ino, keep| {
             assert_eq!(ino, INO);
@@ -37,29 +37,29 @@ impl Fixture {
             sent.len() as u64
         };
         self.due.clear();
-        self.table.acquire(asker, INO, LeaseRequest::Mode(wish), &mut send, &mut self.due)
+        self.table.acquire(requester, INO, LeaseRequest::Mode(wish), &mut send, &mut self.due)
     }
 
     fn recall_conflicting(&mut self, session: u64, access: InodeAccess) {
-        let asker = self.requester(session);
+        let requester = self.requester(session);
         let sent = &mut self.sent;
         let mut send = |session: SessionId, _, keep| {
             sent.push((session.0, keep));
             sent.len() as u64
         };
         self.due.clear();
-        self.table.recall_conflicting(asker, INO, access, &mut send, &mut self.due);
+        self.table.recall_conflicting(requester, INO, access, &mut send, &mut self.due);
     }
 
     fn recall_name_conflicts(&mut self, session: u64) {
-        let asker = self.requester(session);
+        let requester = self.requester(session);
         let sent = &mut self.sent;
         let mut send = |session: SessionId, _, keep| {
             sent.push((session.0, keep));
             sent.len() as u64
         };
         self.due.clear();
-        self.table.recall_name_conflicts(asker, INO, &mut send, &mut self.due);
+        self.table.recall_name_conflicts(requester, INO, &mut send, &mut self.due);
     }
 
     fn acknowledge(&mut self, session: u64, number: usize, in_use: bool) {
@@ -144,10 +144,10 @@ fn nothing_conflicting_is_granted_during_a_recall() {
     assert_eq!(fixture.due.len(), 1, "it waits with the one who changes it");
     assert_eq!(fixture.acquire(1, Read), None);
     assert!(fixture.due.is_empty(), "who is to give it up is not made to wait for itself");
-    let asker = fixture.requester(1);
-    assert_eq!(fixture.table.offer(asker, INO), None);
-    let asker = fixture.requester(4);
-    assert_eq!(fixture.table.offer(asker, INO), None);
+    let requester = fixture.requester(1);
+    assert_eq!(fixture.table.offer(requester, INO), None);
+    let requester = fixture.requester(4);
+    assert_eq!(fixture.table.offer(requester, INO), None);
 }
 
 #[test]
@@ -170,8 +170,8 @@ fn a_recalled_inode_cools_down() {
 fn sessions_that_add_names_keep_permission_leases() {
     let mut fixture = Fixture::new();
     let offer = |fixture: &mut Fixture, session| {
-        let asker = fixture.requester(session);
-        fixture.table.offer_directory(asker, INO)
+        let requester = fixture.requester(session);
+        fixture.table.offer_directory(requester, INO)
     };
     assert_eq!(offer(&mut fixture, 1), Some(Read));
     fixture.recall_name_conflicts(2);
@@ -331,14 +331,14 @@ fn a_tainted_epoch_is_followed_by_another() {
 
 impl Fixture {
     fn grant_exclusive(&mut self, session: u64) -> Option<LeaseMode> {
-        let asker = self.requester(session);
+        let requester = self.requester(session);
         let sent = &mut self.sent;
         let mut send = |session: SessionId, _, keep| {
             sent.push((session.0, keep));
             sent.len() as u64
         };
         self.due.clear();
-        self.table.grant_exclusive(asker, INO, &mut send, &mut self.due)
+        self.table.grant_exclusive(requester, INO, &mut send, &mut self.due)
     }
 }
 
@@ -365,8 +365,8 @@ fn a_directory_delegation_recalls_other_leases() {
         fixture.acquire(1, own);
         assert_eq!(fixture.grant_exclusive(1), Some(Write));
         assert_eq!(fixture.grant_exclusive(1), Some(Write), "again");
-        let asker = fixture.requester(1);
-        assert_eq!(fixture.table.offer_directory(asker, INO), Some(Write), "it goes on to have it");
+        let requester = fixture.requester(1);
+        assert_eq!(fixture.table.offer_directory(requester, INO), Some(Write), "it goes on to have it");
     }
 }
 
@@ -378,8 +378,8 @@ fn no_recall_for_a_delegation_during_cool_down() {
     assert_eq!(fixture.sent, [(1, None)]);
     assert_eq!(fixture.grant_exclusive(1), None, "it has yet to answer");
     fixture.acknowledge(1, 1, false);
-    let asker = fixture.requester(2);
-    assert_eq!(fixture.table.offer_directory(asker, INO), Some(Permissions));
+    let requester = fixture.requester(2);
+    assert_eq!(fixture.table.offer_directory(requester, INO), Some(Permissions));
     assert_eq!((fixture.grant_exclusive(1), fixture.sent.len()), (None, 1));
     fixture.now_ns = COOL_DOWN_NS;
     assert_eq!((fixture.grant_exclusive(1), fixture.sent.len()), (None, 2));

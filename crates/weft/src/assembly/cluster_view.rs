@@ -209,10 +209,10 @@ impl Service for ClusterView {
         value.map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
     }
 
-    fn measure(&self, order: MeasurementRequest, asker: UnixStream) -> Result<Value> {
+    fn measure(&self, order: MeasurementRequest, requester: UnixStream) -> Result<Value> {
         let channel = Channel::in_process(self.services.storage_service());
         let management: MgmtChannel = Channel::in_process(self.services.management.clone());
-        run_while_connected(asker, order.execute(channel, management))
+        run_while_connected(requester, order.execute(channel, management))
     }
 
     fn stop(&self, connection: UnixStream) {

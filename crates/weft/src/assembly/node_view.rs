@@ -272,7 +272,7 @@ impl Service for NodeView {
         }
     }
 
-    fn measure(&self, order: MeasurementRequest, asker: UnixStream) -> Result<Value> {
+    fn measure(&self, order: MeasurementRequest, requester: UnixStream) -> Result<Value> {
         // Only management may have nodes measured and store the results.
         let services = self.services.clone();
         services.head()?;
@@ -282,7 +282,7 @@ impl Service for NodeView {
             true => Channel::in_process(services.storage.service().clone()),
             false => services.peers.storage(node),
         };
-        run_while_connected(asker, order.execute(channel, services.management.clone()))
+        run_while_connected(requester, order.execute(channel, services.management.clone()))
     }
 
     fn stop(&self, connection: UnixStream) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use types::{Errno, Error, NodeId, Result, TargetId};
 
 /// Longest time for the answer: all metadata is read.
-const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// Parses `target:N`, `node:N` or `rack:NAME`.
 pub fn parse_domain(text: &str) -> std::result::Result<Domain, String> {
@@ -30,7 +30,7 @@ pub fn parse_domain(text: &str) -> std::result::Result<Domain, String> {
 /// Shows the exposure map.
 pub fn run(args: &HealthArgs) -> Result<()> {
     let mut control = Control::connect(&args.dir)?.ok_or_else(|| not_running(&args.dir))?;
-    let mut exposure: Exposure = control.exchange_with_timeout(Request::Exposure, PATIENCE)?;
+    let mut exposure: Exposure = control.exchange_with_timeout(Request::Exposure, ANSWER_TIMEOUT)?;
     if let Some(of) = &args.of {
         exposure.exposed.retain(|exposed| exposed.domain == *of);
         if exposure.exposed.is_empty() {

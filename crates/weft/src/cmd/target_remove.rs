@@ -13,7 +13,7 @@ use types::{Result, TargetId, TargetState};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Longest time for the answer: all metadata is read.
-const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// Most files that are shown.
 const MAX_SHOWN: usize = 20;
@@ -38,7 +38,7 @@ pub fn run(args: &TargetRemoveArgs) -> Result<()> {
 
 fn ask<T: DeserializeOwned>(args: &TargetRemoveArgs, request: Request) -> Result<T> {
     let dir = &args.query.dir;
-    Control::connect(dir)?.ok_or_else(|| not_running(dir))?.exchange_with_timeout(request, PATIENCE)
+    Control::connect(dir)?.ok_or_else(|| not_running(dir))?.exchange_with_timeout(request, ANSWER_TIMEOUT)
 }
 
 /// Returns what would be lost. If a list is requested, it is complete when this returns.

@@ -16,9 +16,9 @@ use types::{Errno, Error, Result};
 pub trait Service: Send + Sync + 'static {
     /// Answers every request except [`Request::Stop`] and [`Request::Measure`].
     fn answer(&self, request: Request) -> Result<Value>;
-    /// Measures, until done or until the other end of `asker` is closed.
-    fn measure(&self, order: MeasurementRequest, asker: UnixStream) -> Result<Value> {
-        drop(asker);
+    /// Measures, until done or until the other end of `requester` is closed.
+    fn measure(&self, order: MeasurementRequest, requester: UnixStream) -> Result<Value> {
+        drop(requester);
         Err(Error::new(Errno::EOPNOTSUPP, format!("this process can't measure {order}"))
             .hint("name the directory of a node or of weft up with --dir"))
     }

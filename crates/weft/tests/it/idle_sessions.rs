@@ -34,7 +34,7 @@ const MAX_COST: u64 = 200 << 20;
 const MAX_COST_OF_CONNECTION: u64 = 56 << 10;
 
 /// Generous: test machines are busy.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Deserialize)]
 struct ClusterFile {
@@ -109,7 +109,7 @@ impl Cluster {
             if answer.status.success() {
                 return;
             }
-            assert!(began.elapsed() < PATIENCE, "{}", String::from_utf8_lossy(&answer.stderr));
+            assert!(began.elapsed() < TEST_TIMEOUT, "{}", String::from_utf8_lossy(&answer.stderr));
             sleep(Duration::from_millis(100));
         }
     }
@@ -142,7 +142,7 @@ async fn session(file: &ClusterFile, address: SocketAddr, number: u64) -> Arc<Cl
         let make = || {
             let options = PeerOptions {
                 security: Security::Tls(tls.clone()),
-                timeout: PATIENCE,
+                timeout: TEST_TIMEOUT,
                 ..PeerOptions::new(format!("node at {address}"), vec![address], identity.clone())
             };
             Peer::new(options)
@@ -225,7 +225,7 @@ fn measure(cluster: &Cluster) -> Cost {
         until(&finished).await;
     });
     let first = first.unwrap();
-    let all: Vec<Arc<Client>> = clients.recv_timeout(PATIENCE).unwrap();
+    let all: Vec<Arc<Client>> = clients.recv_timeout(TEST_TIMEOUT).unwrap();
 
     // The second core of each client connects, too, and stays connected.
     let (connected, second_connected) = mpsc::channel();
@@ -250,14 +250,14 @@ fn measure(cluster: &Cluster) -> Cost {
         until(&left).await;
     });
     let second = second.unwrap();
-    second_connected.recv_timeout(PATIENCE).unwrap();
+    second_connected.recv_timeout(TEST_TIMEOUT).unwrap();
     let with_sessions = cluster.resident();
 
     open.send(()).unwrap();
-    let handles = opened.recv_timeout(PATIENCE).unwrap();
+    let handles = opened.recv_timeout(TEST_TIMEOUT).unwrap();
     assert_eq!(handles.len(), SESSIONS as usize * FILES_OF_SESSION);
     read.send(handles).unwrap();
-    second_connected.recv_timeout(PATIENCE).unwrap();
+    second_connected.recv_timeout(TEST_TIMEOUT).unwrap();
     let with_files = cluster.resident();
     finish.send(()).unwrap();
     leave.send(()).unwrap();

@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Generous: test machines are busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A zone that no machine has.
 const NOWHERE: &str = "999";
@@ -69,7 +69,7 @@ impl Node {
         let node = Node { process };
         let began = Instant::now();
         while !weft(&["status"], dir).status.success() {
-            assert!(began.elapsed() < PATIENCE, "{}", fs::read_to_string(dir.join("output")).unwrap());
+            assert!(began.elapsed() < TEST_TIMEOUT, "{}", fs::read_to_string(dir.join("output")).unwrap());
             sleep(Duration::from_millis(100));
         }
         node

@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Generous: test machines are busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Files that all users may read: they contain no secret, and are in a directory that only its
 /// owner can enter.
@@ -73,7 +73,7 @@ fn what_a_node_keeps_is_for_its_owner_with_any_umask() {
         if String::from_utf8_lossy(&listed.stdout).contains(disk) {
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "{}", stderr_text(&listed));
+        assert!(began.elapsed() < TEST_TIMEOUT, "{}", stderr_text(&listed));
         sleep(Duration::from_millis(100));
     }
     let copied = weft(&["meta", "backup", "--dir", node]).output().unwrap();

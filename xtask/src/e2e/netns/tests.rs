@@ -34,10 +34,10 @@ const DROP_TIMEOUT: Duration = Duration::from_millis(200);
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Returns whether a packet from one node arrives at the other.
-fn arrives(from: &Node, to: &Node, patience: Duration) -> TestResult<bool> {
+fn arrives(from: &Node, to: &Node, timeout: Duration) -> TestResult<bool> {
     let receiver = to.inside(|| UdpSocket::bind((to.address, PORT)))?.at(to)?;
     let sender = from.inside(|| UdpSocket::bind((from.address, 0)))?.at(from)?;
-    receiver.set_read_timeout(Some(patience)).at("the receiver")?;
+    receiver.set_read_timeout(Some(timeout)).at("the receiver")?;
     // A cut at the sender may cause an error, which counts as no arrival.
     drop(sender.send_to(from.to_string().as_bytes(), (to.address, PORT)));
     let mut packet = [0; 64];
@@ -55,9 +55,9 @@ fn arrives(from: &Node, to: &Node, patience: Duration) -> TestResult<bool> {
 }
 
 fn ensure_links(from: &Node, to: &Node, there: bool, back: bool, when: &str) -> TestResult {
-    let patience = |open: bool| if open { DEADLINE } else { DROP_TIMEOUT };
-    ensure_eq!(arrives(from, to, patience(there))?, there, "{from} to {to} {when}");
-    ensure_eq!(arrives(to, from, patience(back))?, back, "{to} to {from} {when}");
+    let timeout = |open: bool| if open { DEADLINE } else { DROP_TIMEOUT };
+    ensure_eq!(arrives(from, to, timeout(there))?, there, "{from} to {to} {when}");
+    ensure_eq!(arrives(to, from, timeout(back))?, back, "{to} to {from} {when}");
     Ok(())
 }
 

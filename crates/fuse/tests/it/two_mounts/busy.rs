@@ -15,7 +15,7 @@ const BYTES: u64 = 64 << 30;
 const WRITES: u8 = 5;
 /// A writer must wait for no more than a few reads. In this time thousands of reads pass, one after
 /// another.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn continuous_reads_do_not_starve_writers(cluster: &Cluster) {
     let [path, elsewhere] = cluster.paths("busy");
@@ -50,7 +50,7 @@ pub(crate) fn continuous_reads_do_not_starve_writers(cluster: &Cluster) {
                 }
             }
         });
-        let turns: Vec<_> = (0..2 * WRITES).map_while(|_| ended.recv_timeout(PATIENCE).ok()).collect();
+        let turns: Vec<_> = (0..2 * WRITES).map_while(|_| ended.recv_timeout(TEST_TIMEOUT).ok()).collect();
         goes_on.store(false, Ordering::SeqCst);
         assert_eq!(turns, [true; 2 * WRITES as usize], "{} pages were read", page.load(Ordering::SeqCst));
     });

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Longer than hundreds of waits take to begin.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The files are open for reading before any process of the mount takes a lock.
 pub(crate) fn a_close_drops_the_locks_of_its_process(cluster: &Cluster) {
@@ -37,7 +37,7 @@ pub(crate) fn a_close_drops_the_locks_of_its_process(cluster: &Cluster) {
     // The kernel reports the end of an open file some time after the close.
     let began = Instant::now();
     while is_locked(&elsewhere) {
-        assert!(began.elapsed() < PATIENCE, "the lock outlives its open file");
+        assert!(began.elapsed() < TEST_TIMEOUT, "the lock outlives its open file");
         thread::sleep(Duration::from_millis(5));
     }
     fs::remove_file(&path).unwrap();
@@ -62,7 +62,7 @@ pub(crate) fn hundreds_of_applications_wait_for_one_lock(cluster: &Cluster) {
         let start = |_| thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, wait).unwrap();
         let waiters: Vec<_> = (0..WAITERS).map(start).collect();
         let has_ended = || waiters.iter().any(|waiter| waiter.is_finished());
-        while arrived() - before < WAITERS && !has_ended() && began.elapsed() < PATIENCE {
+        while arrived() - before < WAITERS && !has_ended() && began.elapsed() < TEST_TIMEOUT {
             thread::sleep(Duration::from_millis(5));
         }
         let (ended, waits) = (has_ended(), arrived() - before);

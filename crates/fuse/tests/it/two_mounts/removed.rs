@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use types::InodeId;
 
 /// Longer than the service takes to delete inodes that no mount references.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) fn lookups_in_a_directory_removed_by_another_client_return_enoent(cluster: &Cluster) {
     let ([here, there], [other, _]) = (cluster.paths("removed"), cluster.paths("stays"));
@@ -88,7 +88,7 @@ fn wait_until_deleted(client: &Arc<Client>, ino: InodeId) {
     let config = CoreConfig { name: "waiting".into(), ..CoreConfig::default() };
     let waiting = rt::start_core(config, move || async move {
         while client.getattr(ino).await.is_ok() {
-            assert!(began.elapsed() < PATIENCE, "inode {ino} is never deleted");
+            assert!(began.elapsed() < TEST_TIMEOUT, "inode {ino} is never deleted");
             rt::sleep(Duration::from_millis(5)).await;
         }
     });

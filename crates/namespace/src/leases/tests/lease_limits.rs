@@ -37,18 +37,18 @@ impl Crowd {
     }
 
     fn offer(&mut self, session: u64, ino: u64) -> Option<LeaseMode> {
-        let asker = self.requester(session);
-        let offered = self.table.offer(asker, InodeId(ino));
+        let requester = self.requester(session);
+        let offered = self.table.offer(requester, InodeId(ino));
         self.make_room(session);
         offered
     }
 
     fn acquire(&mut self, session: u64, ino: u64, mode: LeaseMode) -> Option<LeaseMode> {
-        let asker = self.requester(session);
+        let requester = self.requester(session);
         let mut no_recall = |_, _, _| unreachable!("nothing is in the way");
         let mut due = Vec::new();
         let granted =
-            self.table.acquire(asker, InodeId(ino), LeaseRequest::Mode(mode), &mut no_recall, &mut due);
+            self.table.acquire(requester, InodeId(ino), LeaseRequest::Mode(mode), &mut no_recall, &mut due);
         assert!(due.is_empty(), "nobody is waited for");
         self.make_room(session);
         granted
@@ -85,8 +85,8 @@ fn an_unresponsive_session_gets_no_offers_but_opens_files() {
     let offered = (1..=1000).filter(|&ino| crowd.offer(1, ino).is_some()).count();
     assert_eq!(offered, 56);
     assert!(crowd.sent.len() <= 56);
-    let asker = crowd.requester(1);
-    assert!(crowd.table.mark_in_use(asker, InodeId(2000)));
+    let requester = crowd.requester(1);
+    assert!(crowd.table.mark_in_use(requester, InodeId(2000)));
     assert_eq!(crowd.acquire(1, 2001, Write), Some(Write));
     crowd.acknowledge_all();
     assert_eq!(crowd.offer(1, 1001), Some(Read));
@@ -170,8 +170,8 @@ fn a_recall_for_room_blocks_only_conflicting_commands() {
     };
     crowd.table.recall_conflicting(changer, ino, InodeAccess::Write, &mut send, &mut due);
     assert_eq!((due[0], sent), (PendingRecall { ino, session: SessionId(1), number }, vec![2, 3]));
-    let asker = crowd.requester(5);
-    assert_eq!(crowd.table.offer(asker, ino), None);
+    let requester = crowd.requester(5);
+    assert_eq!(crowd.table.offer(requester, ino), None);
     for (session, number) in [(1, number), (2, 1_000_000), (3, 1_000_000)] {
         crowd.table.acknowledge(SessionId(session), &RecallAck { number, ino, in_use: false }, 0);
     }

@@ -120,7 +120,7 @@ impl History {
         (ino, session): Key,
         call: impl FnOnce(&mut LeaseTable, Requester, Send<'_>, &mut Vec<PendingRecall>) -> Option<LeaseMode>,
     ) -> Option<LeaseMode> {
-        let asker = self.requester(session);
+        let requester = self.requester(session);
         let mut due = Vec::new();
         let model = &mut self.model;
         let mut send = |other, recalled, keep| {
@@ -136,7 +136,7 @@ impl History {
             }
             *number
         };
-        let granted = call(&mut self.table, asker, &mut send, &mut due);
+        let granted = call(&mut self.table, requester, &mut send, &mut due);
         assert!(granted.is_none() || due.is_empty());
         for due in due {
             assert!(self.table.is_pending(&due) && due.session != session);
@@ -146,7 +146,7 @@ impl History {
         }
         if let Some(mode) = granted {
             self.model.held.insert((ino, session), mode);
-            self.model.granted_at.insert((ino, session), asker.last_recall);
+            self.model.granted_at.insert((ino, session), requester.last_recall);
         }
         granted
     }
@@ -157,9 +157,9 @@ impl History {
         let is_alone = wish == Write && self.random.below(3) == 0;
         let others_wait = self.model.recalls.keys().any(|other| other.0 == key.0);
         let others = self.model.others(key);
-        let granted = self.with_send(key, |table, asker, send, due| {
+        let granted = self.with_send(key, |table, requester, send, due| {
             let wish = if is_alone { LeaseRequest::Exclusive } else { LeaseRequest::Mode(wish) };
-            table.acquire(asker, key.0, wish, send, due)
+            table.acquire(requester, key.0, wish, send, due)
         });
         assert!(!is_alone || granted.is_none_or(|mode| mode == Write));
         if others.is_empty() && !others_wait {
@@ -169,8 +169,8 @@ impl History {
 
     fn grant_exclusive(&mut self) {
         let key = self.key();
-        let alone =
-            self.with_send(key, |table, asker, send, due| table.grant_exclusive(asker, key.0, send, due));
+        let alone = self
+            .with_send(key, |table, requester, send, due| table.grant_exclusive(requester, key.0, send, due));
         let Some(mode) = alone else { return };
         assert_eq!(mode, Write);
         let others = |other: &Key| other.0 == key.0 && other.1 != key.1;
@@ -183,8 +183,8 @@ impl History {
         let access =
             [InodeAccess::Read, InodeAccess::SharedWrite, InodeAccess::Write][self.random.below(3) as usize];
         let mut waits = false;
-        self.with_send(key, |table, asker, send, due| {
-            table.recall_conflicting(asker, key.0, access, send, due);
+        self.with_send(key, |table, requester, send, due| {
+            table.recall_conflicting(requester, key.0, access, send, due);
             waits = !due.is_empty();
             None
         });
@@ -199,8 +199,8 @@ impl History {
     fn recall_name_conflicts(&mut self) {
         let key = self.key();
         let mut waits = false;
-        self.with_send(key, |table, asker, send, due| {
-            table.recall_name_conflicts(asker, key.0, send, due);
+        self.with_send(key, |table, requester, send, due| {
+            table.recall_name_conflicts(requester, key.0, send, due);
             waits = !due.is_empty();
             None
         });
@@ -218,10 +218,10 @@ impl History {
     fn offer(&mut self) {
         let key = self.key();
         let is_directory = self.random.below(2) == 0;
-        let asker = self.requester(key.1);
+        let requester = self.requester(key.1);
         let granted = match is_directory {
-            true => self.table.offer_directory(asker, key.0),
-            false => self.table.offer(asker, key.0),
+            true => self.table.offer_directory(requester, key.0),
+            false => self.table.offer(requester, key.0),
         };
         let Some(mode) = granted else { return };
         let closes = |other: &Key, waited: bool| other.0 == key.0 && (waited || other.1 == key.1);
