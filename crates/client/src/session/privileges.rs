@@ -77,11 +77,15 @@ impl Client {
     pub(crate) async fn report_groups(&self, credentials: Credentials, op: &MetaOp) -> Option<RequestUser> {
         let privileges = self.kernel.invalidator().and_then(|face| face.privileges(credentials))?;
         let privileged = overrides(&privileges, op);
-        let introduction =
-            MetaOp::SupplyGroups { ino: op.spec().home.unwrap_or(InodeId::ROOT), groups: privileges.groups };
-        self.send(None, credentials.into(), introduction).await.ok()?;
+        self.send(None, credentials.into(), supply_groups(op, privileges.groups)).await.ok()?;
         Some(RequestUser { credentials, privileged })
     }
+}
+
+/// The request that supplies a user's groups to the service that refused `op`. It goes to the same
+/// service, because it has the same home.
+fn supply_groups(op: &MetaOp, groups: Vec<u32>) -> MetaOp {
+    MetaOp::SupplyGroups { ino: op.spec().home.unwrap_or(InodeId::ROOT), groups }
 }
 
 /// Whether the user's capabilities explain that its kernel permits what its ids don't.
@@ -99,6 +103,24 @@ fn overrides(privileges: &UserPrivileges, op: &MetaOp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::{PartitionId, SetAttr};
+
+    #[test]
+    fn groups_are_supplied_to_the_service_that_refused_the_operation() {
+        let (ino, parent) = (InodeId::new(PartitionId(5), 77), InodeId::new(PartitionId(9), 78));
+        let refused = [
+            MetaOp::Unlink { parent, name: "f".into() },
+            MetaOp::Setattr { ino, set: SetAttr::default() },
+            MetaOp::MayOpen { ino, wanted: 4 },
+        ];
+        for op in refused {
+            let home = op.spec().home.expect("it is about an inode");
+            let supplied = supply_groups(&op, vec![10, 11]);
+            assert_eq!(supplied, MetaOp::SupplyGroups { ino: home, groups: vec![10, 11] });
+            assert_eq!(supplied.spec().home.map(InodeId::partition), Some(home.partition()));
+            assert_ne!(home.partition(), InodeId::ROOT.partition());
+        }
+    }
 
     #[test]
     fn unchecked_operations_need_their_capability() {
