@@ -23,12 +23,12 @@
 //!   are written atomically.
 //!
 //! ```
-//! use identity::{Authority, Identity, Role, Validity};
+//! use identity::{Authority, Identity, Member, Validity};
 //! let now = 1_800_000_000;
 //! let authority = Authority::create("01234567-89ab-4def-8123-456789abcdef", "scratch", now)?;
-//! let credentials = authority.issue(&Role::Client("login1".into()), Validity::of_client(now))?;
+//! let credentials = authority.issue(&Member::Client("login1".into()), Validity::of_client(now))?;
 //! let identity = Identity::of(credentials.certificate())?;
-//! assert_eq!(identity.role, Role::Client("login1".into()));
+//! assert_eq!(identity.role, Member::Client("login1".into()));
 //! # Ok::<(), identity::Error>(())
 //! ```
 
