@@ -11,7 +11,6 @@
 //! - A result that a cache has answered is marked so.
 //! - Files of an experiment are removed, however it ends.
 
-pub mod ceilings;
 pub mod characterize;
 pub mod compare;
 mod experiment;
@@ -27,10 +26,11 @@ mod roofline;
 pub mod text;
 mod time_format;
 
+pub use ceilings::{Limit, median};
 pub use experiment::{
     Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, Through, TreeShape,
 };
 pub use names::{io_name, meta_name};
-pub use results::{Ceiling, FORMAT, Latency, Limit, Machine, Measured, Results, Run, median};
+pub use results::{Ceiling, FORMAT, Latency, Machine, Measured, Results, Run};
 pub use roofline::{Binding, Workload, binding, binding_of, exceeded};
 pub use time_format::rfc3339;

@@ -2,6 +2,7 @@
 
 use crate::experiment::{Caching, FileSharing, Operation, Through};
 use crate::roofline::Binding;
+use ceilings::{Limit, median};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -113,36 +114,6 @@ pub struct Latency {
     pub max_us: f64,
 }
 
-/// A resource that can bind.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Limit {
-    /// Sequential writes of targets, bytes per second.
-    StorageWrite,
-    /// Sequential reads of targets, bytes per second.
-    StorageRead,
-    /// Random 4 KiB writes of targets, operations per second.
-    StorageRandomWrite,
-    /// Random 4 KiB reads of targets, operations per second.
-    StorageRandomRead,
-    /// A pair of nodes, all streams together, bytes per second.
-    Network,
-    /// Round trips between a pair of nodes, one after the other, operations per second.
-    RoundTrips,
-    /// Copies in memory, all cores together, bytes per second.
-    MemoryCopy,
-    /// Checksums, all cores together, bytes per second.
-    Checksum,
-    /// Encoding of Reed-Solomon 8+2 stripes, all cores together, bytes of content per second. No
-    /// data is stored that way yet.
-    Encoding,
-    /// Processors of the load-generating machine, including servers on it: their utilisation shows
-    /// what they would allow. Never measured separately.
-    Processors,
-    /// Calls of a mount that does nothing else, all cores together, operations per second.
-    FuseCalls,
-}
-
 /// Rate of a resource.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Ceiling {
@@ -203,17 +174,6 @@ fn spread(rates: impl Iterator<Item = f64>) -> Option<(f64, f64, f64)> {
     let mut rates: Vec<f64> = rates.collect();
     rates.sort_by(f64::total_cmp);
     Some((median(&rates)?, *rates.first()?, *rates.last()?))
-}
-
-/// Returns the median of sorted values, which is the mean of the two middle ones for an even count;
-/// `None` without values.
-pub fn median(sorted: &[f64]) -> Option<f64> {
-    let half = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        count if count % 2 == 1 => Some(sorted[half]),
-        _ => Some((sorted[half - 1] + sorted[half]) / 2.0),
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@
 //! replicas that the client or a primary sends; for memory copies and checksums, 1 on each end.
 
 use crate::experiment::{Access, Operation};
-use crate::results::{Ceiling, Limit, Measured, Run};
+use crate::results::{Ceiling, Measured, Run};
+use ceilings::Limit;
 use serde::{Deserialize, Serialize};
 
 /// Records up to this size count as operations of drives, not as bytes.

@@ -1,8 +1,7 @@
 //! Measures the hardware of this node without the file system, on request.
 
 use crate::service::StorageService;
-use bench::Limit;
-use bench::ceilings::{BestRate, cpu, drive, network};
+use ceilings::{BestRate, Limit, cpu, drive, network};
 use chunkstore::Store;
 use net::StorageChannel;
 use rt::IoBuf;

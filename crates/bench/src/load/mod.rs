@@ -29,7 +29,8 @@ pub use multi_client::{ClientRank, ClientReport, merge_reports};
 pub use preflight::{check, check_for};
 
 use crate::experiment::{Caching, Experiment, Operation, Through};
-use crate::results::{Measured, Run, median};
+use crate::results::{Measured, Run};
+use ceilings::median;
 use directory::LoadDirectory;
 use std::path::Path;
 use std::time::Duration;

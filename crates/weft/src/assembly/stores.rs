@@ -1,7 +1,7 @@
 //! Creates, checks and opens the targets of a process.
 
 use ::node::store_error;
-use bench::ceilings::drive;
+use ceilings::drive;
 use chunkstore::{
     DEFAULT_MAX_OPEN_FILES, DEFAULT_SUM_CACHE_BYTES, Identity, Kind, Options as StoreOptions, Store,
 };

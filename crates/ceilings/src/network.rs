@@ -1,7 +1,6 @@
 //! The network path to another machine, over any transport.
 
-use super::{BestRate, per_second};
-use crate::results::Limit;
+use crate::{BestRate, Limit, per_second};
 use rt::IoBuf;
 use std::cell::Cell;
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! Memory and processor: copies in memory, the checksum of all data in transit (CRC-32C), and the
 //! cost of erasure coding (Reed-Solomon).
 
-use super::{BestRate, per_second};
-use crate::results::{Limit, median};
+use crate::{BestRate, Limit, median, per_second};
 use reed_solomon_simd::ReedSolomonEncoder;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,8 +5,7 @@
 //! Invariant: the directory is removed when the measurement is over, however it ends;
 //! [`remove_leftovers`] removes that of a killed process.
 
-use super::{BestRate, per_second};
-use crate::results::Limit;
+use crate::{BestRate, Limit, per_second};
 use rt::{File, IoBuf, OpenOptions};
 use std::cell::Cell;
 use std::io;
