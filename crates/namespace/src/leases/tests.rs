@@ -157,9 +157,9 @@ fn a_recalled_inode_cools_down() {
     fixture.recall_conflicting(2, InodeAccess::Write);
     fixture.now_ns = 5;
     fixture.acknowledge(1, 1, false);
-    let asker_at = |now_ns| requester(2, 0, now_ns);
-    assert_eq!(fixture.table.offer(asker_at(COOL_DOWN_NS + 4), INO), None);
-    assert_eq!(fixture.table.offer(asker_at(COOL_DOWN_NS + 5), INO), Some(Read));
+    let requester_at = |now_ns| requester(2, 0, now_ns);
+    assert_eq!(fixture.table.offer(requester_at(COOL_DOWN_NS + 4), INO), None);
+    assert_eq!(fixture.table.offer(requester_at(COOL_DOWN_NS + 5), INO), Some(Read));
     // A lease that is requested is granted at once.
     fixture.recall_conflicting(1, InodeAccess::Write);
     fixture.acknowledge(2, 2, false);

@@ -27,7 +27,7 @@ const PAGES: usize = 6;
 const ELSEWHERE: usize = 2 * CHUNK;
 /// Longest time of any access while the services work, in nanoseconds. Each access waits for some
 /// recalls at most, which take milliseconds.
-const PATIENCE_NS: u64 = 3_000_000_000;
+const TIMEOUT_NS: u64 = 3_000_000_000;
 
 #[derive(Clone, Default)]
 enum Page {
@@ -174,7 +174,7 @@ async fn in_time(what: &str, work: impl Future<Output = ()>) {
     let begun_ns = rt::monotonic_ns();
     work.await;
     let took_ns = rt::monotonic_ns() - begun_ns;
-    assert!(took_ns < PATIENCE_NS, "{what} took {} ms", took_ns / 1_000_000);
+    assert!(took_ns < TIMEOUT_NS, "{what} took {} ms", took_ns / 1_000_000);
 }
 
 /// Accesses the mapping as an application; returns the bytes that it has left in its pages.
