@@ -1,8 +1,8 @@
 //! Measures what drives, networks and processors deliver without the file system.
 //!
-//! A storage service measures its own hardware with this crate, and benchmarks compare their results
-//! with the rates. The caller chooses the location and uses the results. Knows nothing of services,
-//! of benchmarks and of their reports.
+//! A storage service measures its own hardware with this crate, and benchmarks compare their
+//! results with the rates. The caller chooses the location and uses the results. Knows nothing of
+//! services, of benchmarks and of their reports.
 //!
 //! Invariant: a measurement leaves nothing behind, however it ends.
 

@@ -115,8 +115,8 @@ impl ContentRepair<'_> {
         Ok(())
     }
 
-    /// Returns whether a file's content still depends on the same state as when the fault was found,
-    /// and no client writes it.
+    /// Returns whether a file's content still depends on the same state as when the fault was
+    /// found, and no client writes it.
     async fn is_unchanged(&self, ino: InodeId, content: &FileContent) -> Result<bool> {
         match self.online {
             Some(online) => online.is_unchanged(ino, content).await,

@@ -445,7 +445,8 @@ mod tests {
 
     fn drop_sums(_: &[u32]) {}
 
-    /// A buffer may be filled by one thread and freed by another: it then belongs to that one's pool.
+    /// A buffer may be filled by one thread and freed by another: it then belongs to that one's
+    /// pool.
     #[test]
     fn buffers_move_between_threads() {
         let (sender, receiver) = std::sync::mpsc::channel::<IoBuf>();

@@ -353,7 +353,8 @@ mod tests {
                 let mut last = 0;
                 for _ in 0..ROUNDS {
                     let _held = wait(guarded.read());
-                    // SAFETY: the lock is held shared, and only exclusive holders change the number.
+                    // SAFETY: the lock is held shared, and only exclusive holders change the
+                    // number.
                     let now = unsafe { *guarded.number() };
                     assert!(now >= last);
                     last = now;

@@ -55,9 +55,9 @@ pub fn sleep(duration: Duration) -> impl Future<Output = ()> {
     Sleep::new(duration)
 }
 
-/// Returns a future's output, or `None` (and drops it) if it hasn't completed within `limit`, counted
-/// from the first poll. Starts a timer only if the future isn't ready at once. A future that is to
-/// continue after the limit is passed by pinned reference. Panics outside of a runtime.
+/// Returns a future's output, or `None` (and drops it) if it hasn't completed within `limit`,
+/// counted from the first poll. Starts a timer only if the future isn't ready at once. A future
+/// that is to continue after the limit is passed by pinned reference. Panics outside of a runtime.
 pub fn timeout<F: Future>(limit: Duration, future: F) -> Timeout<F> {
     Timeout { future, limit, sleep: None }
 }
@@ -74,8 +74,8 @@ impl<F: Future> Future for Timeout<F> {
     type Output = Option<F::Output>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
-        // SAFETY: only `future` needs to stay in its place, and nothing moves it from here on: it is
-        // only accessed below, pinned again, and the type has no `Drop` of its own.
+        // SAFETY: only `future` needs to stay in its place, and nothing moves it from here on: it
+        // is only accessed below, pinned again, and the type has no `Drop` of its own.
         let this = unsafe { self.get_unchecked_mut() };
         // SAFETY: it is pinned as a part of `self`.
         if let Poll::Ready(output) = unsafe { Pin::new_unchecked(&mut this.future) }.poll(cx) {

@@ -1,7 +1,7 @@
 //! The error numbers of refusals.
 //!
-//! Between processes, an error is a number, a message and a hint. A [`Refusal`] has the number of an
-//! errno that no system call of a file system returns. Two refusals share a number if different
+//! Between processes, an error is a number, a message and a hint. A [`Refusal`] has the number of
+//! an errno that no system call of a file system returns. Two refusals share a number if different
 //! services use them: the service that answered decides what the number means.
 
 use crate::Service;

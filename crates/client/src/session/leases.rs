@@ -31,8 +31,8 @@
 //! - *A request of this session waits at the service for another session's recall acknowledgement,
 //!   while that session waits for ours.* The client sends no request that can make the service wait
 //!   for other sessions while it holds the I/O lock. It requests leases without the lock, and
-//!   checks them again under it (`file::access`). Under the lock it sends only requests for which the
-//!   service recalls nothing: requests to storage; changes under `Write`, when no other session
+//!   checks them again under it (`file::access`). Under the lock it sends only requests for which
+//!   the service recalls nothing: requests to storage; changes under `Write`, when no other session
 //!   holds a lease; and under `Shared` the reports `BeginWrite`, `EndWrite`, `TruncateDone`.
 //! - *Our own `Open` on an inode whose recall is in progress.* The service answers a session that
 //!   holds a lease from that lease, without waiting for the same session. The table ignores the

@@ -140,8 +140,8 @@ fn the_map_of_a_heartbeat_is_installed_when_it_returns() {
 struct RecordingManagement {
     management: Arc<Management>,
     lease: Arc<ServingLease>,
-    /// For each registration: whether it was by the same process again, and whether its lease
-    /// was valid at that moment.
+    /// For each registration: whether it was by the same process again, and whether its lease was
+    /// valid at that moment.
     registrations: Mutex<Vec<(bool, bool)>>,
 }
 

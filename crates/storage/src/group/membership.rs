@@ -108,8 +108,8 @@ impl GroupService {
         }
     }
 
-    /// Turns an error of this disk into `GroupVersionMismatch` when there is, or will be, another primary that
-    /// may execute the request.
+    /// Turns an error of this disk into `GroupVersionMismatch` when there is, or will be, another
+    /// primary that may execute the request.
     pub(crate) fn redirect_if_replaced(&self, replica: &Replica, since: Epoch, error: Error) -> Error {
         let is_over = replica.is_stepping_down(since) || self.since(replica.group) > since;
         if error.errno == Errno::EIO && is_over { version_mismatch(replica.group) } else { error }
@@ -204,8 +204,8 @@ impl GroupService {
     /// confirms that the member doesn't serve.
     ///
     /// # Errors
-    /// `GroupVersionMismatch` when this isn't the primary any more. `ETIMEDOUT` when management can't be
-    /// reached.
+    /// `GroupVersionMismatch` when this isn't the primary any more. `ETIMEDOUT` when management
+    /// can't be reached.
     pub(crate) async fn wait_for_confirmation(&self, replica: &Replica) -> Result<()> {
         match replica.has_unconfirmed_ejection() {
             // Rare, and large: kept out of the future of every request.

@@ -230,8 +230,8 @@ impl GroupService {
     /// otherwise any client could fill the disk.
     ///
     /// # Errors
-    /// `GroupVersionMismatch` if the request has another version of the group, `ENXIO` if the group doesn't
-    /// exist.
+    /// `GroupVersionMismatch` if the request has another version of the group, `ENXIO` if the group
+    /// doesn't exist.
     pub(crate) async fn require_member(&self, target: TargetId, context: &GroupContext) -> Result<()> {
         let key = (target, context.group);
         if self.entries.read().get(&key).is_some_and(|slot| slot.replica.get().is_some()) {

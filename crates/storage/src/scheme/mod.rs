@@ -38,7 +38,8 @@ pub(crate) trait RedundancyScheme: Sync {
     /// version of the group has begun.
     ///
     /// # Errors
-    /// `GroupVersionMismatch` if another version of the group must answer; `EIO` if no member has the content.
+    /// `GroupVersionMismatch` if another version of the group must answer; `EIO` if no member has
+    /// the content.
     fn read<'a>(
         &self,
         groups: &'a Arc<GroupService>,
@@ -49,7 +50,8 @@ pub(crate) trait RedundancyScheme: Sync {
     /// Answers a client's read-only request at a member that isn't the primary.
     ///
     /// # Errors
-    /// `RedirectToPrimary` where only the primary knows; `GroupVersionMismatch` if the group has another version.
+    /// `RedirectToPrimary` where only the primary knows; `GroupVersionMismatch` if the group has
+    /// another version.
     fn read_at_member<'a>(
         &self,
         groups: &'a Arc<GroupService>,
@@ -63,8 +65,8 @@ pub(crate) trait RedundancyScheme: Sync {
     /// ejected before the change counts as done.
     ///
     /// # Errors
-    /// `GroupVersionMismatch` if another version of the group must execute it; otherwise the failure of the
-    /// primary's own disk, when no in-sync member has the change.
+    /// `GroupVersionMismatch` if another version of the group must execute it; otherwise the
+    /// failure of the primary's own disk, when no in-sync member has the change.
     fn change<'a>(&self, change: Change<'a>) -> LocalFuture<'a, Result<()>>;
 
     /// Repairs what is damaged or missing in a range of a chunk file, on all in-sync members. Runs

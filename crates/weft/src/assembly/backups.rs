@@ -103,7 +103,8 @@ impl Backups {
         self.write(&folder, file, base)
     }
 
-    /// Writes a backup on a core of the calling thread, which is no core: it takes long, and blocks.
+    /// Writes a backup on a core of the calling thread, which is no core: it takes long, and
+    /// blocks.
     fn write(
         self: &Arc<Self>,
         folder: &Path,

@@ -21,7 +21,8 @@ use wire::{GroupContext, StorageReply, StorageRequest};
 /// Answers a client that reads from a member of its choice.
 ///
 /// # Errors
-/// `RedirectToPrimary` where only the primary knows. `GroupVersionMismatch` when the group has another version.
+/// `RedirectToPrimary` where only the primary knows. `GroupVersionMismatch` when the group has
+/// another version.
 pub(super) async fn read_at_member(
     groups: &Arc<GroupService>,
     replica: &Replica,

@@ -71,8 +71,8 @@ async fn checked_length(
 /// holes.
 ///
 /// # Errors
-/// `GroupVersionMismatch` when an in-sync member doesn't answer although its node is reachable: the requester
-/// retries. Unreachable members aren't waited for.
+/// `GroupVersionMismatch` when an in-sync member doesn't answer although its node is reachable: the
+/// requester retries. Unreachable members aren't waited for.
 async fn exists_elsewhere(
     groups: &Arc<GroupService>,
     replica: &Replica,
