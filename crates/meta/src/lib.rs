@@ -16,8 +16,13 @@
 //! client died, and to delete those of unlinked files.
 //!
 //! The metadata services of a cluster share the partitions: each executes those that the cluster
-//! map assigns to it (`ownership`), and locks those of other services for a cross-partition
-//! transaction (`cross_partition`, `partition_lock`).
+//! map assigns to it (`partition::ownership`), and locks those of other services for a
+//! cross-partition transaction (`partition::cross_partition`, `partition::lock`).
+//!
+//! Folders: `session` (who may do what, and until when), `lease` (what sessions cache and what a
+//! command recalls), `partition` (executors, owners, transactions), `store` (what is read from the
+//! metadata store), `data` (chunk files), `drain` (moving chunk files), `service` (the path of a
+//! request, and tasks in the background).
 //!
 //! Invariants:
 //! - An answer reports committed state only: the service sends it once the command's own writes,
@@ -34,54 +39,23 @@
 //! - No command runs on top of a cross-partition commit before that is durable: if one of its
 //!   partitions is lost, its writes must not lie under later ones of the other partition.
 
-mod access_times;
-mod administration;
-mod async_creates;
-mod background;
-mod cache;
-mod capabilities;
-mod chunks;
-mod coherence;
-mod cross_partition;
+mod data;
 mod drain;
-mod eviction;
-mod executor;
-mod exports;
-mod grace_period;
-mod group_creation;
-mod leases;
+mod lease;
 mod limits;
-mod locks;
-mod lost_data;
-mod name_delegations;
-mod ownership;
-mod partition_lock;
-mod partition_reclaim;
-mod peers;
-mod quarantine;
-mod record;
-mod remote_data;
-mod reply_cache;
-mod reported_sizes;
-mod restore_records;
+mod partition;
 mod service;
-mod session_users;
-mod sessions;
-mod size_recovery;
-mod stats;
-mod tombstones;
-mod transaction_view;
-mod truncations;
-mod usage;
+mod session;
+mod store;
 
-pub use administration::SessionStatus;
+pub use data::group_creation::GroupCreator;
+pub use data::size_recovery::Recovery;
 pub use drain::{DrainStatus, LocalMount};
-pub use group_creation::GroupCreator;
 pub use limits::SYNC_INTERVAL;
 pub use net::StorageChannel;
-pub use peers::{PartitionsChannel, PeerContext};
-pub use restore_records::{RestoreRewriter, release_partitions};
+pub use partition::peers::{PartitionsChannel, PeerContext};
+pub use service::administration::SessionStatus;
+pub use service::stats::MetaStats;
 pub use service::{MetaOptions, MetaService};
-pub use sessions::SessionKind;
-pub use size_recovery::Recovery;
-pub use stats::MetaStats;
+pub use session::table::SessionKind;
+pub use store::restore_records::{RestoreRewriter, release_partitions};

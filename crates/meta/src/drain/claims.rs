@@ -1,6 +1,6 @@
 //! Claims on chunk files that a task is filling or reconciling: no other task touches them.
 
-use crate::chunks::ChunkLocation;
+use crate::data::chunks::ChunkLocation;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -1,11 +1,11 @@
 //! The exclusive lease of the migrator.
 
 use super::busy_error;
-use crate::executor::{Abort, CommandOrigin, CommandOutput, TransactOutcome};
 use crate::limits::LEASE_TRIES;
+use crate::partition::executor::{Abort, CommandOrigin, CommandOutput, TransactOutcome};
 use crate::service::MetaService;
-use crate::sessions::Session;
-use crate::transaction_view::{View, not_owner};
+use crate::session::table::Session;
+use crate::store::transaction_view::{View, not_owner};
 use namespace::leases::LeaseRequest;
 use net::LocalFuture;
 use std::sync::Arc;

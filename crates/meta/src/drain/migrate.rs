@@ -9,11 +9,11 @@
 
 use super::migrations::TaskEnd;
 use super::stripe_move::MoveRequest;
-use crate::executor::{Abort, CommandOutput};
 use crate::limits::BACKGROUND_BATCH;
+use crate::partition::executor::{Abort, CommandOutput};
 use crate::service::MetaService;
-use crate::sessions::Session;
-use crate::transaction_view::View;
+use crate::session::table::Session;
+use crate::store::transaction_view::View;
 use namespace::{FilePlacement, Goal, MoveStep, ReadError, Writes};
 use std::sync::Arc;
 use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId};

@@ -46,7 +46,7 @@ pub(crate) use status::Drains;
 
 use crate::limits::{BACKGROUND_BATCH, DRAIN_IDLE, DRAIN_POLL, DRAIN_RETRY, MOVES_AT_ONCE};
 use crate::service::MetaService;
-use crate::sessions::Session;
+use crate::session::table::Session;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stripe_move::{MoveRequest, busy_error};

@@ -1,11 +1,11 @@
 //! Moving one stripe from group to group.
 
 use super::transfer::{Endpoint, Transfer, truncated_source_error};
-use crate::chunks::EpochedFile;
+use crate::data::chunks::EpochedFile;
 use crate::limits::{EXCLUSIVE_TIMEOUT, MAX_FINAL_REGIONS, MAX_FINAL_REGIONS_BUSY, MAX_ROUNDS};
-use crate::restore_records::RestoreRecord;
 use crate::service::MetaService;
-use crate::sessions::Session;
+use crate::session::table::Session;
+use crate::store::restore_records::RestoreRecord;
 use namespace::{Chunks, MoveStep, StripeMove};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -146,8 +146,8 @@ impl MetaService {
         moved: &StripeMove,
         step: impl Fn(&dyn namespace::Reader, &StripeMove) -> Result<MoveStep, namespace::ReadError>,
     ) -> Result<()> {
-        use crate::executor::{Abort, CommandOutput};
-        let command = |view: &crate::transaction_view::View<'_>| match step(view, moved) {
+        use crate::partition::executor::{Abort, CommandOutput};
+        let command = |view: &crate::store::transaction_view::View<'_>| match step(view, moved) {
             Ok(MoveStep::Writes(writes)) => Ok(CommandOutput { answer: Ok(()), writes }),
             Ok(MoveStep::Changed) => {
                 Ok(CommandOutput { answer: Err(Errno::EAGAIN.into()), writes: Vec::new() })

@@ -1,6 +1,6 @@
 //! Copying a chunk file between locations while it changes.
 
-use crate::chunks::{ChunkLocation, Chunks, EpochedFile};
+use crate::data::chunks::{ChunkLocation, Chunks, EpochedFile};
 use crate::limits::COPIES_AT_ONCE;
 use rt::IoBuf;
 use std::cell::Cell;

@@ -1,0 +1,270 @@
+//! Name-prefix delegations: names in a directory that are delegated to one session, while other
+//! sessions use the directory, too. These names begin alike.
+//!
+//! Clients that fill one directory together mostly create names with prefixes of their own
+//! (`rank3.00017`). The holder of the prefix `rank3.` knows which of these names exist, and needn't
+//! ask.
+//!
+//! The lease on such a range is a `Write` lease on an inode number that no file has, in the
+//! directory's partition: recalls, acknowledgements, limits and the ends of sessions work as for
+//! all leases. This module maps directories to these numbers, and drops an entry when its lease is
+//! gone.
+//!
+//! Invariants; leases are granted while the executor of the directory's partition is locked:
+//! - Ranges of two sessions in one directory have no name in common.
+//! - While a session has a range, no other one holds more than `Permissions` on the directory:
+//!   otherwise it would cache names that don't exist any more.
+
+use crate::lease::table::Leases;
+use crate::limits::{MAX_NAME_DELEGATIONS, NAME_DELEGATIONS_PER_DIRECTORY, NAME_DELEGATIONS_PER_SESSION};
+use crate::session::table::Sessions;
+use bytes::Bytes;
+use namespace::leases::{InodeAccess, PendingRecall, Requester};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use types::{InodeId, PartitionId, SessionId};
+use wire::spec::EntryNames;
+
+/// A name-prefix delegation: its holder and its lease.
+struct NameDelegation {
+    session: SessionId,
+    /// Inode number that carries the lease.
+    lease: InodeId,
+}
+
+/// The ranges of a directory by their prefixes. None is a prefix of another one. So at most one is
+/// a prefix of a given name: the last one that isn't greater than the name.
+type DirectoryDelegations = BTreeMap<Bytes, NameDelegation>;
+
+/// Those that have some of these names.
+fn overlapping<'a>(
+    ranges: &'a DirectoryDelegations,
+    names: EntryNames<'a>,
+) -> impl Iterator<Item = &'a NameDelegation> {
+    let (EntryNames::One(beginning) | EntryNames::WithPrefix(beginning)) = names;
+    let before = (Bound::Unbounded, Bound::Included(beginning));
+    let around =
+        ranges.range::<[u8], _>(before).next_back().filter(|(prefix, _)| beginning.starts_with(prefix));
+    let after = (Bound::Excluded(beginning), Bound::Unbounded);
+    let all = matches!(names, EntryNames::WithPrefix(_))
+        .then(|| ranges.range::<[u8], _>(after))
+        .into_iter()
+        .flatten();
+    let within = all.take_while(move |(prefix, _)| prefix.starts_with(beginning));
+    around.into_iter().chain(within).map(|(_, range)| range)
+}
+
+/// The ranges of all directories.
+#[derive(Default)]
+pub(crate) struct NameDelegations {
+    directories: Mutex<BTreeMap<InodeId, DirectoryDelegations>>,
+    /// Ranges in all directories. While it is 0, no session has a delegation.
+    count: AtomicUsize,
+}
+
+impl NameDelegations {
+    fn is_empty(&self) -> bool {
+        self.count.load(Relaxed) == 0
+    }
+
+    /// Those of other sessions in a directory that have some of these names.
+    fn of_others(&self, session: SessionId, dir: InodeId, names: EntryNames<'_>) -> Vec<InodeId> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let directories = self.directories.lock();
+        let Some(ranges) = directories.get(&dir) else { return Vec::new() };
+        let those = overlapping(ranges, names).filter(|range| range.session != session);
+        those.map(|range| range.lease).collect()
+    }
+
+    /// Whether `is_so` holds for a range of another session in a directory.
+    fn any_of_others(
+        &self,
+        session: SessionId,
+        dir: InodeId,
+        is_so: impl Fn(SessionId, InodeId) -> bool,
+    ) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let directories = self.directories.lock();
+        let mut there = directories.get(&dir).into_iter().flat_map(BTreeMap::values);
+        there.any(|range| range.session != session && is_so(range.session, range.lease))
+    }
+
+    fn retain(&self, mut stays: impl FnMut(InodeId, &NameDelegation) -> bool) {
+        if self.is_empty() {
+            return;
+        }
+        let mut directories = self.directories.lock();
+        directories.retain(|dir, ranges| {
+            ranges.retain(|_, range| stays(*dir, range));
+            !ranges.is_empty()
+        });
+        self.count.store(directories.values().map(BTreeMap::len).sum(), Relaxed);
+    }
+
+    /// Drops the ranges of a partition that another service owns now.
+    pub fn forget_partition(&self, partition: PartitionId) {
+        self.retain(|dir, _| dir.partition() != partition);
+    }
+
+    /// Returns the inode number for a session's range, if it has one already, else `fresh`, which
+    /// is registered for it. `None` if a session has some of these names, or there are too many
+    /// ranges.
+    fn find_or_add(
+        &self,
+        session: SessionId,
+        (dir, prefix): (InodeId, &Bytes),
+        fresh: InodeId,
+    ) -> Option<InodeId> {
+        let mut directories = self.directories.lock();
+        if let Some(ranges) = directories.get(&dir) {
+            if let Some(known) = ranges.get(prefix).filter(|range| range.session == session) {
+                return Some(known.lease);
+            }
+            let own = || ranges.values().filter(|range| range.session == session).count();
+            if overlapping(ranges, EntryNames::WithPrefix(prefix)).next().is_some()
+                || ranges.len() >= NAME_DELEGATIONS_PER_DIRECTORY
+                || own() >= NAME_DELEGATIONS_PER_SESSION
+            {
+                return None;
+            }
+        }
+        if self.count.load(Relaxed) >= MAX_NAME_DELEGATIONS {
+            return None;
+        }
+        directories.entry(dir).or_default().insert(prefix.clone(), NameDelegation { session, lease: fresh });
+        self.count.fetch_add(1, Relaxed);
+        Some(fresh)
+    }
+}
+
+impl Leases {
+    fn holds(&self, session: SessionId, range: InodeId) -> bool {
+        self.is_written_by(session, range)
+    }
+
+    /// Whether other sessions have name-prefix delegations in a directory.
+    pub fn others_have_name_delegations(&self, session: SessionId, dir: InodeId) -> bool {
+        self.name_delegations.any_of_others(session, dir, |other, range| self.holds(other, range))
+    }
+
+    /// Recalls the ranges of other sessions that include some of these names.
+    pub fn recall_name_delegations(
+        &self,
+        sessions: &Sessions,
+        requester: Requester,
+        (dir, names): (InodeId, EntryNames<'_>),
+        due: &mut Vec<PendingRecall>,
+    ) {
+        for range in self.name_delegations.of_others(requester.session, dir, names) {
+            self.recall_conflicting_on(sessions, requester, (range, InodeAccess::Write), due);
+        }
+    }
+
+    /// Grants a session the names of a directory with a prefix. Returns the inode number of its
+    /// lease: `fresh`, or the earlier one. Recalls what other sessions cache of all names of the
+    /// directory, and adds pending recalls to `due`: then nothing is granted, and the caller has to
+    /// repeat the request.
+    pub fn acquire_name_delegation(
+        &self,
+        sessions: &Sessions,
+        requester: Requester,
+        (dir, prefix): (InodeId, &Bytes),
+        fresh: InodeId,
+        due: &mut Vec<PendingRecall>,
+    ) -> Option<InodeId> {
+        if self.is_written_elsewhere(requester.session, dir) {
+            return None;
+        }
+        let is_crowded = self.name_delegations.count.load(Relaxed) >= MAX_NAME_DELEGATIONS / 2;
+        self.name_delegations
+            .retain(|at, range| (at != dir && !is_crowded) || self.holds(range.session, range.lease));
+        let before = due.len();
+        self.recall_for_name_change(sessions, requester, dir, due);
+        if due.len() > before {
+            return None;
+        }
+        let range = self.name_delegations.find_or_add(requester.session, (dir, prefix), fresh)?;
+        self.acquire_exclusive(sessions, requester, range, due).map(|_| range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    const DIR: InodeId = InodeId(9);
+
+    fn note(ranges: &NameDelegations, session: u64, prefix: &str, fresh: u64) -> Option<u64> {
+        let prefix = Bytes::copy_from_slice(prefix.as_bytes());
+        let noted = ranges.find_or_add(SessionId(session), (DIR, &prefix), InodeId(fresh));
+        noted.map(|lease| lease.0)
+    }
+
+    #[test]
+    fn no_two_ranges_have_a_name_in_common_and_there_are_not_too_many() {
+        let ranges = NameDelegations::default();
+        assert_eq!(note(&ranges, 1, "a.", 100), Some(100));
+        assert_eq!(note(&ranges, 1, "a.", 101), Some(100), "it has that already");
+        for overlapping in ["a.", "a", "a.b"] {
+            assert_eq!(note(&ranges, 2, overlapping, 102), None);
+        }
+        assert_eq!(note(&ranges, 1, "a.b", 102), None, "its own are refused as well");
+        assert_eq!(note(&ranges, 2, "b.", 103), Some(103));
+        let own = (0..2 * NAME_DELEGATIONS_PER_SESSION as u64)
+            .filter(|n| note(&ranges, 3, &format!("c{n}."), 200 + n).is_some());
+        assert_eq!(own.count(), NAME_DELEGATIONS_PER_SESSION);
+        let many = 2 * NAME_DELEGATIONS_PER_DIRECTORY as u64;
+        let many =
+            (4..many).filter(|other| note(&ranges, *other, &format!("d{other}."), 1000 + other).is_some());
+        assert_eq!(many.count(), NAME_DELEGATIONS_PER_DIRECTORY - NAME_DELEGATIONS_PER_SESSION - 2);
+        ranges.forget_partition(DIR.partition());
+        assert!(ranges.is_empty() && ranges.of_others(SessionId(2), DIR, EntryNames::ALL).is_empty());
+    }
+
+    fn text() -> impl Strategy<Value = String> {
+        "[ab]{0,5}"
+    }
+
+    proptest! {
+        /// Compares the ranges that a command concerns with a check of each range.
+        #[test]
+        fn names_meet_ranges_as_a_look_at_all_of_them_says(prefixes in vec(text(), 0..12), names in vec(text(), 1..12)) {
+            let ranges = NameDelegations::default();
+            let mut noted: Vec<(u64, String)> = Vec::new();
+            for (at, prefix) in prefixes.into_iter().filter(|prefix| !prefix.is_empty()).enumerate() {
+                let overlaps = |other: &String| other.starts_with(&prefix) || prefix.starts_with(other.as_str());
+                let expected = !noted.iter().any(|(_, other)| overlaps(other));
+                let lease = 100 + at as u64;
+                let is_there = noted.iter().any(|(_, other)| *other == prefix);
+                if !is_there {
+                    prop_assert_eq!(note(&ranges, 1, &prefix, lease).is_some(), expected);
+                }
+                if expected {
+                    noted.push((lease, prefix));
+                }
+            }
+            let met = |names| {
+                let mut met: Vec<u64> = ranges.of_others(SessionId(2), DIR, names).iter().map(|ino| ino.0).collect();
+                met.sort_unstable();
+                met
+            };
+            let all = |meets: &dyn Fn(&str) -> bool| -> Vec<u64> {
+                noted.iter().filter(|(_, prefix)| meets(prefix)).map(|(lease, _)| *lease).collect()
+            };
+            for name in &names {
+                prop_assert_eq!(met(EntryNames::One(name.as_bytes())), all(&|prefix| name.starts_with(prefix)));
+                let overlaps = |prefix: &str| name.starts_with(prefix) || prefix.starts_with(name.as_str());
+                prop_assert_eq!(met(EntryNames::WithPrefix(name.as_bytes())), all(&overlaps));
+            }
+            prop_assert_eq!(ranges.of_others(SessionId(1), DIR, EntryNames::ALL), []);
+        }
+    }
+}

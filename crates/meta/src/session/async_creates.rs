@@ -1,0 +1,111 @@
+//! Asynchronous creates of a session that returns: files that applications have already, and the
+//! service may not.
+//!
+//! A session with a directory delegation lets applications continue before the service has created
+//! their files. If its leases end without a recall, since the service restarted or the partition
+//! moved, the session reports these files. The service creates them before other sessions get
+//! access: for those, the files have existed all the time.
+
+use crate::lease::coherence::ConflictFree;
+use crate::limits::{CREATES_AT_ONCE, MAX_REPLAYED_CREATES};
+use crate::partition::executor::{CommandOrigin, CommandOutput, TransactOutcome};
+use crate::service::{LookupScope, MetaService};
+use crate::session::exports::is_unrestricted;
+use crate::session::table::{Session, SessionKind};
+use crate::store::transaction_view::View;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use types::{Attr, Errno, Error, InodeId, Result};
+use wire::{AsyncCreate, MetaOp, MetaReply, MetaRequest};
+
+/// The files that were created so for a session. The session sends each of them again to learn the
+/// outcome. Another session may have removed the file by then, and it must not be created again.
+#[derive(Default)]
+pub(crate) struct ReplayedCreates {
+    files: Mutex<BTreeMap<InodeId, Attr>>,
+}
+
+impl ReplayedCreates {
+    fn note(&self, attr: Attr) {
+        let mut files = self.files.lock();
+        files.insert(attr.ino, attr);
+        if files.len() > MAX_REPLAYED_CREATES {
+            files.pop_first();
+        }
+    }
+
+    /// The answer to a command that was executed when the session returned.
+    pub fn reply_to(&self, op: &MetaOp) -> Option<MetaReply> {
+        let MetaOp::CommitCreate { file } = op else { return None };
+        self.files.lock().get(&file.ino).copied().map(MetaReply::Entry)
+    }
+
+    fn has(&self, ino: InodeId) -> bool {
+        self.files.lock().contains_key(&ino)
+    }
+}
+
+impl MetaService {
+    /// Executes a session's asynchronous creates in directories of partitions that this service
+    /// owns. Call it before other sessions get access. If one fails, the session gets the error
+    /// when it sends that again.
+    pub(crate) async fn replay_creates<'a>(
+        &self,
+        session: &Session,
+        creates: impl Iterator<Item = &'a AsyncCreate>,
+    ) {
+        if !is_unrestricted(&session.export()) {
+            return;
+        }
+        let is_here = |create: &&AsyncCreate| {
+            self.is_owned(create.file.parent.partition()) && !session.replayed_creates.has(create.file.ino)
+        };
+        let here: Vec<&AsyncCreate> = creates.filter(is_here).collect();
+        for batch in here.chunks(CREATES_AT_ONCE) {
+            let replies = batch.iter().map(|create| self.replay_create(session, create)).collect();
+            for (create, made) in batch.iter().zip(rt::join_all(replies).await) {
+                match made {
+                    Ok(MetaReply::Created { attr, .. } | MetaReply::Entry(attr)) => {
+                        session.replayed_creates.note(attr)
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        let (ino, parent) = (create.file.ino.0, create.file.parent.0);
+                        tracing::warn!(session = session.id.0, ino, parent, %error, "an asynchronous create of a file failed after the session returned");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs as a command of the service: it grants no lease, and the client has checked the
+    /// permissions. This service may not know the user's groups that the client has reported
+    /// before.
+    async fn replay_create(&self, session: &Session, create: &AsyncCreate) -> Result<MetaReply> {
+        let op = MetaOp::CommitCreate { file: Box::new(create.file.clone()) };
+        let request = MetaRequest {
+            session: session.id,
+            slot_sequence: None,
+            credentials: create.credentials,
+            privileged: false,
+            op,
+        };
+        let map = self.chunks.map.load();
+        let (local_session, conflict_free) =
+            (Session::new(session.id, SessionKind::Local), ConflictFree::default());
+        let command = |view: &View<'_>| {
+            session.check()?;
+            let asked = (&request, LookupScope::WithInode);
+            let CommandOutput { answer, writes } =
+                self.apply(asked, &local_session, &map, (view, &conflict_free))?;
+            Ok(CommandOutput { answer: answer.reply, writes })
+        };
+        let partition = create.file.parent.partition();
+        match self.executors.transact(CommandOrigin::Background, &[partition], command, |_, _| ()).await? {
+            TransactOutcome::Answered(reply) => Ok(reply),
+            TransactOutcome::Leases(_) | TransactOutcome::CrossPartition(_) => {
+                Err(Error::new(Errno::EAGAIN, "other sessions have leases on its directory"))
+            }
+        }
+    }
+}

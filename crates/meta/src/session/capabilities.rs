@@ -1,0 +1,75 @@
+//! Capabilities that sessions get for storage services, and the check of which client a session
+//! belongs to.
+
+use crate::service::MetaService;
+use crate::session::table::Session;
+use identity::{CapabilityRing, Grant, Rights};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use types::{Errno, Error, InodeId, Result, SessionId};
+use wire::{Capability, LeaseMode, MetaOp, MetaReply};
+
+impl MetaService {
+    /// Issues capabilities from now on, signed with these keys.
+    pub fn sign_with(&self, ring: Arc<CapabilityRing>) {
+        // Only the first call has an effect.
+        self.capabilities.get_or_init(|| ring);
+    }
+
+    /// The capability that comes with an answer and gives a session of another process access to a
+    /// file's chunk files.
+    pub(crate) fn capability_for(
+        &self,
+        session: &Session,
+        op: &MetaOp,
+        reply: &MetaReply,
+        is_read_only: bool,
+    ) -> Option<Capability> {
+        let ring = self.capabilities.get().filter(|_| session.is_remote())?;
+        let (inode, writes) = subject(op, reply)?;
+        // A writer that renews its capability asks for no lease: it has one.
+        let writes = !is_read_only && (writes || self.leases.is_written_by(session.id, inode));
+        let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
+        let holder = session.holder.load(Relaxed);
+        let epoch = if let MetaReply::File(info) = reply { info.epoch } else { 0 };
+        let grant = Grant { session: session.id, inode, rights, holder, epoch, valid_s: 0, expires: 0 };
+        let signed = ring.sign(grant, ring.cluster_time_s(rt::monotonic_ns()))?;
+        Some(Capability(*signed.as_bytes()))
+    }
+
+    /// Refuses a client that is not the one that registered the session, by its proven identity.
+    /// `holder`: see [`net::Caller::holder`].
+    pub(crate) fn check_holder(&self, session: &Session, holder: u64) -> Result<()> {
+        if !session.is_remote() || session.holder.load(Relaxed) == holder {
+            return Ok(());
+        }
+        let error = Error::new(Errno::EACCES, format!("session {} belongs to another client", session.id));
+        Err(error.hint("each client registers a session of its own: mount again"))
+    }
+
+    /// The same before a session returns: only a registered session has a holder.
+    pub(crate) fn check_holder_if_known(&self, id: SessionId, holder: Option<u64>) -> Result<()> {
+        let known = self.sessions.find(id);
+        known.iter().zip(holder).try_for_each(|(session, holder)| self.check_holder(session, holder))
+    }
+}
+
+/// The file whose chunk files an answer is about, and whether the session may change them.
+fn subject(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, bool)> {
+    match (op, reply) {
+        (MetaOp::Open { ino, requested_lease: wish }, MetaReply::File(_)) => {
+            Some((*ino, wish.is_some_and(|wish| wish != LeaseMode::Read)))
+        }
+        (MetaOp::Reopen { ino, .. }, MetaReply::File(_)) => Some((*ino, false)),
+        (MetaOp::BeginWrite { .. } | MetaOp::Truncate { .. }, MetaReply::File(info)) => {
+            Some((info.attr.ino, true))
+        }
+        // Not for a file that existed before: the client opens it, and its permissions are checked
+        // then.
+        (
+            MetaOp::Create { .. } | MetaOp::CommitCreate { .. } | MetaOp::Tmpfile { .. },
+            MetaReply::Created { attr, .. },
+        ) => Some((attr.ino, true)),
+        _ => None,
+    }
+}

@@ -1,0 +1,13 @@
+//! Sessions: their registration and its table, what a session's client may do (capabilities, access
+//! rules, users), its advisory locks, and its end (eviction, or the end of the grace period).
+
+pub(crate) mod async_creates;
+pub(crate) mod capabilities;
+pub(crate) mod eviction;
+pub(crate) mod exports;
+pub(crate) mod grace_period;
+pub(crate) mod locks;
+pub(crate) mod reply_cache;
+pub(crate) mod table;
+pub(crate) mod tombstones;
+pub(crate) mod users;
