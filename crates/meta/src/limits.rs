@@ -37,7 +37,7 @@ pub(crate) const CREATES_AT_ONCE: usize = 64;
 /// Usually more than clients have open for writing at a time.
 pub(crate) const MAX_REPORTED_SIZES: usize = 1 << 20;
 
-/// Name-prefix delegations, about 150 bytes each: in all directories, in one, and of one session in
+/// Name-prefix delegations, about 170 bytes each: in all directories, in one, and of one session in
 /// one.
 pub(crate) const MAX_NAME_DELEGATIONS: usize = 64 << 10;
 pub(crate) const NAME_DELEGATIONS_PER_DIRECTORY: usize = 4096;

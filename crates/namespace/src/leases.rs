@@ -1,11 +1,12 @@
-//! Leases: which session relies on which state of which inode, and which leases are recalled.
+//! Leases: which session relies on which state, and which leases are recalled. A lease is on an
+//! inode, or on names of a directory ([`LeaseKey`]).
 //!
 //! A [`LeaseTable`] decides; the caller numbers recalls, delivers them to the sessions and waits
 //! for their acknowledgements.
 //!
 //! - `Read` and `Permissions` are compatible with each other, `Shared` with `Shared`, and nothing
 //!   else of two sessions on one inode. A session holds one mode on an inode, the strongest that it
-//!   needs.
+//!   needs. On names of a directory, the only mode is `Write`: a name-prefix delegation.
 //! - A session that adds or removes names in a directory leaves `Permissions` there to the others.
 //! - `Write` on a directory is a directory delegation: only its holder knows the names. A lookup by
 //!   another session recalls it to `Permissions`.
@@ -24,13 +25,15 @@
 //! Pure, and deterministic: nothing is iterated in hash order. A table may be one of several
 //! shards, each with its own inodes.
 
+mod key;
 mod lease_limits;
 
+pub use key::{LeaseKey, NamePrefixId};
 use lease_limits::SessionLeases;
 use std::collections::{BTreeMap, VecDeque};
 use types::{InodeId, PartitionId, SessionId};
 pub use wire::InodeAccess;
-use wire::{LeaseMode, RecallAck};
+use wire::LeaseMode;
 
 /// How long no lease is offered on an inode after a recall, in nanoseconds. Without it, two
 /// sessions that change the same directory would pass its lease back and forth with every change.
@@ -62,14 +65,25 @@ pub struct LeaseCounts {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs)]
 pub struct PendingRecall {
-    pub ino: InodeId,
+    pub key: LeaseKey,
     pub session: SessionId,
     pub number: u64,
 }
 
-/// Numbers a recall within its session, and sends it: session, inode, and the mode that may be
+/// A session's acknowledgement of a recall.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Acknowledgement {
+    /// What the recalled lease is on.
+    pub key: LeaseKey,
+    /// Number of the recall.
+    pub number: u64,
+    /// The session still has the file open.
+    pub in_use: bool,
+}
+
+/// Numbers a recall within its session, and sends it: session, lease, and the mode that may be
 /// kept.
-pub type Send<'a> = &'a mut dyn FnMut(SessionId, InodeId, Option<LeaseMode>) -> u64;
+pub type Send<'a> = &'a mut dyn FnMut(SessionId, LeaseKey, Option<LeaseMode>) -> u64;
 
 /// A requested lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +108,7 @@ pub struct Requester {
     pub acknowledges: bool,
 }
 
-/// Lease and use of a session on an inode.
+/// A session's lease on an inode or on names, and its use of the inode.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
     session: SessionId,
@@ -135,11 +149,11 @@ struct Entry {
     epoch: u64,
 }
 
-/// Leases on the inodes of one shard.
+/// The leases of one shard.
 pub struct LeaseTable {
     limits: Limits,
-    inodes: BTreeMap<InodeId, Entry>,
-    /// Holders in `inodes`, all and by session.
+    entries: BTreeMap<LeaseKey, Entry>,
+    /// Holders in `entries`, all and by session.
     total: usize,
     by_session: BTreeMap<SessionId, SessionLeases>,
     /// Those of them that are recalled to make room.
@@ -147,8 +161,8 @@ pub struct LeaseTable {
     /// The last sequence number, and the session that was last asked to make room.
     last_age_number: u32,
     last_victim: SessionId,
-    /// Recalled inodes, by time.
-    cooling: VecDeque<(u64, InodeId)>,
+    /// Recalled leases, by time.
+    cooling: VecDeque<(u64, LeaseKey)>,
     /// Doomed inodes without leases and uses.
     abandoned: Vec<InodeId>,
 }
@@ -158,7 +172,7 @@ impl LeaseTable {
     pub fn new(limits: Limits) -> LeaseTable {
         LeaseTable {
             limits,
-            inodes: BTreeMap::new(),
+            entries: BTreeMap::new(),
             total: 0,
             by_session: BTreeMap::new(),
             recalled_for_room: 0,
@@ -169,43 +183,43 @@ impl LeaseTable {
         }
     }
 
-    /// Inodes in the table, including those in cool-down.
+    /// Keys in the table, including those in cool-down.
     pub fn len(&self) -> usize {
-        self.inodes.len()
+        self.entries.len()
     }
 
-    /// True if no session holds a lease or uses an inode, and no inode is in cool-down.
+    /// True if no session holds a lease or uses an inode, and no key is in cool-down.
     pub fn is_empty(&self) -> bool {
-        self.inodes.is_empty()
+        self.entries.is_empty()
     }
 
     /// Grants `Read` without a request, if that conflicts with no lease. Returns the mode that the
     /// session holds and may rely on: none while it is recalled, nor for `Shared`, which is nothing
     /// to rely on.
     pub fn offer(&mut self, requester: Requester, ino: InodeId) -> Option<LeaseMode> {
-        self.offer_or(requester, ino, (LeaseMode::Read, None))
+        self.offer_or(requester, ino.into(), (LeaseMode::Read, None))
     }
 
     /// The same for a directory. During cool-down, it grants `Permissions`: changes of names don't
     /// conflict with that.
     pub fn offer_directory(&mut self, requester: Requester, ino: InodeId) -> Option<LeaseMode> {
-        self.offer_or(requester, ino, (LeaseMode::Read, Some(LeaseMode::Permissions)))
+        self.offer_or(requester, ino.into(), (LeaseMode::Read, Some(LeaseMode::Permissions)))
     }
 
     /// The same if no session may know all names of the directory: grants `Permissions` at most.
     pub fn offer_permissions(&mut self, requester: Requester, ino: InodeId) -> Option<LeaseMode> {
-        self.offer_or(requester, ino, (LeaseMode::Permissions, Some(LeaseMode::Permissions)))
+        self.offer_or(requester, ino.into(), (LeaseMode::Permissions, Some(LeaseMode::Permissions)))
     }
 
     fn offer_or(
         &mut self,
         requester: Requester,
-        ino: InodeId,
+        key: LeaseKey,
         (mut offered, while_cooling): (LeaseMode, Option<LeaseMode>),
     ) -> Option<LeaseMode> {
         self.cool_down(requester.now_ns);
         let room = self.has_room_for_offers(requester.session);
-        match self.inodes.get_mut(&ino) {
+        match self.entries.get_mut(&key) {
             Some(entry) => {
                 if entry.is_blocked_for(requester.session) {
                     return None;
@@ -213,7 +227,7 @@ impl LeaseTable {
                 match entry.find(requester.session).map(|own| own.mode) {
                     Some(Some(LeaseMode::Shared)) => return None,
                     Some(Some(mode @ (LeaseMode::Read | LeaseMode::Write))) => {
-                        return self.hold(requester, ino, mode);
+                        return self.hold(requester, key, mode);
                     }
                     Some(_) => {}
                     None if !room => return None,
@@ -230,7 +244,7 @@ impl LeaseTable {
             None if !room => return None,
             None => {}
         }
-        self.hold(requester, ino, offered)
+        self.hold(requester, key, offered)
     }
 
     /// Grants `Write` on a directory, a directory delegation. Recalls the leases of other sessions,
@@ -239,13 +253,13 @@ impl LeaseTable {
     pub fn grant_exclusive(
         &mut self,
         requester: Requester,
-        ino: InodeId,
+        key: LeaseKey,
         send: Send<'_>,
         due: &mut Vec<PendingRecall>,
     ) -> Option<LeaseMode> {
         self.cool_down(requester.now_ns);
         let room = self.has_room_for_offers(requester.session);
-        let own = match self.inodes.get(&ino) {
+        let own = match self.entries.get(&key) {
             Some(entry) => {
                 let is_taken = entry.others(requester.session).next().is_some();
                 let is_cooling_down = is_taken && entry.recalled_ns.is_some();
@@ -260,13 +274,13 @@ impl LeaseTable {
             return None;
         }
         let before = due.len();
-        self.recall_conflicting(requester, ino, InodeAccess::Write, send, due);
+        self.recall_conflicting(requester, key, InodeAccess::Write, send, due);
         let is_used = |entry: &Entry| entry.others(requester.session).next().is_some();
-        if due.len() > before || self.inodes.get(&ino).is_some_and(is_used) {
+        if due.len() > before || self.entries.get(&key).is_some_and(is_used) {
             return None;
         }
-        let mode = self.hold(requester, ino, LeaseMode::Write)?;
-        if let Some(entry) = self.inodes.get_mut(&ino) {
+        let mode = self.hold(requester, key, LeaseMode::Write)?;
+        if let Some(entry) = self.entries.get_mut(&key) {
             entry.is_directory = true;
         }
         Some(mode)
@@ -285,13 +299,14 @@ impl LeaseTable {
         send: Send<'_>,
         due: &mut Vec<PendingRecall>,
     ) -> Option<LeaseMode> {
+        let key = LeaseKey::Inode(ino);
         self.cool_down(requester.now_ns);
         let requested = match request {
             LeaseRequest::Mode(mode) => mode,
             LeaseRequest::Exclusive => LeaseMode::Write,
         };
-        let Some(entry) = self.inodes.get_mut(&ino) else {
-            return self.hold(requester, ino, requested);
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return self.hold(requester, key, requested);
         };
         let own = entry.holder(requester.session).copied();
         if own.is_some_and(|own| own.recall.is_some()) {
@@ -306,21 +321,21 @@ impl LeaseTable {
             && entry.others(requester.session).any(Holder::writes);
         let mode = if becomes_shared { LeaseMode::Shared } else { wanted };
         let before = due.len();
-        entry.recall_conflicting((requester.session, ino), |held| conflict_with_mode(held, mode), send, due);
+        entry.recall_conflicting((requester.session, key), |held| conflict_with_mode(held, mode), send, due);
         // A command that waits for a recall must not find a new holder afterwards.
         for other in entry.others(requester.session) {
             if let Some(pending) = other.recall
                 && pending.blocks_command
                 && pending.retain != Some(mode)
             {
-                due.push(PendingRecall { ino, session: other.session, number: pending.number });
+                due.push(PendingRecall { key, session: other.session, number: pending.number });
             }
         }
         if due.len() > before {
-            self.note_recall(ino, requester.now_ns);
+            self.note_recall(key, requester.now_ns);
             return None;
         }
-        self.hold(requester, ino, mode)
+        self.hold(requester, key, mode)
     }
 
     /// Recalls the leases of other sessions that conflict with a command, and adds pending recalls
@@ -328,17 +343,17 @@ impl LeaseTable {
     pub fn recall_conflicting(
         &mut self,
         requester: Requester,
-        ino: InodeId,
+        key: LeaseKey,
         access: InodeAccess,
         send: Send<'_>,
         due: &mut Vec<PendingRecall>,
     ) {
-        let Some(entry) = self.inodes.get(&ino) else { return };
+        let Some(entry) = self.entries.get(&key) else { return };
         match access {
             InodeAccess::Read if entry.is_directory => {
-                self.recall_where(requester, ino, conflict_with_lookup, send, due)
+                self.recall_where(requester, key, conflict_with_lookup, send, due)
             }
-            _ => self.recall_where(requester, ino, |held| conflict_with_access(held, access), send, due),
+            _ => self.recall_where(requester, key, |held| conflict_with_access(held, access), send, due),
         }
     }
 
@@ -351,33 +366,33 @@ impl LeaseTable {
         send: Send<'_>,
         due: &mut Vec<PendingRecall>,
     ) {
-        self.recall_where(requester, ino, conflict_with_name_change, send, due);
+        self.recall_where(requester, ino.into(), conflict_with_name_change, send, due);
     }
 
     fn recall_where(
         &mut self,
         requester: Requester,
-        ino: InodeId,
+        key: LeaseKey,
         conflict: impl Fn(LeaseMode) -> Option<Option<LeaseMode>>,
         send: Send<'_>,
         due: &mut Vec<PendingRecall>,
     ) {
-        let Some(entry) = self.inodes.get_mut(&ino) else { return };
+        let Some(entry) = self.entries.get_mut(&key) else { return };
         let before = due.len();
-        entry.recall_conflicting((requester.session, ino), conflict, send, due);
+        entry.recall_conflicting((requester.session, key), conflict, send, due);
         if due.len() > before {
-            self.note_recall(ino, requester.now_ns);
+            self.note_recall(key, requester.now_ns);
         }
     }
 
     /// Whether another session may write the inode, so that only that one knows its size.
     pub fn is_written_elsewhere(&self, session: SessionId, ino: InodeId) -> bool {
-        self.inodes.get(&ino).is_some_and(|entry| entry.others(session).any(Holder::writes))
+        self.entries.get(&ino.into()).is_some_and(|entry| entry.others(session).any(Holder::writes))
     }
 
-    /// Whether a session may write the inode.
-    pub fn is_written_by(&self, session: SessionId, ino: InodeId) -> bool {
-        self.inodes.get(&ino).and_then(|entry| entry.find(session)).is_some_and(Holder::writes)
+    /// Whether a session may write the inode, or holds the names.
+    pub fn is_written_by(&self, session: SessionId, key: LeaseKey) -> bool {
+        self.entries.get(&key).and_then(|entry| entry.find(session)).is_some_and(Holder::writes)
     }
 
     /// The lease epoch of an inode: a number that all its users share. It increases whenever the
@@ -388,7 +403,7 @@ impl LeaseTable {
     /// gives up the right in that way: a session acknowledges only after its requests have
     /// completed.
     pub fn epoch(&mut self, ino: InodeId, fresh: impl FnOnce() -> u64) -> u64 {
-        let Some(entry) = self.inodes.get_mut(&ino) else { return fresh() };
+        let Some(entry) = self.entries.get_mut(&ino.into()) else { return fresh() };
         if entry.epoch == 0 {
             entry.epoch = fresh();
         }
@@ -397,7 +412,7 @@ impl LeaseTable {
 
     /// Starts a new epoch of the inode, unless the current one is larger than `past`.
     pub fn end_epoch(&mut self, ino: InodeId, past: u64) {
-        if let Some(entry) = self.inodes.get_mut(&ino)
+        if let Some(entry) = self.entries.get_mut(&ino.into())
             && entry.epoch <= past
         {
             entry.epoch = 0;
@@ -406,29 +421,30 @@ impl LeaseTable {
 
     /// Whether a recall is pending.
     pub fn is_pending(&self, due: &PendingRecall) -> bool {
-        let holder = self.inodes.get(&due.ino).and_then(|entry| entry.find(due.session));
+        let holder = self.entries.get(&due.key).and_then(|entry| entry.find(due.session));
         holder.and_then(|holder| holder.recall).is_some_and(|pending| pending.number == due.number)
     }
 
     /// Marks an inode as open by a session, if its lease doesn't imply that. Returns false at a
     /// limit.
     pub fn mark_in_use(&mut self, requester: Requester, ino: InodeId) -> bool {
+        let key = LeaseKey::Inode(ino);
         let has_room = self.has_room(requester.session);
-        match self.inodes.get_mut(&ino).and_then(|entry| entry.holder(requester.session)) {
+        match self.entries.get_mut(&key).and_then(|entry| entry.holder(requester.session)) {
             Some(own) => {
                 own.in_use = true;
                 own.granted_at = requester.last_recall;
             }
             None if !has_room => return false,
-            None => self.add(requester, ino, Holder { in_use: true, ..Holder::new(requester) }),
+            None => self.add(requester, key, Holder { in_use: true, ..Holder::new(requester) }),
         }
         true
     }
 
     /// Handles a recall acknowledgement. One of a recall that was resolved or replaced only updates
     /// whether the inode is in use.
-    pub fn acknowledge(&mut self, session: SessionId, answer: &RecallAck, now_ns: u64) {
-        let Some(entry) = self.inodes.get_mut(&answer.ino) else { return };
+    pub fn acknowledge(&mut self, session: SessionId, answer: Acknowledgement, now_ns: u64) {
+        let Some(entry) = self.entries.get_mut(&answer.key) else { return };
         let Some(own) = entry.holder(session) else { return };
         // An acknowledgement doesn't cover a file that was opened after its recall.
         own.in_use = answer.in_use || (own.in_use && own.granted_at >= answer.number);
@@ -445,44 +461,49 @@ impl LeaseTable {
                 self.recall_for_room_completed(session);
             }
             if pending.blocks_command {
-                self.note_recall(answer.ino, now_ns);
+                self.note_recall(answer.key, now_ns);
             }
         }
-        self.forget_holders(answer.ino, |holder| {
+        self.forget_holders(answer.key, |holder| {
             holder.session == session && holder.mode.is_none() && !holder.in_use
         });
     }
 
-    /// Releases a session's lease and use of an inode, unless it was granted something after it had
+    /// Releases a session's lease and use, unless it was granted something after it had
     /// confirmed `seen` recalls: then the release is older than that.
-    pub fn release(&mut self, session: SessionId, ino: InodeId, seen: u64) {
-        self.forget_holders(ino, |holder| holder.session == session && holder.granted_at <= seen);
+    pub fn release(&mut self, session: SessionId, key: LeaseKey, seen: u64) {
+        self.forget_holders(key, |holder| holder.session == session && holder.granted_at <= seen);
     }
 
     /// Drops a session's use of an inode without a name. Returns true if no other session uses it:
     /// then it can be deleted. Otherwise it becomes [abandoned](LeaseTable::take_abandoned) later.
     pub fn reclaim(&mut self, session: SessionId, ino: InodeId) -> bool {
-        let Some(entry) = self.inodes.get_mut(&ino) else { return true };
+        let key = LeaseKey::Inode(ino);
+        let Some(entry) = self.entries.get_mut(&key) else { return true };
         let is_free = entry.others(session).next().is_none();
         entry.reclaim_deferred = !is_free;
-        self.forget_holders(ino, |holder| holder.session == session);
+        self.forget_holders(key, |holder| holder.session == session);
         is_free
     }
 
-    /// Ends a session; returns the inodes on which it had a lease or use.
-    pub fn end_session(&mut self, session: SessionId) -> Vec<InodeId> {
+    /// Ends a session; returns what it had a lease or use of.
+    pub fn end_session(&mut self, session: SessionId) -> Vec<LeaseKey> {
         self.drop_session_leases(session, |_| true)
     }
 
-    /// Drops a session's leases and uses of some inodes; returns those inodes.
-    pub fn drop_session_leases(&mut self, session: SessionId, of: impl Fn(InodeId) -> bool) -> Vec<InodeId> {
+    /// Drops some of a session's leases and uses; returns what they were on.
+    pub fn drop_session_leases(
+        &mut self,
+        session: SessionId,
+        of: impl Fn(LeaseKey) -> bool,
+    ) -> Vec<LeaseKey> {
         if !self.by_session.contains_key(&session) {
             return Vec::new();
         }
-        let held = self.inodes.iter().filter(|(ino, entry)| of(**ino) && entry.find(session).is_some());
-        let held: Vec<InodeId> = held.map(|(ino, _)| *ino).collect();
-        for &ino in &held {
-            self.forget_holders(ino, |holder| holder.session == session);
+        let held = self.entries.iter().filter(|(key, entry)| of(**key) && entry.find(session).is_some());
+        let held: Vec<LeaseKey> = held.map(|(key, _)| *key).collect();
+        for &key in &held {
+            self.forget_holders(key, |holder| holder.session == session);
         }
         held
     }
@@ -491,12 +512,13 @@ impl LeaseTable {
     /// lease. Returns false if neither is possible, or at a limit. Commands that wait for `from`
     /// have to check again.
     pub fn transfer(&mut self, from: SessionId, to: Requester, ino: InodeId) -> bool {
-        let Some(entry) = self.inodes.get(&ino) else {
-            return self.hold(to, ino, LeaseMode::Write).is_some();
+        let key = LeaseKey::Inode(ino);
+        let Some(entry) = self.entries.get(&key) else {
+            return self.hold(to, key, LeaseMode::Write).is_some();
         };
         let (own, held) = (entry.find(to.session).copied(), entry.find(from).copied());
         if own.is_some_and(|own| own.writes()) {
-            self.forget_holders(ino, |holder| holder.session == from);
+            self.forget_holders(key, |holder| holder.session == from);
             return true;
         }
         let is_free = || entry.others(to.session).all(|other| other.mode.is_none());
@@ -505,29 +527,29 @@ impl LeaseTable {
             None if is_free() => LeaseMode::Write,
             _ => return false,
         };
-        if self.hold(to, ino, mode).is_none() {
+        if self.hold(to, key, mode).is_none() {
             return false;
         }
-        self.forget_holders(ino, |holder| holder.session == from);
+        self.forget_holders(key, |holder| holder.session == from);
         true
     }
 
-    /// Drops all inodes of a partition; returns those that were in the table.
-    pub fn forget_partition(&mut self, partition: PartitionId) -> Vec<InodeId> {
-        let of_it = |ino: &&InodeId| ino.partition() == partition;
-        let inodes: Vec<InodeId> = self.inodes.keys().filter(of_it).copied().collect();
-        for &ino in &inodes {
-            if let Some(entry) = self.inodes.get_mut(&ino) {
+    /// Drops everything in a partition; returns the keys that were in the table.
+    pub fn forget_partition(&mut self, partition: PartitionId) -> Vec<LeaseKey> {
+        let of_it = |key: &&LeaseKey| key.partition() == partition;
+        let keys: Vec<LeaseKey> = self.entries.keys().filter(of_it).copied().collect();
+        for &key in &keys {
+            if let Some(entry) = self.entries.get_mut(&key) {
                 (entry.reclaim_deferred, entry.recalled_ns) = (false, None);
             }
-            self.forget_holders(ino, |_| true);
+            self.forget_holders(key, |_| true);
         }
-        inodes
+        keys
     }
 
     /// Adds up each session's leases, and files that are open without one.
     pub fn tally(&self, into: &mut BTreeMap<SessionId, LeaseCounts>) {
-        for holder in self.inodes.values().flat_map(|entry| &entry.holders) {
+        for holder in self.entries.values().flat_map(|entry| &entry.holders) {
             let tally = into.entry(holder.session).or_default();
             tally.leases += u64::from(holder.mode.is_some());
             tally.in_use += u64::from(holder.mode.is_none() && holder.in_use);
@@ -539,31 +561,31 @@ impl LeaseTable {
         std::mem::take(&mut self.abandoned)
     }
 
-    fn hold(&mut self, requester: Requester, ino: InodeId, mode: LeaseMode) -> Option<LeaseMode> {
-        let had_writer = self.inodes.get(&ino).is_some_and(|entry| entry.holders.iter().any(Holder::writes));
+    fn hold(&mut self, requester: Requester, key: LeaseKey, mode: LeaseMode) -> Option<LeaseMode> {
+        let had_writer = self.entries.get(&key).is_some_and(|entry| entry.holders.iter().any(Holder::writes));
         let has_room = self.has_room(requester.session);
-        match self.inodes.get_mut(&ino).and_then(|entry| entry.holder(requester.session)) {
+        match self.entries.get_mut(&key).and_then(|entry| entry.holder(requester.session)) {
             Some(own) => {
                 own.mode = Some(mode);
                 own.granted_at = requester.last_recall;
             }
             None if !has_room => return None,
-            None => self.add(requester, ino, Holder { mode: Some(mode), ..Holder::new(requester) }),
+            None => self.add(requester, key, Holder { mode: Some(mode), ..Holder::new(requester) }),
         }
-        if let Some(entry) = self.inodes.get_mut(&ino)
+        if let Some(entry) = self.entries.get_mut(&key)
             && mode != LeaseMode::Read
             && !had_writer
         {
             entry.epoch = 0;
         }
         if requester.acknowledges {
-            self.note_use(requester.session, ino);
+            self.note_use(requester.session, key);
         }
         Some(mode)
     }
 
-    fn add(&mut self, requester: Requester, ino: InodeId, holder: Holder) {
-        let entry = self.inodes.entry(ino).or_default();
+    fn add(&mut self, requester: Requester, key: LeaseKey, holder: Holder) {
+        let entry = self.entries.entry(key).or_default();
         if entry.holders.capacity() == 0 {
             entry.holders.reserve_exact(1);
         }
@@ -572,9 +594,9 @@ impl LeaseTable {
         self.by_session.entry(requester.session).or_default().holders += 1;
     }
 
-    /// Removes holders of an inode, and the inode if nothing is left of it.
-    fn forget_holders(&mut self, ino: InodeId, is_gone: impl Fn(&Holder) -> bool) {
-        let Some(entry) = self.inodes.get_mut(&ino) else { return };
+    /// Removes holders of a lease, and its entry if nothing is left of it.
+    fn forget_holders(&mut self, key: LeaseKey, is_gone: impl Fn(&Holder) -> bool) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
         entry.holders.retain(|holder| {
             if !is_gone(holder) {
                 return true;
@@ -598,25 +620,25 @@ impl LeaseTable {
             return;
         }
         if std::mem::take(&mut entry.reclaim_deferred) {
-            self.abandoned.push(ino);
+            self.abandoned.extend(key.inode());
         }
         if entry.recalled_ns.is_none() {
-            self.inodes.remove(&ino);
+            self.entries.remove(&key);
         }
     }
 
-    fn note_recall(&mut self, ino: InodeId, now_ns: u64) {
-        let Some(entry) = self.inodes.get_mut(&ino) else { return };
+    fn note_recall(&mut self, key: LeaseKey, now_ns: u64) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
         // One entry for each time: a later one is in the queue when the first expires.
         if entry.recalled_ns.replace(now_ns) != Some(now_ns) {
-            self.cooling.push_back((now_ns, ino));
+            self.cooling.push_back((now_ns, key));
         }
         if self.cooling.len() > MAX_COOLING {
             self.forget_oldest();
         }
     }
 
-    /// Ends the cool-down of inodes whose recall is old enough.
+    /// Ends cool-downs whose recall is old enough.
     fn cool_down(&mut self, now_ns: u64) {
         while self.cooling.front().is_some_and(|(then, _)| now_ns.saturating_sub(*then) >= COOL_DOWN_NS) {
             self.forget_oldest();
@@ -624,12 +646,12 @@ impl LeaseTable {
     }
 
     fn forget_oldest(&mut self) {
-        let Some((then, ino)) = self.cooling.pop_front() else { return };
-        let Some(entry) = self.inodes.get_mut(&ino) else { return };
+        let Some((then, key)) = self.cooling.pop_front() else { return };
+        let Some(entry) = self.entries.get_mut(&key) else { return };
         if entry.recalled_ns == Some(then) {
             entry.recalled_ns = None;
             if entry.holders.is_empty() {
-                self.inodes.remove(&ino);
+                self.entries.remove(&key);
             }
         }
     }
@@ -682,7 +704,7 @@ impl Entry {
     /// of a conflicting one.
     fn recall_conflicting(
         &mut self,
-        (session, ino): (SessionId, InodeId),
+        (session, key): (SessionId, LeaseKey),
         conflict: impl Fn(LeaseMode) -> Option<Option<LeaseMode>>,
         send: Send<'_>,
         due: &mut Vec<PendingRecall>,
@@ -697,13 +719,13 @@ impl Entry {
                 }
                 replaced => {
                     let keep = replaced.map_or(keep, |pending| pending.retain.and_then(&conflict).flatten());
-                    let number = send(holder.session, ino, keep);
+                    let number = send(holder.session, key, keep);
                     holder.recall =
                         Some(RecallState { number, retain: keep, blocks_command: true, to_make_room: false });
                     number
                 }
             };
-            due.push(PendingRecall { ino, session: holder.session, number });
+            due.push(PendingRecall { key, session: holder.session, number });
         }
     }
 }

@@ -103,7 +103,7 @@ impl MetaService {
         let Some(holder) = self.quarantine.holder.lock().clone() else { return };
         // Recalls from waiting sessions: the release acknowledges them.
         holder.recalls_after(u64::MAX);
-        self.leases.release(holder.id, ino, u64::MAX);
+        self.leases.release(holder.id, ino.into(), u64::MAX);
     }
 
     /// Retries size recovery of quarantined files, until the service stops.

@@ -11,7 +11,7 @@
 //! sessions return or reclaim the partition.
 
 use crate::service::MetaService;
-use namespace::leases::PendingRecall;
+use namespace::leases::{LeaseKey, PendingRecall};
 use namespace::record::{self, Writing};
 use namespace::{Applied, Writes, keys};
 use parking_lot::Mutex;
@@ -79,14 +79,19 @@ impl MetaService {
     /// Executes the pending truncation of a session that acknowledges a recall. With the
     /// acknowledgement of an older recall, it may go on using the file.
     pub(crate) async fn truncate_before_acknowledgement(&self, due: PendingRecall) {
-        if self.truncations.is_pending(due.ino, due.session) && self.leases.is_pending(&due) {
-            self.complete_truncation(due.ino, due.session).await;
+        if let LeaseKey::Inode(ino) = due.key
+            && self.truncations.is_pending(ino, due.session)
+            && self.leases.is_pending(&due)
+        {
+            self.complete_truncation(ino, due.session).await;
         }
     }
 
     /// Executes the pending truncation of a session that doesn't use the file any more.
-    pub(crate) async fn truncate_before_release(&self, ino: InodeId, session: SessionId) {
-        if self.truncations.is_pending(ino, session) {
+    pub(crate) async fn truncate_before_release(&self, key: LeaseKey, session: SessionId) {
+        if let LeaseKey::Inode(ino) = key
+            && self.truncations.is_pending(ino, session)
+        {
             self.complete_truncation(ino, session).await;
         }
     }

@@ -24,7 +24,7 @@ impl Drop for ExclusiveLease<'_> {
     fn drop(&mut self) {
         // Recalls from waiting sessions: the release acknowledges them.
         self.migrator.recalls_after(u64::MAX);
-        self.service.leases.release(self.migrator.id, self.ino, u64::MAX);
+        self.service.leases.release(self.migrator.id, self.ino.into(), u64::MAX);
     }
 }
 

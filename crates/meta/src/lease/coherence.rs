@@ -11,7 +11,7 @@ use crate::session::table::{Session, Sessions};
 use crate::store::transaction_view::View;
 use bytes::Bytes;
 use namespace::keys::{self, Key};
-use namespace::leases::{InodeAccess, LeaseRequest, PendingRecall, Requester};
+use namespace::leases::{InodeAccess, LeaseKey, LeaseRequest, NamePrefixId, PendingRecall, Requester};
 use namespace::record::{self, Inode};
 use namespace::{Applied, Writes};
 use std::collections::BTreeSet;
@@ -102,12 +102,8 @@ impl MetaService {
         let mut due = Vec::new();
         for Entry { dir, names, .. } in op.spec().entries.into_iter().flatten() {
             if !view.locked.is_remote_partition(dir.partition()) {
-                self.leases.recall_conflicting_on(
-                    &self.sessions,
-                    requester,
-                    (dir, InodeAccess::Read),
-                    &mut due,
-                );
+                let access = (dir.into(), InodeAccess::Read);
+                self.leases.recall_conflicting_on(&self.sessions, requester, access, &mut due);
                 self.leases.recall_name_delegations(&self.sessions, requester, (dir, names), &mut due);
             } else if !conflict_free.has(dir)
                 && matches!(op, MetaOp::Rename { mode: RenameMode::Exchange, .. })
@@ -133,26 +129,27 @@ impl MetaService {
         let may = session.is_remote() && is_unrestricted(&session.export());
         let requester = session.lease_requester();
         let mut due = Vec::new();
-        let granted_ino = match reply {
-            MetaReply::Preallocated { prefix_lease: Some(range), .. } if may => {
-                let taken = self.leases.acquire_name_delegation(
+        let granted = match reply {
+            MetaReply::Preallocated { prefix_lease: Some(number), .. } if may => {
+                let key = self.leases.acquire_name_delegation(
                     &self.sessions,
                     requester,
                     (dir, prefix),
-                    *range,
+                    NamePrefixId::new(*number),
                     &mut due,
                 );
-                taken.inspect(|taken| *range = *taken)
+                key.inspect(|key| *number = key.number())
             }
             MetaReply::Preallocated { prefix_lease: None, .. }
                 if may && !self.leases.others_have_name_delegations(session.id, dir) =>
             {
-                self.leases.acquire_exclusive(&self.sessions, requester, dir, &mut due).map(|_| dir)
+                let key = LeaseKey::Inode(dir);
+                self.leases.acquire_exclusive(&self.sessions, requester, key, &mut due).map(|_| key)
             }
             _ => None,
         };
         require_acknowledged(due)?;
-        let Some(ino) = granted_ino else {
+        let Some(key) = granted else {
             let message = match prefix.is_empty() {
                 true => {
                     format!(
@@ -170,7 +167,7 @@ impl MetaService {
             return Err(Abort::Refused(Error::new(Errno::EBUSY, message).hint(hint)));
         };
         self.check_not_ended(session)?;
-        let grants = vec![LeaseGrant { ino, mode: LeaseMode::Write }];
+        let grants = vec![LeaseGrant { ino: key.number(), mode: LeaseMode::Write }];
         Ok(Granted { grants, last_recall: requester.last_recall, directories: Vec::new() })
     }
 
@@ -534,7 +531,7 @@ mod tests {
                 let wish = (InodeId(number), LeaseRequest::Exclusive);
                 meta.leases.acquire(&meta.sessions, session.lease_requester(), wish, &mut Vec::new())
             };
-            let holds = |number| meta.leases.is_written_by(ENDED, InodeId(number));
+            let holds = |number| meta.leases.is_written_by(ENDED, InodeId(number).into());
             grant(10).unwrap();
             session.end();
             meta.revoke_late_grants(&session);

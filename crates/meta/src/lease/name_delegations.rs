@@ -5,10 +5,10 @@
 //! (`rank3.00017`). The holder of the prefix `rank3.` knows which of these names exist, and needn't
 //! ask.
 //!
-//! The lease on such a range is a `Write` lease on an inode number that no file has, in the
-//! directory's partition: recalls, acknowledgements, limits and the ends of sessions work as for
-//! all leases. This module maps directories to these numbers, and drops an entry when its lease is
-//! gone.
+//! The lease on such a range is a `Write` lease with a key of its own ([`LeaseKey::NamePrefix`]):
+//! recalls, acknowledgements, limits and the ends of sessions work as for all leases. In messages
+//! its number stands where that of an inode stands for other leases. This module maps directories
+//! and numbers to keys, and drops an entry when its lease is gone.
 //!
 //! Invariants; leases are granted while the executor of the directory's partition is locked:
 //! - Ranges of two sessions in one directory have no name in common.
@@ -19,9 +19,9 @@ use crate::lease::table::Leases;
 use crate::limits::{MAX_NAME_DELEGATIONS, NAME_DELEGATIONS_PER_DIRECTORY, NAME_DELEGATIONS_PER_SESSION};
 use crate::session::table::Sessions;
 use bytes::Bytes;
-use namespace::leases::{InodeAccess, PendingRecall, Requester};
+use namespace::leases::{InodeAccess, LeaseKey, NamePrefixId, PendingRecall, Requester};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use types::{InodeId, PartitionId, SessionId};
@@ -30,8 +30,7 @@ use wire::spec::EntryNames;
 /// A name-prefix delegation: its holder and its lease.
 struct NameDelegation {
     session: SessionId,
-    /// Inode number that carries the lease.
-    lease: InodeId,
+    id: NamePrefixId,
 }
 
 /// The ranges of a directory by their prefixes. None is a prefix of another one. So at most one is
@@ -59,9 +58,16 @@ fn overlapping<'a>(
 /// The ranges of all directories.
 #[derive(Default)]
 pub(crate) struct NameDelegations {
-    directories: Mutex<BTreeMap<InodeId, DirectoryDelegations>>,
+    state: Mutex<State>,
     /// Ranges in all directories. While it is 0, no session has a delegation.
     count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    directories: BTreeMap<InodeId, DirectoryDelegations>,
+    /// The ids of all ranges.
+    ids: BTreeSet<NamePrefixId>,
 }
 
 impl NameDelegations {
@@ -70,14 +76,14 @@ impl NameDelegations {
     }
 
     /// Those of other sessions in a directory that have some of these names.
-    fn of_others(&self, session: SessionId, dir: InodeId, names: EntryNames<'_>) -> Vec<InodeId> {
+    fn of_others(&self, session: SessionId, dir: InodeId, names: EntryNames<'_>) -> Vec<NamePrefixId> {
         if self.is_empty() {
             return Vec::new();
         }
-        let directories = self.directories.lock();
-        let Some(ranges) = directories.get(&dir) else { return Vec::new() };
+        let state = self.state.lock();
+        let Some(ranges) = state.directories.get(&dir) else { return Vec::new() };
         let those = overlapping(ranges, names).filter(|range| range.session != session);
-        those.map(|range| range.lease).collect()
+        those.map(|range| range.id).collect()
     }
 
     /// Whether `is_so` holds for a range of another session in a directory.
@@ -85,26 +91,32 @@ impl NameDelegations {
         &self,
         session: SessionId,
         dir: InodeId,
-        is_so: impl Fn(SessionId, InodeId) -> bool,
+        is_so: impl Fn(SessionId, NamePrefixId) -> bool,
     ) -> bool {
         if self.is_empty() {
             return false;
         }
-        let directories = self.directories.lock();
-        let mut there = directories.get(&dir).into_iter().flat_map(BTreeMap::values);
-        there.any(|range| range.session != session && is_so(range.session, range.lease))
+        let state = self.state.lock();
+        let mut there = state.directories.get(&dir).into_iter().flat_map(BTreeMap::values);
+        there.any(|range| range.session != session && is_so(range.session, range.id))
     }
 
     fn retain(&self, mut stays: impl FnMut(InodeId, &NameDelegation) -> bool) {
         if self.is_empty() {
             return;
         }
-        let mut directories = self.directories.lock();
+        let State { directories, ids } = &mut *self.state.lock();
         directories.retain(|dir, ranges| {
-            ranges.retain(|_, range| stays(*dir, range));
+            ranges.retain(|_, range| {
+                let stays = stays(*dir, range);
+                if !stays {
+                    ids.remove(&range.id);
+                }
+                stays
+            });
             !ranges.is_empty()
         });
-        self.count.store(directories.values().map(BTreeMap::len).sum(), Relaxed);
+        self.count.store(ids.len(), Relaxed);
     }
 
     /// Drops the ranges of a partition that another service owns now.
@@ -112,19 +124,25 @@ impl NameDelegations {
         self.retain(|dir, _| dir.partition() != partition);
     }
 
-    /// Returns the inode number for a session's range, if it has one already, else `fresh`, which
-    /// is registered for it. `None` if a session has some of these names, or there are too many
+    /// The range whose lease has this number in messages.
+    pub fn find(&self, number: InodeId) -> Option<NamePrefixId> {
+        let id = NamePrefixId::new(number);
+        (!self.is_empty() && self.state.lock().ids.contains(&id)).then_some(id)
+    }
+
+    /// Returns the id of a session's range, if it has one already, else `fresh`, which is
+    /// registered for it. `None` if a session has some of these names, or there are too many
     /// ranges.
     fn find_or_add(
         &self,
         session: SessionId,
         (dir, prefix): (InodeId, &Bytes),
-        fresh: InodeId,
-    ) -> Option<InodeId> {
-        let mut directories = self.directories.lock();
+        fresh: NamePrefixId,
+    ) -> Option<NamePrefixId> {
+        let State { directories, ids } = &mut *self.state.lock();
         if let Some(ranges) = directories.get(&dir) {
             if let Some(known) = ranges.get(prefix).filter(|range| range.session == session) {
-                return Some(known.lease);
+                return Some(known.id);
             }
             let own = || ranges.values().filter(|range| range.session == session).count();
             if overlapping(ranges, EntryNames::WithPrefix(prefix)).next().is_some()
@@ -137,15 +155,16 @@ impl NameDelegations {
         if self.count.load(Relaxed) >= MAX_NAME_DELEGATIONS {
             return None;
         }
-        directories.entry(dir).or_default().insert(prefix.clone(), NameDelegation { session, lease: fresh });
-        self.count.fetch_add(1, Relaxed);
+        directories.entry(dir).or_default().insert(prefix.clone(), NameDelegation { session, id: fresh });
+        ids.insert(fresh);
+        self.count.store(ids.len(), Relaxed);
         Some(fresh)
     }
 }
 
 impl Leases {
-    fn holds(&self, session: SessionId, range: InodeId) -> bool {
-        self.is_written_by(session, range)
+    fn holds(&self, session: SessionId, range: NamePrefixId) -> bool {
+        self.is_written_by(session, range.into())
     }
 
     /// Whether other sessions have name-prefix delegations in a directory.
@@ -162,11 +181,11 @@ impl Leases {
         due: &mut Vec<PendingRecall>,
     ) {
         for range in self.name_delegations.of_others(requester.session, dir, names) {
-            self.recall_conflicting_on(sessions, requester, (range, InodeAccess::Write), due);
+            self.recall_conflicting_on(sessions, requester, (range.into(), InodeAccess::Write), due);
         }
     }
 
-    /// Grants a session the names of a directory with a prefix. Returns the inode number of its
+    /// Grants a session the names of a directory with a prefix. Returns the key of its
     /// lease: `fresh`, or the earlier one. Recalls what other sessions cache of all names of the
     /// directory, and adds pending recalls to `due`: then nothing is granted, and the caller has to
     /// repeat the request.
@@ -175,22 +194,22 @@ impl Leases {
         sessions: &Sessions,
         requester: Requester,
         (dir, prefix): (InodeId, &Bytes),
-        fresh: InodeId,
+        fresh: NamePrefixId,
         due: &mut Vec<PendingRecall>,
-    ) -> Option<InodeId> {
+    ) -> Option<LeaseKey> {
         if self.is_written_elsewhere(requester.session, dir) {
             return None;
         }
         let is_crowded = self.name_delegations.count.load(Relaxed) >= MAX_NAME_DELEGATIONS / 2;
         self.name_delegations
-            .retain(|at, range| (at != dir && !is_crowded) || self.holds(range.session, range.lease));
+            .retain(|at, range| (at != dir && !is_crowded) || self.holds(range.session, range.id));
         let before = due.len();
         self.recall_for_name_change(sessions, requester, dir, due);
         if due.len() > before {
             return None;
         }
         let range = self.name_delegations.find_or_add(requester.session, (dir, prefix), fresh)?;
-        self.acquire_exclusive(sessions, requester, range, due).map(|_| range)
+        self.acquire_exclusive(sessions, requester, range.into(), due).map(|_| range.into())
     }
 }
 
@@ -202,10 +221,18 @@ mod tests {
 
     const DIR: InodeId = InodeId(9);
 
+    fn id(number: u64) -> NamePrefixId {
+        NamePrefixId::new(InodeId(number))
+    }
+
+    fn number(id: NamePrefixId) -> u64 {
+        LeaseKey::from(id).number().0
+    }
+
     fn note(ranges: &NameDelegations, session: u64, prefix: &str, fresh: u64) -> Option<u64> {
         let prefix = Bytes::copy_from_slice(prefix.as_bytes());
-        let noted = ranges.find_or_add(SessionId(session), (DIR, &prefix), InodeId(fresh));
-        noted.map(|lease| lease.0)
+        let noted = ranges.find_or_add(SessionId(session), (DIR, &prefix), id(fresh));
+        noted.map(number)
     }
 
     #[test]
@@ -218,6 +245,8 @@ mod tests {
         }
         assert_eq!(note(&ranges, 1, "a.b", 102), None, "its own are refused as well");
         assert_eq!(note(&ranges, 2, "b.", 103), Some(103));
+        assert_eq!(ranges.find(InodeId(103)), Some(id(103)));
+        assert_eq!(ranges.find(InodeId(102)), None, "it was refused");
         let own = (0..2 * NAME_DELEGATIONS_PER_SESSION as u64)
             .filter(|n| note(&ranges, 3, &format!("c{n}."), 200 + n).is_some());
         assert_eq!(own.count(), NAME_DELEGATIONS_PER_SESSION);
@@ -226,6 +255,7 @@ mod tests {
             (4..many).filter(|other| note(&ranges, *other, &format!("d{other}."), 1000 + other).is_some());
         assert_eq!(many.count(), NAME_DELEGATIONS_PER_DIRECTORY - NAME_DELEGATIONS_PER_SESSION - 2);
         ranges.forget_partition(DIR.partition());
+        assert_eq!(ranges.find(InodeId(103)), None);
         assert!(ranges.is_empty() && ranges.of_others(SessionId(2), DIR, EntryNames::ALL).is_empty());
     }
 
@@ -252,7 +282,7 @@ mod tests {
                 }
             }
             let met = |names| {
-                let mut met: Vec<u64> = ranges.of_others(SessionId(2), DIR, names).iter().map(|ino| ino.0).collect();
+                let mut met: Vec<u64> = ranges.of_others(SessionId(2), DIR, names).into_iter().map(number).collect();
                 met.sort_unstable();
                 met
             };

@@ -1,4 +1,7 @@
-//! Leases: the tables of `namespace`, sharded by inode, and the waits for recall acknowledgements.
+//! Leases: the tables of `namespace`, sharded, and the waits for recall acknowledgements.
+//!
+//! Messages name a lease by a number, the tables by its key: [`Leases::key_of`] finds the key of a
+//! number.
 //!
 //! A lease is granted while the executor of its inode is locked, so that nothing changes between
 //! the content of an answer and the lease on it. It can be given up at any time, since that only
@@ -8,7 +11,8 @@ use crate::lease::name_delegations::NameDelegations;
 use crate::limits::{LEASE_SHARDS, LEASES_PER_SHARD, SESSION_LEASES_PER_SHARD};
 use crate::session::table::Sessions;
 use namespace::leases::{
-    InodeAccess, LeaseCounts, LeaseRequest, LeaseTable, Limits, PendingRecall, Requester,
+    Acknowledgement, InodeAccess, LeaseCounts, LeaseKey, LeaseRequest, LeaseTable, Limits, PendingRecall,
+    Requester,
 };
 use parking_lot::{Mutex, RwLock};
 use rt::sync::Event;
@@ -27,8 +31,8 @@ const EPOCH_BITS: u32 = 44;
 /// All leases of the service. A restart discards them.
 pub(crate) struct Leases {
     shards: Vec<Mutex<Shard>>,
-    /// Inodes in all tables. While it is 0, no lease can conflict.
-    inodes: AtomicUsize,
+    /// Keys in all tables. While it is 0, no lease can conflict.
+    keys: AtomicUsize,
     abandoned: Mutex<Vec<InodeId>>,
     abandoned_ready: Event,
     /// The last number of [`Leases::next_state_number`].
@@ -41,8 +45,8 @@ pub(crate) struct Leases {
 
 struct Shard {
     table: LeaseTable,
-    /// Set when a lease or use of the inode ends. Bounded by the tasks that wait for that.
-    waits: BTreeMap<InodeId, Arc<Event>>,
+    /// Set when a lease or use ends. Bounded by the tasks that wait for that.
+    waits: BTreeMap<LeaseKey, Arc<Event>>,
 }
 
 impl Default for Leases {
@@ -51,7 +55,7 @@ impl Default for Leases {
         let shard = || Mutex::new(Shard { table: LeaseTable::new(limits), waits: BTreeMap::new() });
         Leases {
             shards: (0..LEASE_SHARDS).map(|_| shard()).collect(),
-            inodes: AtomicUsize::new(0),
+            keys: AtomicUsize::new(0),
             abandoned: Mutex::default(),
             abandoned_ready: Event::new(),
             last_state_number: AtomicU64::new(0),
@@ -66,7 +70,7 @@ impl Leases {
     /// True if no session holds a lease or uses an inode. A caller that holds an executor's mutex
     /// sees what was granted under it.
     pub fn is_empty(&self) -> bool {
-        self.inodes.load(Relaxed) == 0
+        self.keys.load(Relaxed) == 0
     }
 
     /// Returns a number that is larger than all before. If two states of an inode are reported
@@ -108,9 +112,9 @@ impl Leases {
         self.epoch(ino)
     }
 
-    /// Runs `f` on the table of an inode.
-    fn on<R>(&self, ino: InodeId, f: impl FnOnce(&mut LeaseTable) -> R) -> R {
-        let mut shard = self.shards[shard_of(ino)].lock();
+    /// Runs `f` on the table of a key.
+    fn on<R>(&self, key: impl Into<LeaseKey>, f: impl FnOnce(&mut LeaseTable) -> R) -> R {
+        let mut shard = self.shards[shard_of(key.into())].lock();
         self.counted(&mut shard, f)
     }
 
@@ -119,9 +123,9 @@ impl Leases {
         let result = f(&mut shard.table);
         let after = shard.table.len();
         if after > before {
-            self.inodes.fetch_add(after - before, Relaxed);
+            self.keys.fetch_add(after - before, Relaxed);
         } else if after < before {
-            self.inodes.fetch_sub(before - after, Relaxed);
+            self.keys.fetch_sub(before - after, Relaxed);
         }
         result
     }
@@ -135,11 +139,11 @@ impl Leases {
     fn grant<R>(
         &self,
         sessions: &Sessions,
-        (session, ino): (SessionId, InodeId),
+        (session, key): (SessionId, impl Into<LeaseKey>),
         f: impl FnOnce(&mut LeaseTable) -> R,
     ) -> R {
-        let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
-        self.on(ino, |table| {
+        let mut send = |session, key, keep| sessions.recall(session, key, keep);
+        self.on(key, |table| {
             let result = f(table);
             table.make_room(session, &mut send);
             result
@@ -182,12 +186,12 @@ impl Leases {
         &self,
         sessions: &Sessions,
         requester: Requester,
-        ino: InodeId,
+        key: LeaseKey,
         due: &mut Vec<PendingRecall>,
     ) -> Option<LeaseMode> {
-        let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
-        self.grant(sessions, (requester.session, ino), |table| {
-            table.grant_exclusive(requester, ino, &mut send, due)
+        let mut send = |session, key, keep| sessions.recall(session, key, keep);
+        self.grant(sessions, (requester.session, key), |table| {
+            table.grant_exclusive(requester, key, &mut send, due)
         })
     }
 
@@ -199,7 +203,7 @@ impl Leases {
         (ino, wish): (InodeId, LeaseRequest),
         due: &mut Vec<PendingRecall>,
     ) -> Option<LeaseMode> {
-        let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
+        let mut send = |session, key, keep| sessions.recall(session, key, keep);
         self.grant(sessions, (requester.session, ino), |table| {
             table.acquire(requester, ino, wish, &mut send, due)
         })
@@ -213,20 +217,20 @@ impl Leases {
         (ino, access): (InodeId, InodeAccess),
         due: &mut Vec<PendingRecall>,
     ) {
-        self.recall_conflicting_on(sessions, requester, (ino, access), due);
+        self.recall_conflicting_on(sessions, requester, (ino.into(), access), due);
         self.recall_name_delegations(sessions, requester, (ino, EntryNames::ALL), due);
     }
 
-    /// The same for the inode's own lease only.
+    /// The same for this key only.
     pub fn recall_conflicting_on(
         &self,
         sessions: &Sessions,
         requester: Requester,
-        (ino, access): (InodeId, InodeAccess),
+        (key, access): (LeaseKey, InodeAccess),
         due: &mut Vec<PendingRecall>,
     ) {
-        let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
-        self.on(ino, |table| table.recall_conflicting(requester, ino, access, &mut send, due));
+        let mut send = |session, key, keep| sessions.recall(session, key, keep);
+        self.on(key, |table| table.recall_conflicting(requester, key, access, &mut send, due));
     }
 
     /// As [`LeaseTable::recall_name_conflicts`].
@@ -237,7 +241,7 @@ impl Leases {
         ino: InodeId,
         due: &mut Vec<PendingRecall>,
     ) {
-        let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
+        let mut send = |session, key, keep| sessions.recall(session, key, keep);
         self.on(ino, |table| table.recall_name_conflicts(requester, ino, &mut send, due));
     }
 
@@ -247,8 +251,8 @@ impl Leases {
     }
 
     /// As [`LeaseTable::is_written_by`].
-    pub fn is_written_by(&self, session: SessionId, ino: InodeId) -> bool {
-        self.on(ino, |table| table.is_written_by(session, ino))
+    pub fn is_written_by(&self, session: SessionId, key: LeaseKey) -> bool {
+        self.on(key, |table| table.is_written_by(session, key))
     }
 
     /// As [`LeaseTable::mark_in_use`].
@@ -261,15 +265,26 @@ impl Leases {
         self.give_up(ino, |table| table.reclaim(session, ino))
     }
 
-    /// As [`LeaseTable::yielded`].
-    pub fn acknowledged(&self, session: SessionId, answer: &RecallAck) {
+    /// What the lease with this number in messages is on.
+    pub fn key_of(&self, number: InodeId) -> LeaseKey {
+        match self.name_delegations.find(number) {
+            Some(names) => LeaseKey::NamePrefix(names),
+            None => LeaseKey::Inode(number),
+        }
+    }
+
+    /// Handles a recall acknowledgement: see [`LeaseTable::acknowledge`].
+    pub fn acknowledged(&self, session: SessionId, RecallAck { ino, number, in_use }: RecallAck) {
+        let key = self.key_of(ino);
+        // Names of a directory aren't open.
+        let acknowledgement = Acknowledgement { key, number, in_use: in_use && key.inode().is_some() };
         let now_ns = rt::monotonic_ns();
-        self.give_up(answer.ino, |table| table.acknowledge(session, answer, now_ns));
+        self.give_up(key, |table| table.acknowledge(session, acknowledgement, now_ns));
     }
 
     /// As [`LeaseTable::release`].
-    pub fn release(&self, session: SessionId, ino: InodeId, seen: u64) {
-        self.give_up(ino, |table| table.release(session, ino, seen));
+    pub fn release(&self, session: SessionId, key: LeaseKey, seen: u64) {
+        self.give_up(key, |table| table.release(session, key, seen));
     }
 
     /// As [`LeaseTable::end_session`].
@@ -277,7 +292,7 @@ impl Leases {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let freed = self.counted(&mut shard, |table| table.end_session(session));
-            freed.into_iter().for_each(|ino| shard.wake(ino));
+            freed.into_iter().for_each(|key| shard.wake(key));
             self.take_abandoned(&mut shard);
         }
     }
@@ -294,7 +309,7 @@ impl Leases {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let forgotten = self.counted(&mut shard, |table| table.forget_partition(partition));
-            forgotten.into_iter().for_each(|ino| shard.wake(ino));
+            forgotten.into_iter().for_each(|key| shard.wake(key));
         }
     }
 
@@ -302,10 +317,10 @@ impl Leases {
     pub fn drop_session_in(&self, session: SessionId, partitions: &[PartitionId]) {
         for shard in &self.shards {
             let mut shard = shard.lock();
-            let is_in_partitions = |ino: InodeId| partitions.contains(&ino.partition());
+            let is_in_partitions = |key: LeaseKey| partitions.contains(&key.partition());
             let freed =
                 self.counted(&mut shard, |table| table.drop_session_leases(session, is_in_partitions));
-            freed.into_iter().for_each(|ino| shard.wake(ino));
+            freed.into_iter().for_each(|key| shard.wake(key));
             self.take_abandoned(&mut shard);
         }
     }
@@ -318,10 +333,11 @@ impl Leases {
     }
 
     /// Runs an `f` that ends a lease or use, and wakes the tasks that wait for that.
-    fn give_up<R>(&self, ino: InodeId, f: impl FnOnce(&mut LeaseTable) -> R) -> R {
-        let mut shard = self.shards[shard_of(ino)].lock();
+    fn give_up<R>(&self, key: impl Into<LeaseKey>, f: impl FnOnce(&mut LeaseTable) -> R) -> R {
+        let key = key.into();
+        let mut shard = self.shards[shard_of(key)].lock();
         let result = self.counted(&mut shard, f);
-        shard.wake(ino);
+        shard.wake(key);
         self.take_abandoned(&mut shard);
         result
     }
@@ -348,29 +364,29 @@ impl Leases {
 
     /// As [`LeaseTable::is_pending`].
     pub fn is_pending(&self, due: &PendingRecall) -> bool {
-        self.on(due.ino, |table| table.is_pending(due))
+        self.on(due.key, |table| table.is_pending(due))
     }
 
     /// The event to wait for until a recall may be acknowledged; `None` if it is.
     pub fn acknowledgement_event(&self, due: &PendingRecall) -> Option<Arc<Event>> {
-        let mut shard = self.shards[shard_of(due.ino)].lock();
+        let mut shard = self.shards[shard_of(due.key)].lock();
         if !shard.table.is_pending(due) {
             return None;
         }
-        Some(shard.waits.entry(due.ino).or_default().clone())
+        Some(shard.waits.entry(due.key).or_default().clone())
     }
 }
 
 impl Shard {
-    fn wake(&mut self, ino: InodeId) {
-        if let Some(event) = self.waits.remove(&ino) {
+    fn wake(&mut self, key: LeaseKey) {
+        if let Some(event) = self.waits.remove(&key) {
             event.set();
         }
     }
 }
 
-/// Inodes of one partition have sequential numbers.
-fn shard_of(ino: InodeId) -> usize {
-    let mixed = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+/// Leases of one partition have sequential numbers.
+fn shard_of(key: LeaseKey) -> usize {
+    let mixed = key.number().0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 32) as usize % LEASE_SHARDS
 }

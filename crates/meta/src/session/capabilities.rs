@@ -28,7 +28,7 @@ impl MetaService {
         let ring = self.capabilities.get().filter(|_| session.is_remote())?;
         let (inode, writes) = subject(op, reply)?;
         // A writer that renews its capability asks for no lease: it has one.
-        let writes = !is_read_only && (writes || self.leases.is_written_by(session.id, inode));
+        let writes = !is_read_only && (writes || self.leases.is_written_by(session.id, inode.into()));
         let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
         let holder = session.holder.load(Relaxed);
         let epoch = if let MetaReply::File(info) = reply { info.epoch } else { 0 };

@@ -223,9 +223,13 @@ impl MetaService {
         acknowledgements: &[RecallAck],
     ) -> MetaReply {
         for answer in acknowledgements {
-            let RecallAck { ino, number, .. } = *answer;
-            self.truncate_before_acknowledgement(PendingRecall { ino, session: session.id, number }).await;
-            self.leases.acknowledged(session.id, answer);
+            let due = PendingRecall {
+                key: self.leases.key_of(answer.ino),
+                session: session.id,
+                number: answer.number,
+            };
+            self.truncate_before_acknowledgement(due).await;
+            self.leases.acknowledged(session.id, *answer);
         }
         MetaReply::Unit
     }
@@ -234,12 +238,13 @@ impl MetaService {
     pub(crate) async fn handle_releases(
         &self,
         session: &Session,
-        inodes: &[InodeId],
+        released: &[InodeId],
         seen: u64,
     ) -> MetaReply {
-        for &ino in inodes {
-            self.truncate_before_release(ino, session.id).await;
-            self.leases.release(session.id, ino, seen);
+        for &number in released {
+            let key = self.leases.key_of(number);
+            self.truncate_before_release(key, session.id).await;
+            self.leases.release(session.id, key, seen);
         }
         MetaReply::Unit
     }
@@ -325,8 +330,8 @@ impl MetaService {
             None => "it never reported that it works on it".into(),
         };
         format!(
-            "it did not give up its lease on inode {} within {waited_ms} ms: {contact}, it {seen} recall {}, {report}",
-            due.ino, due.number
+            "it did not give up its lease on {} within {waited_ms} ms: {contact}, it {seen} recall {}, {report}",
+            due.key, due.number
         )
     }
 

@@ -7,7 +7,7 @@ use crate::session::users::SessionUsers;
 use crate::store::record::StoredReply;
 use crate::store::transaction_view::store_error;
 use kv::{Pair, Readable, Ticket};
-use namespace::leases::Requester;
+use namespace::leases::{LeaseKey, Requester};
 use namespace::{Key, Writes, decode_key, keys};
 use parking_lot::{Mutex, RwLock};
 use prost::Message;
@@ -18,7 +18,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use types::{Errno, Error, Export, HashMap, InodeId, Result, SessionId};
+use types::{Errno, Error, Export, HashMap, Result, SessionId};
 use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, Recall, SlotSequence};
 
 /// Lifetime of a session.
@@ -223,12 +223,12 @@ impl Sessions {
 
     /// Sends a session a recall and returns its number; 0 for a session that has ended, whose
     /// leases are about to end, too.
-    pub fn recall(&self, id: SessionId, ino: InodeId, keep: Option<LeaseMode>) -> u64 {
+    pub fn recall(&self, id: SessionId, key: LeaseKey, keep: Option<LeaseMode>) -> u64 {
         let Some(session) = self.find(id) else { return 0 };
         let number = {
             let mut recalls = session.recalls.lock();
             let number = session.last_recall.fetch_add(1, Relaxed) + 1;
-            recalls.push_back(Recall { number, ino, retain: keep });
+            recalls.push_back(Recall { number, ino: key.number(), retain: keep });
             number
         };
         session.recalls_ready.set();

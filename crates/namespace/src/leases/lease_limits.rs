@@ -6,10 +6,10 @@
 //!
 //! [`ROOM_RECALLS`], [`EXAMINED`] and [`VICTIMS`] bound the work for one grant.
 
-use super::{Holder, LeaseTable, RecallState, Send};
+use super::{Holder, LeaseKey, LeaseTable, RecallState, Send};
 use std::collections::VecDeque;
 use std::ops::Bound;
-use types::{InodeId, SessionId};
+use types::SessionId;
 use wire::LeaseMode;
 
 /// Recalls that one new lease may send: two, so that the number of leases falls while new ones
@@ -39,7 +39,7 @@ pub(super) struct SessionLeases {
 
 #[derive(Clone, Copy)]
 struct AgeEntry {
-    ino: InodeId,
+    key: LeaseKey,
     age_number: u32,
 }
 
@@ -136,7 +136,7 @@ impl LeaseTable {
         let Some(own) = self.by_session.get_mut(&session) else { return };
         for _ in 0..EXAMINED {
             let Some(oldest) = own.ages.pop_front() else { return };
-            let holder = self.inodes.get_mut(&oldest.ino).and_then(|entry| entry.holder(session));
+            let holder = self.entries.get_mut(&oldest.key).and_then(|entry| entry.holder(session));
             let Some(holder) = holder.filter(|holder| holder.age_number == oldest.age_number) else {
                 continue;
             };
@@ -147,7 +147,7 @@ impl LeaseTable {
                 holder.second_chances -= 1;
                 own.ages.push_back(oldest);
             } else {
-                let number = send(session, oldest.ino, None);
+                let number = send(session, oldest.key, None);
                 let pending = RecallState { number, retain: None, blocks_command: false, to_make_room: true };
                 (holder.recall, holder.age_number) = (Some(pending), 0);
                 own.being_recalled += 1;
@@ -166,8 +166,8 @@ impl LeaseTable {
     }
 
     /// Notes that a lease was granted, or requested again.
-    pub(super) fn note_use(&mut self, session: SessionId, ino: InodeId) {
-        let holder = self.inodes.get_mut(&ino).and_then(|entry| entry.holder(session));
+    pub(super) fn note_use(&mut self, session: SessionId, key: LeaseKey) {
+        let holder = self.entries.get_mut(&key).and_then(|entry| entry.holder(session));
         let Some(holder) = holder.filter(|holder| holder.is_recallable()) else { return };
         if holder.age_number != 0 {
             holder.second_chances = 1;
@@ -177,10 +177,10 @@ impl LeaseTable {
         holder.age_number = self.last_age_number;
         holder.second_chances = u8::from(holder.mode == Some(LeaseMode::Write));
         let Some(own) = self.by_session.get_mut(&session) else { return };
-        own.ages.push_back(AgeEntry { ino, age_number: self.last_age_number });
+        own.ages.push_back(AgeEntry { key, age_number: self.last_age_number });
         if own.ages.len() > 2 * own.holders + SLACK {
             own.ages.retain(|aged| {
-                let holder = self.inodes.get(&aged.ino).and_then(|entry| entry.find(session));
+                let holder = self.entries.get(&aged.key).and_then(|entry| entry.find(session));
                 holder.is_some_and(|holder| holder.age_number == aged.age_number)
             });
         }

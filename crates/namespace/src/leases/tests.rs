@@ -5,6 +5,7 @@ mod lease_limits;
 mod model;
 
 const INO: InodeId = InodeId(7);
+const INO_KEY: LeaseKey = LeaseKey::Inode(INO);
 const LIMITS: Limits = Limits { total: 100, per_session: 50 };
 
 fn requester(session: u64, recalls: u64, now_ns: u64) -> Requester {
@@ -31,8 +32,8 @@ impl Fixture {
     fn acquire(&mut self, session: u64, wish: LeaseMode) -> Option<LeaseMode> {
         let requester = self.requester(session);
         let sent = &mut self.sent;
-        let mut send = |session: SessionId, ino, keep| {
-            assert_eq!(ino, INO);
+        let mut send = |session: SessionId, key, keep| {
+            assert_eq!(key, INO_KEY);
             sent.push((session.0, keep));
             sent.len() as u64
         };
@@ -48,7 +49,7 @@ impl Fixture {
             sent.len() as u64
         };
         self.due.clear();
-        self.table.recall_conflicting(requester, INO, access, &mut send, &mut self.due);
+        self.table.recall_conflicting(requester, INO_KEY, access, &mut send, &mut self.due);
     }
 
     fn recall_name_conflicts(&mut self, session: u64) {
@@ -63,12 +64,12 @@ impl Fixture {
     }
 
     fn acknowledge(&mut self, session: u64, number: usize, in_use: bool) {
-        let answer = RecallAck { number: number as u64, ino: INO, in_use };
-        self.table.acknowledge(SessionId(session), &answer, self.now_ns);
+        let answer = Acknowledgement { number: number as u64, key: INO_KEY, in_use };
+        self.table.acknowledge(SessionId(session), answer, self.now_ns);
     }
 
     fn mode(&self, session: u64) -> Option<LeaseMode> {
-        self.table.inodes.get(&INO)?.find(SessionId(session))?.mode
+        self.table.entries.get(&INO_KEY)?.find(SessionId(session))?.mode
     }
 }
 
@@ -88,7 +89,7 @@ fn readers_and_writers_share_among_themselves() {
     assert_eq!(fixture.acquire(4, Read), Some(Shared));
     assert_eq!(fixture.sent.len(), 2);
     // A repeated request shows that the session needs the mode.
-    fixture.table.release(SessionId(3), INO, 9);
+    fixture.table.release(SessionId(3), INO_KEY, 9);
     assert_eq!(fixture.acquire(4, Write), None);
     assert_eq!(fixture.sent[2..], [(5, None)]);
     fixture.acknowledge(5, 3, true);
@@ -234,7 +235,7 @@ fn the_last_user_lets_a_file_without_a_name_go() {
     assert!(!fixture.table.reclaim(SessionId(3), INO));
     assert!(!fixture.table.reclaim(SessionId(1), INO));
     assert!(fixture.table.take_abandoned().is_empty());
-    fixture.table.release(SessionId(2), INO, 0);
+    fixture.table.release(SessionId(2), INO_KEY, 0);
     assert_eq!(fixture.table.take_abandoned(), [INO]);
     assert!(fixture.table.reclaim(SessionId(0), INO));
     assert!(fixture.table.is_empty());
@@ -265,12 +266,12 @@ fn a_transferred_lease_conflicts_with_others() {
     assert_eq!(fixture.due[0].session, SessionId(9));
     // The same from a session without a lease.
     assert!(fixture.table.transfer(SessionId(3), holder, INO));
-    fixture.table.release(SessionId(9), INO, u64::MAX);
+    fixture.table.release(SessionId(9), INO_KEY, u64::MAX);
     // Nothing is taken from other sessions.
     assert_eq!(fixture.acquire(2, Read), Some(Read));
     let holder = fixture.requester(9);
     assert!(!fixture.table.transfer(SessionId(1), holder, INO));
-    fixture.table.release(SessionId(2), INO, u64::MAX);
+    fixture.table.release(SessionId(2), INO_KEY, u64::MAX);
     assert!(fixture.table.transfer(SessionId(1), holder, INO));
     assert_eq!(fixture.mode(9), Some(Write));
 }
@@ -291,7 +292,7 @@ fn the_epoch_increases_when_the_right_to_write_passes_on() {
     fixture.acquire(1, Read);
     fixture.acquire(2, Read);
     assert_eq!((fixture.epoch(&mut count), fixture.epoch(&mut count)), (1, 1), "they have it in common");
-    fixture.table.release(SessionId(2), INO, 9);
+    fixture.table.release(SessionId(2), INO_KEY, 9);
     assert_eq!(fixture.epoch(&mut count), 1, "no writer has gone");
     assert_eq!(fixture.acquire(1, Write), Some(Write));
     assert_eq!(fixture.epoch(&mut count), 2, "a writer has come");
@@ -302,7 +303,7 @@ fn the_epoch_increases_when_the_right_to_write_passes_on() {
     fixture.acknowledge(1, 1, true);
     assert_eq!(fixture.acquire(2, Write), Some(Shared));
     assert_eq!(fixture.epoch(&mut count), 2, "who shares has answers to all that was asked");
-    fixture.table.release(SessionId(1), INO, 9);
+    fixture.table.release(SessionId(1), INO_KEY, 9);
     assert_eq!(fixture.epoch(&mut count), 3, "what a release leaves behind nobody says");
     fixture.acquire(1, Write);
     fixture.table.end_session(SessionId(2));
@@ -338,7 +339,7 @@ impl Fixture {
             sent.len() as u64
         };
         self.due.clear();
-        self.table.grant_exclusive(requester, INO, &mut send, &mut self.due)
+        self.table.grant_exclusive(requester, INO_KEY, &mut send, &mut self.due)
     }
 }
 
@@ -358,7 +359,7 @@ fn a_directory_delegation_recalls_other_leases() {
     let user = fixture.requester(2);
     fixture.table.mark_in_use(user, INO);
     assert_eq!(fixture.grant_exclusive(1), None);
-    fixture.table.release(SessionId(2), INO, 9);
+    fixture.table.release(SessionId(2), INO_KEY, 9);
     // The session's own lease doesn't conflict.
     for own in [Permissions, Read] {
         let mut fixture = Fixture::new();
@@ -417,8 +418,8 @@ fn no_delegation_at_the_offer_threshold() {
     let mut table = LeaseTable::new(Limits { total: 8, per_session: 8 });
     let mut take = |ino| {
         let mut nobody =
-            |_: SessionId, _: InodeId, _: Option<LeaseMode>| unreachable!("nobody else is there");
-        table.grant_exclusive(requester(1, 0, 0), InodeId(ino), &mut nobody, &mut Vec::new())
+            |_: SessionId, _: LeaseKey, _: Option<LeaseMode>| unreachable!("nobody else is there");
+        table.grant_exclusive(requester(1, 0, 0), InodeId(ino).into(), &mut nobody, &mut Vec::new())
     };
     let taken: Vec<_> = (1..=8).map(&mut take).collect();
     assert_eq!(taken.iter().filter(|mode| mode.is_some()).count(), 7);

@@ -7,8 +7,8 @@ const LIMITS: Limits = Limits { total: 256, per_session: 64 };
 /// A table, and the pending recalls.
 struct Crowd {
     table: LeaseTable,
-    sent: Vec<(u64, InodeId)>,
-    unacknowledged: VecDeque<(u64, InodeId, u64)>,
+    sent: Vec<(u64, LeaseKey)>,
+    unacknowledged: VecDeque<(u64, LeaseKey, u64)>,
 }
 
 impl Crowd {
@@ -20,10 +20,10 @@ impl Crowd {
     fn make_room(&mut self, session: u64) {
         let Crowd { table, sent, unacknowledged: unanswered } = self;
         let before = sent.len();
-        let mut send = |session: SessionId, ino, keep| {
+        let mut send = |session: SessionId, key, keep| {
             assert_eq!(keep, None);
-            sent.push((session.0, ino));
-            unanswered.push_back((session.0, ino, sent.len() as u64));
+            sent.push((session.0, key));
+            unanswered.push_back((session.0, key, sent.len() as u64));
             sent.len() as u64
         };
         table.make_room(SessionId(session), &mut send);
@@ -55,13 +55,15 @@ impl Crowd {
     }
 
     fn acknowledge_all(&mut self) {
-        while let Some((session, ino, number)) = self.unacknowledged.pop_front() {
-            self.table.acknowledge(SessionId(session), &RecallAck { number, ino, in_use: false }, 0);
+        while let Some((session, key, number)) = self.unacknowledged.pop_front() {
+            let answer = Acknowledgement { number, key, in_use: false };
+            self.table.acknowledge(SessionId(session), answer, 0);
         }
     }
 
     fn has(&self, session: u64, ino: u64) -> bool {
-        let holder = self.table.inodes.get(&InodeId(ino)).and_then(|entry| entry.find(SessionId(session)));
+        let holder =
+            self.table.entries.get(&InodeId(ino).into()).and_then(|entry| entry.find(SessionId(session)));
         holder.is_some_and(|holder| holder.mode.is_some() && holder.recall.is_none())
     }
 }
@@ -73,8 +75,8 @@ fn a_session_that_walks_a_huge_tree_keeps_caching() {
         assert_eq!(crowd.offer(1, ino), Some(Read), "of inode {ino}");
         crowd.acknowledge_all();
     }
-    let oldest_first: Vec<InodeId> = (1..=crowd.sent.len() as u64).map(InodeId).collect();
-    assert_eq!(crowd.sent.iter().map(|(_, ino)| *ino).collect::<Vec<_>>(), oldest_first);
+    let oldest_first: Vec<LeaseKey> = (1..=crowd.sent.len() as u64).map(|ino| InodeId(ino).into()).collect();
+    assert_eq!(crowd.sent.iter().map(|(_, key)| *key).collect::<Vec<_>>(), oldest_first);
     assert!((5000 - 40..=5000).all(|ino| crowd.has(1, ino)), "what was looked at last");
     assert_eq!(crowd.table.len(), crowd.table.total, "what has left cools down for nobody");
 }
@@ -103,7 +105,7 @@ fn what_is_asked_for_again_or_written_stays_longer() {
         assert_eq!(crowd.offer(1, ino), Some(Read));
         crowd.acknowledge_all();
     }
-    assert_eq!(crowd.sent[..2], [(1, InodeId(2)), (1, InodeId(4))]);
+    assert_eq!(crowd.sent[..2], [(1, InodeId(2).into()), (1, InodeId(4).into())]);
     for ino in 61..=1000 {
         assert_eq!(crowd.offer(1, 3), Some(Read));
         assert_eq!(crowd.offer(1, ino), Some(Read));
@@ -119,12 +121,12 @@ fn a_file_that_is_open_keeps_its_mark() {
     assert_eq!(crowd.acquire(1, 1, Read), Some(Read));
     for ino in 2..=500 {
         assert_eq!(crowd.offer(1, ino), Some(Read));
-        while let Some((session, ino, number)) = crowd.unacknowledged.pop_front() {
-            let in_use = ino == InodeId(1);
-            crowd.table.acknowledge(SessionId(session), &RecallAck { number, ino, in_use }, 0);
+        while let Some((session, key, number)) = crowd.unacknowledged.pop_front() {
+            let in_use = key == InodeId(1).into();
+            crowd.table.acknowledge(SessionId(session), Acknowledgement { number, key, in_use }, 0);
         }
     }
-    assert_eq!(crowd.sent.iter().filter(|(_, ino)| *ino == InodeId(1)).count(), 1);
+    assert_eq!(crowd.sent.iter().filter(|(_, key)| *key == InodeId(1).into()).count(), 1);
     assert!(!crowd.table.reclaim(SessionId(2), InodeId(1)), "it is in use");
 }
 
@@ -157,7 +159,8 @@ fn sessions_above_their_share_are_recalled() {
 fn a_recall_for_room_blocks_only_conflicting_commands() {
     let mut crowd = Crowd::new();
     (1..=50).for_each(|ino| _ = crowd.offer(1, ino));
-    let (_, ino, number) = crowd.unacknowledged[0];
+    let (_, key, number) = crowd.unacknowledged[0];
+    let ino = key.inode().unwrap();
     assert_eq!(crowd.offer(2, ino.0), Some(Read), "nobody waits for that recall");
     assert_eq!(crowd.acquire(3, ino.0, Read), Some(Read));
     assert_eq!(crowd.offer(1, ino.0), None, "it is to give it up");
@@ -168,12 +171,12 @@ fn a_recall_for_room_blocks_only_conflicting_commands() {
         sent.push(session.0);
         1_000_000
     };
-    crowd.table.recall_conflicting(changer, ino, InodeAccess::Write, &mut send, &mut due);
-    assert_eq!((due[0], sent), (PendingRecall { ino, session: SessionId(1), number }, vec![2, 3]));
+    crowd.table.recall_conflicting(changer, key, InodeAccess::Write, &mut send, &mut due);
+    assert_eq!((due[0], sent), (PendingRecall { key, session: SessionId(1), number }, vec![2, 3]));
     let requester = crowd.requester(5);
     assert_eq!(crowd.table.offer(requester, ino), None);
     for (session, number) in [(1, number), (2, 1_000_000), (3, 1_000_000)] {
-        crowd.table.acknowledge(SessionId(session), &RecallAck { number, ino, in_use: false }, 0);
+        crowd.table.acknowledge(SessionId(session), Acknowledgement { number, key, in_use: false }, 0);
     }
     assert!(due.iter().all(|due| !crowd.table.is_pending(due)));
     assert_eq!(crowd.offer(5, ino.0), None, "it cools down as after any other recall");
@@ -184,7 +187,7 @@ fn what_is_let_go_and_taken_again_leaves_no_trace() {
     let mut crowd = Crowd::new();
     for round in 0..10_000 {
         assert_eq!(crowd.offer(1, 1 + round % 7), Some(Read));
-        crowd.table.release(SessionId(1), InodeId(1 + round % 7), u64::MAX);
+        crowd.table.release(SessionId(1), InodeId(1 + round % 7).into(), u64::MAX);
         assert_eq!(crowd.offer(1, 100), Some(Read));
     }
     assert!(crowd.sent.is_empty());

@@ -8,10 +8,12 @@ const SESSIONS: u64 = 4;
 /// Keeps its leases until it releases them.
 const SILENT: SessionId = SessionId(4);
 const INODES: u64 = 3;
+/// A name-prefix delegation, with the number of an inode: they are different leases all the same.
+const NAMES: u64 = 1;
 const STEPS: usize = 600;
 const HISTORIES: u64 = 200;
 
-type Key = (InodeId, SessionId);
+type Key = (LeaseKey, SessionId);
 
 /// The leases of all sessions, as grants and acknowledgements imply them.
 #[derive(Default)]
@@ -24,7 +26,7 @@ struct Model {
     recalls: BTreeMap<Key, (u64, Option<LeaseMode>, bool)>,
     granted_at: BTreeMap<Key, u64>,
     numbers: BTreeMap<SessionId, u64>,
-    doomed: BTreeSet<InodeId>,
+    doomed: BTreeSet<LeaseKey>,
     abandoned: Vec<InodeId>,
 }
 
@@ -51,14 +53,14 @@ impl Model {
         self.settle(key.0);
     }
 
-    fn is_used(&self, ino: InodeId) -> bool {
-        let of_it = |key: &Key| key.0 == ino;
+    fn is_used(&self, lease: LeaseKey) -> bool {
+        let of_it = |key: &Key| key.0 == lease;
         self.held.keys().any(of_it) || self.in_use.iter().any(of_it)
     }
 
-    fn settle(&mut self, ino: InodeId) {
-        if !self.is_used(ino) && self.doomed.remove(&ino) {
-            self.abandoned.push(ino);
+    fn settle(&mut self, lease: LeaseKey) {
+        if !self.is_used(lease) && self.doomed.remove(&lease) {
+            self.abandoned.extend(lease.inode());
         }
     }
 
@@ -67,16 +69,19 @@ impl Model {
         let mut in_use = BTreeSet::new();
         let mut recalls = BTreeMap::new();
         let mut leaving = 0;
-        for (&ino, entry) in &table.inodes {
+        for (&lease, entry) in &table.entries {
             for holder in &entry.holders {
-                let key = (ino, holder.session);
+                let key = (lease, holder.session);
                 assert!(holder.mode.is_some() || holder.in_use, "{key:?} is held for nothing");
                 held.extend(holder.mode.map(|mode| (key, mode)));
                 in_use.extend(holder.in_use.then_some(key));
                 recalls.extend(holder.recall.map(|it| (key, (it.number, it.retain, it.blocks_command))));
                 leaving += usize::from(holder.recall.is_some_and(|recall| recall.to_make_room));
             }
-            assert!(!entry.holders.is_empty() || entry.recalled_ns.is_some(), "{ino:?} is kept for nothing");
+            assert!(
+                !entry.holders.is_empty() || entry.recalled_ns.is_some(),
+                "{lease:?} is kept for nothing"
+            );
         }
         assert_eq!((held, in_use, recalls), (self.held.clone(), self.in_use.clone(), self.recalls.clone()));
         for (&key, &mode) in &self.held {
@@ -104,8 +109,21 @@ struct History {
 }
 
 impl History {
+    fn session(&mut self) -> SessionId {
+        SessionId(self.random.below(SESSIONS) + 1)
+    }
+
+    fn inode(&mut self) -> (InodeId, SessionId) {
+        (InodeId(self.random.below(INODES) + 1), self.session())
+    }
+
+    /// An inode or the names.
     fn key(&mut self) -> Key {
-        (InodeId(self.random.below(INODES) + 1), SessionId(self.random.below(SESSIONS) + 1))
+        let lease = match self.random.below(INODES + 1) {
+            0 => NamePrefixId::new(InodeId(NAMES)).into(),
+            number => InodeId(number).into(),
+        };
+        (lease, self.session())
     }
 
     fn requester(&self, session: SessionId) -> Requester {
@@ -117,18 +135,18 @@ impl History {
     /// each time.
     fn with_send(
         &mut self,
-        (ino, session): Key,
+        (lease, session): Key,
         call: impl FnOnce(&mut LeaseTable, Requester, Send<'_>, &mut Vec<PendingRecall>) -> Option<LeaseMode>,
     ) -> Option<LeaseMode> {
         let requester = self.requester(session);
         let mut due = Vec::new();
         let model = &mut self.model;
         let mut send = |other, recalled, keep| {
-            assert_eq!(recalled, ino);
+            assert_eq!(recalled, lease);
             assert_ne!(other, session);
             let number = model.numbers.entry(other).or_default();
             *number += 1;
-            let replaced = model.recalls.insert((ino, other), (*number, keep, true));
+            let replaced = model.recalls.insert((lease, other), (*number, keep, true));
             if let Some((_, before, _)) = replaced {
                 assert!(
                     before.is_some() && keep.is_none_or(|keep| keep == Permissions && before == Some(Read))
@@ -140,26 +158,27 @@ impl History {
         assert!(granted.is_none() || due.is_empty());
         for due in due {
             assert!(self.table.is_pending(&due) && due.session != session);
-            let recall = self.model.recalls.get_mut(&(ino, due.session)).unwrap();
+            let recall = self.model.recalls.get_mut(&(lease, due.session)).unwrap();
             assert_eq!(recall.0, due.number);
             recall.2 = true;
         }
         if let Some(mode) = granted {
-            self.model.held.insert((ino, session), mode);
-            self.model.granted_at.insert((ino, session), requester.last_recall);
+            self.model.held.insert((lease, session), mode);
+            self.model.granted_at.insert((lease, session), requester.last_recall);
         }
         granted
     }
 
     fn acquire(&mut self) {
-        let key = self.key();
+        let (ino, session) = self.inode();
+        let key = (ino.into(), session);
         let wish = [Read, Shared, Write, Write][self.random.below(4) as usize];
         let is_alone = wish == Write && self.random.below(3) == 0;
         let others_wait = self.model.recalls.keys().any(|other| other.0 == key.0);
         let others = self.model.others(key);
         let granted = self.with_send(key, |table, requester, send, due| {
             let wish = if is_alone { LeaseRequest::Exclusive } else { LeaseRequest::Mode(wish) };
-            table.acquire(requester, key.0, wish, send, due)
+            table.acquire(requester, ino, wish, send, due)
         });
         assert!(!is_alone || granted.is_none_or(|mode| mode == Write));
         if others.is_empty() && !others_wait {
@@ -180,8 +199,11 @@ impl History {
 
     fn recall_conflicting(&mut self) {
         let key = self.key();
-        let access =
-            [InodeAccess::Read, InodeAccess::SharedWrite, InodeAccess::Write][self.random.below(3) as usize];
+        let access = match key.0 {
+            LeaseKey::Inode(_) => [InodeAccess::Read, InodeAccess::SharedWrite, InodeAccess::Write]
+                [self.random.below(3) as usize],
+            LeaseKey::NamePrefix(_) => InodeAccess::Write,
+        };
         let mut waits = false;
         self.with_send(key, |table, requester, send, due| {
             table.recall_conflicting(requester, key.0, access, send, due);
@@ -197,18 +219,19 @@ impl History {
     }
 
     fn recall_name_conflicts(&mut self) {
-        let key = self.key();
+        let (dir, session) = self.inode();
+        let key = (dir.into(), session);
         let mut waits = false;
         self.with_send(key, |table, requester, send, due| {
-            table.recall_name_conflicts(requester, key.0, send, due);
+            table.recall_name_conflicts(requester, dir, send, due);
             waits = !due.is_empty();
             None
         });
         assert_eq!(waits, self.model.others(key).iter().any(|mode| *mode != Permissions));
         // Such a command never recalls a lease that is only `Permissions`.
         let asked = |session| self.model.recalls.get(&(key.0, session)).copied();
-        for (&(ino, session), &mode) in &self.model.held {
-            if ino == key.0 && session != key.1 && mode == Read {
+        for (&(lease, session), &mode) in &self.model.held {
+            if lease == key.0 && session != key.1 && mode == Read {
                 let leaves = |keep: Option<LeaseMode>| keep.is_none_or(|keep| keep == Permissions);
                 assert!(asked(session).is_some_and(|(_, keep, waited)| leaves(keep) && waited));
             }
@@ -216,12 +239,13 @@ impl History {
     }
 
     fn offer(&mut self) {
-        let key = self.key();
+        let (ino, session) = self.inode();
+        let key = (ino.into(), session);
         let is_directory = self.random.below(2) == 0;
         let requester = self.requester(key.1);
         let granted = match is_directory {
-            true => self.table.offer_directory(requester, key.0),
-            false => self.table.offer(requester, key.0),
+            true => self.table.offer_directory(requester, ino),
+            false => self.table.offer(requester, ino),
         };
         let Some(mode) = granted else { return };
         let closes = |other: &Key, waited: bool| other.0 == key.0 && (waited || other.1 == key.1);
@@ -242,12 +266,12 @@ impl History {
         }
         let key = waiting[self.random.below(waiting.len() as u64) as usize];
         let (number, keep, _) = self.model.recalls[&key];
-        let in_use = self.random.below(3) == 0;
+        let in_use = key.0.inode().is_some() && self.random.below(3) == 0;
         // Sometimes the acknowledgement of an earlier recall comes first.
         let older = self.random.below(4) == 0 && number > 1;
         let number = if older { number - 1 } else { number };
-        let answer = RecallAck { number, ino: key.0, in_use };
-        self.table.acknowledge(key.1, &answer, self.now_ns);
+        let answer = Acknowledgement { number, key: key.0, in_use };
+        self.table.acknowledge(key.1, answer, self.now_ns);
         if in_use {
             self.model.in_use.insert(key);
         } else if self.model.granted_at[&key] < number {
@@ -269,17 +293,17 @@ impl History {
     /// Old leases make room for new ones: checks that only held leases without a pending recall are
     /// recalled.
     fn make_room(&mut self) {
-        let session = self.key().1;
+        let session = self.session();
         let model = &mut self.model;
         let mut sent = 0;
-        let mut send = |session, ino, keep| {
+        let mut send = |session, lease, keep| {
             sent += 1;
             assert_eq!(keep, None);
             assert_ne!(session, SILENT);
-            assert!(matches!(model.held.get(&(ino, session)), Some(Read | Permissions | Write)));
+            assert!(matches!(model.held.get(&(lease, session)), Some(Read | Permissions | Write)));
             let number = model.numbers.entry(session).or_default();
             *number += 1;
-            assert_eq!(model.recalls.insert((ino, session), (*number, keep, false)), None);
+            assert_eq!(model.recalls.insert((lease, session), (*number, keep, false)), None);
             *number
         };
         self.table.make_room(session, &mut send);
@@ -296,15 +320,17 @@ impl History {
     }
 
     fn mark(&mut self) {
-        let key = self.key();
-        assert!(self.table.mark_in_use(self.requester(key.1), key.0));
+        let (ino, session) = self.inode();
+        let key = (ino.into(), session);
+        assert!(self.table.mark_in_use(self.requester(session), ino));
         self.model.in_use.insert(key);
         self.model.granted_at.insert(key, self.requester(key.1).last_recall);
     }
 
     fn reclaim(&mut self) {
-        let key = self.key();
-        let is_free = self.table.reclaim(key.1, key.0);
+        let (ino, session) = self.inode();
+        let key = (ino.into(), session);
+        let is_free = self.table.reclaim(session, ino);
         self.model.doomed.remove(&key.0);
         self.model.forget(key);
         assert_eq!(is_free, !self.model.is_used(key.0));
@@ -335,7 +361,7 @@ impl History {
             90..95 => self.mark(),
             95..98 => self.reclaim(),
             _ => {
-                let session = self.key().1;
+                let session = self.session();
                 self.end_session(session);
             }
         }
@@ -348,7 +374,7 @@ impl History {
 fn random_histories_are_as_a_naive_table_has_them() {
     for seed in 0..HISTORIES {
         // In every other history, the limit is the largest possible number of leases.
-        let total = if seed % 2 == 0 { 1000 } else { (SESSIONS * INODES) as usize };
+        let total = if seed % 2 == 0 { 1000 } else { (SESSIONS * (INODES + 1)) as usize };
         let table = LeaseTable::new(Limits { total, per_session: 1000 });
         let mut history = History { table, model: Model::default(), random: Random(seed), now_ns: 0 };
         (0..STEPS).for_each(|_| history.step());
