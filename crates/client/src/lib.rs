@@ -43,23 +43,12 @@ use kernel::estale;
 use kernel::invalidation::KernelCaches;
 use metadata::statfs;
 use net::{GroupDestination, StorageChannels};
-use parking_lot::Mutex;
 use rt::IoBuf;
-use rt::sync::Event;
-use session::leases::{Answer, Leases};
-use session::privileges::RequestUser;
-use session::recall::Recalls;
-use session::services::Services;
-use session::timeout::RequestTimeout;
-use session::{capabilities, held_locks, lease_expiry, locks, services, slots, verifiers};
-use std::sync::atomic::{AtomicBool, Ordering};
+use session::{Session, SessionOptions, capabilities, slots};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Refusal, Result, SessionId, TargetId};
-use wire::{FileInfo, MetaOp, MetaReply, SlotSequence, StorageOp, StorageReply, StorageRequest};
-
-/// Time-out of the unmount notice to a metadata service that owns no partition.
-const UNMOUNT_NOTICE_TIMEOUT: Duration = Duration::from_secs(2);
+use wire::{FileInfo, MetaOp, MetaReply, StorageOp, StorageReply, StorageRequest};
 
 /// Files whose size and times are reported concurrently: a fraction of the requests that one
 /// connection carries at a time.
@@ -88,147 +77,90 @@ pub struct ClientOptions {
     pub only_session: bool,
 }
 
-/// One session with a cluster. Shared by all cores.
+/// One session with a cluster, and what it uses. Shared by all cores.
 pub struct Client {
-    session: SessionId,
-    /// Session slots for changes of the name space.
-    metadata_slots: slots::SlotTable,
-    services: Services,
-    /// Capabilities that this session presents to storage services.
-    capabilities: capabilities::Capabilities,
+    /// The session, which sends requests to metadata services.
+    session: Arc<Session>,
     /// This client, for tasks that outlive a request.
     weak_self: Weak<Client>,
     /// Targets without replicas whose data this session may have changed.
     unreplicated: sync::UnreplicatedTargets,
-    verifiers: verifiers::Verifiers,
     /// Session slots for writes to files that other sessions may also write.
     data_slots: slots::SlotTable,
     storage: StorageChannels,
     map: MapHandle,
     server_cache: bool,
     write_behind: Option<write_behind::WriteBehind>,
-    request_timeout: RequestTimeout,
     inodes: Arc<InodeTable>,
-    leases: Leases,
-    names: Names,
+    names: Arc<Names>,
     recent_estale: estale::RecentEstale,
-    recalls: Recalls,
-    held_locks: held_locks::HeldLocks,
-    pending_releases: locks::PendingReleases,
     usage: statfs::CachedUsage,
-    lease_expiry: lease_expiry::LeaseExpiry,
-    kernel: KernelCaches,
-    /// Why the session has ended.
-    ended: Mutex<Option<Error>>,
-    has_ended: AtomicBool,
-    /// The cluster has ended the session, and neither the client nor the kernel caches anything of
-    /// it.
-    caches_dropped: Event,
-    /// The session is being shut down: the service ends it at the client's own request.
-    is_shutting_down: AtomicBool,
+    kernel: Arc<KernelCaches>,
 }
 
 impl Client {
     /// Creates a client of the given services.
     pub fn new(options: ClientOptions) -> Arc<Client> {
-        Arc::new_cyclic(|myself| Client {
-            capabilities: capabilities::Capabilities::default(),
-            weak_self: myself.clone(),
-            session: options.session,
-            metadata_slots: slots::SlotTable::default(),
-            services: Services::new(options.meta),
-            unreplicated: sync::UnreplicatedTargets::default(),
-            verifiers: verifiers::Verifiers::default(),
-            data_slots: slots::SlotTable::default(),
-            storage: options.storage,
-            map: options.map,
-            server_cache: options.server_cache,
-            write_behind: (options.write_behind && !options.only_session)
-                .then(write_behind::WriteBehind::default),
-            request_timeout: RequestTimeout::default(),
-            inodes: Arc::new(if options.only_session {
-                InodeTable::for_only_session()
-            } else {
-                InodeTable::default()
-            }),
-            leases: Leases::new(options.only_session),
-            names: Names::default(),
-            recent_estale: estale::RecentEstale::default(),
-            recalls: Recalls::default(),
-            held_locks: held_locks::HeldLocks::default(),
-            pending_releases: locks::PendingReleases::default(),
-            usage: statfs::CachedUsage::default(),
-            lease_expiry: lease_expiry::LeaseExpiry::default(),
-            kernel: KernelCaches::default(),
-            ended: Mutex::new(None),
-            has_ended: AtomicBool::new(false),
-            caches_dropped: Event::new(),
-            is_shutting_down: AtomicBool::new(false),
+        let only_session = options.only_session;
+        Arc::new_cyclic(|myself: &Weak<Client>| {
+            let (names, kernel) = (Arc::new(Names::default()), Arc::new(KernelCaches::default()));
+            let session = Session::new(SessionOptions {
+                id: options.session,
+                channels: options.meta,
+                only_session,
+                holder: myself.clone(),
+                observer: names.clone(),
+                kernel: kernel.clone(),
+            });
+            Client {
+                session,
+                weak_self: myself.clone(),
+                unreplicated: sync::UnreplicatedTargets::default(),
+                data_slots: slots::SlotTable::default(),
+                storage: options.storage,
+                map: options.map,
+                server_cache: options.server_cache,
+                write_behind: (options.write_behind && !only_session)
+                    .then(write_behind::WriteBehind::default),
+                inodes: Arc::new(if only_session {
+                    InodeTable::for_only_session()
+                } else {
+                    InodeTable::default()
+                }),
+                names,
+                recent_estale: estale::RecentEstale::default(),
+                usage: statfs::CachedUsage::default(),
+                kernel,
+            }
         })
     }
 
-    /// Returns why the session has ended, if it has.
-    fn end_cause(&self) -> Option<Error> {
-        if self.has_ended.load(Ordering::Acquire) { self.ended.lock().clone() } else { None }
+    /// Registers the session with the cluster. Before that it gets no leases. Background tasks
+    /// register it with services that aren't needed to find the root directory.
+    pub async fn register(&self) -> Result<()> {
+        self.session.register().await
     }
 
-    /// Marks the session as ended: every later request fails. Returns false if it was marked
-    /// already.
-    fn end(&self, cause: Error) -> bool {
-        let error = Error::new(Errno::ESTALE, format!("this client's session has ended: {}", cause.message))
-            .hint("repeat the operation: the mount starts another session as soon as the cluster permits");
-        self.ended.lock().get_or_insert(error);
-        let is_first = !self.has_ended.swap(true, Ordering::AcqRel);
-        self.leases.wake();
-        self.services.end();
-        self.inodes.wake();
-        is_first
-    }
-
-    /// Sends a request about an inode or a name, and records the leases that the answer grants.
-    async fn send(
-        &self,
-        slot_sequence: Option<SlotSequence>,
-        user: RequestUser,
-        op: MetaOp,
-    ) -> Result<Answer> {
-        let ino = op.spec().home.unwrap_or(InodeId::ROOT);
-        self.send_for(ino.partition(), slot_sequence, user, op).await
+    /// Sets the time-out of a request, which is also that of the calls to services.
+    pub fn set_request_timeout(&self, time_out: Duration) {
+        self.session.request_timeout.set(time_out);
     }
 
     /// Whether this is the only session of the cluster, so that nothing changes without its
     /// knowledge. If it isn't, [`Client::background`] must run.
     pub fn is_only_session(&self) -> bool {
-        self.leases.is_only_session()
+        self.session.leases.is_only_session()
     }
 
     /// Whether the service has ended the session, so that every request fails.
     pub fn has_ended(&self) -> bool {
-        self.end_cause().is_some()
-    }
-
-    /// Sends a read-only request.
-    async fn query(&self, op: MetaOp) -> Result<Answer> {
-        self.send(None, RequestUser::default(), op).await
-    }
-
-    /// Sends a read-only request on behalf of a user.
-    async fn query_as(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        self.send(None, credentials.into(), op).await
-    }
-
-    /// Sends a change on behalf of a user.
-    async fn change_as(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        let slot = self.metadata_slots.next();
-        let answer = self.change_in_slot(slot.slot_sequence, credentials, op).await;
-        slot.complete(&answer);
-        answer
+        self.session.has_ended()
     }
 
     /// Sends a change on behalf of the client itself.
     async fn change_as_client(&self, op: MetaOp) -> Result<MetaReply> {
         let _unsynced_change = self.note_change(&op);
-        self.change_as(Credentials::default(), op).await.map(|answer| answer.reply)
+        self.session.change_as(Credentials::default(), op).await.map(|answer| answer.reply)
     }
 
     /// Sends a request for a chunk file. `under` names the file and the lease.
@@ -262,7 +194,7 @@ impl Client {
     /// Builds a request. One to a group gets its target when it is sent.
     fn storage_request(&self, location: ChunkLocation, name: InodeId, op: StorageOp) -> StorageRequest {
         let target = if let ChunkLocation::Target(target) = location { target } else { TargetId(0) };
-        StorageRequest::new(self.session, target, name, op)
+        StorageRequest::new(self.session.id, target, name, op)
     }
 
     async fn send_to_storage(
@@ -275,22 +207,26 @@ impl Client {
         let (mut expired_retries, mut renewals) = (capabilities::ExpiredRetries::default(), 0);
         (request.epoch, request.length_bound) = (under.epoch, under.known_len);
         loop {
-            if let Some(error) = self.end_cause() {
+            if let Some(error) = self.session.end_cause() {
                 return Err(error);
             }
-            request.capability = self.capability(request.ino, &request.op).await?;
+            request.capability = self.session.capability(request.ino, &request.op).await?;
             let sent_ns = rt::monotonic_ns();
             let answer = match location {
                 ChunkLocation::Target(_) => self.storage.call(request.clone(), payload.clone()).await,
                 ChunkLocation::Group(group) => {
-                    let to = GroupDestination { map: &self.map, group, time_out: self.request_timeout.get() };
+                    let to = GroupDestination {
+                        map: &self.map,
+                        group,
+                        time_out: self.session.request_timeout.get(),
+                    };
                     // Boxed, so that the futures of requests to single targets don't contain its
                     // state.
                     Box::pin(self.storage.call_group(to, request.clone(), payload.clone())).await
                 }
             };
             match answer {
-                Err(error) if self.drop_if_stale(request.ino, &error) => {
+                Err(error) if self.session.capabilities.drop_if_stale(request.ino, &error) => {
                     if !expired_retries.may_repeat(sent_ns).await {
                         return Err(error);
                     }
@@ -305,28 +241,15 @@ impl Client {
                     request.epoch = Box::pin(self.renew_epoch(under, request.epoch)).await?;
                 }
                 Err(error) if error.errno == Errno::ESTALE => {
-                    self.handle_fencing(&error);
+                    self.session.handle_fencing(&error);
                     return Err(error);
                 }
                 Ok(StorageReply::Done { verifier }) => {
-                    self.verifiers.record(location, verifier, !request.op.spec().is_sync());
+                    self.session.verifiers.record(location, verifier, !request.op.spec().is_sync());
                     return Ok(StorageReply::Done { verifier });
                 }
                 answer => return answer,
             }
-        }
-    }
-
-    /// Handles a target's refusal of the session. A metadata service has ended the session, and may
-    /// have died before it could report that to others. This client can no longer report what it
-    /// has written, and size recovery must run before another session gets the leases. So the
-    /// client gives no lease back, and the services end the session when its leases expire.
-    fn handle_fencing(&self, error: &Error) {
-        if self.is_shutting_down.load(Ordering::Acquire) || self.has_ended() {
-            return;
-        }
-        if let (Some(client), true) = (self.weak_self.upgrade(), self.end(error.clone())) {
-            rt::spawn(async move { client.drop_everything().await });
         }
     }
 
@@ -349,9 +272,8 @@ impl Client {
     /// Runs the background tasks for as long as the session lives: handles recalls, and gives back
     /// unused leases and orphans.
     pub async fn background(self: Arc<Self>) {
-        if !self.leases.is_only_session() {
-            rt::spawn(self.clone().handle_services());
-            rt::spawn(self.clone().report_slow_recalls());
+        if !self.session.leases.is_only_session() {
+            self.session.start_recalls();
             rt::spawn(self.clone().release_leases());
             rt::spawn(self.clone().watch_lease_expiry());
             if self.write_behind.is_some() {
@@ -362,7 +284,7 @@ impl Client {
         rt::spawn(self.clone().report_accesses());
         loop {
             self.inodes.wait_for_reclaimable().await;
-            if self.has_ended() {
+            if self.session.has_ended() {
                 return;
             }
             for ino in self.inodes.take_reclaimable() {
@@ -381,42 +303,10 @@ impl Client {
             self.reclaim(ino).await;
         }
         let outcome = outcome.and(self.sync_all_metadata().await);
-        if self.leases.is_only_session() {
+        if self.session.leases.is_only_session() {
             return outcome;
         }
-        self.is_shutting_down.store(true, Ordering::Release);
-        let ended = self.send_unmount_notices().await;
-        self.end(Error::new(Errno::ESTALE, "the client was shut down"));
-        self.caches_dropped.set();
-        outcome.and(ended)
-    }
-
-    /// Ends the session at every service. When one service has ended it, the others may have
-    /// learned of that already.
-    async fn send_unmount_notices(&self) -> Result<()> {
-        let mut outcome = Ok(());
-        let owners = self.services.channels.owners();
-        let owns_partition =
-            |service: &Arc<services::Service>| owners.iter().any(|(_, node)| *node == service.node);
-        let registered = self.services.all().into_iter().filter(|service| service.is_registered());
-        let (needed, spare): (Vec<_>, Vec<_>) = registered.partition(owns_partition);
-        // Services without partitions may be down for good. If they are up, the other services
-        // inform them.
-        let notices = spare.iter().map(|service| async move {
-            rt::timeout(UNMOUNT_NOTICE_TIMEOUT, self.query_service(service, MetaOp::EndSession))
-                .await
-                .map(drop)
-        });
-        rt::join_all(notices.collect()).await;
-        for (index, service) in needed.into_iter().enumerate() {
-            match self.query_service(&service, MetaOp::EndSession).await {
-                Err(error)
-                    if (index > 0 || !spare.is_empty())
-                        && matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => {}
-                ended => outcome = outcome.and(ended.map(drop)),
-            }
-        }
-        outcome
+        outcome.and(self.session.shut_down().await)
     }
 
     async fn reclaim(&self, ino: InodeId) {

@@ -32,12 +32,12 @@
 use crate::cache::complete_directories::{CompleteDirectories, added_name};
 use crate::cache::heuristic::{Backoff, UseFrequency};
 use crate::cache::preallocation::{FIRST_INODES, InodePreallocation, MORE_INODES, NewInode, new_file_attr};
-use crate::cache::prefix_delegation::PossibleName;
 use crate::file::content::NewFile;
 use crate::file::handle::Handle;
 use crate::file::inode::OpenInode;
 use crate::kernel::page_fill::Bypass;
 use crate::metadata::names::CachedAttr;
+use crate::session::lease_holder::{Concerned, PossibleName};
 use crate::session::leases::{Leases, RequestStamp};
 use crate::{Client, entry};
 use bytes::Bytes;
@@ -418,7 +418,7 @@ impl Client {
         if self.names.async_creates.is_idle()
             || !is_allowed
             || !self.names.async_creates.is_below_limits()
-            || self.has_ended()
+            || self.session.has_ended()
         {
             return None;
         }
@@ -428,7 +428,7 @@ impl Client {
         let attr = new_file_attr(ino, &attr, credentials, bits & 0o777 & !umask);
         let file =
             PendingFile { ino, parent, name, mode: bits, umask, created: attr.btime, content: Bytes::new() };
-        self.names.complete.record_name(&self.leases, parent, &file.name);
+        self.names.complete.record_name(&self.session.leases, parent, &file.name);
         let possible_name = self.names.prefixes.record_possible(parent, &file.name);
         let create = Arc::new(PendingCreate {
             credentials,
@@ -447,7 +447,9 @@ impl Client {
         // A recall marks the lease as closing before it searches for pending creates. If it has
         // found this one, the file is being sent and the create stands. Otherwise no other task
         // knows of it, and it is withdrawn.
-        if self.leases.lease_covering(stamp, lease) != Some(LeaseMode::Write) && create.seal(Bytes::new()) {
+        if self.session.leases.lease_covering(stamp, lease) != Some(LeaseMode::Write)
+            && create.seal(Bytes::new())
+        {
             create.finish(Ok(()));
             self.names.prefixes.record_outcome(&create.possible_name, &create.outcome());
             self.names.async_creates.remove(&create);
@@ -459,7 +461,7 @@ impl Client {
         self.note_flags(stamp, &attr);
         let handle = Handle::new(self.inodes.acquire(ino), flags);
         self.start_sweeper();
-        let name_cacheable = self.leases.is_cacheable(stamp, parent);
+        let name_cacheable = self.session.leases.is_cacheable(stamp, parent);
         // No other session knows the file. If the service reports other attributes later, the
         // kernel's cache is invalidated then.
         Some((CachedAttr { attr, cacheable: true, name_cacheable }, handle))
@@ -468,14 +470,14 @@ impl Client {
     /// Takes a preallocated inode number, under the directory delegation or a name-prefix
     /// delegation.
     fn take_preallocated_inode(&self, who: Credentials, dir: InodeId, name: &[u8]) -> Option<NewInode> {
-        let known = (&self.leases, &self.names.complete);
+        let known = (&self.session.leases, &self.names.complete);
         if let Some(new_inode) = self.names.async_creates.take_inode(known, (dir, name), who) {
             if new_inode.needs_refill {
                 self.request_delegation(who, dir, MORE_INODES);
             }
             return Some(new_inode);
         }
-        let (new_inode, prefix) = self.names.prefixes.take_inode(&self.leases, (dir, name), who)?;
+        let (new_inode, prefix) = self.names.prefixes.take_inode(&self.session.leases, (dir, name), who)?;
         if new_inode.needs_refill {
             self.request_prefix(who, dir, prefix, MORE_INODES);
         }
@@ -490,10 +492,10 @@ impl Client {
         parent: InodeId,
         (bits, flags): (u32, u32),
     ) {
-        let stamp = self.leases.stamp_request();
-        let is_allowed = !self.leases.is_only_session()
+        let stamp = self.session.leases.stamp_request();
+        let is_allowed = !self.session.leases.is_only_session()
             && may_create_async(bits, flags)
-            && self.leases.is_cacheable(stamp, parent);
+            && self.session.leases.is_cacheable(stamp, parent);
         if is_allowed && self.names.async_creates.count_create(parent) {
             self.request_delegation(credentials, parent, FIRST_INODES);
         }
@@ -503,14 +505,18 @@ impl Client {
         let Some(client) = self.weak_self.upgrade() else { return };
         rt::spawn(async move {
             let answer = client
+                .session
                 .query_as(credentials, MetaOp::PreallocateInodes { dir, count, prefix: Bytes::new() })
                 .await;
             // Stamped before the check that the lease is held, so the lease is held since this
             // time.
-            let now = client.leases.stamp_request();
+            let now = client.session.leases.stamp_request();
             let granted = match answer {
                 Ok(answer) => match answer.reply {
-                    reply if client.leases.lease_covering(answer.stamp, dir) == Some(LeaseMode::Write) => {
+                    reply
+                        if client.session.leases.lease_covering(answer.stamp, dir)
+                            == Some(LeaseMode::Write) =>
+                    {
                         InodePreallocation::of(&reply).map(|preallocation| (now, preallocation))
                     }
                     _ => None,
@@ -520,7 +526,7 @@ impl Client {
                     None
                 }
             };
-            client.names.async_creates.record_delegation(&client.leases, dir, granted);
+            client.names.async_creates.record_delegation(&client.session.leases, dir, granted);
         });
     }
 
@@ -600,7 +606,7 @@ impl Client {
     /// Seals the pending creates in the directories that `concerned` selects, and returns them for
     /// a service that must execute them before it serves other sessions. The client also sends each
     /// of them itself.
-    pub(crate) fn seal_creates(&self, concerned: impl Fn(InodeId) -> bool) -> Vec<AsyncCreate> {
+    pub(crate) fn seal_creates(&self, concerned: Concerned<'_>) -> Vec<AsyncCreate> {
         let creates = self.names.async_creates.all(|one| concerned(one.file.parent));
         creates.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| self.spawn_commit(one));
         let sealed = creates.iter().filter_map(|one| {
@@ -649,9 +655,9 @@ impl Client {
         let Some(file) = create.sealed() else { return Ok(()) };
         let (ino, parent, content) = (file.ino, file.parent, file.content.clone());
         let _made = self.names.begin_create(parent, |ino| self.inodes.note_unused(ino));
-        let losses = self.verifiers.losses();
+        let losses = self.session.verifiers.losses();
         let answer =
-            self.change_as(create.credentials, MetaOp::CommitCreate { file: Box::new(file) }).await?;
+            self.session.change_as(create.credentials, MetaOp::CommitCreate { file: Box::new(file) }).await?;
         let fresh = NewFile::of(&answer.reply);
         let attr = entry(answer.reply)?;
         if attr.ino != ino {
@@ -661,7 +667,7 @@ impl Client {
             ));
         }
         let Some(inode) = self.inodes.open(ino) else { return Ok(()) };
-        let lease = self.leases.lease_covering(answer.stamp, ino);
+        let lease = self.session.leases.lease_covering(answer.stamp, ino);
         {
             let mut known = inode.content.lock();
             known.unsynced_metadata.made(losses);

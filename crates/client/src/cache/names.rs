@@ -7,8 +7,9 @@
 //!   and files that the service has yet to get;
 //! - [`DirectoryAttributes`]: attributes of directories that this session has changed.
 //!
-//! Every request passes [`Names::prepare_request`] and [`Names::record_request`] before it is sent,
-//! and [`Names::record_answer`] afterwards. The end of a lease reaches [`Names::end_lease`]. All of
+//! Every request passes [`RequestObserver::prepare_request`] and
+//! [`RequestObserver::record_request`] before it is sent, and [`RequestObserver::record_answer`]
+//! afterwards. The end of a lease reaches [`Names::end_lease`]. All of
 //! them compare request stamps with the [`Leases`] as well, so that a lease that ends invalidates
 //! what was known under it at once.
 
@@ -16,8 +17,9 @@ use crate::cache::async_create::AsyncCreates;
 use crate::cache::complete_directories::CompleteDirectories;
 use crate::cache::creates_in_flight::{CreateInFlight, CreatesInFlight};
 use crate::cache::directory_attributes::DirectoryAttributes;
-use crate::cache::prefix_delegation::{PossibleName, PrefixDelegations};
-use crate::session::leases::{Leases, RequestStamp};
+use crate::cache::prefix_delegation::PrefixDelegations;
+use crate::session::lease_holder::{PossibleName, RequestObserver};
+use crate::session::leases::{Answer, Leases, RequestStamp};
 use types::{Attr, InodeId, Result};
 use wire::{MetaOp, MetaResponse};
 
@@ -99,9 +101,22 @@ impl Names {
         self.creates.protect_if_in_flight(ino)
     }
 
-    /// Prepares for a request that is about to be sent: drops what it invalidates. Returns true if
-    /// the client must finish asynchronous creates that the request could miss.
-    pub(crate) fn prepare_request(&self, op: &MetaOp) -> bool {
+    /// Returns what a lease is on, by the number that the service gave it.
+    pub(crate) fn lease_key(&self, number: InodeId) -> LeaseKey {
+        match self.prefixes.directory_of(number) {
+            Some(directory) => LeaseKey::NamePrefix { directory },
+            None => LeaseKey::Inode(number),
+        }
+    }
+
+    /// Records that the lease with this number is no longer held.
+    pub(crate) fn end_lease(&self, number: InodeId) {
+        self.prefixes.forget_lease(number);
+    }
+}
+
+impl RequestObserver for Names {
+    fn prepare_request(&self, op: &MetaOp) -> bool {
         if self.async_creates.is_idle() {
             return false;
         }
@@ -109,24 +124,19 @@ impl Names {
         true
     }
 
-    /// Records a name that a request may add, whose outcome is to be
-    /// [recorded](Names::record_outcome); to be called before the request is sent.
-    pub(crate) fn record_possible(&self, op: &MetaOp) -> Option<PossibleName> {
+    fn record_possible(&self, op: &MetaOp) -> Option<PossibleName> {
         self.prefixes.prepare_request(op)
     }
 
-    /// Records the outcome of the request. Without it, the name may still be added.
-    pub(crate) fn record_outcome<T>(&self, possible_name: &PossibleName, outcome: &Result<T>) {
+    fn record_outcome(&self, possible_name: &PossibleName, outcome: &Result<Answer>) {
         self.prefixes.record_outcome(possible_name, outcome);
     }
 
-    /// Records a name that a request may add; to be called before each time it is sent.
-    pub(crate) fn record_request(&self, leases: &Leases, op: &MetaOp) {
+    fn record_request(&self, leases: &Leases, op: &MetaOp) {
         self.complete.record_request(leases, op);
     }
 
-    /// Processes the outcome of a request, after its leases have been recorded.
-    pub(crate) fn record_answer(
+    fn record_answer(
         &self,
         leases: &Leases,
         stamp: RequestStamp,
@@ -139,21 +149,11 @@ impl Names {
         self.directories.process_outcome(leases, stamp, op, answer);
     }
 
-    /// Handles the uncertain outcome of a request that no service has answered.
-    pub(crate) fn drop_uncertain(&self, leases: &Leases, op: &MetaOp) {
+    fn drop_uncertain(&self, leases: &Leases, op: &MetaOp) {
         self.directories.drop_uncertain(leases, op);
     }
 
-    /// Returns what a lease is on, by the number that the service gave it.
-    pub(crate) fn lease_key(&self, number: InodeId) -> LeaseKey {
-        match self.prefixes.directory_of(number) {
-            Some(directory) => LeaseKey::NamePrefix { directory },
-            None => LeaseKey::Inode(number),
-        }
-    }
-
-    /// Records that the lease with this number is no longer held.
-    pub(crate) fn end_lease(&self, number: InodeId) {
-        self.prefixes.forget_lease(number);
+    fn end_lease(&self, number: InodeId) {
+        Names::end_lease(self, number);
     }
 }

@@ -25,6 +25,7 @@ use crate::Client;
 use crate::cache::complete_directories::{added_name, fingerprint};
 use crate::cache::heuristic::{Backoff, UseFrequency};
 use crate::cache::preallocation::{FIRST_INODES, InodePreallocation, NewInode};
+use crate::session::lease_holder::PossibleName;
 use crate::session::leases::{Leases, RequestStamp};
 use crate::session::slots::{SLOT_REUSE_AFTER, is_uncertain};
 use bytes::Bytes;
@@ -142,9 +143,6 @@ pub(crate) struct PrefixDelegations {
     has_sweeper: AtomicBool,
     possible_names: Mutex<PossibleNames>,
 }
-
-/// A name that may be added by a request whose outcome isn't known yet.
-pub(crate) struct PossibleName(u64);
 
 impl PrefixDelegations {
     /// Prepares for a request that is about to be sent: records a name that it may add, or drops
@@ -391,10 +389,10 @@ impl Client {
     /// Counts a create. A client that creates many names with one prefix, and must ask the service
     /// whether each is free, requests that prefix.
     pub(crate) fn count_prefix_create(&self, credentials: Credentials, dir: InodeId, name: &[u8]) {
-        if self.leases.is_only_session() || self.names.complete.is_complete(dir) {
+        if self.session.leases.is_only_session() || self.names.complete.is_complete(dir) {
             return;
         }
-        let Some(prefix) = self.names.prefixes.count_create(&self.leases, dir, name) else { return };
+        let Some(prefix) = self.names.prefixes.count_create(&self.session.leases, dir, name) else { return };
         self.request_prefix(credentials, dir, prefix, FIRST_INODES);
     }
 
@@ -406,7 +404,7 @@ impl Client {
             if let Err(error) = &listed {
                 tracing::trace!(ino = %dir, ?prefix, %error, "no name-prefix delegation: it was refused, or its names can't be listed");
             }
-            client.names.prefixes.record_listing(&client.leases, dir, listed.ok());
+            client.names.prefixes.record_listing(&client.session.leases, dir, listed.ok());
             client.start_prefix_sweeper();
         });
     }
@@ -418,21 +416,22 @@ impl Client {
         count: u32,
     ) -> Result<InodeId> {
         let answer = self
+            .session
             .query_as(credentials, MetaOp::PreallocateInodes { dir, count, prefix: prefix.clone() })
             .await?;
         // Stamped before the check that the lease is held, so the lease is held since this time.
-        let now = self.leases.stamp_request();
+        let now = self.session.leases.stamp_request();
         let refused = || Error::new(Errno::EBUSY, "the service doesn't grant the delegation");
         let MetaReply::Preallocated { prefix_lease: Some(lease), .. } = answer.reply else {
             return Err(refused());
         };
-        if self.leases.lease_covering(answer.stamp, lease) != Some(LeaseMode::Write) {
+        if self.session.leases.lease_covering(answer.stamp, lease) != Some(LeaseMode::Write) {
             return Err(refused());
         }
         self.names.async_creates.begin_use();
         let preallocation = InodePreallocation::of(&answer.reply);
         let listed = match self.names.prefixes.record_grant(
-            &self.leases,
+            &self.session.leases,
             (dir, prefix),
             (lease, now),
             preallocation,
@@ -458,7 +457,7 @@ impl Client {
         for _ in 0..MAX_PAGES {
             let prefix = prefix.clone();
             let list = MetaOp::Readdir { dir, cookie, limit: PAGE_ENTRIES, attributes: false, prefix };
-            let reply = self.query_as(credentials, list).await?.reply;
+            let reply = self.session.query_as(credentials, list).await?.reply;
             let MetaReply::Directory { entries, end, .. } = reply else {
                 return Err(crate::unexpected(reply));
             };
@@ -483,9 +482,9 @@ impl Client {
     }
 
     async fn sweep_prefixes(self: Arc<Client>) {
-        while !self.has_ended() {
+        while !self.session.has_ended() {
             rt::sleep(SWEEP).await;
-            let (idle, has_leases) = self.names.prefixes.take_idle(&self.leases);
+            let (idle, has_leases) = self.names.prefixes.take_idle(&self.session.leases);
             // Repeated as long as asynchronous creates are pending there.
             idle.into_iter().for_each(|lease| self.inodes.note_unused(lease));
             if has_leases {

@@ -5,7 +5,6 @@ use crate::file::inode::OpenInode;
 use crate::file::lease_epoch::LeaseContext;
 use crate::{Client, file_info};
 use rt::sync::{ReadGuard, WriteGuard};
-use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Layout, Refusal, Result, Timestamp};
@@ -61,7 +60,7 @@ impl Client {
         need: LeaseNeed,
     ) -> Result<ReadGuard<'a>> {
         for attempt in 0.. {
-            self.wait_while_suspended(inode.ino).await?;
+            self.session.wait_while_suspended(inode.ino).await?;
             let guard = self.lock_io_shared(inode).await?;
             let (is_ready, is_tainted) = {
                 let content = inode.content.lock();
@@ -101,13 +100,18 @@ impl Client {
         inode: &'a OpenInode,
         need: impl Fn(&Content) -> LeaseNeed,
     ) -> Result<WriteGuard<'a>> {
-        let until_ns = rt::monotonic_ns().saturating_add(self.request_timeout.get().as_nanos() as u64);
+        let until_ns =
+            rt::monotonic_ns().saturating_add(self.session.request_timeout.get().as_nanos() as u64);
         for attempt in 0.. {
             let needed = match self.try_lock_exclusive(inode, &need).await? {
                 Ok(guard) => return Ok(guard),
                 Err(needed) => needed,
             };
-            match self.unless_recalled(inode.ino, Box::pin(self.request_lease(inode, needed, attempt))).await
+            match self
+                .session
+                .leases
+                .unless_recalled(inode.ino, Box::pin(self.request_lease(inode, needed, attempt)))
+                .await
             {
                 Some(acquired) => acquired?,
                 None if Box::pin(self.load_during_recall(inode)).await? => {}
@@ -126,7 +130,7 @@ impl Client {
         inode: &'a OpenInode,
         need: &impl Fn(&Content) -> LeaseNeed,
     ) -> Result<std::result::Result<WriteGuard<'a>, LeaseNeed>> {
-        self.wait_while_suspended(inode.ino).await?;
+        self.session.wait_while_suspended(inode.ino).await?;
         let guard = self.lock_io_exclusive(inode).await?;
         let (is_ready, is_tainted) = {
             let content = inode.content.lock();
@@ -137,11 +141,6 @@ impl Client {
         }
         let content = inode.content.lock();
         Ok(Err(if content.phase.is_loaded() { need(&content) } else { need(&Content::default()) }))
-    }
-
-    /// Returns the result of `work`, or `None` if a recall of the inode begins first.
-    async fn unless_recalled<T>(&self, ino: InodeId, work: impl Future<Output = T>) -> Option<T> {
-        rt::select(work, self.leases.wait_for_recall_start(ino)).await.first()
     }
 
     /// Loads the service's answer while a recall is in progress, or raises the loaded content's
@@ -174,12 +173,54 @@ impl Client {
         Ok(true)
     }
 
+    /// Takes a file's I/O lock shared, without a dirty extent (see `file::write_behind`).
+    pub(crate) async fn lock_io_shared<'a>(&self, inode: &'a OpenInode) -> Result<ReadGuard<'a>> {
+        loop {
+            self.wait_for_commit(inode).await?;
+            let guard = self
+                .session
+                .request_timeout
+                .bound((inode.ino, "a change of its size or layout"), inode.io_lock.read())
+                .await?;
+            if self.write_behind.is_none() || inode.content.lock().dirty.is_none() {
+                return Ok(guard);
+            }
+            drop(guard);
+            drop(Box::pin(self.lock_io_exclusive(inode)).await?);
+        }
+    }
+
+    /// Takes a file's I/O lock exclusively, without a dirty extent.
+    pub(crate) async fn lock_io_exclusive<'a>(&self, inode: &'a OpenInode) -> Result<WriteGuard<'a>> {
+        let guard = self.lock_io_exclusive_dirty(inode).await?;
+        if self.write_behind.is_some() {
+            self.flush_dirty(inode).await;
+        }
+        Ok(guard)
+    }
+
+    /// Takes a file's I/O lock exclusively, and leaves a dirty extent as it is.
+    pub(crate) async fn lock_io_exclusive_dirty<'a>(&self, inode: &'a OpenInode) -> Result<WriteGuard<'a>> {
+        self.wait_for_commit(inode).await?;
+        self.session
+            .request_timeout
+            .bound((inode.ino, "operations on its content"), inode.io_lock.write())
+            .await
+    }
+
+    /// Waits until an asynchronous create of the file is committed.
+    async fn wait_for_commit(&self, inode: &OpenInode) -> Result<()> {
+        // Boxed, since it is rare.
+        if inode.async_create().is_some() { Box::pin(self.commit_async_create(inode)).await } else { Ok(()) }
+    }
+
     /// Runs `attempt`, and repeats it if its lease has ended with the service that granted it.
     pub(crate) async fn while_lease_lasts<T>(
         &self,
         mut attempt: impl AsyncFnMut() -> Result<T>,
     ) -> Result<T> {
-        let until_ns = rt::monotonic_ns().saturating_add(self.request_timeout.get().as_nanos() as u64);
+        let until_ns =
+            rt::monotonic_ns().saturating_add(self.session.request_timeout.get().as_nanos() as u64);
         loop {
             match attempt().await {
                 Err(error) if is_lease_over(&error) && rt::monotonic_ns() < until_ns => {
@@ -198,8 +239,8 @@ impl Client {
     /// Makes sure that the service knows, by a lease, that this session uses the inode.
     pub(crate) async fn ensure_lease(&self, inode: &OpenInode, need: LeaseNeed) -> Result<()> {
         for attempt in 0.. {
-            let stamp = self.leases.stamp_request();
-            if self.leases.lease_covering(stamp, inode.ino).is_some_and(|mode| need.is_met_by(mode)) {
+            let stamp = self.session.leases.stamp_request();
+            if self.session.leases.lease_covering(stamp, inode.ino).is_some_and(|mode| need.is_met_by(mode)) {
                 return Ok(());
             }
             Box::pin(self.request_lease(inode, need, attempt)).await?;
@@ -210,12 +251,14 @@ impl Client {
     /// Requests a lease and the content under it once. The caller must not hold an I/O lock: the
     /// answer may have to wait for a recall from this very session.
     async fn request_lease(&self, inode: &OpenInode, need: LeaseNeed, attempt: u32) -> Result<()> {
-        self.with_timeout((inode.ino, "the recall of its lease"), self.leases.wait_for_recall_end(inode.ino))
+        self.session
+            .request_timeout
+            .bound((inode.ino, "the recall of its lease"), self.session.leases.wait_for_recall_end(inode.ino))
             .await?;
         let requested_lease =
-            if self.leases.is_only_session() { None } else { Some(self.lease_to_request(inode, need)) };
+            if self.session.leases.is_only_session() { None } else { Some(inode.lease_to_request(need)) };
         let generation = inode.content.lock().generation;
-        let answer = self.query(MetaOp::Open { ino: inode.ino, requested_lease }).await?;
+        let answer = self.session.query(MetaOp::Open { ino: inode.ino, requested_lease }).await?;
         let info = file_info(answer.reply)?;
         inode.note_changes(&info.attr);
         inode.atime_quiet_until_ns.store(0, Ordering::Relaxed);
@@ -224,46 +267,28 @@ impl Client {
             // The lease is checked under this lock, under which a recall unloads the content.
             let mut content = inode.content.lock();
             // Without leases, the generation shows whether an answer is outdated.
-            let is_current = !self.leases.is_only_session() || content.generation == generation;
-            let lease = self.leases.lease_covering(answer.stamp, inode.ino).filter(|_| is_current);
+            let is_current = !self.session.leases.is_only_session() || content.generation == generation;
+            let lease = self.session.leases.lease_covering(answer.stamp, inode.ino).filter(|_| is_current);
             lease.inspect(|&mode| content.load(info, mode)).is_some()
         };
         // After an insufficient grant the client asks for more without a pause. With one, other
         // sessions would take the weaker lease meanwhile, and the client would never get the
         // stronger one.
         if !granted {
-            self.leases.mark_open(inode.ino);
+            self.session.leases.mark_open(inode.ino);
             rt::sleep(MIN_PAUSE.saturating_mul(1 << attempt.min(10)).min(MAX_PAUSE)).await;
         }
         Ok(())
     }
 
-    fn lease_to_request(&self, inode: &OpenInode, need: LeaseNeed) -> LeaseMode {
-        let shared = {
-            let content = inode.content.lock();
-            content.phase.is_loaded() && content.lease == LeaseMode::Shared
-        };
-        let contended = inode.is_contended();
-        let writers = inode.writers.load(Ordering::Relaxed) > 0;
-        match need {
-            LeaseNeed::Change | LeaseNeed::Exclusive => LeaseMode::Write,
-            // If this session shares the file already, a request for `Write` gets the exclusive
-            // lease.
-            LeaseNeed::Cache if writers || shared => LeaseMode::Write,
-            LeaseNeed::Cache => LeaseMode::Read,
-            LeaseNeed::Read if writers => LeaseMode::Write,
-            LeaseNeed::Read if contended => LeaseMode::Shared,
-            LeaseNeed::Read => LeaseMode::Read,
-        }
-    }
-
     /// Returns the service's current information on a file, for one use.
     pub(crate) async fn open_info_once(&self, ino: InodeId) -> Result<FileInfo> {
-        let mut info = file_info(self.query(MetaOp::Open { ino, requested_lease: None }).await?.reply)?;
+        let mut info =
+            file_info(self.session.query(MetaOp::Open { ino, requested_lease: None }).await?.reply)?;
         // Without a lease, the file may be truncated before its chunk files are read: a missing
         // part is no damage then.
         info.length_bounds.clear();
-        self.leases.mark_open(ino);
+        self.session.leases.mark_open(ino);
         if self.inodes.open(ino).is_none() {
             self.inodes.note_unused(ino);
         }
@@ -306,6 +331,28 @@ impl Client {
             content.size = content.size.max(measured.end);
         }
         Ok(under.generation)
+    }
+}
+
+impl OpenInode {
+    /// The lease that a request for `need` asks for.
+    fn lease_to_request(&self, need: LeaseNeed) -> LeaseMode {
+        let shared = {
+            let content = self.content.lock();
+            content.phase.is_loaded() && content.lease == LeaseMode::Shared
+        };
+        let contended = self.is_contended();
+        let writers = self.writers.load(Ordering::Relaxed) > 0;
+        match need {
+            LeaseNeed::Change | LeaseNeed::Exclusive => LeaseMode::Write,
+            // If this session shares the file already, a request for `Write` gets the exclusive
+            // lease.
+            LeaseNeed::Cache if writers || shared => LeaseMode::Write,
+            LeaseNeed::Cache => LeaseMode::Read,
+            LeaseNeed::Read if writers => LeaseMode::Write,
+            LeaseNeed::Read if contended => LeaseMode::Shared,
+            LeaseNeed::Read => LeaseMode::Read,
+        }
     }
 }
 

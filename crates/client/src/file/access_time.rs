@@ -143,7 +143,7 @@ impl Client {
         let accesses = &self.inodes.accesses;
         loop {
             accesses.has_unreported.wait().await;
-            if self.has_ended() {
+            if self.session.has_ended() {
                 return;
             }
             rt::sleep(REPORT_PAUSE).await;
@@ -163,7 +163,7 @@ impl Client {
         for (partition, accesses) in parts {
             for batch in accesses.chunks(MAX_REPORTED) {
                 let op = MetaOp::NoteAccess { accesses: batch.to_vec() };
-                if let Err(error) = self.send_for(partition, None, RequestUser::default(), op).await {
+                if let Err(error) = self.session.send_for(partition, None, RequestUser::default(), op).await {
                     tracing::debug!(%partition, files = batch.len(), %error, "access times could not be reported, and are lost");
                 }
             }

@@ -43,7 +43,9 @@ impl Client {
         }
         let inode = &handle.inode;
         drop(self.lock_io_shared(inode).await?);
-        self.with_timeout((inode.ino, "the flush of delayed writes"), inode.in_flight.wait_for_delayed())
+        self.session
+            .request_timeout
+            .bound((inode.ino, "the flush of delayed writes"), inode.in_flight.wait_for_delayed())
             .await?;
         handle.report_flush_failure()
     }
@@ -87,7 +89,7 @@ impl Client {
     pub(crate) async fn report_closed(self: Arc<Self>) {
         loop {
             self.inodes.wait_for_unreported().await;
-            if self.has_ended() {
+            if self.session.has_ended() {
                 return;
             }
             rt::sleep(REPORT_PAUSE).await;

@@ -54,7 +54,7 @@ impl Client {
     ) -> Result<()> {
         let set = SetAttr { flags: Some(flags), project, ..SetAttr::default() };
         let changed = self.setattr(credentials, ino, set, None).await;
-        self.inodes.note_flags(ino, self.leases.stamp_request(), None);
+        self.inodes.note_flags(ino, self.session.leases.stamp_request(), None);
         // The kernel doesn't know that the ctime has changed.
         self.kernel.drop_cached_attributes(ino).await;
         changed.map(drop)
@@ -79,12 +79,12 @@ impl Client {
     /// Returns the flags if a lease has covered them since: no other session has changed them.
     fn flags_under_lease(&self, ino: InodeId) -> Option<InodeFlags> {
         let known = self.inodes.flags(ino)?;
-        self.leases.lease_covering(known.stamp, ino)?;
+        self.session.leases.lease_covering(known.stamp, ino)?;
         known.flags
     }
 
     async fn query_flags(&self, ino: InodeId) -> Result<InodeFlags> {
-        let answer = self.query(MetaOp::Getattr { ino }).await?;
+        let answer = self.session.query(MetaOp::Getattr { ino }).await?;
         let (stamp, attr) = (answer.stamp, entry(answer.reply)?);
         self.note_flags(stamp, &attr);
         Ok(attr.flags)

@@ -201,7 +201,7 @@ impl Client {
     }
 
     async fn ensure_open_lease(&self, handle: &Handle, flags: u32) -> Result<()> {
-        if !self.leases.is_only_session() {
+        if !self.session.leases.is_only_session() {
             let need = if handle.writable { LeaseNeed::Read } else { LeaseNeed::Cache };
             self.ensure_lease(&handle.inode, need).await?;
             if need == LeaseNeed::Cache {
@@ -233,8 +233,8 @@ impl Client {
         let requested_lease = (flags & O_ACCMODE != 0).then_some(LeaseMode::Write);
         let op =
             MetaOp::Create { parent, name: name.clone(), mode, umask, rdev: 0, exclusive, requested_lease };
-        let losses = self.verifiers.losses();
-        let answer = self.change_as(credentials, op).await?;
+        let losses = self.session.verifiers.losses();
+        let answer = self.session.change_as(credentials, op).await?;
         let (stamp, fresh) = (answer.stamp, NewFile::of(&answer.reply));
         let attr = entry(answer.reply)?;
         if fresh.is_none() {
@@ -249,7 +249,7 @@ impl Client {
         }
         if let Some(fresh) = fresh.filter(|_| is_sole_use) {
             let mut content = handle.inode.content.lock();
-            if let Some(lease) = self.leases.lease_covering(stamp, attr.ino) {
+            if let Some(lease) = self.session.leases.lease_covering(stamp, attr.ino) {
                 content.load_new(&attr, fresh, lease, Bytes::new());
             }
         }
@@ -270,8 +270,8 @@ impl Client {
             self.inodes.forget(handle.ino(), 1);
             return Err(error);
         }
-        let stamp = self.leases.stamp_request();
-        handle.permit_caching(self.leases.is_cacheable(stamp, handle.ino()));
+        let stamp = self.session.leases.stamp_request();
+        handle.permit_caching(self.session.leases.is_cacheable(stamp, handle.ino()));
         Ok(())
     }
 
@@ -284,8 +284,8 @@ impl Client {
         umask: u32,
         flags: u32,
     ) -> Result<(CachedAttr, Arc<Handle>)> {
-        let losses = self.verifiers.losses();
-        let answer = self.change_as(credentials, MetaOp::Tmpfile { parent, mode, umask }).await?;
+        let losses = self.session.verifiers.losses();
+        let answer = self.session.change_as(credentials, MetaOp::Tmpfile { parent, mode, umask }).await?;
         let stamp = answer.stamp;
         let attr = entry(answer.reply)?;
         self.inodes.remember(&attr);
@@ -314,7 +314,7 @@ impl Client {
 
     async fn read_now(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadOptions) -> Result<usize> {
         let _noted = how.cached.then(|| inode.page_gate.count_read());
-        if !how.cached || self.leases.is_only_session() {
+        if !how.cached || self.session.leases.is_only_session() {
             let _shared = self.lock_shared(inode, LeaseNeed::Read).await?;
             return self.read_loaded(inode, offset, buf, how).await;
         }
@@ -332,8 +332,11 @@ impl Client {
         let range = ByteRange::at(offset, buf.len() as u64);
         loop {
             let entry = inode.page_gate.enter(range);
-            let admission =
-                self.with_timeout((inode.ino, "a write or the recall of its lease"), entry).await?;
+            let admission = self
+                .session
+                .request_timeout
+                .bound((inode.ino, "a write or the recall of its lease"), entry)
+                .await?;
             let entering = self.lock_shared(inode, LeaseNeed::Cache);
             let guard = match admission {
                 Admission::Open => inode.page_gate.unless_closed(entering).await,
@@ -367,7 +370,7 @@ impl Client {
         buf: IoBuf,
         how: ReadOptions,
     ) -> Result<usize> {
-        self.wait_while_suspended(inode.ino).await?;
+        self.session.wait_while_suspended(inode.ino).await?;
         let _shared = self.lock_io_shared(inode).await?;
         if inode.content.lock().is_certain() {
             return self.read_loaded(inode, offset, buf, how).await;
@@ -453,7 +456,7 @@ impl Client {
         if !how.written_back {
             self.kernel.drop_refilled_pages(inode, fill_barrier).await;
         }
-        if how.direct && self.leases.is_only_session() {
+        if how.direct && self.session.leases.is_only_session() {
             self.kernel.drop_refilled_range(inode, range).await;
         }
         if how.durable {
@@ -535,7 +538,9 @@ impl Client {
         let chunks = ChunkWrite { path, durable: how.durable, lease: start.lease };
         let written = {
             let _in_flight = self
-                .with_timeout((inode.ino, "another write to the same range"), inode.in_flight.begin(range))
+                .session
+                .request_timeout
+                .bound((inode.ino, "another write to the same range"), inode.in_flight.begin(range))
                 .await?;
             // The wait for overlapping writes may have outlasted the lease.
             inode.content.lock().check_generation(inode.ino, start.under.generation)?;

@@ -132,7 +132,7 @@ impl Client {
         is_durable: bool,
         mut change: Pin<&mut impl Future<Output = Result<T>>>,
     ) -> Result<T> {
-        let unanswered = InFlightChange::new(inode, generation, self.verifiers.losses(), is_durable);
+        let unanswered = InFlightChange::new(inode, generation, self.session.verifiers.losses(), is_durable);
         let mut ended_ns = None;
         loop {
             if let Some(done) = rt::timeout(LEASE_CHECK, change.as_mut()).await {

@@ -291,8 +291,9 @@ impl Client {
         inode.content.lock().note_outcome(inode.ino, generation, &zeroed);
         zeroed?;
         // The current inline content is loaded again.
-        let info =
-            file_info(self.query(MetaOp::Open { ino: inode.ino, requested_lease: None }).await?.reply)?;
+        let info = file_info(
+            self.session.query(MetaOp::Open { ino: inode.ino, requested_lease: None }).await?.reply,
+        )?;
         let mut content = inode.content.lock();
         content.check_generation(inode.ino, generation)?;
         content.load_info(info);

@@ -56,8 +56,8 @@ impl Client {
                 return Ok(content.epoch);
             }
         }
-        let info = file_info(self.query(MetaOp::Reopen { ino, above_epoch: past }).await?.reply)?;
-        self.leases.mark_open(ino);
+        let info = file_info(self.session.query(MetaOp::Reopen { ino, above_epoch: past }).await?.reply)?;
+        self.session.leases.mark_open(ino);
         let mut content = inode.content.lock();
         content.check_generation(ino, generation)?;
         // A service without epochs runs an earlier version and has replaced one with epochs.

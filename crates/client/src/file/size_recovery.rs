@@ -16,13 +16,9 @@
 //!   ignores the size.
 
 use crate::file::content::Content;
-use crate::session::services::Service;
-use crate::{Client, unexpected};
-use types::{Errno, InodeId, Result};
-use wire::{LeaseMode, MetaOp, MetaReply, ReportedSize};
-
-/// Maximum number of sizes in one request: about 40 KiB.
-const SIZES_PER_REQUEST: usize = 4096;
+use crate::file::inode::InodeTable;
+use types::InodeId;
+use wire::{LeaseMode, ReportedSize};
 
 /// Size of a file when its lease ended.
 #[derive(Clone, Copy, Debug)]
@@ -103,38 +99,15 @@ impl Content {
     }
 }
 
-impl Client {
-    /// Reports to a service, with which the session is about to register, the sizes of files that
-    /// this session was writing exclusively. Returns the number of the service's process, for the
-    /// request by which the session registers or follows a partition. The transport repeats a
-    /// request when the service has restarted, and the new process doesn't have the sizes that the
-    /// old one got. So this must precede every other report.
-    ///
-    /// # Errors
-    /// The transport's, and `ESTALE` when the session has ended; `EAGAIN` when the service has
-    /// restarted meanwhile.
-    pub(crate) async fn reclaim_sizes(&self, service: &Service) -> Result<u64> {
+impl InodeTable {
+    /// Returns the sizes to report to a service of files that this session was writing exclusively,
+    /// and marks them as reported.
+    pub(crate) fn take_sizes_to_report(&self) -> Vec<ReportedSize> {
         let known = |ino: InodeId, size: Option<u64>| size.map(|size| ReportedSize { ino, size });
-        let mut reporting_process = self.report_sizes(service, Vec::new()).await?;
-        let open = self.inodes.open_inodes();
-        // The sizes of all files: the map may not show yet which partitions the service has taken
-        // over. It ignores the others.
+        let open = self.open_inodes();
         let sizes =
             open.iter().filter_map(|inode| known(inode.ino, inode.content.lock().take_size_to_report()));
-        for batch in sizes.collect::<Vec<_>>().chunks(SIZES_PER_REQUEST) {
-            let process = self.report_sizes(service, batch.to_vec()).await?;
-            if std::mem::replace(&mut reporting_process, process) != process {
-                return Err(Errno::EAGAIN.into());
-            }
-        }
-        Ok(reporting_process)
-    }
-
-    async fn report_sizes(&self, service: &Service, sizes: Vec<ReportedSize>) -> Result<u64> {
-        match self.query_service(service, MetaOp::ReclaimSizes { sizes }).await?.reply {
-            MetaReply::Process(number) => Ok(number),
-            other => Err(unexpected(other)),
-        }
+        sizes.collect()
     }
 }
 

@@ -109,13 +109,13 @@ impl Client {
         }
     }
 
-    /// Like [`Client::keeper`], but waits for a group that isn't in the map yet.
+    /// Like [`Client::chunk_location`], but waits for a group that isn't in the map yet.
     pub(crate) async fn location_when_known(&self, group: GroupId) -> Result<ChunkLocation> {
         let until_ns = rt::monotonic_ns() + MAP_TIMEOUT.as_nanos() as u64;
         loop {
             match self.chunk_location(group) {
                 Err(error) if self.is_lost(group) => return Err(error),
-                Err(_) if rt::monotonic_ns() < until_ns && self.end_cause().is_none() => {
+                Err(_) if rt::monotonic_ns() < until_ns && self.session.end_cause().is_none() => {
                     rt::sleep(MAP_CHECK_INTERVAL).await
                 }
                 known => return known,

@@ -91,7 +91,7 @@ impl Client {
             // unsynced one.
             let has_lost = |since| layouts.iter().any(|layout| self.has_lost_any(layout, since));
             if content.unsynced.since().is_some_and(has_lost) {
-                content.unsynced.record_loss(self.verifiers.losses());
+                content.unsynced.record_loss(self.session.verifiers.losses());
             }
             // Only now, so that concurrent syncs wait for the disk as well.
             content.synced(changes);
@@ -112,8 +112,8 @@ impl Client {
         // Under the lock that a change takes when it begins, which may count as the first unsynced
         // one.
         let unsynced = &mut inode.content.lock().unsynced_metadata;
-        if unsynced.since().is_some_and(|since| self.verifiers.has_lost_metadata(since)) {
-            unsynced.record_loss(self.verifiers.losses());
+        if unsynced.since().is_some_and(|since| self.session.verifiers.has_lost_metadata(since)) {
+            unsynced.record_loss(self.session.verifiers.losses());
         }
         unsynced.synced(changes);
         Ok(())
@@ -130,7 +130,7 @@ impl Client {
             _ => return None,
         };
         let inode = self.inodes.open(ino)?;
-        inode.content.lock().unsynced_metadata.begin(self.verifiers.losses());
+        inode.content.lock().unsynced_metadata.begin(self.session.verifiers.losses());
         Some(UnsyncedChange(inode))
     }
 
@@ -152,7 +152,7 @@ impl Client {
 
     /// Whether one of a file's chunk locations has had a loss after the count was `since`.
     fn has_lost_any(&self, layout: &Layout, since: u64) -> bool {
-        let has_lost = |location| self.verifiers.has_lost(location, since);
+        let has_lost = |location| self.session.verifiers.has_lost(location, since);
         layout.groups.iter().any(|group| self.chunk_location(*group).is_ok_and(has_lost))
     }
 
@@ -176,19 +176,19 @@ impl Client {
         let outcome = outcome.and(self.sync_changed_groups().await);
         let outcome = outcome.and(self.report_all(false).await);
         outcome.and(self.sync_all_metadata().await)?;
-        if self.verifiers.take_loss() { Err(lost("file system")) } else { Ok(()) }
+        if self.session.verifiers.take_loss() { Err(lost("file system")) } else { Ok(()) }
     }
 
     /// Syncs changed groups, after a sync of all targets: members of groups are synced one by one,
     /// and only groups know of losses before that.
     async fn sync_changed_groups(&self) -> Result<()> {
-        let groups = self.verifiers.take_changed_groups();
+        let groups = self.session.verifiers.take_changed_groups();
         let syncs = groups.iter().map(|group| self.sync_group(*group));
         let outcome: Result<()> = rt::join_all(syncs.collect()).await.into_iter().collect();
         if let Err(error) = outcome {
             // A lost group is reported once: no later sync can succeed.
             let retained: Vec<GroupId> = groups.into_iter().filter(|group| !self.is_lost(*group)).collect();
-            self.verifiers.mark_changed(&retained);
+            self.session.verifiers.mark_changed(&retained);
             return Err(error);
         }
         Ok(())
@@ -222,7 +222,7 @@ impl Client {
 
     /// Returns `None` if the target hasn't answered in time.
     async fn sync_member(&self, target: TargetId) -> Option<Result<()>> {
-        let request = StorageRequest::new(self.session, target, InodeId::ROOT, StorageOp::SyncTarget);
+        let request = StorageRequest::new(self.session.id, target, InodeId::ROOT, StorageOp::SyncTarget);
         let deadline = Box::pin(rt::sleep(MEMBER_SYNC_TIMEOUT));
         let answer = self.storage.call_or_abandon(deadline, request, None).await;
         answer.map(|answer| answer.map(drop))
@@ -247,7 +247,7 @@ impl Client {
 
     /// Syncs everything that the owner of a partition has answered.
     pub(crate) async fn sync_metadata(&self, partition: PartitionId) -> Result<()> {
-        self.send_for(partition, None, RequestUser::default(), MetaOp::Sync).await.map(drop)
+        self.session.send_for(partition, None, RequestUser::default(), MetaOp::Sync).await.map(drop)
     }
 
     /// Syncs creates, removals and renames.
@@ -256,12 +256,16 @@ impl Client {
     /// `EIO`, once, if the metadata store has lost power, and possibly some of these.
     pub async fn fsyncdir(&self, ino: InodeId) -> Result<()> {
         self.sync_metadata(ino.partition()).await?;
-        if self.verifiers.take_metadata_loss() { Err(lost(&format!("directory {ino}"))) } else { Ok(()) }
+        if self.session.verifiers.take_metadata_loss() {
+            Err(lost(&format!("directory {ino}")))
+        } else {
+            Ok(())
+        }
     }
 
     /// Like `sync_metadata`, for all partitions.
     pub(crate) async fn sync_all_metadata(&self) -> Result<()> {
-        let owners = self.services.channels.owners().into_iter();
+        let owners = self.session.owners().into_iter();
         let synced = rt::join_all(owners.map(|(partition, _)| self.sync_metadata(partition)).collect()).await;
         synced.into_iter().collect()
     }

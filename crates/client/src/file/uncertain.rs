@@ -27,8 +27,9 @@ impl Client {
             }
             content.generation
         };
-        let info =
-            file_info(self.query(MetaOp::Open { ino: inode.ino, requested_lease: None }).await?.reply)?;
+        let info = file_info(
+            self.session.query(MetaOp::Open { ino: inode.ino, requested_lease: None }).await?.reply,
+        )?;
         let mut content = inode.content.lock();
         content.check_generation(inode.ino, generation)?;
         content.load_info(info);

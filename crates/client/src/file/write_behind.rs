@@ -299,7 +299,7 @@ impl Client {
         if !inode.content.lock().may_delay(offset, how) {
             return handle.report_flush_failure().map(|()| false);
         }
-        self.wait_while_suspended(inode.ino).await?;
+        self.session.wait_while_suspended(inode.ino).await?;
         let _exclusive = self.lock_io_exclusive_dirty(inode).await?;
         handle.report_flush_failure()?;
         let (is_first, flushing) = {
@@ -364,7 +364,7 @@ impl Client {
 
     /// Flushes extents that are old enough, for as long as the session lives.
     pub(crate) async fn flush_aged(self: Arc<Self>) {
-        while let (Some(all), None) = (&self.write_behind, self.end_cause()) {
+        while let (Some(all), None) = (&self.write_behind, self.session.end_cause()) {
             rt::sleep(CHECK_INTERVAL).await;
             for ino in self.aged_files(all) {
                 let client = self.clone();

@@ -80,7 +80,7 @@ impl Client {
         inode: &'a OpenInode,
         place: Place,
     ) -> Option<FillBarrier<'a>> {
-        if self.leases.is_only_session() {
+        if self.session.leases.is_only_session() {
             return None;
         }
         inode.page_gate.close();

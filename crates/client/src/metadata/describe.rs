@@ -27,7 +27,7 @@ fn flag_names(flags: InodeFlags) -> Vec<&'static str> {
 impl Client {
     /// Returns everything known of an inode: pattern, layout, the location of each chunk.
     pub(crate) async fn describe(&self, ino: InodeId) -> Result<Bytes> {
-        let description = match self.query(MetaOp::Describe { ino }).await?.reply {
+        let description = match self.session.query(MetaOp::Describe { ino }).await?.reply {
             MetaReply::Description(description) => description,
             other => return Err(unexpected(other)),
         };
@@ -117,7 +117,7 @@ impl Client {
             ));
         }
         let change = parse_change(json)?;
-        self.change_as(credentials, MetaOp::SetPattern { dir, change }).await.map(drop)
+        self.session.change_as(credentials, MetaOp::SetPattern { dir, change }).await.map(drop)
     }
 }
 
@@ -125,12 +125,12 @@ impl Client {
     /// Requests the migration of a file to groups of another scheme or pool, as its owner or root.
     pub(crate) async fn migrate(&self, credentials: Credentials, ino: InodeId, json: &[u8]) -> Result<()> {
         let PatternChange { pool, scheme, .. } = parse_change(json)?;
-        self.change_as(credentials, MetaOp::Migrate { ino, pool, scheme }).await.map(drop)
+        self.session.change_as(credentials, MetaOp::Migrate { ino, pool, scheme }).await.map(drop)
     }
 
     /// Returns the progress of a migration as JSON; `null` if the file isn't migrating.
     pub(crate) async fn migration_of(&self, ino: InodeId) -> Result<Bytes> {
-        let migration = match self.query(MetaOp::MigrationOf { ino }).await?.reply {
+        let migration = match self.session.query(MetaOp::MigrationOf { ino }).await?.reply {
             MetaReply::Migration(moving) => moving,
             other => return Err(unexpected(other)),
         };

@@ -60,12 +60,13 @@ impl Client {
 
     /// Like [`Client::lookup`], but reports the absence of a name as a result.
     pub async fn find(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Found> {
-        if let Some(stamp) = self.names.absent_since(&self.leases, parent, name) {
-            return Ok(Found::Absent { cacheable: self.leases.is_cacheable(stamp, parent) });
+        if let Some(stamp) = self.names.absent_since(&self.session.leases, parent, name) {
+            return Ok(Found::Absent { cacheable: self.session.leases.is_cacheable(stamp, parent) });
         }
         for attempt in 0.. {
-            let (reports, stamp) = (self.inodes.all_reports(), self.leases.stamp_request());
+            let (reports, stamp) = (self.inodes.all_reports(), self.session.leases.stamp_request());
             match self
+                .session
                 .query_as(credentials, MetaOp::Lookup { parent, name: Bytes::copy_from_slice(name) })
                 .await
             {
@@ -89,10 +90,10 @@ impl Client {
                     }
                 }
                 Err(error) if error.errno == Errno::ENOENT => {
-                    if self.leases.is_cacheable(stamp, parent) {
-                        self.names.note_free(&self.leases, parent, name);
+                    if self.session.leases.is_cacheable(stamp, parent) {
+                        self.names.note_free(&self.session.leases, parent, name);
                     }
-                    return Ok(Found::Absent { cacheable: self.leases.is_cacheable(stamp, parent) });
+                    return Ok(Found::Absent { cacheable: self.session.leases.is_cacheable(stamp, parent) });
                 }
                 Err(error) => return Err(error),
             }
@@ -113,11 +114,14 @@ impl Client {
         match self.getattr(ino).await {
             Ok(known) if known.nlink > 0 || last => {
                 self.inodes.remember(&known.attr);
-                Ok(Some(CachedAttr { name_cacheable: self.leases.is_cacheable(stamp, parent), ..known }))
+                Ok(Some(CachedAttr {
+                    name_cacheable: self.session.leases.is_cacheable(stamp, parent),
+                    ..known
+                }))
             }
             Ok(_) => Ok(None),
             // The inode doesn't exist (any more). The end of the session has the same error.
-            Err(error) if error.errno == Errno::ESTALE && !last && !self.has_ended() => Ok(None),
+            Err(error) if error.errno == Errno::ESTALE && !last && !self.session.has_ended() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -129,7 +133,7 @@ impl Client {
     /// then looks the name up again, which may be another file by now. The client keeps the file
     /// that this second lookup finds until the kernel has opened it.
     pub fn errno_for_missing(&self, credentials: Credentials, ino: InodeId) -> Errno {
-        if self.end_cause().is_none() && self.inodes.directory(ino).is_some() {
+        if self.session.end_cause().is_none() && self.inodes.directory(ino).is_some() {
             return Errno::ENOENT;
         }
         self.errno_for_replaced(credentials)
@@ -146,7 +150,7 @@ impl Client {
     /// application has it open or as its working directory. They are the last ones that this
     /// session received, with a link count of 0, and may not be cached. `None` for anything else.
     pub fn removed_directory(&self, ino: InodeId) -> Option<CachedAttr> {
-        if self.has_ended() {
+        if self.session.has_ended() {
             return None;
         }
         let attr = Attr { nlink: 0, ..self.inodes.directory(ino)? };
@@ -155,7 +159,7 @@ impl Client {
 
     /// Records that an application got `ESTALE`.
     fn note_estale(&self, credentials: Credentials) {
-        if !self.leases.is_only_session() {
+        if !self.session.leases.is_only_session() {
             self.recent_estale.note(credentials.pid, rt::monotonic_ns());
         }
     }
@@ -189,7 +193,7 @@ impl Client {
     /// error, unless the inode is gone and the name may be looked up again.
     fn drop_found(&self, ino: InodeId, error: types::Error, last: bool) -> Result<()> {
         self.inodes.forget(ino, 1);
-        if error.errno == Errno::ESTALE && !last && !self.has_ended() { Ok(()) } else { Err(error) }
+        if error.errno == Errno::ESTALE && !last && !self.session.has_ended() { Ok(()) } else { Err(error) }
     }
 
     /// Drops kernel references. Callable from any thread; doesn't wait.
@@ -208,19 +212,19 @@ impl Client {
         if self.names.has_pending_in(ino) {
             Box::pin(self.commit_creates_in(ino)).await;
         }
-        if let Some((stamp, attr)) = self.names.attributes(&self.leases, ino) {
+        if let Some((stamp, attr)) = self.names.attributes(&self.session.leases, ino) {
             return Ok(self.known(stamp, ino, attr));
         }
         loop {
             let reports = self.inodes.reports(ino);
-            let answer = self.query(MetaOp::Getattr { ino }).await?;
+            let answer = self.session.query(MetaOp::Getattr { ino }).await?;
             let attr = self.inodes.overlay(entry(answer.reply)?);
             self.note_flags(answer.stamp, &attr);
             self.inodes.note_directory(&attr);
             if self.inodes.reports(ino) != reports {
                 continue;
             }
-            let is_cacheable = self.leases.is_cacheable(answer.stamp, ino);
+            let is_cacheable = self.session.leases.is_cacheable(answer.stamp, ino);
             let known = CachedAttr { cacheable: is_cacheable, name_cacheable: is_cacheable, attr };
             if known.cacheable || attr.kind() != FileKind::Regular {
                 return Box::pin(self.with_blocks(known)).await;
@@ -236,7 +240,7 @@ impl Client {
     /// current. The others are those of this session's last change of the directory. The caller
     /// must use only mode, owner and group.
     pub fn permissions(&self, ino: InodeId) -> Option<CachedAttr> {
-        let attr = self.names.permissions(&self.leases, ino)?;
+        let attr = self.names.permissions(&self.session.leases, ino)?;
         Some(CachedAttr { attr, cacheable: false, name_cacheable: false })
     }
 
@@ -310,11 +314,11 @@ impl Client {
                 // Exclusive, so that the delayed report of an earlier write can't overwrite the
                 // time that is being set.
                 let _exclusive = self.lock_exclusive(open, |_| LeaseNeed::Exclusive).await?;
-                let answer = self.change_as(credentials, MetaOp::Setattr { ino, set }).await?;
+                let answer = self.session.change_as(credentials, MetaOp::Setattr { ino, set }).await?;
                 open.content.lock().mtime = None;
                 answer
             }
-            _ => self.change_as(credentials, MetaOp::Setattr { ino, set }).await?,
+            _ => self.session.change_as(credentials, MetaOp::Setattr { ino, set }).await?,
         };
         let attr = entry(answer.reply)?;
         if let Some(open) = open {
@@ -328,7 +332,7 @@ impl Client {
 
     /// Returns the target of a symlink.
     pub async fn readlink(&self, ino: InodeId) -> Result<Bytes> {
-        match self.query(MetaOp::Readlink { ino }).await?.reply {
+        match self.session.query(MetaOp::Readlink { ino }).await?.reply {
             MetaReply::Bytes(target) => Ok(target),
             other => Err(unexpected(other)),
         }
@@ -346,7 +350,7 @@ impl Client {
     ) -> Result<CachedAttr> {
         let name = Bytes::copy_from_slice(name);
         let op = MetaOp::Create { parent, name, mode, umask, rdev, exclusive: true, requested_lease: None };
-        self.referenced(parent, self.change_as(credentials, op).await?)
+        self.referenced(parent, self.session.change_as(credentials, op).await?)
     }
 
     /// Creates a directory.
@@ -359,7 +363,7 @@ impl Client {
         umask: u32,
     ) -> Result<CachedAttr> {
         let op = MetaOp::Mkdir { parent, name: Bytes::copy_from_slice(name), mode, umask };
-        let made = self.referenced(parent, self.change_as(credentials, op).await?)?;
+        let made = self.referenced(parent, self.session.change_as(credentials, op).await?)?;
         self.count_prefix_create(credentials, parent, name);
         Ok(made)
     }
@@ -373,7 +377,10 @@ impl Client {
         target: &[u8],
     ) -> Result<CachedAttr> {
         let (name, target) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(target));
-        self.referenced(parent, self.change_as(credentials, MetaOp::Symlink { parent, name, target }).await?)
+        self.referenced(
+            parent,
+            self.session.change_as(credentials, MetaOp::Symlink { parent, name, target }).await?,
+        )
     }
 
     /// Creates a hard link.
@@ -386,7 +393,7 @@ impl Client {
     ) -> Result<CachedAttr> {
         let op = MetaOp::Link { ino, parent, name: Bytes::copy_from_slice(name) };
         let reports = self.inodes.all_reports();
-        let answer = self.change_as(credentials, op).await?;
+        let answer = self.session.change_as(credentials, op).await?;
         self.inodes.linked(ino);
         let known = self.referenced(parent, answer)?;
         self.current(reports, known).await
@@ -395,7 +402,7 @@ impl Client {
     /// Removes an entry that isn't a directory.
     pub async fn unlink(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<()> {
         let op = MetaOp::Unlink { parent, name: Bytes::copy_from_slice(name) };
-        let attr = entry(self.change_as(credentials, op).await?.reply)?;
+        let attr = entry(self.session.change_as(credentials, op).await?.reply)?;
         self.note_links(&attr);
         Ok(())
     }
@@ -403,7 +410,7 @@ impl Client {
     /// Removes an empty directory.
     pub async fn rmdir(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<()> {
         let op = MetaOp::Rmdir { parent, name: Bytes::copy_from_slice(name) };
-        let attr = entry(self.change_as(credentials, op).await?.reply)?;
+        let attr = entry(self.session.change_as(credentials, op).await?.reply)?;
         self.note_links(&attr);
         Ok(())
     }
@@ -420,7 +427,7 @@ impl Client {
     ) -> Result<()> {
         let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
         let op = MetaOp::Rename { parent, name, new_parent, new_name, mode };
-        match self.change_as(credentials, op).await?.reply {
+        match self.session.change_as(credentials, op).await?.reply {
             MetaReply::Renamed { other, .. } => {
                 if let Some(other) = other {
                     self.note_links(&other);
@@ -446,8 +453,8 @@ impl Client {
         self.inodes.note_directory(&attr);
         CachedAttr {
             attr,
-            name_cacheable: self.leases.is_cacheable(stamp, parent),
-            cacheable: is_whole && self.leases.is_cacheable(stamp, attr.ino),
+            name_cacheable: self.session.leases.is_cacheable(stamp, parent),
+            cacheable: is_whole && self.session.leases.is_cacheable(stamp, attr.ino),
         }
     }
 

@@ -37,7 +37,7 @@ impl Client {
     ) -> Result<Listing> {
         let reports = self.inodes.all_reports();
         let op = MetaOp::Readdir { dir, cookie, limit, attributes, prefix: Bytes::new() };
-        let answer = self.query_as(credentials, op).await?;
+        let answer = self.session.query_as(credentials, op).await?;
         let stamp = answer.stamp;
         match answer.reply {
             MetaReply::Directory { mut entries, end, parent } => {
@@ -51,11 +51,11 @@ impl Client {
                 }
                 let keeps = |entry: &DirEntry| {
                     let is_whole = self.inodes.unreported_chunks(entry.ino).is_none();
-                    is_whole && self.leases.is_cacheable(stamp, entry.ino)
+                    is_whole && self.session.leases.is_cacheable(stamp, entry.ino)
                 };
                 let trusted_attributes =
                     if attributes { entries.iter().map(keeps).collect() } else { Vec::new() };
-                let trusted = self.leases.is_cacheable(stamp, dir);
+                let trusted = self.session.leases.is_cacheable(stamp, dir);
                 Ok(Listing {
                     entries,
                     end,

@@ -63,8 +63,8 @@ impl Client {
         // No kernel has checked it, so the groups of an earlier process with this pid must not
         // count.
         let op = MetaOp::MayOpen { ino, wanted: wanted(flags) | OWNER };
-        Box::pin(self.report_groups(user, &op)).await;
-        self.query_with_privileges(None, user, op).await.map(drop)
+        Box::pin(self.session.report_groups(user, &op)).await;
+        self.session.query_with_privileges(None, user, op).await.map(drop)
     }
 
     /// Checks whether a user may truncate a file, by its name or through a descriptor.
@@ -74,7 +74,11 @@ impl Client {
 
     async fn check_access(&self, user: Credentials, ino: InodeId, wanted: u32) -> Result<()> {
         match self.may_be_squashed(user) {
-            true => self.query_with_privileges(None, user, MetaOp::MayOpen { ino, wanted }).await.map(drop),
+            true => self
+                .session
+                .query_with_privileges(None, user, MetaOp::MayOpen { ino, wanted })
+                .await
+                .map(drop),
             false => Ok(()),
         }
     }

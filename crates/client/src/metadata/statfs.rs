@@ -83,9 +83,10 @@ impl Client {
     }
 
     async fn query_usage(&self) -> Result<MetadataUsage> {
-        let owners = self.services.channels.owners().into_iter();
-        let requests = owners
-            .map(|(partition, _)| self.send_for(partition, None, RequestUser::default(), MetaOp::Usage));
+        let owners = self.session.owners().into_iter();
+        let requests = owners.map(|(partition, _)| {
+            self.session.send_for(partition, None, RequestUser::default(), MetaOp::Usage)
+        });
         let mut all = MetadataUsage::default();
         for answer in rt::join_all(requests.collect()).await {
             match answer?.reply {

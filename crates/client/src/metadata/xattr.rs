@@ -33,6 +33,7 @@ impl Client {
             return Err(Errno::ENODATA.into());
         }
         match self
+            .session
             .query_as(credentials, MetaOp::GetXattr { ino, name: Bytes::copy_from_slice(name) })
             .await?
             .reply
@@ -76,7 +77,10 @@ impl Client {
             _ => None,
         };
         let (name, value) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
-        self.change_as(credentials, MetaOp::SetXattr { ino, name, value, mode, kill_sgid }).await.map(drop)
+        self.session
+            .change_as(credentials, MetaOp::SetXattr { ino, name, value, mode, kill_sgid })
+            .await
+            .map(drop)
     }
 
     fn has_no_xattrs(&self, ino: InodeId) -> bool {
@@ -85,7 +89,7 @@ impl Client {
 
     /// Returns the names of all stored attributes.
     pub async fn listxattr(&self, ino: InodeId) -> Result<Vec<Bytes>> {
-        match self.query(MetaOp::ListXattr { ino }).await?.reply {
+        match self.session.query(MetaOp::ListXattr { ino }).await?.reply {
             MetaReply::Names(names) => Ok(names),
             other => Err(unexpected(other)),
         }
@@ -94,6 +98,6 @@ impl Client {
     /// Removes an attribute.
     pub async fn removexattr(&self, credentials: Credentials, ino: InodeId, name: &[u8]) -> Result<()> {
         let name = Bytes::copy_from_slice(name);
-        self.change_as(credentials, MetaOp::RemoveXattr { ino, name }).await.map(drop)
+        self.session.change_as(credentials, MetaOp::RemoveXattr { ino, name }).await.map(drop)
     }
 }

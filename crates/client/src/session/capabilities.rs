@@ -5,7 +5,7 @@
 //! with less than half its time left is renewed concurrently with its use; one that has expired or
 //! was dropped, before the use. They don't permit caching: leases do.
 
-use crate::Client;
+use crate::session::Session;
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -136,6 +136,20 @@ impl Capabilities {
         }
     }
 
+    /// Whether a refused request is to be repeated with another capability: its capability expired
+    /// on the way, or the key was changed.
+    pub(crate) fn drop_if_stale(&self, name: InodeId, error: &Error) -> bool {
+        let is_stale = error.errno == Refusal::ExpiredCapability;
+        if is_stale {
+            self.forget(name.owner_of_chunk_file());
+        }
+        is_stale
+    }
+
+    fn is_readable(&self, ino: InodeId) -> bool {
+        matches!(self.find(ino, false), Found::Valid(_) | Found::ExpiresSoon(_))
+    }
+
     fn forget(&self, ino: InodeId) {
         self.shard(ino).write().remove(&ino);
     }
@@ -146,7 +160,7 @@ impl Capabilities {
     }
 }
 
-impl Client {
+impl Session {
     /// Returns the capability for a request about the chunk file `name`; `None` if the service
     /// issues none.
     pub(crate) async fn capability(&self, name: InodeId, op: &StorageOp) -> Result<Option<Capability>> {
@@ -170,7 +184,7 @@ impl Client {
                     Found::Valid(capability) | Found::ExpiresSoon(capability) => Ok(Some(capability)),
                     // The `Write` lease is gone: the service has restarted, or its partition has
                     // moved.
-                    Found::None if writes && self.is_readable(ino) => Err(capability_ended(ino)),
+                    Found::None if writes && self.capabilities.is_readable(ino) => Err(capability_ended(ino)),
                     // The storage service reports the problem.
                     Found::None => {
                         Ok(self.capabilities.shard(ino).read().get(&ino).map(|held| held.capability))
@@ -178,20 +192,6 @@ impl Client {
                 }
             }
         }
-    }
-
-    /// Whether a refused request is to be repeated with another capability: its capability expired
-    /// on the way, or the key was changed.
-    pub(crate) fn drop_if_stale(&self, name: InodeId, error: &Error) -> bool {
-        let is_stale = error.errno == Refusal::ExpiredCapability;
-        if is_stale {
-            self.capabilities.forget(name.owner_of_chunk_file());
-        }
-        is_stale
-    }
-
-    fn is_readable(&self, ino: InodeId) -> bool {
-        matches!(self.capabilities.find(ino, false), Found::Valid(_) | Found::ExpiresSoon(_))
     }
 
     async fn renew(&self, ino: InodeId) -> Result<()> {
@@ -203,15 +203,15 @@ impl Client {
     }
 
     fn renew_in_background(&self, ino: InodeId) {
-        let Some(client) = self.weak_self.upgrade() else { return };
+        let Some(session) = self.weak_self.upgrade() else { return };
         if !self.capabilities.renewing.lock().insert(ino) {
             return;
         }
         rt::spawn(async move {
-            if let Err(error) = client.renew(ino).await {
+            if let Err(error) = session.renew(ino).await {
                 tracing::debug!(%ino, %error, "a capability could not be renewed yet");
             }
-            client.capabilities.renewing.lock().remove(&ino);
+            session.capabilities.renewing.lock().remove(&ino);
         });
     }
 }

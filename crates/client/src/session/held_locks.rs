@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use types::InodeId;
+use types::{Error, InodeId};
 use wire::{HeldLock, LockFamily, LockKind, LockOwner, LockRange};
 
 /// Every possible byte of a file.
@@ -112,6 +112,14 @@ impl HeldLocks {
         files.filter_map(Weak::upgrade).for_each(|lost| lost.store(true, Ordering::Relaxed));
         state.remove(holder, range);
         true
+    }
+
+    /// Marks the open file of a lock that a service has granted to another session meanwhile.
+    pub(crate) fn handle_lost_lock(&self, lock: &HeldLock, error: &Error) {
+        if self.mark_lost(lock) {
+            let HeldLock { ino, pid, .. } = lock;
+            tracing::error!(%ino, pid, %error, "a process has lost an advisory lock: the open file through which it was taken fails with EIO until it is closed");
+        }
     }
 
     /// Returns all locks, for a report.

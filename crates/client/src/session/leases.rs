@@ -300,7 +300,7 @@ impl Leases {
     }
 
     /// Waits until a recall of the inode is in progress.
-    pub(crate) async fn wait_for_recall_start(&self, ino: InodeId) {
+    async fn wait_for_recall_start(&self, ino: InodeId) {
         loop {
             let changed = self.recalls_changed.wait();
             if self.shard(ino).recalling.contains_key(&ino) {
@@ -308,6 +308,11 @@ impl Leases {
             }
             changed.await;
         }
+    }
+
+    /// Returns the result of `work`, or `None` if a recall of the inode begins first.
+    pub(crate) async fn unless_recalled<T>(&self, ino: InodeId, work: impl Future<Output = T>) -> Option<T> {
+        rt::select(work, self.wait_for_recall_start(ino)).await.first()
     }
 
     /// Begins the handling of a recall.

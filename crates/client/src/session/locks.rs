@@ -1,5 +1,7 @@
 //! Advisory locks.
 
+use crate::session::Session;
+use crate::session::lease_holder::Concerned;
 use crate::session::recall::RETRY_PAUSE;
 use crate::session::services::Service;
 use crate::{Cancel, Client, unexpected};
@@ -7,7 +9,7 @@ use parking_lot::Mutex;
 use rt::sync::Event;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use types::{Errno, Error, HashMap, InodeId, Result};
+use types::{Errno, HashMap, InodeId, Result};
 use wire::{HeldLock, LockFamily, LockKind, LockOwner, LockRange, MetaOp, MetaReply};
 
 /// Maximum number of locks in one reclaim request: some 200 KiB.
@@ -33,11 +35,35 @@ impl Client {
         cancel: &Cancel,
     ) -> Result<()> {
         let lock = HeldLock { ino, family, owner, pid, kind, range };
-        self.lock_via_file(None, lock, wait, cancel).await
+        self.session.lock(None, lock, wait, cancel).await
     }
 
-    /// Like [`Client::lock`], through an open file, for which `lost` is set when the lock is lost.
-    pub(crate) async fn lock_via_file(
+    /// Releases a range.
+    pub async fn unlock(
+        &self,
+        ino: InodeId,
+        family: LockFamily,
+        owner: LockOwner,
+        range: LockRange,
+    ) -> Result<()> {
+        self.session.unlock(ino, family, owner, range).await
+    }
+
+    /// Returns the first conflicting lock, with the process id of its holder.
+    pub async fn test_lock(
+        &self,
+        ino: InodeId,
+        owner: LockOwner,
+        kind: LockKind,
+        range: LockRange,
+    ) -> Result<Option<(LockKind, LockRange, u32)>> {
+        self.session.test_lock(ino, owner, kind, range).await
+    }
+}
+
+impl Session {
+    /// Takes a lock, as [`Client::lock`] describes. `lost` is set when the lock is lost.
+    pub(crate) async fn lock(
         &self,
         lost: Option<&Arc<AtomicBool>>,
         lock: HeldLock,
@@ -73,7 +99,7 @@ impl Client {
     }
 
     /// Releases a range.
-    pub async fn unlock(
+    pub(crate) async fn unlock(
         &self,
         ino: InodeId,
         family: LockFamily,
@@ -91,7 +117,7 @@ impl Client {
     }
 
     /// Returns the first conflicting lock, with the process id of its holder.
-    pub async fn test_lock(
+    pub(crate) async fn test_lock(
         &self,
         ino: InodeId,
         owner: LockOwner,
@@ -133,16 +159,16 @@ impl Client {
     /// Does that once the service answers again, so that no other owner waits for a lock that its
     /// holder doesn't know of.
     fn release_later(&self, lock: HeldLock) {
-        let Some(client) = self.weak_self.upgrade().filter(|_| !self.leases.is_only_session()) else {
+        let Some(session) = self.weak_self.upgrade().filter(|_| !self.leases.is_only_session()) else {
             return;
         };
         let (holder, done) = ((lock.ino, lock.family, lock.owner), Arc::new(Event::new()));
         self.pending_releases.lock().entry(holder).or_default().push(done.clone());
         rt::spawn(async move {
-            while client.end_cause().is_none() && client.restore(&lock).await.is_err() {
+            while session.end_cause().is_none() && session.restore(&lock).await.is_err() {
                 rt::sleep(RETRY_PAUSE).await;
             }
-            let mut pending_by_holder = client.pending_releases.lock();
+            let mut pending_by_holder = session.pending_releases.lock();
             if let Some(pending) = pending_by_holder.get_mut(&holder) {
                 pending.retain(|other| !Arc::ptr_eq(other, &done));
                 if pending.is_empty() {
@@ -158,7 +184,7 @@ impl Client {
     async fn wait_for_releases(&self, lock: &HeldLock) -> Result<()> {
         let pending = self.pending_releases.lock().get(&(lock.ino, lock.family, lock.owner)).cloned();
         for done in pending.unwrap_or_default() {
-            self.with_timeout((lock.ino, "the release of a lock"), done.wait()).await?;
+            self.request_timeout.bound((lock.ino, "the release of a lock"), done.wait()).await?;
         }
         Ok(())
     }
@@ -170,17 +196,13 @@ impl Client {
     /// taken fail with `EIO` until they are closed.
     ///
     /// Errors: the transport's, and `ESTALE` when the session has ended.
-    pub(crate) async fn reclaim_locks(
-        &self,
-        service: &Service,
-        concerned: impl Fn(InodeId) -> bool,
-    ) -> Result<()> {
+    pub(super) async fn reclaim_locks(&self, service: &Service, concerned: Concerned<'_>) -> Result<()> {
         let locks = self.held_locks.list().into_iter().filter(|lock| concerned(lock.ino));
         for batch in locks.collect::<Vec<_>>().chunks(LOCKS_PER_REQUEST) {
             match self.query_service(service, MetaOp::ReclaimLocks { locks: batch.to_vec() }).await {
                 // The service doesn't know the session any more: all its locks are lost.
                 Err(error) if error.errno == Errno::ENOLCK => {
-                    batch.iter().for_each(|lock| self.handle_lost_lock(lock, &error));
+                    batch.iter().for_each(|lock| self.held_locks.handle_lost_lock(lock, &error));
                 }
                 Err(error) if error.errno == Errno::EAGAIN => {
                     Box::pin(self.reclaim_one_by_one(service, batch)).await?;
@@ -201,17 +223,10 @@ impl Client {
     async fn reclaim_one_by_one(&self, service: &Service, locks: &[HeldLock]) -> Result<()> {
         for lock in locks {
             match self.query_service(service, MetaOp::ReclaimLocks { locks: vec![*lock] }).await {
-                Err(error) if error.errno == Errno::EAGAIN => self.handle_lost_lock(lock, &error),
+                Err(error) if error.errno == Errno::EAGAIN => self.held_locks.handle_lost_lock(lock, &error),
                 outcome => _ = outcome?,
             }
         }
         Ok(())
-    }
-
-    fn handle_lost_lock(&self, lock: &HeldLock, error: &Error) {
-        if self.held_locks.mark_lost(lock) {
-            let HeldLock { ino, pid, .. } = lock;
-            tracing::error!(%ino, pid, %error, "a process has lost an advisory lock: the open file through which it was taken fails with EIO until it is closed");
-        }
     }
 }

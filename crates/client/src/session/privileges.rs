@@ -5,8 +5,9 @@
 //! requests before it sent them, with more knowledge. Requests that it has not checked
 //! ([`wire::spec::MetaSpec::is_unchecked_by_kernel`]) need the capability that Linux requires.
 
+use crate::UserPrivileges;
+use crate::session::Session;
 use crate::session::leases::Answer;
-use crate::{Client, UserPrivileges};
 use types::{Credentials, Errno, InodeId, Result};
 use wire::{MetaOp, SlotSequence};
 
@@ -34,8 +35,8 @@ impl From<Credentials> for RequestUser {
     }
 }
 
-impl Client {
-    pub(crate) async fn change_in_slot(
+impl Session {
+    pub(super) async fn change_in_slot(
         &self,
         slot_sequence: SlotSequence,
         credentials: Credentials,

@@ -1,11 +1,10 @@
 //! Recalls: the session gives leases back. `leases` describes the order of the steps, and why there
 //! is no deadlock.
 
-use crate::file::close::BlockAccuracy;
-use crate::file::inode::{InodeUse, OpenInode};
-use crate::kernel::page_fill::Bypass;
+use crate::session::Session;
+use crate::session::lease_holder::GivenBack;
 use crate::session::services::Service;
-use crate::{Client, unexpected};
+use crate::unexpected;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -14,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{Errno, Error, HashMap, InodeId, NodeId};
-use wire::{LeaseMode, MetaOp, MetaReply, Recall, RecallAck};
+use wire::{MetaOp, MetaReply, Recall, RecallAck};
 
 /// Maximum number of inodes whose recalls are handled concurrently; more wait. Each may hold a
 /// handful of requests.
@@ -26,8 +25,6 @@ const SLOW_AFTER: Duration = Duration::from_secs(10);
 /// How often a service is informed that a recall is in progress. A recall that takes less isn't
 /// mentioned.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// How long unused inodes are collected before their leases are released.
-const RELEASE_DELAY: Duration = Duration::from_millis(200);
 /// Time without an answer after which the service may have forgotten that it has ended the session
 /// (it remembers for a week), and data that was held back is too old to be written.
 const SESSION_FORGOTTEN_NS: u64 = 24 * 3600 * 1_000_000_000;
@@ -113,10 +110,10 @@ impl Recalls {
     }
 }
 
-impl Client {
+impl Session {
     /// Registers with a service, receives its recalls and handles them, for as long as session and
     /// service live.
-    pub(crate) async fn receive_recalls(self: Arc<Self>, service: Arc<Service>) {
+    pub(super) async fn receive_recalls(self: Arc<Self>, service: Arc<Service>) {
         while self.end_cause().is_none() && !service.is_gone() {
             if self.recheck_refusal(&service).await {
                 rt::sleep(RETRY_PAUSE).await;
@@ -155,11 +152,11 @@ impl Client {
             self.leases.begin_recall(service.node, &recall);
             service.recalls_seen.store(recall.number, Ordering::Release);
             if self.recalls.push(service.clone(), recall) {
-                let client = self.clone();
+                let session = self.clone();
                 rt::spawn(async move {
                     let mut done = None;
-                    while let Some(queued) = client.recalls.next(done) {
-                        client.handle_recall(&queued).await;
+                    while let Some(queued) = session.recalls.next(done) {
+                        session.handle_recall(&queued).await;
                         done = Some(queued.recall.ino);
                     }
                 });
@@ -190,88 +187,19 @@ impl Client {
     }
 
     async fn handle_recall(&self, QueuedRecall { service, recall, position }: &QueuedRecall) {
+        let Some(holder) = self.holder.upgrade() else { return };
         let ino = recall.ino;
         let terms = self.leases.recall_terms(recall);
-        // Applications have asynchronously created files: the next session must see them.
-        let dir = self.names.lease_key(ino).inode();
-        warn_if_slow((ino, "sending asynchronous creates"), self.commit_creates_in(dir)).await;
-        let inode = self.inodes.note_recall(ino);
-        if let Some(inode) = &inode {
-            inode.pending_recalls.fetch_add(1, Ordering::Relaxed);
-            inode.page_gate.close();
-        }
-        let mut bypasses = match terms.ends_caching() {
-            true => {
-                let invalidation = self.kernel.drop_cached(ino, inode.as_deref(), Bypass::Once);
-                Some(warn_if_slow((ino, "dropping the kernel's caches"), invalidation).await)
-            }
-            false => None,
-        };
-        // The inode may have been opened meanwhile; nothing is loaded then.
-        if let Some(inode) = &inode {
-            let mut exclusive =
-                warn_if_slow((ino, "waiting for running operations"), inode.io_lock.write()).await;
-            // Another task may have granted bypasses after the kernel had dropped its pages.
-            while bypasses.is_some_and(|bypasses| bypasses != inode.page_gate.bypass_count()) {
-                drop(exclusive);
-                bypasses = Some(self.kernel.drop_cached(ino, Some(inode), Bypass::Once).await);
-                exclusive = inode.io_lock.write().await;
-            }
-            warn_if_slow((ino, "reporting its size"), self.report_and_unload(inode, terms.remaining)).await;
-            self.inodes.drop_reported(ino);
-        }
-        // Checked before the inode's usage: a file whose create completes in between is in use
-        // already.
-        let is_protected = self.names.protect_if_in_flight(ino);
-        let in_use = is_protected || self.inodes.inode_use(ino) == InodeUse::Open;
+        let GivenBack { in_use, resume } = holder.give_back(ino, terms).await;
         let ack = RecallAck { number: recall.number, ino, in_use };
         warn_if_slow((ino, "sending the acknowledgement"), self.acknowledge_recall(service, ack)).await;
         self.recalls.acknowledged(*position);
-        self.names.end_lease(ino);
+        self.observer.end_lease(ino);
         if in_use {
             self.leases.mark_open(ino);
         }
         self.leases.end_recall(ino, terms.remaining);
-        if let Some(inode) = &inode {
-            inode.page_gate.open();
-        }
-        // A protected inode is released when its create has completed.
-        if !is_protected && self.inodes.inode_use(ino) != InodeUse::Open {
-            self.inodes.note_unused(ino);
-        }
-    }
-
-    /// Reports to the service what only this session knows. The caller holds the I/O lock
-    /// exclusively. Repeats until it succeeds or the session ends, since the service then recovers
-    /// the size itself.
-    async fn report_and_unload(&self, inode: &OpenInode, remaining: Option<LeaseMode>) {
-        self.flush_dirty(inode).await;
-        loop {
-            // Changes that may still be in flight must not arrive after those of other sessions.
-            let mut reported = self.renew_tainted_epoch(inode).await;
-            // Chunks beyond the end are truncated before other sessions get the lease.
-            if reported.is_ok() {
-                reported = self.finish_truncate(inode).await;
-            }
-            if reported.is_ok() {
-                reported = self
-                    .end_write_with(inode, remaining != Some(LeaseMode::Shared), BlockAccuracy::Estimated)
-                    .await;
-            }
-            match reported {
-                Err(error) if error.errno != Errno::ESTALE && self.end_cause().is_none() => {
-                    tracing::warn!(ino = %inode.ino, %error, "a lease can't be given back: size and times could not be reported; retrying");
-                    rt::sleep(RETRY_PAUSE).await;
-                }
-                _ => break,
-            }
-        }
-        let mut content = inode.content.lock();
-        inode.pending_recalls.fetch_sub(1, Ordering::Relaxed);
-        match remaining {
-            Some(LeaseMode::Permissions) | None => content.unload(),
-            Some(mode) => content.lease = mode,
-        }
+        resume();
     }
 
     async fn acknowledge_recall(&self, service: &Service, ack: RecallAck) {
@@ -294,17 +222,17 @@ impl Client {
     /// Informs services that slow recalls are in progress, for as long as the session lives. Dirty
     /// data may have to reach a storage service that doesn't answer, which is no reason to end this
     /// session.
-    pub(crate) async fn report_slow_recalls(self: Arc<Self>) {
+    pub(super) async fn report_slow_recalls(self: Arc<Self>) {
         while self.end_cause().is_none() {
             rt::sleep(PROGRESS_INTERVAL).await;
             for service in self.services.all() {
                 let Some(seen) = self.recalls.slow_recalls(service.node) else { continue };
                 // Concurrently, so that an unreachable service doesn't delay the message to the
                 // others.
-                let client = self.clone();
+                let session = self.clone();
                 rt::spawn(async move {
                     if let Err(error) =
-                        client.query_service(&service, MetaOp::RecallsInProgress { seen }).await
+                        session.query_service(&service, MetaOp::RecallsInProgress { seen }).await
                     {
                         tracing::debug!(%error, "a service could not be informed that recalls are in progress");
                     }
@@ -313,51 +241,16 @@ impl Client {
         }
     }
 
-    /// Releases unused leases, for as long as the session lives.
-    pub(crate) async fn release_leases(self: Arc<Self>) {
-        while self.end_cause().is_none() {
-            self.inodes.wait_for_idle().await;
-            rt::sleep(RELEASE_DELAY).await;
-            let idle: Vec<InodeId> =
-                self.inodes.take_idle().into_iter().filter(|&ino| self.release_if_unused(ino)).collect();
-            let mut rest = idle;
-            while let Some(&ino) = rest.first() {
-                let owner = self.services.channels.owner(ino.partition());
-                let same = |ino: &mut InodeId| self.services.channels.owner(ino.partition()) == owner;
-                let of_owner: Vec<InodeId> = rest.extract_if(.., same).collect();
-                for batch in of_owner.chunks(RELEASE_BATCH) {
-                    self.release_batch(batch).await;
-                }
+    /// Reports released leases to the services that granted them.
+    pub(crate) async fn release(&self, mut released: Vec<InodeId>) {
+        while let Some(&ino) = released.first() {
+            let owner = self.services.channels.owner(ino.partition());
+            let same = |ino: &mut InodeId| self.services.channels.owner(ino.partition()) == owner;
+            let of_owner: Vec<InodeId> = released.extract_if(.., same).collect();
+            for batch in of_owner.chunks(RELEASE_BATCH) {
+                self.release_batch(batch).await;
             }
         }
-    }
-
-    /// Removes the lease of an unused inode from the table; returns true if the service is to be
-    /// informed.
-    fn release_if_unused(&self, ino: InodeId) -> bool {
-        if self.names.has_pending_in(self.names.lease_key(ino).inode()) {
-            return false;
-        }
-        // No use that relies on the lease can begin before it is removed.
-        let is_gone = self.inodes.with_inode_use(ino, |usage| match usage {
-            InodeUse::None => {
-                (self.leases.mode(ino).is_some() || self.leases.is_marked_open(ino))
-                    && self.leases.drop_lease(ino)
-            }
-            // A shared lease caches nothing for later use, and keeps other sessions from caching.
-            InodeUse::Known => {
-                let is_unneeded = match self.leases.mode(ino) {
-                    Some(mode) => mode == LeaseMode::Shared,
-                    None => self.leases.is_marked_open(ino),
-                };
-                is_unneeded && self.leases.drop_lease(ino)
-            }
-            InodeUse::Open => false,
-        });
-        if is_gone {
-            self.names.end_lease(ino);
-        }
-        is_gone
     }
 
     /// Reports released leases to the service that granted them all.
@@ -384,7 +277,7 @@ fn may_have_forgotten_session(service: &Service) -> bool {
 
 /// Returns the result of `work`, and logs a warning if it delays a recall: other sessions wait, and
 /// the service evicts this session if it takes still longer.
-async fn warn_if_slow<T>((ino, what): (InodeId, &str), work: impl Future<Output = T>) -> T {
+pub(super) async fn warn_if_slow<T>((ino, what): (InodeId, &str), work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     if let Some(done) = rt::timeout(SLOW_AFTER, work.as_mut()).await {
         return done;

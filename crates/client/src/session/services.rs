@@ -8,7 +8,7 @@
 //! sent again with the same slot and sequence id. So a change that was executed before the
 //! partition moved gets its recorded answer.
 
-use crate::Client;
+use crate::session::Session;
 use crate::session::leases::Answer;
 use crate::session::privileges::RequestUser;
 use net::MetaChannels;
@@ -215,10 +215,10 @@ impl OwnerWait {
     }
 }
 
-impl Client {
+impl Session {
     fn request(&self, number: Option<SlotSequence>, user: RequestUser, op: MetaOp) -> MetaRequest {
         let RequestUser { credentials, privileged } = user;
-        MetaRequest { session: self.session, slot_sequence: number, credentials, privileged, op }
+        MetaRequest { session: self.id, slot_sequence: number, credentials, privileged, op }
     }
 
     /// Sends a request to the owner of a partition, and records the leases that the answer grants.
@@ -229,16 +229,18 @@ impl Client {
         user: RequestUser,
         op: MetaOp,
     ) -> Result<Answer> {
-        if self.names.prepare_request(&op) {
-            Box::pin(self.commit_creates_before(&op)).await;
+        if self.observer.prepare_request(&op)
+            && let Some(holder) = self.holder.upgrade()
+        {
+            holder.commit_creates_before(&op).await;
         }
         let possible_name =
-            if self.leases.is_only_session() { None } else { self.names.record_possible(&op) };
+            if self.leases.is_only_session() { None } else { self.observer.record_possible(&op) };
         let request = self.request(number, user, op);
         let sent = Cell::new(false);
         let answer = self.send_to_owner(partition, &request, &sent).await;
         if let Some(possible_name) = possible_name {
-            self.names.record_outcome(&possible_name, &answer);
+            self.observer.record_outcome(&possible_name, &answer);
         }
         let is_change = number.is_some();
         answer.map_err(|error| match is_change && !sent.get() && self.has_ended() {
@@ -269,7 +271,7 @@ impl Client {
                 Some(Err(error)) if error.errno == Refusal::PartitionNotServed => {
                     let waited = owner_wait.wait(&self.services, partition, self.request_timeout.get()).await;
                     // The previous owner may have executed it.
-                    waited.inspect_err(|_| self.names.drop_uncertain(&self.leases, &request.op))?;
+                    waited.inspect_err(|_| self.observer.drop_uncertain(&self.leases, &request.op))?;
                 }
                 Some(answer) => return answer,
                 // Otherwise the new owner finds the old one's answer in its duplicate request
@@ -281,7 +283,7 @@ impl Client {
 
     /// Handles a failed registration or request for recalls. If the service refuses this client,
     /// requests no longer wait for it: a refusal doesn't end by itself.
-    pub(crate) fn note_failure(&self, service: &Service, error: &Error) {
+    pub(super) fn note_failure(&self, service: &Service, error: &Error) {
         if !is_refusal(error) {
             return;
         }
@@ -294,7 +296,7 @@ impl Client {
 
     /// Whether a service still refuses this client. A request for recalls wouldn't be answered
     /// before there are some.
-    pub(crate) async fn recheck_refusal(&self, service: &Service) -> bool {
+    pub(super) async fn recheck_refusal(&self, service: &Service) -> bool {
         if service.refusal().is_none() {
             return false;
         }
@@ -317,7 +319,7 @@ impl Client {
     }
 
     /// Sends one service a request about the session itself.
-    pub(crate) async fn query_service(&self, service: &Service, op: MetaOp) -> Result<Answer> {
+    pub(super) async fn query_service(&self, service: &Service, op: MetaOp) -> Result<Answer> {
         let request = self.request(None, RequestUser::default(), op);
         self.send_to(service, &request, &Cell::new(false)).await
     }
@@ -340,7 +342,7 @@ impl Client {
                 self.wait_for_registration(service, registration, unknown).await?;
                 continue;
             }
-            self.names.record_request(&self.leases, &request.op);
+            self.observer.record_request(&self.leases, &request.op);
             let stamp = self.leases.stamp_request();
             sent.set(true);
             let answer = self.services.channels.call(service.node, request.clone()).await;
@@ -348,7 +350,7 @@ impl Client {
                 self.verifiers.record_metadata(response.verifier);
                 self.leases.take_grants(stamp, service.node, response);
             }
-            self.names.record_answer(&self.leases, stamp, &request.op, &answer);
+            self.observer.record_answer(&self.leases, stamp, &request.op, &answer);
             match answer {
                 Ok(MetaResponse { reply, capability, .. }) => {
                     if let Some(capability) = capability {
@@ -406,9 +408,14 @@ impl Client {
         }
     }
 
+    /// Returns the partitions and their owners.
+    pub(crate) fn owners(&self) -> Vec<(PartitionId, NodeId)> {
+        self.services.channels.owners()
+    }
+
     /// Starts the handling of recalls for every service, for as long as the session lives, and
     /// redirects requests of partitions that move.
-    pub(crate) async fn handle_services(self: Arc<Self>) {
+    pub(super) async fn handle_services(self: Arc<Self>) {
         let mut owners = self.services.channels.owners();
         while self.end_cause().is_none() {
             let current = self.services.channels.services();

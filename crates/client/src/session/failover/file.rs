@@ -76,7 +76,7 @@ impl File {
     /// Closes a descriptor. Applications that don't sync learn here, once, that some of their
     /// writes may be lost.
     pub async fn flush(&self) -> Result<()> {
-        if let Some(ended) = self.client.end_cause() {
+        if let Some(ended) = self.client.session.end_cause() {
             let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
             return if unsynced { Err(self.lost(&ended)) } else { Ok(()) };
         }
@@ -154,7 +154,7 @@ impl File {
     ) -> Result<()> {
         self.ensure_locks()?;
         let lock = HeldLock { ino: self.ino(), family: space, owner, pid, kind, range };
-        self.map_error(self.client.lock_via_file(Some(&self.lock_lost), lock, wait, cancel).await)
+        self.map_error(self.client.session.lock(Some(&self.lock_lost), lock, wait, cancel).await)
     }
 
     /// [`Client::unlock`]. A lost lock is an error here, too.
@@ -198,7 +198,7 @@ impl File {
     }
 
     fn ensure_session(&self) -> Result<()> {
-        self.client.end_cause().map_or(Ok(()), |ended| Err(self.lost(&ended)))
+        self.client.session.end_cause().map_or(Ok(()), |ended| Err(self.lost(&ended)))
     }
 
     fn ensure_locks(&self) -> Result<()> {
@@ -211,14 +211,14 @@ impl File {
 
     /// Maps the error of an operation if the file's session has ended.
     fn map_error<T>(&self, outcome: Result<T>) -> Result<T> {
-        outcome.map_err(|error| self.client.end_cause().map_or(error, |ended| self.lost(&ended)))
+        outcome.map_err(|error| self.client.session.end_cause().map_or(error, |ended| self.lost(&ended)))
     }
 
     fn lost(&self, ended: &Error) -> Error {
         let message = format!(
             "inode {} was opened in session {}, which has ended: {}",
             self.ino(),
-            self.client.session,
+            self.client.session.id,
             ended.message
         );
         Error::new(Errno::EIO, message).hint("close the file and open it again")

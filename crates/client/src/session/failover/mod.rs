@@ -136,13 +136,13 @@ impl SessionFailover {
     pub fn history(&self) -> SessionHistory {
         let current = self.current();
         let state = self.state.lock();
-        let missing = current.end_cause().map(|ended| match &state.failure {
+        let missing = current.session.end_cause().map(|ended| match &state.failure {
             Some(failure) => format!("{}; no successor session: {}", ended.message, failure.message),
             None => ended.message.to_string(),
         });
         let ended = state.ended_with_files.iter().filter_map(Weak::upgrade);
         SessionHistory {
-            session: current.session,
+            session: current.session.id,
             files_of_ended_sessions: ended.map(|client| client.inodes.use_count()).sum(),
             missing,
             replacements: state.replacements,
@@ -174,7 +174,7 @@ impl SessionFailover {
             if self.start_session.is_none() {
                 return;
             }
-            let cause = current.wait_for_end().await;
+            let cause = current.session.wait_for_end().await;
             if !self.fail_over(&current, &cause).await {
                 return;
             }
@@ -185,7 +185,7 @@ impl SessionFailover {
     async fn fail_over(&self, old: &Arc<Client>, cause: &Error) -> bool {
         let files = old.inodes.use_count();
         tracing::warn!(
-            session = old.session.0,
+            session = old.session.id.0,
             files,
             hint = "open files fail with EIO until they are closed and opened again",
             "the cluster has ended the session of this mount, which starts a successor session: {}",
@@ -208,11 +208,11 @@ impl SessionFailover {
             state.replacements += 1;
             (state.missing_since_ns, state.failure) = (None, None);
             let cause = cause.message.to_string();
-            state.last = Some(EndedSession { session: old.session, at: rt::now(), cause, files });
+            state.last = Some(EndedSession { session: old.session.id, at: rt::now(), cause, files });
         }
         tracing::warn!(
-            session = next.session.0,
-            replaced = old.session.0,
+            session = next.session.id.0,
+            replaced = old.session.id.0,
             files,
             "the mount continues with a successor session"
         );
@@ -232,7 +232,7 @@ impl SessionFailover {
                     return None;
                 }
                 Ok(next) => {
-                    next.set_request_timeout(old.request_timeout.get());
+                    next.set_request_timeout(old.session.request_timeout.get());
                     next.kernel.take_invalidator_of(&old.kernel);
                     return Some(next);
                 }
@@ -271,7 +271,7 @@ impl SessionFailover {
         loop {
             let mut changed = pin!(self.changed.wait());
             let client = self.current();
-            let Some(ended) = client.end_cause() else { return Ok(client) };
+            let Some(ended) = client.session.end_cause() else { return Ok(client) };
             if self.closing.load(Ordering::Acquire) {
                 return Err(ended);
             }
@@ -282,7 +282,7 @@ impl SessionFailover {
             if let Some(refusal) = failure.clone().filter(is_refusal) {
                 return Err(refusal);
             }
-            let time_out = client.request_timeout.get();
+            let time_out = client.session.request_timeout.get();
             let since_ns = since_ns.unwrap_or_else(rt::monotonic_ns);
             let until_ns = since_ns.saturating_add(time_out.as_nanos() as u64).max(min_wait_until_ns);
             let left_ns = until_ns.saturating_sub(rt::monotonic_ns());

@@ -72,7 +72,7 @@ impl SessionFailover {
     pub async fn open(&self, credentials: Credentials, ino: InodeId, flags: u32) -> Result<File> {
         self.read_only(async |client: &Arc<Client>| {
             let handle = client.open(credentials, ino, flags).await?;
-            match client.end_cause() {
+            match client.session.end_cause() {
                 Some(ended) if self.only.is_none() => {
                     client.release(handle).await;
                     Err(ended)
@@ -188,7 +188,7 @@ impl SessionFailover {
 fn unknown_outcome(client: &Client, error: &Error) -> Error {
     let message = format!(
         "session {} ended before the change was answered; its outcome is uncertain: {}",
-        client.session, error.message
+        client.session.id, error.message
     );
     Error::new(Errno::EIO, message).hint("check whether the change was made, and repeat it if not")
 }
