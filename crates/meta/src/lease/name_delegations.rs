@@ -130,16 +130,28 @@ impl NameDelegations {
         (!self.is_empty() && self.state.lock().ids.contains(&id)).then_some(id)
     }
 
-    /// Returns the id of a session's range, if it has one already, else `fresh`, which is
-    /// registered for it. `None` if a session has some of these names, or there are too many
-    /// ranges.
-    fn find_or_add(
+    /// Grants a session a range: its own if it has it already, else `fresh`, which is registered for
+    /// it. `None` if a session has some of these names, or there are too many ranges. `grant` grants
+    /// the lease. Until it has, no other task may find the range without a lease and drop it.
+    fn grant<T>(
         &self,
         session: SessionId,
         (dir, prefix): (InodeId, &Bytes),
         fresh: NamePrefixId,
+        grant: impl FnOnce(NamePrefixId) -> Option<T>,
+    ) -> Option<T> {
+        let state = &mut *self.state.lock();
+        let id = self.find_or_add(state, session, (dir, prefix), fresh)?;
+        grant(id)
+    }
+
+    fn find_or_add(
+        &self,
+        State { directories, ids }: &mut State,
+        session: SessionId,
+        (dir, prefix): (InodeId, &Bytes),
+        fresh: NamePrefixId,
     ) -> Option<NamePrefixId> {
-        let State { directories, ids } = &mut *self.state.lock();
         if let Some(ranges) = directories.get(&dir) {
             if let Some(known) = ranges.get(prefix).filter(|range| range.session == session) {
                 return Some(known.id);
@@ -208,8 +220,9 @@ impl Leases {
         if due.len() > before {
             return None;
         }
-        let range = self.name_delegations.find_or_add(requester.session, (dir, prefix), fresh)?;
-        self.acquire_exclusive(sessions, requester, range.into(), due).map(|_| range.into())
+        self.name_delegations.grant(requester.session, (dir, prefix), fresh, |range| {
+            self.acquire_exclusive(sessions, requester, range.into(), due).map(|_| range.into())
+        })
     }
 }
 
@@ -218,6 +231,8 @@ mod tests {
     use super::*;
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
 
     const DIR: InodeId = InodeId(9);
 
@@ -231,7 +246,7 @@ mod tests {
 
     fn note(ranges: &NameDelegations, session: u64, prefix: &str, fresh: u64) -> Option<u64> {
         let prefix = Bytes::copy_from_slice(prefix.as_bytes());
-        let noted = ranges.find_or_add(SessionId(session), (DIR, &prefix), id(fresh));
+        let noted = ranges.grant(SessionId(session), (DIR, &prefix), id(fresh), Some);
         noted.map(number)
     }
 
@@ -257,6 +272,25 @@ mod tests {
         ranges.forget_partition(DIR.partition());
         assert_eq!(ranges.find(InodeId(103)), None);
         assert!(ranges.is_empty() && ranges.of_others(SessionId(2), DIR, EntryNames::ALL).is_empty());
+    }
+
+    #[test]
+    fn no_other_core_drops_a_range_before_its_lease_is_granted() {
+        let (ranges, is_held) = (NameDelegations::default(), AtomicBool::new(false));
+        let (finished, has_finished) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let drop_unheld = || {
+                ranges.retain(|_, _| is_held.load(Relaxed));
+                finished.send(()).unwrap();
+            };
+            ranges.grant(SessionId(1), (DIR, &Bytes::from_static(b"a.")), id(100), |_| {
+                scope.spawn(drop_unheld);
+                _ = has_finished.recv_timeout(Duration::from_millis(50));
+                is_held.store(true, Relaxed);
+                Some(())
+            });
+        });
+        assert!(ranges.find(InodeId(100)).is_some(), "other sessions would not recall the lease");
     }
 
     fn text() -> impl Strategy<Value = String> {

@@ -5,7 +5,7 @@
 //!
 //! A lease is granted while the executor of its inode is locked, so that nothing changes between
 //! the content of an answer and the lease on it. It can be given up at any time, since that only
-//! removes conflicts. Mutexes are taken in the order executor, shard, session.
+//! removes conflicts. Mutexes are taken in the order executor, name delegations, shard, session.
 
 use crate::lease::name_delegations::NameDelegations;
 use crate::limits::{LEASE_SHARDS, LEASES_PER_SHARD, SESSION_LEASES_PER_SHARD};
