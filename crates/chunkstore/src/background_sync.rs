@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::InodeId;
+use types::ChunkFileId;
 
 /// Period of background passes. Written content is on disk within about twice this time once its
 /// file isn't changed any more, and within about ten times while it is.
@@ -42,7 +42,7 @@ const MAX_SYNC_FAILURES: usize = 1024;
 
 impl Store {
     /// Everything acknowledged of this chunk file is on disk when this returns.
-    pub async fn sync(&self, ino: InodeId) -> Result<()> {
+    pub async fn sync(&self, ino: ChunkFileId) -> Result<()> {
         if let Some(message) = self.sync_failures.lock().remove(&ino) {
             return Err(StoreError::new(Kind::Io, message, "write the data again; check the target's disk"));
         }
@@ -55,7 +55,7 @@ impl Store {
 
     /// Everything acknowledged of the target is on disk when this returns.
     pub async fn sync_all(&self) -> Result<()> {
-        let failed: Vec<InodeId> = self.sync_failures.lock().keys().copied().collect();
+        let failed: Vec<ChunkFileId> = self.sync_failures.lock().keys().copied().collect();
         for ino in failed {
             self.sync(ino).await?;
         }
@@ -103,7 +103,7 @@ impl Store {
         };
         let mut pass = Pass { store: self, retiring, failures: BTreeMap::new(), first_error: None };
         pass.prepare().await;
-        let mut all: BTreeSet<InodeId> = unsynced;
+        let mut all: BTreeSet<ChunkFileId> = unsynced;
         all.extend(pass.retiring.keys());
         if all.len() > BULK_SYNC_FILES {
             pass.sync_together(&all).await;
@@ -116,7 +116,7 @@ impl Store {
     }
 
     /// Whether a file hasn't been changed since the last call.
-    fn is_idle(&self, ino: InodeId) -> bool {
+    fn is_idle(&self, ino: ChunkFileId) -> bool {
         self.cache.get(ino).is_none_or(|file| !file.is_hot.swap(false, Ordering::Relaxed))
     }
 
@@ -189,7 +189,7 @@ impl Store {
     }
 
     /// Makes the removal of a chunk file durable.
-    async fn sync_absence(&self, ino: InodeId) -> Result<()> {
+    async fn sync_absence(&self, ino: ChunkFileId) -> Result<()> {
         let folder = paths::folder(&self.dir, ino);
         match self.store_dir.confirm(rt::sync_dir(&folder).await) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(self.failed("sync", &folder, e)),
@@ -209,13 +209,13 @@ enum Due {
 /// A maintenance pass in progress.
 struct Pass<'a> {
     store: &'a Store,
-    retiring: BTreeMap<InodeId, Vec<DirtyRegions>>,
-    failures: BTreeMap<InodeId, String>,
+    retiring: BTreeMap<ChunkFileId, Vec<DirtyRegions>>,
+    failures: BTreeMap<ChunkFileId, String>,
     first_error: Option<StoreError>,
 }
 
 impl Pass<'_> {
-    fn failed(&mut self, ino: InodeId, error: StoreError) {
+    fn failed(&mut self, ino: ChunkFileId, error: StoreError) {
         self.failures.insert(ino, error.message().to_string());
         self.first_error.get_or_insert(error);
     }
@@ -223,7 +223,7 @@ impl Pass<'_> {
     /// For each file with retiring entries: waits for the changes that rely on them, and writes its
     /// checksums.
     async fn prepare(&mut self) {
-        let files: Vec<InodeId> = self.retiring.keys().copied().collect();
+        let files: Vec<ChunkFileId> = self.retiring.keys().copied().collect();
         for ino in files {
             if let Err(e) = self.prepare_one(ino).await {
                 self.failed(ino, e);
@@ -231,7 +231,7 @@ impl Pass<'_> {
         }
     }
 
-    async fn prepare_one(&self, ino: InodeId) -> Result<()> {
+    async fn prepare_one(&self, ino: ChunkFileId) -> Result<()> {
         let Some(file) = self.store.find(ino).await? else { return Ok(()) };
         for entry in &self.retiring[&ino] {
             drop(file.ranges.acquire(entry.bytes(), WritePath::None).await);
@@ -240,19 +240,19 @@ impl Pass<'_> {
         self.store.flush_sums(&file).await
     }
 
-    async fn sync_one(&mut self, ino: InodeId) {
+    async fn sync_one(&mut self, ino: ChunkFileId) {
         if let Err(e) = self.try_sync_one(ino).await {
             self.failed(ino, e);
         }
     }
 
-    async fn try_sync_one(&self, ino: InodeId) -> Result<()> {
+    async fn try_sync_one(&self, ino: ChunkFileId) -> Result<()> {
         let Some(file) = self.store.find(ino).await? else { return self.store.sync_absence(ino).await };
         self.store.sync_file(&file).await?;
         if self.retiring.contains_key(&ino) { self.store.sync_sums(&file).await } else { Ok(()) }
     }
 
-    async fn sync_together(&mut self, all: &BTreeSet<InodeId>) {
+    async fn sync_together(&mut self, all: &BTreeSet<ChunkFileId>) {
         for file in all.iter().filter_map(|ino| self.store.cache.get(*ino)) {
             file.unsynced.store(false, Ordering::Release);
         }

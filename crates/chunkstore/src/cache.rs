@@ -5,16 +5,16 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use types::{HashMap, InodeId};
+use types::{ChunkFileId, HashMap};
 
 /// Independent parts, so that cores rarely contend.
 const SHARDS: usize = 64;
 
 #[derive(Default)]
 struct Files {
-    by_ino: HashMap<InodeId, Arc<ChunkFile>>,
+    by_ino: HashMap<ChunkFileId, Arc<ChunkFile>>,
     /// Second-chance queue of candidates for closing.
-    queue: VecDeque<InodeId>,
+    queue: VecDeque<ChunkFileId>,
 }
 
 /// One part of the cache.
@@ -48,14 +48,14 @@ impl FileCache {
         }
     }
 
-    pub(crate) fn shard(&self, ino: InodeId) -> &Shard {
+    pub(crate) fn shard(&self, ino: ChunkFileId) -> &Shard {
         // Not the low bits: among the inodes of one file set, they correlate with the position in
         // the stripe.
         let hash = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(hash >> 58) as usize % SHARDS]
     }
 
-    pub(crate) fn get(&self, ino: InodeId) -> Option<Arc<ChunkFile>> {
+    pub(crate) fn get(&self, ino: ChunkFileId) -> Option<Arc<ChunkFile>> {
         self.shard(ino).get(ino)
     }
 
@@ -109,14 +109,14 @@ impl FileCache {
 }
 
 impl Shard {
-    pub(crate) fn get(&self, ino: InodeId) -> Option<Arc<ChunkFile>> {
+    pub(crate) fn get(&self, ino: ChunkFileId) -> Option<Arc<ChunkFile>> {
         let files = self.files.lock();
         let file = files.by_ino.get(&ino)?;
         file.used.store(true, Ordering::Relaxed);
         Some(file.clone())
     }
 
-    pub(crate) fn remove(&self, ino: InodeId) {
+    pub(crate) fn remove(&self, ino: ChunkFileId) {
         let mut files = self.files.lock();
         files.by_ino.remove(&ino);
         files.queue.retain(|queued| *queued != ino);

@@ -10,11 +10,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use types::{ByteRange, Errno, InodeId};
+use types::{ByteRange, ChunkFileId, Errno};
 
 /// A chunk file with its checksums and locks. At most one per inode and store exists at a time.
 pub(crate) struct ChunkFile {
-    pub(crate) ino: InodeId,
+    pub(crate) ino: ChunkFileId,
     pub(crate) path: PathBuf,
     sum_path: PathBuf,
     store_dir: Arc<StoreDir>,
@@ -61,7 +61,7 @@ impl ChunkFile {
     /// Opens an existing chunk file; `None` when it doesn't exist.
     pub(crate) async fn open(
         store_dir: &Arc<StoreDir>,
-        ino: InodeId,
+        ino: ChunkFileId,
         budget: &Arc<SumBudget>,
     ) -> io::Result<Option<ChunkFile>> {
         let path = paths::chunk_file(store_dir.dir(), ino);
@@ -72,7 +72,7 @@ impl ChunkFile {
     /// Creates a chunk file, which must not exist.
     pub(crate) async fn create(
         store_dir: &Arc<StoreDir>,
-        ino: InodeId,
+        ino: ChunkFileId,
         budget: &Arc<SumBudget>,
     ) -> io::Result<ChunkFile> {
         let path = paths::chunk_file(store_dir.dir(), ino);
@@ -92,7 +92,7 @@ impl ChunkFile {
 
     fn new(
         store_dir: &Arc<StoreDir>,
-        ino: InodeId,
+        ino: ChunkFileId,
         path: PathBuf,
         cached: File,
         budget: &Arc<SumBudget>,

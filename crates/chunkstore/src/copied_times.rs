@@ -12,7 +12,7 @@ use crate::store::Store;
 use rt::FileStat;
 use std::ffi::CStr;
 use std::sync::Arc;
-use types::{ByteRange, Errno, InodeId, Timestamp};
+use types::{ByteRange, ChunkFileId, Errno, Timestamp};
 
 /// The extended attribute of the record.
 const ATTRIBUTE: &CStr = c"user.weft.copied";
@@ -62,7 +62,7 @@ impl Store {
     ///
     /// A file that another program has modified keeps its mtime, and so does every file where the
     /// local file system doesn't support attributes.
-    pub async fn set_time(&self, ino: InodeId, time: Timestamp) -> Result<()> {
+    pub async fn set_time(&self, ino: ChunkFileId, time: Timestamp) -> Result<()> {
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else { return Ok(()) };
         let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), WritePath::Cached).await;

@@ -12,7 +12,7 @@ use crate::paths::{self, CHUNKS, inode_of};
 use crate::store::Store;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use types::{ByteRange, InodeId};
+use types::{ByteRange, ChunkFileId};
 
 /// Folders of a level of the hash.
 const FOLDERS: usize = 256;
@@ -46,9 +46,9 @@ impl Store {
     /// overflow at the end.
     pub async fn dirty_ranges(
         &self,
-        from: InodeId,
+        from: ChunkFileId,
         max: usize,
-    ) -> Result<(Vec<(InodeId, ByteRange)>, Option<InodeId>)> {
+    ) -> Result<(Vec<(ChunkFileId, ByteRange)>, Option<ChunkFileId>)> {
         match &self.intents {
             Some(_) if !self.options.reports_differences => Ok((Vec::new(), None)),
             Some(log) if !self.has_overflowed() => {
@@ -64,10 +64,14 @@ impl Store {
     }
 
     /// Lists the inodes that have a chunk file: about `max`, and where to continue. From
-    /// [`InodeId`] 0 on it lists all of them, in an order that is the same for all stores.
+    /// [`ChunkFileId`] 0 on it lists all of them, in an order that is the same for all stores.
     ///
     /// Files that are created or removed meanwhile may be missing or not.
-    pub async fn files(&self, from: InodeId, max: usize) -> Result<(Vec<InodeId>, Option<InodeId>)> {
+    pub async fn files(
+        &self,
+        from: ChunkFileId,
+        max: usize,
+    ) -> Result<(Vec<ChunkFileId>, Option<ChunkFileId>)> {
         let (outer, inner) = paths::folders(from);
         let inner = format!("{inner:02x}");
         let first = (usize::from(outer), inner.as_str());
@@ -82,7 +86,7 @@ impl Store {
                 if place < first {
                     continue;
                 }
-                let not_before = if place == first { from } else { InodeId(0) };
+                let not_before = if place == first { from } else { ChunkFileId(0) };
                 for ino in
                     self.inodes_in(&dir.join(&name)).await?.into_iter().filter(|ino| *ino >= not_before)
                 {
@@ -97,17 +101,17 @@ impl Store {
     }
 
     /// Sort key of inodes in the order of [`Store::files`].
-    pub fn list_order(ino: InodeId) -> (u8, u8, InodeId) {
+    pub fn list_order(ino: ChunkFileId) -> (u8, u8, ChunkFileId) {
         let (outer, inner) = paths::folders(ino);
         (outer, inner, ino)
     }
 
     /// Lists the inodes of the chunk files of a folder, in order.
-    pub(crate) async fn inodes_in(&self, folder: &std::path::Path) -> Result<Vec<InodeId>> {
+    pub(crate) async fn inodes_in(&self, folder: &std::path::Path) -> Result<Vec<ChunkFileId>> {
         let names = self.names(folder).await?;
         // A file in another folder than its own is foreign: no lookup would ever find it there.
-        let at_home = |ino: &InodeId| paths::folder(&self.dir, *ino) == folder;
-        let mut inodes: Vec<InodeId> =
+        let at_home = |ino: &ChunkFileId| paths::folder(&self.dir, *ino) == folder;
+        let mut inodes: Vec<ChunkFileId> =
             names.iter().filter_map(|name| inode_of(name)).filter(at_home).collect();
         inodes.sort_unstable();
         Ok(inodes)

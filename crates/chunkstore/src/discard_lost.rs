@@ -7,7 +7,7 @@ use crate::read::{BLOCK, whole_blocks};
 use crate::store::{IoPath, Store};
 use rt::{Fallocate, IoBuf};
 use std::sync::Arc;
-use types::{BLOCK_SIZE, ByteRange, InodeId};
+use types::{BLOCK_SIZE, ByteRange, ChunkFileId};
 
 impl Store {
     /// Turns the unreadable blocks of a range into holes: they read as zeros afterwards, and
@@ -17,7 +17,7 @@ impl Store {
     ///
     /// Each block is checked with its range held, so that content that was overwritten meanwhile is
     /// safe. Nothing is removed or truncated.
-    pub async fn give_up(&self, ino: InodeId, range: ByteRange) -> Result<Vec<ByteRange>> {
+    pub async fn give_up(&self, ino: ChunkFileId, range: ByteRange) -> Result<Vec<ByteRange>> {
         self.checked_end(ino, range.start, range.len())?;
         self.retire_entries_if_full().await?;
         let file = self.find_or_recreate(ino).await?;
@@ -52,7 +52,7 @@ impl Store {
 
     /// Returns the chunk file. If another program has removed it, it is created again beside its
     /// checksums, which distinguish new content from lost content.
-    async fn find_or_recreate(&self, ino: InodeId) -> Result<Arc<ChunkFile>> {
+    async fn find_or_recreate(&self, ino: ChunkFileId) -> Result<Arc<ChunkFile>> {
         let _in_progress = self.begin_change()?;
         if self.find(ino).await?.is_none() && self.is_missing(ino).await? {
             self.recreate(ino).await?;

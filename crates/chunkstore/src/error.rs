@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::Path;
-use types::{ByteRange, InodeId, TargetId};
+use types::{ByteRange, ChunkFileId, TargetId};
 
 /// Result with this crate's error.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -27,7 +27,7 @@ pub enum Kind {
     /// Data doesn't match its checksums.
     Corrupt {
         /// The inode of the chunk file.
-        ino: InodeId,
+        ino: ChunkFileId,
         /// Damaged bytes of the chunk file, whole blocks.
         range: ByteRange,
     },
@@ -90,7 +90,7 @@ impl StoreError {
         }
     }
 
-    pub(crate) fn corrupt(target: TargetId, ino: InodeId, range: ByteRange) -> StoreError {
+    pub(crate) fn corrupt(target: TargetId, ino: ChunkFileId, range: ByteRange) -> StoreError {
         StoreError::new(
             Kind::Corrupt { ino, range },
             format!(
@@ -101,7 +101,7 @@ impl StoreError {
     }
 
     /// Orphaned checksums: the chunk file of these checksums doesn't exist.
-    pub(crate) fn removed(target: TargetId, ino: InodeId, range: ByteRange) -> StoreError {
+    pub(crate) fn removed(target: TargetId, ino: ChunkFileId, range: ByteRange) -> StoreError {
         StoreError::new(
             Kind::Corrupt { ino, range },
             format!(
@@ -124,7 +124,7 @@ impl StoreError {
     /// The metadata knows that the chunk file had at least `known` bytes; it has `len`, or doesn't
     /// exist.
     pub(crate) fn incomplete(
-        (target, ino): (TargetId, InodeId),
+        (target, ino): (TargetId, ChunkFileId),
         path: &Path,
         len: Option<u64>,
         known: u64,

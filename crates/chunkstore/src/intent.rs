@@ -27,7 +27,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use types::{BLOCK_SIZE, ByteRange, Errno, InodeId, TargetId};
+use types::{BLOCK_SIZE, ByteRange, ChunkFileId, Errno, TargetId};
 
 pub(crate) use format::{DirtyRegions, Header, LogState, Records, Span, merged, seal};
 pub use holds::EntryHold;
@@ -85,7 +85,7 @@ pub(crate) enum ShutdownState {
 pub(crate) struct RetainedRecords {
     pub(crate) records: Records,
     /// The chunk files that were found in the spans.
-    pub(crate) in_spans: Vec<InodeId>,
+    pub(crate) in_spans: Vec<ChunkFileId>,
 }
 
 struct Tail {
@@ -108,7 +108,7 @@ struct Pending {
 }
 
 impl Pending {
-    fn has_span_of(&self, ino: InodeId) -> bool {
+    fn has_span_of(&self, ino: ChunkFileId) -> bool {
         self.records.spans.iter().any(|span| span.contains(ino))
     }
 }
@@ -340,14 +340,18 @@ impl IntentLog {
     /// Returns the dirty regions of files from `from` on, by file and region: of whole files with
     /// about `max` entries together, and where to continue. Of an inherited span, it returns all
     /// inodes: which of its files existed and are deleted is unknown.
-    pub(crate) fn dirty_regions(&self, from: InodeId, max: usize) -> (Vec<DirtyRegions>, Option<InodeId>) {
+    pub(crate) fn dirty_regions(
+        &self,
+        from: ChunkFileId,
+        max: usize,
+    ) -> (Vec<DirtyRegions>, Option<ChunkFileId>) {
         let mut entries = self.table.entries_from(from);
         entries.extend(self.table.spans().inherited_from(from, max));
         let mut entries = merged(entries);
         let Some(cut) = entries.get(max.max(1)).map(|entry| entry.ino) else { return (entries, None) };
         // The file at the limit goes into the next answer, unless it is alone in this one.
         let first = entries[0].ino;
-        let end = if cut == first { InodeId(first.0.saturating_add(1)) } else { cut };
+        let end = if cut == first { ChunkFileId(first.0.saturating_add(1)) } else { cut };
         let kept = entries.partition_point(|entry| entry.ino < end);
         let is_last = kept == entries.len();
         entries.truncate(kept);
@@ -355,13 +359,13 @@ impl IntentLog {
     }
 
     /// Records an inode that has a chunk file.
-    pub(crate) fn observe(&self, ino: InodeId) {
+    pub(crate) fn observe(&self, ino: ChunkFileId) {
         self.table.spans().observe(ino);
     }
 
     /// As [`IntentLog::mark_dirty`] for region 0 of a chunk file that doesn't exist yet, and for
     /// those of the next ones if possible.
-    pub(crate) async fn mark_new_file(&self, ino: InodeId, statistics: &Statistics) -> Result<()> {
+    pub(crate) async fn mark_new_file(&self, ino: ChunkFileId, statistics: &Statistics) -> Result<()> {
         if self.awaits_span(ino) {
             let _writer = self.writer.write().await;
             if self.pending.lock().has_span_of(ino) {
@@ -373,7 +377,7 @@ impl IntentLog {
     }
 
     /// Whether a span that covers a new inode is about to be written. Proposes one if allowed.
-    fn awaits_span(&self, ino: InodeId) -> bool {
+    fn awaits_span(&self, ino: ChunkFileId) -> bool {
         // Held all the time: a span becomes active before it stops being pending, so that one of
         // the two is always visible.
         let mut pending = self.pending.lock();
@@ -389,14 +393,19 @@ impl IntentLog {
     /// ended.
     pub(crate) async fn mark_dirty(
         &self,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
         statistics: &Statistics,
     ) -> Result<()> {
         self.mark_regions(ino, regions_of(range), statistics).await
     }
 
-    async fn mark_regions(&self, ino: InodeId, wanted: Range<u64>, statistics: &Statistics) -> Result<()> {
+    async fn mark_regions(
+        &self,
+        ino: ChunkFileId,
+        wanted: Range<u64>,
+        statistics: &Statistics,
+    ) -> Result<()> {
         let Some(entry) = self.table.missing_entry(ino, wanted, self.holds.pass()) else {
             return Ok(());
         };
@@ -501,7 +510,7 @@ impl IntentLog {
 
     /// Starts a maintenance pass: entries that were idle for `idle_passes` whole passes and that no
     /// hold retains begin to retire, and spans close.
-    pub(crate) fn begin_retiring(&self, idle_passes: u64) -> BTreeMap<InodeId, Vec<DirtyRegions>> {
+    pub(crate) fn begin_retiring(&self, idle_passes: u64) -> BTreeMap<ChunkFileId, Vec<DirtyRegions>> {
         let (pass, before) = self.holds.next_pass(idle_passes);
         // Inherited ones stay because they are open: for files that are gone there are no holds.
         if !self.holds.retains_all() {
@@ -511,12 +520,12 @@ impl IntentLog {
     }
 
     /// See [`EntryTable::retire`].
-    pub(crate) fn retire(&self, ino: InodeId) {
+    pub(crate) fn retire(&self, ino: ChunkFileId) {
         self.table.retire(ino);
     }
 
     /// See [`EntryTable::reactivate`].
-    pub(crate) fn reactivate(&self, ino: InodeId) {
+    pub(crate) fn reactivate(&self, ino: ChunkFileId) {
         self.table.reactivate(ino, self.holds.pass());
     }
 }

@@ -13,7 +13,7 @@ use crate::read::{BLOCK, whole_blocks};
 use crate::store::Store;
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, block_sum};
+use types::{BLOCK_SIZE, BlockSum, ByteRange, ChunkFileId, block_sum};
 
 /// The content of a marked block, repeated up to the end of the file: half of it readable text,
 /// half of it random, so that no application writes it.
@@ -43,7 +43,7 @@ pub(crate) fn sum_of_mark(block: &[u8]) -> BlockSum {
 impl Store {
     /// Marks the whole blocks of a range as lost, up to the end of the chunk file: they can't be
     /// read until they are rewritten, or given up by [`Store::give_up`].
-    pub async fn mark_lost(&self, ino: InodeId, range: ByteRange) -> Result<()> {
+    pub async fn mark_lost(&self, ino: ChunkFileId, range: ByteRange) -> Result<()> {
         self.checked_end(ino, range.start, range.len())?;
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else { return Ok(()) };
@@ -84,7 +84,7 @@ impl Store {
     /// where its checksums show that it was longer: the missing part then fails to read, instead of
     /// being taken for holes. `len` is its probable length, which is used if it fits the checksums.
     /// Returns whether anything was done.
-    pub async fn restore_length(&self, ino: InodeId, len: u64) -> Result<bool> {
+    pub async fn restore_length(&self, ino: ChunkFileId, len: u64) -> Result<bool> {
         if self.find(ino).await?.is_none() {
             if !self.is_missing(ino).await? {
                 return Ok(false);
@@ -108,7 +108,7 @@ impl Store {
     }
 
     /// Creates an empty chunk file beside existing checksums, and leaves those alone.
-    pub(crate) async fn recreate(&self, ino: InodeId) -> Result<()> {
+    pub(crate) async fn recreate(&self, ino: ChunkFileId) -> Result<()> {
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
         if shard.get(ino).is_some() {
@@ -124,7 +124,7 @@ impl Store {
 
     /// Returns where an apparent hole in a range ends: where checksums of data show that content
     /// was lost.
-    pub async fn true_hole_end(&self, ino: InodeId, range: ByteRange) -> Result<u64> {
+    pub async fn true_hole_end(&self, ino: ChunkFileId, range: ByteRange) -> Result<u64> {
         let Some(file) = self.find(ino).await? else { return Ok(range.end) };
         // Beyond there are no checksums.
         let last = self.verify_end(&file).await?;

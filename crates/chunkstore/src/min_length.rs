@@ -14,13 +14,13 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use types::{ByteRange, InodeId};
+use types::{ByteRange, ChunkFileId};
 
 /// A position in a chunk file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct At {
     /// The name of the chunk file.
-    pub ino: InodeId,
+    pub ino: ChunkFileId,
     /// Offset in it, bytes.
     pub offset: u64,
     /// Known minimum length of the chunk file, bytes; 0: unknown.
@@ -32,10 +32,10 @@ const MAX_INCOMPLETE: usize = 4096;
 
 /// Chunk files that requests have found incomplete.
 #[derive(Default)]
-pub(crate) struct IncompleteFiles(Mutex<BTreeSet<InodeId>>);
+pub(crate) struct IncompleteFiles(Mutex<BTreeSet<ChunkFileId>>);
 
 impl IncompleteFiles {
-    fn record(&self, ino: InodeId) {
+    fn record(&self, ino: ChunkFileId) {
         let mut incomplete = self.0.lock();
         if incomplete.len() < MAX_INCOMPLETE {
             incomplete.insert(ino);
@@ -43,7 +43,7 @@ impl IncompleteFiles {
     }
 
     /// Removes a chunk file that is complete again, or should be empty.
-    pub(crate) fn forget(&self, ino: InodeId) {
+    pub(crate) fn forget(&self, ino: ChunkFileId) {
         self.0.lock().remove(&ino);
     }
 }
@@ -54,13 +54,13 @@ pub(crate) struct ChangingAtCrash(Mutex<ChangingFiles>);
 
 #[derive(Default)]
 struct ChangingFiles {
-    files: BTreeSet<InodeId>,
+    files: BTreeSet<ChunkFileId>,
     /// Ranges of inodes whose chunk files were being created; the second number is exclusive.
-    created: Vec<(InodeId, InodeId)>,
+    created: Vec<(ChunkFileId, ChunkFileId)>,
 }
 
 impl ChangingAtCrash {
-    pub(crate) fn add_file(&self, ino: InodeId) {
+    pub(crate) fn add_file(&self, ino: ChunkFileId) {
         self.0.lock().files.insert(ino);
     }
 
@@ -68,14 +68,14 @@ impl ChangingAtCrash {
         self.0.lock().created.extend(spans.iter().map(|span| (span.first, span.end)));
     }
 
-    fn covers(&self, ino: InodeId) -> bool {
+    fn covers(&self, ino: ChunkFileId) -> bool {
         let changing = self.0.lock();
-        let is_within = |(first, end): &(InodeId, InodeId)| *first <= ino && ino < *end;
+        let is_within = |(first, end): &(ChunkFileId, ChunkFileId)| *first <= ino && ino < *end;
         changing.files.contains(&ino) || changing.created.iter().any(is_within)
     }
 
     /// Records that a chunk file has its full length: missing content has no excuse any more.
-    fn mark_complete(&self, ino: InodeId) {
+    fn mark_complete(&self, ino: ChunkFileId) {
         let mut changing = self.0.lock();
         if !changing.files.is_empty() {
             changing.files.remove(&ino);
@@ -89,7 +89,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) when it lacks bytes below `needed`.
-    pub(crate) async fn find_with_len(&self, ino: InodeId, needed: u64) -> Result<Arc<ChunkFile>> {
+    pub(crate) async fn find_with_len(&self, ino: ChunkFileId, needed: u64) -> Result<Arc<ChunkFile>> {
         let Some(file) = self.find(ino).await? else {
             if needed > 0 {
                 self.require_explained_absence(ino, needed)?;
@@ -119,13 +119,13 @@ impl Store {
     }
 
     /// Fails for an absent chunk file that is known to have bytes, unless a crash explains it.
-    pub(crate) fn require_explained_absence(&self, ino: InodeId, known: u64) -> Result<()> {
+    pub(crate) fn require_explained_absence(&self, ino: ChunkFileId, known: u64) -> Result<()> {
         if self.at_crash.covers(ino) { Ok(()) } else { Err(self.report_incomplete(ino, None, known)) }
     }
 
     /// Whether a chunk file was being changed when the store was last left without a shutdown: a
     /// part of it may never have been on disk.
-    pub fn was_changing(&self, ino: InodeId) -> bool {
+    pub fn was_changing(&self, ino: ChunkFileId) -> bool {
         self.at_crash.covers(ino)
     }
 
@@ -136,7 +136,7 @@ impl Store {
     }
 
     #[cold]
-    fn report_incomplete(&self, ino: InodeId, len: Option<u64>, known: u64) -> StoreError {
+    fn report_incomplete(&self, ino: ChunkFileId, len: Option<u64>, known: u64) -> StoreError {
         self.incomplete.record(ino);
         let path = paths::chunk_file(&self.dir, ino);
         let error = StoreError::incomplete((self.target(), ino), &path, len, known);

@@ -15,7 +15,7 @@ use crate::store::Store;
 use rt::{File, IoBuf, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use types::{ByteRange, GroupId, InodeId, reserved_space};
+use types::{ByteRange, ChunkFileId, GroupId, reserved_space};
 
 /// The folder in a target's directory; replicas of a mirrored group that were set aside are in a
 /// folder of the group in it.
@@ -39,7 +39,7 @@ pub struct Orphan {
     /// The mirrored group whose replica it is; `None` for one of the target itself.
     pub group: Option<GroupId>,
     /// Its name: the inode of its former file, with the slot.
-    pub ino: InodeId,
+    pub ino: ChunkFileId,
     /// Its length.
     pub bytes: u64,
 }
@@ -49,7 +49,7 @@ impl Store {
     ///
     /// # Errors
     /// When the disk fails, and when one of the same name was set aside before.
-    pub async fn set_aside(&self, ino: InodeId) -> Result<()> {
+    pub async fn set_aside(&self, ino: ChunkFileId) -> Result<()> {
         self.retire_entries_if_full().await?;
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else { return Ok(()) };
@@ -74,7 +74,7 @@ impl Store {
     /// # Errors
     /// When the disk fails; [`Kind::NoSpace`] when it has no space for a copy beside its reserve;
     /// [`Kind::NotEmpty`] when another one of the same name exists.
-    pub async fn copy_aside(&self, ino: InodeId) -> Result<()> {
+    pub async fn copy_aside(&self, ino: ChunkFileId) -> Result<()> {
         let _in_progress = self.begin_change()?;
         let Some(file) = self.find(ino).await? else { return Ok(()) };
         let (folder, aside) = self.aside_paths(ino);
@@ -104,7 +104,7 @@ impl Store {
     }
 
     /// Returns the folder of what this store has set aside, and the path of a chunk file in it.
-    fn aside_paths(&self, ino: InodeId) -> (PathBuf, PathBuf) {
+    fn aside_paths(&self, ino: ChunkFileId) -> (PathBuf, PathBuf) {
         let target_dir: &Path = match self.group {
             Some(_) => self.dir.parent().and_then(Path::parent).unwrap_or(&self.dir),
             None => &self.dir,
@@ -220,7 +220,7 @@ impl Orphan {
 
 /// Moves a chunk file with its checksums into a folder. The checksums go first: after an
 /// interruption, the next call moves the rest.
-pub(crate) async fn move_into(folder: &Path, data: &Path, sums: &Path, ino: InodeId) -> io::Result<()> {
+pub(crate) async fn move_into(folder: &Path, data: &Path, sums: &Path, ino: ChunkFileId) -> io::Result<()> {
     let aside = folder.join(name(ino));
     absent_is_fine(rt::rename(sums, &sums_of(&aside)).await)?;
     absent_is_fine(rt::rename(data, &aside).await)
@@ -284,7 +284,7 @@ fn folder(target_dir: &Path, group: Option<GroupId>) -> PathBuf {
     group.map_or(all.clone(), |group| all.join(format!("{GROUP}{group}")))
 }
 
-fn name(ino: InodeId) -> String {
+fn name(ino: ChunkFileId) -> String {
     format!("{:016x}", ino.0)
 }
 
@@ -317,7 +317,7 @@ mod tests {
     use std::sync::Arc;
     use types::TargetId;
 
-    const INO: InodeId = InodeId(5);
+    const INO: ChunkFileId = ChunkFileId(5);
     const ORPHAN: Orphan = Orphan { group: None, ino: INO, bytes: 0 };
 
     async fn open(dir: &Path) -> Result<Arc<Store>> {

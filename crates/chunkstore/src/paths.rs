@@ -1,7 +1,7 @@
 //! Paths within a target's directory.
 
 use std::path::{Path, PathBuf};
-use types::InodeId;
+use types::ChunkFileId;
 
 /// The superblock.
 pub(crate) const SUPERBLOCK: &str = "target.toml";
@@ -31,7 +31,7 @@ pub(crate) const SUM_SUFFIX: &str = ".sum";
 /// Part of the stored format: this is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast
 /// Splittable Pseudorandom Number Generators, 2014), whose every output bit depends on every input
 /// bit, so that consecutive inode numbers spread evenly.
-pub(crate) fn folders(ino: InodeId) -> (u8, u8) {
+pub(crate) fn folders(ino: ChunkFileId) -> (u8, u8) {
     let mut hash = ino.0;
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -40,28 +40,28 @@ pub(crate) fn folders(ino: InodeId) -> (u8, u8) {
 }
 
 /// Returns the folder of a chunk file.
-pub(crate) fn folder(dir: &Path, ino: InodeId) -> PathBuf {
+pub(crate) fn folder(dir: &Path, ino: ChunkFileId) -> PathBuf {
     let (outer, inner) = folders(ino);
     dir.join(format!("{CHUNKS}/{outer:02x}/{inner:02x}"))
 }
 
 /// Returns the path of a chunk file.
-pub(crate) fn chunk_file(dir: &Path, ino: InodeId) -> PathBuf {
+pub(crate) fn chunk_file(dir: &Path, ino: ChunkFileId) -> PathBuf {
     let (outer, inner) = folders(ino);
     dir.join(format!("{CHUNKS}/{outer:02x}/{inner:02x}/{:016x}", ino.0))
 }
 
 /// Returns the path of the checksums of a chunk file, beside it.
-pub(crate) fn sum_file(dir: &Path, ino: InodeId) -> PathBuf {
+pub(crate) fn sum_file(dir: &Path, ino: ChunkFileId) -> PathBuf {
     let mut path = chunk_file(dir, ino).into_os_string();
     path.push(SUM_SUFFIX);
     PathBuf::from(path)
 }
 
 /// Returns the inode whose chunk file has this name; `None` for checksum files and foreign files.
-pub(crate) fn inode_of(name: &str) -> Option<InodeId> {
+pub(crate) fn inode_of(name: &str) -> Option<ChunkFileId> {
     let plain = name.len() == 16 && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    plain.then(|| u64::from_str_radix(name, 16).ok().map(InodeId)).flatten()
+    plain.then(|| u64::from_str_radix(name, 16).ok().map(ChunkFileId)).flatten()
 }
 
 #[cfg(test)]
@@ -70,19 +70,19 @@ mod tests {
 
     #[test]
     fn places_are_frozen() {
-        let place = |ino| chunk_file(Path::new("t"), InodeId(ino)).display().to_string();
+        let place = |ino| chunk_file(Path::new("t"), ChunkFileId(ino)).display().to_string();
         assert_eq!(place(0), "t/chunks/00/00/0000000000000000");
         assert_eq!(place(1), "t/chunks/05/e5/0000000000000001");
         assert_eq!(place(0x0001_0000_0000_0002), "t/chunks/eb/d8/0001000000000002");
         assert_eq!(
-            sum_file(Path::new("t"), InodeId(0)).display().to_string(),
+            sum_file(Path::new("t"), ChunkFileId(0)).display().to_string(),
             "t/chunks/00/00/0000000000000000.sum"
         );
     }
 
     #[test]
     fn names_lead_back_to_inodes() {
-        assert_eq!(inode_of("00000000000000ff"), Some(InodeId(255)));
+        assert_eq!(inode_of("00000000000000ff"), Some(ChunkFileId(255)));
         assert_eq!(inode_of("00000000000000ff.sum"), None);
         assert_eq!(inode_of("00000000000000FF"), None);
         assert_eq!(inode_of("ff"), None);

@@ -13,7 +13,7 @@ use crate::store::{IoPath, Store};
 use rt::IoBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
+use types::{BLOCK_SIZE, BlockSum, ByteRange, ChunkFileId};
 
 /// Damaged blocks that are remembered as logged.
 const MAX_REPORTED_BLOCKS: usize = 4096;
@@ -39,7 +39,7 @@ impl Store {
     /// # Errors
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) when data doesn't match its checksums; the content
     /// of `buf` is undefined then.
-    pub async fn read(&self, ino: InodeId, offset: u64, buf: &IoBuf, path: IoPath) -> Result<()> {
+    pub async fn read(&self, ino: ChunkFileId, offset: u64, buf: &IoBuf, path: IoPath) -> Result<()> {
         self.read_at(At { ino, offset, min_len: 0 }, buf, path).await
     }
 
@@ -252,17 +252,17 @@ impl Store {
     }
 
     /// Returns an error for damage, and logs it once.
-    pub(crate) fn report_corrupt(&self, ino: InodeId, range: ByteRange) -> StoreError {
+    pub(crate) fn report_corrupt(&self, ino: ChunkFileId, range: ByteRange) -> StoreError {
         self.report(ino, range, StoreError::corrupt(self.target(), ino, range))
     }
 
     /// The same for a chunk file that another program has removed.
     #[cold]
-    pub(crate) fn report_removed(&self, ino: InodeId, range: ByteRange) -> StoreError {
+    pub(crate) fn report_removed(&self, ino: ChunkFileId, range: ByteRange) -> StoreError {
         self.report(ino, range, StoreError::removed(self.target(), ino, range))
     }
 
-    pub(crate) fn report(&self, ino: InodeId, range: ByteRange, error: StoreError) -> StoreError {
+    pub(crate) fn report(&self, ino: ChunkFileId, range: ByteRange, error: StoreError) -> StoreError {
         let mut reported = self.reported.lock();
         if reported.len() < MAX_REPORTED_BLOCKS && reported.insert((ino, range.start / BLOCK)) {
             self.statistics.corrupt_ranges.add(1);

@@ -9,7 +9,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
-use types::InodeId;
+use types::ChunkFileId;
 
 /// A bounded memory of blocks. It forgets, and once in some 65,000 times it takes a block for
 /// another; both only cost time.
@@ -26,7 +26,7 @@ impl RecentReads {
     }
 
     /// Records that blocks `first..end` of a file are read. Returns whether any of them was known.
-    pub(crate) fn record(&self, ino: InodeId, first: u64, end: u64) -> bool {
+    pub(crate) fn record(&self, ino: ChunkFileId, first: u64, end: u64) -> bool {
         let slots =
             self.slots.get_or_init(|| std::iter::repeat_with(AtomicU16::default).take(self.len).collect());
         let mut seen = false;
@@ -47,7 +47,7 @@ impl RecentReads {
 
 /// A number in which every bit depends on every bit of inode and block: the finalizer of SplitMix64
 /// (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014), over both.
-fn mixed(ino: InodeId, block: u64) -> u64 {
+fn mixed(ino: ChunkFileId, block: u64) -> u64 {
     let finalized = |mut x: u64| {
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -60,14 +60,14 @@ fn mixed(ino: InodeId, block: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const INO: InodeId = InodeId(7);
+    const INO: ChunkFileId = ChunkFileId(7);
 
     #[test]
     fn recorded_blocks_are_known_and_no_others() {
         let seen = RecentReads::new(1 << 16);
         assert!(!seen.record(INO, 5, 6));
         assert!(seen.record(INO, 5, 6));
-        assert!(!seen.record(InodeId(8), 5, 6), "another file");
+        assert!(!seen.record(ChunkFileId(8), 5, 6), "another file");
         assert!(!seen.record(INO, 6, 9));
         assert!(seen.record(INO, 0, 6), "one of several");
         assert!(seen.record(INO, 0, 1), "the others were noted as well");

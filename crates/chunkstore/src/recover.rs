@@ -12,7 +12,7 @@ use rt::IoBuf;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
+use types::{BLOCK_SIZE, BlockSum, ByteRange, ChunkFileId};
 
 /// Bytes read at a time.
 const SEGMENT_BYTES: u64 = 1 << 20;
@@ -99,8 +99,8 @@ impl Store {
 
     /// Returns the chunk files that exist among the inodes of spans. After a crash, orphaned
     /// checksums of the others are removed.
-    async fn chunk_files_in(&self, spans: &[Span], crashed: bool) -> Result<Vec<InodeId>> {
-        let inodes: BTreeSet<InodeId> = spans.iter().flat_map(|span| span.inodes()).collect();
+    async fn chunk_files_in(&self, spans: &[Span], crashed: bool) -> Result<Vec<ChunkFileId>> {
+        let inodes: BTreeSet<ChunkFileId> = spans.iter().flat_map(|span| span.inodes()).collect();
         let mut found = Vec::new();
         for ino in inodes {
             match self.find(ino).await? {
@@ -114,7 +114,7 @@ impl Store {
 
     /// Removes orphaned checksums of a file that was being created or deleted: later, they would
     /// mean that another program has removed the chunk file.
-    async fn remove_orphaned_sums(&self, ino: InodeId) -> Result<()> {
+    async fn remove_orphaned_sums(&self, ino: ChunkFileId) -> Result<()> {
         let sums = paths::sum_file(&self.dir, ino);
         match self.store_dir.confirm(rt::remove_file(&sums).await) {
             Ok(()) => drop(self.orphaned_sums.lock().insert(ino)),

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rt::Fallocate;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::{ByteRange, InodeId, reserved_space};
+use types::{ByteRange, ChunkFileId, reserved_space};
 
 /// Bytes that are reserved at a time. Bounds, for each process, what other processes on the same
 /// disk can overlook.
@@ -91,7 +91,7 @@ fn usable(space: Space) -> u64 {
 
 impl Store {
     /// Returns the space that a range needs, with the first `most` parts that have none.
-    pub async fn space_needed(&self, ino: InodeId, range: ByteRange, most: usize) -> Result<SpaceNeed> {
+    pub async fn space_needed(&self, ino: ChunkFileId, range: ByteRange, most: usize) -> Result<SpaceNeed> {
         self.checked_end(ino, range.start, range.len())?;
         let (needed, gaps) = self.gaps(ino, range, most).await?;
         Ok(SpaceNeed { disk: self.disk()?, free: usable(self.unclaimed_space().await?), needed, gaps })
@@ -108,7 +108,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Kind::NoSpace`](crate::Kind::NoSpace): nothing is claimed or allocated then.
-    pub(crate) async fn claim(&self, ino: InodeId, range: ByteRange) -> Result<Claim> {
+    pub(crate) async fn claim(&self, ino: ChunkFileId, range: ByteRange) -> Result<Claim> {
         let mut claim = Claim::none_on(self.disk()?);
         let (needed, _) = self.gaps(ino, range, 0).await?;
         if needed == 0 || self.try_claim(&mut claim, needed).await?.is_none() {
@@ -135,7 +135,7 @@ impl Store {
     /// some of the range may have its space then.
     pub(crate) async fn reserve(
         &self,
-        ino: InodeId,
+        ino: ChunkFileId,
         file: &ChunkFile,
         range: ByteRange,
         mut claim: Claim,
@@ -160,7 +160,7 @@ impl Store {
 
     /// Returns the bytes of a range's blocks without space, and the first `most` parts of it; no
     /// parts where the local file system does not list extents.
-    async fn gaps(&self, ino: InodeId, range: ByteRange, most: usize) -> Result<(u64, Vec<ByteRange>)> {
+    async fn gaps(&self, ino: ChunkFileId, range: ByteRange, most: usize) -> Result<(u64, Vec<ByteRange>)> {
         if range.is_empty() {
             return Ok((0, Vec::new()));
         }

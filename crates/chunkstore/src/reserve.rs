@@ -11,7 +11,7 @@ use crate::error::{Kind, Result, StoreError};
 use crate::store::{Space, Store};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use types::{ByteRange, InodeId, reserved_space};
+use types::{ByteRange, ChunkFileId, reserved_space};
 
 /// The most bytes that one check grants.
 const MAX_GRANT_BYTES: u64 = 16 << 20;
@@ -49,7 +49,7 @@ impl SpaceGrant {
 impl Store {
     /// Refuses a change that needs space while the disk has only the reserve. Ranges with allocated
     /// space may always be overwritten.
-    pub(crate) async fn ensure_space(&self, ino: InodeId, range: ByteRange) -> Result<()> {
+    pub(crate) async fn ensure_space(&self, ino: ChunkFileId, range: ByteRange) -> Result<()> {
         let bytes = range.len();
         if self.space_grant.take(bytes) {
             return Ok(());
@@ -58,7 +58,7 @@ impl Store {
         Box::pin(self.check_space(ino, range)).await
     }
 
-    async fn check_space(&self, ino: InodeId, range: ByteRange) -> Result<()> {
+    async fn check_space(&self, ino: ChunkFileId, range: ByteRange) -> Result<()> {
         let bytes = range.len();
         if self.space_grant.take_from(self.unclaimed_space().await?, bytes) {
             return Ok(());
@@ -76,7 +76,7 @@ impl Store {
 
     /// Whether the range certainly has its space: it holds data without a hole, or the whole file
     /// is allocated.
-    pub(crate) async fn is_allocated(&self, ino: InodeId, range: ByteRange) -> Result<bool> {
+    pub(crate) async fn is_allocated(&self, ino: ChunkFileId, range: ByteRange) -> Result<bool> {
         let Some(file) = self.find(ino).await? else { return Ok(false) };
         let failed = |e| self.failed("stat", &file.path, e);
         let stat = file.cached.stat().await.map_err(failed)?;

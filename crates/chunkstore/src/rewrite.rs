@@ -17,7 +17,7 @@ use rt::{Fallocate, File, IoBuf, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
+use types::{BLOCK_SIZE, BlockSum, ByteRange, ChunkFileId};
 
 /// Stored instead of an unknown checksum, because [`BlockSum::UNCHECKED`] would accept any content:
 /// the block is refused until it is rewritten.
@@ -33,7 +33,7 @@ impl Store {
     /// is right, or refused as damaged.
     pub async fn rewrite(
         &self,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
         data: Option<&IoBuf>,
         len: Option<u64>,
@@ -107,7 +107,7 @@ impl Store {
     ///
     /// # Errors
     /// When the disk fails. Existing content is refused then, or as before.
-    pub async fn expect_sums(&self, ino: InodeId, first: u64, sums: &[u32], len: u64) -> Result<()> {
+    pub async fn expect_sums(&self, ino: ChunkFileId, first: u64, sums: &[u32], len: u64) -> Result<()> {
         self.checked_end(ino, len, 0)?;
         let _in_progress = self.begin_change()?;
         let shard = self.cache.shard(ino);
@@ -130,7 +130,7 @@ impl Store {
 
     /// Creates a chunk file of `len` bytes, all of them a hole, beside checksums that are on disk.
     /// The caller holds the shard's `opening`.
-    async fn create_unwritten(&self, ino: InodeId, len: u64) -> Result<()> {
+    async fn create_unwritten(&self, ino: ChunkFileId, len: u64) -> Result<()> {
         let path = paths::chunk_file(&self.dir, ino);
         let created = async {
             let folder = paths::folder(&self.dir, ino);

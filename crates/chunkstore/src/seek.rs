@@ -12,7 +12,7 @@ use crate::read::BLOCK;
 use crate::store::{Seek, Store};
 use crate::survey::SUM_OF_ZEROS;
 use std::sync::Arc;
-use types::{BlockSum, ByteRange, InodeId};
+use types::{BlockSum, ByteRange, ChunkFileId};
 
 /// Whether the checksum is that of data, so that a block of zeros doesn't match.
 fn is_data_sum(sum: &BlockSum) -> bool {
@@ -25,7 +25,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) for a chunk file that another program has removed.
-    pub async fn seek(&self, ino: InodeId, from: u64, what: Seek) -> Result<Option<u64>> {
+    pub async fn seek(&self, ino: ChunkFileId, from: u64, what: Seek) -> Result<Option<u64>> {
         self.seek_at(At { ino, offset: from, min_len: 0 }, what).await
     }
 
@@ -60,7 +60,7 @@ impl Store {
     /// # Errors
     /// [`Kind::Corrupt`](crate::Kind::Corrupt) with the first missing block. Doesn't check the
     /// block in which the file ends now.
-    pub async fn require_not_truncated(&self, ino: InodeId) -> Result<()> {
+    pub async fn require_not_truncated(&self, ino: ChunkFileId) -> Result<()> {
         let Some(file) = self.find(ino).await? else { return Ok(()) };
         let len = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len;
         match self.first_lost(&file, len.div_ceil(BLOCK), u64::MAX / BLOCK).await? {

@@ -26,7 +26,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use types::{BLOCK_SIZE, ByteRange, GroupId, InodeId, TargetId, Timestamp};
+use types::{BLOCK_SIZE, ByteRange, ChunkFileId, GroupId, TargetId, Timestamp};
 
 /// Default number of chunk files that are kept open. Each takes up to three descriptors: cached,
 /// direct and checksums.
@@ -157,13 +157,13 @@ pub struct Store {
     /// change.
     pub(crate) unsynced: Mutex<Unsynced>,
     /// Why a background sync of a file failed: the file's next sync returns it.
-    pub(crate) sync_failures: Mutex<BTreeMap<InodeId, String>>,
+    pub(crate) sync_failures: Mutex<BTreeMap<ChunkFileId, String>>,
     /// Damaged blocks that were logged already.
-    pub(crate) reported: Mutex<BTreeSet<(InodeId, u64)>>,
+    pub(crate) reported: Mutex<BTreeSet<(ChunkFileId, u64)>>,
     /// Files that were changing when the store was last left; taken once.
-    pub(crate) changing_at_crash: Mutex<Vec<InodeId>>,
+    pub(crate) changing_at_crash: Mutex<Vec<ChunkFileId>>,
     /// The spans of the last recovery; taken once.
-    pub(crate) created_at_crash: Mutex<Vec<(InodeId, InodeId)>>,
+    pub(crate) created_at_crash: Mutex<Vec<(ChunkFileId, ChunkFileId)>>,
     /// Exists as long as the store is open: it explains missing content.
     pub(crate) at_crash: ChangingAtCrash,
     pub(crate) incomplete: IncompleteFiles,
@@ -171,7 +171,7 @@ pub struct Store {
     pub(crate) needs_reconciliation: AtomicBool,
     /// Files of which the last recovery found orphaned checksums. Checksums reach the disk after
     /// their chunk file, so a chunk file had existed.
-    pub(crate) orphaned_sums: Mutex<BTreeSet<InodeId>>,
+    pub(crate) orphaned_sums: Mutex<BTreeSet<ChunkFileId>>,
     /// Stored for the service: the duplicate request cache, and ended sessions.
     drc_rows: Rows,
     fences: Rows,
@@ -225,7 +225,7 @@ impl Store {
     }
 
     /// Returns the path of an inode's chunk file on a target in `dir`.
-    pub fn chunk_file_path(dir: &Path, ino: InodeId) -> PathBuf {
+    pub fn chunk_file_path(dir: &Path, ino: ChunkFileId) -> PathBuf {
         paths::chunk_file(dir, ino)
     }
 
@@ -358,14 +358,14 @@ impl Store {
     /// Takes the files that were changing when the store was last left without a shutdown,
     /// including those without a chunk file: a crash of the machine may have undone a part of their
     /// changes. Returned once; see [`Store::mark_reconciled`].
-    pub fn take_changing_at_crash(&self) -> Vec<InodeId> {
+    pub fn take_changing_at_crash(&self) -> Vec<ChunkFileId> {
         std::mem::take(&mut *self.changing_at_crash.lock())
     }
 
     /// Takes the ranges of inodes whose chunk files were being created when the store was last left
     /// without a shutdown; the second number is exclusive. Some chunk files may never have reached
     /// the disk, and no other record names those. Returned once.
-    pub fn take_created_at_crash(&self) -> Vec<(InodeId, InodeId)> {
+    pub fn take_created_at_crash(&self) -> Vec<(ChunkFileId, ChunkFileId)> {
         std::mem::take(&mut *self.created_at_crash.lock())
     }
 
@@ -391,7 +391,7 @@ impl Store {
     }
 
     /// Returns the attributes of a chunk file; zeros for an absent one.
-    pub async fn stat(&self, ino: InodeId) -> Result<ChunkStat> {
+    pub async fn stat(&self, ino: ChunkFileId) -> Result<ChunkStat> {
         let Some(file) = self.find(ino).await? else {
             let is_lost = self.orphaned_sums.lock().contains(&ino);
             return Ok(ChunkStat { is_lost, ..ChunkStat::default() });
@@ -449,7 +449,7 @@ impl Store {
     }
 
     /// Returns the end of `len` bytes from `offset`.
-    pub(crate) fn checked_end(&self, ino: InodeId, offset: u64, len: u64) -> Result<u64> {
+    pub(crate) fn checked_end(&self, ino: ChunkFileId, offset: u64, len: u64) -> Result<u64> {
         offset.checked_add(len).filter(|end| *end <= MAX_CHUNK_FILE_BYTES).ok_or_else(|| {
             StoreError::new(
                 Kind::TooLarge,
@@ -463,7 +463,7 @@ impl Store {
     }
 
     /// Returns the chunk file of an inode if it exists.
-    pub(crate) async fn find(&self, ino: InodeId) -> Result<Option<Arc<ChunkFile>>> {
+    pub(crate) async fn find(&self, ino: ChunkFileId) -> Result<Option<Arc<ChunkFile>>> {
         match self.cache.get(ino) {
             Some(file) => Ok(Some(file)),
             // Rare, and large: kept out of the future of every request.
@@ -471,7 +471,7 @@ impl Store {
         }
     }
 
-    async fn find_on_disk(&self, ino: InodeId) -> Result<Option<Arc<ChunkFile>>> {
+    async fn find_on_disk(&self, ino: ChunkFileId) -> Result<Option<Arc<ChunkFile>>> {
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
         if let Some(file) = shard.get(ino) {
@@ -485,14 +485,14 @@ impl Store {
     }
 
     /// Returns the chunk file of an inode; creates it if absent.
-    pub(crate) async fn find_or_create(&self, ino: InodeId) -> Result<Arc<ChunkFile>> {
+    pub(crate) async fn find_or_create(&self, ino: ChunkFileId) -> Result<Arc<ChunkFile>> {
         match self.find(ino).await? {
             Some(file) => Ok(file),
             None => Box::pin(self.create(ino)).await,
         }
     }
 
-    async fn create(&self, ino: InodeId) -> Result<Arc<ChunkFile>> {
+    async fn create(&self, ino: ChunkFileId) -> Result<Arc<ChunkFile>> {
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
         if let Some(file) = shard.get(ino) {

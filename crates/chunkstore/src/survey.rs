@@ -8,7 +8,7 @@ use crate::read::BLOCK;
 use crate::store::{IoPath, Store};
 use rt::IoBuf;
 use std::sync::{Arc, LazyLock};
-use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, Timestamp, block_sum, crc32c};
+use types::{BLOCK_SIZE, BlockSum, ByteRange, ChunkFileId, Timestamp, block_sum, crc32c};
 
 /// Units of one survey: a message of moderate size, and checksums of 16 MiB where a unit is a
 /// block.
@@ -48,7 +48,7 @@ impl Store {
     ///
     /// # Errors
     /// Only what prevents the survey; damage is no error here.
-    pub async fn survey(&self, ino: InodeId, range: ByteRange, unit: u64, read: bool) -> Result<Survey> {
+    pub async fn survey(&self, ino: ChunkFileId, range: ByteRange, unit: u64, read: bool) -> Result<Survey> {
         let Some(file) = self.find(ino).await? else { return Ok(Survey::default()) };
         if self.is_replaced(ino).await? {
             return Ok(Survey::default());

@@ -13,14 +13,14 @@ use rt::Fallocate;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use types::{BlockSum, ByteRange, InodeId};
+use types::{BlockSum, ByteRange, ChunkFileId};
 
 /// A partially changed block: its start and its checksum afterwards.
 type Edge = (u64, BlockSum);
 
 impl Store {
     /// Truncates a chunk file to `len` bytes; a shorter or absent one is left alone.
-    pub async fn truncate(&self, ino: InodeId, len: u64) -> Result<()> {
+    pub async fn truncate(&self, ino: ChunkFileId, len: u64) -> Result<()> {
         self.retire_entries_if_full().await?;
         let _in_progress = self.begin_change()?;
         if len == 0 {
@@ -66,7 +66,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Kind::TooLarge`](crate::Kind::TooLarge).
-    pub async fn set_len(&self, ino: InodeId, len: u64) -> Result<()> {
+    pub async fn set_len(&self, ino: ChunkFileId, len: u64) -> Result<()> {
         self.checked_end(ino, len, 0)?;
         self.truncate(ino, len).await?;
         self.extend(ino, len).await
@@ -76,7 +76,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Kind::TooLarge`](crate::Kind::TooLarge).
-    pub async fn extend(&self, ino: InodeId, len: u64) -> Result<()> {
+    pub async fn extend(&self, ino: ChunkFileId, len: u64) -> Result<()> {
         self.checked_end(ino, len, 0)?;
         self.retire_entries_if_full().await?;
         let _in_progress = self.begin_change()?;
@@ -102,7 +102,7 @@ impl Store {
     /// # Errors
     /// [`Kind::NoSpace`](crate::Kind::NoSpace), except when freeing. Nothing is reserved then,
     /// unless other writers have filled the disk meanwhile.
-    pub async fn allocate(&self, ino: InodeId, range: ByteRange, how: Allocate) -> Result<()> {
+    pub async fn allocate(&self, ino: ChunkFileId, range: ByteRange, how: Allocate) -> Result<()> {
         self.allocate_at(At { ino, offset: range.start, min_len: 0 }, range.len(), how).await
     }
 
@@ -163,14 +163,14 @@ impl Store {
     }
 
     /// Removes a chunk file; an absent one is no error.
-    pub async fn delete(&self, ino: InodeId) -> Result<()> {
+    pub async fn delete(&self, ino: ChunkFileId) -> Result<()> {
         self.retire_entries_if_full().await?;
         let _in_progress = self.begin_change()?;
         self.remove_or_set_aside(ino, None).await
     }
 
     /// Removes a chunk file with its checksums, or moves both into a folder.
-    pub(crate) async fn remove_or_set_aside(&self, ino: InodeId, aside: Option<&Path>) -> Result<()> {
+    pub(crate) async fn remove_or_set_aside(&self, ino: ChunkFileId, aside: Option<&Path>) -> Result<()> {
         // Retains the entry until the file is gone, even if other changes need space in the log.
         let _entry_hold = self.intents.as_ref().map(|log| log.holds().hold());
         if let Some(file) = self.find(ino).await? {

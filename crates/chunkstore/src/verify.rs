@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
+use types::{BLOCK_SIZE, BlockSum, ByteRange, ChunkFileId};
 
 /// Bytes verified at a time.
 const SEGMENT_BYTES: u64 = 1 << 20;
@@ -28,7 +28,7 @@ fn join(ranges: &mut Vec<ByteRange>, range: ByteRange) {
 
 impl Store {
     /// Lists the inodes of all chunk files, in order.
-    pub async fn list(&self) -> Result<Vec<InodeId>> {
+    pub async fn list(&self) -> Result<Vec<ChunkFileId>> {
         let mut inodes = Vec::new();
         let root = self.dir.join(CHUNKS);
         for outer in self.names(&root).await? {
@@ -56,7 +56,7 @@ impl Store {
     ///
     /// # Errors
     /// Only what prevents the verification; damage is no error here.
-    pub async fn verify(&self, ino: InodeId) -> Result<Vec<ByteRange>> {
+    pub async fn verify(&self, ino: ChunkFileId) -> Result<Vec<ByteRange>> {
         let mut damaged: Vec<ByteRange> = Vec::new();
         let Some(file) = self.find(ino).await? else { return Ok(damaged) };
         let end = self.verify_end(&file).await?;
@@ -142,7 +142,7 @@ impl Store {
 
     /// Whether the checksums are orphaned: another program has removed the chunk file, or the local
     /// file system has lost it.
-    pub async fn is_missing(&self, ino: InodeId) -> Result<bool> {
+    pub async fn is_missing(&self, ino: ChunkFileId) -> Result<bool> {
         let shard = self.cache.shard(ino);
         // Held while a chunk file is created or removed.
         let _opening = shard.opening.write().await;
@@ -153,7 +153,7 @@ impl Store {
     }
 
     /// The same for a chunk file that isn't open. The caller prevents its creation and removal.
-    pub(crate) async fn has_orphaned_sums(&self, ino: InodeId) -> Result<bool> {
+    pub(crate) async fn has_orphaned_sums(&self, ino: ChunkFileId) -> Result<bool> {
         // First, since a new file has none.
         let sums = self.len_on_disk(&paths::sum_file(&self.dir, ino)).await?;
         Ok(sums.is_some_and(|len| len > 0)
@@ -162,7 +162,7 @@ impl Store {
 
     /// Lists the chunk files that are missing, and those that are open here but no longer under
     /// their names: see [`Store::is_missing`].
-    pub async fn missing(&self) -> Result<Vec<InodeId>> {
+    pub async fn missing(&self) -> Result<Vec<ChunkFileId>> {
         let mut missing = Vec::new();
         let root = self.dir.join(CHUNKS);
         for outer in self.names(&root).await? {
@@ -199,7 +199,7 @@ impl Store {
 
     /// Whether another program has replaced or removed the chunk file that is open here: its
     /// content is lost when it is closed.
-    pub async fn is_replaced(&self, ino: InodeId) -> Result<bool> {
+    pub async fn is_replaced(&self, ino: ChunkFileId) -> Result<bool> {
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
         let Some(file) = shard.get(ino) else { return Ok(false) };
@@ -209,17 +209,17 @@ impl Store {
     }
 
     /// Whether a chunk file exists under its name.
-    pub async fn has_chunk_file(&self, ino: InodeId) -> Result<bool> {
+    pub async fn has_chunk_file(&self, ino: ChunkFileId) -> Result<bool> {
         Ok(self.stat_on_disk(&paths::chunk_file(&self.dir, ino)).await?.is_some())
     }
 
     /// Whether a chunk file is open here; one that was just used usually is.
-    pub fn is_open(&self, ino: InodeId) -> bool {
+    pub fn is_open(&self, ino: ChunkFileId) -> bool {
         self.cache.get(ino).is_some()
     }
 
     /// Records that a range is repaired: new damage there is logged again.
-    pub fn clear_reported(&self, ino: InodeId, range: ByteRange) {
+    pub fn clear_reported(&self, ino: ChunkFileId, range: ByteRange) {
         let blocks = (ino, range.start / BLOCK)..(ino, range.end.div_ceil(BLOCK));
         let mut reported = self.reported.lock();
         let old: Vec<_> = reported.range(blocks).copied().collect();

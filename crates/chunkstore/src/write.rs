@@ -12,7 +12,7 @@ use std::future::ready;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, block_sum};
+use types::{BLOCK_SIZE, BlockSum, ByteRange, ChunkFileId, block_sum};
 
 /// When a write reaches the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ impl Store {
     /// damaged; nothing was written.
     pub async fn write(
         &self,
-        ino: InodeId,
+        ino: ChunkFileId,
         offset: u64,
         buf: &IoBuf,
         path: IoPath,

@@ -8,10 +8,10 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use types::{ByteRange, InodeId, TargetId, set_checksums_enabled};
+use types::{ByteRange, ChunkFileId, TargetId, set_checksums_enabled};
 
-const SUMMED: InodeId = InodeId(5);
-const UNSUMMED: InodeId = InodeId(6);
+const SUMMED: ChunkFileId = ChunkFileId(5);
+const UNSUMMED: ChunkFileId = ChunkFileId(6);
 const BLOCK: usize = 4096;
 
 async fn open(dir: &Path) -> Arc<Store> {
@@ -22,18 +22,18 @@ async fn open(dir: &Path) -> Arc<Store> {
     Store::open(dir, &identity, Options::default()).await.unwrap().0
 }
 
-async fn write(store: &Store, ino: InodeId, offset: usize, data: &[u8]) {
+async fn write(store: &Store, ino: ChunkFileId, offset: usize, data: &[u8]) {
     let buf = IoBuf::from_slice(data);
     store.write(ino, offset as u64, &buf, IoPath::Cached, Durability::Later).await.unwrap();
 }
 
-async fn read(store: &Store, ino: InodeId, offset: usize, len: usize) -> Result<Vec<u8>, Kind> {
+async fn read(store: &Store, ino: ChunkFileId, offset: usize, len: usize) -> Result<Vec<u8>, Kind> {
     let buf = IoBuf::alloc(len);
     let read = store.read(ino, offset as u64, &buf, IoPath::Cached).await;
     read.map(|()| buf.as_slice().to_vec()).map_err(|error| error.kind())
 }
 
-fn damage(dir: &Path, ino: InodeId, at: usize) {
+fn damage(dir: &Path, ino: ChunkFileId, at: usize) {
     let file = File::options().write(true).open(Store::chunk_file_path(dir, ino)).unwrap();
     file.write_all_at(b"damage", at as u64).unwrap();
 }

@@ -11,8 +11,8 @@ use chunkstore::{Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use types::{
-    ByteRange, ClusterMap, Errno, Error, Group, GroupId, HashSet, InodeId, Layout, MemberState, Result,
-    TargetId,
+    ByteRange, ChunkFileId, ChunkSlot, ClusterMap, Errno, Error, Group, GroupId, HashSet, InodeId, Layout,
+    MemberState, Result, TargetId,
 };
 
 /// Checks every chunk file, and every layout for missing chunk files.
@@ -67,7 +67,7 @@ impl std::fmt::Display for ReplicaLocation {
 }
 
 /// The existing chunk files by location.
-type Present = BTreeMap<ReplicaLocation, BTreeSet<InodeId>>;
+type Present = BTreeMap<ReplicaLocation, BTreeSet<ChunkFileId>>;
 
 async fn check_store(
     subject: &Subject<'_>,
@@ -79,9 +79,9 @@ async fn check_store(
 ) -> Result<()> {
     let files = store.list().await.map_err(store_error)?;
     let total = files.len() as u64;
-    for (done, &ino) in files.iter().enumerate() {
+    for (done, &name) in files.iter().enumerate() {
         progress(&format!("reading {location}"), done as u64, total);
-        let (name, ino) = (ino, ino.owner_of_chunk_file());
+        let ino = name.owner();
         if below.is_some_and(|below| !below.contains(&ino)) {
             continue;
         }
@@ -110,7 +110,7 @@ struct ChunkFile<'a> {
     tree: &'a Tree,
     location: ReplicaLocation,
     store: &'a Store,
-    name: InodeId,
+    name: ChunkFileId,
     /// Inode of its file.
     ino: InodeId,
 }
@@ -229,7 +229,7 @@ pub(crate) fn stripe_of(
     map: &ClusterMap,
     layout: &Layout,
     location: ReplicaLocation,
-    slot: u8,
+    slot: ChunkSlot,
 ) -> Option<usize> {
     (0..layout.groups.len())
         .find(|&stripe| layout.slot(stripe) == slot && holds(map, layout.groups[stripe], location))
@@ -245,11 +245,12 @@ pub(crate) fn is_deletion_pending(
     map: &ClusterMap,
     tree: &Tree,
     location: ReplicaLocation,
-    name: InodeId,
+    name: ChunkFileId,
 ) -> bool {
-    [name, name.owner_of_chunk_file()].iter().any(|noted| {
+    [name, name.owner().first_chunk_file()].iter().any(|noted| {
         tree.pending_deletions.get(noted).is_some_and(|doomed| {
-            let mut names = (0..doomed.groups.len()).filter(|&s| doomed.chunk_file(*noted, s) == name);
+            let mut names =
+                (0..doomed.groups.len()).filter(|&s| namespace::doomed_chunk_file(*noted, doomed, s) == name);
             names.any(|s| holds(map, doomed.groups[s], location))
         })
     })
@@ -341,7 +342,7 @@ async fn check_missing(
 async fn missing_content(
     subject: &Subject<'_>,
     location: ReplicaLocation,
-    name: InodeId,
+    name: ChunkFileId,
     (is_there, content, stripe): (bool, &FileContent, usize),
 ) -> Result<Option<(Kind, String)>> {
     let store = match location.group {

@@ -84,7 +84,7 @@ impl Online<'_> {
         let mut page = InventoryPage::default();
         let mut suspects = Vec::new();
         for &ino in inodes {
-            let tree = self.read_file(ino).await?;
+            let tree = self.read_file(ino.first_chunk_file()).await?;
             let is_at_rest = tree.layout(ino).is_some() && !tree.writing.contains(&ino);
             page.files += u64::from(tree.layout(ino).is_some());
             if is_at_rest && !self.missing_of(&tree, ino, &mut page.unreachable).await.is_empty() {
@@ -97,12 +97,12 @@ impl Online<'_> {
         // A write, a truncation or a migration may have been under way.
         self.targets.pause().await?;
         for ino in suspects {
-            let before = self.read_file(ino).await?;
+            let before = self.read_file(ino.first_chunk_file()).await?;
             if before.writing.contains(&ino) {
                 continue;
             }
             let missing = self.missing_of(&before, ino, &mut page.unreachable).await;
-            let after = self.read_file(ino).await?;
+            let after = self.read_file(ino.first_chunk_file()).await?;
             if after.writing.contains(&ino) || after.content(ino) != before.content(ino) {
                 continue;
             }

@@ -5,7 +5,7 @@ use crate::data::{ReplicaLocation, replica_locations, store_error};
 use crate::targets::{Discard, TargetFuture, Targets};
 use chunkstore::{IoPath, Kind, MAX_UNITS, Store, StoreError};
 use rt::IoBuf;
-use types::{ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
+use types::{ByteRange, ChunkFileId, Errno, Error, MemberState, Result, TargetId};
 
 /// Bytes that are copied at a time.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -33,7 +33,7 @@ impl LocalTargets<'_> {
         &self,
         from: ReplicaLocation,
         to: TargetId,
-        name: InodeId,
+        name: ChunkFileId,
         range: ByteRange,
     ) -> Result<()> {
         let (from, to) = (self.store(from)?, self.store(ReplicaLocation { target: to, ..from })?);
@@ -67,7 +67,7 @@ impl LocalTargets<'_> {
     async fn give_up(
         &self,
         location: ReplicaLocation,
-        name: InodeId,
+        name: ChunkFileId,
         range: ByteRange,
     ) -> Result<Vec<ByteRange>> {
         let stores = self.all_replicas(location)?;
@@ -122,7 +122,7 @@ impl LocalTargets<'_> {
 
 /// Creates a missing chunk file with checksums only: blocks that aren't copied yet are refused,
 /// also if the copy is interrupted.
-async fn create_expecting(from: &Store, to: &Store, name: InodeId, len: u64) -> Result<()> {
+async fn create_expecting(from: &Store, to: &Store, name: ChunkFileId, len: u64) -> Result<()> {
     let most = MAX_UNITS as u64 * BLOCK;
     for start in (0..len).step_by(most as usize) {
         let part = ByteRange::at(start, most).intersect(ByteRange::new(0, len));
@@ -139,7 +139,7 @@ async fn create_expecting(from: &Store, to: &Store, name: InodeId, len: u64) -> 
 }
 
 /// Copies whole blocks, or everything up to the end of the file.
-async fn copy(from: &Store, to: &Store, name: InodeId, range: ByteRange) -> Result<()> {
+async fn copy(from: &Store, to: &Store, name: ChunkFileId, range: ByteRange) -> Result<()> {
     let mut at = range.start / BLOCK * BLOCK;
     while at < range.end {
         let piece = ByteRange::new(at, ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(range.end));
@@ -159,7 +159,7 @@ async fn copy(from: &Store, to: &Store, name: InodeId, range: ByteRange) -> Resu
 }
 
 /// Removes an orphaned chunk file.
-pub(crate) async fn discard(store: &Store, name: InodeId, how: Discard) -> Result<(), StoreError> {
+pub(crate) async fn discard(store: &Store, name: ChunkFileId, how: Discard) -> Result<(), StoreError> {
     match how {
         Discard::MoveAside => store.set_aside(name).await,
         Discard::Delete => store.delete(name).await,
@@ -168,7 +168,12 @@ pub(crate) async fn discard(store: &Store, name: InodeId, how: Discard) -> Resul
 
 /// Truncates a chunk file that is longer than its file. The metadata may be older than the file, so
 /// a copy of the whole chunk file is moved aside first, unless the caller wants it deleted.
-pub(crate) async fn truncate(store: &Store, name: InodeId, len: u64, how: Discard) -> Result<(), StoreError> {
+pub(crate) async fn truncate(
+    store: &Store,
+    name: ChunkFileId,
+    len: u64,
+    how: Discard,
+) -> Result<(), StoreError> {
     if how == Discard::MoveAside {
         store.copy_aside(name).await?;
     }
@@ -184,11 +189,11 @@ fn failed(error: StoreError) -> Error {
 }
 
 impl Targets for LocalTargets<'_> {
-    fn len(&self, location: ReplicaLocation, ino: InodeId) -> TargetFuture<'_, u64> {
+    fn len(&self, location: ReplicaLocation, ino: ChunkFileId) -> TargetFuture<'_, u64> {
         Box::pin(async move { Ok(self.store(location)?.stat(ino).await.map_err(failed)?.len) })
     }
 
-    fn read(&self, location: ReplicaLocation, ino: InodeId, range: ByteRange) -> TargetFuture<'_, u32> {
+    fn read(&self, location: ReplicaLocation, ino: ChunkFileId, range: ByteRange) -> TargetFuture<'_, u32> {
         Box::pin(async move {
             let buf = IoBuf::alloc(range.len() as usize);
             self.store(location)?.read(ino, range.start, &buf, IoPath::Direct).await.map_err(failed)?;
@@ -199,8 +204,8 @@ impl Targets for LocalTargets<'_> {
     fn list(
         &self,
         location: ReplicaLocation,
-        from: InodeId,
-    ) -> TargetFuture<'_, (Vec<InodeId>, Option<InodeId>)> {
+        from: ChunkFileId,
+    ) -> TargetFuture<'_, (Vec<ChunkFileId>, Option<ChunkFileId>)> {
         Box::pin(async move { self.store(location)?.files(from, LIST_PAGE).await.map_err(failed) })
     }
 
@@ -208,7 +213,7 @@ impl Targets for LocalTargets<'_> {
         &self,
         from: ReplicaLocation,
         to: TargetId,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> TargetFuture<'_, ()> {
         Box::pin(LocalTargets::repair(self, from, to, ino, range))
@@ -217,13 +222,13 @@ impl Targets for LocalTargets<'_> {
     fn give_up(
         &self,
         location: ReplicaLocation,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> TargetFuture<'_, Vec<ByteRange>> {
         Box::pin(LocalTargets::give_up(self, location, ino, range))
     }
 
-    fn discard(&self, location: ReplicaLocation, ino: InodeId, how: Discard) -> TargetFuture<'_, ()> {
+    fn discard(&self, location: ReplicaLocation, ino: ChunkFileId, how: Discard) -> TargetFuture<'_, ()> {
         Box::pin(async move { discard(self.store(location)?, ino, how).await.map_err(failed) })
     }
 

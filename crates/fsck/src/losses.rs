@@ -13,7 +13,8 @@ use namespace::record::{self, Inode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use types::{
-    Errno, Error, GroupId, GroupUsage, InodeId, Layout, MemberState, PartitionId, Result, Scheme, TargetId,
+    ChunkFileId, Errno, Error, GroupId, GroupUsage, InodeId, Layout, MemberState, PartitionId, Result,
+    Scheme, TargetId,
 };
 
 /// Most files that [`Losses`] names: it is sent as one message.
@@ -132,7 +133,7 @@ pub async fn usage(
             usage.referenced.extend(layout.groups.into_iter().filter(|group| groups.contains(group)));
             Ok(())
         };
-        each(metadata, keys::doomed_after(partition, InodeId(0)), &mut take_deletion).await?;
+        each(metadata, keys::doomed_after(partition, ChunkFileId(0)), &mut take_deletion).await?;
     }
     Ok(usage)
 }

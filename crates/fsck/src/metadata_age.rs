@@ -8,14 +8,14 @@
 use crate::finding::CheckReport;
 use crate::tree::Tree;
 use crate::{CheckOptions, Progress, Subject, data};
-use types::{Errno, Error, InodeId, Result};
+use types::{ChunkFileId, Errno, Error, Result};
 
 /// Remedy for older metadata.
 pub(crate) const REMEDY: &str = "restore a newer backup of the metadata with weft meta restore; --accept-loss repairs anyway, and moves orphaned chunk files aside";
 
 /// Returns whether the metadata hasn't yet allocated the inode number of a chunk file.
-pub(crate) fn is_unallocated(tree: &Tree, name: InodeId) -> bool {
-    let ino = name.owner_of_chunk_file();
+pub(crate) fn is_unallocated(tree: &Tree, name: ChunkFileId) -> bool {
+    let ino = name.owner();
     let next = tree.next.get(&ino.partition()).map_or(0, |next| next.sequence);
     ino.sequence() >= next && tree.inode(ino).is_none()
 }

@@ -249,10 +249,10 @@ fn records(tree: &Tree, checker: &mut Checker<'_>) {
     }
     // Chunk files that a migrated stripe has left behind are not part of the file.
     for (&name, doomed) in &tree.pending_deletions {
-        let ino = name.owner_of_chunk_file();
+        let ino = name.owner();
         let Some(layout) = tree.layout(ino) else { continue };
         let in_use = (0..doomed.groups.len()).any(|stripe| {
-            let slot = doomed.chunk_file(name, stripe).slot();
+            let slot = namespace::doomed_chunk_file(name, doomed, stripe).slot();
             layout.stripe_of_slot(doomed.groups[stripe], slot).is_some()
         });
         if in_use {
@@ -277,7 +277,7 @@ fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
     let stored = tree.inodes.iter().filter(|(_, known)| known.inode.is_some());
     for (ino, inodes) in stored
         .map(|(&ino, _)| (ino, u64::from(ino != InodeId::ROOT)))
-        .chain(tree.pending_deletions.keys().map(|name| (name.owner_of_chunk_file(), 0)))
+        .chain(tree.pending_deletions.keys().map(|name| (name.owner(), 0)))
     {
         let found = partitions.entry(ino.partition()).or_default();
         found.largest = found.largest.max(ino.sequence());

@@ -22,8 +22,8 @@ use namespace::keys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use types::{
-    ByteRange, ClusterMap, Errno, Error, Group, GroupId, InodeId, MemberState, Refusal, Result, TargetId,
-    TargetState,
+    ByteRange, ChunkFileId, ClusterMap, Errno, Error, Group, GroupId, InodeId, MemberState, Refusal, Result,
+    TargetId, TargetState,
 };
 
 /// Most repeated reads of a suspect.
@@ -203,7 +203,7 @@ impl Online<'_> {
     }
 
     /// Reads the records of the file that a chunk file with this name belongs to.
-    pub(crate) async fn read_file(&self, name: InodeId) -> Result<Tree> {
+    pub(crate) async fn read_file(&self, name: ChunkFileId) -> Result<Tree> {
         Tree::read_file(&*self.snapshot().await?, name).await
     }
 
@@ -217,7 +217,7 @@ impl Online<'_> {
     /// Returns whether a file is as it was when a fault was found in its content, and no client
     /// writes it.
     pub(crate) async fn is_unchanged(&self, ino: InodeId, content: &FileContent) -> Result<bool> {
-        let now = self.read_file(ino).await?;
+        let now = self.read_file(ino.first_chunk_file()).await?;
         Ok(is_not_written(&now, ino) && now.damaged.is_empty() && now.content(ino).as_ref() == Some(content))
     }
 
@@ -225,7 +225,7 @@ impl Online<'_> {
     async fn any_answers(&self, replicas: &[ReplicaLocation], down: &mut BTreeSet<TargetId>) -> bool {
         let mut are_down = true;
         for location in replicas {
-            match self.targets.len(*location, InodeId(0)).await {
+            match self.targets.len(*location, ChunkFileId(0)).await {
                 Ok(_) => return true,
                 Err(error) if matches!(error.errno, Errno::EHOSTDOWN | Errno::ETIMEDOUT) => {
                     down.insert(location.target);
@@ -390,7 +390,7 @@ impl Online<'_> {
 /// A replica of a chunk file.
 pub(crate) struct ReplicaFile<'a> {
     pub(crate) location: ReplicaLocation,
-    pub(crate) name: InodeId,
+    pub(crate) name: ChunkFileId,
     pub(crate) stripe: usize,
     pub(crate) content: &'a FileContent,
 }

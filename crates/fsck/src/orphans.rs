@@ -13,7 +13,7 @@ use crate::online::{Online, Unreachable, unreachable_reason};
 use crate::targets::Discard;
 use crate::tree::Tree;
 use std::collections::BTreeSet;
-use types::{ClusterMap, InodeId, MemberState, Result};
+use types::{ChunkFileId, ClusterMap, MemberState, Result};
 
 /// Remedy for an orphaned chunk file.
 pub(crate) const REMEDY: &str = "repair moves it aside, and deletes it with --delete";
@@ -33,7 +33,7 @@ impl Online<'_> {
         report: &mut CheckReport,
         unreachable: &Unreachable,
     ) -> Result<()> {
-        let mut listed: Vec<(ReplicaLocation, BTreeSet<InodeId>)> = Vec::new();
+        let mut listed: Vec<(ReplicaLocation, BTreeSet<ChunkFileId>)> = Vec::new();
         let all = self.chunk_file_locations();
         let total = all.len() as u64;
         for (done, location) in all.into_iter().enumerate() {
@@ -53,7 +53,7 @@ impl Online<'_> {
         let mut all = listed.iter().flat_map(|(_, files)| files);
         let is_older = all.any(|name| metadata_age::is_unallocated(&tree, *name));
         for (location, files) in listed {
-            let orphaned: Vec<InodeId> =
+            let orphaned: Vec<ChunkFileId> =
                 files.into_iter().filter(|name| !is_referenced(self.map, &tree, location, *name)).collect();
             if orphaned.is_empty() {
                 continue;
@@ -76,7 +76,7 @@ impl Online<'_> {
     /// `is_older`: the metadata is older than the chunk files.
     async fn report_orphan(
         &self,
-        (location, name): (ReplicaLocation, InodeId),
+        (location, name): (ReplicaLocation, ChunkFileId),
         is_older: bool,
         report: &mut CheckReport,
     ) -> Result<()> {
@@ -88,9 +88,7 @@ impl Online<'_> {
         let object = format!("chunk file {:016x} on {location}", name.0);
         let found = Finding::new(Kind::StrayChunkFile, object, "no file has chunks here", REMEDY);
         let mut found = found.at(location, self.map);
-        if now.inode(name.owner_of_chunk_file()).is_some()
-            && self.may_be_migrating(name.owner_of_chunk_file()).await?
-        {
+        if now.inode(name.owner()).is_some() && self.may_be_migrating(name.owner()).await? {
             // The file may be migrated here at any time, or its migration may mistake the deletion
             // for its own.
             found.remedy = MIGRATING_REMEDY.into();
@@ -115,8 +113,8 @@ impl Online<'_> {
         targets.chain(good).collect()
     }
 
-    async fn list(&self, location: ReplicaLocation) -> Result<BTreeSet<InodeId>> {
-        let (mut files, mut from) = (BTreeSet::new(), Some(InodeId(0)));
+    async fn list(&self, location: ReplicaLocation) -> Result<BTreeSet<ChunkFileId>> {
+        let (mut files, mut from) = (BTreeSet::new(), Some(ChunkFileId(0)));
         while let Some(at) = from {
             let (some, next) = self.targets.list(location, at).await?;
             files.extend(some);
@@ -141,8 +139,8 @@ pub(crate) fn record_discard(found: &mut Finding, how: Discard, outcome: Result<
 
 /// Returns whether a file has this chunk file, may be about to have it, or has its deletion
 /// pending.
-fn is_referenced(map: &ClusterMap, tree: &Tree, location: ReplicaLocation, name: InodeId) -> bool {
-    let ino = name.owner_of_chunk_file();
+fn is_referenced(map: &ClusterMap, tree: &Tree, location: ReplicaLocation, name: ChunkFileId) -> bool {
+    let ino = name.owner();
     // Chunk files of interrupted writes are reconciled by the service that serves the file.
     if tree.writing.contains(&ino) || tree.inode(ino).is_some_and(|inode| inode.inline) {
         return true;

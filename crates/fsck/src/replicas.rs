@@ -7,7 +7,7 @@ use crate::{Progress, Subject};
 use chunkstore::{IoPath, Store};
 use rt::IoBuf;
 use std::collections::{BTreeMap, BTreeSet};
-use types::{ByteRange, Error, Group, HashSet, InodeId, MemberState, Result};
+use types::{ByteRange, ChunkFileId, Error, Group, HashSet, InodeId, MemberState, Result};
 
 /// Bytes that are compared at a time.
 const PIECE: u64 = 1 << 20;
@@ -80,7 +80,7 @@ struct Comparison<'a> {
     group: &'a Group,
     stores: Vec<(ReplicaLocation, &'a Store)>,
     /// Files that may differ: a restart of the cluster resyncs them.
-    may_differ: BTreeSet<InodeId>,
+    may_differ: BTreeSet<ChunkFileId>,
     /// All files may differ.
     overflowed: bool,
 }
@@ -123,11 +123,12 @@ impl<'a> Comparison<'a> {
             ));
             return Ok(());
         }
-        let mut files: BTreeSet<InodeId> = reference.list().await.map_err(store_error)?.into_iter().collect();
+        let mut files: BTreeSet<ChunkFileId> =
+            reference.list().await.map_err(store_error)?.into_iter().collect();
         for (_, other) in others {
             files.extend(other.list().await.map_err(store_error)?);
         }
-        files.retain(|name| below.is_none_or(|below| below.contains(&name.owner_of_chunk_file())));
+        files.retain(|name| below.is_none_or(|below| below.contains(&name.owner())));
         let total = files.len() as u64;
         for (done, &name) in files.iter().enumerate() {
             progress(&format!("comparing replicas of group {}", self.group.id), done as u64, total);
@@ -140,12 +141,12 @@ impl<'a> Comparison<'a> {
 
     async fn compare(
         &self,
-        name: InodeId,
+        name: ChunkFileId,
         (first, reference): (ReplicaLocation, &Store),
         (second, other): (ReplicaLocation, &Store),
         report: &mut CheckReport,
     ) -> Result<()> {
-        let ino = name.owner_of_chunk_file();
+        let ino = name.owner();
         let layout = self.tree.layout(ino);
         let owned = layout.and_then(|layout| {
             let stripe = stripe_of(self.subject.map, &layout, first, name.slot())?;
@@ -193,7 +194,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-async fn read(store: &Store, name: InodeId, range: ByteRange) -> Option<IoBuf> {
+async fn read(store: &Store, name: ChunkFileId, range: ByteRange) -> Option<IoBuf> {
     let buf = IoBuf::alloc((range.end - range.start) as usize);
     store.read(name, range.start, &buf, IoPath::Cached).await.ok().map(|_| buf)
 }
@@ -214,8 +215,8 @@ fn differences(one: &[u8], two: &[u8], start: u64) -> Vec<ByteRange> {
 }
 
 /// Returns the files with dirty regions.
-async fn dirty_files(store: &Store) -> Result<BTreeSet<InodeId>> {
-    let (mut noted, mut from) = (BTreeSet::new(), Some(InodeId(0)));
+async fn dirty_files(store: &Store) -> Result<BTreeSet<ChunkFileId>> {
+    let (mut noted, mut from) = (BTreeSet::new(), Some(ChunkFileId(0)));
     while let Some(start) = from {
         let (regions, next) = store.dirty_ranges(start, REGIONS_AT_ONCE).await.map_err(store_error)?;
         noted.extend(regions.into_iter().map(|(ino, _)| ino));
@@ -225,7 +226,7 @@ async fn dirty_files(store: &Store) -> Result<BTreeSet<InodeId>> {
 }
 
 /// Files that may differ between the replicas of each group.
-pub(crate) type DifferingFiles = BTreeMap<types::GroupId, BTreeSet<InodeId>>;
+pub(crate) type DifferingFiles = BTreeMap<types::GroupId, BTreeSet<ChunkFileId>>;
 
 /// Returns the files with dirty regions in the in-sync replicas that are here, by group.
 pub(crate) async fn all_differing_files(subject: &Subject<'_>) -> Result<DifferingFiles> {

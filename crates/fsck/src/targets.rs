@@ -4,7 +4,7 @@ use crate::data::ReplicaLocation;
 use crate::plan::{PIECE_BYTES, ReplicaState};
 use std::future::Future;
 use std::pin::Pin;
-use types::{ByteRange, Errno, InodeId, Result, TargetId};
+use types::{ByteRange, ChunkFileId, Errno, Result, TargetId};
 
 /// Granularity of damage.
 const BLOCK: u64 = types::BLOCK_SIZE as u64;
@@ -24,23 +24,23 @@ pub enum Discard {
 /// The targets of a cluster, local or remote.
 pub trait Targets {
     /// Returns the length of a chunk file; 0 if it doesn't exist.
-    fn len(&self, location: ReplicaLocation, ino: InodeId) -> TargetFuture<'_, u64>;
+    fn len(&self, location: ReplicaLocation, ino: ChunkFileId) -> TargetFuture<'_, u64>;
     /// Reads a range of a chunk file and verifies it against its checksums; returns a checksum of
     /// the content.
-    fn read(&self, location: ReplicaLocation, ino: InodeId, range: ByteRange) -> TargetFuture<'_, u32>;
+    fn read(&self, location: ReplicaLocation, ino: ChunkFileId, range: ByteRange) -> TargetFuture<'_, u32>;
     /// Lists chunk files from `from` on; returns the start of the next part, if any.
     fn list(
         &self,
         location: ReplicaLocation,
-        from: InodeId,
-    ) -> TargetFuture<'_, (Vec<InodeId>, Option<InodeId>)>;
+        from: ChunkFileId,
+    ) -> TargetFuture<'_, (Vec<ChunkFileId>, Option<ChunkFileId>)>;
     /// Copies a range of a chunk file from `from` to the replica on target `to` of the same group.
     /// Also sets the length where the range reaches the end.
     fn repair(
         &self,
         from: ReplicaLocation,
         to: TargetId,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> TargetFuture<'_, ()>;
     /// Makes holes of those parts of a range that no replica of the group has; returns the lost
@@ -48,11 +48,11 @@ pub trait Targets {
     fn give_up(
         &self,
         location: ReplicaLocation,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> TargetFuture<'_, Vec<ByteRange>>;
     /// Removes an orphaned chunk file on all replicas.
-    fn discard(&self, location: ReplicaLocation, ino: InodeId, how: Discard) -> TargetFuture<'_, ()>;
+    fn discard(&self, location: ReplicaLocation, ino: ChunkFileId, how: Discard) -> TargetFuture<'_, ()>;
     /// Waits a moment.
     fn pause(&self) -> TargetFuture<'_, ()>;
 }
@@ -61,7 +61,7 @@ pub trait Targets {
 pub(crate) async fn read_replica(
     targets: &dyn Targets,
     location: ReplicaLocation,
-    name: InodeId,
+    name: ChunkFileId,
     needed: u64,
 ) -> Result<ReplicaState> {
     let len = targets.len(location, name).await?;
@@ -87,7 +87,7 @@ pub(crate) async fn read_replica(
 async fn damage(
     targets: &dyn Targets,
     location: ReplicaLocation,
-    name: InodeId,
+    name: ChunkFileId,
     piece: ByteRange,
     damaged: &mut Vec<ByteRange>,
 ) -> Result<()> {
@@ -110,7 +110,7 @@ async fn damage(
 async fn sum(
     targets: &dyn Targets,
     location: ReplicaLocation,
-    name: InodeId,
+    name: ChunkFileId,
     range: ByteRange,
 ) -> Result<Option<u32>> {
     match targets.read(location, name, range).await {

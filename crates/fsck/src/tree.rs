@@ -8,7 +8,7 @@ use kv::{Pages, Readable};
 use namespace::keys::{self, Key, KeyRange};
 use namespace::record::{self, Entry, Inode, Next};
 use std::collections::{BTreeMap, BTreeSet};
-use types::{ByteRange, Errno, Error, HashMap, HashSet, InodeId, Layout, PartitionId, Result};
+use types::{ByteRange, ChunkFileId, Errno, Error, HashMap, HashSet, InodeId, Layout, PartitionId, Result};
 
 /// Pairs of one scan.
 pub(crate) const PAGE: usize = 4096;
@@ -39,7 +39,7 @@ pub(crate) struct Tree {
     /// Files whose chunk files may differ from the inode.
     pub(crate) writing: BTreeSet<InodeId>,
     /// Chunk files whose deletion is pending, by their names.
-    pub(crate) pending_deletions: BTreeMap<InodeId, Layout>,
+    pub(crate) pending_deletions: BTreeMap<ChunkFileId, Layout>,
     /// Keys of attributes, with their inode.
     pub(crate) attributes: Vec<(Vec<u8>, InodeId)>,
     /// Inodes with inline content.
@@ -77,8 +77,8 @@ impl Tree {
     ///
     /// # Errors
     /// A store that can't be read. Records that can't be decoded are in `damaged`.
-    pub(crate) async fn read_file(metadata: &dyn Readable, name: InodeId) -> Result<Tree> {
-        let (mut tree, ino) = (Tree::default(), name.owner_of_chunk_file());
+    pub(crate) async fn read_file(metadata: &dyn Readable, name: ChunkFileId) -> Result<Tree> {
+        let (mut tree, ino) = (Tree::default(), name.owner());
         let notes = keys::writing_of(ino);
         let scanned = metadata.scan(&notes.from, &notes.to, usize::MAX).await;
         let mut found = scanned.map_err(metadata_store_error)?;
@@ -157,9 +157,9 @@ impl Tree {
                     self.writing.insert(ino);
                 }
             }
-            Key::Doomed(ino) => {
+            Key::Doomed(name) => {
                 let layout: record::Layout = record::decode(key, value).map_err(failed)?;
-                self.pending_deletions.insert(ino, Layout::try_from(&layout).map_err(failed)?);
+                self.pending_deletions.insert(name, Layout::try_from(&layout).map_err(failed)?);
             }
             Key::Migrating(_) => {
                 // A migration resumes where it was, and ends at once if its file is deleted.

@@ -2,7 +2,9 @@
 
 use crate::choose::{Candidate, Candidates, WeightedCandidates};
 use crate::random::{SplitMix64, mix};
-use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme, StripePattern};
+use types::{
+    ChunkSlot, ClusterMap, Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme, StripePattern,
+};
 
 /// Largest number of chunk files of one inode on a target. More are needed only if most targets of
 /// a pool have been drained one after another.
@@ -21,14 +23,16 @@ pub fn choose_for_stripe(
     map: &ClusterMap,
     layout: &Layout,
     (stripe, kind): (usize, (PoolId, Scheme)),
-    is_taken: impl Fn(GroupId, u8) -> bool,
+    is_taken: impl Fn(GroupId, ChunkSlot) -> bool,
     (ino, seed): (InodeId, u64),
-) -> Result<(GroupId, u8)> {
+) -> Result<(GroupId, ChunkSlot)> {
     let pattern = StripePattern { pool: kind.0, scheme: kind.1, ..StripePattern::default() };
     let mut candidates = Candidates::find(map, &pattern);
     let stripes_in = |group: GroupId| layout.groups.iter().filter(|&&other| other == group).count();
     let free_slot = |group: GroupId| {
-        (0..MAX_SLOTS).find(|&slot| layout.stripe_of_slot(group, slot).is_none() && !is_taken(group, slot))
+        (0..MAX_SLOTS)
+            .map(ChunkSlot)
+            .find(|&slot| layout.stripe_of_slot(group, slot).is_none() && !is_taken(group, slot))
     };
     let usable =
         |candidate: &Candidate| candidate.id != layout.groups[stripe] && free_slot(candidate.id).is_some();
@@ -68,7 +72,7 @@ mod tests {
         Layout { chunk_size: 65536, pool: PoolId(1), scheme: Scheme::Single, groups, slots: vec![] }
     }
 
-    fn place(map: &ClusterMap, layout: &Layout, stripe: usize, seed: u64) -> Result<(GroupId, u8)> {
+    fn place(map: &ClusterMap, layout: &Layout, stripe: usize, seed: u64) -> Result<(GroupId, ChunkSlot)> {
         choose_for_stripe(
             map,
             layout,
@@ -85,14 +89,17 @@ mod tests {
         map.targets[1].drain = true;
         for seed in 0..50 {
             let (group, slot) = place(&map, &on, 1, seed).unwrap();
-            assert!(map.groups[3..].iter().any(|g| g.id == group) && slot == 0);
+            assert!(map.groups[3..].iter().any(|g| g.id == group) && slot == ChunkSlot(0));
         }
         // A target that is low on space is used only if there is no other.
         map.targets[3].class = CapacityClass::Low;
         assert!((0..50).all(|seed| place(&map, &on, 1, seed).unwrap().0 == map.groups[4].id));
         map.targets[4].state = TargetState::Offline;
         let (group, slot) = place(&map, &on, 1, 1).unwrap();
-        assert!([0, 2].iter().any(|&i| map.groups[i].id == group) && slot == 1, "a second chunk file there");
+        assert!(
+            [0, 2].iter().any(|&i| map.groups[i].id == group) && slot == ChunkSlot(1),
+            "a second chunk file there"
+        );
     }
 
     #[test]
@@ -101,15 +108,15 @@ mod tests {
         map.targets[0].drain = true;
         let mut moved = layout(&[map.groups[0].id.0]);
         moved.groups = vec![map.groups[0].id; 20];
-        moved.slots = (0..20).collect();
+        moved.slots = (0..20).map(ChunkSlot).collect();
         for stripe in 0..MAX_SLOTS as usize {
             let (group, slot) = place(&map, &moved, stripe, 1).unwrap();
-            assert_eq!((group, slot), (map.groups[1].id, stripe as u8));
+            assert_eq!((group, slot), (map.groups[1].id, ChunkSlot(stripe as u8)));
             moved = moved.with_moved_stripe(stripe, group, slot);
         }
         let refused = place(&map, &moved, 19, 1).unwrap_err();
         assert_eq!(refused.errno, Errno::ENOSPC);
-        let doomed = |group, slot| group == map.groups[1].id && slot == 0;
+        let doomed = |group, slot| group == map.groups[1].id && slot == ChunkSlot(0);
         let first = choose_for_stripe(
             &map,
             &layout(&[map.groups[0].id.0]),
@@ -118,7 +125,7 @@ mod tests {
             (InodeId(9), 1),
         )
         .unwrap();
-        assert_eq!(first, (map.groups[1].id, 1));
+        assert_eq!(first, (map.groups[1].id, ChunkSlot(1)));
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
 }
 
 /// Refuses more files than one reconciliation request may name.
-fn check_reconcile_size(files: &[types::InodeId]) -> Result<()> {
+fn check_reconcile_size(files: &[types::ChunkFileId]) -> Result<()> {
     if files.len() <= MAX_RECONCILE_FILES {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use crate::ops::readdir;
 use crate::record::{self, Inode, Orphan, Writing};
 use crate::{ReadError, Reader};
 use bytes::Bytes;
-use types::{Attr, Error, InodeId, Layout, PartitionId, SessionId, Timestamp};
+use types::{Attr, ChunkFileId, Error, InodeId, Layout, PartitionId, SessionId, Timestamp};
 use wire::{DirEntry, WriteRecord};
 
 /// An inode without a name that waits for its reclaim.
@@ -120,15 +120,15 @@ fn end_of_inode(key: &[u8]) -> Vec<u8> {
 pub fn doomed(
     reader: &dyn Reader,
     partition: PartitionId,
-    after: InodeId,
+    after: ChunkFileId,
     limit: usize,
-) -> Result<Vec<(InodeId, Layout)>, ReadError> {
+) -> Result<Vec<(ChunkFileId, Layout)>, ReadError> {
     let pairs = scan(reader, &keys::doomed_after(partition, after), limit)?;
     let mut found = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
-        if let Some(Key::Doomed(ino)) = keys::decode_key(&key) {
+        if let Some(Key::Doomed(name)) = keys::decode_key(&key) {
             let layout: record::Layout = record::decode(&key, value)?;
-            found.push((ino, Layout::try_from(&layout)?));
+            found.push((name, Layout::try_from(&layout)?));
         }
     }
     Ok(found)

@@ -26,7 +26,7 @@
 use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
-use types::{InodeId, PartitionId, SessionId};
+use types::{ChunkFileId, InodeId, PartitionId, SessionId};
 
 /// The partition of keys that belong to no inode. It never contains inodes.
 pub const GLOBAL: PartitionId = PartitionId(0xFFFF);
@@ -64,7 +64,7 @@ pub enum Key {
     Inline(InodeId),
     Orphan(InodeId),
     Writing { ino: InodeId, session: SessionId },
-    Doomed(InodeId),
+    Doomed(ChunkFileId),
     Migrating(InodeId),
     Next(PartitionId),
     Owner(PartitionId),
@@ -149,8 +149,8 @@ pub fn writing(ino: InodeId, session: SessionId) -> Vec<u8> {
 }
 
 /// Key of the doomed record of chunk files that have to be deleted.
-pub fn doomed(ino: InodeId) -> IdKey {
-    id_key(ino.partition(), DOOMED, ino.0)
+pub fn doomed(name: ChunkFileId) -> IdKey {
+    id_key(name.partition(), DOOMED, name.0)
 }
 
 /// Key of the record that a file is migrating to other groups.
@@ -236,8 +236,8 @@ pub fn writing_after(partition: PartitionId, after: InodeId) -> KeyRange {
 }
 
 /// All doomed files of a partition above `after`.
-pub fn doomed_after(partition: PartitionId, after: InodeId) -> KeyRange {
-    range_after(partition, DOOMED, after)
+pub fn doomed_after(partition: PartitionId, after: ChunkFileId) -> KeyRange {
+    range_after(partition, DOOMED, InodeId(after.0))
 }
 
 /// All files of a partition above `after` that are migrating to other groups.
@@ -314,7 +314,7 @@ pub fn decode_key(key: &[u8]) -> Option<Key> {
         (WRITING, 8) => {
             Some(Key::Writing { ino, session: SessionId(u64::from_be_bytes(rest.try_into().ok()?)) })
         }
-        (DOOMED, 0) => Some(Key::Doomed(ino)),
+        (DOOMED, 0) => Some(Key::Doomed(ChunkFileId(id))),
         (MIGRATING, 0) => Some(Key::Migrating(ino)),
         (NEXT, 0) if id == 0 => Some(Key::Next(partition)),
         (OWNER, 0) => Some(Key::Owner(PartitionId(u16::try_from(id).ok()?))),
@@ -330,6 +330,7 @@ pub fn decode_key(key: &[u8]) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::ChunkSlot;
 
     #[test]
     fn every_key_decodes_to_what_it_was_made_of() {
@@ -342,7 +343,7 @@ mod tests {
             (inline(ino).to_vec(), Key::Inline(ino)),
             (orphan(ino).to_vec(), Key::Orphan(ino)),
             (writing(ino, session), Key::Writing { ino, session }),
-            (doomed(ino).to_vec(), Key::Doomed(ino)),
+            (doomed(ino.chunk_file(ChunkSlot(1))).to_vec(), Key::Doomed(ino.chunk_file(ChunkSlot(1)))),
             (migrating(ino).to_vec(), Key::Migrating(ino)),
             (next(PartitionId(3)).to_vec(), Key::Next(PartitionId(3))),
             (owner(PartitionId(3)).to_vec(), Key::Owner(PartitionId(3))),

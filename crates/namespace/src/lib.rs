@@ -79,7 +79,8 @@ pub use migrate::{
 };
 pub use ops::pattern::missing_groups;
 pub use stripe_move::{
-    MoveStep, StripeMove, begin_move, doomed_in, doomed_layout, finish_move, forget_doomed, layout_of,
+    MoveStep, StripeMove, begin_move, doomed_chunk_file, doomed_in, doomed_layout, finish_move,
+    forget_doomed, layout_of,
 };
 pub use tx::{FIRST_SEQUENCE, MAX_NAME};
 

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 use prost::Message;
 use types::{
-    Attr, Chooser, Errno, Error, FileKind, GroupId, InodeFlags, InodeId, PoolId, ProjectId, Scheme,
-    SessionId, StripePattern, Timestamp, mode,
+    Attr, Chooser, ChunkSlot, Errno, Error, FileKind, GroupId, InodeFlags, InodeId, PoolId, ProjectId,
+    Scheme, SessionId, StripePattern, Timestamp, mode,
 };
 
 /// Reported size of a directory, in bytes. Constant, so that it never depends on how entries are
@@ -414,7 +414,7 @@ impl From<&types::Layout> for Layout {
             pool: layout.pool.0 as u32,
             scheme: layout.scheme.record_number(),
             groups: layout.groups.iter().map(|group| group.0).collect(),
-            slots: layout.slots.clone(),
+            slots: layout.slots.iter().map(|slot| slot.0).collect(),
         }
     }
 }
@@ -432,7 +432,7 @@ impl TryFrom<&Layout> for types::Layout {
             pool: pool_of(stored.pool)?,
             scheme: scheme_of(stored.scheme)?,
             groups: stored.groups.iter().map(|&group| GroupId(group)).collect(),
-            slots: stored.slots.clone(),
+            slots: stored.slots.iter().copied().map(ChunkSlot).collect(),
         })
     }
 }
@@ -593,7 +593,7 @@ mod tests {
             pool: PoolId(2),
             scheme: Scheme::Single,
             groups: vec![GroupId(4), GroupId(1)],
-            slots: vec![0, 2],
+            slots: vec![ChunkSlot(0), ChunkSlot(2)],
         };
         assert_eq!(types::Layout::try_from(&Layout::from(&layout)), Ok(layout));
         let groups = |groups: &[u32], slots: &[u8]| Layout {

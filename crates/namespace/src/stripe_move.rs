@@ -13,7 +13,7 @@ use crate::record::{self, Inode};
 use crate::{ReadError, Reader, Writes};
 use prost::Message;
 use std::collections::BTreeMap;
-use types::{GroupId, InodeId, Layout, PoolId, Scheme};
+use types::{ChunkFileId, ChunkSlot, GroupId, InodeId, Layout, PoolId, Scheme};
 
 /// A stripe that moves.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,14 +25,14 @@ pub struct StripeMove {
     /// Number of the stripe.
     pub stripe: usize,
     /// Destination: the group, and the slot of the chunk file there.
-    pub to: (GroupId, u8),
+    pub to: (GroupId, ChunkSlot),
     /// Pool and scheme of that group.
     pub kind: (PoolId, Scheme),
 }
 
 impl StripeMove {
     /// The old group and slot.
-    pub fn source(&self) -> (GroupId, u8) {
+    pub fn source(&self) -> (GroupId, ChunkSlot) {
         (self.from.groups[self.stripe], self.from.slot(self.stripe))
     }
 
@@ -56,7 +56,7 @@ pub enum MoveStep {
 }
 
 /// The groups in which the chunk file of a slot is doomed although the inode may exist.
-pub fn doomed_in(reader: &dyn Reader, ino: InodeId, slot: u8) -> Result<Vec<GroupId>, ReadError> {
+pub fn doomed_in(reader: &dyn Reader, ino: InodeId, slot: ChunkSlot) -> Result<Vec<GroupId>, ReadError> {
     let found = stored(reader, ino.chunk_file(slot))?;
     Ok(found.map_or(Vec::new(), |layout| layout.groups))
 }
@@ -93,12 +93,21 @@ pub fn finish_move(reader: &dyn Reader, moved: &StripeMove) -> Result<MoveStep, 
 }
 
 /// The chunk files of one name that are still to be deleted.
-pub fn doomed_layout(reader: &dyn Reader, name: InodeId) -> Result<Option<Layout>, ReadError> {
+pub fn doomed_layout(reader: &dyn Reader, name: ChunkFileId) -> Result<Option<Layout>, ReadError> {
     stored(reader, name)
 }
 
+/// The name of the chunk file of a stripe of a doomed record. Records of deleted files have the
+/// inode's name and the slots of the layout; those of moved stripes have the slot in their name.
+pub fn doomed_chunk_file(record: ChunkFileId, layout: &Layout, stripe: usize) -> ChunkFileId {
+    match record.slot() {
+        ChunkSlot(0) => layout.chunk_file(record.owner(), stripe),
+        _ => record,
+    }
+}
+
 /// The writes that end the deletion of chunk files: none if more of them were added meanwhile.
-pub fn forget_doomed(reader: &dyn Reader, name: InodeId, deleted: &Layout) -> Result<Writes, ReadError> {
+pub fn forget_doomed(reader: &dyn Reader, name: ChunkFileId, deleted: &Layout) -> Result<Writes, ReadError> {
     let as_before = stored(reader, name)?.as_ref() == Some(deleted);
     Ok(if as_before { vec![(keys::doomed(name).to_vec(), None)] } else { Vec::new() })
 }
@@ -118,7 +127,7 @@ pub(crate) fn doomed_with(earlier: Option<record::Layout>, layout: &record::Layo
     all
 }
 
-fn stored(reader: &dyn Reader, name: InodeId) -> Result<Option<Layout>, ReadError> {
+fn stored(reader: &dyn Reader, name: ChunkFileId) -> Result<Option<Layout>, ReadError> {
     let key = keys::doomed(name);
     let Some(value) = reader.get(&key)? else { return Ok(None) };
     let layout: record::Layout = record::decode(&key, value)?;
@@ -138,7 +147,7 @@ pub fn layout_of(reader: &dyn Reader, ino: InodeId) -> Result<Option<Layout>, Re
 struct DoomedRecords<'a> {
     reader: &'a dyn Reader,
     moved: &'a StripeMove,
-    groups: BTreeMap<u8, Vec<GroupId>>,
+    groups: BTreeMap<ChunkSlot, Vec<GroupId>>,
 }
 
 impl<'a> DoomedRecords<'a> {
@@ -146,7 +155,7 @@ impl<'a> DoomedRecords<'a> {
         DoomedRecords { reader, moved, groups: BTreeMap::new() }
     }
 
-    fn of(&mut self, slot: u8) -> Result<&mut Vec<GroupId>, ReadError> {
+    fn of(&mut self, slot: ChunkSlot) -> Result<&mut Vec<GroupId>, ReadError> {
         if !self.groups.contains_key(&slot) {
             let groups = doomed_in(self.reader, self.moved.ino, slot)?;
             self.groups.insert(slot, groups);
@@ -154,7 +163,7 @@ impl<'a> DoomedRecords<'a> {
         Ok(self.groups.entry(slot).or_default())
     }
 
-    fn doom(&mut self, (group, slot): (GroupId, u8)) -> Result<(), ReadError> {
+    fn doom(&mut self, (group, slot): (GroupId, ChunkSlot)) -> Result<(), ReadError> {
         let groups = self.of(slot)?;
         if !groups.contains(&group) {
             groups.push(group);
@@ -162,13 +171,13 @@ impl<'a> DoomedRecords<'a> {
         Ok(())
     }
 
-    fn undoom(&mut self, (group, slot): (GroupId, u8)) -> Result<(), ReadError> {
+    fn undoom(&mut self, (group, slot): (GroupId, ChunkSlot)) -> Result<(), ReadError> {
         self.of(slot)?.retain(|&other| other != group);
         Ok(())
     }
 
     fn writes(self) -> Writes {
-        let write = |(slot, groups): (u8, Vec<GroupId>)| {
+        let write = |(slot, groups): (ChunkSlot, Vec<GroupId>)| {
             let layout = Layout { groups, slots: Vec::new(), ..self.moved.from.clone() };
             let value =
                 (!layout.groups.is_empty()).then(|| record::Layout::from(&layout).encode_to_vec().into());

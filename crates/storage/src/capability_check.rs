@@ -72,7 +72,7 @@ impl CapabilityCheck {
         let now = self.ring.cluster_time_s(rt::monotonic_ns());
         let cache = rt::local::<CoreCache>();
         let grant = self.ring.verify(&mut cache.0.borrow_mut(), &capability, now)?;
-        grant.check(request.session, holder, request.ino.owner_of_chunk_file(), wanted)?;
+        grant.check(request.session, holder, request.ino.owner(), wanted)?;
         if request.epoch > grant.epoch { Err(Some(CapabilityRefusal::EarlierEpoch)) } else { Ok(()) }
     }
 

@@ -7,7 +7,7 @@
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use types::{ByteRange, Errno, Error, GroupId, HashMap, InodeId, Result, TargetId};
+use types::{ByteRange, ChunkFileId, Errno, Error, GroupId, HashMap, Result, TargetId};
 use wire::{DIRTY_REGION_BYTES, StorageOp, StorageReply, StorageRequest};
 
 /// Trackers of a process. Each takes some KiB as a rule and 4 MiB at most. Beyond this number, the
@@ -19,7 +19,7 @@ const MAX_TRACKERS: usize = 256;
 const MAX_REGIONS: usize = 65_536;
 
 /// A chunk file: of a target alone, or of its replica of a mirrored group.
-type File = (TargetId, Option<GroupId>, InodeId);
+type File = (TargetId, Option<GroupId>, ChunkFileId);
 
 fn file_of(request: &StorageRequest) -> File {
     (request.target, request.group.map(|asked| asked.group), request.ino)
@@ -225,7 +225,7 @@ mod tests {
     use wire::DataPath;
 
     const TARGET: TargetId = TargetId(1);
-    const INO: InodeId = InodeId(5);
+    const INO: ChunkFileId = ChunkFileId(5);
     const FILE: File = (TARGET, None, INO);
 
     fn request(op: StorageOp) -> StorageRequest {
@@ -315,7 +315,7 @@ mod tests {
     fn trackers_and_lists_are_bounded() {
         let trackers = DirtyTrackers::default();
         for ino in 0..MAX_TRACKERS as u64 + 5 {
-            trackers.begin_round((TARGET, None, InodeId(ino)), 7, 0).unwrap();
+            trackers.begin_round((TARGET, None, ChunkFileId(ino)), 7, 0).unwrap();
         }
         assert_eq!(trackers.table.lock().files.len(), MAX_TRACKERS);
         let mut regions = RegionSet::default();

@@ -33,7 +33,7 @@ use rt::sync::Event;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use types::{Errno, Error, HashSet, InodeId, Result, SessionId};
+use types::{ChunkFileId, Errno, Error, HashSet, Result, SessionId};
 use wire::{Service, SlotSequence, StorageReply};
 
 use crate::convert;
@@ -80,7 +80,7 @@ struct SlotTable {
 struct SlotRecord {
     sequence: u32,
     row: u32,
-    ino: InodeId,
+    ino: ChunkFileId,
     stage: Stage,
     /// The former process began it, and its file is closed to other requests.
     inherited: bool,
@@ -125,7 +125,7 @@ pub(crate) struct Execution<'a> {
     slot: SlotKey,
     sequence: u32,
     place: u32,
-    ino: InodeId,
+    ino: ChunkFileId,
 }
 
 impl DuplicateRequestCache {
@@ -166,7 +166,7 @@ impl DuplicateRequestCache {
         &self,
         rows: &Rows,
         session: SessionId,
-        ino: InodeId,
+        ino: ChunkFileId,
         own: Option<SlotSequence>,
     ) -> Result<()> {
         loop {
@@ -225,7 +225,7 @@ impl DuplicateRequestCache {
         rows: &'a Rows,
         session: SessionId,
         number: SlotSequence,
-        ino: InodeId,
+        ino: ChunkFileId,
     ) -> Result<DrcLookup<'a>> {
         self.begin_with(Authority::Own, rows, session, number, ino).await
     }
@@ -236,7 +236,7 @@ impl DuplicateRequestCache {
         rows: &'a Rows,
         session: SessionId,
         number: SlotSequence,
-        ino: InodeId,
+        ino: ChunkFileId,
     ) -> Result<DrcLookup<'a>> {
         let slot_key = (session, number.slot);
         let place = loop {
@@ -310,7 +310,7 @@ impl DuplicateRequestCache {
     }
 
     /// Returns the last changes of all slots that were executed and may still be repeated.
-    pub(crate) fn completed(&self) -> Vec<(SessionId, SlotSequence, InodeId)> {
+    pub(crate) fn completed(&self) -> Vec<(SessionId, SlotSequence, ChunkFileId)> {
         let (now_ns, keep_ns) = (rt::monotonic_ns(), RETENTION.as_nanos() as u64);
         let table = self.slots.lock();
         let is_done = |change: &SlotRecord| {
@@ -331,7 +331,7 @@ impl DuplicateRequestCache {
         rows: &Rows,
         session: SessionId,
         number: SlotSequence,
-        ino: InodeId,
+        ino: ChunkFileId,
     ) -> Result<()> {
         match self.begin_with(Authority::Primary, rows, session, number, ino).await {
             Ok(DrcLookup::Execute(execution)) => {
@@ -353,7 +353,7 @@ impl DuplicateRequestCache {
 }
 
 impl SlotTable {
-    fn is_closed(&self, ino: InodeId) -> bool {
+    fn is_closed(&self, ino: ChunkFileId) -> bool {
         self.last.values().any(|change| change.inherited && change.ino == ino)
     }
 
@@ -366,7 +366,7 @@ impl SlotTable {
 
     /// Abandons the changes of a file that the former process began and that no client is repeating
     /// now.
-    fn abandon(&mut self, ino: InodeId) -> Vec<(SlotKey, AbandonedChange)> {
+    fn abandon(&mut self, ino: ChunkFileId) -> Vec<(SlotKey, AbandonedChange)> {
         let mut abandoned = Vec::new();
         for (slot_key, change) in &mut self.last {
             if change.inherited && change.ino == ino && matches!(change.stage, Stage::Begun) {
@@ -379,7 +379,7 @@ impl SlotTable {
     }
 
     /// Records that a change runs; returns the place of its row.
-    fn begin(&mut self, slot_key: SlotKey, number: SlotSequence, ino: InodeId) -> Result<u32> {
+    fn begin(&mut self, slot_key: SlotKey, number: SlotSequence, ino: ChunkFileId) -> Result<u32> {
         let now_ns = rt::monotonic_ns();
         let known = self.last.get(&slot_key).map(|change| (change.row, change.inherited));
         let (place, inherited) = match known {
@@ -528,7 +528,7 @@ const BEGUN: u32 = 1;
 const DONE: u32 = 2;
 const ABANDONED: u32 = 3;
 
-fn encoded((session, slot_key): SlotKey, sequence: u32, ino: InodeId, stage: &Stage) -> Bytes {
+fn encoded((session, slot_key): SlotKey, sequence: u32, ino: ChunkFileId, stage: &Stage) -> Bytes {
     let (stage, errno) = match stage {
         Stage::Begun | Stage::Running => (BEGUN, 0),
         Stage::Done(Ok(())) => (DONE, 0),
@@ -562,7 +562,7 @@ fn decoded(place: u32, row: &Bytes, now_ns: u64) -> Option<(SlotKey, SlotRecord)
         _ => return None,
     };
     let inherited = matches!(stage, Stage::Begun);
-    let (sequence, ino) = (word(12), InodeId(long(16)));
+    let (sequence, ino) = (word(12), ChunkFileId(long(16)));
     let change =
         SlotRecord { sequence, row: place, ino, stage, inherited, existed_at_start: true, used_ns: now_ns };
     Some(((SessionId(long(0)), word(8)), change))

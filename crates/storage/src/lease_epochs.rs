@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use rt::sync::Event;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use types::{Error, HashMap, InodeId, PartitionId, Refusal, Result};
+use types::{ChunkFileId, Error, HashMap, PartitionId, Refusal, Result};
 
 /// Parts of the table with a lock each, so that cores rarely contend.
 const SHARDS: usize = 64;
@@ -45,9 +45,9 @@ impl Default for LeaseEpochs {
 
 #[derive(Default)]
 struct Shard {
-    young: HashMap<InodeId, EpochRecord>,
+    young: HashMap<ChunkFileId, EpochRecord>,
     /// The generation before `young`.
-    old: HashMap<InodeId, EpochRecord>,
+    old: HashMap<ChunkFileId, EpochRecord>,
     /// The highest epoch that was dropped.
     floors: BTreeMap<PartitionId, u64>,
 }
@@ -64,7 +64,7 @@ struct EpochRecord {
 /// An admitted request; it counts as running until this is dropped.
 pub(crate) struct EpochGuard<'a> {
     epochs: &'a LeaseEpochs,
-    ino: InodeId,
+    ino: ChunkFileId,
     epoch: u64,
     is_change: bool,
 }
@@ -82,7 +82,12 @@ impl LeaseEpochs {
     ///
     /// # Errors
     /// `RevokedLeaseEpoch` if the epoch is over.
-    pub(crate) async fn enter(&self, ino: InodeId, epoch: u64, is_change: bool) -> Result<EpochGuard<'_>> {
+    pub(crate) async fn enter(
+        &self,
+        ino: ChunkFileId,
+        epoch: u64,
+        is_change: bool,
+    ) -> Result<EpochGuard<'_>> {
         if epoch > 0 {
             while !self.begin(ino, epoch, is_change)? {
                 self.wait_for_older(ino).await;
@@ -92,14 +97,14 @@ impl LeaseEpochs {
     }
 
     /// Records that another member admitted a request of this epoch: lower ones are over here, too.
-    pub(crate) fn observe(&self, ino: InodeId, epoch: u64) {
+    pub(crate) fn observe(&self, ino: ChunkFileId, epoch: u64) {
         if epoch > 0 {
             self.shard(ino).lock().admit(ino, epoch, false);
         }
     }
 
     /// True when the request has begun, false when it has to wait.
-    fn begin(&self, ino: InodeId, epoch: u64, is_change: bool) -> Result<bool> {
+    fn begin(&self, ino: ChunkFileId, epoch: u64, is_change: bool) -> Result<bool> {
         match self.shard(ino).lock().admit(ino, epoch, is_change) {
             Admission::Now => Ok(true),
             Admission::Wait => Ok(false),
@@ -109,7 +114,7 @@ impl LeaseEpochs {
 
     /// Waits until a change of an older epoch has ended.
     #[cold]
-    async fn wait_for_older(&self, ino: InodeId) {
+    async fn wait_for_older(&self, ino: ChunkFileId) {
         let ended = {
             // Under the lock under which changes end.
             let mut shard = self.shard(ino).lock();
@@ -123,13 +128,13 @@ impl LeaseEpochs {
         rt::timeout(RECHECK_INTERVAL, ended).await;
     }
 
-    fn shard(&self, ino: InodeId) -> &Mutex<Shard> {
+    fn shard(&self, ino: ChunkFileId) -> &Mutex<Shard> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 }
 
 impl Shard {
-    fn admit(&mut self, ino: InodeId, epoch: u64, is_change: bool) -> Admission {
+    fn admit(&mut self, ino: ChunkFileId, epoch: u64, is_change: bool) -> Admission {
         let Some(record) = self.find(ino) else {
             if self.floors.get(&partition(ino)).is_some_and(|floor| epoch <= *floor) {
                 return Admission::Refused;
@@ -151,7 +156,7 @@ impl Shard {
     }
 
     /// Finds the record of a chunk file and makes it young again.
-    fn find(&mut self, ino: InodeId) -> Option<&mut EpochRecord> {
+    fn find(&mut self, ino: ChunkFileId) -> Option<&mut EpochRecord> {
         if !self.young.contains_key(&ino) {
             let record = self.old.remove(&ino)?;
             self.insert(ino, record);
@@ -159,7 +164,7 @@ impl Shard {
         self.young.get_mut(&ino)
     }
 
-    fn insert(&mut self, ino: InodeId, record: EpochRecord) {
+    fn insert(&mut self, ino: ChunkFileId, record: EpochRecord) {
         if self.young.len() >= YOUNG_FILES_PER_SHARD {
             self.rotate_generations();
         }
@@ -219,11 +224,11 @@ impl Drop for EpochGuard<'_> {
     }
 }
 
-fn partition(ino: InodeId) -> PartitionId {
-    ino.owner_of_chunk_file().partition()
+fn partition(ino: ChunkFileId) -> PartitionId {
+    ino.partition()
 }
 
-fn revoked(ino: InodeId) -> Error {
+fn revoked(ino: ChunkFileId) -> Error {
     let message = format!("the lease of the request for chunk file {:016x} has ended", ino.0);
     Error::new(Refusal::RevokedLeaseEpoch, message).hint("repeat the operation")
 }
@@ -235,7 +240,7 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
-    const NAME: InodeId = InodeId(5);
+    const NAME: ChunkFileId = ChunkFileId(5);
 
     fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
@@ -263,7 +268,7 @@ mod tests {
             is_revoked(now(epochs.enter(NAME, 7, true))) && is_revoked(now(epochs.enter(NAME, 7, false)))
         );
         assert!(now(epochs.enter(NAME, 0, true)).is_ok(), "an older client sends none");
-        assert!(now(epochs.enter(InodeId(6), 7, true)).is_ok(), "another chunk file");
+        assert!(now(epochs.enter(ChunkFileId(6), 7, true)).is_ok(), "another chunk file");
     }
 
     #[test]
@@ -303,11 +308,11 @@ mod tests {
     #[test]
     fn dropped_records_leave_a_floor_and_used_ones_stay() {
         let epochs = LeaseEpochs::default();
-        let of_shard = |n: u64| InodeId(NAME.0 + n * SHARDS as u64);
+        let of_shard = |n: u64| ChunkFileId(NAME.0 + n * SHARDS as u64);
         let running = now(epochs.enter(of_shard(1), 11, true)).unwrap();
         drop(now(epochs.enter(of_shard(2), 12, true)).unwrap());
         drop(now(epochs.enter(of_shard(3), 13, true)).unwrap());
-        let elsewhere = InodeId(of_shard(4).0 | 1 << 40);
+        let elsewhere = ChunkFileId(of_shard(4).0 | 1 << 40);
         assert_ne!(elsewhere.partition(), NAME.partition());
         for n in 10..10 + 3 * YOUNG_FILES_PER_SHARD as u64 {
             drop(now(epochs.enter(of_shard(n), 20 + n, true)).unwrap());

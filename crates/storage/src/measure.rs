@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use types::{Errno, Error, InodeId, NodeId, Result, SessionId, TargetId};
+use types::{ChunkFileId, Errno, Error, NodeId, Result, SessionId, TargetId};
 use wire::{MAX_RATES, Measure, MeasuredRate, RateQuantity, StorageOp, StorageReply, StorageRequest};
 
 /// The longest time that one thing may be measured.
@@ -70,7 +70,7 @@ impl network::MessageChannel for NodeSender {
     type Error = Error;
 
     async fn send(&self, bytes: Option<IoBuf>) -> Result<()> {
-        let request = StorageRequest::new(SessionId(0), TargetId(0), InodeId(0), StorageOp::Traffic);
+        let request = StorageRequest::new(SessionId(0), TargetId(0), ChunkFileId(0), StorageOp::Traffic);
         self.0.call(request, bytes).await.map(drop)
     }
 }

@@ -22,7 +22,7 @@ use std::future::ready;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use types::{ByteRange, ClusterMap, Errno, Error, ExportAccess, InodeId, Result, SessionId, TargetId};
+use types::{ByteRange, ChunkFileId, ClusterMap, Errno, Error, ExportAccess, Result, SessionId, TargetId};
 use wire::spec::{Payload, Scope};
 use wire::{MAX_GAPS, MAX_REGIONS, RegionSelection, StorageOp, StorageReply, StorageRequest};
 
@@ -337,7 +337,7 @@ impl Served {
 /// Executes a request on a store, for a caller that has no lower bound of the chunk file's length.
 pub(crate) async fn execute(
     store: &Store,
-    ino: InodeId,
+    ino: ChunkFileId,
     op: StorageOp,
     payload: Option<IoBuf>,
 ) -> chunkstore::Result<StorageReply> {
@@ -355,7 +355,7 @@ pub(crate) async fn execute_request(
 
 async fn execute_op(
     store: &Store,
-    (ino, min_len): (InodeId, u64),
+    (ino, min_len): (ChunkFileId, u64),
     op: StorageOp,
     payload: Option<IoBuf>,
 ) -> chunkstore::Result<StorageReply> {
@@ -381,7 +381,7 @@ async fn execute_op(
 /// Executes the requests that repair a damaged replica.
 async fn execute_repair(
     store: &Store,
-    ino: InodeId,
+    ino: ChunkFileId,
     op: StorageOp,
     payload: Option<IoBuf>,
 ) -> chunkstore::Result<()> {
@@ -398,7 +398,7 @@ async fn execute_repair(
 /// Executes the requests that neither read nor write.
 async fn execute_other(
     store: &Store,
-    (ino, min_len): (InodeId, u64),
+    (ino, min_len): (ChunkFileId, u64),
     op: StorageOp,
 ) -> chunkstore::Result<StorageReply> {
     match op {

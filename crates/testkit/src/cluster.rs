@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use storage::StorageService;
-use types::{ClusterMap, InodeId, MapHandle, SessionId, TargetId};
+use types::{ChunkFileId, ClusterMap, InodeId, MapHandle, SessionId, TargetId};
 use wire::XattrMode;
 
 /// Interval and maximum number of checks whether a drained target is empty.
@@ -169,8 +169,8 @@ impl Cluster {
         self.stores.iter().find(|store| store.target() == target).unwrap()
     }
 
-    /// Returns the chunk files on a target, by inode.
-    pub async fn chunk_files(&self, target: TargetId) -> Vec<InodeId> {
+    /// Returns the names of the chunk files on a target.
+    pub async fn chunk_files(&self, target: TargetId) -> Vec<ChunkFileId> {
         self.store(target).list().await.unwrap()
     }
 

@@ -65,6 +65,17 @@ id!(
     /// Number of a chunk within its file, from 0.
     ChunkIndex(u64)
 );
+id!(
+    /// Number among the chunk files of one inode on one target. A slot other than 0 arises when data
+    /// moves to a target that already holds a chunk file of the inode (see [`crate::Layout::slots`]).
+    ChunkSlot(u8)
+);
+id!(
+    /// Name of a chunk file, the same on every target of its group: the number of its inode, with
+    /// the slot in the top byte. In slot 0, it is the number of the inode. Part of stored and sent
+    /// formats.
+    ChunkFileId(u64)
+);
 
 impl InodeId {
     /// Bits below the partition number.
@@ -88,24 +99,34 @@ impl InodeId {
         self.0 & ((1 << Self::SEQUENCE_BITS) - 1)
     }
 
-    /// First bit of the slot in a chunk file's name; the partition's bits are below it.
+    /// The name of the inode's chunk file with this slot.
+    pub const fn chunk_file(self, slot: ChunkSlot) -> ChunkFileId {
+        ChunkFileId((slot.0 as u64) << ChunkFileId::SLOT_SHIFT | self.0)
+    }
+
+    /// The name of the inode's chunk file in slot 0: usually it has no other on a target.
+    pub const fn first_chunk_file(self) -> ChunkFileId {
+        self.chunk_file(ChunkSlot(0))
+    }
+}
+
+impl ChunkFileId {
+    /// First bit of the slot; the bits of the inode's partition are below it.
     pub const SLOT_SHIFT: u32 = 56;
 
-    /// The name of the inode's chunk file with this slot. Slot 0 is named like the inode itself.
-    /// Other slots arise when data moves to a target that already holds a chunk file of the inode
-    /// (see [`crate::Layout::slots`]).
-    pub fn chunk_file(self, slot: u8) -> InodeId {
-        InodeId((slot as u64) << Self::SLOT_SHIFT | self.0)
+    /// The slot.
+    pub fn slot(self) -> ChunkSlot {
+        ChunkSlot((self.0 >> Self::SLOT_SHIFT) as u8)
     }
 
-    /// The slot in a chunk file's name.
-    pub fn slot(self) -> u8 {
-        (self.0 >> Self::SLOT_SHIFT) as u8
-    }
-
-    /// The inode that a chunk file of this name belongs to.
-    pub fn owner_of_chunk_file(self) -> InodeId {
+    /// The inode that the chunk file belongs to.
+    pub fn owner(self) -> InodeId {
         InodeId(self.0 & ((1 << Self::SLOT_SHIFT) - 1))
+    }
+
+    /// The partition that holds that inode.
+    pub fn partition(self) -> PartitionId {
+        self.owner().partition()
     }
 }
 
@@ -134,6 +155,17 @@ mod tests {
         }
         assert_eq!(SessionId::from_random(u64::MAX).0, (1 << 53) - 1);
         assert_ne!(SessionId::from_random(u64::MAX), SessionId::from_random(u64::MAX - (1 << 11)));
+    }
+
+    #[test]
+    fn chunk_files_are_named_by_inode_and_slot() {
+        let ino = InodeId::new(PartitionId(4095), 7);
+        for slot in [0, 1, 255].map(ChunkSlot) {
+            let name = ino.chunk_file(slot);
+            assert_eq!((name.owner(), name.slot(), name.partition()), (ino, slot, PartitionId(4095)));
+        }
+        assert_eq!(ino.first_chunk_file(), ChunkFileId(ino.0));
+        assert_eq!(InodeId(5).chunk_file(ChunkSlot(2)), ChunkFileId(0x0200_0000_0000_0005));
     }
 
     #[test]

@@ -30,7 +30,8 @@ pub use export::{ClientOrigin, Export, ExportAccess, ExportClients, ExportRule, 
 pub use flags::InodeFlags;
 pub use hash::{HashMap, HashSet, ProcessHash, set_hash_keys};
 pub use id::{
-    ChunkIndex, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, ProjectId, SessionId, TargetId,
+    ChunkFileId, ChunkIndex, ChunkSlot, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, ProjectId,
+    SessionId, TargetId,
 };
 pub use map::{
     CapacityClass, ClusterMap, Group, GroupUsage, MemberState, Node, NodeState, Pool, RevokedClient, Role,

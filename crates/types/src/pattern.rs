@@ -1,6 +1,6 @@
 //! Stripe patterns of directories, and the layout that each new file gets from one.
 
-use crate::{GroupId, InodeId, PoolId};
+use crate::{ChunkFileId, ChunkSlot, GroupId, InodeId, PoolId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -223,32 +223,32 @@ pub struct Layout {
     /// that already had a chunk file of this inode have a slot other than 0. Stripes beyond the end
     /// have slot 0; usually empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub slots: Vec<u8>,
+    pub slots: Vec<ChunkSlot>,
 }
 
 impl Layout {
     /// The slot of a stripe.
-    pub fn slot(&self, stripe: usize) -> u8 {
-        self.slots.get(stripe).copied().unwrap_or(0)
+    pub fn slot(&self, stripe: usize) -> ChunkSlot {
+        self.slots.get(stripe).copied().unwrap_or_default()
     }
 
     /// The name of the stripe's chunk file, the same on every target of its group.
-    pub fn chunk_file(&self, ino: InodeId, stripe: usize) -> InodeId {
+    pub fn chunk_file(&self, ino: InodeId, stripe: usize) -> ChunkFileId {
         ino.chunk_file(self.slot(stripe))
     }
 
     /// The stripe whose chunk file in `group` has this slot.
-    pub fn stripe_of_slot(&self, group: GroupId, slot: u8) -> Option<usize> {
+    pub fn stripe_of_slot(&self, group: GroupId, slot: ChunkSlot) -> Option<usize> {
         (0..self.groups.len()).find(|&stripe| self.groups[stripe] == group && self.slot(stripe) == slot)
     }
 
     /// The layout with one stripe moved to another group and slot.
-    pub fn with_moved_stripe(&self, stripe: usize, group: GroupId, slot: u8) -> Layout {
+    pub fn with_moved_stripe(&self, stripe: usize, group: GroupId, slot: ChunkSlot) -> Layout {
         let mut moved = self.clone();
         moved.groups[stripe] = group;
-        moved.slots.resize(moved.groups.len(), 0);
+        moved.slots.resize(moved.groups.len(), ChunkSlot(0));
         moved.slots[stripe] = slot;
-        if moved.slots.iter().all(|&slot| slot == 0) {
+        if moved.slots.iter().all(|&slot| slot == ChunkSlot(0)) {
             moved.slots.clear();
         }
         moved

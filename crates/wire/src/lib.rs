@@ -16,12 +16,12 @@
 //!   respects these limits.
 //!
 //! ```
-//! use types::{InodeId, SessionId, TargetId};
+//! use types::{ChunkFileId, SessionId, TargetId};
 //! use wire::frame::{FrameKind, Header};
 //! use wire::{DataPath, Message, Request, StorageOp, StorageRequest};
 //!
 //! let op = StorageOp::Read { offset: 4096, path: DataPath::Cached };
-//! let request = StorageRequest::new(SessionId(7), TargetId(12), InodeId(77), op);
+//! let request = StorageRequest::new(SessionId(7), TargetId(12), ChunkFileId(77), op);
 //! let mut body = Vec::new();
 //! request.encode(&mut body);
 //! let service = StorageRequest::SERVICE as u8;

@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::{
-    ClusterMap, Epoch, Export, ExportClients, ExportRule, Group, GroupId, InodeId, MemberState, Node, NodeId,
-    PartitionId, PoolId, ResyncSettings, Role, Scheme, ScrubSettings, SessionId, Target, TargetId,
+    ChunkFileId, ClusterMap, Epoch, Export, ExportClients, ExportRule, Group, GroupId, MemberState, Node,
+    NodeId, PartitionId, PoolId, ResyncSettings, Role, Scheme, ScrubSettings, SessionId, Target, TargetId,
 };
 
 /// Largest number of files in one [`MgmtRequest::Tidy`].
@@ -47,16 +47,16 @@ pub enum NodeChange {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReconcileFiles {
     /// Chunk files that were being changed (at most [`MAX_RECONCILE_FILES`]).
-    pub files: Vec<InodeId>,
+    pub files: Vec<ChunkFileId>,
     /// Ranges of inode numbers whose chunk files were being created, some of which may be missing:
     /// from the first number up to the second.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub new: Vec<(InodeId, InodeId)>,
+    pub new: Vec<(ChunkFileId, ChunkFileId)>,
 }
 
 impl ReconcileFiles {
     /// Makes one from changed chunk files.
-    pub fn of(files: impl Into<Vec<InodeId>>) -> ReconcileFiles {
+    pub fn of(files: impl Into<Vec<ChunkFileId>>) -> ReconcileFiles {
         ReconcileFiles { files: files.into(), new: Vec::new() }
     }
 

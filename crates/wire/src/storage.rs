@@ -1,6 +1,6 @@
 //! Requests to a storage service. Offsets are offsets in the chunk file, not in the file.
 
-use types::{ByteRange, Epoch, GroupId, InodeId, NodeId, SessionId, TargetId, Timestamp};
+use types::{ByteRange, ChunkFileId, Epoch, GroupId, NodeId, SessionId, TargetId, Timestamp};
 
 /// A request with the fields of every request. A read's or write's data is the payload beside it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -10,7 +10,7 @@ pub struct StorageRequest {
     /// The target that serves it.
     pub target: TargetId,
     /// The file that the chunk file belongs to.
-    pub ino: InodeId,
+    pub ino: ChunkFileId,
     /// Slot and sequence id of a change that must be executed once, however often it is sent: see
     /// [`SlotSequence`].
     pub slot_sequence: Option<SlotSequence>,
@@ -58,7 +58,7 @@ pub enum GroupRole {
 
 impl StorageRequest {
     /// A request that may safely be repeated and that needs no capability.
-    pub fn new(session: SessionId, target: TargetId, ino: InodeId, op: StorageOp) -> StorageRequest {
+    pub fn new(session: SessionId, target: TargetId, ino: ChunkFileId, op: StorageOp) -> StorageRequest {
         StorageRequest {
             session,
             target,
@@ -198,7 +198,7 @@ pub enum StorageOp {
     /// `Regions` of the group's chunk files on this target, from the file `from` on and in their
     /// order; at most [`MAX_REGIONS`], and whole files only. For a target without a group, only
     /// `All` is used.
-    Regions { from: InodeId, which: RegionSelection },
+    Regions { from: ChunkFileId, which: RegionSelection },
     /// `Survey` of a range of the chunk file on this target, in whole blocks and at most
     /// [`MAX_SURVEYED`] units of `unit` bytes; `read` verifies the blocks against their checksums.
     /// The primary requests single blocks of a member that is being resynced: `sums` then has two
@@ -343,8 +343,8 @@ pub enum StorageReply {
     },
     /// Sorted by file and start; `next`: where to continue, `None` at the end.
     Regions {
-        regions: Vec<(InodeId, ByteRange)>,
-        next: Option<InodeId>,
+        regions: Vec<(ChunkFileId, ByteRange)>,
+        next: Option<ChunkFileId>,
     },
     Survey(ReplicaState),
     Repaired(RepairResult),

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use types::{HashMap, InodeId};
+use types::{ChunkFileId, HashMap};
 
 /// Independent parts, so that cores rarely contend.
 const SHARDS: usize = 16;
@@ -64,7 +64,7 @@ impl FileEntries {
 
     /// Moves the entries that were idle since before pass `before` to the retiring ones; returns
     /// them.
-    fn begin_retiring(&mut self, ino: InodeId, before: u64) -> Vec<DirtyRegions> {
+    fn begin_retiring(&mut self, ino: ChunkFileId, before: u64) -> Vec<DirtyRegions> {
         let mut begun = Vec::new();
         self.active.retain(|first, active| {
             let is_idle = active.last_pass < before;
@@ -86,7 +86,7 @@ impl FileEntries {
 /// The entries of all files of a store.
 #[derive(Default)]
 pub(crate) struct EntryTable {
-    shards: [Mutex<HashMap<InodeId, FileEntries>>; SHARDS],
+    shards: [Mutex<HashMap<ChunkFileId, FileEntries>>; SHARDS],
     /// Locked after a shard, if both are.
     spans: Spans,
     len: AtomicUsize,
@@ -95,7 +95,7 @@ pub(crate) struct EntryTable {
 }
 
 impl EntryTable {
-    fn shard(&self, ino: InodeId) -> &Mutex<HashMap<InodeId, FileEntries>> {
+    fn shard(&self, ino: ChunkFileId) -> &Mutex<HashMap<ChunkFileId, FileEntries>> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
@@ -115,7 +115,12 @@ impl EntryTable {
 
     /// Returns the entry that has to be written before regions `wanted` of a file may change;
     /// `None` when all of them are dirty.
-    pub(crate) fn missing_entry(&self, ino: InodeId, wanted: Range<u64>, pass: u64) -> Option<DirtyRegions> {
+    pub(crate) fn missing_entry(
+        &self,
+        ino: ChunkFileId,
+        wanted: Range<u64>,
+        pass: u64,
+    ) -> Option<DirtyRegions> {
         let mut shard = self.shard(ino).lock();
         let mut first = match shard.get_mut(&ino) {
             Some(file) => file.first_gap(&wanted, pass)?,
@@ -190,7 +195,7 @@ impl EntryTable {
 
     /// Returns all entries of files from `from` on, including those that a span stands for,
     /// unordered.
-    pub(crate) fn entries_from(&self, from: InodeId) -> Vec<DirtyRegions> {
+    pub(crate) fn entries_from(&self, from: ChunkFileId) -> Vec<DirtyRegions> {
         let mut entries = Vec::new();
         for shard in &self.shards {
             for (ino, file) in shard.lock().iter().filter(|(ino, _)| **ino >= from) {
@@ -208,7 +213,7 @@ impl EntryTable {
 
     /// Starts retiring the entries that no change has relied on in maintenance pass `before` or
     /// later. Changes that begin from here on make new entries.
-    pub(crate) fn begin_retiring(&self, before: u64) -> BTreeMap<InodeId, Vec<DirtyRegions>> {
+    pub(crate) fn begin_retiring(&self, before: u64) -> BTreeMap<ChunkFileId, Vec<DirtyRegions>> {
         let mut retiring = BTreeMap::new();
         for shard in &self.shards {
             for (ino, file) in shard.lock().iter_mut() {
@@ -222,7 +227,7 @@ impl EntryTable {
     }
 
     /// Removes the retiring entries of a file: everything that relied on them is durable.
-    pub(crate) fn retire(&self, ino: InodeId) {
+    pub(crate) fn retire(&self, ino: ChunkFileId) {
         let mut shard = self.shard(ino).lock();
         let Some(file) = shard.get_mut(&ino) else { return };
         self.take_retiring(file);
@@ -232,7 +237,7 @@ impl EntryTable {
     }
 
     /// Makes the retiring entries of a file active again after a failure.
-    pub(crate) fn reactivate(&self, ino: InodeId, pass: u64) {
+    pub(crate) fn reactivate(&self, ino: ChunkFileId, pass: u64) {
         let mut shard = self.shard(ino).lock();
         let Some(file) = shard.get_mut(&ino) else { return };
         for Retiring { entry, span } in self.take_retiring(file) {
@@ -256,7 +261,7 @@ impl EntryTable {
 mod tests {
     use super::*;
 
-    const INO: InodeId = InodeId(7);
+    const INO: ChunkFileId = ChunkFileId(7);
 
     fn entry(first: u64, end: u64) -> DirtyRegions {
         DirtyRegions { ino: INO, first, end }

@@ -10,7 +10,7 @@
 //! takes a block of them for the end of the log: a downgrade to such a version needs a finished
 //! shutdown.
 
-use types::{BLOCK_SIZE, InodeId, block_sum};
+use types::{BLOCK_SIZE, ChunkFileId, block_sum};
 
 /// First bytes of a header.
 const HEADER_MAGIC: [u8; 8] = *b"weftlog\x01";
@@ -32,7 +32,7 @@ const SPANS_PER_BLOCK: usize = (BLOCK_SIZE - PREFIX_BYTES) / SPAN_BYTES;
 /// Entry: regions `first..end` of a chunk file may be changing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct DirtyRegions {
-    pub(crate) ino: InodeId,
+    pub(crate) ino: ChunkFileId,
     pub(crate) first: u64,
     pub(crate) end: u64,
 }
@@ -41,12 +41,12 @@ pub(crate) struct DirtyRegions {
 /// exist yet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Span {
-    pub(crate) first: InodeId,
-    pub(crate) end: InodeId,
+    pub(crate) first: ChunkFileId,
+    pub(crate) end: ChunkFileId,
 }
 
 impl Span {
-    pub(crate) fn contains(self, ino: InodeId) -> bool {
+    pub(crate) fn contains(self, ino: ChunkFileId) -> bool {
         self.first <= ino && ino < self.end
     }
 
@@ -55,8 +55,8 @@ impl Span {
         self.end.0.saturating_sub(self.first.0) <= super::SPAN_INODES
     }
 
-    pub(crate) fn inodes(self) -> impl Iterator<Item = InodeId> {
-        (self.first.0..self.end.0).map(InodeId)
+    pub(crate) fn inodes(self) -> impl Iterator<Item = ChunkFileId> {
+        (self.first.0..self.end.0).map(ChunkFileId)
     }
 }
 
@@ -239,7 +239,7 @@ fn encode_entry(entry: DirtyRegions) -> [u8; ENTRY_BYTES] {
 }
 
 fn decode_entry(bytes: &[u8; ENTRY_BYTES]) -> DirtyRegions {
-    DirtyRegions { ino: InodeId(u64_at(bytes, 0)), first: u64_at(bytes, 8), end: u64_at(bytes, 16) }
+    DirtyRegions { ino: ChunkFileId(u64_at(bytes, 0)), first: u64_at(bytes, 8), end: u64_at(bytes, 16) }
 }
 
 fn encode_span(span: Span) -> [u8; SPAN_BYTES] {
@@ -250,7 +250,7 @@ fn encode_span(span: Span) -> [u8; SPAN_BYTES] {
 }
 
 fn decode_span(bytes: &[u8; SPAN_BYTES]) -> Span {
-    Span { first: InodeId(u64_at(bytes, 0)), end: InodeId(u64_at(bytes, 8)) }
+    Span { first: ChunkFileId(u64_at(bytes, 0)), end: ChunkFileId(u64_at(bytes, 8)) }
 }
 
 #[cfg(test)]
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     fn entry(n: u64) -> DirtyRegions {
-        DirtyRegions { ino: InodeId(n), first: n * 3, end: n * 3 + 64 }
+        DirtyRegions { ino: ChunkFileId(n), first: n * 3, end: n * 3 + 64 }
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
     }
 
     fn span(n: u64) -> Span {
-        Span { first: InodeId(n), end: InodeId(n + 1024) }
+        Span { first: ChunkFileId(n), end: ChunkFileId(n + 1024) }
     }
 
     fn decoded(sequence: u64, index: u64, block: &[u8]) -> Option<Records> {
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn the_format_of_notes_is_frozen() {
         let records = Records {
-            entries: vec![DirtyRegions { ino: InodeId(3), first: 4, end: u64::MAX }],
+            entries: vec![DirtyRegions { ino: ChunkFileId(3), first: 4, end: u64::MAX }],
             ..Records::default()
         };
         let block = records.encode(1, 2)[0];
@@ -330,7 +330,10 @@ mod tests {
     #[test]
     fn the_format_of_spans_is_frozen() {
         let records = Records {
-            spans: vec![Span { first: InodeId(0x0001_0000_0000_0002), end: InodeId(0x0001_0000_0000_0402) }],
+            spans: vec![Span {
+                first: ChunkFileId(0x0001_0000_0000_0002),
+                end: ChunkFileId(0x0001_0000_0000_0402),
+            }],
             ..Records::default()
         };
         let block = records.encode(1, 2)[0];

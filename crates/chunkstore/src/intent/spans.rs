@@ -11,7 +11,7 @@ use super::format::{DirtyRegions, Span};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use types::{HashMap, InodeId, PartitionId};
+use types::{ChunkFileId, ChunkSlot, HashMap, InodeId, PartitionId};
 
 /// Inodes that a span covers: enough to make the cost of its durable write negligible, and few
 /// enough that a recovery looks for all of them in some ten milliseconds.
@@ -56,19 +56,19 @@ impl ActiveSpan {
 struct State {
     /// The oldest first; at most [`MAX_SPANS`], and those that a recovery found.
     active: Vec<Arc<ActiveSpan>>,
-    /// The highest inode of each partition that the store has seen, for each slot of chunk files.
-    highest_inodes: HashMap<(PartitionId, u8), InodeId>,
+    /// The highest name of each partition and slot that the store has seen.
+    highest_names: HashMap<(PartitionId, ChunkSlot), ChunkFileId>,
 }
 
 impl State {
-    fn observe(&mut self, ino: InodeId) -> bool {
-        let highest = self.highest_inodes.entry((ino.partition(), ino.slot())).or_default();
+    fn observe(&mut self, ino: ChunkFileId) -> bool {
+        let highest = self.highest_names.entry((ino.partition(), ino.slot())).or_default();
         let is_beyond = *highest < ino;
         *highest = ino.max(*highest);
         is_beyond
     }
 
-    fn open_span(&self, ino: InodeId) -> Option<&Arc<ActiveSpan>> {
+    fn open_span(&self, ino: ChunkFileId) -> Option<&Arc<ActiveSpan>> {
         self.active.iter().rev().find(|known| known.is_open() && known.span.contains(ino))
     }
 }
@@ -78,14 +78,14 @@ impl State {
 pub(crate) struct Spans(Mutex<State>);
 
 /// Returns the span that begins with an inode. It stays within its partition.
-fn span_from(first: InodeId) -> Span {
+fn span_from(first: ChunkFileId) -> Span {
     let partition_end = (first.0 | ((1 << InodeId::SEQUENCE_BITS) - 1)).saturating_add(1);
-    Span { first, end: InodeId(first.0.saturating_add(SPAN_INODES).min(partition_end)) }
+    Span { first, end: ChunkFileId(first.0.saturating_add(SPAN_INODES).min(partition_end)) }
 }
 
 impl Spans {
     /// Records an inode that has a chunk file.
-    pub(crate) fn observe(&self, ino: InodeId) {
+    pub(crate) fn observe(&self, ino: ChunkFileId) {
         self.0.lock().observe(ino);
     }
 
@@ -96,7 +96,7 @@ impl Spans {
     /// Files that the store hasn't seen since it was opened may be in it all the same: a recovery
     /// examines them needlessly, and takes the content of their first region as right, as in every
     /// dirty region.
-    pub(crate) fn propose(&self, ino: InodeId, pending: usize) -> Option<Span> {
+    pub(crate) fn propose(&self, ino: ChunkFileId, pending: usize) -> Option<Span> {
         let mut state = self.0.lock();
         let is_beyond = state.observe(ino);
         let wanted = is_beyond && state.open_span(ino).is_none() && state.active.len() + pending < MAX_SPANS;
@@ -127,7 +127,7 @@ impl Spans {
     }
 
     /// Returns the open span that region 0 of a file may rely on from now on.
-    pub(crate) fn use_open(&self, ino: InodeId, pass: u64) -> Option<Arc<ActiveSpan>> {
+    pub(crate) fn use_open(&self, ino: ChunkFileId, pass: u64) -> Option<Arc<ActiveSpan>> {
         let state = self.0.lock();
         let found = state.open_span(ino)?;
         found.last_pass.store(pass, Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl Spans {
 
     /// Returns region 0 of the inodes of inherited spans from `from` on, in order: one more than
     /// `max` of them if there are so many.
-    pub(crate) fn inherited_from(&self, from: InodeId, max: usize) -> Vec<DirtyRegions> {
+    pub(crate) fn inherited_from(&self, from: ChunkFileId, max: usize) -> Vec<DirtyRegions> {
         let state = self.0.lock();
         let mut spans: Vec<Span> = state
             .active
@@ -178,7 +178,11 @@ impl Spans {
         for span in spans {
             let inodes = span.first.max(next).0..span.end.0;
             let limit = (max + 1).saturating_sub(found.len());
-            found.extend(inodes.take(limit).map(|ino| DirtyRegions { ino: InodeId(ino), first: 0, end: 1 }));
+            found.extend(inodes.take(limit).map(|ino| DirtyRegions {
+                ino: ChunkFileId(ino),
+                first: 0,
+                end: 1,
+            }));
             next = next.max(span.end);
         }
         found
@@ -197,8 +201,8 @@ impl Spans {
 mod tests {
     use super::*;
 
-    fn ino(partition: u16, sequence: u64) -> InodeId {
-        InodeId::new(PartitionId(partition), sequence)
+    fn ino(partition: u16, sequence: u64) -> ChunkFileId {
+        InodeId::new(PartitionId(partition), sequence).first_chunk_file()
     }
 
     #[test]
@@ -224,7 +228,7 @@ mod tests {
     fn a_span_ends_with_its_partition() {
         let last = ino(3, (1 << InodeId::SEQUENCE_BITS) - 1);
         let span = Spans::default().propose(last, 0).unwrap();
-        assert_eq!(span, Span { first: last, end: InodeId(last.0 + 1) });
+        assert_eq!(span, Span { first: last, end: ChunkFileId(last.0 + 1) });
     }
 
     #[test]

@@ -51,13 +51,15 @@ fn notes_are_on_disk_when_they_are_acknowledged() {
     run(async move {
         let log = fresh_log(&path).await;
         let statistics = Statistics::default();
-        log.mark_dirty(InodeId(5), range(100, 102), &statistics).await.unwrap();
-        log.mark_dirty(InodeId(6), ByteRange::new(7 * REGION_BYTES, u64::MAX), &statistics).await.unwrap();
-        log.mark_dirty(InodeId(5), range(101, 102), &statistics).await.unwrap();
+        log.mark_dirty(ChunkFileId(5), range(100, 102), &statistics).await.unwrap();
+        log.mark_dirty(ChunkFileId(6), ByteRange::new(7 * REGION_BYTES, u64::MAX), &statistics)
+            .await
+            .unwrap();
+        log.mark_dirty(ChunkFileId(5), range(101, 102), &statistics).await.unwrap();
         assert_eq!(statistics.intent_writes.get(), 2);
         let expected = [
-            DirtyRegions { ino: InodeId(5), first: 100, end: 102 },
-            DirtyRegions { ino: InodeId(6), first: 7, end: u64::MAX },
+            DirtyRegions { ino: ChunkFileId(5), first: 100, end: 102 },
+            DirtyRegions { ino: ChunkFileId(6), first: 7, end: u64::MAX },
         ];
         assert_eq!(notes_on_disk(&path).await, expected);
     });
@@ -70,7 +72,7 @@ fn concurrent_notes_share_writes() {
     run(async move {
         let log = fresh_log(&path).await;
         let statistics = Statistics::default();
-        let all = (0..100).map(|i| log.mark_dirty(InodeId(i), range(1, 2), &statistics)).collect();
+        let all = (0..100).map(|i| log.mark_dirty(ChunkFileId(i), range(1, 2), &statistics)).collect();
         rt::join_all(all).await.into_iter().for_each(|noted| noted.unwrap());
         // The first is written alone; the rest, which arrived meanwhile, together.
         assert!(statistics.intent_writes.get() <= 2, "{} writes", statistics.intent_writes.get());
@@ -85,20 +87,20 @@ fn a_full_log_is_rewritten_without_what_has_retired() {
     run(async move {
         let log = fresh_log(&path).await;
         let statistics = Statistics::default();
-        log.mark_dirty(InodeId(1), range(9, 10), &statistics).await.unwrap();
+        log.mark_dirty(ChunkFileId(1), range(9, 10), &statistics).await.unwrap();
         for i in 0..100 {
-            log.mark_dirty(InodeId(2), range(1000 + 2 * i, 1001 + 2 * i), &statistics).await.unwrap();
+            log.mark_dirty(ChunkFileId(2), range(1000 + 2 * i, 1001 + 2 * i), &statistics).await.unwrap();
             // Changes rely on the entry of inode 1 again and again; the others retire.
-            log.mark_dirty(InodeId(1), range(9, 10), &statistics).await.unwrap();
+            log.mark_dirty(ChunkFileId(1), range(9, 10), &statistics).await.unwrap();
             for ino in log.begin_retiring(1).keys() {
-                assert_eq!(*ino, InodeId(2));
+                assert_eq!(*ino, ChunkFileId(2));
                 log.retire(*ino);
             }
         }
         assert!(statistics.intent_compactions.get() >= 4);
         let notes = notes_on_disk(&path).await;
-        assert!(notes.contains(&DirtyRegions { ino: InodeId(1), first: 9, end: 10 }));
-        assert!(notes.contains(&DirtyRegions { ino: InodeId(2), first: 1198, end: 1199 }));
+        assert!(notes.contains(&DirtyRegions { ino: ChunkFileId(1), first: 9, end: 10 }));
+        assert!(notes.contains(&DirtyRegions { ino: ChunkFileId(2), first: 1198, end: 1199 }));
         assert!(notes.len() < 30, "{notes:?}");
     });
 }
@@ -113,7 +115,7 @@ fn a_torn_last_block_spoils_nothing_before_it() {
             let log = fresh_log(&path).await;
             let statistics = Statistics::default();
             for i in 0..5 {
-                log.mark_dirty(InodeId(i), range(3, 4), &statistics).await.unwrap();
+                log.mark_dirty(ChunkFileId(i), range(3, 4), &statistics).await.unwrap();
             }
             let notes = notes_on_disk(&path).await;
             let tail = log.tail.lock();

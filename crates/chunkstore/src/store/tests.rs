@@ -4,11 +4,11 @@ use crate::Durability;
 const FILES: u64 = 200;
 const PAGES: u64 = 5;
 
-fn places() -> impl Iterator<Item = (InodeId, u64)> {
-    (0..FILES).flat_map(|ino| (0..PAGES).map(move |page| (InodeId(ino), page * (4 << 20))))
+fn places() -> impl Iterator<Item = (ChunkFileId, u64)> {
+    (0..FILES).flat_map(|ino| (0..PAGES).map(move |page| (ChunkFileId(ino), page * (4 << 20))))
 }
 
-fn content(ino: InodeId) -> Vec<u8> {
+fn content(ino: ChunkFileId) -> Vec<u8> {
     vec![ino.0 as u8 + 1; 5000]
 }
 
@@ -33,7 +33,7 @@ async fn use_small_caches(dir: PathBuf) -> Result<()> {
     store.close().await?;
     let (store, report) = Store::open(&dir, &identity, options).await?;
     assert_eq!(report, RecoveryReport::default());
-    for ino in (0..FILES).map(InodeId) {
+    for ino in (0..FILES).map(ChunkFileId) {
         assert_eq!(store.verify(ino).await?, []);
     }
     Ok(())

@@ -5,11 +5,11 @@ use chunkstore::{Durability, IoPath, Store};
 use rt::sim::Machine;
 use std::path::Path;
 use std::time::Duration;
-use types::InodeId;
+use types::ChunkFileId;
 
 const DIR: &str = "/target";
-const IDLE: InodeId = InodeId(1);
-const BUSY: InodeId = InodeId(2);
+const IDLE: ChunkFileId = ChunkFileId(1);
+const BUSY: ChunkFileId = ChunkFileId(2);
 const BLOCK: usize = 4096;
 /// Blocks that are written to the file that changes all the time, and the time between two.
 const BLOCKS: usize = 80;

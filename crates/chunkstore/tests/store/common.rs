@@ -4,11 +4,11 @@ use rt::IoBuf;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use types::{InodeId, TargetId};
+use types::{ChunkFileId, TargetId};
 
 /// Length of each intent log file, bytes: small, so that it is rewritten often.
 pub const LOG_BYTES: u64 = 64 << 10;
-pub const INO: InodeId = InodeId(0x1_0000_0001);
+pub const INO: ChunkFileId = ChunkFileId(0x1_0000_0001);
 
 pub fn identity() -> Identity {
     Identity { cluster: "00000000-0000-4000-8000-000000000001".to_string(), target: TargetId(3) }
@@ -56,7 +56,7 @@ pub fn buf(data: &[u8]) -> IoBuf {
 
 pub async fn read(
     store: &Store,
-    ino: InodeId,
+    ino: ChunkFileId,
     offset: u64,
     len: usize,
     path: IoPath,

@@ -4,7 +4,7 @@ use crate::common::{INO, buf, open, read, with_target};
 use chunkstore::{Allocate, Durability, IoPath, Store};
 use rt::{CoreConfig, start_core};
 use std::sync::Arc;
-use types::{ByteRange, InodeId};
+use types::{ByteRange, ChunkFileId};
 
 const FILE_BYTES: u64 = 600 << 10;
 const ROUNDS: usize = 150;
@@ -124,7 +124,7 @@ fn interleaved_blocks_all_arrive() {
 async fn make_and_remove(store: Arc<Store>, core: u8) {
     for round in 0..100u64 {
         // The cores share some of the files.
-        let ino = InodeId(round / (1 + u64::from(core)));
+        let ino = ChunkFileId(round / (1 + u64::from(core)));
         store.write(ino, 0, &buf(&[7; 6000]), random_path(), Durability::Later).await.unwrap();
         let found = read(&store, ino, 0, 6000, random_path()).await.expect("a removal is no damage");
         assert!(found.iter().all(|byte| [0, 7].contains(byte)));

@@ -6,20 +6,20 @@ use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
-use types::{ByteRange, InodeId, Timestamp};
+use types::{ByteRange, ChunkFileId, Timestamp};
 
 const LONG_AGO: Timestamp = Timestamp::new(1_500_000_000, 123_456_000);
 
-async fn write(store: &Store, ino: InodeId) {
+async fn write(store: &Store, ino: ChunkFileId) {
     store.write(ino, 0, &buf(&[7; 9000]), IoPath::Cached, Durability::Later).await.unwrap();
 }
 
-async fn survey(store: &Store, ino: InodeId) -> Survey {
+async fn survey(store: &Store, ino: ChunkFileId) -> Survey {
     store.survey(ino, ByteRange::new(0, 9000), 4096, false).await.unwrap()
 }
 
 /// Returns the seconds by which ctime exceeds mtime.
-async fn is_touched_s(store: &Store, ino: InodeId) -> i64 {
+async fn is_touched_s(store: &Store, ino: ChunkFileId) -> i64 {
     let survey = survey(store, ino).await;
     survey.ctime.secs - survey.mtime.secs
 }
@@ -49,8 +49,8 @@ fn a_copy_keeps_mtime_and_looks_unmodified() {
         assert_eq!(is_touched_s(&store, INO).await, 0, "after a start");
         write(&store, INO).await;
         assert!(store.stat(INO).await.unwrap().mtime.secs > later.secs + 1000);
-        store.set_time(InodeId(99), LONG_AGO).await.unwrap();
-        assert_eq!(store.stat(InodeId(99)).await.unwrap().len, 0, "an absent one stays absent");
+        store.set_time(ChunkFileId(99), LONG_AGO).await.unwrap();
+        assert_eq!(store.stat(ChunkFileId(99)).await.unwrap().len, 0, "an absent one stays absent");
     });
 }
 

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use types::{ByteRange, InodeId};
+use types::{ByteRange, ChunkFileId};
 
 const DIR: &str = "/target";
 const FILE_BYTES: usize = 96 << 10;
@@ -92,8 +92,8 @@ enum End {
 
 type Models = Rc<RefCell<Vec<Model>>>;
 
-fn ino(file: usize) -> InodeId {
-    InodeId(file as u64 + 1)
+fn ino(file: usize) -> ChunkFileId {
+    ChunkFileId(file as u64 + 1)
 }
 
 fn random(below: u64) -> u64 {

@@ -6,7 +6,7 @@ use rt::IoBuf;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use types::{ByteRange, InodeId};
+use types::{ByteRange, ChunkFileId};
 
 const LEN: usize = 40 * 4096 + 100;
 
@@ -222,7 +222,7 @@ fn a_partial_write_does_not_whitewash_damage() {
 fn damage_of_one_file_leaves_others_alone() {
     with_target(|dir| async move {
         let store = opened_after(&dir, |file| file.write_all_at(b"damage", 0).unwrap()).await;
-        let other = InodeId(99);
+        let other = ChunkFileId(99);
         store.write(other, 0, &buf(b"fine"), IoPath::Cached, Durability::Now).await.unwrap();
         read(&store, INO, 0, 10, IoPath::Cached).await.expect_err("damage");
         assert_eq!(read(&store, other, 0, 6, IoPath::Cached).await.unwrap(), b"fine\0\0");
@@ -292,7 +292,7 @@ fn what_is_written_while_a_chunk_file_is_forgotten_stays() {
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;
         let range = ByteRange::new(0, 10_000);
-        for (at, ino) in (0..300).map(|i| (i, InodeId(INO.0 + 1 + i))) {
+        for (at, ino) in (0..300).map(|i| (i, ChunkFileId(INO.0 + 1 + i))) {
             let rests = at % 20;
             let forget = async {
                 store.give_up(ino, range).await.unwrap();
@@ -402,7 +402,7 @@ const WHOLE: ByteRange = ByteRange::new(0, 1 << 30);
 fn a_survey_is_the_same_of_equal_files_however_they_came_about() {
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;
-        let (one, two) = (InodeId(1), InodeId(2));
+        let (one, two) = (ChunkFileId(1), ChunkFileId(2));
         let data: Vec<u8> = (0..3 << 20).map(|i| (i / 4096 % 5) as u8).collect();
         store.write(one, 0, &buf(&data), IoPath::Cached, Durability::Later).await.unwrap();
         store.write(two, 0, &buf(&[9; 5 << 20]), IoPath::Cached, Durability::Later).await.unwrap();

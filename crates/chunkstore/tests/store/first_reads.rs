@@ -5,13 +5,13 @@ use crate::common::{buf, open, read, with_target};
 use chunkstore::{Durability, IoPath, Store};
 use std::ops::Range;
 use std::path::Path;
-use types::{InodeId, PartitionId};
+use types::{ChunkFileId, InodeId, PartitionId};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 128;
 
-fn ino() -> InodeId {
-    InodeId::new(PartitionId(1), 7)
+fn ino() -> ChunkFileId {
+    InodeId::new(PartitionId(1), 7).first_chunk_file()
 }
 
 fn content() -> Vec<u8> {

@@ -5,7 +5,7 @@ use chunkstore::{Allocate, Durability, IoPath, Kind, Options, Store};
 use rt::sim::Machine;
 use std::path::Path;
 use std::sync::Arc;
-use types::{ByteRange, InodeId};
+use types::{ByteRange, ChunkFileId};
 
 const DIR: &str = "/target";
 const CAPACITY: u64 = 16 << 20;
@@ -33,13 +33,13 @@ fn on_disk<F: Future<Output = ()> + 'static>(capacity: u64, test: impl FnOnce(Ar
     machine.run(whole).unwrap();
 }
 
-async fn write(store: &Store, ino: InodeId, piece: u64, byte: u8) -> chunkstore::Result<()> {
+async fn write(store: &Store, ino: ChunkFileId, piece: u64, byte: u8) -> chunkstore::Result<()> {
     let data = buf(&vec![byte; PIECE as usize]);
     store.write(ino, piece * PIECE, &data, IoPath::Cached, Durability::Later).await
 }
 
 /// Writes one file until the store refuses, and returns how many pieces it holds.
-async fn fill(store: &Store, ino: InodeId) -> u64 {
+async fn fill(store: &Store, ino: ChunkFileId) -> u64 {
     for piece in 0..TOO_MANY {
         if let Err(error) = write(store, ino, piece, 1).await {
             assert_eq!(error.kind(), Kind::NoSpace, "{error}");
@@ -61,12 +61,12 @@ fn writing_ends_before_the_disk_is_full() {
         assert!(free >= RESERVE, "{free} bytes are free");
         assert!(free < RESERVE + 2 * PIECE, "{free} bytes are free");
         let beyond = ByteRange::at(pieces * PIECE, PIECE);
-        for (ino, how) in [INO, InodeId(9)].into_iter().flat_map(|ino| HOW.map(|how| (ino, how))) {
+        for (ino, how) in [INO, ChunkFileId(9)].into_iter().flat_map(|ino| HOW.map(|how| (ino, how))) {
             let error = store.allocate(ino, beyond, how).await.unwrap_err();
             assert_eq!(error.kind(), Kind::NoSpace, "{error}");
         }
-        assert!(!store.has_chunk_file(InodeId(9)).await.unwrap(), "what is refused makes no chunk file");
-        assert_eq!(fill(&store, InodeId(9)).await, 0);
+        assert!(!store.has_chunk_file(ChunkFileId(9)).await.unwrap(), "what is refused makes no chunk file");
+        assert_eq!(fill(&store, ChunkFileId(9)).await, 0);
         let last = read(&store, INO, (pieces - 1) * PIECE, PIECE as usize, IoPath::Cached).await.unwrap();
         assert!(last.iter().all(|byte| *byte == 1));
     });
@@ -98,7 +98,7 @@ fn reservations_of_targets_that_share_a_disk_leave_the_reserve() {
             assert!(free + range.len() + SLACK >= before, "{how:?}: what is refused has taken space");
             // The allocated part of the claim isn't claimed any more.
             let rest = ByteRange::new(0, (free - KEPT) / PIECE * PIECE / 2);
-            other.allocate(InodeId(9), rest, how).await.unwrap();
+            other.allocate(ChunkFileId(9), rest, how).await.unwrap();
             other.close().await.unwrap();
         });
     }
@@ -150,7 +150,7 @@ fn a_punched_reservation_frees_only_its_own_space() {
         let data = read(&store, INO, 0, PIECE as usize, IoPath::Cached).await.unwrap();
         assert!(data.iter().all(|byte| *byte == 1));
 
-        let other = InodeId(9);
+        let other = ChunkFileId(9);
         reserve(other, 8, 10).await;
         for gap in reserve(other, 0, 4).await.gaps {
             store.allocate(other, gap, Allocate::Punch).await.unwrap();
@@ -164,7 +164,7 @@ fn a_punched_reservation_frees_only_its_own_space() {
 #[test]
 fn allocated_ranges_can_be_overwritten_on_a_full_disk() {
     on_small_disk(|store| async move {
-        let sparse = InodeId(9);
+        let sparse = ChunkFileId(9);
         write(&store, sparse, 3, 1).await.unwrap();
         fill(&store, INO).await;
         write(&store, INO, 2, 5).await.unwrap();
@@ -180,12 +180,12 @@ fn freeing_space_works_on_a_full_disk() {
     on_small_disk(|store| async move {
         let pieces = fill(&store, INO).await;
         store.allocate(INO, ByteRange::at(0, 2 * PIECE), Allocate::Punch).await.unwrap();
-        write(&store, InodeId(9), 0, 2).await.unwrap();
+        write(&store, ChunkFileId(9), 0, 2).await.unwrap();
         store.truncate(INO, (pieces - 4) * PIECE).await.unwrap();
-        write(&store, InodeId(9), 1, 2).await.unwrap();
+        write(&store, ChunkFileId(9), 1, 2).await.unwrap();
         store.delete(INO).await.unwrap();
         store.sync_all().await.unwrap();
-        assert!(fill(&store, InodeId(10)).await + 4 >= pieces);
+        assert!(fill(&store, ChunkFileId(10)).await + 4 >= pieces);
     });
 }
 

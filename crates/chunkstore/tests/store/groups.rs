@@ -7,13 +7,13 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use types::{ByteRange, GroupId, InodeId, PartitionId};
+use types::{ByteRange, ChunkFileId, GroupId, InodeId, PartitionId};
 
 const GROUP: GroupId = GroupId(7);
 const MIB: u64 = 1 << 20;
 
-fn ino(sequence: u64) -> InodeId {
-    InodeId::new(PartitionId(1), sequence)
+fn ino(sequence: u64) -> ChunkFileId {
+    InodeId::new(PartitionId(1), sequence).first_chunk_file()
 }
 
 async fn open_group(target: &Arc<Store>) -> Arc<Store> {
@@ -25,12 +25,12 @@ fn created_mark(dir: &Path) -> PathBuf {
     dir.join("made").join(GROUP.to_string())
 }
 
-async fn write(store: &Store, ino: InodeId, offset: u64, len: usize) {
+async fn write(store: &Store, ino: ChunkFileId, offset: u64, len: usize) {
     store.write(ino, offset, &buf(&vec![7; len]), IoPath::Cached, Durability::Later).await.unwrap();
 }
 
-async fn dirty_ranges(store: &Store) -> Vec<(InodeId, ByteRange)> {
-    let (noted, next) = store.dirty_ranges(InodeId(0), 10_000).await.unwrap();
+async fn dirty_ranges(store: &Store) -> Vec<(ChunkFileId, ByteRange)> {
+    let (noted, next) = store.dirty_ranges(ChunkFileId(0), 10_000).await.unwrap();
     assert_eq!(next, None);
     noted
 }
@@ -40,8 +40,8 @@ async fn reopen(target: &Arc<Store>) -> Arc<Store> {
 }
 
 /// Returns the files with dirty regions, fetched in parts.
-async fn named(store: &Store) -> Vec<InodeId> {
-    let (mut named, mut from) = (Vec::new(), Some(InodeId(0)));
+async fn named(store: &Store) -> Vec<ChunkFileId> {
+    let (mut named, mut from) = (Vec::new(), Some(ChunkFileId(0)));
     while let Some(at) = from {
         let (part, next) = store.dirty_ranges(at, 100).await.unwrap();
         assert!(part.len() <= 101, "{}", part.len());
@@ -283,7 +283,7 @@ fn files_are_listed_in_parts() {
             write(&group, ino(sequence), 0, 1).await;
         }
         for max in [1, 7, 100, 1000] {
-            let (mut listed, mut from) = (Vec::new(), Some(InodeId(0)));
+            let (mut listed, mut from) = (Vec::new(), Some(ChunkFileId(0)));
             while let Some(at) = from {
                 let (part, next) = group.files(at, max).await.unwrap();
                 assert!(part.len() <= max);
@@ -317,7 +317,7 @@ fn a_length_is_set_exactly() {
             assert_eq!(group.verify(file).await.unwrap(), []);
         }
         group.set_len(ino(3), 0).await.unwrap();
-        assert_eq!(group.files(InodeId(0), 10).await.unwrap().0.len(), 3);
+        assert_eq!(group.files(ChunkFileId(0), 10).await.unwrap().0.len(), 3);
         let refused = group.set_len(ino(1), u64::MAX).await.err().unwrap();
         assert_eq!(refused.kind(), Kind::TooLarge);
         group.allocate(ino(2), ByteRange::new(0, 4096), Allocate::Punch).await.unwrap();
@@ -343,7 +343,7 @@ fn a_store_whose_making_was_cut_short_is_made_whole() {
         rt::remove_dir(&Store::group_dir(&dir, GROUP).join("chunks")).await.unwrap();
         rt::remove_file(&created_mark(&dir)).await.unwrap();
         let group = reopen(&target).await;
-        assert_eq!(group.files(InodeId(0), 10).await.unwrap().0, []);
+        assert_eq!(group.files(ChunkFileId(0), 10).await.unwrap().0, []);
         assert!(rt::read_dir(&Store::group_dir(&dir, GROUP).join("chunks")).await.is_ok());
     });
 }
@@ -370,7 +370,7 @@ fn a_lost_store_is_recreated_only_for_a_full_resync() {
             }
             let made = Store::open_group(&target, GROUP, IfAbsent::Recreate).await.unwrap().unwrap().0;
             assert!(made.has_overflowed(), "{lost}: everything has to be compared");
-            assert_eq!(made.files(InodeId(0), 10).await.unwrap().0, []);
+            assert_eq!(made.files(ChunkFileId(0), 10).await.unwrap().0, []);
             // As after any other crash.
             drop(made);
             let group = reopen(&target).await;

@@ -10,7 +10,7 @@ use std::fs::OpenOptions;
 use std::future::ready;
 use std::path::Path;
 use std::rc::Rc;
-use types::InodeId;
+use types::ChunkFileId;
 
 const DIR: &str = "/target";
 const LEN: u64 = 20_000;
@@ -29,7 +29,7 @@ async fn write(store: &Store, at: At, len: usize) -> chunkstore::Result<()> {
     store.write_at(at, &buf(&vec![9; len]), IoPath::Cached, Durability::Later, ready(Ok(()))).await
 }
 
-async fn put(store: &Store, ino: InodeId, len: u64) {
+async fn put(store: &Store, ino: ChunkFileId, len: u64) {
     let data = vec![7; len as usize];
     store.write(ino, 0, &buf(&data), IoPath::Cached, Durability::Later).await.unwrap();
 }
@@ -167,7 +167,7 @@ fn a_crash_explains_what_is_missing_until_it_is_whole_again() {
 
 fn crash_explains_what_is_missing(seed: u64) {
     let mut machine = Machine::new(seed);
-    let (old, new) = (INO, InodeId(INO.0 + 1));
+    let (old, new) = (INO, ChunkFileId(INO.0 + 1));
     let store = Rc::new(RefCell::new(None));
     let kept = store.clone();
     machine

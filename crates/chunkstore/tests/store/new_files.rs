@@ -7,23 +7,23 @@ use rt::{CoreConfig, start_core};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{InodeId, PartitionId};
+use types::{ChunkFileId, InodeId, PartitionId};
 
 const FILES: u64 = 500;
 
-fn ino(sequence: u64) -> InodeId {
-    InodeId::new(PartitionId(1), sequence)
+fn ino(sequence: u64) -> ChunkFileId {
+    InodeId::new(PartitionId(1), sequence).first_chunk_file()
 }
 
-fn content(ino: InodeId) -> Vec<u8> {
+fn content(ino: ChunkFileId) -> Vec<u8> {
     vec![ino.0 as u8 | 1; 5000 + ino.0 as usize % 7000]
 }
 
-async fn write(store: &Store, ino: InodeId) {
+async fn write(store: &Store, ino: ChunkFileId) {
     store.write(ino, 0, &buf(&content(ino)), IoPath::Cached, Durability::Later).await.unwrap();
 }
 
-async fn check(store: &Store, ino: InodeId) {
+async fn check(store: &Store, ino: ChunkFileId) {
     let expected = content(ino);
     assert_eq!(read(store, ino, 0, expected.len(), IoPath::Cached).await.unwrap(), expected, "{ino:?}");
     assert_eq!(store.verify(ino).await.unwrap(), [], "{ino:?}");
@@ -112,7 +112,7 @@ fn deleted_and_truncated_files_of_a_span_leave_no_trace_for_recovery() {
         drop(store);
         let (store, report) = open(&dir).await;
         assert_eq!(report.files, 21);
-        let left: Vec<InodeId> = (1..=30).filter(|n| n % 3 != 1 || *n == 4).map(ino).collect();
+        let left: Vec<ChunkFileId> = (1..=30).filter(|n| n % 3 != 1 || *n == 4).map(ino).collect();
         assert_eq!(store.list().await.unwrap(), left);
         let cut = read(&store, ino(2), 0, 8192, IoPath::Cached).await.unwrap();
         assert_eq!((&cut[..4100], &cut[4100..]), (&content(ino(2))[..4100], &[0; 4092][..]));
@@ -182,7 +182,7 @@ fn files_examined_after(partitions: u16, seconds: u64) -> u64 {
             let (store, _) = open_with(Path::new(DIR), Options::default()).await;
             rt::spawn(store.clone().background());
             for partition in 0..partitions {
-                write(&store, InodeId::new(PartitionId(partition), 1)).await;
+                write(&store, InodeId::new(PartitionId(partition), 1).first_chunk_file()).await;
             }
             assert!(store.statistics().intent_compactions.get() > 0 || partitions < 15);
             rt::sleep(Duration::from_secs(seconds)).await;

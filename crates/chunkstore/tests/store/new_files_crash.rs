@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use types::{InodeId, PartitionId, block_sum};
+use types::{ChunkFileId, InodeId, PartitionId, block_sum};
 
 const DIR: &str = "/target";
 const SEEDS: u64 = 20;
@@ -32,7 +32,7 @@ struct Known {
 #[derive(Default)]
 struct World {
     next: u64,
-    files: BTreeMap<InodeId, Known>,
+    files: BTreeMap<ChunkFileId, Known>,
 }
 
 type Shared = Rc<RefCell<World>>;
@@ -41,10 +41,11 @@ fn random(below: u64) -> u64 {
     rt::random_u64() % below
 }
 
-fn next_ino(world: &Shared) -> InodeId {
+fn next_ino(world: &Shared) -> ChunkFileId {
     let mut world = world.borrow_mut();
     world.next += 1;
     InodeId::new(PartitionId((world.next % PARTITIONS) as u16), 1 + world.next / PARTITIONS)
+        .first_chunk_file()
 }
 
 /// Creates files forever, as `tar` does, and sometimes changes one of them.
@@ -71,7 +72,7 @@ async fn worker(store: Arc<Store>, world: Shared) {
     }
 }
 
-async fn write_new(store: &Store, world: &Shared, ino: InodeId) {
+async fn write_new(store: &Store, world: &Shared, ino: ChunkFileId) {
     let (fill, len) = (1 + random(255) as u8, 1 + random(MAX_LEN));
     world.borrow_mut().files.insert(ino, Known { fill, len, is_promised: false });
     let path = if random(2) == 0 { IoPath::Direct } else { IoPath::Cached };
@@ -88,7 +89,7 @@ async fn write_new(store: &Store, world: &Shared, ino: InodeId) {
 
 /// Writes the same bytes again, so that synced content stays the same; their checksums are computed
 /// again.
-async fn rewrite(store: &Store, world: &Shared, ino: InodeId) {
+async fn rewrite(store: &Store, world: &Shared, ino: ChunkFileId) {
     let Known { fill, len, .. } = world.borrow().files[&ino];
     let n = len.min(5000);
     store.write(ino, 0, &buf(&vec![fill; n as usize]), IoPath::Cached, Durability::Later).await.unwrap();
@@ -110,7 +111,8 @@ async fn examine(world: Shared) -> Result<(), Kind> {
     let (store, _) = open_with(Path::new(DIR), Options::default()).await;
     let touched = store.take_changing_at_crash();
     assert!(touched.is_sorted_by(|a, b| a < b), "each file is told once");
-    let files: Vec<(InodeId, Known)> = world.borrow().files.iter().map(|(ino, file)| (*ino, *file)).collect();
+    let files: Vec<(ChunkFileId, Known)> =
+        world.borrow().files.iter().map(|(ino, file)| (*ino, *file)).collect();
     for (ino, known) in files {
         let content = IoBuf::alloc(MAX_LEN as usize);
         store.read(ino, 0, &content, IoPath::Cached).await.map_err(|e| e.kind())?;
@@ -195,8 +197,8 @@ fn without_the_spans_new_files_look_damaged() {
     assert!(found > SEEDS as usize / 2, "only {found} of {SEEDS} seeds notice that spans are ignored");
 }
 
-fn first_files() -> impl Iterator<Item = InodeId> {
-    (1..=5).map(|sequence| InodeId::new(PartitionId(1), sequence))
+fn first_files() -> impl Iterator<Item = ChunkFileId> {
+    (1..=5).map(|sequence| InodeId::new(PartitionId(1), sequence).first_chunk_file())
 }
 
 async fn open() -> Arc<Store> {

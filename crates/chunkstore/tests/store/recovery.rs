@@ -3,13 +3,13 @@
 use crate::common::{INO, buf, open, open_with, read, with_target};
 use chunkstore::{Allocate, Durability, IoPath, Kind, Options};
 use std::time::Duration;
-use types::{ByteRange, InodeId};
+use types::{ByteRange, ChunkFileId};
 
 #[test]
 fn everything_written_is_there_after_a_kill() {
     with_target(|dir| async move {
         let (store, _) = open(&dir).await;
-        let other = InodeId(7);
+        let other = ChunkFileId(7);
         store.write(INO, 0, &buf(&[1; 3 << 20]), IoPath::Direct, Durability::Later).await.unwrap();
         store.maintain(0).await.unwrap();
         // None of these checksums reaches the disk.
@@ -138,7 +138,10 @@ fn the_background_retires_entries_and_ends_with_the_store() {
             signal.set();
         });
         for i in 0..40 {
-            store.write(InodeId(i), 0, &buf(&[1; 4096]), IoPath::Direct, Durability::Later).await.unwrap();
+            store
+                .write(ChunkFileId(i), 0, &buf(&[1; 4096]), IoPath::Direct, Durability::Later)
+                .await
+                .unwrap();
         }
         rt::sleep(Duration::from_millis(10)).await;
         store.close().await.unwrap();

@@ -7,7 +7,7 @@ use rt::sim::World;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use types::{ByteRange, GroupId, InodeId, PartitionId};
+use types::{ByteRange, ChunkFileId, GroupId, InodeId, PartitionId};
 
 const DIR: &str = "/target";
 const GROUP: GroupId = GroupId(7);
@@ -35,11 +35,11 @@ impl Side {
 
 #[derive(Clone, Copy, Debug)]
 enum Change {
-    Write { ino: InodeId, offset: u64, len: usize, fill: u8, durability: Durability },
-    Truncate(InodeId, u64),
-    Zero(InodeId, ByteRange, Allocate),
-    Delete(InodeId),
-    SetLen(InodeId, u64),
+    Write { ino: ChunkFileId, offset: u64, len: usize, fill: u8, durability: Durability },
+    Truncate(ChunkFileId, u64),
+    Zero(ChunkFileId, ByteRange, Allocate),
+    Delete(ChunkFileId),
+    SetLen(ChunkFileId, u64),
 }
 
 async fn make(store: Arc<Store>, change: Change) {
@@ -61,9 +61,9 @@ struct Content {
     blocks: BTreeMap<u64, Vec<u8>>,
 }
 
-type Contents = BTreeMap<InodeId, Content>;
+type Contents = BTreeMap<ChunkFileId, Content>;
 
-async fn content_of(store: &Store, ino: InodeId) -> Content {
+async fn content_of(store: &Store, ino: ChunkFileId) -> Content {
     assert_eq!(store.verify(ino).await.unwrap(), [], "{ino:?} looks damaged");
     let len = store.stat(ino).await.unwrap().len;
     let mut blocks = BTreeMap::new();
@@ -83,7 +83,7 @@ async fn content_of(store: &Store, ino: InodeId) -> Content {
 
 async fn contents_of(store: Arc<Store>) -> Contents {
     let mut contents = Contents::new();
-    let (files, next) = store.files(InodeId(0), usize::MAX).await.unwrap();
+    let (files, next) = store.files(ChunkFileId(0), usize::MAX).await.unwrap();
     assert_eq!(next, None);
     for ino in files {
         contents.insert(ino, content_of(&store, ino).await);
@@ -92,8 +92,8 @@ async fn contents_of(store: Arc<Store>) -> Contents {
 }
 
 /// Returns all dirty regions of a store, fetched in parts; `None` if everything is dirty.
-async fn dirty_ranges_of(store: Arc<Store>) -> Option<Vec<(InodeId, ByteRange)>> {
-    let (mut dirty, mut from) = (Vec::new(), Some(InodeId(0)));
+async fn dirty_ranges_of(store: Arc<Store>) -> Option<Vec<(ChunkFileId, ByteRange)>> {
+    let (mut dirty, mut from) = (Vec::new(), Some(ChunkFileId(0)));
     while let Some(at) = from {
         let (part, next) = store.dirty_ranges(at, 50).await.unwrap();
         assert!(part.iter().all(|(ino, _)| *ino >= at) && next.is_none_or(|next| next > at));
@@ -104,7 +104,7 @@ async fn dirty_ranges_of(store: Arc<Store>) -> Option<Vec<(InodeId, ByteRange)>>
 }
 
 /// Makes dirty ranges of `to` equal to `from`, including the length and existence of files.
-async fn resync(to: Arc<Store>, from: Contents, dirty: Vec<(InodeId, ByteRange)>) {
+async fn resync(to: Arc<Store>, from: Contents, dirty: Vec<(ChunkFileId, ByteRange)>) {
     for (ino, range) in dirty {
         let Some(file) = from.get(&ino) else {
             to.delete(ino).await.unwrap();
@@ -127,7 +127,7 @@ struct ReplicaPair {
     world: World,
     hosts: [rt::sim::HostId; 2],
     stores: [Option<Arc<Store>>; 2],
-    files: Vec<InodeId>,
+    files: Vec<ChunkFileId>,
     next: u64,
     overflows: u64,
 }
@@ -219,7 +219,7 @@ impl ReplicaPair {
         if self.files.is_empty() || self.random(4) == 0 {
             self.next += 1 + self.random(3);
             let partition = PartitionId((self.next % PARTITIONS) as u16);
-            self.files.push(InodeId::new(partition, 1 + self.next / PARTITIONS));
+            self.files.push(InodeId::new(partition, 1 + self.next / PARTITIONS).first_chunk_file());
         }
         // Mostly the same few, so that a file is deleted and created again while a replica is
         // missing.
@@ -320,7 +320,7 @@ impl ReplicaPair {
     }
 
     /// Returns the dirty regions of both, after checking that they cover every difference.
-    fn differences(&mut self, from: Side, label: &str) -> (Contents, Vec<(InodeId, ByteRange)>) {
+    fn differences(&mut self, from: Side, label: &str) -> (Contents, Vec<(ChunkFileId, ByteRange)>) {
         let mut dirty = Some(Vec::new());
         let mut contents = Vec::new();
         for side in [from, from.other()] {
@@ -330,7 +330,7 @@ impl ReplicaPair {
             contents.push(self.run(side, contents_of(store)));
         }
         let (theirs, ours) = (contents.pop().unwrap(), contents.pop().unwrap());
-        let all: BTreeSet<InodeId> = ours.keys().chain(theirs.keys()).copied().collect();
+        let all: BTreeSet<ChunkFileId> = ours.keys().chain(theirs.keys()).copied().collect();
         let Some(dirty) = dirty else {
             self.overflows += 1;
             return (ours, all.into_iter().map(|ino| (ino, ByteRange::new(0, u64::MAX))).collect());
@@ -365,10 +365,10 @@ impl ReplicaPair {
 }
 
 fn check_covered(
-    ino: InodeId,
+    ino: ChunkFileId,
     ours: Option<&Content>,
     theirs: Option<&Content>,
-    dirty: &[(InodeId, ByteRange)],
+    dirty: &[(ChunkFileId, ByteRange)],
     label: &str,
 ) {
     let of_file: Vec<ByteRange> = dirty.iter().filter(|note| note.0 == ino).map(|note| note.1).collect();

@@ -6,13 +6,13 @@ use chunkstore::{Durability, IfAbsent, IoPath, Kind, Store, StoreError};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use types::{ByteRange, GroupId, InodeId, TargetId};
+use types::{ByteRange, ChunkFileId, GroupId, TargetId};
 
 const GROUP: GroupId = GroupId(7);
 /// A file that is in the store and not open.
-const CLOSED: InodeId = InodeId(0x1_0000_0002);
+const CLOSED: ChunkFileId = ChunkFileId(0x1_0000_0002);
 /// A file that isn't in the store.
-const ABSENT: InodeId = InodeId(0x1_0000_0003);
+const ABSENT: ChunkFileId = ChunkFileId(0x1_0000_0003);
 const BLOCK: u64 = 4096;
 
 /// Path of the directory while something else is in its place.
@@ -32,7 +32,7 @@ fn mount(dir: &Path) {
     fs::rename(away(dir), dir).unwrap();
 }
 
-async fn write(store: &Store, ino: InodeId) -> chunkstore::Result<()> {
+async fn write(store: &Store, ino: ChunkFileId) -> chunkstore::Result<()> {
     store.write(ino, 0, &buf(&[7; BLOCK as usize]), IoPath::Cached, Durability::Now).await
 }
 
@@ -73,7 +73,7 @@ async fn require_all_fail(store: &Arc<Store>) {
     require_vanished("a removal of an open file", store.delete(INO).await);
     require_vanished("a replaced file", store.is_replaced(INO).await);
     require_vanished("a list", store.list().await);
-    require_vanished("a part of a list", store.files(InodeId(0), 10).await);
+    require_vanished("a part of a list", store.files(ChunkFileId(0), 10).await);
     require_vanished("missing files", store.missing().await);
     require_vanished("the groups", store.groups().await);
     require_vanished("room", store.space().await);
@@ -158,7 +158,7 @@ fn a_group_whose_folder_has_gone_is_no_group_without_files() {
         let folder = Store::group_dir(&dir, GROUP);
         unmount(&folder);
         require_vanished("a read", read(&group, ABSENT, 0, 1, IoPath::Cached).await);
-        require_vanished("a part of a list", group.files(InodeId(0), 10).await);
+        require_vanished("a part of a list", group.files(ChunkFileId(0), 10).await);
         require_vanished("the verifier of what is complete", group.adopt_verifier(9).await);
         require_vanished("a quick proof", group.check_dir());
         target.verify_dir().await.unwrap();

@@ -6,7 +6,8 @@ use crate::file::lease_epoch::LeaseContext;
 use rt::IoBuf;
 use std::time::Duration;
 use types::{
-    ByteRange, Errno, Error, Group, GroupId, InodeId, Layout, Result, Scheme, TargetId, TargetState,
+    ByteRange, ChunkFileId, Errno, Error, Group, GroupId, InodeId, Layout, Result, Scheme, TargetId,
+    TargetState,
 };
 use wire::{DataPath, LeaseMode, StorageOp, StorageReply};
 
@@ -126,7 +127,7 @@ impl Client {
     async fn transfer(
         &self,
         under: LeaseContext,
-        (chunk_file, group): (InodeId, GroupId),
+        (chunk_file, group): (ChunkFileId, GroupId),
         op: StorageOp,
         buf: IoBuf,
         execution: Execution,

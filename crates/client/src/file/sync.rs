@@ -17,10 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{
-    ClusterMap, Errno, Error, GroupId, InodeId, Layout, MemberState, PartitionId, Result, TargetId,
-    TargetState,
+    ChunkFileId, ClusterMap, Errno, Error, GroupId, InodeId, Layout, MemberState, PartitionId, Result,
+    TargetId, TargetState,
 };
 use wire::{LeaseMode, MetaOp, StorageOp, StorageRequest};
+
+/// In requests that concern no chunk file.
+const NO_CHUNK_FILE: ChunkFileId = InodeId::ROOT.first_chunk_file();
 
 /// Time-out for a target of mirrored groups, after which its groups are asked instead. Long enough
 /// for a disk to write much, and short compared with the time-out of a client's request.
@@ -197,7 +200,7 @@ impl Client {
     async fn sync_target(&self, target: TargetId) -> Result<()> {
         let is_single = self.unreplicated.0.read().contains(&target);
         if is_single || !is_mirror(&self.current_map(), target) {
-            let destination = (ChunkLocation::Target(target), InodeId::ROOT);
+            let destination = (ChunkLocation::Target(target), NO_CHUNK_FILE);
             return self
                 .send_storage(
                     LeaseContext::without_lease(InodeId::ROOT),
@@ -222,7 +225,7 @@ impl Client {
 
     /// Returns `None` if the target hasn't answered in time.
     async fn sync_member(&self, target: TargetId) -> Option<Result<()>> {
-        let request = StorageRequest::new(self.session.id, target, InodeId::ROOT, StorageOp::SyncTarget);
+        let request = StorageRequest::new(self.session.id, target, NO_CHUNK_FILE, StorageOp::SyncTarget);
         let deadline = Box::pin(rt::sleep(MEMBER_SYNC_TIMEOUT));
         let answer = self.storage.call_or_abandon(deadline, request, None).await;
         answer.map(|answer| answer.map(drop))
@@ -230,7 +233,7 @@ impl Client {
 
     /// Syncs the data of a group on all members that are in sync.
     async fn sync_group(&self, group: GroupId) -> Result<()> {
-        let destination = (ChunkLocation::Group(group), InodeId::ROOT);
+        let destination = (ChunkLocation::Group(group), NO_CHUNK_FILE);
         self.send_storage(
             LeaseContext::without_lease(InodeId::ROOT),
             destination,

@@ -9,7 +9,7 @@ use crate::session::Session;
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{Attr, Error, HashMap, HashSet, InodeId, Refusal, Result};
+use types::{Attr, ChunkFileId, Error, HashMap, HashSet, InodeId, Refusal, Result};
 use wire::spec::Right;
 use wire::{Capability, MetaOp, MetaReply, StorageOp};
 
@@ -138,10 +138,10 @@ impl Capabilities {
 
     /// Whether a refused request is to be repeated with another capability: its capability expired
     /// on the way, or the key was changed.
-    pub(crate) fn drop_if_stale(&self, name: InodeId, error: &Error) -> bool {
+    pub(crate) fn drop_if_stale(&self, name: ChunkFileId, error: &Error) -> bool {
         let is_stale = error.errno == Refusal::ExpiredCapability;
         if is_stale {
-            self.forget(name.owner_of_chunk_file());
+            self.forget(name.owner());
         }
         is_stale
     }
@@ -163,8 +163,8 @@ impl Capabilities {
 impl Session {
     /// Returns the capability for a request about the chunk file `name`; `None` if the service
     /// issues none.
-    pub(crate) async fn capability(&self, name: InodeId, op: &StorageOp) -> Result<Option<Capability>> {
-        let ino = name.owner_of_chunk_file();
+    pub(crate) async fn capability(&self, name: ChunkFileId, op: &StorageOp) -> Result<Option<Capability>> {
+        let ino = name.owner();
         if !self.capabilities.is_issued.load(Ordering::Acquire) {
             return Ok(None);
         }

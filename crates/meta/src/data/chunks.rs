@@ -5,8 +5,8 @@ use net::{GroupDestination, StorageChannels};
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{
-    ClusterMap, Errno, Error, Group, GroupId, InodeId, Layout, MapHandle, PoolId, Result, Scheme, SessionId,
-    TargetId, Timestamp,
+    ChunkFileId, ChunkSlot, ClusterMap, Errno, Error, Group, GroupId, InodeId, Layout, MapHandle, PoolId,
+    Result, Scheme, SessionId, TargetId, Timestamp,
 };
 use wire::{StorageOp, StorageReply, StorageRequest};
 
@@ -24,9 +24,17 @@ pub(crate) struct EpochedFile {
     pub epoch: u64,
 }
 
-impl EpochedFile {
+/// One chunk file, with the lease epoch of a request to it.
+#[derive(Clone, Copy)]
+pub(crate) struct EpochedChunkFile {
+    pub name: ChunkFileId,
+    pub epoch: u64,
+}
+
+impl EpochedChunkFile {
     /// For requests that concern no file.
-    pub const TARGET: EpochedFile = EpochedFile { ino: InodeId::ROOT, epoch: 0 };
+    pub const TARGET: EpochedChunkFile =
+        EpochedChunkFile { name: InodeId::ROOT.first_chunk_file(), epoch: 0 };
 }
 
 /// Location of chunk files: a name space of chunk file names.
@@ -61,9 +69,10 @@ pub(crate) struct ChunkAttributes {
 }
 
 impl Chunks {
-    /// Deletes all chunk files of a file.
-    pub async fn delete(&self, file: EpochedFile, layout: &Layout) -> Result<()> {
-        self.each(file, layout, |_| StorageOp::Delete).await.map(|_| ())
+    /// Deletes the chunk files of a doomed record.
+    pub async fn delete_doomed(&self, record: EpochedChunkFile, layout: &Layout) -> Result<()> {
+        let name = |stripe| namespace::doomed_chunk_file(record.name, layout, stripe);
+        self.each_named(layout, record.epoch, name, |_| StorageOp::Delete).await.map(drop)
     }
 
     /// Applies an operation to the chunk file of each stripe, and syncs it. Size recovery at the
@@ -125,12 +134,23 @@ impl Chunks {
         layout: &Layout,
         op: impl Fn(usize) -> StorageOp,
     ) -> Result<Vec<(usize, StorageReply)>> {
+        self.each_named(layout, epoch, |stripe| layout.chunk_file(ino, stripe), op).await
+    }
+
+    /// The same for chunk files with these names.
+    async fn each_named(
+        &self,
+        layout: &Layout,
+        epoch: u64,
+        name: impl Fn(usize) -> ChunkFileId,
+        op: impl Fn(usize) -> StorageOp,
+    ) -> Result<Vec<(usize, StorageReply)>> {
         let mut calls = Vec::new();
         for (stripe, group) in layout.groups.iter().enumerate() {
             if self.is_lost(*group) {
                 continue;
             }
-            let file = EpochedFile { ino: layout.chunk_file(ino, stripe), epoch };
+            let file = EpochedChunkFile { name: name(stripe), epoch };
             let call = self.at_group(*group, file, op(stripe));
             calls.push(async move { call.await.map(|reply| (stripe, reply)) });
         }
@@ -139,7 +159,12 @@ impl Chunks {
 
     /// Sends one request to a group, about the chunk file of this name: to its target, or to its
     /// primary, which has all members execute it.
-    pub async fn at_group(&self, group: GroupId, file: EpochedFile, op: StorageOp) -> Result<StorageReply> {
+    pub async fn at_group(
+        &self,
+        group: GroupId,
+        file: EpochedChunkFile,
+        op: StorageOp,
+    ) -> Result<StorageReply> {
         let location = self.location(group)?;
         self.at(location, file, op).await
     }
@@ -148,7 +173,7 @@ impl Chunks {
     pub async fn at(
         &self,
         location: ChunkLocation,
-        file: EpochedFile,
+        file: EpochedChunkFile,
         op: StorageOp,
     ) -> Result<StorageReply> {
         self.send(location, file, op, None).await
@@ -158,11 +183,11 @@ impl Chunks {
     pub async fn send(
         &self,
         location: ChunkLocation,
-        EpochedFile { ino, epoch }: EpochedFile,
+        EpochedChunkFile { name, epoch }: EpochedChunkFile,
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let of = |target| StorageRequest { epoch, ..StorageRequest::new(SessionId(0), target, ino, op) };
+        let of = |target| StorageRequest { epoch, ..StorageRequest::new(SessionId(0), target, name, op) };
         match location {
             ChunkLocation::Target(target) => self.channels.call(of(target), payload).await,
             ChunkLocation::Group(group) => {
@@ -208,7 +233,12 @@ impl Chunks {
     }
 
     /// The stripe whose chunk file has this slot at a location.
-    pub fn stripe_in(&self, layout: &Layout, slot: u8, location: ChunkLocation) -> Result<Option<usize>> {
+    pub fn stripe_in(
+        &self,
+        layout: &Layout,
+        slot: ChunkSlot,
+        location: ChunkLocation,
+    ) -> Result<Option<usize>> {
         for (stripe, id) in layout.groups.iter().enumerate() {
             let is_there = match location {
                 ChunkLocation::Target(target) => {

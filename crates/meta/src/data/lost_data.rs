@@ -7,14 +7,14 @@
 //! damage. A chunk file that is known to have been longer is extended again, by a hole at its end,
 //! before clients access it: a chunk file shorter than its known length is damage, too.
 
-use crate::data::chunks::{ChunkLocation, EpochedFile};
+use crate::data::chunks::{ChunkLocation, EpochedChunkFile};
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
 use crate::store::restore_records::RestoreRecord;
 use crate::store::transaction_view::View;
 use namespace::Chunks;
 use std::time::Duration;
-use types::{ByteRange, Errno, InodeId, Layout, Result, SessionId};
+use types::{ByteRange, ChunkFileId, Errno, InodeId, Layout, Result, SessionId};
 use wire::{AllocateMode, MetaOp, StorageOp, StorageReply};
 
 /// Unit of the block count of a file, in bytes.
@@ -60,7 +60,7 @@ impl MetaService {
     pub(crate) fn recorded_chunk(
         &self,
         location: ChunkLocation,
-        name: InodeId,
+        name: ChunkFileId,
         layout: &Layout,
         (size, blocks, known): (u64, u64, &[u64]),
     ) -> Result<Option<RecordedChunk>> {
@@ -78,15 +78,15 @@ impl MetaService {
     pub(crate) async fn check_new_chunk_files(
         &self,
         location: ChunkLocation,
-        (first, end): (InodeId, InodeId),
+        (first, end): (ChunkFileId, ChunkFileId),
         restore_record: &RestoreRecord,
     ) -> Result<()> {
         let (partition, slot) = (first.partition(), first.slot());
         if !self.has_partition(partition) || end <= first {
             return Ok(());
         }
-        let last = InodeId(end.0 - 1).owner_of_chunk_file();
-        let mut after = InodeId(first.owner_of_chunk_file().0.saturating_sub(1));
+        let last = ChunkFileId(end.0 - 1).owner();
+        let mut after = InodeId(first.owner().0.saturating_sub(1));
         loop {
             let read = |view: &View<'_>| namespace::inodes(view, partition, after, BACKGROUND_BATCH);
             let page = self.read(partition, read).await?;
@@ -114,7 +114,7 @@ impl MetaService {
     /// The same for a file that is being written, once that has ended. Its writer, which may have
     /// survived, asks all chunk files for their blocks at the end: some of them may have answered
     /// before the crash.
-    pub(crate) fn check_when_written(&self, location: ChunkLocation, name: InodeId) {
+    pub(crate) fn check_when_written(&self, location: ChunkLocation, name: ChunkFileId) {
         let Some(service) = self.self_ref.upgrade() else { return };
         rt::spawn(async move {
             let mut backoff = FIRST_BACKOFF;
@@ -137,10 +137,10 @@ impl MetaService {
     async fn check_unless_writing(
         &self,
         location: ChunkLocation,
-        name: InodeId,
+        name: ChunkFileId,
         access: ClientAccess,
     ) -> Result<bool> {
-        let ino = name.owner_of_chunk_file();
+        let ino = name.owner();
         let chunks = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
         let (layout, attributes) = match chunks {
             Chunks::Changing { .. } => return Ok(false),
@@ -154,7 +154,7 @@ impl MetaService {
             return Ok(true);
         };
         if recorded.local_len > 0 {
-            let file = EpochedFile { ino: name, epoch: self.leases.epoch(ino) };
+            let file = EpochedChunkFile { name, epoch: self.leases.epoch(ino) };
             self.record_loss(location, file, recorded, access).await?;
         }
         self.correct_length(location, name).await
@@ -164,17 +164,17 @@ impl MetaService {
     /// doesn't know of that, and a client that extends the file would read the old content. Extends
     /// one that is shorter than known after a power loss. Returns false if a session changes the
     /// file again.
-    async fn correct_length(&self, location: ChunkLocation, name: InodeId) -> Result<bool> {
+    async fn correct_length(&self, location: ChunkLocation, name: ChunkFileId) -> Result<bool> {
         if self.length_correction(location, name).await?.is_none() {
             return Ok(true);
         }
-        let ino = name.owner_of_chunk_file();
+        let ino = name.owner();
         let migrator = self.sessions.register_local(SessionId::from_random(rt::secret_u64()))?;
         let correct = async {
             // Under this lease no other session knows of an end beyond the recorded one.
             let _lease = self.acquire_exclusive_lease(&migrator, ino).await?;
             let Some(correction) = self.length_correction(location, name).await? else { return Ok(()) };
-            let file = EpochedFile { ino: name, epoch: self.leases.epoch(ino) };
+            let file = EpochedChunkFile { name, epoch: self.leases.epoch(ino) };
             self.chunks.at(location, file, correction).await?;
             self.chunks.at(location, file, StorageOp::Sync).await.map(drop)
         };
@@ -187,8 +187,12 @@ impl MetaService {
     }
 
     /// The operation that corrects a chunk file's length, if no session is changing its file.
-    async fn length_correction(&self, location: ChunkLocation, name: InodeId) -> Result<Option<StorageOp>> {
-        let ino = name.owner_of_chunk_file();
+    async fn length_correction(
+        &self,
+        location: ChunkLocation,
+        name: ChunkFileId,
+    ) -> Result<Option<StorageOp>> {
+        let ino = name.owner();
         let chunks = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
         let Chunks::Stable { layout, size, blocks, length_bounds: known, changed } = chunks else {
             return Ok(None);
@@ -199,7 +203,7 @@ impl MetaService {
         }
         let recorded = self.recorded_chunk(location, name, &layout, (size, blocks, &known))?;
         let Some(recorded) = recorded else { return Ok(None) };
-        let file = EpochedFile { ino: name, epoch: self.leases.epoch(ino) };
+        let file = EpochedChunkFile { name, epoch: self.leases.epoch(ino) };
         match self.chunks.at(location, file, StorageOp::Stat).await? {
             StorageReply::Stat { len, .. } if len > recorded.local_len => {
                 Ok(Some(StorageOp::Truncate { len: recorded.local_len }))
@@ -217,7 +221,7 @@ impl MetaService {
     pub(crate) async fn record_loss(
         &self,
         location: ChunkLocation,
-        file: EpochedFile,
+        file: EpochedChunkFile,
         recorded: RecordedChunk,
         access: ClientAccess,
     ) -> Result<()> {
@@ -225,7 +229,7 @@ impl MetaService {
         else {
             return Ok(());
         };
-        let ino = file.ino.owner_of_chunk_file();
+        let ino = file.name.owner();
         if is_lost {
             tracing::error!(ino = ino.0, %location, "a chunk file that had been synced is missing after a crash: run weft fsck");
             return Ok(());

@@ -1,7 +1,7 @@
 //! Recovery after clients that died: deletion of orphans that no session uses any more, and size
 //! recovery of files whose chunk files may differ from their inodes.
 
-use crate::data::chunks::{ChunkLocation, EpochedFile};
+use crate::data::chunks::{ChunkLocation, EpochedChunkFile, EpochedFile};
 use crate::data::lost_data::ClientAccess;
 use crate::drain::{Claim, ReconcileClaim};
 use crate::limits::{BACKGROUND_BATCH, DELETION_COMMIT_POLL, RECORDS_PER_DELETION, RETRY_PAUSE};
@@ -13,7 +13,7 @@ use crate::store::transaction_view::store_error;
 use namespace::{Chunks, OrphanInode, UnrecoveredFile, keys};
 use net::Deadline;
 use std::sync::Arc;
-use types::{Credentials, GroupId, InodeId, Layout, PartitionId, Result, SessionId, TargetId};
+use types::{ChunkFileId, Credentials, GroupId, InodeId, Layout, PartitionId, Result, SessionId, TargetId};
 use wire::mgmt::ReconcileFiles;
 use wire::{MetaOp, MetaRequest, StorageOp, WriteRecord};
 
@@ -90,7 +90,7 @@ impl MetaService {
         let restore_record = self.restore_record().await?;
         for &name in touched.files.iter().filter(|ino| self.has_partition(ino.partition())) {
             let Some(_claim) = self.claim_to_reconcile(location, name).await else { continue };
-            let ino = name.owner_of_chunk_file();
+            let ino = name.owner();
             let chunks = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
             let recorded = match chunks {
                 // A chunk file that a migration left behind after its deletion: no writer of the
@@ -125,7 +125,7 @@ impl MetaService {
             // If this service is replaced meanwhile, the target refuses this operation once other
             // services use the file.
             let epoch = if recorded.is_some() { self.leases.epoch(ino) } else { self.leases.next_epoch(ino) };
-            let file = EpochedFile { ino: name, epoch };
+            let file = EpochedChunkFile { name, epoch };
             self.chunks.at(location, file, change).await?;
             if let Some(recorded) = recorded.filter(|claimed| claimed.local_len > 0) {
                 self.record_loss(location, file, recorded, ClientAccess::Closed).await?;
@@ -134,13 +134,13 @@ impl MetaService {
         for range in &touched.new {
             self.check_new_chunk_files(location, *range, &restore_record).await?;
         }
-        self.chunks.at(location, EpochedFile::TARGET, StorageOp::SyncTarget).await.map(drop)
+        self.chunks.at(location, EpochedChunkFile::TARGET, StorageOp::SyncTarget).await.map(drop)
     }
 
     /// `None` if another task handles the chunk file. A migration fills a chunk file that belongs
     /// to no file yet, and notices that the target, or the group's primary, restarted. A deletion
     /// under way is repeated.
-    async fn claim_to_reconcile(&self, location: ChunkLocation, name: InodeId) -> Option<Claim<'_>> {
+    async fn claim_to_reconcile(&self, location: ChunkLocation, name: ChunkFileId) -> Option<Claim<'_>> {
         loop {
             match self.claims.claim_to_reconcile(location, name) {
                 ReconcileClaim::Free(claim) => return Some(claim),

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use types::InodeId;
+use types::ChunkFileId;
 
 /// Names that this process doesn't use again, because a request to them may still be under way.
 /// Beyond the limit the oldest is dropped: by then every request has long timed out.
@@ -41,9 +41,9 @@ pub(crate) enum ReconcileClaim<'a> {
 
 #[derive(Default)]
 struct State {
-    claimed: BTreeMap<(ChunkLocation, InodeId), ClaimPurpose>,
+    claimed: BTreeMap<(ChunkLocation, ChunkFileId), ClaimPurpose>,
     /// With the order in which they were added.
-    retired: BTreeMap<(ChunkLocation, InodeId), u64>,
+    retired: BTreeMap<(ChunkLocation, ChunkFileId), u64>,
     retirements: u64,
     reconcile_locks: BTreeMap<ChunkLocation, ReconcileLock>,
 }
@@ -51,7 +51,7 @@ struct State {
 /// A claim on a chunk file, until this is dropped.
 pub(crate) struct Claim<'a> {
     claims: &'a Claims,
-    file: (ChunkLocation, InodeId),
+    file: (ChunkLocation, ChunkFileId),
 }
 
 impl Drop for Claim<'_> {
@@ -62,7 +62,7 @@ impl Drop for Claim<'_> {
 
 impl State {
     /// Takes a free chunk file; returns whether it was free.
-    fn try_take(&mut self, file: (ChunkLocation, InodeId), by: ClaimPurpose) -> bool {
+    fn try_take(&mut self, file: (ChunkLocation, ChunkFileId), by: ClaimPurpose) -> bool {
         match self.claimed.entry(file) {
             Entry::Vacant(free) => {
                 free.insert(by);
@@ -103,7 +103,7 @@ impl Claim<'_> {
 
 impl Claims {
     /// Claims a chunk file; `None` if it is claimed or retired.
-    pub fn claim(&self, location: ChunkLocation, name: InodeId) -> Option<Claim<'_>> {
+    pub fn claim(&self, location: ChunkLocation, name: ChunkFileId) -> Option<Claim<'_>> {
         let (file, mut state) = ((location, name), self.0.lock());
         let is_free =
             !state.retired.contains_key(&file) && state.try_take(file, ClaimPurpose::FillOrReconcile);
@@ -113,7 +113,7 @@ impl Claims {
     }
 
     /// Claims a chunk file for deletion; `None` while it is claimed.
-    pub fn claim_to_delete(&self, location: ChunkLocation, name: InodeId) -> Option<Claim<'_>> {
+    pub fn claim_to_delete(&self, location: ChunkLocation, name: ChunkFileId) -> Option<Claim<'_>> {
         let file = (location, name);
         let is_free = self.0.lock().try_take(file, ClaimPurpose::Deletion { must_repeat: false });
         is_free.then(|| Claim { claims: self, file })
@@ -121,7 +121,7 @@ impl Claims {
 
     /// Claims a chunk file for crash reconciliation, since its target restarted and may have an
     /// older state of it.
-    pub fn claim_to_reconcile(&self, location: ChunkLocation, name: InodeId) -> ReconcileClaim<'_> {
+    pub fn claim_to_reconcile(&self, location: ChunkLocation, name: ChunkFileId) -> ReconcileClaim<'_> {
         let (file, mut state) = ((location, name), self.0.lock());
         if state.try_take(file, ClaimPurpose::FillOrReconcile) {
             drop(state);
@@ -141,7 +141,7 @@ impl Claims {
     }
 
     /// Whether it can't be claimed.
-    pub fn is_claimed(&self, location: ChunkLocation, name: InodeId) -> bool {
+    pub fn is_claimed(&self, location: ChunkLocation, name: ChunkFileId) -> bool {
         let state = self.0.lock();
         state.claimed.contains_key(&(location, name)) || state.retired.contains_key(&(location, name))
     }
@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn what_is_claimed_is_free_again_unless_it_is_burnt() {
-        let (claims, location, name) = (Claims::default(), ChunkLocation::Target(TargetId(1)), InodeId(2));
+        let (claims, location, name) =
+            (Claims::default(), ChunkLocation::Target(TargetId(1)), ChunkFileId(2));
         let claim = claims.claim(location, name).unwrap();
         assert!(claims.claim(location, name).is_none() && claims.claim_to_delete(location, name).is_none());
         assert!(matches!(claims.claim_to_reconcile(location, name), ReconcileClaim::HandledByHolder));
@@ -168,7 +169,8 @@ mod tests {
 
     #[test]
     fn a_deletion_under_way_is_repeated_when_its_target_restarts() {
-        let (claims, location, name) = (Claims::default(), ChunkLocation::Target(TargetId(1)), InodeId(2));
+        let (claims, location, name) =
+            (Claims::default(), ChunkLocation::Target(TargetId(1)), ChunkFileId(2));
         let claim = claims.claim_to_delete(location, name).unwrap();
         assert!(matches!(claims.claim_to_reconcile(location, name), ReconcileClaim::HandledByHolder));
         assert!(!claim.mark_deleted());

@@ -1,7 +1,7 @@
 //! Moving one stripe from group to group.
 
 use super::transfer::{Endpoint, Transfer, truncated_source_error};
-use crate::data::chunks::EpochedFile;
+use crate::data::chunks::EpochedChunkFile;
 use crate::limits::{EXCLUSIVE_TIMEOUT, MAX_FINAL_REGIONS, MAX_FINAL_REGIONS_BUSY, MAX_ROUNDS};
 use crate::service::MetaService;
 use crate::session::table::Session;
@@ -9,7 +9,7 @@ use crate::store::restore_records::RestoreRecord;
 use namespace::{Chunks, MoveStep, StripeMove};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use types::{Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme};
+use types::{ChunkSlot, Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme};
 use wire::{StorageOp, StorageReply};
 
 /// Destination of a stripe.
@@ -118,7 +118,7 @@ impl MetaService {
         if min_len == 0 {
             return Ok(());
         }
-        let file = EpochedFile { ino: source.name, epoch: 0 };
+        let file = EpochedChunkFile { name: source.name, epoch: 0 };
         match self.chunks.at(source.location, file, StorageOp::Stat).await? {
             // A truncation under way only postpones the move.
             StorageReply::Stat { len, .. } if len < min_len => {
@@ -172,10 +172,11 @@ impl MetaService {
         ino: InodeId,
         (layout, stripe): (&Layout, usize),
         request: &MoveRequest<'_>,
-    ) -> Result<(GroupId, u8)> {
+    ) -> Result<(GroupId, ChunkSlot)> {
         let doomed = self
             .read(ino.partition(), |view| {
                 (0..layout::MAX_SLOTS)
+                    .map(ChunkSlot)
                     .map(|slot| namespace::doomed_in(view, ino, slot))
                     .collect::<Result<Vec<_>, _>>()
             })
@@ -184,9 +185,9 @@ impl MetaService {
         let is_restored = self.restore_record().await? != RestoreRecord::default();
         let mut present = BTreeSet::new();
         loop {
-            let is_taken = |group: GroupId, slot: u8| {
+            let is_taken = |group: GroupId, slot: ChunkSlot| {
                 let location = self.chunks.location(group);
-                doomed[slot as usize].contains(&group)
+                doomed[usize::from(slot.0)].contains(&group)
                     || present.contains(&(group, slot))
                     || location.is_ok_and(|location| self.claims.is_claimed(location, ino.chunk_file(slot)))
                     || (request.lacks_space)(group)
@@ -206,8 +207,8 @@ impl MetaService {
     }
 
     /// Whether no chunk file exists with the new name.
-    async fn is_vacant(&self, ino: InodeId, (group, slot): (GroupId, u8)) -> Result<bool> {
-        let file = EpochedFile { ino: ino.chunk_file(slot), epoch: 0 };
+    async fn is_vacant(&self, ino: InodeId, (group, slot): (GroupId, ChunkSlot)) -> Result<bool> {
+        let file = EpochedChunkFile { name: ino.chunk_file(slot), epoch: 0 };
         match self.chunks.at_group(group, file, StorageOp::Stat).await? {
             StorageReply::Stat { len, .. } => Ok(len == 0),
             other => Err(Error::new(

@@ -1,10 +1,10 @@
 //! Copying a chunk file between locations while it changes.
 
-use crate::data::chunks::{ChunkLocation, Chunks, EpochedFile};
+use crate::data::chunks::{ChunkLocation, Chunks, EpochedChunkFile};
 use crate::limits::COPIES_AT_ONCE;
 use rt::IoBuf;
 use std::cell::Cell;
-use types::{BLOCK_SIZE, Errno, Error, InodeId, Refusal, Result, Timestamp};
+use types::{BLOCK_SIZE, ChunkFileId, Errno, Error, Refusal, Result, Timestamp};
 use wire::{DIRTY_REGION_BYTES, DataPath, SeekTarget, StorageOp, StorageReply};
 
 /// Transfers of at least this many bytes bypass the page caches of both sides: they are unlikely to
@@ -15,7 +15,7 @@ const DIRECT_FROM: u64 = 64 * 1024;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     pub location: ChunkLocation,
-    pub name: InodeId,
+    pub name: ChunkFileId,
 }
 
 /// Attributes of a chunk file.
@@ -230,7 +230,7 @@ impl<'a> Transfer<'a> {
     async fn send(&self, end: Endpoint, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
         // The source is only read.
         let epoch = if end == self.destination { self.epoch } else { 0 };
-        self.chunks.send(end.location, EpochedFile { ino: end.name, epoch }, op, payload).await
+        self.chunks.send(end.location, EpochedChunkFile { name: end.name, epoch }, op, payload).await
     }
 }
 

@@ -4,7 +4,10 @@ use crate::drain::DrainStatus;
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
 use crate::session::table::SessionKind;
-use types::{Errno, Error, InodeId, Layout, PartitionId, PoolId, Result, SessionId, StripePattern, TargetId};
+use types::{
+    ChunkFileId, Errno, Error, InodeId, Layout, PartitionId, PoolId, Result, SessionId, StripePattern,
+    TargetId,
+};
 use wire::mgmt::DrainProgress;
 
 /// A session as an administrator sees it.
@@ -64,11 +67,11 @@ impl MetaService {
             }
             // Deleted files whose chunk files still exist.
             let doomed = self
-                .read(partition, |view| namespace::doomed(view, partition, InodeId(0), usize::MAX))
+                .read(partition, |view| namespace::doomed(view, partition, ChunkFileId(0), usize::MAX))
                 .await?;
-            for (ino, layout) in doomed {
+            for (name, layout) in doomed {
                 if self.chunks.stripe_on(&layout, target)?.is_some() {
-                    return Ok(Some(ino));
+                    return Ok(Some(name.owner()));
                 }
             }
         }

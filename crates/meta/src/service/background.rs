@@ -1,6 +1,6 @@
 //! Background work: syncing the store, and deleting the chunk files of deleted files.
 
-use crate::data::chunks::EpochedFile;
+use crate::data::chunks::EpochedChunkFile;
 use crate::drain::Claim;
 use crate::limits::{BACKGROUND_BATCH, REAP_RETRY, SYNC_INTERVAL};
 use crate::partition::executor::{Abort, CommandOutput};
@@ -8,7 +8,7 @@ use crate::service::MetaService;
 use crate::store::transaction_view::{View, store_error};
 use namespace::{ReadError, Writes};
 use std::sync::Arc;
-use types::{InodeId, Layout, PartitionId, Result};
+use types::{ChunkFileId, Layout, PartitionId, Result};
 
 impl MetaService {
     /// Runs until [`MetaService::stop`]: syncs the store every [`SYNC_INTERVAL`] if there are
@@ -73,7 +73,7 @@ impl MetaService {
     pub async fn reap(&self) -> Result<()> {
         let mut first_error = Ok(());
         for partition in self.owned() {
-            let mut after = InodeId(0);
+            let mut after = ChunkFileId(0);
             loop {
                 let page = self.doomed_page(partition, after).await?;
                 let Some(&(last, _)) = page.last() else { break };
@@ -88,7 +88,11 @@ impl MetaService {
         first_error
     }
 
-    async fn doomed_page(&self, partition: PartitionId, after: InodeId) -> Result<Vec<(InodeId, Layout)>> {
+    async fn doomed_page(
+        &self,
+        partition: PartitionId,
+        after: ChunkFileId,
+    ) -> Result<Vec<(ChunkFileId, Layout)>> {
         self.read(partition, |view| namespace::doomed(view, partition, after, BACKGROUND_BATCH)).await
     }
 
@@ -98,7 +102,7 @@ impl MetaService {
     /// had just deleted: its start asks for crash reconciliation
     /// ([`MetaService::reconcile_target`]). As long as the record exists, the answer is that
     /// another task handles the chunk file; the record then stays, and the deletion is repeated.
-    async fn reap_page(&self, partition: PartitionId, page: Vec<(InodeId, Layout)>) -> Result<()> {
+    async fn reap_page(&self, partition: PartitionId, page: Vec<(ChunkFileId, Layout)>) -> Result<()> {
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         let mut failed = Ok(());
         // With the index of its claims.
@@ -106,20 +110,20 @@ impl MetaService {
         // Held until the doomed records are deleted: no migration may begin to fill a chunk file
         // that is just being deleted.
         let mut claims = Vec::new();
-        for (ino, layout) in page {
+        for (name, layout) in page {
             // A chunk file that a migration fills is deleted when the migration is given up. A
             // migration that has just succeeded changed the record before it released its claim.
-            let Some(claimed) = self.claim_to_delete(ino, &layout) else { continue };
+            let Some(claimed) = self.claim_to_delete(name, &layout) else { continue };
             // The record is read again under the claims. Chunk files that were added since the page
             // was read aren't claimed, and a migration may be filling them.
-            if self.read(partition, |view| namespace::doomed_layout(view, ino)).await?.as_ref()
+            if self.read(partition, |view| namespace::doomed_layout(view, name)).await?.as_ref()
                 != Some(&layout)
             {
                 continue;
             }
-            let file = EpochedFile { ino, epoch: self.leases.next_epoch(ino) };
-            match self.chunks.delete(file, &layout).await {
-                Ok(()) => deleted.push((ino, layout, claims.len())),
+            let record = EpochedChunkFile { name, epoch: self.leases.next_epoch(name.owner()) };
+            match self.chunks.delete_doomed(record, &layout).await {
+                Ok(()) => deleted.push((name, layout, claims.len())),
                 Err(error) => failed = failed.and(Err(error)),
             }
             claims.push(claimed);
@@ -137,12 +141,15 @@ impl MetaService {
     }
 
     /// Claims all chunk files of a layout; `None` if one of them is claimed already.
-    fn claim_to_delete(&self, ino: InodeId, layout: &Layout) -> Option<Vec<Claim<'_>>> {
+    fn claim_to_delete(&self, record: ChunkFileId, layout: &Layout) -> Option<Vec<Claim<'_>>> {
         let mut claims = Vec::new();
         for (stripe, &group) in layout.groups.iter().enumerate() {
             // In a group that isn't in the map, nothing is filled, and nothing is deleted either.
             if let Ok(location) = self.chunks.location(group) {
-                claims.push(self.claims.claim_to_delete(location, layout.chunk_file(ino, stripe))?);
+                claims.push(
+                    self.claims
+                        .claim_to_delete(location, namespace::doomed_chunk_file(record, layout, stripe))?,
+                );
             }
         }
         Some(claims)
@@ -151,12 +158,12 @@ impl MetaService {
     async fn forget_doomed(
         &self,
         partition: PartitionId,
-        deleted: &[(InodeId, Layout, usize)],
+        deleted: &[(ChunkFileId, Layout, usize)],
     ) -> Result<()> {
         let command = |view: &View<'_>| {
             let mut writes = Writes::new();
-            for (ino, layout, _) in deleted {
-                match namespace::forget_doomed(view, *ino, layout) {
+            for (name, layout, _) in deleted {
+                match namespace::forget_doomed(view, *name, layout) {
                     Ok(more) => writes.extend(more),
                     Err(ReadError::NeedPartition(partition)) => return Err(Abort::NeedPartition(partition)),
                     Err(ReadError::Store(error)) => return Err(Abort::Refused(error)),

@@ -1,6 +1,6 @@
 //! Recalls and their acknowledgements, and the eviction of sessions that don't acknowledge.
 
-use crate::data::chunks::{ChunkLocation, EpochedFile};
+use crate::data::chunks::{ChunkLocation, EpochedChunkFile};
 use crate::limits::{
     CUT_OFF_AFTER, END_NOTICE_TIMEOUT, FENCE_RETRY, FENCE_TIMEOUT, IDLE_CHECK, IDLE_TIMEOUT, PAUSE_THRESHOLD,
     RECALL_POLL, RECALL_TIMEOUT, RECALL_WORK_TIMEOUT, RETRY_PAUSE, STOPPING_PAUSE, SWEEP_INTERVAL,
@@ -485,7 +485,7 @@ impl MetaService {
         let fence = |target| async move {
             let fenced = self
                 .chunks
-                .at(ChunkLocation::Target(target), EpochedFile::TARGET, StorageOp::Fence { session })
+                .at(ChunkLocation::Target(target), EpochedChunkFile::TARGET, StorageOp::Fence { session })
                 .await;
             fenced.is_err().then_some(target)
         };

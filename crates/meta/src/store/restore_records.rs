@@ -250,6 +250,7 @@ mod tests {
     use kv::{Blocking, Durability, Engine, Memory, Writer};
     use std::collections::BTreeMap;
     use std::sync::Arc;
+    use types::ChunkSlot;
     use types::SessionId;
 
     const P: PartitionId = PartitionId(1);
@@ -333,7 +334,7 @@ mod tests {
     fn nothing_is_deleted_or_moved_by_a_note_of_then() {
         let mut rewriter = RestoreRewriter::new(2, 0, 0);
         let ino = InodeId::new(P, 4);
-        for key in [keys::doomed(ino.chunk_file(1)).to_vec(), keys::migrating(ino).to_vec()] {
+        for key in [keys::doomed(ino.chunk_file(ChunkSlot(1))).to_vec(), keys::migrating(ino).to_vec()] {
             assert_eq!(rewriter.record(&key, Bytes::from_static(b"anything")).unwrap(), None);
         }
     }

@@ -6,7 +6,7 @@ use crate::support::world::{ROOT, SECOND, Started, World, simulated};
 use crate::support::{CHUNK_MTIME, Client};
 use meta::SessionKind;
 use std::sync::Arc;
-use types::{InodeId, SessionId, TargetId};
+use types::{ChunkFileId, ChunkSlot, InodeId, SessionId, TargetId};
 use wire::mgmt::ReconcileFiles;
 use wire::{MetaOp, MetaReply};
 
@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn a_repeated_reconciliation_starts_after_the_first_one() {
     simulated(|world| async move {
-        let (target, nobodys) = (TargetId(1), InodeId(1000));
+        let (target, nobodys) = (TargetId(1), ChunkFileId(1000));
         world.chunks.lens.lock().insert((target, nobodys), 100);
         let held = Arc::new(rt::sync::Event::new());
         *world.chunks.held.lock() = Some(held.clone());
@@ -42,7 +42,7 @@ fn a_repeated_reconciliation_starts_after_the_first_one() {
 fn metadata_is_synced_before_chunk_files_are_deleted() {
     simulated(|world| async move {
         let target = TargetId(1);
-        let nobodys = [InodeId(1000), InodeId(1001)];
+        let nobodys = [ChunkFileId(1000), ChunkFileId(1001)];
         world.chunks.lens.lock().extend(nobodys.map(|ino| ((target, ino), 100)));
         let [first, second] = [0, 1].map(|_| Arc::new(rt::sync::Event::new()));
         *world.chunks.held.lock() = Some(first.clone());
@@ -76,9 +76,12 @@ fn a_restored_chunk_file_of_a_deleted_file_is_deleted_again() {
         client.unlink(ROOT, "file").await.unwrap();
         client.call(MetaOp::Reclaim { ino }).await.unwrap();
         rt::sleep(SECOND).await;
-        assert_eq!(world.chunks.lens.lock().keys().copied().collect::<Vec<_>>(), [(targets[1], ino)]);
-        world.chunks.lens.lock().insert((targets[0], ino), MIB);
-        world.meta.reconcile_target(targets[0], &ReconcileFiles::of([ino])).await.unwrap();
+        assert_eq!(
+            world.chunks.lens.lock().keys().copied().collect::<Vec<_>>(),
+            [(targets[1], ino.first_chunk_file())]
+        );
+        world.chunks.lens.lock().insert((targets[0], ino.first_chunk_file()), MIB);
+        world.meta.reconcile_target(targets[0], &ReconcileFiles::of([ino.first_chunk_file()])).await.unwrap();
         slow.set();
         rt::sleep(SECOND).await;
         assert!(world.chunks.lens.lock().is_empty(), "{:?}", world.chunks.lens.lock());
@@ -95,12 +98,16 @@ fn a_restored_chunk_file_of_a_move_is_deleted_again_during_writes() {
         let (ino, targets) = whole(&client, &world, "moved").await;
         client.call(MetaOp::BeginWrite { ino }).await.unwrap();
         // A slot that the layout doesn't have.
-        let left = ino.chunk_file(1);
+        let left = ino.chunk_file(ChunkSlot(1));
         world.chunks.lens.lock().insert((targets[0], left), MIB);
-        world.meta.reconcile_target(targets[0], &ReconcileFiles::of([left, ino])).await.unwrap();
+        world
+            .meta
+            .reconcile_target(targets[0], &ReconcileFiles::of([left, ino.first_chunk_file()]))
+            .await
+            .unwrap();
         let there: Vec<_> = world.chunks.lens.lock().keys().copied().collect();
         assert_eq!(there.len(), 3, "{there:?}");
-        assert!(there.iter().all(|(_, name)| *name == ino), "{there:?}");
+        assert!(there.iter().all(|(_, name)| *name == ino.first_chunk_file()), "{there:?}");
     });
 }
 
@@ -112,7 +119,7 @@ fn a_restored_store_keeps_chunk_files_of_later_files() {
         let client = world.client(5).await;
         let known = client.create(ROOT, "known").await.unwrap().ino;
         // Created after the backup, in the partition of the file before it.
-        let later = InodeId(known.0 + 1);
+        let later = ChunkFileId(known.0 + 1);
         let rewound = world.restored().await;
         let target = TargetId(1);
         rewound.chunks.lens.lock().insert((target, later), 100);
@@ -123,7 +130,7 @@ fn a_restored_store_keeps_chunk_files_of_later_files() {
         let new = rewound.client(6).await.create(ROOT, "new").await.unwrap().ino;
         assert!(new.partition() == known.partition() && new.sequence() > known.sequence() + (1 << 30));
         // Remnants of later crashes are reconciled as usual.
-        let lost = InodeId(new.0 + 1);
+        let lost = ChunkFileId(new.0 + 1);
         rewound.chunks.lens.lock().insert((target, lost), 100);
         rewound.meta.reconcile_target(target, &ReconcileFiles::of([lost, later])).await.unwrap();
         assert_eq!(rewound.chunks.lens.lock().keys().map(|key| key.1).collect::<Vec<_>>(), [later]);
@@ -138,8 +145,9 @@ fn a_restored_store_moves_nothing_over_unknown_chunk_files() {
         world.meta.register_session(SessionId(5), SessionKind::Local).await.unwrap();
         let client = client_of(&world, 5);
         let (ino, targets) = whole(&client, &world, "moved").await;
-        let all_there_is = [(targets[1], ino.chunk_file(1)), (targets[2], ino.chunk_file(1))];
-        world.chunks.lens.lock().remove(&(targets[0], ino));
+        let all_there_is =
+            [(targets[1], ino.chunk_file(ChunkSlot(1))), (targets[2], ino.chunk_file(ChunkSlot(1)))];
+        world.chunks.lens.lock().remove(&(targets[0], ino.first_chunk_file()));
         world.chunks.lens.lock().extend(all_there_is.map(|place| (place, MIB)));
         let mut map = types::ClusterMap::clone(&world.map.load());
         map.targets.iter_mut().for_each(|target| target.drain = target.id == targets[0]);
@@ -166,7 +174,7 @@ async fn whole(client: &Client, world: &World, name: &str) -> (InodeId, Vec<Targ
     let MetaReply::File(file) = client.call(MetaOp::BeginWrite { ino }).await.unwrap() else { panic!() };
     let targets: Vec<_> = file.layout.unwrap().groups.iter().map(|group| TargetId(group.0)).collect();
     client.call(MetaOp::DropInline { ino, size: 3 * MIB, mtime: CHUNK_MTIME }).await.unwrap();
-    world.chunks.lens.lock().extend(targets.iter().map(|target| ((*target, ino), MIB)));
+    world.chunks.lens.lock().extend(targets.iter().map(|target| ((*target, ino.first_chunk_file()), MIB)));
     client.call(end(ino, 3 * MIB / 512)).await.unwrap();
     (ino, targets)
 }
@@ -182,20 +190,23 @@ fn a_file_with_lost_unsynced_chunks_does_not_count_as_complete() {
         let (cut, targets) = whole(&client, &world, "cut").await;
         let (damaged, damaged_on) = whole(&client, &world, "damaged").await;
         let (untouched, _) = whole(&client, &world, "untouched").await;
-        world.chunks.lens.lock().remove(&(targets[1], cut));
-        world.chunks.lens.lock().remove(&(damaged_on[1], damaged));
-        world.chunks.lost.lock().push((damaged_on[1], damaged));
+        world.chunks.lens.lock().remove(&(targets[1], cut.first_chunk_file()));
+        world.chunks.lens.lock().remove(&(damaged_on[1], damaged.first_chunk_file()));
+        world.chunks.lost.lock().push((damaged_on[1], damaged.first_chunk_file()));
         for id in 1..=support::TARGETS {
             world
                 .meta
-                .reconcile_target(TargetId(id), &ReconcileFiles::of([cut, damaged, untouched]))
+                .reconcile_target(
+                    TargetId(id),
+                    &ReconcileFiles::of([cut, damaged, untouched].map(InodeId::first_chunk_file)),
+                )
                 .await
                 .unwrap();
         }
         // Missing content reads as zeros: clients know how long its chunk files were.
         let lens = world.chunks.lens.lock().clone();
-        assert_eq!(lens.get(&(targets[1], cut)), Some(&MIB));
-        assert_eq!(lens.get(&(damaged_on[1], damaged)), None, "that is damage");
+        assert_eq!(lens.get(&(targets[1], cut.first_chunk_file())), Some(&MIB));
+        assert_eq!(lens.get(&(damaged_on[1], damaged.first_chunk_file())), None, "that is damage");
         rt::sleep(SECOND).await;
         let after = client.getattr(cut).await.unwrap();
         assert_eq!((after.size, after.blocks, after.mtime), (3 * MIB, 2 * MIB / 512, CHUNK_MTIME));
@@ -216,17 +227,19 @@ fn new_chunk_files_that_were_never_synced_are_detected() {
         let (untouched, _) = whole(&client, &world, "untouched").await;
         let (written, written_on) = whole(&client, &world, "written").await;
         client.call(MetaOp::BeginWrite { ino: written }).await.unwrap();
-        world.chunks.lens.lock().remove(&(targets[0], gone));
-        world.chunks.lens.lock().remove(&(written_on[1], written));
-        let new: Vec<_> =
-            [gone, untouched, written].into_iter().map(|ino| (ino, InodeId(ino.0 + 1024))).collect();
+        world.chunks.lens.lock().remove(&(targets[0], gone.first_chunk_file()));
+        world.chunks.lens.lock().remove(&(written_on[1], written.first_chunk_file()));
+        let new: Vec<_> = [gone, untouched, written]
+            .into_iter()
+            .map(|ino| (ino.first_chunk_file(), ChunkFileId(ino.0 + 1024)))
+            .collect();
         for id in 1..=support::TARGETS {
             let touched = ReconcileFiles { files: Vec::new(), new: new.clone() };
             world.meta.reconcile_target(TargetId(id), &touched).await.unwrap();
         }
         let len = |target, ino| world.chunks.lens.lock().get(&(target, ino)).copied();
-        assert_eq!(len(targets[0], gone), Some(MIB), "before clients are let in");
-        assert_eq!(len(written_on[1], written), None, "its writer may know better");
+        assert_eq!(len(targets[0], gone.first_chunk_file()), Some(MIB), "before clients are let in");
+        assert_eq!(len(written_on[1], written.first_chunk_file()), None, "its writer may know better");
         rt::sleep(SECOND).await;
         let after = client.getattr(gone).await.unwrap();
         assert_eq!((after.size, after.blocks), (3 * MIB, 2 * MIB / 512));
@@ -234,7 +247,7 @@ fn new_chunk_files_that_were_never_synced_are_detected() {
         client.call(end(written, 3 * MIB / 512)).await.unwrap();
         rt::sleep(10 * SECOND).await;
         assert_eq!(client.getattr(written).await.unwrap().blocks, 2 * MIB / 512, "when it is done");
-        assert_eq!(len(written_on[1], written), Some(MIB));
+        assert_eq!(len(written_on[1], written.first_chunk_file()), Some(MIB));
     });
 }
 
@@ -247,10 +260,10 @@ fn content_restored_beyond_the_end_is_cut_when_the_writer_is_done() {
         let client = client_of(&world, 5);
         let (ino, targets) = whole(&client, &world, "cut").await;
         client.call(MetaOp::BeginWrite { ino }).await.unwrap();
-        world.chunks.lens.lock().insert((targets[1], ino), 2 * MIB);
-        world.meta.reconcile_target(targets[1], &ReconcileFiles::of([ino])).await.unwrap();
+        world.chunks.lens.lock().insert((targets[1], ino.first_chunk_file()), 2 * MIB);
+        world.meta.reconcile_target(targets[1], &ReconcileFiles::of([ino.first_chunk_file()])).await.unwrap();
         rt::sleep(3 * SECOND).await;
-        let len = || world.chunks.lens.lock()[&(targets[1], ino)];
+        let len = || world.chunks.lens.lock()[&(targets[1], ino.first_chunk_file())];
         assert_eq!(len(), 2 * MIB, "its writer alone knows where it ends");
         client.call(end(ino, 3 * MIB / 512)).await.unwrap();
         rt::sleep(10 * SECOND).await;
@@ -267,8 +280,8 @@ fn a_file_written_during_a_crash_is_checked_afterwards() {
         let client = client_of(&world, 5);
         let (ino, targets) = whole(&client, &world, "written").await;
         client.call(MetaOp::BeginWrite { ino }).await.unwrap();
-        world.chunks.lens.lock().remove(&(targets[2], ino));
-        world.meta.reconcile_target(targets[2], &ReconcileFiles::of([ino])).await.unwrap();
+        world.chunks.lens.lock().remove(&(targets[2], ino.first_chunk_file()));
+        world.meta.reconcile_target(targets[2], &ReconcileFiles::of([ino.first_chunk_file()])).await.unwrap();
         rt::sleep(3 * SECOND).await;
         client.call(end(ino, 3 * MIB / 512)).await.unwrap();
         rt::sleep(10 * SECOND).await;

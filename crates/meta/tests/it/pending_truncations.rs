@@ -31,7 +31,7 @@ async fn shortened(world: &World, writer: &Client) -> (InodeId, TargetId) {
         MetaOp::EndWrite { ino, size, blocks, lens: Vec::new(), mtime, done: true, kill_suid_sgid: false };
     writer.call(end).await.unwrap();
     let target = TargetId(begun.layout.unwrap().groups[0].0);
-    world.chunks.lens.lock().insert((target, ino), WRITTEN);
+    world.chunks.lens.lock().insert((target, ino.first_chunk_file()), WRITTEN);
     assert!(!file(writer.call(open_with_lease(ino, Write)).await.unwrap()).truncate_pending);
     let truncate = MetaOp::Truncate { ino, size: LEFT, kill_suid_sgid: false };
     assert!(file(writer.call(truncate).await.unwrap()).truncate_pending);
@@ -39,7 +39,7 @@ async fn shortened(world: &World, writer: &Client) -> (InodeId, TargetId) {
 }
 
 fn len(world: &World, (ino, target): (InodeId, TargetId)) -> u64 {
-    world.chunks.lens.lock()[&(target, ino)]
+    world.chunks.lens.lock()[&(target, ino.first_chunk_file())]
 }
 
 #[test]
@@ -121,9 +121,9 @@ fn a_truncation_undone_by_a_power_loss_is_repeated() {
         let ended = Started::new(async move { meta.end_session(SessionId(1)).await });
         rt::sleep(SECOND).await;
         assert_eq!(len(&world, (ino, target)), LEFT, "cut, and not on disk");
-        world.chunks.lens.lock().insert((target, ino), WRITTEN);
+        world.chunks.lens.lock().insert((target, ino.first_chunk_file()), WRITTEN);
         world.chunks.power_cuts.lock().insert(target, 1);
-        world.meta.reconcile_target(target, &ReconcileFiles::of([ino])).await.unwrap();
+        world.meta.reconcile_target(target, &ReconcileFiles::of([ino.first_chunk_file()])).await.unwrap();
         slow.set();
         ended.wait().await.unwrap();
         assert_eq!(len(&world, (ino, target)), LEFT);

@@ -24,7 +24,7 @@ async fn written(world: &World, writer: &Client) -> InodeId {
     writer.call(MetaOp::DropInline { ino, size: 512, mtime: CHUNK_MTIME }).await.unwrap();
     assert_eq!(writer.grants(open_with_lease(ino, LeaseMode::Write)).await, [(ino, LeaseMode::Write)]);
     let target = TargetId(info.layout.unwrap().groups[0].0);
-    world.chunks.lens.lock().insert((target, ino), WRITTEN);
+    world.chunks.lens.lock().insert((target, ino.first_chunk_file()), WRITTEN);
     world.chunks.down.lock().push(target);
     ino
 }

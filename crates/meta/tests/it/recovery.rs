@@ -27,13 +27,17 @@ impl Fixture {
     /// Simulates writes of `lens` to the chunk files of a file.
     fn write(&self, ino: InodeId, layout: &Layout, lens: [u64; 3]) {
         for (group, len) in layout.groups.iter().zip(lens) {
-            self.chunks.lens.lock().insert((TargetId(group.0), ino), len);
+            self.chunks.lens.lock().insert((TargetId(group.0), ino.first_chunk_file()), len);
         }
     }
 
     fn lens(&self, ino: InodeId, layout: &Layout) -> Vec<u64> {
         let lens = self.chunks.lens.lock();
-        layout.groups.iter().map(|group| lens.get(&(TargetId(group.0), ino)).copied().unwrap_or(0)).collect()
+        layout
+            .groups
+            .iter()
+            .map(|group| lens.get(&(TargetId(group.0), ino.first_chunk_file())).copied().unwrap_or(0))
+            .collect()
     }
 }
 

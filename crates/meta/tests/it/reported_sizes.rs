@@ -26,7 +26,7 @@ async fn written(world: &World, writer: &Client) -> (InodeId, TargetId) {
     writer.call(MetaOp::DropInline { ino, size: 512, mtime: CHUNK_MTIME }).await.unwrap();
     assert_eq!(writer.grants(open_with_lease(ino, LeaseMode::Write)).await, [(ino, LeaseMode::Write)]);
     let target = TargetId(info.layout.unwrap().groups[0].0);
-    world.chunks.lens.lock().insert((target, ino), TORN);
+    world.chunks.lens.lock().insert((target, ino.first_chunk_file()), TORN);
     (ino, target)
 }
 
@@ -39,7 +39,7 @@ fn register(ino: InodeId) -> MetaOp {
 }
 
 fn len(world: &World, (ino, target): (InodeId, TargetId)) -> u64 {
-    world.chunks.lens.lock()[&(target, ino)]
+    world.chunks.lens.lock()[&(target, ino.first_chunk_file())]
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_size_reported_late_is_ignored() {
         writer.call(register(place.0)).await.unwrap();
         writer.call(report_size(place.0, SIZE)).await.unwrap();
         writer.call(MetaOp::BeginWrite { ino: place.0 }).await.unwrap();
-        world.chunks.lens.lock().insert((place.1, place.0), TORN);
+        world.chunks.lens.lock().insert((place.1, place.0.first_chunk_file()), TORN);
         writer.call(MetaOp::EndSession).await.unwrap();
         assert_eq!(len(&world, place), TORN);
         world.meta.stop();
@@ -123,7 +123,7 @@ fn a_size_is_used_once() {
             writer.call(report_size(place.0, SIZE)).await.unwrap();
             writer.call(register(place.0)).await.unwrap();
             assert_eq!(len(&world, place), expected);
-            world.chunks.lens.lock().insert((place.1, place.0), TORN);
+            world.chunks.lens.lock().insert((place.1, place.0.first_chunk_file()), TORN);
             world = world.restart().await;
         }
         world.meta.stop();

@@ -56,7 +56,12 @@ pub(crate) fn async_create(tx: &mut Tx<'_>, file: &PendingFile) -> Outcome<MetaR
         return Err(not_preallocated(ino, parent).into());
     }
     check_name(&file.name)?;
-    let known = [keys::inode(parent), keys::next(parent.partition()), keys::inode(ino), keys::doomed(ino)];
+    let known = [
+        keys::inode(parent),
+        keys::next(parent.partition()),
+        keys::inode(ino),
+        keys::doomed(ino.first_chunk_file()),
+    ];
     tx.reader.expect(&mut known.iter().map(|key| key.to_vec()).chain([tx.key_of(parent, &file.name)]))?;
     let site = NewEntry::open(tx, parent, &file.name)?;
     if !tx.is_allocated(ino)? {
@@ -102,7 +107,7 @@ fn set_times(inode: &mut Inode, made: Timestamp, now: Timestamp) {
 /// still to be deleted.
 fn refuse_reuse(tx: &Tx<'_>, ino: InodeId) -> Outcome<()> {
     let lives = tx.get::<Inode>(&keys::inode(ino))?.is_some();
-    if lives || tx.reader.get(&keys::doomed(ino))?.is_some() {
+    if lives || tx.reader.get(&keys::doomed(ino.first_chunk_file()))?.is_some() {
         let message = format!("inode {ino} was created before, and has another name or none now");
         return Err(Error::new(Errno::EEXIST, message).into());
     }

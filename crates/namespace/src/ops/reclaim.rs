@@ -33,8 +33,9 @@ pub(crate) fn reclaim(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     }
     if let Some(layout) = &inode.layout {
         // A stripe that moved may have left a chunk file with the same name.
-        let earlier = tx.get(&keys::doomed(ino))?;
-        tx.put(keys::doomed(ino), &doomed_with(earlier, layout));
+        let name = ino.first_chunk_file();
+        let earlier = tx.get(&keys::doomed(name))?;
+        tx.put(keys::doomed(name), &doomed_with(earlier, layout));
     }
     tx.count_deleted(ino)?;
     tx.delete(keys::orphan(ino));

@@ -2,7 +2,7 @@
 //! one.
 
 use net::fuzzing;
-use types::{Epoch, InodeId, SessionId, TargetId};
+use types::{ChunkFileId, Epoch, SessionId, TargetId};
 use wire::frame::{FrameKind, Header, Hello};
 use wire::{DataPath, Message, Request, StorageOp, StorageRequest};
 
@@ -21,7 +21,7 @@ fn stream() -> Vec<u8> {
         Hello { protocol: 1, cluster: "c".into(), name: "login1".into(), cores: 1, ..Hello::default() };
     let hello = body(&hello);
     let read = StorageOp::Read { offset: 4096, path: DataPath::Cached };
-    let read = body(&StorageRequest::new(SessionId(7), TargetId(12), InodeId(77), read));
+    let read = body(&StorageRequest::new(SessionId(7), TargetId(12), ChunkFileId(77), read));
     let service = StorageRequest::SERVICE as u8;
     let request = |id| Header { service, epoch: Epoch(3), ..Header::new(FrameKind::Request, id) };
     let payload = [7; 25];

@@ -10,7 +10,7 @@ use rt::{File, IoBuf, OpenOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use types::{ByteRange, ClusterMap, Errno, Group, GroupId, InodeId, Result, TargetId};
+use types::{ByteRange, ChunkFileId, ClusterMap, Errno, Group, GroupId, Result, TargetId};
 use wire::{MgmtReply, MgmtRequest, StorageReply, StorageRequest};
 
 /// Directory of the target on each host.
@@ -20,7 +20,7 @@ const TARGET: &str = "/target";
 const GROUP_LOG_BYTES: u64 = 64 * 1024;
 
 /// The chunk files of mirrored groups on a target, with their content.
-pub(super) type Replicas = BTreeMap<(GroupId, InodeId), Vec<u8>>;
+pub(super) type Replicas = BTreeMap<(GroupId, ChunkFileId), Vec<u8>>;
 
 impl HostsCluster {
     /// Runs a storage host's process in a cluster with mirrored groups.
@@ -133,9 +133,9 @@ pub(super) async fn local_checksum_mismatches() -> Result<Vec<String>> {
 }
 
 /// Returns the inode of a chunk file; `None` for other files.
-fn chunk_inode(path: &Path) -> Option<InodeId> {
+fn chunk_inode(path: &Path) -> Option<ChunkFileId> {
     let name = path.file_name()?.to_str()?;
-    u64::from_str_radix(name, 16).ok().map(InodeId)
+    u64::from_str_radix(name, 16).ok().map(ChunkFileId)
 }
 
 async fn content(path: &Path) -> std::io::Result<Vec<u8>> {
@@ -161,7 +161,7 @@ fn failed(error: std::io::Error) -> types::Error {
 pub(super) fn compare(map: &ClusterMap, replicas: &BTreeMap<TargetId, Replicas>) -> Result<u64, String> {
     let mut files = 0;
     for group in map.groups.iter().filter(|group| group.scheme.has_primary()) {
-        let of = |target: &TargetId| -> BTreeMap<InodeId, &Vec<u8>> {
+        let of = |target: &TargetId| -> BTreeMap<ChunkFileId, &Vec<u8>> {
             let all = replicas.get(target).into_iter().flatten();
             all.filter(|((id, _), _)| *id == group.id).map(|((_, ino), bytes)| (*ino, bytes)).collect()
         };
@@ -172,7 +172,7 @@ pub(super) fn compare(map: &ClusterMap, replicas: &BTreeMap<TargetId, Replicas>)
             let other = of(target);
             let context = format!("group {}, targets {first} and {target}", group.id);
             if !one.keys().eq(other.keys()) {
-                let names = |files: &BTreeMap<InodeId, &Vec<u8>>| -> Vec<u64> {
+                let names = |files: &BTreeMap<ChunkFileId, &Vec<u8>>| -> Vec<u64> {
                     files.keys().map(|ino| ino.0).collect()
                 };
                 return Err(format!(
@@ -212,7 +212,7 @@ mod tests {
             ..Group::single(GroupId(3), PoolId(1), TargetId(1))
         };
         let map = ClusterMap { groups: vec![group], ..ClusterMap::default() };
-        let file = |bytes: &[u8]| Replicas::from([((GroupId(3), InodeId(9)), bytes.to_vec())]);
+        let file = |bytes: &[u8]| Replicas::from([((GroupId(3), ChunkFileId(9)), bytes.to_vec())]);
         let judge = |one: Replicas, other: Replicas| {
             compare(&map, &BTreeMap::from([(TargetId(1), one), (TargetId(2), other)]))
         };

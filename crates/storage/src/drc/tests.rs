@@ -6,9 +6,9 @@ use rt::sim::{HostId, World};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use types::TargetId;
+use types::{ChunkFileId, TargetId};
 
-const INO: InodeId = InodeId(9);
+const INO: ChunkFileId = ChunkFileId(9);
 const A: SessionId = SessionId(1);
 const B: SessionId = SessionId(2);
 
@@ -179,7 +179,7 @@ fn rows_survive_a_power_failure_like_synced_data() {
 #[test]
 fn a_row_is_frozen() {
     let row =
-        encoded((SessionId(0x0102), 3), 4, InodeId(0x0506), &Stage::Done(Err(Errno::Number(28).into())));
+        encoded((SessionId(0x0102), 3), 4, ChunkFileId(0x0506), &Stage::Done(Err(Errno::Number(28).into())));
     let mut expected = [0; ROW_BYTES];
     for (at, byte) in [(0, 2), (1, 1), (8, 3), (12, 4), (16, 6), (17, 5), (24, DONE as u8), (28, 28)] {
         expected[at] = byte;

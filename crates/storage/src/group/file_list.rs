@@ -5,14 +5,14 @@ use super::{GroupService, Replica};
 use chunkstore::Store;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use types::{InodeId, Result};
+use types::{ChunkFileId, Result};
 use wire::{MAX_REGIONS, RegionSelection, StorageOp, StorageReply};
 
 /// One page of a file listing.
 pub(crate) struct FilePage {
-    pub(crate) files: Vec<InodeId>,
+    pub(crate) files: Vec<ChunkFileId>,
     /// Where the next page begins.
-    pub(crate) next: Option<InodeId>,
+    pub(crate) next: Option<ChunkFileId>,
 }
 
 impl GroupService {
@@ -23,16 +23,20 @@ impl GroupService {
 
     /// Returns the files that any in-sync member has, from `from` on and in the order of stores.
     /// Fails if a member doesn't answer.
-    pub(crate) async fn files_of_all(self: &Arc<Self>, replica: &Replica, from: InodeId) -> Result<FilePage> {
+    pub(crate) async fn files_of_all(
+        self: &Arc<Self>,
+        replica: &Replica,
+        from: ChunkFileId,
+    ) -> Result<FilePage> {
         let failed = |error| replica.failed(&error);
         let (own, next) = replica.store.files(from, MAX_REGIONS).await.map_err(failed)?;
-        let mut files: BTreeSet<InodeId> = own.into_iter().collect();
-        let mut ends: Vec<InodeId> = next.into_iter().collect();
+        let mut files: BTreeSet<ChunkFileId> = own.into_iter().collect();
+        let mut ends: Vec<ChunkFileId> = next.into_iter().collect();
         let view = self.primary_view(replica)?;
         let group = view.group()?;
         for target in others_in_sync(group, replica.target) {
             let op = StorageOp::Regions { from, which: RegionSelection::All };
-            match self.call_member(target, (InodeId(0), op), read_context(group), None).await? {
+            match self.call_member(target, (ChunkFileId(0), op), read_context(group), None).await? {
                 StorageReply::Regions { regions, next } => {
                     files.extend(regions.into_iter().map(|(ino, _)| ino));
                     ends.extend(next);
@@ -43,8 +47,8 @@ impl GroupService {
         // Beyond the end of the shortest page, the others may have more.
         let next = ends.into_iter().min_by_key(|ino| Store::list_order(*ino));
         let is_before =
-            |ino: &InodeId| next.is_none_or(|next| Store::list_order(*ino) < Store::list_order(next));
-        let mut files: Vec<InodeId> = files.into_iter().filter(is_before).collect();
+            |ino: &ChunkFileId| next.is_none_or(|next| Store::list_order(*ino) < Store::list_order(next));
+        let mut files: Vec<ChunkFileId> = files.into_iter().filter(is_before).collect();
         files.sort_by_key(|ino| Store::list_order(*ino));
         Ok(FilePage { files, next })
     }

@@ -10,7 +10,7 @@ use super::replica::Replica;
 use super::{GroupService, MemberChange};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use types::{Epoch, Group, InodeId, MemberState, Result, TargetId};
+use types::{ChunkFileId, Epoch, Group, MemberState, Result, TargetId};
 use wire::MAX_REGIONS;
 
 /// State of a replica's forced recovery.
@@ -70,7 +70,7 @@ impl GroupService {
         // missed something.
         replica.store.drop_verifier();
         replica.store.adopt_verifier(replica.store.verifier()).await.map_err(failed)?;
-        let (mut names, mut from) = (Vec::new(), Some(InodeId(0)));
+        let (mut names, mut from) = (Vec::new(), Some(ChunkFileId(0)));
         while let Some(at) = from {
             let (some, next) = replica.store.files(at, MAX_REGIONS).await.map_err(failed)?;
             names.extend(some);

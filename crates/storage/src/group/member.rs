@@ -8,7 +8,7 @@ use crate::drc::DrcLookup as Once;
 use crate::service::{change_reply, execute, execute_request};
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
+use types::{ByteRange, ChunkFileId, Errno, Error, MemberState, Result, TargetId};
 use wire::spec::{Effect, ReadSource, StorageSpec};
 use wire::{GroupContext, MAX_REGIONS, RegionSelection, StorageOp, StorageReply, StorageRequest};
 
@@ -179,7 +179,7 @@ pub(crate) fn member_restarted(target: TargetId) -> Error {
 }
 
 /// Lists the chunk files here, or the dirty regions.
-async fn regions(replica: &Replica, from: InodeId, which: RegionSelection) -> Result<StorageReply> {
+async fn regions(replica: &Replica, from: ChunkFileId, which: RegionSelection) -> Result<StorageReply> {
     let failed = |error| replica.failed(&error);
     let store = &replica.store;
     let (regions, next) = match which {

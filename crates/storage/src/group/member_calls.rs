@@ -5,7 +5,7 @@ use rt::IoBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{Errno, Error, Group, InodeId, MemberState, Result, TargetId, TargetState};
+use types::{ChunkFileId, Errno, Error, Group, MemberState, Result, TargetId, TargetState};
 use wire::{GroupContext, GroupRole, StorageOp, StorageReply, StorageRequest};
 
 /// How long the primary waits for a member before it asks management to eject it: a client waits as
@@ -24,7 +24,7 @@ impl GroupService {
     pub(crate) async fn call_member(
         self: &Arc<Self>,
         member: TargetId,
-        operation: (InodeId, StorageOp),
+        operation: (ChunkFileId, StorageOp),
         in_group: GroupContext,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {

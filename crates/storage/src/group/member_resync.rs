@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ByteRange, Epoch, Errno, Error, InodeId, MemberState, Result, TargetId};
+use types::{ByteRange, ChunkFileId, Epoch, Errno, Error, MemberState, Result, TargetId};
 use wire::{
     DataPath, GroupContext, GroupRole, MAX_REGIONS, RegionSelection, StorageOp, StorageReply, StorageRequest,
 };
@@ -28,7 +28,7 @@ const PAUSED: &str = "it is paused (weft group resync resume)";
 const SEQUENCE_IDS_AT_ONCE: usize = 64;
 
 /// Ranges to be sent, by file.
-pub(crate) type ResyncWork = BTreeMap<InodeId, Vec<ByteRange>>;
+pub(crate) type ResyncWork = BTreeMap<ChunkFileId, Vec<ByteRange>>;
 
 /// The resync of one member.
 pub(crate) struct MemberResync<'a> {
@@ -44,7 +44,7 @@ pub(crate) struct MemberResync<'a> {
     /// The member's verifier under which it received the data.
     verifier: std::cell::Cell<Option<u64>>,
     /// Damage found here, to be repaired from the member as far as it has the content.
-    pub(crate) damaged: RefCell<Vec<(InodeId, ByteRange)>>,
+    pub(crate) damaged: RefCell<Vec<(ChunkFileId, ByteRange)>>,
 }
 
 /// The node's turn to send while clients have requests; one at a time per node.
@@ -124,9 +124,9 @@ impl MemberResync<'_> {
         );
         self.groups.view(self.replica.group).scheme()?.resync(self, work).await?;
         self.send_sequence_ids().await?;
-        self.call_member(InodeId(0), StorageOp::SyncTarget, None).await?;
+        self.call_member(ChunkFileId(0), StorageOp::SyncTarget, None).await?;
         let (verifier, instead_of) = (self.replica.store.verifier(), self.verifier.get().unwrap_or_default());
-        self.call_member(InodeId(0), StorageOp::AdoptVerifier { verifier, instead_of }, None).await?;
+        self.call_member(ChunkFileId(0), StorageOp::AdoptVerifier { verifier, instead_of }, None).await?;
         // The member counts as in sync from here on, on the basis of what was found here until now.
         self.verify_source().await?;
         tracing::info!(
@@ -170,7 +170,7 @@ impl MemberResync<'_> {
 
     async fn add_own_regions(&self, which: RegionSelection, work: &mut ResyncWork) -> Result<()> {
         let store = &self.replica.store;
-        let mut from = Some(InodeId(0));
+        let mut from = Some(ChunkFileId(0));
         while let Some(at) = from {
             let (regions, next) = match which {
                 RegionSelection::Dirty => store.dirty_ranges(at, MAX_REGIONS).await,
@@ -187,10 +187,10 @@ impl MemberResync<'_> {
     }
 
     async fn add_member_regions(&self, which: RegionSelection, work: &mut ResyncWork) -> Result<()> {
-        let mut from = Some(InodeId(0));
+        let mut from = Some(ChunkFileId(0));
         while let Some(at) = from {
             let op = StorageOp::Regions { from: at, which };
-            let StorageReply::Regions { regions, next } = self.call_member(InodeId(0), op, None).await?
+            let StorageReply::Regions { regions, next } = self.call_member(ChunkFileId(0), op, None).await?
             else {
                 return Err(Error::new(Errno::EPROTO, "unexpected reply type from a member")
                     .hint("install the same version of weft on all machines"));
@@ -211,7 +211,7 @@ impl MemberResync<'_> {
         Ok(bytes)
     }
 
-    pub(crate) async fn len(&self, ino: InodeId) -> Result<u64> {
+    pub(crate) async fn len(&self, ino: ChunkFileId) -> Result<u64> {
         let stat = self.replica.store.stat(ino).await;
         stat.map(|stat| stat.len).map_err(|error| self.replica.failed(&error))
     }
@@ -277,7 +277,7 @@ impl MemberResync<'_> {
     async fn send_sequence_ids(&self) -> Result<()> {
         let done = self.replica.drc.completed();
         for some in done.chunks(SEQUENCE_IDS_AT_ONCE) {
-            let send = |(session, number, ino): &(types::SessionId, wire::SlotSequence, InodeId)| {
+            let send = |(session, number, ino): &(types::SessionId, wire::SlotSequence, ChunkFileId)| {
                 let op = StorageOp::Write { offset: 0, path: DataPath::Cached, durable: false };
                 let request = StorageRequest {
                     slot_sequence: Some(*number),
@@ -305,7 +305,7 @@ impl MemberResync<'_> {
 
     pub(crate) async fn call_member(
         &self,
-        ino: InodeId,
+        ino: ChunkFileId,
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
@@ -319,7 +319,7 @@ impl MemberResync<'_> {
     }
 }
 
-fn add(work: &mut ResyncWork, regions: Vec<(InodeId, ByteRange)>) {
+fn add(work: &mut ResyncWork, regions: Vec<(ChunkFileId, ByteRange)>) {
     for (ino, range) in regions {
         work.entry(ino).or_default().push(range);
     }

@@ -54,7 +54,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use types::{
-    ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, Result, TargetId,
+    ChunkFileId, ClusterMap, Epoch, Errno, Error, Group, GroupId, MapHandle, MemberState, Result, TargetId,
 };
 use wire::mgmt::ReconcileFiles;
 use wire::{GroupContext, GroupRole, StorageRequest};
@@ -123,7 +123,7 @@ pub(crate) struct GroupService {
     /// Members that are being resynced.
     resyncing: Mutex<BTreeSet<(GroupId, TargetId)>>,
     /// Files under repair because a request has met damage.
-    pub(crate) repairing: Mutex<BTreeSet<(GroupId, InodeId)>>,
+    pub(crate) repairing: Mutex<BTreeSet<(GroupId, ChunkFileId)>>,
 }
 
 /// The table entry of one replica.

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use types::{ByteRange, HashMap, InodeId};
+use types::{ByteRange, ChunkFileId, HashMap};
 
 /// Parts of the table with a lock each, so that cores rarely contend.
 const SHARDS: usize = 16;
@@ -29,7 +29,7 @@ pub(crate) enum LockMode {
 
 /// The locks of all files of a replica.
 pub(crate) struct RangeLocks {
-    shards: Vec<Mutex<HashMap<InodeId, FileRanges>>>,
+    shards: Vec<Mutex<HashMap<ChunkFileId, FileRanges>>>,
 }
 
 impl Default for RangeLocks {
@@ -88,16 +88,16 @@ impl FileRanges {
 
 impl RangeLocks {
     /// Waits until no earlier claim conflicts, and holds the range until the guard is dropped.
-    pub(crate) fn acquire(&self, ino: InodeId, range: ByteRange, mode: LockMode) -> Acquire<'_> {
+    pub(crate) fn acquire(&self, ino: ChunkFileId, range: ByteRange, mode: LockMode) -> Acquire<'_> {
         Acquire { ranges: self, ino, range, mode, id: None }
     }
 
-    fn shard(&self, ino: InodeId) -> &Mutex<HashMap<InodeId, FileRanges>> {
+    fn shard(&self, ino: ChunkFileId) -> &Mutex<HashMap<ChunkFileId, FileRanges>> {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
     /// Removes a claim, held or waiting.
-    fn withdraw(&self, ino: InodeId, id: u64) {
+    fn withdraw(&self, ino: ChunkFileId, id: u64) {
         let wakers = {
             let mut shard = self.shard(ino).lock();
             let Some(file) = shard.get_mut(&ino) else { return };
@@ -116,7 +116,7 @@ impl RangeLocks {
 /// The wait for a range.
 pub(crate) struct Acquire<'a> {
     ranges: &'a RangeLocks,
-    ino: InodeId,
+    ino: ChunkFileId,
     range: ByteRange,
     mode: LockMode,
     id: Option<u64>,
@@ -167,7 +167,7 @@ impl Drop for Acquire<'_> {
 /// A held range.
 pub(crate) struct RangeGuard<'a> {
     ranges: &'a RangeLocks,
-    ino: InodeId,
+    ino: ChunkFileId,
     id: u64,
 }
 
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use std::pin::pin;
 
-    const INO: InodeId = InodeId(7);
+    const INO: ChunkFileId = ChunkFileId(7);
 
     fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
         future.poll(&mut Context::from_waker(Waker::noop()))
@@ -197,7 +197,7 @@ mod tests {
         let mut writer = pin!(ranges.acquire(INO, range(8, 9), LockMode::Exclusive));
         let mut late = pin!(ranges.acquire(INO, range(8, 12), LockMode::Shared));
         let mut beside = pin!(ranges.acquire(INO, range(15, 20), LockMode::Exclusive));
-        let mut other_file = pin!(ranges.acquire(InodeId(8), range(0, 20), LockMode::Exclusive));
+        let mut other_file = pin!(ranges.acquire(ChunkFileId(8), range(0, 20), LockMode::Exclusive));
         let Poll::Ready(first) = poll(first.as_mut()) else { panic!("nobody is in the way") };
         let Poll::Ready(second) = poll(second.as_mut()) else { panic!("readers share") };
         assert!(poll(writer.as_mut()).is_pending());

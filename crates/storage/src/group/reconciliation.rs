@@ -17,7 +17,7 @@ use rt::sync::Event;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{Errno, Error, InodeId, Result};
+use types::{ChunkFileId, Errno, Error, Result};
 use wire::mgmt::ReconcileFiles;
 
 /// Pause before the next attempt when management or the metadata service has refused.
@@ -63,7 +63,7 @@ impl UnreconciledFiles {
     }
 
     /// Adds files.
-    pub(crate) fn add(&self, files: Vec<InodeId>) {
+    pub(crate) fn add(&self, files: Vec<ChunkFileId>) {
         if files.is_empty() {
             return;
         }

@@ -3,7 +3,7 @@
 use super::version_fence::version_mismatch;
 use super::{GroupService, Replica};
 use std::sync::Arc;
-use types::{ByteRange, Errno, Error, GroupId, InodeId, Result, SessionId, TargetId};
+use types::{ByteRange, ChunkFileId, Errno, Error, GroupId, Result, SessionId, TargetId};
 use wire::{GroupContext, GroupRole, RepairResult, StorageOp, StorageReply, StorageRequest};
 
 /// Files that are repaired at a time because requests have met damage; the scrub finds the others.
@@ -12,7 +12,7 @@ const MAX_REPAIRS_AT_ONCE: usize = 64;
 impl GroupService {
     /// Requests the repair of damage that a request has met, whichever member this is. Requests
     /// that wait for the range go first.
-    pub(crate) fn repair_later(self: &Arc<Self>, replica: &Replica, ino: InodeId, range: ByteRange) {
+    pub(crate) fn repair_later(self: &Arc<Self>, replica: &Replica, ino: ChunkFileId, range: ByteRange) {
         let key = (replica.group, ino);
         {
             let mut repairing = self.repairing.lock();
@@ -35,7 +35,11 @@ impl GroupService {
 
     /// Repairs the damage that the resync of a member has met here, place by place, now that the
     /// member is in sync.
-    pub(crate) fn repair_all_later(self: &Arc<Self>, replica: &Replica, damage: Vec<(InodeId, ByteRange)>) {
+    pub(crate) fn repair_all_later(
+        self: &Arc<Self>,
+        replica: &Replica,
+        damage: Vec<(ChunkFileId, ByteRange)>,
+    ) {
         let (groups, group, target) = (self.clone(), replica.group, replica.target);
         let counters = replica.counters.clone();
         rt::spawn(async move {
@@ -55,7 +59,7 @@ impl GroupService {
         self: &Arc<Self>,
         reporter: TargetId,
         group: GroupId,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> Result<RepairResult> {
         let view = self.view(group);

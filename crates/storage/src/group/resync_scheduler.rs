@@ -165,7 +165,7 @@ impl GroupService {
         for (member, _) in others.filter(|(_, state)| state.receives_writes()) {
             let groups = self.clone();
             rt::spawn(async move {
-                let asked = (types::InodeId(0), StorageOp::Committed);
+                let asked = (types::ChunkFileId(0), StorageOp::Committed);
                 // A member that misses this learns it from the next one; until then it retains some
                 // dirty regions longer.
                 let _ = groups.call_member(member, asked, in_group, None).await;

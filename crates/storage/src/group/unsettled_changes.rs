@@ -4,7 +4,7 @@
 use chunkstore::EntryHold;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use types::{ByteRange, Epoch, HashMap, InodeId};
+use types::{ByteRange, ChunkFileId, Epoch, HashMap};
 
 /// The unsettled changes of one replica while it isn't the primary: those under way, and those of
 /// the previous second.
@@ -16,7 +16,7 @@ type ChangeId = (Epoch, u64);
 
 /// A change that isn't known to be on all replicas.
 struct UnsettledChange<H> {
-    ino: InodeId,
+    ino: ChunkFileId,
     _hold: H,
 }
 
@@ -24,7 +24,7 @@ struct State<H> {
     version: Epoch,
     by_id: BTreeMap<ChangeId, UnsettledChange<H>>,
     /// The ranges of the changes, by file.
-    ranges: HashMap<InodeId, Vec<(ChangeId, ByteRange)>>,
+    ranges: HashMap<ChunkFileId, Vec<(ChangeId, ByteRange)>>,
 }
 
 impl<H> Default for State<H> {
@@ -34,7 +34,7 @@ impl<H> Default for State<H> {
 }
 
 impl<H> State<H> {
-    fn begin(&mut self, id: ChangeId, (ino, range): (InodeId, ByteRange), hold: H) {
+    fn begin(&mut self, id: ChangeId, (ino, range): (ChunkFileId, ByteRange), hold: H) {
         self.version = self.version.max(id.0);
         // A change may arrive twice after a broken connection: it is the same one.
         self.remove_range(id);
@@ -62,7 +62,7 @@ impl<H> State<H> {
         }
     }
 
-    fn remove_from_file(&mut self, id: ChangeId, ino: InodeId) {
+    fn remove_from_file(&mut self, id: ChangeId, ino: ChunkFileId) {
         let Some(ranges) = self.ranges.get_mut(&ino) else { return };
         ranges.retain(|(other, _)| *other != id);
         if ranges.is_empty() {
@@ -70,7 +70,7 @@ impl<H> State<H> {
         }
     }
 
-    fn is_unsettled(&self, ino: InodeId, range: ByteRange) -> bool {
+    fn is_unsettled(&self, ino: ChunkFileId, range: ByteRange) -> bool {
         let ranges = self.ranges.get(&ino).map(Vec::as_slice).unwrap_or_default();
         ranges.iter().any(|(_, open)| open.overlaps(range))
     }
@@ -81,7 +81,7 @@ impl UnsettledChanges {
     pub(crate) fn begin(
         &self,
         (version, sequence): (Epoch, u64),
-        (ino, range): (InodeId, ByteRange),
+        (ino, range): (ChunkFileId, ByteRange),
         hold: EntryHold,
     ) {
         self.0.lock().begin((version, sequence), (ino, range), hold);
@@ -96,7 +96,7 @@ impl UnsettledChanges {
     }
 
     /// Whether this range of a file has a change that isn't known to be on all replicas.
-    pub(crate) fn is_unsettled(&self, ino: InodeId, range: ByteRange) -> bool {
+    pub(crate) fn is_unsettled(&self, ino: ChunkFileId, range: ByteRange) -> bool {
         self.0.lock().is_unsettled(ino, range)
     }
 
@@ -113,7 +113,7 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    const INO: InodeId = InodeId(7);
+    const INO: ChunkFileId = ChunkFileId(7);
 
     /// Records its name when it is dropped.
     struct Hold(&'static str, Rc<RefCell<Vec<&'static str>>>);
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(settle(&mut state, 1, 2), ["a"]);
         assert!(
             !state.is_unsettled(INO, ByteRange::new(0, 20))
-                && !state.is_unsettled(InodeId(8), ByteRange::new(20, 30))
+                && !state.is_unsettled(ChunkFileId(8), ByteRange::new(20, 30))
         );
         begin(&mut state, 2, 1, "c");
         assert!(settle(&mut state, 2, 0).is_empty());

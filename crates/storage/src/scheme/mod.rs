@@ -17,7 +17,7 @@ use crate::group::{GroupService, Replica};
 use net::LocalFuture;
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{ByteRange, InodeId, Result, Scheme, TargetId};
+use types::{ByteRange, ChunkFileId, Result, Scheme, TargetId};
 use wire::{GroupContext, RepairResult, StorageReply, StorageRequest};
 
 /// Returns the implementation of a scheme; `None` if its groups have no primary, so that requests
@@ -75,7 +75,7 @@ pub(crate) trait RedundancyScheme: Sync {
         &self,
         groups: &'a Arc<GroupService>,
         replica: Arc<Replica>,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> LocalFuture<'a, Result<RepairResult>>;
 
@@ -84,7 +84,7 @@ pub(crate) trait RedundancyScheme: Sync {
         &self,
         groups: &'a Arc<GroupService>,
         replica: Arc<Replica>,
-        content: (InodeId, ByteRange),
+        content: (ChunkFileId, ByteRange),
         members: (TargetId, TargetId),
     ) -> LocalFuture<'a, Result<StorageReply>>;
 
@@ -93,7 +93,7 @@ pub(crate) trait RedundancyScheme: Sync {
         &self,
         groups: &'a Arc<GroupService>,
         replica: Arc<Replica>,
-        content: (InodeId, ByteRange),
+        content: (ChunkFileId, ByteRange),
     ) -> LocalFuture<'a, Result<StorageReply>>;
 
     /// Compares a chunk file on all in-sync members by lengths and checksums, and repairs
@@ -102,7 +102,7 @@ pub(crate) trait RedundancyScheme: Sync {
         &self,
         groups: &'a Arc<GroupService>,
         replica: &'a Arc<Replica>,
-        ino: InodeId,
+        ino: ChunkFileId,
     ) -> LocalFuture<'a, Result<(RepairResult, bool)>>;
 
     /// Makes the content of a resynced member what it should be, in the ranges of the work.
@@ -113,7 +113,7 @@ pub(crate) trait RedundancyScheme: Sync {
     fn digests<'a>(
         &self,
         replica: &'a Replica,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> LocalFuture<'a, StorageReply>;
 }

@@ -5,7 +5,7 @@ use rt::{File, IoBuf, OpenOptions};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
-use types::{GroupId, InodeId, ScrubSettings, TargetId};
+use types::{ChunkFileId, GroupId, ScrubSettings, TargetId};
 use wire::RepairResult;
 use wire::mgmt::ScrubProgress;
 
@@ -39,7 +39,7 @@ pub(super) struct Position {
     pub(super) group: Option<GroupId>,
     pub(super) phase: Phase,
     /// The next file, in the store's order.
-    pub(super) ino: InodeId,
+    pub(super) ino: ChunkFileId,
 }
 
 /// The content of the file.
@@ -193,7 +193,7 @@ mod tests {
             assert_eq!(record, ScrubRecord { since_s: 7, ..ScrubRecord::default() });
             record.begin(1, 8);
             record.position =
-                Some(Position { group: Some(GroupId(5)), phase: Phase::Compare, ino: InodeId(9) });
+                Some(Position { group: Some(GroupId(5)), phase: Phase::Compare, ino: ChunkFileId(9) });
             record.store(&path, TargetId(1)).await;
             assert_eq!(ScrubRecord::load(&path, 99).await, record);
             std::fs::write(path.join(NAME), b"{").unwrap();

@@ -8,7 +8,9 @@ use chunkstore::{IfAbsent, Store};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ByteRange, Errno, Error, GroupId, InodeId, MapHandle, MemberState, Refusal, Result, TargetId};
+use types::{
+    ByteRange, ChunkFileId, Errno, Error, GroupId, MapHandle, MemberState, Refusal, Result, TargetId,
+};
 use wire::RepairResult;
 
 /// Size of one read, bytes.
@@ -150,7 +152,7 @@ impl ScrubRun<'_> {
 
     async fn begin_phase(&self, record: &mut ScrubRecord, phase: Phase) {
         let group = record.position.unwrap_or_default().group;
-        record.position = Some(Position { group, phase, ino: InodeId(0) });
+        record.position = Some(Position { group, phase, ino: ChunkFileId(0) });
         self.store_record(record).await;
     }
 
@@ -187,7 +189,7 @@ impl ScrubRun<'_> {
         record: &mut ScrubRecord,
         store: &Arc<Store>,
         member: Option<(&Arc<GroupService>, &Arc<Replica>)>,
-        ino: InodeId,
+        ino: ChunkFileId,
     ) -> Result<(), Interruption> {
         let (mut at, mut end) = (0, 1);
         while at < end {
@@ -237,7 +239,7 @@ impl ScrubRun<'_> {
         record: &mut ScrubRecord,
         groups: &Arc<GroupService>,
         replica: &Arc<Replica>,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> Result<(), Interruption> {
         match groups.request_repair(self.target, replica.group, ino, range).await {
@@ -290,13 +292,13 @@ impl ScrubRun<'_> {
         &self,
         groups: &Arc<GroupService>,
         replica: &Arc<Replica>,
-        ino: InodeId,
+        ino: ChunkFileId,
     ) -> Result<(RepairResult, bool)> {
         groups.view(replica.group).scheme()?.compare(groups, replica, ino).await
     }
 
     /// Updates the position and stores the record.
-    async fn update_position(&self, record: &mut ScrubRecord, ino: InodeId) {
+    async fn update_position(&self, record: &mut ScrubRecord, ino: ChunkFileId) {
         if let Some(position) = &mut record.position {
             position.ino = ino;
         }

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use storage::StorageService;
 use testkit::targets;
-use types::{Errno, InodeId, Refusal, Result, SessionId, TargetId};
+use types::{ChunkFileId, ChunkSlot, Errno, InodeId, Refusal, Result, SessionId, TargetId};
 use wire::{Capability, DataPath as Way, StorageOp, StorageReply, StorageRequest};
 
 const TARGET: TargetId = TargetId(1);
 const INO: InodeId = InodeId(9);
+const FILE: ChunkFileId = ChunkFileId(9);
 const SESSION: SessionId = SessionId(7);
 const HOLDER: u64 = 77;
 const READ: StorageOp = StorageOp::Read { offset: 0, path: Way::Cached };
@@ -80,7 +81,7 @@ impl Cluster {
         op: StorageOp,
         capability: Option<Capability>,
     ) -> Result<StorageReply> {
-        let request = StorageRequest { capability, ..StorageRequest::new(session, TARGET, INO, op) };
+        let request = StorageRequest { capability, ..StorageRequest::new(session, TARGET, FILE, op) };
         self.service.handle_from(&caller(holder), request, Some(IoBuf::from_slice(&[1; 4096]))).await
     }
 
@@ -107,7 +108,7 @@ fn granted_operations_are_allowed() {
             assert_eq!(cluster.refused(op, read).await, Errno::EACCES);
         }
         // The capability covers the file's other chunk files, too.
-        let name = INO.chunk_file(3);
+        let name = INO.chunk_file(ChunkSlot(3));
         let request = StorageRequest {
             capability: both,
             ..StorageRequest::new(SESSION, TARGET, name, StorageOp::Stat)
@@ -120,7 +121,7 @@ fn granted_operations_are_allowed() {
         // need none.
         cluster.ask(StorageOp::SyncTarget, None).await.unwrap();
         cluster.ask_as(0, SessionId(0), WRITE, None).await.unwrap();
-        let request = StorageRequest::new(SESSION, TARGET, INO, StorageOp::Stat);
+        let request = StorageRequest::new(SESSION, TARGET, FILE, StorageOp::Stat);
         cluster.service.handle(request, None).await.unwrap();
     });
 }
@@ -197,7 +198,7 @@ fn a_request_after_its_deadline_is_not_begun() {
     with_cluster(async |cluster| {
         let write = async |deadline| {
             let capability = cluster.sign(grant());
-            let request = StorageRequest { capability, ..StorageRequest::new(SESSION, TARGET, INO, WRITE) };
+            let request = StorageRequest { capability, ..StorageRequest::new(SESSION, TARGET, FILE, WRITE) };
             let data = Some(IoBuf::from_slice(&[1; 4096]));
             cluster.service.handle_with_deadline(&caller(HOLDER), deadline, request, data).await
         };

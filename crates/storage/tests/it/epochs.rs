@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use storage::StorageService;
 use testkit::targets;
-use types::{ByteRange, InodeId, Refusal, Result, SessionId, TargetId};
+use types::{ByteRange, ChunkFileId, Refusal, Result, SessionId, TargetId};
 use wire::{
     AllocateMode, DataPath as Way, SeekTarget, SlotSequence, StorageOp, StorageReply, StorageRequest,
 };
 
 const TARGET: TargetId = TargetId(1);
-const INO: InodeId = InodeId(9);
+const INO: ChunkFileId = ChunkFileId(9);
 const WRITE: StorageOp = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
 const READ: StorageOp = StorageOp::Read { offset: 0, path: Way::Cached };
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use storage::StorageService;
 use tempfile::TempDir;
-use types::{Errno, InodeId, NodeId, Result, SessionId, TargetId};
+use types::{ChunkFileId, Errno, NodeId, Result, SessionId, TargetId};
 use wire::{Measure, RateQuantity, StorageOp, StorageReply, StorageRequest};
 
 const TARGET: TargetId = TargetId(3);
@@ -22,7 +22,7 @@ async fn service(dir: &Path) -> Arc<StorageService> {
 
 async fn measure(service: &Arc<StorageService>, what: Measure, milliseconds: u64) -> Result<StorageReply> {
     let op = StorageOp::Measure { what, milliseconds };
-    let request = StorageRequest::new(SessionId(0), TARGET, InodeId(0), op);
+    let request = StorageRequest::new(SessionId(0), TARGET, ChunkFileId(0), op);
     Channel::in_process(service.clone()).call(request, None).await
 }
 

@@ -6,11 +6,11 @@ use rt::IoBuf;
 use std::path::Path;
 use storage::StorageService;
 use testkit::targets;
-use types::{Errno, InodeId, Result, SessionId, TargetId};
+use types::{ChunkFileId, Errno, Result, SessionId, TargetId};
 use wire::{DataPath as Way, SlotSequence, StorageOp, StorageReply, StorageRequest};
 
 const TARGET: TargetId = TargetId(1);
-const INO: InodeId = InodeId(9);
+const INO: ChunkFileId = ChunkFileId(9);
 
 /// A process with one target. Dropping it acts like a kill.
 async fn start(dir: &Path) -> StorageService {

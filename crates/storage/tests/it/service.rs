@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use storage::{Counters, ServingLease, StorageService};
 use testkit::targets;
-use types::{ByteRange, Errno, InodeId, Result, SessionId, TargetId};
+use types::{ByteRange, ChunkFileId, Errno, Result, SessionId, TargetId};
 use wire::{AllocateMode, DataPath as Way, SeekTarget, StorageOp, StorageReply, StorageRequest};
 
-const INO: InodeId = InodeId(9);
+const INO: ChunkFileId = ChunkFileId(9);
 /// Names of the entries of a target's directory.
 const SUPERBLOCK: &str = "target.toml";
 const CHUNKS: &str = "chunks";
@@ -207,7 +207,7 @@ fn a_scrub_reports_damaged_and_missing_files() {
         assert!(path.join("1/scrub.json").exists(), "it is kept for the next start");
         // A read that finds a chunk file of known length missing counts it from then on.
         let read = StorageOp::Read { offset: 0, path: Way::Cached };
-        let lost = InodeId(INO.0 + 1);
+        let lost = ChunkFileId(INO.0 + 1);
         let request = StorageRequest {
             length_bound: 5000,
             ..StorageRequest::new(SessionId(5), TargetId(1), lost, read)
@@ -244,7 +244,7 @@ fn a_target_whose_disk_is_gone_answers_nothing_until_it_is_back() {
         assert!(service.is_available(one));
         let of = |ino: u64, op: StorageOp, payload: Option<IoBuf>| {
             let handler: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
-            let request = StorageRequest::new(SessionId(0), one, InodeId(ino), op);
+            let request = StorageRequest::new(SessionId(0), one, ChunkFileId(ino), op);
             async move { Channel::in_process(handler).call(request, payload).await }
         };
         unmount(&path.join("1"));
@@ -257,7 +257,7 @@ fn a_target_whose_disk_is_gone_answers_nothing_until_it_is_back() {
             (INO.0, StorageOp::SyncTarget, None),
             (50, StorageOp::Stat, None),
             (50, StorageOp::Delete, None),
-            (0, StorageOp::Regions { from: InodeId(0), which: wire::RegionSelection::All }, None),
+            (0, StorageOp::Regions { from: ChunkFileId(0), which: wire::RegionSelection::All }, None),
             (0, StorageOp::Space, None),
         ] {
             let error = of(ino, op.clone(), payload).await.unwrap_err();

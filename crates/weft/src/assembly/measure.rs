@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use types::{ClusterMap, Errno, Error, InodeId, Node, NodeId, NodeState, Result, SessionId, TargetId};
+use types::{ChunkFileId, ClusterMap, Errno, Error, Node, NodeId, NodeState, Result, SessionId, TargetId};
 use wire::mgmt::CeilingInfo;
 use wire::{Measure, MeasuredRate, MgmtRequest, RateQuantity, StorageOp, StorageReply, StorageRequest};
 
@@ -61,7 +61,7 @@ impl MeasurementRequest {
         };
         let op = StorageOp::Measure { what, milliseconds };
         let timeout = Duration::from_millis(milliseconds).saturating_mul(MAX_PARTS).saturating_add(MARGIN);
-        (StorageRequest::new(SessionId(0), target, InodeId(0), op), timeout)
+        (StorageRequest::new(SessionId(0), target, ChunkFileId(0), op), timeout)
     }
 
     /// Returns the label of a result. Processor results come in pairs: one core, then all cores.

@@ -9,7 +9,7 @@ use rt::IoBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{
-    ByteRange, ClusterMap, Errno, Error, InodeId, MapHandle, Refusal, Result, SessionId, TargetId, crc32c,
+    ByteRange, ChunkFileId, ClusterMap, Errno, Error, MapHandle, Refusal, Result, SessionId, TargetId, crc32c,
 };
 use wire::{DataPath, GroupContext, GroupRole, RegionSelection, StorageOp, StorageReply, StorageRequest};
 
@@ -126,7 +126,7 @@ impl OnlineCheck {
     async fn call_primary(
         &self,
         location: ReplicaLocation,
-        ino: InodeId,
+        ino: ChunkFileId,
         op: StorageOp,
     ) -> Result<StorageReply> {
         let Some(id) = location.group else { return self.call_member(location, ino, op, None).await };
@@ -154,7 +154,7 @@ impl OnlineCheck {
     async fn call_member(
         &self,
         location: ReplicaLocation,
-        ino: InodeId,
+        ino: ChunkFileId,
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
@@ -181,7 +181,7 @@ impl OnlineCheck {
 }
 
 impl Targets for OnlineCheck {
-    fn len(&self, location: ReplicaLocation, ino: InodeId) -> fsck::TargetFuture<'_, u64> {
+    fn len(&self, location: ReplicaLocation, ino: ChunkFileId) -> fsck::TargetFuture<'_, u64> {
         Box::pin(async move {
             match self.call_member(location, ino, StorageOp::Stat, None).await? {
                 StorageReply::Stat { len, .. } => Ok(len),
@@ -192,7 +192,12 @@ impl Targets for OnlineCheck {
         })
     }
 
-    fn read(&self, location: ReplicaLocation, ino: InodeId, range: ByteRange) -> fsck::TargetFuture<'_, u32> {
+    fn read(
+        &self,
+        location: ReplicaLocation,
+        ino: ChunkFileId,
+        range: ByteRange,
+    ) -> fsck::TargetFuture<'_, u32> {
         Box::pin(async move {
             let buffer = IoBuf::alloc((range.end - range.start) as usize);
             let op = StorageOp::Read { offset: range.start, path: DataPath::Direct };
@@ -204,11 +209,11 @@ impl Targets for OnlineCheck {
     fn list(
         &self,
         location: ReplicaLocation,
-        from: InodeId,
-    ) -> fsck::TargetFuture<'_, (Vec<InodeId>, Option<InodeId>)> {
+        from: ChunkFileId,
+    ) -> fsck::TargetFuture<'_, (Vec<ChunkFileId>, Option<ChunkFileId>)> {
         Box::pin(async move {
             let op = StorageOp::Regions { from, which: RegionSelection::All };
-            match self.call_member(location, InodeId(0), op, None).await? {
+            match self.call_member(location, ChunkFileId(0), op, None).await? {
                 StorageReply::Regions { regions, next } => {
                     Ok((regions.into_iter().map(|(ino, _)| ino).collect(), next))
                 }
@@ -223,7 +228,7 @@ impl Targets for OnlineCheck {
         &self,
         from: ReplicaLocation,
         to: TargetId,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> fsck::TargetFuture<'_, ()> {
         Box::pin(async move {
@@ -243,7 +248,7 @@ impl Targets for OnlineCheck {
     fn give_up(
         &self,
         location: ReplicaLocation,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> fsck::TargetFuture<'_, Vec<ByteRange>> {
         Box::pin(async move {
@@ -266,7 +271,7 @@ impl Targets for OnlineCheck {
     fn discard(
         &self,
         location: ReplicaLocation,
-        ino: InodeId,
+        ino: ChunkFileId,
         how: fsck::Discard,
     ) -> fsck::TargetFuture<'_, ()> {
         let op = match how {

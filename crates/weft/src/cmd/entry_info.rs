@@ -7,7 +7,7 @@ use chunkstore::Store;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use types::{Errno, Error, GroupId, HashMap, HashSet, InodeId, Result};
+use types::{ChunkFileId, Errno, Error, GroupId, HashMap, HashSet, Result};
 
 /// Extended attribute in which the mount returns the information.
 const ATTRIBUTE: &str = "weft.entry";
@@ -59,7 +59,7 @@ fn locate_chunk_files(value: &mut Value) {
                 Some(group) => &Store::group_dir(directory, GroupId(group)),
                 None => directory,
             };
-            chunk["chunk_file"] = json!(Store::chunk_file_path(directory, InodeId(name)));
+            chunk["chunk_file"] = json!(Store::chunk_file_path(directory, ChunkFileId(name)));
         }
     }
 }

@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn an_orphan_replaces_its_truncated_chunk_file_and_conflicts_with_another() {
         let dir = tempfile::tempdir().unwrap();
-        let orphan = Orphan { group: None, ino: types::InodeId(1), bytes: 20 };
+        let orphan = Orphan { group: None, ino: types::ChunkFileId(1), bytes: 20 };
         let (kept, place) = (orphan.path(dir.path()), dir.path().join("chunks/05/e5/0000000000000001"));
         for file in [&kept, &place] {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();

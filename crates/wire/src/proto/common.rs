@@ -7,8 +7,8 @@ use prost::Message;
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType, message, skip_field};
 use types::{
-    Attr, ByteRange, Chooser, Credentials, FileKind, GroupId, InodeFlags, InodeId, Layout, PartitionId,
-    PoolId, ProjectId, Scheme, StripePattern, Timestamp,
+    Attr, ByteRange, Chooser, ChunkSlot, Credentials, FileKind, GroupId, InodeFlags, InodeId, Layout,
+    PartitionId, PoolId, ProjectId, Scheme, StripePattern, Timestamp,
 };
 
 /// Longest name in bytes. Services refuse names above 255 with `ENAMETOOLONG`; this only bounds
@@ -382,7 +382,7 @@ impl From<&Layout> for LayoutFields {
             pool: layout.pool.0.into(),
             scheme: layout.scheme.number(),
             groups: layout.groups.iter().map(|group| group.0).collect(),
-            slots: layout.slots.clone(),
+            slots: layout.slots.iter().map(|slot| slot.0).collect(),
         }
     }
 }
@@ -402,7 +402,7 @@ impl TryFrom<LayoutFields> for Layout {
             pool: pool(fields.pool)?,
             scheme: Scheme::take(fields.scheme)?,
             groups: bounded(fields.groups, "groups")?.into_iter().map(GroupId).collect(),
-            slots: fields.slots,
+            slots: fields.slots.into_iter().map(ChunkSlot).collect(),
         })
     }
 }

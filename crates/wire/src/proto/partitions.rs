@@ -8,7 +8,7 @@ use crate::partitions::{InodeAccess, PartitionsReply, PartitionsRequest};
 use crate::{AnswerKind, Malformed, Message, Request, Service};
 use bytes::Bytes;
 use prost::Message as _;
-use types::{GroupId, InodeId, PartitionId, PoolId, SessionId, TargetId};
+use types::{ChunkFileId, GroupId, InodeId, PartitionId, PoolId, SessionId, TargetId};
 
 // Numbers never change.
 numbered! {
@@ -102,14 +102,14 @@ fn touched(
     files: Vec<u64>,
     new: Option<List<NewFields, MAX_LIST_ITEMS>>,
 ) -> Result<ReconcileFiles, Malformed> {
-    let files = bounded(files, "files to reconcile")?.into_iter().map(InodeId).collect();
-    let new = List::take(new, |f| Ok((InodeId(f.from), InodeId(f.up_to))))?;
+    let files = bounded(files, "files to reconcile")?.into_iter().map(ChunkFileId).collect();
+    let new = List::take(new, |f| Ok((ChunkFileId(f.from), ChunkFileId(f.up_to))))?;
     Ok(ReconcileFiles { files, new })
 }
 
 /// Absent if there are none, as in versions that didn't know them.
 fn new_fields(touched: &ReconcileFiles) -> Option<List<NewFields, MAX_LIST_ITEMS>> {
-    let fields = |(from, up_to): &(InodeId, InodeId)| NewFields { from: from.0, up_to: up_to.0 };
+    let fields = |(from, up_to): &(ChunkFileId, ChunkFileId)| NewFields { from: from.0, up_to: up_to.0 };
     if touched.new.is_empty() { None } else { List::of(&touched.new, fields) }
 }
 

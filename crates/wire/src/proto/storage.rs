@@ -12,7 +12,7 @@ use crate::{
 };
 use crate::{StorageOp, StorageReply, StorageRequest};
 use prost::Message as _;
-use types::{ByteRange, Epoch, GroupId, InodeId, NodeId, SessionId, TargetId};
+use types::{ByteRange, ChunkFileId, Epoch, GroupId, NodeId, SessionId, TargetId};
 
 // Numbers never change.
 numbered! {
@@ -574,7 +574,7 @@ impl TryFrom<OpFields> for StorageOp {
             OpFields::Unwatch(f) => StorageOp::EndDirtyTracking { token: f.token },
             OpFields::Settled(()) => StorageOp::Committed,
             OpFields::Regions(f) => {
-                StorageOp::Regions { from: InodeId(f.from), which: RegionSelection::take(f.which)? }
+                StorageOp::Regions { from: ChunkFileId(f.from), which: RegionSelection::take(f.which)? }
             }
             OpFields::Survey(f) => {
                 let range = required(f.range, "range to survey")?.try_into()?;
@@ -661,7 +661,7 @@ impl Message for StorageRequest {
         Ok(StorageRequest {
             session: SessionId(session),
             target: TargetId(target),
-            ino: InodeId(ino),
+            ino: ChunkFileId(ino),
             slot_sequence: unpacked(number),
             capability: capability.as_ref().map(Capability::from),
             epoch,
@@ -731,7 +731,7 @@ impl Message for StorageReply {
             &StorageReply::Offset(offset) => AnswerFields::Offset(OffsetFields { offset }),
             &StorageReply::Space { capacity, free } => AnswerFields::Space(SpaceFields { capacity, free }),
             StorageReply::Regions { regions, next } => {
-                let region = |(ino, range): &(InodeId, ByteRange)| FoundRegion {
+                let region = |(ino, range): &(ChunkFileId, ByteRange)| FoundRegion {
                     ino: ino.0,
                     range: Some((*range).into()),
                 };
@@ -767,8 +767,12 @@ impl Message for StorageReply {
             AnswerFields::Offset(f) => StorageReply::Offset(f.offset),
             AnswerFields::Space(f) => StorageReply::Space { capacity: f.capacity, free: f.free },
             AnswerFields::Regions(f) => {
-                let region = |f: FoundRegion| Ok((InodeId(f.ino), required(f.range, "region")?.try_into()?));
-                StorageReply::Regions { regions: List::take(f.regions, region)?, next: f.next.map(InodeId) }
+                let region =
+                    |f: FoundRegion| Ok((ChunkFileId(f.ino), required(f.range, "region")?.try_into()?));
+                StorageReply::Regions {
+                    regions: List::take(f.regions, region)?,
+                    next: f.next.map(ChunkFileId),
+                }
             }
             AnswerFields::Survey(f) => StorageReply::Survey(f.try_into()?),
             AnswerFields::Healed(RepairResultFields { damaged, mended, unclear }) => {

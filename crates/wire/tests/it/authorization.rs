@@ -176,7 +176,7 @@ fn in_session(op: MetaOp, session: SessionId) -> MetaRequest {
 
 fn of_storage(op: StorageOp, session: SessionId, part: Option<GroupRole>) -> StorageRequest {
     let group = part.map(|part| GroupContext { group: GROUP, version: SINCE, role: part });
-    StorageRequest { group, ..StorageRequest::new(session, TARGET, InodeId(9), op) }
+    StorageRequest { group, ..StorageRequest::new(session, TARGET, ChunkFileId(9), op) }
 }
 
 /// Every request, by service and form.

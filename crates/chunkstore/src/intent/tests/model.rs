@@ -4,7 +4,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use types::PartitionId;
+use types::{ChunkFileId, InodeId, PartitionId};
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
@@ -33,19 +33,19 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// What a change relies on: a region of a file.
-type Region = (InodeId, u64);
+type Region = (ChunkFileId, u64);
 
 struct Model {
     dir: PathBuf,
     log: IntentLog,
     statistics: Statistics,
     next: BTreeMap<u16, u64>,
-    files: Vec<InodeId>,
+    files: Vec<ChunkFileId>,
     /// With the time of the last change that relies on it.
     relied_on: BTreeMap<Region, u64>,
     time: u64,
     /// The pass in progress: when it began, and what retires.
-    retiring: Option<(u64, BTreeMap<InodeId, Vec<DirtyRegions>>)>,
+    retiring: Option<(u64, BTreeMap<ChunkFileId, Vec<DirtyRegions>>)>,
 }
 
 impl Model {
@@ -69,7 +69,7 @@ impl Model {
                 for _ in 0..count {
                     let next = self.next.entry(partition).or_default();
                     *next += 1 + skip;
-                    let ino = InodeId::new(PartitionId(partition), *next);
+                    let ino = InodeId::new(PartitionId(partition), *next).first_chunk_file();
                     self.log.mark_new_file(ino, &self.statistics).await.unwrap();
                     self.files.push(ino);
                     self.relied_on.insert((ino, 0), self.time);
@@ -109,8 +109,8 @@ impl Model {
         self.retiring = None;
         let found = IntentLog::open(TARGET, &self.dir).await.unwrap().unwrap();
         let ShutdownState::InUse(records) = found.shutdown else { panic!("the log is in use") };
-        let is_in_span = |ino: &InodeId| records.spans.iter().any(|span| span.contains(*ino));
-        let in_spans: BTreeSet<InodeId> = self.files.iter().copied().filter(is_in_span).collect();
+        let is_in_span = |ino: &ChunkFileId| records.spans.iter().any(|span| span.contains(*ino));
+        let in_spans: BTreeSet<ChunkFileId> = self.files.iter().copied().filter(is_in_span).collect();
         let inherited = RetainedRecords { in_spans: in_spans.into_iter().collect(), records };
         found.log.resume(&inherited).await.unwrap();
         self.log = found.log;

@@ -4,10 +4,10 @@ use super::*;
 use rt::sim::Machine;
 use std::cell::RefCell;
 use std::rc::Rc;
-use types::PartitionId;
+use types::{ChunkFileId, InodeId, PartitionId};
 
-fn ino(sequence: u64) -> InodeId {
-    InodeId::new(PartitionId(2), sequence)
+fn ino(sequence: u64) -> ChunkFileId {
+    InodeId::new(PartitionId(2), sequence).first_chunk_file()
 }
 
 fn span(first: u64) -> Span {
@@ -53,7 +53,7 @@ fn new_files_at_the_same_time_share_one_span() {
     });
 }
 
-type Noted = Rc<RefCell<Vec<InodeId>>>;
+type Noted = Rc<RefCell<Vec<ChunkFileId>>>;
 
 /// Makes entries for some new files concurrently, on a machine that may fail meanwhile.
 async fn note_at_the_same_time(noted: Noted) {
@@ -194,7 +194,9 @@ fn retired_spans_are_compacted() {
 fn beyond_the_span_limit_files_get_entries() {
     with_log(|dir, log, statistics| async move {
         for partition in 0..MAX_SPANS as u16 + 50 {
-            log.mark_new_file(InodeId::new(PartitionId(partition), 1), &statistics).await.unwrap();
+            log.mark_new_file(InodeId::new(PartitionId(partition), 1).first_chunk_file(), &statistics)
+                .await
+                .unwrap();
         }
         assert_eq!((log.span_count(), log.logged_count()), (MAX_SPANS, 50));
         let Records { entries: notes, spans } = on_disk(&dir).await;
@@ -238,7 +240,7 @@ fn a_log_of_a_version_without_spans_is_read() {
         let file = std::fs::OpenOptions::new().write(true).open(&paths(&dir)[current]).unwrap();
         file.write_all_at(&block, BLOCK_SIZE as u64).unwrap();
         let expected =
-            Records { entries: vec![DirtyRegions { ino: InodeId(7), first: 0, end: 64 }], spans: vec![] };
+            Records { entries: vec![DirtyRegions { ino: ChunkFileId(7), first: 0, end: 64 }], spans: vec![] };
         assert_eq!(on_disk(&dir).await, expected);
     });
 }

@@ -115,7 +115,7 @@ impl Cluster {
 
     /// Path of a file's chunk file on a target.
     pub(crate) fn chunk_file(&self, target: TargetId, ino: InodeId) -> PathBuf {
-        Store::chunk_file_path(self.services.store(target).dir(), ino)
+        Store::chunk_file_path(self.services.store(target).dir(), ino.first_chunk_file())
     }
 
     /// Damage counted on all targets.

@@ -15,7 +15,7 @@ use testkit::channel::{Latency, StorageHandler};
 use testkit::clients;
 use testkit::cluster::{self, ClusterBuilder, set_pattern};
 use testkit::map::{self, MapBuilder};
-use types::{ClusterMap, GroupId, InodeId, MapHandle, TargetId};
+use types::{ChunkFileId, ClusterMap, GroupId, MapHandle, TargetId};
 
 pub(crate) use testkit::application::{Application, RDONLY, RDWR, ROOT, run_lengths};
 
@@ -92,7 +92,7 @@ impl Cluster {
     }
 
     /// Chunk files of a target's replica of a group.
-    pub(crate) async fn chunk_files(&self, target: u32, group: u32) -> Vec<InodeId> {
+    pub(crate) async fn chunk_files(&self, target: u32, group: u32) -> Vec<ChunkFileId> {
         self.store(copy(TargetId(target), GroupId(group))).list().await.unwrap()
     }
 

@@ -5,10 +5,10 @@ use super::group::{Behaviour, copy};
 use chunkstore::{Durability, IoPath};
 use rt::IoBuf;
 use std::time::Duration;
-use types::{GroupId, InodeId, SetAttr, TargetId};
+use types::{ChunkFileId, GroupId, InodeId, SetAttr, TargetId};
 use wire::mgmt::ReconcileFiles;
 
-async fn copies(cluster: &Cluster, name: InodeId) -> Vec<(u32, u32)> {
+async fn copies(cluster: &Cluster, name: ChunkFileId) -> Vec<(u32, u32)> {
     let mut found = Vec::new();
     for group in GROUPS {
         for target in pair(group) {
@@ -26,7 +26,7 @@ fn a_deleted_file_leaves_no_replica() {
         let client = cluster.client().await;
         let file = client.create_file("a").await;
         client.fill(&file, 0, 3 * CHUNK, 1).await;
-        assert_eq!(copies(&cluster, file.ino()).await.len(), 6);
+        assert_eq!(copies(&cluster, file.ino().first_chunk_file()).await.len(), 6);
         // Deleted while one member of each of two groups is down: its replicas are deleted by the
         // resync.
         cluster.groups.set_behaviour(1, Behaviour::Hangs);
@@ -37,7 +37,7 @@ fn a_deleted_file_leaves_no_replica() {
         client.forget(ino, 1);
         client.shutdown().await.unwrap();
         rt::sleep(Duration::from_secs(30)).await;
-        assert_eq!(copies(&cluster, ino).await, [(1, 11), (1, 13)]);
+        assert_eq!(copies(&cluster, ino.first_chunk_file()).await, [(1, 11), (1, 13)]);
     });
 }
 
@@ -66,8 +66,10 @@ fn a_truncation_truncates_all_replicas() {
         client.setattr(ROOT, file.ino(), SetAttr::default(), Some(10)).await.unwrap();
         for group in GROUPS {
             let lens = pair(group).map(|target| cluster.store(copy(target, GroupId(group))).clone());
-            let lens =
-                [lens[0].stat(file.ino()).await.unwrap().len, lens[1].stat(file.ino()).await.unwrap().len];
+            let lens = [
+                lens[0].stat(file.ino().first_chunk_file()).await.unwrap().len,
+                lens[1].stat(file.ino().first_chunk_file()).await.unwrap().len,
+            ];
             assert_eq!(lens[0], lens[1]);
             assert!(lens[0] == 10 || lens[0] == 0, "{lens:?}");
         }
@@ -94,7 +96,7 @@ fn a_drained_target_keeps_its_replicas_and_reports_that() {
         assert!(drain.hindrance.as_ref().unwrap().contains("mirrored group"), "{drain:?}");
         assert!(!drain.is_empty && drain.files_left == Some(1) && drain.bytes_left > 0, "{drain:?}");
         assert_eq!(cluster.meta().file_on(TargetId(1)).await.unwrap(), Some(file.ino()));
-        assert_eq!(copies(&cluster, file.ino()).await.len(), 6);
+        assert_eq!(copies(&cluster, file.ino().first_chunk_file()).await.len(), 6);
     });
 }
 
@@ -107,7 +109,7 @@ fn targets_and_groups_are_reconciled_separately() {
         let file = client.create_file("a").await;
         client.fill(&file, 0, 3 * CHUNK, 1).await;
         client.shutdown().await.unwrap();
-        let (ino, nobodys) = (file.ino(), InodeId(file.ino().0 + 1000));
+        let (ino, nobodys) = (file.ino().first_chunk_file(), ChunkFileId(file.ino().0 + 1000));
         let data = IoBuf::from_slice(&[7; 4096]);
         // The target itself has nothing of the file, whatever exists there under its name.
         for name in [ino, nobodys] {

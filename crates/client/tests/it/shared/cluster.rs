@@ -16,7 +16,7 @@ use testkit::channel::{CuttableRoute, MetaHandler, Route, StorageHandler, to_sto
 use testkit::cluster::{ClusterBuilder, set_pattern};
 use testkit::map::{self, MapBuilder};
 use testkit::{clients, cluster};
-use types::{ClusterMap, Errno, Error, InodeId, Result, SessionId, TargetId, TargetState};
+use types::{ChunkFileId, ClusterMap, Errno, Error, Result, SessionId, TargetId, TargetState};
 use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest};
 
 pub(crate) use testkit::application::{Application, RDONLY, RDWR, ROOT, run_lengths};
@@ -123,7 +123,7 @@ impl Cluster {
     }
 
     /// Names of the chunk files on a target.
-    pub(crate) async fn chunk_files(&self, target: u32) -> Vec<InodeId> {
+    pub(crate) async fn chunk_files(&self, target: u32) -> Vec<ChunkFileId> {
         self.0.chunk_files(TargetId(target)).await
     }
 

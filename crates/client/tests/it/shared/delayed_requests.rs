@@ -250,7 +250,7 @@ fn requests_of_a_deposed_migrator_are_fenced() {
         let target = TargetId(1);
         let moved = || async {
             let left = cluster.chunk_files(target).await;
-            !left.iter().any(|name| name.owner_of_chunk_file() == file.ino())
+            !left.iter().any(|name| name.owner() == file.ino())
         };
         while !moved().await {
             rt::sleep(Duration::from_millis(100)).await;

@@ -316,7 +316,7 @@ fn kernel_references_survive_a_failover() {
         assert_eq!(mount.getattr(ino).await.unwrap_err().errno, Errno::ESTALE, "nobody uses it any more");
         assert_eq!(mount.history().replacements, 1, "that an inode is gone ends no session");
         for target in 1..=3 {
-            assert!(!cluster.chunk_files(target).await.iter().any(|name| name.owner_of_chunk_file() == ino));
+            assert!(!cluster.chunk_files(target).await.iter().any(|name| name.owner() == ino));
         }
     });
 }

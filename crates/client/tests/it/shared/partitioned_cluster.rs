@@ -21,7 +21,7 @@ use testkit::channel::{self, CuttableRoute, Route, StorageHandler};
 use testkit::cluster::ClusterBuilder;
 use testkit::map::{self, MapBuilder};
 use testkit::{clients, metadata};
-use types::{ClusterMap, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, SessionId, TargetId};
+use types::{ChunkFileId, ClusterMap, MapHandle, Node, NodeId, NodeState, PartitionId, SessionId, TargetId};
 use wire::{MetaRequest, MetaResponse};
 
 /// Nodes with a metadata service.
@@ -115,12 +115,12 @@ impl PartitionedCluster {
     }
 
     /// Names of the chunk files on a target.
-    pub(crate) async fn chunk_files(&self, target: TargetId) -> Vec<InodeId> {
+    pub(crate) async fn chunk_files(&self, target: TargetId) -> Vec<ChunkFileId> {
         self.stores[target.0 as usize - 1].list().await.unwrap()
     }
 
     /// Names of the chunk files on each target.
-    pub(crate) async fn all_chunk_files(&self) -> Vec<Vec<InodeId>> {
+    pub(crate) async fn all_chunk_files(&self) -> Vec<Vec<ChunkFileId>> {
         let mut all = Vec::new();
         for target in targets() {
             all.push(self.chunk_files(target).await);

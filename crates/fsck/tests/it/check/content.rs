@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use testkit::targets;
-use types::{ByteRange, GroupId, InodeId};
+use types::{ByteRange, ChunkFileId, GroupId, InodeId};
 
 const CHUNK: u64 = 1024 * 1024;
 
@@ -41,7 +41,7 @@ fn lost_content_is_given_up_only_on_request_and_recorded_first() {
         let gone = fs.chunked(InodeId::ROOT, "gone", 2 * CHUNK as usize).await;
         let file = OpenOptions::new().write(true).open(fs.chunk_file(ino, 1)).unwrap();
         file.write_all_at(b"flipped", 8192 + 10).unwrap();
-        fs.store_of(&fs.layout(gone), 1).delete(gone).await.unwrap();
+        fs.store_of(&fs.layout(gone), 1).delete(gone.first_chunk_file()).await.unwrap();
         let left = fs.check(true).await;
         assert_eq!(left.outcome(), CheckOutcome::Damaged);
         assert!(left.findings.iter().all(|finding| finding.lost && !finding.repaired), "{:?}", left.findings);
@@ -128,14 +128,14 @@ fn a_path_limits_the_check() {
     });
 }
 
-async fn put(store: &Store, ino: InodeId, content: &[u8]) {
+async fn put(store: &Store, ino: ChunkFileId, content: &[u8]) {
     store.write(ino, 0, &IoBuf::from_slice(content), IoPath::Cached, Durability::Later).await.unwrap();
 }
 
 #[test]
 fn an_orphaned_chunk_file_is_moved_aside_and_can_be_restored() {
     on_a_core(async |fs| {
-        let stray = InodeId(4242);
+        let stray = ChunkFileId(4242);
         let content = vec![7; 20_000];
         let group = fs.copies.values().next().unwrap();
         for store in [fs.stores.values().next().unwrap(), group] {
@@ -166,7 +166,7 @@ fn an_orphaned_chunk_file_is_moved_aside_and_can_be_restored() {
 fn an_orphan_moved_aside_is_deleted_or_kept_as_ordered() {
     on_a_core(async |fs| {
         let store = fs.stores.values().next().unwrap();
-        let stray = InodeId(4242);
+        let stray = ChunkFileId(4242);
         put(store, stray, b"who?").await;
         fs.finds_and_repairs(Kind::StrayChunkFile).await;
         // Another orphan with the same name doesn't replace it.
@@ -192,7 +192,7 @@ fn metadata_that_is_older_than_the_chunk_files_is_not_repaired_unless_the_loss_i
         let ino = fs.chunked(InodeId::ROOT, "big", 100_000).await;
         fs.edit_inode(ino, |inode| inode.size = 60_000);
         let store = fs.stores.values().next().unwrap();
-        let newer = InodeId(FIRST_UNALLOCATED + 500);
+        let newer = ChunkFileId(FIRST_UNALLOCATED + 500);
         put(store, newer, b"of a file that the metadata has lost").await;
         let found = fs.check(false).await;
         let kinds: Vec<Kind> = found.findings.iter().map(|finding| finding.kind).collect();
@@ -211,7 +211,7 @@ fn metadata_that_is_older_than_the_chunk_files_is_not_repaired_unless_the_loss_i
         for store in fs.stores.values() {
             kept.extend(Orphan::list(store.dir()).await.unwrap().into_iter().map(|orphan| orphan.ino));
         }
-        assert_eq!(kept, BTreeSet::from([ino, newer]), "with what was cut");
+        assert_eq!(kept, BTreeSet::from([ino.first_chunk_file(), newer]), "with what was cut");
     });
 }
 
@@ -225,7 +225,10 @@ fn a_chunk_file_on_a_target_that_is_not_the_files_is_moved_aside() {
             .values()
             .find(|store| !std::path::Path::new(&fs.chunk_file(ino, 0)).starts_with(store.dir()));
         let other = other.unwrap();
-        other.write(ino, 0, &IoBuf::from_slice(b"x"), IoPath::Cached, Durability::Later).await.unwrap();
+        other
+            .write(ino.first_chunk_file(), 0, &IoBuf::from_slice(b"x"), IoPath::Cached, Durability::Later)
+            .await
+            .unwrap();
         fs.finds_and_repairs(Kind::StrayChunkFile).await;
     });
 }
@@ -238,7 +241,7 @@ fn a_chunk_file_that_is_too_long_is_cut() {
         let findings = fs.finds_and_repairs(Kind::LongChunkFile).await;
         assert_eq!((findings.len(), findings[0].object.as_str()), (1, "/big"));
         let layout = fs.layout(ino);
-        assert_eq!(fs.store_of(&layout, 0).stat(ino).await.unwrap().len, 60_000);
+        assert_eq!(fs.store_of(&layout, 0).stat(ino.first_chunk_file()).await.unwrap().len, 60_000);
     });
 }
 
@@ -256,7 +259,7 @@ fn truncated_data_is_moved_aside_and_can_be_restored() {
         assert_eq!(repaired.outcome(), CheckOutcome::Repaired, "{:?}", repaired.findings);
         assert!(repaired.findings[0].remedy.contains("--orphans"), "{repaired:?}");
         let kept = Orphan::list(&dir).await.unwrap();
-        assert_eq!(kept, [Orphan { group: None, ino, bytes: 100_000 }]);
+        assert_eq!(kept, [Orphan { group: None, ino: ino.first_chunk_file(), bytes: 100_000 }]);
 
         fs.edit_inode(ino, |inode| inode.size = 100_000);
         store.close().await.unwrap();
@@ -275,18 +278,18 @@ fn a_chunk_file_is_not_truncated_without_a_copy_unless_ordered() {
         let ino = fs.chunked(InodeId::ROOT, "big", 100_000).await;
         fs.edit_inode(ino, |inode| inode.size = 60_000);
         let store = fs.store_of(&fs.layout(ino), 0);
-        let another = Orphan { group: None, ino, bytes: 7 };
+        let another = Orphan { group: None, ino: ino.first_chunk_file(), bytes: 7 };
         let place = another.path(store.dir());
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
         std::fs::write(&place, "another").unwrap();
         let left = fs.finds_and_leaves(Kind::LongChunkFile).await;
         assert!(left.remedy.contains("already exists"), "{left:?}");
-        assert_eq!(store.stat(ino).await.unwrap().len, 100_000);
+        assert_eq!(store.stat(ino.first_chunk_file()).await.unwrap().len, 100_000);
         let delete = CheckOptions { repair: true, delete: true, ..CheckOptions::default() };
         let repaired = fs.check_with(&delete).await;
         assert_eq!(repaired.outcome(), CheckOutcome::Repaired, "{:?}", repaired.findings);
         assert_eq!(repaired.findings[0].remedy, "");
-        assert_eq!(store.stat(ino).await.unwrap().len, 60_000);
+        assert_eq!(store.stat(ino.first_chunk_file()).await.unwrap().len, 60_000);
         assert_eq!(Orphan::list(store.dir()).await.unwrap(), [another], "it stays");
     });
 }
@@ -295,7 +298,7 @@ fn a_chunk_file_is_not_truncated_without_a_copy_unless_ordered() {
 fn a_missing_chunk_file_is_reported() {
     on_a_core(async |fs| {
         let ino = fs.chunked(InodeId::ROOT, "big", 2 * CHUNK as usize).await;
-        fs.store_of(&fs.layout(ino), 1).delete(ino).await.unwrap();
+        fs.store_of(&fs.layout(ino), 1).delete(ino.first_chunk_file()).await.unwrap();
         let finding = fs.finds_and_leaves(Kind::MissingChunkFile).await;
         assert_eq!(finding.object, "/big");
     });
@@ -312,7 +315,7 @@ fn a_chunk_file_of_known_length_is_missed_in_a_file_with_holes() {
         assert_eq!(fs.check(false).await.findings, []);
         let store = fs.store_of(&fs.layout(ino), 1);
         // Through the store, so that its checksums are removed too.
-        store.truncate(ino, CHUNK / 2).await.unwrap();
+        store.truncate(ino.first_chunk_file(), CHUNK / 2).await.unwrap();
         assert_eq!(fs.finds_and_leaves(Kind::ShortChunkFile).await.object, "/sparse");
         let losses = RefCell::new(Vec::new());
         let note = |loss: &Loss| {
@@ -323,9 +326,9 @@ fn a_chunk_file_of_known_length_is_missed_in_a_file_with_holes() {
         assert_eq!(fs.check_with(&forget()).await.outcome(), CheckOutcome::Repaired);
         assert_eq!(losses.take(), [ByteRange::new(CHUNK + CHUNK / 2, 2 * CHUNK)]);
         assert_eq!(fs.check(false).await.findings, []);
-        assert_eq!(store.stat(ino).await.unwrap().len, CHUNK);
+        assert_eq!(store.stat(ino.first_chunk_file()).await.unwrap().len, CHUNK);
 
-        store.delete(ino).await.unwrap();
+        store.delete(ino.first_chunk_file()).await.unwrap();
         assert_eq!(fs.finds_and_leaves(Kind::MissingChunkFile).await.object, "/sparse");
         assert_eq!(fs.check_with(&forget()).await.outcome(), CheckOutcome::Repaired);
         assert_eq!(losses.take(), [ByteRange::new(CHUNK, 2 * CHUNK)]);
@@ -401,10 +404,10 @@ fn files_in_a_lost_group_are_named_listed_and_counted() {
         // Deleted, with its chunk files still to be removed.
         let doomed = fs.inode(ino).layout.unwrap();
         fs.delete(&keys::inode(ino));
-        fs.put(&keys::doomed(ino), &doomed);
+        fs.put(&keys::doomed(ino.first_chunk_file()), &doomed);
         let found = usage(&fs).await;
         assert_eq!((found.files, found.bytes, found.referenced), (0, 0, [GroupId(1)].into()));
-        fs.delete(&keys::doomed(ino));
+        fs.delete(&keys::doomed(ino.first_chunk_file()));
         assert_eq!(usage(&fs).await, types::GroupUsage::default());
     });
 }

@@ -11,7 +11,9 @@ use std::cell::Cell;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use types::{ByteRange, Errno, Error, GroupId, InodeId, MemberState, Result, TargetId};
+use types::{
+    ByteRange, ChunkFileId, ChunkSlot, Errno, Error, GroupId, InodeId, MemberState, Result, TargetId,
+};
 
 const CHUNK: usize = 1024 * 1024;
 
@@ -26,7 +28,7 @@ async fn mirrored(fs: &mut Fs) -> InodeId {
     ino
 }
 
-async fn put(store: &Arc<Store>, name: InodeId, at: usize, byte: u8) {
+async fn put(store: &Arc<Store>, name: ChunkFileId, at: usize, byte: u8) {
     let data = IoBuf::from_slice(&[byte; 4096]);
     store.write(name, at as u64, &data, IoPath::Cached, Durability::Later).await.unwrap();
 }
@@ -118,19 +120,19 @@ impl Served<'_> {
 }
 
 impl Targets for Served<'_> {
-    fn len(&self, location: ReplicaLocation, ino: InodeId) -> TargetFuture<'_, u64> {
+    fn len(&self, location: ReplicaLocation, ino: ChunkFileId) -> TargetFuture<'_, u64> {
         Box::pin(async move { Targets::len(&self.local(location)?, location, ino).await })
     }
 
-    fn read(&self, location: ReplicaLocation, ino: InodeId, range: ByteRange) -> TargetFuture<'_, u32> {
+    fn read(&self, location: ReplicaLocation, ino: ChunkFileId, range: ByteRange) -> TargetFuture<'_, u32> {
         Box::pin(async move { Targets::read(&self.local(location)?, location, ino, range).await })
     }
 
     fn list(
         &self,
         location: ReplicaLocation,
-        from: InodeId,
-    ) -> TargetFuture<'_, (Vec<InodeId>, Option<InodeId>)> {
+        from: ChunkFileId,
+    ) -> TargetFuture<'_, (Vec<ChunkFileId>, Option<ChunkFileId>)> {
         Box::pin(async move {
             (self.meanwhile)();
             Targets::list(&self.local(location)?, location, from).await
@@ -141,7 +143,7 @@ impl Targets for Served<'_> {
         &self,
         from: ReplicaLocation,
         to: TargetId,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> TargetFuture<'_, ()> {
         Box::pin(async move { Targets::repair(&self.local(from)?, from, to, ino, range).await })
@@ -150,13 +152,13 @@ impl Targets for Served<'_> {
     fn give_up(
         &self,
         location: ReplicaLocation,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> TargetFuture<'_, Vec<ByteRange>> {
         Box::pin(async move { Targets::give_up(&self.local(location)?, location, ino, range).await })
     }
 
-    fn discard(&self, location: ReplicaLocation, ino: InodeId, how: Discard) -> TargetFuture<'_, ()> {
+    fn discard(&self, location: ReplicaLocation, ino: ChunkFileId, how: Discard) -> TargetFuture<'_, ()> {
         Box::pin(async move { Targets::discard(&self.local(location)?, location, ino, how).await })
     }
 
@@ -174,14 +176,17 @@ fn replicas_of_a_running_cluster_are_compared() {
         let ino = mirrored(&mut fs).await;
         let report = Served::check(&fs, None).await;
         assert_eq!((report.outcome(), report.chunk_files), (CheckOutcome::Clean, 4), "{:?}", report.findings);
-        put(copy(&fs, ino, 1), ino, 8192, 0xee).await;
+        put(copy(&fs, ino, 1), ino.first_chunk_file(), 8192, 0xee).await;
         let report = Served::check(&fs, None).await;
         let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
         assert_eq!(kinds, [Kind::CopiesDiffer], "{:?}", report.findings);
         assert_eq!(report.findings[0].range, Some(ByteRange::new(0, CHUNK as u64)));
         // Damage to the second replica isn't hidden by the first.
         let store = copy(&fs, ino, 1);
-        let file = OpenOptions::new().write(true).open(Store::chunk_file_path(store.dir(), ino)).unwrap();
+        let file = OpenOptions::new()
+            .write(true)
+            .open(Store::chunk_file_path(store.dir(), ino.first_chunk_file()))
+            .unwrap();
         file.write_all_at(b"flipped", 8192 + 10).unwrap();
         let report = Served::check(&fs, None).await;
         assert!(report.findings.iter().any(|finding| finding.kind == Kind::DamagedContent
@@ -241,14 +246,14 @@ fn a_running_cluster_is_repaired_from_the_other_replica() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let spoil = |which: usize, at: u64| {
-            let file = Store::chunk_file_path(copy(&fs, ino, which).dir(), ino);
+            let file = Store::chunk_file_path(copy(&fs, ino, which).dir(), ino.first_chunk_file());
             OpenOptions::new().write(true).open(file).unwrap().write_all_at(b"flipped", at).unwrap();
         };
         spoil(0, 8192);
         spoil(1, 20_000);
         spoil(1, CHUNK as u64 - 100);
-        put(copy(&fs, ino, 1), InodeId(4242), 0, 1).await;
-        put(&fs.stores[&TargetId(3)], InodeId(4243), 0, 1).await;
+        put(copy(&fs, ino, 1), ChunkFileId(4242), 0, 1).await;
+        put(&fs.stores[&TargetId(3)], ChunkFileId(4243), 0, 1).await;
         let found = Served::check(&fs, None).await;
         let kinds: Vec<Kind> = found.findings.iter().map(|finding| finding.kind).collect();
         let (damaged, stray) = (Kind::DamagedContent, Kind::StrayChunkFile);
@@ -265,7 +270,7 @@ fn a_running_cluster_is_repaired_from_the_other_replica() {
 fn one_copy_that_is_too_long_is_cut_while_the_cluster_runs_and_two_are_not() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
-        put(copy(&fs, ino, 1), ino, CHUNK, 0xee).await;
+        put(copy(&fs, ino, 1), ino.first_chunk_file(), CHUNK, 0xee).await;
         let repair = CheckOptions { repair: true, ..CheckOptions::default() };
         let cut = Served::check_with(&fs, None, repair).await;
         assert_eq!(cut.outcome(), CheckOutcome::Repaired, "{:?}", cut.findings);
@@ -274,7 +279,7 @@ fn one_copy_that_is_too_long_is_cut_while_the_cluster_runs_and_two_are_not() {
         let is_told = |found: &fsck::Finding| found.kind == Kind::LongChunkFile && found.remedy.is_empty();
         assert!(cut.findings.iter().any(is_told), "{:?}", cut.findings);
         for which in [0, 1] {
-            put(copy(&fs, ino, which), ino, CHUNK, 0xee).await;
+            put(copy(&fs, ino, which), ino.first_chunk_file(), CHUNK, 0xee).await;
         }
         let left = Served::check_with(&fs, None, repair).await;
         assert_eq!(left.outcome(), CheckOutcome::Damaged);
@@ -288,22 +293,22 @@ fn one_copy_that_is_too_long_is_cut_while_the_cluster_runs_and_two_are_not() {
 fn a_too_long_replica_is_truncated_only_after_a_copy() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
-        put(copy(&fs, ino, 1), ino, CHUNK, 0xee).await;
+        put(copy(&fs, ino, 1), ino.first_chunk_file(), CHUNK, 0xee).await;
         fs.settle().await;
         let (store, long) = (copy(&fs, ino, 1), CHUNK as u64 + 4096);
         let dir = fs.stores[&store.target()].dir();
-        let kept = Orphan { group: store.group(), ino, bytes: long };
+        let kept = Orphan { group: store.group(), ino: ino.first_chunk_file(), bytes: long };
         let place = kept.path(dir);
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
         std::fs::write(&place, "another").unwrap();
         let left = fs.check(true).await;
         assert!(left.findings.iter().any(|finding| finding.kind == Kind::LongChunkFile), "{left:?}");
         assert!(left.findings.iter().all(|finding| !finding.repaired), "{left:?}");
-        assert_eq!(store.stat(ino).await.unwrap().len, long);
+        assert_eq!(store.stat(ino.first_chunk_file()).await.unwrap().len, long);
         std::fs::remove_file(&place).unwrap();
         let repaired = fs.check(true).await;
         assert_eq!(repaired.outcome(), CheckOutcome::Repaired, "{repaired:?}");
-        assert_eq!(store.stat(ino).await.unwrap().len, CHUNK as u64);
+        assert_eq!(store.stat(ino.first_chunk_file()).await.unwrap().len, CHUNK as u64);
         assert_eq!(Orphan::list(dir).await.unwrap(), [kept]);
     });
 }
@@ -313,7 +318,7 @@ fn lost_content_is_given_up_only_with_all_replicas_present() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         for which in [0, 1] {
-            let file = Store::chunk_file_path(copy(&fs, ino, which).dir(), ino);
+            let file = Store::chunk_file_path(copy(&fs, ino, which).dir(), ino.first_chunk_file());
             OpenOptions::new().write(true).open(file).unwrap().write_all_at(b"flipped", 8192).unwrap();
         }
         let note = |_: &Loss| Ok(());
@@ -356,9 +361,9 @@ fn a_chunk_file_of_known_length_is_missed_while_the_cluster_runs() {
         };
         assert_eq!(found().await, []);
         let store = fs.store_of(&fs.layout(ino), 1);
-        store.truncate(ino, chunk / 2).await.unwrap();
+        store.truncate(ino.first_chunk_file(), chunk / 2).await.unwrap();
         assert_eq!(found().await, [Kind::ShortChunkFile]);
-        store.delete(ino).await.unwrap();
+        store.delete(ino.first_chunk_file()).await.unwrap();
         assert_eq!(found().await, [Kind::MissingChunkFile]);
     });
 }
@@ -385,12 +390,12 @@ fn an_inventory_finds_chunk_files_that_are_lost_with_their_checksums() {
         let healthy = found().await;
         assert_eq!((healthy.files, &healthy.missing[..]), (4, &[][..]));
         let (cut, gone) = (fs.store_of(&fs.layout(ino), 0), fs.store_of(&fs.layout(ino), 1));
-        cut.truncate(ino, CHUNK as u64 / 2).await.unwrap();
-        gone.delete(ino).await.unwrap();
+        cut.truncate(ino.first_chunk_file(), CHUNK as u64 / 2).await.unwrap();
+        gone.delete(ino.first_chunk_file()).await.unwrap();
         let member = copy(&fs, mirrored, 1);
-        member.delete(mirrored).await.unwrap();
+        member.delete(mirrored.first_chunk_file()).await.unwrap();
         // Nothing is required of this one.
-        fs.store_of(&fs.layout(sparse), 1).delete(sparse).await.unwrap();
+        fs.store_of(&fs.layout(sparse), 1).delete(sparse.first_chunk_file()).await.unwrap();
         let missing = |ino, store: &Arc<Store>| MissingChunkFile { ino, target: store.target() };
         let expected = [missing(ino, cut), missing(ino, gone), missing(mirrored, member)];
         assert_eq!(found().await.missing, expected);
@@ -408,7 +413,7 @@ fn content_of_a_changed_file_is_not_given_up() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         for which in [0, 1] {
-            let file = Store::chunk_file_path(copy(&fs, ino, which).dir(), ino);
+            let file = Store::chunk_file_path(copy(&fs, ino, which).dir(), ino.first_chunk_file());
             let file = OpenOptions::new().write(true).open(file).unwrap();
             [8192, 40_960].into_iter().for_each(|at| file.write_all_at(b"flipped", at).unwrap());
         }
@@ -455,8 +460,8 @@ fn content_of_a_changed_file_is_not_given_up() {
 fn orphans_are_kept_while_the_metadata_is_older() {
     on_a_core(async |fs| {
         let target = TargetId(1);
-        put(&fs.stores[&target], InodeId(FIRST_UNALLOCATED + 500), 0, 1).await;
-        put(&fs.stores[&target], InodeId(4242), 0, 1).await;
+        put(&fs.stores[&target], ChunkFileId(FIRST_UNALLOCATED + 500), 0, 1).await;
+        put(&fs.stores[&target], ChunkFileId(4242), 0, 1).await;
         let repair = CheckOptions { repair: true, ..CheckOptions::default() };
         let report = Served::check_with(&fs, None, repair).await;
         assert_eq!((report.findings.len(), report.outcome()), (2, CheckOutcome::Damaged), "{report:?}");
@@ -478,7 +483,7 @@ fn orphans_are_kept_while_a_record_is_unreadable() {
         let ino = fs.chunked(InodeId::ROOT, "big", CHUNK).await;
         fs.put_all(vec![(namespace::keys::inode(ino).to_vec(), Some(vec![0xff; 9].into()))]);
         let target = TargetId(1);
-        put(&fs.stores[&target], InodeId(4242), 0, 1).await;
+        put(&fs.stores[&target], ChunkFileId(4242), 0, 1).await;
         let repair = CheckOptions { repair: true, ..CheckOptions::default() };
         let report = Served::check_with(&fs, None, repair).await;
         assert!(report.findings.iter().any(|finding| finding.kind == Kind::DamagedRecord));
@@ -490,10 +495,16 @@ fn orphans_are_kept_while_a_record_is_unreadable() {
         );
         let mut files = 0;
         for store in fs.stores.values() {
-            files += store.list().await.unwrap().into_iter().filter(|name| *name == ino).count();
+            files += store
+                .list()
+                .await
+                .unwrap()
+                .into_iter()
+                .filter(|name| *name == ino.first_chunk_file())
+                .count();
         }
         assert_eq!(files, 1);
-        assert!(fs.stores[&target].list().await.unwrap().contains(&InodeId(4242)));
+        assert!(fs.stores[&target].list().await.unwrap().contains(&ChunkFileId(4242)));
     });
 }
 
@@ -506,7 +517,7 @@ fn chunk_files_of_migrating_files_are_not_deleted() {
         let (own, home) = (fs.layout(ino).groups[0].0, fs.store_of(&fs.layout(ino), 0).target());
         let away = fs.map.groups.iter().find(|group| group.members.len() == 1 && group.members != [home]);
         let (group, away) = away.map(|group| (group.id.0, group.members[0])).unwrap();
-        let name = ino.chunk_file(1);
+        let name = ino.chunk_file(ChunkSlot(1));
         put(&fs.stores[&away], name, 0, 1).await;
         let there = async || fs.stores[&away].list().await.unwrap().contains(&name);
         let repair = CheckOptions { repair: true, ..CheckOptions::default() };
@@ -552,7 +563,7 @@ fn equal_copies_are_in_order() {
         assert_eq!(report.chunk_files, 4, "two stripes, two copies of each");
         // The targets themselves have none of it.
         for store in fs.stores.values() {
-            assert!(!store.list().await.unwrap().contains(&ino));
+            assert!(!store.list().await.unwrap().contains(&ino.first_chunk_file()));
         }
     });
 }
@@ -561,7 +572,7 @@ fn equal_copies_are_in_order() {
 fn copies_that_differ_are_found_with_path_range_and_targets() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
-        put(copy(&fs, ino, 1), ino, 8192, 0xee).await;
+        put(copy(&fs, ino, 1), ino.first_chunk_file(), 8192, 0xee).await;
         fs.settle().await;
         let finding = finds_and_repairs_replica(&mut fs, Kind::CopiesDiffer, ino).await;
         assert_eq!((finding.object.as_str(), finding.range), ("/d/f", Some(ByteRange::at(8192, 4096))));
@@ -577,7 +588,7 @@ fn noted_differences_are_left_to_the_restart() {
         let ino = mirrored(&mut fs).await;
         let store = copy(&fs, ino, 1);
         let hold = store.hold_entries();
-        put(store, ino, 8192, 0xee).await;
+        put(store, ino.first_chunk_file(), 8192, 0xee).await;
         let report = fs.check(false).await;
         assert_eq!((report.outcome(), report.pending), (CheckOutcome::Clean, 1), "{:?}", report.findings);
         drop(hold);
@@ -588,7 +599,7 @@ fn noted_differences_are_left_to_the_restart() {
 fn copies_of_different_lengths_are_found() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
-        copy(&fs, ino, 0).truncate(ino, 5000).await.unwrap();
+        copy(&fs, ino, 0).truncate(ino.first_chunk_file(), 5000).await.unwrap();
         fs.settle().await;
         let finding = finds_and_repairs_replica(&mut fs, Kind::CopiesDiffer, ino).await;
         assert!(finding.cause.contains("5000") && finding.cause.contains("1048576"), "{}", finding.cause);
@@ -599,7 +610,7 @@ fn copies_of_different_lengths_are_found() {
 fn a_missing_replica_is_reported() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
-        copy(&fs, ino, 1).delete(ino).await.unwrap();
+        copy(&fs, ino, 1).delete(ino.first_chunk_file()).await.unwrap();
         fs.settle().await;
         let finding = finds_and_repairs_replica(&mut fs, Kind::MissingChunkFile, ino).await;
         let target = copy(&fs, ino, 1).target();
@@ -612,7 +623,10 @@ fn damage_is_reported_for_its_replica() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let store = copy(&fs, ino, 1);
-        let file = OpenOptions::new().write(true).open(Store::chunk_file_path(store.dir(), ino)).unwrap();
+        let file = OpenOptions::new()
+            .write(true)
+            .open(Store::chunk_file_path(store.dir(), ino.first_chunk_file()))
+            .unwrap();
         file.write_all_at(b"flipped", 8192 + 10).unwrap();
         let target = store.target();
         let finding = finds_and_repairs_replica(&mut fs, Kind::DamagedContent, ino).await;
@@ -634,7 +648,10 @@ fn an_unopenable_replica_is_reported_once_and_the_rest_is_checked() {
         .await;
         assert_eq!(fs.copies.len(), 3, "the others are open");
         let other = &fs.copies[&(TargetId(3), GroupId(6))];
-        let file = OpenOptions::new().write(true).open(Store::chunk_file_path(other.dir(), ino)).unwrap();
+        let file = OpenOptions::new()
+            .write(true)
+            .open(Store::chunk_file_path(other.dir(), ino.first_chunk_file()))
+            .unwrap();
         file.write_all_at(b"flipped", 8192).unwrap();
         let is_of_group = |found: &fsck::Finding| found.object == "group 5" && found.target == Some(target);
         for repair in [false, true] {
@@ -672,13 +689,13 @@ fn orphans_of_groups_and_targets_are_distinguished() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         // The target has its own file with the same name as one in its group.
-        put(&fs.stores[&copy(&fs, ino, 0).target()], ino, 0, 1).await;
+        put(&fs.stores[&copy(&fs, ino, 0).target()], ino.first_chunk_file(), 0, 1).await;
         // The group has an orphaned chunk file.
-        put(copy(&fs, ino, 1), InodeId(4242), 0, 1).await;
+        put(copy(&fs, ino, 1), ChunkFileId(4242), 0, 1).await;
         fs.settle().await;
         let findings = fs.finds_and_repairs(Kind::StrayChunkFile).await;
         assert_eq!(findings.len(), 2, "{findings:?}");
-        assert!(copy(&fs, ino, 0).stat(ino).await.unwrap().len > 0);
+        assert!(copy(&fs, ino, 0).stat(ino.first_chunk_file()).await.unwrap().len > 0);
     });
 }
 
@@ -687,7 +704,7 @@ fn an_out_of_sync_replica_is_reported_and_no_damage() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let layout = fs.layout(ino);
-        copy(&fs, ino, 1).delete(ino).await.unwrap();
+        copy(&fs, ino, 1).delete(ino.first_chunk_file()).await.unwrap();
         fs.settle().await;
         let group = fs.map.groups.iter_mut().find(|group| group.id == layout.groups[0]).unwrap();
         group.states = vec![MemberState::InSync, MemberState::NeedsResync];
@@ -703,7 +720,7 @@ fn a_former_replica_is_orphaned() {
     on_a_core(async |mut fs| {
         let (target, gone) = (TargetId(1), GroupId(77));
         let left = Store::open_group(&fs.stores[&target], gone, IfAbsent::Create).await.unwrap().unwrap().0;
-        put(&left, InodeId(4242), 0, 1).await;
+        put(&left, ChunkFileId(4242), 0, 1).await;
         fs.copies.insert((target, gone), left);
         fs.finds_and_repairs(Kind::StrayChunkFile).await;
     });

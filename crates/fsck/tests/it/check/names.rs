@@ -154,7 +154,7 @@ fn stray_and_contradictory_records_are_removed() {
         fs.put(&keys::orphan(nobody), &Orphan { session: Some(1) });
         fs.put(&keys::orphan(file), &Orphan { session: Some(1) });
         let big = fs.chunked(dir, "big", 100_000).await;
-        fs.put(&keys::doomed(big), &fs.inode(big).layout.unwrap());
+        fs.put(&keys::doomed(big.first_chunk_file()), &fs.inode(big).layout.unwrap());
         let findings = fs.finds_and_repairs(Kind::StrayRecord).await;
         assert_eq!(findings.len(), 6, "{findings:?}");
         assert!(fs.engine_has(&keys::inode(big)));

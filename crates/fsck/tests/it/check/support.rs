@@ -14,7 +14,10 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use testkit::map::MapBuilder;
 use testkit::targets;
-use types::{ClusterMap, Credentials, GroupId, InodeId, Layout, PartitionId, SessionId, TargetId, Timestamp};
+use types::{
+    ChunkFileId, ClusterMap, Credentials, GroupId, InodeId, Layout, PartitionId, SessionId, TargetId,
+    Timestamp,
+};
 use wire::{MetaOp, MetaReply};
 
 pub const HASH_KEY: (u64, u64) = (3, 5);
@@ -182,7 +185,10 @@ impl Fs {
         for piece in layout::pieces(&layout, types::ByteRange::new(0, len as u64)) {
             let part = IoBuf::from_slice(&data[piece.file.start as usize..piece.file.end as usize]);
             for store in self.stores_of(&layout, piece.stripe) {
-                store.write(ino, piece.local, &part, IoPath::Cached, Durability::Later).await.unwrap();
+                store
+                    .write(ino.first_chunk_file(), piece.local, &part, IoPath::Cached, Durability::Later)
+                    .await
+                    .unwrap();
             }
         }
         let blocks = len.div_ceil(512) as u64;
@@ -222,7 +228,7 @@ impl Fs {
     pub async fn settle(&mut self) {
         self.reopen_replicas(|_| ()).await;
         for store in self.copies.values() {
-            assert_eq!(store.dirty_ranges(InodeId(0), 100).await.unwrap(), (vec![], None));
+            assert_eq!(store.dirty_ranges(ChunkFileId(0), 100).await.unwrap(), (vec![], None));
         }
     }
 
@@ -238,7 +244,7 @@ impl Fs {
     /// Returns the path of a chunk file.
     pub fn chunk_file(&self, ino: InodeId, stripe: usize) -> PathBuf {
         let target = self.store_of(&self.layout(ino), stripe).target();
-        Store::chunk_file_path(&targets::directory(self.dir.path(), target), ino)
+        Store::chunk_file_path(&targets::directory(self.dir.path(), target), ino.first_chunk_file())
     }
 
     pub fn subject(&self) -> Subject<'_> {
@@ -266,7 +272,7 @@ impl Fs {
         let mut contents = Vec::new();
         for store in self.stores_of(&self.layout(ino), stripe) {
             let buf = IoBuf::alloc(len);
-            store.read(ino, 0, &buf, IoPath::Cached).await.unwrap();
+            store.read(ino.first_chunk_file(), 0, &buf, IoPath::Cached).await.unwrap();
             contents.push(buf.as_slice().to_vec());
         }
         contents

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use testkit::map::MapBuilder;
 use types::{
-    Attr, Credentials, Errno, Error, HashMap, InodeId, MapHandle, NodeId, PartitionId, Result, SessionId,
-    TargetId, Timestamp,
+    Attr, ChunkFileId, Credentials, Errno, Error, HashMap, InodeId, MapHandle, NodeId, PartitionId, Result,
+    SessionId, TargetId, Timestamp,
 };
 use wire::{
     AllocateMode, LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, RenameMode, SlotSequence,
@@ -261,9 +261,9 @@ pub fn bytes(text: &str) -> Bytes {
 /// Chunk files in memory: their lengths.
 #[derive(Default)]
 pub struct Chunks {
-    pub lens: Mutex<BTreeMap<(TargetId, InodeId), u64>>,
+    pub lens: Mutex<BTreeMap<(TargetId, ChunkFileId), u64>>,
     /// Chunk files that had been on disk and were lost in a crash.
-    pub lost: Mutex<Vec<(TargetId, InodeId)>>,
+    pub lost: Mutex<Vec<(TargetId, ChunkFileId)>>,
     /// Targets that don't answer.
     pub down: Mutex<Vec<TargetId>>,
     /// Deletions of chunk files wait until this is set.

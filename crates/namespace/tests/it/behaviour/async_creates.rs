@@ -1,7 +1,7 @@
 use crate::support::{PartitionLocking, World, bytes};
 use bytes::Bytes;
 use namespace::record::{Next, decode};
-use types::{Attr, Errno, InodeFlags, InodeId, ProjectId, SetAttr};
+use types::{Attr, ChunkSlot, Errno, InodeFlags, InodeId, ProjectId, SetAttr};
 use wire::{MetaOp, MetaReply, PatternChange, PendingFile, XattrMode};
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -184,7 +184,7 @@ fn a_number_that_was_not_reserved_makes_no_file() {
     assert_ne!(dir.partition(), ROOT.partition());
     let (first, ..) = reserve(&mut world, ROOT, 3).unwrap();
     let (elsewhere, ..) = reserve(&mut world, dir, 3).unwrap();
-    let of_a_chunk_file = first.chunk_file(1);
+    let of_a_chunk_file = InodeId(first.chunk_file(ChunkSlot(1)).0);
     for ino in [InodeId(first.0 + 3), InodeId(0), elsewhere, ROOT, of_a_chunk_file] {
         assert_eq!(refused(&mut world, &promised(ROOT, "file", ino, b"")), Errno::EINVAL, "{ino}");
     }

@@ -1,6 +1,6 @@
 use crate::support::{PARTITIONS, PartitionLocking, World, bytes};
 use namespace::{doomed, forget_doomed, keys, orphans};
-use types::{Errno, InodeId, PartitionId, SessionId};
+use types::{ChunkFileId, Errno, InodeId, PartitionId, SessionId};
 use wire::{MetaOp, XattrMode};
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -101,17 +101,23 @@ fn a_reclaimed_file_leaves_its_chunks_to_be_deleted_and_nothing_else() {
     world.unlink(ROOT, "file").unwrap();
     world.reclaim(file);
 
-    assert_eq!(doomed(&world.state, file.partition(), InodeId(0), 10), Ok(vec![(file, layout)]));
-    assert_eq!(doomed(&world.state, file.partition(), file, 10), Ok(vec![]));
+    assert_eq!(
+        doomed(&world.state, file.partition(), ChunkFileId(0), 10),
+        Ok(vec![(file.first_chunk_file(), layout)])
+    );
+    assert_eq!(doomed(&world.state, file.partition(), file.first_chunk_file(), 10), Ok(vec![]));
     for session in [1, 2] {
         assert!(!world.holds(keys::writing(file, SessionId(session))));
     }
     assert!(!world.holds(keys::xattr(file, &name)));
     world.check_invariants();
-    let (_, left) = doomed(&world.state, file.partition(), InodeId(0), 10).unwrap().remove(0);
-    let fewer = left.with_moved_stripe(0, types::GroupId(99), 0);
-    assert!(forget_doomed(&world.state, file, &fewer).unwrap().is_empty(), "there are others meanwhile");
-    let gone = forget_doomed(&world.state, file, &left).unwrap();
+    let (_, left) = doomed(&world.state, file.partition(), ChunkFileId(0), 10).unwrap().remove(0);
+    let fewer = left.with_moved_stripe(0, types::GroupId(99), types::ChunkSlot(0));
+    assert!(
+        forget_doomed(&world.state, file.first_chunk_file(), &fewer).unwrap().is_empty(),
+        "there are others meanwhile"
+    );
+    let gone = forget_doomed(&world.state, file.first_chunk_file(), &left).unwrap();
     world.state.write(gone);
-    assert_eq!(doomed(&world.state, file.partition(), InodeId(0), 10), Ok(vec![]));
+    assert_eq!(doomed(&world.state, file.partition(), ChunkFileId(0), 10), Ok(vec![]));
 }

@@ -2,28 +2,28 @@
 
 use crate::support::{PartitionLocking, World};
 use namespace::{
-    Goal, MoveStep, StripeMove, begin_migration, begin_move, doomed, file_placement, finish_migration,
-    finish_move, forget_migration, keys, layout_of, migrating,
+    Goal, MoveStep, StripeMove, begin_migration, begin_move, doomed, doomed_chunk_file, file_placement,
+    finish_migration, finish_move, forget_migration, keys, layout_of, migrating,
 };
 use std::collections::BTreeSet;
-use types::{GroupId, InodeId, Layout, PoolId, Scheme, SessionId};
+use types::{ChunkFileId, ChunkSlot, GroupId, InodeId, Layout, PoolId, Scheme, SessionId};
 use wire::MetaOp;
 
 const ROOT: InodeId = InodeId::ROOT;
 const KIND: (PoolId, Scheme) = (PoolId(1), Scheme::Single);
 
 /// Every doomed chunk file: group and name.
-fn doomed_files(world: &World, ino: InodeId) -> BTreeSet<(GroupId, InodeId)> {
-    let notes = doomed(&world.state, ino.partition(), InodeId(0), 100).unwrap();
-    let files = |(name, layout): (InodeId, Layout)| {
+fn doomed_files(world: &World, ino: InodeId) -> BTreeSet<(GroupId, ChunkFileId)> {
+    let notes = doomed(&world.state, ino.partition(), ChunkFileId(0), 100).unwrap();
+    let files = |(name, layout): (ChunkFileId, Layout)| {
         (0..layout.groups.len())
-            .map(|at| (layout.groups[at], layout.chunk_file(name, at)))
+            .map(|at| (layout.groups[at], doomed_chunk_file(name, &layout, at)))
             .collect::<Vec<_>>()
     };
     notes.into_iter().flat_map(files).collect()
 }
 
-fn files_of(layout: &Layout, ino: InodeId) -> BTreeSet<(GroupId, InodeId)> {
+fn files_of(layout: &Layout, ino: InodeId) -> BTreeSet<(GroupId, ChunkFileId)> {
     (0..layout.groups.len()).map(|at| (layout.groups[at], layout.chunk_file(ino, at))).collect()
 }
 
@@ -53,25 +53,26 @@ fn written(world: &mut World) -> (InodeId, Layout) {
 fn at_every_step_other_chunk_files_are_doomed() {
     let mut world = World::new(PartitionLocking::All);
     let (ino, from) = written(&mut world);
-    let moved = StripeMove { ino, from: from.clone(), stripe: 0, to: (GroupId(77), 0), kind: KIND };
+    let moved =
+        StripeMove { ino, from: from.clone(), stripe: 0, to: (GroupId(77), ChunkSlot(0)), kind: KIND };
     let begun = begin_move(&world.state, &moved).unwrap();
     carry_out(&mut world, begun);
-    assert_eq!(doomed_files(&world, ino), BTreeSet::from([(GroupId(77), ino)]));
+    assert_eq!(doomed_files(&world, ino), BTreeSet::from([(GroupId(77), ino.first_chunk_file())]));
     assert_eq!(layout_of(&world.state, ino).unwrap(), Some(from.clone()));
     let finished = finish_move(&world.state, &moved).unwrap();
     carry_out(&mut world, finished);
-    assert_eq!(doomed_files(&world, ino), BTreeSet::from([(from.groups[0], ino)]));
+    assert_eq!(doomed_files(&world, ino), BTreeSet::from([(from.groups[0], ino.first_chunk_file())]));
     // A second move, to a group with a chunk file of the file; the previous one has not been
     // deleted yet.
     let from = layout_of(&world.state, ino).unwrap().unwrap();
-    let to = (*from.groups.last().unwrap(), 1);
+    let to = (*from.groups.last().unwrap(), ChunkSlot(1));
     let again = StripeMove { ino, from: from.clone(), stripe: 0, to, kind: KIND };
     for step in [begin_move, finish_move] {
         let step = step(&world.state, &again).unwrap();
         carry_out(&mut world, step);
     }
     let now = layout_of(&world.state, ino).unwrap().unwrap();
-    assert_eq!(now.chunk_file(ino, 0), ino.chunk_file(1));
+    assert_eq!(now.chunk_file(ino, 0), ino.chunk_file(ChunkSlot(1)));
     assert_eq!(files_of(&now, ino).len(), now.groups.len(), "no two stripes in one chunk file");
     let left =
         BTreeSet::from([again.source(), moved.source()].map(|(group, slot)| (group, ino.chunk_file(slot))));
@@ -89,7 +90,7 @@ fn at_every_step_other_chunk_files_are_doomed() {
 fn a_file_that_changed_meanwhile_is_left_alone() {
     let mut world = World::new(PartitionLocking::All);
     let (ino, from) = written(&mut world);
-    let moved = StripeMove { ino, from, stripe: 0, to: (GroupId(77), 0), kind: KIND };
+    let moved = StripeMove { ino, from, stripe: 0, to: (GroupId(77), ChunkSlot(0)), kind: KIND };
     let begun = begin_move(&world.state, &moved).unwrap();
     carry_out(&mut world, begun);
     world.session = SessionId(5);
@@ -113,7 +114,10 @@ fn a_file_that_changed_meanwhile_is_left_alone() {
     world.unlink(ROOT, "file").unwrap();
     world.reclaim(ino);
     assert_eq!(finish_move(&world.state, &moved).unwrap(), MoveStep::Changed);
-    assert!(doomed_files(&world, ino).contains(&(GroupId(77), ino)), "the copy goes with it");
+    assert!(
+        doomed_files(&world, ino).contains(&(GroupId(77), ino.first_chunk_file())),
+        "the copy goes with it"
+    );
     assert!(!world.holds(keys::inode(ino)));
 }
 
@@ -136,7 +140,7 @@ fn a_file_that_is_to_be_mirrored_says_so_until_all_of_it_is() {
     for (stripe, group) in (0..from.groups.len()).zip(77..) {
         let from = layout_of(&world.state, ino).unwrap().unwrap();
         let kind = (goal.pool, goal.scheme);
-        let moved = StripeMove { ino, from, stripe, to: (GroupId(group), 0), kind };
+        let moved = StripeMove { ino, from, stripe, to: (GroupId(group), ChunkSlot(0)), kind };
         for step in [begin_move, finish_move] {
             let step = step(&world.state, &moved).unwrap();
             carry_out(&mut world, step);

@@ -34,7 +34,9 @@ pub fn check(state: &State) {
             }
             Key::Orphan(ino) => assert_eq!(inodes[&ino].nlink, 0, "{ino} is no orphan"),
             Key::Writing { ino, .. } => assert!(inodes[&ino].layout.is_some(), "{ino} has no chunks"),
-            Key::Doomed(ino) => assert!(!inodes.contains_key(&ino), "{ino} is doomed and alive"),
+            Key::Doomed(name) => {
+                assert!(!inodes.contains_key(&InodeId(name.0)), "{name} is doomed and alive");
+            }
             Key::Migrating(_) => panic!("{key:?} is written by who moves files"),
             Key::Inode(_) | Key::Next(_) => {}
             Key::Owner(_) | Key::Operation { .. } | Key::Session(_) => {

@@ -10,8 +10,8 @@ use rt::IoBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use types::{
-    ClusterMap, Epoch, Errno, InodeId, MapHandle, Node, NodeId, NodeState, Refusal, Result, Role, SessionId,
-    TargetId,
+    ChunkFileId, ClusterMap, Epoch, Errno, MapHandle, Node, NodeId, NodeState, Refusal, Result, Role,
+    SessionId, TargetId,
 };
 use wire::{
     DataPath, KvAnswer, KvReply, KvRequest, Message, MgmtReply, MgmtRequest, Request, StorageOp,
@@ -126,7 +126,7 @@ async fn set_checksums(peer: &Arc<Peer>) -> Result<()> {
 }
 
 async fn delete(peer: &Arc<Peer>, session: u64) -> Result<()> {
-    let request = StorageRequest::new(SessionId(session), TargetId(4), InodeId(9), StorageOp::Delete);
+    let request = StorageRequest::new(SessionId(session), TargetId(4), ChunkFileId(9), StorageOp::Delete);
     ask::<_, StorageReply>(peer, request).await
 }
 
@@ -203,7 +203,7 @@ fn a_member_with_another_group_version_gets_eremchg() {
         let part = wire::GroupRole::Member { sequence: 1, committed: 0 };
         let group = wire::GroupContext { group: types::GroupId(7), version: Epoch(3), role: part };
         let op = StorageOp::Write { offset: 0, path: DataPath::Cached, durable: false };
-        let request = StorageRequest::new(SessionId(7), TargetId(4), InodeId(9), op);
+        let request = StorageRequest::new(SessionId(7), TargetId(4), ChunkFileId(9), op);
         let request = StorageRequest { group: Some(group), ..request };
         let error = ask::<_, StorageReply>(&node, request).await.unwrap_err();
         assert_eq!(error.errno, Refusal::GroupVersionMismatch, "{error}");

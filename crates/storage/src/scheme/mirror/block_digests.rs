@@ -12,7 +12,7 @@ use chunkstore::{IoPath, Store};
 use rt::IoBuf;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
-use types::{BLOCK_SIZE, ByteRange, InodeId, MemberState};
+use types::{BLOCK_SIZE, ByteRange, ChunkFileId, MemberState};
 use wire::{ReplicaState, StorageOp, StorageReply};
 
 /// Bytes that a member digests at a time: its answer has two sums for each block.
@@ -20,7 +20,7 @@ const MAX_DIGEST_BYTES: u64 = (wire::MAX_SURVEYED / 2 * BLOCK_SIZE) as u64;
 
 /// Returns the digest of each block of a range that begins on a block, in halves; bytes beyond the
 /// end of the data aren't part of it.
-fn digests(ino: InodeId, start: u64, data: &[u8]) -> Vec<u32> {
+fn digests(ino: ChunkFileId, start: u64, data: &[u8]) -> Vec<u32> {
     let digest = |(at, block): (usize, &[u8])| {
         // Equal blocks in different places have different digests, so a digest doesn't reveal which
         // blocks are equal.
@@ -33,7 +33,7 @@ fn digests(ino: InodeId, start: u64, data: &[u8]) -> Vec<u32> {
 }
 
 /// Returns the digests of a resynced member's content; none for what it can't read.
-pub(super) async fn member_digests(replica: &Replica, ino: InodeId, range: ByteRange) -> StorageReply {
+pub(super) async fn member_digests(replica: &Replica, ino: ChunkFileId, range: ByteRange) -> StorageReply {
     let mut survey = ReplicaState::default();
     let range = ByteRange::new(range.start, range.end.min(range.start.saturating_add(MAX_DIGEST_BYTES)));
     if let Some(data) = content(&replica.store, ino, range).await {
@@ -42,7 +42,7 @@ pub(super) async fn member_digests(replica: &Replica, ino: InodeId, range: ByteR
     StorageReply::Survey(survey)
 }
 
-async fn content(store: &Store, ino: InodeId, range: ByteRange) -> Option<IoBuf> {
+async fn content(store: &Store, ino: ChunkFileId, range: ByteRange) -> Option<IoBuf> {
     let len = store.stat(ino).await.ok()?.len;
     let range = range.intersect(ByteRange::new(0, len));
     if range.is_empty() {
@@ -76,7 +76,7 @@ impl ReplicaResync<'_> {
     /// changes.
     pub(super) async fn differing_blocks(
         &self,
-        ino: InodeId,
+        ino: ChunkFileId,
         piece: ByteRange,
         data: &IoBuf,
     ) -> Vec<ByteRange> {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn differing_blocks_are_listed_and_merged() {
-        let ino = InodeId(9);
+        let ino = ChunkFileId(9);
         let ours: Vec<u8> = (0..5 * BLOCK_SIZE + 100).map(|at| (at % 251) as u8).collect();
         let mut theirs = ours.clone();
         for changed in [BLOCK_SIZE, 2 * BLOCK_SIZE + 7, 5 * BLOCK_SIZE + 99] {

@@ -9,7 +9,7 @@ use crate::group::{GroupService, version_fence};
 use crate::service::execute;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use types::{ByteRange, InodeId, Result};
+use types::{ByteRange, ChunkFileId, Result};
 use wire::{RepairResult, ReplicaState, StorageOp, StorageReply};
 
 /// Bytes that one sum covers; where sums differ, blocks are compared one by one.
@@ -23,7 +23,7 @@ const PIECE_BYTES: u64 = 256 << 20;
 pub(super) async fn compare(
     groups: &Arc<GroupService>,
     replica: &Arc<Replica>,
-    ino: InodeId,
+    ino: ChunkFileId,
 ) -> Result<(RepairResult, bool)> {
     let (mut result, mut is_missing, mut at, mut end) = (RepairResult::default(), false, 0, 1);
     while at < end {
@@ -51,7 +51,7 @@ pub(super) async fn compare(
 async fn surveys(
     groups: &Arc<GroupService>,
     replica: &Replica,
-    ino: InodeId,
+    ino: ChunkFileId,
     piece: ByteRange,
 ) -> Result<Vec<ReplicaState>> {
     let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Shared).await;

@@ -13,7 +13,9 @@ use crate::group::{GroupService, version_fence};
 use crate::service::execute;
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Refusal, Result, TargetId};
+use types::{
+    BLOCK_SIZE, ByteRange, ChunkFileId, Errno, Error, Group, MemberState, Refusal, Result, TargetId,
+};
 use wire::{DataPath, GroupContext, GroupRole, ReplicaState, SeekTarget, StorageOp, StorageReply};
 
 /// Bytes that are repaired at a time. Requests to the piece wait that long.
@@ -25,11 +27,11 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 pub(super) struct DirectedRepair {
     groups: Arc<GroupService>,
     replica: Arc<Replica>,
-    ino: InodeId,
+    ino: ChunkFileId,
 }
 
 impl DirectedRepair {
-    pub(super) fn new(groups: Arc<GroupService>, replica: Arc<Replica>, ino: InodeId) -> DirectedRepair {
+    pub(super) fn new(groups: Arc<GroupService>, replica: Arc<Replica>, ino: ChunkFileId) -> DirectedRepair {
         DirectedRepair { groups, replica, ino }
     }
 

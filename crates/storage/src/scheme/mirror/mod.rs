@@ -24,7 +24,7 @@ use net::LocalFuture;
 use resync::ReplicaResync;
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{ByteRange, InodeId, Result, TargetId};
+use types::{ByteRange, ChunkFileId, Result, TargetId};
 use wire::{GroupContext, RepairResult, StorageReply, StorageRequest};
 
 /// Replicas on all members.
@@ -59,7 +59,7 @@ impl RedundancyScheme for Mirror {
         &self,
         groups: &'a Arc<GroupService>,
         replica: Arc<Replica>,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> LocalFuture<'a, Result<RepairResult>> {
         Box::pin(repair::repair(groups, replica, ino, range))
@@ -69,7 +69,7 @@ impl RedundancyScheme for Mirror {
         &self,
         groups: &'a Arc<GroupService>,
         replica: Arc<Replica>,
-        (ino, range): (InodeId, ByteRange),
+        (ino, range): (ChunkFileId, ByteRange),
         (from, to): (TargetId, TargetId),
     ) -> LocalFuture<'a, Result<StorageReply>> {
         let repair = DirectedRepair::new(groups.clone(), replica, ino);
@@ -80,7 +80,7 @@ impl RedundancyScheme for Mirror {
         &self,
         groups: &'a Arc<GroupService>,
         replica: Arc<Replica>,
-        (ino, range): (InodeId, ByteRange),
+        (ino, range): (ChunkFileId, ByteRange),
     ) -> LocalFuture<'a, Result<StorageReply>> {
         Box::pin(detached::run(DirectedRepair::new(groups.clone(), replica, ino).give_up(range)))
     }
@@ -89,7 +89,7 @@ impl RedundancyScheme for Mirror {
         &self,
         groups: &'a Arc<GroupService>,
         replica: &'a Arc<Replica>,
-        ino: InodeId,
+        ino: ChunkFileId,
     ) -> LocalFuture<'a, Result<(RepairResult, bool)>> {
         Box::pin(compare::compare(groups, replica, ino))
     }
@@ -101,7 +101,7 @@ impl RedundancyScheme for Mirror {
     fn digests<'a>(
         &self,
         replica: &'a Replica,
-        ino: InodeId,
+        ino: ChunkFileId,
         range: ByteRange,
     ) -> LocalFuture<'a, StorageReply> {
         Box::pin(block_digests::member_digests(replica, ino, range))

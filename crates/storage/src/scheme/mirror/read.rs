@@ -10,7 +10,9 @@ use crate::service::execute_request;
 use chunkstore::{IoPath, Kind, StoreError};
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, SessionId, TargetId};
+use types::{
+    BLOCK_SIZE, ByteRange, ChunkFileId, Errno, Error, Group, MemberState, Result, SessionId, TargetId,
+};
 use wire::{GroupContext, GroupRole, StorageOp, StorageReply, StorageRequest};
 
 /// Answers a read-only request from the primary's replica, or from another one where this one is
@@ -132,12 +134,12 @@ pub(super) async fn read_from_others(
 }
 
 /// Whether the chunk file exists here; a request that has just read it has left it open.
-pub(super) async fn has_file(replica: &Replica, ino: InodeId) -> bool {
+pub(super) async fn has_file(replica: &Replica, ino: ChunkFileId) -> bool {
     replica.store.is_open(ino) || replica.store.stat(ino).await.is_ok_and(|stat| stat.len > 0)
 }
 
 /// The error for a read of a chunk file that other members have, when none of them answers.
-fn missing_file(replica: &Replica, ino: InodeId) -> Error {
+fn missing_file(replica: &Replica, ino: ChunkFileId) -> Error {
     let message = format!("target {}: the chunk file of inode {ino} is missing", replica.target);
     Error::new(Errno::EIO, message).hint("start the nodes of the other members of its group: weft group list")
 }

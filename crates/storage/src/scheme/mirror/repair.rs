@@ -17,8 +17,8 @@ use rt::IoBuf;
 use std::cell::RefCell;
 use std::sync::Arc;
 use types::{
-    BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Refusal, Result, SessionId, TargetId,
-    Timestamp,
+    BLOCK_SIZE, ByteRange, ChunkFileId, Errno, Error, Group, MemberState, Refusal, Result, SessionId,
+    TargetId, Timestamp,
 };
 use wire::{
     DataPath, GroupContext, GroupRole, RepairResult, ReplicaState, StorageOp, StorageReply, StorageRequest,
@@ -40,7 +40,7 @@ pub(super) const MAX_END: u64 = i64::MAX as u64;
 struct FileRepair<'a> {
     groups: &'a Arc<GroupService>,
     replica: &'a Replica,
-    ino: InodeId,
+    ino: ChunkFileId,
     group: Group,
     /// One for each change, all held until the end: before that, no client reads there, and all
     /// members retain their dirty regions.
@@ -52,7 +52,7 @@ struct FileRepair<'a> {
 pub(super) async fn repair(
     groups: &Arc<GroupService>,
     replica: Arc<Replica>,
-    ino: InodeId,
+    ino: ChunkFileId,
     range: ByteRange,
 ) -> Result<RepairResult> {
     let groups = groups.clone();
@@ -76,7 +76,7 @@ pub(super) async fn repair(
 async fn repair_piece(
     groups: &Arc<GroupService>,
     replica: &Replica,
-    ino: InodeId,
+    ino: ChunkFileId,
     piece: ByteRange,
 ) -> Result<(RepairResult, u64)> {
     if replica.is_unclean() {

@@ -6,7 +6,7 @@ use crate::group::range_locks::{LockMode, WHOLE_FILE};
 use chunkstore::{IoPath, Kind, Seek};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
-use types::{BLOCK_SIZE, ByteRange, Errno, Error, InodeId, Result};
+use types::{BLOCK_SIZE, ByteRange, ChunkFileId, Errno, Error, Result};
 use wire::{AllocateMode, DataPath, StorageOp, StorageReply};
 
 /// Data sent at a time, bytes. Writes to the piece wait that long.
@@ -48,7 +48,7 @@ impl ReplicaResync<'_> {
 
     /// Removes from the member the files that don't exist here, and returns the others. After a
     /// crash the intent log names many files that never existed.
-    async fn remove_absent(&self, some: &[(InodeId, Vec<ByteRange>)]) -> Result<ResyncWork> {
+    async fn remove_absent(&self, some: &[(ChunkFileId, Vec<ByteRange>)]) -> Result<ResyncWork> {
         let mut here = ResyncWork::new();
         let mut deletions = Vec::new();
         for (ino, ranges) in some {
@@ -64,7 +64,7 @@ impl ReplicaResync<'_> {
 
     /// Whether the chunk file exists here. An open file counts even if another program has unlinked
     /// it: its content can still be read.
-    pub(super) async fn is_here(&self, ino: InodeId) -> Result<bool> {
+    pub(super) async fn is_here(&self, ino: ChunkFileId) -> Result<bool> {
         if self.resync.replica.store.is_open(ino) {
             return Ok(true);
         }
@@ -78,7 +78,7 @@ impl ReplicaResync<'_> {
 
     /// Fails if an absent chunk file was removed by another program and has only now been closed:
     /// the next attempt begins by restoring it.
-    async fn require_deleted(&self, ino: InodeId) -> Result<()> {
+    async fn require_deleted(&self, ino: ChunkFileId) -> Result<()> {
         match self
             .resync
             .replica
@@ -99,7 +99,7 @@ impl ReplicaResync<'_> {
     }
 
     /// Sends files, some at a time. Begins no more after a failure.
-    async fn send_files(&self, files: Vec<(InodeId, Vec<ByteRange>)>) -> Result<()> {
+    async fn send_files(&self, files: Vec<(ChunkFileId, Vec<ByteRange>)>) -> Result<()> {
         let left = RefCell::new(files.into_iter());
         let next = || left.borrow_mut().next();
         let senders = (0..FILES_SENT_AT_ONCE).map(|_| async {
@@ -115,7 +115,7 @@ impl ReplicaResync<'_> {
     }
 
     /// Resyncs one file: its existence, its length, and the content of the ranges.
-    async fn send_file(&self, ino: InodeId, ranges: Vec<ByteRange>) -> Result<()> {
+    async fn send_file(&self, ino: ChunkFileId, ranges: Vec<ByteRange>) -> Result<()> {
         let replica = self.resync.replica;
         let turn = self.resync.wait_for_turn().await?;
         self.restore_length(ino).await?;
@@ -147,7 +147,7 @@ impl ReplicaResync<'_> {
 
     /// Gives the member's replica the modification time of this one: the member may have to report
     /// it one day.
-    async fn set_time(&self, ino: InodeId) -> Result<()> {
+    async fn set_time(&self, ino: ChunkFileId) -> Result<()> {
         let _held = self.resync.replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Exclusive).await;
         let stat =
             self.resync.replica.store.stat(ino).await.map_err(|error| self.resync.replica.failed(&error))?;
@@ -161,7 +161,12 @@ impl ReplicaResync<'_> {
     /// ranges cover the whole file. The intent log doesn't record that another program removed or
     /// truncated a chunk file there, with its checksums: what lies between its end and the ranges
     /// would become a hole.
-    async fn missing_tail(&self, ino: InodeId, len: u64, ranges: &[ByteRange]) -> Result<Option<ByteRange>> {
+    async fn missing_tail(
+        &self,
+        ino: ChunkFileId,
+        len: u64,
+        ranges: &[ByteRange],
+    ) -> Result<Option<ByteRange>> {
         let whole = ByteRange::new(0, len);
         let is_all = |range: &ByteRange| range.intersect(whole) == whole;
         if len == 0 || merged(ranges.to_vec()).iter().any(is_all) {
@@ -177,7 +182,7 @@ impl ReplicaResync<'_> {
 
     /// Sets the length of the member's replica. If the block in which it ends is damaged there,
     /// that block is cut off and must be sent.
-    async fn set_len(&self, ino: InodeId, len: u64) -> Result<Option<ByteRange>> {
+    async fn set_len(&self, ino: ChunkFileId, len: u64) -> Result<Option<ByteRange>> {
         let truncate = |len| self.resync.call_member(ino, StorageOp::Truncate { len }, None);
         match truncate(len).await {
             Ok(_) => return Ok(None),
@@ -199,7 +204,7 @@ impl ReplicaResync<'_> {
     }
 
     /// Sends a range of a file, some pieces at a time.
-    async fn send_range(&self, ino: InodeId, range: ByteRange) -> Result<()> {
+    async fn send_range(&self, ino: ChunkFileId, range: ByteRange) -> Result<()> {
         let position = SendPosition { at: Cell::new(range.start), lock: rt::sync::RwLock::new() };
         let senders = (0..PIECES_AT_ONCE).map(|_| async {
             let sent = self.send_pieces(ino, range.end, &position).await;
@@ -213,7 +218,7 @@ impl ReplicaResync<'_> {
     }
 
     /// Sends pieces, one after the other, that no other sender has taken.
-    async fn send_pieces(&self, ino: InodeId, end: u64, position: &SendPosition) -> Result<()> {
+    async fn send_pieces(&self, ino: ChunkFileId, end: u64, position: &SendPosition) -> Result<()> {
         // A sender that finds nothing left here needs no turn.
         while position.at.get() < end {
             let turn = self.resync.wait_for_turn().await?;
@@ -225,7 +230,12 @@ impl ReplicaResync<'_> {
     }
 
     /// Returns the next piece of a file that contains data; `None` at its end.
-    async fn next_piece(&self, ino: InodeId, end: u64, position: &SendPosition) -> Result<Option<ByteRange>> {
+    async fn next_piece(
+        &self,
+        ino: ChunkFileId,
+        end: u64,
+        position: &SendPosition,
+    ) -> Result<Option<ByteRange>> {
         let _exclusive = position.lock.write().await;
         let end = end.min(self.resync.len(ino).await?);
         if position.at.get() >= end {
@@ -242,7 +252,7 @@ impl ReplicaResync<'_> {
 
     /// Punches a hole in the member's replica where a range begins with a hole here, whatever its
     /// length; returns its end.
-    async fn punch_hole(&self, ino: InodeId, range: ByteRange) -> Result<u64> {
+    async fn punch_hole(&self, ino: ChunkFileId, range: ByteRange) -> Result<u64> {
         let block = BLOCK_SIZE as u64;
         // In whole blocks, so that the member's content doesn't matter; at the end of a file up to
         // the end of its last block.
@@ -272,7 +282,7 @@ impl ReplicaResync<'_> {
     }
 
     /// Sends a piece while it is locked against changes.
-    async fn send_piece(&self, ino: InodeId, piece: ByteRange) -> Result<()> {
+    async fn send_piece(&self, ino: ChunkFileId, piece: ByteRange) -> Result<()> {
         let replica = self.resync.replica;
         let _held = replica.ranges.acquire(ino, piece, LockMode::Shared).await;
         let now = piece.intersect(ByteRange::new(0, self.resync.len(ino).await?));
@@ -296,13 +306,13 @@ impl ReplicaResync<'_> {
     }
 
     /// Writes to the member.
-    pub(super) async fn write(&self, ino: InodeId, offset: u64, data: IoBuf) -> Result<()> {
+    pub(super) async fn write(&self, ino: ChunkFileId, offset: u64, data: IoBuf) -> Result<()> {
         let op = StorageOp::Write { offset, path: DataPath::Direct, durable: false };
         self.resync.call_member(ino, op, Some(data)).await.map(drop)
     }
 
     /// Sends the parts of a range that the member lacks; returns the number of bytes.
-    async fn send(&self, ino: InodeId, range: ByteRange, data: &IoBuf) -> Result<u64> {
+    async fn send(&self, ino: ChunkFileId, range: ByteRange, data: &IoBuf) -> Result<u64> {
         let missing = self.differing_blocks(ino, range, data).await;
         let writes = missing.iter().map(|part| {
             let at = |offset: u64| (offset - range.start) as usize;

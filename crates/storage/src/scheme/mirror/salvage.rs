@@ -11,7 +11,7 @@ use crate::convert;
 use crate::group::range_locks::{LockMode, WHOLE_FILE};
 use rt::IoBuf;
 use std::collections::BTreeMap;
-use types::{BLOCK_SIZE, ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
+use types::{BLOCK_SIZE, ByteRange, ChunkFileId, Errno, Error, MemberState, Result, TargetId};
 use wire::{DataPath, GroupContext, GroupRole, ReplicaState, StorageOp, StorageReply};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -37,7 +37,7 @@ struct Surveys {
 impl ReplicaResync<'_> {
     /// Sends a piece that can't be read as a whole here. The caller holds it; `refusal` is the read
     /// error.
-    pub(super) async fn salvage(&self, ino: InodeId, piece: ByteRange, refusal: Error) -> Result<()> {
+    pub(super) async fn salvage(&self, ino: ChunkFileId, piece: ByteRange, refusal: Error) -> Result<()> {
         let blocks = ByteRange::new(piece.start / BLOCK * BLOCK, piece.end.next_multiple_of(BLOCK));
         let failed = |error| self.resync.replica.failed(&error);
         let here = self.resync.replica.store.survey(ino, blocks, BLOCK, true).await.map_err(failed)?;
@@ -61,7 +61,7 @@ impl ReplicaResync<'_> {
         Ok(())
     }
 
-    async fn send_from(&self, ino: InodeId, range: ByteRange, source: Source) -> Result<()> {
+    async fn send_from(&self, ino: ChunkFileId, range: ByteRange, source: Source) -> Result<()> {
         let replica = self.resync.replica;
         if source != Source::Here {
             self.resync.damaged.borrow_mut().push((ino, range));
@@ -90,7 +90,7 @@ impl ReplicaResync<'_> {
 
     /// Restores the length of the chunk file here if another program has removed or truncated it,
     /// so that the member doesn't lose its content by that.
-    pub(super) async fn restore_length(&self, ino: InodeId) -> Result<()> {
+    pub(super) async fn restore_length(&self, ino: ChunkFileId) -> Result<()> {
         let (replica, store) = (self.resync.replica, &self.resync.replica.store);
         if !self.is_shortened(ino).await? {
             return Ok(());
@@ -127,7 +127,7 @@ impl ReplicaResync<'_> {
 
     /// Whether the chunk file here is shorter than its checksums say, or missing although it exists
     /// elsewhere.
-    async fn is_shortened(&self, ino: InodeId) -> Result<bool> {
+    async fn is_shortened(&self, ino: ChunkFileId) -> Result<bool> {
         let (replica, store) = (self.resync.replica, &self.resync.replica.store);
         let _held = replica.ranges.acquire(ino, WHOLE_FILE, LockMode::Shared).await;
         let failed = |error| replica.failed(&error);
@@ -141,7 +141,7 @@ impl ReplicaResync<'_> {
     /// Returns the length of the file on the other in-sync members. One that doesn't answer may
     /// have more than is here: as long as it counts as in sync, its answer is needed. If its node
     /// is unreachable, management ejects it.
-    async fn longest(&self, ino: InodeId) -> Result<u64> {
+    async fn longest(&self, ino: ChunkFileId) -> Result<u64> {
         let mut longest = 0;
         for target in self.others()? {
             match self.call_other(target, ino, StorageOp::Stat, None).await {
@@ -168,7 +168,7 @@ impl ReplicaResync<'_> {
     }
 
     /// Returns where an apparent hole here ends according to the checksums.
-    pub(super) async fn true_hole_end(&self, ino: InodeId, hole: ByteRange) -> Result<u64> {
+    pub(super) async fn true_hole_end(&self, ino: ChunkFileId, hole: ByteRange) -> Result<u64> {
         let store = &self.resync.replica.store;
         store.true_hole_end(ino, hole).await.map_err(|error| self.resync.replica.failed(&error))
     }
@@ -188,7 +188,7 @@ impl ReplicaResync<'_> {
     async fn call_other(
         &self,
         target: TargetId,
-        ino: InodeId,
+        ino: ChunkFileId,
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::{ByteRange, Errno, InodeId, MemberState, Refusal};
+use types::{ByteRange, ChunkFileId, Errno, MemberState, Refusal};
 use wire::{AllocateMode, DataPath as Way, GroupRole, SeekTarget, SlotSequence, StorageOp, StorageReply};
 
 const WRITE: StorageOp = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
@@ -42,12 +42,12 @@ fn answered_changes_are_on_all_replicas() {
         let others: Vec<(u32, u64)> =
             room.others.iter().map(|other| (other.target.0, other.wanted)).collect();
         assert_eq!(others, [(2, 4096), (3, 4096)], "each gets what is reserved");
-        cluster.write(InodeId(12), 3, 0, &[2; 100]).await;
+        cluster.write(ChunkFileId(12), 3, 0, &[2; 100]).await;
         ask(StorageOp::Delete).await;
         cluster.require_equal().await;
         assert_eq!(cluster.on_disk(2).await.len(), 1);
         // Every member keeps its replica of a file that is set aside.
-        cluster.ask_file(InodeId(12), (0, None), StorageOp::SetAside, None).await.unwrap();
+        cluster.ask_file(ChunkFileId(12), (0, None), StorageOp::SetAside, None).await.unwrap();
         cluster.require_equal().await;
         assert!(cluster.on_disk(1).await.is_empty() && cluster.on_disk(2).await.is_empty());
         assert!(cluster.management.changes.lock().unwrap().is_empty());
@@ -370,7 +370,7 @@ fn a_primary_that_can_not_create_its_replica_steps_down() {
 /// Makes a target unable to create files of the group, like a broken disk.
 async fn break_disk(cluster: &Cluster, target: u32) {
     // Gives it some content of the group.
-    cluster.write(InodeId(12), 3, 0, &[9; 4096]).await;
+    cluster.write(ChunkFileId(12), 3, 0, &[9; 4096]).await;
     let group = chunkstore::Store::group_dir(&cluster.dir.join(target.to_string()), super::cluster::GROUP);
     std::fs::rename(group.join("chunks"), group.join("was")).unwrap();
     std::fs::write(group.join("chunks"), "no folder").unwrap();

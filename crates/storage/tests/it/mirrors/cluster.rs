@@ -15,14 +15,14 @@ use storage::{GroupManagement, GroupPeers, MemberChange, ServingLease, StorageSe
 use testkit::map::MapBuilder;
 use testkit::targets;
 use types::{
-    ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, Refusal, Result,
+    ChunkFileId, ClusterMap, Epoch, Errno, Error, Group, GroupId, MapHandle, MemberState, Refusal, Result,
     SessionId, TargetId, TargetState, Timestamp,
 };
 use wire::mgmt::ReconcileFiles;
 use wire::{DataPath as Way, GroupContext, GroupRole, SlotSequence, StorageOp, StorageReply, StorageRequest};
 
 pub const GROUP: GroupId = GroupId(7);
-pub const INO: InodeId = InodeId(9);
+pub const INO: ChunkFileId = ChunkFileId(9);
 pub const MIB: u64 = 1 << 20;
 /// Folders between `chunks` and a chunk file.
 const FOLDER_DEPTH: usize = 2;
@@ -38,7 +38,7 @@ pub struct Management {
     pub changes: Mutex<Vec<MemberChange>>,
     /// Files in the metadata, with their lengths in the group, and whether the metadata service
     /// answers.
-    pub files: Mutex<BTreeMap<InodeId, u64>>,
+    pub files: Mutex<BTreeMap<ChunkFileId, u64>>,
     pub has_metadata: AtomicBool,
     /// Nodes that don't receive maps now. Management confirms that all processes know a map once
     /// they receive it.
@@ -476,7 +476,7 @@ impl Cluster {
     /// group has changed.
     pub async fn ask_file(
         &self,
-        ino: InodeId,
+        ino: ChunkFileId,
         (session, number): (u64, Option<SlotSequence>),
         op: StorageOp,
         payload: Option<IoBuf>,
@@ -498,7 +498,7 @@ impl Cluster {
         }
     }
 
-    pub async fn write(&self, ino: InodeId, session: u64, offset: u64, data: &[u8]) {
+    pub async fn write(&self, ino: ChunkFileId, session: u64, offset: u64, data: &[u8]) {
         let op = StorageOp::Write { offset, path: Way::Cached, durable: false };
         let data = IoBuf::from_slice(data);
         self.ask_file(ino, (session, None), op, Some(data)).await.unwrap();
@@ -507,7 +507,7 @@ impl Cluster {
     /// Sends a request with a known lower bound of the chunk file's length.
     pub async fn ask_known(
         &self,
-        (ino, known): (InodeId, u64),
+        (ino, known): (ChunkFileId, u64),
         op: StorageOp,
         payload: IoBuf,
     ) -> Result<StorageReply> {
@@ -537,7 +537,7 @@ impl Cluster {
     }
 
     /// Reads a file from the primary.
-    pub async fn read(&self, ino: InodeId, len: usize) -> Vec<u8> {
+    pub async fn read(&self, ino: ChunkFileId, len: usize) -> Vec<u8> {
         let buf = IoBuf::alloc(len);
         let op = StorageOp::Read { offset: 0, path: Way::Cached };
         self.ask_file(ino, (3, None), op, Some(buf.clone())).await.unwrap();
@@ -545,12 +545,12 @@ impl Cluster {
     }
 
     /// Returns a target's files of the group with their content, read without the service.
-    pub async fn on_disk(&self, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
+    pub async fn on_disk(&self, target: u32) -> BTreeMap<ChunkFileId, Vec<u8>> {
         files_of(&self.dir, target).await
     }
 
     /// Returns the modification time of a file on a target.
-    pub async fn mtime(&self, target: u32, ino: InodeId) -> Timestamp {
+    pub async fn mtime(&self, target: u32, ino: ChunkFileId) -> Timestamp {
         let store = Store::group_dir(&self.dir.join(target.to_string()), GROUP);
         open_to_read(&Store::chunk_file_path(&store, ino)).await.stat().await.unwrap().mtime
     }
@@ -593,8 +593,9 @@ impl Cluster {
         let first = self.on_disk(own.0).await;
         for target in members.iter().skip(1) {
             let other = self.on_disk(target.0).await;
-            let names =
-                |files: &BTreeMap<InodeId, Vec<u8>>| -> Vec<InodeId> { files.keys().copied().collect() };
+            let names = |files: &BTreeMap<ChunkFileId, Vec<u8>>| -> Vec<ChunkFileId> {
+                files.keys().copied().collect()
+            };
             assert_eq!(names(&first), names(&other), "files of targets {own} and {target}");
             for (ino, data) in &first {
                 let (len, other_len) = (data.len(), other[ino].len());
@@ -607,7 +608,7 @@ impl Cluster {
 }
 
 /// Returns the files of the group below a target's directory, with their content.
-pub async fn files_of(dir: &Path, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
+pub async fn files_of(dir: &Path, target: u32) -> BTreeMap<ChunkFileId, Vec<u8>> {
     let mut folders = vec![Store::group_dir(&dir.join(target.to_string()), GROUP).join("chunks")];
     for _ in 0..FOLDER_DEPTH {
         folders = entries(&folders).await;
@@ -616,7 +617,7 @@ pub async fn files_of(dir: &Path, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
     for path in entries(&folders).await.iter().filter(|path| path.extension().is_none()) {
         let name = path.file_name().unwrap().to_str().unwrap();
         let ino = u64::from_str_radix(name, 16).unwrap();
-        files.insert(InodeId(ino), content_of(path).await);
+        files.insert(ChunkFileId(ino), content_of(path).await);
     }
     files
 }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use testkit::targets;
-use types::{InodeId, MemberState};
+use types::{ChunkFileId, MemberState};
 use wire::{DataPath as Way, StorageOp, StorageReply};
 
 /// A file whose metadata was lost, and one that was truncated before the crash.
-const LOST: InodeId = InodeId(12);
-const CUT: InodeId = InodeId(13);
+const LOST: ChunkFileId = ChunkFileId(12);
+const CUT: ChunkFileId = ChunkFileId(13);
 
 /// A machine with two members, whose processes have written files and died while the intent log
 /// listed all of them.
@@ -40,7 +40,7 @@ async fn start(management: Arc<Management>) -> Arc<Cluster> {
 }
 
 /// Begins to read the first bytes of a file as a client.
-fn begin_to_read(cluster: &Arc<Cluster>, ino: InodeId) -> Rc<RefCell<Option<Vec<u8>>>> {
+fn begin_to_read(cluster: &Arc<Cluster>, ino: ChunkFileId) -> Rc<RefCell<Option<Vec<u8>>>> {
     let (cluster, found) = (cluster.clone(), Rc::new(RefCell::new(None)));
     let told = found.clone();
     rt::spawn(async move {
@@ -50,7 +50,7 @@ fn begin_to_read(cluster: &Arc<Cluster>, ino: InodeId) -> Rc<RefCell<Option<Vec<
     found
 }
 
-fn lens(files: &BTreeMap<InodeId, Vec<u8>>) -> Vec<(u64, usize)> {
+fn lens(files: &BTreeMap<ChunkFileId, Vec<u8>>) -> Vec<(u64, usize)> {
     files.iter().map(|(ino, data)| (ino.0, data.len())).collect()
 }
 

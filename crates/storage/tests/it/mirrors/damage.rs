@@ -10,13 +10,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
-use types::{ByteRange, Errno, InodeId, Refusal, SessionId, TargetId};
+use types::{ByteRange, ChunkFileId, Errno, Refusal, SessionId, TargetId};
 use wire::{
     DataPath as Way, GroupContext, GroupRole, RepairResult, SeekTarget, StorageOp, StorageReply,
     StorageRequest,
 };
 
-fn chunk_file(dir: &Path, target: u32, ino: InodeId) -> PathBuf {
+fn chunk_file(dir: &Path, target: u32, ino: ChunkFileId) -> PathBuf {
     Store::chunk_file_path(&Store::group_dir(&dir.join(target.to_string()), GROUP), ino)
 }
 
@@ -35,7 +35,7 @@ fn content(ino: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u64 / 4096 + at as u64 * ino) as u8 | 1).collect()
 }
 
-async fn repair(cluster: &Cluster, ino: InodeId) -> RepairResult {
+async fn repair(cluster: &Cluster, ino: ChunkFileId) -> RepairResult {
     let op = StorageOp::Repair { range: ByteRange::new(0, u64::MAX) };
     match cluster.ask_file(ino, (0, None), op, None).await.unwrap() {
         StorageReply::Repaired(healed) => healed,
@@ -466,9 +466,9 @@ fn swap(one: &Path, other: &Path) {
 }
 
 fn inject(dir: &Path, at: u64, what: Injection, saved: &[(PathBuf, Vec<u8>, SystemTime)]) {
-    let (target, ino) = (at as u32 % 2 + 1, InodeId(100 + at));
+    let (target, ino) = (at as u32 % 2 + 1, ChunkFileId(100 + at));
     let path = chunk_file(dir, target, ino);
-    let other = chunk_file(dir, target, InodeId(100_000 + at));
+    let other = chunk_file(dir, target, ChunkFileId(100_000 + at));
     match what {
         Injection::Flipped => flip(&path, at * 37 % 9000),
         Injection::Cut => {
@@ -508,18 +508,18 @@ async fn scrub(cluster: &Cluster) {
 fn scrubs_repair_all_injected_damage_and_no_client_reads_it() {
     with_members_on_disk(2, |cluster| async move {
         cluster.management.edit(|map| map.settings.scrub.rate = Some(1 << 30));
-        let old = |ino: InodeId| content(ino.0 + 7, 9000 + ino.0 as usize % 500);
-        let new = |ino: InodeId| content(ino.0, 9500 + ino.0 as usize % 5000);
+        let old = |ino: ChunkFileId| content(ino.0 + 7, 9000 + ino.0 as usize % 500);
+        let new = |ino: ChunkFileId| content(ino.0, 9500 + ino.0 as usize % 5000);
         let what = |at: u64| INJECTIONS[at as usize / 2 % INJECTIONS.len()];
-        let files: Vec<InodeId> =
-            (0..injections()).flat_map(|at| [InodeId(100 + at), InodeId(100_000 + at)]).collect();
+        let files: Vec<ChunkFileId> =
+            (0..injections()).flat_map(|at| [ChunkFileId(100 + at), ChunkFileId(100_000 + at)]).collect();
         for ino in &files {
             cluster.write(*ino, 3, 0, &old(*ino)).await;
         }
         let mut saved = Vec::new();
         while_stopped(&cluster, |dir| {
             saved.extend(
-                (0..injections()).map(|at| save(&chunk_file(dir, at as u32 % 2 + 1, InodeId(100 + at)))),
+                (0..injections()).map(|at| save(&chunk_file(dir, at as u32 % 2 + 1, ChunkFileId(100 + at)))),
             );
         })
         .await;
@@ -537,7 +537,7 @@ fn scrubs_repair_all_injected_damage_and_no_client_reads_it() {
         // isn't served before, either.
         let holds = |at: u64| matches!(what(at), Injection::SwappedWithSums | Injection::StaleWithSums);
         for at in (0..injections()).filter(|at| !holds(*at)).step_by(3) {
-            let ino = InodeId(100 + at);
+            let ino = ChunkFileId(100 + at);
             assert_eq!(cluster.read(ino, new(ino).len()).await, new(ino), "{:?} of inode {ino}", what(at));
         }
         cluster.enable_scrubs();

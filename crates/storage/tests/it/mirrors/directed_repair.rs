@@ -6,7 +6,7 @@ use chunkstore::Store;
 use std::fs::{File, FileTimes, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
-use types::{ByteRange, Errno, InodeId, MemberState, Result, TargetId};
+use types::{ByteRange, ChunkFileId, Errno, MemberState, Result, TargetId};
 use wire::{GroupRole, StorageOp, StorageReply};
 
 fn chunk_file(cluster: &Cluster, target: u32) -> File {
@@ -20,7 +20,7 @@ async fn repair_from(cluster: &Cluster, from: u32, to: u32, end: u64) -> Result<
     cluster.ask_file(INO, (0, None), op, None).await
 }
 
-async fn give_up(cluster: &Cluster, end: u64) -> Vec<(InodeId, ByteRange)> {
+async fn give_up(cluster: &Cluster, end: u64) -> Vec<(ChunkFileId, ByteRange)> {
     let op = StorageOp::DiscardLost { range: ByteRange::new(0, end) };
     match cluster.ask_file(INO, (0, None), op, None).await.unwrap() {
         StorageReply::Regions { regions, next: None } => regions,

@@ -2,12 +2,12 @@
 //! again.
 
 use super::cluster::{Cluster, INO, MIB, with_members};
-use types::{Errno, InodeId, MemberState, Result};
+use types::{ChunkFileId, Errno, MemberState, Result};
 use wire::{StorageOp, StorageReply};
 
 const TOKEN: u64 = 5;
 
-async fn ask(cluster: &Cluster, ino: InodeId, op: StorageOp) -> Result<StorageReply> {
+async fn ask(cluster: &Cluster, ino: ChunkFileId, op: StorageOp) -> Result<StorageReply> {
     cluster.ask_file(ino, (0, None), op, None).await
 }
 
@@ -33,7 +33,7 @@ fn only_the_primary_tracks_changes() {
         cluster.write(INO, 3, 0, &[1; 4096]).await;
         ask(&cluster, INO, StorageOp::TrackDirty { token: TOKEN, round: 0 }).await.unwrap();
         cluster.write(INO, 3, 3 * MIB, &[2; 4096]).await;
-        cluster.write(InodeId(INO.0 + 1), 3, 5 * MIB, &[2; 4096]).await;
+        cluster.write(ChunkFileId(INO.0 + 1), 3, 5 * MIB, &[2; 4096]).await;
         assert_eq!(changed(&cluster, 1).await.unwrap(), [3]);
         cluster.write(INO, 3, 0, &[3; 8192]).await;
         // The second member leaves and comes back: all changes went through the same primary.

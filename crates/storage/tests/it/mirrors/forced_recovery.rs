@@ -5,12 +5,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::{InodeId, MemberState, TargetId};
+use types::{ChunkFileId, MemberState, TargetId};
 use wire::{StorageOp, StorageReply};
 
-const DELETED: InodeId = InodeId(33);
-const CUT: InodeId = InodeId(34);
-const NEW: InodeId = InodeId(35);
+const DELETED: ChunkFileId = ChunkFileId(33);
+const CUT: ChunkFileId = ChunkFileId(34);
+const NEW: ChunkFileId = ChunkFileId(35);
 
 async fn synced(cluster: &Cluster) -> u64 {
     match cluster.ask_file(INO, (3, None), StorageOp::Sync, None).await.unwrap() {

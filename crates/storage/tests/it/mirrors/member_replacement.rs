@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::{ByteRange, InodeId, MemberState, TargetId};
+use types::{ByteRange, ChunkFileId, MemberState, TargetId};
 use wire::StorageOp;
 
 /// Clients that write until they are stopped.
@@ -35,7 +35,7 @@ impl Clients {
                     let data = vec![(client * 50 + round % 50) as u8; 9000];
                     cluster.write(INO, 3 + client, offset, &data).await;
                     if round % 11 == 3 {
-                        let ino = InodeId(100 + round % 5);
+                        let ino = ChunkFileId(100 + round % 5);
                         cluster.write(ino, 3 + client, 0, &data).await;
                         let op = StorageOp::Truncate { len: (round * 99_999) % MIB };
                         cluster.ask_file(ino, (3 + client, None), op, None).await.unwrap();
@@ -58,9 +58,9 @@ impl Clients {
 
 async fn fill(cluster: &Cluster) {
     for ino in 20..30 {
-        cluster.write(InodeId(ino), 3, 0, &vec![ino as u8; MIB as usize + ino as usize]).await;
+        cluster.write(ChunkFileId(ino), 3, 0, &vec![ino as u8; MIB as usize + ino as usize]).await;
     }
-    cluster.write(InodeId(30), 3, 5 * MIB, &[8; 5000]).await;
+    cluster.write(ChunkFileId(30), 3, 5 * MIB, &[8; 5000]).await;
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_lost_member_is_rebuilt_elsewhere_during_writes() {
             clients.stop(&cluster).await;
             cluster.until_in_sync().await;
             assert!(cluster.management.group().members.contains(&TargetId(new)));
-            assert_eq!(cluster.on_disk(new).await[&InodeId(25)].len() as u64, MIB + 25);
+            assert_eq!(cluster.on_disk(new).await[&ChunkFileId(25)].len() as u64, MIB + 25);
             // The lost member comes back after all: its replica is removed, and not used otherwise.
             assert!(cluster.has_group(2).await);
             cluster.set_link(2, LinkState::Open);
@@ -144,7 +144,7 @@ fn a_primary_that_can_not_leave_yet_continues() {
         cluster.enable_resync();
         let refused = || cluster.management.refusals.load(Ordering::SeqCst);
         cluster.until("it was refused", || refused() > 2).await;
-        assert_eq!(cluster.read(InodeId(21), 10).await, [21; 10]);
+        assert_eq!(cluster.read(ChunkFileId(21), 10).await, [21; 10]);
         clients.stop(&cluster).await;
         cluster.management.refuses_to_leave.store(false, Ordering::SeqCst);
         cluster.until("it has left", || cluster.management.group().members.len() == 2).await;
@@ -172,7 +172,7 @@ fn a_leaving_primary_does_not_delay_changes() {
                 range: ByteRange::new(0, u64::MAX),
             };
             // It may be abandoned or complete: either is fine.
-            let _ = mending.ask_file(InodeId(21), (0, None), mend, None).await;
+            let _ = mending.ask_file(ChunkFileId(21), (0, None), mend, None).await;
             told.set(true);
         });
         rt::sleep(Duration::from_millis(300)).await;

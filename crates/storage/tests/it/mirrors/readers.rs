@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::{ByteRange, Epoch, Errno, GroupId, InodeId, MemberState, Refusal, SessionId, TargetId};
+use types::{ByteRange, ChunkFileId, Epoch, Errno, GroupId, MemberState, Refusal, SessionId, TargetId};
 use wire::{
     AllocateMode, DataPath as Way, GroupContext, GroupRole, SeekTarget, StorageOp, StorageReply,
     StorageRequest,
@@ -267,7 +267,7 @@ fn no_store_is_created_for_a_group_without_membership() {
                     ..StorageRequest::new(
                         SessionId(3),
                         TargetId(target),
-                        InodeId::ROOT,
+                        ChunkFileId(1),
                         StorageOp::SyncTarget,
                     )
                 };

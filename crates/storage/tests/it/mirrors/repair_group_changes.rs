@@ -8,10 +8,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use types::{ByteRange, Errno, InodeId, MemberState, TargetId};
+use types::{ByteRange, ChunkFileId, Errno, MemberState, TargetId};
 use wire::{RepairResult, StorageOp, StorageReply, StorageRequest};
 
-const OTHER: InodeId = InodeId(10);
+const OTHER: ChunkFileId = ChunkFileId(10);
 
 fn content() -> Vec<u8> {
     (0..4 * MIB as usize + 777).map(|at| (at / 700) as u8 | 1).collect()

@@ -10,14 +10,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::targets;
-use types::{ByteRange, InodeId, MemberState};
+use types::{ByteRange, ChunkFileId, MemberState};
 use wire::{AllocateMode, DataPath as Way, GroupRole, SlotSequence, StorageOp, StorageRequest};
 
 #[test]
 fn after_an_outage_only_what_changed_is_sent() {
     with_members(2, |cluster| async move {
         for ino in 20..28 {
-            cluster.write(InodeId(ino), 3, 0, &vec![ino as u8; 2 * MIB as usize]).await;
+            cluster.write(ChunkFileId(ino), 3, 0, &vec![ino as u8; 2 * MIB as usize]).await;
         }
         cluster.ask_file(INO, (3, None), StorageOp::SyncTarget, None).await.unwrap();
         cluster.enable_resync();
@@ -27,7 +27,7 @@ fn after_an_outage_only_what_changed_is_sent() {
             rt::sleep(Duration::from_secs(11)).await;
             cluster.set_link(2, LinkState::Closed);
             cluster.management.set_online(2, false);
-            cluster.write(InodeId(23), 3, MIB / 2, &[99; 10_000]).await;
+            cluster.write(ChunkFileId(23), 3, MIB / 2, &[99; 10_000]).await;
             rt::sleep(Duration::from_millis(600)).await;
             assert_eq!(cluster.management.state(2), MemberState::NeedsResync, "nobody is there");
             cluster.link(2).resynced.store(0, Ordering::SeqCst);
@@ -52,12 +52,12 @@ fn resync_preserves_mtime() {
         cluster.write(INO, 3, 0, &[1; 20_000]).await;
         cluster.set_link(2, LinkState::Closed);
         cluster.write(INO, 3, 5000, &[2; 100]).await;
-        cluster.write(InodeId(30), 3, 0, &[3; 100]).await;
+        cluster.write(ChunkFileId(30), 3, 0, &[3; 100]).await;
         rt::sleep(Duration::from_millis(50)).await;
         cluster.set_link(2, LinkState::Open);
         cluster.enable_resync();
         cluster.until_in_sync().await;
-        for ino in [INO, InodeId(30)] {
+        for ino in [INO, ChunkFileId(30)] {
             assert_eq!(cluster.mtime(2, ino).await, cluster.mtime(1, ino).await);
         }
     });
@@ -82,7 +82,7 @@ fn after_an_outage_less_than_twice_of_what_changed_is_sent() {
                 pairs.filter(|(one, two)| one != two).count() as u64 * 4096
             };
             for small in 0..16 {
-                cluster.write(InodeId(100 + small), 3, 0, &vec![9; 10_000]).await;
+                cluster.write(ChunkFileId(100 + small), 3, 0, &vec![9; 10_000]).await;
             }
             let changed = changed + 16 * 10_000;
             cluster.link(2).resynced.store(0, Ordering::SeqCst);
@@ -100,22 +100,22 @@ fn after_an_outage_less_than_twice_of_what_changed_is_sent() {
 fn truncated_deleted_punched_and_new_files_are_resynced() {
     with_members(3, |cluster| async move {
         for ino in 20..26 {
-            cluster.write(InodeId(ino), 3, 0, &vec![ino as u8; MIB as usize]).await;
+            cluster.write(ChunkFileId(ino), 3, 0, &vec![ino as u8; MIB as usize]).await;
         }
         cluster.set_link(2, LinkState::Closed);
-        let ask = async |ino, op| cluster.ask_file(InodeId(ino), (3, None), op, None).await.unwrap();
+        let ask = async |ino, op| cluster.ask_file(ChunkFileId(ino), (3, None), op, None).await.unwrap();
         ask(20, StorageOp::Delete).await;
         ask(21, StorageOp::Truncate { len: 5000 }).await;
         ask(22, StorageOp::Truncate { len: 0 }).await;
-        cluster.write(InodeId(22), 3, 3 * MIB, &[7; 100]).await;
+        cluster.write(ChunkFileId(22), 3, 3 * MIB, &[7; 100]).await;
         ask(23, StorageOp::Allocate { range: ByteRange::new(8192, MIB), how: AllocateMode::Punch }).await;
-        cluster.write(InodeId(30), 3, 5 * MIB + 17, &[8; 5000]).await;
+        cluster.write(ChunkFileId(30), 3, 5 * MIB + 17, &[8; 5000]).await;
         ask(24, StorageOp::Delete).await;
-        cluster.write(InodeId(24), 3, 0, &[9; 10]).await;
+        cluster.write(ChunkFileId(24), 3, 0, &[9; 10]).await;
         cluster.set_link(2, LinkState::Open);
         cluster.enable_resync();
         cluster.until_in_sync().await;
-        assert_eq!(cluster.on_disk(2).await[&InodeId(21)].len(), 5000);
+        assert_eq!(cluster.on_disk(2).await[&ChunkFileId(21)].len(), 5000);
     });
 }
 
@@ -242,10 +242,10 @@ fn a_member_is_in_sync_once_everything_is_on_its_disk() {
 fn a_bad_member_gets_everything_and_keeps_nothing_else() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &vec![1; 2 * MIB as usize]).await;
-        cluster.write(InodeId(40), 3, 0, &[4; 100]).await;
+        cluster.write(ChunkFileId(40), 3, 0, &[4; 100]).await;
         cluster.management.set(1, MemberState::NeedsResync);
-        cluster.ask_file(InodeId(40), (3, None), StorageOp::Delete, None).await.unwrap();
-        cluster.write(InodeId(41), 3, 0, &[5; 100]).await;
+        cluster.ask_file(ChunkFileId(40), (3, None), StorageOp::Delete, None).await.unwrap();
+        cluster.write(ChunkFileId(41), 3, 0, &[5; 100]).await;
         cluster.management.set(1, MemberState::NeedsRebuild);
         cluster.enable_resync();
         cluster.until_in_sync().await;

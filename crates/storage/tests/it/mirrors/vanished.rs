@@ -5,7 +5,7 @@ use super::cluster::{Cluster, GROUP, INO, MIB, with_members_on_disk, with_others
 use chunkstore::Store;
 use std::fs;
 use std::path::{Path, PathBuf};
-use types::{InodeId, MemberState, TargetId};
+use types::{ChunkFileId, MemberState, TargetId};
 use wire::{GroupRole, StorageOp, StorageRequest};
 
 fn places(dir: &Path, target: u32) -> [PathBuf; 2] {
@@ -45,7 +45,7 @@ async fn restart(cluster: &Cluster, target: u32) {
 
 async fn fill(cluster: &Cluster) {
     for ino in 20..28 {
-        cluster.write(InodeId(ino), 3, 0, &vec![ino as u8; MIB as usize + ino as usize]).await;
+        cluster.write(ChunkFileId(ino), 3, 0, &vec![ino as u8; MIB as usize + ino as usize]).await;
     }
 }
 
@@ -148,9 +148,9 @@ fn a_primary_whose_disk_is_gone_lets_others_answer_and_steps_down() {
         unmount(&cluster.dir, 1);
         assert_eq!(cluster.read(INO, data.len()).await, data, "the other one has it");
         cluster.write(INO, 3, MIB, &[9; 100]).await;
-        cluster.write(InodeId(40), 3, 0, &[1; 100]).await;
+        cluster.write(ChunkFileId(40), 3, 0, &[1; 100]).await;
         assert_eq!(cluster.management.state(1), MemberState::NeedsResync);
-        assert_eq!(cluster.read(InodeId(40), 100).await, [1; 100]);
+        assert_eq!(cluster.read(ChunkFileId(40), 100).await, [1; 100]);
         mount(&cluster, 1).await;
         cluster.enable_resync();
         cluster.until_in_sync().await;
@@ -162,10 +162,10 @@ fn a_member_whose_disk_is_gone_is_ejected_by_the_next_change() {
     with_members_on_disk(2, |cluster| async move {
         fill(&cluster).await;
         unmount(&cluster.dir, 2);
-        cluster.write(InodeId(40), 3, 0, &[1; 100]).await;
+        cluster.write(ChunkFileId(40), 3, 0, &[1; 100]).await;
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
         // Its open files don't change there any more, either.
-        cluster.write(InodeId(20), 3, 0, &[9; 100]).await;
+        cluster.write(ChunkFileId(20), 3, 0, &[9; 100]).await;
         mount(&cluster, 2).await;
         cluster.enable_resync();
         cluster.until_in_sync().await;
@@ -179,7 +179,7 @@ fn a_member_that_is_offline_takes_no_change_of_what_it_has_open() {
         fill(&cluster).await;
         unmount(&cluster.dir, 2);
         assert!(!is_proven(&cluster, 2).await);
-        cluster.write(InodeId(20), 3, 0, &[9; 100]).await;
+        cluster.write(ChunkFileId(20), 3, 0, &[9; 100]).await;
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
         mount(&cluster, 2).await;
         cluster.enable_resync();
@@ -210,7 +210,7 @@ fn a_primary_that_has_lost_its_replica_steps_down_and_removes_nothing_elsewhere(
         cluster.stop(1).await;
         fs::remove_dir_all(Store::group_dir(&cluster.dir.join("1"), GROUP)).unwrap();
         cluster.restart(1).await;
-        assert_eq!(cluster.read(InodeId(20), 100).await, [20; 100]);
+        assert_eq!(cluster.read(ChunkFileId(20), 100).await, [20; 100]);
         cluster.write(INO, 3, 0, &[5; 100]).await;
         assert_eq!(cluster.management.state(1), MemberState::NeedsResync);
         cluster.enable_resync();

@@ -7,7 +7,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
-use types::{Credentials, InodeId, SessionId, TargetId};
+use types::{ChunkFileId, Credentials, SessionId, TargetId};
 use wire::{AnswerKind, Malformed, Message, MetaOp, MetaRequest, MetaResponse, Request, Service};
 use wire::{KvReply, KvRequest, PartitionsReply, PartitionsRequest, StorageOp, StorageReply, StorageRequest};
 
@@ -87,7 +87,7 @@ fn meta_request(op: MetaOp) -> MetaRequest {
 }
 
 fn storage_request(op: StorageOp) -> StorageRequest {
-    StorageRequest::new(SessionId(1), TargetId(1), InodeId(1), op)
+    StorageRequest::new(SessionId(1), TargetId(1), ChunkFileId(1), op)
 }
 
 /// Field numbers of the kinds that a decoder knows, found by trying them.

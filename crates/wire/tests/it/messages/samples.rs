@@ -73,11 +73,11 @@ pub fn samples() -> Vec<Sample> {
     samples.push(sample("meta_response-verifier".to_string(), vouched));
     samples.extend(storage_ops().into_iter().map(|op| {
         let name = format!("storage_request-{}", kind(&op));
-        sample(name, StorageRequest::new(SessionId(7), TargetId(12), INO, op))
+        sample(name, StorageRequest::new(SessionId(7), TargetId(12), FILE, op))
     }));
     let op = StorageOp::Write { offset: 4096, path: DataPath::Cached, durable: false };
     let (number, capability) = (Some(SlotSequence { slot: 3, sequence: 258 }), Some(capability()));
-    let least = StorageRequest::new(SessionId(7), TargetId(12), INO, op.clone());
+    let least = StorageRequest::new(SessionId(7), TargetId(12), FILE, op.clone());
     let full = StorageRequest { slot_sequence: number, capability, ..least };
     samples.push(sample("storage_request-full".to_string(), full.clone()));
     let capability = Some(Capability(std::array::from_fn(|at| at as u8 + 1)));
@@ -90,12 +90,12 @@ pub fn samples() -> Vec<Sample> {
     ] {
         let group = Some(GroupContext { group: GroupId(300), version: Epoch(70_000), role: part });
         let request =
-            StorageRequest { group, ..StorageRequest::new(SessionId(7), TargetId(12), INO, op.clone()) };
+            StorageRequest { group, ..StorageRequest::new(SessionId(7), TargetId(12), FILE, op.clone()) };
         samples.push(sample(format!("storage_request-in_group-{name}"), request));
     }
     let op = StorageOp::Read { offset: 1 << 40, path: DataPath::Cached };
     let known =
-        StorageRequest { length_bound: 1 << 33, ..StorageRequest::new(SessionId(7), TargetId(12), INO, op) };
+        StorageRequest { length_bound: 1 << 33, ..StorageRequest::new(SessionId(7), TargetId(12), FILE, op) };
     samples.push(sample("storage_request-known".to_string(), known));
     let op = MetaOp::EndWrite {
         ino: INO,
@@ -197,6 +197,9 @@ fn handshakes() -> [Sample; 3] {
 /// An inode of partition 3.
 const INO: InodeId = InodeId(3 << 40 | 77);
 const DIR: InodeId = InodeId::ROOT;
+/// Names of their chunk files.
+const FILE: ChunkFileId = INO.first_chunk_file();
+const OTHER_FILE: ChunkFileId = DIR.first_chunk_file();
 const TIME: Timestamp = Timestamp::new(1_760_000_000, 123_456_789);
 const RANGE: LockRange = LockRange { start: 10, last: u64::MAX };
 const OWNER: LockOwner = LockOwner(0xfeed_beef);
@@ -480,7 +483,7 @@ pub fn storage_ops() -> Vec<StorageOp> {
         StorageOp::NextDirty { token: 1 << 60, round: 2, from: 1 << 20 },
         StorageOp::EndDirtyTracking { token: 1 << 60 },
         StorageOp::Committed,
-        StorageOp::Regions { from: INO, which: RegionSelection::Dirty },
+        StorageOp::Regions { from: FILE, which: RegionSelection::Dirty },
         StorageOp::Survey { range: ByteRange::new(0, 1 << 24), unit: 4096, read: true },
         StorageOp::Repair { range: ByteRange::new(4096, 8192) },
         StorageOp::CopyReplica { from: TargetId(3), to: TargetId(4), range: ByteRange::new(4096, 1 << 20) },
@@ -529,8 +532,8 @@ fn storage_replies() -> Vec<StorageReply> {
         StorageReply::Offset(Some(0)),
         StorageReply::Space { capacity: 1 << 40, free: 1 << 39 },
         StorageReply::Regions {
-            regions: vec![(INO, ByteRange::new(0, 1 << 20)), (DIR, ByteRange::new(1 << 20, 3 << 20))],
-            next: Some(DIR),
+            regions: vec![(FILE, ByteRange::new(0, 1 << 20)), (OTHER_FILE, ByteRange::new(1 << 20, 3 << 20))],
+            next: Some(OTHER_FILE),
         },
         StorageReply::Survey(wire::ReplicaState {
             exists: true,
@@ -569,8 +572,11 @@ pub fn partitions_requests() -> Vec<PartitionsRequest> {
             wait: true,
         },
         PartitionsRequest::Ended { session },
-        PartitionsRequest::Tidy { target, touched: ReconcileFiles::of([INO, DIR]) },
-        PartitionsRequest::TidyGroup { group: types::GroupId(9), touched: ReconcileFiles::of([INO, DIR]) },
+        PartitionsRequest::Tidy { target, touched: ReconcileFiles::of([FILE, OTHER_FILE]) },
+        PartitionsRequest::TidyGroup {
+            group: types::GroupId(9),
+            touched: ReconcileFiles::of([FILE, OTHER_FILE]),
+        },
         PartitionsRequest::FileOn { target, partition },
         PartitionsRequest::NamesPool { pool: types::PoolId(3), partition },
         PartitionsRequest::Sessions,

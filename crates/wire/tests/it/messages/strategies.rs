@@ -40,7 +40,7 @@ pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
 }
 
 pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
-    let identity = (any::<u64>(), any::<u32>(), ino(), of(numbers()), of(capability()));
+    let identity = (any::<u64>(), any::<u32>(), chunk_file(), of(numbers()), of(capability()));
     let head = (identity, any::<u64>(), of(in_group()), any::<u64>());
     (head, select(storage_ops()).prop_flat_map(|op| op)).prop_map(
         |(((session, target, ino, number, capability), epoch, group, known), op)| {
@@ -96,7 +96,7 @@ pub fn storage_replies() -> impl Strategy<Value = StorageReply> {
             .prop_map(|(len, blocks, mtime, is_lost)| { StorageReply::Stat { len, blocks, mtime, is_lost } }),
         any::<Option<u64>>().prop_map(StorageReply::Offset),
         any::<(u64, u64)>().prop_map(|(capacity, free)| StorageReply::Space { capacity, free }),
-        (vec_of((ino(), range())), of(ino()))
+        (vec_of((chunk_file(), range())), of(chunk_file()))
             .prop_map(|(regions, next)| StorageReply::Regions { regions, next }),
         (any::<(bool, u64, u64)>(), time(), time(), vec_of(any::<u32>()), vec_of(range())).prop_map(
             |((exists, len, sum_end), mtime, ctime, sums, damaged)| {
@@ -305,7 +305,7 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
         NextDirty { token: any::<u64>(), round: any::<u64>(), from: any::<u64>() },
         EndDirtyTracking { token: any::<u64>() },
         Committed,
-        Regions { from: ino(), which: select(vec![RegionSelection::Dirty, RegionSelection::All]) },
+        Regions { from: chunk_file(), which: select(vec![RegionSelection::Dirty, RegionSelection::All]) },
         Survey { range: range(), unit: any::<u64>(), read: any::<bool>() },
         Repair { range: range() },
         CopyReplica {
@@ -354,7 +354,8 @@ fn rate() -> impl Strategy<Value = wire::MeasuredRate> {
 }
 
 fn touched() -> impl Strategy<Value = ReconcileFiles> {
-    (vec_of(ino()), vec_of((ino(), ino()))).prop_map(|(files, new)| ReconcileFiles { files, new })
+    (vec_of(chunk_file()), vec_of((chunk_file(), chunk_file())))
+        .prop_map(|(files, new)| ReconcileFiles { files, new })
 }
 
 pub fn partitions_requests() -> Vec<BoxedStrategy<PartitionsRequest>> {
@@ -424,6 +425,10 @@ pub fn kv_kinds() -> Vec<BoxedStrategy<KvRequest>> {
 
 fn vec_of<S: Strategy>(item: S) -> impl Strategy<Value = Vec<S::Value>> {
     prop::collection::vec(item, 0..5)
+}
+
+fn chunk_file() -> impl Strategy<Value = ChunkFileId> {
+    any::<u64>().prop_map(ChunkFileId)
 }
 
 fn ino() -> impl Strategy<Value = InodeId> {
@@ -544,7 +549,7 @@ fn scheme() -> impl Strategy<Value = Scheme> {
 
 fn layout() -> impl Strategy<Value = Layout> {
     let groups = prop::collection::vec(any::<u32>().prop_map(GroupId), 1..6);
-    let slots = prop::collection::vec(any::<u8>(), 0..6);
+    let slots = prop::collection::vec(any::<u8>().prop_map(types::ChunkSlot), 0..6);
     (chunk_size(), any::<u16>(), scheme(), groups, slots).prop_map(
         |(chunk_size, pool, scheme, groups, mut slots)| {
             slots.truncate(groups.len());

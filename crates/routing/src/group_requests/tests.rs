@@ -7,7 +7,7 @@ use rt::sim::Machine;
 use rt::sync::Event;
 use std::cell::Cell;
 use std::rc::Rc;
-use types::{InodeId, MemberState, PoolId, Refusal, Scheme, SessionId, TargetState};
+use types::{ChunkFileId, MemberState, PoolId, Refusal, Scheme, SessionId, TargetState};
 use wire::{SlotSequence, StorageOp};
 
 const GROUP: GroupId = GroupId(7);
@@ -193,7 +193,7 @@ impl Pair {
         let op = StorageOp::Write { offset: 0, path: wire::DataPath::Cached, durable: false };
         let request = StorageRequest {
             slot_sequence: Some(SlotSequence { slot: 3, sequence: 4 }),
-            ..StorageRequest::new(SessionId(9), TargetId(0), InodeId(5), op)
+            ..StorageRequest::new(SessionId(9), TargetId(0), ChunkFileId(5), op)
         };
         let to = GroupDestination { map: &self.map, group: GROUP, time_out: TEST_TIME_OUT };
         self.channels.call_group(to, request, Some(buf.clone())).await.map(|_| buf.as_slice()[0])
@@ -203,7 +203,7 @@ impl Pair {
     async fn read(&self, ino: u64, offset: u64) -> Result<u8> {
         let buf = IoBuf::alloc(1);
         let op = StorageOp::Read { offset, path: wire::DataPath::Cached };
-        let request = StorageRequest::new(SessionId(9), TargetId(0), InodeId(ino), op);
+        let request = StorageRequest::new(SessionId(9), TargetId(0), ChunkFileId(ino), op);
         let to = GroupDestination { map: &self.map, group: GROUP, time_out: TEST_TIME_OUT };
         self.channels.call_group(to, request, Some(buf.clone())).await.map(|_| buf.as_slice()[0])
     }
@@ -620,7 +620,7 @@ fn services_read_from_the_primary() {
     run(async |pair| {
         *pair.members[1].distance.lock() = Distance::InProcess;
         let op = StorageOp::Read { offset: 0, path: wire::DataPath::Cached };
-        let request = StorageRequest::new(SessionId(0), TargetId(0), InodeId(5), op);
+        let request = StorageRequest::new(SessionId(0), TargetId(0), ChunkFileId(5), op);
         let to = GroupDestination { map: &pair.map, group: GROUP, time_out: TEST_TIME_OUT };
         let answer = pair.channels.call_group(to, request, Some(IoBuf::alloc(1))).await;
         assert_eq!((answer, pair.counts()), (Ok(StorageReply::Unit), [1, 0]));

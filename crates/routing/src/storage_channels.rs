@@ -242,7 +242,8 @@ mod tests {
         let run = async move {
             let ask = async |id| {
                 let op = StorageOp::Stat;
-                let request = StorageRequest::new(SessionId(1), TargetId(id), InodeId::ROOT, op);
+                let request =
+                    StorageRequest::new(SessionId(1), TargetId(id), InodeId::ROOT.first_chunk_file(), op);
                 match channels.call(request, None).await {
                     Ok(StorageReply::Offset(Some(port))) => Ok(port),
                     Ok(other) => panic!("{other:?}"),

@@ -22,7 +22,8 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 use types::{
-    ClusterMap, Errno, Error, Group, InodeId, MemberState, Refusal, Result, SessionId, TargetId, TargetState,
+    ChunkFileId, ClusterMap, Errno, Error, Group, MemberState, Refusal, Result, SessionId, TargetId,
+    TargetState,
 };
 use wire::{GroupContext, GroupRole, StorageOp, StorageReply, StorageRequest};
 
@@ -122,7 +123,7 @@ impl StorageChannels {
         &self,
         map: &ClusterMap,
         usable: &[TargetId],
-        ino: InodeId,
+        ino: ChunkFileId,
         offset: u64,
     ) -> Option<TargetId> {
         let rack = self.own_rack().name(map);
@@ -146,7 +147,7 @@ impl StorageChannels {
     }
 
     /// One of equally near members.
-    fn choose_by_region(&self, equals: &[TargetId], ino: InodeId, offset: u64) -> Option<TargetId> {
+    fn choose_by_region(&self, equals: &[TargetId], ino: ChunkFileId, offset: u64) -> Option<TargetId> {
         let region = offset / READ_REGION_BYTES + ino.0;
         let by_region = *equals.get(usize::try_from(region).unwrap_or(0) % equals.len().max(1))?;
         let load = |id: &TargetId| self.loads().in_flight(*id);
