@@ -42,19 +42,21 @@ use file::{access, sync, write_behind};
 use kernel::estale;
 use kernel::invalidation::KernelCaches;
 use metadata::statfs;
-use net::{GroupDestination, StorageChannels};
+use routing::{GroupDestination, StorageChannels};
 use rt::IoBuf;
 use session::{Session, SessionOptions, capabilities, slots};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Refusal, Result, SessionId, TargetId};
+use types::{
+    Attr, ChunkFileId, Credentials, Errno, Error, InodeId, MapHandle, Refusal, Result, SessionId, TargetId,
+};
 use wire::{FileInfo, MetaOp, MetaReply, StorageOp, StorageReply, StorageRequest};
 
 /// Files whose size and times are reported concurrently: a fraction of the requests that one
 /// connection carries at a time.
 const REPORTS_AT_ONCE: usize = 64;
 
-pub use net::{MetaChannel, MetaChannels};
+pub use routing::{MetaChannel, MetaChannels};
 
 /// The cluster that a client uses, and the options of its mount.
 pub struct ClientOptions {
@@ -167,7 +169,7 @@ impl Client {
     async fn send_storage(
         &self,
         under: LeaseContext,
-        (location, name): (ChunkLocation, InodeId),
+        (location, name): (ChunkLocation, ChunkFileId),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
@@ -179,7 +181,7 @@ impl Client {
     async fn send_storage_once(
         &self,
         under: LeaseContext,
-        (location, name): (ChunkLocation, InodeId),
+        (location, name): (ChunkLocation, ChunkFileId),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
@@ -192,7 +194,7 @@ impl Client {
     }
 
     /// Builds a request. One to a group gets its target when it is sent.
-    fn storage_request(&self, location: ChunkLocation, name: InodeId, op: StorageOp) -> StorageRequest {
+    fn storage_request(&self, location: ChunkLocation, name: ChunkFileId, op: StorageOp) -> StorageRequest {
         let target = if let ChunkLocation::Target(target) = location { target } else { TargetId(0) };
         StorageRequest::new(self.session.id, target, name, op)
     }

@@ -28,7 +28,8 @@
 //! Small messages still go over the socket; one end copies a large payload into the memory and the
 //! other copies it out. The server trusts nothing in that memory: it verifies its own copy.
 //!
-//! This crate doesn't know the meaning of messages, nor what a file is.
+//! This crate doesn't know the meaning of messages, nor what a file is. Which service a request goes
+//! to is the business of `routing`.
 //!
 //! Invariants:
 //! - nothing accesses a caller's buffer after its call has ended, however it ended;
@@ -46,24 +47,17 @@ mod exports;
 mod fault;
 #[doc(hidden)]
 pub mod fuzzing;
-mod group_requests;
 mod inbound;
 mod limits;
 mod liveness;
-mod meta_channels;
 mod networks;
-mod node_channels;
 mod outbox;
-mod own_rack;
 mod receive_sizing;
-mod replica_reads;
 mod revocations;
 mod server;
 mod shared_arena;
 mod signal;
-mod storage_channels;
 mod stream;
-mod target_load;
 mod tls;
 
 pub use caller::{Caller, Proof};
@@ -73,13 +67,8 @@ pub use client::{
 };
 pub use detached::run_detached;
 pub use exports::Exports;
-pub use group_requests::GroupDestination;
 pub use liveness::Liveness;
-pub use meta_channels::{MetaChannel, MetaChannels};
 pub use networks::Networks;
-pub use node_channels::Connect;
-pub use own_rack::{IsLocalNode, OwnRack};
 pub use server::{Router, Server, ServerLimits, ServerOptions};
-pub use storage_channels::{StorageChannel, StorageChannels, WhenOffline};
 pub use stream::{Security, Transport};
 pub use tls::Tls;

@@ -3,7 +3,8 @@
 
 use crate::current_map::{CurrentMap, unexpected_reply};
 use crate::{Membership, MgmtChannel};
-use net::{Channel, LocalFuture, StorageChannel, StorageChannels, WhenOffline};
+use net::{Channel, LocalFuture};
+use routing::{StorageChannel, StorageChannels, WhenOffline};
 use std::sync::Arc;
 use storage::{GroupManagement, GroupPeers, MemberChange};
 use types::{ClusterMap, GroupId, MapHandle, Node, Result, TargetId};

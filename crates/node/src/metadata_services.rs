@@ -26,7 +26,7 @@ pub struct MetadataServices {
     /// The cluster map.
     pub map: MapHandle,
     /// Returns the channel to the service of another node.
-    pub connect: net::Connect<PartitionsRequest, PartitionsReply>,
+    pub connect: routing::Connect<PartitionsRequest, PartitionsReply>,
     /// The metadata store.
     pub store: Arc<dyn Store>,
     /// Number of partitions.

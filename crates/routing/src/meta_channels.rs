@@ -1,7 +1,7 @@
 //! The channels to all metadata services.
 
-use crate::Channel;
 use crate::node_channels::{Connect, NodeChannels};
+use net::Channel;
 use std::sync::Arc;
 use types::{ClusterMap, Error, MapHandle, NodeId, PartitionId, Refusal, Result, Role};
 use wire::{MetaRequest, MetaResponse};
@@ -116,7 +116,7 @@ impl Mapped {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Handler, LocalFuture};
+    use net::{Handler, LocalFuture};
     use rt::IoBuf;
     use types::{Credentials, Epoch, InodeId, Node, NodeState, SessionId};
     use wire::{MetaOp, MetaReply};

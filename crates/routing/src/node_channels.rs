@@ -1,6 +1,6 @@
 //! Channels to the services of nodes, made when they are first needed.
 
-use crate::Channel;
+use net::Channel;
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 use types::{ClusterMap, Node, NodeId};

@@ -15,7 +15,8 @@
 use crate::group_requests::{GroupDestination, is_member_error};
 use crate::limits::{HEDGE_DELAY, MAX_LOAD_IMBALANCE, MAX_LOAD_IMBALANCE_BETWEEN_RACKS, READ_REGION_BYTES};
 use crate::target_load::InFlightRequest;
-use crate::{Distance, StorageChannels, own_rack};
+use crate::{StorageChannels, own_rack};
+use net::Distance;
 use rt::Either;
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
@@ -212,7 +213,7 @@ impl StorageChannels {
         let answer = match self.channel_to(request.target) {
             Ok(channel) => {
                 let into = buf.clone();
-                crate::run_detached(async move {
+                net::run_detached(async move {
                     let answer = channel.call(request, into).await;
                     drop(in_flight);
                     answer

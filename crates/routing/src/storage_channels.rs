@@ -1,8 +1,9 @@
 //! The channels to all targets.
 
+use crate::OwnRack;
 use crate::node_channels::{Connect, NodeChannels};
 use crate::target_load::Loads;
-use crate::{Channel, Distance, LocalFuture, OwnRack};
+use net::{Channel, Distance, LocalFuture};
 use rt::IoBuf;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -176,7 +177,7 @@ fn not_served(target: TargetId) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Handler;
+    use net::Handler;
     use std::sync::RwLock;
     use types::{CapacityClass, Epoch, InodeId, Node, NodeId, NodeState, PoolId, SessionId, Target};
     use wire::StorageOp;

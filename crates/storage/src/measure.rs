@@ -3,7 +3,7 @@
 use crate::service::StorageService;
 use ceilings::{BestRate, Limit, cpu, drive, network};
 use chunkstore::Store;
-use net::StorageChannel;
+use routing::StorageChannel;
 use rt::IoBuf;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

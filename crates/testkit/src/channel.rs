@@ -1,7 +1,8 @@
 //! Routes between clients and services, with delays, cuts and redirections.
 
-use net::{Channel, Handler, LocalFuture, StorageChannels};
+use net::{Channel, Handler, LocalFuture};
 use parking_lot::Mutex;
+use routing::StorageChannels;
 use rt::IoBuf;
 use rt::sync::Event;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Clients.
 
 use client::{Client, ClientOptions};
-use net::{MetaChannels, StorageChannels};
+use routing::{MetaChannels, StorageChannels};
 use std::sync::Arc;
 use types::{MapHandle, SessionId};
 

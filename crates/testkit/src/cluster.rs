@@ -6,7 +6,7 @@ use crate::{application, clients, map, targets};
 use chunkstore::Store;
 use client::{Client, ClientOptions};
 use kv::{Blocking, Memory};
-use net::MetaChannels;
+use routing::MetaChannels;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -11,8 +11,8 @@
 use crate::session::Session;
 use crate::session::leases::Answer;
 use crate::session::privileges::RequestUser;
-use net::MetaChannels;
 use parking_lot::{Mutex, RwLock};
+use routing::MetaChannels;
 use rt::sync::Event;
 use std::cell::Cell;
 use std::future::Future;

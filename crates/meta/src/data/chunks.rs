@@ -1,7 +1,7 @@
 //! Requests of the service to chunk files: measure, cut and delete them.
 
 use crate::limits::{DURABLE_TRIES, PRIMARY_TIMEOUT};
-use net::{GroupDestination, StorageChannels};
+use routing::{GroupDestination, StorageChannels};
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{

@@ -29,8 +29,9 @@ use identity::CapabilityRing;
 use kv::Store;
 use namespace::locks::{Holder, LockRequest, OnConflict};
 use namespace::{Applied, Env, ReadError};
-use net::{Deadline, Handler, LocalFuture, StorageChannels};
+use net::{Deadline, Handler, LocalFuture};
 use parking_lot::Mutex;
+use routing::StorageChannels;
 use rt::IoBuf;
 use std::sync::{Arc, OnceLock, Weak};
 use types::{

@@ -1,7 +1,8 @@
 use super::*;
 use crate::limits::{HEDGE_DELAY, READ_REGION_BYTES, UNRESPONSIVE_MEMORY};
 use crate::limits::{MAX_LOAD_IMBALANCE, MAX_LOAD_IMBALANCE_BETWEEN_RACKS};
-use crate::{Distance, Handler, LocalFuture, OwnRack, StorageChannel};
+use crate::{OwnRack, StorageChannel};
+use net::{Distance, Handler, LocalFuture};
 use parking_lot::Mutex;
 use rt::sim::Machine;
 use rt::sync::Event;

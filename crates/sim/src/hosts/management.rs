@@ -10,11 +10,12 @@ use crate::cluster::{HASH_KEY, PARTITIONS};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::PartitionsChannel;
 use mgmt::{FIRST_NODE, FirstNode, Management, MembershipAuthority, Superblock};
-use net::{Channel, ClientIdentity, Handler, Router, StorageChannels};
+use net::{Channel, ClientIdentity, Handler, Router};
 use node::{
     MetadataServices, fetch_map, has_offline_targets, metadata_service, run_metadata, storage_of_node,
     unexpected_reply,
 };
+use routing::StorageChannels;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;

@@ -4,10 +4,11 @@ use super::fixed_targets::FixedTargets;
 use super::process::{HostsCluster, SKEWED_CAPABILITY_VALIDITY_S, Service, new_identity, peer_with};
 use chunkstore::Store;
 use identity::CapabilityRing;
-use net::{Channel, ClientIdentity, LocalFuture, MetaChannels, StorageChannels, WhenOffline};
+use net::{Channel, ClientIdentity, LocalFuture};
 use node::{
     CurrentMap, Machine, Membership, MembershipOptions, MgmtChannel, NoListener, fetch_map, unexpected_reply,
 };
+use routing::{MetaChannels, StorageChannels, WhenOffline};
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -155,7 +156,7 @@ impl HostsCluster {
 }
 
 /// Returns the channel to a node's storage service.
-pub(super) fn storage_channel(node: &Node, identity: &ClientIdentity) -> net::StorageChannel {
+pub(super) fn storage_channel(node: &Node, identity: &ClientIdentity) -> routing::StorageChannel {
     Channel::remote(peer_with(node.name.clone(), address_of(node), identity, METADATA_TIMEOUT))
 }
 

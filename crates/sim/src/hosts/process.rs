@@ -12,9 +12,10 @@ use kv::{Blocking, Durability, Engine, Memory, RemoteWriter, Writer};
 use kvnet::{KvService, RemoteStore};
 use meta::{MetaOptions, MetaService};
 use net::{
-    Channel, ClientIdentity, Handler, Liveness, OwnRack, Peer, PeerOptions, Router, Security, Server,
-    ServerLimits, ServerOptions, WhenOffline,
+    Channel, ClientIdentity, Handler, Liveness, Peer, PeerOptions, Router, Security, Server, ServerLimits,
+    ServerOptions,
 };
+use routing::{OwnRack, WhenOffline};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;

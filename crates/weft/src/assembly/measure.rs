@@ -3,7 +3,7 @@
 use crate::control::MeasurementRequest;
 use crate::output::os_error;
 use ::node::MgmtChannel;
-use net::StorageChannel;
+use routing::StorageChannel;
 use serde_json::Value;
 use std::io::Read;
 use std::os::unix::net::UnixStream;

@@ -7,7 +7,7 @@ use crate::control::{
 };
 use crate::output::os_error;
 use client::{SessionFailover, SessionHistory};
-use net::OwnRack;
+use routing::OwnRack;
 use serde::Serialize;
 use serde_json::Value;
 use std::fs::DirBuilder;

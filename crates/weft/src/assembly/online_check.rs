@@ -4,7 +4,7 @@ use super::offline_check::{LossList, OnlineChecks, check_options, record_loss};
 use crate::control::{CheckParameters, LossParameters};
 use fsck::{Online, ReplicaLocation, Targets};
 use kv::Store;
-use net::StorageChannels;
+use routing::StorageChannels;
 use rt::IoBuf;
 use std::sync::Arc;
 use std::time::Duration;

@@ -10,9 +10,10 @@ use identity::{Credentials, JoinToken};
 use mgmt::limits::PROBE_TIMEOUT;
 use mgmt::{DueProbe, FIRST_NODE, ProbeOutcome};
 use net::{
-    AddressFailure, Channel, ClientIdentity, LinkStatus, Lookup, MetaChannel, Networks, Peer, PeerOptions,
-    PeerStatus, ProbeFailure, SameHost, Security, StorageChannel,
+    AddressFailure, Channel, ClientIdentity, LinkStatus, Lookup, Networks, Peer, PeerOptions, PeerStatus,
+    ProbeFailure, SameHost, Security,
 };
+use routing::{MetaChannel, StorageChannel};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -4,9 +4,8 @@
 use client::{Client, ClientOptions, Handle, ReadOptions, WriteOptions};
 use identity::Credentials;
 use identity::tls::UnauthenticatedClients;
-use net::{
-    Channel, ClientIdentity, MetaChannels, Peer, PeerOptions, Security, StorageChannels, Tls, WhenOffline,
-};
+use net::{Channel, ClientIdentity, Peer, PeerOptions, Security, Tls};
+use routing::{MetaChannels, StorageChannels, WhenOffline};
 use rt::{CoreConfig, IoBuf};
 use serde::Deserialize;
 use std::collections::BTreeMap;

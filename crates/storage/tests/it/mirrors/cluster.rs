@@ -2,7 +2,8 @@
 //! decides like the real one.
 
 use chunkstore::Store;
-use net::{Channel, Handler, LocalFuture, StorageChannels};
+use net::{Channel, Handler, LocalFuture};
+use routing::StorageChannels;
 use rt::sim::Machine;
 use rt::{File, IoBuf, OpenOptions};
 use std::collections::{BTreeMap, BTreeSet};
