@@ -4,6 +4,9 @@ use crate::{Batch, Engine, KvError, LocalFuture, Outcome, Pair, Space, Ticket, W
 use bytes::Bytes;
 use std::sync::Arc;
 
+/// Attempts to commit writes without guards while the outcome is uncertain.
+const MAX_PUT_ATTEMPTS: usize = 8;
+
 /// The reads of a store and of a snapshot.
 pub trait Readable: Send + Sync + 'static {
     /// Returns the value of a key.
@@ -52,6 +55,24 @@ pub trait Store: Readable {
         Box::pin(async move {
             let ticket = self.enqueue(batch);
             self.wait(&ticket).await
+        })
+    }
+
+    /// Commits writes without guards, in one batch. Where the outcome is uncertain, it commits them
+    /// again: the caller must be the only writer of these keys, so that this changes nothing.
+    ///
+    /// # Errors
+    /// Those of the engine; an outcome that is still uncertain after several attempts.
+    fn put<'a>(&'a self, writes: Vec<(Vec<u8>, Option<Bytes>)>) -> LocalFuture<'a, Result<(), KvError>> {
+        Box::pin(async move {
+            for _ in 0..MAX_PUT_ATTEMPTS {
+                let batch = Batch { guards: vec![], writes: writes.clone() };
+                if self.commit(batch).await? == Outcome::Applied {
+                    return Ok(());
+                }
+            }
+            let cause = format!("the outcome of a commit is uncertain after {MAX_PUT_ATTEMPTS} attempts");
+            Err(KvError::Unreachable { path: self.location(), cause })
         })
     }
 

@@ -2,7 +2,6 @@
 //! beside the map in the metadata store, so that a restart doesn't forget what is missing.
 
 use crate::management::Management;
-use kv::{Batch, Outcome};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -102,9 +101,7 @@ impl Management {
         let stored = serde_json::to_vec(&record).expect("an inventory has numbers as keys");
         self.inventory().record = record;
         let writes = vec![(INVENTORY_KEY.to_vec(), Some(stored.into()))];
-        let outcome =
-            self.store.commit(Batch { guards: vec![], writes }).await.map_err(crate::Error::from)?;
-        debug_assert_eq!(outcome, Outcome::Applied, "a batch without guards can't lose");
+        self.store.put(writes).await.map_err(crate::Error::from)?;
         Ok(self.sync().await?)
     }
 

@@ -17,7 +17,7 @@ use crate::space::{Space, space_of};
 use crate::superblock::Superblock;
 use crate::target_list::TargetList;
 use crate::target_measurement::{TargetMeasurement, log_changes, measured, next_epoch};
-use kv::{Batch, Outcome, Readable, Store};
+use kv::{Readable, Store};
 use net::LocalFuture;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -452,8 +452,7 @@ impl Management {
                 (MAP_KEY.to_vec(), Some(encode(&map).into())),
                 (NUMBERS_KEY.to_vec(), Some(numbers.into())),
             ];
-            let outcome = self.store.commit(Batch { guards: vec![], writes }).await?;
-            debug_assert_eq!(outcome, Outcome::Applied, "a batch without guards can't lose");
+            self.store.put(writes).await?;
             // Actions under a version of the map must not be lost with it, and no number must be
             // reused.
             self.store.sync().await?;
