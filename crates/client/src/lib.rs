@@ -6,6 +6,12 @@
 //! directly between the caller's buffer and the storage targets. It queries the metadata service
 //! for names and attributes. FUSE is one front end; programming interfaces and gateways are others.
 //!
+//! [`Client`] is a facade. The work is done by parts that own their state and know only the parts
+//! before them: the session ([`session::Session`]), requests for chunk files
+//! ([`file::chunk_files::ChunkFiles`]), files in use ([`file::Files`]), delegations and names
+//! ([`cache::Delegations`], [`cache::names::Names`]), and attributes
+//! ([`metadata::attributes::Attributes`]).
+//!
 //! Invariants:
 //! - The client buffers no data unless the mount enables write-behind (`file::write_behind`). When
 //!   a write returns, the services have its bytes, so the death of this process loses none. Only a
@@ -28,33 +34,29 @@ mod session;
 
 pub use file::handle::{Caching, Handle, ReadOptions, WriteOptions};
 pub use kernel::invalidation::{Invalidate, UserPrivileges};
-pub use metadata::names::{CachedAttr, Found};
+pub use metadata::attributes::CachedAttr;
+pub use metadata::operations::Found;
 pub use metadata::readdir::Listing;
 pub use metadata::statfs::StatFs;
 pub use session::cancel::Cancel;
 pub use session::failover::{EndedSession, File, SessionFailover, SessionHistory, StartSession};
 
+use cache::Delegations;
 use cache::names::Names;
 use file::inode::InodeTable;
-use file::lease_epoch::{LeaseContext, MAX_RENEWALS};
-use file::striping::ChunkLocation;
-use file::{access, sync, write_behind};
+use file::{Files, FilesOptions};
 use kernel::estale;
 use kernel::invalidation::KernelCaches;
-use metadata::statfs;
-use routing::{GroupDestination, StorageChannels};
-use rt::IoBuf;
-use session::{Session, SessionOptions, capabilities, slots};
+use metadata::attributes::Attributes;
+use metadata::describe::Descriptions;
+use metadata::squash::AccessChecks;
+use metadata::statfs::Space;
+use routing::StorageChannels;
+use session::{Session, SessionOptions};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use types::{
-    Attr, ChunkFileId, Credentials, Errno, Error, InodeId, MapHandle, Refusal, Result, SessionId, TargetId,
-};
-use wire::{FileInfo, MetaOp, MetaReply, StorageOp, StorageReply, StorageRequest};
-
-/// Files whose size and times are reported concurrently: a fraction of the requests that one
-/// connection carries at a time.
-const REPORTS_AT_ONCE: usize = 64;
+use types::{Attr, Errno, Error, InodeId, MapHandle, Result, SessionId};
+use wire::{FileInfo, MetaOp, MetaReply};
 
 pub use routing::{MetaChannel, MetaChannels};
 
@@ -83,20 +85,20 @@ pub struct ClientOptions {
 pub struct Client {
     /// The session, which sends requests to metadata services.
     session: Arc<Session>,
-    /// This client, for tasks that outlive a request.
-    weak_self: Weak<Client>,
-    /// Targets without replicas whose data this session may have changed.
-    unreplicated: sync::UnreplicatedTargets,
-    /// Session slots for writes to files that other sessions may also write.
-    data_slots: slots::SlotTable,
-    storage: StorageChannels,
-    map: MapHandle,
-    server_cache: bool,
-    write_behind: Option<write_behind::WriteBehind>,
+    /// Inodes that the kernel refers to, and open files.
     inodes: Arc<InodeTable>,
+    /// Reads and writes of the files in use.
+    files: Arc<Files>,
+    /// What the session knows of names.
     names: Arc<Names>,
+    /// Delegations of directories and name prefixes, and creates under them.
+    delegations: Arc<Delegations>,
     recent_estale: estale::RecentEstale,
-    usage: statfs::CachedUsage,
+    attributes: Attributes,
+    access_checks: AccessChecks,
+    descriptions: Descriptions,
+    space: Space,
+    /// The caches of the kernel that uses the session.
     kernel: Arc<KernelCaches>,
 }
 
@@ -114,24 +116,41 @@ impl Client {
                 observer: names.clone(),
                 kernel: kernel.clone(),
             });
-            Client {
-                session,
-                weak_self: myself.clone(),
-                unreplicated: sync::UnreplicatedTargets::default(),
-                data_slots: slots::SlotTable::default(),
+            let inodes = Arc::new(match only_session {
+                true => InodeTable::for_only_session(),
+                false => InodeTable::default(),
+            });
+            let files = Files::new(FilesOptions {
+                session: session.clone(),
+                inodes: inodes.clone(),
+                kernel: kernel.clone(),
                 storage: options.storage,
-                map: options.map,
+                map: options.map.clone(),
                 server_cache: options.server_cache,
-                write_behind: (options.write_behind && !only_session)
-                    .then(write_behind::WriteBehind::default),
-                inodes: Arc::new(if only_session {
-                    InodeTable::for_only_session()
-                } else {
-                    InodeTable::default()
-                }),
-                names,
+                write_behind: options.write_behind && !only_session,
+            });
+            let parts = (session.clone(), inodes.clone());
+            Client {
+                files: files.clone(),
+                delegations: Delegations::new(parts, names.clone(), myself.clone()),
                 recent_estale: estale::RecentEstale::default(),
-                usage: statfs::CachedUsage::default(),
+                attributes: Attributes {
+                    session: session.clone(),
+                    inodes: inodes.clone(),
+                    names: names.clone(),
+                    files: files.clone(),
+                },
+                access_checks: AccessChecks { session: session.clone(), map: options.map.clone() },
+                descriptions: Descriptions {
+                    session: session.clone(),
+                    map: options.map.clone(),
+                    inodes: inodes.clone(),
+                    files,
+                },
+                space: Space::new(session.clone(), options.map),
+                session,
+                inodes,
+                names,
                 kernel,
             }
         })
@@ -159,118 +178,6 @@ impl Client {
         self.session.has_ended()
     }
 
-    /// Sends a change on behalf of the client itself.
-    async fn change_as_client(&self, op: MetaOp) -> Result<MetaReply> {
-        let _unsynced_change = self.note_change(&op);
-        self.session.change_as(Credentials::default(), op).await.map(|answer| answer.reply)
-    }
-
-    /// Sends a request for a chunk file. `under` names the file and the lease.
-    async fn send_storage(
-        &self,
-        under: LeaseContext,
-        (location, name): (ChunkLocation, ChunkFileId),
-        op: StorageOp,
-        payload: Option<IoBuf>,
-    ) -> Result<StorageReply> {
-        self.send_to_storage(under, location, self.storage_request(location, name, op), payload).await
-    }
-
-    /// Like `send_storage`, for a write that other sessions may read and overwrite as soon as it is
-    /// done. The storage service must not execute it twice.
-    async fn send_storage_once(
-        &self,
-        under: LeaseContext,
-        (location, name): (ChunkLocation, ChunkFileId),
-        op: StorageOp,
-        payload: Option<IoBuf>,
-    ) -> Result<StorageReply> {
-        let slot = self.data_slots.next();
-        let slot_sequence = Some(slot.slot_sequence);
-        let request = StorageRequest { slot_sequence, ..self.storage_request(location, name, op) };
-        let answer = self.send_to_storage(under, location, request, payload).await;
-        slot.complete(&answer);
-        answer
-    }
-
-    /// Builds a request. One to a group gets its target when it is sent.
-    fn storage_request(&self, location: ChunkLocation, name: ChunkFileId, op: StorageOp) -> StorageRequest {
-        let target = if let ChunkLocation::Target(target) = location { target } else { TargetId(0) };
-        StorageRequest::new(self.session.id, target, name, op)
-    }
-
-    async fn send_to_storage(
-        &self,
-        under: LeaseContext,
-        location: ChunkLocation,
-        mut request: StorageRequest,
-        payload: Option<IoBuf>,
-    ) -> Result<StorageReply> {
-        let (mut expired_retries, mut renewals) = (capabilities::ExpiredRetries::default(), 0);
-        (request.epoch, request.length_bound) = (under.epoch, under.known_len);
-        loop {
-            if let Some(error) = self.session.end_cause() {
-                return Err(error);
-            }
-            request.capability = self.session.capability(request.ino, &request.op).await?;
-            let sent_ns = rt::monotonic_ns();
-            let answer = match location {
-                ChunkLocation::Target(_) => self.storage.call(request.clone(), payload.clone()).await,
-                ChunkLocation::Group(group) => {
-                    let to = GroupDestination {
-                        map: &self.map,
-                        group,
-                        time_out: self.session.request_timeout.get(),
-                    };
-                    // Boxed, so that the futures of requests to single targets don't contain its
-                    // state.
-                    Box::pin(self.storage.call_group(to, request.clone(), payload.clone())).await
-                }
-            };
-            match answer {
-                Err(error) if self.session.capabilities.drop_if_stale(request.ino, &error) => {
-                    if !expired_retries.may_repeat(sent_ns).await {
-                        return Err(error);
-                    }
-                }
-                Err(error) if error.errno == Refusal::RevokedLeaseEpoch => {
-                    renewals += 1;
-                    if renewals > MAX_RENEWALS {
-                        return Err(access::ended_lease(under.ino));
-                    }
-                    // If a change with this slot and sequence id was executed, the retransmission
-                    // gets the first answer.
-                    request.epoch = Box::pin(self.renew_epoch(under, request.epoch)).await?;
-                }
-                Err(error) if error.errno == Errno::ESTALE => {
-                    self.session.handle_fencing(&error);
-                    return Err(error);
-                }
-                Ok(StorageReply::Done { verifier }) => {
-                    self.session.verifiers.record(location, verifier, !request.op.spec().is_sync());
-                    return Ok(StorageReply::Done { verifier });
-                }
-                answer => return answer,
-            }
-        }
-    }
-
-    /// Reports every open file, and returns the first failure after it has tried all. Files are
-    /// reported concurrently, so that an unreachable service costs one time-out instead of one for
-    /// each file.
-    pub(crate) async fn report_all(&self, done: bool) -> Result<()> {
-        let mut outcome = Ok(());
-        for batch in self.inodes.open_inodes().chunks(REPORTS_AT_ONCE) {
-            let reports = batch.iter().map(|inode| async move {
-                let reported = self.report_progress(inode, done).await;
-                // A file that was closed, deleted and reclaimed meanwhile needs no report.
-                if self.inodes.open(inode.ino).is_some() { reported } else { Ok(()) }
-            });
-            outcome = rt::join_all(reports.collect()).await.into_iter().fold(outcome, Result::and);
-        }
-        outcome
-    }
-
     /// Runs the background tasks for as long as the session lives: handles recalls, and gives back
     /// unused leases and orphans.
     pub async fn background(self: Arc<Self>) {
@@ -278,12 +185,9 @@ impl Client {
             self.session.start_recalls();
             rt::spawn(self.clone().release_leases());
             rt::spawn(self.clone().watch_lease_expiry());
-            if self.write_behind.is_some() {
-                rt::spawn(self.clone().flush_aged());
-            }
+            self.files.start_flushes();
         }
-        rt::spawn(self.clone().report_closed());
-        rt::spawn(self.clone().report_accesses());
+        self.files.start_reports();
         loop {
             self.inodes.wait_for_reclaimable().await;
             if self.session.has_ended() {
@@ -297,14 +201,14 @@ impl Client {
 
     /// Ends the session cleanly: reports open files, reclaims orphans, and syncs all of it.
     pub async fn shutdown(&self) -> Result<()> {
-        let outcome = self.commit_all_creates().await;
-        let outcome = outcome.and(self.flush_all().await);
-        let outcome = outcome.and(self.report_all(true).await);
-        self.report_accesses_now().await;
+        let outcome = self.names.async_creates.commit_all().await;
+        let outcome = outcome.and(self.files.flush_all().await);
+        let outcome = outcome.and(self.files.report_all(true).await);
+        self.files.report_accesses_now().await;
         for ino in self.inodes.take_reclaimable() {
             self.reclaim(ino).await;
         }
-        let outcome = outcome.and(self.sync_all_metadata().await);
+        let outcome = outcome.and(self.session.sync_all_metadata().await);
         if self.session.leases.is_only_session() {
             return outcome;
         }
@@ -312,7 +216,7 @@ impl Client {
     }
 
     async fn reclaim(&self, ino: InodeId) {
-        if let Err(error) = self.change_as_client(MetaOp::Reclaim { ino }).await {
+        if let Err(error) = self.files.change_as_client(MetaOp::Reclaim { ino }).await {
             tracing::warn!(%ino, %error, "an orphan could not be reclaimed, and stays until the session ends");
         }
     }

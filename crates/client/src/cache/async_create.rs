@@ -21,7 +21,7 @@
 //!   content.
 //! - *A pending create is sent after [`MAX_AGE`] at the latest*, however long the file stays open.
 //! - *After a restart or a change of owner, the metadata service executes pending creates before it
-//!   serves other sessions*: registration transmits them ([`Client::seal_creates`]).
+//!   serves other sessions*: registration transmits them ([`AsyncCreates::seal_in`]).
 //! - *A session that the cluster ends loses its pending creates.* The application gets the error
 //!   when it writes to the file or closes it. So creates with `O_EXCL` are never asynchronous:
 //!   applications use such files as locks.
@@ -29,15 +29,16 @@
 //! An asynchronous create is *pending* until its content is fixed, then *sealed* and sent, and at
 //! last *finished*: committed or failed.
 
+use crate::cache::Delegations;
 use crate::cache::complete_directories::{CompleteDirectories, added_name};
 use crate::cache::heuristic::{Backoff, UseFrequency};
 use crate::cache::preallocation::{FIRST_INODES, InodePreallocation, MORE_INODES, NewInode, new_file_attr};
 use crate::file::content::NewFile;
 use crate::file::handle::Handle;
-use crate::file::inode::OpenInode;
+use crate::file::inode::{InodeTable, OpenInode};
 use crate::kernel::page_fill::Bypass;
-use crate::metadata::names::CachedAttr;
-use crate::session::lease_holder::{Concerned, PossibleName};
+use crate::metadata::attributes::CachedAttr;
+use crate::session::lease_holder::{Concerned, LocalFuture, PossibleName};
 use crate::session::leases::{Leases, RequestStamp};
 use crate::{Client, entry};
 use bytes::Bytes;
@@ -45,8 +46,8 @@ use parking_lot::{Mutex, MutexGuard};
 use rt::IoBuf;
 use rt::sync::Event;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{Attr, Credentials, Errno, Error, HashMap, HashSet, InodeId, Result, mode};
 use wire::{AsyncCreate, LeaseMode, MetaOp, PendingFile};
@@ -91,6 +92,15 @@ pub(crate) struct PendingCreate {
     possible_name: PossibleName,
     state: Mutex<State>,
     finished: Event,
+    committer: Weak<dyn CommitCreate>,
+    /// Size of the content of all asynchronous creates together, in bytes.
+    all_bytes: Arc<AtomicUsize>,
+}
+
+/// Executes asynchronous creates.
+pub(crate) trait CommitCreate: Send + Sync {
+    /// Sends a sealed create to the service, and finishes it with the outcome.
+    fn commit_create<'a>(&'a self, create: &'a PendingCreate) -> LocalFuture<'a, ()>;
 }
 
 enum State {
@@ -100,6 +110,52 @@ enum State {
 }
 
 impl PendingCreate {
+    /// Writes into the empty file, and sends file and content to the service. Returns false without
+    /// a write if the create must be sent first.
+    ///
+    /// # Errors
+    /// Why the service has refused the file.
+    pub(crate) async fn write(self: &Arc<Self>, offset: u64, buf: &IoBuf) -> Result<bool> {
+        let end = usize::try_from(offset).ok().and_then(|at| at.checked_add(buf.len()));
+        let Some(end) = end.filter(|end| *end <= self.inline_limit as usize) else { return Ok(false) };
+        if self.all_bytes.load(Ordering::Acquire) + end > MAX_BYTES {
+            return Ok(false);
+        }
+        let mut content = vec![0; end];
+        content[end - buf.len()..].copy_from_slice(buf.as_slice());
+        if !self.seal(content.into()) {
+            return Ok(false);
+        }
+        self.all_bytes.fetch_add(end, Ordering::AcqRel);
+        self.spawn_commit();
+        self.finished.wait().await;
+        self.outcome().map(|()| true)
+    }
+
+    /// Waits until the service has the file.
+    ///
+    /// # Errors
+    /// Why it has refused the file.
+    pub(crate) async fn commit(self: &Arc<Self>) -> Result<()> {
+        self.begin_commit();
+        self.finished.wait().await;
+        self.outcome()
+    }
+
+    /// Sends the file to the service, unless that has begun.
+    fn begin_commit(self: &Arc<Self>) {
+        if self.seal(Bytes::new()) {
+            self.spawn_commit();
+        }
+    }
+
+    /// Runs as a separate task: it continues if the waiting application is killed.
+    fn spawn_commit(self: &Arc<Self>) {
+        let Some(committer) = self.committer.upgrade() else { return };
+        let create = self.clone();
+        rt::spawn(async move { committer.commit_create(&create).await });
+    }
+
     /// Fixes the content, which is to be sent. Returns false if it was fixed already.
     fn seal(&self, content: Bytes) -> bool {
         let mut state = self.state.lock();
@@ -180,7 +236,8 @@ pub(crate) struct AsyncCreates {
     /// The session has had a delegation. Until then, no create is asynchronous.
     has_been_granted: AtomicBool,
     count: AtomicUsize,
-    bytes: AtomicUsize,
+    /// Size of their content together, in bytes.
+    pub(super) bytes: Arc<AtomicUsize>,
     has_sweeper: AtomicBool,
 }
 
@@ -392,6 +449,77 @@ impl AsyncCreates {
         self.count.fetch_sub(1, Ordering::AcqRel);
         Some(inode)
     }
+
+    /// Waits until all asynchronous creates in a directory are finished.
+    pub(crate) async fn commit_in(&self, dir: InodeId) {
+        if !self.is_idle() {
+            let _reported_at_close = commit_all(self.all_in(dir)).await;
+        }
+    }
+
+    /// Waits until all asynchronous creates of the session are finished.
+    pub(crate) async fn commit_all(&self) -> Result<()> {
+        commit_all(self.all(|_| true)).await
+    }
+
+    /// Finishes the asynchronous creates that a request could miss, before the request is sent.
+    pub(crate) async fn commit_before(&self, op: &MetaOp, inodes: &InodeTable) {
+        let of_inode = |ino| inodes.open(ino).and_then(|inode| inode.async_create());
+        let concerned = self.pending_for(op, of_inode);
+        if !concerned.is_empty() {
+            let _reported_at_close = commit_all(concerned).await;
+        }
+    }
+
+    /// Seals the pending creates in the directories that `concerned` selects, and returns them for
+    /// a service that must execute them before it serves other sessions. The client also sends each
+    /// of them itself.
+    pub(crate) fn seal_in(&self, concerned: Concerned<'_>) -> Vec<AsyncCreate> {
+        let creates = self.all(|one| concerned(one.file.parent));
+        creates.iter().for_each(PendingCreate::begin_commit);
+        let sealed = creates.iter().filter_map(|one| {
+            let credentials = one.credentials;
+            one.sealed().map(|file| AsyncCreate { credentials, file })
+        });
+        sealed.collect()
+    }
+
+    /// Starts the task that sends creates that have been pending for [`MAX_AGE`]. It holds the
+    /// `committer` as long as there are any.
+    fn start_sweeper(self: &Arc<Self>, committer: Arc<dyn CommitCreate>) {
+        if self.has_sweeper.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let creates = self.clone();
+        rt::spawn(async move {
+            let _committer = committer;
+            loop {
+                rt::sleep(MAX_AGE).await;
+                creates.all(|one| one.is_older_than(MAX_AGE)).iter().for_each(PendingCreate::begin_commit);
+                if creates.count.load(Ordering::Acquire) > 0 {
+                    continue;
+                }
+                creates.has_sweeper.store(false, Ordering::Release);
+                // A create that was added meanwhile relied on this task.
+                if creates.count.load(Ordering::Acquire) == 0
+                    || creates.has_sweeper.swap(true, Ordering::AcqRel)
+                {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// Waits until these creates are finished.
+async fn commit_all(creates: Vec<Arc<PendingCreate>>) -> Result<()> {
+    creates.iter().for_each(PendingCreate::begin_commit);
+    let mut outcome = Ok(());
+    for one in creates {
+        one.finished.wait().await;
+        outcome = outcome.and(one.outcome());
+    }
+    outcome
 }
 
 /// Applies to `attr` the attributes that a write changes, as the service reports them.
@@ -405,10 +533,10 @@ fn may_create_async(bits: u32, flags: u32) -> bool {
     is_plain && flags & O_ACCMODE != 0 && flags & (O_EXCL | O_DSYNC) == 0
 }
 
-impl Client {
+impl Delegations {
     /// Creates a file asynchronously, if that is possible.
     pub(crate) fn create_async(
-        &self,
+        self: &Arc<Self>,
         credentials: Credentials,
         (parent, name): (InodeId, &[u8]),
         (bits, umask): (u32, u32),
@@ -439,6 +567,8 @@ impl Client {
             possible_name,
             state: Mutex::new(State::Pending),
             finished: Event::new(),
+            committer: self.committer.clone(),
+            all_bytes: self.names.async_creates.bytes.clone(),
         });
         let inode = self.inodes.acquire(ino);
         inode.content.lock().has_no_xattrs = true;
@@ -458,9 +588,11 @@ impl Client {
             return None;
         }
         self.inodes.remember(&attr);
-        self.note_flags(stamp, &attr);
+        self.inodes.note_flags(ino, stamp, Some(attr.flags));
         let handle = Handle::new(self.inodes.acquire(ino), flags);
-        self.start_sweeper();
+        if let Some(committer) = self.committer.upgrade() {
+            self.names.async_creates.start_sweeper(committer);
+        }
         let name_cacheable = self.session.leases.is_cacheable(stamp, parent);
         // No other session knows the file. If the service reports other attributes later, the
         // kernel's cache is invalidated then.
@@ -469,7 +601,12 @@ impl Client {
 
     /// Takes a preallocated inode number, under the directory delegation or a name-prefix
     /// delegation.
-    fn take_preallocated_inode(&self, who: Credentials, dir: InodeId, name: &[u8]) -> Option<NewInode> {
+    fn take_preallocated_inode(
+        self: &Arc<Self>,
+        who: Credentials,
+        dir: InodeId,
+        name: &[u8],
+    ) -> Option<NewInode> {
         let known = (&self.session.leases, &self.names.complete);
         if let Some(new_inode) = self.names.async_creates.take_inode(known, (dir, name), who) {
             if new_inode.needs_refill {
@@ -487,7 +624,7 @@ impl Client {
     /// Counts a synchronous create. A client that creates many files in one directory requests the
     /// directory delegation.
     pub(crate) fn count_sync_create(
-        &self,
+        self: &Arc<Self>,
         credentials: Credentials,
         parent: InodeId,
         (bits, flags): (u32, u32),
@@ -501,20 +638,20 @@ impl Client {
         }
     }
 
-    fn request_delegation(&self, credentials: Credentials, dir: InodeId, count: u32) {
-        let Some(client) = self.weak_self.upgrade() else { return };
+    fn request_delegation(self: &Arc<Self>, credentials: Credentials, dir: InodeId, count: u32) {
+        let delegations = self.clone();
         rt::spawn(async move {
-            let answer = client
+            let answer = delegations
                 .session
                 .query_as(credentials, MetaOp::PreallocateInodes { dir, count, prefix: Bytes::new() })
                 .await;
             // Stamped before the check that the lease is held, so the lease is held since this
             // time.
-            let now = client.session.leases.stamp_request();
+            let now = delegations.session.leases.stamp_request();
             let granted = match answer {
                 Ok(answer) => match answer.reply {
                     reply
-                        if client.session.leases.lease_covering(answer.stamp, dir)
+                        if delegations.session.leases.lease_covering(answer.stamp, dir)
                             == Some(LeaseMode::Write) =>
                     {
                         InodePreallocation::of(&reply).map(|preallocation| (now, preallocation))
@@ -526,131 +663,21 @@ impl Client {
                     None
                 }
             };
-            client.names.async_creates.record_delegation(&client.session.leases, dir, granted);
+            delegations.names.async_creates.record_delegation(&delegations.session.leases, dir, granted);
         });
     }
+}
 
-    /// Writes into a pending file, and sends file and content to the service. Returns false without
-    /// a write if the create must be sent first.
-    ///
-    /// # Errors
-    /// Why the service has refused the file.
-    pub(crate) async fn write_pending(&self, inode: &OpenInode, offset: u64, buf: &IoBuf) -> Result<bool> {
-        let Some(create) = inode.async_create() else { return Ok(false) };
-        let end = usize::try_from(offset).ok().and_then(|at| at.checked_add(buf.len()));
-        let Some(end) = end.filter(|end| *end <= create.inline_limit as usize) else { return Ok(false) };
-        if self.names.async_creates.bytes.load(Ordering::Acquire) + end > MAX_BYTES {
-            return Ok(false);
-        }
-        let mut content = vec![0; end];
-        content[end - buf.len()..].copy_from_slice(buf.as_slice());
-        if !create.seal(content.into()) {
-            return Ok(false);
-        }
-        self.names.async_creates.bytes.fetch_add(end, Ordering::AcqRel);
-        self.spawn_commit(&create);
-        create.finished.wait().await;
-        create.outcome().map(|()| true)
+impl CommitCreate for Client {
+    fn commit_create<'a>(&'a self, create: &'a PendingCreate) -> LocalFuture<'a, ()> {
+        Box::pin(async move {
+            let outcome = self.execute_create(create).await;
+            self.finish_create(create, outcome).await;
+        })
     }
+}
 
-    /// Waits until the service has the file.
-    ///
-    /// # Errors
-    /// Why it has refused the file.
-    pub(crate) async fn commit_async_create(&self, inode: &OpenInode) -> Result<()> {
-        match inode.async_create() {
-            Some(create) => self.commit(&create).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn commit(&self, create: &Arc<PendingCreate>) -> Result<()> {
-        if create.seal(Bytes::new()) {
-            self.spawn_commit(create);
-        }
-        create.finished.wait().await;
-        create.outcome()
-    }
-
-    async fn commit_all(&self, creates: Vec<Arc<PendingCreate>>) -> Result<()> {
-        creates.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| self.spawn_commit(one));
-        let mut outcome = Ok(());
-        for one in creates {
-            one.finished.wait().await;
-            outcome = outcome.and(one.outcome());
-        }
-        outcome
-    }
-
-    /// Waits until all asynchronous creates in a directory are finished.
-    pub(crate) async fn commit_creates_in(&self, dir: InodeId) {
-        if !self.names.async_creates.is_idle() {
-            let _reported_at_close = self.commit_all(self.names.async_creates.all_in(dir)).await;
-        }
-    }
-
-    /// Waits until all asynchronous creates of the session are finished.
-    pub(crate) async fn commit_all_creates(&self) -> Result<()> {
-        self.commit_all(self.names.async_creates.all(|_| true)).await
-    }
-
-    /// Finishes the asynchronous creates that a request could miss, before the request is sent.
-    pub(crate) async fn commit_creates_before(&self, op: &MetaOp) {
-        let of_inode = |ino| self.inodes.open(ino).and_then(|inode| inode.async_create());
-        let concerned = self.names.async_creates.pending_for(op, of_inode);
-        if !concerned.is_empty() {
-            let _reported_at_close = self.commit_all(concerned).await;
-        }
-    }
-
-    /// Seals the pending creates in the directories that `concerned` selects, and returns them for
-    /// a service that must execute them before it serves other sessions. The client also sends each
-    /// of them itself.
-    pub(crate) fn seal_creates(&self, concerned: Concerned<'_>) -> Vec<AsyncCreate> {
-        let creates = self.names.async_creates.all(|one| concerned(one.file.parent));
-        creates.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| self.spawn_commit(one));
-        let sealed = creates.iter().filter_map(|one| {
-            let credentials = one.credentials;
-            one.sealed().map(|file| AsyncCreate { credentials, file })
-        });
-        sealed.collect()
-    }
-
-    /// Starts the task that sends creates that have been pending for [`MAX_AGE`].
-    fn start_sweeper(&self) {
-        let Some(client) = self.weak_self.upgrade() else { return };
-        if self.names.async_creates.has_sweeper.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        rt::spawn(async move {
-            loop {
-                rt::sleep(MAX_AGE).await;
-                let old = client.names.async_creates.all(|one| one.is_older_than(MAX_AGE));
-                old.iter().filter(|one| one.seal(Bytes::new())).for_each(|one| client.spawn_commit(one));
-                if client.names.async_creates.count.load(Ordering::Acquire) > 0 {
-                    continue;
-                }
-                client.names.async_creates.has_sweeper.store(false, Ordering::Release);
-                // A create that was added meanwhile relied on this task.
-                if client.names.async_creates.count.load(Ordering::Acquire) == 0
-                    || client.names.async_creates.has_sweeper.swap(true, Ordering::AcqRel)
-                {
-                    return;
-                }
-            }
-        });
-    }
-
-    /// Runs as a separate task: it continues if the waiting application is killed.
-    fn spawn_commit(&self, create: &Arc<PendingCreate>) {
-        let Some(client) = self.weak_self.upgrade() else { return };
-        let create = create.clone();
-        rt::spawn(async move {
-            let outcome = client.execute_create(&create).await;
-            client.finish_create(&create, outcome).await;
-        });
-    }
-
+impl Client {
     async fn execute_create(&self, create: &PendingCreate) -> Result<()> {
         let Some(file) = create.sealed() else { return Ok(()) };
         let (ino, parent, content) = (file.ino, file.parent, file.content.clone());
@@ -689,7 +716,7 @@ impl Client {
         let failure = outcome.as_ref().err().cloned();
         self.names.prefixes.record_outcome(&create.possible_name, &outcome);
         create.finish(outcome);
-        self.names.async_creates.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        create.all_bytes.fetch_sub(bytes, Ordering::AcqRel);
         let Some(inode) = self.names.async_creates.remove(create) else { return };
         match failure {
             // Applications that use the file get the error. All names of the directory are dropped
@@ -707,6 +734,6 @@ impl Client {
             }
             None => inode.set_async_create(None),
         }
-        self.end_use(&inode).await;
+        self.files.end_use(&inode).await;
     }
 }

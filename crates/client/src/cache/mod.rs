@@ -9,3 +9,29 @@ pub(crate) mod heuristic;
 pub(crate) mod names;
 pub(crate) mod preallocation;
 pub(crate) mod prefix_delegation;
+
+use crate::file::inode::InodeTable;
+use crate::session::Session;
+use async_create::CommitCreate;
+use names::Names;
+use std::sync::{Arc, Weak};
+
+/// Requests delegations of directories and name prefixes from metadata services, and creates files
+/// under them.
+pub(crate) struct Delegations {
+    session: Arc<Session>,
+    names: Arc<Names>,
+    inodes: Arc<InodeTable>,
+    /// Executes the creates.
+    committer: Weak<dyn CommitCreate>,
+}
+
+impl Delegations {
+    pub(crate) fn new(
+        (session, inodes): (Arc<Session>, Arc<InodeTable>),
+        names: Arc<Names>,
+        committer: Weak<dyn CommitCreate>,
+    ) -> Arc<Delegations> {
+        Arc::new(Delegations { session, names, inodes, committer })
+    }
+}

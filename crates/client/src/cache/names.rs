@@ -20,6 +20,7 @@ use crate::cache::directory_attributes::DirectoryAttributes;
 use crate::cache::prefix_delegation::PrefixDelegations;
 use crate::session::lease_holder::{PossibleName, RequestObserver};
 use crate::session::leases::{Answer, Leases, RequestStamp};
+use std::sync::Arc;
 use types::{Attr, InodeId, Result};
 use wire::{MetaOp, MetaResponse};
 
@@ -28,7 +29,7 @@ use wire::{MetaOp, MetaResponse};
 pub(crate) struct Names {
     pub(super) complete: CompleteDirectories,
     pub(super) prefixes: PrefixDelegations,
-    pub(super) async_creates: AsyncCreates,
+    pub(crate) async_creates: Arc<AsyncCreates>,
     pub(super) creates: CreatesInFlight,
     directories: DirectoryAttributes,
 }

@@ -21,7 +21,7 @@
 //! A delegation without recent creates is given back soon: while it is held, other sessions can
 //! cache nothing of the directory except its permissions.
 
-use crate::Client;
+use crate::cache::Delegations;
 use crate::cache::complete_directories::{added_name, fingerprint};
 use crate::cache::heuristic::{Backoff, UseFrequency};
 use crate::cache::preallocation::{FIRST_INODES, InodePreallocation, NewInode};
@@ -385,10 +385,10 @@ fn prefix_of(name: &[u8]) -> Option<&[u8]> {
     Some(&name[..last - digits]).filter(|prefix| !prefix.is_empty())
 }
 
-impl Client {
+impl Delegations {
     /// Counts a create. A client that creates many names with one prefix, and must ask the service
     /// whether each is free, requests that prefix.
-    pub(crate) fn count_prefix_create(&self, credentials: Credentials, dir: InodeId, name: &[u8]) {
+    pub(crate) fn count_prefix_create(self: &Arc<Self>, credentials: Credentials, dir: InodeId, name: &[u8]) {
         if self.session.leases.is_only_session() || self.names.complete.is_complete(dir) {
             return;
         }
@@ -397,15 +397,21 @@ impl Client {
     }
 
     /// Requests a delegation, or more inode numbers for one.
-    pub(crate) fn request_prefix(&self, credentials: Credentials, dir: InodeId, prefix: Bytes, count: u32) {
-        let Some(client) = self.weak_self.upgrade() else { return };
+    pub(crate) fn request_prefix(
+        self: &Arc<Self>,
+        credentials: Credentials,
+        dir: InodeId,
+        prefix: Bytes,
+        count: u32,
+    ) {
+        let delegations = self.clone();
         rt::spawn(async move {
-            let listed = client.obtain_prefix(credentials, (dir, &prefix), count).await;
+            let listed = delegations.obtain_prefix(credentials, (dir, &prefix), count).await;
             if let Err(error) = &listed {
                 tracing::trace!(ino = %dir, ?prefix, %error, "no name-prefix delegation: it was refused, or its names can't be listed");
             }
-            client.names.prefixes.record_listing(&client.session.leases, dir, listed.ok());
-            client.start_prefix_sweeper();
+            delegations.names.prefixes.record_listing(&delegations.session.leases, dir, listed.ok());
+            delegations.start_prefix_sweeper();
         });
     }
 
@@ -473,15 +479,14 @@ impl Client {
     }
 
     /// Starts the task that gives unused delegations back.
-    fn start_prefix_sweeper(&self) {
-        let Some(client) = self.weak_self.upgrade() else { return };
+    fn start_prefix_sweeper(self: &Arc<Self>) {
         if self.names.prefixes.has_sweeper.swap(true, Ordering::AcqRel) {
             return;
         }
-        rt::spawn(client.sweep_prefixes());
+        rt::spawn(self.clone().sweep_prefixes());
     }
 
-    async fn sweep_prefixes(self: Arc<Client>) {
+    async fn sweep_prefixes(self: Arc<Self>) {
         while !self.session.has_ended() {
             rt::sleep(SWEEP).await;
             let (idle, has_leases) = self.names.prefixes.take_idle(&self.session.leases);

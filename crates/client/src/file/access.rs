@@ -1,14 +1,14 @@
 //! Access to a file's content: its I/O lock, a sufficient lease, and loaded content.
 
+use crate::file::Files;
 use crate::file::content::Content;
 use crate::file::inode::OpenInode;
-use crate::file::lease_epoch::LeaseContext;
-use crate::{Client, file_info};
+use crate::file_info;
 use rt::sync::{ReadGuard, WriteGuard};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::{Errno, Error, InodeId, Layout, Refusal, Result, Timestamp};
-use wire::{FileInfo, LeaseMode, MetaOp, StorageOp, StorageReply};
+use types::{Errno, Error, InodeId, Refusal, Result};
+use wire::{FileInfo, LeaseMode, MetaOp};
 
 /// Pause before an operation whose lease has ended is restarted: the session is registering again.
 const LEASE_PAUSE: Duration = Duration::from_millis(20);
@@ -42,17 +42,7 @@ impl LeaseNeed {
     }
 }
 
-/// What a file's chunk files report.
-pub(crate) struct Measured {
-    /// End of the file, as far as its chunks reach.
-    pub(crate) end: u64,
-    /// Allocated blocks of 512 bytes.
-    pub(crate) blocks: u64,
-    /// Latest mtime of the chunk files.
-    pub(crate) mtime: Timestamp,
-}
-
-impl Client {
+impl Files {
     /// Takes the I/O lock shared, with content loaded under a lease that meets `need`.
     pub(crate) async fn lock_shared<'a>(
         &self,
@@ -67,7 +57,7 @@ impl Client {
                 (content.is_ready(|_| need), content.is_tainted())
             };
             // Rare cases are boxed, to keep the futures of requests small.
-            if is_ready && (!is_tainted || Box::pin(self.try_renew_tainted_epoch(inode)).await?) {
+            if is_ready && (!is_tainted || Box::pin(self.chunk_files.try_renew_tainted_epoch(inode)).await?) {
                 return Ok(guard);
             }
             drop(guard);
@@ -92,7 +82,7 @@ impl Client {
         unreachable!("the loop ends by returning")
     }
 
-    /// Like [`Client::lock_exclusive`], for the kernel's write-back of mapped pages. It doesn't
+    /// Like [`Files::lock_exclusive`], for the kernel's write-back of mapped pages. It doesn't
     /// wait for the end of a recall: the recall waits until the kernel has dropped the pages, and
     /// the kernel waits until they are written.
     pub(crate) async fn lock_for_write_back<'a>(
@@ -136,7 +126,7 @@ impl Client {
             let content = inode.content.lock();
             (content.is_ready(need), content.is_tainted())
         };
-        if is_ready && (!is_tainted || Box::pin(self.try_renew_tainted_epoch(inode)).await?) {
+        if is_ready && (!is_tainted || Box::pin(self.chunk_files.try_renew_tainted_epoch(inode)).await?) {
             return Ok(Ok(guard));
         }
         let content = inode.content.lock();
@@ -176,7 +166,7 @@ impl Client {
     /// Takes a file's I/O lock shared, without a dirty extent (see `file::write_behind`).
     pub(crate) async fn lock_io_shared<'a>(&self, inode: &'a OpenInode) -> Result<ReadGuard<'a>> {
         loop {
-            self.wait_for_commit(inode).await?;
+            inode.wait_for_commit().await?;
             let guard = self
                 .session
                 .request_timeout
@@ -201,17 +191,11 @@ impl Client {
 
     /// Takes a file's I/O lock exclusively, and leaves a dirty extent as it is.
     pub(crate) async fn lock_io_exclusive_dirty<'a>(&self, inode: &'a OpenInode) -> Result<WriteGuard<'a>> {
-        self.wait_for_commit(inode).await?;
+        inode.wait_for_commit().await?;
         self.session
             .request_timeout
             .bound((inode.ino, "operations on its content"), inode.io_lock.write())
             .await
-    }
-
-    /// Waits until an asynchronous create of the file is committed.
-    async fn wait_for_commit(&self, inode: &OpenInode) -> Result<()> {
-        // Boxed, since it is rare.
-        if inode.async_create().is_some() { Box::pin(self.commit_async_create(inode)).await } else { Ok(()) }
     }
 
     /// Runs `attempt`, and repeats it if its lease has ended with the service that granted it.
@@ -262,7 +246,7 @@ impl Client {
         let info = file_info(answer.reply)?;
         inode.note_changes(&info.attr);
         inode.atime_quiet_until_ns.store(0, Ordering::Relaxed);
-        self.note_flags(answer.stamp, &info.attr);
+        self.inodes.note_flags(info.attr.ino, answer.stamp, Some(info.attr.flags));
         let granted = {
             // The lease is checked under this lock, under which a recall unloads the content.
             let mut content = inode.content.lock();
@@ -295,21 +279,6 @@ impl Client {
         Ok(info)
     }
 
-    /// Stats the chunk files of a file, except for lost ones.
-    pub(crate) async fn measure(&self, under: LeaseContext, layout: &Layout) -> Result<Measured> {
-        let replies = self.on_present_stripes(under, layout, |_| StorageOp::Stat).await?;
-        let mut measured = Measured { end: 0, blocks: 0, mtime: Timestamp::default() };
-        let mut lens = vec![0; layout.groups.len()];
-        for (stripe, reply) in replies {
-            let StorageReply::Stat { len, blocks, mtime, .. } = reply else { continue };
-            lens[stripe] = len;
-            measured.blocks += blocks;
-            measured.mtime = measured.mtime.max(mtime);
-        }
-        measured.end = layout::file_end(layout, &lens);
-        Ok(measured)
-    }
-
     /// Finds the current end of a file that others may also write, if the known size is less than
     /// `end`. The caller holds the I/O lock. Returns the generation for which the size is valid.
     ///
@@ -325,7 +294,7 @@ impl Client {
             (content.layout.clone().filter(|_| may_be_longer), content.under(inode.ino))
         };
         if let Some(layout) = layout {
-            let measured = Box::pin(self.measure(under, &layout)).await?;
+            let measured = Box::pin(self.chunk_files.measure(under, &layout)).await?;
             let mut content = inode.content.lock();
             content.check_generation(inode.ino, under.generation)?;
             content.size = content.size.max(measured.end);
@@ -335,6 +304,18 @@ impl Client {
 }
 
 impl OpenInode {
+    /// Waits until an asynchronous create of the file is committed.
+    ///
+    /// # Errors
+    /// Why the service has refused the file.
+    pub(crate) async fn wait_for_commit(&self) -> Result<()> {
+        match self.async_create() {
+            // Boxed, since it is rare.
+            Some(create) => Box::pin(async move { create.commit().await }).await,
+            None => Ok(()),
+        }
+    }
+
     /// The lease that a request for `need` asks for.
     fn lease_to_request(&self, need: LeaseNeed) -> LeaseMode {
         let shared = {

@@ -7,7 +7,7 @@
 //! Until then other clients see the old time, as they do while they cache attributes of the file
 //! under a lease. Unreported times are lost with this process.
 
-use crate::Client;
+use crate::file::Files;
 use crate::file::inode::OpenInode;
 use crate::session::privileges::RequestUser;
 use parking_lot::Mutex;
@@ -111,7 +111,7 @@ impl Accesses {
     }
 }
 
-impl Client {
+impl Files {
     /// Records that an application has read from a file.
     pub(crate) fn note_read(&self, inode: &OpenInode) {
         let now_ns = rt::monotonic_ns();

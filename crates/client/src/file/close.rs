@@ -1,17 +1,24 @@
 //! The end of a use of a file: reports its size and times, which only this session knows, at once
 //! or later.
 
+use crate::Handle;
+use crate::file::Files;
+use crate::file::chunk_files::striping::Allocated;
 use crate::file::content::phase::Event;
 use crate::file::inode::OpenInode;
-use crate::file::striping::Allocated;
-use crate::{Client, Handle, REPORTS_AT_ONCE};
+use crate::session::recall::RETRY_PAUSE;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::Result;
+use types::{Errno, Result};
 use wire::{LeaseMode, MetaOp};
 
 /// Pause before the report of a closed file is repeated.
 const REPORT_PAUSE: Duration = Duration::from_secs(5);
+
+/// Files whose size and times are reported concurrently: a fraction of the requests that one
+/// connection carries at a time.
+const REPORTS_AT_ONCE: usize = 64;
 
 /// Required accuracy of the allocated blocks when a use ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,13 +29,13 @@ pub(crate) enum BlockAccuracy {
     Estimated,
 }
 
-impl Client {
+impl Files {
     /// Closes one descriptor. Sends the file's asynchronous create to the service, and delayed
     /// writes to the storage services.
     ///
     /// # Errors
     /// The failure of these, once for each handle.
-    pub async fn flush(&self, handle: &Arc<Handle>) -> Result<()> {
+    pub(crate) async fn flush(&self, handle: &Arc<Handle>) -> Result<()> {
         let flushed = self.flush_delayed(handle).await;
         if handle.is_writable() {
             handle.inode.note_writer_close();
@@ -37,7 +44,7 @@ impl Client {
     }
 
     async fn flush_delayed(&self, handle: &Handle) -> Result<()> {
-        self.commit_async_create(&handle.inode).await?;
+        handle.inode.wait_for_commit().await?;
         if self.write_behind.is_none() || !handle.is_writable() {
             return Ok(());
         }
@@ -51,7 +58,7 @@ impl Client {
     }
 
     /// Releases the last descriptor of a handle.
-    pub async fn release(&self, handle: Arc<Handle>) {
+    pub(crate) async fn release(&self, handle: Arc<Handle>) {
         if handle.is_writable() {
             let size = handle.inode.content.lock().size;
             handle.inode.note_change(size);
@@ -71,7 +78,7 @@ impl Client {
         let guard = self.lock_io_exclusive(inode).await;
         let reported = match &guard {
             Ok(_) if self.inodes.is_last_use(inode.ino) => {
-                let left = self.renew_tainted_epoch(inode).await;
+                let left = self.chunk_files.renew_tainted_epoch(inode).await;
                 left.and(self.end_write(inode, true).await)
             }
             Ok(_) => Ok(()),
@@ -100,6 +107,22 @@ impl Client {
         }
     }
 
+    /// Reports every open file, and returns the first failure after it has tried all. Files are
+    /// reported concurrently, so that an unreachable service costs one time-out instead of one for
+    /// each file.
+    pub(crate) async fn report_all(&self, done: bool) -> Result<()> {
+        let mut outcome = Ok(());
+        for batch in self.inodes.open_inodes().chunks(REPORTS_AT_ONCE) {
+            let reports = batch.iter().map(|inode| async move {
+                let reported = self.report_progress(inode, done).await;
+                // A file that was closed, deleted and reclaimed meanwhile needs no report.
+                if self.inodes.open(inode.ino).is_some() { reported } else { Ok(()) }
+            });
+            outcome = rt::join_all(reports.collect()).await.into_iter().fold(outcome, Result::and);
+        }
+        outcome
+    }
+
     /// Reports size and mtime to the metadata service if they changed.
     pub(crate) async fn report_progress(&self, inode: &OpenInode, done: bool) -> Result<()> {
         let needed = {
@@ -118,7 +141,7 @@ impl Client {
         self.end_write_with(inode, done, BlockAccuracy::Exact).await
     }
 
-    /// Like [`Client::end_write`]. With `Estimated` blocks it doesn't wait for unavailable targets,
+    /// Like [`Files::end_write`]. With `Estimated` blocks it doesn't wait for unavailable targets,
     /// because other sessions wait for this report.
     pub(crate) async fn end_write_with(
         &self,
@@ -139,8 +162,10 @@ impl Client {
             (content.size, content.mtime, content.layout.clone(), content.generation)
         };
         let Allocated { blocks, lens } = match &layout {
-            Some(layout) if exact == BlockAccuracy::Exact => self.allocated(inode.ino, layout).await?,
-            Some(layout) => self.allocated_estimate(inode.ino, layout, size).await?,
+            Some(layout) if exact == BlockAccuracy::Exact => {
+                self.chunk_files.allocated(inode.ino, layout).await?
+            }
+            Some(layout) => self.chunk_files.allocated_estimate(inode.ino, layout, size).await?,
             None => Allocated { blocks: 0, lens: Vec::new() },
         };
         let ino = inode.ino;
@@ -164,5 +189,38 @@ impl Client {
         content.phase.on(Event::Reported { done });
         content.note_reported_change();
         Ok(())
+    }
+
+    /// Reports to the service what only this session knows. The caller holds the I/O lock
+    /// exclusively. Repeats until it succeeds or the session ends, since the service then recovers
+    /// the size itself.
+    pub(crate) async fn report_and_unload(&self, inode: &OpenInode, remaining: Option<LeaseMode>) {
+        self.flush_dirty(inode).await;
+        loop {
+            // Changes that may still be in flight must not arrive after those of other sessions.
+            let mut reported = self.chunk_files.renew_tainted_epoch(inode).await;
+            // Chunks beyond the end are truncated before other sessions get the lease.
+            if reported.is_ok() {
+                reported = self.finish_truncate(inode).await;
+            }
+            if reported.is_ok() {
+                reported = self
+                    .end_write_with(inode, remaining != Some(LeaseMode::Shared), BlockAccuracy::Estimated)
+                    .await;
+            }
+            match reported {
+                Err(error) if error.errno != Errno::ESTALE && self.session.end_cause().is_none() => {
+                    tracing::warn!(ino = %inode.ino, %error, "a lease can't be given back: size and times could not be reported; retrying");
+                    rt::sleep(RETRY_PAUSE).await;
+                }
+                _ => break,
+            }
+        }
+        let mut content = inode.content.lock();
+        inode.pending_recalls.fetch_sub(1, Ordering::Relaxed);
+        match remaining {
+            Some(LeaseMode::Permissions) | None => content.unload(),
+            Some(mode) => content.lease = mode,
+        }
     }
 }

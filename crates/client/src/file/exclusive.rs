@@ -6,19 +6,19 @@
 //! it) asks the session itself. The session then ends running operations, reports what only it
 //! knows, and unloads the content. New operations wait at the file's I/O lock.
 
-use crate::Client;
+use crate::file::Files;
 use crate::file::inode::OpenInode;
 use std::future::Future;
 use types::{Errno, Error, InodeId, Result};
 
-impl Client {
+impl Files {
     /// Runs `work` while this session doesn't use the content of a file. By then the service has
     /// size and times, and the content is loaded again afterwards. `work` must not wait for a
     /// request of this session about the same file.
     ///
     /// # Errors
     /// If exclusive access fails, `work` hasn't run.
-    pub async fn with_exclusive<T>(&self, ino: InodeId, work: impl Future<Output = T>) -> Result<T> {
+    pub(crate) async fn with_exclusive<T>(&self, ino: InodeId, work: impl Future<Output = T>) -> Result<T> {
         let inode = self.inodes.acquire(ino);
         let outcome = self.run_exclusive(&inode, work).await;
         self.end_use(&inode).await;

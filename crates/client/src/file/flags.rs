@@ -5,10 +5,11 @@
 //! file may be opened for writing, when it is opened: a file that was open before a flag was set
 //! stays writable, as with XFS.
 
+use crate::file::Files;
 use crate::session::leases::RequestStamp;
-use crate::{Client, Handle, entry};
+use crate::{Handle, entry};
 use std::sync::atomic::Ordering;
-use types::{Attr, Credentials, Errno, Error, InodeFlags, InodeId, ProjectId, Result, SetAttr};
+use types::{Errno, Error, InodeFlags, InodeId, Result};
 use wire::MetaOp;
 
 const O_APPEND: u32 = 0o2000;
@@ -35,31 +36,7 @@ impl KnownFlags {
     }
 }
 
-impl Client {
-    /// Records the flags of an inode from an answer.
-    pub(crate) fn note_flags(&self, stamp: RequestStamp, attr: &Attr) {
-        self.inodes.note_flags(attr.ino, stamp, Some(attr.flags));
-    }
-
-    /// Sets the flags of an inode, and its project if one is given.
-    ///
-    /// # Errors
-    /// `EPERM` without permission, `EOPNOTSUPP` for anything but files and directories.
-    pub async fn set_flags(
-        &self,
-        credentials: Credentials,
-        ino: InodeId,
-        flags: InodeFlags,
-        project: Option<ProjectId>,
-    ) -> Result<()> {
-        let set = SetAttr { flags: Some(flags), project, ..SetAttr::default() };
-        let changed = self.setattr(credentials, ino, set, None).await;
-        self.inodes.note_flags(ino, self.session.leases.stamp_request(), None);
-        // The kernel doesn't know that the ctime has changed.
-        self.kernel.drop_cached_attributes(ino).await;
-        changed.map(drop)
-    }
-
+impl Files {
     /// Refuses a file that was opened for writing against its flags, and restricts an append-only
     /// handle.
     ///
@@ -86,7 +63,7 @@ impl Client {
     async fn query_flags(&self, ino: InodeId) -> Result<InodeFlags> {
         let answer = self.session.query(MetaOp::Getattr { ino }).await?;
         let (stamp, attr) = (answer.stamp, entry(answer.reply)?);
-        self.note_flags(stamp, &attr);
+        self.inodes.note_flags(attr.ino, stamp, Some(attr.flags));
         Ok(attr.flags)
     }
 }

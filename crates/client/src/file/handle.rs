@@ -1,29 +1,26 @@
 //! Open files: the operations of a descriptor between open and close.
 
+use crate::entry;
+use crate::file::Files;
 use crate::file::access::LeaseNeed;
+use crate::file::chunk_files::lease_epoch::LeaseContext;
+use crate::file::chunk_files::striping::{ChunkWrite, Chunked};
 use crate::file::content::phase::Event;
-use crate::file::content::{Content, LengthBounds, NewFile};
+use crate::file::content::{Content, LengthBounds};
 use crate::file::inode::OpenInode;
-use crate::file::lease_epoch::LeaseContext;
 use crate::file::size_recovery::LateWrite;
-use crate::file::striping::{ChunkWrite, Chunked};
 use crate::kernel::page_cache::{FillBarrier, Place};
 use crate::kernel::page_fill::{Admission, Bypass};
-use crate::{CachedAttr, Client, entry};
 use bytes::Bytes;
 use rt::IoBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr};
-use wire::{DataPath, LeaseMode, MetaOp};
+use wire::{LeaseMode, MetaOp};
 
 /// Mask of the access mode in the flags of `open(2)`.
-const O_ACCMODE: u32 = 0o3;
-
-/// Transfers of at least this many bytes bypass the storage server's page cache: the device is as
-/// fast, and the client's kernel caches them.
-const DIRECT_FROM: usize = 64 * 1024;
+pub(super) const O_ACCMODE: u32 = 0o3;
 
 /// An open file.
 pub struct Handle {
@@ -183,24 +180,8 @@ enum Prepared {
     ChangeLayout,
 }
 
-impl Client {
-    /// Opens an inode. `flags` are those of `open(2)`; the caller handles truncation.
-    ///
-    /// When this returns, the metadata service knows, by a lease, that the file is in use: a file
-    /// that another session deletes stays as long as it is open here.
-    pub async fn open(&self, credentials: Credentials, ino: InodeId, flags: u32) -> Result<Arc<Handle>> {
-        self.check_open(credentials, ino, flags).await?;
-        let handle = Handle::new(self.inodes.acquire(ino), flags);
-        match self.ensure_open_lease(&handle, flags).await {
-            Ok(()) => Ok(handle),
-            Err(error) => {
-                self.end_use(&handle.inode).await;
-                Err(error)
-            }
-        }
-    }
-
-    async fn ensure_open_lease(&self, handle: &Handle, flags: u32) -> Result<()> {
+impl Files {
+    pub(super) async fn ensure_open_lease(&self, handle: &Handle, flags: u32) -> Result<()> {
         if !self.session.leases.is_only_session() {
             let need = if handle.writable { LeaseNeed::Read } else { LeaseNeed::Cache };
             self.ensure_lease(&handle.inode, need).await?;
@@ -212,55 +193,9 @@ impl Client {
         self.check_write_flags(handle, flags).await
     }
 
-    /// Creates a regular file, or finds one that another client has created first, and opens it.
-    pub async fn create(
-        &self,
-        credentials: Credentials,
-        parent: InodeId,
-        name: &[u8],
-        mode: u32,
-        umask: u32,
-        flags: u32,
-    ) -> Result<(CachedAttr, Arc<Handle>)> {
-        const O_EXCL: u32 = 0o200;
-        if let Some(created) = self.create_async(credentials, (parent, name), (mode, umask), flags) {
-            self.count_prefix_create(credentials, parent, name);
-            return Ok(created);
-        }
-        let _made = self.names.begin_create(parent, |ino| self.inodes.note_unused(ino));
-        let (name, exclusive) = (Bytes::copy_from_slice(name), flags & O_EXCL != 0);
-        // A file that is created for writing is written soon.
-        let requested_lease = (flags & O_ACCMODE != 0).then_some(LeaseMode::Write);
-        let op =
-            MetaOp::Create { parent, name: name.clone(), mode, umask, rdev: 0, exclusive, requested_lease };
-        let losses = self.session.verifiers.losses();
-        let answer = self.session.change_as(credentials, op).await?;
-        let (stamp, fresh) = (answer.stamp, NewFile::of(&answer.reply));
-        let attr = entry(answer.reply)?;
-        if fresh.is_none() {
-            self.check_open_found(credentials, attr.ino, flags).await?;
-        }
-        let (inode, is_sole_use) = self.inodes.remember_and_acquire(&attr);
-        let handle = Handle::new(inode, flags);
-        if fresh.is_some() {
-            handle.inode.content.lock().unsynced_metadata.made(losses);
-            self.count_sync_create(credentials, parent, (mode, flags));
-            self.count_prefix_create(credentials, parent, &name);
-        }
-        if let Some(fresh) = fresh.filter(|_| is_sole_use) {
-            let mut content = handle.inode.content.lock();
-            if let Some(lease) = self.session.leases.lease_covering(stamp, attr.ino) {
-                content.load_new(&attr, fresh, lease, Bytes::new());
-            }
-        }
-        let found_with = fresh.is_none().then_some(flags);
-        self.ensure_created_lease(&handle, found_with).await?;
-        Ok((self.known(stamp, parent, self.inodes.overlay(attr)), handle))
-    }
-
     /// Makes sure that the service knows that a new file is open, or one that was found and opened
     /// with these flags.
-    async fn ensure_created_lease(&self, handle: &Handle, found_with: Option<u32>) -> Result<()> {
+    pub(super) async fn ensure_created_lease(&self, handle: &Handle, found_with: Option<u32>) -> Result<()> {
         let mut held = self.ensure_lease(&handle.inode, LeaseNeed::Read).await;
         if let (Ok(()), Some(flags)) = (&held, found_with) {
             held = Box::pin(self.check_write_flags(handle, flags)).await;
@@ -275,29 +210,8 @@ impl Client {
         Ok(())
     }
 
-    /// Creates a regular file without a name and opens it.
-    pub async fn tmpfile(
-        &self,
-        credentials: Credentials,
-        parent: InodeId,
-        mode: u32,
-        umask: u32,
-        flags: u32,
-    ) -> Result<(CachedAttr, Arc<Handle>)> {
-        let losses = self.session.verifiers.losses();
-        let answer = self.session.change_as(credentials, MetaOp::Tmpfile { parent, mode, umask }).await?;
-        let stamp = answer.stamp;
-        let attr = entry(answer.reply)?;
-        self.inodes.remember(&attr);
-        let handle = Handle::new(self.inodes.acquire(attr.ino), flags);
-        self.inodes.unlinked(attr.ino);
-        handle.inode.content.lock().unsynced_metadata.made(losses);
-        self.ensure_created_lease(&handle, None).await?;
-        Ok((self.known(stamp, parent, attr), handle))
-    }
-
     /// Fills `buf` from `offset`; returns how many of its bytes lie before the end of the file.
-    pub async fn read(
+    pub(crate) async fn read(
         &self,
         handle: &Arc<Handle>,
         offset: u64,
@@ -414,14 +328,14 @@ impl Client {
         };
         // Whole blocks permit the direct path for the last, partial block of a file.
         let whole = len.next_multiple_of(types::BLOCK_SIZE).min(buf.len());
-        let path = self.path_of(how.direct, whole);
+        let path = self.chunk_files.path_of(how.direct, whole);
         let chunked = Chunked::new(&layout, &view.length_bounds);
-        self.read_chunks(view.under, chunked, offset, buf.slice(0..whole), path).await?;
+        self.chunk_files.read_chunks(view.under, chunked, offset, buf.slice(0..whole), path).await?;
         Ok(len)
     }
 
     /// Writes all of `buf` at `offset`; returns its length.
-    pub async fn write(
+    pub(crate) async fn write(
         &self,
         handle: &Arc<Handle>,
         offset: u64,
@@ -435,17 +349,20 @@ impl Client {
         handle.ensure_append_only(how.append || how.o_append)?;
         // The next read is the first one after a change.
         inode.atime_quiet_until_ns.store(0, Ordering::Relaxed);
-        if inode.async_create().is_some() && !how.durable {
+        if let Some(create) = inode.async_create().filter(|_| !how.durable) {
             // A pending file is empty.
             let start = if how.append { 0 } else { offset };
-            if Box::pin(self.write_pending(inode, start, &buf)).await? {
+            if Box::pin(create.write(start, &buf)).await? {
                 return Ok(len);
             }
         }
         let range = ByteRange::at(offset, len as u64);
         let place = if how.append { Place::End } else { Place::At(range) };
-        let mut fill_barrier =
-            if how.written_back { None } else { self.block_page_fills(inode, place).await };
+        let mut fill_barrier = if how.written_back || self.session.leases.is_only_session() {
+            None
+        } else {
+            Some(self.kernel.block_page_fills(inode, place).await)
+        };
         let is_delayed =
             self.write_behind.is_some() && Box::pin(self.delay_write(handle, offset, &buf, how)).await?;
         let kill =
@@ -533,7 +450,7 @@ impl Client {
         write: &mut PendingWrite<'_>,
     ) -> Result<bool> {
         let (range, how) = (write.range_at(offset), write.how);
-        let path = self.path_of(how.direct, write.buf.len());
+        let path = self.chunk_files.path_of(how.direct, write.buf.len());
         // The lease may get stronger meanwhile, but not weaker: a recall waits for the I/O lock.
         let chunks = ChunkWrite { path, durable: how.durable, lease: start.lease };
         let written = {
@@ -544,8 +461,9 @@ impl Client {
                 .await?;
             // The wait for overlapping writes may have outlasted the lease.
             inode.content.lock().check_generation(inode.ino, start.under.generation)?;
-            let writing = pin!(self.write_chunks(start.under, chunked, offset, write.buf.clone(), chunks));
-            self.change_under_lease(inode, start.under.generation, how.durable, writing).await
+            let writing =
+                pin!(self.chunk_files.write_chunks(start.under, chunked, offset, write.buf.clone(), chunks));
+            self.chunk_files.change_under_lease(inode, start.under.generation, how.durable, writing).await
         };
         let mut content = inode.content.lock();
         let generation_check = content.check_generation(inode.ino, start.under.generation);
@@ -662,10 +580,6 @@ impl Client {
         content.size = attr.size;
         content.note_times(&attr);
         Ok(clears)
-    }
-
-    pub(crate) fn path_of(&self, direct: bool, len: usize) -> DataPath {
-        if len >= DIRECT_FROM || (direct && !self.server_cache) { DataPath::Direct } else { DataPath::Cached }
     }
 }
 

@@ -6,21 +6,9 @@
 //! to files that other clients may write as well also carry a session slot and sequence id
 //! ([`wire::SlotSequence`]), since those clients don't wait here.
 
-use crate::Client;
-use crate::file::inode::OpenInode;
-use crate::file::lease_epoch::InFlightChange;
 use parking_lot::Mutex;
 use rt::sync::Event;
-use std::future::Future;
-use std::pin::Pin;
-use std::time::Duration;
-use types::{ByteRange, Result};
-
-/// How often a slow change checks that its lease is still held.
-const LEASE_CHECK: Duration = Duration::from_millis(500);
-/// How long a change is still retried after its lease has ended: together with [`LEASE_CHECK`],
-/// less than the session waits for it.
-const RETRY_TIME: Duration = Duration::from_millis(3_500);
+use types::ByteRange;
 
 /// The in-flight writes of a file.
 #[derive(Default)]
@@ -117,44 +105,11 @@ impl Drop for InFlightWrite<'_> {
     }
 }
 
-impl Client {
-    /// Changes chunk files under the lease of a generation, which the caller has just checked. If
-    /// the lease ends meanwhile, the change isn't retried for longer than the session waits before
-    /// it permits other sessions: it could overwrite their changes. `is_durable`: the change is on
-    /// disk when it is answered.
-    ///
-    /// # Errors
-    /// `EndedLease`: the generation has ended, and the outcome of the change is uncertain.
-    pub(crate) async fn change_under_lease<T>(
-        &self,
-        inode: &OpenInode,
-        generation: u64,
-        is_durable: bool,
-        mut change: Pin<&mut impl Future<Output = Result<T>>>,
-    ) -> Result<T> {
-        let unanswered = InFlightChange::new(inode, generation, self.session.verifiers.losses(), is_durable);
-        let mut ended_ns = None;
-        loop {
-            if let Some(done) = rt::timeout(LEASE_CHECK, change.as_mut()).await {
-                if done.is_ok() {
-                    unanswered.end();
-                }
-                return done;
-            }
-            if let Err(ended) = inode.content.lock().check_generation(inode.ino, generation) {
-                let since_ns = *ended_ns.get_or_insert_with(rt::monotonic_ns);
-                if rt::monotonic_ns().saturating_sub(since_ns) > RETRY_TIME.as_nanos() as u64 {
-                    return Err(ended);
-                }
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::pin::pin;
+    use std::future::Future;
+    use std::pin::{Pin, pin};
     use std::task::{Context, Poll, Waker};
 
     fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {

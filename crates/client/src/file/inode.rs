@@ -364,6 +364,13 @@ impl InodeTable {
         self.drop_unreferenced(shard, ino);
     }
 
+    /// Records the number of links that an answer shows after a removal.
+    pub(crate) fn note_links(&self, attr: &Attr) {
+        if attr.nlink == 0 {
+            self.unlinked(attr.ino);
+        }
+    }
+
     /// Records that the inode has a name (again).
     pub(crate) fn linked(&self, ino: InodeId) {
         if let Some(node) = self.shard(ino).get_mut(&ino) {
@@ -525,6 +532,11 @@ impl InodeTable {
     /// The open content of an inode, if any.
     pub(crate) fn open(&self, ino: InodeId) -> Option<Arc<OpenInode>> {
         self.shard(ino).get(&ino).and_then(|node| node.open.clone())
+    }
+
+    /// Whether an open file surely has no extended attributes.
+    pub(crate) fn has_no_xattrs(&self, ino: InodeId) -> bool {
+        self.open(ino).is_some_and(|open| open.content.lock().has_no_xattrs)
     }
 
     /// Returns the content of all open inodes.

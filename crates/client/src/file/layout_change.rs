@@ -1,13 +1,14 @@
 //! Changes of a file's size and layout, which run exclusively: truncate, fallocate, the conversion
 //! from inline data to chunks. Also seeks for holes, and copies.
 
+use crate::file::Files;
 use crate::file::access::{LeaseNeed, is_lease_over};
+use crate::file::chunk_files::lease_epoch::LeaseContext;
+use crate::file::chunk_files::striping::{Allocated, ChunkWrite, Chunked};
 use crate::file::content::phase::Event;
 use crate::file::handle::Handle;
 use crate::file::inode::OpenInode;
-use crate::file::lease_epoch::LeaseContext;
-use crate::file::striping::{Allocated, ChunkWrite, Chunked};
-use crate::{Client, ReadOptions, WriteOptions, entry, file_info};
+use crate::{ReadOptions, WriteOptions, entry, file_info};
 use bytes::Bytes;
 use rt::IoBuf;
 use std::pin::pin;
@@ -29,7 +30,7 @@ const COPY_LIMIT: u64 = 64 * 1024 * 1024;
 /// Size of the buffer between the two files, in bytes.
 const COPY_BUFFER: usize = 1024 * 1024;
 
-impl Client {
+impl Files {
     /// Sets the size of a file.
     pub(crate) async fn truncate(&self, ino: InodeId, size: u64, kill_suid_sgid: bool) -> Result<()> {
         let inode = self.inodes.acquire(ino);
@@ -91,13 +92,14 @@ impl Client {
             let content = inode.content.lock();
             content.layout.clone().filter(|_| content.inline.is_none())
         };
-        in_chunks.map_or(Ok(()), |layout| self.ensure_none_is_lost(&layout))
+        in_chunks.map_or(Ok(()), |layout| self.chunk_files.ensure_none_is_lost(&layout))
     }
 
     /// Truncates the chunks of a file whose size has been set.
     async fn truncate_chunks_and_report(&self, inode: &OpenInode, size: u64, layout: &Layout) -> Result<()> {
         self.finish_truncate(inode).await?;
-        let (ino, Allocated { blocks, lens }) = (inode.ino, self.allocated(inode.ino, layout).await?);
+        let (ino, Allocated { blocks, lens }) =
+            (inode.ino, self.chunk_files.allocated(inode.ino, layout).await?);
         // The truncation of the chunks is later than the time that the service has recorded for the
         // change. A session that reads the attributes of a file that is open for writing elsewhere
         // takes later times on the targets for unreported writes.
@@ -113,7 +115,7 @@ impl Client {
             return Ok(());
         }
         // An in-flight change must not restore truncated data.
-        self.renew_tainted_epoch(inode).await?;
+        self.chunk_files.renew_tainted_epoch(inode).await?;
         self.reload_uncertain(inode).await?;
         let (pending, size, layout, under) = {
             let content = inode.content.lock();
@@ -130,8 +132,8 @@ impl Client {
         {
             let _in_flight = inode.in_flight.begin(ByteRange::new(0, u64::MAX)).await;
             inode.content.lock().check_generation(inode.ino, generation)?;
-            let cut = pin!(self.on_present_stripes(under, &layout, cut));
-            self.change_under_lease(inode, generation, false, cut).await?;
+            let cut = pin!(self.chunk_files.on_present_stripes(under, &layout, cut));
+            self.chunk_files.change_under_lease(inode, generation, false, cut).await?;
         }
         // Other sessions may have extended the file meanwhile, without knowledge of this
         // truncation: the service has recovered the file.
@@ -162,7 +164,7 @@ impl Client {
         let layout = Arc::new(info.layout.ok_or_else(|| {
             Error::new(Errno::EIO, format!("the metadata service returned no layout for inode {}", inode.ino))
         })?);
-        self.note_unreplicated(&layout).await?;
+        self.chunk_files.note_unreplicated(&layout).await?;
         let under = {
             let mut content = inode.content.lock();
             content.check_generation(inode.ino, generation)?;
@@ -177,8 +179,10 @@ impl Client {
                 // content.
                 let _in_flight = inode.in_flight.begin(ByteRange::new(0, u64::MAX)).await;
                 inode.content.lock().check_generation(inode.ino, generation)?;
-                let cut = pin!(self.on_every_stripe(under, &layout, |_| StorageOp::Truncate { len: 0 }));
-                self.change_under_lease(inode, generation, false, cut).await?;
+                let cut = pin!(
+                    self.chunk_files.on_every_stripe(under, &layout, |_| StorageOp::Truncate { len: 0 })
+                );
+                self.chunk_files.change_under_lease(inode, generation, false, cut).await?;
             }
             self.convert_inline(inode, under, &layout, (&inline, info.attr.size)).await?;
         }
@@ -204,8 +208,8 @@ impl Client {
             let how = ChunkWrite { path: DataPath::Cached, durable: true, lease: LeaseMode::Write };
             let _in_flight = inode.in_flight.begin(ByteRange::new(0, u64::MAX)).await;
             inode.content.lock().check_generation(inode.ino, under.generation)?;
-            let writing = pin!(self.write_chunks(under, Chunked::unknown(layout), 0, buf, how));
-            self.change_under_lease(inode, under.generation, true, writing).await?;
+            let writing = pin!(self.chunk_files.write_chunks(under, Chunked::unknown(layout), 0, buf, how));
+            self.chunk_files.change_under_lease(inode, under.generation, true, writing).await?;
         }
         let attr = entry(
             self.change_as_client(MetaOp::DropInline { ino: inode.ino, size, mtime: rt::now() }).await?,
@@ -217,7 +221,7 @@ impl Client {
     }
 
     /// Reserves, frees or zeroes a range. `mode` contains the flags of `fallocate(2)`.
-    pub async fn fallocate(&self, handle: &Arc<Handle>, mode: u32, range: ByteRange) -> Result<()> {
+    pub(crate) async fn fallocate(&self, handle: &Arc<Handle>, mode: u32, range: ByteRange) -> Result<()> {
         let how = match mode & !KEEP_SIZE {
             0 | UNSHARE_RANGE => AllocateMode::Reserve,
             PUNCH_HOLE if mode & KEEP_SIZE != 0 => AllocateMode::Punch,
@@ -317,11 +321,11 @@ impl Client {
             let chunked = Chunked::new(&layout, &known);
             let changing = pin!(async {
                 match how {
-                    AllocateMode::Punch => self.on_every_known_stripe(under, chunked, op).await,
-                    _ => self.on_every_stripe_with_space(under, chunked, range, op).await,
+                    AllocateMode::Punch => self.chunk_files.on_every_known_stripe(under, chunked, op).await,
+                    _ => self.chunk_files.on_every_stripe_with_space(under, chunked, range, op).await,
                 }
             });
-            self.change_under_lease(inode, generation, false, changing).await
+            self.chunk_files.change_under_lease(inode, generation, false, changing).await
         };
         let mut content = inode.content.lock();
         content.check_generation(inode.ino, generation)?;
@@ -339,7 +343,7 @@ impl Client {
     }
 
     /// Finds data or a hole at or after `offset`. `whence` is `SEEK_DATA` or `SEEK_HOLE`.
-    pub async fn lseek(&self, handle: &Arc<Handle>, offset: u64, whence: u32) -> Result<u64> {
+    pub(crate) async fn lseek(&self, handle: &Arc<Handle>, offset: u64, whence: u32) -> Result<u64> {
         let what = match whence {
             SEEK_DATA => SeekTarget::Data,
             SEEK_HOLE => SeekTarget::Hole,
@@ -385,7 +389,7 @@ impl Client {
         let layout = chunked.layout;
         let local = |stripe| layout::local_range(layout, stripe, rest);
         let op = |stripe| StorageOp::Seek { from: local(stripe).start, what };
-        let replies = self.on_every_known_stripe(under, chunked, op).await?;
+        let replies = self.chunk_files.on_every_known_stripe(under, chunked, op).await?;
         let found = replies.into_iter().enumerate().filter_map(|(stripe, reply)| match reply {
             StorageReply::Offset(Some(at)) if !local(stripe).is_empty() => {
                 Some(layout::file_offset(layout, stripe, at).max(rest.start))
@@ -396,12 +400,10 @@ impl Client {
     }
 
     /// Copies bytes between two files, or within one; returns the number of bytes.
-    pub async fn copy_file_range(
+    pub(crate) async fn copy_file_range(
         &self,
-        from: &Arc<Handle>,
-        from_offset: u64,
-        to: &Arc<Handle>,
-        to_offset: u64,
+        (from, from_offset): (&Arc<Handle>, u64),
+        (to, to_offset): (&Arc<Handle>, u64),
         len: u64,
     ) -> Result<u64> {
         let wanted = len.min(COPY_LIMIT);

@@ -10,13 +10,14 @@
 //!   writer of the file. It would then neither accept the next report nor recover what the session
 //!   wrote. So the session sends `BeginWrite` again before it changes anything.
 
+use crate::file::Files;
 use crate::file::content::phase::Event;
 use crate::file::inode::OpenInode;
-use crate::{Client, entry, file_info};
+use crate::{entry, file_info};
 use types::Result;
 use wire::MetaOp;
 
-impl Client {
+impl Files {
     /// Loads uncertain state again. The caller holds the I/O lock exclusively, under a lease that
     /// excludes changes by other sessions.
     pub(crate) async fn reload_uncertain(&self, inode: &OpenInode) -> Result<()> {

@@ -8,8 +8,8 @@
 //! # Why no session misses a delayed write
 //!
 //! - Delaying a write and flushing the extent need the file's I/O lock exclusively. A task that
-//!   takes the I/O lock for anything else has the extent flushed first ([`Client::lock_io_shared`],
-//!   [`Client::lock_io_exclusive`]). That includes reads, changes of size and layout, reports of
+//!   takes the I/O lock for anything else has the extent flushed first ([`Files::lock_io_shared`],
+//!   [`Files::lock_io_exclusive`]). That includes reads, changes of size and layout, reports of
 //!   the size, and recalls before they are acknowledged.
 //! - A metadata service that restarts, or takes a partition over, grants nothing to other sessions
 //!   until this session has reported that it relies on no lease any more. The session reports that
@@ -23,14 +23,15 @@
 //! `close` return when there is none. When a flush fails, each descriptor that is open for writing
 //! reports that once, by the next write, sync or close.
 
+use crate::file::Files;
 use crate::file::access::is_lease_over;
+use crate::file::chunk_files::lease_epoch::LeaseContext;
+use crate::file::chunk_files::striping::{ChunkWrite, Chunked};
 use crate::file::content::phase::Event;
 use crate::file::content::{Content, LengthBounds};
 use crate::file::in_flight::InFlightWrite;
 use crate::file::inode::OpenInode;
-use crate::file::lease_epoch::LeaseContext;
-use crate::file::striping::{ChunkWrite, Chunked};
-use crate::{Client, Handle, WriteOptions};
+use crate::{Handle, WriteOptions};
 use parking_lot::Mutex;
 use rt::IoBuf;
 use std::collections::BTreeSet;
@@ -280,7 +281,7 @@ impl OpenInode {
     }
 }
 
-impl Client {
+impl Files {
     /// Delays a write; returns false if it must be executed at once.
     ///
     /// # Errors
@@ -335,12 +336,18 @@ impl Client {
     /// Ends soon after the lease has ended.
     pub(crate) async fn flush_extent(&self, inode: &OpenInode, flushing: FlushingExtent<'_>) {
         let FlushingExtent { under, layout, length_bounds, extent, _in_flight } = flushing;
-        let (path, range) = (self.path_of(false, extent.len), extent.range());
+        let (path, range) = (self.chunk_files.path_of(false, extent.len), extent.range());
         let how = ChunkWrite { path, durable: false, lease: LeaseMode::Write };
         let chunked = Chunked::new(&layout, &length_bounds);
-        let writing =
-            pin!(self.write_chunks(under, chunked, extent.start, extent.buf.slice(0..extent.len), how));
-        if let Err(error) = self.change_under_lease(inode, under.generation, false, writing).await {
+        let writing = pin!(self.chunk_files.write_chunks(
+            under,
+            chunked,
+            extent.start,
+            extent.buf.slice(0..extent.len),
+            how
+        ));
+        if let Err(error) = self.chunk_files.change_under_lease(inode, under.generation, false, writing).await
+        {
             tracing::warn!(ino = %inode.ino, ?range, %error, "a delayed write could not be stored");
             inode.content.lock().drop_failed_extent(inode.ino, under.generation, &extent, error);
         }
@@ -367,11 +374,11 @@ impl Client {
         while let (Some(all), None) = (&self.write_behind, self.session.end_cause()) {
             rt::sleep(CHECK_INTERVAL).await;
             for ino in self.aged_files(all) {
-                let client = self.clone();
+                let files = self.clone();
                 rt::spawn(async move {
-                    let Some(inode) = client.inodes.open(ino) else { return };
+                    let Some(inode) = files.inodes.open(ino) else { return };
                     // On a time-out the task that holds the file's I/O lock flushes it.
-                    _ = client.lock_io_exclusive(&inode).await;
+                    _ = files.lock_io_exclusive(&inode).await;
                 });
             }
         }

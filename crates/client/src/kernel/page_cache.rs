@@ -6,7 +6,6 @@
 //! stay, and an application that has mapped the file continues to use them. Without that lease,
 //! another session may have changed the file, and all pages are dropped.
 
-use crate::Client;
 use crate::file::content::Content;
 use crate::file::inode::OpenInode;
 use crate::kernel::invalidation::KernelCaches;
@@ -64,7 +63,7 @@ impl Content {
     }
 }
 
-impl Client {
+impl KernelCaches {
     /// Has the kernel drop the pages that a write makes outdated, and holds back reads that would
     /// fill them again until the write is done.
     ///
@@ -75,27 +74,18 @@ impl Client {
     ///
     /// If the lease is lost afterwards, all pages are dropped with it, and reads that bypass the
     /// gate for that are counted.
-    pub(crate) async fn block_page_fills<'a>(
-        &self,
-        inode: &'a OpenInode,
-        place: Place,
-    ) -> Option<FillBarrier<'a>> {
-        if self.session.leases.is_only_session() {
-            return None;
-        }
+    pub(crate) async fn block_page_fills<'a>(&self, inode: &'a OpenInode, place: Place) -> FillBarrier<'a> {
         inode.page_gate.close();
         let mut fill_barrier =
             FillBarrier { gate: &inode.page_gate, bypasses: inode.page_gate.bypass_count() };
         if inode.page_gate.may_have_pages() {
             let changed = inode.content.lock().changed_by(place);
             let range = changed.filter(|_| inode.page_gate.count_partial_drop()).unwrap_or(ALL_PAGES);
-            fill_barrier.bypasses = self.kernel.drop_cached_pages(inode, range, Bypass::UnderLease).await;
+            fill_barrier.bypasses = self.drop_cached_pages(inode, range, Bypass::UnderLease).await;
         }
-        Some(fill_barrier)
+        fill_barrier
     }
-}
 
-impl KernelCaches {
     /// Drops the pages that bypassing reads have filled during a write; a recall may have let them
     /// bypass.
     pub(crate) async fn drop_refilled_pages(&self, inode: &OpenInode, fill_barrier: Option<FillBarrier<'_>>) {

@@ -1,10 +1,14 @@
 //! JSON of `weft entry`: descriptions and changes.
 
-use crate::{Client, unexpected};
+use crate::file::Files;
+use crate::file::inode::InodeTable;
+use crate::session::Session;
+use crate::unexpected;
 use bytes::Bytes;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use types::{
-    ByteRange, ClusterMap, Credentials, Errno, Error, FileKind, Group, InodeFlags, InodeId, Layout, PoolId,
+    ByteRange, ClusterMap, Errno, Error, FileKind, Group, InodeFlags, InodeId, Layout, MapHandle, PoolId,
     Result, Scheme, TargetId,
 };
 use wire::{EntryDescription, MetaOp, MetaReply, Migration, PatternChange};
@@ -24,7 +28,15 @@ fn flag_names(flags: InodeFlags) -> Vec<&'static str> {
     FLAGS.iter().filter(|(flag, _)| flags.intersects(*flag)).map(|(_, name)| *name).collect()
 }
 
-impl Client {
+/// Describes inodes.
+pub(crate) struct Descriptions {
+    pub(crate) session: Arc<Session>,
+    pub(crate) map: MapHandle,
+    pub(crate) inodes: Arc<InodeTable>,
+    pub(crate) files: Arc<Files>,
+}
+
+impl Descriptions {
     /// Returns everything known of an inode: pattern, layout, the location of each chunk.
     pub(crate) async fn describe(&self, ino: InodeId) -> Result<Bytes> {
         let description = match self.session.query(MetaOp::Describe { ino }).await?.reply {
@@ -34,7 +46,8 @@ impl Client {
         let mut value = self.to_json(*description)?;
         if let Some(layout) = self.inodes.unreported_chunks(ino) {
             let size = value["size"].as_u64().unwrap_or(0);
-            value["blocks"] = json!(self.allocated_estimate(ino, &layout, size).await?.blocks);
+            value["blocks"] =
+                json!(self.files.chunk_files.allocated_estimate(ino, &layout, size).await?.blocks);
         }
         Ok(Bytes::from(value.to_string()))
     }
@@ -102,32 +115,6 @@ impl Client {
         Ok((shown.collect::<Result<_>>()?, total))
     }
 
-    /// Changes a directory's stripe pattern, as its owner or root.
-    pub(crate) async fn set_pattern(
-        &self,
-        credentials: Credentials,
-        dir: InodeId,
-        json: &[u8],
-    ) -> Result<()> {
-        let attr = self.getattr(dir).await?;
-        if credentials.uid != 0 && credentials.uid != attr.uid {
-            return Err(Error::new(
-                Errno::EPERM,
-                format!("only the owner of directory {dir} may set its pattern"),
-            ));
-        }
-        let change = parse_change(json)?;
-        self.session.change_as(credentials, MetaOp::SetPattern { dir, change }).await.map(drop)
-    }
-}
-
-impl Client {
-    /// Requests the migration of a file to groups of another scheme or pool, as its owner or root.
-    pub(crate) async fn migrate(&self, credentials: Credentials, ino: InodeId, json: &[u8]) -> Result<()> {
-        let PatternChange { pool, scheme, .. } = parse_change(json)?;
-        self.session.change_as(credentials, MetaOp::Migrate { ino, pool, scheme }).await.map(drop)
-    }
-
     /// Returns the progress of a migration as JSON; `null` if the file isn't migrating.
     pub(crate) async fn migration_of(&self, ino: InodeId) -> Result<Bytes> {
         let migration = match self.session.query(MetaOp::MigrationOf { ino }).await?.reply {
@@ -161,7 +148,7 @@ fn primary(group: &Group) -> Option<TargetId> {
     }
 }
 
-fn parse_change(json: &[u8]) -> Result<PatternChange> {
+pub(super) fn parse_change(json: &[u8]) -> Result<PatternChange> {
     let bad = |cause: String| Error::new(Errno::EINVAL, format!("stripe pattern: {cause}"));
     let value: Value = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
     let object = value.as_object().ok_or_else(|| bad("not a JSON object".into()))?;

@@ -1,8 +1,9 @@
 //! Operations on names and attributes.
 
-mod describe;
-pub(crate) mod names;
+pub(crate) mod attributes;
+pub(crate) mod describe;
+pub(crate) mod operations;
 pub(crate) mod readdir;
-mod squash;
+pub(crate) mod squash;
 pub(crate) mod statfs;
 mod xattr;

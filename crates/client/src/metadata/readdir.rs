@@ -1,9 +1,10 @@
 //! Directory listings.
 
-use crate::{Client, unexpected};
-use bytes::Bytes;
-use types::{Credentials, InodeId, Result};
-use wire::{DirEntry, MetaOp, MetaReply};
+use crate::file::inode::InodeTable;
+use crate::session::leases::{Answer, Leases};
+use crate::unexpected;
+use types::{InodeId, Result};
+use wire::{DirEntry, MetaReply};
 
 /// A page of a directory.
 pub struct Listing {
@@ -19,43 +20,34 @@ pub struct Listing {
     pub cacheable_attributes: Vec<bool>,
 }
 
-impl Client {
-    /// Returns about `limit` entries after `cookie` (0 for the start). With `attributes`, the
-    /// caller calls [`Client::remember`] for every entry whose attributes it passes to the kernel.
-    pub async fn readdir(&self, dir: InodeId, cookie: u64, limit: u32, attributes: bool) -> Result<Listing> {
-        self.readdir_for(Credentials::default(), dir, cookie, limit, attributes).await
-    }
-
-    /// Like [`Client::readdir`], on behalf of a user.
-    pub async fn readdir_for(
-        &self,
-        credentials: Credentials,
+impl Listing {
+    /// Processes the answer to a request for a page. `reports`: the number of reports of all files
+    /// before the request.
+    pub(super) fn of(
+        answer: Answer,
         dir: InodeId,
-        cookie: u64,
-        limit: u32,
         attributes: bool,
+        reports: u64,
+        (inodes, leases): (&InodeTable, &Leases),
     ) -> Result<Listing> {
-        let reports = self.inodes.all_reports();
-        let op = MetaOp::Readdir { dir, cookie, limit, attributes, prefix: Bytes::new() };
-        let answer = self.session.query_as(credentials, op).await?;
         let stamp = answer.stamp;
         match answer.reply {
             MetaReply::Directory { mut entries, end, parent } => {
                 for entry in &mut entries {
-                    entry.attr = entry.attr.map(|attr| self.inodes.overlay(attr));
+                    entry.attr = entry.attr.map(|attr| inodes.overlay(attr));
                 }
-                if self.inodes.all_reports() != reports {
+                if inodes.all_reports() != reports {
                     // A report may have intervened between answer and overlay: the kernel requests
                     // the attributes that it needs.
                     entries.iter_mut().for_each(|entry| entry.attr = None);
                 }
                 let keeps = |entry: &DirEntry| {
-                    let is_whole = self.inodes.unreported_chunks(entry.ino).is_none();
-                    is_whole && self.session.leases.is_cacheable(stamp, entry.ino)
+                    let is_whole = inodes.unreported_chunks(entry.ino).is_none();
+                    is_whole && leases.is_cacheable(stamp, entry.ino)
                 };
                 let trusted_attributes =
                     if attributes { entries.iter().map(keeps).collect() } else { Vec::new() };
-                let trusted = self.session.leases.is_cacheable(stamp, dir);
+                let trusted = leases.is_cacheable(stamp, dir);
                 Ok(Listing {
                     entries,
                     end,

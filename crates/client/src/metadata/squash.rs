@@ -6,8 +6,9 @@
 //! the service must then decide at each open whether root may open a file. A client doesn't know
 //! which rule applies to it, so it asks the service if any rule might.
 
-use crate::Client;
-use types::{Credentials, InodeId, Result, Squash};
+use crate::session::Session;
+use std::sync::Arc;
+use types::{Credentials, InodeId, MapHandle, Result, Squash};
 use wire::MetaOp;
 
 const READ: u32 = 4;
@@ -29,10 +30,16 @@ fn wanted(flags: u32) -> u32 {
     }
 }
 
-impl Client {
+/// Checks accesses that the kernel can't.
+pub(crate) struct AccessChecks {
+    pub(crate) session: Arc<Session>,
+    pub(crate) map: MapHandle,
+}
+
+impl AccessChecks {
     /// Whether the service may squash a user.
     fn may_be_squashed(&self, user: Credentials) -> bool {
-        if self.is_only_session() {
+        if self.session.leases.is_only_session() {
             return false;
         }
         let map = self.map.load();
@@ -57,7 +64,7 @@ impl Client {
     /// `EACCES`, and the errors of the request.
     pub(crate) async fn check_open_found(&self, user: Credentials, ino: InodeId, flags: u32) -> Result<()> {
         // A single kernel knows every create. Root may open the file, unless it is squashed.
-        if self.is_only_session() || user.uid == 0 && !self.may_be_squashed(user) {
+        if self.session.leases.is_only_session() || user.uid == 0 && !self.may_be_squashed(user) {
             return Ok(());
         }
         // No kernel has checked it, so the groups of an earlier process with this pid must not

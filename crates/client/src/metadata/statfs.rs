@@ -1,10 +1,12 @@
 //! `statfs(2)`: the space of the whole file system.
 
+use crate::session::Session;
 use crate::session::privileges::RequestUser;
-use crate::{Client, unexpected};
+use crate::unexpected;
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
-use types::{Errno, Result};
+use types::{Errno, MapHandle, Result};
 use wire::{MetaOp, MetaReply, MetadataUsage, StoreSpace};
 
 /// Block size, in bytes.
@@ -35,15 +37,23 @@ pub struct StatFs {
     pub name_max: u32,
 }
 
-/// Last answer of the metadata services, and its time on the monotonic clock.
-#[derive(Default)]
-pub(crate) struct CachedUsage(Mutex<Option<(u64, MetadataUsage)>>);
+/// Measures the space of the file system.
+pub(crate) struct Space {
+    session: Arc<Session>,
+    map: MapHandle,
+    /// Last answer of the metadata services, and its time on the monotonic clock.
+    last_usage: Mutex<Option<(u64, MetadataUsage)>>,
+}
 
-impl Client {
+impl Space {
+    pub(crate) fn new(session: Arc<Session>, map: MapHandle) -> Space {
+        Space { session, map, last_usage: Mutex::default() }
+    }
+
     /// Returns the space of all targets together, as management last measured it: management knows
     /// which targets share a disk. Also returns the number of inodes, as the metadata services
     /// count them, and an estimate of how many more their store can hold.
-    pub async fn statfs(&self) -> Result<StatFs> {
+    pub(crate) async fn statfs(&self) -> Result<StatFs> {
         let map = self.map.load();
         let capacity: u64 = map.targets.iter().map(|target| target.capacity).sum();
         let free: u64 = map.targets.iter().map(|target| target.free).sum();
@@ -63,7 +73,7 @@ impl Client {
 
     /// Returns the current usage, or the last known one.
     async fn usage(&self) -> MetadataUsage {
-        let known = *self.usage.0.lock();
+        let known = *self.last_usage.lock();
         if let Some((at_ns, usage)) = known
             && rt::monotonic_ns().saturating_sub(at_ns) < CACHED_NS
         {
@@ -72,7 +82,7 @@ impl Client {
         let answer = rt::timeout(TIMEOUT, Box::pin(self.query_usage())).await;
         match answer.unwrap_or_else(|| Err(Errno::ETIMEDOUT.into())) {
             Ok(usage) => {
-                *self.usage.0.lock() = Some((rt::monotonic_ns(), usage));
+                *self.last_usage.lock() = Some((rt::monotonic_ns(), usage));
                 usage
             }
             Err(error) => {

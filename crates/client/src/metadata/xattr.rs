@@ -2,10 +2,11 @@
 //! any mount.
 
 use crate::file::access::LeaseNeed;
+use crate::metadata::describe::parse_change;
 use crate::{Client, unexpected};
 use bytes::Bytes;
 use types::{Credentials, Errno, Error, InodeId, Result};
-use wire::{MetaOp, MetaReply, XattrMode};
+use wire::{MetaOp, MetaReply, PatternChange, XattrMode};
 
 /// Readable: a description of the inode as JSON. Not listed.
 const ENTRY: &[u8] = b"weft.entry";
@@ -23,13 +24,13 @@ impl Client {
     /// Returns the value of an attribute.
     pub async fn getxattr(&self, credentials: Credentials, ino: InodeId, name: &[u8]) -> Result<Bytes> {
         if name == ENTRY {
-            return self.describe(ino).await;
+            return self.descriptions.describe(ino).await;
         }
         if name == MIGRATION {
-            return self.migration_of(ino).await;
+            return self.descriptions.migration_of(ino).await;
         }
         // The kernel requests it before the first write to any file.
-        if name == CAPABILITY && self.has_no_xattrs(ino) {
+        if name == CAPABILITY && self.inodes.has_no_xattrs(ino) {
             return Err(Errno::ENODATA.into());
         }
         match self
@@ -70,8 +71,8 @@ impl Client {
         // begin again.
         let _exclusive = match &open {
             Some(open) if name == CAPABILITY => {
-                let guard = self.lock_exclusive(open, |_| LeaseNeed::Exclusive).await?;
-                self.end_write(open, true).await?;
+                let guard = self.files.lock_exclusive(open, |_| LeaseNeed::Exclusive).await?;
+                self.files.end_write(open, true).await?;
                 Some(guard)
             }
             _ => None,
@@ -81,10 +82,6 @@ impl Client {
             .change_as(credentials, MetaOp::SetXattr { ino, name, value, mode, kill_sgid })
             .await
             .map(drop)
-    }
-
-    fn has_no_xattrs(&self, ino: InodeId) -> bool {
-        self.inodes.open(ino).is_some_and(|open| open.content.lock().has_no_xattrs)
     }
 
     /// Returns the names of all stored attributes.
@@ -99,5 +96,24 @@ impl Client {
     pub async fn removexattr(&self, credentials: Credentials, ino: InodeId, name: &[u8]) -> Result<()> {
         let name = Bytes::copy_from_slice(name);
         self.session.change_as(credentials, MetaOp::RemoveXattr { ino, name }).await.map(drop)
+    }
+
+    /// Changes a directory's stripe pattern, as its owner or root.
+    async fn set_pattern(&self, credentials: Credentials, dir: InodeId, json: &[u8]) -> Result<()> {
+        let attr = self.getattr(dir).await?;
+        if credentials.uid != 0 && credentials.uid != attr.uid {
+            return Err(Error::new(
+                Errno::EPERM,
+                format!("only the owner of directory {dir} may set its pattern"),
+            ));
+        }
+        let change = parse_change(json)?;
+        self.session.change_as(credentials, MetaOp::SetPattern { dir, change }).await.map(drop)
+    }
+
+    /// Requests the migration of a file to groups of another scheme or pool, as its owner or root.
+    async fn migrate(&self, credentials: Credentials, ino: InodeId, json: &[u8]) -> Result<()> {
+        let PatternChange { pool, scheme, .. } = parse_change(json)?;
+        self.session.change_as(credentials, MetaOp::Migrate { ino, pool, scheme }).await.map(drop)
     }
 }

@@ -3,20 +3,19 @@
 //! of a recall, and why there is no deadlock.
 
 use crate::Client;
-use crate::file::close::BlockAccuracy;
 use crate::file::inode::{InodeUse, OpenInode};
 use crate::kernel::invalidation::KernelCaches;
 use crate::kernel::page_fill::Bypass;
 use crate::session::lease_expiry::CHECK_INTERVAL;
 use crate::session::lease_holder::{Concerned, GivenBack, LeaseHolder, LocalFuture, Resume};
 use crate::session::leases::RecallTerms;
-use crate::session::recall::{RETRY_PAUSE, warn_if_slow};
+use crate::session::recall::warn_if_slow;
 use std::cell::RefCell;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::{Errno, HashSet, InodeId};
+use types::{HashSet, InodeId};
 use wire::{AsyncCreate, LeaseMode, MetaOp, ReportedSize};
 
 /// How long unused inodes are collected before their leases are released.
@@ -59,14 +58,15 @@ impl NotDropped {
 
 impl LeaseHolder for Client {
     fn commit_creates_before<'a>(&'a self, op: &'a MetaOp) -> LocalFuture<'a, ()> {
-        Box::pin(Client::commit_creates_before(self, op))
+        Box::pin(self.names.async_creates.commit_before(op, &self.inodes))
     }
 
     fn give_back(&self, ino: InodeId, terms: RecallTerms) -> LocalFuture<'_, GivenBack> {
         Box::pin(async move {
             // Applications have asynchronously created files: the next session must see them.
             let dir = self.names.lease_key(ino).inode();
-            warn_if_slow((ino, "sending asynchronous creates"), self.commit_creates_in(dir)).await;
+            warn_if_slow((ino, "sending asynchronous creates"), self.names.async_creates.commit_in(dir))
+                .await;
             let inode = self.inodes.note_recall(ino);
             if let Some(inode) = &inode {
                 inode.pending_recalls.fetch_add(1, Ordering::Relaxed);
@@ -89,8 +89,11 @@ impl LeaseHolder for Client {
                     bypasses = Some(self.kernel.drop_cached(ino, Some(inode), Bypass::Once).await);
                     exclusive = inode.io_lock.write().await;
                 }
-                warn_if_slow((ino, "reporting its size"), self.report_and_unload(inode, terms.remaining))
-                    .await;
+                warn_if_slow(
+                    (ino, "reporting its size"),
+                    self.files.report_and_unload(inode, terms.remaining),
+                )
+                .await;
                 self.inodes.drop_reported(ino);
             }
             // Checked before the inode's usage: a file whose create completes in between is in use
@@ -147,44 +150,11 @@ impl LeaseHolder for Client {
     }
 
     fn seal_creates(&self, concerned: Concerned<'_>) -> Vec<AsyncCreate> {
-        Client::seal_creates(self, concerned)
+        self.names.async_creates.seal_in(concerned)
     }
 }
 
 impl Client {
-    /// Reports to the service what only this session knows. The caller holds the I/O lock
-    /// exclusively. Repeats until it succeeds or the session ends, since the service then recovers
-    /// the size itself.
-    async fn report_and_unload(&self, inode: &OpenInode, remaining: Option<LeaseMode>) {
-        self.flush_dirty(inode).await;
-        loop {
-            // Changes that may still be in flight must not arrive after those of other sessions.
-            let mut reported = self.renew_tainted_epoch(inode).await;
-            // Chunks beyond the end are truncated before other sessions get the lease.
-            if reported.is_ok() {
-                reported = self.finish_truncate(inode).await;
-            }
-            if reported.is_ok() {
-                reported = self
-                    .end_write_with(inode, remaining != Some(LeaseMode::Shared), BlockAccuracy::Estimated)
-                    .await;
-            }
-            match reported {
-                Err(error) if error.errno != Errno::ESTALE && self.session.end_cause().is_none() => {
-                    tracing::warn!(ino = %inode.ino, %error, "a lease can't be given back: size and times could not be reported; retrying");
-                    rt::sleep(RETRY_PAUSE).await;
-                }
-                _ => break,
-            }
-        }
-        let mut content = inode.content.lock();
-        inode.pending_recalls.fetch_sub(1, Ordering::Relaxed);
-        match remaining {
-            Some(LeaseMode::Permissions) | None => content.unload(),
-            Some(mode) => content.lease = mode,
-        }
-    }
-
     /// Releases unused leases, for as long as the session lives.
     pub(crate) async fn release_leases(self: Arc<Self>) {
         while self.session.end_cause().is_none() {
@@ -281,7 +251,7 @@ impl Client {
         let invalidations = open.iter().zip(flushing).map(|(inode, flushing)| async move {
             // Before other sessions get leases.
             if let Some(flushing) = flushing {
-                self.flush_extent(inode, flushing).await;
+                self.files.flush_extent(inode, flushing).await;
             }
             let invalidated =
                 rt::timeout(PAGE_DROP_WAIT, self.kernel.drop_cached(inode.ino, Some(inode), Bypass::Once))

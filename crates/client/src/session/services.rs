@@ -413,6 +413,18 @@ impl Session {
         self.services.channels.owners()
     }
 
+    /// Syncs everything that the owner of a partition has answered.
+    pub(crate) async fn sync_metadata(&self, partition: PartitionId) -> Result<()> {
+        self.send_for(partition, None, RequestUser::default(), MetaOp::Sync).await.map(drop)
+    }
+
+    /// Like `sync_metadata`, for all partitions.
+    pub(crate) async fn sync_all_metadata(&self) -> Result<()> {
+        let owners = self.owners().into_iter();
+        let synced = rt::join_all(owners.map(|(partition, _)| self.sync_metadata(partition)).collect()).await;
+        synced.into_iter().collect()
+    }
+
     /// Starts the handling of recalls for every service, for as long as the session lives, and
     /// redirects requests of partitions that move.
     pub(super) async fn handle_services(self: Arc<Self>) {

@@ -15,7 +15,7 @@
 //! before is no loss: it comes from a service that has not used the store since, and has nothing
 //! there to lose.
 
-use crate::file::striping::ChunkLocation;
+use crate::file::chunk_files::striping::ChunkLocation;
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{GroupId, HashMap};

@@ -43,7 +43,7 @@ mod invariants;
 
 use self::phase::{Event, Phase};
 use crate::file::access::{LeaseNeed, ended_lease};
-use crate::file::lease_epoch::LeaseContext;
+use crate::file::chunk_files::lease_epoch::LeaseContext;
 use crate::file::size_recovery::LastSize;
 use crate::file::write_behind::{DirtyExtent, FlushFailures};
 use crate::session::verifiers::Unsynced;

@@ -94,7 +94,7 @@ impl File {
         self.mark_written();
         let done = async {
             self.client.fallocate(&self.handle, mode, range).await?;
-            self.client.clear_suid_sgid(&self.handle, who).await
+            self.client.files.clear_suid_sgid(&self.handle, who).await
         };
         self.map_error(done.await)
     }
@@ -123,7 +123,7 @@ impl File {
         let copied = async {
             let copied =
                 self.client.copy_file_range(&self.handle, offset, &to.handle, to_offset, len).await?;
-            self.client.clear_suid_sgid(&to.handle, who).await?;
+            self.client.files.clear_suid_sgid(&to.handle, who).await?;
             Ok(copied)
         };
         self.map_error(copied.await)

@@ -5,9 +5,9 @@
 //! the demand on each disk. Concurrent writes may still make a target refuse. Then the client frees
 //! what the other targets have reserved.
 
-use crate::Client;
-use crate::file::lease_epoch::LeaseContext;
-use crate::file::striping::Chunked;
+use super::ChunkFiles;
+use crate::file::chunk_files::lease_epoch::LeaseContext;
+use crate::file::chunk_files::striping::Chunked;
 use std::collections::BTreeMap;
 use types::{ByteRange, ClusterMap, Errno, Error, GroupId, Layout, NodeId, Result, TargetId};
 use wire::{AllocateMode, MemberSpace, ReservationSpace, StorageOp, StorageReply};
@@ -20,7 +20,7 @@ struct Demand {
     free: u64,
 }
 
-impl Client {
+impl ChunkFiles {
     /// Executes `op` on every stripe, which allocates space for a range.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Client {
                 let location = self.location_when_known(group).await?;
                 for &range in &space.gaps {
                     let op = StorageOp::Allocate { range, how: AllocateMode::Punch };
-                    self.send_storage(under, (location, chunk_file), op, None).await?;
+                    self.send(under, (location, chunk_file), op, None).await?;
                 }
                 Ok::<(), Error>(())
             }

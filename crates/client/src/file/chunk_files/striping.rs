@@ -1,13 +1,13 @@
 //! Striped transfers: assigns bytes to targets and transfers to all targets concurrently.
 
-use crate::Client;
+use super::ChunkFiles;
+use crate::file::chunk_files::lease_epoch::LeaseContext;
 use crate::file::content::LengthBounds;
-use crate::file::lease_epoch::LeaseContext;
 use rt::IoBuf;
 use std::time::Duration;
 use types::{
     ByteRange, ChunkFileId, Errno, Error, Group, GroupId, InodeId, Layout, Result, Scheme, TargetId,
-    TargetState,
+    TargetState, Timestamp,
 };
 use wire::{DataPath, LeaseMode, StorageOp, StorageReply};
 
@@ -58,6 +58,16 @@ pub(crate) struct Allocated {
     pub(crate) lens: Vec<u64>,
 }
 
+/// What a file's chunk files report.
+pub(crate) struct Measured {
+    /// End of the file, as far as its chunks reach.
+    pub(crate) end: u64,
+    /// Allocated blocks of 512 bytes.
+    pub(crate) blocks: u64,
+    /// Latest mtime of the chunk files.
+    pub(crate) mtime: Timestamp,
+}
+
 /// Where a chunk file is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum ChunkLocation {
@@ -74,7 +84,7 @@ enum Execution {
     Once,
 }
 
-impl Client {
+impl ChunkFiles {
     /// Returns the chunk location for a group.
     ///
     /// # Errors
@@ -110,7 +120,7 @@ impl Client {
         }
     }
 
-    /// Like [`Client::chunk_location`], but waits for a group that isn't in the map yet.
+    /// Like [`ChunkFiles::chunk_location`], but waits for a group that isn't in the map yet.
     pub(crate) async fn location_when_known(&self, group: GroupId) -> Result<ChunkLocation> {
         let until_ns = rt::monotonic_ns() + MAP_TIMEOUT.as_nanos() as u64;
         loop {
@@ -134,8 +144,8 @@ impl Client {
     ) -> Result<()> {
         let destination = (self.location_when_known(group).await?, chunk_file);
         let reply = match execution {
-            Execution::Repeatable => self.send_storage(under, destination, op, Some(buf)).await,
-            Execution::Once => self.send_storage_once(under, destination, op, Some(buf)).await,
+            Execution::Repeatable => self.send(under, destination, op, Some(buf)).await,
+            Execution::Once => self.send_once(under, destination, op, Some(buf)).await,
         };
         reply.map(drop)
     }
@@ -227,14 +237,14 @@ impl Client {
             let (op, chunk_file) = (op(stripe), layout.chunk_file(under.ino, stripe));
             async move {
                 let destination = (self.location_when_known(group).await?, chunk_file);
-                let reply = self.send_storage(under, destination, op, None).await?;
+                let reply = self.send(under, destination, op, None).await?;
                 Ok::<_, Error>((stripe, reply))
             }
         });
         rt::join_all(calls.collect()).await.into_iter().collect()
     }
 
-    /// Like [`Client::on_every_stripe`], with the known length of each chunk file.
+    /// Like [`ChunkFiles::on_every_stripe`], with the known length of each chunk file.
     pub(crate) async fn on_every_known_stripe(
         &self,
         under: LeaseContext,
@@ -242,14 +252,30 @@ impl Client {
         op: impl Fn(usize) -> StorageOp,
     ) -> Result<Vec<StorageReply>> {
         let layout = chunked.layout;
-        let calls = layout.groups.iter().enumerate().map(|(stripe, &group)| {
-            let (op, chunk_file) = (op(stripe), layout.chunk_file(under.ino, stripe));
-            let under = chunked.under(under, stripe);
-            async move {
-                self.send_storage(under, (self.location_when_known(group).await?, chunk_file), op, None).await
-            }
-        });
+        let calls =
+            layout.groups.iter().enumerate().map(|(stripe, &group)| {
+                let (op, chunk_file) = (op(stripe), layout.chunk_file(under.ino, stripe));
+                let under = chunked.under(under, stripe);
+                async move {
+                    self.send(under, (self.location_when_known(group).await?, chunk_file), op, None).await
+                }
+            });
         rt::join_all(calls.collect()).await.into_iter().collect()
+    }
+
+    /// Stats the chunk files of a file, except for lost ones.
+    pub(crate) async fn measure(&self, under: LeaseContext, layout: &Layout) -> Result<Measured> {
+        let replies = self.on_present_stripes(under, layout, |_| StorageOp::Stat).await?;
+        let mut measured = Measured { end: 0, blocks: 0, mtime: Timestamp::default() };
+        let mut lens = vec![0; layout.groups.len()];
+        for (stripe, reply) in replies {
+            let StorageReply::Stat { len, blocks, mtime, .. } = reply else { continue };
+            lens[stripe] = len;
+            measured.blocks += blocks;
+            measured.mtime = measured.mtime.max(mtime);
+        }
+        measured.end = layout::file_end(layout, &lens);
+        Ok(measured)
     }
 
     /// Returns the allocated space of all chunk files; lost ones count as empty.
@@ -265,7 +291,7 @@ impl Client {
         Ok(Allocated::of(stripes))
     }
 
-    /// Like [`Client::allocated`], with an estimate from the file's size for chunk files on targets
+    /// Like [`ChunkFiles::allocated`], with an estimate from the file's size for chunk files on targets
     /// that don't answer.
     ///
     /// Errors: `ESTALE` when the session has ended.
@@ -284,13 +310,7 @@ impl Client {
                     Some(TargetState::Online) => {
                         let name = layout.chunk_file(ino, stripe);
                         let destination = (self.chunk_location(group)?, name);
-                        self.send_storage(
-                            LeaseContext::without_lease(ino),
-                            destination,
-                            StorageOp::Stat,
-                            None,
-                        )
-                        .await
+                        self.send(LeaseContext::without_lease(ino), destination, StorageOp::Stat, None).await
                     }
                     _ => Err(Errno::EHOSTDOWN.into()),
                 };

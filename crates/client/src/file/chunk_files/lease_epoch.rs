@@ -9,15 +9,25 @@
 //! changes by this session as well as those by others. So its epoch is *tainted*: before the file
 //! is used again, or its lease is given back, the client asks the service for another epoch.
 
+use super::ChunkFiles;
 use crate::file::access::{ended_lease, is_lease_over};
+use crate::file::chunk_files::striping::ChunkLocation;
 use crate::file::inode::OpenInode;
-use crate::file::striping::ChunkLocation;
-use crate::{Client, file_info};
+use crate::file_info;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
 use types::{InodeId, Layout, Result};
 use wire::{MetaOp, StorageOp};
 
 /// How often a request is sent in another epoch before its operation restarts.
 pub(crate) const MAX_RENEWALS: u32 = 8;
+
+/// How often a slow change checks that its lease is still held.
+const LEASE_CHECK: Duration = Duration::from_millis(500);
+/// How long a change is still retried after its lease has ended: together with [`LEASE_CHECK`],
+/// less than the session waits for it.
+const RETRY_TIME: Duration = Duration::from_millis(3_500);
 
 /// Greater than every epoch: the current one, whatever it is, is tainted.
 const ANY_EPOCH: u64 = u64::MAX;
@@ -40,7 +50,7 @@ impl LeaseContext {
     }
 }
 
-impl Client {
+impl ChunkFiles {
     /// Returns an epoch greater than `past`, if the session still holds the same lease. Callable
     /// under the I/O lock: the service recalls nothing for it.
     ///
@@ -103,11 +113,43 @@ impl Client {
         layout.groups.iter().any(|group| matches!(self.chunk_location(*group), Ok(ChunkLocation::Group(_))))
     }
 
-    /// Like [`Client::renew_tainted_epoch`]; returns false if the lease has ended meanwhile.
+    /// Like [`ChunkFiles::renew_tainted_epoch`]; returns false if the lease has ended meanwhile.
     pub(crate) async fn try_renew_tainted_epoch(&self, inode: &OpenInode) -> Result<bool> {
         match self.renew_tainted_epoch(inode).await {
             Err(error) if is_lease_over(&error) => Ok(false),
             left => left.map(|()| true),
+        }
+    }
+
+    /// Changes chunk files under the lease of a generation, which the caller has just checked. If
+    /// the lease ends meanwhile, the change isn't retried for longer than the session waits before
+    /// it permits other sessions: it could overwrite their changes. `is_durable`: the change is on
+    /// disk when it is answered.
+    ///
+    /// # Errors
+    /// `EndedLease`: the generation has ended, and the outcome of the change is uncertain.
+    pub(crate) async fn change_under_lease<T>(
+        &self,
+        inode: &OpenInode,
+        generation: u64,
+        is_durable: bool,
+        mut change: Pin<&mut impl Future<Output = Result<T>>>,
+    ) -> Result<T> {
+        let unanswered = InFlightChange::new(inode, generation, self.session.verifiers.losses(), is_durable);
+        let mut ended_ns = None;
+        loop {
+            if let Some(done) = rt::timeout(LEASE_CHECK, change.as_mut()).await {
+                if done.is_ok() {
+                    unanswered.end();
+                }
+                return done;
+            }
+            if let Err(ended) = inode.content.lock().check_generation(inode.ino, generation) {
+                let since_ns = *ended_ns.get_or_insert_with(rt::monotonic_ns);
+                if rt::monotonic_ns().saturating_sub(since_ns) > RETRY_TIME.as_nanos() as u64 {
+                    return Err(ended);
+                }
+            }
         }
     }
 }

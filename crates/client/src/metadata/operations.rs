@@ -1,13 +1,11 @@
-//! Names, and attributes that don't concern content.
+//! Operations on names and attributes, as the front ends call them.
 
 use crate::file::access::LeaseNeed;
-use crate::file::lease_epoch::LeaseContext;
 use crate::kernel::estale::ESTALE_WINDOW;
+use crate::metadata::readdir::Listing;
 use crate::session::leases::{Answer, RequestStamp};
-use crate::{Client, entry, unexpected};
+use crate::{CachedAttr, Client, StatFs, entry, unexpected};
 use bytes::Bytes;
-use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::{Attr, Credentials, Errno, FileKind, InodeId, Result, SetAttr};
 use wire::{MetaOp, MetaReply, RenameMode};
@@ -15,26 +13,6 @@ use wire::{MetaOp, MetaReply, RenameMode};
 /// How often a lookup is repeated because the inode that it found is gone: other sessions may
 /// replace the name that fast.
 const MAX_LOOKUPS: u32 = 16;
-
-/// Attributes, and whether they may be cached. Uncacheable ones were valid at some time between
-/// request and answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CachedAttr {
-    /// The attributes.
-    pub attr: Attr,
-    /// The attributes may be cached until an [`crate::Invalidate`] call.
-    pub cacheable: bool,
-    /// The directory entry by which the inode was found or created may be cached likewise.
-    pub name_cacheable: bool,
-}
-
-impl Deref for CachedAttr {
-    type Target = Attr;
-
-    fn deref(&self) -> &Attr {
-        &self.attr
-    }
-}
 
 /// Result of a lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,8 +58,8 @@ impl Client {
                 }
                 Ok(answer) => {
                     let last = attempt >= MAX_LOOKUPS;
-                    let known = self.referenced(parent, answer)?;
-                    match self.current(reports, known).await {
+                    let known = self.attributes.referenced(parent, answer)?;
+                    match self.attributes.current(reports, known).await {
                         Ok(known) if self.hold_found(credentials, &known, last).await? => {
                             return Ok(Found::Known(known));
                         }
@@ -168,22 +146,22 @@ impl Client {
     /// the file was gone. Returns false if this one is gone too; the kernel's reference is then
     /// dropped.
     async fn hold_found(&self, credentials: Credentials, known: &CachedAttr, last: bool) -> Result<bool> {
-        let Some(client) = self.weak_self.upgrade() else { return Ok(true) };
         if known.kind() != FileKind::Regular || !self.recent_estale.has(credentials.pid, rt::monotonic_ns) {
             return Ok(true);
         }
         let inode = self.inodes.acquire(known.ino);
-        let held = self.ensure_lease(&inode, LeaseNeed::Read).await;
+        let held = self.files.ensure_lease(&inode, LeaseNeed::Read).await;
         match held {
             Ok(()) => {
+                let files = self.files.clone();
                 rt::spawn(async move {
                     rt::sleep(ESTALE_WINDOW).await;
-                    client.end_use(&inode).await;
+                    files.end_use(&inode).await;
                 });
                 Ok(true)
             }
             Err(error) => {
-                self.end_use(&inode).await;
+                self.files.end_use(&inode).await;
                 self.drop_found(known.ino, error, last).map(|()| false)
             }
         }
@@ -209,78 +187,42 @@ impl Client {
 
     /// Returns the current attributes.
     pub async fn getattr(&self, ino: InodeId) -> Result<CachedAttr> {
-        if self.names.has_pending_in(ino) {
-            Box::pin(self.commit_creates_in(ino)).await;
-        }
-        if let Some((stamp, attr)) = self.names.attributes(&self.session.leases, ino) {
-            return Ok(self.known(stamp, ino, attr));
-        }
-        loop {
-            let reports = self.inodes.reports(ino);
-            let answer = self.session.query(MetaOp::Getattr { ino }).await?;
-            let attr = self.inodes.overlay(entry(answer.reply)?);
-            self.note_flags(answer.stamp, &attr);
-            self.inodes.note_directory(&attr);
-            if self.inodes.reports(ino) != reports {
-                continue;
-            }
-            let is_cacheable = self.session.leases.is_cacheable(answer.stamp, ino);
-            let known = CachedAttr { cacheable: is_cacheable, name_cacheable: is_cacheable, attr };
-            if known.cacheable || attr.kind() != FileKind::Regular {
-                return Box::pin(self.with_blocks(known)).await;
-            }
-            let attr = self.while_lease_lasts(async || self.with_chunks(attr).await).await?;
-            if self.inodes.reports(ino) == reports {
-                return Ok(CachedAttr { attr, ..known });
-            }
-        }
+        self.attributes.getattr(ino).await
     }
 
     /// Returns the attributes of a directory of which only mode, owner and group are known to be
     /// current. The others are those of this session's last change of the directory. The caller
     /// must use only mode, owner and group.
     pub fn permissions(&self, ino: InodeId) -> Option<CachedAttr> {
-        let attr = self.names.permissions(&self.session.leases, ino)?;
-        Some(CachedAttr { attr, cacheable: false, name_cacheable: false })
+        self.attributes.permissions(ino)
     }
 
-    /// Adds the allocated blocks to the attributes of a file that no other session is writing.
-    async fn with_blocks(&self, known: CachedAttr) -> Result<CachedAttr> {
-        let Some(layout) = self.inodes.unreported_chunks(known.ino) else { return Ok(known) };
-        let blocks = self.allocated_estimate(known.ino, &layout, known.size).await?.blocks;
-        Ok(CachedAttr { attr: Attr { blocks, ..known.attr }, ..known })
+    /// Returns about `limit` entries after `cookie` (0 for the start). With `attributes`, the
+    /// caller calls [`Client::remember`] for every entry whose attributes it passes to the kernel.
+    pub async fn readdir(&self, dir: InodeId, cookie: u64, limit: u32, attributes: bool) -> Result<Listing> {
+        self.readdir_for(Credentials::default(), dir, cookie, limit, attributes).await
     }
 
-    /// Merges the sizes and times of the chunk files into the attributes of a file that others may
-    /// be writing.
-    async fn with_chunks(&self, attr: Attr) -> Result<Attr> {
-        let open = self.inodes.open(attr.ino).and_then(|open| {
-            let content = open.content.lock();
-            let known = || (content.under(attr.ino), content.layout.clone(), content.inline.is_some());
-            content.phase.is_loaded().then(known)
-        });
-        let (attr, under, layout, inline) = match open {
-            Some((under, layout, inline)) => (attr, under, layout, inline),
-            None => {
-                let info = match self.open_info_once(attr.ino).await {
-                    // With squashed users, not every user may open every file. The service's
-                    // attributes are returned as they are.
-                    Err(error) if error.errno == Errno::EACCES => return Ok(attr),
-                    info => info?,
-                };
-                let under = LeaseContext { epoch: info.epoch, ..LeaseContext::without_lease(attr.ino) };
-                (self.inodes.overlay(info.attr), under, info.layout.map(Arc::new), info.inline.is_some())
-            }
-        };
-        let Some(layout) = layout.filter(|_| !inline) else { return Ok(attr) };
-        let measured = self.measure(under, &layout).await?;
-        let mut attr = Attr { size: attr.size.max(measured.end), blocks: measured.blocks, ..attr };
-        // An mtime that was set explicitly is newer than every earlier write, and its ctime proves
-        // that.
-        if measured.mtime > attr.ctime {
-            (attr.mtime, attr.ctime) = (measured.mtime, measured.mtime);
-        }
-        Ok(attr)
+    /// Like [`Client::readdir`], on behalf of a user.
+    pub async fn readdir_for(
+        &self,
+        credentials: Credentials,
+        dir: InodeId,
+        cookie: u64,
+        limit: u32,
+        attributes: bool,
+    ) -> Result<Listing> {
+        let reports = self.inodes.all_reports();
+        let op = MetaOp::Readdir { dir, cookie, limit, attributes, prefix: Bytes::new() };
+        let answer = self.session.query_as(credentials, op).await?;
+        Listing::of(answer, dir, attributes, reports, (&self.inodes, &self.session.leases))
+    }
+
+    /// Returns the space of all targets together, as management last measured it: management knows
+    /// which targets share a disk. Also returns the number of inodes, as the metadata services
+    /// count them, and an estimate of how many more their store can hold.
+    pub async fn statfs(&self) -> Result<StatFs> {
+        self.space.statfs().await
     }
 
     /// Sets attributes: the size first, then the others.
@@ -292,11 +234,11 @@ impl Client {
         size: Option<u64>,
     ) -> Result<CachedAttr> {
         if let Some(size) = size {
-            self.check_truncate(credentials, ino).await?;
+            self.access_checks.check_truncate(credentials, ino).await?;
             // The kernel doesn't expect that a truncating open changes the mode.
             let may_clear = set.kill_suid_sgid
                 && self.inodes.open(ino).is_some_and(|open| open.content.lock().may_have_suid_sgid());
-            self.truncate(ino, size, set.kill_suid_sgid).await?;
+            self.files.truncate(ino, size, set.kill_suid_sgid).await?;
             if may_clear {
                 self.kernel.drop_cached_attributes(ino).await;
             }
@@ -313,7 +255,7 @@ impl Client {
             Some(open) if set.mtime.is_some() && open.content.lock().has_unreported_state() => {
                 // Exclusive, so that the delayed report of an earlier write can't overwrite the
                 // time that is being set.
-                let _exclusive = self.lock_exclusive(open, |_| LeaseNeed::Exclusive).await?;
+                let _exclusive = self.files.lock_exclusive(open, |_| LeaseNeed::Exclusive).await?;
                 let answer = self.session.change_as(credentials, MetaOp::Setattr { ino, set }).await?;
                 open.content.lock().mtime = None;
                 answer
@@ -327,7 +269,9 @@ impl Client {
             content.note_times(&attr);
             open.atime_quiet_until_ns.store(0, Ordering::Relaxed);
         }
-        self.current(reports, self.known(answer.stamp, ino, self.inodes.overlay(attr))).await
+        self.attributes
+            .current(reports, self.attributes.known(answer.stamp, ino, self.inodes.overlay(attr)))
+            .await
     }
 
     /// Returns the target of a symlink.
@@ -350,7 +294,7 @@ impl Client {
     ) -> Result<CachedAttr> {
         let name = Bytes::copy_from_slice(name);
         let op = MetaOp::Create { parent, name, mode, umask, rdev, exclusive: true, requested_lease: None };
-        self.referenced(parent, self.session.change_as(credentials, op).await?)
+        self.attributes.referenced(parent, self.session.change_as(credentials, op).await?)
     }
 
     /// Creates a directory.
@@ -363,8 +307,8 @@ impl Client {
         umask: u32,
     ) -> Result<CachedAttr> {
         let op = MetaOp::Mkdir { parent, name: Bytes::copy_from_slice(name), mode, umask };
-        let made = self.referenced(parent, self.session.change_as(credentials, op).await?)?;
-        self.count_prefix_create(credentials, parent, name);
+        let made = self.attributes.referenced(parent, self.session.change_as(credentials, op).await?)?;
+        self.delegations.count_prefix_create(credentials, parent, name);
         Ok(made)
     }
 
@@ -377,7 +321,7 @@ impl Client {
         target: &[u8],
     ) -> Result<CachedAttr> {
         let (name, target) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(target));
-        self.referenced(
+        self.attributes.referenced(
             parent,
             self.session.change_as(credentials, MetaOp::Symlink { parent, name, target }).await?,
         )
@@ -395,15 +339,15 @@ impl Client {
         let reports = self.inodes.all_reports();
         let answer = self.session.change_as(credentials, op).await?;
         self.inodes.linked(ino);
-        let known = self.referenced(parent, answer)?;
-        self.current(reports, known).await
+        let known = self.attributes.referenced(parent, answer)?;
+        self.attributes.current(reports, known).await
     }
 
     /// Removes an entry that isn't a directory.
     pub async fn unlink(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<()> {
         let op = MetaOp::Unlink { parent, name: Bytes::copy_from_slice(name) };
         let attr = entry(self.session.change_as(credentials, op).await?.reply)?;
-        self.note_links(&attr);
+        self.inodes.note_links(&attr);
         Ok(())
     }
 
@@ -411,7 +355,7 @@ impl Client {
     pub async fn rmdir(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<()> {
         let op = MetaOp::Rmdir { parent, name: Bytes::copy_from_slice(name) };
         let attr = entry(self.session.change_as(credentials, op).await?.reply)?;
-        self.note_links(&attr);
+        self.inodes.note_links(&attr);
         Ok(())
     }
 
@@ -430,48 +374,11 @@ impl Client {
         match self.session.change_as(credentials, op).await?.reply {
             MetaReply::Renamed { other, .. } => {
                 if let Some(other) = other {
-                    self.note_links(&other);
+                    self.inodes.note_links(&other);
                 }
                 Ok(())
             }
             other => Err(unexpected(other)),
-        }
-    }
-
-    /// Counts the kernel reference that a reply adds.
-    fn referenced(&self, parent: InodeId, answer: Answer) -> Result<CachedAttr> {
-        let attr = entry(answer.reply)?;
-        self.inodes.remember(&attr);
-        Ok(self.known(answer.stamp, parent, self.inodes.overlay(attr)))
-    }
-
-    /// Adds to attributes whether they may be cached now. Those of a file with unreported block
-    /// counts may not.
-    pub(crate) fn known(&self, stamp: RequestStamp, parent: InodeId, attr: Attr) -> CachedAttr {
-        let is_whole = self.inodes.unreported_chunks(attr.ino).is_none();
-        self.note_flags(stamp, &attr);
-        self.inodes.note_directory(&attr);
-        CachedAttr {
-            attr,
-            name_cacheable: self.session.leases.is_cacheable(stamp, parent),
-            cacheable: is_whole && self.session.leases.is_cacheable(stamp, attr.ino),
-        }
-    }
-
-    /// Returns the attributes of another answer, or current ones if a report may have intervened
-    /// between that answer and the overlay.
-    async fn current(&self, reports: u64, known: CachedAttr) -> Result<CachedAttr> {
-        let stale = known.kind() == FileKind::Regular && self.inodes.all_reports() != reports;
-        if !stale {
-            return Ok(known);
-        }
-        let now = self.getattr(known.ino).await?;
-        Ok(CachedAttr { name_cacheable: known.name_cacheable, ..now })
-    }
-
-    fn note_links(&self, attr: &Attr) {
-        if attr.nlink == 0 {
-            self.inodes.unlinked(attr.ino);
         }
     }
 }
