@@ -159,7 +159,7 @@ impl Files {
             if !content.phase.is_writer() || !(content.phase.needs_report() || done) {
                 return Ok(());
             }
-            (content.size, content.mtime, content.layout.clone(), content.generation)
+            (content.size, content.phase.unreported_change(), content.layout.clone(), content.generation)
         };
         let Allocated { blocks, lens } = match &layout {
             Some(layout) if exact == BlockAccuracy::Exact => {
@@ -176,7 +176,7 @@ impl Files {
             // An earlier `EndWrite` succeeded, but its answer was lost. Later writes aren't on
             // record yet.
             self.change_as_client(MetaOp::BeginWrite { ino: inode.ino }).await?;
-            inode.content.lock().phase.on(Event::WriteBegunAgain);
+            inode.content.lock().on(Event::WriteBegunAgain);
             self.send_end_write(inode, generation, op).await?;
         }
         self.inodes.note_report(inode.ino);
@@ -186,8 +186,7 @@ impl Files {
             return Ok(());
         }
         content.note_lens(&lens, size);
-        content.phase.on(Event::Reported { done });
-        content.note_reported_change();
+        content.on(Event::Reported { done });
         Ok(())
     }
 

@@ -472,7 +472,7 @@ impl Files {
             // from what other sessions write, and stays.
             let is_exclusive = content.lease == LeaseMode::Write;
             if generation_check.is_ok() && is_exclusive && range.end > content.size {
-                content.phase.on(Event::ChunksExceedSize);
+                content.on(Event::ChunksExceedSize);
             }
             return Err(error);
         }
@@ -489,8 +489,7 @@ impl Files {
         }
         content.size = content.size.max(range.end);
         content.last_write_end = Some(range.end);
-        content.mtime = Some(rt::now());
-        content.phase.on(Event::Changed);
+        content.on(Event::Changed { at: rt::now() });
         // The kernel requests this with every write of an unprivileged application; mostly there is
         // nothing to clear.
         Ok(how.kill_suid_sgid && std::mem::take(&mut content.has_suid_sgid))

@@ -595,7 +595,7 @@ impl InodeTable {
                 // Other sessions may have extended a shared file further.
                 let shared = content.lease == LeaseMode::Shared;
                 attr.size = if shared { attr.size.max(content.size) } else { content.size };
-                if let Some(mtime) = content.mtime {
+                if let Some(mtime) = content.phase.unreported_change() {
                     attr.mtime = if shared { attr.mtime.max(mtime) } else { mtime };
                     attr.ctime = attr.ctime.max(mtime);
                 }

@@ -69,10 +69,10 @@ impl Files {
                 return Ok(());
             }
             content.load_info(file_info(reply)?);
-            content.mtime = None;
+            content.on(Event::TimeSet);
             let in_chunks = content.layout.clone().filter(|_| content.inline.is_none());
             if in_chunks.is_some() && size < old_size {
-                content.phase.on(Event::ChunksExceedSize);
+                content.on(Event::ChunksExceedSize);
             }
             in_chunks.filter(|_| content.phase.is_truncation_pending())
         };
@@ -141,7 +141,7 @@ impl Files {
         self.change_as_client(MetaOp::TruncateDone { ino: inode.ino }).await?;
         let mut content = inode.content.lock();
         content.check_generation(inode.ino, generation)?;
-        content.phase.on(Event::ChunksTruncated);
+        content.on(Event::ChunksTruncated);
         Ok(())
     }
 
@@ -169,7 +169,7 @@ impl Files {
             let mut content = inode.content.lock();
             content.check_generation(inode.ino, generation)?;
             content.layout = Some(layout.clone());
-            content.phase.on(Event::WriteBegun);
+            content.on(Event::WriteBegun);
             content.epoch = content.epoch.max(info.epoch);
             content.under(inode.ino)
         };
@@ -331,14 +331,13 @@ impl Files {
         content.check_generation(inode.ino, generation)?;
         if let Err(error) = done {
             if how == AllocateMode::Zero && range.end > content.size {
-                content.phase.on(Event::ChunksExceedSize);
+                content.on(Event::ChunksExceedSize);
             }
             return Err(error);
         }
-        content.phase.on(Event::Changed);
         // Also for reservations: the targets' local file systems count them as a change of the
         // chunks.
-        content.mtime = Some(rt::now());
+        content.on(Event::Changed { at: rt::now() });
         Ok(())
     }
 

@@ -123,8 +123,8 @@ mod tests {
         let layout =
             Layout { chunk_size: 65_536, pool: PoolId(1), scheme: Scheme::Single, groups, slots: vec![] };
         let mut content = Content { size, lease, ..Content::default() };
-        content.phase.on(Event::Loaded { truncation_pending: false });
-        content.phase.on(Event::WriteBegun);
+        content.on(Event::Loaded { truncation_pending: false });
+        content.on(Event::WriteBegun);
         content.layout = Some(Arc::new(layout));
         content
     }
@@ -165,9 +165,9 @@ mod tests {
     fn only_an_exclusive_writer_reports_a_size() {
         let mut shared = written_to(100, LeaseMode::Shared);
         let mut doubted = written_to(100, LeaseMode::Write);
-        doubted.phase.on(Event::ChangeUnanswered { in_chunks: true });
+        doubted.on(Event::ChangeUnanswered { in_chunks: true });
         let mut in_doubt = written_to(100, LeaseMode::Write);
-        in_doubt.phase.on(Event::EndUnanswered);
+        in_doubt.on(Event::EndUnanswered);
         let mut inline = Content { inline: Some(bytes::Bytes::new()), ..written_to(100, LeaseMode::Write) };
         for content in [&mut shared, &mut doubted, &mut in_doubt, &mut inline] {
             content.note_last_size();

@@ -44,7 +44,7 @@ impl Files {
         if ends && answer.is_err() {
             let mut content = inode.content.lock();
             if content.check_generation(inode.ino, generation).is_ok() {
-                content.phase.on(Event::EndUnanswered);
+                content.on(Event::EndUnanswered);
             }
         }
         Ok(entry(answer?)?.size)

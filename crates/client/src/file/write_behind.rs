@@ -214,8 +214,7 @@ impl Content {
         if is_delayed {
             self.last_write_end = Some(end);
             self.size = self.size.max(end);
-            self.mtime = Some(rt::now());
-            self.phase.on(Event::Changed);
+            self.on(Event::Changed { at: rt::now() });
         }
         is_delayed
     }
@@ -233,7 +232,7 @@ impl Content {
         // As if it had never been written; some targets may have stored their part.
         if extent.end() > extent.size {
             self.size = extent.size;
-            self.phase.on(Event::ChunksExceedSize);
+            self.on(Event::ChunksExceedSize);
         }
     }
 

@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn under_the_exclusive_lease_a_write_drops_only_its_pages() {
         let mut content = Content { lease: LeaseMode::Write, size: 10_000, ..Content::default() };
-        content.phase.on(Event::Loaded { truncation_pending: false });
+        content.on(Event::Loaded { truncation_pending: false });
         let at = |start, end| Place::At(ByteRange::new(start, end));
         let range = |start, end| Some(ByteRange::new(start, end));
         assert_eq!(content.changed_by(at(100, 10_000)), range(100, 10_000));
@@ -130,7 +130,7 @@ mod tests {
             assert_eq!(content.changed_by(at(100, 200)), None);
         }
         content.lease = LeaseMode::Write;
-        content.phase.on(Event::ChangeUnanswered { in_chunks: false });
+        content.on(Event::ChangeUnanswered { in_chunks: false });
         assert_eq!(content.changed_by(at(100, 200)), None);
     }
 }

@@ -1,6 +1,7 @@
 //! Operations on names and attributes, as the front ends call them.
 
 use crate::file::access::LeaseNeed;
+use crate::file::content::phase::Event;
 use crate::kernel::estale::ESTALE_WINDOW;
 use crate::metadata::readdir::Listing;
 use crate::session::leases::{Answer, RequestStamp};
@@ -257,7 +258,7 @@ impl Client {
                 // time that is being set.
                 let _exclusive = self.files.lock_exclusive(open, |_| LeaseNeed::Exclusive).await?;
                 let answer = self.session.change_as(credentials, MetaOp::Setattr { ino, set }).await?;
-                open.content.lock().mtime = None;
+                open.content.lock().on(Event::TimeSet);
                 answer
             }
             _ => self.session.change_as(credentials, MetaOp::Setattr { ino, set }).await?,

@@ -34,7 +34,6 @@ impl Content {
             !self.phase.is_writer() || self.layout.is_some(),
             "the service assigns a layout to every writer"
         );
-        assert!(self.phase.needs_report() || self.mtime.is_none(), "an unreported time is to be reported");
     }
 
     fn check_dirty_extent(&self) {

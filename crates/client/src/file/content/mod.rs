@@ -13,7 +13,7 @@
 //! |---|---|
 //! | knowledge | certain; *uncertain*: a change of size or inline content was not answered, and the state is loaded again before it is used |
 //! | writer record | none; *recorded*: the service expects a report (`BeginWrite`); *unconfirmed*: an `EndWrite` was not answered |
-//! | report | up to date; *needed*: size or mtime differ from the service's |
+//! | report | up to date; *needed*: size or mtime differ from the service's, which lacks the time of the last change |
 //! | chunks' ends | at the size; *truncation pending*: chunks may reach beyond it |
 //! | storage | empty; inline; converting (inline content and a layout); in chunks |
 //! | epoch | clean; *tainted*: an abandoned change may be in flight |
@@ -28,8 +28,7 @@
 //! - A generation ends by an unload, and its number isn't used again. Within a generation, content
 //!   is loaded once.
 //! - Unloaded content has no size, layout, epoch, record of a writer, or anything to report.
-//! - Only a recorded or unconfirmed writer has something to report; a writer has a layout. An mtime
-//!   is there only if something is to be reported.
+//! - Only a recorded or unconfirmed writer has something to report; a writer has a layout.
 //! - Uncertain content that is in chunks has a truncation pending: after a `Truncate`, the service
 //!   waits for it.
 //! - There is a dirty extent only under `Write`, of a recorded writer, in chunks, with certain
@@ -41,7 +40,7 @@ pub(crate) mod phase;
 #[cfg(debug_assertions)]
 mod invariants;
 
-use self::phase::{Event, Phase};
+use self::phase::{Actions, Event, Phase};
 use crate::file::access::{LeaseNeed, ended_lease};
 use crate::file::chunk_files::lease_epoch::LeaseContext;
 use crate::file::size_recovery::LastSize;
@@ -89,8 +88,6 @@ pub(crate) struct Content {
     pub(crate) tainted_epoch: u64,
     /// Size of the file; under a shared lease, as far as this session knows it.
     pub(crate) size: u64,
-    /// Last change of content that hasn't been reported to the metadata service.
-    pub(crate) mtime: Option<Timestamp>,
     pub(crate) layout: Option<Arc<Layout>>,
     /// Known lower bounds of the lengths of its chunk files.
     pub(crate) length_bounds: LengthBounds,
@@ -131,7 +128,6 @@ impl Default for Content {
             epoch: 0,
             tainted_epoch: 0,
             size: 0,
-            mtime: None,
             layout: None,
             length_bounds: None,
             inline: None,
@@ -152,6 +148,18 @@ impl Default for Content {
 }
 
 impl Content {
+    /// Applies an event to the phase, with everything that follows from it.
+    pub(crate) fn on(&mut self, event: Event) {
+        let (phase, Actions { ends_recovery, reported }) = self.phase.on(event);
+        self.phase = phase;
+        if ends_recovery {
+            self.end_last_size();
+        }
+        if let Some(change) = reported {
+            self.last_change = self.last_change.max(change);
+        }
+    }
+
     /// Whether its epoch is tainted: a change in flight could overwrite the results of further
     /// requests.
     pub(crate) fn is_tainted(&self) -> bool {
@@ -296,8 +304,7 @@ impl Content {
 
     /// Loads the metadata service's state of the file.
     pub(crate) fn load_info(&mut self, info: FileInfo) {
-        self.phase.on(Event::Loaded { truncation_pending: info.truncate_pending });
-        self.end_last_size();
+        self.on(Event::Loaded { truncation_pending: info.truncate_pending });
         self.size = info.attr.size;
         self.layout = info.layout.map(Arc::new);
         self.length_bounds = (!info.length_bounds.is_empty()).then(|| Arc::new(info.length_bounds));
@@ -329,7 +336,7 @@ impl Content {
         // it unchanged.
         let may_be_made = answer.as_ref().is_err_and(|error| error.errno != Errno::ERANGE);
         if may_be_made && self.check_generation(ino, generation).is_ok() {
-            self.phase.on(Event::ChangeUnanswered { in_chunks: self.is_in_chunks() });
+            self.on(Event::ChangeUnanswered { in_chunks: self.is_in_chunks() });
         }
     }
 
@@ -338,17 +345,11 @@ impl Content {
         (self.atime, self.last_change) = (attr.atime, attr.mtime.max(attr.ctime));
     }
 
-    /// Records that the last change has been reported, and counts as known to the service.
-    pub(crate) fn note_reported_change(&mut self) {
-        if let Some(mtime) = self.mtime.take() {
-            self.last_change = self.last_change.max(mtime);
-        }
-    }
-
     /// Whether a read at `now` updates the access time, which is `known` so far; if so, updates it.
     pub(crate) fn update_atime(&mut self, known: Timestamp, now: Timestamp) -> bool {
         self.atime = known;
-        let changed = self.mtime.map_or(self.last_change, |mtime| mtime.max(self.last_change));
+        let changed =
+            self.phase.unreported_change().map_or(self.last_change, |mtime| mtime.max(self.last_change));
         let is_due = self.phase.is_loaded() && types::needs_atime_update(self.atime, changed, now);
         if is_due {
             self.atime = now;

@@ -1,5 +1,7 @@
 //! The phases of a file's content, and the events that change them.
 
+use types::Timestamp;
+
 /// The phases of a file's content: one of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Phase {
@@ -38,7 +40,10 @@ enum WriterRecord {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Report {
     UpToDate,
-    Needed,
+    Needed {
+        /// The last change whose time the service doesn't have.
+        changed_at: Option<Timestamp>,
+    },
 }
 
 /// What happens to a file's content.
@@ -58,8 +63,14 @@ pub(crate) enum Event {
     WriteBegun,
     /// The same for a session that was a writer, unless it has lost its lease meanwhile.
     WriteBegunAgain,
-    /// The session has changed size or mtime.
-    Changed,
+    /// The session has changed size or content.
+    Changed {
+        /// When it did so.
+        at: Timestamp,
+    },
+    /// The time of the last change was set explicitly: that of the session's own changes is not to
+    /// be reported.
+    TimeSet,
     /// The service has size and mtime.
     Reported {
         /// The record of the writer has ended.
@@ -73,22 +84,38 @@ pub(crate) enum Event {
     ChunksTruncated,
 }
 
+/// What a change of phase means for the rest of the content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[must_use]
+pub(crate) struct Actions {
+    /// The service has recovered the file since the session last knew its size under another lease.
+    pub(crate) ends_recovery: bool,
+    /// The service has this change of the session now.
+    pub(crate) reported: Option<Timestamp>,
+}
+
 impl Phase {
-    /// Applies an event.
-    pub(crate) fn on(&mut self, event: Event) {
+    /// Returns the phase after an event, and what follows from it.
+    pub(crate) fn on(self, event: Event) -> (Phase, Actions) {
+        let (mut next, mut actions) = (self, Actions::default());
         match event {
             Event::Loaded { truncation_pending } => {
-                self.knowledge = Knowledge::Certain;
-                self.truncation_pending |= truncation_pending;
+                next.knowledge = Knowledge::Certain;
+                next.truncation_pending |= truncation_pending;
+                actions.ends_recovery = true;
             }
             Event::ChangeUnanswered { in_chunks } => {
-                self.knowledge = Knowledge::Uncertain;
-                self.truncation_pending |= in_chunks;
+                next.knowledge = Knowledge::Uncertain;
+                next.truncation_pending |= in_chunks;
             }
-            Event::ChunksExceedSize => self.truncation_pending = true,
-            Event::ChunksTruncated => self.truncation_pending = false,
-            event => self.writer = self.writer.after(event),
+            Event::ChunksExceedSize => next.truncation_pending = true,
+            Event::ChunksTruncated => next.truncation_pending = false,
+            event => next.writer = self.writer.after(event),
         }
+        if let Event::Reported { .. } = event {
+            actions.reported = self.unreported_change();
+        }
+        (next, actions)
     }
 
     /// Whether the service's state is loaded, which may be uncertain.
@@ -118,10 +145,15 @@ impl Phase {
 
     /// Whether size or mtime differ from what the metadata service has.
     pub(crate) fn needs_report(self) -> bool {
-        matches!(
-            self.writer,
-            WriterRecord::Recorded(Report::Needed) | WriterRecord::Unconfirmed(Report::Needed)
-        )
+        matches!(self.writer.report(), Some(Report::Needed { .. }))
+    }
+
+    /// The last change whose time is to be reported.
+    pub(crate) fn unreported_change(self) -> Option<Timestamp> {
+        match self.writer.report() {
+            Some(Report::Needed { changed_at }) => changed_at,
+            _ => None,
+        }
     }
 
     /// Whether chunks may reach beyond the size.
@@ -131,14 +163,23 @@ impl Phase {
 }
 
 impl WriterRecord {
+    fn report(self) -> Option<Report> {
+        match self {
+            WriterRecord::None => None,
+            WriterRecord::Recorded(report) | WriterRecord::Unconfirmed(report) => Some(report),
+        }
+    }
+
     fn after(self, event: Event) -> WriterRecord {
         use WriterRecord::{None, Recorded, Unconfirmed};
         match (event, self) {
             (Event::WriteBegun, None) => Recorded(Report::UpToDate),
             (Event::WriteBegun | Event::WriteBegunAgain, Unconfirmed(report)) => Recorded(report),
-            (Event::Changed, Recorded(_)) => Recorded(Report::Needed),
-            (Event::Changed, Unconfirmed(_)) => Unconfirmed(Report::Needed),
-            (Event::Changed, None) => {
+            (Event::Changed { at }, Recorded(_)) => Recorded(Report::Needed { changed_at: Some(at) }),
+            (Event::Changed { at }, Unconfirmed(_)) => Unconfirmed(Report::Needed { changed_at: Some(at) }),
+            (Event::TimeSet, Recorded(report)) => Recorded(report.without_time()),
+            (Event::TimeSet, Unconfirmed(report)) => Unconfirmed(report.without_time()),
+            (Event::Changed { .. }, None) => {
                 debug_assert!(false, "the session changes chunks as a writer only");
                 None
             }
@@ -148,6 +189,15 @@ impl WriterRecord {
             (Event::Reported { done: false }, Unconfirmed(_)) => Unconfirmed(Report::UpToDate),
             (Event::EndUnanswered, Recorded(report)) => Unconfirmed(report),
             (_, unchanged) => unchanged,
+        }
+    }
+}
+
+impl Report {
+    fn without_time(self) -> Report {
+        match self {
+            Report::UpToDate => Report::UpToDate,
+            Report::Needed { .. } => Report::Needed { changed_at: None },
         }
     }
 }
@@ -164,15 +214,18 @@ mod tests {
         writing: bool,
         end_uncertain: bool,
         unreported: bool,
+        mtime: Option<Timestamp>,
         truncate_pending: bool,
     }
 
     impl Flags {
-        fn on(&mut self, event: Event) {
+        fn on(&mut self, event: Event) -> Actions {
+            let mut actions = Actions::default();
             match event {
                 Event::Loaded { truncation_pending } => {
                     (self.loaded, self.uncertain) = (true, false);
                     self.truncate_pending |= truncation_pending;
+                    actions.ends_recovery = true;
                 }
                 Event::ChangeUnanswered { in_chunks } => {
                     self.uncertain = true;
@@ -180,15 +233,18 @@ mod tests {
                 }
                 Event::WriteBegun => (self.writing, self.end_uncertain) = (true, false),
                 Event::WriteBegunAgain => self.end_uncertain = false,
-                Event::Changed => self.unreported = true,
+                Event::Changed { at } => (self.unreported, self.mtime) = (true, Some(at)),
+                Event::TimeSet => self.mtime = None,
                 Event::Reported { done } => {
                     (self.unreported, self.writing) = (false, !done);
                     self.end_uncertain &= !done;
+                    actions.reported = self.mtime.take();
                 }
                 Event::EndUnanswered => self.end_uncertain = true,
                 Event::ChunksExceedSize => self.truncate_pending = true,
                 Event::ChunksTruncated => self.truncate_pending = false,
             }
+            actions
         }
 
         /// Whether the client lets an event happen.
@@ -196,14 +252,14 @@ mod tests {
             match event {
                 Event::Loaded { .. } => true,
                 // A report that doesn't end the record isn't sent without one.
-                Event::Changed | Event::Reported { .. } | Event::EndUnanswered => self.writing,
-                Event::WriteBegunAgain => true,
+                Event::Changed { .. } | Event::Reported { .. } | Event::EndUnanswered => self.writing,
+                Event::WriteBegunAgain | Event::TimeSet => true,
                 _ => self.loaded,
             }
         }
 
-        fn queries(&self) -> [bool; 7] {
-            [
+        fn queries(&self) -> ([bool; 7], Option<Timestamp>) {
+            let phases = [
                 self.loaded,
                 self.loaded && !self.uncertain,
                 self.uncertain,
@@ -211,12 +267,13 @@ mod tests {
                 self.writing && !self.end_uncertain,
                 self.unreported,
                 self.truncate_pending,
-            ]
+            ];
+            (phases, self.mtime)
         }
     }
 
-    fn queries(phase: Phase) -> [bool; 7] {
-        [
+    fn queries(phase: Phase) -> ([bool; 7], Option<Timestamp>) {
+        let phases = [
             phase.is_loaded(),
             phase.is_certain(),
             phase.is_uncertain(),
@@ -224,17 +281,21 @@ mod tests {
             phase.is_recorded_writer(),
             phase.needs_report(),
             phase.is_truncation_pending(),
-        ]
+        ];
+        (phases, phase.unreported_change())
     }
 
-    const EVENTS: [Event; 12] = [
+    const AT: [Timestamp; 2] = [Timestamp { secs: 1, nanos: 0 }, Timestamp { secs: 2, nanos: 0 }];
+    const EVENTS: [Event; 14] = [
         Event::Loaded { truncation_pending: false },
         Event::Loaded { truncation_pending: true },
         Event::ChangeUnanswered { in_chunks: false },
         Event::ChangeUnanswered { in_chunks: true },
         Event::WriteBegun,
         Event::WriteBegunAgain,
-        Event::Changed,
+        Event::Changed { at: AT[0] },
+        Event::Changed { at: AT[1] },
+        Event::TimeSet,
         Event::Reported { done: false },
         Event::Reported { done: true },
         Event::EndUnanswered,
@@ -251,16 +312,19 @@ mod tests {
             next += 1;
             assert_eq!(queries(phase), flags.queries(), "{phase:?}");
             for event in EVENTS.into_iter().filter(|event| flags.permits(*event)) {
-                let (mut phase, mut flags) = (phase, flags);
-                phase.on(event);
-                flags.on(event);
+                let mut flags = flags;
+                let (phase, actions) = phase.on(event);
+                assert_eq!(actions, flags.on(event), "{event:?} leads to {phase:?}");
                 assert_eq!(queries(phase), flags.queries(), "{event:?} leads to {phase:?}");
                 if reached.iter().all(|(known, _)| *known != phase) {
                     reached.push((phase, flags));
                 }
             }
         }
-        // Unloaded; certain or uncertain, with one of five writer records, and a truncation or not.
-        assert_eq!(reached.len(), 1 + 2 * 5 * 2);
+        // No writer, or one of two records with one of four reports (up to date, or needed with one
+        // of three times).
+        let records = 1 + 2 * (1 + 3);
+        // Unloaded; certain or uncertain, with one of the records, and a truncation or not.
+        assert_eq!(reached.len(), 1 + 2 * records * 2);
     }
 }
