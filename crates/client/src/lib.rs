@@ -6,11 +6,12 @@
 //! directly between the caller's buffer and the storage targets. It queries the metadata service
 //! for names and attributes. FUSE is one front end; programming interfaces and gateways are others.
 //!
-//! [`Client`] is a facade. The work is done by parts that own their state and know only the parts
-//! before them: the session ([`session::Session`]), requests for chunk files
-//! ([`file::chunk_files::ChunkFiles`]), files in use ([`file::Files`]), delegations and names
-//! ([`cache::Delegations`], [`cache::names::Names`]), and attributes
-//! ([`metadata::attributes::Attributes`]).
+//! [`Client`] is a facade. The work is done by parts that own their state, and that know only the
+//! parts before them: the session (`session::Session`), requests for chunk files
+//! (`file::chunk_files::ChunkFiles`), files in use (`file::Files`), names and delegations
+//! (`cache::names::Names`, `cache::Delegations`), and attributes
+//! (`metadata::attributes::Attributes`). The session informs the others of the ends of leases by an
+//! interface (`session::lease_holder`), which `ended_leases` implements.
 //!
 //! Invariants:
 //! - The client buffers no data unless the mount enables write-behind (`file::write_behind`). When
@@ -27,6 +28,7 @@
 //!   recall of that lease (see `session::leases`).
 
 mod cache;
+mod ended_leases;
 mod file;
 mod kernel;
 mod metadata;

@@ -2,13 +2,13 @@
 
 use crate::file::content::NewFile;
 use crate::file::handle::{Handle, O_ACCMODE};
-use crate::{CachedAttr, Client, ReadOptions, WriteOptions, entry};
+use crate::{CachedAttr, Cancel, Client, ReadOptions, WriteOptions, entry};
 use bytes::Bytes;
 use rt::IoBuf;
 use std::future::Future;
 use std::sync::Arc;
 use types::{ByteRange, Credentials, InodeFlags, InodeId, ProjectId, Result, SetAttr};
-use wire::{LeaseMode, MetaOp};
+use wire::{HeldLock, LeaseMode, LockFamily, LockKind, LockOwner, LockRange, MetaOp};
 
 impl Client {
     /// Opens an inode. `flags` are those of `open(2)`; the caller handles truncation.
@@ -204,5 +204,45 @@ impl Client {
         // The kernel doesn't know that the ctime has changed.
         self.kernel.drop_cached_attributes(ino).await;
         changed.map(drop)
+    }
+
+    /// Takes a lock. Without `wait`, a conflicting lock is `EAGAIN`; with it, `cancel` ends the
+    /// wait with `EINTR`.
+    #[allow(clippy::too_many_arguments, reason = "the fields of one lock request")]
+    pub async fn lock(
+        &self,
+        ino: InodeId,
+        family: LockFamily,
+        owner: LockOwner,
+        pid: u32,
+        kind: LockKind,
+        range: LockRange,
+        wait: bool,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let lock = HeldLock { ino, family, owner, pid, kind, range };
+        self.session.lock(None, lock, wait, cancel).await
+    }
+
+    /// Releases a range.
+    pub async fn unlock(
+        &self,
+        ino: InodeId,
+        family: LockFamily,
+        owner: LockOwner,
+        range: LockRange,
+    ) -> Result<()> {
+        self.session.unlock(ino, family, owner, range).await
+    }
+
+    /// Returns the first conflicting lock, with the process id of its holder.
+    pub async fn test_lock(
+        &self,
+        ino: InodeId,
+        owner: LockOwner,
+        kind: LockKind,
+        range: LockRange,
+    ) -> Result<Option<(LockKind, LockRange, u32)>> {
+        self.session.test_lock(ino, owner, kind, range).await
     }
 }

@@ -21,7 +21,7 @@ use types::{Errno, Error, InodeId, Result};
 /// kernel needs a moment to drop its caches.
 const EXPIRY_AFTER: Duration = Duration::from_secs(12);
 /// How often that time is checked.
-pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Minimum time that a request waits for a service that has not answered for longer than the
 /// time-out of a request: it may just be back.
 const MIN_WAIT: Duration = Duration::from_secs(2);

@@ -4,7 +4,7 @@ use crate::session::Session;
 use crate::session::lease_holder::Concerned;
 use crate::session::recall::RETRY_PAUSE;
 use crate::session::services::Service;
-use crate::{Cancel, Client, unexpected};
+use crate::{Cancel, unexpected};
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::sync::Arc;
@@ -19,50 +19,8 @@ const LOCKS_PER_REQUEST: usize = 4096;
 /// has recorded.
 pub(crate) type PendingReleases = Mutex<HashMap<(InodeId, LockFamily, LockOwner), Vec<Arc<Event>>>>;
 
-impl Client {
-    /// Takes a lock. Without `wait`, a conflicting lock is `EAGAIN`; with it, `cancel` ends the
-    /// wait with `EINTR`.
-    #[allow(clippy::too_many_arguments, reason = "the fields of one lock request")]
-    pub async fn lock(
-        &self,
-        ino: InodeId,
-        family: LockFamily,
-        owner: LockOwner,
-        pid: u32,
-        kind: LockKind,
-        range: LockRange,
-        wait: bool,
-        cancel: &Cancel,
-    ) -> Result<()> {
-        let lock = HeldLock { ino, family, owner, pid, kind, range };
-        self.session.lock(None, lock, wait, cancel).await
-    }
-
-    /// Releases a range.
-    pub async fn unlock(
-        &self,
-        ino: InodeId,
-        family: LockFamily,
-        owner: LockOwner,
-        range: LockRange,
-    ) -> Result<()> {
-        self.session.unlock(ino, family, owner, range).await
-    }
-
-    /// Returns the first conflicting lock, with the process id of its holder.
-    pub async fn test_lock(
-        &self,
-        ino: InodeId,
-        owner: LockOwner,
-        kind: LockKind,
-        range: LockRange,
-    ) -> Result<Option<(LockKind, LockRange, u32)>> {
-        self.session.test_lock(ino, owner, kind, range).await
-    }
-}
-
 impl Session {
-    /// Takes a lock, as [`Client::lock`] describes. `lost` is set when the lock is lost.
+    /// Takes a lock, as [`crate::Client::lock`] describes. `lost` is set when the lock is lost.
     pub(crate) async fn lock(
         &self,
         lost: Option<&Arc<AtomicBool>>,

@@ -6,7 +6,6 @@
 
 pub(crate) mod cancel;
 pub(crate) mod capabilities;
-mod ended_leases;
 pub(crate) mod failover;
 pub(crate) mod held_locks;
 pub(crate) mod lease_expiry;

@@ -277,7 +277,7 @@ fn may_have_forgotten_session(service: &Service) -> bool {
 
 /// Returns the result of `work`, and logs a warning if it delays a recall: other sessions wait, and
 /// the service evicts this session if it takes still longer.
-pub(super) async fn warn_if_slow<T>((ino, what): (InodeId, &str), work: impl Future<Output = T>) -> T {
+pub(crate) async fn warn_if_slow<T>((ino, what): (InodeId, &str), work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     if let Some(done) = rt::timeout(SLOW_AFTER, work.as_mut()).await {
         return done;

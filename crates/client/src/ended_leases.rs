@@ -1,6 +1,6 @@
 //! What the client gives up when leases end: by a recall, by their release, by their expiry, with
-//! the service that granted them, or with the session. `leases` describes the order of the steps
-//! of a recall, and why there is no deadlock.
+//! the service that granted them, or with the session. `session::leases` describes the order of the
+//! steps of a recall, and why there is no deadlock.
 
 use crate::Client;
 use crate::file::inode::{InodeUse, OpenInode};
