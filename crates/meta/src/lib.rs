@@ -22,7 +22,8 @@
 //! Folders: `session` (who may do what, and until when), `lease` (what sessions cache and what a
 //! command recalls), `partition` (executors, owners, transactions), `store` (what is read from the
 //! metadata store), `data` (chunk files), `drain` (moving chunk files), `service` (the path of a
-//! request, and tasks in the background).
+//! request, and tasks in the background). [`MetaService`] passes a request to the part that owns
+//! the state. A part reaches only the parts that it is given; `service::assembly` shows which.
 //!
 //! Invariants:
 //! - An answer reports committed state only: the service sends it once the command's own writes,
@@ -54,8 +55,8 @@ pub use drain::{DrainStatus, LocalMount};
 pub use limits::SYNC_INTERVAL;
 pub use partition::peers::{PartitionsChannel, PeerContext};
 pub use routing::StorageChannel;
-pub use service::administration::SessionStatus;
 pub use service::stats::MetaStats;
 pub use service::{MetaOptions, MetaService};
+pub use session::status::SessionStatus;
 pub use session::table::SessionKind;
 pub use store::restore_records::{RestoreRewriter, release_partitions};

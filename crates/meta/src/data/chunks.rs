@@ -11,7 +11,7 @@ use types::{
 use wire::{StorageOp, StorageReply, StorageRequest};
 
 /// The chunk files of all files.
-pub(crate) struct Chunks {
+pub(crate) struct ChunkFiles {
     pub map: MapHandle,
     pub channels: StorageChannels,
 }
@@ -68,7 +68,7 @@ pub(crate) struct ChunkAttributes {
     pub is_lost: bool,
 }
 
-impl Chunks {
+impl ChunkFiles {
     /// Deletes the chunk files of a doomed record.
     pub async fn delete_doomed(&self, record: EpochedChunkFile, layout: &Layout) -> Result<()> {
         let name = |stripe| namespace::doomed_chunk_file(record.name, layout, stripe);

@@ -3,12 +3,12 @@
 
 use crate::limits::GROUPS_TIMEOUT;
 use crate::partition::executor::CommandOrigin;
-use crate::service::{CommandAnswer, MetaService};
+use crate::service::command::{CommandAnswer, Commands};
 use crate::session::table::Session;
 use net::{Deadline, LocalFuture};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use types::{ClusterMap, Errno, Error, Group, Result, Scheme};
+use types::{Errno, Error, Group, Result, Scheme};
 use wire::{MetaOp, MetaRequest, PatternChange};
 
 /// Creates groups: management.
@@ -17,20 +17,30 @@ pub trait GroupCreator: Send + Sync {
     fn make<'a>(&'a self, pool: &'a str, scheme: Scheme) -> LocalFuture<'a, Result<()>>;
 }
 
-impl MetaService {
+/// Creates groups on demand.
+pub(crate) struct OnDemandGroups {
+    commands: Arc<Commands>,
+    creator: OnceLock<Arc<dyn GroupCreator>>,
+}
+
+impl OnDemandGroups {
+    pub fn new(commands: Arc<Commands>) -> OnDemandGroups {
+        OnDemandGroups { commands, creator: OnceLock::new() }
+    }
+
     /// Sets the group creator. Only the first call has an effect.
-    pub fn set_group_creator(&self, creator: Arc<dyn GroupCreator>) {
-        let _ = self.group_creator.set(creator);
+    pub fn set_creator(&self, creator: Arc<dyn GroupCreator>) {
+        let _ = self.creator.set(creator);
     }
 
     /// Executes a command. If it needs groups that don't exist, creates them and executes it again.
-    pub(crate) async fn execute_with_groups(
+    pub async fn execute(
         &self,
         request: &MetaRequest,
         session: &Arc<Session>,
         deadline: Deadline,
     ) -> Result<CommandAnswer> {
-        let refused = match self.execute(CommandOrigin::Command, request, session, deadline).await {
+        let refused = match self.commands.execute(CommandOrigin::Command, request, session, deadline).await {
             Err(error) if error.errno == Errno::ENODEV => error,
             answer => return answer,
         };
@@ -42,26 +52,25 @@ impl MetaService {
             }
             _ => return Err(refused),
         };
-        let map = self.map_now();
-        let missing =
-            self.read(ino.partition(), |view| namespace::missing_groups(view, &map, ino, &change)).await?;
-        let (Some((pool, scheme)), Some(creator)) = (missing, self.group_creator.get()) else {
+        let map = self.commands.map.load();
+        let missing = self
+            .commands
+            .executors
+            .read(ino.partition(), |view| namespace::missing_groups(view, &map, ino, &change))
+            .await?;
+        let (Some((pool, scheme)), Some(creator)) = (missing, self.creator.get()) else {
             return Err(refused);
         };
         creator.make(&pool, scheme).await?;
         self.await_groups(&pool, scheme).await?;
-        self.execute(CommandOrigin::Command, request, session, deadline).await
-    }
-
-    fn map_now(&self) -> Arc<ClusterMap> {
-        self.chunks.map.load()
+        self.commands.execute(CommandOrigin::Command, request, session, deadline).await
     }
 
     /// Waits until this process's map has the groups.
     async fn await_groups(&self, pool: &str, scheme: Scheme) -> Result<()> {
         let end_ns = rt::monotonic_ns().saturating_add(GROUPS_TIMEOUT.as_nanos() as u64);
         loop {
-            let map = self.map_now();
+            let map = self.commands.map.load();
             let id = map.pool_named(pool).map(|pool| pool.id);
             let is_made =
                 |group: &Group| Some(group.pool) == id && group.scheme == scheme && !group.is_lost();
@@ -75,7 +84,7 @@ impl MetaService {
                 );
                 return Err(Error::new(Errno::EAGAIN, message).hint("try again in a moment"));
             }
-            let changed = self.chunks.map.changed_since(map.epoch);
+            let changed = self.commands.map.changed_since(map.epoch);
             rt::timeout(Duration::from_nanos(left_ns), changed).await;
         }
     }

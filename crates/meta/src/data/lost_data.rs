@@ -8,11 +8,12 @@
 //! before clients access it: a chunk file shorter than its known length is damage, too.
 
 use crate::data::chunks::{ChunkLocation, EpochedChunkFile};
+use crate::data::reconciliation::Reconciliation;
 use crate::limits::BACKGROUND_BATCH;
-use crate::service::MetaService;
 use crate::store::restore_records::RestoreRecord;
 use crate::store::transaction_view::View;
 use namespace::Chunks;
+use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, ChunkFileId, Errno, InodeId, Layout, Result, SessionId};
 use wire::{AllocateMode, MetaOp, StorageOp, StorageReply};
@@ -23,12 +24,12 @@ const SPACE_UNIT: u64 = 512;
 /// Recorded attributes of a file of which a chunk file may be shorter than recorded.
 #[derive(Clone, Copy)]
 pub(crate) struct RecordedChunk {
-    pub(crate) size: u64,
-    pub(crate) blocks: u64,
+    pub size: u64,
+    pub blocks: u64,
     /// Recorded length of the chunk file, in bytes.
-    pub(crate) local_len: u64,
+    pub local_len: u64,
     /// Bytes that the chunk file is known to have at least.
-    pub(crate) min_len: u64,
+    pub min_len: u64,
 }
 
 impl RecordedChunk {
@@ -55,9 +56,9 @@ pub(crate) enum ClientAccess {
     Open,
 }
 
-impl MetaService {
+impl Reconciliation {
     /// The recorded attributes for the chunk file of this name; `None` if the file has none there.
-    pub(crate) fn recorded_chunk(
+    pub fn recorded_chunk(
         &self,
         location: ChunkLocation,
         name: ChunkFileId,
@@ -75,21 +76,21 @@ impl MetaService {
 
     /// Finds files that lost a new chunk file which was never synced: after a crash only the
     /// metadata knows that it existed.
-    pub(crate) async fn check_new_chunk_files(
-        &self,
+    pub async fn check_new_chunk_files(
+        self: &Arc<Self>,
         location: ChunkLocation,
         (first, end): (ChunkFileId, ChunkFileId),
         restore_record: &RestoreRecord,
     ) -> Result<()> {
         let (partition, slot) = (first.partition(), first.slot());
-        if !self.has_partition(partition) || end <= first {
+        if !self.executors.has(partition) || end <= first {
             return Ok(());
         }
         let last = ChunkFileId(end.0 - 1).owner();
         let mut after = InodeId(first.owner().0.saturating_sub(1));
         loop {
             let read = |view: &View<'_>| namespace::inodes(view, partition, after, BACKGROUND_BATCH);
-            let page = self.read(partition, read).await?;
+            let page = self.executors.read(partition, read).await?;
             let Some(&(seen, _)) = page.last() else { return Ok(()) };
             after = seen;
             let here = page.into_iter().filter(|(ino, inode)| {
@@ -114,17 +115,17 @@ impl MetaService {
     /// The same for a file that is being written, once that has ended. Its writer, which may have
     /// survived, asks all chunk files for their blocks at the end: some of them may have answered
     /// before the crash.
-    pub(crate) fn check_when_written(&self, location: ChunkLocation, name: ChunkFileId) {
-        let Some(service) = self.self_ref.upgrade() else { return };
+    pub fn check_when_written(self: &Arc<Self>, location: ChunkLocation, name: ChunkFileId) {
+        let myself = self.clone();
         rt::spawn(async move {
             let mut backoff = FIRST_BACKOFF;
-            while !service.stopping.is_set() {
+            while !myself.serving.is_stopping() {
                 rt::sleep(backoff).await;
                 backoff = LONGEST_BACKOFF.min(2 * backoff);
-                match service.check_unless_writing(location, name, ClientAccess::Open).await {
+                match myself.check_unless_writing(location, name, ClientAccess::Open).await {
                     Ok(false) => {}
                     Ok(true) => return,
-                    Err(error) if !service.is_owned(name.partition()) => {
+                    Err(error) if !myself.executors.is_owned(name.partition()) => {
                         return tracing::debug!(ino = name.0, %error, "another metadata service owns the file now");
                     }
                     Err(error) => tracing::debug!(ino = name.0, %error, "a file can't be checked yet"),
@@ -135,13 +136,13 @@ impl MetaService {
 
     /// Checks a chunk file. Returns false if the file is still being written.
     async fn check_unless_writing(
-        &self,
+        self: &Arc<Self>,
         location: ChunkLocation,
         name: ChunkFileId,
         access: ClientAccess,
     ) -> Result<bool> {
         let ino = name.owner();
-        let chunks = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
+        let chunks = self.executors.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
         let (layout, attributes) = match chunks {
             Chunks::Changing { .. } => return Ok(false),
             Chunks::None => return Ok(true),
@@ -172,13 +173,13 @@ impl MetaService {
         let migrator = self.sessions.register_local(SessionId::from_random(rt::secret_u64()))?;
         let correct = async {
             // Under this lease no other session knows of an end beyond the recorded one.
-            let _lease = self.acquire_exclusive_lease(&migrator, ino).await?;
+            let _lease = self.exclusive.acquire_exclusive_lease(&migrator, ino).await?;
             let Some(correction) = self.length_correction(location, name).await? else { return Ok(()) };
             let file = EpochedChunkFile { name, epoch: self.leases.epoch(ino) };
             self.chunks.at(location, file, correction).await?;
             self.chunks.at(location, file, StorageOp::Sync).await.map(drop)
         };
-        let done = self.with_local_mount_suspended(ino, correct).await;
+        let done = self.exclusive.with_local_mount_suspended(ino, correct).await;
         self.sessions.remove(migrator.id);
         match done {
             Err(error) if error.errno == Errno::EBUSY => Ok(false),
@@ -193,12 +194,12 @@ impl MetaService {
         name: ChunkFileId,
     ) -> Result<Option<StorageOp>> {
         let ino = name.owner();
-        let chunks = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
+        let chunks = self.executors.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
         let Chunks::Stable { layout, size, blocks, length_bounds: known, changed } = chunks else {
             return Ok(None);
         };
         // Content that a restored store doesn't know may still be needed.
-        if self.restore_record().await?.existed_at_backup(ino, changed) {
+        if RestoreRecord::read(&*self.executors.store).await?.existed_at_backup(ino, changed) {
             return Ok(None);
         }
         let recorded = self.recorded_chunk(location, name, &layout, (size, blocks, &known))?;
@@ -218,8 +219,8 @@ impl MetaService {
     /// Checks how much of a chunk file that was changing has survived a crash, and reduces the
     /// recorded block count if it is less. Not if the chunk file had been on disk and is gone all
     /// the same: that is damage, and has to stay visible.
-    pub(crate) async fn record_loss(
-        &self,
+    pub async fn record_loss(
+        self: &Arc<Self>,
         location: ChunkLocation,
         file: EpochedChunkFile,
         recorded: RecordedChunk,
@@ -246,8 +247,8 @@ impl MetaService {
 
     /// Runs in the background: it may conflict with a lease whose holder waits for this
     /// reconciliation.
-    fn reduce_blocks(&self, ino: InodeId, blocks: u64) {
-        let Some(service) = self.self_ref.upgrade() else { return };
+    fn reduce_blocks(self: &Arc<Self>, ino: InodeId, blocks: u64) {
+        let myself = self.clone();
         rt::spawn(async move {
             // From a session that isn't changing the file, this changes the block count only.
             let op = MetaOp::EndWrite {
@@ -259,7 +260,7 @@ impl MetaService {
                 done: false,
                 kill_suid_sgid: false,
             };
-            if let Err(error) = service.run_for_session(SessionId(0), op).await {
+            if let Err(error) = myself.commands.run_for_session(SessionId(0), op).await {
                 tracing::warn!(ino = ino.0, %error, "the block count of a file could not be reduced: weft fsck will report missing chunk files");
             }
         });

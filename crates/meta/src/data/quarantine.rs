@@ -7,8 +7,8 @@
 //! that starts, or adopts the partition, finds the file's write record in the store, and does the
 //! same.
 
+use crate::data::size_recovery::SizeRecovery;
 use crate::limits::{RETRY_PAUSE, SIZE_RECOVERY_LOCKS};
-use crate::service::MetaService;
 use crate::session::table::Session;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -67,10 +67,10 @@ fn pending_of(
     pending.range((ino, SessionId(0))..=(ino, SessionId(u64::MAX)))
 }
 
-impl MetaService {
+impl SizeRecovery {
     /// Puts a file into quarantine until a session's write record is resolved. The caller holds the
     /// file's lock.
-    pub(crate) fn quarantine_file(&self, ino: InodeId, session: SessionId) -> Result<()> {
+    pub fn quarantine_file(&self, ino: InodeId, session: SessionId) -> Result<()> {
         let holder = {
             let mut holder = self.quarantine.holder.lock();
             match &*holder {
@@ -93,7 +93,7 @@ impl MetaService {
 
     /// Ends the quarantine for a session's write record: it is resolved, or another service owns
     /// the partition.
-    pub(crate) fn end_quarantine(&self, ino: InodeId, session: SessionId) {
+    pub fn end_quarantine(&self, ino: InodeId, session: SessionId) {
         self.reported_sizes.forget(ino, session);
         let mut pending = self.quarantine.pending.lock();
         if !pending.remove(&(ino, session)) || pending_of(&pending, ino).next().is_some() {
@@ -107,8 +107,8 @@ impl MetaService {
     }
 
     /// Retries size recovery of quarantined files, until the service stops.
-    pub(crate) async fn retry_quarantined(self: Arc<Self>) {
-        while !self.stopping.is_set() {
+    pub async fn retry_quarantined(self: Arc<Self>) {
+        while !self.serving.is_stopping() {
             self.quarantine.work_available.wait().await;
             self.quarantine.work_available.clear();
             let pending: Vec<(InodeId, SessionId)> = self.quarantine.pending.lock().iter().copied().collect();
@@ -117,10 +117,10 @@ impl MetaService {
             }
             rt::sleep(RETRY_PAUSE).await;
             for (ino, session) in pending {
-                if self.stopping.is_set() {
+                if self.serving.is_stopping() {
                     return;
                 }
-                if !self.is_owned(ino.partition()) {
+                if !self.executors.is_owned(ino.partition()) {
                     self.end_quarantine(ino, session);
                     continue;
                 }

@@ -12,7 +12,7 @@
 //! file's size recovery, and a later one (from a retransmission) is ignored.
 
 use crate::limits::MAX_REPORTED_SIZES;
-use crate::service::MetaService;
+use crate::session::grace_period::SessionReturns;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use types::{InodeId, PartitionId, Result, SessionId};
@@ -41,19 +41,19 @@ impl ReportedSizes {
     }
 }
 
-impl MetaService {
+impl SessionReturns {
     /// Takes the sizes that a session reports before it returns, for files in partitions that wait
     /// for it.
     ///
     /// # Errors
     /// `ESTALE` for an evicted session.
-    pub(crate) fn reclaim_sizes(&self, id: SessionId, sizes: &[ReportedSize]) -> Result<()> {
+    pub fn reclaim_sizes(&self, id: SessionId, sizes: &[ReportedSize]) -> Result<()> {
         self.sessions.check_id(id)?;
         // Checked under this mutex: the sizes of a session that has returned are dropped under it.
         let mut reported = self.reported_sizes.reported.lock();
         let (must_register, to_reclaim) =
             (self.grace.awaits_registration(id), self.grace.partitions_to_reclaim(id));
-        let is_awaited = |ino: InodeId| match self.peers.is_some() {
+        let is_awaited = |ino: InodeId| match self.shares_partitions {
             true => to_reclaim.contains(&ino.partition()),
             false => must_register,
         };
@@ -74,7 +74,7 @@ impl MetaService {
 
     /// Drops the sizes of a session that has returned or ended, except those for partitions that it
     /// has yet to reclaim, and for quarantined files.
-    pub(crate) fn drop_reported_sizes(&self, session: SessionId) {
+    pub fn drop_reported_sizes(&self, session: SessionId) {
         let mut reported = self.reported_sizes.reported.lock();
         let to_reclaim = self.grace.partitions_to_reclaim(session);
         let is_used = |ino: InodeId| {

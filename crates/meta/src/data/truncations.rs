@@ -10,7 +10,8 @@
 //! For truncations that an earlier service has recorded, size recovery does that when their
 //! sessions return or reclaim the partition.
 
-use crate::service::MetaService;
+use crate::data::size_recovery::SizeRecovery;
+use crate::session::table::Session;
 use namespace::leases::{LeaseKey, PendingRecall};
 use namespace::record::{self, Writing};
 use namespace::{Applied, Writes, keys};
@@ -18,7 +19,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use types::{InodeId, PartitionId, Result, SessionId};
-use wire::{MetaOp, MetaReply, MetaRequest};
+use wire::{MetaOp, MetaReply, MetaRequest, RecallAck};
 
 /// Pending truncations, with their sessions. Bounded by the records in the store.
 #[derive(Default)]
@@ -30,7 +31,7 @@ pub(crate) struct PendingTruncations {
 
 impl PendingTruncations {
     /// Tracks what a command of a session records. The executor of the file's partition is locked.
-    pub fn track(&self, op: &MetaOp, session: SessionId, writes: &Writes) -> Result<()> {
+    fn track(&self, op: &MetaOp, session: SessionId, writes: &Writes) -> Result<()> {
         let (MetaOp::Truncate { ino, .. } | MetaOp::TruncateDone { ino }) = *op else { return Ok(()) };
         let own = keys::writing(ino, session);
         for (key, value) in writes.iter().filter(|(key, _)| *key == own) {
@@ -40,6 +41,15 @@ impl PendingTruncations {
                 true => _ = pending.insert((ino, session)),
                 false => _ = pending.remove(&(ino, session)),
             });
+        }
+        Ok(())
+    }
+
+    /// Tracks truncations that a command begins or ends, and reports a pending one to the session.
+    pub fn track_command(&self, request: &MetaRequest, applied: &mut Applied) -> Result<()> {
+        self.track(&request.op, request.session, &applied.writes)?;
+        if let MetaReply::File(info) = &mut applied.reply {
+            info.truncate_pending = self.is_pending(info.attr.ino, request.session);
         }
         Ok(())
     }
@@ -66,19 +76,38 @@ impl PendingTruncations {
     }
 }
 
-impl MetaService {
-    /// Tracks truncations that a command begins or ends, and reports a pending one to the session.
-    pub(crate) fn track_truncation(&self, request: &MetaRequest, applied: &mut Applied) -> Result<()> {
-        self.truncations.track(&request.op, request.session, &applied.writes)?;
-        if let MetaReply::File(info) = &mut applied.reply {
-            info.truncate_pending = self.truncations.is_pending(info.attr.ino, request.session);
+impl SizeRecovery {
+    /// Handles recall acknowledgements.
+    pub async fn handle_acknowledgements(
+        &self,
+        session: &Session,
+        acknowledgements: &[RecallAck],
+    ) -> MetaReply {
+        for answer in acknowledgements {
+            let due = PendingRecall {
+                key: self.leases.key_of(answer.ino),
+                session: session.id,
+                number: answer.number,
+            };
+            self.truncate_before_acknowledgement(due).await;
+            self.leases.acknowledged(session.id, *answer);
         }
-        Ok(())
+        MetaReply::Unit
+    }
+
+    /// Handles leases and uses that a session has given up without a recall.
+    pub async fn handle_releases(&self, session: &Session, released: &[InodeId], seen: u64) -> MetaReply {
+        for &number in released {
+            let key = self.leases.key_of(number);
+            self.truncate_before_release(key, session.id).await;
+            self.leases.release(session.id, key, seen);
+        }
+        MetaReply::Unit
     }
 
     /// Executes the pending truncation of a session that acknowledges a recall. With the
     /// acknowledgement of an older recall, it may go on using the file.
-    pub(crate) async fn truncate_before_acknowledgement(&self, due: PendingRecall) {
+    async fn truncate_before_acknowledgement(&self, due: PendingRecall) {
         if let LeaseKey::Inode(ino) = due.key
             && self.truncations.is_pending(ino, due.session)
             && self.leases.is_pending(&due)
@@ -88,7 +117,7 @@ impl MetaService {
     }
 
     /// Executes the pending truncation of a session that doesn't use the file any more.
-    pub(crate) async fn truncate_before_release(&self, key: LeaseKey, session: SessionId) {
+    async fn truncate_before_release(&self, key: LeaseKey, session: SessionId) {
         if let LeaseKey::Inode(ino) = key
             && self.truncations.is_pending(ino, session)
         {

@@ -1,21 +1,24 @@
 //! The exclusive lease of the migrator.
 
-use super::busy_error;
+use super::{Drains, busy_error};
+use crate::data::quarantine::Quarantine;
+use crate::lease::recalls::RecallWaits;
+use crate::lease::table::Leases;
 use crate::limits::LEASE_TRIES;
-use crate::partition::executor::{Abort, CommandOrigin, CommandOutput, TransactOutcome};
-use crate::service::MetaService;
-use crate::session::table::Session;
+use crate::partition::executor::{Abort, CommandOrigin, CommandOutput, Executors, TransactOutcome};
+use crate::partition::serving::Serving;
+use crate::session::table::{Session, Sessions};
 use crate::store::transaction_view::{View, not_owner};
 use namespace::leases::LeaseRequest;
 use net::LocalFuture;
 use std::sync::Arc;
-use types::{InodeId, Result, SessionId};
+use types::{InodeId, Result};
 use wire::LeaseMode;
 
 /// Exclusive access to an inode: until this is dropped, no session has a lease on it, and none can
 /// read or change it.
 pub(crate) struct ExclusiveLease<'a> {
-    service: &'a MetaService,
+    leases: &'a Leases,
     migrator: Arc<Session>,
     ino: InodeId,
 }
@@ -24,7 +27,7 @@ impl Drop for ExclusiveLease<'_> {
     fn drop(&mut self) {
         // Recalls from waiting sessions: the release acknowledges them.
         self.migrator.recalls_after(u64::MAX);
-        self.service.leases.release(self.migrator.id, self.ino.into(), u64::MAX);
+        self.leases.release(self.migrator.id, self.ino.into(), u64::MAX);
     }
 }
 
@@ -36,17 +39,22 @@ pub trait LocalMount: Send + Sync {
     fn while_suspended<'a>(&'a self, ino: InodeId, work: LocalFuture<'a, ()>) -> LocalFuture<'a, Result<()>>;
 }
 
-impl MetaService {
-    /// Allows migration of files that the mount in this process uses. Only the first call has an
-    /// effect.
-    pub fn set_local_mount(&self, mount: Arc<dyn LocalMount>) {
-        let _ = self.drains.local_mount.set(mount);
-    }
+/// Grants the service itself exclusive access to inodes.
+pub(crate) struct ExclusiveAccess {
+    pub executors: Arc<Executors>,
+    pub sessions: Arc<Sessions>,
+    pub leases: Arc<Leases>,
+    pub recalls: Arc<RecallWaits>,
+    pub quarantine: Arc<Quarantine>,
+    pub drains: Arc<Drains>,
+    pub serving: Arc<Serving>,
+}
 
-    /// Runs `work`, including its [`MetaService::acquire_exclusive_lease`], while a mount in this
-    /// process doesn't use the file. The mount stops first, since it reports its state like any
-    /// other session, and that would wait for the migrator's lease.
-    pub(crate) async fn with_local_mount_suspended<T>(
+impl ExclusiveAccess {
+    /// Runs `work`, including its [`ExclusiveAccess::acquire_exclusive_lease`], while a mount in
+    /// this process doesn't use the file. The mount stops first, since it reports its state like
+    /// any other session, and that would wait for the migrator's lease.
+    pub async fn with_local_mount_suspended<T>(
         &self,
         ino: InodeId,
         work: impl Future<Output = Result<T>>,
@@ -58,13 +66,13 @@ impl MetaService {
     }
 
     /// Recalls all leases on an inode, and acquires the exclusive one.
-    pub(crate) async fn acquire_exclusive_lease<'a>(
+    pub async fn acquire_exclusive_lease<'a>(
         &'a self,
         migrator: &Arc<Session>,
         ino: InodeId,
     ) -> Result<ExclusiveLease<'a>> {
         for _ in 0..LEASE_TRIES {
-            if self.stopping.is_set() || self.quarantine.holder_of(ino).is_some() {
+            if self.serving.is_stopping() || self.quarantine.holder_of(ino).is_some() {
                 break;
             }
             let command = |_: &View<'_>| {
@@ -82,19 +90,13 @@ impl MetaService {
                 .await?
             {
                 TransactOutcome::Answered(true) => {
-                    return Ok(ExclusiveLease { service: self, migrator: migrator.clone(), ino });
+                    return Ok(ExclusiveLease { leases: &self.leases, migrator: migrator.clone(), ino });
                 }
                 TransactOutcome::Answered(false) => break,
-                TransactOutcome::Leases(due) => self.wait_for_acknowledgements(due).await,
+                TransactOutcome::Leases(due) => self.recalls.wait_for_acknowledgements(due).await,
                 TransactOutcome::CrossPartition(_) => return Err(not_owner(ino.partition())),
             }
         }
         Err(busy_error(ino))
-    }
-
-    /// Whether a session is this service's own. Such a session releases its leases by itself and is
-    /// never evicted for them.
-    pub(crate) fn is_own(&self, id: SessionId) -> bool {
-        self.sessions.find(id).is_some_and(|session| !session.is_remote())
     }
 }

@@ -8,30 +8,45 @@
 //! intermediate state is valid, since each group has its own scheme.
 
 use super::migrations::TaskEnd;
-use super::stripe_move::MoveRequest;
+use super::stripe_move::{MoveRequest, StripeMover};
+use super::{Drains, Migrations};
+use crate::data::chunks::ChunkFiles;
 use crate::limits::BACKGROUND_BATCH;
-use crate::partition::executor::{Abort, CommandOutput};
-use crate::service::MetaService;
-use crate::session::table::Session;
+use crate::partition::executor::{CommandOutput, Executors};
+use crate::partition::serving::Serving;
+use crate::session::grace_period::GracePeriod;
+use crate::session::table::{Session, Sessions};
 use crate::store::transaction_view::View;
 use namespace::{FilePlacement, Goal, MoveStep, ReadError, Writes};
 use std::sync::Arc;
 use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId};
 use wire::{MetaOp, MetaReply};
 
-impl MetaService {
+/// Migrates files.
+pub(crate) struct Migrator {
+    pub executors: Arc<Executors>,
+    pub sessions: Arc<Sessions>,
+    pub grace: Arc<GracePeriod>,
+    pub chunks: Arc<ChunkFiles>,
+    pub drains: Arc<Drains>,
+    pub migrations: Arc<Migrations>,
+    pub mover: Arc<StripeMover>,
+    pub serving: Arc<Serving>,
+}
+
+impl Migrations {
     /// Handles migration commands that have passed all checks.
-    pub(crate) fn answer_migration(&self, op: &MetaOp, reply: &mut MetaReply) -> Result<()> {
+    pub fn answer_migration(&self, op: &MetaOp, reply: &mut MetaReply) -> Result<()> {
         let MetaReply::Migration(moving) = reply else { return Ok(()) };
         let ino = match op {
             MetaOp::Migrate { ino, .. } | MetaOp::MigrationOf { ino } => *ino,
             _ => return Ok(()),
         };
         if let (MetaOp::Migrate { .. }, Some(wanted)) = (op, &moving) {
-            self.migrations.request(ino, Goal { pool: wanted.pool, scheme: wanted.scheme })?;
+            self.request(ino, Goal { pool: wanted.pool, scheme: wanted.scheme })?;
         }
         // A recorded migration that this service hasn't started yet is reported as recorded.
-        if let Some(status) = self.migrations.status(ino) {
+        if let Some(status) = self.status(ino) {
             *moving = Some(Box::new(status));
         }
         Ok(())
@@ -39,26 +54,28 @@ impl MetaService {
 
     /// Remembers why a file can't be migrated: the kernel passes only an error number to the
     /// application.
-    pub(crate) fn record_refusal(&self, op: &MetaOp, error: &Error) {
+    pub fn record_refusal(&self, op: &MetaOp, error: &Error) {
         if let MetaOp::Migrate { ino, .. } = op
             && matches!(error.errno, Errno::EINVAL | Errno::ENODEV | Errno::ENOSPC | Errno::EAGAIN)
         {
             let goal = Goal { pool: types::PoolId(0), scheme: types::Scheme::Single };
-            self.migrations.refuse(*ino, goal, error);
+            self.refuse(*ino, goal, error);
         }
     }
+}
 
+impl Migrator {
     /// Migrates files, until the service stops.
-    pub(crate) async fn migrate_files(self: Arc<Self>) {
+    pub async fn migrate_files(self: Arc<Self>) {
         let mut migrator = None;
         let mut partitions = Vec::new();
         loop {
             let _ = rt::timeout(self.migrations.idle_time(), self.migrations.work_available.wait()).await;
             self.migrations.work_available.clear();
-            if self.stopping.is_set() {
+            if self.serving.is_stopping() {
                 return;
             }
-            let executed = self.serving_partitions();
+            let executed = self.executors.serving();
             self.migrations.retain_partitions(|partition| executed.contains(&partition));
             if self.grace.is_on() {
                 continue;
@@ -93,7 +110,7 @@ impl MetaService {
             let mut after = InodeId(0);
             loop {
                 let read = |view: &View<'_>| namespace::migrating(view, partition, after, BACKGROUND_BATCH);
-                let page = self.read(partition, read).await?;
+                let page = self.executors.read(partition, read).await?;
                 let Some(&(last, _)) = page.last() else { break };
                 after = last;
                 page.into_iter().for_each(|(ino, goal)| self.migrations.add_recorded(ino, goal));
@@ -124,12 +141,13 @@ impl MetaService {
             let Some((goal, is_noted)) = self.migrations.goal(ino) else {
                 return Err(Errno::ECANCELED.into());
             };
-            let placed = self.read(ino.partition(), |view| namespace::file_placement(view, ino)).await?;
+            let placed =
+                self.executors.read(ino.partition(), |view| namespace::file_placement(view, ino)).await?;
             let Some(file) = placed else {
                 self.forget_migration(ino).await?;
                 return Ok(goal);
             };
-            let map = self.current_map();
+            let map = self.chunks.current_map();
             let remaining = stripes_to_move(&map, &file, goal);
             let (Some(layout), Some(&stripe)) = (&file.layout, remaining.first()) else {
                 if self.finish_migration(ino, goal).await? {
@@ -151,7 +169,7 @@ impl MetaService {
             let lacks_room = |group: GroupId| layout::available_space(&map, group, &reserved) < bytes;
             let copied = |bytes| self.migrations.copied(ino, bytes);
             let request = MoveRequest { kind, lacks_space: &lacks_room, copied: &copied };
-            self.move_stripe(migrator, ino, (layout.clone(), stripe), &request).await?;
+            self.mover.move_stripe(migrator, ino, (layout.clone(), stripe), &request).await?;
             self.migrations.stripe_moved(ino, bytes);
         }
     }
@@ -178,7 +196,7 @@ impl MetaService {
 
     /// Deletes the record; returns false if a stripe is still elsewhere.
     async fn finish_migration(&self, ino: InodeId, goal: Goal) -> Result<bool> {
-        let map = self.current_map();
+        let map = self.chunks.current_map();
         let is_there = |group: GroupId| has_goal(&map, group, goal);
         self.commit_step(ino, |view| namespace::finish_migration(view, (ino, goal), is_there)).await
     }
@@ -197,9 +215,7 @@ impl MetaService {
         let command = |view: &View<'_>| match step(view) {
             Ok(MoveStep::Writes(writes)) => Ok(CommandOutput { answer: true, writes }),
             Ok(_) => Ok(CommandOutput { answer: false, writes: Writes::new() }),
-            Err(ReadError::NeedPartition(partition)) => Err(Abort::NeedPartition(partition)),
-            Err(ReadError::Store(error)) => Err(Abort::Refused(error)),
-            Err(ReadError::NotFetched) => Err(Abort::NotFetched),
+            Err(error) => Err(error.into()),
         };
         self.executors.transact_without_leases(ino.partition(), command).await
     }

@@ -39,14 +39,23 @@ mod stripe_move;
 mod transfer;
 
 pub(crate) use claims::{Claim, Claims, ReconcileClaim};
+pub(crate) use exclusive::ExclusiveAccess;
 pub use exclusive::LocalMount;
+pub(crate) use migrate::Migrator;
 pub(crate) use migrations::Migrations;
 pub use status::DrainStatus;
 pub(crate) use status::Drains;
+pub(crate) use stripe_move::StripeMover;
 
+use crate::data::chunks::ChunkFiles;
+use crate::data::reaper::Reaper;
+use crate::data::references::References;
 use crate::limits::{BACKGROUND_BATCH, DRAIN_IDLE, DRAIN_POLL, DRAIN_RETRY, MOVES_AT_ONCE};
-use crate::service::MetaService;
-use crate::session::table::Session;
+use crate::partition::executor::Executors;
+use crate::partition::ownership::Ownership;
+use crate::partition::serving::Serving;
+use crate::session::grace_period::GracePeriod;
+use crate::session::table::{Session, Sessions};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stripe_move::{MoveRequest, busy_error};
@@ -63,22 +72,31 @@ struct DrainCandidate {
     bytes: u64,
 }
 
-impl MetaService {
-    /// Progress of draining targets, by id.
-    pub fn drains(&self) -> Vec<DrainStatus> {
-        self.drains.list()
-    }
+/// Empties draining targets.
+pub(crate) struct Drainer {
+    pub executors: Arc<Executors>,
+    pub sessions: Arc<Sessions>,
+    pub grace: Arc<GracePeriod>,
+    pub ownership: Arc<Ownership>,
+    pub chunks: Arc<ChunkFiles>,
+    pub references: Arc<References>,
+    pub drains: Arc<Drains>,
+    pub mover: Arc<StripeMover>,
+    pub reaper: Arc<Reaper>,
+    pub serving: Arc<Serving>,
+}
 
+impl Drainer {
     /// Empties draining targets, until the service stops.
-    pub(crate) async fn drain_targets(self: Arc<Self>) {
+    pub async fn drain_targets(self: Arc<Self>) {
         let mut migrator = None;
         let mut partitions = Vec::new();
         let mut pause = DRAIN_POLL;
-        while rt::timeout(pause, self.stopping.wait()).await.is_none() {
+        while rt::timeout(pause, self.serving.stopping.wait()).await.is_none() {
             pause = DRAIN_POLL;
-            let draining = draining(&self.current_map());
+            let draining = draining(&self.chunks.current_map());
             self.drains.set_draining(&draining);
-            let executed = self.serving_partitions();
+            let executed = self.executors.serving();
             if partitions != executed {
                 // Files of adopted partitions have to be checked, and those of released partitions
                 // belong to another service.
@@ -103,10 +121,6 @@ impl MetaService {
         }
     }
 
-    fn current_map(&self) -> Arc<ClusterMap> {
-        self.chunks.current_map()
-    }
-
     /// Scans all files of these partitions twice: first to count them, then to move them.
     async fn drain_pass(
         &self,
@@ -129,22 +143,23 @@ impl MetaService {
             while let Some((found, last)) = self.page_on(partition, after, draining).await? {
                 after = last;
                 self.move_all(migrator, found).await;
-                if self.stopping.is_set() || self::draining(&self.current_map()) != draining {
+                if self.serving.is_stopping() || self::draining(&self.chunks.current_map()) != draining {
                     return Ok(());
                 }
             }
         }
         // Deletes the old chunk files, so that an empty target is reported as empty at once.
-        self.reap().await?;
+        self.reaper.reap().await?;
         // Partitions that this service has yet to adopt or recover may have files there.
-        let is_all = !self.lacks_partitions(&self.current_map()) && self.owned() == partitions;
+        let is_all = !self.ownership.lacks_partitions(&self.chunks.current_map())
+            && self.executors.owned() == partitions;
         for &target in draining {
             let mut is_empty = is_all;
             for &partition in partitions {
-                is_empty = is_empty && self.file_on_in(target, partition).await?.is_none();
+                is_empty = is_empty && self.references.file_on_in(target, partition).await?.is_none();
             }
             // Nothing can be moved off an offline target before it is back.
-            let rests = is_empty || is_offline(&self.current_map(), target);
+            let rests = is_empty || is_offline(&self.chunks.current_map(), target);
             self.drains.end_pass(target, is_empty, if rests { DRAIN_IDLE } else { DRAIN_RETRY });
         }
         Ok(())
@@ -159,8 +174,10 @@ impl MetaService {
         draining: &[TargetId],
     ) -> Result<Option<(Vec<DrainCandidate>, InodeId)>> {
         rt::yield_now().await;
-        let page =
-            self.read(partition, |view| namespace::inodes(view, partition, after, BACKGROUND_BATCH)).await?;
+        let page = self
+            .executors
+            .read(partition, |view| namespace::inodes(view, partition, after, BACKGROUND_BATCH))
+            .await?;
         let Some(&(last, _)) = page.last() else { return Ok(None) };
         let mut found = Vec::new();
         for (ino, inode) in &page {
@@ -186,7 +203,7 @@ impl MetaService {
         let worker = || async {
             loop {
                 let next = left.lock().pop_front();
-                let Some(found) = next.filter(|_| !self.stopping.is_set()) else { return };
+                let Some(found) = next.filter(|_| !self.serving.is_stopping()) else { return };
                 match self.move_off_target(migrator, found).await {
                     Ok(()) => self.drains.moved(found.target, found.bytes),
                     Err(error) => {
@@ -203,7 +220,7 @@ impl MetaService {
     async fn move_off_target(&self, migrator: &Arc<Session>, found: DrainCandidate) -> Result<()> {
         loop {
             let partition = found.ino.partition();
-            let known = self.read(partition, |view| namespace::layout_of(view, found.ino)).await?;
+            let known = self.executors.read(partition, |view| namespace::layout_of(view, found.ino)).await?;
             let Some(layout) = known else { return Ok(()) };
             let Some(stripe) = self.chunks.stripe_on(&layout, found.target)? else { return Ok(()) };
             let group = layout.groups[stripe];
@@ -213,7 +230,7 @@ impl MetaService {
             self.ensure_can_be_read(found.target)?;
             let kind = self.chunks.kind(group)?;
             let request = MoveRequest { kind, lacks_space: &|_| false, copied: &|_| () };
-            self.move_stripe(migrator, found.ino, (layout, stripe), &request).await?;
+            self.mover.move_stripe(migrator, found.ino, (layout, stripe), &request).await?;
         }
     }
 
@@ -222,7 +239,7 @@ impl MetaService {
     /// # Errors
     /// `EHOSTDOWN`.
     fn ensure_can_be_read(&self, target: TargetId) -> Result<()> {
-        match is_offline(&self.current_map(), target) {
+        match is_offline(&self.chunks.current_map(), target) {
             false => Ok(()),
             true => Err(Error::new(Errno::EHOSTDOWN, format!("target {target} is offline"))
                 .hint("weft node list shows which nodes are up; weft health says more")),

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, TargetId};
+use wire::mgmt::DrainProgress;
 
 /// Time constant of the rate's moving average, in seconds.
 const RATE_WINDOW_S: f64 = 30.0;
@@ -73,6 +74,31 @@ impl Drains {
             hindrance: drain.hindrance.clone(),
         };
         self.targets.lock().iter().map(status).collect()
+    }
+
+    /// Progress of draining targets, as management shows it.
+    pub fn progress(&self) -> Vec<(TargetId, DrainProgress)> {
+        let progress = |drain: DrainStatus| {
+            let remaining_s = match drain.rate {
+                _ if drain.is_empty => Some(0),
+                0 => None,
+                rate => Some(drain.bytes_left.div_ceil(rate)),
+            };
+            let progress = DrainProgress {
+                empty: drain.is_empty,
+                files_left: drain.files_left,
+                bytes_left: drain.bytes_left,
+                files_moved: drain.files_moved,
+                bytes_moved: drain.bytes_moved,
+                rate: drain.rate,
+                remaining_s,
+                hindrance: drain.hindrance,
+                groups_left: 0,
+                stuck: None,
+            };
+            (drain.target, progress)
+        };
+        self.list().into_iter().map(progress).collect()
     }
 
     /// Notes that a mount in this process has a session, which gets no leases.

@@ -1,9 +1,14 @@
 //! Moving one stripe from group to group.
 
+use super::Claims;
+use super::exclusive::ExclusiveAccess;
 use super::transfer::{Endpoint, Transfer, truncated_source_error};
-use crate::data::chunks::EpochedChunkFile;
+use crate::data::chunks::{ChunkFiles, EpochedChunkFile};
+use crate::data::reaper::Reaper;
+use crate::lease::table::Leases;
 use crate::limits::{EXCLUSIVE_TIMEOUT, MAX_FINAL_REGIONS, MAX_FINAL_REGIONS_BUSY, MAX_ROUNDS};
-use crate::service::MetaService;
+use crate::partition::executor::{CommandOutput, Executors};
+use crate::partition::serving::Serving;
 use crate::session::table::Session;
 use crate::store::restore_records::RestoreRecord;
 use namespace::{Chunks, MoveStep, StripeMove};
@@ -22,7 +27,18 @@ pub(super) struct MoveRequest<'a> {
     pub copied: &'a dyn Fn(u64),
 }
 
-impl MetaService {
+/// Moves stripes.
+pub(crate) struct StripeMover {
+    pub executors: Arc<Executors>,
+    pub leases: Arc<Leases>,
+    pub chunks: Arc<ChunkFiles>,
+    pub claims: Arc<Claims>,
+    pub exclusive: Arc<ExclusiveAccess>,
+    pub reaper: Arc<Reaper>,
+    pub serving: Arc<Serving>,
+}
+
+impl StripeMover {
     /// Moves a stripe of a file to another group.
     pub(super) async fn move_stripe(
         &self,
@@ -40,8 +56,8 @@ impl MetaService {
         let Some(claim) = self.claims.claim(location, name) else { return Err(busy_error(ino)) };
         let epoch = self.leases.next_epoch(ino);
         self.step(&moved, namespace::begin_move).await?;
-        let may_continue = || !self.stopping.is_set() && self.is_serving(ino.partition());
-        let chunks_and_epoch = (&self.chunks, epoch);
+        let may_continue = || !self.serving.is_stopping() && self.executors.is_serving(ino.partition());
+        let chunks_and_epoch = (&*self.chunks, epoch);
         let transfer = Transfer::new(
             chunks_and_epoch,
             source,
@@ -61,7 +77,7 @@ impl MetaService {
             drop(claim);
             transfer.stop_tracking().await;
         }
-        self.reap_needed.set();
+        self.reaper.needed.set();
         outcome
     }
 
@@ -82,7 +98,7 @@ impl MetaService {
             }
             transfer.sync().await?;
             let switch = async {
-                let _lease = self.acquire_exclusive_lease(migrator, moved.ino).await?;
+                let _lease = self.exclusive.acquire_exclusive_lease(migrator, moved.ino).await?;
                 let finish = async {
                     let is_little = transfer.copy_changes(limit).await? <= limit;
                     if is_little {
@@ -100,7 +116,7 @@ impl MetaService {
                 }
                 Ok(is_little)
             };
-            if self.with_local_mount_suspended(moved.ino, switch).await? {
+            if self.exclusive.with_local_mount_suspended(moved.ino, switch).await? {
                 return Ok(());
             }
             if limit >= MAX_FINAL_REGIONS_BUSY {
@@ -131,7 +147,8 @@ impl MetaService {
     /// Known minimum length of the chunk file that moves, in bytes, while no session changes the
     /// file.
     async fn min_chunk_len(&self, moved: &StripeMove) -> Result<u64> {
-        let chunks = self.read(moved.ino.partition(), |view| namespace::chunks(view, moved.ino)).await?;
+        let chunks =
+            self.executors.read(moved.ino.partition(), |view| namespace::chunks(view, moved.ino)).await?;
         Ok(match chunks {
             Chunks::Stable { layout, length_bounds: known, .. } if layout == moved.from => {
                 layout::length_bounds::of_stripe(&known, moved.stripe)
@@ -141,12 +158,11 @@ impl MetaService {
     }
 
     /// Commits a step of a move.
-    pub(super) async fn step(
+    async fn step(
         &self,
         moved: &StripeMove,
         step: impl Fn(&dyn namespace::Reader, &StripeMove) -> Result<MoveStep, namespace::ReadError>,
     ) -> Result<()> {
-        use crate::partition::executor::{Abort, CommandOutput};
         let command = |view: &crate::store::transaction_view::View<'_>| match step(view, moved) {
             Ok(MoveStep::Writes(writes)) => Ok(CommandOutput { answer: Ok(()), writes }),
             Ok(MoveStep::Changed) => {
@@ -155,9 +171,7 @@ impl MetaService {
             Ok(MoveStep::BeingWritten) => {
                 Ok(CommandOutput { answer: Err(busy_error(moved.ino)), writes: Vec::new() })
             }
-            Err(namespace::ReadError::NeedPartition(partition)) => Err(Abort::NeedPartition(partition)),
-            Err(namespace::ReadError::Store(error)) => Err(Abort::Refused(error)),
-            Err(namespace::ReadError::NotFetched) => Err(Abort::NotFetched),
+            Err(error) => Err(error.into()),
         };
         self.executors.transact_without_leases(moved.ino.partition(), command).await?
     }
@@ -174,6 +188,7 @@ impl MetaService {
         request: &MoveRequest<'_>,
     ) -> Result<(GroupId, ChunkSlot)> {
         let doomed = self
+            .executors
             .read(ino.partition(), |view| {
                 (0..layout::MAX_SLOTS)
                     .map(ChunkSlot)
@@ -181,8 +196,8 @@ impl MetaService {
                     .collect::<Result<Vec<_>, _>>()
             })
             .await?;
-        let map = self.current_map();
-        let is_restored = self.restore_record().await? != RestoreRecord::default();
+        let map = self.chunks.current_map();
+        let is_restored = RestoreRecord::read(&*self.executors.store).await? != RestoreRecord::default();
         let mut present = BTreeSet::new();
         loop {
             let is_taken = |group: GroupId, slot: ChunkSlot| {

@@ -1,6 +1,6 @@
 //! Copying a chunk file between locations while it changes.
 
-use crate::data::chunks::{ChunkLocation, Chunks, EpochedChunkFile};
+use crate::data::chunks::{ChunkFiles, ChunkLocation, EpochedChunkFile};
 use crate::limits::COPIES_AT_ONCE;
 use rt::IoBuf;
 use std::cell::Cell;
@@ -26,7 +26,7 @@ struct ChunkStat {
 
 /// A copy under way.
 pub(crate) struct Transfer<'a> {
-    chunks: &'a Chunks,
+    chunks: &'a ChunkFiles,
     source: Endpoint,
     destination: Endpoint,
     /// Identifies the copy at both storage services.
@@ -47,7 +47,7 @@ pub(crate) struct Transfer<'a> {
 
 impl<'a> Transfer<'a> {
     pub fn new(
-        (chunks, epoch): (&'a Chunks, u64),
+        (chunks, epoch): (&'a ChunkFiles, u64),
         source: Endpoint,
         destination: Endpoint,
         (may_continue, copied): (&'a dyn Fn() -> bool, &'a dyn Fn(u64)),

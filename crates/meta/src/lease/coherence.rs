@@ -5,7 +5,6 @@
 
 use crate::lease::table::Leases;
 use crate::partition::executor::Abort;
-use crate::service::MetaService;
 use crate::session::exports::is_unrestricted;
 use crate::session::table::{Session, Sessions};
 use crate::store::transaction_view::View;
@@ -15,6 +14,7 @@ use namespace::leases::{InodeAccess, LeaseKey, LeaseRequest, NamePrefixId, Pendi
 use namespace::record::{self, Inode};
 use namespace::{Applied, Writes};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use types::{Attr, Errno, Error, FileKind, InodeId, PartitionId};
 use wire::spec::{Entry, LeaseConflict};
 use wire::{DirEntry, DirectoryState, LeaseGrant, LeaseMode, MetaOp, MetaReply, RenameMode};
@@ -44,14 +44,24 @@ impl ConflictFree {
     }
 }
 
-impl MetaService {
+/// What commands recall and what they grant.
+pub(crate) struct Coherence {
+    sessions: Arc<Sessions>,
+    leases: Arc<Leases>,
+}
+
+impl Coherence {
+    pub fn new(sessions: Arc<Sessions>, leases: Arc<Leases>) -> Coherence {
+        Coherence { sessions, leases }
+    }
+
     /// Checks that no lease of another session conflicts with what was applied, and grants the
     /// leases that come with the answer.
     ///
     /// # Errors
     /// [`Abort::Leases`] if recalls must be acknowledged first, [`Abort::RemoteLeases`] if other
     /// services must be asked.
-    pub(crate) fn reconcile(
+    pub fn reconcile(
         &self,
         op: &MetaOp,
         session: &Session,
@@ -74,7 +84,7 @@ impl MetaService {
         let mut granted = Granted { last_recall: requester.last_recall, ..Granted::default() };
         if session.is_remote() {
             self.grant_requested(op, &applied.reply, requester, &mut granted)?;
-            let offers = LeaseOffers { service: self, requester, view, granted: &mut granted };
+            let offers = LeaseOffers { coherence: self, requester, view, granted: &mut granted };
             offers.make(op, &applied.reply);
             self.add_directories(op, &applied.writes, &mut granted)?;
             self.add_epoch(op, &mut applied.reply);
@@ -88,8 +98,8 @@ impl MetaService {
     /// it before the command reads.
     ///
     /// # Errors
-    /// As [`MetaService::reconcile`].
-    pub(crate) fn recall_for_names(
+    /// As [`Coherence::reconcile`].
+    pub fn recall_for_names(
         &self,
         op: &MetaOp,
         session: &Session,
@@ -182,7 +192,7 @@ impl MetaService {
     /// Revokes leases that a command of an ended session still got, if the end of its leases has
     /// already passed those inodes. If it is still to come, the leases stay. They block other
     /// sessions until size recovery, since the files' sizes are unknown.
-    pub(crate) fn revoke_late_grants(&self, session: &Session) {
+    pub fn revoke_late_grants(&self, session: &Session) {
         if session.has_completed_end() {
             self.leases.end_session(session.id);
         }
@@ -323,7 +333,7 @@ fn changes_entries_of(op: &MetaOp, ino: InodeId) -> bool {
 
 /// Leases that are granted without a request.
 struct LeaseOffers<'a> {
-    service: &'a MetaService,
+    coherence: &'a Coherence,
     requester: Requester,
     view: &'a View<'a>,
     granted: &'a mut Granted,
@@ -391,7 +401,7 @@ impl LeaseOffers<'_> {
         ino: InodeId,
         how: impl Fn(&Leases, &Sessions, Requester, InodeId) -> Option<LeaseMode>,
     ) {
-        let MetaService { leases, sessions, .. } = self.service;
+        let Coherence { leases, sessions } = self.coherence;
         if self.view.locked.overlay(ino.partition()).is_some()
             && let Some(mode) = how(leases, sessions, self.requester, ino)
         {
@@ -400,7 +410,7 @@ impl LeaseOffers<'_> {
     }
 
     fn requested(&mut self, mode: LeaseMode, ino: InodeId) {
-        let MetaService { leases, sessions, .. } = self.service;
+        let Coherence { leases, sessions } = self.coherence;
         if let Some(mode) =
             leases.acquire(sessions, self.requester, (ino, LeaseRequest::Mode(mode)), &mut Vec::new())
         {
@@ -433,7 +443,8 @@ impl LeaseOffers<'_> {
         if self.granted.grants.len() == before {
             // At the limit its use isn't marked. Then another session may delete the file while
             // this one has it open.
-            self.service.leases.mark_in_use(&self.service.sessions, self.requester, attr.ino);
+            let Coherence { leases, sessions } = self.coherence;
+            leases.mark_in_use(sessions, self.requester, attr.ino);
         }
     }
 
@@ -510,10 +521,9 @@ fn changed_inodes(writes: &Writes) -> Vec<InodeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::MetaOptions;
+    use crate::service::{MetaOptions, MetaService};
     use crate::session::table::SessionKind;
     use kv::{Durability, Memory, Writer};
-    use std::sync::Arc;
     use types::{HashMap, MapHandle, NodeId, SessionId};
 
     /// A command may run on one core while another core ends its session.
@@ -534,13 +544,14 @@ mod tests {
             let holds = |number| meta.leases.is_written_by(ENDED, InodeId(number).into());
             grant(10).unwrap();
             session.end();
-            meta.revoke_late_grants(&session);
+            let coherence = Coherence::new(meta.sessions.clone(), meta.leases.clone());
+            coherence.revoke_late_grants(&session);
             assert!(holds(10), "others get at a file whose size nobody knows");
-            meta.clean_up_session(ENDED).await.unwrap();
+            meta.eviction.cleanup.clean_up_session(ENDED).await.unwrap();
             assert!(!holds(10));
             // A command that began before the end of the session.
             grant(11).unwrap();
-            meta.revoke_late_grants(&session);
+            coherence.revoke_late_grants(&session);
             assert!(!holds(11), "nobody would give it up");
         };
         rt::block_on(run).unwrap();

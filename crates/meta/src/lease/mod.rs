@@ -2,4 +2,5 @@
 
 pub(crate) mod coherence;
 pub(crate) mod name_delegations;
+pub(crate) mod recalls;
 pub(crate) mod table;

@@ -130,9 +130,10 @@ impl NameDelegations {
         (!self.is_empty() && self.state.lock().ids.contains(&id)).then_some(id)
     }
 
-    /// Grants a session a range: its own if it has it already, else `fresh`, which is registered for
-    /// it. `None` if a session has some of these names, or there are too many ranges. `grant` grants
-    /// the lease. Until it has, no other task may find the range without a lease and drop it.
+    /// Grants a session a range: its own if it has it already, else `fresh`, which is registered
+    /// for it. `None` if a session has some of these names, or there are too many ranges. `grant`
+    /// grants the lease. Until it has, no other task may find the range without a lease and drop
+    /// it.
     fn grant<T>(
         &self,
         session: SessionId,

@@ -13,7 +13,7 @@ use crate::limits::{
 };
 use crate::partition::executor::{Abort, Attempt, CommandOrigin, ExecutionScope, Reading, RemotePartition};
 use crate::partition::peers::{PartitionsChannel, PeerServices};
-use crate::service::{CommandAnswer, LookupScope, MetaService};
+use crate::service::command::{CommandAnswer, Commands, LookupScope};
 use crate::session::table::Session;
 use crate::store::transaction_view::{View, not_owner, store_error};
 use kv::{Guard, Outcome};
@@ -29,7 +29,7 @@ use wire::{MetaRequest, PartitionsReply, PartitionsRequest};
 
 /// A command with its context.
 struct CrossPartitionTx {
-    service: Arc<MetaService>,
+    commands: Arc<Commands>,
     request: MetaRequest,
     session: Arc<Session>,
     /// When the caller stops waiting for the answer.
@@ -62,22 +62,25 @@ enum TxStep {
     Retry,
 }
 
-impl MetaService {
+impl Commands {
     /// Runs a command on partitions some of which other services own. Continues when the caller is
     /// dropped: other commands wait for the partitions that it has locked.
     pub(crate) async fn run_cross_partition(
-        &self,
+        self: &Arc<Self>,
         request: &MetaRequest,
         session: &Arc<Session>,
         partitions: Vec<PartitionId>,
         deadline: Deadline,
     ) -> Result<CommandAnswer> {
-        let Some(service) = self.self_ref.upgrade() else { return Err(Errno::ECANCELED.into()) };
         if self.peers.is_none() {
             return Err(not_owner(namespace::home_partition(&request.op)));
         }
-        let transaction =
-            CrossPartitionTx { service, request: request.clone(), session: session.clone(), deadline };
+        let transaction = CrossPartitionTx {
+            commands: self.clone(),
+            request: request.clone(),
+            session: session.clone(),
+            deadline,
+        };
         let outcome = Arc::new((Mutex::new(None), Event::new()));
         let task_outcome = outcome.clone();
         rt::spawn(async move {
@@ -93,7 +96,7 @@ impl MetaService {
 
 impl CrossPartitionTx {
     fn peers(&self) -> Result<&PeerServices> {
-        self.service.peers.as_ref().ok_or_else(|| Refusal::PartitionNotServed.into())
+        self.commands.peers.as_deref().ok_or_else(|| Refusal::PartitionNotServed.into())
     }
 
     async fn run(&self, mut partitions: Vec<PartitionId>) -> Result<CommandAnswer> {
@@ -109,7 +112,7 @@ impl CrossPartitionTx {
                         TxStep::Uncertain(_) => locked
                             .own
                             .iter()
-                            .for_each(|p| self.service.unlock_partition(*p, locked.token, None)),
+                            .for_each(|p| self.commands.executors.unlock_partition(*p, locked.token, None)),
                         _ => self.unlock_all(locked, matches!(step, TxStep::Answered(_))),
                     }
                     step
@@ -117,7 +120,7 @@ impl CrossPartitionTx {
                 Err(error) if error.errno == Errno::EAGAIN => TxStep::Retry,
                 Err(error) => return Err(error),
             };
-            self.service.executors.counters.reruns.add(1);
+            self.commands.executors.counters.reruns.add(1);
             match step {
                 TxStep::Answered(answer) => return Ok(*answer),
                 TxStep::Refused(error) | TxStep::Uncertain(error) => return Err(error),
@@ -125,7 +128,7 @@ impl CrossPartitionTx {
                     Err(at) => partitions.insert(at, partition),
                     Ok(_) => return Err(not_owner(partition)),
                 },
-                TxStep::Leases(due) => self.service.wait_for_acknowledgements(due).await,
+                TxStep::Leases(due) => self.commands.recalls.wait_for_acknowledgements(due).await,
                 TxStep::RecallRemote(accesses) => self.wait_for_remote_recalls(accesses).await,
                 TxStep::Retry => rt::sleep(CROSS_PARTITION_BACKOFF).await,
             }
@@ -172,9 +175,9 @@ impl CrossPartitionTx {
     }
 
     async fn lock_one(&self, partition: PartitionId, locked: &mut LockedPartitions) -> Result<()> {
-        let is_own = self.service.executors.lock(partition)?.is_owned();
+        let is_own = self.commands.executors.lock(partition)?.is_owned();
         if is_own || partition == namespace::home_partition(&self.request.op) {
-            self.service.lock_partition(partition, locked.token).await?;
+            self.commands.executors.lock_partition(partition, locked.token).await?;
             locked.own.push(partition);
             return Ok(());
         }
@@ -208,13 +211,13 @@ impl CrossPartitionTx {
 
     /// Runs the command, with all partitions locked.
     async fn run_locked(&self, locked: &LockedPartitions) -> TxStep {
-        let service = &self.service;
-        let map = service.chunks.map.load();
+        let commands = &self.commands;
+        let map = commands.map.load();
         let mut inodes = locked.conflict_free.inodes.clone();
         // Data fetched from partitions of other services stays valid as long as they are locked.
-        let mut reading = Reading::new(&service.executors);
+        let mut reading = Reading::new(&commands.executors);
         loop {
-            service.executors.store.admit().await;
+            commands.executors.store.admit().await;
             let conflict_free =
                 ConflictFree { inodes: inodes.clone(), partitions: locked.conflict_free.partitions.clone() };
             let mut command = |view: &View<'_>| {
@@ -223,7 +226,7 @@ impl CrossPartitionTx {
                 if self.deadline.has_passed() {
                     return Err(Abort::Refused(self.deadline.error()));
                 }
-                service.apply(
+                commands.apply(
                     (&self.request, LookupScope::WithInode),
                     &self.session,
                     &map,
@@ -233,16 +236,16 @@ impl CrossPartitionTx {
             let home = namespace::home_partition(&self.request.op);
             let origin = CommandOrigin::CrossPartition(locked.token);
             let scope = ExecutionScope { home, own: &locked.own, remote: &locked.remote, origin };
-            match service.executors.attempt(&scope, &mut reading.fetched, &mut command, &mut |_, _| ()) {
+            match commands.executors.attempt(&scope, &mut reading.fetched, &mut command, &mut |_, _| ()) {
                 Attempt::Done { answer, after: None } => {
                     return answered(answer);
                 }
                 Attempt::Done { answer, after: Some(ticket) } => {
-                    match service.executors.store.wait(&ticket).await {
+                    match commands.executors.store.wait(&ticket).await {
                         Ok(Outcome::Applied) => {}
                         Ok(Outcome::GuardFailed) => {
                             // Finds out whether this service lost one of its own partitions.
-                            _ = service.executors.committed(&locked.own, &ticket).await;
+                            _ = commands.executors.committed(&locked.own, &ticket).await;
                             return TxStep::Retry;
                         }
                         Ok(Outcome::Uncertain) => {
@@ -262,7 +265,7 @@ impl CrossPartitionTx {
                     Err(_) => return TxStep::Retry,
                 },
                 Attempt::Fetch(missing) => {
-                    if let Err(error) = reading.fetched.fetch(&*service.executors.store, missing).await {
+                    if let Err(error) = reading.fetched.fetch(&*commands.executors.store, missing).await {
                         return TxStep::Refused(store_error(&error));
                     }
                 }
@@ -271,7 +274,7 @@ impl CrossPartitionTx {
                 Attempt::NeedPartition(partition) => return TxStep::Need(partition),
                 Attempt::AfterCommit(ticket) => {
                     // The command that enqueued the commit handles its outcome.
-                    if service.executors.store.wait(&ticket).await.is_err() {
+                    if commands.executors.store.wait(&ticket).await.is_err() {
                         return TxStep::Refused(Errno::EIO.into());
                     }
                 }
@@ -283,7 +286,7 @@ impl CrossPartitionTx {
     /// Unlocks all partitions. `written`: the writes are committed.
     fn unlock_all(&self, locked: LockedPartitions, written: bool) {
         for &partition in &locked.own {
-            self.service.unlock_partition(partition, locked.token, None);
+            self.commands.executors.unlock_partition(partition, locked.token, None);
         }
         for remote in locked.remote {
             let Some(channel) = locked.channels.get(&remote.partition).cloned() else { continue };

@@ -8,14 +8,14 @@ use crate::store::transaction_view::{View, not_owner, store_error};
 use bytes::Bytes;
 use kv::{Batch, Guard, Outcome, Store, Ticket};
 use namespace::leases::{InodeAccess, PendingRecall};
-use namespace::{Failure, Writes, keys};
+use namespace::{Failure, ReadError, Writes, keys};
 use parking_lot::{Mutex, MutexGuard};
 use rt::sync::Event;
 use std::cell::{Cell, RefCell};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use types::{Errno, Error, InodeId, PartitionId, Refusal, Result};
+use types::{Errno, Error, InodeId, NodeId, PartitionId, Refusal, Result};
 
 /// Uncommitted writes of a partition.
 pub(crate) type Overlay = BTreeMap<Bytes, PendingWrite>;
@@ -29,6 +29,8 @@ pub(crate) struct PendingWrite {
 pub(crate) struct Executors {
     pub store: Arc<dyn Store>,
     pub counters: Counters,
+    /// The node that the service runs on.
+    pub node: NodeId,
     cache: Cache,
     partitions: Vec<Mutex<Executor>>,
 }
@@ -138,6 +140,12 @@ impl From<Failure> for Abort {
     }
 }
 
+impl From<ReadError> for Abort {
+    fn from(error: ReadError) -> Abort {
+        Failure::from(error).into()
+    }
+}
+
 impl From<Error> for Abort {
     fn from(error: Error) -> Abort {
         Abort::Refused(error)
@@ -178,7 +186,7 @@ pub(crate) enum Attempt<T> {
 
 impl Executors {
     /// Creates executors of `partitions` partitions, none of which this service owns yet.
-    pub fn new(store: Arc<dyn Store>, partitions: u16) -> Executors {
+    pub fn new(store: Arc<dyn Store>, node: NodeId, partitions: u16) -> Executors {
         let executor = |partition| {
             Mutex::new(Executor {
                 partition,
@@ -197,6 +205,7 @@ impl Executors {
         Executors {
             store,
             counters: Counters::default(),
+            node,
             cache: Cache::new(),
             partitions: (0..partitions).map(PartitionId).map(executor).collect(),
         }
@@ -296,12 +305,52 @@ impl Executors {
         }
     }
 
+    /// Reads from a partition in background work.
+    pub async fn read<T>(
+        &self,
+        partition: PartitionId,
+        mut read: impl FnMut(&View<'_>) -> Result<T, ReadError>,
+    ) -> Result<T> {
+        let command = |view: &View<'_>| Ok(CommandOutput { answer: read(view)?, writes: Vec::new() });
+        self.transact_without_leases(partition, command).await
+    }
+
     fn check(&self, partitions: &[PartitionId]) -> Result<()> {
         match partitions.last() {
             Some(last) if (last.0 as usize) < self.partitions.len() => Ok(()),
             Some(last) => Err(bad_partition(*last)),
             None => Ok(()),
         }
+    }
+
+    /// All partitions of the file system.
+    pub fn all(&self) -> impl Iterator<Item = PartitionId> + use<> {
+        (0..self.partitions.len() as u16).map(PartitionId)
+    }
+
+    /// Whether the file system has this partition.
+    pub fn has(&self, partition: PartitionId) -> bool {
+        usize::from(partition.0) < self.partitions.len()
+    }
+
+    /// Whether this service owns a partition.
+    pub fn is_owned(&self, partition: PartitionId) -> bool {
+        self.lock(partition).is_ok_and(|executor| executor.is_owned())
+    }
+
+    /// Partitions that this service owns, including those that it recovers or keeps closed.
+    pub fn owned(&self) -> Vec<PartitionId> {
+        self.all().filter(|p| self.is_owned(*p)).collect()
+    }
+
+    /// Whether this service answers requests of a partition now.
+    pub fn is_serving(&self, partition: PartitionId) -> bool {
+        self.lock(partition).is_ok_and(|executor| executor.state == PartitionState::Serving)
+    }
+
+    /// Partitions whose requests this service answers now.
+    pub fn serving(&self) -> Vec<PartitionId> {
+        self.all().filter(|p| self.is_serving(*p)).collect()
     }
 
     /// Locks the executor of a partition.

@@ -8,7 +8,7 @@
 //! batch doesn't match that record, so it is lost.
 
 use crate::limits::{PARTITION_LOCK_TIMEOUT, PARTITION_LOCK_WAIT, RETRY_PAUSE};
-use crate::partition::executor::PartitionState;
+use crate::partition::executor::{Executors, PartitionState};
 use crate::service::MetaService;
 use crate::store::record::Owner;
 use crate::store::transaction_view::{not_owner, store_error};
@@ -27,14 +27,14 @@ use wire::{PartitionsReply, PartitionsRequest};
 /// value.
 const REVOKING: u64 = 0;
 
-impl MetaService {
+impl Executors {
     /// Locks a partition for a transaction, once nothing is under way there. Returns the guard of
     /// the transaction's batch.
     ///
     /// # Errors
     /// `PartitionNotServed` when another service owns the partition; `EAGAIN` when it can't be
     /// locked now: it isn't locked then.
-    pub(crate) async fn lock_partition(&self, partition: PartitionId, token: u64) -> Result<Guard> {
+    pub async fn lock_partition(&self, partition: PartitionId, token: u64) -> Result<Guard> {
         match rt::timeout(PARTITION_LOCK_WAIT, self.lock_partition_when_idle(partition, token)).await {
             Some(outcome) => outcome,
             None => {
@@ -47,10 +47,10 @@ impl MetaService {
 
     async fn lock_partition_when_idle(&self, partition: PartitionId, token: u64) -> Result<Guard> {
         loop {
-            self.executors.check_owner_remotely(partition).await?;
+            self.check_owner_remotely(partition).await?;
             let (changed, ticket) = {
-                let mut executor = self.executors.lock(partition)?;
-                self.executors.retire(&mut executor);
+                let mut executor = self.lock(partition)?;
+                self.retire(&mut executor);
                 if executor.owner_uncertain {
                     continue;
                 }
@@ -76,7 +76,7 @@ impl MetaService {
             match ticket {
                 // The command that enqueued the commit handles a failure of the store; the
                 // transaction meets it, too.
-                Some(ticket) => match self.executors.store.wait(&ticket).await {
+                Some(ticket) => match self.store.wait(&ticket).await {
                     Ok(_) => {}
                     Err(error) => {
                         self.unlock_partition(partition, token, None);
@@ -90,25 +90,26 @@ impl MetaService {
 
     /// Unlocks a partition if `token` still holds the lock. `written`: keys that another service
     /// wrote.
-    pub(crate) fn unlock_partition(&self, partition: PartitionId, token: u64, written: Option<&[Bytes]>) {
-        let Ok(mut executor) = self.executors.lock(partition) else { return };
+    pub fn unlock_partition(&self, partition: PartitionId, token: u64, written: Option<&[Bytes]>) {
+        let Ok(mut executor) = self.lock(partition) else { return };
         if executor.locked_by == Some(token) {
-            self.executors.invalidate_cached(written.unwrap_or(&[]));
+            self.invalidate_cached(written.unwrap_or(&[]));
             executor.set_lock(None);
         }
     }
 
-    async fn lend(self: Arc<Self>, partition: PartitionId, token: u64) -> Result<PartitionsReply> {
+    /// Locks a partition for a transaction of another service. Revokes the lock if it isn't
+    /// returned in time.
+    async fn lend(self: &Arc<Self>, partition: PartitionId, token: u64) -> Result<Guard> {
         let owner = self.lock_partition(partition, token).await?;
         rt::spawn(self.clone().revoke_after_timeout(partition, token));
-        let owner = owner.expected.unwrap_or_default();
-        Ok(PartitionsReply::Lent { owner, no_leases: self.leases.is_empty() })
+        Ok(owner)
     }
 
     /// Revokes a lock that isn't returned in time.
     async fn revoke_after_timeout(self: Arc<Self>, partition: PartitionId, token: u64) {
         rt::sleep(PARTITION_LOCK_TIMEOUT).await;
-        match self.executors.lock(partition) {
+        match self.lock(partition) {
             Ok(mut executor) if executor.locked_by == Some(token) => executor.locked_by = Some(REVOKING),
             _ => return,
         }
@@ -124,7 +125,7 @@ impl MetaService {
 
     async fn revoke_partition_lock(&self, partition: PartitionId) -> Result<()> {
         let guard = {
-            let executor = self.executors.lock(partition)?;
+            let executor = self.lock(partition)?;
             if executor.locked_by != Some(REVOKING) {
                 return Ok(());
             }
@@ -134,12 +135,12 @@ impl MetaService {
         let value: Bytes = next.encode_to_vec().into();
         let writes = vec![(guard.key.clone(), Some(value.clone()))];
         let batch = Batch { guards: vec![guard.clone()], writes };
-        let outcome = self.executors.store.commit(batch).await.map_err(|error| store_error(&error))?;
-        let mut executor = self.executors.lock(partition)?;
+        let outcome = self.store.commit(batch).await.map_err(|error| store_error(&error))?;
+        let mut executor = self.lock(partition)?;
         match outcome {
             Outcome::Applied => {
                 executor.owner = Guard { key: guard.key, expected: Some(value) };
-                self.executors.invalidate_cached_partition(partition);
+                self.invalidate_cached_partition(partition);
                 executor.set_lock(None);
             }
             Outcome::GuardFailed => executor.mark_not_owned(),
@@ -149,12 +150,33 @@ impl MetaService {
     }
 
     /// The next owner record by which this service owns a partition.
-    pub(crate) fn next_owner(&self, partition: PartitionId, before: Option<&[u8]>) -> Result<Owner> {
-        Owner::after(before, self.options.node).map_err(|cause| {
+    pub fn next_owner(&self, partition: PartitionId, before: Option<&[u8]>) -> Result<Owner> {
+        Owner::after(before, self.node).map_err(|cause| {
             Error::new(Errno::EIO, format!("the owner record of partition {partition} is damaged: {cause}"))
         })
     }
 
+    /// Refuses crash reconciliation during size recovery: chunk files are cut to sizes only once
+    /// the sizes have been recovered from chunk files.
+    fn require_sizes_recovered(&self, touched: &ReconcileFiles) -> Result<()> {
+        let new = touched.new.iter().map(|(first, _)| first);
+        for ino in touched.files.iter().chain(new).filter(|ino| self.has(ino.partition())) {
+            match self.lock(ino.partition())?.state {
+                PartitionState::NotOwned | PartitionState::Releasing => {
+                    return Err(not_owner(ino.partition()));
+                }
+                PartitionState::Recovering => {
+                    let message = format!("partition {} is still recovering file sizes", ino.partition());
+                    return Err(Error::new(Errno::EAGAIN, message));
+                }
+                PartitionState::Reclaiming | PartitionState::Serving => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MetaService {
     /// Recalls leases that conflict with another service's command; reports whether none is left.
     async fn recall_conflicting_for(
         &self,
@@ -173,34 +195,34 @@ impl MetaService {
         }
         let clear = due.is_empty();
         if wait {
-            self.wait_for_acknowledgements(due).await;
+            self.recalls.wait_for_acknowledgements(due).await;
         }
         Ok(PartitionsReply::Clear(clear || wait))
     }
 
     async fn answer_peer(&self, request: PartitionsRequest) -> Result<PartitionsReply> {
         match request {
-            PartitionsRequest::Borrow { partition, token } => match self.self_ref.upgrade() {
-                Some(myself) => myself.lend(partition, token).await,
-                None => Err(not_owner(partition)),
-            },
+            PartitionsRequest::Borrow { partition, token } => {
+                let owner = self.executors.lend(partition, token).await?.expected.unwrap_or_default();
+                Ok(PartitionsReply::Lent { owner, no_leases: self.leases.is_empty() })
+            }
             PartitionsRequest::Return { partition, token, written } => {
-                self.unlock_partition(partition, token, Some(&written));
+                self.executors.unlock_partition(partition, token, Some(&written));
                 Ok(PartitionsReply::Done)
             }
             PartitionsRequest::MakeWay { session, accesses, wait } => {
                 self.recall_conflicting_for(session, accesses, wait).await
             }
             PartitionsRequest::Ended { session } => {
-                self.handle_end_elsewhere(session);
+                self.eviction.handle_end_elsewhere(session);
                 Ok(PartitionsReply::Done)
             }
             PartitionsRequest::Tidy { target, touched } => {
-                self.require_sizes_recovered(&touched)?;
+                self.executors.require_sizes_recovered(&touched)?;
                 self.reconcile_target(target, &touched).await.map(|()| PartitionsReply::Done)
             }
             PartitionsRequest::TidyGroup { group, touched } => {
-                self.require_sizes_recovered(&touched)?;
+                self.executors.require_sizes_recovered(&touched)?;
                 self.reconcile_group(group, &touched).await.map(|()| PartitionsReply::Done)
             }
             PartitionsRequest::FileOn { target, partition } => {
@@ -213,28 +235,9 @@ impl MetaService {
             PartitionsRequest::Evict { session } => {
                 self.evict_session(session).map(|()| PartitionsReply::Done)
             }
-            PartitionsRequest::Executed => Ok(PartitionsReply::Executed(self.serving_partitions())),
+            PartitionsRequest::Executed => Ok(PartitionsReply::Executed(self.executors.serving())),
             PartitionsRequest::Drains => Ok(PartitionsReply::Drains(self.drain_progress())),
         }
-    }
-
-    /// Refuses crash reconciliation during size recovery: chunk files are cut to sizes only once
-    /// the sizes have been recovered from chunk files.
-    fn require_sizes_recovered(&self, touched: &ReconcileFiles) -> Result<()> {
-        let new = touched.new.iter().map(|(first, _)| first);
-        for ino in touched.files.iter().chain(new).filter(|ino| self.has_partition(ino.partition())) {
-            match self.executors.lock(ino.partition())?.state {
-                PartitionState::NotOwned | PartitionState::Releasing => {
-                    return Err(not_owner(ino.partition()));
-                }
-                PartitionState::Recovering => {
-                    let message = format!("partition {} is still recovering file sizes", ino.partition());
-                    return Err(Error::new(Errno::EAGAIN, message));
-                }
-                PartitionState::Reclaiming | PartitionState::Serving => {}
-            }
-        }
-        Ok(())
     }
 }
 

@@ -6,3 +6,4 @@ pub(crate) mod lock;
 pub(crate) mod ownership;
 pub(crate) mod peers;
 pub(crate) mod reclaim;
+pub(crate) mod serving;

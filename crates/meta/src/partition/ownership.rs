@@ -6,9 +6,22 @@
 //! previous owner can't commit anything. Sessions reclaim what they have open there. Until all have
 //! done so, the partition stays closed, as after a restart.
 
+use crate::data::orphans::Orphans;
+use crate::data::reaper::Reaper;
+use crate::data::reported_sizes::ReportedSizes;
+use crate::data::size_recovery::SizeRecovery;
+use crate::data::truncations::PendingTruncations;
+use crate::lease::table::Leases;
 use crate::limits::{ASSIGNMENT_POLL, RETRY_PAUSE};
-use crate::partition::executor::PartitionState;
-use crate::service::{MetaService, env};
+use crate::partition::executor::{Executors, PartitionState};
+use crate::partition::peers::PeerServices;
+use crate::partition::serving::Serving;
+use crate::service::MetaOptions;
+use crate::service::command::env;
+use crate::session::eviction::Eviction;
+use crate::session::grace_period::{GracePeriod, SessionReturns};
+use crate::session::locks::Locks;
+use crate::session::table::Sessions;
 use crate::store::record::Owner;
 use crate::store::transaction_view::store_error;
 use kv::{Batch, Guard, Outcome};
@@ -17,7 +30,8 @@ use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use types::{
-    ClusterMap, Credentials, Epoch, Errno, Error, InodeId, NodeId, NodeState, PartitionId, Result, SessionId,
+    ClusterMap, Credentials, Epoch, Errno, Error, InodeId, MapHandle, NodeId, NodeState, PartitionId, Result,
+    SessionId,
 };
 
 /// A partition, and which of its adoptions by this service is meant.
@@ -27,15 +41,36 @@ struct Adoption {
     adoption: u64,
 }
 
-impl MetaService {
+/// Adopts and releases partitions.
+pub(crate) struct Ownership {
+    pub options: MetaOptions,
+    pub map: MapHandle,
+    pub executors: Arc<Executors>,
+    pub sessions: Arc<Sessions>,
+    pub locks: Arc<Locks>,
+    pub leases: Arc<Leases>,
+    pub truncations: Arc<PendingTruncations>,
+    pub reported_sizes: Arc<ReportedSizes>,
+    pub grace: Arc<GracePeriod>,
+    pub returns: Arc<SessionReturns>,
+    pub eviction: Arc<Eviction>,
+    pub sizes: Arc<SizeRecovery>,
+    pub orphans: Arc<Orphans>,
+    pub reaper: Arc<Reaper>,
+    /// The other services that share the partitions; `None` if this service owns all of them.
+    pub peers: Option<Arc<PeerServices>>,
+    pub serving: Arc<Serving>,
+}
+
+impl Ownership {
     /// Adopts and releases partitions as the cluster map says, until the service stops. Needs a
     /// runtime; call it once for each service that shares partitions.
     pub async fn follow_assignment(self: Arc<Self>) {
         let mut applied = None;
-        while !self.stopping.is_set() {
+        while !self.serving.is_stopping() {
             // Read before the map: a map from before the term may be outdated.
             let term = self.peers.as_ref().and_then(|peers| peers.term());
-            let map = self.chunks.map.load();
+            let map = self.map.load();
             if applied != Some((map.epoch, term)) || self.lacks_partitions(&map) {
                 applied = match self.apply_assignment(&map, term).await {
                     Ok(true) => Some((map.epoch, term)),
@@ -51,32 +86,12 @@ impl MetaService {
     }
 
     /// Whether this service does not own yet, or has lost, a partition that the map assigns to it.
-    pub(crate) fn lacks_partitions(&self, map: &ClusterMap) -> bool {
-        self.all_partitions().any(|p| self.is_assigned(map, p) && !self.is_owned(p))
+    pub fn lacks_partitions(&self, map: &ClusterMap) -> bool {
+        self.executors.all().any(|p| self.is_assigned(map, p) && !self.executors.is_owned(p))
     }
 
     fn is_assigned(&self, map: &ClusterMap, partition: PartitionId) -> bool {
         map.owner(partition).is_some_and(|node| node.id == self.options.node)
-    }
-
-    /// Whether this service owns a partition.
-    pub(crate) fn is_owned(&self, partition: PartitionId) -> bool {
-        self.executors.lock(partition).is_ok_and(|executor| executor.is_owned())
-    }
-
-    /// Partitions that this service owns, including those that it recovers or keeps closed.
-    pub(crate) fn owned(&self) -> Vec<PartitionId> {
-        self.all_partitions().filter(|p| self.is_owned(*p)).collect()
-    }
-
-    /// Partitions whose requests this service answers now.
-    pub fn serving_partitions(&self) -> Vec<PartitionId> {
-        self.all_partitions().filter(|p| self.is_serving(*p)).collect()
-    }
-
-    /// Whether this service answers requests of a partition now.
-    pub(crate) fn is_serving(&self, partition: PartitionId) -> bool {
-        self.executors.lock(partition).is_ok_and(|executor| executor.state == PartitionState::Serving)
     }
 
     /// Adopts and releases partitions as a map says. `term`: the current period of management's
@@ -86,23 +101,23 @@ impl MetaService {
         let mut adoptable = Vec::new();
         let mut to_release = Vec::new();
         let mut is_done = true;
-        for partition in self.all_partitions() {
+        for partition in self.executors.all() {
             let record = records.get(&partition);
             let is_own_record =
                 record.is_some_and(|owner| owner.node == self.options.node.0 && !owner.released);
-            if self.is_owned(partition) && !is_own_record {
+            if self.executors.is_owned(partition) && !is_own_record {
                 // Another service has taken over the partition, because management considered this
                 // one dead. Cached state may be outdated, and this service can't commit anything
                 // there.
                 self.executors.lock(partition)?.mark_not_owned();
                 self.forget_partition(partition);
-                self.drop_pending_reclaims(partition);
+                self.returns.drop_pending_reclaims(partition);
                 tracing::warn!(
                     partition = partition.0,
                     "a partition was taken over by another metadata service"
                 );
             }
-            match (self.is_assigned(map, partition), self.is_owned(partition)) {
+            match (self.is_assigned(map, partition), self.executors.is_owned(partition)) {
                 (true, true) => {}
                 (true, false) if may_adopt(record, self.options.node, map) => adoptable.push(partition),
                 (true, false) => is_done = false,
@@ -158,7 +173,7 @@ impl MetaService {
     ///
     /// # Errors
     /// Those of the store; `EBUSY` when another service takes over partitions at the same time.
-    pub(crate) async fn adopt(
+    pub async fn adopt(
         &self,
         partitions: &[PartitionId],
         state: PartitionState,
@@ -173,7 +188,7 @@ impl MetaService {
         let mut to_reclaim = Vec::new();
         for (&partition, before) in partitions.iter().zip(stored) {
             let key = keys::owner(partition).to_vec();
-            let next = self.next_owner(partition, before.as_deref())?;
+            let next = self.executors.next_owner(partition, before.as_deref())?;
             let value = next.encode_to_vec();
             if self.peers.is_some() {
                 to_reclaim.push(partition);
@@ -183,7 +198,7 @@ impl MetaService {
             owners.push((partition, next.epoch, Guard { key, expected: Some(value.into()) }));
         }
         if partitions.contains(&InodeId::ROOT.partition()) && is_new {
-            let map = self.chunks.map.load();
+            let map = self.map.load();
             let env = env(&self.options, SessionId(0), Credentials::default(), &map);
             batch.writes.extend(namespace::format(&env));
         }
@@ -204,7 +219,7 @@ impl MetaService {
             executor.set_state(state);
         }
         // Sessions that register after this have no state there yet.
-        let live = match self.expect_sessions(&to_reclaim).await {
+        let live = match self.eviction.expect_sessions(&to_reclaim).await {
             Ok(live) => live,
             Err(error) => {
                 for &partition in partitions {
@@ -248,7 +263,7 @@ impl MetaService {
     async fn recover_and_open(self: Arc<Self>, mut adopted: Vec<Adoption>, live: BTreeSet<SessionId>) {
         while let Err(error) = self.recover_adopted(&adopted, &live).await {
             tracing::warn!(%error, "size recovery of adopted partitions has not completed yet");
-            if self.stopping.is_set() {
+            if self.serving.is_stopping() {
                 return;
             }
             // The next owner recovers a partition that was released meanwhile; the task of the
@@ -257,18 +272,18 @@ impl MetaService {
             rt::sleep(RETRY_PAUSE).await;
         }
         self.open_recovered(&adopted);
-        self.reap_needed.set();
-        self.wait_for_grace().await;
+        self.reaper.needed.set();
+        self.eviction.wait_for_grace().await;
         adopted.retain(|adopted| self.is_current(*adopted));
         let partitions: Vec<PartitionId> = adopted.iter().map(|adopted| adopted.partition).collect();
-        self.reclaim_unknown(&partitions).await;
+        self.orphans.reclaim_unknown(&partitions).await;
     }
 
     async fn recover_adopted(&self, adopted: &[Adoption], live: &BTreeSet<SessionId>) -> Result<()> {
         for adopted in adopted {
             // The set of live sessions is known for this adoption only.
             let is_ended = |session| !live.contains(&session) && self.is_current(*adopted);
-            self.recover_sizes_of_ended(&[adopted.partition], is_ended).await?;
+            self.sizes.recover_sizes_of_ended(&[adopted.partition], is_ended).await?;
         }
         Ok(())
     }
@@ -281,20 +296,6 @@ impl MetaService {
                 let state =
                     if self.grace.is_on() { PartitionState::Reclaiming } else { PartitionState::Serving };
                 executor.set_state(state);
-            }
-        }
-    }
-
-    /// Opens the partitions that waited for the end of the grace period.
-    pub(crate) fn open_after_grace(&self) {
-        if self.grace.is_on() {
-            // Another grace period has begun.
-            return;
-        }
-        for partition in self.all_partitions() {
-            let Ok(mut executor) = self.executors.lock(partition) else { continue };
-            if executor.state == PartitionState::Reclaiming {
-                executor.set_state(PartitionState::Serving);
             }
         }
     }
@@ -336,16 +337,25 @@ impl MetaService {
         }
         self.executors.lock(partition)?.mark_not_owned();
         self.forget_partition(partition);
-        self.drop_pending_reclaims(partition);
+        self.returns.drop_pending_reclaims(partition);
         tracing::info!(partition = partition.0, "a partition was released");
         Ok(())
+    }
+
+    /// Does what has to wait for the end of the grace period after a start.
+    pub async fn reclaim_orphans_after_grace(self: Arc<Self>) {
+        if self.peers.is_some() || !self.grace.was_needed() {
+            return;
+        }
+        self.eviction.wait_for_grace().await;
+        self.orphans.reclaim_unknown(&self.executors.owned()).await;
     }
 
     /// Waits until this service owns a partition, if the map assigns it to this service.
     ///
     /// # Errors
     /// `PartitionNotServed` when another service owns it, or no service does for too long.
-    pub(crate) async fn wait_until_owned(&self, partition: PartitionId, refusal: Error) -> Result<()> {
+    pub async fn wait_until_owned(&self, partition: PartitionId, refusal: Error) -> Result<()> {
         let Some(peers) = self.peers.as_ref() else { return Err(refusal) };
         let began_ns = rt::monotonic_ns();
         while peers.is_assigned_to_self(partition) {

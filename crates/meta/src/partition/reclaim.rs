@@ -1,18 +1,18 @@
 //! Sessions that move with partitions from one metadata service to another.
 
 use crate::data::size_recovery::Recovery;
-use crate::service::MetaService;
-use crate::session::table::{Session, stored_replies};
+use crate::session::registration::Registration;
+use crate::session::table::Session;
 use crate::store::transaction_view::not_owner;
 use types::{InodeId, PartitionId, Result};
 use wire::AsyncCreate;
 
-impl MetaService {
+impl Registration {
     /// Handles a session that has discarded what the previous owner of these partitions granted,
     /// and reports the inodes that it has open there. As at a registration, this recovers the sizes
     /// of files that the session was writing, and executes its asynchronous creates, before other
     /// sessions may access them.
-    pub(crate) async fn reclaim_partitions(
+    pub async fn reclaim_partitions(
         &self,
         session: &Session,
         partitions: &[PartitionId],
@@ -25,7 +25,7 @@ impl MetaService {
             // leases that the session got after the original.
             false => Some(self.sessions.registration_lock(session.id).write().await),
         };
-        if let Some(foreign) = partitions.iter().find(|partition| !self.is_owned(**partition)) {
+        if let Some(foreign) = partitions.iter().find(|partition| !self.executors.is_owned(**partition)) {
             return Err(not_owner(*foreign));
         }
         // In a partition to which the session has moved already, it may have got leases since: then
@@ -35,12 +35,12 @@ impl MetaService {
             partitions.iter().copied().filter(|partition| awaited.contains(partition)).collect();
         let mut recovery = Recovery::default();
         for &partition in &partitions {
-            self.recover_sizes(partition, &|other| other == session.id, &mut recovery).await?;
+            self.sizes.recover_sizes(partition, &|other| other == session.id, &mut recovery).await?;
         }
         session.note_contact();
         // The previous owner may have executed requests that the session will retransmit to this
         // service.
-        session.restore_replies(stored_replies(&*self.executors.store, session.id).await?);
+        session.restore_replies(self.records.replies(session.id).await?);
         self.leases.drop_session_in(session.id, &partitions);
         let requester = session.lease_requester();
         let opens_here = in_use.iter().filter(|ino| partitions.contains(&ino.partition()));
@@ -49,7 +49,7 @@ impl MetaService {
         let creates_here =
             creates.iter().filter(|create| partitions.contains(&create.file.parent.partition()));
         self.replay_creates(session, creates_here).await;
-        self.session_reclaimed(session.id, &partitions);
+        self.returns.session_reclaimed(session.id, &partitions);
         Ok(())
     }
 }

@@ -4,20 +4,19 @@
 //! that caches the attributes of such a file keeps the old time. Times that can't be recorded are
 //! dropped.
 
-use crate::partition::executor::{Abort, CommandOutput};
-use crate::service::MetaService;
+use crate::partition::executor::{CommandOutput, Executors};
 use crate::store::transaction_view::View;
-use namespace::{Failure, ReadError, Reader, Writes};
+use namespace::{ReadError, Reader, Writes};
 use std::collections::BTreeMap;
 use types::{InodeId, PartitionId, Result, Timestamp};
 use wire::AccessTime;
 
-impl MetaService {
+impl Executors {
     /// Records when files were read, with one commit for each partition.
-    pub(crate) async fn record_access_times(&self, accesses: &[AccessTime]) -> Result<()> {
+    pub(super) async fn record_access_times(&self, accesses: &[AccessTime]) -> Result<()> {
         let mut parts: BTreeMap<PartitionId, BTreeMap<InodeId, Timestamp>> = BTreeMap::new();
         for &AccessTime { ino, at } in accesses {
-            if self.has_partition(ino.partition()) && self.is_serving(ino.partition()) {
+            if self.has(ino.partition()) && self.is_serving(ino.partition()) {
                 let latest = parts.entry(ino.partition()).or_default().entry(ino).or_insert(at);
                 *latest = at.max(*latest);
             }
@@ -29,11 +28,8 @@ impl MetaService {
                     times.iter().map(|(&ino, &at)| namespace::access_time_writes(reader, now, (ino, at)));
                 Ok(each.collect::<std::result::Result<Vec<Writes>, ReadError>>()?.concat())
             };
-            let command = |view: &View<'_>| match note(view) {
-                Ok(writes) => Ok(CommandOutput { answer: (), writes }),
-                Err(error) => Err(Abort::from(Failure::from(error))),
-            };
-            self.executors.transact_without_leases(partition, command).await?;
+            let command = |view: &View<'_>| Ok(CommandOutput { answer: (), writes: note(view)? });
+            self.transact_without_leases(partition, command).await?;
         }
         Ok(())
     }

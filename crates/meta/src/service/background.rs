@@ -1,14 +1,9 @@
-//! Background work: syncing the store, and deleting the chunk files of deleted files.
+//! Background work: the tasks of the service, and syncing the store.
 
-use crate::data::chunks::EpochedChunkFile;
-use crate::drain::Claim;
-use crate::limits::{BACKGROUND_BATCH, REAP_RETRY, SYNC_INTERVAL};
-use crate::partition::executor::{Abort, CommandOutput};
+use crate::limits::SYNC_INTERVAL;
 use crate::service::MetaService;
-use crate::store::transaction_view::{View, store_error};
-use namespace::{ReadError, Writes};
 use std::sync::Arc;
-use types::{ChunkFileId, Layout, PartitionId, Result};
+use types::Result;
 
 impl MetaService {
     /// Runs until [`MetaService::stop`]: syncs the store every [`SYNC_INTERVAL`] if there are
@@ -16,35 +11,34 @@ impl MetaService {
     /// runtime; one call per service.
     pub async fn background(self: Arc<Self>) {
         rt::spawn(self.clone().sync_periodically());
-        rt::spawn(self.clone().retry_reaping());
-        rt::spawn(self.clone().evict_unreachable_sessions());
-        rt::spawn(self.clone().run_requested_evictions());
-        rt::spawn(self.clone().delete_abandoned());
-        rt::spawn(self.clone().reclaim_orphans_after_grace());
-        rt::spawn(self.clone().drain_targets());
-        rt::spawn(self.clone().migrate_files());
-        rt::spawn(self.clone().retry_quarantined());
-        while !self.stopping.is_set() {
-            self.reap_needed.wait().await;
-            // Cleared first: the next round sees what is doomed from here on, if this one doesn't.
-            self.reap_needed.clear();
-            if let Err(error) = self.reap().await {
-                tracing::warn!(%error, "chunk files of deleted files can't be deleted yet");
-            }
-        }
+        rt::spawn(self.reaper.clone().retry_periodically());
+        rt::spawn(self.eviction.clone().evict_unreachable_sessions());
+        rt::spawn(self.eviction.clone().run_requested_evictions());
+        rt::spawn(self.ownership.orphans.clone().delete_abandoned());
+        rt::spawn(self.ownership.clone().reclaim_orphans_after_grace());
+        rt::spawn(self.drainer.clone().drain_targets());
+        rt::spawn(self.migrator.clone().migrate_files());
+        rt::spawn(self.sizes.clone().retry_quarantined());
+        self.reaper.run().await;
+    }
+
+    /// Deletes the chunk files of all deleted files. Those on targets that don't answer are left
+    /// for the next time.
+    pub async fn reap(&self) -> Result<()> {
+        self.reaper.reap().await
     }
 
     /// Ends [`MetaService::background`].
     pub fn stop(&self) {
-        self.stopping.set();
-        self.reap_needed.set();
+        self.serving.stopping.set();
+        self.reaper.needed.set();
         self.migrations.work_available.set();
         self.leases.stop();
-        self.quarantine.stop();
+        self.sizes.quarantine.stop();
     }
 
     async fn sync_periodically(self: Arc<Self>) {
-        while !self.stopping.is_set() {
+        while !self.serving.is_stopping() {
             rt::sleep(SYNC_INTERVAL).await;
             if self.executors.store.is_dirty()
                 && let Err(error) = self.executors.store.sync().await
@@ -59,119 +53,5 @@ impl MetaService {
                 return;
             }
         }
-    }
-
-    async fn retry_reaping(self: Arc<Self>) {
-        while !self.stopping.is_set() {
-            rt::sleep(REAP_RETRY).await;
-            self.reap_needed.set();
-        }
-    }
-
-    /// Deletes the chunk files of all deleted files. Those on targets that don't answer are left
-    /// for the next time.
-    pub async fn reap(&self) -> Result<()> {
-        let mut first_error = Ok(());
-        for partition in self.owned() {
-            let mut after = ChunkFileId(0);
-            loop {
-                let page = self.doomed_page(partition, after).await?;
-                let Some(&(last, _)) = page.last() else { break };
-                after = last;
-                let reaped = self.reap_page(partition, page).await;
-                first_error = first_error.and(reaped);
-                if self.stopping.is_set() {
-                    return first_error;
-                }
-            }
-        }
-        first_error
-    }
-
-    async fn doomed_page(
-        &self,
-        partition: PartitionId,
-        after: ChunkFileId,
-    ) -> Result<Vec<(ChunkFileId, Layout)>> {
-        self.read(partition, |view| namespace::doomed(view, partition, after, BACKGROUND_BATCH)).await
-    }
-
-    /// The deletion of the file is on disk before its chunk files are deleted: a power loss must
-    /// not bring back a file without its content. Then the chunk files are deleted, then the doomed
-    /// record. A crash in between repeats the deletion. A power loss may bring back what a target
-    /// had just deleted: its start asks for crash reconciliation
-    /// ([`MetaService::reconcile_target`]). As long as the record exists, the answer is that
-    /// another task handles the chunk file; the record then stays, and the deletion is repeated.
-    async fn reap_page(&self, partition: PartitionId, page: Vec<(ChunkFileId, Layout)>) -> Result<()> {
-        self.executors.store.sync().await.map_err(|error| store_error(&error))?;
-        let mut failed = Ok(());
-        // With the index of its claims.
-        let mut deleted = Vec::new();
-        // Held until the doomed records are deleted: no migration may begin to fill a chunk file
-        // that is just being deleted.
-        let mut claims = Vec::new();
-        for (name, layout) in page {
-            // A chunk file that a migration fills is deleted when the migration is given up. A
-            // migration that has just succeeded changed the record before it released its claim.
-            let Some(claimed) = self.claim_to_delete(name, &layout) else { continue };
-            // The record is read again under the claims. Chunk files that were added since the page
-            // was read aren't claimed, and a migration may be filling them.
-            if self.read(partition, |view| namespace::doomed_layout(view, name)).await?.as_ref()
-                != Some(&layout)
-            {
-                continue;
-            }
-            let record = EpochedChunkFile { name, epoch: self.leases.next_epoch(name.owner()) };
-            match self.chunks.delete_doomed(record, &layout).await {
-                Ok(()) => deleted.push((name, layout, claims.len())),
-                Err(error) => failed = failed.and(Err(error)),
-            }
-            claims.push(claimed);
-        }
-        // Only now, when all deletions have ended: reconciliation that starts from here on waits
-        // for the end of this.
-        let all = deleted.len();
-        deleted.retain(|(.., at)| claims[*at].iter().all(Claim::mark_deleted));
-        self.forget_doomed(partition, &deleted).await?;
-        self.executors.counters.reaped.add(deleted.len() as u64);
-        if deleted.len() < all {
-            self.reap_needed.set();
-        }
-        failed
-    }
-
-    /// Claims all chunk files of a layout; `None` if one of them is claimed already.
-    fn claim_to_delete(&self, record: ChunkFileId, layout: &Layout) -> Option<Vec<Claim<'_>>> {
-        let mut claims = Vec::new();
-        for (stripe, &group) in layout.groups.iter().enumerate() {
-            // In a group that isn't in the map, nothing is filled, and nothing is deleted either.
-            if let Ok(location) = self.chunks.location(group) {
-                claims.push(
-                    self.claims
-                        .claim_to_delete(location, namespace::doomed_chunk_file(record, layout, stripe))?,
-                );
-            }
-        }
-        Some(claims)
-    }
-
-    async fn forget_doomed(
-        &self,
-        partition: PartitionId,
-        deleted: &[(ChunkFileId, Layout, usize)],
-    ) -> Result<()> {
-        let command = |view: &View<'_>| {
-            let mut writes = Writes::new();
-            for (name, layout, _) in deleted {
-                match namespace::forget_doomed(view, *name, layout) {
-                    Ok(more) => writes.extend(more),
-                    Err(ReadError::NeedPartition(partition)) => return Err(Abort::NeedPartition(partition)),
-                    Err(ReadError::Store(error)) => return Err(Abort::Refused(error)),
-                    Err(ReadError::NotFetched) => return Err(Abort::NotFetched),
-                }
-            }
-            Ok(CommandOutput { answer: (), writes })
-        };
-        self.executors.transact_without_leases(partition, command).await
     }
 }

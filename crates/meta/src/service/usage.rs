@@ -1,32 +1,31 @@
 //! The number of inodes.
 
 use crate::limits::BACKGROUND_BATCH;
-use crate::partition::executor::CommandOutput;
-use crate::service::MetaService;
+use crate::partition::executor::{CommandOutput, Executors};
 use crate::store::transaction_view::View;
 use namespace::record::{Next, decode};
-use namespace::{Failure, ReadError, Reader, keys};
+use namespace::{ReadError, Reader, keys};
 use prost::Message;
 use types::{InodeId, PartitionId, Result};
 use wire::{MetadataUsage, StoreSpace};
 
-impl MetaService {
+impl Executors {
     /// The inodes of the partitions that this service owns, as every commit counts them, and the
     /// space of the store if it is local.
-    pub(crate) async fn usage(&self) -> Result<MetadataUsage> {
+    pub(super) async fn usage(&self) -> Result<MetadataUsage> {
         let mut usage = MetadataUsage::default();
         for partition in self.owned() {
             usage.inodes += self.inodes_of(partition).await?;
         }
-        let space = self.executors.store.space();
+        let space = self.store.space();
         usage.store =
             space.map(|space| StoreSpace { used: space.used, free: space.free.saturating_sub(space.needed) });
         Ok(usage)
     }
 
     async fn inodes_of(&self, partition: PartitionId) -> Result<u64> {
-        let command = |view: &View<'_>| counted(view, partition).map_err(|error| Failure::from(error).into());
-        let inodes = self.executors.transact_without_leases(partition, command).await?;
+        let command = |view: &View<'_>| Ok(counted(view, partition)?);
+        let inodes = self.transact_without_leases(partition, command).await?;
         // The root directory isn't counted: no command created it.
         Ok(inodes + u64::from(partition == InodeId::ROOT.partition()))
     }

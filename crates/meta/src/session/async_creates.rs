@@ -9,8 +9,9 @@
 use crate::lease::coherence::ConflictFree;
 use crate::limits::{CREATES_AT_ONCE, MAX_REPLAYED_CREATES};
 use crate::partition::executor::{CommandOrigin, CommandOutput, TransactOutcome};
-use crate::service::{LookupScope, MetaService};
+use crate::service::command::LookupScope;
 use crate::session::exports::is_unrestricted;
+use crate::session::registration::Registration;
 use crate::session::table::{Session, SessionKind};
 use crate::store::transaction_view::View;
 use parking_lot::Mutex;
@@ -45,11 +46,11 @@ impl ReplayedCreates {
     }
 }
 
-impl MetaService {
+impl Registration {
     /// Executes a session's asynchronous creates in directories of partitions that this service
     /// owns. Call it before other sessions get access. If one fails, the session gets the error
     /// when it sends that again.
-    pub(crate) async fn replay_creates<'a>(
+    pub async fn replay_creates<'a>(
         &self,
         session: &Session,
         creates: impl Iterator<Item = &'a AsyncCreate>,
@@ -58,7 +59,8 @@ impl MetaService {
             return;
         }
         let is_here = |create: &&AsyncCreate| {
-            self.is_owned(create.file.parent.partition()) && !session.replayed_creates.has(create.file.ino)
+            self.executors.is_owned(create.file.parent.partition())
+                && !session.replayed_creates.has(create.file.ino)
         };
         let here: Vec<&AsyncCreate> = creates.filter(is_here).collect();
         for batch in here.chunks(CREATES_AT_ONCE) {
@@ -90,14 +92,14 @@ impl MetaService {
             privileged: false,
             op,
         };
-        let map = self.chunks.map.load();
+        let map = self.commands.map.load();
         let (local_session, conflict_free) =
             (Session::new(session.id, SessionKind::Local), ConflictFree::default());
         let command = |view: &View<'_>| {
             session.check()?;
             let asked = (&request, LookupScope::WithInode);
             let CommandOutput { answer, writes } =
-                self.apply(asked, &local_session, &map, (view, &conflict_free))?;
+                self.commands.apply(asked, &local_session, &map, (view, &conflict_free))?;
             Ok(CommandOutput { answer: answer.reply, writes })
         };
         let partition = create.file.parent.partition();

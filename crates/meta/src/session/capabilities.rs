@@ -1,31 +1,41 @@
 //! Capabilities that sessions get for storage services, and the check of which client a session
 //! belongs to.
 
-use crate::service::MetaService;
-use crate::session::table::Session;
+use crate::lease::table::Leases;
+use crate::session::table::{Session, Sessions};
 use identity::{CapabilityRing, Grant, Rights};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use types::{Errno, Error, InodeId, Result, SessionId};
 use wire::{Capability, LeaseMode, MetaOp, MetaReply};
 
-impl MetaService {
-    /// Issues capabilities from now on, signed with these keys.
+/// Issues capabilities.
+pub(crate) struct Capabilities {
+    /// The keys that sign capabilities; empty if the service issues none.
+    ring: OnceLock<Arc<CapabilityRing>>,
+    leases: Arc<Leases>,
+}
+
+impl Capabilities {
+    pub fn new(leases: Arc<Leases>) -> Capabilities {
+        Capabilities { ring: OnceLock::new(), leases }
+    }
+
+    /// Issues capabilities from now on, signed with these keys. Only the first call has an effect.
     pub fn sign_with(&self, ring: Arc<CapabilityRing>) {
-        // Only the first call has an effect.
-        self.capabilities.get_or_init(|| ring);
+        self.ring.get_or_init(|| ring);
     }
 
     /// The capability that comes with an answer and gives a session of another process access to a
     /// file's chunk files.
-    pub(crate) fn capability_for(
+    pub fn capability_for(
         &self,
         session: &Session,
         op: &MetaOp,
         reply: &MetaReply,
         is_read_only: bool,
     ) -> Option<Capability> {
-        let ring = self.capabilities.get().filter(|_| session.is_remote())?;
+        let ring = self.ring.get().filter(|_| session.is_remote())?;
         let (inode, writes) = subject(op, reply)?;
         // A writer that renews its capability asks for no lease: it has one.
         let writes = !is_read_only && (writes || self.leases.is_written_by(session.id, inode.into()));
@@ -36,21 +46,25 @@ impl MetaService {
         let signed = ring.sign(grant, ring.cluster_time_s(rt::monotonic_ns()))?;
         Some(Capability(*signed.as_bytes()))
     }
+}
 
+impl Session {
     /// Refuses a client that is not the one that registered the session, by its proven identity.
     /// `holder`: see [`net::Caller::holder`].
-    pub(crate) fn check_holder(&self, session: &Session, holder: u64) -> Result<()> {
-        if !session.is_remote() || session.holder.load(Relaxed) == holder {
+    pub fn check_holder(&self, holder: u64) -> Result<()> {
+        if !self.is_remote() || self.holder.load(Relaxed) == holder {
             return Ok(());
         }
-        let error = Error::new(Errno::EACCES, format!("session {} belongs to another client", session.id));
+        let error = Error::new(Errno::EACCES, format!("session {} belongs to another client", self.id));
         Err(error.hint("each client registers a session of its own: mount again"))
     }
+}
 
+impl Sessions {
     /// The same before a session returns: only a registered session has a holder.
-    pub(crate) fn check_holder_if_known(&self, id: SessionId, holder: Option<u64>) -> Result<()> {
-        let known = self.sessions.find(id);
-        known.iter().zip(holder).try_for_each(|(session, holder)| self.check_holder(session, holder))
+    pub fn check_holder_if_known(&self, id: SessionId, holder: Option<u64>) -> Result<()> {
+        let known = self.find(id);
+        known.iter().zip(holder).try_for_each(|(session, holder)| session.check_holder(holder))
     }
 }
 

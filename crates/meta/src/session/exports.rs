@@ -9,7 +9,7 @@ use crate::service::MetaService;
 use crate::session::table::Session;
 use crate::store::transaction_view::View;
 use namespace::{Caller, Env};
-use types::{Credentials, Errno, Error, Export, ExportAccess, Result, SessionId, Squash};
+use types::{Credentials, Errno, Error, Export, ExportAccess, MapHandle, Result, SessionId, Squash};
 use wire::spec::MetaEffect;
 use wire::{MetaOp, MetaRequest};
 
@@ -28,12 +28,12 @@ impl MetaService {
         if request.session == SessionId(0) {
             return Ok(request);
         }
-        let export = self.export_of(caller);
+        let export = self.access_rules.of(caller);
         let session = self.sessions.find(request.session).filter(|session| session.is_remote());
         match export.access {
             ExportAccess::None if !matches!(request.op, MetaOp::EndSession) => {
-                if session.is_some_and(|session| self.check_holder(&session, caller.holder).is_ok()) {
-                    self.evict(request.session, "an export rule refuses its client".into());
+                if session.is_some_and(|session| session.check_holder(caller.holder).is_ok()) {
+                    self.eviction.evict(request.session, "an export rule refuses its client".into());
                 }
                 return Err(refused(caller));
             }
@@ -45,10 +45,22 @@ impl MetaService {
         }
         Ok(squashed(&export, request))
     }
+}
+
+/// Access rules for clients of certain networks.
+pub(crate) struct AccessRules {
+    map: MapHandle,
+    exports: net::Exports,
+}
+
+impl AccessRules {
+    pub fn new(map: MapHandle) -> AccessRules {
+        AccessRules { map, exports: net::Exports::default() }
+    }
 
     /// The rule that applies to a caller now.
-    pub(crate) fn export_of(&self, caller: &net::Caller) -> Export {
-        self.exports.apply_map(&self.chunks.map.load());
+    pub fn of(&self, caller: &net::Caller) -> Export {
+        self.exports.apply_map(&self.map.load());
         self.exports.of(caller)
     }
 }

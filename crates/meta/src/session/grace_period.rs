@@ -5,20 +5,20 @@
 //! dropped its cache and reported its open files, or has been evicted. After a start, sessions
 //! report by registering; for partitions of another service, by a `Follow` request.
 
+use crate::data::quarantine::Quarantine;
+use crate::data::reported_sizes::ReportedSizes;
 use crate::limits::{GRACE_PERIOD, GRACE_POLL, OPENS_PER_SESSION, PAUSE_THRESHOLD};
-use crate::service::MetaService;
-use crate::store::record::StoredSession;
-use crate::store::transaction_view::store_error;
-use kv::Readable;
-use namespace::{Key, decode_key, keys};
+use crate::partition::executor::{Executors, PartitionState};
+use crate::session::eviction::Eviction;
+use crate::session::records::StoredSessions;
+use crate::session::table::Sessions;
 use parking_lot::Mutex;
-use prost::Message;
 use rt::sync::Event;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{Errno, Error, InodeId, PartitionId, Result, SessionId};
+use types::{InodeId, PartitionId, Result, SessionId};
 
 /// State of the grace period.
 #[derive(Default)]
@@ -100,7 +100,7 @@ impl GracePeriod {
     }
 
     /// Whether there were sessions that might return.
-    fn was_needed(&self) -> bool {
+    pub fn was_needed(&self) -> bool {
         self.state.lock().was_needed
     }
 
@@ -283,18 +283,20 @@ impl GracePeriod {
     }
 }
 
-impl MetaService {
-    /// Expects all sessions in the store to reclaim their state: those that are unknown here by
-    /// registering, all of them by reclaiming these partitions.
-    pub(crate) async fn expect_sessions(&self, to_reclaim: &[PartitionId]) -> Result<BTreeSet<SessionId>> {
-        let (live, ended) = stored_sessions(&*self.executors.store).await?;
-        ended.into_iter().for_each(|id| self.handle_end_elsewhere(id));
-        self.grace.begin(live.clone(), |id| self.sessions.is_remote(id), to_reclaim);
-        Ok(live)
-    }
+/// What happens when sessions have returned.
+pub(crate) struct SessionReturns {
+    pub executors: Arc<Executors>,
+    pub sessions: Arc<Sessions>,
+    pub grace: Arc<GracePeriod>,
+    pub quarantine: Arc<Quarantine>,
+    pub reported_sizes: Arc<ReportedSizes>,
+    /// Whether other services share the partitions.
+    pub shares_partitions: bool,
+}
 
+impl SessionReturns {
     /// Handles the end of a registration.
-    pub(crate) fn session_returned(&self, id: SessionId) {
+    pub fn session_returned(&self, id: SessionId) {
         if self.grace.complete_step(id, |expected| expected.must_register = false) {
             self.open_after_grace();
         }
@@ -302,7 +304,7 @@ impl MetaService {
     }
 
     /// Handles the end of a session's reclaim of partitions.
-    pub(crate) fn session_reclaimed(&self, id: SessionId, partitions: &[PartitionId]) {
+    pub fn session_reclaimed(&self, id: SessionId, partitions: &[PartitionId]) {
         if self.grace.complete_step(id, |expected| {
             expected.to_reclaim.retain(|followed| !partitions.contains(followed))
         }) {
@@ -313,24 +315,52 @@ impl MetaService {
 
     /// Drops pending reclaims of a partition that has moved to another service before all sessions
     /// had reclaimed their state here.
-    pub(crate) fn drop_pending_reclaims(&self, partition: PartitionId) {
+    pub fn drop_pending_reclaims(&self, partition: PartitionId) {
         if self.grace.forget_partition(partition) {
             self.open_after_grace();
         }
     }
 
     /// Handles the final end of a session.
-    pub(crate) fn session_ended(&self, id: SessionId) {
+    pub fn session_ended(&self, id: SessionId) {
         if self.grace.complete_step(id, |expected| *expected = ExpectedReturn::default()) {
             self.open_after_grace();
         }
         self.drop_reported_sizes(id);
     }
 
+    /// Opens the partitions that waited for the end of the grace period.
+    pub fn open_after_grace(&self) {
+        if self.grace.is_on() {
+            // Another grace period has begun.
+            return;
+        }
+        for partition in self.executors.all() {
+            let Ok(mut executor) = self.executors.lock(partition) else { continue };
+            if executor.state == PartitionState::Reclaiming {
+                executor.set_state(PartitionState::Serving);
+            }
+        }
+    }
+}
+
+impl Eviction {
+    /// Expects all sessions in the store to reclaim their state: those that are unknown here by
+    /// registering, all of them by reclaiming these partitions.
+    pub async fn expect_sessions(
+        self: &Arc<Self>,
+        to_reclaim: &[PartitionId],
+    ) -> Result<BTreeSet<SessionId>> {
+        let StoredSessions { live, ended } = self.records.all().await?;
+        ended.into_iter().for_each(|id| self.handle_end_elsewhere(id));
+        self.grace.begin(live.clone(), |id| self.sessions.is_remote(id), to_reclaim);
+        Ok(live)
+    }
+
     /// Waits until all expected sessions have returned or are evicted.
-    pub(crate) async fn wait_for_grace(&self) {
+    pub async fn wait_for_grace(self: &Arc<Self>) {
         while self.grace.is_on() {
-            if !self.may_evict() {
+            if !self.serving.may_evict() {
                 self.grace.restart();
             }
             let remaining = self.grace.remaining();
@@ -343,10 +373,13 @@ impl MetaService {
     }
 
     /// Starts the eviction of the sessions that didn't return.
-    fn end_grace(&self) {
-        let Some(myself) = self.self_ref.upgrade() else { return };
+    fn end_grace(self: &Arc<Self>) {
+        let myself = self.clone();
         // No session is late for partitions that were taken from this service meanwhile.
-        self.all_partitions().filter(|p| !self.is_owned(*p)).for_each(|p| self.drop_pending_reclaims(p));
+        self.executors
+            .all()
+            .filter(|p| !self.executors.is_owned(*p))
+            .for_each(|p| self.returns.drop_pending_reclaims(p));
         if let Some(late) = self.grace.take_late_sessions() {
             rt::spawn(async move { myself.evict_late(late).await });
         }
@@ -359,42 +392,7 @@ impl MetaService {
             self.clone().run_eviction(id, "it did not reclaim its state within the grace period").await;
         }
         if self.grace.late_sessions_evicted(&late) {
-            self.open_after_grace();
+            self.returns.open_after_grace();
         }
     }
-
-    /// Does what has to wait for the end of the grace period after a start.
-    pub(crate) async fn reclaim_orphans_after_grace(self: Arc<Self>) {
-        if self.peers.is_some() || !self.grace.was_needed() {
-            return;
-        }
-        self.wait_for_grace().await;
-        self.reclaim_unknown(&self.owned()).await;
-    }
-
-    /// Deletes files without a name that sessions had open which didn't return.
-    pub(crate) async fn reclaim_unknown(&self, partitions: &[PartitionId]) {
-        let is_unknown = |session| self.sessions.find(session).is_none();
-        if let Err(error) = self.reclaim_all_orphans(partitions, is_unknown).await {
-            tracing::warn!(%error, "orphaned files can't be deleted before the next start");
-        }
-    }
-}
-
-/// Sessions of other processes in the store: those that may return, and those that were evicted.
-pub(crate) async fn stored_sessions(
-    store: &dyn Readable,
-) -> Result<(BTreeSet<SessionId>, BTreeSet<SessionId>)> {
-    let range = keys::all_sessions();
-    let (mut live, mut ended) = (BTreeSet::new(), BTreeSet::new());
-    let stored = store.scan(&range.from, &range.to, usize::MAX).await;
-    for (key, value) in stored.map_err(|error| store_error(&error))? {
-        let Some(Key::Session(id)) = decode_key(&key) else { continue };
-        let record = StoredSession::decode(value).map_err(|cause| {
-            Error::new(Errno::EIO, format!("the record of session {id} is damaged: {cause}"))
-        })?;
-        let list = if record.is_ended() { &mut ended } else { &mut live };
-        list.insert(id);
-    }
-    Ok((live, ended))
 }

@@ -1,12 +1,8 @@
 //! Advisory locks: the table of `namespace`, and the futures that wait for them.
 
-use crate::service::MetaService;
-use crate::store::record::StoredSession;
-use crate::store::transaction_view::store_error;
-use namespace::keys;
+use crate::session::registration::Registration;
 use namespace::locks::{Holder, LockOutcome, LockRequest, LockTable, OnConflict, WaitId};
 use parking_lot::Mutex;
-use prost::Message;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -101,13 +97,13 @@ impl Locks {
     }
 }
 
-impl MetaService {
+impl Registration {
     /// Reclaims the locks that a session held before a start.
     ///
     /// # Errors
     /// `ENOLCK` for a session without a record, `ESTALE` for an evicted one; `EAGAIN` if other
     /// sessions hold conflicting locks.
-    pub(crate) async fn reclaim_locks(&self, id: SessionId, locks: &[HeldLock]) -> Result<()> {
+    pub async fn reclaim_locks(&self, id: SessionId, locks: &[HeldLock]) -> Result<()> {
         self.sessions.check_id(id)?;
         if !self.grace.is_expected(id) {
             if !self.sessions.is_remote(id) {
@@ -115,7 +111,7 @@ impl MetaService {
             }
             // The session has registered already and retransmits the request, since the answer was
             // lost. Other returning sessions take precedence.
-            self.wait_for_grace().await;
+            self.eviction.wait_for_grace().await;
         }
         match self.locks.reclaim(id, locks) {
             0 => Ok(()),
@@ -125,19 +121,12 @@ impl MetaService {
             }
         }
     }
-}
 
-impl MetaService {
     /// Handles lock reclaim of a session that this service doesn't know. A session with a record is
     /// notified when partitions are adopted, as after the death of all services, and reclaims its
     /// locks there then: no other session gets access before.
     async fn check_session_record(&self, id: SessionId) -> Result<()> {
-        let stored = self.executors.store.get(&keys::session(id)).await;
-        let stored = stored.map_err(|error| store_error(&error))?;
-        let record = stored.map(StoredSession::decode).transpose().map_err(|cause| {
-            Error::new(Errno::EIO, format!("the record of session {id} is damaged: {cause}"))
-        })?;
-        if record.is_some_and(|record| !record.is_ended()) {
+        if self.records.find(id).await?.is_some_and(|record| !record.is_ended()) {
             return Ok(());
         }
         let message = format!("session {id} is unknown: its locks are lost");

@@ -3,11 +3,15 @@
 
 pub(crate) mod async_creates;
 pub(crate) mod capabilities;
+pub(crate) mod cleanup;
 pub(crate) mod eviction;
 pub(crate) mod exports;
+pub(crate) mod fencing;
 pub(crate) mod grace_period;
 pub(crate) mod locks;
+pub(crate) mod records;
+pub(crate) mod registration;
 pub(crate) mod reply_cache;
+pub(crate) mod status;
 pub(crate) mod table;
-pub(crate) mod tombstones;
 pub(crate) mod users;

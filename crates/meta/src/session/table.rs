@@ -5,8 +5,7 @@ use crate::session::async_creates::ReplayedCreates;
 use crate::session::reply_cache::{CachedReply, ReplyCache};
 use crate::session::users::SessionUsers;
 use crate::store::record::StoredReply;
-use crate::store::transaction_view::store_error;
-use kv::{Pair, Readable, Ticket};
+use kv::{Pair, Ticket};
 use namespace::leases::{LeaseKey, Requester};
 use namespace::{Key, Writes, decode_key, keys};
 use parking_lot::{Mutex, RwLock};
@@ -138,6 +137,26 @@ impl Sessions {
         self.find(id).is_some_and(|session| session.is_remote())
     }
 
+    /// Whether a session is this service's own. Such a session releases its leases by itself and is
+    /// never evicted for them.
+    pub fn is_own(&self, id: SessionId) -> bool {
+        self.find(id).is_some_and(|session| !session.is_remote())
+    }
+
+    /// Whether a session that this service doesn't know ends itself. Either it did so before and
+    /// the answer was lost, or the service restarted. It needn't register for that.
+    ///
+    /// # Errors
+    /// `ESTALE` for an evicted session: its last writes may not have been accepted.
+    pub fn is_unmount_of_unknown_session(&self, request: &MetaRequest) -> Result<bool> {
+        let id = request.session;
+        if !matches!(request.op, MetaOp::EndSession) || id == SessionId(0) {
+            return Ok(false);
+        }
+        self.check_id(id)?;
+        Ok(self.find(id).is_none())
+    }
+
     /// Returns the session if it is known, whatever its state.
     pub fn find(&self, id: SessionId) -> Option<Arc<Session>> {
         self.by_id.read().get(&id).cloned()
@@ -150,8 +169,8 @@ impl Sessions {
     }
 
     /// Registers a session of another process, with its answers from the store
-    /// ([`stored_replies`]). Also adds those to a known session: another service, whose partitions
-    /// this one has adopted, may have given them.
+    /// (`SessionRecords::replies`). Also adds those to a known session: another service, whose
+    /// partitions this one has adopted, may have given them.
     pub fn register_remote(&self, id: SessionId, answers: Vec<Pair>) -> Result<Arc<Session>> {
         self.check_id(id)?;
         let known = self.find(id).filter(|session| session.kind == SessionKind::Remote);
@@ -243,13 +262,6 @@ impl Sessions {
         }
         Ok(by_id.entry(session.id).or_insert(session).clone())
     }
-}
-
-/// The stored records of the last answers to a session, one for each session slot.
-pub(crate) async fn stored_replies(store: &dyn Readable, id: SessionId) -> Result<Vec<Pair>> {
-    let range = keys::operations_of(id);
-    let stored = store.scan(&range.from, &range.to, usize::MAX).await;
-    stored.map_err(|error| store_error(&error))
 }
 
 impl Session {
@@ -399,8 +411,8 @@ impl Session {
         self.recalls_ready.wait().await;
     }
 
-    /// Adds answers from the store ([`stored_replies`]) that are unknown here: those of an earlier
-    /// run, or of another service.
+    /// Adds answers from the store (`SessionRecords::replies`) that are unknown here: those of an
+    /// earlier run, or of another service.
     pub fn restore_replies(&self, answers: Vec<Pair>) {
         let mut replies = self.replies.lock();
         for (key, value) in answers {

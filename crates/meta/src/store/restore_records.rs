@@ -77,6 +77,14 @@ pub(crate) struct Gap {
 }
 
 impl RestoreRecord {
+    /// Reads the record; empty if the store was never restored.
+    pub async fn read(store: &dyn Store) -> Result<RestoreRecord> {
+        let stored = store.get(RestoreRecord::KEY).await.map_err(|error| store_error(&error))?;
+        stored.map_or(Ok(RestoreRecord::default()), |value| {
+            namespace::record::decode(RestoreRecord::KEY, value)
+        })
+    }
+
     /// Key of the record.
     pub const KEY: &'static [u8] = KEY;
 
