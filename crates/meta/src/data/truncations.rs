@@ -3,9 +3,9 @@
 //!
 //! A session cuts the chunk files itself, under the lease that comes with the answer. The answer
 //! may come too late for the session to rely on the lease, or be lost. The session learns of the
-//! pending truncation when it uses the file again ([`wire::FileInfo::uncut`]). If it gives the file
-//! up instead, the service cuts the chunk files before another session gets access. Otherwise a
-//! client that extends the file would find the old content.
+//! pending truncation when it uses the file again ([`wire::FileInfo::truncate_pending`]). If it
+//! gives the file up instead, the service cuts the chunk files before another session gets access.
+//! Otherwise a client that extends the file would find the old content.
 //!
 //! For truncations that an earlier service has recorded, size recovery does that when their
 //! sessions return or reclaim the partition.

@@ -1,6 +1,7 @@
 //! The exclusive lease of the migrator.
 
-use super::{Drains, busy_error};
+use super::Drains;
+use super::stripe_move::busy_error;
 use crate::data::quarantine::Quarantine;
 use crate::lease::recalls::RecallWaits;
 use crate::lease::table::Leases;

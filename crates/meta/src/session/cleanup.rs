@@ -61,8 +61,8 @@ impl SessionCleanup {
         self.leases.end_session(session);
     }
 
-    /// Ends sessions of an earlier run: deletes their files without a name, and recovers the sizes of
-    /// those that they were writing.
+    /// Ends sessions of an earlier run: deletes their files without a name, and recovers the sizes
+    /// of those that they were writing.
     pub async fn end_sessions(
         &self,
         partitions: &[PartitionId],
