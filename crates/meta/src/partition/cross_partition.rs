@@ -16,7 +16,7 @@ use crate::partition::peers::{PartitionsChannel, PeerServices};
 use crate::service::command::{CommandAnswer, Commands, LookupScope};
 use crate::session::table::Session;
 use crate::store::transaction_view::{View, not_owner, store_error};
-use kv::{Guard, Outcome};
+use kv::{Guard, Outcome, Ticket};
 use namespace::keys;
 use namespace::leases::{InodeAccess, PendingRecall};
 use net::Deadline;
@@ -237,27 +237,9 @@ impl CrossPartitionTx {
             let origin = CommandOrigin::CrossPartition(locked.token);
             let scope = ExecutionScope { home, own: &locked.own, remote: &locked.remote, origin };
             match commands.executors.attempt(&scope, &mut reading.fetched, &mut command, &mut |_, _| ()) {
-                Attempt::Done { answer, after: None } => {
-                    return answered(answer);
-                }
+                Attempt::Done { answer, after: None } => return answered(answer),
                 Attempt::Done { answer, after: Some(ticket) } => {
-                    match commands.executors.store.wait(&ticket).await {
-                        Ok(Outcome::Applied) => {}
-                        Ok(Outcome::GuardFailed) => {
-                            // Finds out whether this service lost one of its own partitions.
-                            _ = commands.executors.committed(&locked.own, &ticket).await;
-                            return TxStep::Retry;
-                        }
-                        Ok(Outcome::Uncertain) => {
-                            let message = "the outcome of a commit to the metadata store is unknown";
-                            return TxStep::Uncertain(Error::new(Errno::EIO, message));
-                        }
-                        Err(error) => return TxStep::Uncertain(store_error(&error)),
-                    }
-                    if let Ok(answered) = &answer {
-                        self.session.cache_reply(self.request.slot_sequence, &answered.reply, &ticket);
-                    }
-                    return answered(answer);
+                    return self.after_commit(locked, answer, &ticket).await;
                 }
                 Attempt::RemoteLeases(accesses) => match self.is_clear_at_owners(locked, &accesses).await {
                     Ok(true) => inodes.extend(accesses.iter().map(|(ino, _)| *ino)),
@@ -281,6 +263,33 @@ impl CrossPartitionTx {
                 Attempt::CrossPartition | Attempt::StateChanged(_) => return TxStep::Retry,
             }
         }
+    }
+
+    /// Waits for the commit that an answer depends on.
+    async fn after_commit(
+        &self,
+        locked: &LockedPartitions,
+        answer: Result<CommandAnswer>,
+        ticket: &Ticket,
+    ) -> TxStep {
+        let executors = &self.commands.executors;
+        match executors.store.wait(ticket).await {
+            Ok(Outcome::Applied) => {}
+            Ok(Outcome::GuardFailed) => {
+                // Finds out whether this service lost one of its own partitions.
+                _ = executors.committed(&locked.own, ticket).await;
+                return TxStep::Retry;
+            }
+            Ok(Outcome::Uncertain) => {
+                let message = "the outcome of a commit to the metadata store is unknown";
+                return TxStep::Uncertain(Error::new(Errno::EIO, message));
+            }
+            Err(error) => return TxStep::Uncertain(store_error(&error)),
+        }
+        if let Ok(answered) = &answer {
+            self.session.cache_reply(self.request.slot_sequence, &answered.reply, ticket);
+        }
+        answered(answer)
     }
 
     /// Unlocks all partitions. `written`: the writes are committed.

@@ -228,7 +228,6 @@ impl Executors {
         partitions.dedup();
         self.check(&partitions)?;
         let mut reading = Reading::new(self);
-        let mut fetches = 0;
         loop {
             self.store.admit().await;
             let scope = ExecutionScope { home, own: &partitions, remote: &[], origin };
@@ -262,18 +261,7 @@ impl Executors {
                 }
                 Attempt::Fetch(missing) => {
                     self.counters.reruns.add(1);
-                    fetches += 1;
-                    if fetches > MAX_FETCHES {
-                        return Err(Error::new(
-                            Errno::EIO,
-                            "a command needed too many reads from the metadata store (a bug in weft)",
-                        ));
-                    }
-                    reading
-                        .fetched
-                        .fetch(&*self.store, missing)
-                        .await
-                        .map_err(|error| store_error(&error))?;
+                    reading.fetch(missing).await?;
                 }
                 Attempt::CheckOwner(partition) => self.check_owner_remotely(partition).await?,
                 Attempt::NeedPartition(partition) => {
@@ -658,11 +646,27 @@ impl Executor {
 pub(crate) struct Reading<'a> {
     executors: &'a Executors,
     pub fetched: Fetched,
+    fetches: usize,
 }
 
 impl<'a> Reading<'a> {
     pub fn new(executors: &'a Executors) -> Reading<'a> {
-        Reading { executors, fetched: Fetched::default() }
+        Reading { executors, fetched: Fetched::default(), fetches: 0 }
+    }
+
+    /// Fetches what the command misses.
+    ///
+    /// # Errors
+    /// Those of the store; `EIO` after [`MAX_FETCHES`].
+    async fn fetch(&mut self, missing: Vec<MissingData>) -> Result<()> {
+        self.fetches += 1;
+        if self.fetches > MAX_FETCHES {
+            return Err(Error::new(
+                Errno::EIO,
+                "a command needed too many reads from the metadata store (a bug in weft)",
+            ));
+        }
+        self.fetched.fetch(&*self.executors.store, missing).await.map_err(|error| store_error(&error))
     }
 }
 

@@ -250,15 +250,7 @@ impl MetaService {
         }
         let reply = match request.op {
             MetaOp::Lock { ino, .. } | MetaOp::Unlock { ino, .. } | MetaOp::TestLock { ino, .. } => {
-                let term = self.require_owned(ino).await?;
-                if !matches!(request.op, MetaOp::Unlock { .. }) {
-                    Box::pin(self.wait_until_serving(ino)).await?;
-                }
-                let answer = Box::pin(self.answer_lock(request)).await;
-                // The service may have released the partition meanwhile, with all its locks.
-                self.require_owned(ino).await?;
-                self.serving.require_term(term)?;
-                answer?
+                Box::pin(self.handle_lock_request(ino, request)).await?
             }
             MetaOp::Follow { partitions, in_use, pending_creates, reporting_process } => {
                 self.require_current_process(reporting_process)?;
@@ -298,21 +290,28 @@ impl MetaService {
                 self.executors.store.sync().await.map_err(|error| store_error(&error))?;
                 return Ok(self.unit_with_verifier());
             }
-            _ => {
-                if self.grace.is_on() && !self.shares_partitions {
-                    self.eviction.wait_for_grace().await;
-                }
-                let answered = self.execute_at_home(&request, &session, deadline).await;
-                let CommandAnswer { mut reply, granted, is_read_only } =
-                    answered.inspect_err(|error| self.migrations.record_refusal(&request.op, error))?;
-                self.migrations.answer_migration(&request.op, &mut reply)?;
-                let Granted { grants, last_recall: recalls, directories } = granted;
-                let capability =
-                    self.capabilities.capability_for(&session, &request.op, &reply, is_read_only);
-                return Ok(MetaResponse { reply, grants, recalls, capability, directories, verifier: 0 });
-            }
+            _ => return self.answer_command(&request, &session, deadline).await,
         };
         Ok(reply.into())
+    }
+
+    /// Executes a name space command, and adds to its answer what comes with it.
+    async fn answer_command(
+        &self,
+        request: &MetaRequest,
+        session: &Arc<Session>,
+        deadline: Deadline,
+    ) -> Result<MetaResponse> {
+        if self.grace.is_on() && !self.shares_partitions {
+            self.eviction.wait_for_grace().await;
+        }
+        let answered = self.execute_at_home(request, session, deadline).await;
+        let CommandAnswer { mut reply, granted, is_read_only } =
+            answered.inspect_err(|error| self.migrations.record_refusal(&request.op, error))?;
+        self.migrations.answer_migration(&request.op, &mut reply)?;
+        let Granted { grants, last_recall: recalls, directories } = granted;
+        let capability = self.capabilities.capability_for(session, &request.op, &reply, is_read_only);
+        Ok(MetaResponse { reply, grants, recalls, capability, directories, verifier: 0 })
     }
 
     /// Refuses a session that has reported its state to an earlier process: the client
@@ -371,6 +370,19 @@ impl MetaService {
         }
         let nothing = |_: &View<'_>| Ok(CommandOutput { answer: (), writes: Vec::new() });
         self.executors.transact(CommandOrigin::Command, &[partition], nothing, |_, _| ()).await.map(drop)
+    }
+
+    /// Handles a request for advisory locks of an inode.
+    async fn handle_lock_request(&self, ino: InodeId, request: MetaRequest) -> Result<MetaReply> {
+        let term = self.require_owned(ino).await?;
+        if !matches!(request.op, MetaOp::Unlock { .. }) {
+            self.wait_until_serving(ino).await?;
+        }
+        let answer = self.answer_lock(request).await;
+        // The service may have released the partition meanwhile, with all its locks.
+        self.require_owned(ino).await?;
+        self.serving.require_term(term)?;
+        answer
     }
 
     async fn answer_lock(&self, request: MetaRequest) -> Result<MetaReply> {
