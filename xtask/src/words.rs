@@ -42,6 +42,21 @@ const REJECTED_PHRASES: &[(&str, &str)] = &[
     ("a mistake in weft", "a bug in weft"),
 ];
 
+/// Former names of wire operations and of their messages. Elsewhere these words mean other things.
+const REJECTED_IN_WIRE: &[(&str, &str)] = &[
+    ("Borrow", "LockPartition"),
+    ("Healed", "Repaired"),
+    ("Lent", "Locked"),
+    ("MakeWay", "RecallConflicting"),
+    ("Room", "SpaceNeeded"),
+    ("Tidy", "Reconcile"),
+    ("TidyGroup", "ReconcileGroup"),
+    ("Yield", "AckRecalls"),
+];
+
+/// Where they are rejected.
+const WIRE: &str = "crates/wire/";
+
 /// Files that name the words in order to reject them.
 const EXEMPT: &[&str] = &["docs/glossary.md", "xtask/src/words.rs"];
 
@@ -53,6 +68,7 @@ pub fn rejected(path: &str, text: &str) -> Vec<(usize, &'static str, &'static st
     if EXEMPT.contains(&path) || path.starts_with(FROZEN) {
         return Vec::new();
     }
+    let is_wire = path.starts_with(WIRE);
     let of_line = |(number, line): (usize, &str)| {
         let words: Vec<String> = words_of(line).collect();
         let named = |(word, instead): &(&'static str, &'static str)| {
@@ -64,7 +80,11 @@ pub fn rejected(path: &str, text: &str) -> Vec<(usize, &'static str, &'static st
         };
         let found: Vec<_> =
             REJECTED.iter().filter_map(named).chain(REJECTED_PHRASES.iter().filter_map(said)).collect();
-        found
+        let former = |(name, instead): &(&'static str, &'static str)| {
+            let mut identifiers = line.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+            (is_wire && identifiers.any(|found| found == *name)).then_some((number, *name, *instead))
+        };
+        found.into_iter().chain(REJECTED_IN_WIRE.iter().filter_map(former)).collect::<Vec<_>>()
     };
     text.lines().enumerate().flat_map(of_line).collect()
 }
@@ -95,6 +115,13 @@ mod tests {
     fn words_are_found_in_sentences_and_in_names() {
         let words: Vec<String> = words_of("the EndOfLine of end_of_line2, HTTPServer").collect();
         assert_eq!(words, ["the", "end", "of", "line", "of", "end", "of", "line", "httpserver"]);
+    }
+
+    #[test]
+    fn former_names_of_operations_are_rejected_in_wire_only() {
+        let text = "enum Request {\n    Tidy { target: u32 },\n    TidyUp,\n}";
+        assert_eq!(rejected("crates/wire/src/a.rs", text), [(1, "Tidy", "Reconcile")]);
+        assert_eq!(rejected("xtask/src/main.rs", text), []);
     }
 
     #[test]

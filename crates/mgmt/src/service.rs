@@ -117,11 +117,11 @@ impl Management {
             MgmtRequest::WatchMap { after } => Ok(MgmtReply::Map { map: self.watch(after).await }),
             MgmtRequest::ReportUnreachable { member, nodes } => self.note_report(0, (&member, ""), nodes),
             MgmtRequest::AddTarget { node, path, pool } => self.add_target(node, &path, &pool).await,
-            MgmtRequest::Tidy { target, touched } => {
+            MgmtRequest::Reconcile { target, touched } => {
                 check_reconcile_size(&touched.files)?;
                 self.metadata()?.reconcile(target, touched).await.map(|()| MgmtReply::Done)
             }
-            MgmtRequest::TidyGroup { group, touched } => {
+            MgmtRequest::ReconcileGroup { group, touched } => {
                 check_reconcile_size(&touched.files)?;
                 self.metadata()?.reconcile_group(group, touched).await.map(|()| MgmtReply::Done)
             }

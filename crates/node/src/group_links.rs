@@ -37,7 +37,7 @@ impl GroupManagement for ManagementClient {
 
     fn reconcile_group(&self, group: GroupId, touched: ReconcileFiles) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
-            match self.management.call(MgmtRequest::TidyGroup { group, touched }, None).await? {
+            match self.management.call(MgmtRequest::ReconcileGroup { group, touched }, None).await? {
                 MgmtReply::Done => Ok(()),
                 other => Err(unexpected_reply(&other)),
             }

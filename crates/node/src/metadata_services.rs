@@ -82,12 +82,12 @@ impl MetadataServices {
 
 impl mgmt::Metadata for MetadataServices {
     fn reconcile(&self, target: TargetId, touched: ReconcileFiles) -> LocalFuture<'_, Result<()>> {
-        let to_request = move |touched| PartitionsRequest::Tidy { target, touched };
+        let to_request = move |touched| PartitionsRequest::Reconcile { target, touched };
         Box::pin(self.reconcile_partitions(touched, to_request))
     }
 
     fn reconcile_group(&self, group: GroupId, touched: ReconcileFiles) -> LocalFuture<'_, Result<()>> {
-        let to_request = move |touched| PartitionsRequest::TidyGroup { group, touched };
+        let to_request = move |touched| PartitionsRequest::ReconcileGroup { group, touched };
         Box::pin(self.reconcile_partitions(touched, to_request))
     }
 
@@ -119,7 +119,7 @@ impl mgmt::Metadata for MetadataServices {
     fn find_pool_reference(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async move {
             for partition in (0..self.partitions).map(PartitionId) {
-                let request = PartitionsRequest::NamesPool { pool, partition };
+                let request = PartitionsRequest::FindPoolReference { pool, partition };
                 match self.owner(partition)?.call(request, None).await? {
                     PartitionsReply::File(None) => {}
                     PartitionsReply::File(found) => return Ok(found),

@@ -31,15 +31,15 @@ impl Membership {
         let left =
             ReconcileFiles { files: store.take_changing_at_crash(), new: store.take_created_at_crash() };
         for touched in left.split() {
-            let tidy = MgmtRequest::Tidy { target, touched };
-            while let Err(error) = self.management.call(tidy.clone(), None).await {
+            let request = MgmtRequest::Reconcile { target, touched };
+            while let Err(error) = self.management.call(request.clone(), None).await {
                 tracing::warn!(target_id = target.0, %error, "target {target} is not reconciled yet");
                 rt::sleep(RETRY).await;
             }
         }
         store.mark_reconciled();
         self.service.open_to_clients(target);
-        tracing::info!(target_id = target.0, tidied = left.files.len(), "target {target} is served");
+        tracing::info!(target_id = target.0, reconciled = left.files.len(), "target {target} is served");
         // Only now: notes of changes at the time of the crash must not be retired before they have
         // been acted upon.
         store.background().await;

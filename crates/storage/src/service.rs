@@ -239,7 +239,7 @@ impl StorageService {
             return Ok(StorageReply::Regions { regions, next: listed.1 });
         }
         let spec = request.op.spec();
-        if spec.scope == Scope::MirroredGroup {
+        if spec.scope == Scope::GroupWithMembers {
             return Err(Error::new(Errno::EINVAL, "only members of mirrored groups support this request"));
         }
         if let StorageOp::Fence { session } = request.op {

@@ -256,14 +256,14 @@ pub fn key_value(request: &KvRequest) -> AuthorizationRule {
 pub fn partitions(request: &PartitionsRequest) -> AuthorizationRule {
     const METAS: Callers = Callers::Nodes(Roles::META);
     match request {
-        PartitionsRequest::Borrow { .. } => rule("borrow", METAS),
-        PartitionsRequest::Return { .. } => rule("return", METAS),
-        PartitionsRequest::MakeWay { .. } => rule("make-way", METAS),
+        PartitionsRequest::LockPartition { .. } => rule("lock-partition", METAS),
+        PartitionsRequest::UnlockPartition { .. } => rule("unlock-partition", METAS),
+        PartitionsRequest::RecallConflicting { .. } => rule("recall-conflicting", METAS),
         PartitionsRequest::Ended { .. } => rule("ended", METAS),
-        PartitionsRequest::Tidy { .. } => rule("tidy", ADMIN),
-        PartitionsRequest::TidyGroup { .. } => rule("tidy-group", ADMIN),
+        PartitionsRequest::Reconcile { .. } => rule("reconcile", ADMIN),
+        PartitionsRequest::ReconcileGroup { .. } => rule("reconcile-group", ADMIN),
         PartitionsRequest::FileOn { .. } => rule("file-on", ADMIN),
-        PartitionsRequest::NamesPool { .. } => rule("names-pool", ADMIN),
+        PartitionsRequest::FindPoolReference { .. } => rule("find-pool-reference", ADMIN),
         PartitionsRequest::Sessions => rule("sessions", ADMIN),
         PartitionsRequest::Evict { .. } => rule("evict", ADMIN),
         PartitionsRequest::Executed => rule("executed", ADMIN),

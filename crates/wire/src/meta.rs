@@ -68,7 +68,8 @@ pub struct PatternChange {
 /// before the service has it. Only this session may change the names concerned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PendingFile {
-    /// Inode number, one of those reserved for the session ([`MetaOp::Reserve`]).
+    /// Inode number, one of those preallocated for the session
+    /// ([`MetaOp::PreallocateInodes`]).
     pub ino: InodeId,
     /// Parent directory.
     pub parent: InodeId,
@@ -119,7 +120,7 @@ pub enum MetaOp {
         requested_lease: Option<LeaseMode>,
     },
     /// Preallocates inode numbers for files that the session is going to create in a directory, and
-    /// grants the directory delegation (`Write`): `Reserved`, with at most `count` numbers. The
+    /// grants the directory delegation (`Write`): `Preallocated`, with at most `count` numbers. The
     /// service first recalls other sessions' leases on the directory. `EBUSY` if something of the
     /// directory was recalled a moment ago and other sessions use it, if it has a default ACL that
     /// decides the attributes of its files, and for sessions with squashed users or read-only
@@ -127,7 +128,7 @@ pub enum MetaOp {
     ///
     /// With a `prefix`, of at most 255 bytes, it grants a name-prefix delegation: `Write` on the
     /// names that begin with the prefix, and no others. That is a lease on an inode number that
-    /// stands for these names and that no file gets ([`MetaReply::Reserved::range`]). Other
+    /// stands for these names and that no file gets ([`MetaReply::Preallocated::range`]). Other
     /// sessions continue to use the directory, with `Permissions` on it. `EBUSY` also if other
     /// sessions have an overlapping prefix or the whole directory, and if there are too many
     /// prefixes.
@@ -256,10 +257,10 @@ pub enum MetaOp {
     /// has files open, as far as `ReclaimOpens` hasn't reported them. The session requests recalls
     /// from 0 on. Sessions that didn't register get no leases. For partitions that the service took
     /// over from another one the session must report the same by `Follow`. The service commits the
-    /// `promised` files before it admits other clients: applications have them. `told`: the process
-    /// of the service that received the session's reports (`Process`), 0 if none did. A process
-    /// that was started since refuses (`EAGAIN`): it has no record of the reported locks, open
-    /// files and sizes.
+    /// `pending_creates` before it admits other clients: applications have these files.
+    /// `reporting_process`: the process of the service that received the session's reports
+    /// (`Process`), 0 if none did. A process that was started since refuses (`EAGAIN`): it has no
+    /// record of the reported locks, open files and sizes.
     Register { in_use: Vec<InodeId>, pending_creates: Vec<AsyncCreate>, reporting_process: u64 },
     /// The session follows partitions to this service from the former owner, as the service
     /// requested (`Adopted`): `Unit`. The session has dropped everything that it cached of their
@@ -267,8 +268,8 @@ pub enum MetaOp {
     /// service drops its record of the session's leases and uses there, and runs size recovery for
     /// what the session wrote and didn't report. It reads again the answers that the former owner
     /// gave the session, so that a retransmitted change isn't executed twice. `PartitionNotServed`
-    /// if the service doesn't own one of them (any more). `promised` and `told`: as with
-    /// `Register`.
+    /// if the service doesn't own one of them (any more). `pending_creates` and
+    /// `reporting_process`: as with `Register`.
     Follow {
         partitions: Vec<PartitionId>,
         in_use: Vec<InodeId>,

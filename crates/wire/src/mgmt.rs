@@ -28,7 +28,7 @@ use types::{
     NodeId, PartitionId, PoolId, ResyncSettings, Role, Scheme, ScrubSettings, SessionId, Target, TargetId,
 };
 
-/// Largest number of files in one [`MgmtRequest::Tidy`].
+/// Largest number of files in one [`MgmtRequest::Reconcile`].
 pub const MAX_RECONCILE_FILES: usize = 20_000;
 
 /// A change of a node's properties.
@@ -115,7 +115,8 @@ pub enum MgmtRequest {
     /// Crash reconciliation of a target: enforces the metadata of these files (at most
     /// [`MAX_RECONCILE_FILES`]), which were being changed when it crashed. `Done` when that is on
     /// disk. Meanwhile the target must admit the metadata service, but no clients.
-    Tidy {
+    #[serde(rename = "tidy")]
+    Reconcile {
         target: TargetId,
         #[serde(flatten)]
         touched: ReconcileFiles,
@@ -123,7 +124,8 @@ pub enum MgmtRequest {
     /// The same for a mirrored group whose members in sync have all crashed, and one of which still
     /// counts as in sync: `Done` when that is on disk on all members in sync at that time. Goes
     /// through the primary.
-    TidyGroup {
+    #[serde(rename = "tidy-group")]
+    ReconcileGroup {
         group: GroupId,
         #[serde(flatten)]
         touched: ReconcileFiles,
@@ -722,6 +724,11 @@ mod tests {
         let changes = vec![NodeChange::Name("b".into()), NodeChange::Rack(None)];
         let set = MgmtRequest::SetNode { node: NodeId(3), changes };
         assert_eq!(text(&set), r#"{"ask":"set-node","node":3,"changes":[{"name":"b"},{"rack":null}]}"#);
+        let touched = || ReconcileFiles::of([ChunkFileId(7)]);
+        let reconcile = MgmtRequest::Reconcile { target: TargetId(3), touched: touched() };
+        assert_eq!(text(&reconcile), r#"{"ask":"tidy","target":3,"files":[7]}"#);
+        let reconcile = MgmtRequest::ReconcileGroup { group: GroupId(9), touched: touched() };
+        assert_eq!(text(&reconcile), r#"{"ask":"tidy-group","group":9,"files":[7]}"#);
     }
 
     #[test]

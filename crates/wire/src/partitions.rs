@@ -19,30 +19,30 @@ pub enum InodeAccess {
 /// if it doesn't own it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PartitionsRequest {
-    /// Takes the partition lock for a cross-partition transaction: `Lent`, once no command is in
-    /// progress there. No command runs on the partition until it is returned. `token`: a random
+    /// Takes the partition lock for a cross-partition transaction: `Locked`, once no command is in
+    /// progress there. No command runs on the partition until it is unlocked. `token`: a random
     /// number of the transaction; a repeated request gets the same answer. A lock that isn't
     /// returned in time is revoked: the owner record changes, so that a later batch of the
     /// coordinator fails.
-    Borrow { partition: PartitionId, token: u64 },
-    /// The coordinator's batch is committed or abandoned; returns the partition: `Done`. `written`:
+    LockPartition { partition: PartitionId, token: u64 },
+    /// The coordinator's batch is committed or abandoned; unlocks the partition: `Done`. `written`:
     /// the keys of the partition that it wrote.
-    Return { partition: PartitionId, token: u64, written: Vec<Bytes> },
+    UnlockPartition { partition: PartitionId, token: u64, written: Vec<Bytes> },
     /// Recalls leases of sessions other than this one that conflict with access to these inodes.
     /// Answers `Clear` at once, or, with `wait`, when the recalls are answered. The waiting service
     /// must not hold the partition's lock.
-    MakeWay { session: SessionId, accesses: Vec<(InodeId, InodeAccess)>, wait: bool },
+    RecallConflicting { session: SessionId, accesses: Vec<(InodeId, InodeAccess)>, wait: bool },
     /// The session has been ended for good, and the storage services know it: `Done`.
     Ended { session: SessionId },
-    /// As [`crate::MgmtRequest::Tidy`], for files of partitions that the service owns: `Done`.
-    Tidy { target: TargetId, touched: ReconcileFiles },
-    /// As [`crate::MgmtRequest::TidyGroup`], in the same way: `Done`.
-    TidyGroup { group: GroupId, touched: ReconcileFiles },
+    /// As [`crate::MgmtRequest::Reconcile`], for files of partitions that the service owns: `Done`.
+    Reconcile { target: TargetId, touched: ReconcileFiles },
+    /// As [`crate::MgmtRequest::ReconcileGroup`], in the same way: `Done`.
+    ReconcileGroup { group: GroupId, touched: ReconcileFiles },
     /// Finds a file of the partition that has chunks on the target: `File`.
     FileOn { target: TargetId, partition: PartitionId },
     /// Finds an inode of the partition that refers to the pool: a directory with it in its pattern,
     /// or a file that is to be moved there: `File`.
-    NamesPool { pool: PoolId, partition: PartitionId },
+    FindPoolReference { pool: PoolId, partition: PartitionId },
     /// `Sessions`.
     Sessions,
     /// Begins the eviction of a session: `Done`; `ENOENT` if the service doesn't know it.
@@ -58,9 +58,9 @@ pub enum PartitionsRequest {
 #[allow(missing_docs)]
 pub enum PartitionsReply {
     Done,
-    /// `owner`: the owner record, which the coordinator's batch must find unchanged. `quiet`: no
-    /// session holds any lease of this service, and none gets one while the partition is locked.
-    Lent {
+    /// `owner`: the owner record, which the coordinator's batch must find unchanged. `no_leases`:
+    /// no session holds any lease of this service, and none gets one while the partition is locked.
+    Locked {
         owner: Bytes,
         no_leases: bool,
     },

@@ -49,7 +49,7 @@ pub enum GroupRole {
     /// use the file. A request that changes nothing may go to any member in sync.
     Primary,
     /// As a member, by the primary, which executes the same change itself. Changes are numbered by
-    /// `sequence`, from 1 in each version of the group; all below `settled` are on all replicas.
+    /// `sequence`, from 1 in each version of the group; all below `committed` are on all replicas.
     Member { sequence: u64, committed: u64 },
     /// As a member that is being resynced, by the primary, which blocks changes of the range
     /// meanwhile.
@@ -206,7 +206,7 @@ pub enum StorageOp {
     Survey { range: ByteRange, unit: u64, read: bool },
     /// Sent to a group's primary: reads the chunk file on all members in sync, compares the
     /// replicas, and repairs damaged, missing or different content in this range from an intact
-    /// replica: `Healed`.
+    /// replica: `Repaired`.
     Repair { range: ByteRange },
     /// Sent by services to the primary of a mirrored group: makes the replica of member `to` equal
     /// to that of member `from`, in a range of whole blocks, and in its length if the range reaches
@@ -246,7 +246,7 @@ pub enum StorageOp {
     /// refused until a [`StorageOp::Rewrite`] brings them: `Unit`.
     ExpectChecksums { first: u64, len: u64 },
     /// Space that is needed to reserve a range of the chunk file, requested before anything is
-    /// reserved: `Room`.
+    /// reserved: `SpaceNeeded`.
     SpaceNeeded { range: ByteRange },
 }
 
@@ -313,7 +313,7 @@ pub const MAX_REGIONS: usize = 4096;
 /// Largest number of units in one [`StorageReply::Survey`].
 pub const MAX_SURVEYED: usize = 4096;
 
-/// Granularity of [`StorageOp::Changed`] in bytes.
+/// Granularity of [`StorageOp::NextDirty`] in bytes.
 pub const DIRTY_REGION_BYTES: u64 = 1 << 20;
 
 /// Answers; [`StorageOp`] names the answer of each operation.

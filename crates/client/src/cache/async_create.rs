@@ -4,11 +4,11 @@
 //! waits for the service, applications that fill one directory wait for each other, and each small
 //! file costs two commands: one for the create, one for its content. A session with a directory
 //! delegation (a `Write` lease on the directory) needn't wait. It knows that the name is free and
-//! that its user may create it, it has a preallocated inode number ([`wire::MetaOp::Reserve`]), and
-//! no other session can look. So it creates the file *asynchronously*: the application gets its
-//! file at once. The client sends the file to the service in one command
-//! ([`wire::MetaOp::Deliver`]), together with the first write if that fits inline, else on close,
-//! or earlier.
+//! that its user may create it, it has a preallocated inode number
+//! ([`wire::MetaOp::PreallocateInodes`]), and no other session can look. So it creates the file
+//! *asynchronously*: the application gets its file at once. The client sends the file to the
+//! service in one command ([`wire::MetaOp::CommitCreate`]), together with the first write if that
+//! fits inline, else on close, or earlier.
 //!
 //! # Guarantees
 //!

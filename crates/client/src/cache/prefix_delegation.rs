@@ -5,8 +5,8 @@
 //! the service knows that the name is free, unless no other client creates names with the same
 //! prefix. Applications that share a directory mostly number their files after something of their
 //! own (`rank3.00017`). A session that does so requests all names with the prefix of the last few
-//! ([`wire::MetaOp::Reserve`]), lists the existing ones, and knows from then on which names are
-//! free.
+//! ([`wire::MetaOp::PreallocateInodes`]), lists the existing ones, and knows from then on which
+//! names are free.
 //!
 //! # Why a name that is absent here is absent
 //!

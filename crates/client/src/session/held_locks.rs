@@ -126,10 +126,10 @@ impl HeldLocks {
     pub(crate) fn list(&self) -> Vec<HeldLock> {
         let mut state = self.state.lock();
         state.listings += 1;
-        let locks = state.by_holder.iter().flat_map(|(&(ino, space, owner), parts)| {
+        let locks = state.by_holder.iter().flat_map(|(&(ino, family, owner), parts)| {
             parts.iter().map(move |&HeldRange { range, kind, pid }| HeldLock {
                 ino,
-                family: space,
+                family,
                 owner,
                 pid,
                 kind,
@@ -184,8 +184,8 @@ fn holder(lock: &HeldLock) -> Holder {
 }
 
 /// The bytes that a lock of this family covers.
-fn covered_range(space: LockFamily, range: LockRange) -> LockRange {
-    match space {
+fn covered_range(family: LockFamily, range: LockRange) -> LockRange {
+    match family {
         LockFamily::Posix => range,
         LockFamily::Flock => WHOLE_FILE,
     }
@@ -231,8 +231,8 @@ mod tests {
     }
 
     fn lock(kind: LockKind, range: LockRange) -> HeldLock {
-        let (ino, space, owner) = POSIX;
-        HeldLock { ino, family: space, owner, pid: 9, kind, range }
+        let (ino, family, owner) = POSIX;
+        HeldLock { ino, family, owner, pid: 9, kind, range }
     }
 
     fn grant(locks: &HeldLocks, lock: HeldLock) {

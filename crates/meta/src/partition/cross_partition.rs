@@ -182,12 +182,12 @@ impl CrossPartitionTx {
             return Ok(());
         }
         let channel = self.peers()?.owner_of(partition)?;
-        let request = PartitionsRequest::Borrow { partition, token: locked.token };
+        let request = PartitionsRequest::LockPartition { partition, token: locked.token };
         let answer = rt::timeout(REMOTE_LOCK_TIMEOUT, channel.call(request, None))
             .await
             .unwrap_or(Err(Errno::ETIMEDOUT.into()));
         let (owner, no_leases) = match answer {
-            Ok(PartitionsReply::Lent { owner, no_leases }) => (owner, no_leases),
+            Ok(PartitionsReply::Locked { owner, no_leases }) => (owner, no_leases),
             Ok(_) => return Err(unexpected_reply()),
             Err(refused)
                 if matches!(refused.errno, Errno::Refusal(Refusal::PartitionNotServed) | Errno::EAGAIN) =>
@@ -336,7 +336,7 @@ impl CrossPartitionTx {
         accesses: Vec<(InodeId, InodeAccess)>,
         wait: bool,
     ) -> Result<bool> {
-        let request = PartitionsRequest::MakeWay { session: self.request.session, accesses, wait };
+        let request = PartitionsRequest::RecallConflicting { session: self.request.session, accesses, wait };
         match rt::timeout(REMOTE_RECALL_TIMEOUT, channel.call(request, None)).await {
             Some(answer) => match answer? {
                 PartitionsReply::Clear(clear) => Ok(clear),
@@ -357,7 +357,7 @@ async fn return_partition(
     token: u64,
     written: Vec<bytes::Bytes>,
 ) {
-    let request = PartitionsRequest::Return { partition, token, written };
+    let request = PartitionsRequest::UnlockPartition { partition, token, written };
     if let Err(error) = channel.call(request, None).await {
         tracing::warn!(partition = partition.0, %error, "a partition lock could not be returned: the partition's owner will revoke it");
     }

@@ -202,33 +202,33 @@ impl MetaService {
 
     async fn answer_peer(&self, request: PartitionsRequest) -> Result<PartitionsReply> {
         match request {
-            PartitionsRequest::Borrow { partition, token } => {
+            PartitionsRequest::LockPartition { partition, token } => {
                 let owner = self.executors.lend(partition, token).await?.expected.unwrap_or_default();
-                Ok(PartitionsReply::Lent { owner, no_leases: self.leases.is_empty() })
+                Ok(PartitionsReply::Locked { owner, no_leases: self.leases.is_empty() })
             }
-            PartitionsRequest::Return { partition, token, written } => {
+            PartitionsRequest::UnlockPartition { partition, token, written } => {
                 self.executors.unlock_partition(partition, token, Some(&written));
                 Ok(PartitionsReply::Done)
             }
-            PartitionsRequest::MakeWay { session, accesses, wait } => {
+            PartitionsRequest::RecallConflicting { session, accesses, wait } => {
                 self.recall_conflicting_for(session, accesses, wait).await
             }
             PartitionsRequest::Ended { session } => {
                 self.eviction.handle_end_elsewhere(session);
                 Ok(PartitionsReply::Done)
             }
-            PartitionsRequest::Tidy { target, touched } => {
+            PartitionsRequest::Reconcile { target, touched } => {
                 self.executors.require_sizes_recovered(&touched)?;
                 self.reconcile_target(target, &touched).await.map(|()| PartitionsReply::Done)
             }
-            PartitionsRequest::TidyGroup { group, touched } => {
+            PartitionsRequest::ReconcileGroup { group, touched } => {
                 self.executors.require_sizes_recovered(&touched)?;
                 self.reconcile_group(group, &touched).await.map(|()| PartitionsReply::Done)
             }
             PartitionsRequest::FileOn { target, partition } => {
                 self.file_on_in(target, partition).await.map(PartitionsReply::File)
             }
-            PartitionsRequest::NamesPool { pool, partition } => {
+            PartitionsRequest::FindPoolReference { pool, partition } => {
                 self.inode_naming_pool_in(pool, partition).await.map(PartitionsReply::File)
             }
             PartitionsRequest::Sessions => Ok(PartitionsReply::Sessions(self.session_infos())),

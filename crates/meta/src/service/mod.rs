@@ -393,14 +393,14 @@ impl MetaService {
             self.eviction.wait_for_grace().await;
         }
         match request.op {
-            MetaOp::Lock { ino, family: space, owner, pid, kind, range, wait } => {
-                let holder = Holder { session, family: space, owner };
+            MetaOp::Lock { ino, family, owner, pid, kind, range, wait } => {
+                let holder = Holder { session, family, owner };
                 let on_conflict = if wait { OnConflict::Wait } else { OnConflict::Refuse };
                 let lock = LockRequest { ino, holder, pid, kind, range };
                 self.locks.lock(lock, on_conflict).await.map(|()| MetaReply::Unit)
             }
-            MetaOp::Unlock { ino, family: space, owner, range } => {
-                let holder = Holder { session, family: space, owner };
+            MetaOp::Unlock { ino, family, owner, range } => {
+                let holder = Holder { session, family, owner };
                 self.locks.unlock(ino, holder, range).map(|()| MetaReply::Unit)
             }
             MetaOp::TestLock { ino, owner, kind, range } => {

@@ -56,9 +56,8 @@ impl Locks {
     fn reclaim(&self, session: SessionId, locks: &[HeldLock]) -> usize {
         let mut state = self.state.lock();
         let mut lost = 0;
-        for &HeldLock { ino, family: space, owner, pid, kind, range } in locks {
-            let request =
-                LockRequest { ino, holder: Holder { session, family: space, owner }, pid, kind, range };
+        for &HeldLock { ino, family, owner, pid, kind, range } in locks {
+            let request = LockRequest { ino, holder: Holder { session, family, owner }, pid, kind, range };
             let outcome = state.table.lock(&request, OnConflict::Refuse);
             state.end(outcome.granted, || Wait::Granted);
             lost += usize::from(outcome.outcome != LockOutcome::Granted);

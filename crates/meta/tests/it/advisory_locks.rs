@@ -14,16 +14,8 @@ use wire::{HeldLock, LockFamily, LockKind, LockOwner, LockRange, MetaOp, MetaRep
 const WHOLE: LockRange = LockRange { start: 0, last: u64::MAX };
 
 fn lock(owner: u64, wait: bool) -> MetaOp {
-    let (space, kind, range) = (LockFamily::Posix, LockKind::Exclusive, WHOLE);
-    MetaOp::Lock {
-        ino: InodeId(7),
-        family: space,
-        owner: LockOwner(owner),
-        pid: owner as u32,
-        kind,
-        range,
-        wait,
-    }
+    let (family, kind, range) = (LockFamily::Posix, LockKind::Exclusive, WHOLE);
+    MetaOp::Lock { ino: InodeId(7), family, owner: LockOwner(owner), pid: owner as u32, kind, range, wait }
 }
 
 fn unlock(owner: u64) -> MetaOp {
@@ -140,8 +132,8 @@ fn a_service_reports_no_lost_locks_of_an_unknown_session_with_a_record() {
         cluster.wait_until_served().await;
         let register = MetaOp::Register { in_use: vec![], pending_creates: vec![], reporting_process: 0 };
         Client::new(&cluster.service(1), 1).call(register).await.unwrap();
-        let (ino, space, kind) = (InodeId(7), LockFamily::Posix, LockKind::Exclusive);
-        let held = HeldLock { ino, family: space, owner: LockOwner(1), pid: 1, kind, range: WHOLE };
+        let (ino, family, kind) = (InodeId(7), LockFamily::Posix, LockKind::Exclusive);
+        let held = HeldLock { ino, family, owner: LockOwner(1), pid: 1, kind, range: WHOLE };
         let says = async |session| {
             let claim = MetaOp::ReclaimLocks { locks: vec![held] };
             Client::new(&cluster.service(2), session).call(claim).await

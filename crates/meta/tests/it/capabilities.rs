@@ -144,9 +144,9 @@ fn registrations_for_the_session_of_another_client_are_refused() {
         ask(&world, 1, 5, register()).await.unwrap();
         let made = ask(&world, 1, 5, create(ROOT, "a")).await.unwrap();
         let MetaReply::Created { attr, .. } = made.reply else { panic!("{made:?}") };
-        let (ino, space, owner) = (attr.ino, LockFamily::Posix, LockOwner(1));
+        let (ino, family, owner) = (attr.ino, LockFamily::Posix, LockOwner(1));
         let range = LockRange { start: 0, last: u64::MAX };
-        let lock = HeldLock { ino, family: space, owner, pid: 4, kind: LockKind::Exclusive, range };
+        let lock = HeldLock { ino, family, owner, pid: 4, kind: LockKind::Exclusive, range };
         for op in [
             register(),
             MetaOp::ReclaimLocks { locks: vec![lock] },

@@ -20,13 +20,13 @@ fn a_repeated_reconciliation_starts_after_the_first_one() {
         world.chunks.lens.lock().insert((target, nobodys), 100);
         let held = Arc::new(rt::sync::Event::new());
         *world.chunks.held.lock() = Some(held.clone());
-        let tidy = || {
+        let reconcile = || {
             let meta = world.meta.clone();
             Started::new(async move { meta.reconcile_target(target, &ReconcileFiles::of([nobodys])).await })
         };
-        let first = tidy();
+        let first = reconcile();
         rt::sleep(5 * SECOND).await;
-        let again = tidy();
+        let again = reconcile();
         rt::sleep(SECOND).await;
         assert!(!first.is_done() && !again.is_done());
         held.set();
@@ -47,7 +47,7 @@ fn metadata_is_synced_before_chunk_files_are_deleted() {
         let [first, second] = [0, 1].map(|_| Arc::new(rt::sync::Event::new()));
         *world.chunks.held.lock() = Some(first.clone());
         let meta = world.meta.clone();
-        let tidied =
+        let reconciled =
             Started::new(async move { meta.reconcile_target(target, &ReconcileFiles::of(nobodys)).await });
         // Between two periodic syncs of the store, every half second.
         rt::sleep(SECOND / 4).await;
@@ -59,7 +59,7 @@ fn metadata_is_synced_before_chunk_files_are_deleted() {
         assert_eq!(world.chunks.lens.lock().keys().copied().collect::<Vec<_>>(), [(target, nobodys[1])]);
         assert_eq!(world.memory.unsynced(), 0, "the second is being deleted");
         second.set();
-        tidied.wait().await.unwrap();
+        reconciled.wait().await.unwrap();
     });
 }
 

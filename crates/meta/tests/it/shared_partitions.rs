@@ -332,10 +332,10 @@ fn a_partition_lock_that_is_not_returned_is_revoked() {
         let client = RoutingClient::new(&cluster, 1);
         let dir = directory_at(&cluster, &client, 2, "d").await;
         let owner = cluster.service(2);
-        let borrow = wire::PartitionsRequest::Borrow { partition: dir.partition(), token: 99 };
+        let lock = wire::PartitionsRequest::LockPartition { partition: dir.partition(), token: 99 };
         let handler: &dyn net::Handler<wire::PartitionsRequest, wire::PartitionsReply> = &*owner;
-        let lent = handler.handle(borrow, None).await.unwrap();
-        assert!(matches!(lent, wire::PartitionsReply::Lent { .. }));
+        let locked = handler.handle(lock, None).await.unwrap();
+        assert!(matches!(locked, wire::PartitionsReply::Locked { .. }));
         let began_ns = rt::monotonic_ns();
         client.entry(create(dir, "file")).await.unwrap();
         let waited_ns = rt::monotonic_ns() - began_ns;
@@ -434,9 +434,9 @@ fn an_expired_cross_partition_change_is_not_executed() {
         for (sequence, op) in (1..).zip(before) {
             ask(sequence, op, net::Deadline::NEVER).await.unwrap();
         }
-        let borrow = wire::PartitionsRequest::Borrow { partition: from.partition(), token: 99 };
+        let lock = wire::PartitionsRequest::LockPartition { partition: from.partition(), token: 99 };
         let handler: &dyn net::Handler<wire::PartitionsRequest, wire::PartitionsReply> = &*owner;
-        handler.handle(borrow, None).await.unwrap();
+        handler.handle(lock, None).await.unwrap();
         rt::sleep(Duration::from_secs(1)).await;
         // It waits for the end of the lock for the second time then, and gets the partition when
         // that is revoked.

@@ -6,8 +6,8 @@ use OnConflict::{Refuse, Wait};
 const INO: InodeId = InodeId(7);
 
 /// Holder `number`; two in each session.
-fn holder(space: LockFamily, number: u64) -> Holder {
-    Holder { session: SessionId(number / 2), family: space, owner: LockOwner(number) }
+fn holder(family: LockFamily, number: u64) -> Holder {
+    Holder { session: SessionId(number / 2), family, owner: LockOwner(number) }
 }
 
 fn range(start: u64, last: u64) -> LockRange {

@@ -25,7 +25,7 @@ use wire::mgmt::{Join, NewToken};
 use wire::{MetaRequest, MetaResponse, MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
 
 /// Interval at which a service checks for targets that need crash reconciliation.
-const TIDY_INTERVAL: Duration = Duration::from_millis(100);
+const RECONCILIATION_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Admits every node.
 struct AdmitAll;
@@ -137,7 +137,7 @@ impl HostsCluster {
         register_and_follow(&member).await;
         rt::spawn(run_metadata(meta.clone(), move || has_offline_targets(&map)));
         loop {
-            rt::sleep(TIDY_INTERVAL).await;
+            rt::sleep(RECONCILIATION_INTERVAL).await;
             // The next iteration retries failures.
             let _ = self.reconcile(&meta).await;
         }

@@ -136,7 +136,7 @@ impl GroupService {
         }
         replica.store.mark_reconciled();
         tracing::info!(
-            target_id = %replica.target, group = %replica.group, tidied = touched.files.len(),
+            target_id = %replica.target, group = %replica.group, reconciled = touched.files.len(),
             "files of a group are reconciled with the metadata"
         );
     }

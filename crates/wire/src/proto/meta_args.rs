@@ -82,7 +82,7 @@ pub(crate) struct CreateFields {
     #[prost(bool, tag = "6")]
     pub exclusive: bool,
     #[prost(uint32, optional, tag = "7")]
-    pub wish: Option<u32>,
+    pub requested_lease: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -178,7 +178,7 @@ pub(crate) struct OpenFields {
     #[prost(uint64, tag = "1")]
     pub ino: u64,
     #[prost(uint32, optional, tag = "2")]
-    pub wish: Option<u32>,
+    pub requested_lease: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -186,7 +186,7 @@ pub(crate) struct ReopenFields {
     #[prost(uint64, tag = "1")]
     pub ino: u64,
     #[prost(fixed64, tag = "2")]
-    pub past: u64,
+    pub above_epoch: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -272,7 +272,7 @@ pub(crate) struct LockFields {
     #[prost(uint64, tag = "1")]
     pub ino: u64,
     #[prost(uint32, tag = "2")]
-    pub space: u32,
+    pub family: u32,
     #[prost(fixed64, tag = "3")]
     pub owner: u64,
     #[prost(uint32, tag = "4")]
@@ -290,7 +290,7 @@ pub(crate) struct UnlockFields {
     #[prost(uint64, tag = "1")]
     pub ino: u64,
     #[prost(uint32, tag = "2")]
-    pub space: u32,
+    pub family: u32,
     #[prost(fixed64, tag = "3")]
     pub owner: u64,
     #[prost(message, optional, tag = "4")]
@@ -358,9 +358,9 @@ pub(crate) struct RegisterFields {
     #[prost(uint64, repeated, tag = "1")]
     pub in_use: Vec<u64>,
     #[prost(message, optional, tag = "2")]
-    pub promised: Option<List<AsyncCreateFields, MAX_LIST_ITEMS>>,
+    pub pending_creates: Option<List<AsyncCreateFields, MAX_LIST_ITEMS>>,
     #[prost(uint64, tag = "3")]
-    pub told: u64,
+    pub reporting_process: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -390,7 +390,7 @@ pub(crate) struct PendingFileFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct ReserveFields {
+pub(crate) struct PreallocateInodesFields {
     #[prost(uint64, tag = "1")]
     pub dir: u64,
     #[prost(uint32, tag = "2")]
@@ -406,9 +406,9 @@ pub(crate) struct FollowFields {
     #[prost(uint64, repeated, tag = "2")]
     pub in_use: Vec<u64>,
     #[prost(message, optional, tag = "3")]
-    pub promised: Option<List<AsyncCreateFields, MAX_LIST_ITEMS>>,
+    pub pending_creates: Option<List<AsyncCreateFields, MAX_LIST_ITEMS>>,
     #[prost(uint64, tag = "4")]
-    pub told: u64,
+    pub reporting_process: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -543,9 +543,9 @@ impl TryFrom<LockRangeFields> for LockRange {
 }
 
 impl From<&HeldLock> for LockFields {
-    fn from(&HeldLock { ino, family: space, owner, pid, kind, range }: &HeldLock) -> LockFields {
-        let (space, kind, range) = (space.number(), kind.number(), Some(range.into()));
-        LockFields { ino: ino.0, space, owner: owner.0, pid, kind, range, wait: false }
+    fn from(&HeldLock { ino, family, owner, pid, kind, range }: &HeldLock) -> LockFields {
+        let (family, kind, range) = (family.number(), kind.number(), Some(range.into()));
+        LockFields { ino: ino.0, family, owner: owner.0, pid, kind, range, wait: false }
     }
 }
 
@@ -555,7 +555,7 @@ impl TryFrom<LockFields> for HeldLock {
     fn try_from(f: LockFields) -> Result<HeldLock, Malformed> {
         Ok(HeldLock {
             ino: InodeId(f.ino),
-            family: LockFamily::take(f.space)?,
+            family: LockFamily::take(f.family)?,
             owner: LockOwner(f.owner),
             pid: f.pid,
             kind: LockKind::take(f.kind)?,
@@ -651,11 +651,8 @@ impl TryFrom<PendingFileFields> for PendingFile {
 }
 
 impl From<&AsyncCreate> for AsyncCreateFields {
-    fn from(promise: &AsyncCreate) -> AsyncCreateFields {
-        AsyncCreateFields {
-            credentials: Some(promise.credentials.into()),
-            file: Some((&promise.file).into()),
-        }
+    fn from(create: &AsyncCreate) -> AsyncCreateFields {
+        AsyncCreateFields { credentials: Some(create.credentials.into()), file: Some((&create.file).into()) }
     }
 }
 
@@ -664,6 +661,6 @@ impl TryFrom<AsyncCreateFields> for AsyncCreate {
 
     fn try_from(f: AsyncCreateFields) -> Result<AsyncCreate, Malformed> {
         let credentials = required(f.credentials, "credentials")?.into();
-        Ok(AsyncCreate { credentials, file: required(f.file, "promised file")?.try_into()? })
+        Ok(AsyncCreate { credentials, file: required(f.file, "created file")?.try_into()? })
     }
 }

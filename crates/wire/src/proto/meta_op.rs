@@ -73,7 +73,7 @@ pub(crate) enum OpFields {
     #[prost(message, tag = "38")]
     NextRecalls(NextRecallsFields),
     #[prost(message, tag = "39")]
-    Yield(List<RecallAckFields, MAX_LIST_ITEMS>),
+    AckRecalls(List<RecallAckFields, MAX_LIST_ITEMS>),
     #[prost(message, tag = "40")]
     Release(ReleaseFields),
     #[prost(message, tag = "41")]
@@ -89,11 +89,11 @@ pub(crate) enum OpFields {
     #[prost(message, tag = "50")]
     ReclaimLocks(List<LockFields, MAX_LIST_ITEMS>),
     #[prost(message, tag = "51")]
-    StillYielding(RecallsInProgressFields),
+    RecallsInProgress(RecallsInProgressFields),
     #[prost(message, tag = "48")]
     Follow(FollowFields),
     #[prost(message, tag = "52")]
-    Introduce(SupplyGroupsFields),
+    SupplyGroups(SupplyGroupsFields),
     #[prost(message, tag = "53")]
     MayOpen(MayOpenFields),
     #[prost(message, tag = "54")]
@@ -103,9 +103,9 @@ pub(crate) enum OpFields {
     #[prost(message, tag = "56")]
     MigrationOf(InodeFields),
     #[prost(message, tag = "57")]
-    Reserve(ReserveFields),
+    PreallocateInodes(PreallocateInodesFields),
     #[prost(message, tag = "58")]
-    Deliver(PendingFileFields),
+    CommitCreate(PendingFileFields),
     #[prost(message, tag = "59")]
     ReclaimOpens(InodesFields),
     #[prost(message, tag = "60")]
@@ -125,9 +125,10 @@ impl From<&MetaOp> for OpFields {
             MetaOp::Lookup { parent, name } => OpFields::Lookup(NamedFields::of(parent, name)),
             MetaOp::Getattr { ino } => OpFields::Getattr(InodeFields::of(ino)),
             MetaOp::Setattr { ino, set } => OpFields::Setattr(SetattrFields::of(ino, set)),
-            &MetaOp::Create { parent, ref name, mode, umask, rdev, exclusive, requested_lease: wish } => {
-                let (parent, name, wish) = (parent.0, name.clone(), wish.map(Numbered::number));
-                OpFields::Create(CreateFields { parent, name, mode, umask, rdev, exclusive, wish })
+            &MetaOp::Create { parent, ref name, mode, umask, rdev, exclusive, requested_lease } => {
+                let (parent, name, requested_lease) =
+                    (parent.0, name.clone(), requested_lease.map(Numbered::number));
+                OpFields::Create(CreateFields { parent, name, mode, umask, rdev, exclusive, requested_lease })
             }
             &MetaOp::Mkdir { parent, ref name, mode, umask } => {
                 OpFields::Mkdir(MkdirFields { parent: parent.0, name: name.clone(), mode, umask })
@@ -160,9 +161,10 @@ impl From<&MetaOp> for OpFields {
             }
             MetaOp::ListXattr { ino } => OpFields::ListXattr(InodeFields::of(ino)),
             MetaOp::RemoveXattr { ino, name } => OpFields::RemoveXattr(XattrFields::of(ino, name)),
-            &MetaOp::Open { ino, requested_lease: wish } => {
-                OpFields::Open(OpenFields { ino: ino.0, wish: wish.map(Numbered::number) })
-            }
+            &MetaOp::Open { ino, requested_lease } => OpFields::Open(OpenFields {
+                ino: ino.0,
+                requested_lease: requested_lease.map(Numbered::number),
+            }),
             &MetaOp::WriteInline { ino, offset, ref data, kill_suid_sgid, at_end } => {
                 let (ino, data) = (ino.0, data.clone());
                 OpFields::WriteInline(WriteInlineFields { ino, offset, data, kill_suid_sgid, at_end })
@@ -180,28 +182,26 @@ impl From<&MetaOp> for OpFields {
             }
             MetaOp::TruncateDone { ino } => OpFields::TruncateDone(InodeFields::of(ino)),
             MetaOp::Reclaim { ino } => OpFields::Reclaim(InodeFields::of(ino)),
-            &MetaOp::Lock { ino, family: space, owner, pid, kind, range, wait } => {
-                OpFields::Lock(LockFields {
-                    ino: ino.0,
-                    space: space.number(),
-                    owner: owner.0,
-                    pid,
-                    kind: kind.number(),
-                    range: Some(range.into()),
-                    wait,
-                })
-            }
-            &MetaOp::Unlock { ino, family: space, owner, range } => {
-                let (space, range) = (space.number(), Some(range.into()));
-                OpFields::Unlock(UnlockFields { ino: ino.0, space, owner: owner.0, range })
+            &MetaOp::Lock { ino, family, owner, pid, kind, range, wait } => OpFields::Lock(LockFields {
+                ino: ino.0,
+                family: family.number(),
+                owner: owner.0,
+                pid,
+                kind: kind.number(),
+                range: Some(range.into()),
+                wait,
+            }),
+            &MetaOp::Unlock { ino, family, owner, range } => {
+                let (family, range) = (family.number(), Some(range.into()));
+                OpFields::Unlock(UnlockFields { ino: ino.0, family, owner: owner.0, range })
             }
             &MetaOp::TestLock { ino, owner, kind, range } => {
                 let (kind, range) = (kind.number(), Some(range.into()));
                 OpFields::TestLock(TestLockFields { ino: ino.0, owner: owner.0, kind, range })
             }
             &MetaOp::NextRecalls { after } => OpFields::NextRecalls(NextRecallsFields { after }),
-            MetaOp::AckRecalls { acks: yields } => {
-                OpFields::Yield(List::of(yields, RecallAckFields::from).unwrap_or_default())
+            MetaOp::AckRecalls { acks } => {
+                OpFields::AckRecalls(List::of(acks, RecallAckFields::from).unwrap_or_default())
             }
             MetaOp::Release { inodes, seen } => {
                 let inodes = inodes.iter().map(|ino| ino.0).collect();
@@ -215,38 +215,46 @@ impl From<&MetaOp> for OpFields {
             }
             MetaOp::Usage => OpFields::Usage(()),
             MetaOp::Sync => OpFields::Sync(()),
-            MetaOp::Register { in_use, pending_creates: promised, reporting_process: told } => {
+            MetaOp::Register { in_use, pending_creates, reporting_process } => {
                 OpFields::Register(RegisterFields {
                     in_use: in_use.iter().map(|ino| ino.0).collect(),
-                    promised: List::of(promised, AsyncCreateFields::from),
-                    told: *told,
+                    pending_creates: List::of(pending_creates, AsyncCreateFields::from),
+                    reporting_process: *reporting_process,
                 })
             }
             MetaOp::ReclaimLocks { locks } => {
                 OpFields::ReclaimLocks(List::of(locks, LockFields::from).unwrap_or_default())
             }
-            &MetaOp::Reopen { ino, above_epoch: past } => OpFields::Reopen(ReopenFields { ino: ino.0, past }),
+            &MetaOp::Reopen { ino, above_epoch } => {
+                OpFields::Reopen(ReopenFields { ino: ino.0, above_epoch })
+            }
             MetaOp::Migrate { ino, pool, scheme } => {
                 OpFields::Migrate(MigrateFields { ino: ino.0, pool: pool.clone(), scheme: scheme.clone() })
             }
             MetaOp::MigrationOf { ino } => OpFields::MigrationOf(InodeFields::of(ino)),
             &MetaOp::MayOpen { ino, wanted } => OpFields::MayOpen(MayOpenFields { ino: ino.0, wanted }),
             &MetaOp::SupplyGroups { ino, ref groups } => {
-                OpFields::Introduce(SupplyGroupsFields { ino: ino.0, groups: groups.clone() })
+                OpFields::SupplyGroups(SupplyGroupsFields { ino: ino.0, groups: groups.clone() })
             }
-            &MetaOp::RecallsInProgress { seen } => OpFields::StillYielding(RecallsInProgressFields { seen }),
-            MetaOp::Follow { partitions, in_use, pending_creates: promised, reporting_process: told } => {
+            &MetaOp::RecallsInProgress { seen } => {
+                OpFields::RecallsInProgress(RecallsInProgressFields { seen })
+            }
+            MetaOp::Follow { partitions, in_use, pending_creates, reporting_process } => {
                 OpFields::Follow(FollowFields {
                     partitions: partitions.iter().map(|partition| u32::from(partition.0)).collect(),
                     in_use: in_use.iter().map(|ino| ino.0).collect(),
-                    promised: List::of(promised, AsyncCreateFields::from),
-                    told: *told,
+                    pending_creates: List::of(pending_creates, AsyncCreateFields::from),
+                    reporting_process: *reporting_process,
                 })
             }
             &MetaOp::PreallocateInodes { dir, count, ref prefix } => {
-                OpFields::Reserve(ReserveFields { dir: dir.0, count, prefix: prefix.clone() })
+                OpFields::PreallocateInodes(PreallocateInodesFields {
+                    dir: dir.0,
+                    count,
+                    prefix: prefix.clone(),
+                })
             }
-            MetaOp::CommitCreate { file } => OpFields::Deliver((&**file).into()),
+            MetaOp::CommitCreate { file } => OpFields::CommitCreate((&**file).into()),
             MetaOp::ReclaimOpens { inodes } => {
                 OpFields::ReclaimOpens(InodesFields { inodes: inodes.iter().map(|ino| ino.0).collect() })
             }
@@ -272,7 +280,7 @@ impl TryFrom<OpFields> for MetaOp {
                 umask: f.umask,
                 rdev: f.rdev,
                 exclusive: f.exclusive,
-                requested_lease: f.wish.map(LeaseMode::take).transpose()?,
+                requested_lease: f.requested_lease.map(LeaseMode::take).transpose()?,
             },
             OpFields::Mkdir(f) => {
                 let (parent, name) = (InodeId(f.parent), name(f.name)?);
@@ -315,7 +323,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::RemoveXattr(f) => MetaOp::RemoveXattr { ino: InodeId(f.ino), name: name(f.name)? },
             OpFields::Open(f) => MetaOp::Open {
                 ino: InodeId(f.ino),
-                requested_lease: f.wish.map(LeaseMode::take).transpose()?,
+                requested_lease: f.requested_lease.map(LeaseMode::take).transpose()?,
             },
             OpFields::WriteInline(f) => {
                 let (offset, data, kill_suid_sgid, at_end) = (f.offset, f.data, f.kill_suid_sgid, f.at_end);
@@ -341,7 +349,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Reclaim(f) => MetaOp::Reclaim { ino: InodeId(f.ino) },
             OpFields::Lock(f) => MetaOp::Lock {
                 ino: InodeId(f.ino),
-                family: LockFamily::take(f.space)?,
+                family: LockFamily::take(f.family)?,
                 owner: LockOwner(f.owner),
                 pid: f.pid,
                 kind: LockKind::take(f.kind)?,
@@ -350,7 +358,7 @@ impl TryFrom<OpFields> for MetaOp {
             },
             OpFields::Unlock(f) => MetaOp::Unlock {
                 ino: InodeId(f.ino),
-                family: LockFamily::take(f.space)?,
+                family: LockFamily::take(f.family)?,
                 owner: LockOwner(f.owner),
                 range: required(f.range, "range of a lock")?.try_into()?,
             },
@@ -361,7 +369,9 @@ impl TryFrom<OpFields> for MetaOp {
                 range: required(f.range, "range of a lock")?.try_into()?,
             },
             OpFields::NextRecalls(f) => MetaOp::NextRecalls { after: f.after },
-            OpFields::Yield(list) => MetaOp::AckRecalls { acks: List::take(Some(list), |f| Ok(f.into()))? },
+            OpFields::AckRecalls(list) => {
+                MetaOp::AckRecalls { acks: List::take(Some(list), |f| Ok(f.into()))? }
+            }
             OpFields::Release(f) => {
                 let inodes = bounded(f.inodes, "inodes")?.into_iter().map(InodeId).collect();
                 MetaOp::Release { inodes, seen: f.seen }
@@ -376,13 +386,13 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Sync(()) => MetaOp::Sync,
             OpFields::Register(f) => MetaOp::Register {
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
-                pending_creates: List::take(f.promised, AsyncCreate::try_from)?,
-                reporting_process: f.told,
+                pending_creates: List::take(f.pending_creates, AsyncCreate::try_from)?,
+                reporting_process: f.reporting_process,
             },
             OpFields::ReclaimLocks(list) => {
                 MetaOp::ReclaimLocks { locks: List::take(Some(list), HeldLock::try_from)? }
             }
-            OpFields::Reopen(f) => MetaOp::Reopen { ino: InodeId(f.ino), above_epoch: f.past },
+            OpFields::Reopen(f) => MetaOp::Reopen { ino: InodeId(f.ino), above_epoch: f.above_epoch },
             OpFields::Migrate(f) => MetaOp::Migrate {
                 ino: InodeId(f.ino),
                 pool: f.pool.map(name).transpose()?,
@@ -390,20 +400,20 @@ impl TryFrom<OpFields> for MetaOp {
             },
             OpFields::MigrationOf(f) => MetaOp::MigrationOf { ino: InodeId(f.ino) },
             OpFields::MayOpen(f) => MetaOp::MayOpen { ino: InodeId(f.ino), wanted: f.wanted },
-            OpFields::Introduce(f) => {
+            OpFields::SupplyGroups(f) => {
                 MetaOp::SupplyGroups { ino: InodeId(f.ino), groups: bounded(f.groups, "groups")? }
             }
-            OpFields::StillYielding(f) => MetaOp::RecallsInProgress { seen: f.seen },
+            OpFields::RecallsInProgress(f) => MetaOp::RecallsInProgress { seen: f.seen },
             OpFields::Follow(f) => MetaOp::Follow {
                 partitions: partitions(f.partitions)?,
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
-                pending_creates: List::take(f.promised, AsyncCreate::try_from)?,
-                reporting_process: f.told,
+                pending_creates: List::take(f.pending_creates, AsyncCreate::try_from)?,
+                reporting_process: f.reporting_process,
             },
-            OpFields::Reserve(f) => {
+            OpFields::PreallocateInodes(f) => {
                 MetaOp::PreallocateInodes { dir: InodeId(f.dir), count: f.count, prefix: name(f.prefix)? }
             }
-            OpFields::Deliver(f) => MetaOp::CommitCreate { file: Box::new(f.try_into()?) },
+            OpFields::CommitCreate(f) => MetaOp::CommitCreate { file: Box::new(f.try_into()?) },
             OpFields::ReclaimOpens(f) => {
                 let inodes = bounded(f.inodes, "inodes")?.into_iter().map(InodeId).collect();
                 MetaOp::ReclaimOpens { inodes }

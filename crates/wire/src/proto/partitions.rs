@@ -17,22 +17,22 @@ numbered! {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct RequestFields {
-    #[prost(oneof = "AskFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21")]
-    ask: Option<AskFields>,
+    #[prost(oneof = "OpFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21")]
+    op: Option<OpFields>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-enum AskFields {
+enum OpFields {
     #[prost(message, tag = "10")]
-    Borrow(LockFields),
+    LockPartition(LockFields),
     #[prost(message, tag = "11")]
-    Return(LockFields),
+    UnlockPartition(LockFields),
     #[prost(message, tag = "12")]
-    MakeWay(RecallConflictingFields),
+    RecallConflicting(RecallConflictingFields),
     #[prost(message, tag = "13")]
     Ended(SessionFields),
     #[prost(message, tag = "14")]
-    Tidy(ReconcileFields),
+    Reconcile(ReconcileFields),
     #[prost(message, tag = "15")]
     FileOn(FileOnFields),
     #[prost(message, tag = "16")]
@@ -44,9 +44,9 @@ enum AskFields {
     #[prost(message, tag = "19")]
     Drains(()),
     #[prost(message, tag = "20")]
-    NamesPool(FindPoolReferenceFields),
+    FindPoolReference(FindPoolReferenceFields),
     #[prost(message, tag = "21")]
-    TidyGroup(ReconcileGroupFields),
+    ReconcileGroup(ReconcileGroupFields),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -160,7 +160,7 @@ enum AnswerFields {
     #[prost(message, tag = "10")]
     Done(()),
     #[prost(message, tag = "11")]
-    Lent(LockedFields),
+    Locked(LockedFields),
     #[prost(bool, tag = "12")]
     Clear(bool),
     #[prost(message, tag = "13")]
@@ -180,7 +180,7 @@ struct LockedFields {
     #[prost(bytes = "bytes", tag = "1")]
     owner: Bytes,
     #[prost(bool, tag = "2")]
-    quiet: bool,
+    no_leases: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -205,98 +205,112 @@ fn access((ino, access): &(InodeId, InodeAccess)) -> AccessFields {
     AccessFields { ino: ino.0, access: access.number() }
 }
 
-impl From<&PartitionsRequest> for AskFields {
-    fn from(request: &PartitionsRequest) -> AskFields {
+impl From<&PartitionsRequest> for OpFields {
+    fn from(request: &PartitionsRequest) -> OpFields {
         match request {
-            PartitionsRequest::Borrow { partition, token } => {
-                AskFields::Borrow(LockFields { partition: partition.0.into(), token: *token, written: None })
-            }
-            PartitionsRequest::Return { partition, token, written } => {
+            PartitionsRequest::LockPartition { partition, token } => OpFields::LockPartition(LockFields {
+                partition: partition.0.into(),
+                token: *token,
+                written: None,
+            }),
+            PartitionsRequest::UnlockPartition { partition, token, written } => {
                 let written = List::of(written, |key| KeyFields { key: key.clone() });
-                AskFields::Return(LockFields { partition: partition.0.into(), token: *token, written })
+                OpFields::UnlockPartition(LockFields {
+                    partition: partition.0.into(),
+                    token: *token,
+                    written,
+                })
             }
-            PartitionsRequest::MakeWay { session, accesses, wait } => {
-                AskFields::MakeWay(RecallConflictingFields {
+            PartitionsRequest::RecallConflicting { session, accesses, wait } => {
+                OpFields::RecallConflicting(RecallConflictingFields {
                     session: session.0,
                     accesses: List::of(accesses, access),
                     wait: *wait,
                 })
             }
-            PartitionsRequest::Ended { session } => AskFields::Ended(SessionFields { session: session.0 }),
-            PartitionsRequest::Tidy { target, touched } => {
+            PartitionsRequest::Ended { session } => OpFields::Ended(SessionFields { session: session.0 }),
+            PartitionsRequest::Reconcile { target, touched } => {
                 let files = touched.files.iter().map(|ino| ino.0).collect();
-                AskFields::Tidy(ReconcileFields { target: target.0, files, new: new_fields(touched) })
+                OpFields::Reconcile(ReconcileFields { target: target.0, files, new: new_fields(touched) })
             }
-            PartitionsRequest::TidyGroup { group, touched } => {
+            PartitionsRequest::ReconcileGroup { group, touched } => {
                 let files = touched.files.iter().map(|ino| ino.0).collect();
-                AskFields::TidyGroup(ReconcileGroupFields { group: group.0, files, new: new_fields(touched) })
+                OpFields::ReconcileGroup(ReconcileGroupFields {
+                    group: group.0,
+                    files,
+                    new: new_fields(touched),
+                })
             }
             PartitionsRequest::FileOn { target, partition } => {
-                AskFields::FileOn(FileOnFields { target: target.0, partition: partition.0.into() })
+                OpFields::FileOn(FileOnFields { target: target.0, partition: partition.0.into() })
             }
-            PartitionsRequest::NamesPool { pool, partition } => {
-                AskFields::NamesPool(FindPoolReferenceFields {
+            PartitionsRequest::FindPoolReference { pool, partition } => {
+                OpFields::FindPoolReference(FindPoolReferenceFields {
                     pool: pool.0.into(),
                     partition: partition.0.into(),
                 })
             }
-            PartitionsRequest::Sessions => AskFields::Sessions(()),
-            PartitionsRequest::Evict { session } => AskFields::Evict(SessionFields { session: session.0 }),
-            PartitionsRequest::Executed => AskFields::Executed(()),
-            PartitionsRequest::Drains => AskFields::Drains(()),
+            PartitionsRequest::Sessions => OpFields::Sessions(()),
+            PartitionsRequest::Evict { session } => OpFields::Evict(SessionFields { session: session.0 }),
+            PartitionsRequest::Executed => OpFields::Executed(()),
+            PartitionsRequest::Drains => OpFields::Drains(()),
         }
     }
 }
 
-impl TryFrom<AskFields> for PartitionsRequest {
+impl TryFrom<OpFields> for PartitionsRequest {
     type Error = Malformed;
 
-    fn try_from(ask: AskFields) -> Result<PartitionsRequest, Malformed> {
-        Ok(match ask {
-            AskFields::Borrow(f) => {
-                PartitionsRequest::Borrow { partition: partition(f.partition)?, token: f.token }
+    fn try_from(op: OpFields) -> Result<PartitionsRequest, Malformed> {
+        Ok(match op {
+            OpFields::LockPartition(f) => {
+                PartitionsRequest::LockPartition { partition: partition(f.partition)?, token: f.token }
             }
-            AskFields::Return(f) => PartitionsRequest::Return {
+            OpFields::UnlockPartition(f) => PartitionsRequest::UnlockPartition {
                 partition: partition(f.partition)?,
                 token: f.token,
                 written: List::take(f.written, |f| name(f.key))?,
             },
-            AskFields::MakeWay(f) => PartitionsRequest::MakeWay {
+            OpFields::RecallConflicting(f) => PartitionsRequest::RecallConflicting {
                 session: SessionId(f.session),
                 accesses: List::take(f.accesses, |f| Ok((InodeId(f.ino), InodeAccess::take(f.access)?)))?,
                 wait: f.wait,
             },
-            AskFields::Ended(f) => PartitionsRequest::Ended { session: SessionId(f.session) },
-            AskFields::Tidy(f) => {
-                PartitionsRequest::Tidy { target: TargetId(f.target), touched: touched(f.files, f.new)? }
+            OpFields::Ended(f) => PartitionsRequest::Ended { session: SessionId(f.session) },
+            OpFields::Reconcile(f) => {
+                PartitionsRequest::Reconcile { target: TargetId(f.target), touched: touched(f.files, f.new)? }
             }
-            AskFields::TidyGroup(f) => {
-                PartitionsRequest::TidyGroup { group: GroupId(f.group), touched: touched(f.files, f.new)? }
-            }
-            AskFields::FileOn(f) => {
+            OpFields::ReconcileGroup(f) => PartitionsRequest::ReconcileGroup {
+                group: GroupId(f.group),
+                touched: touched(f.files, f.new)?,
+            },
+            OpFields::FileOn(f) => {
                 PartitionsRequest::FileOn { target: TargetId(f.target), partition: partition(f.partition)? }
             }
-            AskFields::NamesPool(f) => {
+            OpFields::FindPoolReference(f) => {
                 let pool = u16::try_from(f.pool)
                     .map_err(|_| Malformed::new(format!("impossible pool {}", f.pool)))?;
-                PartitionsRequest::NamesPool { pool: PoolId(pool), partition: partition(f.partition)? }
+                PartitionsRequest::FindPoolReference {
+                    pool: PoolId(pool),
+                    partition: partition(f.partition)?,
+                }
             }
-            AskFields::Sessions(()) => PartitionsRequest::Sessions,
-            AskFields::Evict(f) => PartitionsRequest::Evict { session: SessionId(f.session) },
-            AskFields::Executed(()) => PartitionsRequest::Executed,
-            AskFields::Drains(()) => PartitionsRequest::Drains,
+            OpFields::Sessions(()) => PartitionsRequest::Sessions,
+            OpFields::Evict(f) => PartitionsRequest::Evict { session: SessionId(f.session) },
+            OpFields::Executed(()) => PartitionsRequest::Executed,
+            OpFields::Drains(()) => PartitionsRequest::Drains,
         })
     }
 }
 
 impl Message for PartitionsRequest {
     fn encode(&self, out: &mut Vec<u8>) {
-        RequestFields { ask: Some(self.into()) }.encode_raw(out);
+        RequestFields { op: Some(self.into()) }.encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<PartitionsRequest, Malformed> {
-        let RequestFields { ask } = fields(bytes)?;
-        required(ask, "known request of a metadata service")?.try_into()
+        let RequestFields { op } = fields(bytes)?;
+        required(op, "known request of a metadata service")?.try_into()
     }
 }
 
@@ -306,11 +320,11 @@ impl Request for PartitionsRequest {
     fn answer_kind(&self) -> AnswerKind {
         match self {
             // The duration of these depends on others; the caller has its own deadline.
-            PartitionsRequest::MakeWay { wait: true, .. }
-            | PartitionsRequest::Tidy { .. }
-            | PartitionsRequest::TidyGroup { .. }
+            PartitionsRequest::RecallConflicting { wait: true, .. }
+            | PartitionsRequest::Reconcile { .. }
+            | PartitionsRequest::ReconcileGroup { .. }
             | PartitionsRequest::FileOn { .. }
-            | PartitionsRequest::NamesPool { .. } => AnswerKind::Unbounded,
+            | PartitionsRequest::FindPoolReference { .. } => AnswerKind::Unbounded,
             _ => AnswerKind::NoPayload,
         }
     }
@@ -324,8 +338,8 @@ impl Message for PartitionsReply {
     fn encode(&self, out: &mut Vec<u8>) {
         let answer = match self {
             PartitionsReply::Done => AnswerFields::Done(()),
-            PartitionsReply::Lent { owner, no_leases: quiet } => {
-                AnswerFields::Lent(LockedFields { owner: owner.clone(), quiet: *quiet })
+            PartitionsReply::Locked { owner, no_leases } => {
+                AnswerFields::Locked(LockedFields { owner: owner.clone(), no_leases: *no_leases })
             }
             PartitionsReply::Clear(clear) => AnswerFields::Clear(*clear),
             PartitionsReply::File(ino) => AnswerFields::File(FileFields { ino: ino.map(|ino| ino.0) }),
@@ -349,7 +363,9 @@ impl Message for PartitionsReply {
         let ReplyFields { answer } = fields(bytes)?;
         Ok(match required(answer, "known answer of a metadata service")? {
             AnswerFields::Done(()) => PartitionsReply::Done,
-            AnswerFields::Lent(f) => PartitionsReply::Lent { owner: name(f.owner)?, no_leases: f.quiet },
+            AnswerFields::Locked(f) => {
+                PartitionsReply::Locked { owner: name(f.owner)?, no_leases: f.no_leases }
+            }
             AnswerFields::Clear(clear) => PartitionsReply::Clear(clear),
             AnswerFields::File(f) => PartitionsReply::File(f.ino.map(InodeId)),
             AnswerFields::Sessions(json) => {

@@ -33,7 +33,7 @@ struct RequestFields {
     ino: u64,
     /// Session slot in the upper half, sequence id in the lower; 0: none.
     #[prost(fixed64, tag = "4")]
-    number: u64,
+    slot_sequence: u64,
     #[prost(message, optional, tag = "5")]
     capability: Option<CapabilityFields>,
     #[prost(fixed64, tag = "6")]
@@ -41,7 +41,7 @@ struct RequestFields {
     #[prost(message, optional, tag = "7")]
     group: Option<GroupFields>,
     #[prost(uint64, tag = "8")]
-    known: u64,
+    length_bound: u64,
     #[prost(
         oneof = "OpFields",
         tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41"
@@ -74,29 +74,29 @@ enum OpFields {
     #[prost(message, tag = "20")]
     Fence(FenceFields),
     #[prost(message, tag = "21")]
-    Watch(WatchFields),
+    TrackDirty(TrackDirtyFields),
     #[prost(message, tag = "22")]
-    Changed(ChangedFields),
+    NextDirty(NextDirtyFields),
     #[prost(message, tag = "23")]
-    Unwatch(UnwatchFields),
+    EndDirtyTracking(EndDirtyTrackingFields),
     #[prost(message, tag = "24")]
-    Settled(()),
+    Committed(()),
     #[prost(message, tag = "25")]
     Regions(RegionsFields),
     #[prost(message, tag = "26")]
     Survey(SurveyFields),
     #[prost(message, tag = "27")]
-    Heal(RepairFields),
+    Repair(RepairFields),
     #[prost(message, tag = "30")]
-    Mend(CopyReplicaFields),
+    CopyReplica(CopyReplicaFields),
     #[prost(message, tag = "31")]
-    Forget(DiscardLostFields),
+    DiscardLost(DiscardLostFields),
     #[prost(message, tag = "32")]
     MarkLost(MarkLostFields),
     #[prost(message, tag = "33")]
     Digests(DigestFields),
     #[prost(message, tag = "34")]
-    Adopt(AdoptFields),
+    AdoptVerifier(AdoptVerifierFields),
     #[prost(message, tag = "35")]
     SetTime(SetTimeOfFields),
     #[prost(message, tag = "36")]
@@ -106,15 +106,15 @@ enum OpFields {
     #[prost(message, tag = "38")]
     Rewrite(RewriteFields),
     #[prost(message, tag = "39")]
-    Expect(ExpectFields),
+    ExpectChecksums(ExpectChecksumsFields),
     #[prost(message, tag = "40")]
     SetAside(()),
     #[prost(message, tag = "41")]
-    Room(WantedFields),
+    SpaceNeeded(SpaceNeededFields),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct WantedFields {
+struct SpaceNeededFields {
     #[prost(message, optional, tag = "1")]
     range: Option<RangeFields>,
 }
@@ -155,7 +155,7 @@ impl MeasureFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct AdoptFields {
+struct AdoptVerifierFields {
     #[prost(fixed64, tag = "1")]
     verifier: u64,
     #[prost(fixed64, tag = "2")]
@@ -193,7 +193,7 @@ struct RewriteFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct ExpectFields {
+struct ExpectChecksumsFields {
     #[prost(uint64, tag = "1")]
     first: u64,
     #[prost(uint64, tag = "2")]
@@ -212,19 +212,19 @@ struct DigestFields {
     range: Option<RangeFields>,
 }
 
-/// A number distinguishes the parts, since two of them have no fields.
+/// A number distinguishes the roles, since two of them have no fields.
 #[derive(Clone, PartialEq, prost::Message)]
 struct GroupFields {
     #[prost(uint32, tag = "1")]
     group: u32,
     #[prost(uint64, tag = "2")]
-    since: u64,
+    version: u64,
     #[prost(uint32, tag = "3")]
-    part: u32,
+    role: u32,
     #[prost(uint64, tag = "4")]
     sequence: u64,
     #[prost(uint64, tag = "5")]
-    settled: u64,
+    committed: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -298,7 +298,7 @@ struct FenceFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct WatchFields {
+struct TrackDirtyFields {
     #[prost(uint64, tag = "1")]
     token: u64,
     #[prost(uint64, tag = "2")]
@@ -306,7 +306,7 @@ struct WatchFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct ChangedFields {
+struct NextDirtyFields {
     #[prost(uint64, tag = "1")]
     token: u64,
     #[prost(uint64, tag = "2")]
@@ -316,7 +316,7 @@ struct ChangedFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct UnwatchFields {
+struct EndDirtyTrackingFields {
     #[prost(uint64, tag = "1")]
     token: u64,
 }
@@ -345,11 +345,11 @@ enum AnswerFields {
     #[prost(message, tag = "15")]
     Survey(SurveyedFields),
     #[prost(message, tag = "16")]
-    Healed(RepairResultFields),
+    Repaired(RepairResultFields),
     #[prost(message, tag = "17")]
     Rates(RatesFields),
     #[prost(message, tag = "18")]
-    Room(ReservationSpaceFields),
+    SpaceNeeded(ReservationSpaceFields),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -377,7 +377,7 @@ impl From<&MeasuredRate> for RateFields {
 #[derive(Clone, PartialEq, prost::Message)]
 struct SurveyedFields {
     #[prost(bool, tag = "1")]
-    is_there: bool,
+    exists: bool,
     #[prost(uint64, tag = "2")]
     len: u64,
     #[prost(uint64, tag = "3")]
@@ -398,7 +398,7 @@ struct RepairResultFields {
     #[prost(uint64, tag = "1")]
     damaged: u64,
     #[prost(uint64, tag = "2")]
-    mended: u64,
+    repaired: u64,
     #[prost(uint64, tag = "3")]
     unclear: u64,
 }
@@ -505,29 +505,33 @@ impl From<&StorageOp> for OpFields {
             StorageOp::Stat => OpFields::Stat(()),
             StorageOp::Seek { from, what } => OpFields::Seek(SeekFields { from, what: what.number() }),
             StorageOp::Space => OpFields::Space(()),
-            StorageOp::SpaceNeeded { range } => OpFields::Room(WantedFields { range: Some(range.into()) }),
-            StorageOp::Fence { session } => OpFields::Fence(FenceFields { session: session.0 }),
-            StorageOp::TrackDirty { token, round } => OpFields::Watch(WatchFields { token, round }),
-            StorageOp::NextDirty { token, round, from } => {
-                OpFields::Changed(ChangedFields { token, round, from })
+            StorageOp::SpaceNeeded { range } => {
+                OpFields::SpaceNeeded(SpaceNeededFields { range: Some(range.into()) })
             }
-            StorageOp::EndDirtyTracking { token } => OpFields::Unwatch(UnwatchFields { token }),
-            StorageOp::Committed => OpFields::Settled(()),
+            StorageOp::Fence { session } => OpFields::Fence(FenceFields { session: session.0 }),
+            StorageOp::TrackDirty { token, round } => OpFields::TrackDirty(TrackDirtyFields { token, round }),
+            StorageOp::NextDirty { token, round, from } => {
+                OpFields::NextDirty(NextDirtyFields { token, round, from })
+            }
+            StorageOp::EndDirtyTracking { token } => {
+                OpFields::EndDirtyTracking(EndDirtyTrackingFields { token })
+            }
+            StorageOp::Committed => OpFields::Committed(()),
             StorageOp::Regions { from, which } => {
                 OpFields::Regions(RegionsFields { from: from.0, which: which.number() })
             }
             StorageOp::Survey { range, unit, read } => {
                 OpFields::Survey(SurveyFields { range: Some(range.into()), unit, read })
             }
-            StorageOp::Repair { range } => OpFields::Heal(RepairFields { range: Some(range.into()) }),
+            StorageOp::Repair { range } => OpFields::Repair(RepairFields { range: Some(range.into()) }),
             StorageOp::CopyReplica { from, to, range } => {
-                OpFields::Mend(CopyReplicaFields { from: from.0, to: to.0, range: Some(range.into()) })
+                OpFields::CopyReplica(CopyReplicaFields { from: from.0, to: to.0, range: Some(range.into()) })
             }
             StorageOp::DiscardLost { range } => {
-                OpFields::Forget(DiscardLostFields { range: Some(range.into()) })
+                OpFields::DiscardLost(DiscardLostFields { range: Some(range.into()) })
             }
             StorageOp::AdoptVerifier { verifier, instead_of } => {
-                OpFields::Adopt(AdoptFields { verifier, instead_of })
+                OpFields::AdoptVerifier(AdoptVerifierFields { verifier, instead_of })
             }
             StorageOp::MarkLost { range } => OpFields::MarkLost(MarkLostFields { range: Some(range.into()) }),
             StorageOp::SetTime { time } => OpFields::SetTime(SetTimeOfFields { time: Some(time.into()) }),
@@ -539,7 +543,9 @@ impl From<&StorageOp> for OpFields {
             StorageOp::Rewrite { range, len } => {
                 OpFields::Rewrite(RewriteFields { range: Some(range.into()), len })
             }
-            StorageOp::ExpectChecksums { first, len } => OpFields::Expect(ExpectFields { first, len }),
+            StorageOp::ExpectChecksums { first, len } => {
+                OpFields::ExpectChecksums(ExpectChecksumsFields { first, len })
+            }
             StorageOp::SetAside => OpFields::SetAside(()),
         }
     }
@@ -565,14 +571,14 @@ impl TryFrom<OpFields> for StorageOp {
             OpFields::Stat(()) => StorageOp::Stat,
             OpFields::Seek(f) => StorageOp::Seek { from: f.from, what: SeekTarget::take(f.what)? },
             OpFields::Space(()) => StorageOp::Space,
-            OpFields::Room(f) => {
+            OpFields::SpaceNeeded(f) => {
                 StorageOp::SpaceNeeded { range: required(f.range, "range to reserve")?.try_into()? }
             }
             OpFields::Fence(f) => StorageOp::Fence { session: SessionId(f.session) },
-            OpFields::Watch(f) => StorageOp::TrackDirty { token: f.token, round: f.round },
-            OpFields::Changed(f) => StorageOp::NextDirty { token: f.token, round: f.round, from: f.from },
-            OpFields::Unwatch(f) => StorageOp::EndDirtyTracking { token: f.token },
-            OpFields::Settled(()) => StorageOp::Committed,
+            OpFields::TrackDirty(f) => StorageOp::TrackDirty { token: f.token, round: f.round },
+            OpFields::NextDirty(f) => StorageOp::NextDirty { token: f.token, round: f.round, from: f.from },
+            OpFields::EndDirtyTracking(f) => StorageOp::EndDirtyTracking { token: f.token },
+            OpFields::Committed(()) => StorageOp::Committed,
             OpFields::Regions(f) => {
                 StorageOp::Regions { from: ChunkFileId(f.from), which: RegionSelection::take(f.which)? }
             }
@@ -580,17 +586,19 @@ impl TryFrom<OpFields> for StorageOp {
                 let range = required(f.range, "range to survey")?.try_into()?;
                 StorageOp::Survey { range, unit: f.unit, read: f.read }
             }
-            OpFields::Heal(f) => {
+            OpFields::Repair(f) => {
                 StorageOp::Repair { range: required(f.range, "range to repair")?.try_into()? }
             }
-            OpFields::Mend(f) => {
+            OpFields::CopyReplica(f) => {
                 let range = required(f.range, "range to repair")?.try_into()?;
                 StorageOp::CopyReplica { from: TargetId(f.from), to: TargetId(f.to), range }
             }
-            OpFields::Forget(f) => {
+            OpFields::DiscardLost(f) => {
                 StorageOp::DiscardLost { range: required(f.range, "range to discard")?.try_into()? }
             }
-            OpFields::Adopt(f) => StorageOp::AdoptVerifier { verifier: f.verifier, instead_of: f.instead_of },
+            OpFields::AdoptVerifier(f) => {
+                StorageOp::AdoptVerifier { verifier: f.verifier, instead_of: f.instead_of }
+            }
             OpFields::MarkLost(f) => {
                 StorageOp::MarkLost { range: required(f.range, "range that is lost")?.try_into()? }
             }
@@ -599,7 +607,7 @@ impl TryFrom<OpFields> for StorageOp {
             OpFields::Rewrite(f) => {
                 StorageOp::Rewrite { range: required(f.range, "range to rewrite")?.try_into()?, len: f.len }
             }
-            OpFields::Expect(f) => StorageOp::ExpectChecksums { first: f.first, len: f.len },
+            OpFields::ExpectChecksums(f) => StorageOp::ExpectChecksums { first: f.first, len: f.len },
             OpFields::SetAside(()) => StorageOp::SetAside,
             OpFields::SetTime(f) => StorageOp::SetTime { time: time(f.time, "time of a copy")? },
             OpFields::Digests(f) => {
@@ -610,13 +618,13 @@ impl TryFrom<OpFields> for StorageOp {
 }
 
 impl From<GroupContext> for GroupFields {
-    fn from(GroupContext { group, version: since, role: part }: GroupContext) -> GroupFields {
-        let (part, sequence, settled) = match part {
+    fn from(GroupContext { group, version, role }: GroupContext) -> GroupFields {
+        let (role, sequence, committed) = match role {
             GroupRole::Primary => (1, 0, 0),
-            GroupRole::Member { sequence, committed: settled } => (2, sequence, settled),
+            GroupRole::Member { sequence, committed } => (2, sequence, committed),
             GroupRole::Resync => (3, 0, 0),
         };
-        GroupFields { group: group.0, since: since.0, part, sequence, settled }
+        GroupFields { group: group.0, version: version.0, role, sequence, committed }
     }
 }
 
@@ -624,14 +632,14 @@ impl TryFrom<GroupFields> for GroupContext {
     type Error = Malformed;
 
     fn try_from(fields: GroupFields) -> Result<GroupContext, Malformed> {
-        let GroupFields { group, since, part, sequence, settled } = fields;
-        let part = match part {
+        let GroupFields { group, version, role, sequence, committed } = fields;
+        let role = match role {
             1 => GroupRole::Primary,
-            2 => GroupRole::Member { sequence, committed: settled },
+            2 => GroupRole::Member { sequence, committed },
             3 => GroupRole::Resync,
-            other => return Err(Malformed::new(format!("unknown part of a member {other}"))),
+            other => return Err(Malformed::new(format!("unknown role of a member {other}"))),
         };
-        Ok(GroupContext { group: GroupId(group), version: Epoch(since), role: part })
+        Ok(GroupContext { group: GroupId(group), version: Epoch(version), role })
     }
 }
 
@@ -641,32 +649,33 @@ impl Message for StorageRequest {
             session,
             target,
             ino,
-            slot_sequence: number,
+            slot_sequence,
             capability,
             epoch,
             group,
-            length_bound: known,
+            length_bound,
             op,
         } = self;
-        let (number, op) = (number.map_or(0, packed), Some(op.into()));
+        let (slot_sequence, op) = (slot_sequence.map_or(0, packed), Some(op.into()));
         let group = group.map(GroupFields::from);
         let capability = capability.as_ref().map(CapabilityFields::from);
-        let (session, target, ino, epoch, known) = (session.0, target.0, ino.0, *epoch, *known);
-        RequestFields { session, target, ino, number, capability, epoch, group, known, op }.encode_raw(out);
+        let (session, target, ino, epoch, length_bound) = (session.0, target.0, ino.0, *epoch, *length_bound);
+        RequestFields { session, target, ino, slot_sequence, capability, epoch, group, length_bound, op }
+            .encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<StorageRequest, Malformed> {
-        let RequestFields { session, target, ino, number, capability, epoch, group, known, op } =
+        let RequestFields { session, target, ino, slot_sequence, capability, epoch, group, length_bound, op } =
             fields(bytes)?;
         Ok(StorageRequest {
             session: SessionId(session),
             target: TargetId(target),
             ino: ChunkFileId(ino),
-            slot_sequence: unpacked(number),
+            slot_sequence: unpacked(slot_sequence),
             capability: capability.as_ref().map(Capability::from),
             epoch,
             group: group.map(GroupContext::try_from).transpose()?,
-            length_bound: known,
+            length_bound,
             op: required(op, "known storage operation")?.try_into()?,
         })
     }
@@ -691,7 +700,7 @@ impl Request for StorageRequest {
 
 fn surveyed(survey: &ReplicaState) -> SurveyedFields {
     SurveyedFields {
-        is_there: survey.exists,
+        exists: survey.exists,
         len: survey.len,
         sum_end: survey.sum_end,
         mtime: Some(survey.mtime.into()),
@@ -710,7 +719,7 @@ impl TryFrom<SurveyedFields> for ReplicaState {
             return Err(Malformed::new(format!("a survey with {} bytes of sums", f.sums.len())));
         }
         Ok(ReplicaState {
-            exists: f.is_there,
+            exists: f.exists,
             len: f.len,
             sum_end: f.sum_end,
             mtime: time(f.mtime, "mtime")?,
@@ -741,10 +750,10 @@ impl Message for StorageReply {
                 })
             }
             StorageReply::Survey(survey) => AnswerFields::Survey(surveyed(survey)),
-            &StorageReply::Repaired(RepairResult { damaged, repaired: mended, unclear }) => {
-                AnswerFields::Healed(RepairResultFields { damaged, mended, unclear })
+            &StorageReply::Repaired(RepairResult { damaged, repaired, unclear }) => {
+                AnswerFields::Repaired(RepairResultFields { damaged, repaired, unclear })
             }
-            StorageReply::SpaceNeeded(room) => AnswerFields::Room(room.into()),
+            StorageReply::SpaceNeeded(space) => AnswerFields::SpaceNeeded(space.into()),
             StorageReply::Rates(rates) => {
                 AnswerFields::Rates(RatesFields { rates: List::of(rates, RateFields::from) })
             }
@@ -775,10 +784,10 @@ impl Message for StorageReply {
                 }
             }
             AnswerFields::Survey(f) => StorageReply::Survey(f.try_into()?),
-            AnswerFields::Healed(RepairResultFields { damaged, mended, unclear }) => {
-                StorageReply::Repaired(RepairResult { damaged, repaired: mended, unclear })
+            AnswerFields::Repaired(RepairResultFields { damaged, repaired, unclear }) => {
+                StorageReply::Repaired(RepairResult { damaged, repaired, unclear })
             }
-            AnswerFields::Room(f) => StorageReply::SpaceNeeded(f.try_into()?),
+            AnswerFields::SpaceNeeded(f) => StorageReply::SpaceNeeded(f.try_into()?),
             AnswerFields::Rates(f) => {
                 let rate = |f: RateFields| {
                     Ok(MeasuredRate { of: RateQuantity::take(f.of)?, rate: f.rate, streams: f.streams })

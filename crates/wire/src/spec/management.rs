@@ -44,8 +44,8 @@ impl MgmtRequest {
             R::WatchMap { .. } => op("watch-map", Callers::Members).without_deadline(),
             R::ReportUnreachable { .. } => op("report-unreachable", Callers::Members),
             R::AddTarget { node, .. } => op("add-target", Callers::NamedNode(*node, Roles::STORAGE)),
-            R::Tidy { target, .. } => op("tidy", Callers::NodeOf(*target)).without_deadline(),
-            R::TidyGroup { group, .. } => {
+            R::Reconcile { target, .. } => op("tidy", Callers::NodeOf(*target)).without_deadline(),
+            R::ReconcileGroup { group, .. } => {
                 let callers = Callers::Group { group: *group, since: Epoch(0), or: Roles::NONE };
                 op("tidy-group", callers).without_deadline()
             }

@@ -54,10 +54,10 @@ pub enum Payload {
 /// Where an operation can be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// To a target, or to a mirrored group.
+    /// To a target, or to a group that spans several targets.
     AnyGroup,
-    /// To members of mirrored groups only.
-    MirroredGroup,
+    /// To members of groups that span several targets only.
+    GroupWithMembers,
 }
 
 /// The entry of an operation in the table.
@@ -125,8 +125,8 @@ impl StorageSpec {
         StorageSpec { payload, ..self }
     }
 
-    const fn in_mirrored_groups(self) -> StorageSpec {
-        StorageSpec { scope: Scope::MirroredGroup, ..self }
+    const fn in_groups_with_members(self) -> StorageSpec {
+        StorageSpec { scope: Scope::GroupWithMembers, ..self }
     }
 
     const fn waits_for_disk(self, waits_for_disk: bool) -> StorageSpec {
@@ -185,10 +185,10 @@ impl StorageOp {
             StorageOp::SetTime { .. } => op("set-time", Change).by(Roles::META).by_members(),
             StorageOp::DiscardLost { .. } => op("discard-lost", Change).by(Roles::MGMT).by_members(),
             StorageOp::Rewrite { .. } => {
-                op("rewrite", Change).by_members().in_mirrored_groups().waits_for_disk(true)
+                op("rewrite", Change).by_members().in_groups_with_members().waits_for_disk(true)
             }
             StorageOp::ExpectChecksums { .. } => {
-                op("expect-checksums", Change).by_members().in_mirrored_groups().waits_for_disk(true)
+                op("expect-checksums", Change).by_members().in_groups_with_members().waits_for_disk(true)
             }
 
             StorageOp::Sync => op("sync", Sync).by_all().right(Right::Read),
@@ -210,20 +210,22 @@ impl StorageOp {
             // A member that finds damage asks the primary to repair it.
             StorageOp::Repair { .. } => StorageSpec {
                 by_members_to_primary: true,
-                ..op("repair", Control).by(Roles::MGMT).in_mirrored_groups()
+                ..op("repair", Control).by(Roles::MGMT).in_groups_with_members()
             },
-            StorageOp::CopyReplica { .. } => op("copy-replica", Control).by(Roles::MGMT).in_mirrored_groups(),
+            StorageOp::CopyReplica { .. } => {
+                op("copy-replica", Control).by(Roles::MGMT).in_groups_with_members()
+            }
             StorageOp::Regions { which: RegionSelection::All, .. } => {
                 op("regions", Control).by(Roles::MGMT).by_members()
             }
             StorageOp::Regions { which: RegionSelection::Dirty, .. } => {
-                op("regions", Control).by(Roles::MGMT).by_members().in_mirrored_groups()
+                op("regions", Control).by(Roles::MGMT).by_members().in_groups_with_members()
             }
-            StorageOp::Committed => op("committed", Control).by_members().in_mirrored_groups(),
-            StorageOp::MarkLost { .. } => op("mark-lost", Control).by_members().in_mirrored_groups(),
-            StorageOp::Digests { .. } => op("digests", Control).by_members().in_mirrored_groups(),
+            StorageOp::Committed => op("committed", Control).by_members().in_groups_with_members(),
+            StorageOp::MarkLost { .. } => op("mark-lost", Control).by_members().in_groups_with_members(),
+            StorageOp::Digests { .. } => op("digests", Control).by_members().in_groups_with_members(),
             StorageOp::AdoptVerifier { .. } => {
-                op("adopt-verifier", Control).by_members().in_mirrored_groups()
+                op("adopt-verifier", Control).by_members().in_groups_with_members()
             }
         }
     }

@@ -77,8 +77,8 @@ fn management_requests() -> Vec<MgmtRequest> {
         MgmtRequest::WatchMap { after: Epoch(0) },
         MgmtRequest::ReportUnreachable { member: "c".into(), nodes: vec![] },
         MgmtRequest::AddTarget { node, path: "/t".into(), pool: pool() },
-        MgmtRequest::Tidy { target, touched: ReconcileFiles::default() },
-        MgmtRequest::TidyGroup { group, touched: ReconcileFiles::default() },
+        MgmtRequest::Reconcile { target, touched: ReconcileFiles::default() },
+        MgmtRequest::ReconcileGroup { group, touched: ReconcileFiles::default() },
         MgmtRequest::ListNodes,
         MgmtRequest::RenameNode { node, name: "n".into() },
         MgmtRequest::SetRack { node, rack: None },
@@ -419,10 +419,11 @@ fn permissions_of_a_node_follow_the_map() {
     assert!(write.have_other_group_version(&map));
 
     // A disk that has moved to another node takes its permissions along.
-    let tidy = MgmtRequest::Tidy { target: TARGET, touched: ReconcileFiles::default() }.rule().callers;
-    assert!(tidy.admit(Principal::Node(STORAGE), &map) && !tidy.admit(other, &map));
+    let reconcile =
+        MgmtRequest::Reconcile { target: TARGET, touched: ReconcileFiles::default() }.rule().callers;
+    assert!(reconcile.admit(Principal::Node(STORAGE), &map) && !reconcile.admit(other, &map));
     map.targets[1].node = OTHER_STORAGE;
-    assert!(!tidy.admit(Principal::Node(STORAGE), &map) && tidy.admit(other, &map));
+    assert!(!reconcile.admit(Principal::Node(STORAGE), &map) && reconcile.admit(other, &map));
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn storage_row(op: &StorageOp) -> String {
     };
     let scope = match spec.scope {
         Scope::AnyGroup => "any",
-        Scope::MirroredGroup => "mirrored",
+        Scope::GroupWithMembers => "mirrored",
     };
     let locked = range(op.exclusive_range(4096));
     let changed = range(op.changed_content(4096));

@@ -144,7 +144,7 @@ impl File {
     #[allow(clippy::too_many_arguments, reason = "the fields of one lock request")]
     pub async fn lock(
         &self,
-        space: LockFamily,
+        family: LockFamily,
         owner: LockOwner,
         pid: u32,
         kind: LockKind,
@@ -153,22 +153,22 @@ impl File {
         cancel: &Cancel,
     ) -> Result<()> {
         self.ensure_locks()?;
-        let lock = HeldLock { ino: self.ino(), family: space, owner, pid, kind, range };
+        let lock = HeldLock { ino: self.ino(), family, owner, pid, kind, range };
         self.map_error(self.client.session.lock(Some(&self.lock_lost), lock, wait, cancel).await)
     }
 
     /// [`Client::unlock`]. A lost lock is an error here, too.
-    pub async fn unlock(&self, space: LockFamily, owner: LockOwner, range: LockRange) -> Result<()> {
-        self.map_error(self.client.unlock(self.ino(), space, owner, range).await)?;
+    pub async fn unlock(&self, family: LockFamily, owner: LockOwner, range: LockRange) -> Result<()> {
+        self.map_error(self.client.unlock(self.ino(), family, owner, range).await)?;
         self.ensure_locks()
     }
 
     /// Like [`File::unlock`], when a descriptor is closed: a lost lock is released already.
-    pub async fn drop_locks(&self, space: LockFamily, owner: LockOwner, range: LockRange) -> Result<()> {
+    pub async fn drop_locks(&self, family: LockFamily, owner: LockOwner, range: LockRange) -> Result<()> {
         if self.is_lost() {
             return Ok(());
         }
-        let dropped = self.client.unlock(self.ino(), space, owner, range).await;
+        let dropped = self.client.unlock(self.ino(), family, owner, range).await;
         if self.is_lost() { Ok(()) } else { dropped }
     }
 

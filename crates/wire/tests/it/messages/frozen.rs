@@ -49,7 +49,7 @@ fn messages_are_the_protobuf_that_they_are_meant_to_be() {
     assert_eq!(sample("storage_request-read"), read);
     let lookup = [
         0x08, 7, // session
-        0x10, 0xac, 2, // lane and sequence
+        0x10, 0xac, 2, // slot and sequence
         0x1a, 8, 0x08, 0xe8, 7, 0x10, 100, 0x18, 0xe7, 0x24, // credentials
         0x52, 8, 0x08, 1, 0x12, 4, b'n', b'a', b'm', b'e', // lookup of a name in the root
     ];

@@ -290,7 +290,7 @@ pub fn meta_ops() -> Vec<MetaOp> {
         chooser: Some(Chooser::CapacityWeighted),
         scheme: None,
     };
-    let (space, owner, kind, range) = (LockFamily::Flock, OWNER, LockKind::Exclusive, RANGE);
+    let (family, owner, kind, range) = (LockFamily::Flock, OWNER, LockKind::Exclusive, RANGE);
     vec![
         MetaOp::Lookup { parent, name: name.clone() },
         MetaOp::Getattr { ino },
@@ -345,7 +345,7 @@ pub fn meta_ops() -> Vec<MetaOp> {
         MetaOp::Truncate { ino, size: 5, kill_suid_sgid: true },
         MetaOp::TruncateDone { ino },
         MetaOp::Reclaim { ino },
-        MetaOp::Lock { ino, family: space, owner, pid: 4711, kind, range, wait: true },
+        MetaOp::Lock { ino, family, owner, pid: 4711, kind, range, wait: true },
         MetaOp::Unlock { ino, family: LockFamily::Posix, owner, range },
         MetaOp::TestLock { ino, owner, kind: LockKind::Shared, range },
         MetaOp::NextRecalls { after: 41 },
@@ -359,7 +359,7 @@ pub fn meta_ops() -> Vec<MetaOp> {
         },
         MetaOp::Usage,
         MetaOp::Sync,
-        MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, family: space, owner, pid: 4711, kind, range }] },
+        MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, family, owner, pid: 4711, kind, range }] },
         MetaOp::RecallsInProgress { seen: 41 },
         MetaOp::Follow {
             partitions: vec![PartitionId(0), PartitionId(63)],
@@ -564,21 +564,21 @@ pub fn partitions_requests() -> Vec<PartitionsRequest> {
     let (partition, token, session) = (PartitionId(3), 0x0102_0304_0506_0708, SessionId(7));
     let target = TargetId(12);
     vec![
-        PartitionsRequest::Borrow { partition, token },
-        PartitionsRequest::Return { partition, token, written: vec![Bytes::from_static(b"key")] },
-        PartitionsRequest::MakeWay {
+        PartitionsRequest::LockPartition { partition, token },
+        PartitionsRequest::UnlockPartition { partition, token, written: vec![Bytes::from_static(b"key")] },
+        PartitionsRequest::RecallConflicting {
             session,
             accesses: vec![(INO, InodeAccess::Write), (DIR, InodeAccess::Read)],
             wait: true,
         },
         PartitionsRequest::Ended { session },
-        PartitionsRequest::Tidy { target, touched: ReconcileFiles::of([FILE, OTHER_FILE]) },
-        PartitionsRequest::TidyGroup {
+        PartitionsRequest::Reconcile { target, touched: ReconcileFiles::of([FILE, OTHER_FILE]) },
+        PartitionsRequest::ReconcileGroup {
             group: types::GroupId(9),
             touched: ReconcileFiles::of([FILE, OTHER_FILE]),
         },
         PartitionsRequest::FileOn { target, partition },
-        PartitionsRequest::NamesPool { pool: types::PoolId(3), partition },
+        PartitionsRequest::FindPoolReference { pool: types::PoolId(3), partition },
         PartitionsRequest::Sessions,
         PartitionsRequest::Evict { session },
         PartitionsRequest::Executed,
@@ -589,7 +589,7 @@ pub fn partitions_requests() -> Vec<PartitionsRequest> {
 fn partitions_replies() -> Vec<PartitionsReply> {
     vec![
         PartitionsReply::Done,
-        PartitionsReply::Lent { owner: Bytes::from_static(b"owner"), no_leases: true },
+        PartitionsReply::Locked { owner: Bytes::from_static(b"owner"), no_leases: true },
         PartitionsReply::Clear(true),
         PartitionsReply::File(Some(INO)),
         PartitionsReply::Sessions(vec![]),

@@ -61,7 +61,7 @@ pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
 }
 
 fn numbers() -> impl Strategy<Value = SlotSequence> {
-    (any::<u32>(), 1..=u32::MAX).prop_map(|(lane, sequence)| SlotSequence { slot: lane, sequence })
+    (any::<u32>(), 1..=u32::MAX).prop_map(|(slot, sequence)| SlotSequence { slot, sequence })
 }
 
 fn in_group() -> impl Strategy<Value = GroupContext> {
@@ -199,9 +199,9 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         TruncateDone { ino: ino() },
         Reclaim { ino: ino() },
         Lock {
-            ino: ino(), family: space(), owner: owner(), pid: u32s(), kind: kind(), range: lock_range(), wait: flag(),
+            ino: ino(), family: family(), owner: owner(), pid: u32s(), kind: kind(), range: lock_range(), wait: flag(),
         },
-        Unlock { ino: ino(), family: space(), owner: owner(), range: lock_range() },
+        Unlock { ino: ino(), family: family(), owner: owner(), range: lock_range() },
         TestLock { ino: ino(), owner: owner(), kind: kind(), range: lock_range() },
         NextRecalls { after: u64s() },
         AckRecalls { acks: vec_of((u64s(), ino(), flag()).prop_map(|(number, ino, in_use)| RecallAck { number, ino, in_use })) },
@@ -363,17 +363,17 @@ pub fn partitions_requests() -> Vec<BoxedStrategy<PartitionsRequest>> {
     let session = || any::<u64>().prop_map(SessionId);
     let access = select(vec![InodeAccess::Read, InodeAccess::SharedWrite, InodeAccess::Write]);
     kinds![PartitionsRequest:
-        Borrow { partition: partition(), token: any::<u64>() },
-        Return {
+        LockPartition { partition: partition(), token: any::<u64>() },
+        UnlockPartition {
             partition: partition(),
             token: any::<u64>(),
             written: vec_of(prop::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from)),
         },
-        MakeWay { session: session(), accesses: vec_of((ino(), access)), wait: any::<bool>() },
+        RecallConflicting { session: session(), accesses: vec_of((ino(), access)), wait: any::<bool>() },
         Ended { session: session() },
-        Tidy { target: any::<u32>().prop_map(TargetId), touched: touched() },
-        TidyGroup { group: any::<u32>().prop_map(types::GroupId), touched: touched() },
-        NamesPool { pool: any::<u16>().prop_map(types::PoolId), partition: partition() },
+        Reconcile { target: any::<u32>().prop_map(TargetId), touched: touched() },
+        ReconcileGroup { group: any::<u32>().prop_map(types::GroupId), touched: touched() },
+        FindPoolReference { pool: any::<u16>().prop_map(types::PoolId), partition: partition() },
         FileOn { target: any::<u32>().prop_map(TargetId), partition: partition() },
         Sessions,
         Evict { session: session() },
@@ -403,7 +403,7 @@ pub fn partitions_replies() -> impl Strategy<Value = PartitionsReply> {
     let owner = prop::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from);
     prop_oneof![
         Just(PartitionsReply::Done),
-        (owner, any::<bool>()).prop_map(|(owner, no_leases)| PartitionsReply::Lent { owner, no_leases }),
+        (owner, any::<bool>()).prop_map(|(owner, no_leases)| PartitionsReply::Locked { owner, no_leases }),
         any::<bool>().prop_map(PartitionsReply::Clear),
         any::<Option<u64>>().prop_map(|ino| PartitionsReply::File(ino.map(InodeId))),
         Just(PartitionsReply::Sessions(vec![])),
@@ -465,7 +465,7 @@ fn xattr_mode() -> impl Strategy<Value = XattrMode> {
     select(vec![XattrMode::Any, XattrMode::Create, XattrMode::Replace])
 }
 
-fn space() -> impl Strategy<Value = LockFamily> {
+fn family() -> impl Strategy<Value = LockFamily> {
     select(vec![LockFamily::Posix, LockFamily::Flock])
 }
 
@@ -478,9 +478,8 @@ fn owner() -> impl Strategy<Value = LockOwner> {
 }
 
 fn held_lock() -> impl Strategy<Value = HeldLock> {
-    (ino(), space(), owner(), any::<u32>(), kind(), lock_range()).prop_map(
-        |(ino, space, owner, pid, kind, range)| HeldLock { ino, family: space, owner, pid, kind, range },
-    )
+    (ino(), family(), owner(), any::<u32>(), kind(), lock_range())
+        .prop_map(|(ino, family, owner, pid, kind, range)| HeldLock { ino, family, owner, pid, kind, range })
 }
 
 fn lock_range() -> impl Strategy<Value = LockRange> {
