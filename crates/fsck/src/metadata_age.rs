@@ -16,7 +16,7 @@ pub(crate) const REMEDY: &str = "restore a newer backup of the metadata with wef
 /// Returns whether the metadata hasn't yet allocated the inode number of a chunk file.
 pub(crate) fn is_unallocated(tree: &Tree, name: ChunkFileId) -> bool {
     let ino = name.owner();
-    let next = tree.next.get(&ino.partition()).map_or(0, |next| next.sequence);
+    let next = tree.counters.get(&ino.partition()).map_or(0, |next| next.sequence);
     ino.sequence() >= next && tree.inode(ino).is_none()
 }
 

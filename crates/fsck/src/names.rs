@@ -3,7 +3,7 @@
 use crate::finding::{CheckReport, Kind};
 use crate::tree::{EntryRecord, InodeRecords, Tree};
 use namespace::keys;
-use namespace::record::{Inode, Next};
+use namespace::record::{Inode, PartitionCounters};
 use std::collections::BTreeMap;
 use types::{HashMap, HashSet, InodeId, PartitionId, mode};
 
@@ -36,9 +36,9 @@ pub(crate) enum Change {
         ino: InodeId,
         subdirectories: u32,
     },
-    Next {
+    PartitionCounters {
         partition: PartitionId,
-        next: Next,
+        counters: PartitionCounters,
     },
 }
 
@@ -265,7 +265,7 @@ fn records(tree: &Tree, checker: &mut Checker<'_>) {
 /// Checks for inode numbers that a partition would allocate twice, and for wrong inode counts.
 fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
     /// First number that a partition without a record allocates: 1 is the root's.
-    const FIRST: Next = Next { sequence: 2, inodes: Some(0) };
+    const FIRST: PartitionCounters = PartitionCounters { sequence: 2, inodes: Some(0) };
     /// Existing inodes of a partition.
     #[derive(Default)]
     struct Found {
@@ -273,7 +273,7 @@ fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
         inodes: u64,
     }
     let mut partitions: BTreeMap<PartitionId, Found> =
-        tree.next.keys().map(|partition| (*partition, Found::default())).collect();
+        tree.counters.keys().map(|partition| (*partition, Found::default())).collect();
     let stored = tree.inodes.iter().filter(|(_, known)| known.inode.is_some());
     for (ino, inodes) in stored
         .map(|(&ino, _)| (ino, u64::from(ino != InodeId::ROOT)))
@@ -287,14 +287,14 @@ fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
     // repair. A finding that repair leaves must not count as repaired because of this.
     let explains_counts = checker.fixes.last().map(|fix| fix.finding);
     for (partition, Found { largest, inodes }) in partitions {
-        let next = tree.next.get(&partition).copied().unwrap_or(FIRST);
+        let next = tree.counters.get(&partition).copied().unwrap_or(FIRST);
         // An earlier version didn't count them.
         let inodes = next.inodes.map(|_| inodes);
-        let change = Next { sequence: next.sequence.max(largest + 1), inodes };
+        let change = PartitionCounters { sequence: next.sequence.max(largest + 1), inodes };
         if next == change {
             continue;
         }
-        let change = Change::Next { partition, next: change };
+        let change = Change::PartitionCounters { partition, counters: change };
         let object = format!("partition {partition}");
         if next.sequence <= largest {
             let cause = format!("the next inode number is {}, but {largest} is in use", next.sequence);

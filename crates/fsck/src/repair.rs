@@ -6,7 +6,7 @@ use crate::names::{Change, Fix};
 use crate::tree::metadata_store_error;
 use kv::{Batch, Outcome};
 use namespace::keys;
-use namespace::record::{self, Entry, Inode, Next};
+use namespace::record::{self, Entry, Inode, PartitionCounters};
 use prost::Message;
 use types::{Errno, Error, InodeId, Result, mode};
 
@@ -48,8 +48,8 @@ async fn writes(subject: &Subject<'_>, change: &Change) -> Result<Writes> {
         }
         Change::Links { ino, nlink } => edit(subject, *ino, |inode| inode.nlink = *nlink).await?,
         Change::Parent { ino, parent } => edit(subject, *ino, |inode| inode.parent = parent.0).await?,
-        Change::Next { partition, next } => {
-            vec![(keys::next(*partition).to_vec(), Some(next.encode_to_vec().into()))]
+        Change::PartitionCounters { partition, counters } => {
+            vec![(keys::partition_counters(*partition).to_vec(), Some(counters.encode_to_vec().into()))]
         }
         Change::NameInLostAndFound { ino, subdirectories } => {
             link_to_lost_and_found(subject, *ino, *subdirectories).await?
@@ -114,13 +114,14 @@ async fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes
     }
     let mut root = load(subject, InodeId::ROOT).await?;
     let partition = InodeId::ROOT.partition();
-    let next_key = keys::next(partition);
-    let next = match subject.metadata.get(&next_key).await.map_err(metadata_store_error)? {
-        Some(value) => record::decode::<Next>(&next_key, value)?,
-        None => Next { sequence: InodeId::ROOT.sequence() + 1, inodes: Some(0) },
+    let counters_key = keys::partition_counters(partition);
+    let next = match subject.metadata.get(&counters_key).await.map_err(metadata_store_error)? {
+        Some(value) => record::decode::<PartitionCounters>(&counters_key, value)?,
+        None => PartitionCounters { sequence: InodeId::ROOT.sequence() + 1, inodes: Some(0) },
     };
     let dir = InodeId::new(partition, next.sequence);
-    let next = Next { sequence: next.sequence + 1, inodes: next.inodes.map(|inodes| inodes + 1) };
+    let next =
+        PartitionCounters { sequence: next.sequence + 1, inodes: next.inodes.map(|inodes| inodes + 1) };
     let directory = Inode {
         mode: mode::S_IFDIR | 0o700,
         nlink: 2,
@@ -136,7 +137,7 @@ async fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes
     root.nlink += 1;
     let writes = vec![
         (root_key, Some(Entry::new(dir, directory.mode).encode_to_vec().into())),
-        (next_key.to_vec(), Some(next.encode_to_vec().into())),
+        (counters_key.to_vec(), Some(next.encode_to_vec().into())),
         store(InodeId::ROOT, &root),
     ];
     Ok((dir, directory, writes))

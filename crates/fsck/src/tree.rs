@@ -6,7 +6,7 @@ use crate::finding::{CheckReport, Kind};
 use bytes::Bytes;
 use kv::{Pages, Readable};
 use namespace::keys::{self, Key, KeyRange};
-use namespace::record::{self, Entry, Inode, Next};
+use namespace::record::{self, Entry, Inode, PartitionCounters};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{ByteRange, ChunkFileId, Errno, Error, HashMap, HashSet, InodeId, Layout, PartitionId, Result};
 
@@ -44,7 +44,7 @@ pub(crate) struct Tree {
     pub(crate) attributes: Vec<(Vec<u8>, InodeId)>,
     /// Inodes with inline content.
     pub(crate) inline: BTreeSet<InodeId>,
-    pub(crate) next: BTreeMap<PartitionId, Next>,
+    pub(crate) counters: BTreeMap<PartitionId, PartitionCounters>,
     /// Keys whose value can't be decoded.
     pub(crate) damaged: Vec<Vec<u8>>,
 }
@@ -165,9 +165,9 @@ impl Tree {
                 // A migration resumes where it was, and ends at once if its file is deleted.
                 record::decode::<record::Migrating>(key, value).map_err(failed)?;
             }
-            Key::Next(partition) => {
-                let next: Next = record::decode(key, value).map_err(failed)?;
-                self.next.insert(partition, next);
+            Key::PartitionCounters(partition) => {
+                let counters: PartitionCounters = record::decode(key, value).map_err(failed)?;
+                self.counters.insert(partition, counters);
             }
             Key::Owner(_) | Key::Operation { .. } | Key::Session(_) => {
                 return Err("it is in the wrong partition".into());

@@ -33,7 +33,7 @@ mod capacity;
 mod choose;
 mod groups;
 pub mod length_bounds;
-mod members;
+mod member_offsets;
 mod partitions;
 pub mod pattern;
 pub mod plan;
@@ -49,7 +49,7 @@ pub use groups::{
     improvable_groups, member_bytes, mirrored_groups, mirrored_groups_within, rebalance, replacement_target,
     shares_rack, single_groups,
 };
-pub use members::{MemberPiece, group_offset, member_len, member_pieces, member_range};
+pub use member_offsets::{MemberPiece, group_offset, member_len, member_pieces, member_range};
 pub use partitions::distribute_partitions;
 pub use restripe::{MAX_SLOTS, choose_for_stripe};
 pub use space::{ReservedBytes, available_space, plan_placement};

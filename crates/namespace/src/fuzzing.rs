@@ -4,7 +4,7 @@
 //! Each function panics if accepted input changes when it is encoded and decoded again.
 
 use crate::record::{
-    self, Entry, Inline, Inode, Layout, Migrating, Next, Orphan, Pattern, Time, Writing, Xattr,
+    self, Entry, Inline, Inode, Layout, Migrating, Orphan, PartitionCounters, Pattern, Time, Writing, Xattr,
 };
 use crate::{Goal, acl, keys};
 use bytes::Bytes;
@@ -59,7 +59,7 @@ pub fn record(bytes: &[u8]) {
     same::<Inline>(bytes);
     same::<Orphan>(bytes);
     same::<Writing>(bytes);
-    same::<Next>(bytes);
+    same::<PartitionCounters>(bytes);
     same::<Time>(bytes);
 }
 

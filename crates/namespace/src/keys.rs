@@ -14,7 +14,7 @@
 //! | writing | inode | session u64 | [`record::Writing`](crate::record::Writing): its chunk files may differ from the inode |
 //! | doomed | inode | | [`record::Layout`](crate::record::Layout): chunk files of this name that belong to no file any more and have to be deleted |
 //! | migrating | inode | | [`record::Migrating`](crate::record::Migrating): its chunk files are migrating to groups of another pool or scheme |
-//! | next | 0 | | [`record::Next`](crate::record::Next): the sequence number of the partition's next inode, and the number of inodes |
+//! | partition counters | 0 | | [`record::PartitionCounters`](crate::record::PartitionCounters): the sequence number of the partition's next inode, and the number of inodes |
 //!
 //! The hash of an entry has 63 bits, so that it is a directory offset that every application can
 //! store. Its top 16 bits (of the 63) are the entry's *bucket*: a directory that outgrows one
@@ -48,7 +48,7 @@ const INLINE: u8 = 4;
 const ORPHAN: u8 = 5;
 const WRITING: u8 = 6;
 const DOOMED: u8 = 7;
-const NEXT: u8 = 8;
+const PARTITION_COUNTERS: u8 = 8;
 const MIGRATING: u8 = 9;
 const OWNER: u8 = 16;
 const OPERATION: u8 = 17;
@@ -66,7 +66,7 @@ pub enum Key {
     Writing { ino: InodeId, session: SessionId },
     Doomed(ChunkFileId),
     Migrating(InodeId),
-    Next(PartitionId),
+    PartitionCounters(PartitionId),
     Owner(PartitionId),
     Operation { session: SessionId, slot: u64 },
     Session(SessionId),
@@ -158,9 +158,9 @@ pub fn migrating(ino: InodeId) -> IdKey {
     id_key(ino.partition(), MIGRATING, ino.0)
 }
 
-/// Key of the next sequence number of a partition.
-pub fn next(partition: PartitionId) -> IdKey {
-    id_key(partition, NEXT, 0)
+/// Key of the counters of a partition.
+pub fn partition_counters(partition: PartitionId) -> IdKey {
+    id_key(partition, PARTITION_COUNTERS, 0)
 }
 
 /// Key of the owner of a partition; its value belongs to the metadata service.
@@ -294,8 +294,8 @@ pub fn decode_key(key: &[u8]) -> Option<Key> {
     let ino = InodeId(id);
     let kind = head[2];
     let at_home = match kind {
-        ..NEXT | MIGRATING => ino.partition() == partition,
-        NEXT => true,
+        ..PARTITION_COUNTERS | MIGRATING => ino.partition() == partition,
+        PARTITION_COUNTERS => true,
         _ => partition == GLOBAL,
     };
     if !at_home {
@@ -316,7 +316,7 @@ pub fn decode_key(key: &[u8]) -> Option<Key> {
         }
         (DOOMED, 0) => Some(Key::Doomed(ChunkFileId(id))),
         (MIGRATING, 0) => Some(Key::Migrating(ino)),
-        (NEXT, 0) if id == 0 => Some(Key::Next(partition)),
+        (PARTITION_COUNTERS, 0) if id == 0 => Some(Key::PartitionCounters(partition)),
         (OWNER, 0) => Some(Key::Owner(PartitionId(u16::try_from(id).ok()?))),
         (OPERATION, 8) => {
             let slot = u64::from_be_bytes(rest.try_into().ok()?);
@@ -345,7 +345,7 @@ mod tests {
             (writing(ino, session), Key::Writing { ino, session }),
             (doomed(ino.chunk_file(ChunkSlot(1))).to_vec(), Key::Doomed(ino.chunk_file(ChunkSlot(1)))),
             (migrating(ino).to_vec(), Key::Migrating(ino)),
-            (next(PartitionId(3)).to_vec(), Key::Next(PartitionId(3))),
+            (partition_counters(PartitionId(3)).to_vec(), Key::PartitionCounters(PartitionId(3))),
             (owner(PartitionId(3)).to_vec(), Key::Owner(PartitionId(3))),
             (operation(session, 5), Key::Operation { session, slot: 5 }),
             (super::session(session).to_vec(), Key::Session(session)),
@@ -356,7 +356,7 @@ mod tests {
                 decoded,
                 Key::Doomed(_)
                     | Key::Migrating(_)
-                    | Key::Next(_)
+                    | Key::PartitionCounters(_)
                     | Key::Owner(_)
                     | Key::Operation { .. }
                     | Key::Session(_)
@@ -412,9 +412,9 @@ mod tests {
     fn the_range_of_a_partition_holds_its_keys_only() {
         for partition in [PartitionId(0), PartitionId(3), GLOBAL] {
             let range = all_of(partition);
-            let next_key = next(partition).to_vec();
-            assert!(range.from <= next_key && next_key < range.to);
+            let counters_key = partition_counters(partition).to_vec();
+            assert!(range.from <= counters_key && counters_key < range.to);
         }
-        assert!(next(PartitionId(4)).to_vec() >= all_of(PartitionId(3)).to);
+        assert!(partition_counters(PartitionId(4)).to_vec() >= all_of(PartitionId(3)).to);
     }
 }

@@ -268,7 +268,7 @@ pub struct Writing {
 /// The next inode number of a partition, and the number of its inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 #[allow(missing_docs)]
-pub struct Next {
+pub struct PartitionCounters {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Inodes of the partition, without the root; updated in the commits that create and delete
@@ -511,8 +511,8 @@ mod tests {
         assert_eq!(hex(&Inline { content: Bytes::from_static(b"data") }), "0a0464617461");
         assert_eq!(hex(&Orphan { session: Some(5) }), "0805");
         assert_eq!(hex(&Writing { writing: true, truncate_to: Some(0) }), "08011000");
-        assert_eq!(hex(&Next { sequence: 2, inodes: None }), "0802");
-        assert_eq!(hex(&Next { sequence: 2, inodes: Some(300) }), "080210ac02");
+        assert_eq!(hex(&PartitionCounters { sequence: 2, inodes: None }), "0802");
+        assert_eq!(hex(&PartitionCounters { sequence: 2, inodes: Some(300) }), "080210ac02");
     }
 
     #[test]

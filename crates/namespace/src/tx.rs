@@ -188,9 +188,12 @@ impl<'a> Tx<'a> {
     }
 
     fn count(&mut self, partition: PartitionId, change: impl FnOnce(u64) -> u64) -> Outcome<()> {
-        let next = self.next(partition)?;
-        if let Some(inodes) = next.inodes {
-            self.put(keys::next(partition), &record::Next { inodes: Some(change(inodes)), ..next });
+        let counters = self.partition_counters(partition)?;
+        if let Some(inodes) = counters.inodes {
+            self.put(
+                keys::partition_counters(partition),
+                &record::PartitionCounters { inodes: Some(change(inodes)), ..counters },
+            );
         }
         Ok(())
     }
@@ -198,27 +201,30 @@ impl<'a> Tx<'a> {
     /// Reserves consecutive unused inode numbers and returns the first. They may be used later, or
     /// never.
     pub fn allocate_range(&mut self, partition: PartitionId, count: u32) -> Outcome<InodeId> {
-        let before = self.next(partition)?;
+        let before = self.partition_counters(partition)?;
         let (sequence, next) = (before.sequence, before.sequence.saturating_add(u64::from(count)));
         if next > 1 << InodeId::SEQUENCE_BITS {
             let message = format!("partition {partition} has used up its inode numbers");
             return Err(Error::new(Errno::ENOSPC, message).into());
         }
-        self.put(keys::next(partition), &record::Next { sequence: next, ..before });
+        self.put(
+            keys::partition_counters(partition),
+            &record::PartitionCounters { sequence: next, ..before },
+        );
         Ok(InodeId::new(partition, sequence))
     }
 
     /// Whether a number was assigned to an inode or reserved for a client.
     pub fn is_allocated(&self, ino: InodeId) -> Outcome<bool> {
         let (partition, sequence) = (ino.partition(), ino.sequence());
-        let given = FIRST_SEQUENCE..self.next(partition)?.sequence;
+        let given = FIRST_SEQUENCE..self.partition_counters(partition)?.sequence;
         // Chunk files have ids besides those of inodes.
         Ok(given.contains(&sequence) && ino == InodeId::new(partition, sequence))
     }
 
-    fn next(&self, partition: PartitionId) -> Outcome<record::Next> {
-        let next = self.get::<record::Next>(&keys::next(partition))?;
-        Ok(next.unwrap_or(record::Next { sequence: FIRST_SEQUENCE, inodes: Some(0) }))
+    fn partition_counters(&self, partition: PartitionId) -> Outcome<record::PartitionCounters> {
+        let counters = self.get::<record::PartitionCounters>(&keys::partition_counters(partition))?;
+        Ok(counters.unwrap_or(record::PartitionCounters { sequence: FIRST_SEQUENCE, inodes: Some(0) }))
     }
 
     /// Records that an inode has lost its last name.

@@ -3,7 +3,7 @@
 use crate::limits::BACKGROUND_BATCH;
 use crate::partition::executor::{CommandOutput, Executors};
 use crate::store::transaction_view::View;
-use namespace::record::{Next, decode};
+use namespace::record::{PartitionCounters, decode};
 use namespace::{ReadError, Reader, keys};
 use prost::Message;
 use types::{InodeId, PartitionId, Result};
@@ -34,10 +34,10 @@ impl Executors {
 /// The inodes of a partition. If an earlier version has not counted them, they are counted now,
 /// once.
 fn counted(view: &View<'_>, partition: PartitionId) -> std::result::Result<CommandOutput<u64>, ReadError> {
-    let key = keys::next(partition);
+    let key = keys::partition_counters(partition);
     let unchanged = |answer| CommandOutput { answer, writes: Vec::new() };
     let Some(value) = view.get(&key)? else { return Ok(unchanged(0)) };
-    let next: Next = decode(&key, value)?;
+    let next: PartitionCounters = decode(&key, value)?;
     if let Some(inodes) = next.inodes {
         return Ok(unchanged(inodes));
     }
@@ -50,6 +50,6 @@ fn counted(view: &View<'_>, partition: PartitionId) -> std::result::Result<Comma
             page.iter().filter(|(key, _)| keys::inode_of_key(key) != Some(InodeId::ROOT)).count() as u64;
         after = last;
     }
-    let next = Next { inodes: Some(inodes), ..next };
+    let next = PartitionCounters { inodes: Some(inodes), ..next };
     Ok(CommandOutput { answer: inodes, writes: vec![(key.to_vec(), Some(next.encode_to_vec().into()))] })
 }

@@ -23,7 +23,7 @@ use crate::store::record::{Owner, StoredSession};
 use crate::store::transaction_view::store_error;
 use bytes::Bytes;
 use kv::{Batch, Outcome, Store};
-use namespace::record::{Next, Writing};
+use namespace::record::{PartitionCounters, Writing};
 use namespace::{Key, decode_key, keys};
 use prost::Message;
 use std::collections::BTreeSet;
@@ -145,8 +145,8 @@ impl RestoreRewriter {
             return Ok(None);
         }
         Ok(match decode_key(key) {
-            Some(Key::Next(partition)) if partition.0 < self.partitions => {
-                let next: Next = decoded(key, value)?;
+            Some(Key::PartitionCounters(partition)) if partition.0 < self.partitions => {
+                let next: PartitionCounters = decoded(key, value)?;
                 self.without_next.remove(&partition);
                 Some(self.next(partition, next)?)
             }
@@ -176,8 +176,8 @@ impl RestoreRewriter {
     pub fn additional_records(&mut self) -> Result<Vec<(Vec<u8>, Bytes)>> {
         let mut rest = Vec::new();
         for partition in std::mem::take(&mut self.without_next) {
-            let first = Next { sequence: namespace::FIRST_SEQUENCE, inodes: Some(0) };
-            rest.push((keys::next(partition).to_vec(), self.next(partition, first)?));
+            let first = PartitionCounters { sequence: namespace::FIRST_SEQUENCE, inodes: Some(0) };
+            rest.push((keys::partition_counters(partition).to_vec(), self.next(partition, first)?));
         }
         for partition in std::mem::take(&mut self.without_owner) {
             let no_owner = Owner { node: 0, epoch: 0, released: true };
@@ -191,7 +191,7 @@ impl RestoreRewriter {
         Ok(rest)
     }
 
-    fn next(&mut self, partition: PartitionId, next: Next) -> Result<Bytes> {
+    fn next(&mut self, partition: PartitionId, next: PartitionCounters) -> Result<Bytes> {
         let from = next.sequence;
         let to = from.saturating_add(self.skipped);
         if to >= 1 << InodeId::SEQUENCE_BITS {
@@ -203,7 +203,7 @@ impl RestoreRewriter {
                 .hint("use a newer backup; check the clock of this machine"));
         }
         self.restore_record.gaps.push(Gap { partition: partition.0.into(), from, to });
-        Ok(Next { sequence: to, ..next }.encode_to_vec().into())
+        Ok(PartitionCounters { sequence: to, ..next }.encode_to_vec().into())
     }
 }
 
@@ -270,14 +270,22 @@ mod tests {
     #[test]
     fn numbers_go_on_above_all_that_may_have_been_given_away() {
         let mut rewriter = RestoreRewriter::new(2, 1000, 1010);
-        let next = after(&mut rewriter, &keys::next(P), Next { sequence: 50, inodes: Some(7) }).unwrap();
-        let Next { sequence: next, inodes } = Next::decode(next).unwrap();
+        let next = after(
+            &mut rewriter,
+            &keys::partition_counters(P),
+            PartitionCounters { sequence: 50, inodes: Some(7) },
+        )
+        .unwrap();
+        let PartitionCounters { sequence: next, inodes } = PartitionCounters::decode(next).unwrap();
         assert_eq!(inodes, Some(7), "the copy has all of them");
         assert_eq!(next, 50 + (1 << 30) + 2_000_000);
         let rest: BTreeMap<_, _> = rewriter.additional_records().unwrap().into_iter().collect();
         // The other partition had used none by then.
-        let other = Next::decode(rest[&keys::next(PartitionId(0)).to_vec()].clone()).unwrap().sequence;
-        assert!(other > 1 << 30 && !rest.contains_key(keys::next(P).as_slice()));
+        let other =
+            PartitionCounters::decode(rest[&keys::partition_counters(PartitionId(0)).to_vec()].clone())
+                .unwrap()
+                .sequence;
+        assert!(other > 1 << 30 && !rest.contains_key(keys::partition_counters(P).as_slice()));
         let rewound = RestoreRecord::decode(rest[KEY].clone()).unwrap();
         for (sequence, expected) in [(49, false), (50, true), (next - 1, true), (next, false)] {
             assert_eq!(rewound.is_skipped(InodeId::new(P, sequence)), expected, "{sequence}");
@@ -291,8 +299,13 @@ mod tests {
         // A second restore, with the clock set back.
         let mut again = RestoreRewriter::new(2, 1010, 0);
         assert_eq!(again.record(KEY, rest[KEY].clone()).unwrap(), None);
-        let later = after(&mut again, &keys::next(P), Next { sequence: next, inodes: Some(7) }).unwrap();
-        assert_eq!(Next::decode(later).unwrap().sequence, next + (1 << 30));
+        let later = after(
+            &mut again,
+            &keys::partition_counters(P),
+            PartitionCounters { sequence: next, inodes: Some(7) },
+        )
+        .unwrap();
+        assert_eq!(PartitionCounters::decode(later).unwrap().sequence, next + (1 << 30));
         let rewound = RestoreRecord::decode(again.additional_records().unwrap().pop().unwrap().1).unwrap();
         assert!(rewound.is_skipped(InodeId::new(P, 50)) && rewound.is_skipped(InodeId::new(P, next)));
     }
@@ -300,11 +313,14 @@ mod tests {
     #[test]
     fn numbers_that_are_at_their_end_are_refused() {
         let mut rewriter = RestoreRewriter::new(2, 0, 0);
-        let next = Next { sequence: (1 << 40) - 5, inodes: None }.encode_to_vec();
-        assert_eq!(rewriter.record(&keys::next(P), next.into()).unwrap_err().errno, Errno::EOVERFLOW);
+        let next = PartitionCounters { sequence: (1 << 40) - 5, inodes: None }.encode_to_vec();
+        assert_eq!(
+            rewriter.record(&keys::partition_counters(P), next.into()).unwrap_err().errno,
+            Errno::EOVERFLOW
+        );
         let owner = Owner { node: 1, epoch: LAST_EPOCH - 1, released: false }.encode_to_vec();
         assert_eq!(rewriter.record(&keys::owner(P), owner.into()).unwrap_err().errno, Errno::EOVERFLOW);
-        assert!(rewriter.record(&keys::next(P), Bytes::from_static(b"\xff")).is_err());
+        assert!(rewriter.record(&keys::partition_counters(P), Bytes::from_static(b"\xff")).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::support::world::{ROOT, World, simulated};
 use crate::support::{Client, PARTITIONS};
 use kv::{Batch, Engine};
 use namespace::keys;
-use namespace::record::{Next, decode};
+use namespace::record::{PartitionCounters, decode};
 use prost::Message;
 use types::{InodeId, PartitionId, SetAttr, SetTime, Timestamp};
 use wire::{AccessTime, MetaOp, MetaReply, MetadataUsage};
@@ -20,9 +20,9 @@ async fn usage(client: &Client) -> MetadataUsage {
 fn forget_counts(world: &World) {
     let mut writes = Vec::new();
     for partition in (0..PARTITIONS).map(PartitionId) {
-        let key = keys::next(partition);
+        let key = keys::partition_counters(partition);
         if let Some(value) = world.memory.get(&key).unwrap() {
-            let next = Next { inodes: None, ..decode(&key, value).unwrap() };
+            let next = PartitionCounters { inodes: None, ..decode(&key, value).unwrap() };
             writes.push((key.to_vec(), Some(next.encode_to_vec().into())));
         }
     }

@@ -58,7 +58,7 @@ pub(crate) fn async_create(tx: &mut Tx<'_>, file: &PendingFile) -> Outcome<MetaR
     check_name(&file.name)?;
     let known = [
         keys::inode(parent),
-        keys::next(parent.partition()),
+        keys::partition_counters(parent.partition()),
         keys::inode(ino),
         keys::doomed(ino.first_chunk_file()),
     ];

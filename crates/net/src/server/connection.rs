@@ -292,7 +292,7 @@ impl Connection {
 
     /// Waits for a permit for a request; `None` when the connection has ended meanwhile.
     async fn admit(&self, amount: usize) -> Option<Permit> {
-        let (budget, caller) = (&self.core.admission_budget, &self.caller);
+        let (budget, caller) = (&self.core.memory_budget, &self.caller);
         if let Some(permit) = budget.try_acquire(caller, amount) {
             return Some(permit);
         }

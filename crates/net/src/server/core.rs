@@ -1,8 +1,8 @@
 //! One core of a server and the connections assigned to it.
 
-use super::admission_budget::AdmissionBudget;
 use super::authorization::Authorizer;
 use super::connection::Connection;
+use super::memory_budget::MemoryBudget;
 use super::router::Router;
 use super::{ServerOptions, accept};
 use crate::Caller;
@@ -131,7 +131,7 @@ impl ClientCore {
 /// State shared by the connections of one core.
 pub(super) struct ServerCore {
     pub(super) shared: Arc<Shared>,
-    pub(super) admission_budget: AdmissionBudget,
+    pub(super) memory_budget: MemoryBudget,
     /// The newest connection of each client core. Each connection is owned by its tasks, and
     /// dropped with them.
     clients: RefCell<BTreeMap<ClientCore, Weak<Connection>>>,
@@ -175,7 +175,7 @@ impl ServerCore {
 /// Serves the connections of one core until the server stops.
 pub(super) async fn run_core(shared: Arc<Shared>, index: usize, listeners: Vec<Listener>) {
     let core = Rc::new(ServerCore {
-        admission_budget: AdmissionBudget::new(shared.options.limits.payload_bytes_per_core),
+        memory_budget: MemoryBudget::new(shared.options.limits.payload_bytes_per_core),
         shared: shared.clone(),
         clients: RefCell::default(),
         changed: Signal::default(),

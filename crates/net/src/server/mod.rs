@@ -1,10 +1,10 @@
 //! The server side: listeners, cores, and their connections.
 
 mod accept;
-mod admission_budget;
 mod authorization;
 mod connection;
 mod core;
+mod memory_budget;
 mod requests;
 mod router;
 

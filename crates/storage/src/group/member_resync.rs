@@ -4,9 +4,9 @@
 use super::member::member_restarted;
 use super::membership::state_after_miss;
 use super::range_locks::WHOLE_FILE;
-use super::rate_limiter::{self, RateLimiter};
 use super::replica::Replica;
 use super::resync_progress::ProgressGuard;
+use super::resync_rate::{self, ResyncRate};
 use super::{GroupService, version_fence};
 use rt::IoBuf;
 use std::cell::RefCell;
@@ -39,7 +39,7 @@ pub(crate) struct MemberResync<'a> {
     since: Epoch,
     pub(crate) state: MemberState,
     pub(crate) progress: ProgressGuard<'a>,
-    pub(crate) rate_limiter: RateLimiter,
+    pub(crate) resync_rate: ResyncRate,
     pub(crate) sent: std::cell::Cell<u64>,
     /// The member's verifier under which it received the data.
     verifier: std::cell::Cell<Option<u64>>,
@@ -87,7 +87,7 @@ pub(crate) async fn run(groups: &Arc<GroupService>, replica: &Replica, member: T
         since: group.since,
         state: to,
         progress: groups.progress.begin(replica.group, member, now_ns),
-        rate_limiter: RateLimiter::new(now_ns),
+        resync_rate: ResyncRate::new(now_ns),
         sent: std::cell::Cell::new(0),
         verifier: std::cell::Cell::default(),
         damaged: RefCell::default(),
@@ -229,14 +229,14 @@ impl MemberResync<'_> {
                 self.progress.set_hindrance(Some(PAUSED));
                 self.require_current()?;
                 rt::sleep(SETTINGS_POLL).await;
-                self.rate_limiter.skip(rt::monotonic_ns());
+                self.resync_rate.skip(rt::monotonic_ns());
                 continue;
             }
             self.progress.set_hindrance(None);
             let has_client_requests = self.groups.client_activity.is_active(now_ns);
             let allowed =
-                self.rate_limiter.allowed(settings, self.progress.bytes_left(), has_client_requests, now_ns);
-            let pause_ns = self.rate_limiter.pause_ns(allowed.rate, now_ns);
+                self.resync_rate.allowed(settings, self.progress.bytes_left(), has_client_requests, now_ns);
+            let pause_ns = self.resync_rate.pause_ns(allowed.rate, now_ns);
             if pause_ns > 0 {
                 turn = None;
                 rt::sleep(Duration::from_nanos(pause_ns).min(SETTINGS_POLL)).await;
@@ -252,7 +252,7 @@ impl MemberResync<'_> {
     /// Leaves clients their share of the time after work that was done in a turn.
     pub(crate) async fn yield_to_clients(&self, turn: Option<SendTurn<'_>>) {
         let Some(turn) = turn else { return };
-        let until_ns = rate_limiter::yield_until_ns(turn.from_ns, rt::monotonic_ns());
+        let until_ns = resync_rate::yield_until_ns(turn.from_ns, rt::monotonic_ns());
         loop {
             let now_ns = rt::monotonic_ns();
             // No client has requests any more.

@@ -7,7 +7,7 @@
 //! management ejects it, and later the primary resyncs it.
 //!
 //! Invariants:
-//! - a change is answered when all members have it that management counts as in sync;
+//! - a change is answered when all members that management counts as in sync have it;
 //! - overlapping changes have one order on all replicas, and no reader sees what isn't on all of
 //!   them;
 //! - nothing is executed under a version of the group once something has begun under a newer one;
@@ -24,13 +24,13 @@ pub(crate) mod member_calls;
 pub(crate) mod member_resync;
 pub(crate) mod membership;
 pub(crate) mod range_locks;
-pub(crate) mod rate_limiter;
 pub(crate) mod read;
 mod reconciliation;
 mod removed_members;
 mod repair_requests;
 pub(crate) mod replica;
 pub(crate) mod resync_progress;
+pub(crate) mod resync_rate;
 mod resync_scheduler;
 pub(crate) mod sequences;
 mod space;

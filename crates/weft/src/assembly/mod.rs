@@ -7,7 +7,7 @@
 mod background_core;
 mod backups;
 mod capability_key_store;
-mod cluster_view;
+mod cluster_control;
 mod commands;
 mod inventory;
 mod locality;
@@ -17,9 +17,9 @@ mod measure;
 mod membership_authority;
 mod metadata_store;
 mod mount;
-mod mount_view;
+mod mount_control;
 mod node;
-mod node_view;
+mod node_control;
 mod offline_check;
 mod online_check;
 mod panics;
@@ -33,7 +33,7 @@ mod stores;
 mod target_usage;
 
 pub use self::backups::{Backups, DEFAULT_RETAINED_BACKUPS};
-pub use self::cluster_view::ClusterView;
+pub use self::cluster_control::ClusterControl;
 pub use self::management_addresses::ManagementAddresses;
 pub use self::membership_authority::{MembershipAuthority, hex_text};
 pub use self::metadata_store::open_engine;
@@ -59,7 +59,7 @@ use types::{Errno, Error, Result};
 /// A mounted cluster.
 pub struct Cluster {
     // Dropped in this order: the lock of the state directory is released last.
-    view: Arc<ClusterView>,
+    control: Arc<ClusterControl>,
     session: Arc<Session>,
     core: BackgroundCore<Services>,
     stops: StopReasons,
@@ -88,9 +88,14 @@ impl Cluster {
             &state.superblock,
             stops.sender(),
         )?;
-        let view =
-            Arc::new(ClusterView::new(&state, args, (services, commands), session.clone(), stops.sender()));
-        let cluster = Cluster { view, session, core, stops, state };
+        let control = Arc::new(ClusterControl::new(
+            &state,
+            args,
+            (services, commands),
+            session.clone(),
+            stops.sender(),
+        ));
+        let cluster = Cluster { control, session, core, stops, state };
         match cluster.announce() {
             Ok(()) => Ok(cluster),
             Err(error) => {
@@ -102,7 +107,7 @@ impl Cluster {
 
     /// Returns what `weft status` shows.
     pub fn status(&self) -> ClusterStatus {
-        self.view.status()
+        self.control.status()
     }
 
     /// Serves until something ends the cluster, and then shuts it down in order.
@@ -116,9 +121,9 @@ impl Cluster {
         let paths = &self.state.paths;
         write_pid_file(paths);
         mgmt::keep_start_reserve(paths);
-        control::start(&paths.socket(), self.view.clone())?;
+        control::start(&paths.socket(), self.control.clone())?;
         let (name, uuid) = (&self.state.superblock.name, &self.state.superblock.uuid);
-        let (mount, transport) = (self.view.mount(), self.view.transport());
+        let (mount, transport) = (self.control.mount(), self.control.transport());
         tracing::info!(uuid, mount, transport, "cluster {name} is up");
         Ok(())
     }

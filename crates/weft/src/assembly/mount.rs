@@ -3,7 +3,7 @@
 use super::background_core::{BackgroundCore, ProcessServices};
 use super::locality::is_on_this_host;
 use super::management_addresses::ManagementAddresses;
-use super::mount_view::{MountSocket, MountView};
+use super::mount_control::{MountControl, MountSocket};
 use super::peers::{LocalIdentity, Peers, member_security};
 use super::reachability::keep_reporting;
 use super::renewal::{CertificateFile, Renewal};
@@ -275,11 +275,11 @@ impl MountProcess {
         stops.watch(session.clone())?;
         let services = core.services();
         let place = (services.map.clone(), own_rack);
-        let view =
-            MountView::new(services.peers.clone(), services.client.clone(), place, how, stops.sender());
-        let control = view.open(&args.mountpoint);
+        let control =
+            MountControl::new(services.peers.clone(), services.client.clone(), place, how, stops.sender());
+        let socket = control.open(&args.mountpoint);
         tracing::info!("mounted at {}", args.mountpoint.display());
-        Ok(MountProcess { session, core, stops, control, _watcher: watcher })
+        Ok(MountProcess { session, core, stops, control: socket, _watcher: watcher })
     }
 
     /// Serves until something ends the mount, and then shuts it down in order.

@@ -6,7 +6,7 @@ use super::commands::CommandCore;
 use super::management_addresses::ManagementAddresses;
 use super::management_node::{ManagementNode, open_management};
 use super::metadata_store;
-use super::node_view::{NodeView, foreign_address_notice};
+use super::node_control::{NodeControl, foreign_address_notice};
 use super::peers::{LocalIdentity, Peers, member_security};
 use super::reachability::keep_reporting;
 use super::renewal::{CertificateFile, Renewal};
@@ -328,7 +328,7 @@ impl NodeServices {
 
 /// A running node.
 pub struct NodeProcess {
-    view: Arc<NodeView>,
+    control: Arc<NodeControl>,
     core: BackgroundCore<NodeServices>,
     stops: StopReasons,
     state: StateDir,
@@ -369,8 +369,8 @@ impl NodeProcess {
         let watching = std::thread::Builder::new().name("weft-fatal".into()).spawn(forward);
         watching.map_err(|e| os_error("can't start a thread", &e))?;
         let services = (core.services().clone(), commands);
-        let view = Arc::new(NodeView::new(&state, config, services, stops.sender()));
-        let process = NodeProcess { view, core, stops, state };
+        let control = Arc::new(NodeControl::new(&state, config, services, stops.sender()));
+        let process = NodeProcess { control, core, stops, state };
         match process.announce() {
             Ok(()) => Ok(process),
             Err(error) => {
@@ -382,7 +382,7 @@ impl NodeProcess {
 
     /// Returns what `weft status` shows.
     pub fn status(&self) -> ClusterStatus {
-        self.view.status()
+        self.control.status()
     }
 
     /// Serves until something ends the node, and then shuts it down in order.
@@ -395,11 +395,11 @@ impl NodeProcess {
         let paths = &self.state.paths;
         write_pid_file(paths);
         mgmt::keep_start_reserve(paths);
-        control::start(&paths.socket(), self.view.clone())?;
-        self.view.start_api()?;
+        control::start(&paths.socket(), self.control.clone())?;
+        self.control.start_api()?;
         let listen: Vec<String> =
             self.core.services().server.addresses().iter().map(ToString::to_string).collect();
-        tracing::info!(listen = listen.join(", "), "{} serves", self.view.name());
+        tracing::info!(listen = listen.join(", "), "{} serves", self.control.name());
         Ok(())
     }
 

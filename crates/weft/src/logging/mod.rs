@@ -2,16 +2,16 @@
 //!
 //! A log line never makes the process fail, and the log never takes more than its share of a disk:
 //! lines that can't be written are counted ([`sink`]), a log statement that is too frequent is
-//! suppressed ([`quota`]), and a log file is rotated while the process runs.
+//! suppressed ([`statement_rate_limit`]), and a log file is rotated while the process runs.
 
 mod location;
-mod quota;
 mod sink;
+mod statement_rate_limit;
 
 pub use self::location::{of_mount, of_service};
 
-use self::quota::Quotas;
 use self::sink::Sink;
+use self::statement_rate_limit::RateLimits;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -28,7 +28,7 @@ use tracing_subscriber::prelude::*;
 const FILTER_VARIABLE: &str = "WEFT_LOG";
 
 /// The log of this process.
-static LOG: Mutex<Log> = Mutex::new(Log { sink: Sink::stderr(), quotas: Quotas::new() });
+static LOG: Mutex<Log> = Mutex::new(Log { sink: Sink::stderr(), rate_limits: RateLimits::new() });
 
 /// Starts logging to standard error.
 pub fn init() {
@@ -60,16 +60,16 @@ fn make_stderr(file: &File) {
 /// Writes the lines of all threads, one at a time.
 struct Log {
     sink: Sink,
-    quotas: Quotas<Identifier>,
+    rate_limits: RateLimits<Identifier>,
 }
 
 impl Log {
-    /// Writes a line. `source`: the log statement whose quota the line counts against, if any.
+    /// Writes a line. `source`: the log statement whose rate limit the line counts against, if any.
     fn put(&mut self, source: Option<&Identifier>, line: &[u8], now: Instant) {
-        for summary in self.quotas.due(now) {
+        for summary in self.rate_limits.due(now) {
             self.sink.put(&summary, now);
         }
-        if source.is_none_or(|source| self.quotas.admit(source, line, now)) {
+        if source.is_none_or(|source| self.rate_limits.admit(source, line, now)) {
             self.sink.put(line, now);
         }
     }
@@ -90,9 +90,9 @@ impl MakeWriter<'_> for Writers {
     }
 
     fn make_writer_for(&self, event: &Metadata<'_>) -> Writer {
-        // Debug lines have no quota: an administrator who enables them wants all.
-        let has_quota = *event.level() <= Level::INFO;
-        Writer { source: has_quota.then(|| event.callsite()) }
+        // Debug lines have no rate limit: an administrator who enables them wants all.
+        let is_limited = *event.level() <= Level::INFO;
+        Writer { source: is_limited.then(|| event.callsite()) }
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
         let ended = child(name).stderr(Stdio::piped()).output().unwrap();
         let log = String::from_utf8_lossy(&ended.stderr);
         let written = log.lines().filter(|line| line.contains("a connection was refused")).count() as u64;
-        // On a slow machine a part of the quota may be refilled meanwhile.
+        // On a slow machine a part of the burst may be available again meanwhile.
         assert!((1..FLOOD / 2).contains(&written), "{written} lines");
         assert!(log.contains("a line of another place"), "{log}");
     }

@@ -3,7 +3,7 @@
 use super::support::{Fs, HASH_KEY, PARTITIONS, on_a_core};
 use fsck::{CheckOptions, CheckOutcome, Kind};
 use namespace::keys;
-use namespace::record::{Entry, Inline, Next, Orphan, Xattr};
+use namespace::record::{Entry, Inline, Orphan, PartitionCounters, Xattr};
 use types::{InodeId, PartitionId, mode};
 use wire::MetaOp;
 
@@ -165,8 +165,8 @@ fn stray_and_contradictory_records_are_removed() {
 fn a_number_that_is_in_use_is_not_given_out_again() {
     on_a_core(async |fs| {
         let (_, file) = tree(&fs);
-        let key = keys::next(file.partition());
-        fs.put(&key, &Next { sequence: 2, inodes: Some(0) });
+        let key = keys::partition_counters(file.partition());
+        fs.put(&key, &PartitionCounters { sequence: 2, inodes: Some(0) });
         assert_eq!(fs.finds_and_repairs(Kind::NextNumber).await.len(), 1);
         // A partition without the record starts at 2.
         fs.delete(&key);
@@ -178,15 +178,15 @@ fn a_number_that_is_in_use_is_not_given_out_again() {
 fn inodes_that_are_counted_wrongly_are_counted() {
     on_a_core(async |fs| {
         let (_, file) = tree(&fs);
-        let key = keys::next(file.partition());
-        let next: Next = fs.get(&key);
+        let key = keys::partition_counters(file.partition());
+        let next: PartitionCounters = fs.get(&key);
         let counted = next.inodes.filter(|inodes| *inodes > 0).expect("they are counted");
-        fs.put(&key, &Next { inodes: Some(counted + 1), ..next });
+        fs.put(&key, &PartitionCounters { inodes: Some(counted + 1), ..next });
         let findings = fs.finds_and_repairs(Kind::InodeCount).await;
         assert_eq!(findings.len(), 1, "{findings:?}");
-        assert_eq!(fs.get::<Next>(&key), next);
+        assert_eq!(fs.get::<PartitionCounters>(&key), next);
         // A record of an earlier version.
-        fs.put(&key, &Next { inodes: None, ..next });
+        fs.put(&key, &PartitionCounters { inodes: None, ..next });
         assert_eq!(fs.check(false).await.outcome(), CheckOutcome::Clean);
     });
 }
@@ -198,14 +198,14 @@ fn a_finding_that_repair_leaves_does_not_count_as_repaired_with_the_inodes() {
         let (dir, file) = tree(&fs);
         fs.put(&fs.entry_key(InodeId::ROOT, "again"), &Entry::new(dir, mode::S_IFDIR));
         fs.edit_inode(InodeId::ROOT, |inode| inode.nlink += 1);
-        let key = keys::next(file.partition());
-        let next: Next = fs.get(&key);
+        let key = keys::partition_counters(file.partition());
+        let next: PartitionCounters = fs.get(&key);
         let counted = next.inodes.expect("they are counted");
-        fs.put(&key, &Next { inodes: Some(counted + 1), ..next });
+        fs.put(&key, &PartitionCounters { inodes: Some(counted + 1), ..next });
         let report = fs.check(true).await;
         let found: Vec<_> = report.findings.iter().map(|found| (found.kind, found.repaired)).collect();
         assert_eq!(found, [(Kind::Parent, false), (Kind::InodeCount, true)]);
-        assert_eq!(fs.get::<Next>(&key), next);
+        assert_eq!(fs.get::<PartitionCounters>(&key), next);
     });
 }
 

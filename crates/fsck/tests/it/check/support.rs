@@ -4,7 +4,7 @@ use bytes::Bytes;
 use chunkstore::{Durability, IfAbsent, IoPath, Store};
 use fsck::{CheckOptions, CheckOutcome, CheckReport, Finding, Kind, Replicas, Subject, UnopenedReplicas};
 use kv::{Batch, Blocking, Embedded, Engine, Outcome, Readable, Writer};
-use namespace::record::{Inode, Next};
+use namespace::record::{Inode, PartitionCounters};
 use namespace::{Env, ReadError, Reader, Writes, keys};
 use prost::Message;
 use rt::IoBuf;
@@ -84,7 +84,10 @@ impl Fs {
         let fs = Fs { engine, metadata, stores, copies, unopened, map, dir };
         fs.put_all(namespace::format(&fs.env()));
         // Files existed before and were deleted: orphaned chunk files may have their numbers.
-        fs.put(&keys::next(PartitionId(0)), &Next { sequence: FIRST_UNALLOCATED, inodes: Some(0) });
+        fs.put(
+            &keys::partition_counters(PartitionId(0)),
+            &PartitionCounters { sequence: FIRST_UNALLOCATED, inodes: Some(0) },
+        );
         fs
     }
 

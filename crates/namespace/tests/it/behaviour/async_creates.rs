@@ -1,6 +1,6 @@
 use crate::support::{PartitionLocking, World, bytes};
 use bytes::Bytes;
-use namespace::record::{Next, decode};
+use namespace::record::{PartitionCounters, decode};
 use types::{Attr, ChunkSlot, Errno, InodeFlags, InodeId, ProjectId, SetAttr};
 use wire::{MetaOp, MetaReply, PatternChange, PendingFile, XattrMode};
 
@@ -129,9 +129,10 @@ fn an_asynchronous_create_equals_a_create_and_write() {
 
                 // The numbers were reserved before the default ACL was set: the state is that of an
                 // advanced counter.
-                let key = namespace::keys::next(dir.partition()).to_vec();
-                let counter: Next = decode(&key, made.state.0[&key].clone()).unwrap();
-                let counter = Next { inodes: counter.inodes.map(|inodes| inodes - 1), ..counter };
+                let key = namespace::keys::partition_counters(dir.partition()).to_vec();
+                let counter: PartitionCounters = decode(&key, made.state.0[&key].clone()).unwrap();
+                let counter =
+                    PartitionCounters { inodes: counter.inodes.map(|inodes| inodes - 1), ..counter };
                 delivered.state.0.insert(key, prost::Message::encode_to_vec(&counter).into());
                 let file = PendingFile { mode, umask, ..promised(dir, "file", ino, content) };
                 let answer = deliver(&mut delivered, &file).unwrap();

@@ -1,7 +1,7 @@
 //! The invariants of every state that the crate's documentation lists.
 
 use super::{HASH_KEY, PARTITIONS, State};
-use namespace::record::{Entry, Inline, Inode, Next, Xattr, decode};
+use namespace::record::{Entry, Inline, Inode, PartitionCounters, Xattr, decode};
 use namespace::{Key, decode_key, inodes, keys};
 use std::collections::BTreeMap;
 use types::{InodeId, PartitionId};
@@ -38,7 +38,7 @@ pub fn check(state: &State) {
                 assert!(!inodes.contains_key(&InodeId(name.0)), "{name} is doomed and alive");
             }
             Key::Migrating(_) => panic!("{key:?} is written by who moves files"),
-            Key::Inode(_) | Key::Next(_) => {}
+            Key::Inode(_) | Key::PartitionCounters(_) => {}
             Key::Owner(_) | Key::Operation { .. } | Key::Session(_) => {
                 panic!("{key:?} is not for this crate to write")
             }
@@ -58,8 +58,9 @@ pub fn check(state: &State) {
 
 fn check_counts(state: &State, inodes: &BTreeMap<InodeId, Inode>) {
     for partition in (0..PARTITIONS).map(PartitionId) {
-        let key = keys::next(partition);
-        let next = state.0.get(&key[..]).map(|value| decode::<Next>(&key, value.clone()).unwrap());
+        let key = keys::partition_counters(partition);
+        let next =
+            state.0.get(&key[..]).map(|value| decode::<PartitionCounters>(&key, value.clone()).unwrap());
         let is_counted = |ino: &&InodeId| ino.partition() == partition && **ino != InodeId::ROOT;
         let there = inodes.keys().filter(is_counted).count() as u64;
         assert_eq!(next.map_or(Some(0), |next| next.inodes), Some(there), "inodes of partition {partition}");

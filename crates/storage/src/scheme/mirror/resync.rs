@@ -300,7 +300,7 @@ impl ReplicaResync<'_> {
         }
         self.resync.sent.set(self.resync.sent.get() + moved);
         // Comparing the member's content costs the disks as much as sending it.
-        self.resync.rate_limiter.record_sent(now.len());
+        self.resync.resync_rate.record_sent(now.len());
         self.resync.progress.moved(moved, piece.len(), rt::monotonic_ns());
         Ok(())
     }

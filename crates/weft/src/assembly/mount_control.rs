@@ -20,7 +20,7 @@ use types::{Errno, Error, MapHandle, Result};
 use wire::MgmtRequest;
 
 /// Answers the commands of a mount's control socket.
-pub struct MountView {
+pub struct MountControl {
     peers: Arc<Peers>,
     sessions: Arc<SessionFailover>,
     /// Location of the mount: the map says which rack that is.
@@ -32,16 +32,16 @@ pub struct MountView {
 /// The control socket of a mount; its file is removed on drop.
 pub struct MountSocket(PathBuf);
 
-impl MountView {
-    /// Creates the view of a mount with these connections and sessions.
+impl MountControl {
+    /// Creates the handler of commands for a mount with these connections and sessions.
     pub fn new(
         peers: Arc<Peers>,
         sessions: Arc<SessionFailover>,
         place: (MapHandle, Arc<OwnRack>),
         how: MountSettings,
         stops: Sender<Stop>,
-    ) -> MountView {
-        MountView { peers, sessions, place, how, stops }
+    ) -> MountControl {
+        MountControl { peers, sessions, place, how, stops }
     }
 
     fn rack(&self) -> Option<String> {
@@ -61,10 +61,10 @@ impl MountView {
     /// Opens the control socket. Only `weft net show` and `weft session show` need it, so a failure
     /// is only logged.
     pub fn open(self, mountpoint: &Path) -> Option<MountSocket> {
-        let view = Arc::new(self);
+        let control = Arc::new(self);
         let mut failure = None;
         for socket in mount_sockets(mountpoint) {
-            match open_at(&socket, view.clone()) {
+            match open_at(&socket, control.clone()) {
                 Ok(()) => return Some(MountSocket(socket)),
                 Err(error) => failure = failure.or(Some(error)),
             }
@@ -76,15 +76,15 @@ impl MountView {
     }
 }
 
-fn open_at(socket: &Path, view: Arc<MountView>) -> Result<()> {
+fn open_at(socket: &Path, control: Arc<MountControl>) -> Result<()> {
     let folder = socket.parent().unwrap_or(Path::new("/"));
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|e| os_error(folder.display(), &e))?;
     identity::require_private_directory(folder)?;
-    control::start(socket, view)
+    control::start(socket, control)
 }
 
-impl Service for MountView {
+impl Service for MountControl {
     fn answer(&self, request: Request) -> Result<Value> {
         match request {
             Request::Net => to_json(&self.peers.infos()),

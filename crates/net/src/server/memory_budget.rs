@@ -13,18 +13,18 @@ use identity::Member;
 use rt::Either;
 use std::rc::Rc;
 
-/// The admission budget of a core.
-pub(super) struct AdmissionBudget {
+/// The memory budget of a core.
+pub(super) struct MemoryBudget {
     shared: Rc<Budget>,
     reserved_for_nodes: Rc<Budget>,
     reserved_for_small: Rc<Budget>,
 }
 
-impl AdmissionBudget {
+impl MemoryBudget {
     /// A budget of `total` bytes.
-    pub(super) fn new(total: usize) -> AdmissionBudget {
+    pub(super) fn new(total: usize) -> MemoryBudget {
         let reserved = total / RESERVED_BUDGET_DIVISOR;
-        AdmissionBudget {
+        MemoryBudget {
             shared: Budget::new(total - 2 * reserved),
             reserved_for_nodes: Budget::new(reserved),
             reserved_for_small: Budget::new(reserved),

@@ -21,7 +21,7 @@ use std::sync::mpsc::Sender;
 use types::{Errno, Error, Result};
 
 /// Answers the commands of the control socket.
-pub struct ClusterView {
+pub struct ClusterControl {
     superblock: Superblock,
     dir: PathBuf,
     args: UpArgs,
@@ -32,16 +32,16 @@ pub struct ClusterView {
     started_ns: u64,
 }
 
-impl ClusterView {
-    /// Creates a view of the services and their mount.
+impl ClusterControl {
+    /// Creates the handler of commands for these services and their mount.
     pub fn new(
         state: &StateDir,
         args: &UpArgs,
         (services, commands): (Arc<Services>, CommandCore),
         session: Arc<Session>,
         stops: Sender<Stop>,
-    ) -> ClusterView {
-        ClusterView {
+    ) -> ClusterControl {
+        ClusterControl {
             superblock: state.superblock.clone(),
             dir: state.paths.root().to_path_buf(),
             args: args.clone(),
@@ -149,7 +149,7 @@ impl ClusterView {
     }
 }
 
-impl ClusterView {
+impl ClusterControl {
     /// Checks the cluster while it is served, on a core of the control thread: the check takes
     /// long, and starts no task that must outlive its answer.
     fn check(&self, orders: CheckParameters) -> Result<fsck::CheckReport> {
@@ -159,7 +159,7 @@ impl ClusterView {
         rt::block_on(check).map_err(|e| crate::output::os_error("io_uring", &e))?
     }
 
-    /// Returns the exposure map; runs like [`ClusterView::check`].
+    /// Returns the exposure map; runs like [`ClusterControl::check`].
     fn exposure(&self) -> Result<fsck::Exposure> {
         let services = self.services.clone();
         let exposure = async move { services.online_check().exposure(&**services.writer()).await };
@@ -180,7 +180,7 @@ fn single_process_error() -> Error {
         .hint("weft cluster init creates a cluster of several machines")
 }
 
-impl Service for ClusterView {
+impl Service for ClusterControl {
     fn answer(&self, request: Request) -> Result<Value> {
         let value = match request {
             Request::Status => serde_json::to_value(self.status()),

@@ -1,4 +1,4 @@
-//! Resync rate: the current settings of the cluster apply, also to a resync that is running.
+//! Rate of a resync: the current settings of the cluster apply, also to a resync that is running.
 
 use std::cell::Cell;
 use types::ResyncSettings;
@@ -8,7 +8,7 @@ use types::ResyncSettings;
 /// idle.
 const DEFAULT_BUSY_RATE: u64 = 256 << 20;
 
-/// Share of the time, as 1 in so many, in which a node may send resync data while clients have
+/// Share of the time, as a divisor, in which a node may send resync data while clients have
 /// requests, for all members together. Slow work on a busy machine slows down by itself, so that
 /// clients keep four fifths of the time. A rate in the settings, or a deadline that requires more,
 /// takes precedence.
@@ -20,7 +20,7 @@ const MAX_YIELD_NS: u64 = 2 * NS_PER_S;
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// Token bucket of sent bytes that time hasn't paid for yet. Idle time accumulates no credit.
-pub(crate) struct RateLimiter {
+pub(crate) struct ResyncRate {
     began_ns: u64,
     refilled_ns: Cell<u64>,
     debt: Cell<u64>,
@@ -41,9 +41,9 @@ pub(crate) fn yield_until_ns(from_ns: u64, to_ns: u64) -> u64 {
     to_ns.saturating_add(yield_ns)
 }
 
-impl RateLimiter {
-    pub(crate) fn new(now_ns: u64) -> RateLimiter {
-        RateLimiter { began_ns: now_ns, refilled_ns: Cell::new(now_ns), debt: Cell::new(0) }
+impl ResyncRate {
+    pub(crate) fn new(now_ns: u64) -> ResyncRate {
+        ResyncRate { began_ns: now_ns, refilled_ns: Cell::new(now_ns), debt: Cell::new(0) }
     }
 
     /// Records sent bytes.
@@ -102,38 +102,38 @@ mod tests {
 
     #[test]
     fn a_rate_holds_from_the_moment_it_is_set() {
-        let pace = RateLimiter::new(0);
-        pace.record_sent(10 * MIB);
-        assert_eq!(pace.pause_ns(MIB, 0), 10 * NS_PER_S);
-        assert_eq!(pace.pause_ns(MIB, 4 * NS_PER_S), 6 * NS_PER_S);
-        assert_eq!(pace.pause_ns(6 * MIB, 4 * NS_PER_S), NS_PER_S, "it was raised");
-        assert_eq!(pace.pause_ns(6 * MIB, 100 * NS_PER_S), 0);
-        pace.record_sent(6 * MIB);
-        assert_eq!(pace.pause_ns(6 * MIB, 100 * NS_PER_S), NS_PER_S, "nothing was saved up");
-        pace.skip(200 * NS_PER_S);
-        assert_eq!(pace.pause_ns(6 * MIB, 200 * NS_PER_S), NS_PER_S, "a pause pays for nothing");
+        let limiter = ResyncRate::new(0);
+        limiter.record_sent(10 * MIB);
+        assert_eq!(limiter.pause_ns(MIB, 0), 10 * NS_PER_S);
+        assert_eq!(limiter.pause_ns(MIB, 4 * NS_PER_S), 6 * NS_PER_S);
+        assert_eq!(limiter.pause_ns(6 * MIB, 4 * NS_PER_S), NS_PER_S, "it was raised");
+        assert_eq!(limiter.pause_ns(6 * MIB, 100 * NS_PER_S), 0);
+        limiter.record_sent(6 * MIB);
+        assert_eq!(limiter.pause_ns(6 * MIB, 100 * NS_PER_S), NS_PER_S, "nothing was saved up");
+        limiter.skip(200 * NS_PER_S);
+        assert_eq!(limiter.pause_ns(6 * MIB, 200 * NS_PER_S), NS_PER_S, "a pause pays for nothing");
     }
 
     #[test]
     fn clients_get_four_fifths_of_the_time_by_default() {
         assert_eq!(yield_until_ns(1000, 1100), 1500);
         assert_eq!(yield_until_ns(0, 3 * NS_PER_S), 3 * NS_PER_S + MAX_YIELD_NS);
-        let pace = RateLimiter::new(0);
+        let limiter = ResyncRate::new(0);
         let settings = ResyncSettings::default();
         let (free, slow) = (
             RateLimit { rate: u64::MAX, yields_to_clients: false },
             RateLimit { rate: DEFAULT_BUSY_RATE, yields_to_clients: true },
         );
-        assert_eq!(pace.allowed(&settings, Some(MIB), false, 0), free, "nobody asks for anything");
-        assert_eq!(pace.allowed(&settings, Some(MIB), true, 0), slow);
+        assert_eq!(limiter.allowed(&settings, Some(MIB), false, 0), free, "nobody asks for anything");
+        assert_eq!(limiter.allowed(&settings, Some(MIB), true, 0), slow);
         let set = ResyncSettings { rate: Some(MIB), ..settings.clone() };
         for has_client_requests in [false, true] {
-            let allowed = pace.allowed(&set, Some(MIB), has_client_requests, 0);
+            let allowed = limiter.allowed(&set, Some(MIB), has_client_requests, 0);
             assert_eq!(allowed, RateLimit { rate: MIB, yields_to_clients: false });
         }
         let hurried = ResyncSettings { within_s: Some(10), ..settings };
-        assert_eq!(pace.allowed(&hurried, Some(10 * DEFAULT_BUSY_RATE), true, 0), slow);
-        let late = pace.allowed(&hurried, Some(20 * DEFAULT_BUSY_RATE), true, 0);
+        assert_eq!(limiter.allowed(&hurried, Some(10 * DEFAULT_BUSY_RATE), true, 0), slow);
+        let late = limiter.allowed(&hurried, Some(20 * DEFAULT_BUSY_RATE), true, 0);
         assert_eq!(
             late,
             RateLimit { rate: 2 * DEFAULT_BUSY_RATE, yields_to_clients: false },
@@ -143,15 +143,15 @@ mod tests {
 
     #[test]
     fn a_deadline_raises_the_rate() {
-        let pace = RateLimiter::new(0);
+        let limiter = ResyncRate::new(0);
         let hurried = ResyncSettings { rate: Some(MIB), within_s: Some(10), ..ResyncSettings::default() };
-        let rate = |left, now_ns| pace.allowed(&hurried, left, true, now_ns).rate;
+        let rate = |left, now_ns| limiter.allowed(&hurried, left, true, now_ns).rate;
         assert_eq!(rate(Some(100 * MIB), 0), 10 * MIB);
         assert_eq!(rate(Some(90 * MIB), 5 * NS_PER_S), 18 * MIB, "what it lost it makes good");
         assert_eq!(rate(Some(5 * MIB), 0), MIB, "never slower than the rate");
         assert_eq!(rate(Some(7 * MIB), 60 * NS_PER_S), u64::MAX, "it is late");
         assert_eq!(rate(None, 0), MIB, "it is counted yet");
-        pace.record_sent(50 * MIB);
+        limiter.record_sent(50 * MIB);
         assert_eq!(rate(Some(50 * MIB), 0), 10 * MIB, "what was sent is waited for as well");
     }
 }

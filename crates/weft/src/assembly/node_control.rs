@@ -26,7 +26,7 @@ use types::{ClusterMap, Errno, Error, Result};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Answers the commands of the control socket.
-pub struct NodeView {
+pub struct NodeControl {
     superblock: Superblock,
     dir: PathBuf,
     config: NodeConfig,
@@ -36,15 +36,15 @@ pub struct NodeView {
     started_ns: u64,
 }
 
-impl NodeView {
-    /// Creates a view of the services of a node.
+impl NodeControl {
+    /// Creates the handler of commands for the services of a node.
     pub fn new(
         state: &StateDir,
         config: NodeConfig,
         (services, commands): (Arc<NodeServices>, CommandCore),
         stops: Sender<Stop>,
-    ) -> NodeView {
-        NodeView {
+    ) -> NodeControl {
+        NodeControl {
             superblock: state.superblock.clone(),
             dir: state.paths.root().to_path_buf(),
             config,
@@ -76,12 +76,12 @@ impl NodeView {
         let paths = mgmt::StatePaths::new(&self.dir);
         let credentials = identity::Credentials::load(&paths.identity())?;
         api::write_ca(&self.dir, &credentials)?;
-        let view = Arc::downgrade(self);
+        let control = Arc::downgrade(self);
         let certify = move |csr: &[u8]| -> Result<String> {
-            let view = view.upgrade().ok_or(Errno::ECANCELED)?;
-            let (node, csr) = (view.config.node, hex_text(csr));
-            let names = api::certificate_names(view.map().node(node), &view.config.api_names);
-            match view.ask_management(MgmtRequest::CertifyApi { node, csr, names })? {
+            let control = control.upgrade().ok_or(Errno::ECANCELED)?;
+            let (node, csr) = (control.config.node, hex_text(csr));
+            let names = api::certificate_names(control.map().node(node), &control.config.api_names);
+            match control.ask_management(MgmtRequest::CertifyApi { node, csr, names })? {
                 MgmtReply::Certificate { chain } => Ok(chain),
                 other => Err(unexpected_reply(&other)),
             }
@@ -200,14 +200,14 @@ impl NodeView {
         to_json(&checked.map_err(|e| os_error("io_uring", &e))??)
     }
 
-    /// Returns the exposure map; runs like [`NodeView::check`].
+    /// Returns the exposure map; runs like [`NodeControl::check`].
     fn exposure(&self) -> Result<Value> {
         let services = self.services.clone();
         let exposure = rt::block_on(async move { services.head()?.exposure().await });
         to_json(&exposure.map_err(|e| os_error("io_uring", &e))??)
     }
 
-    /// Returns what would be lost with a target; runs like [`NodeView::check`].
+    /// Returns what would be lost with a target; runs like [`NodeControl::check`].
     fn losses(&self, order: LossParameters) -> Result<Value> {
         let services = self.services.clone();
         let listed = rt::block_on(async move { services.head()?.losses(&order).await });
@@ -244,7 +244,7 @@ fn to_json(value: &impl serde::Serialize) -> Result<Value> {
         .map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
 }
 
-impl Service for NodeView {
+impl Service for NodeControl {
     fn answer(&self, request: Request) -> Result<Value> {
         match request {
             Request::Status => to_json(&self.status()),

@@ -18,13 +18,13 @@ const REFILL: Duration = Duration::from_secs(10);
 /// Stored length of a suppressed line, in bytes.
 const MAX_STORED_BYTES: usize = 2048;
 
-/// The quotas of all statements that have logged. There are at most as many as log statements in
-/// the program, some hundreds, so a list suffices.
-pub struct Quotas<K> {
-    list: Vec<(K, Quota)>,
+/// The rate limits of all statements that have logged. There are at most as many as log statements
+/// in the program, some hundreds, so a list suffices.
+pub struct RateLimits<K> {
+    list: Vec<(K, RateLimit)>,
 }
 
-struct Quota {
+struct RateLimit {
     tokens: u32,
     /// Time of the latest token; while the bucket is full, time of its last use.
     refilled: Instant,
@@ -34,24 +34,24 @@ struct Quota {
     newest: Vec<u8>,
 }
 
-impl<K: Clone + PartialEq> Quotas<K> {
-    /// Creates an empty set of quotas.
-    pub const fn new() -> Quotas<K> {
-        Quotas { list: Vec::new() }
+impl<K: Clone + PartialEq> RateLimits<K> {
+    /// Creates an empty set of rate limits.
+    pub const fn new() -> RateLimits<K> {
+        RateLimits { list: Vec::new() }
     }
 
     /// Returns whether a line of this statement is written now; otherwise counts it.
     pub fn admit(&mut self, source: &K, line: &[u8], now: Instant) -> bool {
         let at = self.list.iter().position(|(key, _)| key == source).unwrap_or_else(|| {
-            self.list.push((source.clone(), Quota::full(now)));
+            self.list.push((source.clone(), RateLimit::full(now)));
             self.list.len() - 1
         });
-        let quota = &mut self.list[at].1;
-        let admitted = quota.take(now);
+        let limit = &mut self.list[at].1;
+        let admitted = limit.take(now);
         if !admitted {
-            quota.suppressed += 1;
-            quota.newest.clear();
-            quota.newest.extend_from_slice(&line[..line.len().min(MAX_STORED_BYTES)]);
+            limit.suppressed += 1;
+            limit.newest.clear();
+            limit.newest.extend_from_slice(&line[..line.len().min(MAX_STORED_BYTES)]);
         }
         admitted
     }
@@ -59,17 +59,17 @@ impl<K: Clone + PartialEq> Quotas<K> {
     /// Returns the newest suppressed lines of statements that may log again, each with the number
     /// of lines suppressed before it.
     pub fn due(&mut self, now: Instant) -> Vec<Vec<u8>> {
-        let due = |quota: &mut Quota| {
-            let is_due = quota.suppressed > 0 && quota.take(now);
-            is_due.then(|| quota.summary())
+        let due = |limit: &mut RateLimit| {
+            let is_due = limit.suppressed > 0 && limit.take(now);
+            is_due.then(|| limit.summary())
         };
-        self.list.iter_mut().filter_map(|(_, quota)| due(quota)).collect()
+        self.list.iter_mut().filter_map(|(_, limit)| due(limit)).collect()
     }
 }
 
-impl Quota {
-    fn full(now: Instant) -> Quota {
-        Quota { tokens: BURST, refilled: now, suppressed: 0, newest: Vec::new() }
+impl RateLimit {
+    fn full(now: Instant) -> RateLimit {
+        RateLimit { tokens: BURST, refilled: now, suppressed: 0, newest: Vec::new() }
     }
 
     fn take(&mut self, now: Instant) -> bool {
@@ -105,30 +105,30 @@ mod tests {
 
     #[test]
     fn a_place_that_floods_the_log_writes_its_burst_and_later_a_count() {
-        let mut quotas = Quotas::new();
+        let mut rate_limits = RateLimits::new();
         let begin = Instant::now();
         let line = |number: u32| format!("line {number}\n").into_bytes();
-        let written = (0..BURST + 100).filter(|n| quotas.admit(&"flood", &line(*n), begin)).count();
+        let written = (0..BURST + 100).filter(|n| rate_limits.admit(&"flood", &line(*n), begin)).count();
         assert_eq!(written, BURST as usize);
-        assert!(quotas.due(begin).is_empty(), "no token yet");
-        assert!(quotas.admit(&"calm", b"another\n", begin), "a place waits for itself alone");
+        assert!(rate_limits.due(begin).is_empty(), "no token yet");
+        assert!(rate_limits.admit(&"calm", b"another\n", begin), "a place waits for itself alone");
 
-        let lines = quotas.due(begin + REFILL);
+        let lines = rate_limits.due(begin + REFILL);
         let newest = format!("line {} suppressed_lines=99\n", BURST + 99);
         assert_eq!(lines, [newest.into_bytes()]);
-        assert!(quotas.due(begin + REFILL * 2).is_empty(), "it was told once");
+        assert!(rate_limits.due(begin + REFILL * 2).is_empty(), "it was told once");
     }
 
     #[test]
     fn a_flood_that_goes_on_costs_one_line_a_refill() {
-        let mut quotas = Quotas::new();
+        let mut rate_limits = RateLimits::new();
         let begin = Instant::now();
         let mut written = 0;
         for second in 0..1000 {
             let now = begin + Duration::from_secs(second);
             for _ in 0..10 {
-                written += quotas.due(now).len();
-                written += usize::from(quotas.admit(&"flood", b"line\n", now));
+                written += rate_limits.due(now).len();
+                written += usize::from(rate_limits.admit(&"flood", b"line\n", now));
             }
         }
         let refills = 1000 / REFILL.as_secs() as usize;
@@ -137,23 +137,23 @@ mod tests {
 
     #[test]
     fn a_place_that_was_quiet_has_its_whole_burst_again() {
-        let mut quotas = Quotas::new();
+        let mut rate_limits = RateLimits::new();
         let begin = Instant::now();
-        let burst = |quotas: &mut Quotas<&str>, now| {
-            (0..2 * BURST).filter(|_| quotas.admit(&"place", b"line\n", now)).count()
+        let burst = |rate_limits: &mut RateLimits<&str>, now| {
+            (0..2 * BURST).filter(|_| rate_limits.admit(&"place", b"line\n", now)).count()
         };
-        assert_eq!(burst(&mut quotas, begin), BURST as usize);
-        assert_eq!(burst(&mut quotas, begin + REFILL * BURST), BURST as usize);
+        assert_eq!(burst(&mut rate_limits, begin), BURST as usize);
+        assert_eq!(burst(&mut rate_limits, begin + REFILL * BURST), BURST as usize);
     }
 
     #[test]
     fn a_long_line_is_kept_in_part() {
-        let mut quotas = Quotas::new();
+        let mut rate_limits = RateLimits::new();
         let begin = Instant::now();
         let long = vec![b'x'; 1 << 20];
         for _ in 0..=BURST {
-            quotas.admit(&"place", &long, begin);
+            rate_limits.admit(&"place", &long, begin);
         }
-        assert_eq!(quotas.due(begin + REFILL)[0].len(), MAX_STORED_BYTES + 1);
+        assert_eq!(rate_limits.due(begin + REFILL)[0].len(), MAX_STORED_BYTES + 1);
     }
 }
