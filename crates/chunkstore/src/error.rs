@@ -48,6 +48,8 @@ pub enum Kind {
     Vanished,
     /// The store is shut down.
     Closed,
+    /// No store executes this operation.
+    Unsupported,
 }
 
 /// What failed, on which object, and the remedy.
@@ -147,6 +149,16 @@ impl StoreError {
             Kind::Closed,
             format!("target {target} is shut down"),
             "start its storage service again",
+        )
+    }
+
+    /// A request that its receiver should have answered without a store.
+    #[cold]
+    pub fn unsupported(target: TargetId, operation: &str) -> StoreError {
+        StoreError::new(
+            Kind::Unsupported,
+            format!("target {target}: its store doesn't execute {operation}"),
+            "install the same version of weft on all machines",
         )
     }
 

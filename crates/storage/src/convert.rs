@@ -50,6 +50,7 @@ pub(crate) fn error(error: &StoreError) -> Error {
         Kind::NoSpace => Errno::ENOSPC,
         Kind::TooLarge => Errno::EFBIG,
         Kind::Closed => Errno::ENODEV,
+        Kind::Unsupported => Errno::EOPNOTSUPP,
         Kind::Io
         | Kind::Corrupt { .. }
         | Kind::NotATarget

@@ -391,17 +391,19 @@ async fn execute_repair(
             let bytes = payload.as_ref().map_or(&[][..], IoBuf::as_slice);
             store.expect_sums(ino, first, &convert::sums(bytes), len).await
         }
-        _ => Ok(()),
+        other => Err(StoreError::unsupported(store.target(), other.spec().name)),
     }
 }
 
-/// Executes the requests that neither read nor write.
+/// Executes the requests that neither read nor write, and refuses those that no store executes.
 async fn execute_other(
     store: &Store,
     (ino, min_len): (ChunkFileId, u64),
     op: StorageOp,
 ) -> chunkstore::Result<StorageReply> {
     match op {
+        // The service answers these before they reach a store, or no caller sends them in this
+        // role. Success would acknowledge what the store didn't do.
         StorageOp::Read { .. }
         | StorageOp::Write { .. }
         | StorageOp::Fence { .. }
@@ -417,7 +419,9 @@ async fn execute_other(
         | StorageOp::Traffic
         | StorageOp::Rewrite { .. }
         | StorageOp::ExpectChecksums { .. }
-        | StorageOp::Regions { .. } => {}
+        | StorageOp::Regions { .. } => {
+            return Err(StoreError::unsupported(store.target(), op.spec().name));
+        }
         StorageOp::Truncate { len } => store.truncate(ino, len).await?,
         StorageOp::Allocate { range, how } => {
             let at = At { ino, offset: range.start, min_len };
