@@ -43,7 +43,7 @@ const MIN_LOG_BYTES: u64 = 16 * BLOCK_SIZE as u64;
 const NEW_FILE: Range<u64> = 0..1;
 /// Unit of zeroing and of reading a log, bytes.
 const BULK_BYTES: usize = 1 << 20;
-/// The share of a log's capacity that active entries may take, as 1 in so many, so that a rewritten
+/// The share of a log's capacity that active entries may take, as a divisor, so that a rewritten
 /// log has space for more.
 const ENTRY_SHARE: u64 = 4;
 /// Retired entries that may stay in the log while others are active: recovery examines their

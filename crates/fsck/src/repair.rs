@@ -15,7 +15,7 @@ const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// Applies all fixes, each in a commit of its own, and makes them durable.
 pub(crate) async fn apply(subject: &Subject<'_>, fixes: &[Fix], report: &mut CheckReport) -> Result<()> {
-    // Rescues come last: they change link counts that other fixes set.
+    // Links into lost+found come last: they change link counts that other fixes set.
     let adds_to_lost_and_found = |fix: &&Fix| matches!(fix.change, Change::NameInLostAndFound { .. });
     for fix in fixes
         .iter()
@@ -106,8 +106,10 @@ async fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes
         let entry: Entry = record::decode(&root_key, value)?;
         let directory = load(subject, entry.id()).await?;
         if !directory.is_directory() {
-            let error =
-                Error::new(Errno::ENOTDIR, "/lost+found is no directory, so that nothing can be named in it");
+            let error = Error::new(
+                Errno::ENOTDIR,
+                "/lost+found is not a directory; can't move orphaned inodes there",
+            );
             return Err(error.hint("rename it and repair again"));
         }
         return Ok((entry.id(), directory, Vec::new()));

@@ -24,7 +24,7 @@ pub struct Rebuild {
     pub pieces: u32,
     /// Concurrent resyncs per server.
     pub members: u32,
-    /// Most bytes per second to one member; infinite without a throttle.
+    /// Maximum bytes per second to one member; infinite without a throttle.
     pub max_bytes_per_s: f64,
 }
 

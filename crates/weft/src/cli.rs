@@ -281,7 +281,7 @@ pub struct HealthArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "Exit status: 0 in order, 1 repaired, 4 damage is left, 8 could not check")]
 pub struct FsckArgs {
-    /// Check only this path and everything below it; it begins at the root of the file system
+    /// Check only this path and everything below it: absolute within the file system
     pub path: Option<String>,
     /// State directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]

@@ -1,4 +1,4 @@
-//! Search for the smallest configuration that meets given targets.
+//! Search for the smallest configuration that meets given goals.
 
 use super::{Description, Plan, invalid, plan};
 use serde::{Serialize, Serializer};
@@ -91,7 +91,7 @@ impl FromStr for Requirement {
     fn from_str(text: &str) -> Result<Requirement> {
         let wrong = || {
             invalid(
-                format!("{text:?} is not a valid target of a plan"),
+                format!("{text:?} is not a valid goal"),
                 "write for example '100 GB/s read', '50 GB/s write', '3M IOPS read', '1M IOPS write', '500 TiB usable' or '1e-6 loss'",
             )
         };
@@ -104,7 +104,7 @@ impl FromStr for Requirement {
         let (number, unit) =
             number.filter(|(number, _)| *number > 0.0 && number.is_finite()).ok_or_else(wrong)?;
         let (unit, what) = unit.rsplit_once(' ').unwrap_or(("", unit));
-        let target = match what {
+        let goal = match what {
             "read" | "write" if unit.ends_with("iops") => {
                 let iops = number * scale(unit.trim_end_matches("iops").trim(), "").ok_or_else(wrong)?;
                 if what == "read" { Requirement::ReadIops(iops) } else { Requirement::WriteIops(iops) }
@@ -118,7 +118,7 @@ impl FromStr for Requirement {
             "loss" if unit.is_empty() && number <= 1.0 => Requirement::Loss(number),
             _ => return Err(wrong()),
         };
-        Ok(target)
+        Ok(goal)
     }
 }
 
@@ -149,7 +149,7 @@ pub struct SearchResult {
     pub description: Description,
     /// Its plan.
     pub plan: Plan,
-    /// The target that one server less fails to meet; `None` if the scheme requires that many.
+    /// The goal that one server less fails to meet; `None` if the scheme requires that many.
     pub decides: Option<Requirement>,
 }
 
@@ -158,9 +158,9 @@ pub struct SearchResult {
 /// these servers, at most as many as described.
 ///
 /// Errors: the description is invalid, or no number of servers up to [`MAX_SERVERS`] meets all
-/// targets.
-pub fn search(description: &Description, targets: &[Requirement]) -> Result<SearchResult> {
-    // An invalid description is refused at once, and not as a target that can't be met.
+/// goals.
+pub fn search(description: &Description, goals: &[Requirement]) -> Result<SearchResult> {
+    // An invalid description is refused at once, and not as a goal that can't be met.
     let mut largest = description.clone();
     set_size(&mut largest, MAX_SERVERS, None)?;
     let largest = plan(&largest)?;
@@ -170,20 +170,18 @@ pub fn search(description: &Description, targets: &[Requirement]) -> Result<Sear
         set_size(&mut tried, servers, None)?;
         // Too few servers for the scheme or the racks.
         let Ok(full) = plan(&tried) else { continue };
-        if targets.iter().all(|target| target.is_met(&full)) {
-            let decides =
-                before.and_then(|plan| targets.iter().copied().find(|target| !target.is_met(&plan)));
-            let (description, plan) = with_fewest_drives(tried, full, targets)?;
+        if goals.iter().all(|goal| goal.is_met(&full)) {
+            let decides = before.and_then(|plan| goals.iter().copied().find(|goal| !goal.is_met(&plan)));
+            let (description, plan) = with_fewest_drives(tried, full, goals)?;
             return Ok(SearchResult { description, plan, decides });
         }
         before = Some(full);
     }
-    let missed = targets.iter().find(|target| !target.is_met(&largest)).or(targets.first());
-    let (reached, help) = missed.map_or((String::new(), ""), |target| target.unmet_reason(&largest));
+    let missed = goals.iter().find(|goal| !goal.is_met(&largest)).or(goals.first());
+    let (reached, help) = missed.map_or((String::new(), ""), |goal| goal.unmet_reason(&largest));
     let name = missed.map(Requirement::to_string).unwrap_or_default();
-    let message = format!(
-        "no configuration reaches {name} with the other targets: {MAX_SERVERS} servers give {reached}"
-    );
+    let message =
+        format!("no configuration reaches {name} with the other goals: {MAX_SERVERS} servers give {reached}");
     Err(invalid(message, help))
 }
 
@@ -199,7 +197,7 @@ fn set_size(description: &mut Description, count: u32, drives: Option<u32>) -> R
 fn with_fewest_drives(
     described: Description,
     full: Plan,
-    targets: &[Requirement],
+    goals: &[Requirement],
 ) -> Result<(Description, Plan)> {
     let server = described.server.last().expect("a plan of it was made");
     let (count, step, most) = (server.count, server.drives_per_target, server.drives);
@@ -207,7 +205,7 @@ fn with_fewest_drives(
         let mut tried = described.clone();
         set_size(&mut tried, count, Some(drives))?;
         let fewer = plan(&tried)?;
-        if targets.iter().all(|target| target.is_met(&fewer)) {
+        if goals.iter().all(|goal| goal.is_met(&fewer)) {
             return Ok((tried, fewer));
         }
     }
@@ -219,7 +217,7 @@ mod tests {
     use super::*;
     use crate::plan::{Clients, Pool, Server};
 
-    fn target(text: &str) -> Requirement {
+    fn goal(text: &str) -> Requirement {
         text.parse().unwrap()
     }
 
@@ -236,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_written_as_people_write_them() {
-        assert_eq!(target("100 GB/s read"), Requirement::Read(100e9));
-        assert_eq!(target("1.5TiB/s  write"), Requirement::Write(1.5 * 1024f64.powi(4)));
-        assert_eq!(target("3.5M IOPS read"), Requirement::ReadIops(3.5e6));
-        assert_eq!(target("250000 iops write"), Requirement::WriteIops(250e3));
-        assert_eq!(target("2 PB usable"), Requirement::Usable(2e15));
-        assert_eq!(target("1e-6 loss"), Requirement::Loss(1e-6));
+    fn goals_are_written_as_people_write_them() {
+        assert_eq!(goal("100 GB/s read"), Requirement::Read(100e9));
+        assert_eq!(goal("1.5TiB/s  write"), Requirement::Write(1.5 * 1024f64.powi(4)));
+        assert_eq!(goal("3.5M IOPS read"), Requirement::ReadIops(3.5e6));
+        assert_eq!(goal("250000 iops write"), Requirement::WriteIops(250e3));
+        assert_eq!(goal("2 PB usable"), Requirement::Usable(2e15));
+        assert_eq!(goal("1e-6 loss"), Requirement::Loss(1e-6));
         for wrong in [
             "",
             "read",
@@ -260,28 +258,27 @@ mod tests {
 
     #[test]
     fn the_found_one_reaches_all_and_a_smaller_one_does_not() {
-        let targets =
-            [target("100 GB/s read"), target("60 GB/s write"), target("1 PB usable"), target("3M IOPS read")];
-        let found = search(&described(), &targets).unwrap();
-        assert!(targets.iter().all(|target| target.is_met(&found.plan)));
+        let goals = [goal("100 GB/s read"), goal("60 GB/s write"), goal("1 PB usable"), goal("3M IOPS read")];
+        let found = search(&described(), &goals).unwrap();
+        assert!(goals.iter().all(|goal| goal.is_met(&found.plan)));
         let server = &found.description.server[0];
         for (count, drives) in [(server.count - 1, 12), (server.count, server.drives - 1)] {
             let mut smaller = described();
             set_size(&mut smaller, count, Some(drives)).unwrap();
             let smaller = plan(&smaller).unwrap();
-            assert!(targets.iter().any(|target| !target.is_met(&smaller)), "{count} {drives}");
+            assert!(goals.iter().any(|goal| !goal.is_met(&smaller)), "{count} {drives}");
         }
         assert!(found.decides.is_some());
     }
 
     #[test]
-    fn unreachable_targets_are_refused_with_the_bottleneck() {
+    fn unreachable_goals_are_refused_with_the_bottleneck() {
         let clients = Clients { count: 4, links: 1, link: "100gbe".into(), threads: None, outstanding: None };
         let few = Description { clients: Some(clients), ..described() };
-        let error = search(&few, &[target("100 GB/s read")]).unwrap_err();
+        let error = search(&few, &[goal("100 GB/s read")]).unwrap_err();
         assert!(error.message.contains("100 GB/s read") && error.message.contains("client links"), "{error}");
         let single = Description { pool: Pool::default(), ..described() };
-        let error = search(&single, &[target("1e-9 loss"), target("10 GB/s read")]).unwrap_err();
+        let error = search(&single, &[goal("1e-9 loss"), goal("10 GB/s read")]).unwrap_err();
         assert!(error.message.contains("loss") && error.hint.contains("scheme"), "{error}");
     }
 }

@@ -104,7 +104,7 @@ pub(super) const ROUTES: &[Route] = routes! {
     "GET" "/v1/scrubs" "Scrub settings, progress of each target, and damage found" None => Some("Scrubs"), |c| {
         c.manage(MgmtRequest::ListScrubs).map(Some)
     };
-    "PUT" "/v1/scrubs" "Change the scrub settings; asked, incremented by one: start now" Some("ScrubSettings") => None, |c| {
+    "PUT" "/v1/scrubs" "Change the scrub settings; increment `asked` to start one now" Some("ScrubSettings") => None, |c| {
         c.set_scrub()
     };
     "GET" "/v1/sessions" "All sessions of clients" None => Some("[Session]"), |c| {

@@ -136,7 +136,7 @@ impl OnlineCheck {
             let group =
                 map.group(id).ok_or_else(|| Error::new(Errno::ENXIO, format!("there is no group {id}")))?;
             let primary = group.primary().ok_or_else(|| {
-                Error::new(Errno::EIO, format!("group {id} has no good member"))
+                Error::new(Errno::EIO, format!("group {id} has no in-sync member"))
                     .hint("weft group list shows what it waits for")
             })?;
             let mut request = StorageRequest::new(SessionId(0), primary, ino, op.clone());

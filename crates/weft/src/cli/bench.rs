@@ -17,8 +17,7 @@ pub enum BenchCommand {
     Io(BenchIoArgs),
     /// Create, stat, read and remove many files
     Meta(BenchMetaArgs),
-    /// Generate load as ordered on standard input by another weft bench, which starts this on its
-    /// clients
+    /// Generate load for another weft bench, controlled over stdin: it starts this on its clients
     Agent,
     /// Measure targets on their own nodes, without clients
     Storage(BenchStorageArgs),

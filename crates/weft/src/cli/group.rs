@@ -84,7 +84,7 @@ pub struct ResyncSetArgs {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub struct ResyncChange {
-    /// Most bytes per second to one member, for example 200MiB; or: default
+    /// Maximum bytes per second to one member, like 200MiB; or: default
     #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
     pub rate: Option<NewSetting>,
     /// Exceed the rate if the resync would take longer than this, for example 1h; or: off

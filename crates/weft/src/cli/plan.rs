@@ -12,7 +12,7 @@ pub struct PlanArgs {
     pub file: Option<PathBuf>,
     /// Find the fewest servers that reach this goal: '100 GB/s read', '3M IOPS write', '500 TiB
     /// usable', '1e-6 loss'
-    #[arg(long, value_name = "TARGET")]
+    #[arg(long, value_name = "GOAL")]
     pub target: Vec<Requirement>,
     /// Number of servers, of the last kind described; without a description, of the kind that the
     /// next options give

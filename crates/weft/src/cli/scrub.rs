@@ -25,7 +25,7 @@ pub enum ScrubCommand {
     after_help = "Damage is repaired from other replicas; weft health and the logs report the rest, and weft fsck names the files."
 )]
 pub struct ScrubStartArgs {
-    /// Most bytes per second from each target from now on [default: as set]
+    /// Maximum bytes per second from each target from now on [default: as set]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub rate: Option<u64>,
     #[command(flatten)]
@@ -39,8 +39,8 @@ pub struct ScrubSetArgs {
     /// 30d]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub every: Option<u64>,
-    /// Most bytes per second from each target; a quarter of it while the target is in use [default:
-    /// 64MiB]
+    /// Maximum bytes per second from each target; a quarter of it while the target is in use
+    /// [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub rate: Option<u64>,
     #[command(flatten)]

@@ -88,14 +88,17 @@ fn safety(plan: &Plan) -> Vec<(&'static str, String)> {
     let rebuild = match &plan.rebuild {
         None => "none: no data has a second replica".into(),
         Some(rebuild) => format!(
-            "a target's {} are restored {} h after its loss, {}; {} binds",
+            "a target's {} are restored {} h after its loss, {}; limited by: {}",
             tb(rebuild.bytes),
             number(rebuild.seconds / 3600.0),
             match rebuild.place {
                 RebuildPlace::Spare => "in spare space",
                 RebuildPlace::Replacement => "on replaced drives",
             },
-            rebuild.binds
+            match rebuild.binds {
+                "pace" => "rebuild rate limit",
+                resource => resource,
+            }
         ),
     };
     rows.push(("rebuild", rebuild));
