@@ -17,6 +17,7 @@ mod history;
 mod interrupt;
 mod pool;
 mod process;
+mod references;
 mod sim;
 mod summary;
 mod sys;

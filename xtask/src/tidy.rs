@@ -5,6 +5,7 @@
 //! machine-specific remains in the text.
 
 use crate::build;
+use crate::references::SourceNames;
 use crate::words;
 use std::fmt;
 use std::fs;
@@ -80,10 +81,20 @@ impl fmt::Display for Finding {
 pub fn run() -> Result<(), String> {
     let root = build::root();
     let mut findings = Vec::new();
+    let (mut names, mut documents) = (SourceNames::default(), Vec::new());
     for path in sources(&root)? {
         let text = fs::read_to_string(root.join(&path))
             .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        findings.extend(judge(&path.to_string_lossy(), &text));
+        let path = path.to_string_lossy().into_owned();
+        findings.extend(judge(&path, &text));
+        names.add(&path, &text);
+        // The change log names what existed then.
+        if path.ends_with(".md") && path != "CHANGELOG.md" {
+            documents.push((path, text));
+        }
+    }
+    for (path, text) in &documents {
+        findings.extend(dead_references(path, text, &names));
     }
     for finding in &findings {
         println!("{finding}");
@@ -187,6 +198,12 @@ fn rejected_words(path: &str, text: &str) -> Vec<Finding> {
             finding(path, line, format!("{word:?} isn't used: write {instead}, as docs/glossary.md says"))
         })
         .collect()
+}
+
+/// Returns the references of a document to modules, items and files that don't exist.
+fn dead_references(path: &str, text: &str, names: &SourceNames) -> Vec<Finding> {
+    let dead = names.dead(text).into_iter();
+    dead.map(|(line, name)| finding(path, line, format!("{name} doesn't exist: was it renamed?"))).collect()
 }
 
 fn unfinished(path: &str, lines: &[&str], code_end: usize) -> Vec<Finding> {

@@ -204,7 +204,7 @@ pub(crate) fn absent_is_fine(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Guards a change of data and checksums: dropped before [`Change::settled`], it records that they
+/// Guards a change of data and checksums: dropped before [`Change::complete`], it records that they
 /// may not match.
 pub(crate) struct Change<'a> {
     file: &'a ChunkFile,

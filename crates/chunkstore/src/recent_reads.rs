@@ -15,7 +15,7 @@ use types::ChunkFileId;
 /// another; both only cost time.
 pub(crate) struct RecentReads {
     len: usize,
-    /// A fingerprint each, 0 for none. Allocated by the first [`RecentReads::note`].
+    /// A fingerprint each, 0 for none. Allocated by the first [`RecentReads::record`].
     slots: OnceLock<Box<[AtomicU16]>>,
 }
 

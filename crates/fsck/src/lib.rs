@@ -8,8 +8,8 @@
 //!
 //! With repair, the check repairs names and records, removes orphaned chunk files, and replaces
 //! content of which an intact replica exists (`plan` selects it). Content without an intact replica
-//! is left as it is, unless the caller gives it up (`CheckOptions::forget`): then it is reported
-//! first, and reads as zeros afterwards.
+//! is left as it is, unless the caller gives it up (`CheckOptions::loss_recorder`): then it is
+//! reported first, and reads as zeros afterwards.
 //!
 //! Replicas of mirrored groups are checked separately, and compared with each other where no note
 //! says that they may differ. A replica that is not in sync by the cluster map is resynced when the

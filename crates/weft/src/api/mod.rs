@@ -8,7 +8,8 @@
 //! cores that serve clients.
 //!
 //! Invariants:
-//! - connections that send nothing, or send slowly, don't block other callers ([`admission`]);
+//! - connections that send nothing, or send slowly, don't block other callers
+//!   ([`connection_limits`]);
 //! - read-only callers don't block administrators.
 
 mod access;
