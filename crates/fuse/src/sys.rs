@@ -56,7 +56,7 @@ pub fn read(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
 pub fn read_into(fd: RawFd, buf: &IoBuf) -> io::Result<usize> {
     // SAFETY: an IoBuf's memory is writable over its length as long as it lives; its contract
     // allows one writer at a time.
-    check(unsafe { libc::read(fd, buf.as_ptr().cast(), buf.len()) })
+    check(unsafe { libc::read(fd, buf.as_mut_ptr().cast(), buf.len()) })
 }
 
 /// Writes all of `buf` in one call, as the device requires.
@@ -120,10 +120,13 @@ pub fn map_permanently(len: usize) -> io::Result<IoBuf> {
 }
 
 /// Returns the memory behind a mapping to the system; the addresses stay valid and read as zeros.
-pub fn discard(mapping: &IoBuf) {
-    // SAFETY: `mapping` came from `map_permanently`, so it is private anonymous memory; its owner
-    // gives up its contents. A failure only means that the memory stays in use.
-    unsafe { libc::madvise(mapping.as_ptr().cast(), mapping.len(), libc::MADV_DONTNEED) };
+///
+/// # Safety
+/// `mapping` came whole from [`map_permanently`], and nobody uses its contents any more.
+pub unsafe fn discard(mapping: &IoBuf) {
+    // SAFETY: it is private anonymous memory, as the caller vouches. A failure only means that the
+    // memory stays in use.
+    unsafe { libc::madvise(mapping.as_mut_ptr().cast(), mapping.len(), libc::MADV_DONTNEED) };
 }
 
 /// Writes a setting below `/sys` or `/proc`.

@@ -1,5 +1,9 @@
 //! Memory that the kernel reads from and writes into.
 
+mod lending;
+
+pub(crate) use lending::{Access, Lent};
+
 use parking_lot::Mutex;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -28,8 +32,9 @@ const MAX_POOLED_BYTES_PER_THREAD: usize = 16 << 20;
 /// Contents of a new buffer are unspecified.
 ///
 /// The type doesn't synchronize access. A layer that passes a buffer on doesn't access it until it
-/// gets it back. The protocol between the layers, and with the kernel, is: one writer at a time,
-/// and no reader while it writes.
+/// gets it back. The rule between the layers, and with the kernel, is: one writer at a time, and no
+/// reader while it writes. Builds with debug assertions check it for all operations of this crate,
+/// and panic where it is broken.
 #[derive(Clone)]
 pub struct IoBuf {
     /// Keeps heap memory alive; `None` for memory that is never freed.
@@ -168,6 +173,7 @@ impl IoBuf {
 
     /// The bytes. The caller must ensure that nothing writes meanwhile, including the kernel.
     pub fn as_slice(&self) -> &[u8] {
+        self.check_not_lent(0..self.len, Access::Read);
         // SAFETY: ptr and len describe initialised memory (zeroed when first allocated) that lives
         // as long as `self`; that nothing writes meanwhile is the type's protocol.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
@@ -187,6 +193,7 @@ impl IoBuf {
     /// memory.
     pub fn copy_from(&self, at: usize, data: &[u8]) {
         self.check(&(at..at.saturating_add(data.len())));
+        self.check_not_lent(at..at + data.len(), Access::Write);
         self.discard_checksums();
         // SAFETY: the destination was checked; `copy` allows overlap; one writer at a time is the
         // type's protocol.
@@ -196,14 +203,24 @@ impl IoBuf {
     /// Fills a range with zeros. Panics when it is out of bounds.
     pub fn zero(&self, range: Range<usize>) {
         self.check(&range);
+        self.check_not_lent(range.clone(), Access::Write);
         self.discard_checksums();
         // SAFETY: the range was checked; one writer at a time is the type's protocol.
         unsafe { std::ptr::write_bytes(self.ptr.as_ptr().add(range.start), 0, range.len()) }
     }
 
-    /// Pointer to the memory, for system calls. Code that changes the memory through it must
-    /// discard the noted checksums.
-    pub fn as_ptr(&self) -> *mut u8 {
+    /// Address of the memory.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Pointer to the memory, for code that changes it. Noted checksums are discarded.
+    ///
+    /// # Safety
+    /// As long as the memory is changed through the pointer, nothing else accesses it, and the
+    /// pointer isn't used after the last handle is gone.
+    pub unsafe fn as_mut_ptr(&self) -> *mut u8 {
+        self.discard_checksums();
         self.ptr.as_ptr()
     }
 
@@ -233,6 +250,8 @@ struct Block {
     has_sums: AtomicBool,
     /// The recipient verifies the content against its checksums.
     defers_verification: AtomicBool,
+    #[cfg(debug_assertions)]
+    lendings: Mutex<lending::Lendings>,
 }
 
 /// CRC32C of each block.
@@ -270,6 +289,8 @@ impl Block {
             sums: Mutex::default(),
             has_sums: AtomicBool::new(false),
             defers_verification: AtomicBool::new(false),
+            #[cfg(debug_assertions)]
+            lendings: Mutex::default(),
         }
     }
 }

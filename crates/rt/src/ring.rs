@@ -1,6 +1,7 @@
 //! Ring operations that don't concern files: driver commands, and readiness.
 
-use crate::driver::{OnDrop, large, to_result};
+use crate::buf::{Access, IoBuf, Lent};
+use crate::driver::{KeepAlive, OnDrop, large, to_result};
 use crate::op::Op;
 use io_uring::squeue::Entry128;
 use io_uring::{opcode, types::Fd};
@@ -10,16 +11,24 @@ use std::os::fd::RawFd;
 /// Sends a driver command (`IORING_OP_URING_CMD`) with 80 bytes of payload and returns the driver's
 /// result, negative for an error number. `addr` and `len` fill the entry's fields of these names.
 ///
-/// The command isn't cancelled when the future is dropped.
+/// The driver reads and fills `buffers` until the completion. The command isn't cancelled when the
+/// future is dropped.
 ///
 /// # Safety
 /// `fd` stays open until the command is submitted, and everything that `cmd` and `addr` refer to
 /// lives until the completion, also when the future is dropped.
-pub async unsafe fn uring_cmd(fd: RawFd, cmd_op: u32, cmd: [u8; 80], addr: u64, len: u32) -> i32 {
+pub async unsafe fn uring_cmd(
+    fd: RawFd,
+    (cmd_op, cmd): (u32, [u8; 80]),
+    (addr, len): (u64, u32),
+    buffers: [Option<IoBuf>; 2],
+) -> i32 {
     let mut entry = opcode::UringCmd80::new(Fd(fd), cmd_op).cmd(cmd).build();
     set_addr_and_len(&mut entry, addr, len);
+    let bufs = buffers.map(|buf| buf.map(|buf| Lent::new(buf, Access::Write)));
+    let keep = KeepAlive { bufs, ..KeepAlive::default() };
     // SAFETY: the caller vouches for what the command refers to.
-    match unsafe { Op::start(entry, Default::default(), OnDrop::Abandon) } {
+    match unsafe { Op::start(entry, keep, OnDrop::Abandon) } {
         Ok(op) => op.await,
         Err(e) => -e.raw_os_error().unwrap_or(libc::EINVAL),
     }

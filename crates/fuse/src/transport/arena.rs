@@ -32,7 +32,9 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        sys::discard(&self.memory);
+        // SAFETY: `memory` is the whole mapping, and whoever used a piece of it has ended: the arena
+        // is dropped by the core that it serves, after its last request.
+        unsafe { sys::discard(&self.memory) };
     }
 }
 

@@ -4,6 +4,7 @@
 //! time: it takes a request, has it handled and sends the reply. All of that happens on one core,
 //! with buffers of the worker's own.
 
+#[allow(unsafe_code)] // It gives memory back to the system; the SAFETY comment is there.
 mod arena;
 mod cpus;
 mod dev;

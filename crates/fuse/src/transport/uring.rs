@@ -172,10 +172,11 @@ impl UringEntry {
         let mut cmd = [0; 80];
         let request = UringCmdReq { commit_id, qid: self.queue, ..Default::default() };
         cmd[..size_of::<UringCmdReq>()].copy_from_slice(bytes_of(&request));
+        let buffers = [Some(self.header.clone()), Some(self.payload.clone())];
         // SAFETY: the mount in `shared` keeps the device open; header page and payload stay mapped
         // for as long as the process lives (see `Arena`), so the kernel may use them even if this
         // future is dropped.
-        unsafe { rt::ring::uring_cmd(self.device, op, cmd, address, len).await }
+        unsafe { rt::ring::uring_cmd(self.device, (op, cmd), (address, len), buffers).await }
     }
 
     /// Returns the request in the buffers.

@@ -6,7 +6,7 @@
 
 use super::{Durability, Fallocate, FileStat, MAX_ATTRIBUTE_BYTES, OpenOptions, UnallocatedRanges};
 use crate::blocking;
-use crate::buf::IoBuf;
+use crate::buf::{Access, IoBuf, Lent};
 use crate::driver::{KeepAlive, OnDrop, large, to_result};
 use crate::op::{self, Op};
 use io_uring::{opcode, types::Fd, types::FsyncFlags};
@@ -111,8 +111,8 @@ impl RealFile {
             }
         };
         while done < buf.len() {
-            let part = buf.slice(done..buf.len().min(done + MAX_TRANSFER));
-            let (address, len) = (part.as_ptr(), part.len() as u32);
+            let part = Lent::new(buf.slice(done..buf.len().min(done + MAX_TRANSFER)), Access::Write);
+            let (address, len) = (part.as_mut_ptr(), part.len() as u32);
             let entry = opcode::Read::new(self.raw(), address, len).offset(offset + done as u64).build();
             // SAFETY: the entry points to `part`, which `keep` owns.
             let got = unsafe { op::run(large(entry), self.keep(part)) }.await;
@@ -134,13 +134,10 @@ impl RealFile {
     fn read_cached(&self, buf: &IoBuf, offset: u64) -> io::Result<Cached> {
         let mut done = 0;
         while done < buf.len() {
-            let part = libc::iovec {
-                // SAFETY: `done` is within the buffer.
-                iov_base: unsafe { buf.as_ptr().add(done) }.cast(),
-                iov_len: buf.len() - done,
-            };
+            let rest = Lent::new(buf.slice(done..buf.len()), Access::Write);
+            let part = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
             let at = (offset + done as u64) as libc::off_t;
-            // SAFETY: the vector describes the rest of `buf`, which lives during the call.
+            // SAFETY: the vector describes `rest`, which lives during the call.
             let got = unsafe { libc::preadv2(self.fd.as_raw_fd(), &part, 1, at, libc::RWF_NOWAIT) };
             if got > 0 {
                 done += got as usize;
@@ -176,7 +173,7 @@ impl RealFile {
         let flags = if durability == Durability::Now { libc::RWF_DSYNC } else { 0 };
         let mut done = 0;
         while done < buf.len() {
-            let part = buf.slice(done..buf.len().min(done + MAX_TRANSFER));
+            let part = Lent::new(buf.slice(done..buf.len().min(done + MAX_TRANSFER)), Access::Read);
             let (address, len) = (part.as_ptr(), part.len() as u32);
             let at = offset + done as u64;
             let entry = opcode::Write::new(self.raw(), address, len).offset(at).rw_flags(flags).build();
@@ -322,8 +319,8 @@ impl RealFile {
         Fd(self.fd.as_raw_fd())
     }
 
-    fn keep(&self, buf: IoBuf) -> KeepAlive {
-        KeepAlive { buf: Some(buf), fd: Some(self.fd.clone()), ..KeepAlive::default() }
+    fn keep(&self, buf: Lent) -> KeepAlive {
+        KeepAlive { bufs: [Some(buf), None], fd: Some(self.fd.clone()), ..KeepAlive::default() }
     }
 }
 

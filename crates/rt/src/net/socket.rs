@@ -2,7 +2,7 @@
 
 use super::address::RawAddress;
 use super::{Address, check, is_transient};
-use crate::buf::IoBuf;
+use crate::buf::{Access, IoBuf, Lent};
 use crate::driver::{KeepAlive, OnDrop, large, to_result};
 use crate::op::Op;
 use io_uring::squeue::Entry128;
@@ -158,9 +158,10 @@ impl RealSocket {
     async fn recv_part(&self, buf: IoBuf, flags: libc::c_int) -> io::Result<usize> {
         loop {
             let len = buf.len().min(MAX_TRANSFER) as u32;
-            let entry = opcode::Recv::new(self.raw(), buf.as_ptr(), len).flags(flags).build();
-            // SAFETY: the entry points to `buf`, which `keep` owns.
-            match unsafe { self.run(large(entry), self.keep(Some(buf.clone()))) }.await {
+            let lent = Lent::new(buf.clone(), Access::Write);
+            let entry = opcode::Recv::new(self.raw(), lent.as_mut_ptr(), len).flags(flags).build();
+            // SAFETY: the entry points to `lent`, which `keep` owns.
+            match unsafe { self.run(large(entry), self.keep(Some(lent))) }.await {
                 Err(e) if is_transient(&e) => {}
                 result => return result,
             }
@@ -190,9 +191,10 @@ impl RealSocket {
     async fn send_one(&self, buf: IoBuf) -> io::Result<usize> {
         let len = buf.len().min(MAX_TRANSFER) as u32;
         let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
-        let entry = opcode::Send::new(self.raw(), buf.as_ptr(), len).flags(flags).build();
-        // SAFETY: the entry points to `buf`, which `keep` owns.
-        unsafe { self.run(large(entry), self.keep(Some(buf))) }.await
+        let lent = Lent::new(buf, Access::Read);
+        let entry = opcode::Send::new(self.raw(), lent.as_ptr(), len).flags(flags).build();
+        // SAFETY: the entry points to `lent`, which `keep` owns.
+        unsafe { self.run(large(entry), self.keep(Some(lent))) }.await
     }
 
     async fn send_many(&self, pieces: Vec<IoBuf>, skip: usize) -> io::Result<usize> {
@@ -232,8 +234,8 @@ impl RealSocket {
         Fd(self.fd.as_raw_fd())
     }
 
-    pub(super) fn keep(&self, buf: Option<IoBuf>) -> KeepAlive {
-        KeepAlive { buf, fd: Some(self.fd.clone()), ..KeepAlive::default() }
+    pub(super) fn keep(&self, buf: Option<Lent>) -> KeepAlive {
+        KeepAlive { bufs: [buf, None], fd: Some(self.fd.clone()), ..KeepAlive::default() }
     }
 }
 
@@ -268,13 +270,14 @@ struct Message {
     /// What `header` points to.
     _vector: Vec<libc::iovec>,
     /// What `_vector` points to.
-    _pieces: Vec<IoBuf>,
+    _pieces: Vec<Lent>,
 }
 
 impl Message {
     /// Leaves out the first `skip` bytes of the first piece.
     fn new(pieces: Vec<IoBuf>, skip: usize) -> Box<Message> {
-        let whole = |piece: &IoBuf| libc::iovec { iov_base: piece.as_ptr().cast(), iov_len: piece.len() };
+        let whole =
+            |piece: &IoBuf| libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
         let mut vector: Vec<libc::iovec> = pieces.iter().map(whole).collect();
         let first = pieces[0].slice(skip..pieces[0].len());
         vector[0] = whole(&first);
@@ -282,7 +285,8 @@ impl Message {
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_iov = vector.as_mut_ptr();
         header.msg_iovlen = vector.len();
-        Box::new(Message { header, _vector: vector, _pieces: pieces })
+        let lent = pieces.into_iter().map(|piece| Lent::new(piece, Access::Read)).collect();
+        Box::new(Message { header, _vector: vector, _pieces: lent })
     }
 }
 

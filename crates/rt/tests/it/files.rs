@@ -182,7 +182,7 @@ fn a_driver_command_to_a_plain_file_is_refused() {
     let result = rt::block_on(async {
         let file = tempfile::tempfile().unwrap();
         // SAFETY: the command refers to no memory, and the file is open until it completes.
-        unsafe { rt::ring::uring_cmd(file.as_raw_fd(), 1, [0; 80], 0, 0).await }
+        unsafe { rt::ring::uring_cmd(file.as_raw_fd(), (1, [0; 80]), (0, 0), [None, None]).await }
     });
     assert!(result.unwrap() < 0);
 }
