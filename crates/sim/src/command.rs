@@ -102,8 +102,8 @@ struct Hosts {
     #[arg(long)]
     long_records: bool,
     /// Let the only in-sync member of mirrored groups lose power during a resync, followed by more
-    /// faults.
-    #[arg(long)]
+    /// faults. Requires --power-cuts: that member may lose what wasn't synced.
+    #[arg(long, requires = "power_cuts")]
     strike_resyncs: bool,
     /// Crash the processes of all services at once, several times in a row.
     #[arg(long)]
