@@ -2,11 +2,11 @@
 
 use crate::Caller;
 use crate::client::{Peer, RemoteService};
-use rt::IoBuf;
+use rt::sync::Event;
+use rt::{Either, IoBuf};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 use types::{Errno, Error, Result};
 use wire::{Message, Request};
 
@@ -82,44 +82,64 @@ pub trait Handler<Req, Rep>: Send + Sync {
     }
 }
 
-/// When the caller of a request stops waiting for its answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// When the caller of a request stops waiting for its answer: at a time, or when the connection
+/// that the request came over has ended. In the latter case the caller sends the request again on
+/// its next connection, which isn't welcomed before the requests of this one have ended.
+#[derive(Clone, Debug)]
 pub struct Deadline {
     /// By this machine's monotonic clock, counted from the arrival of the request. Never earlier
     /// than the caller's own deadline.
     at_ns: u64,
+    /// Set when the connection has ended; `None` for a caller in this process.
+    connection_ended: Option<Arc<Event>>,
 }
 
 impl Deadline {
     /// No deadline.
-    pub const NEVER: Deadline = Deadline { at_ns: u64::MAX };
+    pub const NEVER: Deadline = Deadline { at_ns: u64::MAX, connection_ended: None };
 
     /// The deadline `wait_ms` milliseconds after `arrived_ns` of the monotonic clock; 0 means
     /// never.
     pub fn after(arrived_ns: u64, wait_ms: u32) -> Deadline {
         match wait_ms {
             0 => Deadline::NEVER,
-            ms => Deadline { at_ns: arrived_ns.saturating_add(u64::from(ms) * 1_000_000) },
+            ms => {
+                let at_ns = arrived_ns.saturating_add(u64::from(ms) * 1_000_000);
+                Deadline { at_ns, connection_ended: None }
+            }
         }
     }
 
-    /// Whether the deadline has passed.
-    pub fn has_passed(self) -> bool {
-        self.at_ns != u64::MAX && rt::monotonic_ns() > self.at_ns
+    /// The same for a request that came over a connection; `ended` is set when that has ended.
+    pub fn over(self, ended: Arc<Event>) -> Deadline {
+        Deadline { connection_ended: Some(ended), ..self }
     }
 
-    /// The later of two deadlines.
-    pub(crate) fn max(self, other: Deadline) -> Deadline {
-        Deadline { at_ns: self.at_ns.max(other.at_ns) }
+    /// Whether nobody waits for the answer any more.
+    pub fn has_passed(&self) -> bool {
+        self.connection_ended.as_ref().is_some_and(|ended| ended.is_set())
+            || self.at_ns != u64::MAX && rt::monotonic_ns() > self.at_ns
     }
 
-    /// Whether the deadline passed more than `time` ago.
-    pub(crate) fn passed_longer_ago_than(self, time: Duration) -> bool {
-        self.at_ns != u64::MAX && rt::monotonic_ns().saturating_sub(self.at_ns) > time.as_nanos() as u64
+    /// Runs a wait of a request that hasn't begun, unless its connection ends; `None` then. Without
+    /// this, what the caller would send on its next connection could be what it waits for.
+    ///
+    /// `wait` is dropped when the connection ends.
+    pub async fn unless_disconnected<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        let Some(ended) = &self.connection_ended else { return Some(wait.await) };
+        match rt::select(wait, ended.wait()).await {
+            Either::First(outcome) => Some(outcome),
+            Either::Second(()) => None,
+        }
+    }
+
+    /// The time of the deadline on the monotonic clock, for requests of one connection.
+    pub(crate) fn at_ns(&self) -> u64 {
+        self.at_ns
     }
 
     /// The error of a request that comes too late. It appears in logs, if anywhere.
-    pub fn error(self) -> Error {
+    pub fn error(&self) -> Error {
         Error::new(Errno::ETIMEDOUT, "the request's deadline passed before it could begin")
             .hint("the log of the service shows what it waited for")
     }

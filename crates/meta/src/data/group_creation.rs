@@ -38,7 +38,7 @@ impl OnDemandGroups {
         &self,
         request: &MetaRequest,
         session: &Arc<Session>,
-        deadline: Deadline,
+        deadline: &Deadline,
     ) -> Result<CommandAnswer> {
         let refused = match self.commands.execute(CommandOrigin::Command, request, session, deadline).await {
             Err(error) if error.errno == Errno::ENODEV => error,

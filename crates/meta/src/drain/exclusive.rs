@@ -11,7 +11,7 @@ use crate::partition::serving::Serving;
 use crate::session::table::{Session, Sessions};
 use crate::store::transaction_view::{View, not_owner};
 use namespace::leases::LeaseRequest;
-use net::LocalFuture;
+use net::{Deadline, LocalFuture};
 use std::sync::Arc;
 use types::{InodeId, Result};
 use wire::LeaseMode;
@@ -87,7 +87,12 @@ impl ExclusiveAccess {
             };
             match self
                 .executors
-                .transact(CommandOrigin::Background, &[ino.partition()], command, |_, _| ())
+                .transact(
+                    (CommandOrigin::Background, &Deadline::NEVER),
+                    &[ino.partition()],
+                    command,
+                    |_, _| (),
+                )
                 .await?
             {
                 TransactOutcome::Answered(true) => {

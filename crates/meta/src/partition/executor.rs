@@ -9,6 +9,7 @@ use bytes::Bytes;
 use kv::{Batch, Guard, Outcome, Store, Ticket};
 use namespace::leases::{InodeAccess, PendingRecall};
 use namespace::{Failure, ReadError, Writes, keys};
+use net::Deadline;
 use parking_lot::{Mutex, MutexGuard};
 use rt::sync::Event;
 use std::cell::{Cell, RefCell};
@@ -215,9 +216,10 @@ impl Executors {
     /// once everything that the answer depends on is committed. The first partition is the
     /// command's home: the owner of that executes the command. `enqueued` is called while the
     /// executors are locked, when the command's writes have their place in the commit order.
+    /// `deadline` ends the wait for a partition that isn't served yet.
     pub async fn transact<T>(
         &self,
-        origin: CommandOrigin,
+        (origin, deadline): (CommandOrigin, &Deadline),
         partitions: &[PartitionId],
         mut command: impl FnMut(&View<'_>) -> Result<CommandOutput<T>, Abort>,
         mut enqueued: impl FnMut(&Ticket, &T),
@@ -247,7 +249,9 @@ impl Executors {
                 Attempt::CrossPartition => return Ok(TransactOutcome::CrossPartition(partitions)),
                 Attempt::StateChanged(changed) => {
                     self.counters.reruns.add(1);
-                    changed.wait().await;
+                    // The partition may wait for the client's own state.
+                    let waited = deadline.unless_disconnected(changed.wait()).await;
+                    waited.ok_or_else(|| deadline.error())?;
                 }
                 Attempt::RemoteLeases(_) => return Err(bad_partition(home)),
                 Attempt::AfterCommit(ticket) => {
@@ -284,7 +288,10 @@ impl Executors {
         partition: PartitionId,
         command: impl FnMut(&View<'_>) -> Result<CommandOutput<T>, Abort>,
     ) -> Result<T> {
-        match self.transact(CommandOrigin::Background, &[partition], command, |_, _| ()).await? {
+        match self
+            .transact((CommandOrigin::Background, &Deadline::NEVER), &[partition], command, |_, _| ())
+            .await?
+        {
             TransactOutcome::Answered(answer) => Ok(answer),
             TransactOutcome::CrossPartition(_) => Err(not_owner(partition)),
             TransactOutcome::Leases(_) => {

@@ -57,7 +57,7 @@ impl Commands {
         origin: CommandOrigin,
         request: &MetaRequest,
         session: &Arc<Session>,
-        deadline: Deadline,
+        deadline: &Deadline,
     ) -> Result<CommandAnswer> {
         let map = self.map.load();
         let (first, second) = partitions_of(&request.op);
@@ -78,10 +78,13 @@ impl Commands {
             let enqueued = |ticket: &kv::Ticket, answered: &CommandAnswer| {
                 session.cache_reply(number, &answered.reply, ticket);
             };
-            match self.executors.transact(origin, &partitions, command, enqueued).await? {
+            match self.executors.transact((origin, deadline), &partitions, command, enqueued).await? {
                 TransactOutcome::Answered(answered) => break answered,
                 TransactOutcome::Leases(due) => {
-                    self.recalls.wait_for_acknowledgements(due).await;
+                    // The session that is waited for may be waiting for a lease of this client.
+                    let waited = self.recalls.wait_for_acknowledgements(due);
+                    let waited = deadline.unless_disconnected(waited).await;
+                    waited.ok_or_else(|| deadline.error())?;
                     // The service answers no more requests; the client asks the next owner.
                     if self.serving.is_stopping() {
                         return Err(not_owner(first));
@@ -92,7 +95,8 @@ impl Commands {
                     scope = LookupScope::EntryOnly
                 }
                 TransactOutcome::CrossPartition(partitions) => {
-                    break Box::pin(self.run_cross_partition(request, session, partitions, deadline)).await?;
+                    break Box::pin(self.run_cross_partition(request, session, partitions, deadline.clone()))
+                        .await?;
                 }
             }
         };
@@ -169,7 +173,7 @@ impl Commands {
             privileged: false,
             op,
         };
-        self.execute(CommandOrigin::Background, &request, holder, Deadline::NEVER).await.map(|_| ())
+        self.execute(CommandOrigin::Background, &request, holder, &Deadline::NEVER).await.map(|_| ())
     }
 }
 

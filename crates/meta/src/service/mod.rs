@@ -250,7 +250,7 @@ impl MetaService {
         }
         let reply = match request.op {
             MetaOp::Lock { ino, .. } | MetaOp::Unlock { ino, .. } | MetaOp::TestLock { ino, .. } => {
-                Box::pin(self.handle_lock_request(ino, request)).await?
+                Box::pin(self.handle_lock_request(ino, request, &deadline)).await?
             }
             MetaOp::Follow { partitions, in_use, pending_creates, reporting_process } => {
                 self.require_current_process(reporting_process)?;
@@ -290,7 +290,7 @@ impl MetaService {
                 self.executors.store.sync().await.map_err(|error| store_error(&error))?;
                 return Ok(self.unit_with_verifier());
             }
-            _ => return self.answer_command(&request, &session, deadline).await,
+            _ => return self.answer_command(&request, &session, &deadline).await,
         };
         Ok(reply.into())
     }
@@ -300,10 +300,11 @@ impl MetaService {
         &self,
         request: &MetaRequest,
         session: &Arc<Session>,
-        deadline: Deadline,
+        deadline: &Deadline,
     ) -> Result<MetaResponse> {
         if self.grace.is_on() && !self.shares_partitions {
-            self.eviction.wait_for_grace().await;
+            let waited = deadline.unless_disconnected(self.eviction.wait_for_grace()).await;
+            waited.ok_or_else(|| deadline.error())?;
         }
         let answered = self.execute_at_home(request, session, deadline).await;
         let CommandAnswer { mut reply, granted, is_read_only } =
@@ -335,7 +336,7 @@ impl MetaService {
         &self,
         request: &MetaRequest,
         session: &Arc<Session>,
-        deadline: Deadline,
+        deadline: &Deadline,
     ) -> Result<CommandAnswer> {
         let home = namespace::home_partition(&request.op);
         loop {
@@ -363,34 +364,43 @@ impl MetaService {
 
     /// Waits for sessions that have not reclaimed their state of a partition yet: they may hold
     /// what the client requests.
-    async fn wait_until_serving(&self, ino: InodeId) -> Result<()> {
+    async fn wait_until_serving(&self, ino: InodeId, deadline: &Deadline) -> Result<()> {
         let partition = ino.partition();
         if !self.shares_partitions || !self.executors.has(partition) {
             return Ok(());
         }
         let nothing = |_: &View<'_>| Ok(CommandOutput { answer: (), writes: Vec::new() });
-        self.executors.transact(CommandOrigin::Command, &[partition], nothing, |_, _| ()).await.map(drop)
+        self.executors
+            .transact((CommandOrigin::Command, deadline), &[partition], nothing, |_, _| ())
+            .await
+            .map(drop)
     }
 
     /// Handles a request for advisory locks of an inode.
-    async fn handle_lock_request(&self, ino: InodeId, request: MetaRequest) -> Result<MetaReply> {
+    async fn handle_lock_request(
+        &self,
+        ino: InodeId,
+        request: MetaRequest,
+        deadline: &Deadline,
+    ) -> Result<MetaReply> {
         let term = self.require_owned(ino).await?;
         if !matches!(request.op, MetaOp::Unlock { .. }) {
-            self.wait_until_serving(ino).await?;
+            self.wait_until_serving(ino, deadline).await?;
         }
-        let answer = self.answer_lock(request).await;
+        let answer = self.answer_lock(request, deadline).await;
         // The service may have released the partition meanwhile, with all its locks.
         self.require_owned(ino).await?;
         self.serving.require_term(term)?;
         answer
     }
 
-    async fn answer_lock(&self, request: MetaRequest) -> Result<MetaReply> {
+    async fn answer_lock(&self, request: MetaRequest, deadline: &Deadline) -> Result<MetaReply> {
         let session = request.session;
         if self.grace.is_on() && !matches!(request.op, MetaOp::Unlock { .. }) {
             // A session of the previous owner that has not reclaimed its locks yet may hold this
             // one.
-            self.eviction.wait_for_grace().await;
+            let waited = deadline.unless_disconnected(self.eviction.wait_for_grace()).await;
+            waited.ok_or_else(|| deadline.error())?;
         }
         match request.op {
             MetaOp::Lock { ino, family, owner, pid, kind, range, wait } => {

@@ -14,6 +14,7 @@ use crate::session::exports::is_unrestricted;
 use crate::session::registration::Registration;
 use crate::session::table::{Session, SessionKind};
 use crate::store::transaction_view::View;
+use net::Deadline;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use types::{Attr, Errno, Error, InodeId, Result};
@@ -103,7 +104,11 @@ impl Registration {
             Ok(CommandOutput { answer: answer.reply, writes })
         };
         let partition = create.file.parent.partition();
-        match self.executors.transact(CommandOrigin::Background, &[partition], command, |_, _| ()).await? {
+        match self
+            .executors
+            .transact((CommandOrigin::Background, &Deadline::NEVER), &[partition], command, |_, _| ())
+            .await?
+        {
             TransactOutcome::Answered(reply) => Ok(reply),
             TransactOutcome::Leases(_) | TransactOutcome::CrossPartition(_) => {
                 Err(Error::new(Errno::EAGAIN, "other sessions have leases on its directory"))

@@ -441,7 +441,7 @@ fn an_expired_cross_partition_change_is_not_executed() {
         // It waits for the end of the lock for the second time then, and gets the partition when
         // that is revoked.
         let deadline = net::Deadline::after(rt::monotonic_ns(), 2_500);
-        let late = ask(3, rename((from, "kept"), (to, "moved")), deadline).await;
+        let late = ask(3, rename((from, "kept"), (to, "moved")), deadline.clone()).await;
         assert!(deadline.has_passed(), "{late:?}");
         assert_eq!(late.unwrap_err().errno, Errno::ETIMEDOUT);
         client.entry(lookup(from, "kept")).await.unwrap();

@@ -13,8 +13,8 @@ use crate::outbox::Outbox;
 use crate::signal::Signal;
 use crate::stream::Stream;
 use crate::{Caller, Deadline, LocalFuture, Proof};
-use rt::Either;
-use rt::{IoBuf, SharedMemory};
+use rt::sync::Event;
+use rt::{Either, IoBuf, SharedMemory};
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
@@ -57,6 +57,8 @@ pub(super) struct Connection {
     predecessor_ended: Cell<bool>,
     /// No request runs on this connection any more.
     ended: Cell<bool>,
+    /// Set when nothing is received or answered any more.
+    end_event: Arc<Event>,
     changed: Signal,
     /// The version of the revocation list by which the client was last found not to be revoked.
     not_revoked_version: Cell<u64>,
@@ -92,6 +94,7 @@ impl Connection {
             reads_resumed_ns: Cell::new(0),
             predecessor_ended: Cell::new(false),
             ended: Cell::new(false),
+            end_event: Arc::default(),
             changed: Signal::default(),
             not_revoked_version: Cell::new(0),
         });
@@ -181,6 +184,7 @@ impl Connection {
         self.reading_stopped.set(true);
         if self.ending.replace(true) {
             self.stream.shutdown();
+            self.end_event.set();
             self.changed.notify();
             return;
         }
@@ -194,6 +198,7 @@ impl Connection {
         }
         self.outbox.abort();
         self.stream.shutdown();
+        self.end_event.set();
         self.requests.cancel_all();
         self.changed.notify();
     }
@@ -243,7 +248,8 @@ impl Connection {
     }
 
     async fn receive_request(self: &Rc<Self>, header: Header, inbound: &mut Inbound) -> Result<(), Fault> {
-        let deadline = Deadline::after(inbound.receive_stats().last_receive_ns.get(), header.deadline_ms);
+        let deadline = Deadline::after(inbound.receive_stats().last_receive_ns.get(), header.deadline_ms)
+            .over(self.end_event.clone());
         self.check_payload_place(&header)?;
         let parts = [header.body_bytes, header.payload_bytes, header.reply_payload_bytes];
         let amount = parts.iter().map(|bytes| *bytes as usize).sum();
@@ -410,7 +416,7 @@ impl Connection {
         payload: Option<IoBuf>,
         permit: Permit,
     ) {
-        let running = self.requests.begin(header.id, job.answer == AnswerKind::Unbounded, deadline);
+        let running = self.requests.begin(header.id, job.answer == AnswerKind::Unbounded, &deadline);
         let payload = match job.answer {
             AnswerKind::FillsPayload => Some(self.answer_buffer(header)),
             AnswerKind::NoPayload | AnswerKind::Unbounded => payload,

@@ -11,8 +11,9 @@ use std::rc::Rc;
 #[derive(Default)]
 pub(super) struct Requests {
     running: Cell<usize>,
-    /// The latest deadline of all requests that don't wait.
-    latest_deadline: Cell<Option<Deadline>>,
+    /// The latest deadline of all requests that don't wait, on the monotonic clock; `u64::MAX` if
+    /// one has none, 0 if there was no request.
+    latest_deadline_ns: Cell<u64>,
     /// Requests without a time limit, by id, with the handle that cancels each.
     waiting: RefCell<BTreeMap<u64, Rc<Cancel>>>,
     changed: Signal,
@@ -56,11 +57,10 @@ impl Requests {
     }
 
     /// Begins a request; `deadline` is when its client abandons it.
-    pub(super) fn begin(self: &Rc<Self>, id: u64, waits: bool, deadline: Deadline) -> RunningRequest {
+    pub(super) fn begin(self: &Rc<Self>, id: u64, waits: bool, deadline: &Deadline) -> RunningRequest {
         self.running.set(self.running.get() + 1);
         if !waits {
-            self.latest_deadline
-                .set(Some(self.latest_deadline.get().map_or(deadline, |latest| latest.max(deadline))));
+            self.latest_deadline_ns.set(self.latest_deadline_ns.get().max(deadline.at_ns()));
         }
         let cancel = waits.then(Rc::<Cancel>::default);
         if let Some(cancel) = &cancel {
@@ -84,9 +84,10 @@ impl Requests {
     /// Whether the clients of all running requests have abandoned them, so that none will be
     /// retransmitted.
     pub(super) fn are_abandoned(&self) -> bool {
-        let latest = self.latest_deadline.get();
+        let latest_ns = self.latest_deadline_ns.get();
+        let passed_ns = rt::monotonic_ns().saturating_sub(latest_ns);
         self.waiting.borrow().is_empty()
-            && latest.is_none_or(|latest| latest.passed_longer_ago_than(ABANDONED_AFTER))
+            && (latest_ns == 0 || latest_ns != u64::MAX && passed_ns > ABANDONED_AFTER.as_nanos() as u64)
     }
 
     /// Waits until no request runs.

@@ -508,3 +508,64 @@ fn time_waited_before_sending_is_not_available_to_the_server() {
     world.advance(SLACK);
     assert!(patient.over.load(Ordering::SeqCst), "the service believes that somebody waits");
 }
+
+/// The first step of caller 1 begins when one of caller 2 has arrived.
+#[derive(Default)]
+struct Dependent {
+    has_arrived: rt::sync::Event,
+    executed: AtomicBool,
+}
+
+impl Handler<Step, Done> for Dependent {
+    fn handle(&self, _: Step, _: Option<IoBuf>) -> LocalFuture<'_, Result<Done>> {
+        unreachable!("requests over a connection have a deadline")
+    }
+
+    fn handle_with_deadline<'a>(
+        &'a self,
+        _: &'a Caller,
+        deadline: Deadline,
+        step: Step,
+        _: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<Done>> {
+        Box::pin(async move {
+            if step.caller == 2 {
+                self.has_arrived.set();
+            } else {
+                let waited = deadline.unless_disconnected(self.has_arrived.wait()).await;
+                waited.ok_or_else(|| deadline.error())?;
+                assert!(!self.executed.swap(true, Ordering::SeqCst), "a step was executed twice");
+            }
+            Ok(Done { steps: step.sequence, sum: 0 })
+        })
+    }
+}
+
+/// The next connection is welcomed after the end of the earlier one's requests. One of those may
+/// wait for a request that can only come over the next connection.
+#[test]
+fn a_request_that_has_not_begun_ends_with_its_connection() {
+    let mut world = World::new(5);
+    let (client, server) = (world.add_host("client"), world.add_host("server"));
+    let address = SocketAddr::from((world.ip(server), PORT));
+    let service: Arc<Dependent> = Arc::default();
+    world.spawn(server, serve_by(vec![address], service.clone()));
+    let answered = Rc::new(Cell::new(0));
+    let seen = answered.clone();
+    world.spawn(client, async move {
+        let channel = Channel::<Step, Done>::remote(peer(address, 1));
+        let call = async |caller, delay| {
+            rt::sleep(delay).await;
+            let step = Step { caller, sequence: 1, fills: false };
+            channel.call(step, Some(IoBuf::from_slice(b"data"))).await.unwrap();
+            seen.set(seen.get() + 1);
+        };
+        let calls = [call(1, Duration::ZERO), call(2, TIMEOUT / 4 + TIMEOUT / 40)];
+        rt::join_all(calls.into()).await;
+        std::future::pending::<()>().await;
+    });
+    world.advance(TIMEOUT / 4);
+    world.reset_connections(client, server);
+    world.advance(TIMEOUT);
+    assert_eq!(answered.get(), 2, "both calls are answered");
+}
