@@ -105,13 +105,13 @@ fn conflicting_writes_are_linearizable() {
 }
 
 /// With clocks that differ, and hosts that are down long enough for management to reassign their
-/// partitions. Seed 1: a service that had been counted as offline continued with a partition that
-/// it had lost and got back.
+/// partitions. Seed 1005 fails without the comparison of owner records with owned partitions: a
+/// service that was counted as offline then continues with a partition that it lost and got back.
 #[test]
 fn several_metadata_services_are_linearizable() {
     let options = HostsOptions { clients: 2, applications: 2, metas: 3, ..HostsOptions::default() };
     let mut kills = 0;
-    for seed in [0, 1, 3] {
+    for seed in [0, 1005, 3] {
         match run_hosts_seed(seed, options) {
             Ok(summary) => kills += summary.kills,
             Err(violation) => panic!("{violation}"),
@@ -120,18 +120,22 @@ fn several_metadata_services_are_linearizable() {
     assert!(kills > 0);
 }
 
-/// Several services share the store on management's host, and clients also append to logs. Seeds
-/// 242 and 280: targets refused a session that the metadata services counted as alive, which gave
-/// up its leases without reporting its writes. 239: the end of a session was sent twice. 143: a new
-/// owner dropped the inline copy of a file after its chunks had been deleted. 348: a service that
-/// was counted as online again answered from stale memory. 1046: the reply to a report that ended a
-/// session's changes of a file was lost, so the report of later appends didn't extend the file.
+/// Several services share the store on management's host, and clients also append to logs. Seed
+/// 1265 fails without the code that it tests: the end of a session is sent twice, because the
+/// connection breaks before the answer, and the second one succeeds, too.
+///
+/// The others found faults before the simulation ran the code of real nodes; their runs are
+/// different now. 242 and 280: targets refused a session that the metadata services counted as
+/// alive, which gave up its leases without reporting its writes. 143: a new owner dropped the
+/// inline copy of a file after its chunks had been deleted. 348: a service that was counted as
+/// online again answered from stale memory. 1046: the reply to a report that ended a session's
+/// changes of a file was lost, so the report of later appends didn't extend the file.
 #[test]
 fn metadata_services_with_a_shared_store_are_linearizable() {
     let mixed = HostsOptions { clients: 3, metas: 2, ..HostsOptions::default() };
     let shared = HostsOptions { shared_writes: true, ..mixed };
     for (options, seeds) in
-        [(mixed, first_of(&[239, 242, 280], 2)), (shared, first_of(&[100, 143, 348, 1046], 2))]
+        [(mixed, first_of(&[1265, 242, 280], 2)), (shared, first_of(&[100, 143, 348, 1046], 2))]
     {
         for &seed in seeds {
             run_hosts_seed(seed, options).unwrap_or_else(|violation| panic!("{violation}"));
@@ -184,13 +188,13 @@ fn a_rack_failure_loses_nothing() {
 }
 
 /// Power failures between a write and its fsync: an fsync that succeeds guarantees the written
-/// data. The second and third seed fail if clients don't check verifiers.
+/// data. The second seed fails if clients don't check verifiers.
 #[test]
 fn fsynced_data_survives_power_cuts() {
     let single = HostsOptions { clients: 2, power_cuts: PowerCuts::Fsynced, ..HostsOptions::default() };
     let runs = [
         (1, single),
-        (5, single),
+        (2, single),
         (9, mirrored(2, PowerCuts::Fsynced)),
         (48, mirrored(3, PowerCuts::Fsynced)),
     ];
