@@ -1,8 +1,8 @@
 //! Memory that the kernel reads from and writes into.
 
-mod lending;
+mod borrow_check;
 
-pub(crate) use lending::{Access, Lent};
+pub(crate) use borrow_check::{Access, Borrowed};
 
 use parking_lot::Mutex;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -173,7 +173,7 @@ impl IoBuf {
 
     /// The bytes. The caller must ensure that nothing writes meanwhile, including the kernel.
     pub fn as_slice(&self) -> &[u8] {
-        self.check_not_lent(0..self.len, Access::Read);
+        self.check_not_borrowed(0..self.len, Access::Read);
         // SAFETY: ptr and len describe initialised memory (zeroed when first allocated) that lives
         // as long as `self`; that nothing writes meanwhile is the type's protocol.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
@@ -193,7 +193,7 @@ impl IoBuf {
     /// memory.
     pub fn copy_from(&self, at: usize, data: &[u8]) {
         self.check(&(at..at.saturating_add(data.len())));
-        self.check_not_lent(at..at + data.len(), Access::Write);
+        self.check_not_borrowed(at..at + data.len(), Access::Write);
         self.discard_checksums();
         // SAFETY: the destination was checked; `copy` allows overlap; one writer at a time is the
         // type's protocol.
@@ -203,7 +203,7 @@ impl IoBuf {
     /// Fills a range with zeros. Panics when it is out of bounds.
     pub fn zero(&self, range: Range<usize>) {
         self.check(&range);
-        self.check_not_lent(range.clone(), Access::Write);
+        self.check_not_borrowed(range.clone(), Access::Write);
         self.discard_checksums();
         // SAFETY: the range was checked; one writer at a time is the type's protocol.
         unsafe { std::ptr::write_bytes(self.ptr.as_ptr().add(range.start), 0, range.len()) }
@@ -251,7 +251,7 @@ struct Block {
     /// The recipient verifies the content against its checksums.
     defers_verification: AtomicBool,
     #[cfg(debug_assertions)]
-    lendings: Mutex<lending::Lendings>,
+    borrows: Mutex<borrow_check::Borrows>,
 }
 
 /// CRC32C of each block.
@@ -290,7 +290,7 @@ impl Block {
             has_sums: AtomicBool::new(false),
             defers_verification: AtomicBool::new(false),
             #[cfg(debug_assertions)]
-            lendings: Mutex::default(),
+            borrows: Mutex::default(),
         }
     }
 }

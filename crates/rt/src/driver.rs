@@ -1,6 +1,6 @@
 //! The ring of one core and the operations in flight on it.
 
-use crate::buf::Lent;
+use crate::buf::Borrowed;
 use io_uring::squeue::{Entry, Entry128};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode};
@@ -38,7 +38,7 @@ type Ring = IoUring<Entry128, cqueue::Entry>;
 #[expect(dead_code, reason = "the fields are there to be dropped late, not to be read")]
 pub(crate) struct KeepAlive {
     /// Memory that is read or written.
-    pub(crate) bufs: [Option<Lent>; 2],
+    pub(crate) bufs: [Option<Borrowed>; 2],
     /// Paths.
     pub(crate) paths: [Option<CString>; 2],
     /// The descriptor: an entry that is queued but not yet submitted names it by number, and a

@@ -1,6 +1,6 @@
 //! Ring operations that don't concern files: driver commands, and readiness.
 
-use crate::buf::{Access, IoBuf, Lent};
+use crate::buf::{Access, Borrowed, IoBuf};
 use crate::driver::{KeepAlive, OnDrop, large, to_result};
 use crate::op::Op;
 use io_uring::squeue::Entry128;
@@ -25,7 +25,7 @@ pub async unsafe fn uring_cmd(
 ) -> i32 {
     let mut entry = opcode::UringCmd80::new(Fd(fd), cmd_op).cmd(cmd).build();
     set_addr_and_len(&mut entry, addr, len);
-    let bufs = buffers.map(|buf| buf.map(|buf| Lent::new(buf, Access::Write)));
+    let bufs = buffers.map(|buf| buf.map(|buf| Borrowed::new(buf, Access::Write)));
     let keep = KeepAlive { bufs, ..KeepAlive::default() };
     // SAFETY: the caller vouches for what the command refers to.
     match unsafe { Op::start(entry, keep, OnDrop::Abandon) } {

@@ -1,6 +1,6 @@
 //! Memory shared by two processes of one machine.
 
-use crate::buf::{Access, IO_ALIGNMENT, IoBuf, Lent};
+use crate::buf::{Access, Borrowed, IO_ALIGNMENT, IoBuf};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -109,7 +109,7 @@ impl SharedMemory {
             into.len(),
             self.len
         );
-        let into = Lent::new(into.clone(), Access::Write);
+        let into = Borrowed::new(into.clone(), Access::Write);
         // SAFETY: as above. If the other process writes meanwhile, the copy may mix old and new
         // bytes, but remains a copy.
         unsafe { std::ptr::copy_nonoverlapping(self.ptr.as_ptr().add(at), into.as_mut_ptr(), into.len()) }

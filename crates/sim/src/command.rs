@@ -108,6 +108,10 @@ struct Hosts {
     /// Crash the processes of all services at once, several times in a row.
     #[arg(long)]
     kill_all: bool,
+    /// Cut off a metadata service and a client from management together, while they reach each
+    /// other. The service must not answer from its caches when its lease has ended.
+    #[arg(long, requires = "metas")]
+    cut_off_pairs: bool,
 }
 
 /// A kind of simulation with its options. Together with a seed it determines a run.
@@ -163,6 +167,7 @@ impl Hosts {
             long_records: self.long_records,
             faults_during_resync: self.strike_resyncs,
             kill_all: self.kill_all,
+            cut_off_pairs: self.cut_off_pairs,
         }
     }
 }
@@ -226,6 +231,7 @@ fn write_hosts(f: &mut fmt::Formatter<'_>, options: HostsOptions) -> fmt::Result
         long_records,
         faults_during_resync: strike_resyncs,
         kill_all,
+        cut_off_pairs,
     } = options;
     write!(
         f,
@@ -243,6 +249,7 @@ fn write_hosts(f: &mut fmt::Formatter<'_>, options: HostsOptions) -> fmt::Result
         (write_behind, "write-behind"),
         (long_records, "long-records"),
         (strike_resyncs, "strike-resyncs"),
+        (cut_off_pairs, "cut-off-pairs"),
         (kill_all, "kill-all"),
     ];
     write_switches(f, &switches)

@@ -32,8 +32,8 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: `memory` is the whole mapping, and whoever used a piece of it has ended: the arena
-        // is dropped by the core that it serves, after its last request.
+        // SAFETY: `memory` is the whole mapping, and nothing uses a piece of it any more: the core
+        // that it serves drops it, after its last request.
         unsafe { sys::discard(&self.memory) };
     }
 }

@@ -6,7 +6,7 @@
 
 use super::{Durability, Fallocate, FileStat, MAX_ATTRIBUTE_BYTES, OpenOptions, UnallocatedRanges};
 use crate::blocking;
-use crate::buf::{Access, IoBuf, Lent};
+use crate::buf::{Access, Borrowed, IoBuf};
 use crate::driver::{KeepAlive, OnDrop, large, to_result};
 use crate::op::{self, Op};
 use io_uring::{opcode, types::Fd, types::FsyncFlags};
@@ -111,7 +111,7 @@ impl RealFile {
             }
         };
         while done < buf.len() {
-            let part = Lent::new(buf.slice(done..buf.len().min(done + MAX_TRANSFER)), Access::Write);
+            let part = Borrowed::new(buf.slice(done..buf.len().min(done + MAX_TRANSFER)), Access::Write);
             let (address, len) = (part.as_mut_ptr(), part.len() as u32);
             let entry = opcode::Read::new(self.raw(), address, len).offset(offset + done as u64).build();
             // SAFETY: the entry points to `part`, which `keep` owns.
@@ -134,7 +134,7 @@ impl RealFile {
     fn read_cached(&self, buf: &IoBuf, offset: u64) -> io::Result<Cached> {
         let mut done = 0;
         while done < buf.len() {
-            let rest = Lent::new(buf.slice(done..buf.len()), Access::Write);
+            let rest = Borrowed::new(buf.slice(done..buf.len()), Access::Write);
             let part = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
             let at = (offset + done as u64) as libc::off_t;
             // SAFETY: the vector describes `rest`, which lives during the call.
@@ -173,7 +173,7 @@ impl RealFile {
         let flags = if durability == Durability::Now { libc::RWF_DSYNC } else { 0 };
         let mut done = 0;
         while done < buf.len() {
-            let part = Lent::new(buf.slice(done..buf.len().min(done + MAX_TRANSFER)), Access::Read);
+            let part = Borrowed::new(buf.slice(done..buf.len().min(done + MAX_TRANSFER)), Access::Read);
             let (address, len) = (part.as_ptr(), part.len() as u32);
             let at = offset + done as u64;
             let entry = opcode::Write::new(self.raw(), address, len).offset(at).rw_flags(flags).build();
@@ -319,7 +319,7 @@ impl RealFile {
         Fd(self.fd.as_raw_fd())
     }
 
-    fn keep(&self, buf: Lent) -> KeepAlive {
+    fn keep(&self, buf: Borrowed) -> KeepAlive {
         KeepAlive { bufs: [Some(buf), None], fd: Some(self.fd.clone()), ..KeepAlive::default() }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::address::RawAddress;
 use super::{Address, check, is_transient};
-use crate::buf::{Access, IoBuf, Lent};
+use crate::buf::{Access, Borrowed, IoBuf};
 use crate::driver::{KeepAlive, OnDrop, large, to_result};
 use crate::op::Op;
 use io_uring::squeue::Entry128;
@@ -158,10 +158,10 @@ impl RealSocket {
     async fn recv_part(&self, buf: IoBuf, flags: libc::c_int) -> io::Result<usize> {
         loop {
             let len = buf.len().min(MAX_TRANSFER) as u32;
-            let lent = Lent::new(buf.clone(), Access::Write);
-            let entry = opcode::Recv::new(self.raw(), lent.as_mut_ptr(), len).flags(flags).build();
-            // SAFETY: the entry points to `lent`, which `keep` owns.
-            match unsafe { self.run(large(entry), self.keep(Some(lent))) }.await {
+            let borrowed = Borrowed::new(buf.clone(), Access::Write);
+            let entry = opcode::Recv::new(self.raw(), borrowed.as_mut_ptr(), len).flags(flags).build();
+            // SAFETY: the entry points to `borrowed`, which `keep` owns.
+            match unsafe { self.run(large(entry), self.keep(Some(borrowed))) }.await {
                 Err(e) if is_transient(&e) => {}
                 result => return result,
             }
@@ -191,10 +191,10 @@ impl RealSocket {
     async fn send_one(&self, buf: IoBuf) -> io::Result<usize> {
         let len = buf.len().min(MAX_TRANSFER) as u32;
         let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
-        let lent = Lent::new(buf, Access::Read);
-        let entry = opcode::Send::new(self.raw(), lent.as_ptr(), len).flags(flags).build();
-        // SAFETY: the entry points to `lent`, which `keep` owns.
-        unsafe { self.run(large(entry), self.keep(Some(lent))) }.await
+        let borrowed = Borrowed::new(buf, Access::Read);
+        let entry = opcode::Send::new(self.raw(), borrowed.as_ptr(), len).flags(flags).build();
+        // SAFETY: the entry points to `borrowed`, which `keep` owns.
+        unsafe { self.run(large(entry), self.keep(Some(borrowed))) }.await
     }
 
     async fn send_many(&self, pieces: Vec<IoBuf>, skip: usize) -> io::Result<usize> {
@@ -234,7 +234,7 @@ impl RealSocket {
         Fd(self.fd.as_raw_fd())
     }
 
-    pub(super) fn keep(&self, buf: Option<Lent>) -> KeepAlive {
+    pub(super) fn keep(&self, buf: Option<Borrowed>) -> KeepAlive {
         KeepAlive { bufs: [buf, None], fd: Some(self.fd.clone()), ..KeepAlive::default() }
     }
 }
@@ -270,7 +270,7 @@ struct Message {
     /// What `header` points to.
     _vector: Vec<libc::iovec>,
     /// What `_vector` points to.
-    _pieces: Vec<Lent>,
+    _pieces: Vec<Borrowed>,
 }
 
 impl Message {
@@ -285,8 +285,8 @@ impl Message {
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_iov = vector.as_mut_ptr();
         header.msg_iovlen = vector.len();
-        let lent = pieces.into_iter().map(|piece| Lent::new(piece, Access::Read)).collect();
-        Box::new(Message { header, _vector: vector, _pieces: lent })
+        let borrowed = pieces.into_iter().map(|piece| Borrowed::new(piece, Access::Read)).collect();
+        Box::new(Message { header, _vector: vector, _pieces: borrowed })
     }
 }
 

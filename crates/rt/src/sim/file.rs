@@ -3,7 +3,7 @@
 use super::content::PAGE;
 use super::names::{Node, errno};
 use super::simulation::{DroppedObject, Simulation, Speed};
-use crate::buf::{Access, IO_ALIGNMENT, IoBuf, Lent};
+use crate::buf::{Access, Borrowed, IO_ALIGNMENT, IoBuf};
 use crate::context::{self, Runtime};
 use crate::disk::{Durability, Fallocate, FileStat, OpenOptions, UnallocatedRanges};
 use std::ffi::{CStr, OsString};
@@ -43,11 +43,11 @@ impl SimFile {
         }
         self.check_alignment(&buf, offset)?;
         let ino = self.ino;
-        let lent = Lent::new(buf, Access::Write);
+        let borrowed = Borrowed::new(buf, Access::Write);
         let read = world.submit(Speed::Quick, move |disk, _| {
-            let mut bytes = vec![0; lent.len()];
+            let mut bytes = vec![0; borrowed.len()];
             let got = disk.read(ino, offset, &mut bytes)?;
-            lent.fill(&bytes[..got]);
+            borrowed.fill(&bytes[..got]);
             Ok(got)
         });
         read.await
@@ -72,13 +72,13 @@ impl SimFile {
             Durability::Later => Speed::Quick,
             Durability::Now => Speed::Sync,
         };
-        let lent = Lent::new(buf, Access::Read);
+        let borrowed = Borrowed::new(buf, Access::Read);
         let write = world.submit(speed, move |disk, now_ns| {
-            disk.write(ino, offset, lent.as_slice(), now_ns)?;
+            disk.write(ino, offset, borrowed.as_slice(), now_ns)?;
             if durability == Durability::Now {
                 disk.sync_last_write(ino)?;
             }
-            Ok(lent.len())
+            Ok(borrowed.len())
         });
         write.await
     }

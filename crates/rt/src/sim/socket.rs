@@ -4,7 +4,7 @@ use super::event_queue::EventQueue;
 use super::network::Network;
 use super::simulation::{DroppedObject, Simulation};
 use super::stream::{End, EndId, EndState, Side};
-use crate::buf::{Access, IoBuf, Lent};
+use crate::buf::{Access, Borrowed, IoBuf};
 use crate::context::{self, Runtime};
 use crate::net::Address;
 use std::future::poll_fn;
@@ -87,15 +87,15 @@ impl SimSocket {
 
     pub(crate) async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
         let _busy = Busy::receiving(self.end)?;
-        let lent = Lent::new(buf, Access::Write);
+        let borrowed = Borrowed::new(buf, Access::Write);
         poll_fn(|cx| {
             let received = self.with_network(|network, events| {
-                let mut bytes = vec![0; lent.len()];
+                let mut bytes = vec![0; borrowed.len()];
                 let end = network.end_mut(self.end)?;
                 let received = end.receive(&mut bytes)?;
                 match received {
                     Some(len) => {
-                        lent.fill(&bytes[..len]);
+                        borrowed.fill(&bytes[..len]);
                         network.received(events, self.end, len);
                     }
                     None => end.wait_to_receive(cx.waker()),
@@ -124,8 +124,8 @@ impl SimSocket {
 
     pub(crate) async fn send(&self, pieces: Vec<IoBuf>) -> io::Result<()> {
         let _busy = Busy::sending(self.end)?;
-        let lend = |piece| Lent::new(piece, Access::Read);
-        for piece in pieces.into_iter().map(lend).collect::<Vec<_>>() {
+        let borrow = |piece| Borrowed::new(piece, Access::Read);
+        for piece in pieces.into_iter().map(borrow).collect::<Vec<_>>() {
             let mut done = 0;
             while done < piece.len() {
                 done += self.send_some(&piece.as_slice()[done..]).await?;

@@ -2,6 +2,7 @@
 
 use super::process::Service;
 use super::run::{PowerCuts, Run};
+use mgmt::limits::OFFLINE_AFTER;
 use rt::sim::{HostId, NetworkOptions, World};
 use std::time::Duration;
 
@@ -143,6 +144,9 @@ impl Run {
     pub(super) fn inject_fault(&mut self) -> Result<(), String> {
         let hosts = self.all_hosts();
         let (a, b) = (self.one_of(&hosts), self.one_of(&hosts));
+        if self.options.cut_off_pairs && self.below(4) == 0 {
+            return self.cut_off_pair();
+        }
         if self.has_racks() && self.below(4) == 0 {
             return self.fail_rack();
         }
@@ -197,6 +201,21 @@ impl Run {
         if self.management.is_some() && self.below(4) == 0 {
             self.advance_up_to_with_pauses(MAX_LONG_FAULT_MS);
         }
+        Ok(())
+    }
+
+    /// Cuts off a metadata service and a client from management together. Management gives the
+    /// service's partitions to another one, which the client doesn't learn.
+    fn cut_off_pair(&mut self) -> Result<(), String> {
+        let Some(management) = self.management else { return Ok(()) };
+        let (meta, client) = (self.one_of(&self.metas.clone()), self.one_of(&self.clients.clone()));
+        self.log_link_fault("both cut off from management", meta, client);
+        self.world.cut(meta, management);
+        self.world.cut(client, management);
+        self.summary.cuts += 2;
+        let time = OFFLINE_AFTER + Duration::from_millis(self.below(MAX_LONG_FAULT_MS));
+        self.advance_with_pauses(time);
+        self.repair();
         Ok(())
     }
 

@@ -95,6 +95,9 @@ pub struct HostsOptions {
     /// Whether the processes of all services crash at once, and again before clients have
     /// recovered. Requests then have a longer time-out.
     pub kill_all: bool,
+    /// Whether a metadata service and a client are cut off from management together, for long
+    /// enough that management counts the service as offline, while they reach each other.
+    pub cut_off_pairs: bool,
 }
 
 /// How storage hosts lose power.
@@ -167,6 +170,7 @@ impl Default for HostsOptions {
             long_records: false,
             faults_during_resync: false,
             kill_all: false,
+            cut_off_pairs: false,
         }
     }
 }

@@ -143,6 +143,35 @@ fn metadata_services_with_a_shared_store_are_linearizable() {
     }
 }
 
+/// A connection breaks while another service takes over partitions. A request on the old connection
+/// waited for the partition, the partition for the client's report of what it has, and that for the
+/// next connection, which is welcomed when the requests of the old one have ended.
+#[test]
+fn a_reset_during_a_takeover_ends_no_session() {
+    let options = HostsOptions { clients: 3, metas: 2, ..HostsOptions::default() };
+    run_hosts_seed(548, options).unwrap_or_else(|violation| panic!("{violation}"));
+}
+
+/// A metadata service and a client reach each other, but not management, which gives the service's
+/// partitions to another one. These seeds fail if the service's lease doesn't end: it answers from
+/// its caches what has changed.
+#[test]
+fn a_metadata_service_that_is_cut_off_with_a_client_answers_nothing_stale() {
+    let options = HostsOptions {
+        clients: 3,
+        applications: 1,
+        metas: 2,
+        faults: 20,
+        shared_writes: true,
+        cut_off_pairs: true,
+        ..HostsOptions::default()
+    };
+    for seed in [6, 12] {
+        let summary = run_hosts_seed(seed, options).unwrap_or_else(|violation| panic!("{violation}"));
+        assert!(summary.cuts > 0);
+    }
+}
+
 pub(crate) fn mirrored(copies: u8, power_cuts: PowerCuts) -> HostsOptions {
     let scheme = Scheme::Mirror(copies);
     HostsOptions { clients: 2, applications: 2, storages: 4, scheme, power_cuts, ..HostsOptions::default() }

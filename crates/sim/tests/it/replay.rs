@@ -77,6 +77,7 @@ fn all_options() -> HostsOptions {
         long_records: !usual.long_records,
         faults_during_resync: !usual.faults_during_resync,
         kill_all: !usual.kill_all,
+        cut_off_pairs: !usual.cut_off_pairs,
     }
 }
 

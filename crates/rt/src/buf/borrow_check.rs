@@ -1,10 +1,10 @@
 //! Finds conflicting accesses to a buffer, in builds with debug assertions.
 //!
 //! The compiler can't check who may access a buffer: whether a request's payload is read or filled
-//! depends on its operation, several members of a group fill one buffer piece by piece, and the
-//! kernel lends memory that it fills itself. So the rule of [`IoBuf`] is checked while the program
-//! runs, as `RefCell` does for one thread. A buffer is lent for the time of an operation, also when
-//! the operation's future was dropped. All tests run with this; a release build does without.
+//! depends on its operation, several targets fill one buffer piece by piece, and the payloads of
+//! FUSE are memory that the kernel fills. So the rule of [`IoBuf`] is checked while the program runs,
+//! as `RefCell` does for one thread. A buffer is borrowed for the time of an operation, also when the
+//! operation's future was dropped. All tests run with this; a release build does without.
 
 use super::IoBuf;
 #[cfg(debug_assertions)]
@@ -20,30 +20,30 @@ pub(crate) enum Access {
 }
 
 /// A buffer that an operation uses, until this is dropped.
-pub(crate) struct Lent {
+pub(crate) struct Borrowed {
     buf: IoBuf,
     #[cfg(debug_assertions)]
     access: Access,
 }
 
-impl Lent {
-    /// Lends the buffer to an operation that begins.
+impl Borrowed {
+    /// Borrows the buffer for an operation that begins.
     ///
     /// # Panics
     /// In a build with debug assertions, when another operation uses some of the buffer in a way
     /// that conflicts.
-    pub(crate) fn new(buf: IoBuf, access: Access) -> Lent {
+    pub(crate) fn new(buf: IoBuf, access: Access) -> Borrowed {
         if access == Access::Write {
             buf.discard_checksums();
         }
         #[cfg(debug_assertions)]
         {
-            buf.lendings().lock().add(range_of(&buf), access);
-            Lent { buf, access }
+            buf.borrows().lock().add(range_of(&buf), access);
+            Borrowed { buf, access }
         }
         #[cfg(not(debug_assertions))]
         {
-            Lent { buf }
+            Borrowed { buf }
         }
     }
 
@@ -60,14 +60,14 @@ impl Lent {
     /// Pointer for an operation that writes.
     pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
         #[cfg(debug_assertions)]
-        assert_eq!(self.access, Access::Write, "the buffer was lent to be read");
+        assert_eq!(self.access, Access::Write, "the buffer was borrowed to be read");
         self.buf.ptr.as_ptr()
     }
 
     /// The operation fills the start of the buffer. Panics when `data` doesn't fit.
     pub(crate) fn fill(&self, data: &[u8]) {
         self.buf.check(&(0..data.len()));
-        // SAFETY: the destination was checked; the buffer was lent to this operation.
+        // SAFETY: the destination was checked; this operation has borrowed the buffer.
         unsafe { std::ptr::copy(data.as_ptr(), self.as_mut_ptr(), data.len()) }
     }
 
@@ -78,9 +78,9 @@ impl Lent {
 }
 
 #[cfg(debug_assertions)]
-impl Drop for Lent {
+impl Drop for Borrowed {
     fn drop(&mut self) {
-        self.buf.lendings().lock().remove(range_of(&self.buf), self.access);
+        self.buf.borrows().lock().remove(range_of(&self.buf), self.access);
     }
 }
 
@@ -92,7 +92,7 @@ fn range_of(buf: &IoBuf) -> AddressRange {
 
 /// Memory that buffers don't own.
 #[cfg(debug_assertions)]
-pub(super) static FOREIGN: Mutex<Lendings> = Mutex::new(Lendings(Vec::new()));
+pub(super) static FOREIGN: Mutex<Borrows> = Mutex::new(Borrows(Vec::new()));
 
 /// From the first address to the one after the last.
 #[cfg(debug_assertions)]
@@ -101,10 +101,10 @@ type AddressRange = (usize, usize);
 /// The parts of a piece of memory that operations use now.
 #[cfg(debug_assertions)]
 #[derive(Default)]
-pub(super) struct Lendings(Vec<(AddressRange, Access)>);
+pub(super) struct Borrows(Vec<(AddressRange, Access)>);
 
 #[cfg(debug_assertions)]
-impl Lendings {
+impl Borrows {
     fn add(&mut self, range: AddressRange, access: Access) {
         self.check(range, access);
         self.0.push((range, access));
@@ -128,17 +128,17 @@ impl Lendings {
 impl IoBuf {
     /// Panics in a build with debug assertions when an operation uses some of the buffer in a way
     /// that conflicts.
-    pub(super) fn check_not_lent(&self, _range: std::ops::Range<usize>, _access: Access) {
+    pub(super) fn check_not_borrowed(&self, _range: std::ops::Range<usize>, _access: Access) {
         #[cfg(debug_assertions)]
         {
             let start = self.as_ptr() as usize;
-            self.lendings().lock().check((start + _range.start, start + _range.end), _access);
+            self.borrows().lock().check((start + _range.start, start + _range.end), _access);
         }
     }
 
     #[cfg(debug_assertions)]
-    fn lendings(&self) -> &Mutex<Lendings> {
-        self.owner.as_ref().map_or(&FOREIGN, |block| &block.lendings)
+    fn borrows(&self) -> &Mutex<Borrows> {
+        self.owner.as_ref().map_or(&FOREIGN, |block| &block.borrows)
     }
 }
 
@@ -153,24 +153,24 @@ mod tests {
     #[test]
     fn a_buffer_that_is_being_filled_is_neither_read_nor_changed() {
         let buf = IoBuf::alloc(8192);
-        let lent = Lent::new(buf.slice(0..4096), Access::Write);
+        let borrowed = Borrowed::new(buf.slice(0..4096), Access::Write);
         assert!(panics(|| drop(buf.as_slice().to_vec())));
         assert!(panics(|| buf.copy_from(4095, b"ab")));
-        assert!(panics(|| drop(Lent::new(buf.slice(4000..5000), Access::Read))));
+        assert!(panics(|| drop(Borrowed::new(buf.slice(4000..5000), Access::Read))));
         buf.slice(4096..8192).copy_from(0, b"another part");
-        lent.fill(b"data");
-        drop(lent);
+        borrowed.fill(b"data");
+        drop(borrowed);
         assert_eq!(&buf.as_slice()[..4], b"data");
     }
 
     #[test]
     fn a_buffer_that_is_being_sent_is_read_but_not_changed() {
         let buf = IoBuf::alloc(4096);
-        let (one, two) = (Lent::new(buf.clone(), Access::Read), Lent::new(buf.clone(), Access::Read));
+        let (one, two) = (Borrowed::new(buf.clone(), Access::Read), Borrowed::new(buf.clone(), Access::Read));
         drop(one);
         assert_eq!(buf.as_slice().len(), 4096);
         assert!(panics(|| buf.zero(10..20)));
-        assert!(panics(|| drop(Lent::new(buf.clone(), Access::Write))));
+        assert!(panics(|| drop(Borrowed::new(buf.clone(), Access::Write))));
         drop(two);
         buf.zero(10..20);
     }
@@ -180,9 +180,9 @@ mod tests {
         let memory = Box::leak(Box::new([0_u8; 64]));
         // SAFETY: the memory is leaked, and nothing else refers to it.
         let buf = unsafe { IoBuf::from_raw(memory.as_mut_ptr(), 64) };
-        let lent = Lent::new(buf.slice(0..32), Access::Write);
+        let borrowed = Borrowed::new(buf.slice(0..32), Access::Write);
         assert!(panics(|| drop(buf.slice(31..33).as_slice().to_vec())));
         assert_eq!(buf.slice(32..64).as_slice(), [0; 32]);
-        drop(lent);
+        drop(borrowed);
     }
 }
