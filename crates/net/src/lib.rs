@@ -15,8 +15,10 @@
 //! retransmitted on the next connection until their time-out, so requests must tolerate
 //! retransmission. A retransmitted request never runs concurrently with its older copy. The server
 //! ends the old connection and waits for its running requests before it welcomes the new connection
-//! of the same client core. It doesn't wait for requests whose time-out has passed, because the
-//! client won't retransmit them. Such a request may hang for ever, and must not block the client's
+//! of the same client core. A request that hasn't begun, because it waits for what another client
+//! does, ends with its connection ([`Deadline::unless_disconnected`]): what it waits for may depend
+//! on the next connection. The server doesn't wait for requests whose time-out has passed, because
+//! the client won't retransmit them. Such a request may hang for ever, and must not block the client's
 //! other requests.
 //!
 //! With [`Security::Tls`] both ends authenticate before the first frame, with certificates of the
