@@ -1,6 +1,8 @@
 //! Memory that the kernel reads from and writes into.
 
 mod borrow_check;
+#[doc(hidden)]
+pub mod careless;
 
 pub(crate) use borrow_check::{Access, Borrowed};
 

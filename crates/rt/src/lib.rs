@@ -47,6 +47,8 @@ mod task;
 mod thread;
 mod timer;
 
+#[doc(hidden)]
+pub use buf::careless;
 pub use buf::{IO_ALIGNMENT, IoBuf};
 pub use clock::{draw_hash_keys, monotonic_ns, now, random_u64, secret_bytes, secret_u64};
 pub use disk::{
