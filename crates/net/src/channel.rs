@@ -111,7 +111,7 @@ impl Deadline {
     }
 
     /// The same for a request that came over a connection; `ended` is set when that has ended.
-    pub fn over(self, ended: Arc<Event>) -> Deadline {
+    pub fn of_connection(self, ended: Arc<Event>) -> Deadline {
         Deadline { connection_ended: Some(ended), ..self }
     }
 
@@ -121,15 +121,16 @@ impl Deadline {
             || self.at_ns != u64::MAX && rt::monotonic_ns() > self.at_ns
     }
 
-    /// Runs a wait of a request that hasn't begun, unless its connection ends; `None` then. Without
-    /// this, what the caller would send on its next connection could be what it waits for.
+    /// Runs a wait of a request that hasn't begun, unless its connection ends. Without this, what
+    /// the caller would send on its next connection could be what the request waits for.
     ///
-    /// `wait` is dropped when the connection ends.
-    pub async fn unless_disconnected<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
-        let Some(ended) = &self.connection_ended else { return Some(wait.await) };
+    /// # Errors
+    /// [`Deadline::error`] when the connection ends; `wait` is dropped then.
+    pub async fn unless_disconnected<T>(&self, wait: impl Future<Output = T>) -> Result<T> {
+        let Some(ended) = &self.connection_ended else { return Ok(wait.await) };
         match rt::select(wait, ended.wait()).await {
-            Either::First(outcome) => Some(outcome),
-            Either::Second(()) => None,
+            Either::First(outcome) => Ok(outcome),
+            Either::Second(()) => Err(self.error()),
         }
     }
 

@@ -250,8 +250,7 @@ impl Executors {
                 Attempt::StateChanged(changed) => {
                     self.counters.reruns.add(1);
                     // The partition may wait for the client's own state.
-                    let waited = deadline.unless_disconnected(changed.wait()).await;
-                    waited.ok_or_else(|| deadline.error())?;
+                    deadline.unless_disconnected(changed.wait()).await?;
                 }
                 Attempt::RemoteLeases(_) => return Err(bad_partition(home)),
                 Attempt::AfterCommit(ticket) => {

@@ -82,9 +82,8 @@ impl Commands {
                 TransactOutcome::Answered(answered) => break answered,
                 TransactOutcome::Leases(due) => {
                     // The session that is waited for may be waiting for a lease of this client.
-                    let waited = self.recalls.wait_for_acknowledgements(due);
-                    let waited = deadline.unless_disconnected(waited).await;
-                    waited.ok_or_else(|| deadline.error())?;
+                    let acknowledged = self.recalls.wait_for_acknowledgements(due);
+                    deadline.unless_disconnected(acknowledged).await?;
                     // The service answers no more requests; the client asks the next owner.
                     if self.serving.is_stopping() {
                         return Err(not_owner(first));

@@ -303,8 +303,7 @@ impl MetaService {
         deadline: &Deadline,
     ) -> Result<MetaResponse> {
         if self.grace.is_on() && !self.shares_partitions {
-            let waited = deadline.unless_disconnected(self.eviction.wait_for_grace()).await;
-            waited.ok_or_else(|| deadline.error())?;
+            deadline.unless_disconnected(self.eviction.wait_for_grace()).await?;
         }
         let answered = self.execute_at_home(request, session, deadline).await;
         let CommandAnswer { mut reply, granted, is_read_only } =
@@ -399,8 +398,7 @@ impl MetaService {
         if self.grace.is_on() && !matches!(request.op, MetaOp::Unlock { .. }) {
             // A session of the previous owner that has not reclaimed its locks yet may hold this
             // one.
-            let waited = deadline.unless_disconnected(self.eviction.wait_for_grace()).await;
-            waited.ok_or_else(|| deadline.error())?;
+            deadline.unless_disconnected(self.eviction.wait_for_grace()).await?;
         }
         match request.op {
             MetaOp::Lock { ino, family, owner, pid, kind, range, wait } => {

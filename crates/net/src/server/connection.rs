@@ -249,7 +249,7 @@ impl Connection {
 
     async fn receive_request(self: &Rc<Self>, header: Header, inbound: &mut Inbound) -> Result<(), Fault> {
         let deadline = Deadline::after(inbound.receive_stats().last_receive_ns.get(), header.deadline_ms)
-            .over(self.end_event.clone());
+            .of_connection(self.end_event.clone());
         self.check_payload_place(&header)?;
         let parts = [header.body_bytes, header.payload_bytes, header.reply_payload_bytes];
         let amount = parts.iter().map(|bytes| *bytes as usize).sum();

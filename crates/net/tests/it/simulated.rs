@@ -532,8 +532,7 @@ impl Handler<Step, Done> for Dependent {
             if step.caller == 2 {
                 self.has_arrived.set();
             } else {
-                let waited = deadline.unless_disconnected(self.has_arrived.wait()).await;
-                waited.ok_or_else(|| deadline.error())?;
+                deadline.unless_disconnected(self.has_arrived.wait()).await?;
                 assert!(!self.executed.swap(true, Ordering::SeqCst), "a step was executed twice");
             }
             Ok(Done { steps: step.sequence, sum: 0 })
