@@ -13,6 +13,8 @@ mod cli;
 mod cmd;
 mod control;
 mod detach;
+#[cfg(test)]
+mod documents;
 mod logging;
 mod mount_options;
 mod mount_watch;
