@@ -16,6 +16,7 @@ mod crash;
 mod data;
 mod directories;
 pub mod disk;
+mod documents;
 mod faults;
 mod flags;
 mod jobs;
@@ -225,6 +226,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::IDMAPPED_TESTS,
     machines::RANGE_TESTS,
     machines::ADDRESS_TESTS,
+    documents::TESTS,
 ];
 
 /// Returns all tests.

@@ -1,0 +1,181 @@
+//! The commands of documents, run as a reader would: each series of fenced `sh` blocks is one shell
+//! script, whose first failing command fails the test.
+//!
+//! The script runs in a folder of its own. Where a document says `/srv`, `/mnt`, `/etc` or `/var`,
+//! the script uses that folder below its own. Builds are left out: a `cargo` that does nothing is
+//! first in the path, and the binary under test is where a build would put it.
+
+use super::cleanup::{self, Resource};
+use super::mounts;
+use super::outcome::{At, TestResult, ensure};
+use super::stage::Stage;
+use super::{Scope, TestCase};
+use crate::{build, process};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+pub(super) const TESTS: &[TestCase] = &[
+    TestCase { name: "readme_commands_work", scope: Scope::Own, minutes: 5, run: readme },
+    TestCase { name: "getting_started_commands_work", scope: Scope::Own, minutes: 5, run: getting_started },
+];
+
+/// Deadline of one script.
+const SCRIPT_DEADLINE: Duration = Duration::from_secs(240);
+
+/// Folders of the machine that a script finds below its own folder.
+const MACHINE_FOLDERS: &[&str] = &["/srv", "/mnt", "/etc", "/var"];
+
+/// What the script does at the beginning: every failure ends it, and each command is printed.
+const PREAMBLE: &str = "set -eu -o pipefail\nshopt -s expand_aliases\n";
+
+/// A folder in which documents' commands run.
+struct Sandbox {
+    folder: PathBuf,
+}
+
+impl Sandbox {
+    fn new(stage: &Stage, name: &str) -> TestResult<Sandbox> {
+        let (weft, folder) = (stage.binary()?, stage.base(name)?);
+        let programs = folder.join("bin");
+        let release = folder.join("target/release");
+        for made in [&programs, &release, &folder.join("srv"), &folder.join("mnt/weft")] {
+            fs::create_dir_all(made).at(made.display())?;
+        }
+        for path in [programs.join("weft"), release.join("weft")] {
+            symlink(weft, &path).at(path.display())?;
+        }
+        // The programs are built already, and the disks are folders.
+        for name in ["cargo", "mkfs.xfs"] {
+            let path = programs.join(name);
+            fs::write(&path, "#!/bin/sh\nexit 0\n").at(path.display())?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).at(path.display())?;
+        }
+        let makefile = folder.join("Makefile");
+        symlink(build::root().join("Makefile"), &makefile).at(makefile.display())?;
+        Ok(Sandbox { folder })
+    }
+
+    /// Moves paths of the machine into the sandbox. Mounting a disk becomes making a folder.
+    fn adapt(&self, line: &str) -> String {
+        let folder = self.folder.to_string_lossy();
+        let moved = MACHINE_FOLDERS.iter().fold(line.to_string(), |line, top| {
+            line.replace(&format!(" {top}/"), &format!(" {folder}{top}/"))
+        });
+        moved.replace("mount /dev/nvme1n1", "mkdir -p").replace("mount /dev/nvme2n1", "mkdir -p")
+    }
+
+    /// Runs blocks as one script.
+    fn run(&self, blocks: &[Vec<String>]) -> TestResult<String> {
+        let lines = blocks.iter().flatten().map(|line| self.adapt(line));
+        let script = PREAMBLE.to_string() + &lines.collect::<Vec<_>>().join("\n") + "\n";
+        let file = self.folder.join("script");
+        fs::write(&file, &script).at(file.display())?;
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("bash");
+        command.arg("-x").arg(&file).current_dir(&self.folder);
+        command.env("PATH", format!("{}:{path}", self.folder.join("bin").display()));
+        // The documents' paths of the build.
+        command.env_remove("CARGO_TARGET_DIR").env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+        Ok(process::run_ok(&mut command, SCRIPT_DEADLINE)?.stdout)
+    }
+
+    /// Registers the mount points that the script uses.
+    fn register_mounts(&self) {
+        self.mount_points().into_iter().for_each(|path| cleanup::register(Resource::Mount(path)));
+    }
+
+    fn mount_points(&self) -> Vec<PathBuf> {
+        vec![self.folder.join("mnt"), self.folder.join("mnt/weft")]
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        for path in self.mount_points() {
+            // Without its mount, a process that still serves it ends.
+            if mounts::find(&path).is_some() {
+                mounts::force_unmount(&path);
+            }
+            cleanup::unregister(&Resource::Mount(path));
+        }
+    }
+}
+
+/// Returns the `sh` blocks below a heading of a document, in order.
+fn blocks(document: &str, heading: &str) -> Vec<Vec<String>> {
+    let (mut found, mut is_below) = (Vec::new(), false);
+    let mut block: Option<Vec<String>> = None;
+    for line in document.lines() {
+        match (line, &mut block) {
+            ("```", Some(_)) => found.extend(block.take().filter(|_| is_below)),
+            (_, Some(lines)) => lines.push(line.to_string()),
+            ("```sh", None) => block = Some(Vec::new()),
+            (_, None) if line.starts_with("## ") => is_below = line[3..] == *heading,
+            (_, None) => {}
+        }
+    }
+    found
+}
+
+/// Returns the blocks below several headings; each must have one.
+fn series(document: &str, headings: &[&str]) -> TestResult<Vec<Vec<String>>> {
+    let path = build::root().join(document);
+    let text = fs::read_to_string(&path).at(path.display())?;
+    let mut found = Vec::new();
+    for heading in headings {
+        let below = blocks(&text, heading);
+        ensure!(!below.is_empty(), "{document} has no commands below {heading:?}");
+        found.extend(below);
+    }
+    Ok(found)
+}
+
+fn readme(stage: &Stage) -> TestResult {
+    let sandbox = Sandbox::new(stage, "readme")?;
+    sandbox.register_mounts();
+    let printed = sandbox.run(&series("README.md", &["Two commands", "Five minutes"])?)?;
+    ensure!(printed.contains("\nsame\n"), "the files differ after the restart:\n{printed}");
+    ensure!(printed.contains("\nclean: "), "weft fsck didn't find everything in order:\n{printed}");
+    ensure!(is_stopped(&sandbox.folder.join("mnt")), "make down left a mount");
+    Ok(())
+}
+
+fn getting_started(stage: &Stage) -> TestResult {
+    let sandbox = Sandbox::new(stage, "getting_started")?;
+    sandbox.register_mounts();
+    let headings = ["Put the targets on your disks", "Choose how files are striped", "Stop, check, remove"];
+    let printed = sandbox.run(&series("docs/guide/getting-started.md", &headings)?)?;
+    ensure!(printed.contains("clean: "), "weft fsck didn't find everything in order:\n{printed}");
+    ensure!(is_stopped(&sandbox.folder.join("mnt/weft")), "weft down left a mount");
+    ensure!(!sandbox.folder.join("srv/weft").exists(), "the state directory is left");
+    Ok(())
+}
+
+fn is_stopped(mount: &Path) -> bool {
+    mounts::find(mount).is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_a_section_are_found() {
+        let text = "# A\n```sh\nfirst\n```\n## B\n```sh\nsecond\nthird\n```\n```\nother\n```\n## C\n```sh\nlast\n```\n";
+        assert_eq!(blocks(text, "B"), [vec!["second".to_string(), "third".to_string()]]);
+        assert!(blocks(text, "D").is_empty());
+    }
+
+    #[test]
+    fn paths_of_the_machine_move_into_the_sandbox() {
+        let sandbox = Sandbox { folder: "/tmp/s".into() };
+        assert_eq!(
+            sandbox.adapt("mkfs.xfs /dev/nvme1n1 && mount /dev/nvme1n1 /srv/nvme1"),
+            "mkfs.xfs /dev/nvme1n1 && mkdir -p /tmp/s/srv/nvme1"
+        );
+        assert_eq!(sandbox.adapt("weft down --dir /srv/weft"), "weft down --dir /tmp/s/srv/weft");
+    }
+}
