@@ -5,16 +5,23 @@ SEEDS ?= 100
 
 CARGO_BIN := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEFT      := $(CARGO_BIN)/release/weft
-# In the profile of `make up`, so that its programs are not compiled again.
-XTASK     := cargo run --quiet --release --package xtask --
+# weft is linked statically, with musl: one binary for all distributions.
+STATIC    := $(shell uname -m)-unknown-linux-musl
+# In the profile and for the target of `make up`, so that its programs are not compiled again.
+XTASK     := cargo run --quiet --release --target $(STATIC) --package xtask --
 
-.PHONY: up down demo check test sim bench docs deb install tools fuse
+.PHONY: up release down demo check test sim bench docs deb install tools fuse
 
 ## up: build weft, run a whole cluster on this machine and mount it at ./mnt
-up: tools fuse
-	cargo build --release --package weft
+up: release fuse
 	mkdir -p $(MOUNT)
 	$(WEFT) up --dir $(DIR) --mount $(MOUNT) --detach
+
+## release: the static binary, at target/release/weft
+release: tools
+	cargo build --release --target $(STATIC) --package weft
+	@mkdir -p $(CARGO_BIN)/release
+	@ln -f $(CARGO_BIN)/$(STATIC)/release/weft $(WEFT)
 
 ## down: unmount and stop
 down:
@@ -50,21 +57,23 @@ deb: tools
 	$(XTASK) deb $(if $(BINARY),--binary $(BINARY))
 
 ## install: weft in the system's path and the helper of mount(8)
-install: tools
-	cargo build --release --package weft
+install: release
 	install -m 755 $(WEFT) /usr/local/bin/weft
 	/usr/local/bin/weft install-helper
 
-# What building needs on a bare Debian machine.
+# What building needs on a bare Debian machine: musl-gcc compiles the C parts of the static binary.
 tools:
-	@command -v cc >/dev/null || { \
+	@command -v cc >/dev/null && command -v musl-gcc >/dev/null || { \
 	    [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q && \
-	    apt-get install -y -q --no-install-recommends build-essential; } || { \
-	    echo "error: no C compiler; hint: apt-get install build-essential"; exit 1; }
+	    apt-get install -y -q --no-install-recommends build-essential musl-tools; } || { \
+	    echo "error: no C compiler for static binaries; hint: apt-get install build-essential musl-tools"; exit 1; }
 	@command -v cargo >/dev/null || { \
 	    echo "error: no Rust toolchain (weft needs 1.89 or later; Debian's own is older)"; \
 	    echo "hint: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y, then open a new shell"; \
 	    exit 1; }
+	@[ -d "$$(rustc --print target-libdir --target $(STATIC))" ] || rustup target add $(STATIC) || { \
+	    echo "error: the Rust toolchain has no libraries for static binaries"; \
+	    echo "hint: rustup target add $(STATIC)"; exit 1; }
 
 # What mounting needs.
 fuse:

@@ -66,10 +66,9 @@ fn pack(binary: &Path, out: &Path, compression: &str) -> Result<PathBuf, String>
     stage(&root, binary).map_err(staged)?;
     // Lines and types are for debuggers; function names stay, for backtraces of panics.
     process::run_ok(Command::new("strip").arg("--strip-debug").arg(root.join(BINARY)), DEADLINE)?;
-    let glibc = needed_glibc(&fs::read(root.join(BINARY)).map_err(staged)?).ok_or_else(|| {
-        format!("{} doesn't import glibc symbols; is it a Linux program?", binary.display())
-    })?;
-    control(&root, version, architecture, &glibc).map_err(staged)?;
+    let libraries = libraries(&fs::read(root.join(BINARY)).map_err(staged)?)
+        .ok_or_else(|| format!("{} is not a Linux program of this machine", binary.display()))?;
+    control(&root, version, architecture, libraries.as_deref()).map_err(staged)?;
     let mut pack = Command::new("dpkg-deb");
     pack.args(["--build", "--root-owner-group"]).arg(format!("-Z{compression}")).arg(&root).arg(&package);
     process::run_ok(&mut pack, DEADLINE)?;
@@ -102,7 +101,7 @@ fn stage(root: &Path, binary: &Path) -> std::io::Result<()> {
 }
 
 /// Writes the package's control files.
-fn control(root: &Path, version: &str, architecture: &str, glibc: &str) -> std::io::Result<()> {
+fn control(root: &Path, version: &str, architecture: &str, libraries: Option<&str>) -> std::io::Result<()> {
     let folder = root.join("DEBIAN");
     let (sums, bytes) = sums(root)?;
     fs::create_dir_all(&folder)?;
@@ -111,11 +110,12 @@ fn control(root: &Path, version: &str, architecture: &str, glibc: &str) -> std::
         install(&build::root().join("deploy/debian").join(script), &folder.join(script), 0o755)?;
     }
     let size = bytes.div_ceil(1024);
+    let depends = libraries.map_or(String::new(), |libraries| format!("Depends: {libraries}\n"));
     fs::write(
         folder.join("control"),
         format!(
             "Package: weft\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: the authors of weft <weft@localhost>\n\
-             Installed-Size: {size}\nSection: admin\nPriority: optional\nDepends: libc6 (>= {glibc}), libgcc-s1\n\
+             Installed-Size: {size}\nSection: admin\nPriority: optional\n{depends}\
              Recommends: chrony | time-daemon\nSuggests: xfsprogs\nDescription: parallel file system\n \
              Files striped over the disks of many machines, in one POSIX namespace.\n \
              One binary is server, client and command line.\n"
@@ -135,6 +135,14 @@ fn sums(root: &Path) -> std::io::Result<(String, u64)> {
     }
     let done = process::run_ok(&mut command, DEADLINE).map_err(std::io::Error::other)?;
     Ok((done.stdout, bytes))
+}
+
+/// Returns the packages of the libraries that a program needs; a static one needs none.
+fn libraries(program: &[u8]) -> Option<Option<String>> {
+    if build::is_static(program)? {
+        return Some(None);
+    }
+    Some(Some(format!("libc6 (>= {}), libgcc-s1", needed_glibc(program)?)))
 }
 
 /// Returns the newest version of glibc among the symbols that a program imports.

@@ -115,7 +115,7 @@ impl Session {
 
     /// Like [`Session::mount`], for a client that may get successor sessions.
     pub fn mount_with_failover(client: Arc<SessionFailover>, options: MountOptions) -> Result<Session> {
-        let wants_uring = options.transport != Transport::Dev;
+        let wants_uring = options.transport != Transport::Dev && transport::has_ring_for_commands();
         if wants_uring {
             transport::enable_uring();
         }

@@ -1,9 +1,10 @@
 //! The ring of one core and the operations in flight on it.
 
 use crate::buf::Borrowed;
+use crate::core_ring::{CoreRing, Form};
+use io_uring::opcode;
 use io_uring::squeue::{Entry, Entry128};
-use io_uring::types::{Fd, SubmitArgs, Timespec};
-use io_uring::{IoUring, cqueue, opcode};
+use io_uring::types::Fd;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -14,11 +15,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Submission entries. A full queue is submitted early, so this bounds a batch, not the operations
-/// in flight.
-const SUBMISSION_ENTRIES: u32 = 256;
-/// Completion entries; the kernel buffers any overflow and delivers it later.
-const COMPLETION_ENTRIES: u32 = 4 * SUBMISSION_ENTRIES;
 /// Operations in flight on one core; above that new ones fail with `EAGAIN`.
 const MAX_OPERATIONS: usize = 1 << 16;
 /// Longest time that an ending core waits for operations that can't be cancelled before it leaks
@@ -29,8 +25,6 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 const WAKE_TOKEN: u64 = u64::MAX;
 /// Token of cancellations, whose results are ignored.
 const CANCEL_TOKEN: u64 = u64::MAX - 1;
-
-type Ring = IoUring<Entry128, cqueue::Entry>;
 
 /// Memory and descriptors that the kernel uses during an operation, kept alive until its completion
 /// even if its future is dropped.
@@ -106,7 +100,9 @@ const NONE: usize = usize::MAX;
 
 /// The ring and the slots of its operations.
 pub(crate) struct Driver {
-    ring: Ring,
+    ring: CoreRing,
+    /// Whether driver commands, which need 128-byte entries, are possible.
+    has_large_entries: bool,
     slots: Vec<Slot>,
     free: usize,
     in_flight: usize,
@@ -120,8 +116,10 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(eventfd: Arc<OwnedFd>) -> io::Result<Driver> {
+        let (ring, form) = set_up_ring()?;
         Ok(Driver {
-            ring: set_up_ring()?,
+            ring,
+            has_large_entries: form != Form::Plain,
             slots: Vec::new(),
             free: NONE,
             in_flight: 0,
@@ -130,6 +128,11 @@ impl Driver {
             wake_counter: Box::new(UnsafeCell::new(0)),
             wake_armed: false,
         })
+    }
+
+    /// Whether driver commands are possible.
+    pub(crate) fn has_large_entries(&self) -> bool {
+        self.has_large_entries
     }
 
     /// Queues an operation. It is submitted with the next batch.
@@ -213,27 +216,16 @@ impl Driver {
     /// call only if there is something to do.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
         self.refill();
-        let needs_kernel = {
-            let queue = self.ring.submission();
-            !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
-        };
-        if needs_kernel { ignore_early_end(self.ring.submit()) } else { Ok(()) }
+        if self.ring.needs_kernel() { ignore_early_end(self.ring.submit()) } else { Ok(()) }
     }
 
     /// Submits queued entries and waits for a completion, at most for `timeout`.
     pub(crate) fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.refill();
-        if !self.backlog.is_empty() || !self.ring.completion().is_empty() {
+        if !self.backlog.is_empty() || self.ring.has_completions() {
             return self.submit();
         }
-        match timeout {
-            None => ignore_early_end(self.ring.submit_and_wait(1)),
-            Some(timeout) => {
-                let timespec = Timespec::from(timeout);
-                let args = SubmitArgs::new().timespec(&timespec);
-                ignore_early_end(self.ring.submitter().submit_with_args(1, &args))
-            }
-        }
+        ignore_early_end(self.ring.submit_and_wait(timeout))
     }
 
     /// Takes completions off the ring. Their wakers go to `woken`, to be woken when the driver is
@@ -241,7 +233,7 @@ impl Driver {
     /// reason.
     pub(crate) fn reap(&mut self, woken: &mut Vec<Waker>, released: &mut Vec<KeepAlive>) {
         loop {
-            let Some(completion) = self.ring.completion().next() else { return };
+            let Some(completion) = self.ring.next_completion() else { return };
             match completion.user_data() {
                 CANCEL_TOKEN => {}
                 WAKE_TOKEN => self.wake_armed = false,
@@ -302,7 +294,7 @@ impl Driver {
     unsafe fn push(&mut self, entry: Entry128) {
         self.refill();
         // SAFETY: the caller vouches for what the entry points to.
-        if !self.backlog.is_empty() || unsafe { self.ring.submission().push(&entry) }.is_err() {
+        if !self.backlog.is_empty() || unsafe { self.ring.push(&entry) }.is_err() {
             self.backlog.push_back(entry);
             self.refill();
         }
@@ -313,9 +305,9 @@ impl Driver {
     fn refill(&mut self) {
         while let Some(entry) = self.backlog.front() {
             // SAFETY: the code that queued the entry vouched for what it points to.
-            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+            if unsafe { self.ring.push(entry) }.is_ok() {
                 self.backlog.pop_front();
-            } else if self.ring.submit().is_err() || self.ring.submission().is_full() {
+            } else if self.ring.submit().is_err() || self.ring.is_submission_full() {
                 return;
             }
         }
@@ -357,24 +349,14 @@ impl Driver {
     }
 }
 
-/// Sets up a ring with flags for a single submitting thread, or a plain one where the kernel lacks
-/// them.
-fn set_up_ring() -> io::Result<Ring> {
-    let tuned = Ring::builder()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_taskrun_flag()
-        .setup_submit_all()
-        .setup_cqsize(COMPLETION_ENTRIES)
-        .build(SUBMISSION_ENTRIES);
-    let ring =
-        tuned.or_else(|_| Ring::builder().setup_cqsize(COMPLETION_ENTRIES).build(SUBMISSION_ENTRIES))?;
+fn set_up_ring() -> io::Result<(CoreRing, Form)> {
+    let (ring, form) = CoreRing::set_up()?;
     if let Some(cpus) = crate::numa::worker_cpus() {
         // Blocking operations of a ring run on kernel threads, which don't inherit the CPUs of the
         // ring's thread. On other CPUs they are slower.
-        let _ = ring.submitter().register_iowq_aff(&crate::thread::cpu_set(cpus));
+        let _ = ring.bind_kernel_threads(&crate::thread::cpu_set(cpus));
     }
-    Ok(ring)
+    Ok((ring, form))
 }
 
 /// Disposes of the result of an operation whose future was dropped.

@@ -107,6 +107,11 @@ impl Core {
         }
     }
 
+    /// Whether driver commands are possible on this core's ring.
+    pub(crate) fn has_large_entries(&self) -> bool {
+        self.driver.borrow().as_ref().is_some_and(Driver::has_large_entries)
+    }
+
     /// The result of an operation.
     pub(crate) fn poll_op(&self, id: OpId, cx: &mut Context<'_>) -> Poll<i32> {
         match &mut *self.driver.borrow_mut() {

@@ -29,9 +29,11 @@ mod blocking;
 mod buf;
 mod clock;
 mod context;
+mod core_ring;
 mod disk;
 mod driver;
 mod executor;
+mod io_uring_support;
 mod join;
 mod local;
 mod log_rate_limit;
@@ -57,6 +59,7 @@ pub use disk::{
     sync_filesystem, unsynced_data_verifier, unsynced_data_verifier_of_machine,
 };
 pub use executor::block_on;
+pub use io_uring_support::{IoUringSupport, io_uring_support};
 pub use join::{join_all, spawn, yield_now};
 pub use local::{local, process_wide};
 pub use log_rate_limit::LogRateLimit;

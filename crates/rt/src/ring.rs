@@ -1,6 +1,7 @@
 //! Ring operations that don't concern files: driver commands, and readiness.
 
 use crate::buf::{Access, Borrowed, IoBuf};
+use crate::context;
 use crate::driver::{KeepAlive, OnDrop, large, to_result};
 use crate::op::Op;
 use io_uring::squeue::Entry128;
@@ -9,7 +10,8 @@ use std::io;
 use std::os::fd::RawFd;
 
 /// Sends a driver command (`IORING_OP_URING_CMD`) with 80 bytes of payload and returns the driver's
-/// result, negative for an error number. `addr` and `len` fill the entry's fields of these names.
+/// result, negative for an error number: `EOPNOTSUPP` where entries have 64 bytes
+/// ([`crate::IoUringSupport`]). `addr` and `len` fill the entry's fields of these names.
 ///
 /// The driver reads and fills `buffers` until the completion. The command isn't cancelled when the
 /// future is dropped.
@@ -23,6 +25,12 @@ pub async unsafe fn uring_cmd(
     (addr, len): (u64, u32),
     buffers: [Option<IoBuf>; 2],
 ) -> i32 {
+    match context::require_core() {
+        Ok(core) if core.has_large_entries() => {}
+        // The second half of the command would be lost.
+        Ok(_) => return -libc::EOPNOTSUPP,
+        Err(e) => return -e.raw_os_error().unwrap_or(libc::EINVAL),
+    }
     let mut entry = opcode::UringCmd80::new(Fd(fd), cmd_op).cmd(cmd).build();
     set_addr_and_len(&mut entry, addr, len);
     let bufs = buffers.map(|buf| buf.map(|buf| Borrowed::new(buf, Access::Write)));

@@ -59,9 +59,9 @@ impl SharedMemory {
             check(libc::fstatfs(fd.as_raw_fd(), &raw mut system))?;
             let mut status: libc::stat = std::mem::zeroed();
             check(libc::fstat(fd.as_raw_fd(), &raw mut status))?;
-            (system.f_type, status.st_size)
+            (system.f_type as u64, status.st_size)
         };
-        if kind != libc::TMPFS_MAGIC {
+        if kind != libc::TMPFS_MAGIC as u64 {
             return Err(refused("the memory is of an unsupported type"));
         }
         match usize::try_from(len) {

@@ -119,7 +119,9 @@ pub fn allowed_cpus() -> Vec<usize> {
 }
 
 fn schedule_as_batch() {
-    let parameters = libc::sched_param { sched_priority: 0 };
+    // The kernel's sched_param: that of a C library may be larger. A system call, because the
+    // function of musl refuses every class.
+    let priority: libc::c_int = 0;
     // SAFETY: the pointer is to valid parameters; 0 names the calling thread.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters) };
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_BATCH, &raw const priority) };
 }

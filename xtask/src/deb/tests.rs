@@ -123,3 +123,26 @@ fn systemd_finds_nothing_odd_in_the_units() {
         assert!(judged.code() == 0 && judged.tail().is_empty(), "{name}: {judged:?}");
     }
 }
+
+/// A program with a header table of one entry, of the given kind.
+fn elf(kind: u8, tail: &[u8]) -> Vec<u8> {
+    let mut program = b"\x7fELF\x02\x01".to_vec();
+    program.resize(64, 0);
+    (program[32], program[54], program[56]) = (64, 56, 1);
+    program.push(kind);
+    program.resize(120, 0);
+    program.extend_from_slice(tail);
+    program
+}
+
+#[test]
+fn a_static_binary_depends_on_no_library() {
+    // Kinds of program headers: PT_LOAD, PT_INTERP.
+    let (load, interpreter) = (1, 3);
+    assert_eq!(libraries(&elf(load, b"GLIBC_2.34\0")), Some(None));
+    assert_eq!(
+        libraries(&elf(interpreter, b"GLIBC_2.34\0")),
+        Some(Some("libc6 (>= 2.34), libgcc-s1".into()))
+    );
+    assert_eq!(libraries(b"#!/bin/sh"), None);
+}

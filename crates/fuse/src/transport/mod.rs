@@ -57,6 +57,11 @@ pub(crate) fn enable_uring() {
     }
 }
 
+/// Returns whether the rings of this process can send FUSE commands to the kernel.
+pub(crate) fn has_ring_for_commands() -> bool {
+    rt::io_uring_support().is_ok_and(|support| support.has_large_entries)
+}
+
 /// Returns the error for a mount that requires io_uring.
 pub(crate) fn uring_missing() -> Error {
     Error::new(Errno::EOPNOTSUPP, "the kernel does not offer FUSE over io_uring").hint(format!(

@@ -235,7 +235,7 @@ impl RealFile {
             (map.start, map.length) = (rest.start, rest.end - rest.start);
             // SAFETY: the structure is that of the request, and has room for as many extents as it
             // says.
-            check(unsafe { libc::ioctl(self.fd.as_raw_fd(), FS_IOC_FIEMAP, &raw mut *map) })?;
+            check(unsafe { libc::ioctl(self.fd.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut *map) })?;
             let found = &map.extents[..(map.mapped as usize).min(EXTENTS)];
             found.iter().for_each(|extent| gaps.skip(extent.logical..extent.logical + extent.length));
             if found.len() < EXTENTS {

@@ -72,7 +72,7 @@ impl DescriptorMessage {
             let message = self.control.get().cast::<libc::cmsghdr>();
             let rights =
                 (*message).cmsg_level == libc::SOL_SOCKET && (*message).cmsg_type == libc::SCM_RIGHTS;
-            let whole = (*message).cmsg_len >= message_bytes();
+            let whole = (*message).cmsg_len as usize >= message_bytes();
             (*message).cmsg_len = 0;
             (rights && whole).then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(message).cast::<RawFd>().read()))
         }

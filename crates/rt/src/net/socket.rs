@@ -284,7 +284,7 @@ impl Message {
         // SAFETY: an all-zero msghdr is valid.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_iov = vector.as_mut_ptr();
-        header.msg_iovlen = vector.len();
+        header.msg_iovlen = vector.len() as _;
         let borrowed = pieces.into_iter().map(|piece| Borrowed::new(piece, Access::Read)).collect();
         Box::new(Message { header, _vector: vector, _pieces: borrowed })
     }

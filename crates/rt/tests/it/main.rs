@@ -6,5 +6,6 @@ mod cores;
 mod files;
 mod locks;
 mod network;
+mod plain_ring;
 mod simulation;
 mod sockets;

@@ -193,10 +193,23 @@ pub fn prepare_process() -> Result<()> {
     require_io_uring()
 }
 
-/// Checks that the kernel offers io_uring.
+/// Checks that the kernel offers io_uring with all that weft needs, and logs what it does without.
 fn require_io_uring() -> Result<()> {
-    rt::block_on(async {}).map_err(|e| {
+    let support = rt::io_uring_support().map_err(|e| {
         Error::new(Errno::EOPNOTSUPP, format!("io_uring is not available: {e}"))
             .hint("sysctl kernel.io_uring_disabled=0; a container must allow its system calls (seccomp)")
-    })
+    })?;
+    for fallback in support.fallbacks() {
+        tracing::debug!("io_uring: {fallback}");
+    }
+    require_operations(&support)
+}
+
+fn require_operations(support: &rt::IoUringSupport) -> Result<()> {
+    if support.missing.is_empty() {
+        return Ok(());
+    }
+    let missing = support.missing.join(", ");
+    Err(Error::new(Errno::EOPNOTSUPP, format!("io_uring of this kernel lacks: {missing}"))
+        .hint("weft needs Linux 5.14 or later; uname -r shows the version that runs"))
 }
