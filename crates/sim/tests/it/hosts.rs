@@ -94,12 +94,13 @@ fn two_power_losses_of_the_store_lose_nothing_visible() {
     run_hosts_seed(41062, options).unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// Clients overwrite each other's blocks. Each of these seeds once had a write that was repeated
-/// after its connection broke, and undid another client's later write that had observed it.
+/// Clients overwrite each other's blocks. Seed 2004 fails without the duplicate request cache of
+/// storage: a write that is repeated after its connection broke undoes another client's later write
+/// that had observed it.
 #[test]
 fn conflicting_writes_are_linearizable() {
     let options = HostsOptions { clients: 3, faults: 60, shared_writes: true, ..HostsOptions::default() };
-    for &seed in first_of(&[128, 141, 185, 187], 2) {
+    for &seed in first_of(&[2004, 128, 141], 2) {
         run_hosts_seed(seed, options).unwrap_or_else(|violation| panic!("{violation}"));
     }
 }
@@ -124,23 +125,37 @@ fn several_metadata_services_are_linearizable() {
 /// 1265 fails without the code that it tests: the end of a session is sent twice, because the
 /// connection breaks before the answer, and the second one succeeds, too.
 ///
-/// The others found faults before the simulation ran the code of real nodes; their runs are
-/// different now. 242 and 280: targets refused a session that the metadata services counted as
-/// alive, which gave up its leases without reporting its writes. 143: a new owner dropped the
-/// inline copy of a file after its chunks had been deleted. 348: a service that was counted as
-/// online again answered from stale memory. 1046: the reply to a report that ended a session's
-/// changes of a file was lost, so the report of later appends didn't extend the file.
+/// The other seeds found faults before the simulation ran the code of real nodes; their runs are
+/// different now. Unit tests of `namespace` and `client` have the cases of 143 and 1046: a new owner
+/// dropped the inline copy of a file after its chunks had been deleted; the reply to a report that
+/// ended a session's changes of a file was lost, so later appends didn't extend the file.
 #[test]
 fn metadata_services_with_a_shared_store_are_linearizable() {
     let mixed = HostsOptions { clients: 3, metas: 2, ..HostsOptions::default() };
     let shared = HostsOptions { shared_writes: true, ..mixed };
     for (options, seeds) in
-        [(mixed, first_of(&[1265, 242, 280], 2)), (shared, first_of(&[100, 143, 348, 1046], 2))]
+        [(mixed, first_of(&[1265, 242], 1)), (shared, first_of(&[100, 143, 1046], 2))]
     {
         for &seed in seeds {
             run_hosts_seed(seed, options).unwrap_or_else(|violation| panic!("{violation}"));
         }
     }
+}
+
+/// Targets refuse a session that the metadata services count as alive. This seed fails if its client
+/// gives up its leases then, although it can't report what it has written.
+#[test]
+fn a_session_that_a_target_refuses_gives_up_no_lease() {
+    let options = HostsOptions {
+        clients: 3,
+        applications: 1,
+        metas: 2,
+        faults: 60,
+        shared_writes: true,
+        write_behind: true,
+        ..HostsOptions::default()
+    };
+    run_hosts_seed(6117, options).unwrap_or_else(|violation| panic!("{violation}"));
 }
 
 /// A connection breaks while another service takes over partitions. A request on the old connection
@@ -154,7 +169,8 @@ fn a_reset_during_a_takeover_ends_no_session() {
 
 /// A metadata service and a client reach each other, but not management, which gives the service's
 /// partitions to another one. These seeds fail if the service's lease doesn't end: it answers from
-/// its caches what has changed.
+/// its caches what has changed. Seed 12 also fails if a service that is counted as online again
+/// answers before it has read the owner records: its caches are stale then, too.
 #[test]
 fn a_metadata_service_that_is_cut_off_with_a_client_answers_nothing_stale() {
     let options = HostsOptions {
