@@ -37,7 +37,7 @@ impl DescriptorMessage {
                 let message = control.as_mut_ptr().cast::<libc::cmsghdr>();
                 (*message).cmsg_level = libc::SOL_SOCKET;
                 (*message).cmsg_type = libc::SCM_RIGHTS;
-                (*message).cmsg_len = message_bytes() as _;
+                (*message).cmsg_len = message_bytes();
                 libc::CMSG_DATA(message).cast::<RawFd>().write(fd.as_raw_fd());
             }
         }
@@ -59,7 +59,7 @@ impl DescriptorMessage {
             header.msg_iovlen = 1;
             header.msg_control = rights_message.control.get().cast();
             // Not a byte more: a second descriptor would fit into the alignment padding.
-            header.msg_controllen = message_bytes() as _;
+            header.msg_controllen = message_bytes();
         }
         rights_message
     }
@@ -72,7 +72,7 @@ impl DescriptorMessage {
             let message = self.control.get().cast::<libc::cmsghdr>();
             let rights =
                 (*message).cmsg_level == libc::SOL_SOCKET && (*message).cmsg_type == libc::SCM_RIGHTS;
-            let whole = (*message).cmsg_len as usize >= message_bytes();
+            let whole = (*message).cmsg_len >= message_bytes();
             (*message).cmsg_len = 0;
             (rights && whole).then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(message).cast::<RawFd>().read()))
         }
@@ -94,9 +94,11 @@ impl Drop for DescriptorMessage {
 }
 
 /// Bytes of a control message with one descriptor.
-fn message_bytes() -> usize {
+/// In the type of `cmsg_len`, which C libraries define differently.
+fn message_bytes<T: TryFrom<libc::c_uint, Error: std::fmt::Debug>>() -> T {
     // SAFETY: a computation.
-    unsafe { libc::CMSG_LEN(size_of::<RawFd>() as libc::c_uint) as usize }
+    let bytes = unsafe { libc::CMSG_LEN(size_of::<RawFd>() as libc::c_uint) };
+    T::try_from(bytes).expect("a message with one descriptor is short")
 }
 
 impl RealSocket {
