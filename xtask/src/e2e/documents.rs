@@ -13,13 +13,14 @@ use super::{Scope, TestCase};
 use crate::{build, process};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "readme_commands_work", scope: Scope::Own, minutes: 5, run: readme },
     TestCase { name: "getting_started_commands_work", scope: Scope::Own, minutes: 5, run: getting_started },
+    TestCase { name: "cluster_guide_commands_work", scope: Scope::Own, minutes: 5, run: cluster_guide },
 ];
 
 /// Deadline of one script.
@@ -27,6 +28,15 @@ const SCRIPT_DEADLINE: Duration = Duration::from_secs(240);
 
 /// Folders of the machine that a script finds below its own folder.
 const MACHINE_FOLDERS: &[&str] = &["/srv", "/mnt", "/etc", "/var"];
+
+/// State directories that the documents use, below the sandbox.
+const STATE_DIRS: &[&str] = &["weft-data", "srv/weft", "var/lib/weft/main"];
+
+/// Mount points that they use.
+const MOUNT_POINTS: &[&str] = &["mnt", "mnt/weft"];
+
+/// Where mounts log, and services whose state directory is on another disk.
+const LOGS: &str = "/var/log/weft";
 
 /// What the script does at the beginning: every failure ends it, and each command is printed.
 const PREAMBLE: &str = "set -eu -o pipefail\nshopt -s expand_aliases\n";
@@ -41,7 +51,8 @@ impl Sandbox {
         let (weft, folder) = (stage.binary()?, stage.base(name)?);
         let programs = folder.join("bin");
         let release = folder.join("target/release");
-        for made in [&programs, &release, &folder.join("srv"), &folder.join("mnt/weft")] {
+        let made = ["srv/nvme1", "mnt/weft", "etc/weft", "var/lib/weft"].map(|name| folder.join(name));
+        for made in made.iter().chain([&programs, &release]) {
             fs::create_dir_all(made).at(made.display())?;
         }
         for path in [programs.join("weft"), release.join("weft")] {
@@ -84,11 +95,28 @@ impl Sandbox {
 
     /// Registers the mount points that the script uses.
     fn register_mounts(&self) {
-        self.mount_points().into_iter().for_each(|path| cleanup::register(Resource::Mount(path)));
+        self.mount_points().for_each(|path| cleanup::register(Resource::Mount(path)));
     }
 
-    fn mount_points(&self) -> Vec<PathBuf> {
-        vec![self.folder.join("mnt"), self.folder.join("mnt/weft")]
+    fn mount_points(&self) -> impl Iterator<Item = PathBuf> {
+        MOUNT_POINTS.iter().map(|name| self.folder.join(name))
+    }
+
+    /// Returns whether nothing is mounted and no process serves.
+    fn is_stopped(&self) -> bool {
+        let mut states = STATE_DIRS.iter().map(|dir| self.folder.join(dir));
+        let is_mounted = self.mount_points().any(|path| mounts::find(&path).is_some());
+        !is_mounted && !states.any(|dir| dir.join("control.sock").exists())
+    }
+
+    /// Removes the logs outside of the sandbox. Their names begin with its path.
+    fn remove_logs(&self) {
+        let prefix = self.folder.to_string_lossy().trim_matches('/').replace('/', "-");
+        for entry in fs::read_dir(LOGS).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                drop(fs::remove_file(entry.path()));
+            }
+        }
     }
 }
 
@@ -101,6 +129,14 @@ impl Drop for Sandbox {
             }
             cleanup::unregister(&Resource::Mount(path));
         }
+        for dir in STATE_DIRS.iter().map(|dir| self.folder.join(dir)) {
+            if dir.join("control.sock").exists() {
+                let mut down = Command::new(self.folder.join("bin/weft"));
+                // After a crash, no process serves the directory.
+                drop(process::run(down.arg("down").arg("--dir").arg(&dir), SCRIPT_DEADLINE));
+            }
+        }
+        self.remove_logs();
     }
 }
 
@@ -139,7 +175,7 @@ fn readme(stage: &Stage) -> TestResult {
     let printed = sandbox.run(&series("README.md", &["Two commands", "Five minutes"])?)?;
     ensure!(printed.contains("\nsame\n"), "the files differ after the restart:\n{printed}");
     ensure!(printed.contains("\nclean: "), "weft fsck didn't find everything in order:\n{printed}");
-    ensure!(is_stopped(&sandbox.folder.join("mnt")), "make down left a mount");
+    ensure!(sandbox.is_stopped(), "make down left a mount or a process");
     Ok(())
 }
 
@@ -149,13 +185,28 @@ fn getting_started(stage: &Stage) -> TestResult {
     let headings = ["Put the targets on your disks", "Choose how files are striped", "Stop, check, remove"];
     let printed = sandbox.run(&series("docs/guide/getting-started.md", &headings)?)?;
     ensure!(printed.contains("clean: "), "weft fsck didn't find everything in order:\n{printed}");
-    ensure!(is_stopped(&sandbox.folder.join("mnt/weft")), "weft down left a mount");
+    ensure!(sandbox.is_stopped(), "weft down left a mount or a process");
     ensure!(!sandbox.folder.join("srv/weft").exists(), "the state directory is left");
     Ok(())
 }
 
-fn is_stopped(mount: &Path) -> bool {
-    mounts::find(mount).is_none()
+/// Runs the commands for the first machine, and those for a client. Joining takes a second machine.
+fn cluster_guide(stage: &Stage) -> TestResult {
+    const GUIDE: &str = "docs/guide/cluster.md";
+    let sandbox = Sandbox::new(stage, "cluster_guide")?;
+    sandbox.register_mounts();
+    let first_machine = series(GUIDE, &["Create the cluster"])?.swap_remove(0);
+    let [clients, mounting] = <[Vec<String>; 2]>::try_from(series(GUIDE, &["Mount it"])?)
+        .map_err(|blocks| format!("{GUIDE} has {} blocks below Mount it", blocks.len()))?;
+    let (revoking, adding): (Vec<String>, Vec<String>) =
+        clients.into_iter().partition(|line| line.starts_with("weft client revoke"));
+    ensure!(revoking.len() == 1, "{GUIDE} revokes {} clients", revoking.len());
+    let copying = vec!["mv login1.toml /etc/weft/".to_string()];
+    let ending = vec!["weft down --dir /var/lib/weft/main".to_string()];
+    let printed = sandbox.run(&[first_machine, adding, copying, mounting, revoking, ending])?;
+    ensure!(printed.contains("login1"), "weft client list doesn't show the client:\n{printed}");
+    ensure!(sandbox.is_stopped(), "weft down left a mount or a process");
+    Ok(())
 }
 
 #[cfg(test)]
