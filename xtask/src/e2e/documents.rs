@@ -47,13 +47,13 @@ struct Sandbox {
 }
 
 impl Sandbox {
-    fn new(stage: &Stage, name: &str) -> TestResult<Sandbox> {
+    /// Makes the sandbox with these folders of a machine.
+    fn new(stage: &Stage, name: &str, folders: &[&str]) -> TestResult<Sandbox> {
         let (weft, folder) = (stage.binary()?, stage.base(name)?);
-        let programs = folder.join("bin");
-        let release = folder.join("target/release");
-        let made = ["srv/nvme1", "mnt/weft", "etc/weft", "var/lib/weft"].map(|name| folder.join(name));
-        for made in made.iter().chain([&programs, &release]) {
-            fs::create_dir_all(made).at(made.display())?;
+        let (programs, release) = (folder.join("bin"), folder.join("target/release"));
+        let made = folders.iter().map(|name| folder.join(name)).chain([programs.clone(), release.clone()]);
+        for path in made {
+            fs::create_dir_all(&path).at(path.display())?;
         }
         for path in [programs.join("weft"), release.join("weft")] {
             symlink(weft, &path).at(path.display())?;
@@ -170,7 +170,7 @@ fn series(document: &str, headings: &[&str]) -> TestResult<Vec<Vec<String>>> {
 }
 
 fn readme(stage: &Stage) -> TestResult {
-    let sandbox = Sandbox::new(stage, "readme")?;
+    let sandbox = Sandbox::new(stage, "readme", &[])?;
     sandbox.register_mounts();
     let printed = sandbox.run(&series("README.md", &["Two commands", "Five minutes"])?)?;
     ensure!(printed.contains("\nsame\n"), "the files differ after the restart:\n{printed}");
@@ -180,7 +180,7 @@ fn readme(stage: &Stage) -> TestResult {
 }
 
 fn getting_started(stage: &Stage) -> TestResult {
-    let sandbox = Sandbox::new(stage, "getting_started")?;
+    let sandbox = Sandbox::new(stage, "getting_started", &["srv", "mnt/weft"])?;
     sandbox.register_mounts();
     let headings = ["Put the targets on your disks", "Choose how files are striped", "Stop, check, remove"];
     let printed = sandbox.run(&series("docs/guide/getting-started.md", &headings)?)?;
@@ -193,7 +193,8 @@ fn getting_started(stage: &Stage) -> TestResult {
 /// Runs the commands for the first machine, and those for a client. Joining takes a second machine.
 fn cluster_guide(stage: &Stage) -> TestResult {
     const GUIDE: &str = "docs/guide/cluster.md";
-    let sandbox = Sandbox::new(stage, "cluster_guide")?;
+    let folders = ["srv/nvme1", "mnt/weft", "etc/weft", "var/lib/weft"];
+    let sandbox = Sandbox::new(stage, "cluster_guide", &folders)?;
     sandbox.register_mounts();
     let first_machine = series(GUIDE, &["Create the cluster"])?.swap_remove(0);
     let [clients, mounting] = <[Vec<String>; 2]>::try_from(series(GUIDE, &["Mount it"])?)

@@ -1,0 +1,3 @@
+//! Comparison of the documents with the program.
+
+mod tests;
