@@ -10,7 +10,7 @@ STATIC    := $(shell uname -m)-unknown-linux-musl
 # In the profile and for the target of `make up`, so that its programs are not compiled again.
 XTASK     := cargo run --quiet --release --target $(STATIC) --package xtask --
 
-.PHONY: up release down demo check test sim bench docs deb install tools fuse
+.PHONY: up release down demo check test sim bench docs deb rpm install tools fuse
 
 ## up: build weft, run a whole cluster on this machine and mount it at ./mnt
 up: release fuse
@@ -52,9 +52,13 @@ docs: tools
 	cargo xtask docs
 	cargo doc --workspace --no-deps
 
-## deb: a Debian package with binary, systemd units and guide; BINARY=path packs one that is there
+## deb: Debian packages: binary, systemd units, man pages, guide; its symbols; BINARY=path packs one that is there
 deb: tools
 	$(XTASK) deb $(if $(BINARY),--binary $(BINARY))
+
+## rpm: the same as RPM packages; needs rpmbuild
+rpm: tools
+	$(XTASK) rpm $(if $(BINARY),--binary $(BINARY))
 
 ## install: weft in the system's path and the helper of mount(8)
 install: release

@@ -1,139 +1,143 @@
-//! A Debian package: the binary, the systemd units, an example of a node's configuration file, and
-//! the guide.
+//! Debian packages: `weft`, and `weft-dbgsym` with the symbols of its binary.
 
+use crate::package::{self, DEADLINE, Options, install};
 use crate::{build, process};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-/// Deadline of one run of a packaging tool: packing is slow on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(300);
-
-/// Options of `cargo xtask deb`.
-#[derive(clap::Args)]
-pub struct Options {
-    /// Pack this binary instead of building one.
-    #[arg(long)]
-    binary: Option<PathBuf>,
-    /// Output folder of the package [default: deb/ in cargo's target directory]
-    #[arg(long)]
-    out: Option<PathBuf>,
-    /// Compression of dpkg-deb
-    #[arg(long, default_value = "xz", value_parser = ["xz", "gzip", "none"])]
-    compression: String,
-}
-
-/// Files in the package: source and destination.
-const FILES: &[(&str, &str)] = &[
-    ("deploy/weft@.service", "usr/lib/systemd/system/weft@.service"),
-    ("deploy/weft-numa@.service", "usr/lib/systemd/system/weft-numa@.service"),
-    ("deploy/mnt-weft.service", "usr/share/doc/weft/examples/mnt-weft.service"),
-    ("deploy/node.toml", "usr/share/doc/weft/examples/node.toml"),
-    ("docs/guide/getting-started.md", "usr/share/doc/weft/getting-started.md"),
-    ("docs/guide/cluster.md", "usr/share/doc/weft/cluster.md"),
-    ("docs/reference/cli.md", "usr/share/doc/weft/cli.md"),
-    ("docs/reference/openapi.json", "usr/share/doc/weft/openapi.json"),
-    ("CHANGELOG.md", "usr/share/doc/weft/changelog"),
-    ("README.md", "usr/share/doc/weft/README.md"),
-    ("LICENSE", "usr/share/doc/weft/LICENSE"),
-    ("deploy/debian/copyright", "usr/share/doc/weft/copyright"),
-];
+/// Revision of the packaging of one version.
+const REVISION: u32 = 1;
 
 /// Scripts that dpkg runs.
 const SCRIPTS: &[&str] = &["postinst", "prerm", "postrm"];
 
+const COMPLETIONS: package::CompletionFolders = package::CompletionFolders {
+    zsh: "usr/share/zsh/vendor-completions",
+    fish: "usr/share/fish/vendor_completions.d",
+};
+
 /// Packs the given binary, or builds and packs the release binary.
 pub fn run(options: &Options) -> Result<(), String> {
-    let binary = match &options.binary {
-        Some(binary) => binary.clone(),
-        None => build::weft(true)?,
-    };
-    let out = options.out.clone().unwrap_or_else(|| build::target_dir().join("deb"));
-    println!("{}", pack(&binary, &out, &options.compression)?.display());
+    let packages = pack(&options.binary()?, &options.out("deb"), &options.compression, &version())?;
+    packages.iter().for_each(|package| println!("{}", package.display()));
     Ok(())
 }
 
-/// Packs a binary. Returns the path of the package.
-fn pack(binary: &Path, out: &Path, compression: &str) -> Result<PathBuf, String> {
+fn version() -> String {
+    format!("{}-{REVISION}", env!("CARGO_PKG_VERSION"))
+}
+
+/// Packs a binary. Returns the paths of the package and of that with the symbols.
+fn pack(binary: &Path, out: &Path, compression: &str, version: &str) -> Result<[PathBuf; 2], String> {
     let architecture = process::run_ok(Command::new("dpkg").arg("--print-architecture"), DEADLINE)?;
     let architecture = architecture.stdout.trim();
-    let version = env!("CARGO_PKG_VERSION");
-    let root = out.join(format!("weft_{version}_{architecture}"));
-    let package = out.join(format!("weft_{version}_{architecture}.deb"));
-    let staged = |error| format!("cannot lay out {}: {error}", root.display());
-    stage(&root, binary).map_err(staged)?;
-    // Lines and types are for debuggers; function names stay, for backtraces of panics.
-    process::run_ok(Command::new("strip").arg("--strip-debug").arg(root.join(BINARY)), DEADLINE)?;
-    let libraries = libraries(&fs::read(root.join(BINARY)).map_err(staged)?)
+    let named = |name: &str| out.join(format!("{name}_{version}_{architecture}"));
+    let (root, symbols) = (named("weft"), named("weft-dbgsym"));
+    let staged = |error: io::Error| format!("cannot lay out {}: {error}", root.display());
+    let libraries = libraries(&fs::read(binary).map_err(staged)?)
         .ok_or_else(|| format!("{} is not a Linux program of this machine", binary.display()))?;
-    control(&root, version, architecture, libraries.as_deref()).map_err(staged)?;
-    let mut pack = Command::new("dpkg-deb");
-    pack.args(["--build", "--root-owner-group"]).arg(format!("-Z{compression}")).arg(&root).arg(&package);
-    process::run_ok(&mut pack, DEADLINE)?;
-    fs::remove_dir_all(&root).map_err(staged)?;
-    Ok(package)
-}
-
-/// Path of the binary in the package.
-const BINARY: &str = "usr/bin/weft";
-
-/// Lays out the files as they are installed.
-fn stage(root: &Path, binary: &Path) -> std::io::Result<()> {
-    if root.exists() {
-        fs::remove_dir_all(root)?;
-    }
-    install(binary, &root.join(BINARY), 0o755)?;
-    for (from, to) in FILES {
-        install(&build::root().join(from), &root.join(to), 0o644)?;
-    }
-    // Lets mount(8) support the type fuse.weft.
-    let helper = root.join("usr/sbin/mount.fuse.weft");
-    fs::create_dir_all(helper.parent().unwrap_or(root))?;
-    symlink("/usr/bin/weft", helper)?;
-    // State of nodes and credentials of clients: accessible only to root.
-    for private in ["var/lib/weft", "etc/weft"] {
-        fs::create_dir_all(root.join(private))?;
-        fs::set_permissions(root.join(private), fs::Permissions::from_mode(0o700))?;
-    }
-    Ok(())
-}
-
-/// Writes the package's control files.
-fn control(root: &Path, version: &str, architecture: &str, libraries: Option<&str>) -> std::io::Result<()> {
-    let folder = root.join("DEBIAN");
-    let (sums, bytes) = sums(root)?;
-    fs::create_dir_all(&folder)?;
-    fs::write(folder.join("md5sums"), sums)?;
+    package::stage(&root, &symbols, binary, &COMPLETIONS)?;
+    stage_debian_files(&root, &symbols, version).map_err(staged)?;
+    package::compress(&[root.join(DEBIAN_CHANGELOG)])?;
+    let control = Control { name: "weft", version, architecture };
+    control.write(&root, &weft_fields(libraries.as_deref())).map_err(staged)?;
     for script in SCRIPTS {
-        install(&build::root().join("deploy/debian").join(script), &folder.join(script), 0o755)?;
+        let from = build::root().join("deploy/debian").join(script);
+        install(&from, &root.join("DEBIAN").join(script), 0o755).map_err(staged)?;
     }
-    let size = bytes.div_ceil(1024);
-    let depends = libraries.map_or(String::new(), |libraries| format!("Depends: {libraries}\n"));
+    let control = Control { name: "weft-dbgsym", version, architecture };
+    control.write(&symbols, &symbols_fields(version)).map_err(staged)?;
+    let mut packages = Vec::new();
+    for root in [root, symbols] {
+        let mut package = root.clone().into_os_string();
+        package.push(".deb");
+        let mut pack = Command::new("dpkg-deb");
+        pack.args(["--build", "--root-owner-group"]).arg(format!("-Z{compression}")).arg(&root).arg(&package);
+        process::run_ok(&mut pack, DEADLINE)?;
+        fs::remove_dir_all(&root).map_err(|error| format!("{}: {error}", root.display()))?;
+        packages.push(PathBuf::from(package));
+    }
+    packages.try_into().map_err(|_| "two packages".into())
+}
+
+const DEBIAN_CHANGELOG: &str = "usr/share/doc/weft/changelog.Debian";
+
+/// Adds the files that only Debian wants.
+fn stage_debian_files(root: &Path, symbols: &Path, version: &str) -> io::Result<()> {
+    let copyright = build::root().join("deploy/debian/copyright");
+    install(&copyright, &root.join("usr/share/doc/weft/copyright"), 0o644)?;
+    install(&copyright, &symbols.join("usr/share/doc/weft-dbgsym/copyright"), 0o644)?;
+    let overrides = build::root().join("deploy/debian/lintian-overrides");
+    install(&overrides, &root.join("usr/share/lintian/overrides/weft"), 0o644)?;
     fs::write(
-        folder.join("control"),
+        root.join(DEBIAN_CHANGELOG),
         format!(
-            "Package: weft\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: the authors of weft <weft@localhost>\n\
-             Installed-Size: {size}\nSection: admin\nPriority: optional\n{depends}\
-             Recommends: chrony | time-daemon\nSuggests: xfsprogs\nDescription: parallel file system\n \
-             Files striped over the disks of many machines, in one POSIX namespace.\n \
-             One binary is server, client and command line.\n"
+            "weft ({version}) unstable; urgency=medium\n\n  * See changelog.gz.\n\n \
+             -- the authors of weft <weft@localhost>  Thu, 01 Jan 1970 00:00:00 +0000\n"
         ),
     )
 }
 
+/// What the control files of both packages begin with.
+struct Control<'a> {
+    name: &'a str,
+    version: &'a str,
+    architecture: &'a str,
+}
+
+impl Control<'_> {
+    /// Writes the control files below `root`; `fields`: the fields of this package.
+    fn write(&self, root: &Path, fields: &str) -> io::Result<()> {
+        package::open_folders(root)?;
+        let folder = root.join("DEBIAN");
+        let (sums, bytes) = sums(root)?;
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join("md5sums"), sums)?;
+        let Control { name, version, architecture } = self;
+        fs::write(
+            folder.join("control"),
+            format!(
+                "Package: {name}\nVersion: {version}\nArchitecture: {architecture}\n\
+                 Maintainer: the authors of weft <weft@localhost>\nInstalled-Size: {}\nPriority: optional\n{fields}",
+                bytes.div_ceil(1024)
+            ),
+        )
+    }
+}
+
+fn weft_fields(libraries: Option<&str>) -> String {
+    let depends = libraries.map_or(String::new(), |libraries| format!("Depends: {libraries}\n"));
+    format!(
+        "Section: admin\n{depends}Recommends: chrony | time-daemon\nSuggests: xfsprogs\n\
+         Description: parallel file system\n \
+         Files striped over the disks of many machines, in one POSIX namespace.\n \
+         One binary is server, client and command line.\n"
+    )
+}
+
+fn symbols_fields(version: &str) -> String {
+    format!(
+        "Section: debug\nDepends: weft (= {version})\nAuto-Built-Package: debug-symbols\n\
+         Description: debug symbols for weft\n \
+         Debuggers, and backtraces in the log of weft, then name functions.\n"
+    )
+}
+
 /// Returns the checksums of all files in the format of md5sum(1), and their total size in bytes.
-fn sums(root: &Path) -> std::io::Result<(String, u64)> {
-    let files = FILES.iter().map(|(_, to)| *to).chain([BINARY]);
+fn sums(root: &Path) -> io::Result<(String, u64)> {
     let mut bytes = 0;
     let mut command = Command::new("md5sum");
     command.current_dir(root);
-    for file in files {
-        bytes += fs::metadata(root.join(file))?.len();
-        command.arg(file);
+    for file in package::files_below(root)? {
+        let meta = fs::symlink_metadata(&file)?;
+        if meta.is_file() {
+            bytes += meta.len();
+            command.arg(file.strip_prefix(root).unwrap_or(&file));
+        }
     }
-    let done = process::run_ok(&mut command, DEADLINE).map_err(std::io::Error::other)?;
+    let done = process::run_ok(&mut command, DEADLINE).map_err(io::Error::other)?;
     Ok((done.stdout, bytes))
 }
 
@@ -158,12 +162,6 @@ fn needed_glibc(program: &[u8]) -> Option<String> {
     let marks = program.windows(MARK.len()).enumerate().filter(|(_, bytes)| *bytes == MARK);
     let newest = marks.filter_map(|(at, _)| version(at)).max()?;
     Some(format!("2.{newest}"))
-}
-
-fn install(from: &Path, to: &Path, mode: u32) -> std::io::Result<()> {
-    fs::create_dir_all(to.parent().unwrap_or(Path::new("/")))?;
-    fs::copy(from, to)?;
-    fs::set_permissions(to, fs::Permissions::from_mode(mode))
 }
 
 #[cfg(test)]

@@ -15,9 +15,11 @@ mod flaky;
 mod helper;
 mod history;
 mod interrupt;
+mod package;
 mod pool;
 mod process;
 mod references;
+mod rpm;
 mod sim;
 mod summary;
 mod sys;
@@ -54,8 +56,10 @@ enum Command {
     Bench(bench::Options),
     /// Copy a source tree into a mount, build in it, read it back, compare.
     Demo(demo::Options),
-    /// Build a Debian package of the release binary, the units and the guide.
-    Deb(deb::Options),
+    /// Build Debian packages: the release binary with units, man pages and guide; its symbols.
+    Deb(package::Options),
+    /// Build RPM packages with the same files.
+    Rpm(package::Options),
     /// Check licenses, sources, versions and known vulnerabilities of the dependencies.
     Deny,
     /// Write the generated pages of docs/reference.
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Deb(options) => deb::run(&options),
+        Command::Rpm(options) => rpm::run(&options),
         Command::Deny => deny::run(),
         Command::Docs => docs::run(),
         Command::History(command) => history::run(&command),

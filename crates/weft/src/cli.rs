@@ -109,12 +109,22 @@ pub enum Command {
     /// Register the file system type fuse.weft with mount(8) and fstab
     #[command(hide = true)]
     InstallHelper(InstallHelperArgs),
+    /// Write man pages and shell completions, for packages
+    #[command(hide = true)]
+    PackageFiles(PackageFilesArgs),
     /// Helper that mount(8) calls
     #[command(hide = true)]
     MountHelper(MountHelperArgs),
     /// Companion of a mount that aborts its FUSE connection if the mount is killed
     #[command(hide = true)]
     WatchMount(WatchMountArgs),
+}
+
+/// `weft package-files`.
+#[derive(Args, Clone, PartialEq, Debug)]
+pub struct PackageFilesArgs {
+    /// Directory for man/ and completions/
+    pub dir: PathBuf,
 }
 
 /// `weft watch-mount`.

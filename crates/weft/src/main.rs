@@ -23,6 +23,7 @@ mod node_config;
 mod numa;
 mod output;
 mod size;
+mod systemd;
 
 use clap::Parser;
 use std::ffi::OsString;

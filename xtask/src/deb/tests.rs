@@ -2,7 +2,9 @@
 //! program. Checks that systemd and weft accept the units.
 
 use super::*;
+use crate::package::{BINARY, FILES};
 use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
 
 /// Returns the binary of the development profile, which exists when all tests run.
 fn weft() -> PathBuf {
@@ -19,54 +21,110 @@ fn output_of(program: impl AsRef<OsStr>, arguments: &[&OsStr]) -> String {
 #[test]
 fn a_package_is_built_and_what_it_installs_runs() {
     let base = tempfile::tempdir().unwrap();
-    let package = pack(&weft(), base.path(), "none").unwrap();
+    let [package, symbols] = pack(&weft(), base.path(), "none", "1.2.3-4").unwrap();
 
     let about = output_of("dpkg-deb", &["--info".as_ref(), package.as_ref()]);
-    let version = env!("CARGO_PKG_VERSION");
-    for part in ["Package: weft".to_string(), format!("Version: {version}"), "Depends: libc6 (>= 2.".into()] {
-        assert!(about.contains(&part), "{part}: {about}");
+    for part in ["Package: weft", "Version: 1.2.3-4", "Depends: libc6 (>= 2."] {
+        assert!(about.contains(part), "{part}: {about}");
     }
     let contents = output_of("dpkg-deb", &["--contents".as_ref(), package.as_ref()]);
     assert!(contents.lines().all(|line| line.contains("root/root")), "{contents}");
 
     let root = base.path().join("root");
     output_of("dpkg-deb", &["--extract".as_ref(), package.as_ref(), root.as_ref()]);
-    for (_, file) in FILES {
+    let generated = ["usr/share/man/man1/weft-target-add.1.gz", "usr/share/bash-completion/completions/weft"];
+    for file in FILES.iter().map(|(_, to)| *to).chain(generated) {
         assert_eq!(fs::metadata(root.join(file)).unwrap().permissions().mode() & 0o777, 0o644, "{file}");
     }
-    assert_eq!(fs::read_link(root.join("usr/sbin/mount.fuse.weft")).unwrap(), Path::new("/usr/bin/weft"));
     let installed = root.join(BINARY);
-    assert_eq!(output_of(&installed, &["--version".as_ref()]).trim(), format!("weft {version}"));
+    let version = format!("weft {}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(output_of(&installed, &["--version".as_ref()]).trim(), version);
     let node = root.join("var/lib/weft/main");
     let init = ["cluster", "init", "--name", "packed", "--listen", "127.0.0.1:7500", "--dir"].map(OsStr::new);
     output_of(&installed, &[&init[..], &[node.as_ref()]].concat());
     assert!(node.join("node.toml").is_file() && node.join("client.toml").is_file());
+
+    // The binary has lost its symbols, and names the file in the other package that has them.
+    let sections = output_of("readelf", &["--sections".as_ref(), "--wide".as_ref(), installed.as_ref()]);
+    assert!(!sections.contains(".symtab") && sections.contains(".gnu_debuglink"), "{sections}");
+    output_of("dpkg-deb", &["--extract".as_ref(), symbols.as_ref(), root.as_ref()]);
+    let link = output_of("readelf", &["--string-dump=.gnu_debuglink".as_ref(), installed.as_ref()]);
+    let found = package::files_below(&root.join("usr/lib/debug/.build-id")).unwrap();
+    assert!(link.contains(found[0].file_name().unwrap().to_str().unwrap()), "{link}");
 }
 
-/// dpkg installs the package, runs its scripts, and removes it; the state of nodes remains.
-#[test]
-fn dpkg_installs_and_removes_it() {
-    let base = tempfile::tempdir().unwrap();
-    let package = pack(Path::new("/bin/true"), base.path(), "none").unwrap();
-    let admin = base.path().join("root/var/lib/dpkg");
-    fs::create_dir_all(admin.join("info")).unwrap();
-    fs::create_dir_all(admin.join("updates")).unwrap();
-    fs::write(admin.join("status"), "").unwrap();
-    let root = base.path().join("root");
-    // The directory has no shell, so the scripts run outside of it. DPKG_ROOT prevents them from
-    // changing this machine.
-    let dpkg = |words: &[&str]| {
+/// A folder that is dpkg's root. It has no shell, so the scripts run outside of it; DPKG_ROOT
+/// prevents them from changing this machine.
+struct DpkgRoot(PathBuf);
+
+impl DpkgRoot {
+    fn new(root: PathBuf) -> DpkgRoot {
+        let admin = root.join("var/lib/dpkg");
+        fs::create_dir_all(admin.join("info")).unwrap();
+        fs::create_dir_all(admin.join("updates")).unwrap();
+        fs::write(admin.join("status"), "").unwrap();
+        DpkgRoot(root)
+    }
+
+    fn run(&self, words: &[&str]) {
         let mut command = Command::new("dpkg");
-        command.arg(format!("--root={}", root.display())).arg("--force-script-chrootless");
+        command.arg(format!("--root={}", self.0.display())).arg("--force-script-chrootless");
         command.args(["--force-depends", "--force-not-root", "--log=/dev/null"]).args(words);
-        process::run_ok(&mut command, DEADLINE).unwrap()
-    };
-    dpkg(&["--install", package.to_str().unwrap()]);
+        process::run_ok(&mut command, DEADLINE).unwrap();
+    }
+
+    /// Returns the files that are not dpkg's own.
+    fn files(&self) -> Vec<PathBuf> {
+        let mut files = package::files_below(&self.0).unwrap();
+        files.retain(|file| !file.starts_with(self.0.join("var/lib/dpkg")));
+        files
+    }
+}
+
+/// dpkg installs the package, upgrades it, and removes it; the state of nodes remains, and nothing
+/// else.
+#[test]
+fn dpkg_installs_upgrades_and_removes_it() {
+    let base = tempfile::tempdir().unwrap();
+    let [old, _] = pack(&weft(), base.path(), "none", "0.0.1-1").unwrap();
+    let [new, symbols] = pack(&weft(), base.path(), "none", "0.0.2-1").unwrap();
+    let dpkg = DpkgRoot::new(base.path().join("root"));
+    let root = &dpkg.0;
+    dpkg.run(&["--install", old.to_str().unwrap()]);
     assert!(root.join("usr/lib/systemd/system/weft@.service").is_file());
-    fs::write(root.join("var/lib/weft/data"), "years").unwrap();
-    dpkg(&["--purge", "weft"]);
-    assert!(!root.join(BINARY).exists());
-    assert_eq!(fs::read_to_string(root.join("var/lib/weft/data")).unwrap(), "years");
+    // What an administrator and the services make.
+    let wants = root.join("etc/systemd/system/multi-user.target.wants");
+    let (enabled, foreign) = (wants.join("weft@main.service"), wants.join("other@main.service"));
+    fs::create_dir_all(&wants).unwrap();
+    std::os::unix::fs::symlink("/usr/lib/systemd/system/weft@.service", &enabled).unwrap();
+    fs::write(&foreign, "").unwrap();
+    let (data, log) = (root.join("var/lib/weft/data"), root.join("var/log/weft/main.log"));
+    fs::write(&data, "years").unwrap();
+    fs::create_dir_all(log.parent().unwrap()).unwrap();
+    fs::write(&log, "lines").unwrap();
+
+    dpkg.run(&["--install", new.to_str().unwrap(), symbols.to_str().unwrap()]);
+    assert!(enabled.is_symlink() && data.is_file() && log.is_file(), "an upgrade retains everything");
+    for file in dpkg.files().iter().filter(|file| file.is_symlink() && **file != enabled) {
+        assert!(file.exists(), "{} leads nowhere", file.display());
+    }
+    dpkg.run(&["--remove", "weft-dbgsym", "weft"]);
+    assert!(!enabled.is_symlink() && foreign.is_file() && log.is_file());
+    dpkg.run(&["--purge", "weft"]);
+    assert_eq!(dpkg.files(), [foreign, data]);
+}
+
+/// Lintian is Debian's check of packages. Not every test machine has it.
+#[test]
+fn lintian_finds_no_errors() {
+    let base = tempfile::tempdir().unwrap();
+    let packages = pack(&weft(), base.path(), "none", "0.0.1-1").unwrap();
+    let mut command = Command::new("lintian");
+    command.args(["--allow-root", "--fail-on=error"]).args(&packages);
+    match process::run(&mut command, DEADLINE) {
+        Ok(judged) => assert!(judged.status.success(), "{judged:?}"),
+        Err(_) => println!("skipped: lintian is not installed"),
+    }
 }
 
 #[test]
@@ -105,23 +163,58 @@ fn units_start_what_weft_understands() {
     }
 }
 
-/// Runs systemd's own verification if systemd is installed. Not every test machine has it.
+/// Writes a unit with a name that systemd-analyze accepts, and runs a check of it. `None`: systemd
+/// is not installed, as on many test machines.
+fn analyze(name: &str, check: &[&str]) -> Option<process::Finished> {
+    let base = tempfile::tempdir().unwrap();
+    let unit = fs::read_to_string(build::root().join("deploy").join(name)).unwrap();
+    // systemd also checks that the program exists, which no test machine has installed.
+    let unit = unit.replace("/usr/bin/weft", "/bin/true").replace("Documentation=file:", "# file:");
+    let path = base.path().join(name.replace("@.", "@0."));
+    fs::write(&path, unit).unwrap();
+    let checked = process::run(Command::new("systemd-analyze").args(check).arg(&path), DEADLINE);
+    if checked.is_err() {
+        println!("skipped: systemd-analyze is not installed");
+    }
+    checked.ok()
+}
+
 #[test]
 fn systemd_finds_nothing_odd_in_the_units() {
-    let base = tempfile::tempdir().unwrap();
     for name in UNITS {
-        let unit = fs::read_to_string(build::root().join("deploy").join(name)).unwrap();
-        // systemd also checks that the program exists, which no test machine has installed.
-        let unit = unit.replace("/usr/bin/weft", "/bin/true").replace("Documentation=file:", "# file:");
-        let path = base.path().join(name.replace("@.", "@0."));
-        fs::write(&path, unit).unwrap();
-        let mut command = Command::new("systemd-analyze");
-        let Ok(judged) = process::run(command.args(["verify", "--man=no"]).arg(&path), DEADLINE) else {
-            println!("systemd-analyze is not installed");
-            return;
-        };
+        let Some(judged) = analyze(name, &["verify", "--man=no"]) else { return };
         assert!(judged.code() == 0 && judged.tail().is_empty(), "{name}: {judged:?}");
     }
+}
+
+/// systemd rates how much of the machine a service could harm, from 0 to 10.
+#[test]
+fn units_are_hardened() {
+    // Most of what a mount is left with is its lack of a mount namespace, in which applications
+    // couldn't see the mount.
+    let limits = [("weft@.service", "40"), ("weft-numa@.service", "40"), ("mnt-weft.service", "45")];
+    for (name, limit) in limits {
+        let threshold = format!("--threshold={limit}");
+        let Some(judged) = analyze(name, &["security", "--offline=true", "--no-pager", &threshold]) else {
+            return;
+        };
+        assert!(judged.code() == 0, "{name}: {}", judged.tail());
+    }
+}
+
+/// A mount namespace of the service would hide its mount, and a device policy without /dev/fuse
+/// would prevent it.
+#[test]
+fn the_unit_of_a_mount_has_no_mount_namespace() {
+    let unit = fs::read_to_string(build::root().join("deploy/mnt-weft.service")).unwrap();
+    let of_namespace =
+        ["ProtectSystem", "ProtectHome", "ProtectKernel", "ProtectControl", "ProtectProc", "Private"];
+    let isolating: Vec<&str> = unit
+        .lines()
+        .filter(|line| of_namespace.iter().any(|key| line.starts_with(key)) || line.contains("Paths="))
+        .collect();
+    assert!(isolating.is_empty(), "{isolating:?}");
+    assert_eq!(values(&unit, "DeviceAllow"), ["/dev/fuse rw"]);
 }
 
 /// A program with a header table of one entry, of the given kind.

@@ -1,6 +1,7 @@
 //! Reasons for which a process shuts down.
 
 use crate::output::os_error;
+use crate::systemd;
 use fuse::Session;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -85,8 +86,10 @@ impl StopReasons {
         self.sender.clone()
     }
 
-    /// Waits for the first reason.
+    /// Waits for the first reason, and reports it to the service manager.
     pub fn wait(&self) -> Stop {
-        self.receiver.recv().expect("the receiver's owner holds a sender too")
+        let stop = self.receiver.recv().expect("the receiver's owner holds a sender too");
+        systemd::notify_stopping(&stop);
+        stop
     }
 }

@@ -21,6 +21,7 @@ mod mount;
 mod mount_helper;
 mod net;
 mod orphans;
+mod package_files;
 mod plan;
 mod pool_list;
 mod resync;
@@ -46,7 +47,7 @@ use types::Result;
 /// enforce access rights. Reports and results of measurements stay readable.
 pub fn restrict_new_files(command: &Command) {
     let taken = match command {
-        Command::Bench(_) | Command::Plan(_) | Command::InstallHelper(_) => 0o022,
+        Command::Bench(_) | Command::Plan(_) | Command::InstallHelper(_) | Command::PackageFiles(_) => 0o022,
         _ => 0o077,
     };
     let of_caller = umask(Mode::from_raw_mode(0o077));
@@ -84,6 +85,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Bench(command) => bench::run(command),
         Command::Plan(args) => plan::run(&args),
         Command::InstallHelper(args) => install_helper::run(&args),
+        Command::PackageFiles(args) => package_files::run(&args),
         Command::MountHelper(args) => mount_helper::run(&args),
         Command::WatchMount(args) => crate::mount_watch::run(&args),
     }

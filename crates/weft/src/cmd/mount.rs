@@ -4,7 +4,7 @@ use crate::assembly::{MountProcess, unreachable_error};
 use crate::cli::MountArgs;
 use crate::node_config::ClusterFile;
 use crate::output::{os_error, print_to_stderr};
-use crate::{detach, logging, mountpoint};
+use crate::{detach, logging, mountpoint, systemd};
 use identity::Credentials;
 use std::path::Path;
 use types::{Result, Timestamp};
@@ -14,7 +14,9 @@ pub fn run(args: &MountArgs) -> Result<()> {
     let args = absolute(args)?;
     if args.foreground && !args.detached {
         warn_of_expiry(&ClusterFile::read(&args.cluster)?, &args.cluster)?;
-        return start(&args, || ())?.serve();
+        let mount = start(&args, || ())?;
+        systemd::notify_ready(&format!("mounted at {}", args.mountpoint.display()));
+        return mount.serve();
     }
     let log = args.log.clone().unwrap_or_else(|| logging::of_mount(&args.mountpoint));
     if args.detached {

@@ -5,7 +5,7 @@ use crate::assembly::NodeProcess;
 use crate::cli::ServeArgs;
 use crate::node_config::{NodeConfig, no_node_error};
 use crate::output::{os_error, print};
-use crate::{detach, logging, numa};
+use crate::{detach, logging, numa, systemd};
 use mgmt::StateDir;
 use types::Result;
 
@@ -28,6 +28,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     }
     let node = start(&args, |_| ())?;
     print(&screen(&node.status()));
+    systemd::notify_ready("serving");
     node.serve()
 }
 

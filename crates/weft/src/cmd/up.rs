@@ -5,7 +5,7 @@ use crate::assembly::Cluster;
 use crate::cli::UpArgs;
 use crate::control::ClusterStatus;
 use crate::output::{os_error, print};
-use crate::{detach, logging};
+use crate::{detach, logging, systemd};
 use mgmt::StateDir;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,6 +28,7 @@ pub fn run(args: &UpArgs) -> Result<()> {
     }
     let cluster = assemble(&absolute(args)?, |_| ())?;
     print(&screen(&cluster.status()));
+    systemd::notify_ready(&format!("mounted at {}", args.mount.display()));
     cluster.serve()
 }
 

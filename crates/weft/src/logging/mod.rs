@@ -12,6 +12,7 @@ pub use self::location::{of_mount, of_service};
 
 use self::sink::Sink;
 use self::statement_rate_limit::RateLimits;
+use crate::systemd;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -28,10 +29,12 @@ use tracing_subscriber::prelude::*;
 const FILTER_VARIABLE: &str = "WEFT_LOG";
 
 /// The log of this process.
-static LOG: Mutex<Log> = Mutex::new(Log { sink: Sink::stderr(), rate_limits: RateLimits::new() });
+static LOG: Mutex<Log> =
+    Mutex::new(Log { sink: Sink::stderr(), rate_limits: RateLimits::new(), is_journal: false });
 
 /// Starts logging to standard error.
 pub fn init() {
+    with_log(|log| log.is_journal = systemd::is_journal(std::io::stderr()));
     let asked = std::env::var(FILTER_VARIABLE).ok().and_then(|text| text.parse::<Targets>().ok());
     let filter = asked.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     let lines = tracing_subscriber::fmt::layer().with_writer(Writers).with_ansi(false).with_target(false);
@@ -41,7 +44,10 @@ pub fn init() {
 /// Redirects the log, and standard error with it, to the end of a file. While the file can't be
 /// opened, the process runs without a log and retries.
 pub fn redirect(log: &Path) {
-    with_log(|state| state.sink.redirect(log, make_stderr));
+    with_log(|state| {
+        state.is_journal = false;
+        state.sink.redirect(log, make_stderr);
+    });
 }
 
 /// Redirects the log of the process that serves a state directory to the file of [`of_service`].
@@ -61,11 +67,21 @@ fn make_stderr(file: &File) {
 struct Log {
     sink: Sink,
     rate_limits: RateLimits<Identifier>,
+    /// Whether standard error is the journal, which takes the level from a line's first characters.
+    is_journal: bool,
 }
 
 impl Log {
     /// Writes a line. `source`: the log statement whose rate limit the line counts against, if any.
-    fn put(&mut self, source: Option<&Identifier>, line: &[u8], now: Instant) {
+    fn put(&mut self, source: Option<&Identifier>, level: Level, line: &[u8], now: Instant) {
+        if self.is_journal {
+            let marked = [systemd::priority(level).as_bytes(), line].concat();
+            return self.put_marked(source, &marked, now);
+        }
+        self.put_marked(source, line, now);
+    }
+
+    fn put_marked(&mut self, source: Option<&Identifier>, line: &[u8], now: Instant) {
         for summary in self.rate_limits.due(now) {
             self.sink.put(&summary, now);
         }
@@ -86,24 +102,25 @@ impl MakeWriter<'_> for Writers {
     type Writer = Writer;
 
     fn make_writer(&self) -> Writer {
-        Writer { source: None }
+        Writer { source: None, level: Level::INFO }
     }
 
     fn make_writer_for(&self, event: &Metadata<'_>) -> Writer {
         // Debug lines have no rate limit: an administrator who enables them wants all.
         let is_limited = *event.level() <= Level::INFO;
-        Writer { source: is_limited.then(|| event.callsite()) }
+        Writer { source: is_limited.then(|| event.callsite()), level: *event.level() }
     }
 }
 
 /// Writes the line of one event as a whole, and never fails.
 struct Writer {
     source: Option<Identifier>,
+    level: Level,
 }
 
 impl Write for Writer {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        with_log(|log| log.put(self.source.as_ref(), line, Instant::now()));
+        with_log(|log| log.put(self.source.as_ref(), self.level, line, Instant::now()));
         Ok(line.len())
     }
 
@@ -139,6 +156,31 @@ mod tests {
         let name = "a_process_outlives_a_full_disk_below_its_standard_error";
         let ended = child(name).stderr(full).status().unwrap();
         assert!(ended.success(), "{ended}");
+    }
+
+    #[test]
+    fn lines_in_the_journal_begin_with_their_priority() {
+        if std::env::var_os(CHILD).is_some() {
+            init();
+            tracing::error!("a failure");
+            tracing::warn!("a warning");
+            tracing::info!("a note");
+            return;
+        }
+        // The journal is a socket; a pipe has a device and an inode number as well.
+        use std::os::unix::fs::MetadataExt;
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let pipe = File::from(std::os::fd::OwnedFd::from(writer.try_clone().unwrap())).metadata().unwrap();
+        let stream = format!("{}:{}", pipe.dev(), pipe.ino());
+        let name = "lines_in_the_journal_begin_with_their_priority";
+        let mut tests = child(name);
+        let ended = tests.env("JOURNAL_STREAM", stream).stderr(writer).status().unwrap();
+        drop(tests);
+        assert!(ended.success(), "{ended}");
+        let mut log = String::new();
+        io::Read::read_to_string(&mut reader, &mut log).unwrap();
+        let begins: Vec<&str> = log.lines().map(|line| &line[..3]).collect();
+        assert_eq!(begins, ["<3>", "<4>", "<6>"], "{log}");
     }
 
     #[test]

@@ -6,3 +6,4 @@ mod fixtures;
 mod idle_sessions;
 mod numa;
 mod private_files;
+mod service_manager;
